@@ -1,0 +1,132 @@
+"""Files that are either whole or absent.
+
+Every stage writes its data first and its `manifest.json` last. A manifest is written under a temporary name,
+flushed to disk, renamed, and the folder is flushed too, so that after a crash a folder either has a manifest that
+is true or has none. Readers trust nothing else: a folder without a manifest is unfinished, one with another `kind`
+is foreign, one with a higher `format` was written by a newer version; each is refused by name.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+MANIFEST = "manifest.json"
+_READ_BYTES = 1 << 22
+
+
+class FolderError(ValueError):
+    """A folder that cannot be used: unfinished, damaged, foreign, or written by a newer version."""
+
+
+def hash_file(path: Path) -> str:
+    """The xxh3-128 of a file's bytes, in hex."""
+    digest = xxhash.xxh3_128()
+    with open(path, "rb") as stream:
+        while chunk := stream.read(_READ_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def hash_value(value: Any) -> str:
+    """A stable hash of a JSON-able value, used as the key of a stage.
+
+    >>> hash_value({"a": 1, "b": 2}) == hash_value({"b": 2, "a": 1})
+    True
+    """
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def sync_file(path: Path) -> None:
+    """Flushes a file's bytes to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+sync_folder = sync_file  # a folder is flushed by the same call
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Writes a file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes JSON whole or not at all, with sorted keys, so that equal values are equal bytes."""
+    write_bytes(path, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode())
+
+
+def write_manifest(folder: Path, kind: str, version: int, body: dict[str, Any]) -> None:
+    """The last write of a stage: from here on the folder exists."""
+    write_json(folder / MANIFEST, {"kind": kind, "format": version, **body})
+
+
+def read_manifest(folder: Path, kind: str, version: int) -> dict[str, Any]:
+    """The manifest of a finished folder of this `kind`, at most as new as `version`."""
+    path = Path(folder) / MANIFEST
+    if not path.is_file():
+        state = "unfinished: it has no manifest.json" if Path(folder).is_dir() else "missing"
+        raise FolderError(f"{folder} is {state}; a finished {kind} folder was expected")
+    try:
+        manifest = json.loads(path.read_text())
+    except (ValueError, UnicodeDecodeError) as error:
+        raise FolderError(f"{path} is damaged: {error}") from error
+    if not isinstance(manifest, dict) or manifest.get("kind") != kind:
+        found = manifest.get("kind") if isinstance(manifest, dict) else type(manifest).__name__
+        raise FolderError(f"{folder} holds {found!r}, not a {kind!r}")
+    found_version = manifest.get("format")
+    if not isinstance(found_version, int) or found_version > version:
+        raise FolderError(f"{folder} has format {found_version!r}; this version reads up to {version}: upgrade hcm-scale")
+    return manifest
+
+
+@contextlib.contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """Gives an empty sibling folder to fill; on success it takes the place of `folder`, on failure it is removed.
+
+    What stood at `folder` before stays untouched until the new one is complete.
+    """
+    folder = Path(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = folder.with_name(f".{folder.name}.{os.getpid()}.new")
+    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    try:
+        yield fresh
+        if folder.exists():
+            os.rename(folder, old)
+        os.rename(fresh, folder)
+        sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds an exclusive lock on `path` between processes; a killed holder lets go of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(stream, fcntl.LOCK_UN)

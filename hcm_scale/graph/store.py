@@ -1,0 +1,275 @@
+"""A graph at rest: a folder of .npy files and one manifest, opened as memory maps.
+
+| file                         | type        | what                                                                |
+|------------------------------|-------------|---------------------------------------------------------------------|
+| indptr, indices              | i64, i32/64 | CSR, rows sorted, no loops, no repeats; symmetric unless directed   |
+| in_indptr, in_indices        | i64, i32/64 | directed graphs only: the CSR of the reversed arcs                  |
+| x                            | f32 (n, d)  | dense attributes, or instead:                                       |
+| x_indptr, x_indices, x_data  | i64 i32 f32 | sparse attributes in CSR                                            |
+| y, kind                      | u8          | optional: 1 = anomaly; what was injected (0 none, 1 structural, 2 attribute) |
+| ids  or  ids_offsets, ids_bytes | i64, u8  | optional: the user's own ids, integers or UTF-8 strings             |
+
+Opening reads the manifest and the .npy headers, nothing else, so it takes milliseconds whatever the size. The manifest
+holds the hash of every file; the fingerprint is the hash of those hashes, equal for equal content wherever it came from.
+"""
+
+import functools
+import io
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+from scipy import sparse
+
+from hcm_scale.base import files
+
+KIND = "hcm_scale graph"
+FORMAT = 1
+NORMAL, STRUCTURAL, ATTRIBUTE = 0, 1, 2
+KIND_NAMES = ("normal", "structural", "attribute")
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """n rows of sparse attributes in CSR, columns sorted within a row."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    data: NDArray[np.float32]
+    num_columns: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.indptr) - 1, self.num_columns
+
+    def csr(self) -> sparse.csr_array:
+        """The same memory as a scipy array."""
+        return sparse.csr_array((self.data, self.indices, self.indptr), shape=self.shape)
+
+    @staticmethod
+    def of(matrix: Any) -> "SparseRows":
+        """From any scipy sparse matrix: duplicates summed, columns sorted, explicit zeros removed."""
+        csr = sparse.csr_array(matrix, dtype=np.float32, copy=True)
+        csr.sum_duplicates()
+        csr.eliminate_zeros()
+        return SparseRows(csr.indptr.astype(np.int64), csr.indices.astype(np.int32), csr.data, csr.shape[1])
+
+
+Attributes = NDArray[np.float32] | SparseRows
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """An attributed graph, in memory or mapped from disk; never changed after it is made.
+
+    >>> g = Graph(np.array([0, 1, 2]), np.array([1, 0], np.int32), x=np.zeros((2, 3), np.float32))
+    >>> g.num_nodes, g.num_edges, g.num_attributes
+    (2, 1, 3)
+    """
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[Any]
+    x: Attributes | None = None
+    y: NDArray[np.uint8] | None = None
+    kind: NDArray[np.uint8] | None = None
+    ids: pa.Array | None = None
+    columns: tuple[str, ...] = ()
+    directed: bool = False
+    in_indptr: NDArray[np.int64] | None = None
+    in_indices: NDArray[Any] | None = None
+    info: dict[str, Any] = field(default_factory=dict)
+    path: Path | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def num_arcs(self) -> int:
+        return len(self.indices)
+
+    @property
+    def num_edges(self) -> int:
+        """Undirected edges, or arcs of a directed graph."""
+        return self.num_arcs if self.directed else self.num_arcs // 2
+
+    @property
+    def num_attributes(self) -> int:
+        return 0 if self.x is None else self.x.shape[1]
+
+    @property
+    def degrees(self) -> NDArray[np.int64]:
+        return np.diff(self.indptr)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for _, array in _arrays(self))
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Equal for equal content, in memory or on disk."""
+        return _fingerprint({name: _hash_as_npy(array) for name, array in _arrays(self)}, self.columns, self.directed)
+
+    def external_id(self, node: int) -> int | str:
+        """The user's own id of a node; the node's number where the graph came without ids."""
+        return node if self.ids is None else self.ids[node].as_py()
+
+    def node_of(self, external_id: int | str) -> int:
+        """The node with this id; an integer id may be given as text."""
+        if self.ids is None:
+            wanted = pa.scalar(int(external_id))
+            if not 0 <= wanted.as_py() < self.num_nodes:
+                raise ValueError(f"node={external_id!r} is not in this graph; ids run from 0 to {self.num_nodes - 1}")
+            return int(external_id)
+        import pyarrow.compute as pc
+
+        try:
+            node = pc.index(self.ids, pa.scalar(external_id).cast(self.ids.type)).as_py()
+        except pa.ArrowInvalid:
+            node = -1
+        if node < 0:
+            raise ValueError(f"node={external_id!r} is not in this graph; ids look like {self.ids[0].as_py()!r}")
+        return int(node)
+
+    def save(self, folder: Path | str) -> "Graph":
+        """Writes the folder, whole or not at all, and returns the graph opened from it."""
+        with files.replacing(Path(folder)) as fresh:
+            for name, array in _arrays(self):
+                np.save(fresh / f"{name}.npy", array, allow_pickle=False)
+            finish(fresh, num_columns=self.num_attributes, columns=self.columns, directed=self.directed, info=self.info)
+        return Graph.open(folder)
+
+    @staticmethod
+    def open(folder: Path | str, verify: bool = False) -> "Graph":
+        """Maps a finished folder. Sizes are always checked; `verify` reads and hashes every byte."""
+        return _open(Path(folder), verify)
+
+    def with_structure(self, indptr: NDArray[np.int64], indices: NDArray[Any], **changes: Any) -> "Graph":
+        """The same nodes joined by other edges."""
+        return replace(self, indptr=indptr, indices=indices, path=None, **changes)
+
+
+def _arrays(graph: Graph) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The files of a graph, by name, in a fixed order."""
+    yield "indptr", graph.indptr
+    yield "indices", graph.indices
+    if graph.in_indptr is not None and graph.in_indices is not None:
+        yield "in_indptr", graph.in_indptr
+        yield "in_indices", graph.in_indices
+    if isinstance(graph.x, SparseRows):
+        yield "x_indptr", graph.x.indptr
+        yield "x_indices", graph.x.indices
+        yield "x_data", graph.x.data
+    elif graph.x is not None:
+        yield "x", graph.x
+    for name, labels in (("y", graph.y), ("kind", graph.kind)):
+        if labels is not None:
+            yield name, labels
+    if graph.ids is not None:
+        yield from _id_arrays(graph.ids)
+
+
+def _id_arrays(ids: pa.Array) -> Iterator[tuple[str, NDArray[Any]]]:
+    if pa.types.is_integer(ids.type):
+        yield "ids", np.asarray(ids.cast(pa.int64()))
+        return
+    text = ids.cast(pa.large_string())
+    if text.offset:
+        text = pa.concat_arrays([text])
+    _, offsets, data = text.buffers()
+    yield "ids_offsets", np.frombuffer(offsets, np.int64, len(text) + 1)
+    yield "ids_bytes", np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+
+
+def _hash_as_npy(array: NDArray[Any]) -> str:
+    """The hash that the array's .npy file has, without writing it."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(np.ascontiguousarray(array)))
+    digest = xxhash.xxh3_128(header.getvalue())
+    digest.update(memoryview(np.ascontiguousarray(array)).cast("B") if array.size else b"")
+    return digest.hexdigest()
+
+
+def _fingerprint(hashes: dict[str, str], columns: tuple[str, ...], directed: bool) -> str:
+    return files.hash_value({"files": hashes, "columns": list(columns), "directed": directed})
+
+
+def finish(folder: Path, *, num_columns: int, columns: tuple[str, ...], directed: bool, info: dict[str, Any]) -> None:
+    """Seals a folder whose .npy files are in place: hashes and flushes them, then writes the manifest."""
+    described = {}
+    for path in sorted(folder.glob("*.npy")):
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        described[path.stem] = {"dtype": array.dtype.str, "shape": list(array.shape), "hash": files.hash_file(path)}
+        files.sync_file(path)
+    hashes = {name: entry["hash"] for name, entry in described.items()}
+    body = {
+        "files": described,
+        "num_nodes": described["indptr"]["shape"][0] - 1,
+        "num_arcs": described["indices"]["shape"][0],
+        "num_columns": num_columns,
+        "columns": list(columns),
+        "directed": directed,
+        "info": info,
+        "fingerprint": _fingerprint(hashes, columns, directed),
+    }
+    files.write_manifest(folder, KIND, FORMAT, body)
+
+
+def _open(folder: Path, verify: bool) -> Graph:
+    manifest = files.read_manifest(folder, KIND, FORMAT)
+    arrays = {name: _map(folder / f"{name}.npy", entry, verify) for name, entry in manifest["files"].items()}
+    x: Attributes | None = arrays.get("x")
+    if "x_indptr" in arrays:
+        x = SparseRows(arrays["x_indptr"], arrays["x_indices"], arrays["x_data"], manifest["num_columns"])
+    graph = Graph(
+        indptr=arrays["indptr"],
+        indices=arrays["indices"],
+        x=x,
+        y=arrays.get("y"),
+        kind=arrays.get("kind"),
+        ids=_ids(arrays),
+        columns=tuple(manifest["columns"]),
+        directed=manifest["directed"],
+        in_indptr=arrays.get("in_indptr"),
+        in_indices=arrays.get("in_indices"),
+        info=manifest["info"],
+        path=folder,
+    )
+    graph.__dict__["fingerprint"] = manifest["fingerprint"]  # fills the cached property: no byte is read
+    return graph
+
+
+def _map(path: Path, entry: dict[str, Any], verify: bool) -> NDArray[Any]:
+    """One file as a memory map, checked against its manifest entry."""
+    if not path.is_file():
+        raise files.FolderError(f"{path} is named in the manifest and missing")
+    dtype, shape = np.dtype(entry["dtype"]), tuple(entry["shape"])
+    data_bytes = dtype.itemsize * math.prod(shape)
+    if os.path.getsize(path) < data_bytes:
+        raise files.FolderError(f"{path} is torn: {os.path.getsize(path)} bytes, at least {data_bytes} expected")
+    if verify and files.hash_file(path) != entry["hash"]:
+        raise files.FolderError(f"{path} is damaged: its hash differs from the manifest")
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="r" if data_bytes else None, allow_pickle=False)
+    except (ValueError, OSError) as error:
+        raise files.FolderError(f"{path} is damaged: {error}") from error
+    if array.dtype != dtype or array.shape != shape:
+        raise files.FolderError(f"{path} holds {array.dtype} {array.shape}; the manifest says {dtype} {shape}")
+    return array.view(np.ndarray)
+
+
+def _ids(arrays: dict[str, NDArray[Any]]) -> pa.Array | None:
+    if "ids" in arrays:
+        return pa.array(arrays["ids"])
+    if "ids_offsets" not in arrays:
+        return None
+    offsets, data = pa.py_buffer(arrays["ids_offsets"]), pa.py_buffer(arrays["ids_bytes"])
+    return pa.LargeStringArray.from_buffers(len(arrays["ids_offsets"]) - 1, offsets, data)

@@ -1,0 +1,54 @@
+"""Fixtures shared by all rooms: random graphs, and the real data sets where they are at hand."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from scipy import sparse
+
+settings.register_profile(
+    "default", deadline=None, derandomize=True, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("default")
+
+CSR = tuple[np.ndarray, np.ndarray]
+
+
+def _data_folder() -> Path:
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    return Path(os.environ["HCM_DATA"]) if "HCM_DATA" in os.environ else beside
+
+
+@pytest.fixture
+def real_data() -> Callable[[str], Path]:
+    """The path of a real data file; skips the test, naming the file, where it is absent."""
+
+    def find(name: str) -> Path:
+        path = _data_folder() / name
+        if not path.exists():
+            pytest.skip(f"{name} is not at hand; set HCM_DATA to the folder that holds it")
+        return path
+
+    return find
+
+
+@pytest.fixture
+def random_csr() -> Callable[..., CSR]:
+    """A random simple graph as (indptr i64, indices i32): symmetric unless directed, sorted rows, no loops."""
+
+    def make(num_nodes: int, num_edges: int, seed: int = 0, directed: bool = False) -> CSR:
+        rng = np.random.default_rng(seed)
+        u, v = rng.integers(0, num_nodes, (2, num_edges))
+        keep = u != v
+        u, v = u[keep], v[keep]
+        if not directed:
+            u, v = np.r_[u, v], np.r_[v, u]
+        matrix = sparse.csr_array((np.ones(len(u), np.int8), (u, v)), shape=(num_nodes, num_nodes))
+        matrix.sum_duplicates()
+        matrix.sort_indices()
+        return matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
+
+    return make
