@@ -1,13 +1,15 @@
-"""One live line for long work, silent when nobody watches (not a terminal, or not the first rank)."""
+"""What a person sees while work goes on: one live line, silent when nobody watches, and what a stage cost."""
 
 import os
 import resource
 import sys
-import time
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
+
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
 
 
 def bar(total: int | None, unit: str, label: str, **options: Any) -> "tqdm[Any]":
@@ -17,17 +19,18 @@ def bar(total: int | None, unit: str, label: str, **options: Any) -> "tqdm[Any]"
 
 
 def peak_rss_bytes() -> int:
-    """The highest resident memory of this process so far."""
+    """The highest resident memory of this process since `reset_peak_rss`, or since its start where that is all we know."""
+    if _STATUS.exists():
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
     scale = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
-@dataclass
-class Stopwatch:
-    """Wall seconds since it was made."""
-
-    started: float = field(default_factory=time.perf_counter)
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self.started
+def reset_peak_rss() -> None:
+    """Forgets the highest resident memory so far; does nothing where the system has no such switch."""
+    try:
+        _CLEAR.write_text("5")
+    except OSError:
+        return

@@ -1,0 +1,48 @@
+# make help lists the targets. Everything happens in .venv; nothing is installed outside it.
+PYTHON ?= python3
+WHEELS ?= ../shared/wheels
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint bench bench-full clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+
+.venv/.run: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) install -U pip
+	$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+.venv/.dev: .venv/.run
+	$(PIP) install -c constraints.txt -e '.[dev]'
+	@$(PIP) install --no-index --find-links $(WHEELS) torch-scatter torch-sparse 2>/dev/null \
+		|| echo "torch-sparse: no wheel for this platform under $(WHEELS); its tests will say that they are skipped"
+	@touch $@
+
+setup: .venv/.dev ## make .venv with everything a developer needs
+
+demo: .venv/.run ## run the whole pipeline on the embedded data set and show the strangest nodes
+	$(BIN)/hcm-scale run
+
+test: .venv/.dev ## all tests that are not slow and need no GPU
+	$(BIN)/python -m pytest -q
+
+test-slow: .venv/.dev ## the slow tests: large graphs, kills and resumes, real data
+	$(BIN)/python -m pytest -q -m slow
+
+lint: .venv/.dev ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/.dev ## throughput against the peers, minutes on two cores
+	$(BIN)/python -m bench all
+
+bench-full: .venv/.dev ## the same at full size
+	$(BIN)/python -m bench all --full
+
+clean: ## remove .venv and caches
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,86 @@
+"""The sum over neighbours as one differentiable operation: `aggregate(block, h)` = B h for a sparse B.
+
+The gradient with respect to h is Bᵀ times the gradient of the output, and Bᵀ is again a CSR matrix, so forward and
+backward are the same row-wise product: every output row is written once, in order, by one thread. The result does
+not depend on the number of threads, and there are no atomics. The weights are constants: they get no gradient.
+
+On the CPU the product is `base.spmm.csr_rows` (numba, parallel over rows); elsewhere it is torch's weighted
+`embedding_bag`, the same sum in one kernel. Memory: the output, and in the backward pass the gradient; nothing per entry.
+"""
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hcm_scale.base.spmm import csr_rows
+
+
+class Bipartite(Protocol):
+    """What is read of a block: a CSR matrix (num_targets, num_sources), and its transpose where somebody made it."""
+
+    @property
+    def indptr(self) -> Tensor: ...
+    @property
+    def indices(self) -> Tensor: ...
+    @property
+    def weights(self) -> Tensor: ...
+    @property
+    def num_targets(self) -> int: ...
+    @property
+    def num_sources(self) -> int: ...
+    @property
+    def t_indptr(self) -> Tensor | None: ...
+    @property
+    def t_indices(self) -> Tensor | None: ...
+    @property
+    def t_weights(self) -> Tensor | None: ...
+
+
+def aggregate(block: Bipartite, h: Tensor) -> Tensor:
+    """Row i of the result is the sum of weights[e] * h[indices[e]] over the entries e of row i: (targets, width)."""
+    if h.shape[0] != block.num_sources:
+        raise ValueError(f"h has {h.shape[0]} rows; this block aggregates over {block.num_sources} sources")
+    result: Tensor = _Aggregate.apply(h, block)
+    return result
+
+
+class _Aggregate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, block: Bipartite) -> Tensor:
+        ctx.block = block
+        return row_sums(block.indptr, block.indices, block.weights, h)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None]:
+        if not ctx.needs_input_grad[0]:
+            return None, None
+        return row_sums(*transposed(ctx.block), gradients[0]), None
+
+
+def transposed(block: Bipartite) -> tuple[Tensor, Tensor, Tensor]:
+    """The CSR of the transpose, (num_sources, num_targets): the block's own, or made here by a stable sort."""
+    if block.t_indptr is not None and block.t_indices is not None and block.t_weights is not None:
+        return block.t_indptr, block.t_indices, block.t_weights
+    columns, order = torch.sort(block.indices, stable=True)
+    rows = torch.repeat_interleave(block.indptr.diff().long()).to(block.indices.dtype)
+    edges = torch.arange(block.num_sources + 1, dtype=columns.dtype, device=columns.device)
+    starts = torch.searchsorted(columns, edges).to(block.indptr.dtype)
+    return starts, rows[order], block.weights[order]
+
+
+def row_sums(indptr: Tensor, indices: Tensor, weights: Tensor, h: Tensor) -> Tensor:
+    """CSR times dense, without autograd.
+
+    >>> row_sums(torch.tensor([0, 2, 2]), torch.tensor([0, 1]), torch.tensor([1.0, 2.0]), torch.tensor([[3.0], [5.0]])).tolist()
+    [[13.0], [0.0]]
+    """
+    h = h.detach().contiguous()
+    if h.device.type == "cpu":
+        out = torch.empty(len(indptr) - 1, h.shape[1], dtype=h.dtype)
+        csr_rows(indptr.numpy(), indices.numpy(), weights.numpy(), h.numpy(), out.numpy())
+        return out
+    return functional.embedding_bag(
+        indices, h, indptr.to(indices.dtype), mode="sum", per_sample_weights=weights, include_last_offset=True
+    )

@@ -1,0 +1,291 @@
+"""The configuration as types: one dataclass per room, checked when it is composed.
+
+Hydra refuses unknown keys and wrong types against these classes; `check` refuses values outside the range that a field
+states, naming the key, the value and what is legal. Nothing below `pipeline.py` reads a configuration.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+SIMILARITIES = ("cosine", "euclidean", "jaccard")
+SCALINGS = ("none", "log1p", "binary", "row")
+VIEWS = ("purified", "original")
+KERNELS = ("psgld", "sgld", "sgd", "adam")
+SCHEDULES = ("constant", "polynomial", "cyclical")
+BACKENDS = ("numba", "torch_sparse")
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def number(default: Any, low: float | None = None, high: float | None = None) -> Any:
+    """A number between `low` and `high`, both legal; None is no bound."""
+    return field(default=default, metadata={"low": low, "high": high})
+
+
+def choice(default: str, names: tuple[str, ...]) -> Any:
+    """One name from a closed table."""
+    return field(default=default, metadata={"names": names})
+
+
+def names(default: list[str], table: tuple[str, ...] | None = None) -> Any:
+    """A list of names, each from a closed table where one is given."""
+    return field(default_factory=lambda: list(default), metadata={"each": table})
+
+
+@dataclass
+class GraphConfig:
+    """Where the graph comes from; the options of a source are in its own class."""
+
+    source: str = "default"
+    name: str = "graph"
+
+
+@dataclass
+class DefaultGraph(GraphConfig):
+    """The embedded data set: 20,000 nodes in communities, with planted anomalies."""
+
+    source: str = "default"
+    seed: int = number(0, 0)
+
+
+@dataclass
+class SyntheticGraph(GraphConfig):
+    """A seeded graph of any size; R-MAT rounds `num_nodes` up to a power of two, a grid to a square."""
+
+    source: str = "synthetic"
+    family: str = choice("community", ("community", "rmat", "grid"))
+    num_nodes: int = number(20_000, 2)
+    edges_per_node: int = number(8, 1)
+    num_attributes: int = number(20, 1)
+    num_communities: int | None = number(None, 1)
+    homophily: float = number(0.8, 0.0, 1.0)
+    seed: int = number(0, 0)
+
+
+@dataclass
+class PolicyGraph(GraphConfig):
+    """What to do with input that is not clean; shared by all files that users bring."""
+
+    path: str = ""
+    directed: bool = False
+    nonfinite: str = choice("error", ("error", "zero", "mean"))
+    featureless: str = choice("error", ("error", "degree"))
+
+
+@dataclass
+class TablesGraph(PolicyGraph):
+    """Parquet or CSV tables: an edge table at `path` and optionally a node table."""
+
+    nodes: str | None = None
+    source_column: str = "source"
+    target_column: str = "target"
+    id_column: str = "id"
+    label_column: str | None = None
+    include: list[str] | None = None
+    exclude: list[str] = names([])
+    max_categories: int = number(64, 1)
+    hash_buckets: int = number(32, 1)
+    unknown: str = choice("error", ("error", "drop", "add"))
+    repeated: str = choice("error", ("error", "first"))
+
+
+@dataclass
+class MatrixGraph(PolicyGraph):
+    """One .mat, .npz or .npy file; `keys` maps adjacency, attributes and label to the file's own names."""
+
+    keys: dict[str, str] = field(default_factory=dict)
+    max_bytes: int = number(4 << 30, 1)
+
+
+@dataclass
+class PygGraph(PolicyGraph):
+    """A torch_geometric data set by name, kept under `path`."""
+
+    dataset: str = ""
+
+
+@dataclass
+class FolderGraph(GraphConfig):
+    """A graph folder that was written before."""
+
+    path: str = ""
+
+
+@dataclass
+class InjectConfig:
+    """Anomalies planted for an experiment; zero cliques and no attribute anomalies leave the graph alone."""
+
+    num_cliques: int = number(0, 0)
+    clique_size: int = number(15, 2)
+    candidates: int = number(50, 1)
+    num_attribute_anomalies: int | None = number(None, 0)
+    seed: int = number(0, 0)
+
+
+@dataclass
+class AttributesConfig:
+    scale: str = choice("none", SCALINGS)
+    pca: int | None = number(None, 1)
+    standardise: bool = True
+
+
+@dataclass
+class PurifyConfig:
+    similarity: str = choice("euclidean", SIMILARITIES)
+    ratio: float = number(0.2, 0.0, 0.99)
+    attributes: str = choice("transformed", ("transformed", "raw"))
+
+
+@dataclass
+class HopsConfig:
+    classes: int = number(4, 2, 16)
+    num_sources: int | None = number(None, 1)
+    pairs_per_class: int | None = number(None, 1)
+
+
+@dataclass
+class ShardsConfig:
+    row_group_rows: int = number(65_536, 256)
+    shard_pairs: int = number(4_000_000, 1_024)
+
+
+@dataclass
+class SamplingConfig:
+    batch_pairs: int = number(8_192, 2)
+    ratio: float = number(0.3, 0.0001, 1.0)
+    fan_out: list[str] = names(["all"])
+    hub_cap: int | None = number(256, 1)
+    first_hop: str = choice("exact", ("exact", "sampled"))
+    backend: str = choice("numba", BACKENDS)
+    workers: int = number(1, 0, 64)
+    full_batch: bool = False
+
+
+@dataclass
+class ModelConfig:
+    num_layers: int = number(2, 1, 16)
+    width: int = number(128, 1, 8_192)
+    head_width: int = number(256, 1, 8_192)
+    last_relu: bool = False
+
+
+@dataclass
+class PosteriorConfig:
+    kernel: str = choice("psgld", KERNELS)
+    schedule: str = choice("constant", SCHEDULES)
+    step_size: float = number(0.01, 1e-12, 10.0)
+    decay_offset: float = number(100.0, 1e-6)
+    decay_power: float = number(0.55, 0.0, 1.0)
+    cycle_steps: int = number(200, 1)
+    prior: float = number(5e-8, 0.0)
+    temperature: float | None = number(None, 0.0)
+    burn_in_steps: int = number(300, 0)
+    num_samples: int = number(20, 1)
+    thin_steps: int = number(10, 1)
+    checkpoint_every: int = number(200, 1)
+    log_every: int = number(20, 1)
+    trend_every: int | None = number(None, 1)
+    tensorboard: bool = False
+
+
+@dataclass
+class ScoreConfig:
+    views: list[str] = names(["purified"], VIEWS)
+    hop: str = choice("expected", ("expected", "argmax"))
+    trim: float = number(0.2, 0.0, 0.95)
+    rank_by: str = choice("ahp", ("ahp", "hav"))
+    max_neighbors: int | None = number(None, 1)
+    chunk_edges: int = number(16_384, 256)
+    state: str = choice("memory", ("memory", "disk"))
+    table_rows: int = number(1_000, 1, 100_000)
+    explained: int = number(10, 0, 100)
+
+
+@dataclass
+class WorldConfig:
+    device: str = choice("auto", DEVICES)
+    threads: int | None = number(None, 1)
+
+
+@dataclass
+class Config:
+    """Everything one run is made from."""
+
+    graph: GraphConfig = field(default_factory=GraphConfig)  # every source is a subclass
+    inject: InjectConfig = field(default_factory=InjectConfig)
+    attributes: AttributesConfig = field(default_factory=AttributesConfig)
+    purify: PurifyConfig = field(default_factory=PurifyConfig)
+    hops: HopsConfig = field(default_factory=HopsConfig)
+    shards: ShardsConfig = field(default_factory=ShardsConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    posterior: PosteriorConfig = field(default_factory=PosteriorConfig)
+    score: ScoreConfig = field(default_factory=ScoreConfig)
+    world: WorldConfig = field(default_factory=WorldConfig)
+    seed: int = number(0, 0, 2**31 - 1)
+    data_dir: str = "data"
+    run_dir: str = "runs/default"
+    share_dir: str | None = None
+    node: str | None = None
+
+
+SOURCES: dict[str, type[GraphConfig]] = {
+    "default": DefaultGraph,
+    "synthetic": SyntheticGraph,
+    "tables": TablesGraph,
+    "matrix": MatrixGraph,
+    "pyg": PygGraph,
+    "folder": FolderGraph,
+}
+
+
+def check(config: Any, prefix: str = "") -> None:
+    """Raises ValueError for the first value outside what its field states as legal.
+
+    >>> check(PurifyConfig(ratio=1.5), "purify.")
+    Traceback (most recent call last):
+    ...
+    ValueError: purify.ratio=1.5 is out of range: at least 0.0 and at most 0.99
+    """
+    for entry in dataclasses.fields(config):
+        value = getattr(config, entry.name)
+        if dataclasses.is_dataclass(value):
+            check(value, f"{prefix}{entry.name}.")
+        elif value is not None:
+            _check_value(f"{prefix}{entry.name}", value, entry.metadata)
+
+
+def _check_value(key: str, value: Any, rule: Any) -> None:
+    low, high = rule.get("low"), rule.get("high")
+    if (low is not None and not value >= low) or (high is not None and not value <= high):
+        bounds = [f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None)
+        raise ValueError(f"{key}={value} is out of range: {' and '.join(bounds)}")
+    if rule.get("names") and value not in rule["names"]:
+        raise ValueError(f"{key}={value} is not known; legal are {', '.join(rule['names'])}")
+    if "each" in rule:
+        if not value and rule["each"]:
+            raise ValueError(f"{key}=[] is empty; legal are {', '.join(rule['each'])}")
+        for item in value:
+            if rule["each"] and item not in rule["each"]:
+                raise ValueError(f"{key}={item} is not known; legal are {', '.join(rule['each'])}")
+
+
+def parse_fan_out(fan_out: list[str], num_blocks: int) -> list[int | None]:
+    """One fan-out per sampled layer, input side first; `all` becomes None; a single entry serves every layer.
+
+    >>> parse_fan_out(["10", "all"], 2), parse_fan_out(["25"], 3)
+    ([10, None], [25, 25, 25])
+    """
+    parsed: list[int | None] = []
+    for item in fan_out:
+        if item != "all" and not (item.isdigit() and int(item) > 0):
+            raise ValueError(f"sampling.fan_out={item} is not legal: a whole number from 1 on, or all")
+        parsed.append(None if item == "all" else int(item))
+    if len(parsed) == 1:
+        return parsed * num_blocks
+    if len(parsed) != num_blocks:
+        raise ValueError(
+            f"sampling.fan_out={fan_out} has {len(parsed)} entries; this model samples {num_blocks} layers: give one "
+            f"entry for all of them or {num_blocks}, input side first"
+        )
+    return parsed

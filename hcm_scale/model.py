@@ -1,0 +1,217 @@
+"""ROOM 5, the model: a GCN encoder and a head that predicts how many hops lie between two nodes.
+
+    encode   H_{l+1} = relu(Â H_l W_l + b_l)            the last layer without the relu, unless asked for
+    compare  |z_u - z_v|, on a directed graph z_u - z_v
+    predict  Linear(width, 256) -> relu -> Linear(256, C), trained with cross entropy
+
+`HopModel(batch)` works on a mini-batch: every layer is computed only for the nodes that later layers need. A layer
+aggregates before it multiplies where its input is no wider than its output (Â H) W = Â (H W), so the sum runs over the
+narrower side and the product over the fewer rows. `embed_graph` is the same encoder over the whole graph, exact, layer
+by layer in row chunks; it holds the activations of two layers, 2 x n x width x 4 bytes, and one chunk.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hcm_scale.aggregate import Bipartite, aggregate, row_sums
+from hcm_scale.base.spmm import gcn_rows, gcn_scale
+
+HEAD_WIDTH = 256
+
+
+class Batch(Protocol):
+    """What is read of a mini-batch: attributes, blocks (input side first), and pairs of positions among the seeds."""
+
+    @property
+    def x(self) -> Tensor: ...
+    @property
+    def blocks(self) -> Sequence[Bipartite]: ...
+    @property
+    def left(self) -> Tensor: ...
+    @property
+    def right(self) -> Tensor: ...
+
+
+class Affine(nn.Module):
+    """x W + b with `weight` (in, out), drawn as Glorot and Bengio do; the bias starts at zero."""
+
+    def __init__(self, num_inputs: int, num_outputs: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_inputs, num_outputs))
+        self.bias = nn.Parameter(torch.zeros(num_outputs))
+        nn.init.xavier_uniform_(self.weight, generator=generator)
+
+    @property
+    def narrows(self) -> bool:
+        """Whether the output is narrower than the input: then it pays to multiply before aggregating."""
+        return self.weight.shape[1] < self.weight.shape[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x, self.weight)
+
+
+class HopModel(nn.Module):
+    """The hop classifier; its initial weights are a function of the sizes and the seed alone.
+
+    >>> model = HopModel(num_attributes=20, num_classes=4, width=8, num_layers=2)
+    >>> [tuple(layer.weight.shape) for layer in model.encoder], tuple(model.head[1].weight.shape)
+    ([(20, 8), (8, 8)], (256, 4))
+    """
+
+    def __init__(
+        self,
+        num_attributes: int,
+        num_classes: int = 4,
+        *,
+        width: int = 128,
+        num_layers: int = 2,
+        directed: bool = False,
+        last_relu: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        sizes = {"num_attributes": num_attributes, "width": width, "num_layers": num_layers}
+        for name, value in sizes.items():
+            if value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+        if num_classes < 2:
+            raise ValueError(f"num_classes={num_classes} must be at least 2")
+        generator = torch.Generator().manual_seed(seed)
+        widths = [num_attributes] + [width] * num_layers
+        self.encoder = nn.ModuleList(Affine(*pair, generator) for pair in zip(widths[:-1], widths[1:], strict=True))
+        self.head = nn.ModuleList([Affine(width, HEAD_WIDTH, generator), Affine(HEAD_WIDTH, num_classes, generator)])
+        self.directed = directed
+        self.last_relu = last_relu
+
+    @property
+    def num_classes(self) -> int:
+        return int(self.head[1].weight.shape[1])
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Logits of the batch's pairs: (pairs, C)."""
+        z = self.encode(batch.x, batch.blocks)
+        return self.predict(z.index_select(0, batch.left), z.index_select(0, batch.right))
+
+    def encode(self, x: Tensor, blocks: Sequence[Bipartite]) -> Tensor:
+        """Embeddings of the last block's targets, (targets, width).
+
+        With one block fewer than layers, x holds rows of Â X: the first propagation has been done, exactly.
+        """
+        missing = len(self.encoder) - len(blocks)
+        if missing not in (0, 1):
+            raise ValueError(f"{len(blocks)} blocks for {len(self.encoder)} layers; as many, or one fewer, are needed")
+        h = x
+        for depth, layer in enumerate(self.encoder):
+            h = layer(h) if depth < missing else convolve(layer, blocks[depth - missing], h)
+            h = self.activate(depth, h)
+        return h
+
+    def activate(self, depth: int, h: Tensor) -> Tensor:
+        """Relu, in place (no layer needs its own output before it), except after the last layer unless asked for."""
+        return h.relu_() if depth < len(self.encoder) - 1 or self.last_relu else h
+
+    def predict(self, z_left: Tensor, z_right: Tensor) -> Tensor:
+        """Logits (pairs, C) from the embeddings of both ends, (pairs, width) each."""
+        apart = z_left - z_right
+        hidden = self.head[0](apart if self.directed else apart.abs())
+        logits: Tensor = self.head[1](hidden.relu_())
+        return logits
+
+
+def convolve(layer: nn.Module, block: Bipartite, h: Tensor) -> Tensor:
+    """One graph convolution without its relu: (sources, in) -> (targets, out)."""
+    if layer.narrows:
+        return aggregate(block, h @ layer.weight) + layer.bias
+    result: Tensor = layer(aggregate(block, h))
+    return result
+
+
+@torch.no_grad()
+def embed_graph(
+    model: HopModel,
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    x: NDArray[np.float32],
+    *,
+    propagated: bool,
+    chunk_rows: int = 65_536,
+    device: torch.device | str | None = None,
+    out: NDArray[np.float32] | None = None,
+) -> Tensor:
+    """Embeddings of all nodes, (n, width), from exact neighbourhoods; on `device`, by default where the model is.
+
+    `x` is (n, q): the attributes, or Â X where `propagated`. `out`, an array or a memory map, receives the last layer
+    chunk by chunk; the tensor returned then shares its memory.
+    """
+    num_nodes, num_attributes = len(indptr) - 1, len(model.encoder[0].weight)
+    if chunk_rows < 1:
+        raise ValueError(f"chunk_rows={chunk_rows} must be at least 1")
+    if x.shape != (num_nodes, num_attributes):
+        raise ValueError(f"x has shape {x.shape}; this graph and model need {(num_nodes, num_attributes)}")
+    place = model.encoder[0].weight.device if device is None else torch.device(device)
+    sums = _host_sums(indptr, indices) if place.type == "cpu" else _device_sums(indptr, indices, place)
+    chunks = [slice(first, min(first + chunk_rows, num_nodes)) for first in range(0, num_nodes, chunk_rows)]
+    h: Any = x
+    for depth in range(len(model.encoder)):
+        is_last = depth == len(model.encoder) - 1
+        width = model.encoder[depth].weight.shape[1]
+        target = torch.from_numpy(out) if is_last and out is not None else torch.empty(num_nodes, width, device=place)
+        h = _embed_layer(model, depth, h, None if propagated and depth == 0 else sums, chunks, place, target)
+    result: Tensor = h
+    return result
+
+
+RowSums = Callable[[Any, slice], Tensor]  # (h of all nodes, rows) -> those rows of Â h
+
+
+def _embed_layer(
+    model: HopModel, depth: int, h: Any, sums: RowSums | None, chunks: list[slice], place: torch.device, out: Tensor
+) -> Tensor:
+    """One layer over the whole graph, written to `out` chunk by chunk; without `sums`, h has been propagated already."""
+    layer = model.encoder[depth]
+    weight, bias = layer.weight.to(place), layer.bias.to(place)
+    multiplied = sums is not None and layer.narrows
+    if multiplied:
+        product = torch.empty(len(h), weight.shape[1], device=place)
+        for rows in chunks:
+            torch.mm(_take(h, rows, place), weight, out=product[rows])
+        h = product
+    for rows in chunks:
+        chunk = _take(h, rows, place) if sums is None else sums(h, rows)
+        out[rows] = model.activate(depth, chunk.add_(bias) if multiplied else torch.addmm(bias, chunk, weight))
+    return out
+
+
+def _take(h: Any, rows: slice, place: torch.device) -> Tensor:
+    """Rows of a tensor, or a copy of the rows of an array (which may be a read-only map)."""
+    return h[rows] if isinstance(h, Tensor) else torch.tensor(h[rows], device=place)
+
+
+def _host_sums(indptr: NDArray[np.int64], indices: NDArray[Any]) -> RowSums:
+    scale = gcn_scale(indptr)
+
+    def sums(h: Any, rows: slice) -> Tensor:
+        out = np.empty((rows.stop - rows.start, h.shape[1]), np.float32)
+        gcn_rows(indptr, indices, scale, np.asarray(h), rows.start, rows.stop, out)
+        return torch.from_numpy(out)
+
+    return sums
+
+
+def _device_sums(indptr: NDArray[np.int64], indices: NDArray[Any], place: torch.device) -> RowSums:
+    columns = torch.tensor(indices, device=place)
+    scale = torch.from_numpy(gcn_scale(indptr)).to(place)
+
+    def sums(h: Any, rows: slice) -> Tensor:
+        h = torch.as_tensor(h, device=place)
+        starts = torch.tensor(indptr[rows.start : rows.stop + 1] - indptr[rows.start], device=place)
+        near = columns[int(indptr[rows.start]) : int(indptr[rows.stop])]
+        own = scale[rows, None]
+        return (row_sums(starts, near, scale[near], h) + own * h[rows]) * own
+
+    return sums

@@ -1,0 +1,117 @@
+"""Stages that run once: a folder per stage, known by the content it was made from.
+
+A stage's key is the hash of its name, its options and the keys of the stages it reads. `stage.json` in its folder says
+which key the folder is being made for and whether it is finished. A finished folder with the same key is used as it
+is, an unfinished one with the same key is handed back to the stage to go on, and one with another key is removed first.
+
+Where jobs share stages (a sweep), the folders stand in `share_dir` under their keys and each run links to them. A lock
+per folder lets two jobs race for one safely: the second waits and then finds it finished.
+"""
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hcm_scale.base import files, progress
+
+log = logging.getLogger(__name__)
+_RECORD = "stage.json"
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """What one stage was, cost and counted."""
+
+    name: str
+    key: str
+    folder: str
+    seconds: float
+    peak_rss_bytes: int
+    skipped: bool
+    detail: dict[str, Any]
+
+
+@dataclass
+class Workspace:
+    """The folders of one run."""
+
+    run_dir: Path
+    share_dir: Path | None = None
+    records: list[StageRecord] = field(default_factory=list)
+
+    def stage(self, name: str, inputs: Any, make: Callable[[Path], dict[str, Any]]) -> tuple[Path, str]:
+        """Makes a stage's folder, or finds it made; returns the folder and the stage's key."""
+        key = files.hash_value([name, inputs])
+        folder = self.run_dir / name if self.share_dir is None else self.share_dir / f"{name}-{key[:16]}"
+        with files.locked(folder.with_name(f".{folder.name}.lock")):
+            record = self._finished(name, key, folder) or self._make(name, key, folder, make)
+        self._link(name, folder)
+        self.records.append(record)
+        files.write_json(self.run_dir / "stages.json", [asdict(entry) for entry in self.records])
+        return folder, key
+
+    def _finished(self, name: str, key: str, folder: Path) -> StageRecord | None:
+        found = _read_record(folder)
+        if found is None or found["key"] != key or not found["finished"]:
+            return None
+        log.info("%-10s unchanged, kept", name)
+        return StageRecord(name, key, str(folder), found["seconds"], found["peak_rss_bytes"], True, found["detail"])
+
+    def _make(self, name: str, key: str, folder: Path, make: Callable[[Path], dict[str, Any]]) -> StageRecord:
+        found = _read_record(folder)
+        earlier = 0.0
+        if found is None or found["key"] != key:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            files.write_json(folder / _RECORD, {"key": key, "finished": False})
+        else:
+            log.info("%-10s goes on where it was stopped", name)
+            earlier = found.get("seconds", 0.0)
+        progress.reset_peak_rss()
+        started = time.perf_counter()
+        detail = make(folder)
+        seconds = earlier + time.perf_counter() - started
+        peak = progress.peak_rss_bytes()
+        done = {"key": key, "finished": True, "seconds": seconds, "peak_rss_bytes": peak, "detail": detail}
+        files.write_json(folder / _RECORD, done)
+        log.info("%-10s %7.1f s   peak %5.2f GiB   %s", name, seconds, peak / 2**30, _brief(detail))
+        return StageRecord(name, key, str(folder), seconds, peak, False, detail)
+
+    def _link(self, name: str, folder: Path) -> None:
+        """In a shared store, makes the run's own folder name point at the shared folder."""
+        link = self.run_dir / name
+        if folder == link:
+            return
+        fresh = link.with_name(f".{name}.{os.getpid()}.link")
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(os.path.relpath(folder, self.run_dir))
+        if link.is_dir() and not link.is_symlink():
+            shutil.rmtree(link)
+        os.replace(fresh, link)
+
+
+def _read_record(folder: Path) -> dict[str, Any] | None:
+    path = folder / _RECORD
+    try:
+        return json.loads(path.read_text()) if path.is_file() else None
+    except ValueError:
+        return None
+
+
+def _brief(detail: dict[str, Any]) -> str:
+    """The scalar facts of a stage on one line."""
+    shown = []
+    for name, value in detail.items():
+        if isinstance(value, bool | str) and len(str(value)) < 40:
+            shown.append(f"{name}={value}")
+        elif isinstance(value, int):
+            shown.append(f"{name}={value:,}")
+        elif isinstance(value, float):
+            shown.append(f"{name}={value:.4g}")
+    return "  ".join(shown)

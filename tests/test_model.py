@@ -1,0 +1,257 @@
+"""The model against dense matrices: the same numbers, whatever the order of summing, the chunks and the device."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+from torch import Tensor
+
+from hcm_scale.aggregate import aggregate, transposed
+from hcm_scale.model import HopModel, embed_graph
+
+
+@dataclass(frozen=True)
+class HandBlock:
+    indptr: Tensor
+    indices: Tensor
+    weights: Tensor
+    num_targets: int
+    num_sources: int
+    t_indptr: Tensor | None = None
+    t_indices: Tensor | None = None
+    t_weights: Tensor | None = None
+
+    @staticmethod
+    def of(matrix: np.ndarray, dtype: torch.dtype = torch.float32) -> "HandBlock":
+        csr = sparse.csr_array(matrix)
+        return HandBlock(
+            torch.tensor(csr.indptr, dtype=torch.int32),
+            torch.tensor(csr.indices, dtype=torch.int32),
+            torch.tensor(csr.data, dtype=dtype),
+            *matrix.shape,
+        )
+
+
+@dataclass(frozen=True)
+class HandBatch:
+    x: Tensor
+    blocks: tuple[HandBlock, ...]
+    left: Tensor
+    right: Tensor
+
+
+def random_matrix(targets: int, sources: int, seed: int, density: float = 0.3) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return np.where(rng.random((targets, sources)) < density, rng.standard_normal((targets, sources)), 0.0)
+
+
+def dense_gcn(indptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    n = len(indptr) - 1
+    a = np.eye(n)
+    for u in range(n):
+        a[u, indices[indptr[u] : indptr[u + 1]]] = 1
+    scale = 1 / np.sqrt(np.diff(indptr) + 1)
+    return scale[:, None] * a * scale[None, :]
+
+
+def dense_encode(model: HopModel, x: np.ndarray, matrices: list[np.ndarray]) -> np.ndarray:
+    h = x.astype(np.float64)
+    for depth, (layer, matrix) in enumerate(zip(model.encoder, matrices, strict=True)):
+        h = matrix @ h @ layer.weight.detach().double().numpy() + layer.bias.detach().double().numpy()
+        if depth < len(model.encoder) - 1 or model.last_relu:
+            h = np.maximum(h, 0)
+    return h
+
+
+def dense_predict(model: HopModel, z: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    apart = z[left] - z[right]
+    first, second = (
+        (layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy()) for layer in model.head
+    )
+    hidden = np.maximum((apart if model.directed else np.abs(apart)) @ first[0] + first[1], 0)
+    return hidden @ second[0] + second[1]
+
+
+def with_biases(model: HopModel) -> HopModel:
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if name.endswith("bias"):
+                value.copy_(torch.randn(value.shape, generator=generator))
+    return model
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 5), st.integers(0, 99))
+def test_aggregate__equals_the_dense_product_and_its_gradient(targets, sources, width, seed):
+    matrix = random_matrix(targets, sources, seed)
+    block = HandBlock.of(matrix, torch.float64)
+    h = torch.tensor(random_matrix(sources, width, seed + 1, 1.0), requires_grad=True)
+    out = aggregate(block, h)
+    torch.testing.assert_close(out, torch.tensor(matrix) @ h)
+    upstream = torch.randn(out.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    (gradient,) = torch.autograd.grad(out, h, upstream)
+    torch.testing.assert_close(gradient, torch.tensor(matrix).T @ upstream)
+
+
+def test_aggregate__passes_gradcheck_with_and_without_a_stored_transpose():
+    block = HandBlock.of(random_matrix(6, 11, 0), torch.float64)
+    t_indptr, t_indices, t_weights = transposed(block)
+    stored = replace(block, t_indptr=t_indptr, t_indices=t_indices, t_weights=t_weights)
+    h = torch.randn(11, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    assert torch.autograd.gradcheck(lambda h: aggregate(block, h), h)
+    assert torch.autograd.gradcheck(lambda h: aggregate(stored, h), h)
+
+
+def test_aggregate__refuses_rows_that_do_not_fit():
+    with pytest.raises(ValueError, match="7 rows; this block aggregates over 11"):
+        aggregate(HandBlock.of(random_matrix(6, 11, 0)), torch.zeros(7, 2))
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 4])
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("propagated", [False, True])
+@pytest.mark.parametrize("num_attributes", [3, 40])  # narrower and wider than a layer: both orders of summing
+def test_forward__equals_dense_matrices(num_layers, directed, propagated, num_attributes):
+    sizes = [30 - 5 * i for i in range(num_layers + 1)]
+    matrices = [random_matrix(sizes[i + 1], sizes[i], i) for i in range(num_layers)]
+    x = np.random.default_rng(7).standard_normal((sizes[0], num_attributes))
+    model = with_biases(HopModel(num_attributes, 4, width=8, num_layers=num_layers, directed=directed))
+    pairs = np.random.default_rng(8).integers(0, sizes[-1], (2, 12))
+    blocks = [HandBlock.of(matrix) for matrix in matrices]
+    inputs, used = (matrices[0] @ x, blocks[1:]) if propagated else (x, blocks)
+    batch = HandBatch(torch.tensor(inputs, dtype=torch.float32), tuple(used), *map(torch.tensor, pairs))
+    expected = dense_predict(model, dense_encode(model, x, matrices), *pairs)
+    np.testing.assert_allclose(model(batch).detach().numpy(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_forward__gradients_equal_those_of_dense_matrices():
+    matrices = [random_matrix(12, 20, 0), random_matrix(7, 12, 1)]
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    model = with_biases(HopModel(3, 4, width=8))
+    left, right, hop = torch.tensor([0, 1, 2, 3]), torch.tensor([4, 5, 6, 0]), torch.tensor([0, 1, 2, 3])
+    batch = HandBatch(x, tuple(HandBlock.of(matrix) for matrix in matrices), left, right)
+    loss = torch.nn.functional.cross_entropy(model(batch), hop)
+    found = torch.autograd.grad(loss, list(model.parameters()))
+
+    dense = [torch.tensor(matrix, dtype=torch.float32) for matrix in matrices]
+    z = dense[1] @ model.encoder[0](dense[0] @ x).relu() @ model.encoder[1].weight + model.encoder[1].bias
+    logits = model.head[1](model.head[0]((z[left] - z[right]).abs()).relu())
+    expected = torch.autograd.grad(torch.nn.functional.cross_entropy(logits, hop), list(model.parameters()))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_forward__undirected_is_symmetric_and_directed_is_not():
+    blocks = (HandBlock.of(random_matrix(7, 12, 1)),)
+    x = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
+    left, right = torch.tensor([0, 1, 2]), torch.tensor([3, 4, 5])
+    for directed in (False, True):
+        model = with_biases(HopModel(3, 4, width=8, num_layers=1, directed=directed))
+        there, back = model(HandBatch(x, blocks, left, right)), model(HandBatch(x, blocks, right, left))
+        assert torch.equal(there, back) is not directed
+
+
+def test_forward__refuses_a_wrong_number_of_blocks():
+    with pytest.raises(ValueError, match="0 blocks for 2 layers"):
+        HopModel(3).encode(torch.zeros(4, 3), ())
+
+
+def test_model__weights_are_a_function_of_sizes_and_seed():
+    torch.manual_seed(1)
+    first = HopModel(20, seed=3).state_dict()
+    torch.manual_seed(2)
+    second, other = HopModel(20, seed=3).state_dict(), HopModel(20, seed=4).state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["encoder.0.weight"], other["encoder.0.weight"])
+    bound = (6 / (20 + 128)) ** 0.5
+    assert 0.95 * bound < float(first["encoder.0.weight"].abs().max()) <= bound
+    assert sorted(first) == sorted(
+        f"{part}.{i}.{name}" for part in ("encoder", "head") for i in (0, 1) for name in ("weight", "bias")
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"num_attributes": 0}, "num_attributes=0"),
+        ({"num_classes": 1}, "num_classes=1"),
+        ({"width": 0}, "width=0"),
+        ({"num_layers": 0}, "num_layers=0"),
+    ],
+)
+def test_model__refuses_impossible_sizes(sizes, message):
+    with pytest.raises(ValueError, match=message):
+        HopModel(**{"num_attributes": 3, **sizes})
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+@pytest.mark.parametrize("propagated", [False, True])
+@pytest.mark.parametrize("num_attributes", [3, 40])
+def test_embed_graph__equals_dense_and_ignores_chunk_rows(random_csr, num_layers, propagated, num_attributes):
+    indptr, indices = random_csr(50, 120)
+    gcn = dense_gcn(indptr, indices)
+    x = np.random.default_rng(0).standard_normal((50, num_attributes)).astype(np.float32)
+    model = with_biases(HopModel(num_attributes, width=8, num_layers=num_layers, last_relu=num_layers == 3))
+    given_x = (gcn @ x).astype(np.float32) if propagated else x
+    given_x.flags.writeable = False
+    whole = embed_graph(model, indptr, indices, given_x, propagated=propagated)
+    np.testing.assert_allclose(whole.numpy(), dense_encode(model, x, [gcn] * num_layers), rtol=1e-4, atol=1e-5)
+    for chunk_rows in (1, 7, 50):
+        chunked = embed_graph(model, indptr, indices, given_x, propagated=propagated, chunk_rows=chunk_rows)
+        torch.testing.assert_close(chunked, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_embed_graph__equals_the_model_on_exact_blocks(random_csr):
+    indptr, indices = random_csr(40, 100)
+    gcn = dense_gcn(indptr, indices)
+    x = np.random.default_rng(0).standard_normal((40, 5)).astype(np.float32)
+    model = with_biases(HopModel(5, width=8, num_layers=2))
+    block = HandBlock.of(gcn)
+    with torch.no_grad():
+        full_batch = model.encode(torch.tensor(x), (block, block))
+    torch.testing.assert_close(embed_graph(model, indptr, indices, x, propagated=False), full_batch)
+
+
+def test_embed_graph__writes_into_a_memory_map(random_csr, tmp_path):
+    indptr, indices = random_csr(40, 100)
+    x = np.random.default_rng(0).standard_normal((40, 5)).astype(np.float32)
+    model = HopModel(5, width=8)
+    out = np.lib.format.open_memmap(tmp_path / "z.npy", "w+", np.float32, (40, 8))
+    embed_graph(model, indptr, indices, x, propagated=False, chunk_rows=9, out=out)
+    out.flush()
+    expected = embed_graph(model, indptr, indices, x, propagated=False)
+    np.testing.assert_allclose(np.load(tmp_path / "z.npy"), expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_embed_graph__refuses_wrong_shapes(random_csr):
+    indptr, indices = random_csr(10, 20)
+    x = np.zeros((10, 5), np.float32)
+    with pytest.raises(ValueError, match="chunk_rows=0"):
+        embed_graph(HopModel(5), indptr, indices, x, propagated=False, chunk_rows=0)
+    with pytest.raises(ValueError, match=r"shape \(9, 5\)"):
+        embed_graph(HopModel(5), indptr, indices, x[:9], propagated=False)
+
+
+@pytest.mark.gpu
+def test_embed_graph__on_the_device_equals_the_host(random_csr):
+    indptr, indices = random_csr(200, 900)
+    x = np.random.default_rng(0).standard_normal((200, 5)).astype(np.float32)
+    for propagated in (False, True):
+        model = with_biases(HopModel(5, width=8, num_layers=3))
+        host = embed_graph(model, indptr, indices, x, propagated=propagated)
+        device = embed_graph(model, indptr, indices, x, propagated=propagated, chunk_rows=64, device="cuda")
+        torch.testing.assert_close(device.cpu(), host, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_aggregate__on_the_device_equals_the_host():
+    block = HandBlock.of(random_matrix(60, 110, 0))
+    moved = replace(block, indptr=block.indptr.cuda(), indices=block.indices.cuda(), weights=block.weights.cuda())
+    h = torch.randn(110, 16, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    on_device = h.detach().cuda().requires_grad_()
+    (expected,) = torch.autograd.grad(aggregate(block, h).square().sum(), h)
+    (found,) = torch.autograd.grad(aggregate(moved, on_device).square().sum(), on_device)
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-4)
