@@ -5,7 +5,7 @@ backward are the same row-wise product: every output row is written once, in ord
 not depend on the number of threads, and there are no atomics. The weights are constants: they get no gradient.
 
 On the CPU the product is `base.spmm.csr_rows` (numba, parallel over rows); elsewhere it is torch's weighted
-`embedding_bag`, the same sum in one kernel. Memory: the output, and in the backward pass the gradient; nothing per entry.
+`embedding_bag`, the same sum in one kernel. Memory: the output, nothing per entry.
 """
 
 from typing import Any, Protocol
@@ -73,14 +73,21 @@ def transposed(block: Bipartite) -> tuple[Tensor, Tensor, Tensor]:
 def row_sums(indptr: Tensor, indices: Tensor, weights: Tensor, h: Tensor) -> Tensor:
     """CSR times dense, without autograd.
 
-    >>> row_sums(torch.tensor([0, 2, 2]), torch.tensor([0, 1]), torch.tensor([1.0, 2.0]), torch.tensor([[3.0], [5.0]])).tolist()
+    >>> indptr, indices, weights = torch.tensor([0, 2, 2]), torch.tensor([0, 1]), torch.tensor([1.0, 2.0])
+    >>> row_sums(indptr, indices, weights, torch.tensor([[3.0], [5.0]])).tolist()
     [[13.0], [0.0]]
     """
     h = h.detach().contiguous()
-    if h.device.type == "cpu":
-        out = torch.empty(len(indptr) - 1, h.shape[1], dtype=h.dtype)
-        csr_rows(indptr.numpy(), indices.numpy(), weights.numpy(), h.numpy(), out.numpy())
-        return out
+    if h.device.type != "cpu":
+        return bag_sums(indptr, indices, weights, h)
+    out = torch.empty(len(indptr) - 1, h.shape[1], dtype=h.dtype)
+    csr_rows(indptr.numpy(), indices.numpy(), weights.numpy(), h.numpy(), out.numpy())
+    return out
+
+
+def bag_sums(indptr: Tensor, indices: Tensor, weights: Tensor, h: Tensor) -> Tensor:
+    """The same product by torch alone, on any device."""
+    starts = indptr.to(indices.dtype)
     return functional.embedding_bag(
-        indices, h, indptr.to(indices.dtype), mode="sum", per_sample_weights=weights, include_last_offset=True
+        indices, h, starts, mode="sum", per_sample_weights=weights, include_last_offset=True
     )

@@ -2,7 +2,7 @@
 
     encode   H_{l+1} = relu(Â H_l W_l + b_l)            the last layer without the relu, unless asked for
     compare  |z_u - z_v|, on a directed graph z_u - z_v
-    predict  Linear(width, 256) -> relu -> Linear(256, C), trained with cross entropy
+    predict  Linear(width, head_width) -> relu -> Linear(head_width, C), trained with cross entropy
 
 `HopModel(batch)` works on a mini-batch: every layer is computed only for the nodes that later layers need. A layer
 aggregates before it multiplies where its input is no wider than its output (Â H) W = Â (H W), so the sum runs over the
@@ -10,8 +10,9 @@ narrower side and the product over the fewer rows. `embed_graph` is the same enc
 by layer in row chunks; it holds the activations of two layers, 2 x n x width x 4 bytes, and one chunk.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -20,8 +21,6 @@ from torch import Tensor, nn
 
 from hcm_scale.aggregate import Bipartite, aggregate, row_sums
 from hcm_scale.base.spmm import gcn_rows, gcn_scale
-
-HEAD_WIDTH = 256
 
 
 class Batch(Protocol):
@@ -55,6 +54,11 @@ class Affine(nn.Module):
         return torch.addmm(self.bias, x, self.weight)
 
 
+def _stack(widths: Sequence[int], generator: torch.Generator) -> list[Affine]:
+    """Affine layers from each width to the next; a ModuleList, which the type checker may read as a list."""
+    return cast(list[Affine], nn.ModuleList(Affine(*pair, generator) for pair in itertools.pairwise(widths)))
+
+
 class HopModel(nn.Module):
     """The hop classifier; its initial weights are a function of the sizes and the seed alone.
 
@@ -70,21 +74,21 @@ class HopModel(nn.Module):
         *,
         width: int = 128,
         num_layers: int = 2,
+        head_width: int = 256,
         directed: bool = False,
         last_relu: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__()
-        sizes = {"num_attributes": num_attributes, "width": width, "num_layers": num_layers}
-        for name, value in sizes.items():
-            if value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
-        if num_classes < 2:
-            raise ValueError(f"num_classes={num_classes} must be at least 2")
+        least = {"num_attributes": 1, "num_classes": 2, "width": 1, "num_layers": 1, "head_width": 1}
+        given = num_attributes, num_classes, width, num_layers, head_width
+        for (name, low), value in zip(least.items(), given, strict=True):
+            if value < low:
+                raise ValueError(f"{name}={value} must be at least {low}")
         generator = torch.Generator().manual_seed(seed)
         widths = [num_attributes] + [width] * num_layers
-        self.encoder = nn.ModuleList(Affine(*pair, generator) for pair in zip(widths[:-1], widths[1:], strict=True))
-        self.head = nn.ModuleList([Affine(width, HEAD_WIDTH, generator), Affine(HEAD_WIDTH, num_classes, generator)])
+        self.encoder = _stack(widths, generator)
+        self.head = _stack([width, head_width, num_classes], generator)
         self.directed = directed
         self.last_relu = last_relu
 
@@ -123,7 +127,7 @@ class HopModel(nn.Module):
         return logits
 
 
-def convolve(layer: nn.Module, block: Bipartite, h: Tensor) -> Tensor:
+def convolve(layer: Affine, block: Bipartite, h: Tensor) -> Tensor:
     """One graph convolution without its relu: (sources, in) -> (targets, out)."""
     if layer.narrows:
         return aggregate(block, h @ layer.weight) + layer.bias
@@ -172,7 +176,7 @@ RowSums = Callable[[Any, slice], Tensor]  # (h of all nodes, rows) -> those rows
 def _embed_layer(
     model: HopModel, depth: int, h: Any, sums: RowSums | None, chunks: list[slice], place: torch.device, out: Tensor
 ) -> Tensor:
-    """One layer over the whole graph, written to `out` chunk by chunk; without `sums`, h has been propagated already."""
+    """One layer over the whole graph, written to `out` chunk by chunk; without `sums`, h is propagated already."""
     layer = model.encoder[depth]
     weight, bias = layer.weight.to(place), layer.bias.to(place)
     multiplied = sums is not None and layer.narrows

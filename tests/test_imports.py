@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "sampling": {"base", "shards", "graph"},
     "posterior": {"base", "model", "sampling"},
     "score": {"base", "model", "graph"},
-    "stages": {"base"} | ROOMS,
+    "stages": {"base", "workspace"} | ROOMS,
     "workspace": {"base"},
     "pipeline": {"base", "config", "stages", "workspace", "graph", "score"},
     "detector": {"pipeline", "config", "graph", "score"},

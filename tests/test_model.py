@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 from torch import Tensor
 
-from hcm_scale.aggregate import aggregate, transposed
+from hcm_scale import model as model_module
+from hcm_scale.aggregate import aggregate, bag_sums, row_sums, transposed
 from hcm_scale.model import HopModel, embed_graph
 
 
@@ -106,6 +107,14 @@ def test_aggregate__passes_gradcheck_with_and_without_a_stored_transpose():
     assert torch.autograd.gradcheck(lambda h: aggregate(stored, h), h)
 
 
+def test_bag_sums__equals_the_kernel():
+    block = HandBlock.of(random_matrix(30, 50, 0))  # the form that a GPU runs, on the CPU
+    h = torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
+    for csr in ((block.indptr, block.indices, block.weights), transposed(block)):
+        source = h if len(csr[0]) == 31 else h[:30]
+        torch.testing.assert_close(bag_sums(*csr, source), row_sums(*csr, source))
+
+
 def test_aggregate__refuses_rows_that_do_not_fit():
     with pytest.raises(ValueError, match="7 rows; this block aggregates over 11"):
         aggregate(HandBlock.of(random_matrix(6, 11, 0)), torch.zeros(7, 2))
@@ -180,6 +189,7 @@ def test_model__weights_are_a_function_of_sizes_and_seed():
         ({"num_classes": 1}, "num_classes=1"),
         ({"width": 0}, "width=0"),
         ({"num_layers": 0}, "num_layers=0"),
+        ({"head_width": 0}, "head_width=0"),
     ],
 )
 def test_model__refuses_impossible_sizes(sizes, message):
@@ -213,6 +223,15 @@ def test_embed_graph__equals_the_model_on_exact_blocks(random_csr):
     with torch.no_grad():
         full_batch = model.encode(torch.tensor(x), (block, block))
     torch.testing.assert_close(embed_graph(model, indptr, indices, x, propagated=False), full_batch)
+
+
+def test_device_sums__equal_the_hosts(random_csr):
+    indptr, indices = random_csr(40, 100)
+    h = np.random.default_rng(0).standard_normal((40, 5)).astype(np.float32)
+    host = model_module._host_sums(indptr, indices)
+    device = model_module._device_sums(indptr, indices, torch.device("cpu"))
+    for rows in (slice(0, 40), slice(7, 19)):
+        torch.testing.assert_close(device(h, rows), host(h, rows))
 
 
 def test_embed_graph__writes_into_a_memory_map(random_csr, tmp_path):

@@ -143,7 +143,7 @@ class Graph:
         """Writes the folder, whole or not at all, and returns the graph opened from it."""
         with files.replacing(Path(folder)) as fresh:
             for name, array in _arrays(self):
-                np.save(fresh / f"{name}.npy", array, allow_pickle=False)
+                np.save(fresh / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)  # as hashed
             finish(fresh, num_columns=self.num_attributes, columns=self.columns, directed=self.directed, info=self.info)
         return Graph.open(folder)
 
@@ -174,19 +174,20 @@ def _arrays(graph: Graph) -> Iterator[tuple[str, NDArray[Any]]]:
         if labels is not None:
             yield name, labels
     if graph.ids is not None:
-        yield from _id_arrays(graph.ids)
+        yield from id_arrays(graph.ids)
 
 
-def _id_arrays(ids: pa.Array) -> Iterator[tuple[str, NDArray[Any]]]:
+def id_arrays(ids: pa.Array) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The files that hold external ids, by name."""
     if pa.types.is_integer(ids.type):
         yield "ids", np.asarray(ids.cast(pa.int64()))
         return
     text = ids.cast(pa.large_string())
-    if text.offset:
-        text = pa.concat_arrays([text])
-    _, offsets, data = text.buffers()
-    yield "ids_offsets", np.frombuffer(offsets, np.int64, len(text) + 1)
-    yield "ids_bytes", np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+    _, buffer, data = text.buffers()
+    offsets = np.frombuffer(buffer, np.int64)[text.offset : text.offset + len(text) + 1]
+    first, last = int(offsets[0]), int(offsets[-1])  # a slice shares the buffers of a longer array
+    yield "ids_offsets", offsets - first
+    yield "ids_bytes", np.frombuffer(data, np.uint8)[first:last] if last > first else np.zeros(0, np.uint8)
 
 
 def _hash_as_npy(array: NDArray[Any]) -> str:

@@ -1,4 +1,4 @@
-"""ROOM 3, labelled pairs on disk: Parquet shards with one class per row group, and one manifest that makes them exist."""
+"""ROOM 3, labelled pairs on disk: Parquet shards, one class per row group, and one manifest that makes them exist."""
 
 from hcm_scale.shards.reader import Labels, RowGroup, open_labels
 from hcm_scale.shards.schema import Plan

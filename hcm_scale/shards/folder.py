@@ -3,10 +3,10 @@
     begin    removes what a killed writer left half done and writes `unfinished.json`, the plan of the work
     done     a shard that an earlier run finished, its hash checked; the writer makes the others
     collect  the shards, read from the small files beside them
-    seal     checks the classes, writes the manifest, then removes the small files
+    seal     writes the manifest, then removes the small files
 
 Each step reads only the disk, so that several processes can share the work with a barrier between the steps.
-`occupant` looks without touching, and refuses by name a folder that belongs to another plan.
+`finished` looks without touching, and refuses by name a folder that belongs to another plan.
 """
 
 import json
@@ -17,24 +17,27 @@ from hcm_scale.base import files
 from hcm_scale.shards.schema import FORMAT, KIND, Plan, Shard
 
 UNFINISHED = "unfinished.json"
-_OURS = (files.MANIFEST, UNFINISHED, "shard-*.json", "shard-*.parquet", ".*.tmp")  # in the order of removal
+_TORN = ".*.tmp"
+_OURS = (files.MANIFEST, "shard-*.json", "shard-*.parquet", _TORN, UNFINISHED)  # in the order of removal
 
 
 def finished(folder: Path, plan: Plan, overwrite: bool = False) -> bool:
     """Whether the folder already holds this plan's pairs, sealed. Touches nothing.
 
-    FolderError where it holds something else: pairs of another plan (unless `overwrite`), or files that are not ours.
+    FolderError where it holds pairs of another plan, or shards that no plan explains, unless `overwrite`. Files of
+    other names are nobody's business here: they are neither refused nor ever removed.
     """
-    ours = {path for pattern in _OURS for path in folder.glob(pattern)}
-    foreign = sorted(path.name for path in folder.iterdir() if path not in ours) if folder.is_dir() else []
-    if foreign:
-        raise files.FolderError(f"{folder} holds {foreign[0]!r}, which no labels folder does; name another folder")
     sealed = (folder / files.MANIFEST).exists()
     found = _found_plan(folder, sealed)
-    if found is None or overwrite and found != plan:
+    stray = sorted(folder.glob("shard-*"))
+    if found is None and stray and not overwrite:
+        raise files.FolderError(f"{folder} holds {stray[0].name} and no plan it belongs to; remove it or overwrite")
+    if found is None or (overwrite and found != plan):
         return False
     if found != plan:
-        raise files.FolderError(f"{folder} belongs to other labels: its {found.difference(plan)}; remove it or overwrite")
+        raise files.FolderError(
+            f"{folder} belongs to other labels: its {found.difference(plan)}; remove it or overwrite"
+        )
     return sealed
 
 
@@ -55,7 +58,7 @@ def begin(folder: Path, plan: Plan) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if _found_plan(folder, (folder / files.MANIFEST).exists()) != plan:
         clear(folder)
-    for path in folder.glob(".*.tmp"):
+    for path in folder.glob(_TORN):
         path.unlink()
     if not (folder / UNFINISHED).exists():
         files.write_json(folder / UNFINISHED, {"plan": plan.to_json()})
@@ -94,18 +97,10 @@ def collect(folder: Path, plan: Plan) -> list[Shard]:
 
 
 def seal(folder: Path, plan: Plan, shards: Sequence[Shard]) -> None:
-    """Writes the manifest, the moment from which the folder exists, and removes what only the work needed.
-
-    Where a class is empty no manifest can come of it: the folder is cleared before `check_classes` raises.
-    """
-    try:
-        check_classes(plan, shards)
-    except ValueError:
-        clear(folder)
-        raise
+    """Writes the manifest, the moment from which the folder exists, and removes what only the work needed."""
     body = {
         "plan": plan.to_json(),
-        "counts": _sum_counts(plan, shards),
+        "counts": total_counts(plan, shards),
         "stored": [sum(shard.stored(hop) for shard in shards) for hop in range(1, plan.classes + 1)],
         "shards": [shard.to_json() for shard in shards],
     }
@@ -115,34 +110,12 @@ def seal(folder: Path, plan: Plan, shards: Sequence[Shard]) -> None:
 
 def tidy(folder: Path) -> None:
     """Removes the small files of the work from a sealed folder."""
-    for pattern in ("shard-*.json", UNFINISHED, ".*.tmp"):
+    for pattern in ("shard-*.json", UNFINISHED, _TORN):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
     files.sync_folder(folder)
 
 
-def _sum_counts(plan: Plan, shards: Sequence[Shard]) -> list[int]:
+def total_counts(plan: Plan, shards: Sequence[Shard]) -> list[int]:
+    """Exact pairs per class over all shards, stored or not."""
     return [sum(shard.counts[klass] for shard in shards) for klass in range(plan.classes)]
-
-
-def check_classes(plan: Plan, shards: Sequence[Shard]) -> None:
-    """ValueError where a class has no pair: it names the class, the counts, and the largest number of classes that works."""
-    counts = _sum_counts(plan, shards)
-    if min(counts) > 0:
-        return
-    empty = counts.index(0) + 1
-    name = f">= {empty}" if empty == plan.classes else str(empty)
-    works = largest_classes(counts)
-    advice = f"the largest number of classes that works here is {works}" if works else "no number of classes works here"
-    listed = ", ".join(f"{hop}: {count}" for hop, count in enumerate(counts, 1))
-    raise ValueError(f"classes={plan.classes}: no pair has hop {name} (pairs per class {listed}); {advice}")
-
-
-def largest_classes(counts: Sequence[int]) -> int | None:
-    """The largest C for which 1, .., C - 1 and ">= C" all have pairs, given exact counts for a larger C.
-
-    >>> largest_classes([5, 7, 0, 2]), largest_classes([5, 7, 0, 0]), largest_classes([5, 0, 0, 0])
-    (3, 2, None)
-    """
-    works = [c for c in range(2, len(counts) + 1) if min(counts[: c - 1]) > 0 and sum(counts[c - 1 :]) > 0]
-    return max(works, default=None)

@@ -19,7 +19,7 @@ def group_by_class(u, v, hop, cursors, out_u, out_v):
 
 @njit(cache=True, nogil=True)
 def shuffle_pairs(key, u, v):
-    """Fisher and Yates in place, swap i drawn by the counter (key, i): every permutation alike, the same on any thread."""
+    """Fisher and Yates in place, swap i drawn by the counter (key, i): all permutations alike, on any thread."""
     for i in range(len(u) - 1, 0, -1):
         j = below(mix(np.uint64(key), i), i + 1)
         u[i], u[j] = u[j], u[i]

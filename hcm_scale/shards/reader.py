@@ -1,10 +1,10 @@
-"""Labelled pairs read back: the manifest as a frozen value, and row groups as arrays, each byte checked before it is believed.
+"""Labelled pairs read back: the manifest as a frozen value, row groups as arrays, no byte believed unchecked.
 
-Opening reads the manifest and the sizes of the shards. A read opens one file, checks its footer against the hash in the
-manifest (Parquet has no checksum there) and its pages against their own checksums, and closes it: about 1 ms for 65,536
-pairs, no file held open, nothing shared, so any thread may read. `verify` hashes every shard whole.
+Opening reads the manifest and the sizes of the shards. A read opens one file, checks its pages against their checksums
+and closes it: about 0.6 ms for 65,536 pairs, no file held open, so any thread may read. The footer, for which Parquet
+has no checksum, is checked against its hash in the manifest; a few are kept. `verify` hashes every shard.
 
-Memory: the manifest (about 200 bytes a row group) and the row group being read.
+Memory: the manifest (about 200 bytes a row group), the row group being read, and 64 footers of about 12 KB.
 """
 
 import functools
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
@@ -70,9 +69,9 @@ class Labels:
         shard = self.shards[group.shard]
         path = self.folder / shard.file
         try:
-            with open(path, "rb") as stream:
-                _check_footer(stream, path, shard)
-            with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
+            footer = _read_footer(path, shard)
+            with pa.OSFile(str(path)) as source:
+                parquet = pq.ParquetFile(source, metadata=footer, pre_buffer=False, page_checksum_verification=True)
                 table = parquet.read_row_group(group.index, columns=["u", "v"], use_threads=False)
         except (OSError, pa.ArrowException) as error:
             raise files.FolderError(f"{path}, row group {group.index}, is damaged: {error}") from error
@@ -82,13 +81,18 @@ class Labels:
         return u, v
 
 
-def _check_footer(stream: io.BufferedReader, path: Path, shard: Shard) -> None:
-    num_bytes = stream.seek(0, io.SEEK_END)
-    if num_bytes != shard.num_bytes:
-        raise files.FolderError(f"{path} is torn: {num_bytes} bytes, {shard.num_bytes} expected")
-    stream.seek(-shard.footer_bytes, io.SEEK_END)
-    if xxhash.xxh3_128_hexdigest(stream.read()) != shard.footer_hash:
+@functools.lru_cache(maxsize=64)
+def _read_footer(path: Path, shard: Shard) -> pq.FileMetaData:
+    """The footer of a shard, its bytes checked against the manifest before they are parsed."""
+    with open(path, "rb") as stream:
+        num_bytes = stream.seek(0, io.SEEK_END)
+        if num_bytes != shard.num_bytes:
+            raise files.FolderError(f"{path} is torn: {num_bytes} bytes, {shard.num_bytes} expected")
+        stream.seek(-shard.footer_bytes, io.SEEK_END)
+        footer = stream.read()
+    if xxhash.xxh3_128_hexdigest(footer) != shard.footer_hash:
         raise files.FolderError(f"{path} is damaged: the hash of its footer differs from the manifest")
+    return pq.read_metadata(io.BytesIO(b"PAR1" + footer))
 
 
 def open_labels(folder: Path | str, graph_fingerprint: str | None = None, verify: bool = False) -> Labels:
@@ -98,7 +102,9 @@ def open_labels(folder: Path | str, graph_fingerprint: str | None = None, verify
     labels = _parse(folder, manifest)
     if graph_fingerprint is not None and labels.plan.fingerprint != graph_fingerprint:
         found = labels.plan.fingerprint
-        raise files.FolderError(f"{folder} holds the pairs of another graph: fingerprint {found}, not {graph_fingerprint}")
+        raise files.FolderError(
+            f"{folder} holds the pairs of another graph: fingerprint {found}, not {graph_fingerprint}"
+        )
     for shard in labels.shards:
         _check_shard(folder / shard.file, shard, verify)
     return labels

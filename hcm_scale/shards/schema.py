@@ -1,7 +1,7 @@
 """What a folder of labelled pairs is.
 
     manifest.json          written last: the plan, exact class counts, stored pairs per class, every shard
-    shard-00000.parquet    the pairs of a fixed range of sources: u, v (int32, int64 where n >= 2^31), hop (uint8, 1 .. C)
+    shard-00000.parquet    the pairs of a fixed range of sources: u, v (int32, or int64 where n >= 2^31), hop (uint8)
 
 A row group holds one class, so a reader draws any class without touching the others. A shard is a fixed range of
 sources, cut from the plan alone: never from the number of threads or processes. `Plan` is everything that decides the
@@ -28,7 +28,7 @@ _SOURCES_ALIGN = 64  # the label kernels walk 64 sources a word
 class Plan:
     """What is labelled and how it is cut: all that the bytes of a labels folder depend on.
 
-    >>> plan = Plan("f00d", num_nodes=1000, directed=False, classes=4, num_sources=900, pairs_per_class=10, seed=0, shard_pairs=8000)
+    >>> plan = Plan("f00d", 1000, False, classes=4, num_sources=900, pairs_per_class=10, seed=0, shard_pairs=8000)
     >>> plan.sources_per_shard, plan.num_shards, plan.source_range(4), plan.shard_name(4)
     (192, 5, (768, 900), 'shard-00004')
     """

@@ -3,16 +3,16 @@
 Rows are grouped by class, put in a random order keyed by (seed, shard, class), and cut into row groups: every row group
 is a uniform sample of its shard's pairs of that class, so a reader that takes a few of them meets many sources.
 
-Encodings, by measurement on a million pairs of a million-node graph (bytes a row, milliseconds to read a row group):
-u dictionary + v delta-packed, no codec 4.0 B / 0.8 ms; + zstd 4.0 / 0.8; u dictionary + v byte-stream-split + zstd 3.7 /
-1.2; plain 8.0 / 0.7. All are written in about 50 ns a row. The first is kept: no codec to wait for, and any reader knows it.
+Encodings, measured on a million pairs of a million-node graph (bytes a row / milliseconds to read a row group):
+u dictionary, v delta-packed, no codec 4.0 / 0.8; the same with zstd 4.0 / 0.8; u dictionary, v byte-stream-split, zstd
+3.7 / 1.2; all plain 8.0 / 0.7. Each is written in about 50 ns a row. The first is kept: small, no codec to wait for.
 
 Memory: the shard twice (as it came and in order), and its encoded bytes.
 """
 
-from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,18 +29,20 @@ _ORDER = 0x5348  # keeps these draws apart from all others made with the same se
 _TAIL_BYTES = 8  # a Parquet file ends in the footer's length and the magic
 
 
-class Pairs(NamedTuple):
-    """A block of labelled pairs: u, v (rows,) integers, hop (rows,) u8 in 1 .. C, counts (C,) exact."""
+def write_shard(
+    folder: Path,
+    plan: Plan,
+    index: int,
+    u: NDArray[Any],
+    v: NDArray[Any],
+    hop: NDArray[np.uint8],
+    counts: NDArray[np.int64],
+) -> Shard:
+    """Writes shard `index` from pairs u, v, hop (rows,), hop in 1 .. C, and the exact counts (C,) of its sources.
 
-    u: NDArray[Any]
-    v: NDArray[Any]
-    hop: NDArray[np.uint8]
-    counts: NDArray[np.int64]
-
-
-def write_shard(folder: Path, plan: Plan, index: int, blocks: Sequence[Pairs]) -> Shard:
-    """Writes shard `index` and then the small file beside it that declares it finished."""
-    u, v, starts = in_order(plan, index, blocks)
+    The small file beside it, which declares it finished, comes second.
+    """
+    u, v, starts = in_order(plan, index, u, v, hop)
     data = encode(plan, u, v, starts)
     name = plan.shard_name(index)
     files.write_bytes(folder / f"{name}.parquet", data)
@@ -54,25 +56,24 @@ def write_shard(folder: Path, plan: Plan, index: int, blocks: Sequence[Pairs]) -
         hash=xxhash.xxh3_128_hexdigest(data),
         footer_bytes=footer_bytes,
         footer_hash=xxhash.xxh3_128_hexdigest(data[len(data) - footer_bytes :]),
-        counts=tuple(int(count) for count in sum(block.counts for block in blocks)),
+        counts=tuple(counts.tolist()),
         row_groups=tuple(_row_groups(plan, starts)),
     )
     files.write_json(folder / f"{name}.json", shard.to_json())
     return shard
 
 
-def in_order(plan: Plan, index: int, blocks: Sequence[Pairs]) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
+def in_order(
+    plan: Plan, index: int, u: NDArray[Any], v: NDArray[Any], hop: NDArray[np.uint8]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
     """The pairs of a shard grouped by class and shuffled within each: u, v, and starts (C + 1,) of the classes."""
-    rows = sum(np.bincount(block.hop, minlength=plan.classes + 1)[1:] for block in blocks)
-    starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
-    u = np.empty(starts[-1], plan.index_type)
-    v = np.empty(starts[-1], plan.index_type)
-    cursors = starts[:-1].copy()
-    for block in blocks:
-        group_by_class(block.u, block.v, block.hop, cursors, u, v)
-    for hop, (start, stop) in enumerate(zip(starts[:-1], starts[1:], strict=True), 1):
-        shuffle_pairs(key(plan.seed, _ORDER, index, hop), u[start:stop], v[start:stop])
-    return u, v, starts
+    starts = np.cumsum(np.bincount(hop, minlength=plan.classes + 1)).astype(np.int64)
+    out_u = np.empty(len(u), plan.index_type)
+    out_v = np.empty(len(v), plan.index_type)
+    group_by_class(u, v, hop, starts[:-1].copy(), out_u, out_v)
+    for klass, (start, stop) in enumerate(pairwise(starts), 1):
+        shuffle_pairs(key(plan.seed, _ORDER, index, klass), out_u[start:stop], out_v[start:stop])
+    return out_u, out_v, starts
 
 
 def encode(plan: Plan, u: NDArray[Any], v: NDArray[Any], starts: NDArray[np.int64]) -> bytes:
@@ -94,7 +95,7 @@ def encode(plan: Plan, u: NDArray[Any], v: NDArray[Any], starts: NDArray[np.int6
             columns = [pa.array(u[part]), pa.array(v[part]), pa.array(np.full(rows, hop, np.uint8))]
             writer.write_table(pa.table(columns, schema=plan.arrow_schema), row_group_size=rows)
             at += rows
-    return sink.getvalue()
+    return sink.getvalue().to_pybytes()
 
 
 def _row_groups(plan: Plan, starts: NDArray[np.int64]) -> list[tuple[int, int]]:

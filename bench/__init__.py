@@ -1,0 +1,1 @@
+"""Throughput and memory, as ratios to a peer measured in the same run on the same data. `python -m bench --help`."""

@@ -1,0 +1,115 @@
+"""Neighbour sampling: edges drawn a second, against PyG's NeighborLoader on torch-sparse with no and with two workers.
+
+Same graph (R-MAT), same seeds in the same batches of 1,024, fan-out 10, 10, no attributes. An edge is an entry drawn:
+self loops, which only our blocks have, do not count. Ours also weighs every edge, and draws anew for all targets of a
+layer, where PyG draws for the nodes that the last hop added.
+"""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bench.harness import Case, Contender, Floor
+from hcm_scale.base.spmm import gcn_scale
+from hcm_scale.graph.store import Graph
+from hcm_scale.graph.synthetic import rmat
+from hcm_scale.sampling import make_sampler, prefetch
+
+SCALE = {"smoke": 10, "quick": 20, "full": 20}
+NUM_BATCHES = {"smoke": 4, "quick": 100, "full": 400}
+PEER_BATCHES = {"smoke": 2, "quick": 8, "full": 40}  # enough of a much slower contender; rates are compared
+BATCH, FAN_OUTS = 1024, (10, 10)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A graph and the seeds of every batch."""
+
+    graph: Graph
+    batches: list[NDArray[np.int64]]
+
+
+def prepare(size: str) -> Problem:
+    """An R-MAT graph of edge factor 8 and batches of random seeds."""
+    graph = rmat(SCALE[size], num_attributes=1)
+    rng = np.random.default_rng(0)
+    batch = min(BATCH, graph.num_nodes)
+    return Problem(graph, [rng.choice(graph.num_nodes, batch, replace=False) for _ in range(NUM_BATCHES[size])])
+
+
+def cases(size: str) -> Iterator[Case]:
+    """One case; PyG is absent where torch-sparse is."""
+    problem = prepare(size)
+    contenders = [ours(problem, workers) for workers in (1, 2)]
+    floors, absent = [], []
+    try:
+        contenders += [pyg(problem, workers, PEER_BATCHES[size]) for workers in (0, 2)]
+        floors = [Floor(contenders[1].name, peer.name, 15) for peer in contenders[2:]]
+    except ImportError as error:
+        absent = [f"PyG NeighborLoader ({error})"]
+    nodes, edges = problem.graph.num_nodes, problem.graph.num_edges
+    yield Case(f"fan-out 10, 10; R-MAT {nodes:,} nodes, {edges:,} edges", "edges/s", contenders, floors, absent)
+
+
+def ours(problem: Problem, workers: int) -> Contender:
+    """Batches prepared by `workers` threads, handed over in order."""
+    graph = problem.graph
+    sample = make_sampler("numba", graph.indptr, graph.indices, gcn_scale(graph.indptr), FAN_OUTS, seed=0)
+
+    def run() -> list[Any]:
+        steps = enumerate(problem.batches)
+        return list(prefetch(steps, lambda step: sample(step[1], step[0]), depth=2 * workers, workers=workers))
+
+    def verify(result: list[Any]) -> None:
+        for nodes, blocks in result[:2]:
+            for block in blocks:
+                rows = np.repeat(np.arange(block.num_targets), np.diff(block.indptr))
+                loops = block.indptr[:-1].numpy()
+                drawn = np.delete(nodes[rows], loops), np.delete(nodes[block.indices.numpy()], loops)
+                check_draw(graph, *drawn, nodes[: block.num_targets])
+
+    def num_edges(result: list[Any]) -> float:
+        return float(sum(block.num_entries - block.num_targets for _, blocks in result for block in blocks))
+
+    return Contender(f"hcm_scale, {workers} threads", run, num_edges, verify)
+
+
+def pyg(problem: Problem, workers: int, num_batches: int) -> Contender:
+    """PyG's NeighborLoader, which samples through torch-sparse."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torch_sparse  # noqa: F401  the loader says only when used that it needs it
+        from torch_geometric.data import Data
+        from torch_geometric.loader import NeighborLoader
+    graph = problem.graph
+    sources = torch.from_numpy(np.repeat(np.arange(graph.num_nodes), graph.degrees))
+    edge_index = torch.stack([torch.from_numpy(graph.indices.astype(np.int64)), sources])
+    seeds = torch.from_numpy(np.concatenate(problem.batches[:num_batches]))
+    options = {"num_neighbors": list(FAN_OUTS), "batch_size": len(problem.batches[0]), "num_workers": workers}
+    data = Data(edge_index=edge_index, num_nodes=graph.num_nodes)
+    loader = NeighborLoader(data, input_nodes=seeds, persistent_workers=workers > 0, **options)
+
+    def verify(result: list[Any]) -> None:
+        drawn, nodes = result[0].edge_index.numpy(), result[0].n_id.numpy()
+        check_draw(graph, nodes[drawn[1]], nodes[drawn[0]], np.unique(nodes[drawn[1]]))
+
+    def num_edges(result: list[Any]) -> float:
+        return float(sum(batch.edge_index.shape[1] for batch in result))
+
+    return Contender(f"PyG NeighborLoader, {workers} workers", lambda: list(loader), num_edges, verify)
+
+
+def check_draw(graph: Graph, u: NDArray[np.int64], v: NDArray[np.int64], targets: NDArray[np.int64]) -> None:
+    """Every (u, v) is an edge, none comes twice, and every target has as many as it can, at most the fan-out."""
+    keys = u * graph.num_nodes + v
+    assert len(np.unique(keys)) == len(keys)
+    for a, b in zip(u[:1000].tolist(), v[:1000].tolist(), strict=True):
+        row = graph.indices[graph.indptr[a] : graph.indptr[a + 1]]
+        assert row[np.searchsorted(row, b)] == b
+    drawn = np.bincount(u, minlength=graph.num_nodes)[targets]
+    assert (drawn == np.minimum(graph.degrees[targets], FAN_OUTS[0])).all()

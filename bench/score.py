@@ -1,0 +1,117 @@
+"""The edge pass: how much of the machine's matrix-product rate it keeps.
+
+The pair head's first layer is one (m, 128) x (128, 256) product, 65,536 operations an edge. The peer is that product
+alone, on a chunk of the size the pass uses, its operands at rest in the cache: what no pass can beat. Ours gathers
+both ends of every edge, does the product, the second layer, the softmax and the moments. The reduction to nodes is
+timed beside it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from bench.harness import Case, Contender, Floor
+from hcm_scale.score.edges import CPU_CHUNK_EDGES, EdgeHops, predict_edges
+from hcm_scale.score.head import Head
+from hcm_scale.score.nodes import NodeScores, score_nodes
+from hcm_scale.score.numbering import EdgeIndex, edge_index
+
+WIDTH, HIDDEN, CLASSES = 128, 256, 4
+NUM_EDGES = {"smoke": 2_000, "quick": 300_000, "full": 8_000_000}
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A random graph with hubs, an embedding and a head."""
+
+    index: EdgeIndex
+    z: Tensor
+    head: Head
+
+
+def prepare(num_edges: int, seed: int = 0) -> Problem:
+    """About `num_edges` edges, 8 a node, ends of skewed popularity."""
+    rng = np.random.default_rng(seed)
+    num_nodes = max(num_edges // 8, 2)
+    u = rng.integers(0, num_nodes, num_edges)
+    v = (num_nodes * rng.random(num_edges) ** 2).astype(np.int64)
+    u, v = u[u != v], v[u != v]
+    csr = sparse.csr_array((np.ones(2 * len(u), np.int8), (np.r_[u, v], np.r_[v, u])), shape=(num_nodes, num_nodes))
+    csr.sum_duplicates()
+    csr.sort_indices()
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(rows: int, columns: int) -> Tensor:
+        return torch.randn(rows, columns, generator=generator) / rows**0.5
+
+    head = Head(draw(WIDTH, HIDDEN), torch.zeros(HIDDEN), draw(HIDDEN, CLASSES), torch.zeros(CLASSES))
+    z = torch.randn(num_nodes, WIDTH, generator=generator)
+    return Problem(edge_index(csr.indptr.astype(np.int64), csr.indices.astype(np.int32)), z, head)
+
+
+def run_edges(problem: Problem) -> EdgeHops:
+    """One sample over all edges."""
+    return predict_edges(problem.index, [(problem.z, problem.head)])
+
+
+def verify_edges(problem: Problem, hops: EdgeHops) -> None:
+    """A thousand edges against float64."""
+    chosen = np.linspace(0, problem.index.num_edges - 1, 1000).astype(np.int64)
+    ends = (problem.index.edges(e, e + 1)[:2] for e in chosen)
+    left, right = (np.concatenate(side) for side in zip(*ends, strict=True))
+    w0, b0, w1, b1 = (part.double() for part in problem.head)
+    logits = ((problem.z[left].double() - problem.z[right].double()).abs() @ w0 + b0).relu() @ w1 + b1
+    wanted = logits.softmax(1) @ torch.arange(1.0, CLASSES + 1, dtype=torch.float64)
+    np.testing.assert_allclose(hops.mean[chosen], wanted.numpy(), atol=1e-5)
+
+
+def product_alone(num_edges: int) -> Callable[[], Tensor]:
+    """The first product for that many edges, chunk after chunk, and nothing else."""
+    chunk = min(CPU_CHUNK_EDGES, num_edges)
+    inputs, weight, out = torch.randn(chunk, WIDTH), torch.randn(WIDTH, HIDDEN), torch.empty(chunk, HIDDEN)
+
+    def work() -> Tensor:
+        for first in range(0, num_edges, chunk):
+            last = min(chunk, num_edges - first)
+            torch.mm(inputs[:last], weight, out=out[:last])
+        return out
+
+    return work
+
+
+def verify_nodes(problem: Problem, scores: NodeScores) -> None:
+    assert np.isfinite(scores.ahp).all()
+    assert scores.ahp[problem.index.indptr[1:] > problem.index.indptr[:-1]].min() >= 1.0
+
+
+def cases(size: str) -> Iterator[Case]:
+    """The claim of the room: the pass runs at 70 % of the product's rate or more."""
+    problem = prepare(NUM_EDGES[size])
+    num_edges = problem.index.num_edges
+    hops = run_edges(problem)
+    yield Case(
+        title=f"one sample over {num_edges:,} edges, {torch.get_num_threads()} threads",
+        unit="edges/s",
+        contenders=[
+            Contender("edge pass", lambda: run_edges(problem), num_edges, lambda got: verify_edges(problem, got)),
+            Contender("bare product", product_alone(num_edges), num_edges, lambda got: None),
+        ],
+        floors=[Floor("edge pass", "bare product", 0.7)],
+    )
+    yield Case(
+        title=f"edges to nodes, {num_edges:,} edges",
+        unit="edges/s",
+        contenders=[
+            Contender(
+                f"trim {trim}",
+                lambda trim=trim: score_nodes(problem.index, hops, trim=trim),
+                num_edges,
+                lambda got: verify_nodes(problem, got),
+            )
+            for trim in (0.0, 0.2)
+        ],
+    )

@@ -1,0 +1,156 @@
+"""Training: pairs a second, against PyG's LinkNeighborLoader and GCNConv on torch-sparse with no and with two workers.
+
+Same graph (R-MAT), same pairs in the same batches of 1,024, fan-out 10, 10, two layers of 128 units, 20 attributes, the
+same head, one step of pSGLD here and of Adam there. Ours runs twice: with the first propagation done once and exactly
+(its cost is not timed: it is paid once a graph), and with both hops sampled, as PyG does. Hops are drawn at random:
+what is learned does not matter here, what is computed does.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bench.harness import Case, Contender, Floor
+from hcm_scale.base.spmm import gcn_scale, propagate
+from hcm_scale.graph.store import Graph
+from hcm_scale.graph.synthetic import rmat
+from hcm_scale.model import HopModel
+from hcm_scale.posterior.loop import Chain, run_chain
+from hcm_scale.posterior.schedules import Plan
+from hcm_scale.sampling import make_batch, make_sampler, prefetch
+from hcm_scale.sampling.pairs import PairBatch
+
+SCALE = {"smoke": 10, "quick": 20, "full": 20}
+NUM_BATCHES = {"smoke": 4, "quick": 60, "full": 400}
+PEER_BATCHES = {"smoke": 2, "quick": 8, "full": 40}  # enough of a much slower contender; rates are compared
+BATCH, FAN_OUT, WIDTH, HEAD, CLASSES = 1024, 10, 128, 256, 4
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A graph with attributes and the pairs of every batch."""
+
+    graph: Graph
+    batches: list[PairBatch]
+
+    @property
+    def x(self) -> NDArray[np.float32]:
+        assert isinstance(self.graph.x, np.ndarray)
+        return self.graph.x
+
+
+def prepare(size: str) -> Problem:
+    """An R-MAT graph of edge factor 8 and 20 attributes, and batches of random pairs."""
+    graph = rmat(SCALE[size], num_attributes=20)
+    rng = np.random.default_rng(0)
+    ends = rng.integers(0, graph.num_nodes, (NUM_BATCHES[size], 2, BATCH))
+    hops = rng.integers(0, CLASSES, (NUM_BATCHES[size], BATCH))
+    return Problem(graph, [PairBatch(0, i, BATCH, *ends[i], hops[i]) for i in range(len(ends))])
+
+
+def cases(size: str) -> Iterator[Case]:
+    """One case; PyG is absent where torch-sparse is."""
+    problem = prepare(size)
+    contenders = [ours(problem, exact=True), ours(problem, exact=False)]
+    floors, absent = [], []
+    try:
+        peers = [pyg(problem, workers, PEER_BATCHES[size]) for workers in (0, 2)]
+        contenders += peers
+        floors = [Floor(contenders[0].name, peer.name, 10) for peer in peers]
+    except ImportError as error:
+        absent = [f"PyG LinkNeighborLoader ({error})"]
+    nodes, edges = problem.graph.num_nodes, problem.graph.num_edges
+    title = f"{BATCH:,} pairs a batch, fan-out {FAN_OUT}, {FAN_OUT}; R-MAT {nodes:,} nodes, {edges:,} edges"
+    yield Case(title, "pairs/s", contenders, floors, absent)
+
+
+def ours(problem: Problem, *, exact: bool) -> Contender:
+    """The chain over batches that one thread prepares ahead."""
+    graph = problem.graph
+    x = propagate(graph.indptr, graph.indices, problem.x) if exact else problem.x
+    fan_outs = [FAN_OUT] * (1 if exact else 2)
+    sample = make_sampler("numba", graph.indptr, graph.indices, gcn_scale(graph.indptr), fan_outs, seed=0)
+    plan = Plan(burn_in_steps=len(problem.batches))
+
+    def run() -> list[float]:
+        chain = Chain.start(HopModel(x.shape[1], CLASSES, width=WIDTH, head_width=HEAD))
+        batches = prefetch(problem.batches, lambda pairs: make_batch(pairs, x, sample, input_gradients=exact))
+        steps = run_chain(chain, batches, plan, kernel="psgld", num_pairs=10**6)
+        return torch.stack([step.loss for step in steps]).tolist()
+
+    name = "hcm_scale, exact first hop" if exact else "hcm_scale, both hops sampled"
+    return Contender(name, run, BATCH * len(problem.batches), checker(len(problem.batches)))
+
+
+def checker(num_batches: int) -> Callable[[Any], None]:
+    """Every batch gave a finite loss near that of guessing, which is all that random hops allow."""
+
+    def verify(losses: list[float]) -> None:
+        assert len(losses) == num_batches
+        assert np.isfinite(losses).all()
+        assert abs(np.mean(losses) - np.log(CLASSES)) < 1
+
+    return verify
+
+
+def pyg(problem: Problem, workers: int, num_batches: int) -> Contender:
+    """The usual loop over PyG's loader, which samples through torch-sparse."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torch_sparse  # noqa: F401  the loader says only when used that it needs it
+        from torch_geometric.data import Data
+        from torch_geometric.loader import LinkNeighborLoader
+    graph, batches = problem.graph, problem.batches[:num_batches]
+    targets = torch.from_numpy(np.repeat(np.arange(graph.num_nodes), graph.degrees))
+    edge_index = torch.stack([torch.from_numpy(graph.indices.astype(np.int64)), targets])
+    pairs = torch.from_numpy(
+        np.stack([np.concatenate([batch.u for batch in batches]), np.concatenate([batch.v for batch in batches])])
+    )
+    loader = LinkNeighborLoader(
+        Data(x=torch.tensor(problem.x), edge_index=edge_index),
+        num_neighbors=[FAN_OUT, FAN_OUT],
+        edge_label_index=pairs,
+        edge_label=torch.from_numpy(np.concatenate([batch.hop for batch in batches])),
+        batch_size=BATCH,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+    )
+
+    def run() -> list[float]:
+        model = peer_model(problem.x.shape[1])
+        optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+        losses = []
+        for batch in loader:
+            optimiser.zero_grad()
+            loss = nn.functional.cross_entropy(model(batch), batch.edge_label)
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.item())
+        return losses
+
+    return Contender(f"PyG LinkNeighborLoader, {workers} workers", run, BATCH * num_batches, checker(num_batches))
+
+
+def peer_model(num_attributes: int) -> nn.Module:
+    """Two GCNConv layers and the same head."""
+    from torch_geometric.nn import GCNConv
+
+    class Peer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = GCNConv(num_attributes, WIDTH), GCNConv(WIDTH, WIDTH)
+            self.head = nn.Sequential(nn.Linear(WIDTH, HEAD), nn.ReLU(), nn.Linear(HEAD, CLASSES))
+
+        def forward(self, batch: Any) -> Tensor:
+            z = self.second(self.first(batch.x, batch.edge_index).relu(), batch.edge_index)
+            left, right = batch.edge_label_index
+            logits: Tensor = self.head((z[left] - z[right]).abs())
+            return logits
+
+    return Peer()

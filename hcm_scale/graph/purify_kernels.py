@@ -1,0 +1,192 @@
+"""Kernels of purification: similarities of all edges, and the CSR without the dropped ones. Jitted functions only.
+
+Edge e of an undirected graph is the e-th entry with column > row (`starts[u]` = the first such entry of row u,
+`offsets[u]` = its edge number); of a directed graph every entry is an edge. Work is cut into tasks of equal edge
+counts at row borders; each value is made by one thread in a fixed order, so results do not depend on the number of
+threads.
+"""
+
+import numpy as np
+from numba import njit, prange
+
+from hcm_scale.base.prefetch import prefetch
+
+_NUM_TASKS = 256
+_AHEAD = 8  # how many neighbours on a row is asked for before it is needed
+
+
+@njit(cache=True, parallel=True)
+def first_above(indptr, indices, starts):
+    """starts[u] = the first entry of row u with column > u."""
+    for u in prange(len(starts)):
+        low, high = indptr[u], indptr[u + 1]
+        while low < high:
+            middle = (low + high) // 2
+            if indices[middle] <= u:
+                low = middle + 1
+            else:
+                high = middle
+        starts[u] = low
+
+
+@njit(cache=True)
+def _task_rows(task, offsets):
+    """The rows (first, last) of a task: borders where the running edge count passes the task's share."""
+    num_edges = offsets[-1]
+    first = np.searchsorted(offsets, num_edges * task // _NUM_TASKS)
+    last = np.searchsorted(offsets, num_edges * (task + 1) // _NUM_TASKS)
+    return first, min(last, len(offsets) - 1)
+
+
+@njit(cache=True, inline="always")
+def _ask_ahead(x, indices, e):
+    """Starts loading the attributes of a neighbour to come."""
+    width = x.shape[1]
+    place = np.int64(indices[min(e + _AHEAD, len(indices) - 1)]) * width
+    prefetch(x, place)
+    prefetch(x, place + width - 1)
+
+
+@njit(cache=True, parallel=True, fastmath={"reassoc", "contract"})
+def dense_euclidean(starts, ends, offsets, indices, x, out):
+    """out[e] = -|x[u] - x[v]|."""
+    for task in prange(_NUM_TASKS):
+        first, last = _task_rows(task, offsets)
+        for u in range(first, last):
+            own = x[u]
+            shift = offsets[u] - starts[u]
+            for e in range(starts[u], ends[u]):
+                _ask_ahead(x, indices, e)
+                other = x[indices[e]]
+                total = np.float64(0.0)
+                for k in range(x.shape[1]):
+                    gap = np.float64(own[k]) - np.float64(other[k])
+                    total += gap * gap
+                out[e + shift] = -np.sqrt(total)
+
+
+@njit(cache=True, parallel=True, fastmath={"reassoc", "contract"})
+def dense_cosine(starts, ends, offsets, indices, x, out):
+    """out[e] = x[u] . x[v] / (|x[u]| |x[v]|), or 0 where a norm is 0."""
+    for task in prange(_NUM_TASKS):
+        first, last = _task_rows(task, offsets)
+        for u in range(first, last):
+            own = x[u]
+            square = np.float64(0.0)
+            for k in range(x.shape[1]):
+                square += np.float64(own[k]) * np.float64(own[k])
+            shift = offsets[u] - starts[u]
+            for e in range(starts[u], ends[u]):
+                _ask_ahead(x, indices, e)
+                other = x[indices[e]]
+                product, other_square = np.float64(0.0), np.float64(0.0)
+                for k in range(x.shape[1]):
+                    product += np.float64(own[k]) * np.float64(other[k])
+                    other_square += np.float64(other[k]) * np.float64(other[k])
+                scale = np.sqrt(square) * np.sqrt(other_square)
+                out[e + shift] = product / scale if scale > 0.0 else 0.0
+
+
+@njit(cache=True, parallel=True)
+def dense_jaccard(starts, ends, offsets, indices, x, out):
+    """out[e] = shared non-zero columns of u and v, over the columns non-zero in either; 0 where there are none."""
+    for task in prange(_NUM_TASKS):
+        first, last = _task_rows(task, offsets)
+        for u in range(first, last):
+            own = x[u]
+            shift = offsets[u] - starts[u]
+            for e in range(starts[u], ends[u]):
+                _ask_ahead(x, indices, e)
+                other = x[indices[e]]
+                both, either = 0, 0
+                for k in range(x.shape[1]):
+                    a, b = own[k] != 0, other[k] != 0
+                    both += a & b
+                    either += a | b
+                out[e + shift] = both / either if either > 0 else 0.0
+
+
+@njit(cache=True, parallel=True)
+def sparse_squares(x_indptr, x_data, out):
+    """out[i] = |x[i]|^2."""
+    for i in prange(len(out)):
+        total = 0.0
+        for k in range(x_indptr[i], x_indptr[i + 1]):
+            total += np.float64(x_data[k]) * np.float64(x_data[k])
+        out[i] = total
+
+
+@njit(cache=True)
+def _from_product(product, square_u, square_v, measure):
+    """Jaccard (0; of 0/1 rows), cosine (1) or minus the distance (2), from a . b, |a|^2 and |b|^2."""
+    if measure == 0:
+        either = square_u + square_v - product
+        return product / either if either > 0.0 else 0.0
+    if measure == 1:
+        scale = np.sqrt(square_u) * np.sqrt(square_v)
+        return product / scale if scale > 0.0 else 0.0
+    return -np.sqrt(max(0.0, square_u + square_v - 2.0 * product))
+
+
+@njit(cache=True, parallel=True)
+def sparse_similarity(starts, ends, offsets, indices, x_indptr, x_indices, x_data, num_columns, squares, measure, out):
+    """out[e] = the similarity of u and v. Row u is spread into a dense strip once; a neighbour costs its entries."""
+    for task in prange(_NUM_TASKS):
+        first, last = _task_rows(task, offsets)
+        strip = np.zeros(num_columns if last > first else 0, np.float64)
+        for u in range(first, last):
+            if starts[u] == ends[u]:
+                continue
+            for k in range(x_indptr[u], x_indptr[u + 1]):
+                strip[x_indices[k]] = x_data[k]
+            shift = offsets[u] - starts[u]
+            for e in range(starts[u], ends[u]):
+                v = indices[e]
+                product = 0.0
+                for k in range(x_indptr[v], x_indptr[v + 1]):
+                    product += strip[x_indices[k]] * np.float64(x_data[k])
+                out[e + shift] = _from_product(product, squares[u], squares[v], measure)
+            for k in range(x_indptr[u], x_indptr[u + 1]):
+                strip[x_indices[k]] = 0.0
+
+
+@njit(cache=True)
+def keep_undirected(starts, ends, offsets, indices, keep, indptr_out, indices_out):
+    """The symmetric CSR of the kept edges. indptr_out is given as room for n + 1 numbers.
+
+    Rows are visited in rising order, so when edge (u, v) is appended to row v, all its smaller columns are there
+    already, and when row u's turn comes its lower half is complete: rows come out sorted without a search or a sort.
+    """
+    num_nodes = len(starts)
+    indptr_out[:] = 0
+    for u in range(num_nodes):
+        for e in range(starts[u], ends[u]):
+            if keep[offsets[u] + e - starts[u]]:
+                indptr_out[u + 1] += 1
+                indptr_out[indices[e] + 1] += 1
+    for u in range(num_nodes):
+        indptr_out[u + 1] += indptr_out[u]
+    places = indptr_out[:-1].copy()
+    for u in range(num_nodes):
+        for e in range(starts[u], ends[u]):
+            if keep[offsets[u] + e - starts[u]]:
+                v = indices[e]
+                indices_out[places[u]] = v
+                places[u] += 1
+                indices_out[places[v]] = u
+                places[v] += 1
+
+
+@njit(cache=True)
+def reverse(indptr, indices, indptr_out, indices_out):
+    """The CSR of the reversed arcs; visiting rows in rising order leaves its rows sorted."""
+    indptr_out[:] = 0
+    for e in range(len(indices)):
+        indptr_out[indices[e] + 1] += 1
+    for u in range(len(indptr) - 1):
+        indptr_out[u + 1] += indptr_out[u]
+    places = indptr_out[:-1].copy()
+    for u in range(len(indptr) - 1):
+        for e in range(indptr[u], indptr[u + 1]):
+            indices_out[places[indices[e]]] = u
+            places[indices[e]] += 1

@@ -1,0 +1,123 @@
+"""Two ways to the same rows: bit-parallel blocks of sources, or one plain search after another.
+
+Both count and sample in the same node order with the same draws, so which one runs, and how wide, is a matter of
+speed alone. A few pilot searches decide: where a source's neighbourhood is so small that reading the whole state once
+per block costs more than searching its sources one by one, the plain search is taken.
+
+State per thread, for m linked nodes and W words (64 W sources a block): 3 wide words of 8 W bytes a node, and as
+buffers W + W / 4 + 1 / 4 bytes a node of counts and bitmaps, and 512 W q bytes of ranks for samples of q. Plain: 1
+byte and 1 index a node. The widest block of at most `STATE_BYTES` a thread is taken that leaves no thread idle.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from hcm_scale.hops.count_kernels import CHUNK, GROUP
+from hcm_scale.hops.layout import Layout
+from hcm_scale.hops.plain_kernels import STRETCH, PlainScratch, arcs_around, label_plain
+from hcm_scale.hops.rows import Rows
+from hcm_scale.hops.wide_kernels import Scratch, label_wide
+
+WORDS = (8, 4, 2, 1)
+STATE_BYTES = 256 << 20
+_NUM_PILOTS = 64
+# Nanoseconds, measured on one machine: only their ratios matter, and those roughly.
+_PLAIN_ARC, _WIDE_ARC = 10.0, 5.0
+_WIDE_ROW, _WIDE_ROW_PER_CLASS = 6.0, 0.7  # per word of a row
+
+Labeller = Callable[[int, int, Rows], None]
+
+
+def wide_scratch(num_linked: int, words: int, pairs_per_class: int, threads: int) -> Scratch:
+    """The state of `threads` blocks, uninitialised: a block clears what it uses."""
+    chunks = -(-num_linked // CHUNK)
+    columns = 64 * words
+    shapes: dict[str, tuple[tuple[int, ...], Any]] = {
+        "seen": ((num_linked, words), np.uint64),
+        "front": ((num_linked, words), np.uint64),
+        "new": ((num_linked, words), np.uint64),
+        "front_active": ((chunks,), np.uint64),
+        "new_active": ((chunks,), np.uint64),
+        "masked": ((CHUNK, words), np.uint64),
+        "chunk_counts": ((chunks, columns // 8), np.uint64),
+        "group_counts": ((-(-chunks // GROUP), columns), np.uint16),
+        "sizes": ((columns,), np.int64),
+        "cursor": ((5, columns), np.int64),
+        "take_all": ((columns,), np.bool_),
+        "ranks": ((columns, pairs_per_class), np.int64),
+        "table": ((3 * pairs_per_class,), np.int64),
+    }
+    return Scratch(**{name: np.empty((threads, *shape), dtype) for name, (shape, dtype) in shapes.items()})
+
+
+def wide_bytes(num_linked: int, words: int, pairs_per_class: int) -> int:
+    """Bytes of one thread's state, rounded up to whole chunks and groups of nodes."""
+    nodes = -(-num_linked // (CHUNK * GROUP)) * CHUNK * GROUP
+    columns = 64 * words
+    return nodes * (24 * words + words + words // 4 + 1) + columns * (8 * pairs_per_class + 128) + 24 * pairs_per_class
+
+
+def wide_labeller(layout: Layout, order: Any, sources: Any, *, seed: int, most: int, words: int) -> Labeller:
+    """Labels ranges of sources in blocks of 64 `words`."""
+    sample = most if most < layout.num_nodes else 0  # where all pairs are kept no rank is drawn
+    scratch = wide_scratch(layout.num_linked, words, sample, numba.get_num_threads())
+    lanes = (np.uint64(0),) * words
+
+    def label(first: int, last: int, rows: Rows) -> None:
+        with numba.parallel_chunksize(1):
+            label_wide(layout, order, sources, first, last, np.uint64(seed), most, scratch, lanes, rows)
+
+    return label
+
+
+def plain_labeller(layout: Layout, order: Any, sources: Any, *, seed: int, most: int) -> Labeller:
+    """Labels ranges of sources one by one."""
+    threads, n = numba.get_num_threads(), layout.num_nodes
+    sample = most if most < n else 0
+    scratch = PlainScratch(
+        np.zeros((threads, n), np.uint8),
+        np.empty((threads, n), layout.names.dtype),
+        np.empty((threads, n // STRETCH + 1), np.int64),
+        np.empty((threads, sample), np.int64),
+        np.empty((threads, 3 * sample), np.int64),
+    )
+
+    def label(first: int, last: int, rows: Rows) -> None:
+        with numba.parallel_chunksize(1):
+            label_plain(layout, order, sources, first, last, np.uint64(seed), most, scratch, rows)
+
+    return label
+
+
+def choose_words(num_linked: int, num_sources: int, pairs_per_class: int, threads: int) -> int:
+    """The widest block that fits into the budget and leaves a block for every thread.
+
+    >>> choose_words(1000, 4096, 256, threads=2), choose_words(1000, 300, 256, threads=2)
+    (8, 2)
+    """
+    for words in WORDS:
+        fits = wide_bytes(num_linked, words, pairs_per_class) <= STATE_BYTES
+        if fits and 64 * words * threads <= num_sources:
+            return words
+    return 1
+
+
+def sharing_pays(layout: Layout, sources: NDArray[Any], *, classes: int, words: int) -> bool:
+    """Whether a block of 64 `words` sources is cheaper than as many plain searches, judged by a few of them.
+
+    The pilots share a budget of arcs, what they may read at most if plain searches are to win: they stop where it ends.
+    """
+    rows = layout.num_linked * words * (_WIDE_ROW + classes * _WIDE_ROW_PER_CLASS)
+    wide = rows + (classes - 2) * len(layout.out_indices) * _WIDE_ARC
+    pilots = sources[:: max(1, len(sources) // _NUM_PILOTS)][:_NUM_PILOTS]
+    budget = len(pilots) * int(wide / (64 * words * _PLAIN_ARC))
+    visited, queue = np.zeros(layout.num_nodes, np.uint8), np.empty(layout.num_nodes, layout.names.dtype)
+    for source in pilots:
+        budget -= arcs_around(layout, source, classes - 1, budget, visited, queue)
+        if budget < 0:
+            return True
+    return False

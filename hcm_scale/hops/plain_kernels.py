@@ -1,0 +1,183 @@
+"""One source at a time: a plain capped BFS that costs only what it touches, jitted.
+
+For graphs where the neighbourhoods of different sources hardly meet (grids, chains, deep trees) a wide word is mostly
+zeros. Here each thread keeps one byte a node (has this search been there), a queue, and for each stretch of 128 nodes
+how many of them a pair may still end in; after a source it undoes what it touched, nothing more.
+
+A level of the BFS is a class; it is sorted when ranks are drawn from it. The last class is everything else and is
+never listed: those numbers lead to the stretch of a rank, and a scan of at most 128 nodes to the node.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import get_thread_id, njit, prange
+from numpy.typing import NDArray
+
+from hcm_scale.hops.sample_kernels import draw_ranks
+
+STRETCH = 128  # nodes that share a number of free ones
+SOURCES_PER_TASK = 256
+
+
+class PlainScratch(NamedTuple):
+    """The state of one thread's search; with one more axis in front, that of all threads (n nodes)."""
+
+    visited: NDArray[np.uint8]  # (n,), all zero between searches
+    queue: NDArray[Any]  # (n,)
+    free: NDArray[np.int64]  # (n / 128 + 1,)
+    ranks: NDArray[np.int64]  # (pairs per class,)
+    table: NDArray[np.int64]  # (3 x pairs per class,)
+
+
+@njit(cache=True, parallel=True, nogil=True)
+def label_plain(layout, order, sources, first, last, seed, most, scratch, rows):
+    """Labels sources[first:last], at most `most` pairs a class; row i of the output belongs to sources[first + i]."""
+    for task in prange((last - first + SOURCES_PER_TASK - 1) // SOURCES_PER_TASK):
+        me = get_thread_id()
+        own = PlainScratch(
+            scratch.visited[me], scratch.queue[me], scratch.free[me], scratch.ranks[me], scratch.table[me]
+        )
+        start = first + task * SOURCES_PER_TASK
+        if most > 0:
+            count_free(order, start, own.free)
+        for position in range(start, min(start + SOURCES_PER_TASK, last)):
+            i = position - first
+            label_one(
+                layout,
+                order,
+                sources[position],
+                position,
+                seed,
+                most,
+                own,
+                rows.counts[i],
+                rows.kept[i],
+                rows.targets[i],
+            )
+
+
+@njit(cache=True, nogil=True)
+def count_free(order, position, free):
+    """free[c] = nodes of stretch c that are no source, or a source at or after this position."""
+    free[:] = 0
+    for v in range(len(order)):
+        free[v // STRETCH] += order[v] >= position
+
+
+@njit(cache=True, nogil=True)
+def label_one(layout, order, source, position, seed, most, scratch, counts, kept, targets):
+    """Counts and keeps all classes of one source; `targets` receives the kept nodes class after class."""
+    visited, queue, free = scratch.visited, scratch.queue, scratch.free
+    num_classes = len(counts)
+    root = layout.places[source]
+    queue[0] = root
+    visited[root] = 1
+    paired = 1
+    if order[root] == position:  # undirected: the sources up to this one pair with nobody again
+        free[root // STRETCH] -= 1
+        paired = position + 1
+    start, stop, filled = 0, 1, 0
+    for hop in range(1, num_classes):
+        end = expand(layout.out_indptr, layout.out_indices, visited, queue, start, stop)
+        start, stop = stop, end
+        size = keep_after(queue[start:stop], order, position)
+        counts[hop - 1] = size
+        kept[hop - 1] = min(size, most)
+        take_level(queue[start : start + size], source, hop, seed, most, scratch, targets[filled:])
+        filled += kept[hop - 1]
+    counts[-1] = len(order) - paired - counts[:-1].sum()
+    kept[-1] = min(counts[-1], most)
+    if most > 0:
+        hold_back(queue[:stop], order, position, free, -1)
+        take_rest(order, source, position, num_classes, seed, kept[-1], counts[-1], scratch, targets[filled:])
+        hold_back(queue[:stop], order, position, free, 1)
+    for k in range(stop):
+        visited[queue[k]] = 0
+
+
+@njit(cache=True, nogil=True)
+def expand(indptr, indices, visited, queue, start, stop):
+    """Appends the unvisited neighbours of queue[start:stop] to the queue; returns its new end."""
+    end = stop
+    for k in range(start, stop):
+        u = queue[k]
+        for e in range(indptr[u], indptr[u + 1]):
+            v = indices[e]
+            if visited[v] == 0:
+                visited[v] = 1
+                queue[end] = v
+                end += 1
+    return end
+
+
+@njit(cache=True, nogil=True)
+def keep_after(level, order, position):
+    """Moves the nodes that may be paired with the source at `position` to the front; returns how many they are."""
+    size = 0
+    for k in range(len(level)):
+        v = level[k]
+        if order[v] > position:
+            level[k] = level[size]
+            level[size] = v
+            size += 1
+    return size
+
+
+@njit(cache=True, nogil=True)
+def take_level(members, source, hop, seed, most, scratch, targets):
+    """Writes all members of a class, or those at drawn ranks of their sorted order."""
+    if len(members) <= most:
+        targets[: len(members)] = members
+    elif most > 0:
+        draw_ranks(seed, source, hop, len(members), scratch.ranks, scratch.table)
+        members.sort()
+        for k in range(most):
+            targets[k] = members[scratch.ranks[k]]
+
+
+@njit(cache=True, nogil=True)
+def hold_back(reached, order, position, free, change):
+    """Takes the reached nodes out of the free ones (change -1) or returns them (+1)."""
+    for v in reached:
+        if order[v] > position:
+            free[v // STRETCH] += change
+
+
+@njit(cache=True, nogil=True)
+def take_rest(order, source, position, hop, seed, num, size, scratch, targets):
+    """Writes `num` of the `size` free nodes: all, or those at drawn ranks."""
+    visited, free = scratch.visited, scratch.free
+    if num < size:
+        draw_ranks(seed, source, hop, size, scratch.ranks, scratch.table)
+    stretch, below = 0, 0  # free nodes before this stretch
+    v, passed = 0, 0  # free nodes before v
+    for k in range(num):
+        rank = scratch.ranks[k] if num < size else k
+        while below + free[stretch] <= rank:
+            below += free[stretch]
+            stretch += 1
+            v, passed = stretch * STRETCH, below
+        while passed <= rank:
+            passed += (order[v] > position) & (visited[v] == 0)
+            v += 1
+        targets[k] = v - 1
+
+
+@njit(cache=True, nogil=True)
+def arcs_around(layout, source, num_levels, limit, visited, queue):
+    """The arcs that a search of this depth reads; it stops early once they pass the limit."""
+    root = layout.places[source]
+    queue[0] = root
+    visited[root] = 1
+    start, stop, arcs = 0, 1, 0
+    for _ in range(num_levels):
+        for k in range(start, stop):
+            arcs += layout.out_indptr[queue[k] + 1] - layout.out_indptr[queue[k]]
+        if arcs > limit:
+            break
+        end = expand(layout.out_indptr, layout.out_indices, visited, queue, start, stop)
+        start, stop = stop, end
+    for k in range(stop):
+        visited[queue[k]] = 0
+    return arcs

@@ -1,0 +1,320 @@
+"""The one file that knows the configuration and every stage: unpacks the first into arguments of the second.
+
+Each `_stage` function names the options that decide its result (they make its key, together with the keys of the stages
+it reads), and how to make it. `run` walks them in order up to the one asked for. A stage whose key has not changed is
+not run again.
+"""
+
+import dataclasses
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numba
+import torch
+
+from hcm_scale import config as schema
+from hcm_scale.base import files
+from hcm_scale.config import Config, parse_fan_out
+from hcm_scale.graph import Graph
+from hcm_scale.graph import ingest as readers
+from hcm_scale.stages import ingest as ingest_stage
+from hcm_scale.stages.label import label
+from hcm_scale.stages.purify import open_purified, purify
+from hcm_scale.stages.recipe import Batching, Langevin, Network, Plan, Recipe
+from hcm_scale.stages.report import explain as explain_node
+from hcm_scale.stages.report import report
+from hcm_scale.stages.score import combine_scores, open_scores, score
+from hcm_scale.stages.summary import summary
+from hcm_scale.stages.train import Record, train
+from hcm_scale.workspace import Workspace
+
+log = logging.getLogger(__name__)
+STAGES = ("ingest", "purify", "label", "train", "score", "report")
+
+
+@dataclass
+class Run:
+    """One walk through the stages: the configuration, the folders, and the keys of what is made so far."""
+
+    config: Config
+    workspace: Workspace
+    given: Graph | None = None
+    keys: dict[str, str] = dataclasses.field(default_factory=dict)
+    folders: dict[str, Path] = dataclasses.field(default_factory=dict)
+
+    def stage(self, name: str, options: Any, reads: tuple[str, ...], make: Callable[[Path], dict[str, Any]]) -> Path:
+        """Makes or finds a stage that depends on `options` and on the stages that it `reads`."""
+        inputs = [options, [self.keys[other] for other in reads]]
+        self.folders[name], self.keys[name] = self.workspace.stage(name, inputs, make)
+        return self.folders[name]
+
+
+def run(config: Config, until: str = "report", graph: Graph | None = None) -> str:
+    """Runs the stages up to `until` in `config.run_dir` and returns a summary to print.
+
+    `graph` takes the place of the source that the configuration names.
+    """
+    schema.check(config)
+    parse_fan_out(config.sampling.fan_out, _num_blocks(config))
+    run_dir = Path(config.run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    share = Path(config.share_dir) if config.share_dir else None
+    with files.locked(run_dir / ".lock"):
+        files.write_json(run_dir / "config.json", asdict(config))
+        if config.world.threads:
+            numba.set_num_threads(config.world.threads)
+            torch.set_num_threads(config.world.threads)
+        walk = Run(config, Workspace(run_dir, share), graph)
+        for name in STAGES[: STAGES.index(until) + 1]:
+            _MAKERS[name](walk)
+        return summary(run_dir, walk.folders, walk.workspace.records)
+
+
+def explain(config: Config) -> str:
+    """Why `config.node` of the finished run in `config.run_dir` is where it is, as text."""
+    run_dir = Path(config.run_dir)
+    if config.node is None:
+        raise ValueError("node is missing: hcm-scale explain node=ID, with an id of the graph")
+    for name in ("graph", "purified", "scores"):
+        if not (run_dir / name).exists():
+            raise ValueError(f"run_dir={run_dir} has no {name}: finish the run first with hcm-scale run")
+    purified = open_purified(run_dir / "purified").graph
+    return explain_node(Graph.open(run_dir / "graph"), purified, run_dir / "scores", config.node).text()
+
+
+def read_scores(run_dir: Path) -> Any:
+    """The ranked table of a finished run."""
+    return open_scores(run_dir / "scores").table()
+
+
+def _ingest(walk: Run) -> None:
+    config = walk.config
+    injects = config.inject.num_cliques > 0 or bool(config.inject.num_attribute_anomalies)
+    injection = asdict(config.inject) if injects else None
+    if walk.given is not None:
+        given = walk.given
+        options: Any = given.fingerprint
+        read: ingest_stage.Reader = lambda out: given.save(out)  # noqa: E731
+    else:
+        options, read = [asdict(config.graph), _stamp(config.graph)], _reader(config.graph)
+
+    def make(out: Path) -> dict[str, Any]:
+        graph = ingest_stage.ingest(out, read, injection)
+        if "ingest" in graph.info:
+            log.info("%s", readers.summary(graph).table())
+        facts = {"nodes": graph.num_nodes, "edges": graph.num_edges, "attributes": graph.num_attributes}
+        return facts | ({"anomalies": int(graph.y.sum())} if graph.y is not None else {})
+
+    walk.stage("graph", [options, injection], (), make)
+
+
+def _reader(graph: schema.GraphConfig) -> ingest_stage.Reader:
+    """How to read the source that the configuration names."""
+    options = asdict(graph)
+    if isinstance(graph, schema.TablesGraph):
+        columns = readers.Columns(
+            source=graph.source_column,
+            target=graph.target_column,
+            id=graph.id_column,
+            label=graph.label_column,
+            attributes=None if graph.include is None else tuple(graph.include),
+            exclude=tuple(graph.exclude),
+            max_categories=graph.max_categories,
+            hash_buckets=graph.hash_buckets,
+        )
+        policy = _policy(graph, unknown=graph.unknown, repeated=graph.repeated)
+        return lambda out: readers.read_tables(out, graph.path, graph.nodes, columns=columns, policy=policy)
+    if isinstance(graph, schema.MatrixGraph):
+        policy = _policy(graph)
+        named = {"keys": graph.keys or None, "max_bytes": graph.max_bytes, "policy": policy}
+        return lambda out: readers.read_matrix(out, graph.path, **named)
+    if isinstance(graph, schema.PygGraph):
+        policy = _policy(graph)
+        return lambda out: readers.read_dataset(out, graph.dataset, graph.path, policy=policy)
+    if isinstance(graph, schema.SyntheticGraph):
+        return ingest_stage.make_synthetic(**{k: v for k, v in options.items() if k not in ("source", "name")})
+    if isinstance(graph, schema.FolderGraph):
+        return ingest_stage.copy_folder(graph.path)
+    return ingest_stage.make_default(options.get("seed", 0))
+
+
+def _policy(graph: schema.PolicyGraph, **more: str) -> readers.Policy:
+    return readers.Policy(directed=graph.directed, nonfinite=graph.nonfinite, featureless=graph.featureless, **more)
+
+
+def _stamp(graph: schema.GraphConfig) -> Any:
+    """What tells that the user's files changed: their names, sizes and times; None for graphs that are made."""
+    stamps = []
+    for path in (getattr(graph, "path", ""), getattr(graph, "nodes", None)):
+        found = Path(path) if path else None
+        if found is not None and found.exists():
+            inside = sorted(found.rglob("*")) if found.is_dir() else [found]
+            stamps.append([[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in inside if p.is_file()])
+    return stamps
+
+
+def _purify(walk: Run) -> None:
+    options = asdict(walk.config.attributes) | asdict(walk.config.purify)
+
+    def make(out: Path) -> dict[str, Any]:
+        graph = Graph.open(walk.folders["graph"])
+        made = purify(graph, out, **options)
+        dropped = graph.num_edges - made.graph.num_edges
+        return {"features": made.features.shape[1], "edges": made.graph.num_edges, "dropped": dropped}
+
+    walk.stage("purified", options, ("graph",), make)
+
+
+def _label(walk: Run) -> None:
+    options = asdict(walk.config.hops) | asdict(walk.config.shards) | {"seed": walk.config.seed}
+
+    def make(out: Path) -> dict[str, Any]:
+        labels = label(open_purified(walk.folders["purified"]).graph, out, **options)
+        return {"pairs": labels.num_pairs, "sources": labels.plan.num_sources}
+
+    walk.stage("labels", options, ("purified",), make)
+
+
+def _train(walk: Run) -> None:
+    for view in walk.config.score.views:
+        _train_view(walk, view)
+
+
+def _train_view(walk: Run, view: str) -> None:
+    config, recipe = walk.config, _recipe(walk.config)
+
+    def make(out: Path) -> dict[str, Any]:
+        record = Record(
+            checkpoint_every=config.posterior.checkpoint_every,
+            log_every=config.posterior.log_every,
+            tensorboard=config.posterior.tensorboard,
+        )
+        structure, features = _encoder_input(walk, view)
+        options = {"seed": config.seed, "device": _device(config), "workers": config.sampling.workers}
+        samples = train(structure, features, walk.folders["labels"], out, recipe=recipe, record=record, **options)
+        return {"view": view, "samples": len(samples)} | _last_metrics(out / "metrics.jsonl")
+
+    walk.stage(f"train-{view}", [asdict(recipe), config.seed, view], ("graph", "purified", "labels"), make)
+
+
+def _encoder_input(walk: Run, view: str) -> tuple[Graph, Any]:
+    made = open_purified(walk.folders["purified"])
+    return (made.graph if view == "purified" else Graph.open(walk.folders["graph"])), made.features
+
+
+def _score(walk: Run) -> None:
+    config = walk.config.score
+    views = config.views
+    options = {name: getattr(config, name) for name in ("hop", "trim", "rank_by", "max_neighbors", "closure")}
+    for view in views:
+        _score_view(walk, view, "scores" if len(views) == 1 else f"scores-{view}", options)
+    if len(views) > 1:
+
+        def make(out: Path) -> dict[str, Any]:
+            folders = [walk.folders[f"scores-{view}"] for view in views]
+            made = combine_scores(
+                Graph.open(walk.folders["graph"]), folders, out, rank_by=config.rank_by, closure=config.closure
+            )
+            return _score_facts(made.metrics, config.rank_by)
+
+        walk.stage("scores", options, tuple(f"scores-{view}" for view in views), make)
+
+
+def _score_view(walk: Run, view: str, name: str, options: dict[str, Any]) -> None:
+    config = walk.config
+
+    def make(out: Path) -> dict[str, Any]:
+        structure, features = _encoder_input(walk, view)
+        made = score(
+            Graph.open(walk.folders["graph"]),
+            structure,
+            features,
+            walk.folders[f"train-{view}"] / "samples",
+            out,
+            chunk_edges=config.score.chunk_edges,
+            state=config.score.state,
+            device=_device(config),
+            seed=config.seed,
+            **options,
+        )
+        return _score_facts(made.metrics, config.score.rank_by)
+
+    walk.stage(name, [options, config.seed], (f"train-{view}",), make)
+
+
+def _report(walk: Run) -> None:
+    config = walk.config
+
+    def make(out: Path) -> dict[str, Any]:
+        view = config.score.views[0]
+        made = report(
+            Graph.open(walk.folders["graph"]),
+            open_purified(walk.folders["purified"]).graph,
+            walk.folders["scores"],
+            out,
+            run={"name": config.graph.name, "seed": config.seed, "num_samples": config.posterior.num_samples},
+            metrics=walk.folders[f"train-{view}"] / "metrics.jsonl",
+            labels=walk.folders["labels"],
+            stages=[asdict(record) for record in walk.workspace.records],
+            top=config.score.explained,
+            table_rows=config.score.table_rows,
+        )
+        return {"rows": len(made["table"])}
+
+    walk.stage("report", [config.score.explained, config.score.table_rows, config.graph.name], ("scores", "labels"), make)
+
+
+_MAKERS: dict[str, Callable[[Run], None]] = {
+    "ingest": _ingest,
+    "purify": _purify,
+    "label": _label,
+    "train": _train,
+    "score": _score,
+    "report": _report,
+}
+
+
+def _num_blocks(config: Config) -> int:
+    """Layers whose neighbourhoods are sampled."""
+    return config.model.num_layers - (config.sampling.first_hop == "exact")
+
+
+def _recipe(config: Config) -> Recipe:
+    sampling, posterior = config.sampling, config.posterior
+    plan_fields = {field.name for field in dataclasses.fields(Plan)}
+    return Recipe(
+        network=Network(**asdict(config.model)),
+        batching=Batching(
+            batch_pairs=None if sampling.full_batch else sampling.batch_pairs,
+            sampling_ratio=sampling.ratio,
+            fan_outs=tuple(parse_fan_out(sampling.fan_out, _num_blocks(config))),
+            hub_cap=sampling.hub_cap,
+            exact_first_hop=sampling.first_hop == "exact",
+            backend=sampling.backend,
+        ),
+        langevin=Langevin(kernel=posterior.kernel, prior=posterior.prior, temperature=posterior.temperature),
+        plan=Plan(**{name: value for name, value in asdict(posterior).items() if name in plan_fields}),
+    )
+
+
+def _device(config: Config) -> str:
+    if config.world.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("world.device=cuda but this machine has no CUDA device that torch can use; legal here: cpu, auto")
+    if config.world.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return config.world.device
+
+
+def _last_metrics(path: Path) -> dict[str, Any]:
+    """Loss and speed from the last line of a metrics file."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    last = next((record for line in reversed(lines) if "loss" in (record := json.loads(line))), {})
+    return {name: last[name] for name in ("loss", "pairs_per_second") if name in last}
+
+
+def _score_facts(metrics: dict[str, Any] | None, rank_by: str) -> dict[str, Any]:
+    return {} if metrics is None else {"roc_auc": metrics[rank_by]["roc_auc"]}

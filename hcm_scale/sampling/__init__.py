@@ -1,0 +1,16 @@
+"""ROOM 4, mini-batches: labelled pairs, their sampled neighbourhoods and attributes, prepared ahead.
+
+    sample = make_sampler("numba", graph.indptr, graph.indices, gcn_scale(graph.indptr), [None], seed=0, hub_cap=512)
+    for batch in prefetch(pair_batches(...), lambda pairs: make_batch(pairs, x, sample), depth=4, workers=1):
+        ...
+
+`pairs` decides which pairs a step sees, `neighbors` draws the rows of Â that they need, `batches` joins both with the
+attributes, `prefetch` keeps that ahead of the model.
+"""
+
+from hcm_scale.sampling.batches import BACKENDS, MiniBatch, make_batch, make_sampler
+from hcm_scale.sampling.block import Block
+from hcm_scale.sampling.neighbors import sample_blocks
+from hcm_scale.sampling.prefetch import WaitClock, prefetch
+
+__all__ = ["BACKENDS", "Block", "MiniBatch", "WaitClock", "make_batch", "make_sampler", "prefetch", "sample_blocks"]

@@ -1,0 +1,182 @@
+"""Class-balanced batches of labelled pairs, read from shards; their order is a function of (manifest, seed, epoch).
+
+An epoch draws D = min(floor(S * min_c counts_c), min_c stored_c) pairs from each class, without repetition, and lays
+them in one sequence of C * D pairs: position p has class p mod C and is the (p div C)-th draw of that class. The
+sequence is cut evenly into ceil(C * D / batch_pairs) global batches, whose sizes differ by at most one, and a batch
+evenly into `world` slices: there is no small last batch, each slice is balanced, and the batches are the same at any
+world size. A position is (epoch, step); a resume computes where it stands and reads on from there.
+
+Memory: per class the drawn pairs of at most WINDOW row groups (pair_order.py), one row group being read, and the batch.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcm_scale.base.rng import key
+from hcm_scale.sampling.pair_kernels import pick_pairs
+from hcm_scale.sampling.pair_order import class_order, least_reach
+from hcm_scale.shards import Labels
+from hcm_scale.shards.kernels import shuffle_pairs
+
+_PAIRS = 0x7061  # keeps these draws apart from all others made with the same seed
+_ORDER, _PICK, _SHUFFLE = 0, 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class PairBatch:
+    """One rank's slice of a global batch."""
+
+    epoch: int
+    step: int
+    num_global: int  # pairs of the global batch, over all ranks
+    u: NDArray[np.int64]  # (pairs,)
+    v: NDArray[np.int64]  # (pairs,)
+    hop: NDArray[np.int64]  # (pairs,): class index 0 .. C - 1
+
+
+def pairs_per_class(labels: Labels, *, sampling_ratio: float) -> int:
+    """D, the pairs that each class contributes to an epoch."""
+    if not 0 < sampling_ratio <= 1:
+        raise ValueError(f"sampling_ratio={sampling_ratio} is not in (0, 1]")
+    draw = min(math.floor(sampling_ratio * min(labels.counts)), min(labels.stored))
+    if draw < 1:
+        raise ValueError(
+            f"sampling_ratio={sampling_ratio} of the smallest class leaves no pair (pairs per class: "
+            f"{list(labels.counts)}, stored: {list(labels.stored)}); label more sources or raise the ratio"
+        )
+    return draw
+
+
+def pairs_per_epoch(labels: Labels, *, sampling_ratio: float) -> int:
+    """C * D, the pairs of an epoch over all ranks."""
+    return labels.classes * pairs_per_class(labels, sampling_ratio=sampling_ratio)
+
+
+def steps_per_epoch(labels: Labels, *, batch_pairs: int, sampling_ratio: float) -> int:
+    """Global batches in an epoch."""
+    if batch_pairs < labels.classes:
+        raise ValueError(f"batch_pairs={batch_pairs} must be at least {labels.classes}, one pair a class")
+    return -(-pairs_per_epoch(labels, sampling_ratio=sampling_ratio) // batch_pairs)
+
+
+def pair_batches(
+    labels: Labels,
+    *,
+    batch_pairs: int,
+    sampling_ratio: float,
+    seed: int,
+    epoch_start: int = 0,
+    step_start: int = 0,
+    rank: int = 0,
+    world: int = 1,
+    num_epochs: int | None = None,
+) -> Iterator[PairBatch]:
+    """The batches from (epoch_start, step_start) on, up to the end of epoch `num_epochs` - 1, or without end.
+
+    `batch_pairs` is the most that a global batch holds; one as large as the epoch makes every epoch one full batch.
+    """
+    num_pairs = pairs_per_epoch(labels, sampling_ratio=sampling_ratio)
+    num_steps = steps_per_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=sampling_ratio)
+    if not 0 <= rank < world:
+        raise ValueError(f"rank={rank} is not in 0 .. {world - 1}, the ranks of world={world}")
+    if world > num_pairs // num_steps:
+        raise ValueError(f"world={world} ranks cannot share batches of {num_pairs // num_steps} pairs")
+    if epoch_start < 0 or not 0 <= step_start <= num_steps:
+        raise ValueError(f"epoch_start={epoch_start}, step_start={step_start}: an epoch has steps 0 .. {num_steps}")
+    epochs = itertools.count(epoch_start) if num_epochs is None else range(epoch_start, num_epochs)
+    steps = (range(step_start if epoch == epoch_start else 0, num_steps) for epoch in itertools.count(epoch_start))
+    cut = _Cut(num_pairs, num_steps, rank, world)
+    return itertools.chain.from_iterable(map(functools.partial(_epoch, labels, seed, cut), epochs, steps))
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """How an epoch's sequence of pairs is cut into batches, and batches into the slices of the ranks."""
+
+    num_pairs: int
+    num_steps: int
+    rank: int
+    world: int
+
+    def __call__(self, step: int) -> tuple[int, int, int]:
+        """The positions start .. stop - 1 of this rank's slice of a global batch, and the size of that batch."""
+        start, stop = (self.num_pairs * at // self.num_steps for at in (step, step + 1))
+        size = stop - start
+        return start + size * self.rank // self.world, start + size * (self.rank + 1) // self.world, size
+
+
+def _epoch(labels: Labels, seed: int, cut: _Cut, epoch: int, steps: range) -> Iterator[PairBatch]:
+    num_draw = cut.num_pairs // labels.classes
+    hops = range(1, labels.classes + 1)
+    streams = [_ClassStream(labels, hop, num_draw, key(seed, _PAIRS, epoch, hop)) for hop in hops]
+    for step in steps:
+        start, stop, size = cut(step)
+        yield PairBatch(epoch, step, size, *_gather(streams, start, stop))
+
+
+def _gather(streams: "list[_ClassStream]", start: int, stop: int) -> tuple[NDArray[np.int64], ...]:
+    """u, v, hop of the positions start .. stop - 1 of the epoch's sequence: position p has class p mod C."""
+    classes = len(streams)
+    u, v, hop = np.empty((3, stop - start), np.int64)
+    for klass, stream in enumerate(streams):
+        places = slice((klass - start) % classes, None, classes)
+        first, last = -(-(start - klass) // classes), -(-(stop - klass) // classes)
+        stream.take(first, last, u[places], v[places])
+        hop[places] = klass
+    return u, v, hop
+
+
+class _ClassStream:
+    """The epoch's draws of one class; holds one window of them."""
+
+    def __init__(self, labels: Labels, hop: int, num_draw: int, seed: int) -> None:
+        self._labels, self._seed = labels, seed
+        self._groups = labels.row_groups(hop)
+        rows = np.array([group.rows for group in self._groups])
+        self._order = class_order(rows, num_draw, least_reach(labels.plan.row_group_rows), key(seed, _ORDER))
+        self._ends = self._order.window_ends
+        self._window = -1
+        self._u = self._v = np.empty(0, np.int64)
+
+    def take(self, start: int, stop: int, out_u: NDArray[np.int64], out_v: NDArray[np.int64]) -> None:
+        """Copies the draws start .. stop - 1 into `out`, reading the windows they lie in."""
+        at = start
+        while at < stop:
+            window = int(np.searchsorted(self._ends, at, side="right"))
+            self._load(window)
+            base = int(self._ends[window]) - len(self._u)
+            upto = min(stop, int(self._ends[window]))
+            out_u[at - start : upto - start] = self._u[at - base : upto - base]
+            out_v[at - start : upto - start] = self._v[at - base : upto - base]
+            at = upto
+
+    def _load(self, window: int) -> None:
+        """Reads the row groups of a window, thins them to their quotas, and shuffles what is left."""
+        if window == self._window:
+            return
+        order, parts = self._order, self._order.parts_of(window)
+        self._u = self._v = np.empty(0, np.int64)  # lets go of the last window before the next is read
+        ends = np.cumsum(order.quota[parts])
+        u, v = np.empty((2, ends[-1]), self._labels.plan.index_type)
+        for part, end in zip(range(parts.start, parts.stop), ends.tolist(), strict=False):
+            if order.quota[part]:
+                into = slice(end - int(order.quota[part]), end)
+                self._pick(part, u[into], v[into])
+        shuffle_pairs(key(self._seed, _SHUFFLE, window), u, v)
+        self._window, self._u, self._v = window, u, v
+
+    def _pick(self, part: int, out_u: NDArray[Any], out_v: NDArray[Any]) -> None:
+        u, v = self._labels.read(self._groups[self._order.group[part]])
+        rows = slice(self._order.first[part], self._order.last[part])
+        u, v = u[rows], v[rows]
+        if len(u) == len(out_u):
+            out_u[:], out_v[:] = u, v
+        else:
+            pick_pairs(key(self._seed, _PICK, part), u.copy(), v.copy(), out_u, out_v)

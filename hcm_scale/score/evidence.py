@@ -1,0 +1,123 @@
+"""What an explanation rests on, gathered once so that each node after it costs its own degree and no more.
+
+`Evidence.of` joins the graph, the purified graph, the scores and the per-edge predictions, and makes three things that
+need a pass over the data: the row of every node in the ranked table (8 bytes a node), the numbering of the edges (8
+bytes a node), and the spread of every attribute over the whole graph (8 bytes a column). Nothing is copied: graphs and
+predictions may stay memory maps. Sparse attributes are never made dense.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hcm_scale.graph.store import Attributes, Graph, SparseRows
+from hcm_scale.score.numbering import EdgeIndex, edge_index
+
+_ROWS = 1 << 16  # nodes a pass looks at together
+_ENTRIES = 1 << 22  # stored values of a sparse matrix a pass looks at together
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """A scored graph, ready to be asked about any of its nodes."""
+
+    graph: Graph
+    purified: Graph | None
+    scores: pa.Table
+    edge_mean: NDArray[np.float32]
+    edge_var: NDArray[np.float32]
+    row_of_node: NDArray[np.int64]
+    edges: EdgeIndex
+    spread: NDArray[np.float64]
+
+    @staticmethod
+    def of(
+        graph: Graph,
+        purified: Graph | None,
+        scores: pa.Table,
+        edge_mean: NDArray[np.float32],
+        edge_var: NDArray[np.float32],
+    ) -> "Evidence":
+        """Checks that the parts belong together and makes the indices."""
+        _check_sizes(graph, purified, scores, edge_mean, edge_var)
+        row_of_node = np.empty(graph.num_nodes, np.int64)
+        row_of_node[scores["node"].to_numpy()] = np.arange(graph.num_nodes)
+        spread = np.zeros(0) if graph.x is None else column_spread(graph.x)
+        edges = edge_index(graph.indptr, graph.indices, directed=graph.directed)
+        return Evidence(graph, purified, scores, edge_mean, edge_var, row_of_node, edges, spread)
+
+    def column_name(self, column: int) -> str:
+        """The user's own name of an attribute, or its number where there is none."""
+        names = self.graph.columns
+        return names[column] if column < len(names) else f"attribute {column}"
+
+
+def _check_sizes(
+    graph: Graph, purified: Graph | None, scores: pa.Table, edge_mean: NDArray[Any], edge_var: NDArray[Any]
+) -> None:
+    if scores.num_rows != graph.num_nodes:
+        raise ValueError(f"scores has {scores.num_rows} rows; the graph has {graph.num_nodes} nodes")
+    if purified is not None and purified.num_nodes != graph.num_nodes:
+        raise ValueError(f"purified has {purified.num_nodes} nodes; the graph has {graph.num_nodes}")
+    for name, array in (("edge_mean", edge_mean), ("edge_var", edge_var)):
+        if array.shape != (graph.num_edges,):
+            raise ValueError(f"{name} has shape {array.shape}; the graph has {graph.num_edges} edges")
+
+
+def neighbors_of(graph: Graph, node: int) -> NDArray[Any]:
+    """The sorted row of one node."""
+    return graph.indices[graph.indptr[node] : graph.indptr[node + 1]]
+
+
+def contains(graph: Graph, node: int, others: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which of `others` are neighbours of `node`, by binary search."""
+    row = neighbors_of(graph, node)
+    if len(row) == 0:
+        return np.zeros(len(others), bool)
+    place = np.minimum(np.searchsorted(row, others), len(row) - 1)
+    return np.asarray(row[place] == others)
+
+
+def column_spread(x: Attributes) -> NDArray[np.float64]:
+    """The standard deviation of every attribute over all nodes, in two passes of float64.
+
+    >>> column_spread(np.array([[0, 5], [2, 5]], np.float32)).tolist()
+    [1.0, 0.0]
+    """
+    num_rows, num_columns = x.shape
+    if num_rows == 0:
+        return np.zeros(num_columns)
+    if isinstance(x, SparseRows):
+        mean = _sparse_sums(x, np.zeros(num_columns), power=1)[0] / num_rows
+        squares, stored = _sparse_sums(x, mean, power=2)
+        return np.sqrt((squares + (num_rows - stored) * mean**2) / num_rows)
+    blocks = [slice(first, first + _ROWS) for first in range(0, num_rows, _ROWS)]
+    mean = np.sum([x[block].sum(axis=0, dtype=np.float64) for block in blocks], axis=0) / num_rows
+    return np.sqrt(np.sum([((x[block] - mean) ** 2).sum(axis=0) for block in blocks], axis=0) / num_rows)
+
+
+def _sparse_sums(x: SparseRows, center: NDArray[np.float64], power: int) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """Per column: the sum of (value - center) ** power over the stored values, and how many are stored."""
+    sums, stored = np.zeros(x.num_columns), np.zeros(x.num_columns, np.int64)
+    for first in range(0, len(x.data), _ENTRIES):
+        columns = x.indices[first : first + _ENTRIES]
+        values = x.data[first : first + _ENTRIES] - center[columns]
+        sums += np.bincount(columns, weights=values**power, minlength=x.num_columns)
+        stored += np.bincount(columns, minlength=x.num_columns)
+    return sums, stored
+
+
+def row_mean(x: Attributes, rows: NDArray[Any]) -> NDArray[np.float64]:
+    """The mean attributes of some rows, (d,), a block of rows at a time."""
+    total = np.zeros(x.shape[1])
+    for first in range(0, len(rows), _ROWS):
+        block = rows[first : first + _ROWS]
+        if isinstance(x, SparseRows):
+            entries = np.concatenate([np.arange(x.indptr[row], x.indptr[row + 1]) for row in block])
+            total += np.bincount(x.indices[entries], weights=x.data[entries], minlength=x.num_columns)
+        else:
+            total += x[block].sum(axis=0, dtype=np.float64)
+    return total / max(len(rows), 1)

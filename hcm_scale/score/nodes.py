@@ -1,0 +1,119 @@
+"""From edges to nodes: how far a node's neighbours seem to be, and how unsure the samples are about it.
+
+    AHP(v) = mean over v's neighbours of the edge's mean hop        IV(v) = mean over them of the edge's variance
+    HAV(v) = AHP(v) / max AHP + IV(v) / max IV                      (a term whose maximum is 0 is 0)
+
+Neighbours are those of the original graph; out-neighbours where it is directed. With `trim` = t only the nearest
+ceil((1 - t) * degree) of them count, at least one, in both averages, so that a normal node is not blamed for an odd
+neighbour. A node without neighbours scores 0 everywhere, the least anomalous value there is (a hop is at least 1), and
+is flagged. Memory: five numbers a node.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcm_scale.score import kernels
+from hcm_scale.score.edges import EdgeHops
+from hcm_scale.score.numbering import EdgeIndex
+
+RANKED = ("ahp", "hav")
+FLAG_NAMES = ("isolated", "no_out_neighbors", "sampled")
+ISOLATED, NO_OUT_NEIGHBORS, SAMPLED = (1 << bit for bit in range(len(FLAG_NAMES)))
+UNSCORED = ISOLATED | NO_OUT_NEIGHBORS
+
+
+@dataclass(frozen=True, eq=False)
+class NodeScores:
+    """Scores of all nodes, (n,) each; `flags` is a bit mask over FLAG_NAMES."""
+
+    ahp: NDArray[np.float64]
+    iv: NDArray[np.float64]
+    hav: NDArray[np.float64]
+    degree: NDArray[np.int64]
+    flags: NDArray[np.uint8]
+
+    def by(self, rank_by: str) -> NDArray[np.float64]:
+        """The score of this name."""
+        check_rank_by(rank_by)
+        score: NDArray[np.float64] = getattr(self, rank_by)
+        return score
+
+
+def score_nodes(edges: EdgeIndex, hops: EdgeHops, *, trim: float = 0.0) -> NodeScores:
+    """AHP, IV and HAV of every node.
+
+    >>> from hcm_scale.score.numbering import edge_index
+    >>> path = edge_index(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], np.int32))
+    >>> scores = score_nodes(path, EdgeHops(np.array([1, 3], np.float32), np.zeros(2, np.float32)))
+    >>> scores.ahp.tolist()
+    [1.0, 2.0, 3.0]
+    """
+    check_trim(trim)
+    for name, values in hops._asdict().items():
+        if values.shape != (edges.num_edges,):
+            raise ValueError(f"the edges' {name} has shape {values.shape}; this graph has {edges.num_edges} edges")
+    ahp, iv = np.empty(edges.num_nodes), np.empty(edges.num_nodes)
+    kernels.average_rows(
+        edges.indptr, edges.indices, edges.start, edges.directed, edges.limit, edges.seed, 1.0 - trim, *hops, ahp, iv
+    )
+    degree = np.diff(edges.indptr)
+    return NodeScores(ahp, iv, _hav(ahp, iv), degree, _flags(edges, degree))
+
+
+def check_trim(trim: float) -> None:
+    """Refuses a share of farthest neighbours that is none, or leaves none."""
+    if not 0.0 <= trim < 1.0:
+        raise ValueError(f"trim={trim} must be at least 0 and below 1: the share of farthest neighbours to leave out")
+
+
+def check_rank_by(rank_by: str) -> None:
+    """Refuses a score that does not rank."""
+    if rank_by not in RANKED:
+        raise ValueError(f"rank_by={rank_by!r} must be one of {', '.join(RANKED)}")
+
+
+def _hav(ahp: NDArray[np.float64], iv: NDArray[np.float64]) -> NDArray[np.float64]:
+    return _over_max(ahp) + _over_max(iv)
+
+
+def _over_max(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    top = values.max(initial=0.0)
+    return values / top if top > 0 else np.zeros_like(values)
+
+
+def _flags(edges: EdgeIndex, degree: NDArray[np.int64]) -> NDArray[np.uint8]:
+    flags = np.zeros(edges.num_nodes, np.uint8)
+    flags[degree == 0] = NO_OUT_NEIGHBORS if edges.directed else ISOLATED
+    if len(edges.limit):
+        flags[edges.limit < kernels.MAX_HASH] |= SAMPLED
+    return flags
+
+
+def combine_views(views: Sequence[NodeScores]) -> NodeScores:
+    """One ranking from several encoders of the same graph: z-scored AHP (and IV) added up.
+
+    z-scores are taken over the nodes that have neighbours, and the sum is shifted to start at 0, where nodes without
+    neighbours stay. Degrees are the first view's, a flag of any view is kept.
+    """
+    if not views or len({len(view.ahp) for view in views}) != 1:
+        sizes = [len(view.ahp) for view in views]
+        raise ValueError(f"views of {sizes} nodes cannot be combined: at least one, all of the same graph, are needed")
+    flags = np.bitwise_or.reduce([view.flags for view in views])
+    scored = (flags & UNSCORED) == 0
+    ahp = _add_standardized([view.ahp for view in views], scored)
+    iv = _add_standardized([view.iv for view in views], scored)
+    return NodeScores(ahp, iv, _hav(ahp, iv), views[0].degree, flags)
+
+
+def _add_standardized(values: list[NDArray[np.float64]], scored: NDArray[Any]) -> NDArray[np.float64]:
+    total = np.zeros(len(scored))
+    for value in values:
+        spread = value[scored].std() if scored.any() else 0.0
+        if spread > 0:
+            total[scored] += (value[scored] - value[scored].mean()) / spread
+    total[scored] -= total[scored].min(initial=np.inf) if scored.any() else 0.0
+    return total

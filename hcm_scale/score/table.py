@@ -1,0 +1,103 @@
+"""scores.parquet: one row a node, most anomalous first, joined back to the user's own ids.
+
+| column       | type           | what                                                                          |
+|--------------|----------------|-------------------------------------------------------------------------------|
+| id           | as in the data | the user's id; the node's number where the data came without ids               |
+| node         | i64            | the node's number in this project                                              |
+| ahp, iv, hav | f64            | average hop prediction, its variance over the samples, both normalised and added |
+| rank         | i64            | 1 = most anomalous by `rank_by`, ties by node number                           |
+| degree       | i64            | neighbours in the original graph; out-neighbours if directed                   |
+| flags        | string         | names joined by commas, empty for most: isolated, no_out_neighbors, sampled    |
+| y, kind      | u8             | where known: 1 = anomaly; 0 normal, 1 structural, 2 attribute                  |
+
+Which score ranks stands in the schema's metadata under `rank_by`. Pages carry checksums, and the file appears whole or
+not at all. The same scores give the same bytes.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from hcm_scale.base import files
+from hcm_scale.graph.store import Graph
+from hcm_scale.score.metrics import ranking
+from hcm_scale.score.nodes import FLAG_NAMES, NodeScores
+
+FILE = "scores.parquet"
+_ROW_GROUP = 1 << 20
+
+
+def scores_table(graph: Graph, scores: NodeScores, rank_by: str = "ahp") -> pa.Table:
+    """The ranked table of all nodes of `graph`."""
+    score = scores.by(rank_by)
+    if len(score) != graph.num_nodes:
+        raise ValueError(f"scores of {len(score)} nodes do not fit a graph of {graph.num_nodes}")
+    if np.isnan(score).any():
+        raise ValueError(f"{np.count_nonzero(np.isnan(score))} of {len(score)} scores are NaN and cannot be ranked")
+    order = ranking(score)
+    columns = {
+        "id": pa.array(order) if graph.ids is None else graph.ids.take(pa.array(order)),
+        "node": order,
+        "ahp": scores.ahp[order],
+        "iv": scores.iv[order],
+        "hav": scores.hav[order],
+        "rank": np.arange(1, len(order) + 1),
+        "degree": scores.degree[order],
+        "flags": flag_text(scores.flags[order]),
+    }
+    columns |= {name: known[order] for name, known in (("y", graph.y), ("kind", graph.kind)) if known is not None}
+    return pa.table(columns).replace_schema_metadata({"rank_by": rank_by})
+
+
+def flag_text(flags: NDArray[np.uint8]) -> pa.Array:
+    """Bit masks as comma-joined names.
+
+    >>> flag_text(np.array([0, 1, 6], np.uint8)).to_pylist()
+    ['', 'isolated', 'no_out_neighbors,sampled']
+    """
+    masks = range(1 << len(FLAG_NAMES))
+    names = [",".join(name for bit, name in enumerate(FLAG_NAMES) if mask >> bit & 1) for mask in masks]
+    return pa.array(names).take(pa.array(flags))
+
+
+def flag_bits(flags: pa.ChunkedArray) -> NDArray[np.uint8]:
+    """Comma-joined names as bit masks: the inverse of `flag_text`."""
+    encoded = flags.combine_chunks().dictionary_encode()
+    bits = [
+        sum(1 << FLAG_NAMES.index(name) for name in text.split(",") if name) for text in encoded.dictionary.to_pylist()
+    ]
+    return np.array(bits, np.uint8)[encoded.indices.to_numpy()]
+
+
+def write_scores(path: Path, table: pa.Table) -> None:
+    """Writes the table whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True, row_group_size=_ROW_GROUP)
+        files.sync_file(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    files.sync_folder(path.parent)
+
+
+def read_scores(path: Path) -> pa.Table:
+    """Reads the table back, verifying the checksums."""
+    return pq.read_table(path, page_checksum_verification=True)
+
+
+def node_scores(table: pa.Table) -> NodeScores:
+    """The scores in node order, as they were before the table was sorted."""
+    node = table["node"].to_numpy()
+
+    def in_order(values: NDArray) -> NDArray:
+        out = np.empty_like(values)
+        out[node] = values
+        return out
+
+    ahp, iv, hav, degree = (in_order(table[name].to_numpy()) for name in ("ahp", "iv", "hav", "degree"))
+    return NodeScores(ahp, iv, hav, degree, in_order(flag_bits(table["flags"])))

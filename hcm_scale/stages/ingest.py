@@ -1,0 +1,72 @@
+"""The ingest stage: any source in, one graph folder out, with anomalies planted where an experiment asks for them.
+
+A reader writes the folder it is given. Where anomalies are to be planted the graph is read beside the target first, so
+that the target never holds a graph without them.
+"""
+
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hcm_scale.graph import Graph, synthetic
+from hcm_scale.graph.inject import inject
+
+Reader = Callable[[Path], Graph]
+
+
+def ingest(out: Path, read: Reader, injection: dict[str, Any] | None = None) -> Graph:
+    """Reads a graph into the folder `out`; `injection` holds the arguments of `graph.inject`, or None."""
+    if injection is None:
+        return read(out)
+    raw = out.with_name(f".{out.name}.raw")
+    shutil.rmtree(raw, ignore_errors=True)
+    try:
+        return inject(read(raw), **injection).save(out)
+    finally:
+        shutil.rmtree(raw, ignore_errors=True)
+
+
+def copy_folder(source: Path | str) -> Reader:
+    """A reader of a graph folder that was written before."""
+    return lambda out: Graph.open(source, verify=True).save(out)
+
+
+def make_default(seed: int) -> Reader:
+    """A reader that makes the embedded data set."""
+    return lambda out: synthetic.default(seed).save(out)
+
+
+def make_synthetic(
+    family: str,
+    *,
+    num_nodes: int,
+    edges_per_node: int,
+    num_attributes: int,
+    num_communities: int | None,
+    homophily: float,
+    seed: int,
+) -> Reader:
+    """A reader that makes a seeded graph; R-MAT rounds the nodes up to a power of two, a grid to a square."""
+
+    def community() -> Graph:
+        return synthetic.community(
+            num_nodes,
+            edges_per_node=edges_per_node,
+            num_attributes=num_attributes,
+            num_communities=num_communities,
+            homophily=homophily,
+            seed=seed,
+        )
+
+    def rmat() -> Graph:
+        scale = max(1, math.ceil(math.log2(num_nodes)))
+        return synthetic.rmat(scale, edge_factor=edges_per_node, num_attributes=num_attributes, seed=seed)
+
+    def grid() -> Graph:
+        side = math.ceil(math.sqrt(num_nodes))
+        return synthetic.grid(side, side, num_attributes=num_attributes, seed=seed)
+
+    make = {"community": community, "rmat": rmat, "grid": grid}[family]
+    return lambda out: make().save(out)

@@ -1,0 +1,161 @@
+"""The label stage: a purified graph in, a sealed folder of labelled pairs out.
+
+While the kernels walk the sources of one shard, a thread puts the shard before it in order, writes and flushes it.
+The sources are cut into shards by the plan alone; a process takes a run of consecutive shards, so that it lays the
+graph out once. Killed at any moment and started again, with any number of threads or processes, the stage keeps the
+finished shards and ends in the same bytes.
+
+Memory: what the BFS holds, and two shards of at most about `shard_pairs` pairs, each in three copies of 9 to 17 bytes
+a pair.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcm_scale.base.progress import bar
+from hcm_scale.graph import Graph
+from hcm_scale.hops import HopBlock, choose_sources, label_hops, largest_usable_classes
+from hcm_scale.shards import Labels, Plan, folder, open_labels
+from hcm_scale.shards.schema import ROW_GROUP_ROWS, SHARD_PAIRS, Shard
+from hcm_scale.shards.writer import write_shard
+
+
+def label(
+    graph: Graph,
+    out: Path | str,
+    *,
+    classes: int = 4,
+    num_sources: int | None = None,
+    pairs_per_class: int | None = None,
+    seed: int = 0,
+    shard_pairs: int = SHARD_PAIRS,
+    row_group_rows: int = ROW_GROUP_ROWS,
+    overwrite: bool = False,
+    rank: int = 0,
+    world: int = 1,
+    barrier: Callable[[], Any] | None = None,
+) -> Labels:
+    """Labels the pairs of `graph`, the purified one, into the folder `out` and opens it.
+
+    A finished folder of the same plan is opened as it is, an unfinished one is continued; one that belongs to another
+    graph or plan is refused, or replaced where `overwrite` is set. With several processes each calls this with its
+    rank and a barrier that all of them pass together; every one refuses what one refuses.
+    """
+    _check_world(rank, world, barrier)
+    meet = barrier or (lambda: None)
+    out = Path(out)
+    sources = choose_sources(graph.indptr, num_sources=num_sources, seed=seed)
+    if len(sources) == 0:
+        raise ValueError("num_sources: this graph has no edges, so there is no source and no pair to label")
+    plan = Plan(
+        fingerprint=graph.fingerprint,
+        num_nodes=graph.num_nodes,
+        directed=graph.directed,
+        classes=classes,
+        num_sources=len(sources),
+        pairs_per_class=pairs_per_class,
+        seed=seed,
+        shard_pairs=shard_pairs,
+        row_group_rows=row_group_rows,
+    )
+    sealed = folder.finished(out, plan, overwrite)
+    meet()  # all have looked before one writes
+    if not sealed:
+        if rank == 0:
+            folder.begin(out, plan)
+        meet()
+        write_shards(graph, sources, out, plan, rank=rank, world=world)
+        meet()
+        shards = folder.collect(out, plan)
+        meet()
+        finish(out, plan, shards, write=rank == 0)
+    elif rank == 0:
+        folder.tidy(out)
+    meet()
+    return open_labels(out, graph.fingerprint)
+
+
+def write_shards(graph: Graph, sources: NDArray[Any], out: Path, plan: Plan, *, rank: int = 0, world: int = 1) -> None:
+    """Makes the shards that fall to this rank and are not finished yet."""
+    mine = range(plan.num_shards * rank // world, plan.num_shards * (rank + 1) // world)
+    kept = {index: shard for index in mine if (shard := folder.done(out, plan, index)) is not None}
+    num_pairs = sum(shard.num_rows for shard in kept.values())
+    ranges = [plan.source_range(index) for index in mine]
+    with (
+        bar(sum(last - first for first, last in ranges), "source", "label") as progress,
+        ThreadPoolExecutor(1, "shard-writer") as writer,
+    ):
+        progress.update(sum(shard.last - shard.first for shard in kept.values()))
+        pending: Future[Shard] | None = None
+        for index, block in _blocks(graph, sources, plan, [index for index in mine if index not in kept]):
+            if pending is not None:
+                num_pairs += pending.result().num_rows
+            pending = writer.submit(write_shard, out, plan, index, block.u, block.v, block.hop, block.counts)
+            progress.update(block.last - block.first)
+            progress.set_postfix(pairs=num_pairs)
+        if pending is not None:
+            progress.set_postfix(pairs=num_pairs + pending.result().num_rows)
+
+
+def _blocks(graph: Graph, sources: NDArray[Any], plan: Plan, todo: Sequence[int]) -> Iterator[tuple[int, HopBlock]]:
+    """(shard, its pairs) for the shards still to do: one walk over the graph's sources a run of neighbouring shards."""
+    cuts = [0, *(at + 1 for at, (a, b) in enumerate(pairwise(todo)) if b != a + 1), len(todo)]
+    for run in (todo[start:stop] for start, stop in pairwise(cuts) if stop > start):
+        blocks = label_hops(
+            graph.indptr,
+            graph.indices,
+            sources,
+            classes=plan.classes,
+            pairs_per_class=plan.pairs_per_class,
+            seed=plan.seed,
+            directed=graph.directed,
+            sources_per_block=plan.sources_per_shard,
+            first=plan.source_range(run[0])[0],
+            last=plan.source_range(run[-1])[1],
+        )
+        yield from zip(run, blocks, strict=True)
+
+
+def finish(out: Path, plan: Plan, shards: Sequence[Shard], *, write: bool = True) -> None:
+    """Seals the folder, where this process is the one to `write`; ValueError where a class came out empty.
+
+    No manifest can come of an empty class, so its shards are removed and the folder is free for another plan.
+    """
+    try:
+        check_classes(folder.total_counts(plan, shards))
+    except ValueError:
+        if write:
+            folder.clear(out)
+        raise
+    if write:
+        folder.seal(out, plan, shards)
+
+
+def check_classes(counts: Sequence[int]) -> None:
+    """ValueError naming the class without pairs, the counts, and the largest number of classes that works.
+
+    >>> check_classes([5, 7, 0, 2])
+    Traceback (most recent call last):
+    ValueError: classes=4: no pair has hop 3 (pairs per class 1: 5, 2: 7, 3: 0, >= 4: 2); the largest that works is 3
+    """
+    if min(counts) > 0:
+        return
+    names = [str(hop) for hop in range(1, len(counts))] + [f">= {len(counts)}"]
+    listed = ", ".join(f"{name}: {count}" for name, count in zip(names, counts, strict=True))
+    works = largest_usable_classes(np.asarray(counts))
+    advice = f"the largest that works is {works}" if works else "no number of classes works"
+    empty = names[list(counts).index(0)]
+    raise ValueError(f"classes={len(counts)}: no pair has hop {empty} (pairs per class {listed}); {advice}")
+
+
+def _check_world(rank: int, world: int, barrier: object) -> None:
+    if not 0 <= rank < world:
+        raise ValueError(f"rank={rank} is not in 0 .. {world - 1}, the ranks of world={world}")
+    if world > 1 and barrier is None:
+        raise ValueError(f"world={world} processes need a barrier")

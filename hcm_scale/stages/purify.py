@@ -1,0 +1,59 @@
+"""The purify stage: attributes become features, and the least similar edges are left out.
+
+    out/x.npy            (n, q) float32, what the model is given
+    out/graph/           the purified graph: the same nodes, fewer edges, no attributes
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcm_scale.base import files
+from hcm_scale.graph import Graph
+from hcm_scale.graph.attributes import transform
+from hcm_scale.graph.purify import purify as drop_edges
+
+KIND = "hcm_scale purified"
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Purified:
+    """The features (n, q) as a memory map, and the purified graph."""
+
+    features: NDArray[np.float32]
+    graph: Graph
+
+
+def purify(
+    graph: Graph,
+    out: Path,
+    *,
+    scale: str,
+    pca: int | None,
+    standardise: bool,
+    similarity: str,
+    ratio: float,
+    attributes: str = "transformed",
+) -> Purified:
+    """Makes the features and the purified graph; similarity is measured on `transformed` or `raw` attributes."""
+    if graph.x is None:
+        raise ValueError("this graph has no attributes; graph.featureless=degree gives every node its degree")
+    features = transform(graph.x, scale=scale, pca=pca, standardise=standardise, columns=graph.columns)
+    measured = features.x if attributes == "transformed" else graph.x
+    drop_edges(graph, measured, similarity=similarity, ratio=ratio).save(out / "graph")
+    np.save(out / "x.npy", features.x, allow_pickle=False)
+    files.sync_file(out / "x.npy")
+    body: dict[str, Any] = {"features": features.record, "columns": list(features.columns), "source": graph.fingerprint}
+    files.write_manifest(out, KIND, FORMAT, body)
+    return open_purified(out)
+
+
+def open_purified(folder: Path) -> Purified:
+    """Maps a finished folder."""
+    files.read_manifest(folder, KIND, FORMAT)
+    x = np.load(folder / "x.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray)
+    return Purified(x, Graph.open(folder / "graph"))

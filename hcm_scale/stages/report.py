@@ -1,0 +1,104 @@
+"""The report stage: what earlier stages left in their folders, joined into report.json and report.html; and `explain`.
+
+Reads the scores folder (scores.parquet, edges_mean.npy, edges_var.npy; the last two as memory maps), and where they are
+given the training's metrics.jsonl and the labels folder's manifest. Both may be missing: the page then leaves their
+sections out.
+"""
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from numpy.typing import NDArray
+
+import hcm_scale
+from hcm_scale.base import files
+from hcm_scale.graph.store import Graph
+from hcm_scale.score import table
+from hcm_scale.score.edges import MEAN_FILE, VAR_FILE
+from hcm_scale.score.evidence import Evidence
+from hcm_scale.score.explain import Explanation
+from hcm_scale.score.explain import explain as explain_node
+from hcm_scale.score.report import write_report
+from hcm_scale.shards import schema
+
+
+def report(
+    graph: Graph,
+    purified: Graph | None,
+    scores: Path | str,
+    out: Path | str,
+    *,
+    run: Mapping[str, Any],
+    metrics: Path | str | None = None,
+    labels: Path | str | None = None,
+    stages: Sequence[Mapping[str, Any]] = (),
+    top: int = 10,
+    table_rows: int = 1000,
+) -> dict[str, Any]:
+    """Writes the report of one run into the folder `out` and returns it.
+
+    `graph` is the graph with the user's own attributes, `scores` the folder of the score stage. `run` says what ran
+    (name, seed, command, num_samples); version, date and hardware are filled in.
+    """
+    edge_mean, edge_var = _edge_hops(Path(scores), graph)
+    return write_report(
+        out,
+        run=about() | dict(run),
+        scores=Path(scores) / table.FILE,
+        graph=graph,
+        purified=purified,
+        edge_mean=edge_mean,
+        edge_var=edge_var,
+        records=() if metrics is None else read_records(Path(metrics)),
+        labels=None if labels is None else files.read_manifest(Path(labels), schema.KIND, schema.FORMAT),
+        stages=stages,
+        top=top,
+        table_rows=table_rows,
+    )
+
+
+def explain(graph: Graph, purified: Graph | None, scores: Path | str, external_id: int | str) -> Explanation:
+    """Explains the node that the user calls `external_id`."""
+    node = graph.node_of(external_id)
+    ranked = table.read_scores(Path(scores) / table.FILE)
+    return explain_node(Evidence.of(graph, purified, ranked, *_edge_hops(Path(scores), graph)), node)
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl; a line that a killed run left torn is passed over, a missing file is empty."""
+    records = []
+    for line in path.read_text().splitlines() if path.is_file() else ():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records
+
+
+def about() -> dict[str, Any]:
+    """Which version, when and on what machine."""
+    accelerator = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    memory = psutil.virtual_memory().total / 2**30
+    return {
+        "version": hcm_scale.__version__,
+        "date": datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC").lstrip("0"),
+        "hardware": f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.machine()}{accelerator}",
+    }
+
+
+def _edge_hops(scores: Path, graph: Graph) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Mean and variance of every edge's predicted hop, mapped; a graph without edges has no files to map."""
+    if graph.num_edges == 0:
+        return np.zeros(0, np.float32), np.zeros(0, np.float32)
+    mean, var = (np.load(scores / name, mmap_mode="r", allow_pickle=False) for name in (MEAN_FILE, VAR_FILE))
+    return mean, var

@@ -1,0 +1,96 @@
+"""Folders are whole or absent, and everything else is refused by name."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from hcm_scale.base import files
+
+
+def test_hash_value__ignores_key_order():
+    assert files.hash_value({"a": 1, "b": [2]}) == files.hash_value({"b": [2], "a": 1})
+    assert files.hash_value({"a": 1}) != files.hash_value({"a": 2})
+
+
+def test_hash_file__is_of_the_bytes(tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_bytes(b"x" * 5_000_000)
+    two.write_bytes(b"x" * 5_000_000)
+    assert files.hash_file(one) == files.hash_file(two)
+    two.write_bytes(b"x" * 4_999_999 + b"y")
+    assert files.hash_file(one) != files.hash_file(two)
+
+
+def test_write_json__leaves_no_temporary_file(tmp_path):
+    files.write_json(tmp_path / "a.json", {"b": 1, "a": 2})
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+    assert json.loads((tmp_path / "a.json").read_text()) == {"a": 2, "b": 1}
+
+
+def test_read_manifest__returns_what_was_written(tmp_path):
+    files.write_manifest(tmp_path, "thing", 3, {"n": 7})
+    assert files.read_manifest(tmp_path, "thing", 3)["n"] == 7
+    assert files.read_manifest(tmp_path, "thing", 4)["n"] == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "unfinished"),
+        ("{", "damaged"),
+        ("[1]", "holds 'list'"),
+        ('{"kind": "other", "format": 1}', "holds 'other', not a 'thing'"),
+        ('{"kind": "thing", "format": 2}', "has format 2; this version reads up to 1"),
+        ('{"kind": "thing"}', "has format None"),
+    ],
+)
+def test_read_manifest__refuses_by_name(tmp_path, text, message):
+    if text is not None:
+        (tmp_path / files.MANIFEST).write_text(text)
+    with pytest.raises(files.FolderError, match=message):
+        files.read_manifest(tmp_path, "thing", 1)
+
+
+def test_read_manifest__refuses_a_missing_folder(tmp_path):
+    with pytest.raises(files.FolderError, match="is missing"):
+        files.read_manifest(tmp_path / "nothing", "thing", 1)
+
+
+def test_replacing__takes_the_place_on_success(tmp_path):
+    target = tmp_path / "deep" / "folder"
+    for content in ("old", "new"):
+        with files.replacing(target) as fresh:
+            (fresh / "f").write_text(content)
+    assert (target / "f").read_text() == "new"
+    assert [p.name for p in target.parent.iterdir()] == ["folder"]
+
+
+def test_replacing__keeps_the_old_folder_on_failure(tmp_path):
+    target = tmp_path / "folder"
+    with files.replacing(target) as fresh:
+        (fresh / "f").write_text("old")
+    with pytest.raises(ZeroDivisionError), files.replacing(target) as fresh:
+        (fresh / "f").write_text(str(1 / 0))
+    assert (target / "f").read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+_ADD_TWENTY = """
+import sys
+from pathlib import Path
+from hcm_scale.base import files
+counter = Path(sys.argv[1])
+for _ in range(20):
+    with files.locked(counter.with_name("lock")):
+        counter.write_text(str(int(counter.read_text()) + 1))
+"""
+
+
+def test_locked__excludes_other_processes(tmp_path):
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+    workers = [subprocess.Popen([sys.executable, "-c", _ADD_TWENTY, str(counter)]) for _ in range(3)]
+    assert [worker.wait() for worker in workers] == [0, 0, 0]
+    assert counter.read_text() == "60"

@@ -1,0 +1,162 @@
+"""The loop on a toy problem: events, samples, exact resume, divergence named."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hcm_scale.posterior.loop import Chain, NonFiniteLossError, class_counts, run_chain
+from hcm_scale.posterior.meter import Meter, likely_cause
+from hcm_scale.posterior.schedules import Plan
+
+PLAN = Plan(step_size=0.05, burn_in_steps=4, thin_steps=3, num_samples=3)
+
+
+@dataclass(frozen=True)
+class ToyBatch:
+    x: Tensor
+    hop: Tensor
+    epoch: int = 0
+
+
+class Toy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+        with torch.no_grad():
+            for value in self.parameters():
+                value.copy_(torch.randn(value.shape, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, batch: ToyBatch) -> Tensor:
+        return self.layer(batch.x)
+
+
+def batch_at(step: int) -> ToyBatch:
+    generator = torch.Generator().manual_seed(step)
+    return ToyBatch(torch.randn(16, 3, generator=generator), torch.randint(0, 4, (16,), generator=generator), step // 5)
+
+
+def run(chain: Chain, plan: Plan = PLAN, **options):
+    batches = (batch_at(step) for step in range(chain.num_done, 10**6))
+    return run_chain(chain, batches, plan, **{"kernel": "psgld", "num_pairs": 100, **options})
+
+
+@pytest.mark.parametrize("kernel", ["sgld", "psgld", "sgd", "adam"])
+def test_run_chain__one_event_a_step_and_the_planned_samples(kernel):
+    chain = Chain.start(Toy())
+    events = list(run(chain, kernel=kernel))
+    assert [event.t for event in events] == list(range(PLAN.num_steps))
+    assert [event.t for event in events if event.sample] == [6, 9, 12]
+    last = events[-1].sample
+    assert set(last) == {"layer.weight", "layer.bias"}
+    assert torch.equal(torch.cat([last["layer.weight"].flatten(), last["layer.bias"]]), chain.vector)
+
+
+def test_run_chain__samples_are_copies():
+    samples = [event.sample for event in run(Chain.start(Toy())) if event.sample]
+    assert not torch.equal(samples[0]["layer.weight"], samples[1]["layer.weight"])
+
+
+def test_run_chain__first_step_equals_the_formula():
+    chain, plain = Chain.start(Toy()), Toy()
+    next(run(chain, kernel="sgld", temperature=0.0, prior=3.0))
+    loss = nn.functional.cross_entropy(plain(batch_at(0)), batch_at(0).hop)
+    for value, gradient in zip(plain.parameters(), torch.autograd.grad(loss, list(plain.parameters())), strict=True):
+        value.data -= 0.025 * (gradient + 3.0 / 100 * value.data)
+    torch.testing.assert_close(chain.vector, nn.utils.parameters_to_vector(plain.parameters()).detach())
+
+
+@pytest.mark.parametrize("kernel", ["sgld", "psgld", "sgd", "adam"])
+@pytest.mark.parametrize("stop", [1, 6, 7, 12])
+def test_run_chain__resumed_from_its_tensors_is_bit_identical(kernel, stop):
+    whole = Chain.start(Toy())
+    expected = list(run(whole, kernel=kernel))
+    first = Chain.start(Toy())
+    events = run(first, kernel=kernel)
+    for _ in range(stop):
+        next(events)
+    tensors = {name: value.clone() for name, value in first.tensors().items()}
+    second = Chain.start(Toy())
+    second.restore(first.num_done, tensors)
+    resumed = list(run(second, kernel=kernel))
+    assert [event.t for event in resumed] == list(range(stop, PLAN.num_steps))
+    assert torch.equal(whole.vector, second.vector)
+    for event, other in zip(expected[stop:], resumed, strict=True):
+        assert torch.equal(event.loss, other.loss)
+        assert (event.sample is None) == (other.sample is None)
+
+
+def test_run_chain__reduces_gradients_where_asked():
+    two, one = Chain.start(Toy()), Chain.start(Toy())
+    sizes = []
+
+    def reduce(gradient: Tensor, num_pairs: int) -> Tensor:
+        sizes.append(num_pairs)
+        return gradient * 2
+
+    next(run(two, kernel="sgd", reduce_gradients=reduce, prior=0.0))
+    next(run(one, Plan(step_size=0.1), kernel="sgd", prior=0.0))
+    assert sizes == [16]
+    torch.testing.assert_close(two.vector, one.vector)
+
+
+def test_meter__means_and_accuracy_per_class():
+    chain, meter = Chain.start(Toy()), Meter(num_pairs=100)
+    events = run(chain)
+    seen, losses = [], []
+    for _ in range(5):
+        event = next(events)
+        meter.add(event)
+        losses.append(float(event.loss))
+        seen.append(event.seen)
+    metrics = meter.read(chain)
+    assert (metrics.step, metrics.epoch, metrics.num_pairs, metrics.step_size) == (5, 0, 80, 0.05)
+    assert metrics.loss == pytest.approx(sum(losses) / 5)
+    assert all(0 <= value <= 1 for value in metrics.accuracy)
+    assert meter.steps == []
+
+
+def test_class_counts__by_hand():
+    logits = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 1, 0]])
+    correct, seen = class_counts(logits, torch.tensor([0, 1, 0]))
+    assert correct.tolist() == [1, 1, 0]
+    assert seen.tolist() == [2, 1, 0]
+
+
+def test_meter__names_the_step_and_the_cause_of_a_nan():
+    chain, meter = Chain.start(Toy()), Meter(num_pairs=100)
+    batches = [batch_at(0), batch_at(1), ToyBatch(torch.full((16, 3), math.nan), batch_at(2).hop, 7), batch_at(3)]
+    for event in run_chain(chain, batches, PLAN, kernel="sgld", num_pairs=100):
+        meter.add(event)
+    with pytest.raises(NonFiniteLossError, match=r"step 2 \(epoch 7\): the loss is nan. Likely cause: step_size=0.05"):
+        meter.read(chain)
+
+
+def test_meter__catches_parameters_that_broke_after_the_last_loss():
+    chain, meter = Chain.start(Toy()), Meter(num_pairs=100)
+    meter.add(next(run(chain)))
+    chain.vector[0] = math.inf
+    with pytest.raises(NonFiniteLossError, match="parameter is no longer finite"):
+        meter.check(chain)
+
+
+def test_likely_cause__tells_attributes_temperature_and_step_size_apart():
+    assert "attribute" in likely_cause(0, 0.01, None, 1000)
+    assert "temperature=1 is 1,000 times the default" in likely_cause(5, 0.01, 1.0, 1000)
+    assert "step_size=0.01" in likely_cause(5, 0.01, None, 1000)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"kernel": "hmc"}, "kernel='hmc' must be one of psgld, sgld, sgd, adam"),
+        ({"num_pairs": 0}, "num_pairs=0"),
+        ({"temperature": -1.0}, "temperature=-1.0"),
+        ({"prior": math.inf}, "prior=inf"),
+    ],
+)
+def test_run_chain__refuses_impossible_values(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        run(Chain.start(Toy()), **wrong)  # at the door, before the first step

@@ -1,0 +1,243 @@
+"""Claims about pair batches: balanced, each pair once, the same at any world size, resumed, uniform, bounded."""
+
+import dataclasses
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from hcm_scale.sampling.pair_order import SPREAD, WINDOW, class_order, least_reach
+from hcm_scale.sampling.pairs import pair_batches, pairs_per_class, pairs_per_epoch, steps_per_epoch
+from hcm_scale.shards import Labels, Plan, folder, open_labels
+from hcm_scale.shards.writer import write_shard
+
+
+def make_labels(
+    out: Path, rows_per_class: list[int], num_shards: int, row_group_rows: int, num_links: int = 1
+) -> Labels:
+    """Sealed labels: pairs (class, 0), (class, 1), .. dealt to the shards in turn; a file has `num_links` names."""
+    classes = len(rows_per_class)
+    plan = Plan("f00d", 10**9, False, classes, num_shards, None, 0, shard_pairs=1, row_group_rows=row_group_rows)
+    folder.begin(out, plan)
+    for index in range(num_shards):
+        parts = [np.arange(index, rows, num_shards, dtype=np.int32) for rows in rows_per_class]
+        counts = np.array([len(part) for part in parts])
+        hop = np.repeat(np.arange(1, classes + 1, dtype=np.uint8), counts)
+        write_shard(out, plan, index, hop.astype(np.int32), np.concatenate(parts), hop, counts)
+    shards = []
+    for shard, copy in itertools.product(folder.collect(out, plan), range(num_links)):
+        name = f"shard-{len(shards):05d}-{copy}.parquet"
+        os.link(out / shard.file, out / name)
+        shards.append(dataclasses.replace(shard, file=name))
+    folder.seal(out, plan, shards)
+    return open_labels(out)
+
+
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory) -> Labels:
+    """Three classes of 2,000, 5,000 and 9,000 pairs in 4 shards, row groups of 100: many windows."""
+    return make_labels(tmp_path_factory.mktemp("pairs") / "labels", [2000, 5000, 9000], 4, 100)
+
+
+def run(labels, **options):
+    return list(
+        pair_batches(labels, **({"batch_pairs": 256, "sampling_ratio": 0.5, "seed": 1, "num_epochs": 1} | options))
+    )
+
+
+def as_tuples(batches):
+    return [
+        tuple(row)
+        for batch in batches
+        for row in zip(batch.hop.tolist(), batch.u.tolist(), batch.v.tolist(), strict=True)
+    ]
+
+
+def same(left, right):
+    return (left.epoch, left.step, left.num_global) == (right.epoch, right.step, right.num_global) and all(
+        np.array_equal(getattr(left, name), getattr(right, name)) for name in ("u", "v", "hop")
+    )
+
+
+@pytest.mark.parametrize("batch_pairs", [3, 100, 256, 257, 10**6])
+def test_pair_batches__balance_the_classes_and_see_no_pair_twice(labels, batch_pairs):
+    batches = run(labels, batch_pairs=batch_pairs)
+    assert len(batches) == steps_per_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=0.5)
+    seen = as_tuples(batches)
+    assert len(seen) == len(set(seen)) == pairs_per_epoch(labels, sampling_ratio=0.5) == 3 * 1000
+    assert all(u == hop + 1 for hop, u, _ in seen)  # each pair carries its own class
+    sizes = [len(batch.u) for batch in batches]
+    assert max(sizes) <= batch_pairs
+    assert max(sizes) - min(sizes) <= 1
+    for batch in batches:
+        per_class = np.bincount(batch.hop, minlength=3)
+        assert per_class.max() - per_class.min() <= 1
+    assert np.bincount([hop for hop, _, _ in seen]).tolist() == [1000] * 3
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_pair_batches__are_the_same_at_any_world_size(labels, world):
+    alone = run(labels, num_epochs=2)
+    ranks = [run(labels, num_epochs=2, rank=rank, world=world) for rank in range(world)]
+    for whole, *slices in zip(alone, *ranks, strict=True):
+        for name in ("u", "v", "hop"):
+            assert np.array_equal(getattr(whole, name), np.concatenate([getattr(part, name) for part in slices]))
+        assert {part.num_global for part in slices} == {len(whole.u)}
+        assert max(len(part.u) for part in slices) - min(len(part.u) for part in slices) <= 1
+
+
+def test_pair_batches__resume_at_any_step(labels):
+    whole = run(labels, num_epochs=3)
+    steps = len(whole) // 3
+    for epoch, step in [(0, 0), (0, 5), (1, 0), (1, steps - 1), (1, steps), (2, 3)]:
+        rest = run(labels, num_epochs=3, epoch_start=epoch, step_start=step)
+        expected = whole[epoch * steps + step :]
+        assert len(rest) == len(expected)
+        assert all(map(same, rest, expected))
+
+
+def test_pair_batches__resume_reads_one_window_a_class(labels, monkeypatch):
+    reads = []
+    read = Labels.read
+    monkeypatch.setattr(Labels, "read", lambda self, group: (reads.append(group), read(self, group))[1])
+    options = {"batch_pairs": 30, "sampling_ratio": 1.0, "seed": 1}
+    steps = steps_per_epoch(labels, batch_pairs=30, sampling_ratio=1.0)
+    next(pair_batches(labels, step_start=steps - 20, **options))
+    assert 0 < len(reads) <= 3 * WINDOW
+
+
+def test_pair_batches__differ_by_seed_and_epoch(labels):
+    first = run(labels)[0]
+    assert not same(first, run(labels, seed=2)[0])
+    assert not np.array_equal(first.v, run(labels, num_epochs=2, epoch_start=1)[0].v)
+
+
+def test_pair_batches__full_ratio_sees_every_pair_of_the_smallest_class(labels):
+    seen = as_tuples(run(labels, sampling_ratio=1.0))
+    assert sorted(v for hop, _, v in seen if hop == 0) == list(range(2000))
+
+
+def test_pair_batches__go_on_without_end(labels):
+    batches = pair_batches(labels, batch_pairs=1000, sampling_ratio=0.5, seed=0)
+    positions = [(batch.epoch, batch.step) for batch in itertools.islice(batches, 7)]
+    assert positions == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0)]
+
+
+def test_pair_batches__batches_mix_the_shards(labels):
+    """Pair v of a class lies in shard v mod 4: a batch should meet all four, about equally over an epoch."""
+    shares = np.stack([np.bincount(batch.v % 4, minlength=4) for batch in run(labels, sampling_ratio=1.0)])
+    assert (shares > 0).mean() > 0.95
+
+
+def count_draws(labels, sampling_ratio, epochs):
+    """How often each pair of the second class was drawn, and the chance of a draw."""
+    drawn = np.zeros(labels.stored[1])
+    for batch in run(labels, batch_pairs=10**6, sampling_ratio=sampling_ratio, num_epochs=epochs):
+        drawn[batch.v[batch.hop == 1]] += 1
+    return drawn, pairs_per_class(labels, sampling_ratio=sampling_ratio) / labels.stored[1]
+
+
+def test_pair_batches__draw_every_pair_alike(tmp_path):
+    """Chi-square over many epochs; the draws of an epoch are without repetition, which shrinks the variance."""
+    drawn, share = count_draws(make_labels(tmp_path / "labels", [100, 333], 2, 1000), 0.6, epochs := 400)
+    statistic = ((drawn - epochs * share) ** 2).sum() / (epochs * share * (1 - share)) * 332 / 333
+    assert 1e-3 < stats.chi2(332).sf(statistic) < 1 - 1e-3
+
+
+@pytest.mark.parametrize("sampling_ratio", [0.02, 0.2, 1.0])
+def test_pair_batches__draw_every_pair_alike_from_many_unequal_row_groups(tmp_path, sampling_ratio):
+    """An epoch draws from a stretch of row groups, so pairs of a group come together: each count alone is binomial."""
+    drawn, share = count_draws(make_labels(tmp_path / "labels", [100, 333], 3, 16), sampling_ratio, epochs := 400)
+    deviation = (drawn - epochs * share) / np.sqrt(epochs * share * (1 - share))
+    assert np.abs(deviation).max() < 5
+    assert 0.7 < deviation.std() < 1.3
+
+
+@given(
+    rows=st.lists(st.integers(1, 50), min_size=1, max_size=30),
+    share=st.floats(0.01, 1),
+    reach=st.integers(1, 400),
+    seed=st.integers(0, 2**40),
+)
+def test_class_order__takes_its_number_from_disjoint_parts(rows, share, reach, seed):
+    rows = np.array(rows)
+    num_draw = max(1, int(share * rows.sum()))
+    order = class_order(rows, num_draw, reach, seed)
+    assert order.quota.sum() == num_draw == order.window_ends[-1]
+    assert (order.quota >= 0).all()
+    assert (order.quota <= order.last - order.first).all()
+    assert (order.last - order.first).sum() == min(rows.sum(), max(num_draw, reach))
+    taken = np.zeros((len(rows), 50), int)
+    for group, first, last in zip(order.group, order.first, order.last, strict=True):
+        assert 0 <= first < last <= rows[group]
+        taken[group, first:last] += 1
+    assert taken.max() == 1
+
+
+def test_class_order__spreads_a_small_draw():
+    order = class_order(np.full(1000, 100), 8, least_reach(100), seed=3)
+    assert SPREAD <= len(order.group) <= SPREAD + 1
+    assert (order.quota > 0).sum() >= SPREAD - 1
+
+
+def test_class_order__billions_of_pairs_do_not_overflow():
+    order = class_order(np.full(50_000, 10**6), 4 * 10**10, 0, seed=3)
+    assert order.quota.sum() == 4 * 10**10
+    assert order.quota.max() == 10**6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sampling_ratio": 0.0}, "sampling_ratio=0.0"),
+        ({"sampling_ratio": 1.5}, "sampling_ratio=1.5"),
+        ({"sampling_ratio": 0.0001}, "leaves no pair"),
+        ({"batch_pairs": 2}, "batch_pairs=2"),
+        ({"rank": 2, "world": 2}, "rank=2"),
+        ({"batch_pairs": 3, "world": 4}, "world=4"),
+        ({"step_start": 99}, "step_start=99"),
+        ({"epoch_start": -1}, "epoch_start=-1"),
+    ],
+)
+def test_pair_batches__refuse_bad_options_at_the_door(labels, options, message):
+    with pytest.raises(ValueError, match=message):
+        pair_batches(labels, **({"batch_pairs": 256, "sampling_ratio": 0.5, "seed": 1} | options))
+
+
+MEASURE = """
+import itertools, sys
+from hcm_scale.base.progress import peak_rss_bytes
+from hcm_scale.sampling.pairs import pair_batches
+from hcm_scale.shards import open_labels
+
+small, large = open_labels(sys.argv[1]), open_labels(sys.argv[2])
+for _ in pair_batches(small, batch_pairs=8192, sampling_ratio=1.0, seed=0, num_epochs=3): pass
+before = peak_rss_bytes()
+seen = 0
+for batch in itertools.islice(pair_batches(large, batch_pairs=8192, sampling_ratio=1.0, seed=0), int(sys.argv[3])):
+    seen += len(batch.u)
+print(seen, peak_rss_bytes() - before)
+"""
+
+
+@pytest.mark.parametrize("num_batches", [300, pytest.param(12_208, marks=pytest.mark.slow)])
+def test_pair_batches__memory_does_not_grow_with_the_number_of_pairs(tmp_path, num_batches):
+    """10^5 pairs, then 10^8 (one shard under many names): the growth is bounded by the stated windows.
+
+    The slow run is a whole epoch of 10^8 pairs.
+    """
+    small = make_labels(tmp_path / "small", [25_000] * 4, 1, 65_536)
+    large = make_labels(tmp_path / "large", [250_000] * 4, 1, 65_536, num_links=100)
+    assert (small.num_pairs, large.num_pairs) == (10**5, 10**8)
+    command = [sys.executable, "-c", MEASURE, str(small.folder), str(large.folder), str(num_batches)]
+    seen, growth = map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    assert seen >= min(num_batches * 8000, 10**8)
+    windows = large.classes * WINDOW * 65_536 * 8
+    assert growth < 3 * windows + 64 * 2**20

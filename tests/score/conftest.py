@@ -1,0 +1,64 @@
+"""A small scored graph for the tests of report, page and explain."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from hcm_scale.graph.store import Graph
+from hcm_scale.score.edges import EdgeHops
+from hcm_scale.score.nodes import score_nodes
+from hcm_scale.score.numbering import edge_index
+from hcm_scale.score.table import scores_table
+
+
+class ScoredWorld(NamedTuple):
+    """The arguments that `write_report` and `Evidence.of` share."""
+
+    graph: Graph
+    purified: Graph
+    scores: pa.Table
+    edge_mean: np.ndarray
+    edge_var: np.ndarray
+
+
+def csr(pairs: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    arcs = np.r_[pairs, pairs[:, ::-1]]
+    arcs = arcs[np.lexsort((arcs[:, 1], arcs[:, 0]))]
+    counts = np.bincount(arcs[:, 0], minlength=num_nodes)
+    return np.r_[0, np.cumsum(counts)].astype(np.int64), arcs[:, 1].astype(np.int32)
+
+
+@pytest.fixture(scope="session")
+def scored_world() -> Callable[..., ScoredWorld]:
+    """Makes a ring with chords, random predictions, every fifth edge dropped; the top 5 % are the known anomalies."""
+
+    def make(
+        num_nodes: int = 60,
+        *,
+        columns: tuple[str, ...] = ("size", "age", "colour"),
+        first_ids: tuple[str, ...] = (),
+        labelled: bool = True,
+        seed: int = 0,
+    ) -> ScoredWorld:
+        rng = np.random.default_rng(seed)
+        ring = np.arange(num_nodes)
+        pairs = np.r_[np.c_[ring, (ring + 1) % num_nodes], rng.integers(0, num_nodes, (2 * num_nodes, 2))]
+        pairs = np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1), axis=0)
+        indptr, indices = csr(pairs, num_nodes)
+        kept = np.arange(len(pairs)) % 5 > 0
+        mean = rng.uniform(1, 4, len(pairs)).astype(np.float32)
+        var = rng.uniform(0, 0.3, len(pairs)).astype(np.float32)
+        scores = score_nodes(edge_index(indptr, indices), EdgeHops(mean, var))
+        ids = [f"node-{i}" for i in range(num_nodes)]
+        for node, name in zip(np.argsort(-scores.ahp, kind="stable"), first_ids, strict=False):
+            ids[node] = name
+        y = (scores.ahp > np.quantile(scores.ahp, 0.95)).astype(np.uint8) if labelled else None
+        x = rng.normal(size=(num_nodes, len(columns))).astype(np.float32)
+        graph = Graph(indptr, indices, x=x, y=y, ids=pa.array(ids), columns=columns)
+        purified = Graph(*csr(pairs[kept], num_nodes))
+        return ScoredWorld(graph, purified, scores_table(graph, scores), mean, var)
+
+    return make

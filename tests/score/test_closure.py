@@ -1,0 +1,64 @@
+"""Triangles of far edges against a dense product."""
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from hcm_scale.score.closure import closure, far_edges, far_triangles
+from hcm_scale.score.numbering import edge_index
+
+
+def slow_triangles(indptr, indices, far):
+    adjacency = sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=(len(indptr) - 1,) * 2).toarray()
+    u, v = np.nonzero(np.triu(adjacency))
+    marked = np.zeros_like(adjacency)
+    marked[u[far], v[far]] = 1
+    marked += marked.T
+    return np.diag(marked @ marked @ marked) / 2
+
+
+@given(st.integers(3, 40), st.integers(1, 300), st.integers(0, 99), st.floats(0.05, 1.0), st.integers(1, 2))
+def test_far_triangles__equal_the_dense_count(num_nodes, num_edges, seed, share, threads):
+    rng = np.random.default_rng(seed)
+    upper = np.triu(rng.random((num_nodes, num_nodes)) < min(1.0, 2 * num_edges / num_nodes**2), 1)
+    matrix = sparse.csr_array((upper | upper.T).astype(np.int8))
+    indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
+    far = far_edges(rng.random(matrix.nnz // 2).astype(np.float32), share)
+    assert far.sum() == int(share * (matrix.nnz // 2))
+    before = numba.get_num_threads()
+    numba.set_num_threads(threads)
+    try:
+        counted = far_triangles(edge_index(indptr, indices), far)
+    finally:
+        numba.set_num_threads(before)
+    np.testing.assert_array_equal(counted, slow_triangles(indptr, indices, far))
+
+
+def test_far_edges__takes_exactly_its_share_among_ties():
+    assert far_edges(np.ones(10, np.float32), 0.35).sum() == 3
+    assert far_edges(np.ones(10, np.float32), 1.0).all()
+
+
+def test_closure__finds_a_clique_of_far_edges(random_csr):
+    indptr, indices = random_csr(300, 900, seed=1)
+    adjacency = sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=(300, 300)).tolil()
+    clique = np.arange(0, 300, 30)
+    for u in clique:
+        for v in clique:
+            if u != v:
+                adjacency[u, v] = 1
+    matrix = sparse.csr_array(adjacency)
+    matrix.sort_indices()
+    indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
+    u, v = np.nonzero(np.triu(matrix.toarray()))
+    hop = np.where(np.isin(u, clique) & np.isin(v, clique), 3.0, 1.0).astype(np.float32)
+    score = closure(edge_index(indptr, indices), hop, share=0.1)
+    assert set(np.argsort(-score)[: len(clique)]) == set(clique)
+
+
+def test_share__out_of_range_is_named():
+    with pytest.raises(ValueError, match="share=0"):
+        closure(edge_index(np.array([0, 0]), np.zeros(0, np.int32)), np.zeros(0, np.float32), share=0.0)

@@ -1,0 +1,192 @@
+"""The streamed mean and variance per edge against a two-pass float64 twin."""
+
+import numba
+import numpy as np
+import pytest
+import torch
+
+from hcm_scale.score.device import sweep_device
+from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, predict_edges
+from hcm_scale.score.head import Head
+from hcm_scale.score.numbering import edge_index
+
+N, WIDTH, HIDDEN = 80, 16, 32
+
+
+def draw_samples(num_samples, num_classes=4, seed=0, spread=0.3):
+    """Samples that scatter around one embedding and one head, as a chain's do."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def noise(*shape):
+        return torch.randn(*shape, generator=generator)
+
+    z, w0, w1 = noise(N, WIDTH), noise(WIDTH, HIDDEN) / 3, noise(HIDDEN, num_classes) / 2
+    return [
+        (
+            z + spread * noise(N, WIDTH),
+            Head(w0 + spread * noise(WIDTH, HIDDEN), noise(HIDDEN), w1, spread * noise(num_classes)),
+        )
+        for _ in range(num_samples)
+    ]
+
+
+def two_pass(index, samples, hop="expected"):
+    """The slow twin: every prediction in float64, then numpy's mean and variance."""
+    left, right, _ = index.edges(0, index.num_edges)
+    hops = []
+    for z, head in samples:
+        w0, b0, w1, b1 = (part.double().numpy() for part in head)
+        apart = z.double().numpy()[left] - z.double().numpy()[right]
+        logits = np.maximum((apart if index.directed else abs(apart)) @ w0 + b0, 0) @ w1 + b1
+        p = np.exp(logits - logits.max(1, keepdims=True))
+        classes = np.arange(1, p.shape[1] + 1)
+        hops.append((p / p.sum(1, keepdims=True)) @ classes if hop == "expected" else logits.argmax(1) + 1.0)
+    return np.mean(hops, 0), np.var(hops, 0)
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("hop", ["expected", "argmax"])
+@pytest.mark.parametrize("num_samples", [1, 2, 30])
+def test_predict_edges__equals_two_passes_in_float64(random_csr, directed, hop, num_samples):
+    index = edge_index(*random_csr(N, 300, directed=directed), directed=directed)
+    samples = draw_samples(num_samples)
+    mean, var = predict_edges(index, samples, hop=hop, chunk_edges=50)
+    slow_mean, slow_var = two_pass(index, samples, hop)
+    assert mean.dtype == var.dtype == np.float32
+    np.testing.assert_allclose(mean, slow_mean, atol=2e-6)
+    np.testing.assert_allclose(var, slow_var, atol=2e-6)
+
+
+def test_predict_edges__keeps_a_tiny_variance(random_csr):
+    index = edge_index(*random_csr(N, 300))
+    z, head = draw_samples(1)[0]
+    head = head._replace(weight1=head.weight1 / 10)  # unsure of every edge
+    samples = [(z, head._replace(bias1=head.bias1 + torch.tensor([1e-3 * t, 0, 0, 0]))) for t in range(20)]
+    _, var = predict_edges(index, samples)
+    slow = two_pass(index, samples)[1]
+    chosen = slow > 1e-8  # below, float32 logits themselves are not that exact
+    assert chosen.sum() > 100
+    assert slow[chosen].max() < 1e-4
+    np.testing.assert_allclose(var[chosen], slow[chosen], rtol=0.02)
+
+
+def test_predict_edges__one_sample_has_no_variance(random_csr):
+    index = edge_index(*random_csr(N, 300))
+    assert not predict_edges(index, draw_samples(1)).var.any()
+
+
+@pytest.mark.parametrize("chunk_edges", [1, 17, 256, 100_000])
+def test_predict_edges__does_not_depend_on_the_chunk(random_csr, chunk_edges):
+    index = edge_index(*random_csr(N, 300))
+    samples = draw_samples(5)
+    for got, wanted in zip(
+        predict_edges(index, samples, chunk_edges=chunk_edges), predict_edges(index, samples), strict=True
+    ):
+        np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_predict_edges__does_not_depend_on_the_order_of_samples(random_csr):
+    index = edge_index(*random_csr(N, 300))
+    samples = draw_samples(30)
+    for got, wanted in zip(
+        predict_edges(index, samples[::-1]), predict_edges(index, samples[7:] + samples[:7]), strict=True
+    ):
+        np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_predict_edges__does_not_depend_on_threads(random_csr):
+    index = edge_index(*random_csr(N, 300))
+    samples, threads = draw_samples(4), torch.get_num_threads()
+    many = predict_edges(index, samples)
+    try:
+        numba.set_num_threads(1)
+        torch.set_num_threads(1)
+        one = predict_edges(index, samples)
+    finally:
+        numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+        torch.set_num_threads(threads)
+    np.testing.assert_allclose(one.mean, many.mean, atol=1e-6)
+    np.testing.assert_allclose(one.var, many.var, atol=1e-6)
+
+
+def test_predict_edges__state_on_disk_is_the_same(random_csr, tmp_path):
+    index = edge_index(*random_csr(N, 300))
+    samples = draw_samples(3)
+    on_disk, in_memory = predict_edges(index, samples, folder=tmp_path), predict_edges(index, samples)
+    assert isinstance(on_disk.mean, np.memmap)
+    for name, stored, held in zip((MEAN_FILE, VAR_FILE), on_disk, in_memory, strict=True):
+        stored.flush()
+        assert np.array_equal(np.load(tmp_path / name, allow_pickle=False), held)
+
+
+def test_predict_edges__samples_may_share_one_buffer(random_csr):
+    index = edge_index(*random_csr(N, 300))
+    samples = draw_samples(4)
+
+    def reusing():
+        buffer = torch.empty(N, WIDTH)
+        for z, head in samples:
+            yield buffer.copy_(z), head
+
+    assert np.array_equal(predict_edges(index, reusing()).mean, predict_edges(index, samples).mean)
+
+
+def test_predict_edges__scores_drawn_edges_alone(random_csr):
+    csr = random_csr(N, 600)
+    index, samples = edge_index(*csr, max_neighbors=2, seed=1), draw_samples(3)
+    some, everything = predict_edges(index, samples, chunk_edges=31), predict_edges(edge_index(*csr), samples)
+    number = index.edges(0, index.num_edges)[2]
+    assert 0 < len(number) < index.num_edges
+    assert np.isnan(np.delete(some.mean, number)).all()
+    assert np.isnan(np.delete(some.var, number)).all()
+    np.testing.assert_allclose(some.mean[number], everything.mean[number], atol=1e-6)
+    np.testing.assert_allclose(some.var[number], everything.var[number], atol=1e-6)
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("hop", ["expected", "argmax"])
+def test_sweep_device__plain_torch_agrees(random_csr, directed, hop):
+    index = edge_index(*random_csr(N, 600, directed=directed), directed=directed, max_neighbors=5)
+    samples = draw_samples(6)
+    number = index.edges(0, index.num_edges)[2]
+    mean, m2 = np.zeros((2, index.num_edges), np.float32)
+    options = {"expected": hop == "expected", "chunk": 41, "device": torch.device("cpu")}
+    assert sweep_device(index, iter(samples), mean, m2, **options) == 6
+    wanted = predict_edges(index, samples, hop=hop)
+    np.testing.assert_allclose(mean[number], wanted.mean[number], atol=1e-5)
+    np.testing.assert_allclose(m2[number] / 6, wanted.var[number], atol=1e-5)
+
+
+def test_predict_edges__a_graph_without_edges(tmp_path):
+    index = edge_index(np.zeros(N + 1, np.int64), np.empty(0, np.int32))
+    assert predict_edges(index, draw_samples(2), folder=tmp_path).mean.shape == (0,)
+
+
+@pytest.mark.parametrize("hop", ["expected", "argmax"])
+def test_predict_edges__refuses_a_sample_that_diverged(random_csr, hop):
+    index = edge_index(*random_csr(N, 300))
+    z, head = draw_samples(1)[0]
+    bad = (z, head._replace(bias0=head.bias0 * torch.inf))
+    with pytest.raises(ValueError, match="sample 1 predicts NaN or infinite"):
+        predict_edges(index, [(z, head), bad], hop=hop)
+    mean, m2 = np.zeros((2, index.num_edges), np.float32)
+    options = {"expected": hop == "expected", "chunk": 64, "device": torch.device("cpu")}
+    with pytest.raises(ValueError, match="sample 1 predicts NaN or infinite"):
+        sweep_device(index, [(z, head), bad], mean, m2, **options)
+
+
+def test_predict_edges__refuses_what_does_not_fit(random_csr):
+    index = edge_index(*random_csr(N, 300))
+    z, head = draw_samples(1)[0]
+    for options, message in [
+        ({"hop": "median"}, "hop='median' must be one of expected, argmax"),
+        ({"chunk_edges": 0}, "chunk_edges=0 must be at least 1"),
+        ({"precision": "int8"}, "precision='int8' must be one of"),
+        ({"precision": "bfloat16"}, "needs a CUDA device"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            predict_edges(index, [(z, head)], **options)
+    with pytest.raises(ValueError, match="no parameter samples"):
+        predict_edges(index, [])
+    with pytest.raises(ValueError, match="the embedding has shape"):
+        predict_edges(index, [(z[:, :3], head)])

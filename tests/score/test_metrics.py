@@ -1,0 +1,102 @@
+"""Ranking metrics against scikit-learn and against their definitions."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from sklearn import metrics as sk
+
+from hcm_scale.score.metrics import at_k, average_precision, curves, evaluate, ranking, roc_auc
+
+labelled = st.lists(st.tuples(st.integers(0, 1), st.integers(-3, 3)), min_size=2, max_size=60)
+
+
+@given(labelled)
+def test_auc_and_ap__equal_scikit_learn_with_ties(rows):
+    y, score = np.array(rows).T
+    assume(0 < y.sum() < len(y))
+    assert roc_auc(y, score) == pytest.approx(sk.roc_auc_score(y, score), abs=1e-12)
+    assert average_precision(y, score) == pytest.approx(sk.average_precision_score(y, score), abs=1e-12)
+
+
+@given(labelled)
+def test_auc__is_the_share_of_ordered_pairs(rows):
+    y, score = np.array(rows).T
+    assume(0 < y.sum() < len(y))
+    above = np.sign(score[y == 1][:, None] - score[y == 0][None, :])
+    assert roc_auc(y, score) == pytest.approx((above.mean() + 1) / 2, abs=1e-12)
+
+
+def test_auc__continuous_scores_and_extremes():
+    rng = np.random.default_rng(0)
+    y, score = rng.random(5000) < 0.05, rng.normal(size=5000).astype(np.float32)
+    assert roc_auc(y, score) == pytest.approx(sk.roc_auc_score(y, score), abs=1e-12)
+    assert roc_auc(y, y.astype(float)) == 1.0
+    assert roc_auc(y, -y.astype(float)) == 0.0
+    assert roc_auc(y, np.full(5000, np.inf)) == 0.5
+
+
+def test_at_k__counts_the_first_k_with_ties_by_node():
+    y, score = np.array([1, 0, 1, 0, 1]), np.array([2.0, 2.0, 3.0, 1.0, 1.0])
+    assert ranking(score).tolist() == [2, 0, 1, 3, 4]
+    assert at_k(y, score, 1) == (1.0, 1 / 3)
+    assert at_k(y, score, 3) == (2 / 3, 2 / 3)
+    assert at_k(y, score, 10) == (0.3, 1.0)
+
+
+def test_evaluate__takes_each_kind_against_the_normal_nodes_alone():
+    rng = np.random.default_rng(1)
+    kind = rng.choice(3, 2000, p=[0.9, 0.06, 0.04]).astype(np.uint8)
+    y, score = (kind > 0).astype(np.uint8), rng.normal(size=2000) + kind
+    result = evaluate(y, score, kind, ks=(10, 5000))
+    assert list(result["precision_at"]) == ["10"]
+    assert result["num_anomalies"] == y.sum()
+    for code, name in ((1, "structural"), (2, "attribute")):
+        chosen = (kind == 0) | (kind == code)
+        wanted = sk.roc_auc_score(kind[chosen] == code, score[chosen])
+        assert result["by_kind"][name]["roc_auc"] == pytest.approx(wanted, abs=1e-12)
+
+
+def test_evaluate__leaves_out_kinds_that_do_not_occur():
+    kind = np.array([0, 0, 2, 0], np.uint8)
+    assert list(evaluate(kind > 0, np.arange(4.0), kind)["by_kind"]) == ["attribute"]
+    assert "by_kind" not in evaluate(kind > 0, np.arange(4.0))
+
+
+def test_curves__equal_scikit_learn_where_nothing_is_thinned():
+    rng = np.random.default_rng(2)
+    y, score = rng.integers(0, 2, 100), rng.integers(0, 30, 100)
+    found = curves(y, score)
+    fallout, recall, _ = sk.roc_curve(y, score, drop_intermediate=False)
+    np.testing.assert_allclose(found["roc"]["false_positive_rate"], fallout)
+    np.testing.assert_allclose(found["roc"]["true_positive_rate"], recall)
+    precision, recall, _ = sk.precision_recall_curve(y, score)
+    np.testing.assert_allclose(found["pr"]["precision"], precision[-2::-1])
+    np.testing.assert_allclose(found["pr"]["recall"], recall[-2::-1])
+
+
+def test_curves__thinned_keep_their_ends_and_their_area():
+    rng = np.random.default_rng(3)
+    y = rng.random(200_000) < 0.02
+    score = rng.normal(size=len(y)) + 1.5 * y
+    found = curves(y, score, max_points=500)
+    x, height = found["roc"].values()
+    assert len(x) <= 500
+    assert (x[0], height[0], x[-1], height[-1]) == (0, 0, 1, 1)
+    assert sk.auc(x, height) == pytest.approx(roc_auc(y, score), abs=2e-3)
+    assert len(found["pr"]["recall"]) <= 500
+    assert found["pr"]["recall"][-1] == 1.0
+
+
+def test_metrics__refuse_what_cannot_be_measured():
+    y = np.array([0, 1, 1])
+    with pytest.raises(ValueError, match="1 of 3 scores are NaN"):
+        roc_auc(y, np.array([1.0, np.nan, 2.0]))
+    with pytest.raises(ValueError, match="0 of 3 nodes are anomalies; both kinds must occur"):
+        roc_auc(0 * y, np.arange(3.0))
+    with pytest.raises(ValueError, match="do not match"):
+        average_precision(y, np.arange(4.0))
+    with pytest.raises(ValueError, match="k=0 must be at least 1"):
+        at_k(y, np.arange(3.0), 0)
+    with pytest.raises(ValueError, match="max_points=1 must be at least 2"):
+        curves(y, np.arange(3.0), max_points=1)

@@ -1,0 +1,152 @@
+"""AHP, IV and HAV against plain loops over neighbours."""
+
+import math
+
+import numba
+import numpy as np
+import pytest
+
+from hcm_scale.base.rng import bits
+from hcm_scale.score.edges import EdgeHops
+from hcm_scale.score.nodes import ISOLATED, NO_OUT_NEIGHBORS, SAMPLED, NodeScores, combine_views, score_nodes
+from hcm_scale.score.numbering import edge_index
+
+
+def random_hops(index, seed=0, ties=False):
+    rng = np.random.default_rng(seed)
+    mean = rng.integers(1, 4, index.num_edges) if ties else rng.uniform(1, 4, index.num_edges)
+    return EdgeHops(mean.astype(np.float32), rng.uniform(0, 1, index.num_edges).astype(np.float32))
+
+
+def slow_nodes(index, hops, trim=0.0):
+    """The slow twin: for each node, its own draw, the nearest share of it, two averages."""
+    ahp, iv = np.zeros(index.num_nodes), np.zeros(index.num_nodes)
+    for v in range(index.num_nodes):
+        row = index.indices[index.indptr[v] : index.indptr[v + 1]].tolist()
+        edges = index.of_node(v).tolist()
+        if len(index.limit):
+            edges = [e for u, e in zip(row, edges, strict=True) if np.uint64(bits(index.seed, v, u)) <= index.limit[v]]
+        edges = sorted(edges, key=lambda e: hops.mean[e]) if trim else edges
+        edges = edges[: max(1, math.ceil(round((1 - trim) * len(edges), 6)))]
+        if edges:
+            ahp[v], iv[v] = hops.mean[edges].mean(dtype=np.float64), hops.var[edges].mean(dtype=np.float64)
+    return ahp, iv
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("trim", [0.0, 0.2, 0.7, 0.99])
+@pytest.mark.parametrize("max_neighbors", [None, 3])
+@pytest.mark.parametrize("ties", [False, True])
+def test_score_nodes__equals_the_slow_twin(random_csr, directed, trim, max_neighbors, ties):
+    index = edge_index(*random_csr(70, 250, directed=directed), directed=directed, max_neighbors=max_neighbors)
+    hops = random_hops(index, ties=ties)
+    scores = score_nodes(index, hops, trim=trim)
+    ahp, iv = slow_nodes(index, hops, trim)
+    np.testing.assert_allclose(scores.ahp, ahp, rtol=1e-12)
+    np.testing.assert_allclose(scores.iv, iv, rtol=1e-12)
+    np.testing.assert_allclose(scores.hav, ahp / ahp.max() + iv / iv.max(), rtol=1e-12)
+
+
+def test_score_nodes__trim_keeps_the_rounded_up_share_and_at_least_one():
+    star = np.concatenate([[0], np.arange(10, 21)]).astype(np.int64)  # node 0 with ten leaves
+    index = edge_index(star[:12], np.concatenate([np.arange(1, 11), np.zeros(10)]).astype(np.int32))
+    hops = EdgeHops(np.arange(10, 0, -1).astype(np.float32), np.zeros(10, np.float32))
+    kept = {0.0: 10, 0.2: 8, 0.25: 8, 0.7: 3, 0.99: 1}
+    for trim, size in kept.items():
+        assert score_nodes(index, hops, trim=trim).ahp[0] == np.arange(1, size + 1).mean()
+
+
+def test_score_nodes__nodes_without_neighbours_score_zero_and_are_flagged():
+    index = edge_index(np.array([0, 1, 2, 2]), np.array([1, 0], np.int32))
+    scores = score_nodes(index, EdgeHops(np.array([2], np.float32), np.array([0.5], np.float32)))
+    assert [scores.ahp[2], scores.iv[2], scores.hav[2]] == [0, 0, 0]
+    assert scores.flags.tolist() == [0, 0, ISOLATED]
+    assert scores.degree.tolist() == [1, 1, 0]
+
+
+def test_score_nodes__directed_nodes_without_out_neighbours_are_flagged():
+    index = edge_index(np.array([0, 1, 1]), np.array([1], np.int32), directed=True)
+    scores = score_nodes(index, EdgeHops(np.array([2], np.float32), np.array([0.5], np.float32)))
+    assert scores.ahp.tolist() == [2, 0]
+    assert scores.flags.tolist() == [0, NO_OUT_NEIGHBORS]
+
+
+def test_score_nodes__flags_nodes_whose_neighbours_were_drawn(random_csr):
+    indptr, indices = random_csr(50, 200)
+    index = edge_index(indptr, indices, max_neighbors=4)
+    flags = score_nodes(index, random_hops(index)).flags
+    assert np.array_equal(flags == SAMPLED, np.diff(indptr) > 4)
+
+
+def test_score_nodes__a_draw_is_unbiased(random_csr):
+    csr = random_csr(30, 200, seed=4)
+    hops = random_hops(edge_index(*csr))
+    exact = score_nodes(edge_index(*csr), hops).ahp
+    drawn = [score_nodes(edge_index(*csr, max_neighbors=3, seed=s), hops).ahp for s in range(400)]
+    error = np.mean(drawn, 0) - exact
+    assert np.all(abs(error) < 5 * np.std(drawn, 0) / np.sqrt(400) + 1e-9)
+
+
+def test_score_nodes__does_not_depend_on_threads(random_csr):
+    index = edge_index(*random_csr(900, 5000))
+    hops = random_hops(index)
+    many = score_nodes(index, hops, trim=0.2)
+    try:
+        numba.set_num_threads(1)
+        one = score_nodes(index, hops, trim=0.2)
+    finally:
+        numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+    assert np.array_equal(one.ahp, many.ahp)
+    assert np.array_equal(one.iv, many.iv)
+
+
+def test_score_nodes__hav_without_variance_is_normalised_ahp(random_csr):
+    index = edge_index(*random_csr(20, 50))
+    hops = random_hops(index)._replace(var=np.zeros(index.num_edges, np.float32))
+    scores = score_nodes(index, hops)
+    assert np.array_equal(scores.hav, scores.ahp / scores.ahp.max())
+
+
+def test_score_nodes__refuses_bad_input(random_csr):
+    index = edge_index(*random_csr(20, 50))
+    for trim in (-0.1, 1.0, float("nan")):
+        with pytest.raises(ValueError, match="trim="):
+            score_nodes(index, random_hops(index), trim=trim)
+    with pytest.raises(ValueError, match="the edges' mean has shape"):
+        score_nodes(index, EdgeHops(np.zeros(3, np.float32), np.zeros(3, np.float32)))
+    with pytest.raises(ValueError, match="rank_by='iv' must be one of ahp, hav"):
+        score_nodes(index, random_hops(index)).by("iv")
+
+
+def view(ahp, flags=None):
+    ahp = np.asarray(ahp, float)
+    flags = np.zeros(len(ahp), np.uint8) if flags is None else np.asarray(flags, np.uint8)
+    return NodeScores(ahp, ahp**2, ahp, np.ones(len(ahp), np.int64), flags)
+
+
+def test_combine_views__adds_z_scores_and_starts_at_zero():
+    a, b = np.array([1.0, 2.0, 4.0, 3.0]), np.array([10.0, 30.0, 20.0, 5.0])
+    combined = combine_views([view(a), view(b)])
+    wanted = (a - a.mean()) / a.std() + (b - b.mean()) / b.std()
+    np.testing.assert_allclose(combined.ahp, wanted - wanted.min(), atol=1e-12)
+
+
+def test_combine_views__unscored_nodes_stay_at_zero_and_out_of_the_statistics():
+    flags = [0, 0, 0, ISOLATED]
+    with_isolated = combine_views([view([1, 2, 4, 0], flags), view([3, 1, 2, 0], flags)])
+    without = combine_views([view([1, 2, 4]), view([3, 1, 2])])
+    assert with_isolated.ahp[3] == 0
+    assert with_isolated.flags.tolist() == flags
+    np.testing.assert_allclose(with_isolated.ahp[:3], without.ahp)
+
+
+def test_combine_views__one_view_keeps_its_ranking_and_flat_views_do_not_divide_by_zero():
+    assert np.array_equal(np.argsort(combine_views([view([3, 1, 2])]).ahp), [1, 2, 0])
+    assert not combine_views([view([2, 2, 2]), view([5, 5, 5])]).ahp.any()
+    assert not combine_views([view([0, 0], [ISOLATED, ISOLATED])]).ahp.any()
+
+
+def test_combine_views__refuses_views_of_other_graphs():
+    for views in ([], [view([1, 2]), view([1, 2, 3])]):
+        with pytest.raises(ValueError, match="cannot be combined"):
+            combine_views(views)

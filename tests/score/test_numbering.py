@@ -1,0 +1,110 @@
+"""Edge numbers against the obvious list, and the seeded draw of neighbours."""
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hcm_scale.score.numbering import EdgeIndex, edge_index
+
+
+def all_edges(indptr, indices, directed=False):
+    """The slow twin: every edge as a pair, in CSR order."""
+    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    keep = np.full(len(rows), True) if directed else indices > rows
+    return list(zip(rows[keep].tolist(), indices[keep].tolist(), strict=True))
+
+
+def listed(index: EdgeIndex, chunk: int):
+    """Everything `edges` lists, chunk by chunk, as (number, left, right)."""
+    found = []
+    for first in range(0, index.num_edges, chunk):
+        left, right, number = index.edges(first, min(first + chunk, index.num_edges))
+        found += zip(number.tolist(), left.tolist(), right.tolist(), strict=True)
+    return found
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("chunk", [1, 7, 64, 10_000])
+def test_edges__lists_the_csr_in_order_for_any_chunk(random_csr, directed, chunk):
+    indptr, indices = random_csr(60, 200, seed=1, directed=directed)
+    index = edge_index(indptr, indices, directed=directed)
+    expected = [(e, u, v) for e, (u, v) in enumerate(all_edges(indptr, indices, directed))]
+    assert listed(index, chunk) == expected
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_of_node__numbers_the_edge_to_each_neighbour(random_csr, directed):
+    indptr, indices = random_csr(40, 150, seed=2, directed=directed)
+    index = edge_index(indptr, indices, directed=directed)
+    pairs = all_edges(indptr, indices, directed)
+    for v in range(40):
+        for u, e in zip(indices[indptr[v] : indptr[v + 1]].tolist(), index.of_node(v).tolist(), strict=True):
+            assert pairs[e] == ((v, u) if directed else (min(u, v), max(u, v)))
+
+
+def test_edges__a_graph_without_edges():
+    index = edge_index(np.zeros(4, np.int64), np.empty(0, np.int32))
+    assert (index.num_nodes, index.num_edges) == (3, 0)
+    assert index.of_node(1).tolist() == []
+
+
+@given(seed=st.integers(0, 5), k=st.integers(1, 8))
+def test_draw__each_node_draws_min_of_k_and_degree(random_csr_module, seed, k):
+    indptr, indices = random_csr_module(50, 200, seed)
+    index = edge_index(indptr, indices, max_neighbors=k, seed=seed)
+    drawn = {(u, v) for _, u, v in listed(index, 13)}
+    own = [own_draw(index, v) for v in range(50)]
+    assert [len(row) for row in own] == np.minimum(np.diff(indptr), k).tolist()
+    assert drawn == {(min(u, v), max(u, v)) for v, row in enumerate(own) for u in row}
+
+
+def own_draw(index: EdgeIndex, v: int) -> set[int]:
+    """The neighbours that v draws: those of the k smallest hashes."""
+    from hcm_scale.base.rng import bits
+
+    row = index.indices[index.indptr[v] : index.indptr[v + 1]].tolist()
+    return {u for u in row if np.uint64(bits(index.seed, v, u)) <= index.limit[v]}
+
+
+def test_draw__is_uniform_over_neighbours():
+    star = np.concatenate([[0], np.arange(10, 20)]).astype(np.int64)
+    indices = np.concatenate([np.arange(1, 11), np.zeros(10)]).astype(np.int32)
+    counts = np.zeros(11)
+    for seed in range(1000):
+        counts[list(own_draw(edge_index(star, indices, max_neighbors=3, seed=seed), 0))] += 1
+    assert np.allclose(counts[1:] / 1000, 0.3, atol=0.073)  # five standard deviations
+
+
+def test_draw__does_not_depend_on_threads(random_csr):
+    indptr, indices = random_csr(500, 4000, seed=3)
+    try:
+        numba.set_num_threads(1)
+        one = edge_index(indptr, indices, max_neighbors=4, seed=9)
+    finally:
+        numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+    many = edge_index(indptr, indices, max_neighbors=4, seed=9)
+    assert np.array_equal(one.limit, many.limit)
+    assert not np.array_equal(many.limit, edge_index(indptr, indices, max_neighbors=4, seed=10).limit)
+
+
+def test_edge_index__refuses_a_draw_of_none(random_csr):
+    with pytest.raises(ValueError, match="max_neighbors=0 must be at least 1"):
+        edge_index(*random_csr(5, 5), max_neighbors=0)
+
+
+@pytest.fixture(scope="module")
+def random_csr_module():
+    """A graph per seed, without a function-scoped fixture inside a property."""
+    from scipy import sparse
+
+    def make(num_nodes, num_edges, seed):
+        u, v = np.random.default_rng(seed).integers(0, num_nodes, (2, num_edges))
+        u, v = u[u != v], v[u != v]
+        matrix = sparse.csr_array((np.ones(2 * len(u)), (np.r_[u, v], np.r_[v, u])), shape=(num_nodes, num_nodes))
+        matrix.sum_duplicates()
+        matrix.sort_indices()
+        return matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
+
+    return make
