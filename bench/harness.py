@@ -22,7 +22,18 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 SIZES = ("smoke", "quick", "full")
-_VERSIONS = ("torch", "torch-geometric", "torch-sparse", "numba", "numpy", "scipy", "pyarrow", "igraph", "networkx", "pygod")
+_VERSIONS = (
+    "torch",
+    "torch-geometric",
+    "torch-sparse",
+    "numba",
+    "numpy",
+    "scipy",
+    "pyarrow",
+    "igraph",
+    "networkx",
+    "pygod",
+)
 
 
 @dataclass(frozen=True)
@@ -126,7 +137,11 @@ def versions() -> str:
 def commit() -> str:
     """The commit that was measured, marked where the tree had changes."""
     done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=Path(__file__).parent, check=False
+        ["git", "describe", "--always", "--dirty"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent,
+        check=False,
     )
     return done.stdout.strip() or "unknown"
 
@@ -136,7 +151,12 @@ def markdown(theme: str, size: str, measured: list[tuple[Case, list[Result]]]) -
     lines = [f"# {theme}, {size}, {date.today()}", "", f"{hardware()}. {versions()}.", ""]
     lines += [f"Command: `python -m bench {theme}{' --full' if size == 'full' else ''}`. Commit: {commit()}.", ""]
     for case, results in measured:
-        lines += [f"## {case.title}", "", f"| contender | median {case.unit} | low to high | repeats |", "|---|---|---|---|"]
+        lines += [
+            f"## {case.title}",
+            "",
+            f"| contender | median {case.unit} | low to high | repeats |",
+            "|---|---|---|---|",
+        ]
         lines += [f"| {r.name} | {r.median:,.4g} | {r.low:,.4g} to {r.high:,.4g} | {r.repeats} |" for r in results]
         lines += [f"| {name} | absent | | |" for name in case.absent]
         verdicts = judge(case, results)

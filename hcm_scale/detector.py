@@ -29,7 +29,12 @@ class HCM:
     """
 
     def __init__(
-        self, options: dict[str, Any] | None = None, *, seed: int = 0, device: str = "auto", run_dir: Path | str | None = None
+        self,
+        options: dict[str, Any] | None = None,
+        *,
+        seed: int = 0,
+        device: str = "auto",
+        run_dir: Path | str | None = None,
     ) -> None:
         self.config = Config(seed=seed)
         self.config.hops.num_sources, self.config.hops.pairs_per_class = 4096, 256

@@ -265,7 +265,9 @@ def _report(walk: Run) -> None:
         )
         return {"rows": len(made["table"])}
 
-    walk.stage("report", [config.score.explained, config.score.table_rows, config.graph.name], ("scores", "labels"), make)
+    walk.stage(
+        "report", [config.score.explained, config.score.table_rows, config.graph.name], ("scores", "labels"), make
+    )
 
 
 _MAKERS: dict[str, Callable[[Run], None]] = {
@@ -303,7 +305,9 @@ def _recipe(config: Config) -> Recipe:
 
 def _device(config: Config) -> str:
     if config.world.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("world.device=cuda but this machine has no CUDA device that torch can use; legal here: cpu, auto")
+        raise ValueError(
+            "world.device=cuda but this machine has no CUDA device that torch can use; legal here: cpu, auto"
+        )
     if config.world.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return config.world.device

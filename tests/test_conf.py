@@ -65,7 +65,9 @@ def test_value_out_of_range__is_named_with_its_range(override, said):
         composed(override)
 
 
-@pytest.mark.parametrize("override", ["purify.rato=0.1", "nothing=1", "graph=tabels", "purify.ratio=much", "hops.classes=2.5"])
+@pytest.mark.parametrize(
+    "override", ["purify.rato=0.1", "nothing=1", "graph=tabels", "purify.ratio=much", "hops.classes=2.5"]
+)
 def test_unknown_key_or_wrong_type__fails_at_composition(override):
     with pytest.raises(ConfigCompositionException):
         composed(override)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from torch import Tensor
 
+from hcm_scale import aggregate as aggregate_module
 from hcm_scale import model as model_module
 from hcm_scale.aggregate import aggregate, bag_sums, row_sums, transposed
 from hcm_scale.model import HopModel, embed_graph
@@ -105,6 +106,24 @@ def test_aggregate__passes_gradcheck_with_and_without_a_stored_transpose():
     h = torch.randn(11, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
     assert torch.autograd.gradcheck(lambda h: aggregate(block, h), h)
     assert torch.autograd.gradcheck(lambda h: aggregate(stored, h), h)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3, 7])
+def test_row_sums__do_not_depend_on_the_threads(num_threads, monkeypatch):
+    monkeypatch.setattr(aggregate_module, "_PART_PRODUCTS", 1)  # so that even a small product is cut
+    before = torch.get_num_threads()
+    for density in (0.0, 0.3):
+        matrix = random_matrix(23, 50, 0, density)
+        matrix[4] = 1.0  # one row heavier than all others
+        block = HandBlock.of(matrix)
+        h = torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
+        expected = aggregate(block, h)
+        torch.set_num_threads(num_threads)
+        try:
+            assert torch.equal(aggregate(block, h), expected)
+        finally:
+            torch.set_num_threads(before)
+        torch.testing.assert_close(expected, torch.tensor(matrix, dtype=torch.float32) @ h)
 
 
 def test_bag_sums__equals_the_kernel():

@@ -93,7 +93,9 @@ def read_manifest(folder: Path, kind: str, version: int) -> dict[str, Any]:
         raise FolderError(f"{folder} holds {found!r}, not a {kind!r}")
     found_version = manifest.get("format")
     if not isinstance(found_version, int) or found_version > version:
-        raise FolderError(f"{folder} has format {found_version!r}; this version reads up to {version}: upgrade hcm-scale")
+        raise FolderError(
+            f"{folder} has format {found_version!r}; this version reads up to {version}: upgrade hcm-scale"
+        )
     return manifest
 
 

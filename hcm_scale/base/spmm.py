@@ -68,3 +68,18 @@ def csr_rows(indptr, indices, weights, x, out):
                 weight = weights[e]
                 for k in range(width):
                     row[k] += weight * x[v, k]
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def csr_row_range(indptr, indices, weights, x, first, last, out):
+    """Rows first .. last - 1 of the same product, written to those rows of `out`, without entering numba's pool."""
+    width = x.shape[1]
+    for u in range(first, last):
+        row = out[u]
+        for k in range(width):
+            row[k] = 0.0
+        for e in range(indptr[u], indptr[u + 1]):
+            v = indices[e]
+            weight = weights[e]
+            for k in range(width):
+                row[k] += weight * x[v, k]

@@ -26,7 +26,7 @@ WORDS = (8, 4, 2, 1)
 STATE_BYTES = 256 << 20
 _NUM_PILOTS = 64
 # Nanoseconds, measured on one machine: only their ratios matter, and those roughly.
-_PLAIN_ARC, _WIDE_ARC = 10.0, 5.0
+_PLAIN_ARC, _WIDE_ARC = 25.0, 5.0
 _WIDE_ROW, _WIDE_ROW_PER_CLASS = 6.0, 0.7  # per word of a row
 
 Labeller = Callable[[int, int, Rows], None]
@@ -81,6 +81,7 @@ def plain_labeller(layout: Layout, order: Any, sources: Any, *, seed: int, most:
     scratch = PlainScratch(
         np.zeros((threads, n), np.uint8),
         np.empty((threads, n), layout.names.dtype),
+        np.empty((threads, n // STRETCH + 1), np.int64),
         np.empty((threads, n // STRETCH + 1), np.int64),
         np.empty((threads, sample), np.int64),
         np.empty((threads, 3 * sample), np.int64),

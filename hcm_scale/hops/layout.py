@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.hops.layout_kernels import rename_rows, reverse_arcs
+from hcm_scale.hops.layout_kernels import rename_rows, reverse_arcs, sort_by_degree
 
 NOT_A_SOURCE = np.iinfo(np.int32).max
 
@@ -46,7 +46,8 @@ def lay_out(indptr: NDArray[np.int64], indices: NDArray[Any], *, directed: bool 
     num_nodes = len(indptr) - 1
     out_degrees = np.diff(indptr)
     degrees = out_degrees + np.bincount(indices, minlength=num_nodes) if directed else out_degrees
-    names = np.argsort(-degrees, kind="stable").astype(indices.dtype)
+    names = np.empty(num_nodes, indices.dtype)
+    sort_by_degree(degrees, np.zeros(degrees.max(initial=0) + 2, np.int64), names)
     places = np.empty_like(names)
     places[names] = np.arange(num_nodes, dtype=names.dtype)
 

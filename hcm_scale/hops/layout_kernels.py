@@ -1,9 +1,23 @@
-"""Renaming and reversing the arcs of a CSR graph, jitted."""
+"""Sorting nodes by degree, and renaming and reversing the arcs of a CSR graph, jitted."""
 
 from numba import njit, prange
 
 HUBS = 4096  # their rows of words fit into a second-level cache
 _ROWS_PER_TASK = 1024
+
+
+@njit(cache=True, nogil=True)
+def sort_by_degree(degrees, starts, names):
+    """Counting sort: names becomes the nodes by falling degree, then number; `starts` is zeroed scratch, max degree + 2."""
+    highest = len(starts) - 2
+    for degree in degrees:
+        starts[highest - degree + 1] += 1
+    for k in range(highest + 1):
+        starts[k + 1] += starts[k]
+    for v in range(len(degrees)):
+        k = highest - degrees[v]
+        names[starts[k]] = v
+        starts[k] += 1
 
 
 @njit(cache=True, parallel=True, nogil=True)

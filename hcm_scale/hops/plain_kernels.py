@@ -4,8 +4,8 @@ For graphs where the neighbourhoods of different sources hardly meet (grids, cha
 zeros. Here each thread keeps one byte a node (has this search been there), a queue, and for each stretch of 128 nodes
 how many of them a pair may still end in; after a source it undoes what it touched, nothing more.
 
-A level of the BFS is a class; it is sorted when ranks are drawn from it. The last class is everything else and is
-never listed: those numbers lead to the stretch of a rank, and a scan of at most 128 nodes to the node.
+A class is never sorted: the nodes of a level carry its number as their mark, what was not reached carries none. How
+many members lie in each stretch of nodes leads from a rank to a stretch, and a scan of at most 128 nodes to the node.
 """
 
 from typing import Any, NamedTuple
@@ -18,14 +18,16 @@ from hcm_scale.hops.sample_kernels import draw_ranks
 
 STRETCH = 128  # nodes that share a number of free ones
 SOURCES_PER_TASK = 256
+_ROOT = np.uint8(255)  # a mark that no level has
 
 
 class PlainScratch(NamedTuple):
     """The state of one thread's search; with one more axis in front, that of all threads (n nodes)."""
 
-    visited: NDArray[np.uint8]  # (n,), all zero between searches
+    visited: NDArray[np.uint8]  # (n,), the mark of the level that reached a node; all zero between searches
     queue: NDArray[Any]  # (n,)
-    free: NDArray[np.int64]  # (n / 128 + 1,)
+    free: NDArray[np.int64]  # (n / 128 + 1,), nodes that a pair of this source may still end in
+    held: NDArray[np.int64]  # (n / 128 + 1,), members of one level
     ranks: NDArray[np.int64]  # (pairs per class,)
     table: NDArray[np.int64]  # (3 x pairs per class,)
 
@@ -36,7 +38,12 @@ def label_plain(layout, order, sources, first, last, seed, most, scratch, rows):
     for task in prange((last - first + SOURCES_PER_TASK - 1) // SOURCES_PER_TASK):
         me = get_thread_id()
         own = PlainScratch(
-            scratch.visited[me], scratch.queue[me], scratch.free[me], scratch.ranks[me], scratch.table[me]
+            scratch.visited[me],
+            scratch.queue[me],
+            scratch.free[me],
+            scratch.held[me],
+            scratch.ranks[me],
+            scratch.table[me],
         )
         start = first + task * SOURCES_PER_TASK
         if most > 0:
@@ -72,40 +79,40 @@ def label_one(layout, order, source, position, seed, most, scratch, counts, kept
     num_classes = len(counts)
     root = layout.places[source]
     queue[0] = root
-    visited[root] = 1
+    visited[root] = _ROOT
     paired = 1
     if order[root] == position:  # undirected: the sources up to this one pair with nobody again
         free[root // STRETCH] -= 1
         paired = position + 1
     start, stop, filled = 0, 1, 0
     for hop in range(1, num_classes):
-        end = expand(layout.out_indptr, layout.out_indices, visited, queue, start, stop)
+        end = expand(layout.out_indptr, layout.out_indices, hop, visited, queue, start, stop)
         start, stop = stop, end
         size = keep_after(queue[start:stop], order, position)
         counts[hop - 1] = size
         kept[hop - 1] = min(size, most)
-        take_level(queue[start : start + size], source, hop, seed, most, scratch, targets[filled:])
+        members = queue[start : start + size]
+        take_level(members, order, source, position, hop, seed, most, scratch, targets[filled:])
         filled += kept[hop - 1]
     counts[-1] = len(order) - paired - counts[:-1].sum()
     kept[-1] = min(counts[-1], most)
     if most > 0:
-        hold_back(queue[:stop], order, position, free, -1)
-        take_rest(order, source, position, num_classes, seed, kept[-1], counts[-1], scratch, targets[filled:])
-        hold_back(queue[:stop], order, position, free, 1)
+        reached = queue[:stop]
+        take_rest(counts[-1], reached, order, source, position, num_classes, seed, most, scratch, targets[filled:])
     for k in range(stop):
         visited[queue[k]] = 0
 
 
 @njit(cache=True, nogil=True)
-def expand(indptr, indices, visited, queue, start, stop):
-    """Appends the unvisited neighbours of queue[start:stop] to the queue; returns its new end."""
+def expand(indptr, indices, mark, visited, queue, start, stop):
+    """Marks the unvisited neighbours of queue[start:stop] and appends them to the queue; returns its new end."""
     end = stop
     for k in range(start, stop):
         u = queue[k]
         for e in range(indptr[u], indptr[u + 1]):
             v = indices[e]
             if visited[v] == 0:
-                visited[v] = 1
+                visited[v] = mark
                 queue[end] = v
                 end += 1
     return end
@@ -125,18 +132,6 @@ def keep_after(level, order, position):
 
 
 @njit(cache=True, nogil=True)
-def take_level(members, source, hop, seed, most, scratch, targets):
-    """Writes all members of a class, or those at drawn ranks of their sorted order."""
-    if len(members) <= most:
-        targets[: len(members)] = members
-    elif most > 0:
-        draw_ranks(seed, source, hop, len(members), scratch.ranks, scratch.table)
-        members.sort()
-        for k in range(most):
-            targets[k] = members[scratch.ranks[k]]
-
-
-@njit(cache=True, nogil=True)
 def hold_back(reached, order, position, free, change):
     """Takes the reached nodes out of the free ones (change -1) or returns them (+1)."""
     for v in reached:
@@ -145,21 +140,42 @@ def hold_back(reached, order, position, free, change):
 
 
 @njit(cache=True, nogil=True)
-def take_rest(order, source, position, hop, seed, num, size, scratch, targets):
-    """Writes `num` of the `size` free nodes: all, or those at drawn ranks."""
-    visited, free = scratch.visited, scratch.free
-    if num < size:
+def take_level(members, order, source, position, hop, seed, most, scratch, targets):
+    """Writes all members of a level, or those at drawn ranks."""
+    if len(members) <= most:
+        targets[: len(members)] = members
+    elif most > 0:
+        scratch.held[:] = 0
+        for v in members:
+            scratch.held[v // STRETCH] += 1
+        draw_ranks(seed, source, hop, len(members), scratch.ranks, scratch.table)
+        take_marked(hop, order, position, scratch.visited, scratch.held, scratch.ranks, targets)
+
+
+@njit(cache=True, nogil=True)
+def take_rest(size, reached, order, source, position, hop, seed, most, scratch, targets):
+    """Writes all nodes that no level reached and no earlier source was paired with, or those at drawn ranks."""
+    hold_back(reached, order, position, scratch.free, -1)
+    if size > most:
         draw_ranks(seed, source, hop, size, scratch.ranks, scratch.table)
-    stretch, below = 0, 0  # free nodes before this stretch
-    v, passed = 0, 0  # free nodes before v
-    for k in range(num):
-        rank = scratch.ranks[k] if num < size else k
-        while below + free[stretch] <= rank:
-            below += free[stretch]
+        take_marked(0, order, position, scratch.visited, scratch.free, scratch.ranks, targets)
+    else:
+        take_marked(0, order, position, scratch.visited, scratch.free, np.arange(size), targets)
+    hold_back(reached, order, position, scratch.free, 1)
+
+
+@njit(cache=True, nogil=True)
+def take_marked(mark, order, position, visited, held, ranks, targets):
+    """Writes the nodes at these ranks among those that bear the mark and come after the position; held counts them."""
+    stretch, below = 0, 0  # members before this stretch
+    v, passed = 0, 0  # members before v
+    for k in range(len(ranks)):
+        while below + held[stretch] <= ranks[k]:
+            below += held[stretch]
             stretch += 1
             v, passed = stretch * STRETCH, below
-        while passed <= rank:
-            passed += (order[v] > position) & (visited[v] == 0)
+        while passed <= ranks[k]:
+            passed += (order[v] > position) & (visited[v] == mark)
             v += 1
         targets[k] = v - 1
 
@@ -169,14 +185,14 @@ def arcs_around(layout, source, num_levels, limit, visited, queue):
     """The arcs that a search of this depth reads; it stops early once they pass the limit."""
     root = layout.places[source]
     queue[0] = root
-    visited[root] = 1
+    visited[root] = _ROOT
     start, stop, arcs = 0, 1, 0
     for _ in range(num_levels):
         for k in range(start, stop):
             arcs += layout.out_indptr[queue[k] + 1] - layout.out_indptr[queue[k]]
         if arcs > limit:
             break
-        end = expand(layout.out_indptr, layout.out_indices, visited, queue, start, stop)
+        end = expand(layout.out_indptr, layout.out_indices, _ROOT, visited, queue, start, stop)
         start, stop = stop, end
     for k in range(stop):
         visited[queue[k]] = 0

@@ -19,12 +19,13 @@ from hcm_scale.score.numbering import EdgeIndex
 
 
 def far_edges(mean: NDArray[np.float32], share: float) -> NDArray[np.bool_]:
-    """Marks the floor(share * m) edges with the largest mean hop; of equal ones the later.
+    """Marks the floor(share * m) edges with the largest mean hop (NaN is not scored); of equal ones the later.
 
     >>> far_edges(np.array([1.0, 3.0, 2.0, 2.0], np.float32), 0.5).tolist()
     [False, True, False, True]
     """
-    num_far = int(share * len(mean))
+    mean = np.where(np.isnan(mean), -np.inf, mean)  # an edge that was not scored is never far
+    num_far = min(int(share * len(mean)), int(np.isfinite(mean).sum()))
     far = np.zeros(len(mean), bool)
     if num_far:
         threshold = np.partition(mean, len(mean) - num_far)[len(mean) - num_far]

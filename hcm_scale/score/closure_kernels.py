@@ -5,7 +5,6 @@ most sqrt(2 m) successors, hub or not. Each task owns a mark and a count array; 
 does not depend on who counted what.
 """
 
-import numpy as np
 from numba import njit, prange
 
 

@@ -2,25 +2,28 @@
 
     AHP(v) = mean over v's neighbours of the edge's mean hop        IV(v) = mean over them of the edge's variance
     HAV(v) = AHP(v) / max AHP + IV(v) / max IV                      (a term whose maximum is 0 is 0)
+    strange(v) = z-score of AHP(v) + z-score of closure(v)          (closure.py: far triangles around v)
 
 Neighbours are those of the original graph; out-neighbours where it is directed. With `trim` = t only the nearest
 ceil((1 - t) * degree) of them count, at least one, in both averages, so that a normal node is not blamed for an odd
 neighbour. A node without neighbours scores 0 everywhere, the least anomalous value there is (a hop is at least 1), and
-is flagged. Memory: five numbers a node.
+is flagged. z-scores are taken over the nodes that have neighbours and shifted to start at 0. On a directed graph closure
+is 0. Memory: seven numbers a node.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.score import kernels
+from hcm_scale.score.closure import closure
 from hcm_scale.score.edges import EdgeHops
 from hcm_scale.score.numbering import EdgeIndex
 
-RANKED = ("ahp", "hav")
+RANKED = ("strange", "ahp", "hav")
 FLAG_NAMES = ("isolated", "no_out_neighbors", "sampled")
 ISOLATED, NO_OUT_NEIGHBORS, SAMPLED = (1 << bit for bit in range(len(FLAG_NAMES)))
 UNSCORED = ISOLATED | NO_OUT_NEIGHBORS
@@ -33,6 +36,8 @@ class NodeScores:
     ahp: NDArray[np.float64]
     iv: NDArray[np.float64]
     hav: NDArray[np.float64]
+    closure: NDArray[np.float64]
+    strange: NDArray[np.float64]
     degree: NDArray[np.int64]
     flags: NDArray[np.uint8]
 
@@ -44,7 +49,7 @@ class NodeScores:
 
 
 def score_nodes(edges: EdgeIndex, hops: EdgeHops, *, trim: float = 0.0) -> NodeScores:
-    """AHP, IV and HAV of every node.
+    """AHP, IV and HAV of every node; closure, which costs more, is 0 until `with_closure`.
 
     >>> from hcm_scale.score.numbering import edge_index
     >>> path = edge_index(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], np.int32))
@@ -61,7 +66,23 @@ def score_nodes(edges: EdgeIndex, hops: EdgeHops, *, trim: float = 0.0) -> NodeS
         edges.indptr, edges.indices, edges.start, edges.directed, edges.limit, edges.seed, 1.0 - trim, *hops, ahp, iv
     )
     degree = np.diff(edges.indptr)
-    return NodeScores(ahp, iv, _hav(ahp, iv), degree, _flags(edges, degree))
+    return _node_scores(ahp, iv, degree, _flags(edges, degree))
+
+
+def with_closure(scores: NodeScores, edges: EdgeIndex, mean: NDArray[np.float32], *, far_share: float) -> NodeScores:
+    """The same scores with far closure, and the strangeness that it makes; `mean` is the edges' mean hop."""
+    if edges.directed:
+        return scores
+    found = closure(edges, mean, share=far_share)
+    strange = _add_standardized([scores.ahp, found], (scores.flags & UNSCORED) == 0)
+    return replace(scores, closure=found, strange=strange)
+
+
+def _node_scores(
+    ahp: NDArray[np.float64], iv: NDArray[np.float64], degree: NDArray[np.int64], flags: NDArray[np.uint8]
+) -> NodeScores:
+    strange = _add_standardized([ahp], (flags & UNSCORED) == 0)
+    return NodeScores(ahp, iv, _hav(ahp, iv), np.zeros(len(ahp)), strange, degree, flags)
 
 
 def check_trim(trim: float) -> None:
@@ -106,7 +127,7 @@ def combine_views(views: Sequence[NodeScores]) -> NodeScores:
     scored = (flags & UNSCORED) == 0
     ahp = _add_standardized([view.ahp for view in views], scored)
     iv = _add_standardized([view.iv for view in views], scored)
-    return NodeScores(ahp, iv, _hav(ahp, iv), views[0].degree, flags)
+    return _node_scores(ahp, iv, views[0].degree, flags)
 
 
 def _add_standardized(values: list[NDArray[np.float64]], scored: NDArray[Any]) -> NDArray[np.float64]:

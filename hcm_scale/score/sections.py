@@ -14,6 +14,8 @@ _LONG_NAMES = {
     "ahp": "average hop prediction (AHP)",
     "iv": "inference variance (IV)",
     "hav": "AHP and IV combined (HAV)",
+    "closure": "far triangles per neighbour (log)",
+    "strange": "strangeness (AHP and far triangles)",
 }
 _CURVES = (
     ("roc", "roc_auc", "ROC curve", "false_positive_rate", "true_positive_rate"),
@@ -41,8 +43,8 @@ def all_sections(report: dict[str, Any], page_rows: int) -> list[tuple[str, str,
 def long_name(score: str) -> str:
     """A score in words.
 
-    >>> long_name("ahp"), long_name("closure")
-    ('average hop prediction (AHP)', 'closure')
+    >>> long_name("ahp"), long_name("ahp_trend")
+    ('average hop prediction (AHP)', 'ahp trend')
     """
     return _LONG_NAMES.get(score, score.replace("_", " "))
 

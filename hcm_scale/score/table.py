@@ -5,6 +5,8 @@
 | id           | as in the data | the user's id; the node's number where the data came without ids               |
 | node         | i64            | the node's number in this project                                              |
 | ahp, iv, hav | f64            | average hop prediction, its variance over the samples, both normalised and added |
+| closure      | f64            | log(1 + triangles of far edges per neighbour)                                  |
+| strange      | f64            | z-scored ahp and closure, added                                                |
 | rank         | i64            | 1 = most anomalous by `rank_by`, ties by node number                           |
 | degree       | i64            | neighbours in the original graph; out-neighbours if directed                   |
 | flags        | string         | names joined by commas, empty for most: isolated, no_out_neighbors, sampled    |
@@ -45,6 +47,8 @@ def scores_table(graph: Graph, scores: NodeScores, rank_by: str = "ahp") -> pa.T
         "ahp": scores.ahp[order],
         "iv": scores.iv[order],
         "hav": scores.hav[order],
+        "closure": scores.closure[order],
+        "strange": scores.strange[order],
         "rank": np.arange(1, len(order) + 1),
         "degree": scores.degree[order],
         "flags": flag_text(scores.flags[order]),
@@ -99,5 +103,5 @@ def node_scores(table: pa.Table) -> NodeScores:
         out[node] = values
         return out
 
-    ahp, iv, hav, degree = (in_order(table[name].to_numpy()) for name in ("ahp", "iv", "hav", "degree"))
-    return NodeScores(ahp, iv, hav, degree, in_order(flag_bits(table["flags"])))
+    numbers = (in_order(table[name].to_numpy()) for name in ("ahp", "iv", "hav", "closure", "strange", "degree"))
+    return NodeScores(*numbers, flags=in_order(flag_bits(table["flags"])))

@@ -1,11 +1,13 @@
 """An explanation in words: one plain sentence, and a page for a terminal.
 
-The sentence has up to three clauses, each left out where there is nothing to tell: how far the neighbours are
-predicted, how many edges purification dropped, and the attribute that differs most. Ids and column names come from the
+The sentence has up to four clauses, each left out where there is nothing to tell: how far the neighbours are
+predicted, how many triangles far edges close around it, how many edges purification dropped, and the attribute that
+differs most. Ids and column names come from the
 user's data, so on their way to a terminal they lose control characters (an id must not move the cursor) and excess
 length.
 """
 
+import math
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 _NOTABLE_DEVIATIONS = 2.0  # below this an attribute is like the neighbours'
 _NOTABLE_SHARE = 0.25  # of a node's neighbours: fewer are not worth a clause
+_NOTABLE_TRIANGLES = 1.0  # far triangles a neighbour
 _ID_WIDTH = 40
 _LINE_WIDTH = 100
 
@@ -41,7 +44,7 @@ def reason(e: "Explanation") -> str:
     """Why the node is ranked where it is, in one sentence."""
     if e.degree == 0:
         return "It has no neighbours, so there is nothing to predict."
-    sentence = "; ".join(clause for clause in (_hops(e), _dropped(e), _attributes(e)) if clause)
+    sentence = "; ".join(clause for clause in (_hops(e), _closure(e), _dropped(e), _attributes(e)) if clause)
     return sentence[0].upper() + sentence[1:] + "."
 
 
@@ -58,6 +61,14 @@ def _hops(e: "Explanation") -> str:
             which = f"all {count}" if count == len(hops) else f"{count} of its {len(hops)}"
             return f"{which} neighbours {'is' if count == 1 else 'are'} predicted {far} or more hops away"
     return f"its neighbours are predicted {sum(hops) / len(hops):.2f} hops away on average"
+
+
+def _closure(e: "Explanation") -> str:
+    """Far triangles around the node, where there is at least one a neighbour."""
+    per_neighbor = math.expm1(e.scores.get("closure") or 0.0)
+    if per_neighbor < _NOTABLE_TRIANGLES:
+        return ""
+    return f"its far edges close {round(per_neighbor * e.degree):,} triangles with each other"
 
 
 def _dropped(e: "Explanation") -> str:

@@ -1,7 +1,7 @@
 """The purify stage: attributes become features, and the least similar edges are left out.
 
-    out/x.npy            (n, q) float32, what the model is given
-    out/graph/           the purified graph: the same nodes, fewer edges, no attributes
+out/x.npy            (n, q) float32, what the model is given
+out/graph/           the purified graph: the same nodes, fewer edges, no attributes
 """
 
 from dataclasses import dataclass

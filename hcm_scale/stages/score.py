@@ -73,6 +73,7 @@ def score(
     propagated: bool = False,
     hop: Hop = "expected",
     trim: float = 0.0,
+    closure: float = 0.4,
     max_neighbors: int | None = None,
     rank_by: str = "ahp",
     chunk_edges: int | None = None,
@@ -85,7 +86,8 @@ def score(
     """Scores every node of `graph`, the original one, and writes the folder `out`.
 
     `structure` is the graph the encoder was trained on, `features` its (n, q) input, or Â X where `propagated`. `seed`
-    decides which neighbours are scored where `max_neighbors` bounds them, nothing else.
+    decides which neighbours are scored where `max_neighbors` bounds them, nothing else. `closure` is the share of edges
+    that count as far where triangles of far edges are counted.
     """
     out = Path(out)
     samples = samples if isinstance(samples, Samples) else open_samples(samples)
@@ -109,14 +111,23 @@ def score(
             precision=precision,
             on_edges=shown.update,
         )
-        scores = nodes.score_nodes(edges, hops, trim=trim)
-        options = {"hop": hop, "trim": trim, "max_neighbors": max_neighbors, "precision": precision, "seed": seed}
+        scores = nodes.with_closure(nodes.score_nodes(edges, hops, trim=trim), edges, hops.mean, far_share=closure)
+        options = {
+            "hop": hop,
+            "trim": trim,
+            "closure": closure,
+            "max_neighbors": max_neighbors,
+            "precision": precision,
+            "seed": seed,
+        }
         made_from = {"graph": graph.fingerprint, "structure": structure.fingerprint, "samples": samples.key}
         _write(fresh, graph, scores, hops, rank_by, len(samples), {"options": options, "made_from": made_from})
     return open_scores(out)
 
 
-def combine_scores(graph: Graph, views: Iterable[Path | str], out: Path | str, *, rank_by: str = "ahp") -> ScoreResult:
+def combine_scores(
+    graph: Graph, views: Iterable[Path | str], out: Path | str, *, rank_by: str = "ahp", closure: float = 0.4
+) -> ScoreResult:
     """One folder from the folders of several encoders: their z-scored AHP and IV added, their edges averaged."""
     out, results = Path(out), [open_scores(view) for view in views]
     nodes.check_rank_by(rank_by)
@@ -124,6 +135,8 @@ def combine_scores(graph: Graph, views: Iterable[Path | str], out: Path | str, *
     scores = nodes.combine_views([table.node_scores(result.table()) for result in results])
     edges = [result.edges() for result in results]
     hops = EdgeHops(_mean([view.mean for view in edges]), _mean([view.var for view in edges]))
+    numbered = edge_index(graph.indptr, graph.indices, directed=graph.directed)
+    scores = nodes.with_closure(scores, numbered, hops.mean, far_share=closure)
     with files.replacing(out) as fresh:
         made_from = {"views": [files.hash_file(result.folder / files.MANIFEST) for result in results]}
         num_samples = sum(result.num_samples for result in results)

@@ -6,7 +6,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from hcm_scale.score.explain import label_of
 from hcm_scale.score.table import FILE
+from hcm_scale.score.wording import clip
 from hcm_scale.stages.score import open_scores
 from hcm_scale.workspace import StageRecord
 
@@ -32,16 +34,9 @@ def _strangest(scores: Path) -> str:
         rows = next(file.iter_batches(_TOP)).to_pylist()
     lines = ["rank  id                        hops to neighbours   uncertainty   far triangles   degree   known as"]
     for row in rows:
-        known = "" if "y" not in row else {0: "normal", 1: "structural anomaly", 2: "attribute anomaly"}.get(
-            row.get("kind", 0), ""
-        )
-        if "y" in row and row.get("kind") is None:
-            known = "anomaly" if row["y"] else "normal"
-        name = str(row["id"])
-        shown = name if len(name) <= 24 else name[:23] + "…"
         lines.append(
-            f"{row['rank']:>4}  {shown:<24}{row['ahp']:>20.3f}{row['iv'] ** 0.5:>14.3f}{row['closure']:>16.3f}"
-            f"{row['degree']:>9,}   {known}"
+            f"{row['rank']:>4}  {clip(row['id'], 24):<24}{row['ahp']:>20.3f}{row['iv'] ** 0.5:>14.3f}{row['closure']:>16.3f}"
+            f"{row['degree']:>9,}   {label_of(row.get('y'), row.get('kind')) or ''}"
         )
     return "\n".join(lines)
 

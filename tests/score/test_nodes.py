@@ -8,7 +8,15 @@ import pytest
 
 from hcm_scale.base.rng import bits
 from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.nodes import ISOLATED, NO_OUT_NEIGHBORS, SAMPLED, NodeScores, combine_views, score_nodes
+from hcm_scale.score.nodes import (
+    ISOLATED,
+    NO_OUT_NEIGHBORS,
+    SAMPLED,
+    NodeScores,
+    combine_views,
+    score_nodes,
+    with_closure,
+)
 from hcm_scale.score.numbering import edge_index
 
 
@@ -114,14 +122,14 @@ def test_score_nodes__refuses_bad_input(random_csr):
             score_nodes(index, random_hops(index), trim=trim)
     with pytest.raises(ValueError, match="the edges' mean has shape"):
         score_nodes(index, EdgeHops(np.zeros(3, np.float32), np.zeros(3, np.float32)))
-    with pytest.raises(ValueError, match="rank_by='iv' must be one of ahp, hav"):
+    with pytest.raises(ValueError, match="rank_by='iv' must be one of strange, ahp, hav"):
         score_nodes(index, random_hops(index)).by("iv")
 
 
 def view(ahp, flags=None):
     ahp = np.asarray(ahp, float)
     flags = np.zeros(len(ahp), np.uint8) if flags is None else np.asarray(flags, np.uint8)
-    return NodeScores(ahp, ahp**2, ahp, np.ones(len(ahp), np.int64), flags)
+    return NodeScores(ahp, ahp**2, ahp, np.zeros(len(ahp)), ahp, np.ones(len(ahp), np.int64), flags)
 
 
 def test_combine_views__adds_z_scores_and_starts_at_zero():
@@ -150,3 +158,24 @@ def test_combine_views__refuses_views_of_other_graphs():
     for views in ([], [view([1, 2]), view([1, 2, 3])]):
         with pytest.raises(ValueError, match="cannot be combined"):
             combine_views(views)
+
+
+def test_with_closure__adds_two_z_scores_and_keeps_the_rest(random_csr):
+    index = edge_index(*random_csr(60, 300, seed=4))
+    hops = random_hops(index)
+    plain = score_nodes(index, hops)
+    scores = with_closure(plain, index, hops.mean, far_share=0.5)
+    assert not plain.closure.any()
+    assert scores.closure.any()
+    expected = sum((part - part.mean()) / part.std() for part in (scores.ahp, scores.closure))
+    linked = index.indptr[1:] > index.indptr[:-1]
+    assert linked.all()
+    np.testing.assert_allclose(scores.strange, expected - expected.min(), atol=1e-9)
+    assert np.array_equal(scores.ahp, plain.ahp)
+
+
+def test_with_closure__leaves_a_directed_graph_alone(random_csr):
+    index = edge_index(*random_csr(30, 100, directed=True), directed=True)
+    plain = score_nodes(index, random_hops(index))
+    assert with_closure(plain, index, random_hops(index).mean, far_share=0.5) is plain
+    assert np.array_equal(np.argsort(plain.strange), np.argsort(plain.ahp)) or len(set(plain.ahp)) < len(plain.ahp)

@@ -16,7 +16,7 @@ def four_nodes(**parts) -> Graph:
 def scores_of(ahp, hav=None, flags=(0, 0, 0, 0)) -> NodeScores:
     ahp = np.array(ahp, float)
     hav = ahp if hav is None else np.array(hav, float)
-    return NodeScores(ahp, ahp / 10, hav, np.arange(len(ahp)), np.array(flags, np.uint8))
+    return NodeScores(ahp, ahp / 10, hav, ahp / 2, ahp, np.arange(len(ahp)), np.array(flags, np.uint8))
 
 
 def test_scores_table__is_sorted_by_rank_with_ties_by_node():
