@@ -1,44 +1,32 @@
 """One small harness for all benchmarks.
 
-A theme is a module with `cases(size)`, which yields `Case`s: one question, several contenders on the same data. For each case
-the harness runs every contender once and throws that away (compilation, caches), checks what it returned, then runs all of
-them in turn, several times, so that a slow minute of the machine falls on everybody. It keeps the median and the spread,
-writes one JSON line per contender, and compares each ratio with its stated floor.
+A theme is a module with `cases(size)`, a stream of questions. A `Case` has several contenders for the same work: the
+harness runs each once and throws that run away (compilation, caches) after checking what it returned, then runs all of
+them in turn, several times, so that a slow minute of the machine falls on everybody; median and spread are kept. A
+`Table` was measured by its theme, because its rows are not rates or each needs a process of its own.
+
+Both end in verdicts. A claim that does not hold makes the command fail.
 """
 
 import importlib
-import json
-import platform
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
-from datetime import date
-from importlib import metadata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
 SIZES = ("smoke", "quick", "full")
-_VERSIONS = (
-    "torch",
-    "torch-geometric",
-    "torch-sparse",
-    "numba",
-    "numpy",
-    "scipy",
-    "pyarrow",
-    "igraph",
-    "networkx",
-    "pygod",
-)
+RESULTS = Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to do the work: `run()` does it once, `verify(result)` raises if the result is wrong."""
+    """One way to do the work: `run()` does it once, `verify(result)` raises if the result is wrong.
+
+    `amount` is how much work a run is, a number or a function of the result.
+    """
 
     name: str
     run: Callable[[], Any]
@@ -56,23 +44,44 @@ class Floor:
 
 
 @dataclass(frozen=True)
-class Case:
-    """One question: who does more of `unit` in a second."""
+class Verdict:
+    """A claim, what bounds it, what was measured, and whether it holds."""
 
-    title: str
-    unit: str
-    contenders: list[Contender]
-    floors: list[Floor] = field(default_factory=list)
-    absent: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    claim: str
+    bound: str
+    measured: str
+    holds: bool
 
 
 @dataclass(frozen=True)
-class Result:
-    """What one contender did in one case."""
+class Case:
+    """One question: who does more of `unit`. `absent` names the peers that are not here, and why."""
 
-    case: str
-    name: str
+    title: str
+    unit: str
+    contenders: Sequence[Contender]
+    floors: Sequence[Floor] = ()
+    absent: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of equal keys, units in the keys; `figure` is a matplotlib figure that belongs beside them."""
+
+    title: str
+    rows: Sequence[dict[str, Any]]
+    verdicts: Sequence[Verdict] = ()
+    absent: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    figure: Any = None
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What one contender did in one case: the median of `repeats` rates, the slowest and the fastest."""
+
+    contender: str
     unit: str
     median: float
     low: float
@@ -80,115 +89,71 @@ class Result:
     repeats: int
 
 
-def measure(case: Case, repeats: int) -> list[Result]:
+def at_least(claim: str, measured: float, bound: float, unit: str) -> Verdict:
+    """The claim that a number reaches a bound.
+
+    >>> at_least("ours against theirs", 12.3456, 10, "x")
+    Verdict(claim='ours against theirs', bound='at least 10 x', measured='12.3 x', holds=True)
+    """
+    return Verdict(claim, f"at least {bound:g} {unit}", f"{measured:.3g} {unit}", measured >= bound)
+
+
+def at_most(claim: str, measured: float, bound: float, unit: str) -> Verdict:
+    """The claim that a number stays within a bound; NaN, for what did not finish, does not."""
+    return Verdict(claim, f"at most {bound:g} {unit}", f"{measured:.3g} {unit}", measured <= bound)
+
+
+def measure(case: Case, repeats: int) -> list[Rate]:
     """Rates of all contenders, interleaved; the first, verified round does not count."""
     for contender in case.contenders:
         contender.verify(contender.run())
     rates: dict[str, list[float]] = {contender.name: [] for contender in case.contenders}
     for _ in range(repeats):
         for contender in case.contenders:
-            started = time.perf_counter()
-            result = contender.run()
-            seconds = time.perf_counter() - started
-            amount = contender.amount(result) if callable(contender.amount) else contender.amount
-            rates[contender.name].append(amount / seconds)
+            rates[contender.name].append(_rate(contender))
     return [
-        Result(case.title, name, case.unit, statistics.median(seen), min(seen), max(seen), repeats)
-        for name, seen in rates.items()
+        Rate(name, case.unit, statistics.median(seen), min(seen), max(seen), repeats) for name, seen in rates.items()
     ]
 
 
-def judge(case: Case, results: list[Result]) -> list[tuple[Floor, float]]:
-    """Each stated floor with the ratio that was measured."""
-    median = {result.name: result.median for result in results}
-    return [(floor, median[floor.ours] / median[floor.peer]) for floor in case.floors]
+def _rate(contender: Contender) -> float:
+    """One timed run; its result is let go of before the next contender needs the memory."""
+    started = time.perf_counter()
+    result = contender.run()
+    seconds = time.perf_counter() - started
+    return (contender.amount(result) if callable(contender.amount) else contender.amount) / seconds
 
 
-def hardware() -> str:
-    """The machine in words."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.split(":", 1)[1].strip()
-                break
-    import os
-
-    gpu = ""
-    import torch
-
-    if torch.cuda.is_available():
-        gpu = f", {torch.cuda.get_device_name()}"
-    return f"{os.cpu_count()} cores {model}{gpu}, {platform.system()}, Python {platform.python_version()}"
+def judge(case: Case, rates: Sequence[Rate]) -> list[Verdict]:
+    """Each stated floor against the ratio of the medians."""
+    median = {rate.contender: rate.median for rate in rates}
+    return [
+        at_least(f"{floor.ours} against {floor.peer}", median[floor.ours] / median[floor.peer], floor.ratio, "x")
+        for floor in case.floors
+    ]
 
 
-def versions() -> str:
-    """The packages that matter, with their versions; what is not installed is named absent."""
-    found = []
-    for name in _VERSIONS:
-        try:
-            found.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            found.append(f"{name} absent")
-    return ", ".join(found)
-
-
-def commit() -> str:
-    """The commit that was measured, marked where the tree had changes."""
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parent,
-        check=False,
-    )
-    return done.stdout.strip() or "unknown"
-
-
-def markdown(theme: str, size: str, measured: list[tuple[Case, list[Result]]]) -> str:
-    """The dated page of one theme."""
-    lines = [f"# {theme}, {size}, {date.today()}", "", f"{hardware()}. {versions()}.", ""]
-    lines += [f"Command: `python -m bench {theme}{' --full' if size == 'full' else ''}`. Commit: {commit()}.", ""]
-    for case, results in measured:
-        lines += [
-            f"## {case.title}",
-            "",
-            f"| contender | median {case.unit} | low to high | repeats |",
-            "|---|---|---|---|",
-        ]
-        lines += [f"| {r.name} | {r.median:,.4g} | {r.low:,.4g} to {r.high:,.4g} | {r.repeats} |" for r in results]
-        lines += [f"| {name} | absent | | |" for name in case.absent]
-        verdicts = judge(case, results)
-        if verdicts:
-            lines += ["", "| claim | floor | measured | |", "|---|---|---|---|"]
-            for floor, ratio in verdicts:
-                verdict = "holds" if ratio >= floor.ratio else "FAILS"
-                lines.append(f"| {floor.ours} against {floor.peer} | {floor.ratio:g} x | {ratio:.3g} x | {verdict} |")
-        lines += ["", *(f"- {note}" for note in case.notes), ""] if case.notes else [""]
-    return "\n".join(lines)
+def as_table(case: Case, repeats: int) -> Table:
+    """The case, measured and judged."""
+    rates = measure(case, repeats)
+    rows = [vars(rate) for rate in rates]
+    return Table(case.title, rows, judge(case, rates), case.absent, case.notes)
 
 
 def run_theme(theme: str, size: str, repeats: int, out: Path = RESULTS) -> bool:
-    """Measures a theme, writes its JSON lines and its page, and says whether every floor held."""
-    module = importlib.import_module(f"bench.{theme}")
-    measured, held = [], True
-    stream: Iterator[Case] = module.cases(size)
-    for case in stream:
-        print(f"{theme}: {case.title}", file=sys.stderr, flush=True)
-        results = measure(case, repeats)
-        measured.append((case, results))
-        held &= size == "smoke" or all(ratio >= floor.ratio for floor, ratio in judge(case, results))
-    page = markdown(theme, size, measured)
-    print(page)
-    if size != "smoke":
-        _write(theme, page, [asdict(result) for _, results in measured for result in results], out)
-    return held
+    """Measures a theme, prints and writes its page, and says whether every claim held.
 
+    A smoke run only shows that everything runs: it judges no claim and writes nothing.
+    """
+    from bench import page
 
-def _write(theme: str, page: str, rows: list[dict[str, Any]], out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    where = platform.machine() if "NVIDIA" not in page else "h200" if "H200" in page else "cuda"
-    stem = out / f"{theme}_{where}_{date.today()}"
-    stem.with_suffix(".md").write_text(page)
-    stem.with_suffix(".jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    stream: Iterator[Case | Table] = importlib.import_module(f"bench.{theme}").cases(size)
+    tables = []
+    for item in stream:
+        print(f"{theme}: {item.title}", file=sys.stderr, flush=True)
+        tables.append(as_table(item, repeats) if isinstance(item, Case) else item)
+    if size == "smoke":
+        print(page.markdown(theme, size, tables))
+        return True
+    print(page.write(theme, size, tables, out))
+    return all(verdict.holds for table in tables for verdict in table.verdicts)

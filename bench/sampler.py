@@ -5,7 +5,6 @@ self loops, which only our blocks have, do not count. Ours also weighs every edg
 layer, where PyG draws for the nodes that the last hop added.
 """
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bench import data, pyg_loaders
 from bench.harness import Case, Contender, Floor
 from hcm_scale.base.spmm import gcn_scale
 from hcm_scale.graph.store import Graph
-from hcm_scale.graph.synthetic import rmat
 from hcm_scale.sampling import make_sampler, prefetch
 
 SCALE = {"smoke": 10, "quick": 20, "full": 20}
@@ -36,7 +35,7 @@ class Problem:
 
 def prepare(size: str) -> Problem:
     """An R-MAT graph of edge factor 8 and batches of random seeds."""
-    graph = rmat(SCALE[size], num_attributes=1)
+    graph = data.rmat(SCALE[size])
     rng = np.random.default_rng(0)
     batch = min(BATCH, graph.num_nodes)
     return Problem(graph, [rng.choice(graph.num_nodes, batch, replace=False) for _ in range(NUM_BATCHES[size])])
@@ -52,8 +51,8 @@ def cases(size: str) -> Iterator[Case]:
         floors = [Floor(contenders[1].name, peer.name, 15) for peer in contenders[2:]]
     except ImportError as error:
         absent = [f"PyG NeighborLoader ({error})"]
-    nodes, edges = problem.graph.num_nodes, problem.graph.num_edges
-    yield Case(f"fan-out 10, 10; R-MAT {nodes:,} nodes, {edges:,} edges", "edges/s", contenders, floors, absent)
+    title = f"fan-out 10, 10; R-MAT, {data.describe(problem.graph)}"
+    yield Case(title, "edges/s", contenders, floors, absent)
 
 
 def ours(problem: Problem, workers: int) -> Contender:
@@ -81,18 +80,9 @@ def ours(problem: Problem, workers: int) -> Contender:
 
 def pyg(problem: Problem, workers: int, num_batches: int) -> Contender:
     """PyG's NeighborLoader, which samples through torch-sparse."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import torch_sparse  # noqa: F401  the loader says only when used that it needs it
-        from torch_geometric.data import Data
-        from torch_geometric.loader import NeighborLoader
-    graph = problem.graph
-    sources = torch.from_numpy(np.repeat(np.arange(graph.num_nodes), graph.degrees))
-    edge_index = torch.stack([torch.from_numpy(graph.indices.astype(np.int64)), sources])
-    seeds = torch.from_numpy(np.concatenate(problem.batches[:num_batches]))
-    options = {"num_neighbors": list(FAN_OUTS), "batch_size": len(problem.batches[0]), "num_workers": workers}
-    data = Data(edge_index=edge_index, num_nodes=graph.num_nodes)
-    loader = NeighborLoader(data, input_nodes=seeds, persistent_workers=workers > 0, **options)
+    graph, seeds = problem.graph, torch.from_numpy(np.concatenate(problem.batches[:num_batches]))
+    options = {"num_neighbors": list(FAN_OUTS), "batch_size": len(problem.batches[0]), "input_nodes": seeds}
+    loader = pyg_loaders.make("NeighborLoader", graph, workers=workers, **options)
 
     def verify(result: list[Any]) -> None:
         drawn, nodes = result[0].edge_index.numpy(), result[0].n_id.numpy()

@@ -6,7 +6,6 @@ same head, one step of pSGLD here and of Adam there. Ours runs twice: with the f
 what is learned does not matter here, what is computed does.
 """
 
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bench import data, pyg_loaders
 from bench.harness import Case, Contender, Floor
 from hcm_scale.base.spmm import gcn_scale, propagate
 from hcm_scale.graph.store import Graph
-from hcm_scale.graph.synthetic import rmat
 from hcm_scale.model import HopModel
 from hcm_scale.posterior.loop import Chain, run_chain
 from hcm_scale.posterior.schedules import Plan
@@ -47,7 +46,7 @@ class Problem:
 
 def prepare(size: str) -> Problem:
     """An R-MAT graph of edge factor 8 and 20 attributes, and batches of random pairs."""
-    graph = rmat(SCALE[size], num_attributes=20)
+    graph = data.rmat(SCALE[size])
     rng = np.random.default_rng(0)
     ends = rng.integers(0, graph.num_nodes, (NUM_BATCHES[size], 2, BATCH))
     hops = rng.integers(0, CLASSES, (NUM_BATCHES[size], BATCH))
@@ -65,8 +64,7 @@ def cases(size: str) -> Iterator[Case]:
         floors = [Floor(contenders[0].name, peer.name, 10) for peer in peers]
     except ImportError as error:
         absent = [f"PyG LinkNeighborLoader ({error})"]
-    nodes, edges = problem.graph.num_nodes, problem.graph.num_edges
-    title = f"{BATCH:,} pairs a batch, fan-out {FAN_OUT}, {FAN_OUT}; R-MAT {nodes:,} nodes, {edges:,} edges"
+    title = f"{BATCH:,} pairs a batch, fan-out {FAN_OUT}, {FAN_OUT}; R-MAT, {data.describe(problem.graph)}"
     yield Case(title, "pairs/s", contenders, floors, absent)
 
 
@@ -101,25 +99,17 @@ def checker(num_batches: int) -> Callable[[Any], None]:
 
 def pyg(problem: Problem, workers: int, num_batches: int) -> Contender:
     """The usual loop over PyG's loader, which samples through torch-sparse."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import torch_sparse  # noqa: F401  the loader says only when used that it needs it
-        from torch_geometric.data import Data
-        from torch_geometric.loader import LinkNeighborLoader
-    graph, batches = problem.graph, problem.batches[:num_batches]
-    targets = torch.from_numpy(np.repeat(np.arange(graph.num_nodes), graph.degrees))
-    edge_index = torch.stack([torch.from_numpy(graph.indices.astype(np.int64)), targets])
-    pairs = torch.from_numpy(
-        np.stack([np.concatenate([batch.u for batch in batches]), np.concatenate([batch.v for batch in batches])])
-    )
-    loader = LinkNeighborLoader(
-        Data(x=torch.tensor(problem.x), edge_index=edge_index),
+    batches = problem.batches[:num_batches]
+    ends = [np.concatenate([getattr(batch, end) for batch in batches]) for end in ("u", "v")]
+    loader = pyg_loaders.make(
+        "LinkNeighborLoader",
+        problem.graph,
+        x=torch.tensor(problem.x),
+        workers=workers,
         num_neighbors=[FAN_OUT, FAN_OUT],
-        edge_label_index=pairs,
+        edge_label_index=torch.from_numpy(np.stack(ends)),
         edge_label=torch.from_numpy(np.concatenate([batch.hop for batch in batches])),
         batch_size=BATCH,
-        num_workers=workers,
-        persistent_workers=workers > 0,
     )
 
     def run() -> list[float]:

@@ -1,8 +1,9 @@
 """Sparse x dense products over CSR rows, the one arithmetic that all rooms share.
 
 `gcn_rows` multiplies rows of Â = D^-1/2 (A + I) D^-1/2 without storing its weights: they are products of two node
-scales. `csr_rows` takes explicit weights. Both write each output row in one go, in CSR order, so the result is the same
-for any thread count. Memory: the output, nothing else.
+scales; it runs in numba's pool. `csr_row_range` takes explicit weights and runs in the calling thread, without the GIL.
+Both write each output row in one go, in CSR order, so the result is the same for any thread count. Memory: the
+output, nothing else.
 """
 
 from typing import Any
@@ -51,28 +52,9 @@ def gcn_rows(indptr, indices, scale, x, first, last, out):
                 row[k] *= own
 
 
-@njit(cache=True, parallel=True, fastmath={"contract"})
-def csr_rows(indptr, indices, weights, x, out):
-    """out[i] = sum over entries e of row i of weights[e] * x[indices[e]]."""
-    width = x.shape[1]
-    num_rows = len(indptr) - 1
-    num_tasks = (num_rows + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK
-    for task in prange(num_tasks):
-        start = task * _ROWS_PER_TASK
-        for u in range(start, min(start + _ROWS_PER_TASK, num_rows)):
-            row = out[u]
-            for k in range(width):
-                row[k] = 0.0
-            for e in range(indptr[u], indptr[u + 1]):
-                v = indices[e]
-                weight = weights[e]
-                for k in range(width):
-                    row[k] += weight * x[v, k]
-
-
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def csr_row_range(indptr, indices, weights, x, first, last, out):
-    """Rows first .. last - 1 of the same product, written to those rows of `out`, without entering numba's pool."""
+    """out[u] = sum over entries e of row u of weights[e] * x[indices[e]], for u in first .. last - 1."""
     width = x.shape[1]
     for u in range(first, last):
         row = out[u]

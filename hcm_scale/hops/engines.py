@@ -1,8 +1,8 @@
 """Two ways to the same rows: bit-parallel blocks of sources, or one plain search after another.
 
-Both count and sample in the same node order with the same draws, so which one runs, and how wide, is a matter of
-speed alone. A few pilot searches decide: where a source's neighbourhood is so small that reading the whole state once
-per block costs more than searching its sources one by one, the plain search is taken.
+On one layout both give the same rows, and the width of a block never shows. A few pilot searches decide between them:
+where a source's neighbourhood is so small that reading the whole state once per block costs more than searching its
+sources one by one, plain searches are taken, on the graph as given.
 
 State per thread, for m linked nodes and W words (64 W sources a block): 3 wide words of 8 W bytes a node, and as
 buffers W + W / 4 + 1 / 4 bytes a node of counts and bitmaps, and 512 W q bytes of ranks for samples of q. Plain: 1
@@ -107,18 +107,19 @@ def choose_words(num_linked: int, num_sources: int, pairs_per_class: int, thread
     return 1
 
 
-def sharing_pays(layout: Layout, sources: NDArray[Any], *, classes: int, words: int) -> bool:
-    """Whether a block of 64 `words` sources is cheaper than as many plain searches, judged by a few of them.
+def sharing_pays(given: Layout, sources: NDArray[Any], *, classes: int) -> bool:
+    """Whether blocks of the largest width are cheaper than plain searches, judged by a few of those.
 
     The pilots share a budget of arcs, what they may read at most if plain searches are to win: they stop where it ends.
     """
-    rows = layout.num_linked * words * (_WIDE_ROW + classes * _WIDE_ROW_PER_CLASS)
-    wide = rows + (classes - 2) * len(layout.out_indices) * _WIDE_ARC
+    words, num_linked = max(WORDS), np.count_nonzero(np.diff(given.out_indptr))
+    rows = num_linked * words * (_WIDE_ROW + classes * _WIDE_ROW_PER_CLASS)
+    wide = rows + (classes - 2) * len(given.out_indices) * _WIDE_ARC
     pilots = sources[:: max(1, len(sources) // _NUM_PILOTS)][:_NUM_PILOTS]
     budget = len(pilots) * int(wide / (64 * words * _PLAIN_ARC))
-    visited, queue = np.zeros(layout.num_nodes, np.uint8), np.empty(layout.num_nodes, layout.names.dtype)
+    visited, queue = np.zeros(given.num_nodes, np.uint8), np.empty(given.num_nodes, given.names.dtype)
     for source in pilots:
-        budget -= arcs_around(layout, source, classes - 1, budget, visited, queue)
+        budget -= arcs_around(given, source, classes - 1, budget, visited, queue)
         if budget < 0:
             return True
     return False

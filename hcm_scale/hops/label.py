@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base import rng
 from hcm_scale.hops.engines import WORDS, Labeller, choose_words, plain_labeller, sharing_pays, wide_labeller
-from hcm_scale.hops.layout import Layout, lay_out, source_order
+from hcm_scale.hops.layout import Layout, as_given, by_degree, source_order, with_in_arcs
 from hcm_scale.hops.rows import Rows, write_pairs
 
 MIN_CLASSES, MAX_CLASSES = 2, 16
@@ -83,8 +83,7 @@ def count_hops(
     """
     sources = np.ascontiguousarray(sources, np.int64)
     _check(indptr, sources, classes, None, 1, 0, len(sources), words)
-    layout = lay_out(indptr, indices, directed=directed)
-    label = _labeller(layout, sources, classes, 0, 0, directed, len(sources), words)
+    layout, label = _engine(indptr, indices, sources, classes, 0, 0, directed, len(sources), words)
     rows = _rows(layout, len(sources), classes, 0)
     label(0, len(sources), rows)
     return rows.counts
@@ -112,9 +111,9 @@ def label_hops(
     sources = np.ascontiguousarray(sources, np.int64)
     last = len(sources) if last is None else last
     _check(indptr, sources, classes, pairs_per_class, sources_per_block, first, last, words)
-    layout = lay_out(indptr, indices, directed=directed)
-    most = layout.num_nodes if pairs_per_class is None else min(pairs_per_class, layout.num_nodes)
-    label = _labeller(layout, sources, classes, most, seed, directed, last - first, words)
+    num_nodes = len(indptr) - 1
+    most = num_nodes if pairs_per_class is None else min(pairs_per_class, num_nodes)
+    layout, label = _engine(indptr, indices, sources, classes, most, seed, directed, last - first, words)
     return _stream(layout, sources, label, classes, most, sources_per_block, first, last)
 
 
@@ -141,16 +140,30 @@ def _rows(layout: Layout, num_sources: int, classes: int, most: int) -> Rows:
     return Rows(counts, kept, np.empty((num_sources, width), layout.names.dtype))
 
 
-def _labeller(
-    layout: Layout, sources: Any, classes: int, most: int, seed: int, directed: bool, num: int, words: int | None
-) -> Labeller:
-    """The engine for this graph: bit-parallel where sharing pays, else plain."""
+def _engine(
+    indptr: Any,
+    indices: Any,
+    sources: Any,
+    classes: int,
+    most: int,
+    seed: int,
+    directed: bool,
+    num: int,
+    words: int | None,
+) -> tuple[Layout, Labeller]:
+    """The layout, a function of graph, sources and C; and bit-parallel blocks on it, or plain searches."""
+    layout, key = as_given(indptr, indices), rng.key(seed)
+    sharing = sharing_pays(layout, sources, classes=classes)
+    if sharing:
+        layout = by_degree(indptr, indices, directed=directed)
     order = source_order(layout, sources, directed=directed)
-    key = rng.key(seed)
-    width = words or choose_words(layout.num_linked, num, most, numba.get_num_threads())
-    if words is None and not sharing_pays(layout, sources, classes=classes, words=width):
-        return plain_labeller(layout, order, sources, seed=key, most=most)
-    return wide_labeller(layout, order, sources, seed=key, most=most, words=width)
+    if not sharing and words is None:
+        return layout, plain_labeller(layout, order, sources, seed=key, most=most)
+    if directed:
+        layout = with_in_arcs(layout)
+    sample = most if most < layout.num_nodes else 0
+    width = words or choose_words(layout.num_linked, num, sample, numba.get_num_threads())
+    return layout, wide_labeller(layout, order, sources, seed=key, most=most, words=width)
 
 
 def _check(

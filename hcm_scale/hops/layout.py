@@ -1,10 +1,12 @@
-"""The graph as the BFS sees it: nodes renamed by falling degree, isolated nodes left out.
+"""The graph as the BFS sees it: as it came, or renamed by falling degree with the isolated nodes left out.
 
-Hubs are touched by almost every step; side by side at the front they stay in cache. Nodes without any arc come last
-and have no row. The new order (degree, then node number) is a function of the graph alone; it is also the order in
-which the members of a class are ranked for sampling.
+Renamed, the hubs, touched by almost every step, lie side by side and stay in cache, and nodes without any arc come
+last and have no row. The order of the nodes (as given; or by degree, then number) is also the order in which the
+members of a class are ranked for sampling, so which of the two is taken must be a function of the graph and the
+sources alone.
 
-Memory: one copy of the CSR (a second one, of the in-arcs, where the graph is directed), and two indices a node.
+Memory: nothing but two indices a node, or one copy of the CSR; and one of the in-arcs where a directed graph needs
+them.
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +20,7 @@ NOT_A_SOURCE = np.iinfo(np.int32).max
 
 
 class Layout(NamedTuple):
-    """A renamed graph: `names[i]` is the original number of node i, `places` the inverse; kernels take it whole."""
+    """A graph under new names: `names[i]` is the original number of node i, `places` the inverse; all read-only."""
 
     out_indptr: NDArray[np.int64]
     out_indices: NDArray[Any]
@@ -33,14 +35,20 @@ class Layout(NamedTuple):
 
     @property
     def num_linked(self) -> int:
-        """Nodes with an arc; they are the first ones, and only they have rows."""
+        """Nodes with rows: the first ones. The others, behind them, have no arc."""
         return len(self.out_indptr) - 1
 
 
-def lay_out(indptr: NDArray[np.int64], indices: NDArray[Any], *, directed: bool = False) -> Layout:
-    """Renames the nodes of a CSR graph by falling degree.
+def as_given(indptr: NDArray[np.int64], indices: NDArray[Any]) -> Layout:
+    """The graph under its own names, not copied. Its in-arcs are its out-arcs until `with_in_arcs`."""
+    same = np.arange(len(indptr) - 1, dtype=indices.dtype)
+    return _frozen(indptr, indices, indptr, indices, same, same)
 
-    >>> lay_out(np.array([0, 1, 1, 3, 4]), np.array([2, 0, 3, 2], np.int32)).names.tolist()
+
+def by_degree(indptr: NDArray[np.int64], indices: NDArray[Any], *, directed: bool = False) -> Layout:
+    """The nodes of a CSR graph renamed by falling degree.
+
+    >>> by_degree(np.array([0, 1, 1, 3, 4]), np.array([2, 0, 3, 2], np.int32)).names.tolist()
     [2, 0, 3, 1]
     """
     num_nodes = len(indptr) - 1
@@ -56,12 +64,23 @@ def lay_out(indptr: NDArray[np.int64], indices: NDArray[Any], *, directed: bool 
     np.cumsum(out_degrees[linked], out=out_indptr[1:])
     out_indices = np.empty(len(indices), indices.dtype)
     rename_rows(indptr, indices, linked, places, out_indptr, out_indices)
-    if not directed:
-        return Layout(out_indptr, out_indices, out_indptr, out_indices, names, places)
+    return _frozen(out_indptr, out_indices, out_indptr, out_indices, names, places)
 
-    in_indptr, in_indices = np.empty_like(out_indptr), np.empty_like(out_indices)
-    reverse_arcs(out_indptr, out_indices, np.empty(len(linked), np.int64), in_indptr, in_indices)
-    return Layout(out_indptr, out_indices, in_indptr, in_indices, names, places)
+
+def with_in_arcs(layout: Layout) -> Layout:
+    """A directed graph with its arcs reversed beside it, which a bottom-up pass reads."""
+    in_indptr, in_indices = np.empty(layout.num_linked + 1, np.int64), np.empty_like(layout.out_indices)
+    cursor = np.empty(layout.num_linked, np.int64)
+    reverse_arcs(layout.out_indptr, layout.out_indices, cursor, in_indptr, in_indices)
+    return _frozen(layout.out_indptr, layout.out_indices, in_indptr, in_indices, layout.names, layout.places)
+
+
+def _frozen(*arrays: NDArray[Any]) -> Layout:
+    """Read-only views: a graph in memory and one mapped from disk then are of one type, and kernels compile once."""
+    views = [array.view() for array in arrays]
+    for view in views:
+        view.flags.writeable = False
+    return Layout(*views)
 
 
 def source_order(layout: Layout, sources: NDArray[Any], *, directed: bool) -> NDArray[np.int32]:

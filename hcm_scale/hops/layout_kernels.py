@@ -8,7 +8,7 @@ _ROWS_PER_TASK = 1024
 
 @njit(cache=True, nogil=True)
 def sort_by_degree(degrees, starts, names):
-    """Counting sort: names becomes the nodes by falling degree, then number; `starts` is zeroed scratch, max degree + 2."""
+    """Counting sort: the nodes by falling degree, then number; `starts` comes in zeroed, of max degree + 2."""
     highest = len(starts) - 2
     for degree in degrees:
         starts[highest - degree + 1] += 1

@@ -21,7 +21,7 @@ from torch.nn import functional
 from hcm_scale.posterior.schedules import Plan
 from hcm_scale.posterior.sgld import KERNELS, State, noise_at, step_
 
-ReduceGradients = Callable[[Tensor, int], Tensor]  # (this rank's mean gradient, its pairs) -> the global mean gradient
+SumRanks = Callable[[Tensor], Tensor]  # (k,) of this rank -> the sum over all ranks, the same on each
 
 
 class NonFiniteLossError(FloatingPointError):
@@ -67,7 +67,7 @@ class Step:
     t: int
     epoch: int
     step_size: float
-    loss: Tensor  # (): mean over the pairs of this rank's batch, before the step
+    loss: Tensor  # (): mean over the pairs of the batch, before the step
     correct: Tensor  # (C,): pairs of each class predicted rightly
     seen: Tensor  # (C,): pairs of each class
     sample: dict[str, Tensor] | None  # the parameters after the step, where the plan keeps them
@@ -83,12 +83,13 @@ def run_chain(
     temperature: float | None = None,
     prior: float = 5e-8,
     seed: int = 0,
-    reduce_gradients: ReduceGradients | None = None,
+    sum_ranks: SumRanks | None = None,
 ) -> Iterator[Step]:
     """Runs the chain over `batches` (the first is step `chain.num_done`) until the plan is done or they end.
 
     `num_pairs` is N, the number of labelled pairs; the temperature is 1 / N unless given. `prior` is the
-    precision of the Gaussian prior, the paper's weight decay.
+    precision of the Gaussian prior, the paper's weight decay. Where ranks share each batch, `sum_ranks` joins them:
+    gradient, loss and counts are then those of the whole batch.
     """
     if kernel not in KERNELS:
         raise ValueError(f"kernel={kernel!r} must be one of {', '.join(KERNELS)}")
@@ -102,7 +103,7 @@ def run_chain(
         "temperature": 1.0 / num_pairs if temperature is None else temperature,
         "prior_over_n": prior / num_pairs,
     }
-    return _steps(chain, batches, plan, move, seed, reduce_gradients)
+    return _steps(chain, batches, plan, move, seed, sum_ranks)
 
 
 def _steps(
@@ -111,21 +112,34 @@ def _steps(
     plan: Plan,
     move: dict[str, Any],
     seed: int,
-    reduce_gradients: ReduceGradients | None,
+    sum_ranks: SumRanks | None,
 ) -> Iterator[Step]:
     parameters = list(chain.model.parameters())
     for t, batch in zip(range(chain.num_done, plan.num_steps), batches, strict=False):
         logits = chain.model(batch)
         loss = functional.cross_entropy(logits, batch.hop)
         gradient = torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, parameters)])
-        if reduce_gradients is not None:
-            gradient = reduce_gradients(gradient, len(batch.hop))
+        loss, (correct, seen) = loss.detach(), class_counts(logits.detach(), batch.hop)
+        if sum_ranks is not None:
+            gradient, loss, correct, seen = whole_batch(sum_ranks, gradient, loss, correct, seen)
         step_size, noise = plan.step_size_at(t), noise_at(seed, t, chain.vector)
         step_(chain.vector, gradient, chain.state, noise, t=t, step_size=step_size, **move)
         chain.num_done = t + 1
-        correct, seen = class_counts(logits.detach(), batch.hop)
         sample = chain.sample() if plan.keeps(t) else None
-        yield Step(t, batch.epoch, step_size, loss.detach(), correct, seen, sample)
+        yield Step(t, batch.epoch, step_size, loss, correct, seen, sample)
+
+
+def whole_batch(
+    sum_ranks: SumRanks, gradient: Tensor, loss: Tensor, correct: Tensor, seen: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same four of the whole batch, from those of this rank's slice: slices count by their pairs, in one exchange.
+
+    >>> whole_batch(lambda v: v + torch.tensor([9.0, 6, 1, 3]), *map(torch.tensor, ([1.0], 2.0, [1.0], [1.0])))
+    (tensor([2.5000]), tensor(2.), tensor([2.]), tensor([4.]))
+    """
+    parts = [gradient * seen.sum(), (loss * seen.sum()).reshape(1), correct, seen]
+    gradient, loss, correct, seen = sum_ranks(torch.cat(parts)).split([len(part) for part in parts])
+    return gradient / seen.sum(), loss[0] / seen.sum(), correct, seen
 
 
 def class_counts(logits: Tensor, hop: Tensor) -> tuple[Tensor, Tensor]:

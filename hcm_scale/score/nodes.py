@@ -7,8 +7,8 @@
 Neighbours are those of the original graph; out-neighbours where it is directed. With `trim` = t only the nearest
 ceil((1 - t) * degree) of them count, at least one, in both averages, so that a normal node is not blamed for an odd
 neighbour. A node without neighbours scores 0 everywhere, the least anomalous value there is (a hop is at least 1), and
-is flagged. z-scores are taken over the nodes that have neighbours and shifted to start at 0. On a directed graph closure
-is 0. Memory: seven numbers a node.
+is flagged. z-scores are taken over the nodes that have neighbours and shifted to start at 0; on a directed graph
+closure is 0. Memory: seven numbers a node.
 """
 
 from collections.abc import Sequence

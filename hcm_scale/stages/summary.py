@@ -34,10 +34,9 @@ def _strangest(scores: Path) -> str:
         rows = next(file.iter_batches(_TOP)).to_pylist()
     lines = ["rank  id                        hops to neighbours   uncertainty   far triangles   degree   known as"]
     for row in rows:
-        lines.append(
-            f"{row['rank']:>4}  {clip(row['id'], 24):<24}{row['ahp']:>20.3f}{row['iv'] ** 0.5:>14.3f}{row['closure']:>16.3f}"
-            f"{row['degree']:>9,}   {label_of(row.get('y'), row.get('kind')) or ''}"
-        )
+        known = label_of(row.get("y"), row.get("kind")) or ""
+        numbers = f"{row['ahp']:>20.3f}{row['iv'] ** 0.5:>14.3f}{row['closure']:>16.3f}{row['degree']:>9,}"
+        lines.append(f"{row['rank']:>4}  {clip(row['id'], 24):<24}{numbers}   {known}")
     return "\n".join(lines)
 
 

@@ -26,7 +26,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
 from hcm_scale.posterior.checkpoint import load_checkpoint, save_checkpoint
 from hcm_scale.posterior.journal import METRICS, Journal
-from hcm_scale.posterior.loop import Chain, ReduceGradients, Step, run_chain
+from hcm_scale.posterior.loop import Chain, Step, SumRanks, run_chain
 from hcm_scale.posterior.meter import Meter
 from hcm_scale.posterior.samples import Samples, open_samples, seal_samples, write_sample
 from hcm_scale.shards import Labels, open_labels
@@ -61,7 +61,7 @@ class Ranks:
 
     rank: int = 0
     world: int = 1
-    reduce_gradients: ReduceGradients | None = None
+    sum: SumRanks | None = None
     barrier: Callable[[], Any] = lambda: None
 
 
@@ -112,7 +112,7 @@ def train(
     }
     with contextlib.closing(training_batches(structure, x, labels, recipe, device=device, **source)) as batches:
         sampler = dataclasses.asdict(recipe.langevin) | {"num_pairs": labels.num_pairs, "seed": seed}
-        steps = run_chain(chain, batches, recipe.plan, reduce_gradients=ranks.reduce_gradients, **sampler)
+        steps = run_chain(chain, batches, recipe.plan, sum_ranks=ranks.sum, **sampler)
         meter = Meter(labels.num_pairs, recipe.langevin.temperature)
         if ranks.rank == 0:
             write_steps(chain, steps, meter, recipe.plan, record, out, key)

@@ -88,18 +88,14 @@ def test_run_chain__resumed_from_its_tensors_is_bit_identical(kernel, stop):
         assert (event.sample is None) == (other.sample is None)
 
 
-def test_run_chain__reduces_gradients_where_asked():
+def test_run_chain__means_over_the_pairs_of_all_ranks():
     two, one = Chain.start(Toy()), Chain.start(Toy())
-    sizes = []
-
-    def reduce(gradient: Tensor, num_pairs: int) -> Tensor:
-        sizes.append(num_pairs)
-        return gradient * 2
-
-    next(run(two, kernel="sgd", reduce_gradients=reduce, prior=0.0))
-    next(run(one, Plan(step_size=0.1), kernel="sgd", prior=0.0))
-    assert sizes == [16]
+    twin = next(run(two, kernel="sgd", sum_ranks=lambda vector: vector * 2, prior=0.0))  # two ranks with equal slices
+    alone = next(run(one, kernel="sgd", prior=0.0))
     torch.testing.assert_close(two.vector, one.vector)
+    torch.testing.assert_close(twin.loss, alone.loss)
+    assert twin.seen.tolist() == (2 * alone.seen).tolist()
+    assert twin.correct.tolist() == (2 * alone.correct).tolist()
 
 
 def test_meter__means_and_accuracy_per_class():

@@ -25,7 +25,7 @@ def test_write_report__shows_whatever_scores_the_table_has(scored_world: World, 
     scores = world.scores.append_column("far_closure", world.scores["ahp"]).drop_columns("iv")
     scores = scores.replace_schema_metadata({"rank_by": "far_closure"})
     report = write_report(tmp_path, run={}, **world._asdict() | {"scores": scores})
-    assert report["scores"] == ["ahp", "hav", "far_closure"]
+    assert report["scores"] == ["ahp", "hav", "closure", "strange", "far_closure"]
     assert report["ranked_by"] == "far_closure"
     assert report["top"][0]["scores"]["far_closure"] == report["table"][0]["far_closure"]
     assert "Ranked by far closure" in (tmp_path / "report.html").read_text()

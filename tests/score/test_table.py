@@ -24,7 +24,7 @@ def test_scores_table__is_sorted_by_rank_with_ties_by_node():
     assert table["node"].to_pylist() == [1, 0, 2, 3]
     assert table["rank"].to_pylist() == [1, 2, 3, 4]
     assert table["ahp"].to_pylist() == [3, 2, 2, 1]
-    assert table.column_names == ["id", "node", "ahp", "iv", "hav", "rank", "degree", "flags"]
+    assert table.column_names == ["id", "node", "ahp", "iv", "hav", "closure", "strange", "rank", "degree", "flags"]
 
 
 def test_scores_table__ranks_by_the_chosen_score_and_says_so():

@@ -1,0 +1,91 @@
+"""What every method is given: one graph with known anomalies, and one matrix of features.
+
+A problem is made once per (data set, seed), by the caller, and written to a folder: `graph/` (the graph with its raw
+attributes, after anomalies were planted) and `x.npy` (the features made from them). All methods open that folder, so
+none can see another graph. The seed plants the anomalies where a data set has none of its own, and is the model's seed.
+
+Memory: the graph; features are a memory map.
+"""
+
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcm_scale.graph import Graph
+from hcm_scale.graph.attributes import transform
+from hcm_scale.graph.ingest import read_matrix
+from hcm_scale.graph.inject import inject
+from hcm_scale.graph.synthetic import community
+
+_COUNTS = {"scale": "log1p", "pca": 20, "standardise": True}
+_MEASURES = {"scale": "none", "pca": None, "standardise": True}
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A file, the cliques to plant (0: it has labels of its own), and how attributes become features."""
+
+    file: str | None
+    num_cliques: int
+    features: dict[str, Any]
+    clique_size: int = 15
+
+
+DATA = {
+    "BlogCatalog": DataSet("BlogCatalog.mat", 10, _COUNTS),
+    "Flickr": DataSet("Flickr.mat", 15, _COUNTS),
+    "ACM": DataSet("ACM.mat", 20, _COUNTS),
+    "Amazon": DataSet("Amazon.mat", 0, _MEASURES),
+    "Enron": DataSet("Enron.mat", 0, _MEASURES),
+    "Planted": DataSet(None, 3, _MEASURES, clique_size=10),  # made here: 600 nodes, to try the harness
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One graph, symmetric, with `y` (and `kind` where planted), and its features, f32 (n, q)."""
+
+    name: str
+    seed: int
+    graph: Graph
+    x: NDArray[np.float32]
+
+    @property
+    def sources(self) -> NDArray[np.int64]:
+        """The node that each arc leaves, (num_arcs,); `graph.indices` holds the one it reaches."""
+        return np.repeat(np.arange(self.graph.num_nodes), self.graph.degrees)
+
+
+def prepare(name: str, seed: int, data_dir: Path, out: Path) -> None:
+    """Writes the problem `name` with anomalies planted by `seed` into the folder `out`."""
+    if name not in DATA:
+        raise ValueError(f"data={name!r} is unknown; it is one of {', '.join(DATA)}")
+    data = DATA[name]
+    with tempfile.TemporaryDirectory(dir=out) as raw:
+        graph = community(600, num_communities=4, seed=seed) if data.file is None else _read(data.file, data_dir, raw)
+        if data.num_cliques:
+            graph = inject(graph, num_cliques=data.num_cliques, clique_size=data.clique_size, seed=seed)
+        if graph.x is None or graph.y is None:
+            raise ValueError(f"data={name}: {data.file} lacks attributes or labels")
+        graph.save(out / "graph")
+    np.save(out / "x.npy", transform(graph.x, **data.features).x, allow_pickle=False)
+    (out / "problem.json").write_text(json.dumps({"name": name, "seed": seed}))
+
+
+def _read(file: str, data_dir: Path, out: str) -> Graph:
+    path = data_dir / file
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not at hand; --data-dir or the variable HCM_DATA names the folder that holds it")
+    return read_matrix(Path(out) / "graph", path)
+
+
+def open_problem(folder: Path) -> Problem:
+    """The problem that `prepare` wrote."""
+    said = json.loads((folder / "problem.json").read_text())
+    x = np.load(folder / "x.npy", allow_pickle=False)
+    return Problem(said["name"], said["seed"], Graph.open(folder / "graph"), x)

@@ -1,0 +1,36 @@
+"""Scores that learn nothing: the length of a node's features, its degree, both, and how far its neighbours look.
+
+Planted attributes come from the farthest of fifty nodes, which is largely an effect of length, and planted cliques
+raise the degree: a learned score that does not beat these four has learned nothing.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.accuracy.problem import Problem
+
+Scores = dict[str, NDArray[np.float64]]
+_ARCS = 1 << 18
+
+
+def run(problem: Problem, device: str) -> Scores:
+    """All four, by the names of their rows."""
+    norm = np.linalg.norm(problem.x, axis=1).astype(np.float64)
+    root = np.sqrt(problem.graph.degrees)
+    return {
+        "attribute norm": norm,
+        "degree": problem.graph.degrees.astype(np.float64),
+        "norm and root degree": norm / norm.std() + root / root.std(),
+        "distance to neighbours": neighbor_distance(problem),
+    }
+
+
+def neighbor_distance(problem: Problem) -> NDArray[np.float64]:
+    """The mean Euclidean distance of a node's features to those of its neighbours, (n,); 0 for a node without any."""
+    x, sources, targets = problem.x, problem.sources, problem.graph.indices
+    distance = np.empty(len(sources))
+    for first in range(0, len(sources), _ARCS):
+        part = slice(first, first + _ARCS)
+        distance[part] = np.linalg.norm(x[sources[part]] - x[targets[part]], axis=1)
+    total = np.bincount(sources, distance, minlength=len(x))
+    return total / np.maximum(problem.graph.degrees, 1)

@@ -1,0 +1,32 @@
+"""The BFS one would write first: a queue and a stamp per node, one source at a time, sources over threads; jitted."""
+
+import numpy as np
+from numba import get_thread_id, njit, prange
+
+
+@njit(cache=True, parallel=True)
+def plain_levels(indptr, indices, sources, num_levels, stamps, queues, out):
+    """out[i, l] = nodes at distance l + 1 from sources[i]; stamps (threads, n) start at -1, queues (threads, n)."""
+    for i in prange(len(sources)):
+        me = get_thread_id()
+        search(indptr, indices, sources[i], i, num_levels, stamps[me], queues[me], out[i])
+
+
+@njit(cache=True)
+def search(indptr, indices, source, mark, num_levels, stamp, queue, out):
+    """One source; `mark` differs from every mark that this stamp array has seen."""
+    queue[0] = source
+    stamp[source] = mark
+    begin, end = np.int64(0), np.int64(1)
+    for level in range(num_levels):
+        fresh = end
+        for q in range(begin, end):
+            u = queue[q]
+            for e in range(indptr[u], indptr[u + 1]):
+                v = indices[e]
+                if stamp[v] != mark:
+                    stamp[v] = mark
+                    queue[fresh] = v
+                    fresh += 1
+        out[level] = fresh - end
+        begin, end = end, fresh

@@ -1,0 +1,159 @@
+"""How ranks wait for each other, however long that takes, and notice at once when one is gone.
+
+A stage may keep one rank busy for an hour while the others wait. A collective with a timeout cannot tell such a rank
+from a dead one, so waiting does not go through collectives: rank 0 keeps one TCP connection to each other rank, and
+the kernel of either side tells the truth. A process that dies closes its end, whatever killed it; a machine that falls
+silent fails the keep-alive probes. Nothing depends on a thread of a busy process getting its turn.
+
+Messages are JSON, one a line, and small: decisions, keys, paths. Cost: a socket a rank, one round trip a meeting.
+"""
+
+import contextlib
+import hmac
+import json
+import select
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+_PROBE_SECONDS = 5  # between keep-alive probes of a silent connection
+_CHUNK_BYTES = 1 << 16
+_HELLO_SECONDS = 10  # within which a stranger on our port has to know the token
+
+
+class LostRankError(ConnectionError):
+    """Another rank ended or cannot be reached; its own error is the one to read."""
+
+
+@dataclass(eq=False)
+class Line:
+    """One connection: JSON values in, JSON values out."""
+
+    rank: int  # who is at the other end
+    connection: socket.socket
+    _unread: bytearray = field(default_factory=bytearray)
+
+    def send(self, value: Any) -> None:
+        try:
+            self.connection.sendall(json.dumps(value).encode() + b"\n")
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def receive(self) -> Any:
+        """The next value; waits for it as long as the other end lives."""
+        while b"\n" not in self._unread:
+            try:
+                chunk = self.connection.recv(_CHUNK_BYTES)
+            except OSError as error:
+                raise self._lost(error) from error
+            if not chunk:
+                raise self._lost("it ended")
+            self._unread += chunk
+        text, _, rest = self._unread.partition(b"\n")
+        self._unread = rest
+        return json.loads(text)
+
+    def _lost(self, reason: object) -> LostRankError:
+        return LostRankError(f"rank {self.rank} is gone ({reason}); its own error is in its log")
+
+
+@dataclass(frozen=True, eq=False)
+class Wire:
+    """Rank 0 has a line to every other rank, each of them one to rank 0."""
+
+    lines: tuple[Line, ...]
+    leads: bool  # whether this is rank 0
+
+    def meet(self) -> None:
+        """Returns when every rank has come here."""
+        if self.leads:
+            self._hear_all()
+            self.tell(None)
+        else:
+            self.lines[0].send(None)
+            self.lines[0].receive()
+
+    def tell(self, value: Any) -> Any:
+        """Rank 0's value, on every rank; what the others pass is not looked at."""
+        if not self.leads:
+            return self.lines[0].receive()
+        for line in self.lines:
+            line.send(value)
+        return value
+
+    def close(self) -> None:
+        for line in self.lines:
+            line.connection.close()
+
+    def _hear_all(self) -> None:
+        """One value from each, in whatever order they come: a rank that dies is noticed before a slow one is heard."""
+        silent = {line.connection: line for line in self.lines}
+        while silent:
+            for connection in select.select(list(silent), [], [])[0]:
+                silent.pop(connection).receive()
+
+
+def listen(address: str) -> socket.socket:
+    """A socket on a free port of this address, or of all addresses where it is empty."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, 0), family=family)
+
+
+def accept_all(server: socket.socket, size: int, token: str, timeout_seconds: float) -> Wire:
+    """Rank 0's end: waits until ranks 1 .. size - 1 have called, with the right token, and closes the server."""
+    lines: dict[int, Line] = {}
+    deadline = time.monotonic() + timeout_seconds
+    with server:
+        while len(lines) < size - 1:
+            server.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                connection, _ = server.accept()
+            except TimeoutError as error:
+                missing = sorted(set(range(1, size)) - set(lines))
+                raise LostRankError(f"ranks {missing} did not come within {timeout_seconds:g} s") from error
+            rank = _greeted(connection, token)
+            if rank is None or rank in lines or not 0 < rank < size:
+                connection.close()
+                continue
+            lines[rank] = Line(rank, _watched(connection, timeout_seconds))
+    return Wire(tuple(lines[rank] for rank in sorted(lines)), leads=True)
+
+
+def call(address: tuple[str, int], rank: int, token: str, timeout_seconds: float) -> Wire:
+    """The end of another rank: calls rank 0 and says who it is."""
+    try:
+        connection = socket.create_connection(address, timeout=timeout_seconds)
+    except OSError as error:
+        raise LostRankError(f"rank 0 cannot be reached at {address[0]}, port {address[1]} ({error})") from error
+    line = Line(0, _watched(connection, timeout_seconds))
+    line.send({"rank": rank, "token": token})
+    return Wire((line,), leads=False)
+
+
+def _greeted(connection: socket.socket, token: str) -> int | None:
+    """The rank of a caller that knows the token; None for anyone else."""
+    connection.settimeout(_HELLO_SECONDS)
+    with contextlib.suppress(LostRankError, ValueError, KeyError, TypeError):
+        hello = Line(-1, connection).receive()
+        if hmac.compare_digest(str(hello["token"]), token):
+            return int(hello["rank"])
+    return None
+
+
+def _watched(connection: socket.socket, timeout_seconds: float) -> socket.socket:
+    """Waits without limit on a connection whose other end the kernel asks for a sign of life."""
+    connection.settimeout(None)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    probes = max(1, int(timeout_seconds / _PROBE_SECONDS) - 1)
+    wanted = {
+        "TCP_KEEPIDLE": _PROBE_SECONDS,
+        "TCP_KEEPINTVL": _PROBE_SECONDS,
+        "TCP_KEEPCNT": probes,
+        "TCP_USER_TIMEOUT": int(1000 * timeout_seconds),
+    }
+    for name, value in wanted.items():
+        if hasattr(socket, name):  # not every system has every switch; without them its own defaults hold
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return connection

@@ -1,0 +1,119 @@
+"""The jobs of a sweep, read back from their folders: what each was asked, what it found and cost, or why it failed.
+
+A job is a folder with a `config.json` (written when it starts) or a `log` (written even when its configuration was
+refused). It is finished when its `stages.json`, rewritten stage by stage, has come to the scores. Folders of shared
+stages and hidden folders are passed over. Reads JSON and manifests only; a job costs a few kilobytes.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hcm_scale.base.files import FolderError
+from hcm_scale.stages.report import read_records
+from hcm_scale.stages.score import open_scores
+
+_PLACES = ("run_dir", "share_dir", "data_dir", "node")  # where a job ran, not what it was asked
+_ERROR = "error: "
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job. `options` maps dotted keys to values, `numbers` names to results; `error` is empty where it finished.
+
+    `trend` holds the lines that training logged about its samples so far, each with a `step`.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    numbers: Mapping[str, float]
+    rank_by: str = ""
+    error: str = ""
+    trend: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        return not self.error
+
+
+def find_jobs(folder: Path) -> list[Path]:
+    """The folders of jobs at or below `folder`, sorted."""
+    found = []
+    for place, inside, names in os.walk(folder):
+        if "config.json" in names or "log" in names:
+            found.append(Path(place))
+            inside.clear()
+        inside[:] = [name for name in inside if name != "stages" and not name.startswith(".")]
+    return sorted(found)
+
+
+def read_job(path: Path, name: str) -> Job:
+    """Reads one job's folder; whatever is missing or damaged becomes its `error`."""
+    options: dict[str, Any] = {}
+    try:
+        config = json.loads((path / "config.json").read_text())
+        options = {key: value for key, value in flatten(config) if key not in _PLACES}
+        stages = json.loads((path / "stages.json").read_text())
+        if not any(stage["name"] == "scores" for stage in stages):
+            last = stages[-1]["name"] if stages else "nothing"
+            raise FolderError(f"stopped after {last}")
+        scores = open_scores(path / "scores")
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        return Job(name, options, {}, error=_last_error(path / "log") or f"unfinished: {_one_line(error)}")
+    numbers = {**quality(scores.metrics or {}, scores.rank_by), **cost(stages)}
+    return Job(name, options, numbers, scores.rank_by, trend=tuple(_trend(path)))
+
+
+def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested sections as dotted keys; lists become text.
+
+    >>> list(flatten({"a": {"b": 1, "c": ["x", "y"]}, "seed": 0}))
+    [('a.b', 1), ('a.c', 'x+y'), ('seed', 0)]
+    """
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", "+".join(map(str, value)) if isinstance(value, list) else value
+
+
+def quality(metrics: Mapping[str, Any], rank_by: str) -> dict[str, float]:
+    """ROC-AUC and average precision of every score, whole and by kind of anomaly; `auc` is that of the ranking score.
+
+    >>> quality({"ahp": {"roc_auc": 0.8, "average_precision": 0.3}}, "ahp")
+    {'auc': 0.8, 'ahp_auc': 0.8, 'ahp_average_precision': 0.3}
+    """
+    found = {"auc": metrics[rank_by]["roc_auc"]} if rank_by in metrics else {}
+    for score, numbers in metrics.items():
+        found[f"{score}_auc"] = numbers["roc_auc"]
+        found[f"{score}_average_precision"] = numbers["average_precision"]
+        for kind, apart in numbers.get("by_kind", {}).items():
+            found[f"{score}_auc_{kind}"] = apart["roc_auc"]
+    return found
+
+
+def cost(stages: list[dict[str, Any]]) -> dict[str, float]:
+    """Seconds per stage and in all, as if no stage had been shared, and the highest memory."""
+    seconds = {f"{stage['name']}_seconds": float(stage["seconds"]) for stage in stages}
+    peak = max((float(stage["peak_rss_bytes"]) for stage in stages), default=0.0)
+    return {**seconds, "all_seconds": sum(seconds.values()), "peak_rss_bytes": peak}
+
+
+def _trend(path: Path) -> Iterator[dict[str, Any]]:
+    """Lines of the first view's training that tell how good the samples so far are."""
+    for metrics in sorted(path.glob("train-*/metrics.jsonl"))[:1]:
+        yield from (line for line in read_records(metrics) if "num_samples" in line)
+
+
+def _last_error(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
+    return next((line.removeprefix(_ERROR) for line in reversed(lines) if line.startswith(_ERROR)), "")
+
+
+def _one_line(error: Exception) -> str:
+    return (
+        f"{Path(error.filename).name} is missing" if isinstance(error, FileNotFoundError) else str(error).split("\n")[0]
+    )

@@ -1,0 +1,209 @@
+"""The score stage, whole: samples and a graph in, a folder that joins back to the data out."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from hcm_scale.base.files import MANIFEST, FolderError, read_manifest
+from hcm_scale.base.spmm import propagate
+from hcm_scale.graph import Graph
+from hcm_scale.model import HopModel, embed_graph
+from hcm_scale.posterior.samples import Samples, open_samples, seal_samples, write_sample
+from hcm_scale.stages.score import combine_scores, open_scores, score
+
+N, Q = 60, 5
+SIZES = {"num_attributes": Q, "num_classes": 4, "width": 8, "head_width": 16, "num_layers": 2}
+
+
+def write_samples(folder: Path, *, num_samples: int = 4, directed: bool = False) -> Samples:
+    model = SIZES | {"directed": directed}
+    for i in range(num_samples):
+        net = HopModel(**model, seed=i)
+        write_sample(folder, i, {name: value.detach() for name, value in net.named_parameters()})
+    return seal_samples(folder, num_samples, key="abc", model=model)
+
+
+@pytest.fixture
+def samples(tmp_path) -> Path:
+    write_samples(tmp_path / "samples")
+    return tmp_path / "samples"
+
+
+@pytest.fixture
+def graph(random_csr) -> Graph:
+    indptr, indices = random_csr(N - 1, 150)
+    indptr = np.append(indptr, indptr[-1])  # the last node is isolated
+    ids = pa.array([f"user {v}" for v in range(N)])
+    kind = (np.arange(N) % 20 == 3).astype(np.uint8) + 2 * (np.arange(N) % 20 == 7).astype(np.uint8)
+    return Graph(indptr, indices, y=(kind > 0).astype(np.uint8), kind=kind, ids=ids)
+
+
+@pytest.fixture
+def structure(graph, random_csr) -> Graph:
+    """Another graph over the same nodes, as purification leaves it."""
+    indptr, indices = random_csr(N, 90, seed=5)
+    return Graph(indptr, indices)
+
+
+@pytest.fixture
+def features() -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(N, Q)).astype(np.float32)
+
+
+@torch.no_grad()
+def slow_scores(graph, structure, features, samples):
+    """The slow twin: every sample's model asked for every edge, then plain averages over neighbours."""
+    hops = []
+    rows = np.repeat(np.arange(N), np.diff(graph.indptr))
+    for sample in samples:
+        model = HopModel(**samples.model)
+        model.load_state_dict(sample)
+        z = embed_graph(model, structure.indptr, structure.indices, features, propagated=False)
+        logits = model.predict(z[rows], z[graph.indices])
+        hops.append((logits.double().softmax(1) @ torch.arange(1.0, 5.0, dtype=torch.float64)).numpy())
+    mean, var = np.mean(hops, 0), np.var(hops, 0)
+    average = [[part[rows == v].mean() if (rows == v).any() else 0.0 for v in range(N)] for part in (mean, var)]
+    return np.array(average)
+
+
+def test_score__equals_the_slow_twin(graph, structure, features, samples, tmp_path):
+    result = score(graph, structure, features, samples, tmp_path / "scores")
+    ahp, iv = slow_scores(graph, structure, features, open_samples(samples))
+    table = result.table()
+    node = table["node"].to_numpy()
+    np.testing.assert_allclose(table["ahp"].to_numpy(), ahp[node], atol=1e-6)
+    np.testing.assert_allclose(table["iv"].to_numpy(), iv[node], atol=1e-6)
+    assert table["rank"].to_pylist() == list(range(1, N + 1))
+    assert table["id"].to_pylist() == [f"user {v}" for v in node]
+    assert table["flags"].to_pylist()[-1] == "isolated"
+    assert result.num_samples == 4
+
+
+def test_score__says_how_good_it_is_per_kind(graph, structure, features, samples, tmp_path):
+    found = score(graph, structure, features, samples, tmp_path / "scores").metrics
+    assert set(found) == {"strange", "ahp", "hav"}
+    assert set(found["ahp"]["by_kind"]) == {"structural", "attribute"}
+    unknown = replace(graph, y=None, kind=None)
+    assert score(unknown, structure, features, samples, tmp_path / "unknown").metrics is None
+    all_normal = replace(graph, y=np.zeros(N, np.uint8), kind=None)
+    assert score(all_normal, structure, features, samples, tmp_path / "normal").metrics is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"state": "disk"}, {"chunk_edges": 7}, {"chunk_rows": 11}, {"max_neighbors": 1000, "seed": 3}],
+    ids=lambda options: next(iter(options)),
+)
+def test_score__how_it_is_computed_changes_nothing(graph, structure, features, samples, tmp_path, options):
+    plain = score(graph, structure, features, samples, tmp_path / "plain")
+    other = score(graph, structure, features, samples, tmp_path / "other", **options)
+    for name in ("ahp", "iv", "hav"):
+        np.testing.assert_allclose(by_node(other, name), by_node(plain, name), atol=1e-6)
+    for got, wanted in zip(other.edges(), plain.edges(), strict=True):
+        np.testing.assert_allclose(got, wanted, atol=1e-6)
+
+
+def by_node(result, name):
+    table = result.table()
+    return table[name].to_numpy()[np.argsort(table["node"].to_numpy())]
+
+
+def test_score__propagated_features_give_the_same(graph, structure, features, samples, tmp_path):
+    plain = score(graph, structure, features, samples, tmp_path / "plain")
+    once = propagate(structure.indptr, structure.indices, features)
+    again = score(graph, structure, once, samples, tmp_path / "again", propagated=True)
+    np.testing.assert_allclose(by_node(again, "ahp"), by_node(plain, "ahp"), atol=1e-6)
+
+
+def test_score__a_mapped_graph_and_a_directed_one(random_csr, features, tmp_path):
+    out, back = (random_csr(N, 200, directed=True) for _ in range(2))
+    graph = Graph(*out, directed=True, in_indptr=back[0], in_indices=back[1]).save(tmp_path / "graph")
+    samples = write_samples(tmp_path / "samples", directed=True)
+    table = score(graph, graph, features, samples, tmp_path / "scores", state="disk").table()
+    without = graph.degrees[table["node"].to_numpy()] == 0
+    assert [bool(text) for text in table["flags"].to_pylist()] == without.tolist()
+
+
+def test_score__trim_max_neighbors_and_rank_by_reach_the_table(graph, structure, features, samples, tmp_path):
+    options = {"trim": 0.3, "max_neighbors": 2, "rank_by": "hav", "hop": "argmax"}
+    result = score(graph, structure, features, samples, tmp_path / "scores", **options)
+    table = result.table()
+    assert np.all(np.diff(table["hav"].to_numpy()) <= 0)
+    assert [text == "sampled" for text in table["flags"].to_pylist()] == (table["degree"].to_numpy() > 2).tolist()
+    assert np.isnan(result.edges().mean).any()
+    assert result.rank_by == "hav"
+
+
+def test_score__a_graph_without_edges(features, samples, tmp_path):
+    empty = Graph(np.zeros(N + 1, np.int64), np.empty(0, np.int32))
+    for state in ("memory", "disk"):
+        result = score(empty, empty, features, samples, tmp_path / state, state=state)
+        assert set(result.table()["flags"].to_pylist()) == {"isolated"}
+        assert len(result.edges().mean) == 0
+
+
+def test_score__a_failure_leaves_what_was_there(graph, structure, features, samples, tmp_path):
+    score(graph, structure, features, samples, tmp_path / "scores")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "scores").iterdir()}
+    (samples / "sample-00002.safetensors").write_bytes(b"torn")
+    with pytest.raises(FolderError, match=r"sample-00002\.safetensors is missing or damaged"):
+        score(graph, structure, features, samples, tmp_path / "scores", trim=0.5)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "scores").iterdir()} == before
+    assert {path.name for path in tmp_path.iterdir()} == {"samples", "scores"}
+
+
+def test_score__the_same_inputs_give_the_same_bytes(graph, structure, features, samples, tmp_path):
+    for name in ("a", "b"):
+        score(graph, structure, features, samples, tmp_path / name)
+    assert (tmp_path / "a" / MANIFEST).read_bytes() == (tmp_path / "b" / MANIFEST).read_bytes()
+    assert (tmp_path / "a" / "scores.parquet").read_bytes() == (tmp_path / "b" / "scores.parquet").read_bytes()
+
+
+def test_combine_scores__adds_views_and_averages_edges(graph, structure, features, samples, tmp_path):
+    one = score(graph, structure, features, samples, tmp_path / "purified")
+    two = score(graph, graph, features, samples, tmp_path / "original")
+    both = combine_scores(graph, [one.folder, two.folder], tmp_path / "scores")
+    scored = graph.degrees > 0
+    total = sum((a - a[scored].mean()) / a[scored].std() for a in (by_node(one, "ahp"), by_node(two, "ahp")))
+    np.testing.assert_allclose(by_node(both, "ahp")[scored], (total - total[scored].min())[scored], atol=1e-9)
+    np.testing.assert_allclose(both.edges().mean, (one.edges().mean + two.edges().mean) / 2, rtol=1e-6)
+    assert both.num_samples == 8
+    assert both.metrics["ahp"]["num_anomalies"] == 6
+
+
+def test_open_scores__reads_what_score_returned(graph, structure, features, samples, tmp_path):
+    result = score(graph, structure, features, samples, tmp_path / "scores")
+    assert open_scores(tmp_path / "scores") == result
+    made_from = read_manifest(tmp_path / "scores", "hcm_scale scores", 1)["made_from"]
+    assert made_from == {"graph": graph.fingerprint, "structure": structure.fingerprint, "samples": "abc"}
+
+
+def test_score__refuses_bad_input_before_any_work(graph, structure, features, samples, tmp_path):
+    for options, message in [
+        ({"trim": 1.0}, "trim=1.0"),
+        ({"rank_by": "iv"}, "rank_by='iv'"),
+        ({"hop": "median"}, "hop='median'"),
+        ({"state": "cloud"}, "state='cloud' must be one of memory, disk"),
+        ({"max_neighbors": 0}, "max_neighbors=0"),
+        ({"chunk_edges": 0}, "chunk_edges=0"),
+        ({"precision": "bfloat16"}, "needs a CUDA device"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            score(graph, structure, features, samples, tmp_path / "scores", **options)
+    with pytest.raises(ValueError, match="must belong to one graph"):
+        score(graph, structure, features[:-1], samples, tmp_path / "scores")
+    directed = write_samples(tmp_path / "directed", directed=True)
+    with pytest.raises(ValueError, match="a model of directed graphs; this graph is undirected"):
+        score(graph, structure, features, directed, tmp_path / "scores")
+    with pytest.raises(FolderError, match="holds 'hcm_scale samples'"):
+        score(graph, structure, features, samples, samples)
+    assert not (tmp_path / "scores").exists()
+
+
+def test_scores_table__of_the_stage_has_the_promised_columns(graph, structure, features, samples, tmp_path):
+    names = score(graph, structure, features, samples, tmp_path / "scores").table().column_names
+    assert names == ["id", "node", "ahp", "iv", "hav", "closure", "strange", "rank", "degree", "flags", "y", "kind"]
