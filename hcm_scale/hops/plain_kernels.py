@@ -18,13 +18,16 @@ from hcm_scale.hops.sample_kernels import draw_ranks
 
 STRETCH = 128  # nodes that share a number of free ones
 SOURCES_PER_TASK = 256
-_ROOT = np.uint8(255)  # a mark that no level has
+IS_SOURCE = np.uint8(128)  # a flag that stays; the other bits are the mark of a level
+_MARK = np.uint8(127)
+_ROOT = np.uint8(127)  # a mark that no level has
+NOBODY = np.zeros(0, np.int32)
 
 
 class PlainScratch(NamedTuple):
     """The state of one thread's search; with one more axis in front, that of all threads (n nodes)."""
 
-    visited: NDArray[np.uint8]  # (n,), the mark of the level that reached a node; all zero between searches
+    visited: NDArray[np.uint8]  # (n,), the mark of the level that reached a node, and a flag
     queue: NDArray[Any]  # (n,)
     free: NDArray[np.int64]  # (n / 128 + 1,), nodes that a pair of this source may still end in
     held: NDArray[np.int64]  # (n / 128 + 1,), members of one level
@@ -75,52 +78,58 @@ def count_free(order, position, free):
 @njit(cache=True, nogil=True)
 def label_one(layout, order, source, position, seed, most, scratch, counts, kept, targets):
     """Counts and keeps all classes of one source; `targets` receives the kept nodes class after class."""
-    visited, queue, free = scratch.visited, scratch.queue, scratch.free
+    visited, queue = scratch.visited, scratch.queue
     num_classes = len(counts)
     root = layout.places[source]
     queue[0] = root
-    visited[root] = _ROOT
-    paired = 1
-    if order[root] == position:  # undirected: the sources up to this one pair with nobody again
-        free[root // STRETCH] -= 1
-        paired = position + 1
+    visited[root] |= _ROOT
     start, stop, filled = 0, 1, 0
     for hop in range(1, num_classes):
-        end = expand(layout.out_indptr, layout.out_indices, hop, visited, queue, start, stop)
+        end, earlier = expand(layout, order, position, hop, visited, queue, start, stop)
         start, stop = stop, end
-        size = keep_after(queue[start:stop], order, position)
-        counts[hop - 1] = size
-        kept[hop - 1] = min(size, most)
-        members = queue[start : start + size]
-        take_level(members, order, source, position, hop, seed, most, scratch, targets[filled:])
+        counts[hop - 1] = stop - start - earlier
+        kept[hop - 1] = min(counts[hop - 1], most)
+        if most > 0:
+            members = queue[start:stop] if earlier == 0 else keep_after(queue[start:stop], order, position)
+            take_level(members, order, source, position, hop, seed, most, scratch, targets[filled:])
         filled += kept[hop - 1]
-    counts[-1] = len(order) - paired - counts[:-1].sum()
+    num_paired = position + 1 if order[root] == position else 1  # with this source, or as earlier sources
+    counts[-1] = len(order) - num_paired - counts[:-1].sum()
     kept[-1] = min(counts[-1], most)
     if most > 0:
+        if order[root] == position:
+            scratch.free[root // STRETCH] -= 1
         reached = queue[:stop]
         take_rest(counts[-1], reached, order, source, position, num_classes, seed, most, scratch, targets[filled:])
     for k in range(stop):
-        visited[queue[k]] = 0
+        visited[queue[k]] &= IS_SOURCE
 
 
 @njit(cache=True, nogil=True)
-def expand(indptr, indices, mark, visited, queue, start, stop):
-    """Marks the unvisited neighbours of queue[start:stop] and appends them to the queue; returns its new end."""
-    end = stop
+def expand(layout, order, position, mark, visited, queue, start, stop):
+    """Marks the unvisited neighbours of queue[start:stop] and appends them to the queue.
+
+    Returns its new end, and how many of the new nodes are earlier sources: those pairs were counted there.
+    """
+    indptr, indices = layout.out_indptr, layout.out_indices
+    end, earlier = stop, 0
     for k in range(start, stop):
         u = queue[k]
         for e in range(indptr[u], indptr[u + 1]):
             v = indices[e]
-            if visited[v] == 0:
-                visited[v] = mark
+            state = visited[v]
+            if state & _MARK == 0:
+                visited[v] = state | mark
                 queue[end] = v
                 end += 1
-    return end
+                if state == IS_SOURCE and order[v] < position:
+                    earlier += 1
+    return end, earlier
 
 
 @njit(cache=True, nogil=True)
 def keep_after(level, order, position):
-    """Moves the nodes that may be paired with the source at `position` to the front; returns how many they are."""
+    """The nodes that may be paired with the source at `position`, moved to the front."""
     size = 0
     for k in range(len(level)):
         v = level[k]
@@ -128,7 +137,7 @@ def keep_after(level, order, position):
             level[k] = level[size]
             level[size] = v
             size += 1
-    return size
+    return level[:size]
 
 
 @njit(cache=True, nogil=True)
@@ -175,7 +184,7 @@ def take_marked(mark, order, position, visited, held, ranks, targets):
             stretch += 1
             v, passed = stretch * STRETCH, below
         while passed <= ranks[k]:
-            passed += (order[v] > position) & (visited[v] == mark)
+            passed += (order[v] > position) & (visited[v] & _MARK == mark)
             v += 1
         targets[k] = v - 1
 
@@ -192,7 +201,7 @@ def arcs_around(layout, source, num_levels, limit, visited, queue):
             arcs += layout.out_indptr[queue[k] + 1] - layout.out_indptr[queue[k]]
         if arcs > limit:
             break
-        end = expand(layout.out_indptr, layout.out_indices, _ROOT, visited, queue, start, stop)
+        end, _none = expand(layout, NOBODY, 0, _ROOT, visited, queue, start, stop)
         start, stop = stop, end
     for k in range(stop):
         visited[queue[k]] = 0

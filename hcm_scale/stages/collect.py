@@ -3,8 +3,8 @@
     sweep/  collected.parquet  collected.csv  figure-purify.ratio.png  figure-purify.ratio.svg ...
 
 The table has a row for every job: its folder, whether it finished or why not, the options that the jobs differ in, and
-all numbers (ROC-AUC of each score, whole and by kind of anomaly, seconds and memory per stage). Failed jobs are rows too,
-and are listed; they stop nothing. Two jobs that were asked the same count once. Files appear whole or not at all.
+all numbers (ROC-AUC of each score, whole and by kind of anomaly, seconds and memory per stage). Failed jobs are rows
+too, and are listed; they stop nothing. Two jobs that were asked the same count once. Files appear whole or not at all.
 """
 
 import io
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from hcm_scale.base import files
 from hcm_scale.stages import curves
-from hcm_scale.stages.jobs import Job, find_jobs, read_job
+from hcm_scale.stages.jobs import Job, count_planned, find_jobs, read_job
 
 TABLE = "collected"
 
@@ -34,9 +34,14 @@ def collect(folder: Path) -> str:
     finished = once([job for job in jobs if job.finished])
     made = write_table(job_table(jobs, finished), folder)
     drawn, said = draw_figures(finished, folder)
-    parts = [f"{len(jobs)} jobs, {len(finished)} finished and different", overview(finished), failures(jobs), said]
+    parts = [_counted(jobs, finished, count_planned(folder)), overview(finished), failures(jobs), said]
     parts.append("\n".join(str(path) for path in [*made, *drawn]))
     return "\n\n".join(part for part in parts if part)
+
+
+def _counted(jobs: Sequence[Job], finished: Sequence[Job], num_planned: int) -> str:
+    missing = f"; the last sweep planned {num_planned}, so some never started" if num_planned > len(jobs) else ""
+    return f"{len(jobs)} jobs, {len(finished)} finished and different{missing}"
 
 
 def once(jobs: Sequence[Job]) -> list[Job]:

@@ -32,7 +32,7 @@ def fingerprint_features(x: NDArray[np.float32]) -> str:
         finite = np.isfinite(chunk).all(axis=1)
         if not finite.all():
             raise ValueError(f"features hold NaN or infinity, first in row {first + int(np.argmin(finite))}")
-        digest.update(memoryview(chunk).cast("B") if chunk.size else b"")
+        digest.update(chunk.tobytes())
     return digest.hexdigest()
 
 

@@ -1,7 +1,8 @@
 """Panels of curves as pictures: one PNG and one SVG a figure, with error bars or bands, in fonts that survive a slide.
 
 matplotlib is an extra (`plots`) and imported when drawing; the Agg and SVG canvases are used directly, so that no
-display and no global figure state is involved. Up to `MAX_CURVES` curves a panel; more are left out, and the title says so.
+display and no global figure state is involved. A panel shows up to `MAX_CURVES` curves; where there are more its title
+says how many are left out.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from hcm_scale.stages.curves import Curve, Panel, in_order
 
 MAX_CURVES = 8
 _WIDTH, _HEIGHT = 5.2, 4.2  # inches a panel
-_FONTS = {
+_FONTS: Any = {
     "font.size": 13,
     "axes.titlesize": 14,
     "axes.labelsize": 13,
@@ -70,7 +71,7 @@ def _draw_curve(axes: Any, curve: Curve, places: dict[Any, float], band: bool, s
 
 
 def axis_places(values: Sequence[Any]) -> dict[Any, float]:
-    """Where each value stands on the axis: at its own number where the numbers are evenly spaced, else one after another.
+    """Where each value stands on the axis: at its own number where numbers are evenly spaced, else one after another.
 
     >>> axis_places([0.2, 0.1, 0.3]), axis_places(["5", "all"])
     ({0.1: 0.1, 0.2: 0.2, 0.3: 0.3}, {'5': 0.0, 'all': 1.0})

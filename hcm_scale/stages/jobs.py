@@ -6,6 +6,7 @@ stages and hidden folders are passed over. Reads JSON and manifests only; a job 
 """
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -48,6 +49,20 @@ def find_jobs(folder: Path) -> list[Path]:
             inside.clear()
         inside[:] = [name for name in inside if name != "stages" and not name.startswith(".")]
     return sorted(found)
+
+
+def count_planned(folder: Path) -> int:
+    """How many jobs the last sweep in `folder` was made of, by the multirun.yaml that Hydra leaves; 0 where there is none."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from omegaconf import OmegaConf
+
+    path = folder / "multirun.yaml"
+    if not path.is_file():
+        return 0
+    hydra = OmegaConf.load(path).hydra
+    swept = [f"{key}={values}" for key, values in (hydra.sweeper.get("params") or {}).items()]
+    parsed = OverridesParser.create().parse_overrides([*swept, *hydra.overrides.task])
+    return math.prod(len(list(entry.sweep_string_iterator())) for entry in parsed if entry.is_discrete_sweep())
 
 
 def read_job(path: Path, name: str) -> Job:

@@ -1,0 +1,52 @@
+"""The AUC trend: how well each new parameter sample alone would rank the nodes, where the anomalies are known.
+
+What the paper draws over training. A number depends on its sample and nothing else, so a resumed run logs the same.
+Costs one scoring pass a call.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+
+from hcm_scale.graph import Graph
+from hcm_scale.posterior.samples import sample_path
+from hcm_scale.score.edges import predict_edges
+from hcm_scale.score.metrics import roc_auc
+from hcm_scale.score.nodes import score_nodes, with_closure
+from hcm_scale.score.numbering import edge_index
+from hcm_scale.stages.score import embed_samples
+
+Trend = Callable[[Path, int], dict[str, float]]
+
+
+def auc_trend(
+    graph: Graph,
+    structure: Graph,
+    features: NDArray[np.float32],
+    model: dict[str, Any],
+    *,
+    hop: Any = "expected",
+    trim: float = 0.0,
+    closure: float = 0.4,
+    device: str = "cpu",
+) -> Trend | None:
+    """A function of (samples folder, samples so far) that scores the newest sample; None where labels are unknown.
+
+    `model` holds the arguments of `HopModel`; the other arguments are those of the score stage.
+    """
+    if graph.y is None or not 0 < np.count_nonzero(graph.y) < graph.num_nodes:
+        return None
+    y, edges = graph.y, edge_index(graph.indptr, graph.indices, directed=graph.directed)
+
+    def newest(folder: Path, num_samples: int) -> dict[str, float]:
+        sample = load_file(sample_path(folder, num_samples - 1))
+        embedded = embed_samples(model, [sample], structure, features, propagated=False, device=device)
+        hops = predict_edges(edges, embedded, hop=hop, device=device)
+        scores = with_closure(score_nodes(edges, hops, trim=trim), edges, hops.mean, far_share=closure)
+        return {"ahp_auc": roc_auc(y, scores.ahp), "strange_auc": roc_auc(y, scores.strange)}
+
+    return newest

@@ -1,0 +1,48 @@
+"""Sparse products against scipy, at any thread count."""
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from hcm_scale.base import spmm
+
+
+def dense_gcn(indptr, indices):
+    n = len(indptr) - 1
+    adjacency = sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=(n, n)).toarray() + np.eye(n)
+    scale = 1 / np.sqrt(np.diff(indptr) + 1.0)
+    return scale[:, None] * adjacency * scale
+
+
+@given(st.integers(1, 40), st.integers(0, 120), st.integers(0, 50), st.integers(1, 33))
+def test_propagate__equals_the_dense_product(num_nodes, num_edges, seed, width):
+    rng = np.random.default_rng(seed)
+    upper = np.triu(rng.random((num_nodes, num_nodes)) < num_edges / max(num_nodes**2, 1), 1)
+    matrix = sparse.csr_array((upper | upper.T).astype(np.int8))
+    indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
+    x = rng.normal(size=(num_nodes, width)).astype(np.float32)
+    np.testing.assert_allclose(spmm.propagate(indptr, indices, x), dense_gcn(indptr, indices) @ x, atol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_csr_rows__equals_scipy_and_does_not_depend_on_threads(threads):
+    matrix = sparse.random_array((700, 300), density=0.05, format="csr", dtype=np.float32, rng=np.random.default_rng(0))
+    x = np.random.default_rng(1).normal(size=(300, 17)).astype(np.float32)
+    out, before = np.empty((700, 17), np.float32), numba.get_num_threads()
+    numba.set_num_threads(threads)
+    try:
+        spmm.csr_rows(matrix.indptr.astype(np.int64), matrix.indices, matrix.data, x, out)
+    finally:
+        numba.set_num_threads(before)
+    np.testing.assert_allclose(out, matrix @ x, atol=1e-5)
+
+
+def test_gcn_rows__of_a_range_equal_the_whole(random_csr):
+    indptr, indices = random_csr(1000, 5000)
+    x = np.random.default_rng(0).normal(size=(1000, 8)).astype(np.float32)
+    whole, part = spmm.propagate(indptr, indices, x), np.empty((300, 8), np.float32)
+    spmm.gcn_rows(indptr, indices, spmm.gcn_scale(indptr), x, 400, 700, part)
+    assert np.array_equal(part, whole[400:700])
