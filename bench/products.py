@@ -4,7 +4,6 @@ Ours computes the weights of Â as it goes, from one scale a node. The peers are
 torch's CSR, torch-sparse and scipy.
 """
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from scipy import sparse
 
 from bench import data
 from bench.harness import Case, Contender
+from bench.pyg_loaders import quiet
 from hcm_scale.base.spmm import gcn_scale, propagate
 from hcm_scale.graph.store import Graph
 
@@ -56,8 +56,7 @@ def gcn_matrix(graph: Graph) -> sparse.csr_array:
 
 def torch_csr(weights: sparse.csr_array, h: NDArray[np.float32]) -> Callable[[], Any]:
     """torch.sparse."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that sparse CSR is in beta
+    with quiet():  # that sparse CSR is in beta
         parts = (torch.from_numpy(part.astype(np.int64)) for part in (weights.indptr, weights.indices))
         matrix = torch.sparse_csr_tensor(*parts, torch.from_numpy(weights.data), size=weights.shape)
     right = torch.from_numpy(h)
@@ -66,8 +65,7 @@ def torch_csr(weights: sparse.csr_array, h: NDArray[np.float32]) -> Callable[[],
 
 def torch_sparse(weights: sparse.csr_array, h: NDArray[np.float32]) -> Callable[[], Any]:
     """PyG's own product."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quiet():
         from torch_sparse import SparseTensor
     parts = {"rowptr": weights.indptr, "col": weights.indices}
     tensors = {name: torch.from_numpy(part.astype(np.int64)) for name, part in parts.items()}

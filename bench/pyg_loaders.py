@@ -1,6 +1,8 @@
 """PyG's loaders on torch-sparse, as its documentation builds them; ImportError where torch-sparse is missing."""
 
+import contextlib
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,6 +10,14 @@ import torch
 from torch import Tensor
 
 from hcm_scale.graph.store import Graph
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warnings of other people's code, such as that pyg-lib, which is on no package index, is faster."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def edge_index(graph: Graph) -> Tensor:
@@ -18,8 +28,7 @@ def edge_index(graph: Graph) -> Tensor:
 
 def make(name: str, graph: Graph, *, x: Tensor | None = None, workers: int, **options: Any) -> Any:
     """The loader of this name, workers kept between epochs."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that pyg-lib is faster: it is on no package index
+    with quiet():
         import torch_sparse  # noqa: F401  the loader says only when used that it needs it
         import torch_geometric.loader as loaders
         from torch_geometric.data import Data

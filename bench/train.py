@@ -68,6 +68,11 @@ def cases(size: str) -> Iterator[Case]:
     yield Case(title, "pairs/s", contenders, floors, absent)
 
 
+def new_model(problem: Problem) -> HopModel:
+    """Ours, of the widths that the peer has too."""
+    return HopModel(problem.x.shape[1], CLASSES, width=WIDTH, head_width=HEAD)
+
+
 def ours(problem: Problem, *, exact: bool) -> Contender:
     """The chain over batches that one thread prepares ahead."""
     graph = problem.graph
@@ -77,7 +82,7 @@ def ours(problem: Problem, *, exact: bool) -> Contender:
     plan = Plan(burn_in_steps=len(problem.batches))
 
     def run() -> list[float]:
-        chain = Chain.start(HopModel(x.shape[1], CLASSES, width=WIDTH, head_width=HEAD))
+        chain = Chain.start(new_model(problem))
         batches = prefetch(problem.batches, lambda pairs: make_batch(pairs, x, sample, input_gradients=exact))
         steps = run_chain(chain, batches, plan, kernel="psgld", num_pairs=10**6)
         return torch.stack([step.loss for step in steps]).tolist()

@@ -110,17 +110,18 @@ def _job(command: str, composed: Any) -> None:
         config.run_dir = hydra.runtime.output_dir
         if swept and config.share_dir is None:
             config.share_dir = str(Path(hydra.sweep.dir).resolve() / "stages")
-        from hcm_scale import pipeline
+        from hcm_scale import launch, pipeline
 
         if command == "explain":
-            print(pipeline.explain(config))
+            text = pipeline.explain(config)
         else:
-            print(pipeline.run(config, until="report" if command == "run" else command))
-    except (ValueError, FileNotFoundError) as error:
+            text = launch.run(config, until="report" if command == "run" else command, swept=swept)
+        print(text, end="\n" if text else "")
+    except (ValueError, FileNotFoundError, ChildProcessError, ConnectionError) as error:
         log.error("error: %s", error)
         if swept:
             raise  # Hydra notes the job as failed and goes on with the others
-        raise SystemExit(2) from error
+        raise SystemExit(2 if isinstance(error, ValueError | FileNotFoundError) else 1) from error
 
 
 def _compose_and_run(command: str, overrides: list[str]) -> None:
@@ -131,6 +132,33 @@ def _compose_and_run(command: str, overrides: list[str]) -> None:
     job = functools.partial(_job, command)
     job.__module__, job.__name__ = __name__, "run"  # type: ignore[attr-defined]
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
+
+
+def _tune(overrides: list[str]) -> None:
+    """`sweep=optuna`: our own driver composes the trials, because Hydra's plugin does not work with today's Optuna."""
+    from hydra import compose, initialize_config_dir
+
+    from hcm_scale.tune.search import read_search
+    from hcm_scale.tune.study import tune
+
+    register()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        print(tune(read_search(overrides, lambda words: to_config(compose("config", words)), conf_dir())))
+
+
+def _stages(command: str, overrides: list[str]) -> int:
+    """A command that composes a configuration: one run, a sweep or a search."""
+    from hcm_scale.sweeps import named_sweep, settle
+
+    try:
+        settled = settle(overrides, conf_dir())
+        searches = command == "run" and named_sweep(overrides) == "optuna"
+        _tune(overrides) if searches else _compose_and_run(command, settled)
+    except (ValueError, FileNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def _bench(arguments: list[str]) -> int:
@@ -170,7 +198,7 @@ def main() -> int:
     elif command == "bench":
         return _bench(rest)
     elif command in STAGE_COMMANDS or command == "explain":
-        _compose_and_run(command, rest)
+        return _stages(command, rest)
     else:
         known = [*STAGE_COMMANDS, *OTHER_COMMANDS]
         close = get_close_matches(command, known, 1)

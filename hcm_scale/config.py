@@ -205,8 +205,15 @@ class ScoreConfig:
 
 @dataclass
 class WorldConfig:
+    """Where a run computes; a rank is one process, and all of them share every heavy stage."""
+
     device: str = choice("auto", DEVICES)
-    threads: int | None = number(None, 1)
+    threads: int | None = number(None, 1)  # of each process; None: an even share of the cores
+    processes: int | None = number(1, 1, 4_096)  # on each machine; None: one per GPU, or one where there is none
+    nodes: int = number(1, 1, 65_536)  # machines
+    rendezvous: str | None = None  # HOST:PORT on one of the machines, where there are several
+    max_restarts: int = number(3, 0, 1_000)  # after a rank is lost, from the last checkpoint
+    timeout_seconds: float = number(300.0, 5.0, 86_400.0)  # for a rank that does not answer
 
 
 @dataclass

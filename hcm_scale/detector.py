@@ -8,7 +8,9 @@ It runs the same stages as the command line, in `run_dir` where one is given (an
 a temporary folder that goes away with the detector.
 """
 
+import shutil
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +44,9 @@ class HCM:
         for key, value in (options or {}).items():
             set_option(self.config, key, value)
         check(self.config)
-        self._temporary = tempfile.TemporaryDirectory(prefix="hcm-scale-") if run_dir is None else None
-        self.run_dir = Path(run_dir if self._temporary is None else self._temporary.name)
+        self.run_dir = Path(run_dir or tempfile.mkdtemp(prefix="hcm-scale-"))
+        if run_dir is None:
+            weakref.finalize(self, shutil.rmtree, self.run_dir, ignore_errors=True)
         self._table: pa.Table | None = None
 
     def fit(self, data: Any) -> "HCM":

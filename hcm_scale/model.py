@@ -36,6 +36,16 @@ class Batch(Protocol):
     def right(self) -> Tensor: ...
 
 
+class SummingBatch(Protocol):
+    """A batch that computes the first layer of a two-layer model itself, for the left ends of its pairs, then the right.
+
+    `sum_hidden(W, b)`, (2 * pairs, width), is the sum over each end's entries e of weight_e * relu(x_e W + b): what
+    `aggregate` makes of the first layer, without that layer in memory.
+    """
+
+    def sum_hidden(self, weight: Tensor, bias: Tensor) -> Tensor: ...
+
+
 class Affine(nn.Module):
     """x W + b with `weight` (in, out), drawn as Glorot and Bengio do; the bias starts at zero."""
 
@@ -96,8 +106,12 @@ class HopModel(nn.Module):
     def num_classes(self) -> int:
         return int(self.head[1].weight.shape[1])
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: Batch | SummingBatch) -> Tensor:
         """Logits of the batch's pairs: (pairs, C)."""
+        if hasattr(batch, "sum_hidden"):
+            first, second = self.encoder
+            z = self.activate(1, second(batch.sum_hidden(first.weight, first.bias)))
+            return self.predict(*z.chunk(2))
         z = self.encode(batch.x, batch.blocks)
         return self.predict(z.index_select(0, batch.left), z.index_select(0, batch.right))
 

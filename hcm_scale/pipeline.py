@@ -2,9 +2,10 @@
 
 Each `_stage` function names the options that decide its result (they make its key, together with the keys of the stages
 it reads), and how to make it. `run` walks them in order up to the one asked for. A stage whose key has not changed is
-not run again.
+not run again. Where several ranks make a run, each walks here, and all share the labelling, training and scoring.
 """
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -21,6 +22,7 @@ from hcm_scale.base import files
 from hcm_scale.config import Config, parse_fan_out
 from hcm_scale.graph import Graph
 from hcm_scale.graph import ingest as readers
+from hcm_scale.posterior.world import ALONE, World
 from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.label import label
 from hcm_scale.stages.purify import open_purified, purify
@@ -29,7 +31,7 @@ from hcm_scale.stages.report import explain as explain_node
 from hcm_scale.stages.report import report
 from hcm_scale.stages.score import combine_scores, open_scores, score
 from hcm_scale.stages.summary import summary
-from hcm_scale.stages.train import Record, train
+from hcm_scale.stages.train import Ranks, Record, train
 from hcm_scale.workspace import Workspace
 
 log = logging.getLogger(__name__)
@@ -42,36 +44,52 @@ class Run:
 
     config: Config
     workspace: Workspace
+    world: World = ALONE
     given: Graph | None = None
     keys: dict[str, str] = dataclasses.field(default_factory=dict)
     folders: dict[str, Path] = dataclasses.field(default_factory=dict)
 
-    def stage(self, name: str, options: Any, reads: tuple[str, ...], make: Callable[[Path], dict[str, Any]]) -> Path:
+    def stage(
+        self,
+        name: str,
+        options: Any,
+        reads: tuple[str, ...],
+        make: Callable[[Path], dict[str, Any]],
+        *,
+        together: bool = False,
+    ) -> Path:
         """Makes or finds a stage that depends on `options` and on the stages that it `reads`."""
         inputs = [options, [self.keys[other] for other in reads]]
-        self.folders[name], self.keys[name] = self.workspace.stage(name, inputs, make)
+        self.folders[name], self.keys[name] = self.workspace.stage(name, inputs, make, together=together)
         return self.folders[name]
 
+    def share(self) -> dict[str, Any]:
+        """The part of this rank in a stage that all make together."""
+        return {"rank": self.world.rank, "world": self.world.size, "barrier": self.world.barrier}
 
-def run(config: Config, until: str = "report", graph: Graph | None = None) -> str:
-    """Runs the stages up to `until` in `config.run_dir` and returns a summary to print.
+
+def run(config: Config, until: str = "report", graph: Graph | None = None, world: World = ALONE) -> str:
+    """Runs the stages up to `until` in `config.run_dir` and returns a summary to print, empty on all ranks but 0.
 
     `graph` takes the place of the source that the configuration names.
     """
     schema.check(config)
     parse_fan_out(config.sampling.fan_out, _num_blocks(config))
+    _check_world(config.world, world)
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     share = Path(config.share_dir) if config.share_dir else None
-    with files.locked(run_dir / ".lock"):
-        files.write_json(run_dir / "config.json", asdict(config))
-        if config.world.threads:
-            numba.set_num_threads(config.world.threads)
-            torch.set_num_threads(config.world.threads)
-        walk = Run(config, Workspace(run_dir, share), graph)
+    with files.locked(run_dir / ".lock") if world.leads else contextlib.nullcontext():
+        if world.leads:
+            files.write_json(run_dir / "config.json", asdict(config))
+        num_threads = config.world.threads or world.num_threads
+        if num_threads:
+            numba.set_num_threads(num_threads)
+            torch.set_num_threads(num_threads)
+        walk = Run(config, Workspace(run_dir, share, world), world, graph)
         for name in STAGES[: STAGES.index(until) + 1]:
             _MAKERS[name](walk)
-        return summary(run_dir, walk.folders, walk.workspace.records)
+        return summary(run_dir, walk.folders, walk.workspace.records) if world.leads else ""
 
 
 def explain(config: Config) -> str:
@@ -173,10 +191,10 @@ def _label(walk: Run) -> None:
     options = asdict(walk.config.hops) | asdict(walk.config.shards) | {"seed": walk.config.seed}
 
     def make(out: Path) -> dict[str, Any]:
-        labels = label(open_purified(walk.folders["purified"]).graph, out, **options)
+        labels = label(open_purified(walk.folders["purified"]).graph, out, **options, **walk.share())
         return {"pairs": labels.num_pairs, "sources": labels.plan.num_sources}
 
-    walk.stage("labels", options, ("purified",), make)
+    walk.stage("labels", options, ("purified",), make, together=True)
 
 
 def _train(walk: Run) -> None:
@@ -194,11 +212,18 @@ def _train_view(walk: Run, view: str) -> None:
             tensorboard=config.posterior.tensorboard,
         )
         structure, features = _encoder_input(walk, view)
-        options = {"seed": config.seed, "device": _device(config), "workers": config.sampling.workers}
+        ranks = Ranks(**walk.share(), sum=walk.world.sum if walk.world.size > 1 else None)
+        options: dict[str, Any] = {
+            "seed": config.seed,
+            "device": _device(walk),
+            "workers": config.sampling.workers,
+            "ranks": ranks,
+        }
         samples = train(structure, features, walk.folders["labels"], out, recipe=recipe, record=record, **options)
         return {"view": view, "samples": len(samples)} | _last_metrics(out / "metrics.jsonl")
 
-    walk.stage(f"train-{view}", [asdict(recipe), config.seed, view], ("graph", "purified", "labels"), make)
+    inputs = [asdict(recipe), config.seed, view]
+    walk.stage(f"train-{view}", inputs, ("graph", "purified", "labels"), make, together=True)
 
 
 def _encoder_input(walk: Run, view: str) -> tuple[Graph, Any]:
@@ -237,13 +262,14 @@ def _score_view(walk: Run, view: str, name: str, options: dict[str, Any]) -> Non
             out,
             chunk_edges=config.score.chunk_edges,
             state=config.score.state,
-            device=_device(config),
+            device=_device(walk),
             seed=config.seed,
             **options,
+            **walk.share(),
         )
         return _score_facts(made.metrics, config.score.rank_by)
 
-    walk.stage(name, [options, config.seed], (f"train-{view}",), make)
+    walk.stage(name, [options, config.seed], (f"train-{view}",), make, together=True)
 
 
 def _report(walk: Run) -> None:
@@ -303,14 +329,29 @@ def _recipe(config: Config) -> Recipe:
     )
 
 
-def _device(config: Config) -> str:
-    if config.world.device == "cuda" and not torch.cuda.is_available():
+def _check_world(wanted: schema.WorldConfig, world: World) -> None:
+    """Refuses to be the only one where several were asked for."""
+    if world.size == 1 and (wanted.nodes > 1 or (wanted.processes or 1) > 1):
+        raise ValueError(
+            f"world.processes={wanted.processes} and world.nodes={wanted.nodes} ask for several ranks, and this is one "
+            "process: start them with `hcm-scale run`, torchrun or srun"
+        )
+
+
+def _device(walk: Run) -> str:
+    """Where this process computes."""
+    return walk.world.device or device_of(walk.config.world)
+
+
+def device_of(world: schema.WorldConfig) -> str:
+    """What the configuration means on this machine: cpu or cuda."""
+    if world.device == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             "world.device=cuda but this machine has no CUDA device that torch can use; legal here: cpu, auto"
         )
-    if config.world.device == "auto":
+    if world.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    return config.world.device
+    return world.device
 
 
 def _last_metrics(path: Path) -> dict[str, Any]:

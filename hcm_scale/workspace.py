@@ -4,6 +4,9 @@ A stage's key is the hash of its name, its options and the keys of the stages it
 which key the folder is being made for and whether it is finished. A finished folder with the same key is used as it
 is, an unfinished one with the same key is handed back to the stage to go on, and one with another key is removed first.
 
+Where several ranks make a run, rank 0 decides what is kept and what is made, tells the others, and writes every record.
+A stage is made by all of them together, or by rank 0 while the others wait.
+
 Where jobs share stages (a sweep), the folders stand in `share_dir` under their keys and each run links to them. A lock
 per folder lets two jobs race for one safely: the second waits and then finds it finished.
 """
@@ -19,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale.base import files, progress
+from hcm_scale.posterior.world import ALONE, World
 
 log = logging.getLogger(__name__)
 _RECORD = "stage.json"
@@ -39,22 +43,43 @@ class StageRecord:
 
 @dataclass
 class Workspace:
-    """The folders of one run."""
+    """The folders of one run, as one of its ranks sees them."""
 
     run_dir: Path
     share_dir: Path | None = None
+    world: World = ALONE
     records: list[StageRecord] = field(default_factory=list)
 
-    def stage(self, name: str, inputs: Any, make: Callable[[Path], dict[str, Any]]) -> tuple[Path, str]:
-        """Makes a stage's folder, or finds it made; returns the folder and the stage's key."""
+    def stage(
+        self, name: str, inputs: Any, make: Callable[[Path], dict[str, Any]], *, together: bool = False
+    ) -> tuple[Path, str]:
+        """Makes a stage's folder, or finds it made; returns the folder and the stage's key.
+
+        Where there are several ranks, all call `make` if they make it `together`, else rank 0 alone does.
+        """
+        if not self.world.leads:
+            return self._follow(make, together)
         key = files.hash_value([name, inputs])
         folder = self.run_dir / name if self.share_dir is None else self.share_dir / f"{name}-{key[:16]}"
         with files.locked(folder.with_name(f".{folder.name}.lock")):
-            record = self._finished(name, key, folder) or self._make(name, key, folder, make)
+            record = self._finished(name, key, folder)
+            earlier = 0.0 if record is not None else self._prepare(name, key, folder)
+            self.world.broadcast({"folder": str(folder), "key": key, "finished": record is not None})
+            record = record or self._make(name, key, folder, make, earlier)
         self._link(name, folder)
         self.records.append(record)
         files.write_json(self.run_dir / "stages.json", [asdict(entry) for entry in self.records])
+        self.world.barrier()
         return folder, key
+
+    def _follow(self, make: Callable[[Path], dict[str, Any]], together: bool) -> tuple[Path, str]:
+        """What the other ranks do for a stage: what rank 0 says."""
+        told = self.world.broadcast(None)
+        folder = Path(told["folder"])
+        if together and not told["finished"]:
+            make(folder)
+        self.world.barrier()
+        return folder, told["key"]
 
     def _finished(self, name: str, key: str, folder: Path) -> StageRecord | None:
         found = _read_record(folder)
@@ -63,16 +88,20 @@ class Workspace:
         log.info("%-10s unchanged, kept", name)
         return StageRecord(name, key, str(folder), found["seconds"], found["peak_rss_bytes"], True, found["detail"])
 
-    def _make(self, name: str, key: str, folder: Path, make: Callable[[Path], dict[str, Any]]) -> StageRecord:
+    def _prepare(self, name: str, key: str, folder: Path) -> float:
+        """Makes the folder this key's; returns the seconds already spent on it."""
         found = _read_record(folder)
-        earlier = 0.0
-        if found is None or found["key"] != key:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            files.write_json(folder / _RECORD, {"key": key, "finished": False})
-        else:
+        if found is not None and found["key"] == key:
             log.info("%-10s goes on where it was stopped", name)
-            earlier = found.get("seconds", 0.0)
+            return float(found.get("seconds", 0.0))
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        files.write_json(folder / _RECORD, {"key": key, "finished": False})
+        return 0.0
+
+    def _make(
+        self, name: str, key: str, folder: Path, make: Callable[[Path], dict[str, Any]], earlier: float
+    ) -> StageRecord:
         progress.reset_peak_rss()
         started = time.perf_counter()
         detail = make(folder)

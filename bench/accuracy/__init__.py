@@ -1,1 +1,1 @@
-"""Accuracy of every method on the same graphs, the same planted anomalies and the same features. `python -m bench.accuracy --help`."""
+"""Accuracy of every method on the same graphs, planted anomalies and features. `python -m bench.accuracy --help`."""

@@ -2,14 +2,15 @@
 
 For C = v and its neighbours and an attribute f with values in [0, 1], with degrees k and m edges,
 
-    inside(f)  = sum over i, j in C of (A_ij - k_i k_j / 2m) x_i x_j          shared by members more than chance joins them
-    outside(f) = sum over edges (i, b) leaving C of (1 - min(1, k_i k_b / 2m)) x_i x_b        shared with those outside
+    inside(f)  = sum over i, j in C of (A_ij - k_i k_j / 2m) x_i x_j             shared within, beyond chance
+    outside(f) = sum over edges (i, b) leaving C of (1 - min(1, k_i k_b / 2m)) x_i x_b        shared with others
 
-`inside` is mapped to [0, 1] by its least and greatest possible value, -(sum of k)^2 / 2m and |C|^2; `outside` is divided
-by itself plus the surprise of the edges within, as a conductance is. Normality is inside - outside under the weights of
-the attributes, of norm 1 and not negative, that make it largest: with L1 the best attribute alone, with L2 the root of
-the summed squares of the positive ones. The score is minus the L1 normality, the authors' default. Sparse attributes
-are taken as present or absent, dense features are scaled to [0, 1].
+`inside` is mapped to [0, 1] by its least and greatest possible value, -(sum of k)^2 / 2m and |C|^2; `outside` is
+divided by itself plus the surprise of the edges within, as a conductance is. Normality is inside - outside under the
+weights of the attributes, of norm 1 and not negative, that make it largest: with L1 the best attribute alone, with L2
+the root of the summed squares of the positive ones. The score is minus the L1 normality, the authors' default. Sparse
+attributes are taken as present or absent, dense features are scaled to [0, 1]. A group that is joined tightly and has
+anything in common is normal by this measure, so planted cliques may well score as less strange than chance.
 
 Cost: each ego visits the arcs of its neighbours, sum of degrees squared in all. Memory: the products of both ends of
 every arc (sparse), and three rows of attributes a thread.

@@ -7,7 +7,9 @@ _TASKS = 64
 
 
 @njit(cache=True, parallel=True)
-def egonet_normality(indptr, indices, p_indptr, p_columns, p_values, x_indptr, x_columns, x_values, num_columns, root, out):
+def egonet_normality(
+    indptr, indices, p_indptr, p_columns, p_values, x_indptr, x_columns, x_values, num_columns, root, out
+):
     """out[v] = the normality of v with its neighbours, maximised over weights of norm 1 (root: L2, else L1).
 
     Row e of p holds, for arc e, the product of its two ends' attributes. See amen.py for the formula.

@@ -1,4 +1,4 @@
-"""Ours, as `hcm-scale run experiment=...` has it, through the Python face: settings are read from conf/, not repeated here.
+"""Ours, as `hcm-scale run experiment=...` has it, through the Python face; settings are read from conf/, not repeated.
 
 Hydra composes those files on the command line; where it is not installed they still have to be read, so `settings`
 follows the two rules that they use: a group's choice comes from config.yaml unless the experiment overrides it, and the
@@ -8,7 +8,9 @@ experiment's own keys come last. The harness brings the graph, so the groups `gr
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from bench.accuracy.problem import Problem
 from bench.accuracy.trivial import Scores
@@ -20,31 +22,49 @@ _ROOMS = ("attributes", "purify", "hops", "shards", "sampling", "model", "poster
 
 def paper(problem: Problem, device: str) -> Scores:
     """experiment=paper/...: encoder on the original graph, as the paper has it."""
-    return _fit("paper", problem, device, ("ahp", "hav"))
+    found = _fit("paper", problem, device)
+    return {f"HCM paper, {column.upper()}": _column(found, column) for column in ("ahp", "hav")}
 
 
 def best(problem: Problem, device: str) -> Scores:
-    """experiment=best/...: our settings; `strange` adds the closure of a node's neighbourhood to AHP."""
-    return _fit("best", problem, device, ("strange", "ahp", "hav"))
+    """experiment=best/...: our settings; the first row ranks as the experiment says, the others are its parts."""
+    found = _fit("best", problem, device)
+    parts = {f"HCM best, {column.upper()}": _column(found, column) for column in ("ahp", "hav")}
+    return {"HCM best": found.scores, **parts}
 
 
-def _fit(family: str, problem: Problem, device: str, columns: tuple[str, ...]) -> Scores:
-    options = settings(None if problem.name == "Planted" else f"{family}/{problem.name.lower()}")
-    found = HCM(options, seed=problem.seed, device=device).fit(problem.graph).table.sort_by("node")
-    return {f"HCM {family}, {column.upper()}": found[column].to_numpy() for column in columns}
+def _fit(family: str, problem: Problem, device: str) -> HCM:
+    experiment = None if problem.name == "Planted" else f"{family}/{problem.name.lower()}"
+    graph = problem.one_way if is_directed(experiment) else problem.graph
+    return HCM(settings(experiment), seed=problem.seed, device=device).fit(graph)
+
+
+def _column(found: HCM, name: str) -> NDArray[np.float64]:
+    return np.asarray(found.table.sort_by("node")[name].to_numpy())
 
 
 def settings(experiment: str | None, conf: Path = CONF) -> dict[str, Any]:
     """The options of an experiment (None: of the defaults), by dotted key, rooms only."""
     body = _load(conf / "experiment" / f"{experiment}.yaml") if experiment else {}
     entries = [*_load(conf / "config.yaml")["defaults"], *body.get("defaults", [])]
-    chosen = {group.removeprefix("override /"): name for entry in entries if isinstance(entry, dict) for group, name in entry.items()}
+    chosen = {
+        group.removeprefix("override /"): name
+        for entry in entries
+        if isinstance(entry, dict)
+        for group, name in entry.items()
+    }
     options: dict[str, Any] = {}
     for room in _ROOMS:
         own = body.get(room) or {}
         for name, value in {**_load(conf / room / f"{chosen[room]}.yaml"), **own}.items():
             options[f"{room}.{name}"] = value
     return options
+
+
+def is_directed(experiment: str | None, conf: Path = CONF) -> bool:
+    """Whether an experiment keeps the arcs of its file one-way."""
+    graph = _load(conf / "experiment" / f"{experiment}.yaml").get("graph") if experiment else None
+    return bool((graph or {}).get("directed", False))
 
 
 def _load(path: Path) -> dict[str, Any]:

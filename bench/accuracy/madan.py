@@ -38,7 +38,10 @@ def laplacian(problem: Problem) -> sparse.csr_array:
     """The Laplacian of the graph, its edges weighted by how alike their ends are."""
     x, sources, targets = unit_range(problem.x), problem.sources, problem.graph.indices
     squares = np.concatenate(
-        [((x[sources[s : s + _COLUMNS]] - x[targets[s : s + _COLUMNS]]) ** 2).sum(axis=1) for s in _starts(len(sources))]
+        [
+            ((x[sources[s : s + _COLUMNS]] - x[targets[s : s + _COLUMNS]]) ** 2).sum(axis=1)
+            for s in _starts(len(sources))
+        ]
         or [np.zeros(0)]
     )
     weights = np.exp(-0.5 * squares / (x.var() or 1.0))
@@ -49,17 +52,25 @@ def laplacian(problem: Problem) -> sparse.csr_array:
 def concentration(matrix: sparse.csr_array, scales: tuple[float, ...], device: str = "cpu") -> NDArray[np.float64]:
     """The norm of every column of exp(-t matrix / lambda_max), (len(scales), n), for a Laplacian `matrix`."""
     n = matrix.shape[0]
-    largest = float(eigsh(matrix, k=1, which="LM", v0=np.ones(n) + np.arange(n) / n, return_eigenvectors=False)[0])
     degree = 2 + int(np.argmax(special.ive(np.arange(2, 10_000), max(scales)) < _SMALLEST))
-    moments = chebyshev_diagonal(sparse.csr_array(matrix * (2.0 / largest) - sparse.eye_array(n)), degree, device)
+    scaled = sparse.csr_array(matrix * (2.0 / largest_eigenvalue(matrix)) - sparse.eye_array(n))
+    moments = chebyshev_diagonal(scaled, degree, device)
     order = np.arange(len(moments))
     signs = np.where(order == 0, 1.0, 2.0) * (-1.0) ** order
     coefficients = np.stack([signs * special.ive(order, t) for t in scales])
     return np.sqrt(np.maximum(coefficients @ moments, 0.0))
 
 
+def largest_eigenvalue(matrix: sparse.csr_array) -> float:
+    """lambda_max of a Laplacian by Lanczos from a fixed start; 1 where there are no edges, so that it may divide."""
+    if not matrix.diagonal().any():
+        return 1.0
+    start = 1.0 + np.arange(matrix.shape[0]) / matrix.shape[0]
+    return float(eigsh(matrix, k=1, which="LM", v0=start, return_eigenvectors=False)[0])
+
+
 def chebyshev_diagonal(matrix: sparse.csr_array, degree: int, device: str = "cpu") -> NDArray[np.float64]:
-    """The diagonals of T_0, T_1, ... T_degree of a symmetric matrix with spectrum in [-1, 1]: (at least degree + 1, n)."""
+    """Diagonals of T_0, T_1, ... of a symmetric matrix with spectrum in [-1, 1]: (degree + 1 or one more, n)."""
     n, half = matrix.shape[0], (degree + 1) // 2
     multiplier = _to_torch(matrix, device)
     out = np.empty((2 * half + 2, n))

@@ -1,8 +1,9 @@
 """What every method is given: one graph with known anomalies, and one matrix of features.
 
 A problem is made once per (data set, seed), by the caller, and written to a folder: `graph/` (the graph with its raw
-attributes, after anomalies were planted) and `x.npy` (the features made from them). All methods open that folder, so
-none can see another graph. The seed plants the anomalies where a data set has none of its own, and is the model's seed.
+attributes, after anomalies were planted), `x.npy` (the features made from them) and, for files that have labels of
+their own, `one_way/` (the file's arcs as they stand there). All methods open that folder, so none can see another
+graph. The seed plants the anomalies where a data set has none of its own, and is the model's seed.
 
 Memory: the graph; features are a memory map.
 """
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.graph import Graph
 from hcm_scale.graph.attributes import transform
-from hcm_scale.graph.ingest import read_matrix
+from hcm_scale.graph.ingest import Policy, read_matrix
 from hcm_scale.graph.inject import inject
 from hcm_scale.graph.synthetic import community
 
@@ -48,12 +49,13 @@ DATA = {
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One graph, symmetric, with `y` (and `kind` where planted), and its features, f32 (n, q)."""
+    """One graph, symmetric, with `y` (and `kind` where planted), its features, f32 (n, q), and its one-way arcs."""
 
     name: str
     seed: int
     graph: Graph
     x: NDArray[np.float32]
+    one_way: Graph | None = None
 
     @property
     def sources(self) -> NDArray[np.int64]:
@@ -67,25 +69,34 @@ def prepare(name: str, seed: int, data_dir: Path, out: Path) -> None:
         raise ValueError(f"data={name!r} is unknown; it is one of {', '.join(DATA)}")
     data = DATA[name]
     with tempfile.TemporaryDirectory(dir=out) as raw:
-        graph = community(600, num_communities=4, seed=seed) if data.file is None else _read(data.file, data_dir, raw)
+        graph = (
+            community(600, num_communities=4, seed=seed)
+            if data.file is None
+            else _read(data.file, data_dir, Path(raw) / "graph")
+        )
         if data.num_cliques:
             graph = inject(graph, num_cliques=data.num_cliques, clique_size=data.clique_size, seed=seed)
         if graph.x is None or graph.y is None:
             raise ValueError(f"data={name}: {data.file} lacks attributes or labels")
         graph.save(out / "graph")
+    if data.file is not None and not data.num_cliques:
+        _read(data.file, data_dir, out / "one_way", directed=True)
     np.save(out / "x.npy", transform(graph.x, **data.features).x, allow_pickle=False)
     (out / "problem.json").write_text(json.dumps({"name": name, "seed": seed}))
 
 
-def _read(file: str, data_dir: Path, out: str) -> Graph:
+def _read(file: str, data_dir: Path, out: Path, directed: bool = False) -> Graph:
     path = data_dir / file
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not at hand; --data-dir or the variable HCM_DATA names the folder that holds it")
-    return read_matrix(Path(out) / "graph", path)
+        raise FileNotFoundError(
+            f"{path} is not at hand; --data-dir or the variable HCM_DATA names the folder that holds it"
+        )
+    return read_matrix(out, path, policy=Policy(directed=directed))
 
 
 def open_problem(folder: Path) -> Problem:
     """The problem that `prepare` wrote."""
     said = json.loads((folder / "problem.json").read_text())
     x = np.load(folder / "x.npy", allow_pickle=False)
-    return Problem(said["name"], said["seed"], Graph.open(folder / "graph"), x)
+    one_way = Graph.open(folder / "one_way") if (folder / "one_way").is_dir() else None
+    return Problem(said["name"], said["seed"], Graph.open(folder / "graph"), x, one_way)

@@ -50,7 +50,7 @@ def _fit(name: str, problem: Problem, device: str) -> Scores:
 
 
 def _need_neighbor_loader() -> None:
-    """torch_geometric says that its backend is missing only in the middle of a fit; say it here, as an absent import."""
+    """PyG says that its backend is missing only in the middle of a fit; say it here, as an absent import."""
     from torch_geometric import typing
 
     if not (typing.WITH_TORCH_SPARSE or typing.WITH_PYG_LIB):

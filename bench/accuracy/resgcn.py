@@ -1,14 +1,16 @@
-"""ResGCN (Pei et al. 2020): a network reads residuals off the adjacency, and what a node's attributes owe to them is strange.
+"""ResGCN (Pei et al. 2020): strange is what an autoencoder of the graph leaves to a residual read off the adjacency.
 
-A two-layer network maps a node's row of A to its residual R_i. A GCN encodes the attributes, each layer's input damped by
-the attention exp(-gamma R_l), R_l the residual carried along by a layer of its own, so that strange nodes speak less. The
-code Z rebuilds the adjacency as Z Z^T and, through two layers, the attributes up to the residual:
+A two-layer network maps a node's row of A to its residual R_i. A GCN encodes the attributes, each layer's input damped
+by the attention exp(-gamma R_l), R_l the residual carried along by a layer of its own, so that strange nodes speak
+less. The code Z rebuilds the adjacency as Z Z^T and, through two layers, the attributes up to the residual:
 
     loss = alpha ||A - Z Z^T||^2 + (1 - alpha) ||X - X_hat - lambda R||^2,          score(i) = ||R_i||^2
 
 ||A - Z Z^T||^2 = ||A||^2 - 2 sum over arcs of z_u . z_v + ||Z^T Z||^2, so no n x n matrix is ever made. The adjacency
 enters through a sparse product. Memory: arcs times the code's width, and the first weight, n x 128.
 """
+
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +33,8 @@ class ResGCN(nn.Module):
         self.first = nn.Parameter(nn.init.xavier_uniform_(torch.empty(num_nodes, RESIDUAL_WIDTH)))
         self.second = nn.Linear(RESIDUAL_WIDTH, num_features)
         widths = (num_features, WIDTH, WIDTH, CODE_WIDTH)
-        self.encoder = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False))
-        self.carry = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:-1], strict=False))
+        self.encoder = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+        self.carry = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths[:-1]))
         self.decoder = nn.Sequential(nn.Linear(CODE_WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, num_features))
 
     def forward(self, x: Tensor, adjacency: Tensor, gcn: Tensor) -> tuple[Tensor, Tensor, Tensor]:

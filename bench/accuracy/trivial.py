@@ -20,7 +20,7 @@ def run(problem: Problem, device: str) -> Scores:
     return {
         "attribute norm": norm,
         "degree": problem.graph.degrees.astype(np.float64),
-        "norm and root degree": norm / norm.std() + root / root.std(),
+        "half norm, half root degree": 0.5 * norm + 0.5 * root,
         "distance to neighbours": neighbor_distance(problem),
     }
 

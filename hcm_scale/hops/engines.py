@@ -5,8 +5,8 @@ where a source's neighbourhood is so small that reading the whole state once per
 sources one by one, plain searches are taken, on the graph as given.
 
 State per thread, for m linked nodes and W words (64 W sources a block): 3 wide words of 8 W bytes a node, and as
-buffers W + W / 4 + 1 / 4 bytes a node of counts and bitmaps, and 512 W q bytes of ranks for samples of q. Plain: 1
-byte and 1 index a node. The widest block of at most `STATE_BYTES` a thread is taken that leaves no thread idle.
+buffers W + W / 4 + 1 / 4 bytes a node of counts and bitmaps, and 512 W q bytes of ranks for samples of q. Plain: 2
+bytes and 1 index a node. The widest block of at most `STATE_BYTES` a thread is taken that leaves no thread idle.
 """
 
 from collections.abc import Callable
@@ -79,7 +79,8 @@ def plain_labeller(layout: Layout, order: Any, sources: Any, *, seed: int, most:
     threads, n = numba.get_num_threads(), layout.num_nodes
     sample = most if most < n else 0
     scratch = PlainScratch(
-        np.tile(np.where(order < NOT_A_SOURCE, IS_SOURCE, np.uint8(0)), (threads, 1)),
+        np.tile((order < NOT_A_SOURCE).astype(np.uint16) * np.uint16(IS_SOURCE), (threads, 1)),
+        np.zeros((threads, 1), np.int64),
         np.empty((threads, n), layout.names.dtype),
         np.empty((threads, n // STRETCH + 1), np.int64),
         np.empty((threads, n // STRETCH + 1), np.int64),
@@ -117,7 +118,7 @@ def sharing_pays(given: Layout, sources: NDArray[Any], *, classes: int) -> bool:
     wide = rows + (classes - 2) * len(given.out_indices) * _WIDE_ARC
     pilots = sources[:: max(1, len(sources) // _NUM_PILOTS)][:_NUM_PILOTS]
     budget = len(pilots) * int(wide / (64 * words * _PLAIN_ARC))
-    visited, queue = np.zeros(given.num_nodes, np.uint8), np.empty(given.num_nodes, given.names.dtype)
+    visited, queue = np.zeros(given.num_nodes, np.uint16), np.empty(given.num_nodes, given.names.dtype)
     for source in pilots:
         budget -= arcs_around(given, source, classes - 1, budget, visited, queue)
         if budget < 0:

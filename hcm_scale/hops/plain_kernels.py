@@ -1,11 +1,11 @@
 """One source at a time: a plain capped BFS that costs only what it touches, jitted.
 
 For graphs where the neighbourhoods of different sources hardly meet (grids, chains, deep trees) a wide word is mostly
-zeros. Here each thread keeps one byte a node (has this search been there), a queue, and for each stretch of 128 nodes
-how many of them a pair may still end in; after a source it undoes what it touched, nothing more.
+zeros. Here each thread keeps two bytes a node (which search has been there last, and at which level), a queue, and
+for each stretch of 128 nodes how many of them a pair may still end in. A search touches what it finds, nothing more.
 
-A class is never sorted: the nodes of a level carry its number as their mark, what was not reached carries none. How
-many members lie in each stretch of nodes leads from a rank to a stretch, and a scan of at most 128 nodes to the node.
+A class is never sorted: the nodes of a level carry its mark, what was not reached carries a mark of earlier searches.
+How many members lie in each stretch of nodes leads from a rank to a stretch, and a scan of 128 nodes to the node.
 """
 
 from typing import Any, NamedTuple
@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 from hcm_scale.hops.sample_kernels import draw_ranks
 
 STRETCH = 128  # nodes that share a number of free ones
-SOURCES_PER_TASK = 256
-IS_SOURCE = np.uint8(128)  # a flag that stays; the other bits are the mark of a level
-_MARK = np.uint8(127)
-_ROOT = np.uint8(127)  # a mark that no level has
-NOBODY = np.zeros(0, np.int32)
+SOURCES_PER_TASK = 128
+IS_SOURCE = 1 << 15  # a flag that stays; the other bits are a mark
+_MARK = IS_SOURCE - 1
+_NOBODY = np.zeros(0, np.int32)
 
 
 class PlainScratch(NamedTuple):
     """The state of one thread's search; with one more axis in front, that of all threads (n nodes)."""
 
-    visited: NDArray[np.uint8]  # (n,), the mark of the level that reached a node, and a flag
+    visited: NDArray[np.uint16]  # (n,), the mark of the last level that reached a node, and a flag
+    spent: NDArray[np.int64]  # (1,), the highest mark of earlier searches
     queue: NDArray[Any]  # (n,)
     free: NDArray[np.int64]  # (n / 128 + 1,), nodes that a pair of this source may still end in
     held: NDArray[np.int64]  # (n / 128 + 1,), members of one level
@@ -41,13 +41,9 @@ def label_plain(layout, order, sources, first, last, seed, most, scratch, rows):
     for task in prange((last - first + SOURCES_PER_TASK - 1) // SOURCES_PER_TASK):
         me = get_thread_id()
         own = PlainScratch(
-            scratch.visited[me],
-            scratch.queue[me],
-            scratch.free[me],
-            scratch.held[me],
-            scratch.ranks[me],
-            scratch.table[me],
-        )
+            scratch.visited[me], scratch.spent[me], scratch.queue[me], scratch.free[me], scratch.held[me],
+            scratch.ranks[me], scratch.table[me],
+        )  # fmt: skip
         start = first + task * SOURCES_PER_TASK
         if most > 0:
             count_free(order, start, own.free)
@@ -81,17 +77,18 @@ def label_one(layout, order, source, position, seed, most, scratch, counts, kept
     visited, queue = scratch.visited, scratch.queue
     num_classes = len(counts)
     root = layout.places[source]
+    spent = fresh_marks(visited, scratch.spent, num_classes)  # level h marks spent + h, the root spent + C
     queue[0] = root
-    visited[root] |= _ROOT
+    visited[root] = np.int64(visited[root]) & IS_SOURCE | (spent + num_classes)
     start, stop, filled = 0, 1, 0
     for hop in range(1, num_classes):
-        end, earlier = expand(layout, order, position, hop, visited, queue, start, stop)
+        end, earlier = expand(layout, order, position, spent, spent + hop, visited, queue, start, stop)
         start, stop = stop, end
         counts[hop - 1] = stop - start - earlier
         kept[hop - 1] = min(counts[hop - 1], most)
         if most > 0:
             members = queue[start:stop] if earlier == 0 else keep_after(queue[start:stop], order, position)
-            take_level(members, order, source, position, hop, seed, most, scratch, targets[filled:])
+            take_level(members, order, source, position, hop, spent, seed, most, scratch, targets[filled:])
         filled += kept[hop - 1]
     num_paired = position + 1 if order[root] == position else 1  # with this source, or as earlier sources
     counts[-1] = len(order) - num_paired - counts[:-1].sum()
@@ -100,13 +97,23 @@ def label_one(layout, order, source, position, seed, most, scratch, counts, kept
         if order[root] == position:
             scratch.free[root // STRETCH] -= 1
         reached = queue[:stop]
-        take_rest(counts[-1], reached, order, source, position, num_classes, seed, most, scratch, targets[filled:])
-    for k in range(stop):
-        visited[queue[k]] &= IS_SOURCE
+        take_rest(
+            counts[-1], reached, order, source, position, num_classes, spent, seed, most, scratch, targets[filled:]
+        )
 
 
 @njit(cache=True, nogil=True)
-def expand(layout, order, position, mark, visited, queue, start, stop):
+def fresh_marks(visited, spent, num):
+    """Reserves the `num` marks above the returned one, so that no search cleans up; wipes all when they run out."""
+    if spent[0] + num > _MARK:
+        visited &= np.uint16(IS_SOURCE)
+        spent[0] = 0
+    spent[0] += num
+    return spent[0] - num
+
+
+@njit(cache=True, nogil=True)
+def expand(layout, order, position, spent, mark, visited, queue, start, stop):
     """Marks the unvisited neighbours of queue[start:stop] and appends them to the queue.
 
     Returns its new end, and how many of the new nodes are earlier sources: those pairs were counted there.
@@ -117,13 +124,16 @@ def expand(layout, order, position, mark, visited, queue, start, stop):
         u = queue[k]
         for e in range(indptr[u], indptr[u + 1]):
             v = indices[e]
-            state = visited[v]
-            if state & _MARK == 0:
-                visited[v] = state | mark
+            state = np.int64(visited[v])
+            if state <= spent:
+                visited[v] = mark
                 queue[end] = v
                 end += 1
-                if state == IS_SOURCE and order[v] < position:
-                    earlier += 1
+            elif state >= IS_SOURCE and state & _MARK <= spent:
+                visited[v] = IS_SOURCE | mark
+                queue[end] = v
+                end += 1
+                earlier += order[v] < position
     return end, earlier
 
 
@@ -149,7 +159,7 @@ def hold_back(reached, order, position, free, change):
 
 
 @njit(cache=True, nogil=True)
-def take_level(members, order, source, position, hop, seed, most, scratch, targets):
+def take_level(members, order, source, position, hop, spent, seed, most, scratch, targets):
     """Writes all members of a level, or those at drawn ranks."""
     if len(members) <= most:
         targets[: len(members)] = members
@@ -158,24 +168,25 @@ def take_level(members, order, source, position, hop, seed, most, scratch, targe
         for v in members:
             scratch.held[v // STRETCH] += 1
         draw_ranks(seed, source, hop, len(members), scratch.ranks, scratch.table)
-        take_marked(hop, order, position, scratch.visited, scratch.held, scratch.ranks, targets)
+        mark = spent + hop
+        take_marked(mark, mark, order, position, scratch.visited, scratch.held, scratch.ranks, targets)
 
 
 @njit(cache=True, nogil=True)
-def take_rest(size, reached, order, source, position, hop, seed, most, scratch, targets):
+def take_rest(size, reached, order, source, position, hop, spent, seed, most, scratch, targets):
     """Writes all nodes that no level reached and no earlier source was paired with, or those at drawn ranks."""
     hold_back(reached, order, position, scratch.free, -1)
     if size > most:
         draw_ranks(seed, source, hop, size, scratch.ranks, scratch.table)
-        take_marked(0, order, position, scratch.visited, scratch.free, scratch.ranks, targets)
+        take_marked(0, spent, order, position, scratch.visited, scratch.free, scratch.ranks, targets)
     else:
-        take_marked(0, order, position, scratch.visited, scratch.free, np.arange(size), targets)
+        take_marked(0, spent, order, position, scratch.visited, scratch.free, np.arange(size), targets)
     hold_back(reached, order, position, scratch.free, 1)
 
 
 @njit(cache=True, nogil=True)
-def take_marked(mark, order, position, visited, held, ranks, targets):
-    """Writes the nodes at these ranks among those that bear the mark and come after the position; held counts them."""
+def take_marked(lowest, highest, order, position, visited, held, ranks, targets):
+    """Writes the nodes at these ranks among those with a mark in range, after the position; `held` counts them."""
     stretch, below = 0, 0  # members before this stretch
     v, passed = 0, 0  # members before v
     for k in range(len(ranks)):
@@ -184,7 +195,8 @@ def take_marked(mark, order, position, visited, held, ranks, targets):
             stretch += 1
             v, passed = stretch * STRETCH, below
         while passed <= ranks[k]:
-            passed += (order[v] > position) & (visited[v] & _MARK == mark)
+            mark = np.int64(visited[v]) & _MARK
+            passed += (order[v] > position) & (lowest <= mark) & (mark <= highest)
             v += 1
         targets[k] = v - 1
 
@@ -194,14 +206,14 @@ def arcs_around(layout, source, num_levels, limit, visited, queue):
     """The arcs that a search of this depth reads; it stops early once they pass the limit."""
     root = layout.places[source]
     queue[0] = root
-    visited[root] = _ROOT
+    visited[root] = 1
     start, stop, arcs = 0, 1, 0
     for _ in range(num_levels):
         for k in range(start, stop):
             arcs += layout.out_indptr[queue[k] + 1] - layout.out_indptr[queue[k]]
         if arcs > limit:
             break
-        end, _none = expand(layout, NOBODY, 0, _ROOT, visited, queue, start, stop)
+        end, _none = expand(layout, _NOBODY, 0, 0, 1, visited, queue, start, stop)
         start, stop = stop, end
     for k in range(stop):
         visited[queue[k]] = 0

@@ -12,7 +12,7 @@ in one call. Memory: the vector, its gradient, the noise, the kernel's state.
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +73,26 @@ class Step:
     sample: dict[str, Tensor] | None  # the parameters after the step, where the plan keeps them
 
 
+class Measured(NamedTuple):
+    """What a batch says about the parameters; of this rank's slice where ranks share it."""
+
+    gradient: Tensor  # of the mean loss, all parameters as one vector
+    loss: Tensor  # ()
+    correct: Tensor  # (C,)
+    seen: Tensor  # (C,)
+
+
+def measure(model: nn.Module, batch: Any) -> Measured:
+    """Loss, gradient and counts of a batch; a pair of hop -100 fills a place and counts nowhere."""
+    logits = model(batch)
+    loss = functional.cross_entropy(logits, batch.hop)
+    gradient = torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, list(model.parameters()))])
+    return Measured(gradient, loss.detach(), *class_counts(logits.detach(), batch.hop))
+
+
+Measure = Callable[[nn.Module, Any], Measured]
+
+
 def run_chain(
     chain: Chain,
     batches: Iterable[Any],
@@ -84,12 +104,13 @@ def run_chain(
     prior: float = 5e-8,
     seed: int = 0,
     sum_ranks: SumRanks | None = None,
+    measure: Measure = measure,
 ) -> Iterator[Step]:
     """Runs the chain over `batches` (the first is step `chain.num_done`) until the plan is done or they end.
 
     `num_pairs` is N, the number of labelled pairs; the temperature is 1 / N unless given. `prior` is the
     precision of the Gaussian prior, the paper's weight decay. Where ranks share each batch, `sum_ranks` joins them:
-    gradient, loss and counts are then those of the whole batch.
+    gradient, loss and counts are then those of the whole batch. `measure` may be a faster way to the same numbers.
     """
     if kernel not in KERNELS:
         raise ValueError(f"kernel={kernel!r} must be one of {', '.join(KERNELS)}")
@@ -103,7 +124,7 @@ def run_chain(
         "temperature": 1.0 / num_pairs if temperature is None else temperature,
         "prior_over_n": prior / num_pairs,
     }
-    return _steps(chain, batches, plan, move, seed, sum_ranks)
+    return _steps(chain, batches, plan, move, seed, sum_ranks, measure)
 
 
 def _steps(
@@ -113,13 +134,10 @@ def _steps(
     move: dict[str, Any],
     seed: int,
     sum_ranks: SumRanks | None,
+    measure: Measure,
 ) -> Iterator[Step]:
-    parameters = list(chain.model.parameters())
     for t, batch in zip(range(chain.num_done, plan.num_steps), batches, strict=False):
-        logits = chain.model(batch)
-        loss = functional.cross_entropy(logits, batch.hop)
-        gradient = torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, parameters)])
-        loss, (correct, seen) = loss.detach(), class_counts(logits.detach(), batch.hop)
+        gradient, loss, correct, seen = measure(chain.model, batch)
         if sum_ranks is not None:
             gradient, loss, correct, seen = whole_batch(sum_ranks, gradient, loss, correct, seen)
         step_size, noise = plan.step_size_at(t), noise_at(seed, t, chain.vector)
@@ -144,6 +162,6 @@ def whole_batch(
 
 def class_counts(logits: Tensor, hop: Tensor) -> tuple[Tensor, Tensor]:
     """Per class: how many pairs were predicted rightly, and how many there were; (C,) each, without waiting."""
-    zeros = torch.zeros(logits.shape[1], device=logits.device)
-    hits = (logits.argmax(1) == hop).to(zeros.dtype)
-    return zeros.index_add(0, hop, hits), zeros.index_add(0, hop, torch.ones_like(hits))
+    of_class = hop[:, None] == torch.arange(logits.shape[1], device=hop.device)
+    hits = of_class & (logits.argmax(1) == hop)[:, None]
+    return hits.sum(0, dtype=logits.dtype), of_class.sum(0, dtype=logits.dtype)

@@ -92,6 +92,10 @@ def step_(
 
 
 def noise_at(seed: int, t: int, like: Tensor) -> Tensor:
-    """Standard normals for step t: drawn on the CPU from (seed, t), so equal on every rank and device."""
-    generator = torch.Generator().manual_seed(key(seed, _NOISE, t))
-    return torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device, non_blocking=True)
+    """Standard normals for step t, a function of (seed, t): equal on every rank, on devices of the same kind.
+
+    They are drawn where they are needed. A CPU and a GPU draw different ones from the same seed; drawing on the CPU for
+    both would make a GPU wait at every step.
+    """
+    generator = torch.Generator(like.device).manual_seed(key(seed, _NOISE, t))
+    return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)

@@ -91,7 +91,8 @@ class World:
             try:
                 dist.all_reduce(vector)
             except RuntimeError as error:
-                raise LostRankError(f"a rank stopped answering in the middle of a step ({error})") from error
+                reason = str(error).partition(". ")[0]
+                raise LostRankError(f"a rank stopped answering in the middle of a step ({reason})") from error
         return vector
 
 

@@ -19,8 +19,8 @@ from torch.nn import functional
 from hcm_scale.sampling import gpu_kernels as kernels
 from hcm_scale.sampling.gpu_graph import DeviceGraph
 
-_TARGETS = 4  # a program's tile, times 16 slots: 64 rows fill a tensor core's largest instruction
-_FORWARD_WARPS, _BACKWARD_WARPS = 4, 4
+_FORWARD = {"TARGETS": 1, "num_warps": 4}  # targets a program works on at once
+_BACKWARD = {"TARGETS": 1, "num_warps": 4}
 _PROGRAMS_PER_CORE = 8
 _LARGEST = 1 << 13  # columns x width of the gradient that one program holds in registers
 
@@ -61,19 +61,19 @@ class _SumHidden(torch.autograd.Function):
         ctx.save_for_backward(weight, bias)
         ctx.batch = batch
         out = weight.new_empty(len(batch.ends), weight.shape[1])
-        grid = (-(-len(out) // _TARGETS),)
-        kernels.sum_hidden[grid](*_inputs(batch, weight, bias), out, **_shape(batch, weight), num_warps=_FORWARD_WARPS)
+        grid = (-(-len(out) // _FORWARD["TARGETS"]),)
+        kernels.sum_hidden[grid](*_inputs(batch, weight, bias), out, **_shape(batch, weight), **_FORWARD)
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         weight, bias = ctx.saved_tensors
-        programs = min(-(-len(ctx.batch.ends) // _TARGETS), _num_cores(weight.device) * _PROGRAMS_PER_CORE)
+        num_tiles = -(-len(ctx.batch.ends) // _BACKWARD["TARGETS"])
+        programs = min(num_tiles, _num_cores(weight.device) * _PROGRAMS_PER_CORE)
         parts = weight.new_empty(programs, ctx.batch.graph.x.shape[1], weight.shape[1])
         shifts = bias.new_empty(programs, len(bias))
         inputs = *_inputs(ctx.batch, weight, bias), gradients[0].contiguous()
-        shape = _shape(ctx.batch, weight)
-        kernels.sum_gradients[(programs,)](*inputs, parts, shifts, **shape, num_warps=_BACKWARD_WARPS)
+        kernels.sum_gradients[(programs,)](*inputs, parts, shifts, **_shape(ctx.batch, weight), **_BACKWARD)
         return parts.sum(0)[: len(weight)], shifts.sum(0), None
 
 
@@ -85,9 +85,8 @@ def _inputs(batch: EndsBatch, weight: Tensor, bias: Tensor) -> tuple[Any, ...]:
 
 
 def _shape(batch: EndsBatch, weight: Tensor) -> dict[str, Any]:
-    exact = torch.get_float32_matmul_precision() == "highest"
-    precision = "ieee" if exact else "tf32"
-    return {"Q": batch.graph.x.shape[1], "WIDTH": weight.shape[1], "TARGETS": _TARGETS, "PRECISION": precision}
+    precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    return {"Q": batch.graph.x.shape[1], "WIDTH": weight.shape[1], "PRECISION": precision}
 
 
 def _num_cores(device: torch.device) -> int:

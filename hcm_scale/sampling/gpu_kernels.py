@@ -56,8 +56,9 @@ def _word_of(key, item):
 @jit
 def _shuffled(index, size, word):
     """As `shuffle.shuffled`, in uint32."""
-    for number in tl.static_range(_ROUNDS):
-        key = _mix(word + tl.full((), ((number + 1) * _GOLDEN) & 0xFFFFFFFF, tl.uint32))
+    for _ in range(_ROUNDS):  # not unrolled: the compiler would hoist all keys out of the caller's loop, into registers
+        word += tl.full((), _GOLDEN, tl.uint32)
+        key = _mix(word)
         turn = ((key.to(tl.uint64) * size.to(tl.uint64)) >> 32).to(tl.uint32)
         other = tl.where(turn < index, turn - index + size, turn - index)
         coin = _mix(key ^ tl.maximum(index, other)) & 1

@@ -82,22 +82,17 @@ def pair_batches(
 
     `batch_pairs` is the most that a global batch holds; one as large as the epoch makes every epoch one full batch.
     """
-    num_pairs = pairs_per_epoch(labels, sampling_ratio=sampling_ratio)
-    num_steps = steps_per_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=sampling_ratio)
-    if not 0 <= rank < world:
-        raise ValueError(f"rank={rank} is not in 0 .. {world - 1}, the ranks of world={world}")
-    if world > num_pairs // num_steps:
-        raise ValueError(f"world={world} ranks cannot share batches of {num_pairs // num_steps} pairs")
+    cut = cut_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=sampling_ratio, rank=rank, world=world)
+    num_steps = cut.num_steps
     if epoch_start < 0 or not 0 <= step_start <= num_steps:
         raise ValueError(f"epoch_start={epoch_start}, step_start={step_start}: an epoch has steps 0 .. {num_steps}")
     epochs = itertools.count(epoch_start) if num_epochs is None else range(epoch_start, num_epochs)
     steps = (range(step_start if epoch == epoch_start else 0, num_steps) for epoch in itertools.count(epoch_start))
-    cut = _Cut(num_pairs, num_steps, rank, world)
     return itertools.chain.from_iterable(map(functools.partial(_epoch, labels, seed, cut), epochs, steps))
 
 
 @dataclass(frozen=True)
-class _Cut:
+class Cut:
     """How an epoch's sequence of pairs is cut into batches, and batches into the slices of the ranks."""
 
     num_pairs: int
@@ -111,8 +106,24 @@ class _Cut:
         size = stop - start
         return start + size * self.rank // self.world, start + size * (self.rank + 1) // self.world, size
 
+    @property
+    def most(self) -> int:
+        """The most pairs that a slice of any rank has."""
+        return -(-self.num_pairs // (self.num_steps * self.world))
 
-def _epoch(labels: Labels, seed: int, cut: _Cut, epoch: int, steps: range) -> Iterator[PairBatch]:
+
+def cut_epoch(labels: Labels, *, batch_pairs: int, sampling_ratio: float, rank: int = 0, world: int = 1) -> Cut:
+    """The cut of an epoch of these labels; ValueError where it is impossible."""
+    num_pairs = pairs_per_epoch(labels, sampling_ratio=sampling_ratio)
+    num_steps = steps_per_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=sampling_ratio)
+    if not 0 <= rank < world:
+        raise ValueError(f"rank={rank} is not in 0 .. {world - 1}, the ranks of world={world}")
+    if world > num_pairs // num_steps:
+        raise ValueError(f"world={world} ranks cannot share batches of {num_pairs // num_steps} pairs")
+    return Cut(num_pairs, num_steps, rank, world)
+
+
+def _epoch(labels: Labels, seed: int, cut: Cut, epoch: int, steps: range) -> Iterator[PairBatch]:
     num_draw = cut.num_pairs // labels.classes
     hops = range(1, labels.classes + 1)
     streams = [_ClassStream(labels, hop, num_draw, key(seed, _PAIRS, epoch, hop)) for hop in hops]

@@ -66,7 +66,7 @@ def _draw_curve(axes: Any, curve: Curve, places: dict[Any, float], band: bool, s
         axes.fill_between(x, mean - std, mean + std, color=line.get_color(), alpha=0.2, linewidth=0)
         return
     gap = float(np.diff(sorted(places.values())).min(initial=np.inf))
-    x = x + shift * 0.03 * (gap if np.isfinite(gap) else 1.0)
+    x = x + shift * 0.02 * (gap if np.isfinite(gap) else 1.0)
     axes.errorbar(x, mean, std, label=curve.label, marker="o", markersize=5, capsize=4, linewidth=1.6)
 
 

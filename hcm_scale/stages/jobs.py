@@ -52,7 +52,7 @@ def find_jobs(folder: Path) -> list[Path]:
 
 
 def count_planned(folder: Path) -> int:
-    """How many jobs the last sweep in `folder` was made of, by the multirun.yaml that Hydra leaves; 0 where there is none."""
+    """How many jobs the last sweep in `folder` planned, by the multirun.yaml that Hydra leaves; 0 without one."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
 

@@ -5,13 +5,14 @@
 For each sample the whole graph is embedded layer by layer on `structure` (the purified or the original graph), and
 every edge of the original graph is predicted. The two edge files hold mean and variance of each edge's hop, in edge
 order; with `state="disk"` they are also where the running moments live, as memory maps. The folder appears whole or
-not at all.
+not at all. Several ranks share the edges (`shared_edges.py`) and end in the same bytes; rank 0 writes the folder.
 
 Memory: two layers of embeddings (2 x n x width x 4 bytes), 8 bytes an edge unless on disk, a chunk, five numbers a
 node. 10 million nodes and 80 million edges at width 128 take 10.2 GB + 0.64 GB + 0.4 GB.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,10 @@ from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, embed_graph
 from hcm_scale.posterior.samples import Samples, open_samples
 from hcm_scale.score import metrics, nodes, table
-from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, check_options, predict_edges
+from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, check_options
 from hcm_scale.score.head import Head
 from hcm_scale.score.numbering import edge_index
+from hcm_scale.stages.shared_edges import Share, chunk_of, predict_shared
 
 KIND = "hcm_scale scores"
 FORMAT = 1
@@ -82,12 +84,16 @@ def score(
     device: str = "cpu",
     precision: str = "float32",
     seed: int = 0,
+    rank: int = 0,
+    world: int = 1,
+    barrier: Callable[[], Any] = lambda: None,
 ) -> ScoreResult:
     """Scores every node of `graph`, the original one, and writes the folder `out`.
 
     `structure` is the graph the encoder was trained on, `features` its (n, q) input, or Â X where `propagated`. `seed`
     decides which neighbours are scored where `max_neighbors` bounds them, nothing else. `closure` is the share of edges
-    that count as far where triangles of far edges are counted.
+    that count as far where triangles of far edges are counted. With several processes each calls this with its rank and
+    a barrier that all of them pass together.
     """
     out = Path(out)
     samples = samples if isinstance(samples, Samples) else open_samples(samples)
@@ -97,31 +103,29 @@ def score(
     _check_parts(graph, structure, features, samples, state)
     _check_out(out)
     edges = edge_index(graph.indptr, graph.indices, directed=graph.directed, max_neighbors=max_neighbors, seed=seed)
-    with files.replacing(out) as fresh, bar(graph.num_edges * len(samples), "edge", "score", unit_scale=True) as shown:
-        embedded = embed_samples(
-            samples.model, samples, structure, features, propagated=propagated, chunk_rows=chunk_rows, device=device
-        )
-        hops = predict_edges(
-            edges,
-            embedded,
-            hop=hop,
-            chunk_edges=chunk_edges,
-            folder=fresh if state == "disk" else None,
-            device=device,
-            precision=precision,
-            on_edges=shown.update,
-        )
-        scores = nodes.with_closure(nodes.score_nodes(edges, hops, trim=trim), edges, hops.mean, far_share=closure)
-        options = {
-            "hop": hop,
-            "trim": trim,
-            "closure": closure,
-            "max_neighbors": max_neighbors,
-            "precision": precision,
-            "seed": seed,
-        }
-        made_from = {"graph": graph.fingerprint, "structure": structure.fingerprint, "samples": samples.key}
-        _write(fresh, graph, scores, hops, rank_by, len(samples), {"options": options, "made_from": made_from})
+    embedded = embed_samples(
+        samples.model, samples, structure, features, propagated=propagated, chunk_rows=chunk_rows, device=device
+    )
+    share = Share(rank, world, barrier, out.with_name(f".{out.name}.parts"))
+    chunk = chunk_of(chunk_edges, device)
+    first, last = share.edge_range(edges.num_edges, chunk)
+    place = files.replacing(out) if rank == 0 else contextlib.nullcontext()
+    with place as fresh, bar((last - first) * len(samples), "edge", "score", unit_scale=True) as shown:
+        how = {"hop": hop, "device": device, "precision": precision, "on_edges": shown.update}
+        hops = predict_shared(edges, embedded, share, chunk=chunk, on_disk=state == "disk", folder=fresh, **how)
+        if fresh is not None and hops is not None:
+            scores = nodes.with_closure(nodes.score_nodes(edges, hops, trim=trim), edges, hops.mean, far_share=closure)
+            options = {
+                "hop": hop,
+                "trim": trim,
+                "closure": closure,
+                "max_neighbors": max_neighbors,
+                "precision": precision,
+                "seed": seed,
+            }
+            made_from = {"graph": graph.fingerprint, "structure": structure.fingerprint, "samples": samples.key}
+            _write(fresh, graph, scores, hops, rank_by, len(samples), {"options": options, "made_from": made_from})
+    barrier()
     return open_scores(out)
 
 

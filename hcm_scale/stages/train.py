@@ -5,9 +5,10 @@
 Everything that decides the result is hashed into a key. A finished folder of the same key is returned as it is, an
 unfinished one is resumed from its last checkpoint, and one of another key is emptied first: runs are never mixed. A
 sample is written before the checkpoint that counts it, so a kill at any moment costs the steps since the last
-checkpoint and nothing else; on the CPU the resumed run ends in the same bytes.
+checkpoint and nothing else; on the CPU the resumed run ends in the same bytes, on a GPU it goes on with the same batches and noise.
 
-Memory: the model, a few prepared batches, one window of pairs per class; graph, features and pairs stay on disk.
+Memory: the model, a few prepared batches, one window of pairs per class; graph, features and pairs stay on disk. A GPU
+holds graph, features and pairs too, as far as they fit (`sampling.gpu`).
 """
 
 import contextlib
@@ -28,6 +29,7 @@ from hcm_scale.posterior.checkpoint import load_checkpoint, save_checkpoint
 from hcm_scale.posterior.journal import METRICS, Journal
 from hcm_scale.posterior.loop import Chain, Step, SumRanks, run_chain
 from hcm_scale.posterior.meter import Meter
+from hcm_scale.posterior.recorded import Recorder, training_on
 from hcm_scale.posterior.samples import Samples, open_samples, seal_samples, write_sample
 from hcm_scale.shards import Labels, open_labels
 from hcm_scale.stages.features import fingerprint_features, propagate_features
@@ -110,9 +112,10 @@ def train(
         "world": ranks.world,
         "workers": workers,
     }
-    with contextlib.closing(training_batches(structure, x, labels, recipe, device=device, **source)) as batches:
+    made = training_batches(structure, x, labels, recipe, device=device, **source)
+    with training_on(device), contextlib.closing(made) as batches:
         sampler = dataclasses.asdict(recipe.langevin) | {"num_pairs": labels.num_pairs, "seed": seed}
-        steps = run_chain(chain, batches, recipe.plan, sum_ranks=ranks.sum, **sampler)
+        steps = run_chain(chain, batches, recipe.plan, sum_ranks=ranks.sum, measure=Recorder(), **sampler)
         meter = Meter(labels.num_pairs, recipe.langevin.temperature)
         if ranks.rank == 0:
             write_steps(chain, steps, meter, recipe.plan, record, out, key)

@@ -1,11 +1,13 @@
 """From labelled pairs on disk to batches in the hands of the model, starting at any step.
 
 Which batch comes at which step is a function of (labels, settings, seed, step), so a resumed run asks for the batches
-from its step on and gets those of the uninterrupted run. `workers` threads prepare them ahead; none prepares them in
-the caller's own thread.
+from its step on and gets those of the uninterrupted run. On the CPU `workers` threads prepare them ahead; none prepares
+them in the caller's own thread. A GPU makes them itself from what fits its memory (`sampling.gpu` has the table), and
+where the graph does not fit the host's batches are copied to it while it works.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +16,14 @@ from numpy.typing import NDArray
 from hcm_scale.base.rng import key
 from hcm_scale.base.spmm import gcn_scale
 from hcm_scale.graph import Graph
+from hcm_scale.sampling import gpu
 from hcm_scale.sampling.batches import MiniBatch, make_batch, make_sampler
-from hcm_scale.sampling.pairs import PairBatch, pair_batches, pairs_per_epoch, steps_per_epoch
+from hcm_scale.sampling.gpu_fused import EndsBatch
+from hcm_scale.sampling.gpu_graph import graph_to
+from hcm_scale.sampling.gpu_pairs import pairs_to
+from hcm_scale.sampling.pairs import Cut, PairBatch, cut_epoch, pair_batches, pairs_per_epoch
 from hcm_scale.sampling.prefetch import WaitClock, prefetch
+from hcm_scale.sampling.transfer import to_gpu
 from hcm_scale.shards import Labels
 from hcm_scale.stages.recipe import Recipe
 
@@ -37,15 +44,39 @@ def training_batches(
     workers: int = 1,
     device: torch.device | str = "cpu",
     clock: WaitClock | None = None,
-) -> Generator[MiniBatch, None, None]:
+) -> Generator[MiniBatch | EndsBatch, None, None]:
     """Batches first_step, first_step + 1, ... without end, on `device`; close it to stop its threads.
 
     `x` is (n, q), holding Â X where the first hop is exact; `clock` adds up how long the consumer waited.
     """
+    ratio = recipe.batching.sampling_ratio
+    batch_pairs = recipe.batching.batch_pairs or pairs_per_epoch(labels, sampling_ratio=ratio)
+    cut = cut_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=ratio, rank=rank, world=world)
+    epoch, step = divmod(first_step, cut.num_steps)
+    where = {"epoch_start": epoch, "step_start": step, "rank": rank, "world": world}
+    pairs = pair_batches(labels, batch_pairs=batch_pairs, sampling_ratio=ratio, seed=seed, **where)
+    on_gpu = torch.device(device).type == "cuda"
+    fit = gpu_fit(structure, x, labels, recipe, cut, device) if on_gpu else None
+    if fit is not None:
+        yield from gpu_batches(structure, x, labels, recipe, cut, fit, pairs, device, seed=seed, first_step=first_step)
+    else:
+        batches = host_batches(structure, x, recipe, pairs, seed=seed, workers=workers, pin=on_gpu, clock=clock)
+        yield from to_gpu(batches, device) if on_gpu else batches
+
+
+def host_batches(
+    structure: Graph,
+    x: NDArray[np.float32],
+    recipe: Recipe,
+    pairs: Iterator[PairBatch],
+    *,
+    seed: int,
+    workers: int,
+    pin: bool,
+    clock: WaitClock | None = None,
+) -> Iterator[MiniBatch]:
+    """Batches made by threads on the CPU, in page-locked memory where `pin` is set."""
     batching, network = recipe.batching, recipe.network
-    ratio = batching.sampling_ratio
-    batch_pairs = batching.batch_pairs or pairs_per_epoch(labels, sampling_ratio=ratio)
-    epoch, step = divmod(first_step, steps_per_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=ratio))
     sample = make_sampler(
         batching.backend,
         structure.indptr,
@@ -55,26 +86,54 @@ def training_batches(
         seed=key(seed, _NEIGHBORS),
         hub_cap=batching.hub_cap,
     )
-    pairs = pair_batches(
-        labels,
-        batch_pairs=batch_pairs,
-        sampling_ratio=ratio,
-        seed=seed,
-        epoch_start=epoch,
-        step_start=step,
-        rank=rank,
-        world=world,
-    )
     # attributes get no gradient, so a first block that sums them directly needs no transpose
     input_gradients = batching.exact_first_hop or x.shape[1] > network.width
-    on_gpu = torch.device(device).type == "cuda"
 
     def make(item: PairBatch) -> MiniBatch:
         batch = make_batch(item, x, sample, input_gradients=input_gradients)
-        return batch.pin() if on_gpu else batch
+        return batch.pin() if pin else batch
 
-    batches = (
-        prefetch(pairs, make, depth=_AHEAD * workers, workers=workers, clock=clock) if workers else map(make, pairs)
+    if workers:
+        return prefetch(pairs, make, depth=_AHEAD * workers, workers=workers, clock=clock)
+    return map(make, pairs)
+
+
+def gpu_fit(
+    structure: Graph, x: NDArray[np.float32], labels: Labels, recipe: Recipe, cut: Cut, device: torch.device | str
+) -> gpu.Fit | None:
+    """What of this training fits the device; None where batches are to be made on the host."""
+    batching, network = recipe.batching, recipe.network
+    if batching.backend != "numba":  # another sampler was asked for, and it runs on the host
+        return None
+    return gpu.plan(
+        device,
+        structure.num_nodes,
+        structure.indices,
+        x.shape[1],
+        labels,
+        batch_pairs=cut.most,
+        limits=gpu.row_limits(batching.layer_fan_outs(network.num_layers), batching.hub_cap),
+        widths=(network.width, network.head_width),
+        exact_first_hop=batching.exact_first_hop,
     )
-    for batch in batches:
-        yield batch.to(device, non_blocking=True) if on_gpu else batch
+
+
+def gpu_batches(
+    structure: Graph,
+    x: NDArray[np.float32],
+    labels: Labels,
+    recipe: Recipe,
+    cut: Cut,
+    fit: gpu.Fit,
+    pairs: Iterator[PairBatch],
+    device: torch.device | str,
+    **start: Any,
+) -> Iterator[MiniBatch | EndsBatch]:
+    """Batches made on the device; `pairs` are read ahead by a thread where they do not fit it."""
+    batching = recipe.batching
+    limits = gpu.row_limits(batching.layer_fan_outs(recipe.network.num_layers), batching.hub_cap)
+    graph = graph_to(device, structure.indptr, structure.indices, x, fit.columns)
+    source = pairs_to(device, labels) if fit.has_pairs else prefetch(pairs, lambda item: item, depth=_AHEAD)
+    if fit.columns is not None:
+        return gpu.fused_batches(graph, source, cut, limits[0], **start)
+    return gpu.block_batches(graph, source, cut, limits, **start)

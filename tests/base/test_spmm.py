@@ -27,17 +27,25 @@ def test_propagate__equals_the_dense_product(num_nodes, num_edges, seed, width):
     np.testing.assert_allclose(spmm.propagate(indptr, indices, x), dense_gcn(indptr, indices) @ x, atol=1e-5)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_csr_rows__equals_scipy_and_does_not_depend_on_threads(threads):
+def test_csr_row_range__equals_scipy():
     matrix = sparse.random_array((700, 300), density=0.05, format="csr", dtype=np.float32, rng=np.random.default_rng(0))
     x = np.random.default_rng(1).normal(size=(300, 17)).astype(np.float32)
-    out, before = np.empty((700, 17), np.float32), numba.get_num_threads()
+    out = np.zeros((700, 17), np.float32)
+    for first, last in ((0, 100), (100, 101), (101, 700)):
+        spmm.csr_row_range(matrix.indptr, matrix.indices, matrix.data, x, first, last, out)
+    np.testing.assert_allclose(out, matrix @ x, atol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_gcn_rows__do_not_depend_on_threads(random_csr, threads):
+    indptr, indices = random_csr(3000, 9000)
+    x = np.random.default_rng(1).normal(size=(3000, 5)).astype(np.float32)
+    expected, before = spmm.propagate(indptr, indices, x), numba.get_num_threads()
     numba.set_num_threads(threads)
     try:
-        spmm.csr_rows(matrix.indptr.astype(np.int64), matrix.indices, matrix.data, x, out)
+        assert np.array_equal(spmm.propagate(indptr, indices, x), expected)
     finally:
         numba.set_num_threads(before)
-    np.testing.assert_allclose(out, matrix @ x, atol=1e-5)
 
 
 def test_gcn_rows__of_a_range_equal_the_whole(random_csr):

@@ -148,8 +148,9 @@ t.run(Path(sys.argv[1]), Path(sys.argv[2]))
 def test_train__killed_at_several_steps_ends_in_the_same_bytes(labels, finished, tmp_path):
     code = CHILD.format(tests=str(Path(__file__).parent))
     for steps in (7, 9):  # two steps after a checkpoint; then between a sample and the checkpoint that counts it
-        child = subprocess.run([sys.executable, "-c", code, str(labels), str(tmp_path), str(steps)], timeout=120)
-        assert child.returncode == -signal.SIGKILL
+        command = [sys.executable, "-c", code, str(labels), str(tmp_path), str(steps)]
+        child = subprocess.run(command, timeout=120, capture_output=True, text=True)
+        assert child.returncode == -signal.SIGKILL, child.stderr
         assert not (tmp_path / "samples" / "manifest.json").exists()
     run(labels, tmp_path)
     assert sample_hashes(tmp_path) == sample_hashes(finished)

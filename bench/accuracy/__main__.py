@@ -1,0 +1,128 @@
+"""`python -m bench.accuracy --data BlogCatalog Amazon --seeds 0-4 --methods lof hcm-best`
+
+Runs each method on each problem in a process of its own, adds one JSON line per row and seed to the output file as it
+goes, and writes the Markdown table beside it. A (data set, method, seed) whose rows are all in the file is not run
+again, so a run that was stopped goes on where it was; `--again` runs it anyway.
+"""
+
+import argparse
+import json
+import os
+import re
+import sys
+import tempfile
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.accuracy.methods import METHODS
+from bench.accuracy.problem import DATA, prepare
+from bench.accuracy.runner import Limits, run_method
+from bench.accuracy.table import markdown
+from bench.harness import RESULTS
+from bench.page import commit, hardware, machine_name, versions
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs, writes, prints the table; 0 when every method that is installed finished."""
+    options = parse(arguments)
+    out: Path = options.out
+    out.parent.mkdir(parents=True, exist_ok=True)
+    limits = Limits(int(options.memory_gib * 2**30), options.time_limit, options.threads, options.device)
+    drop_cut_line(out)
+    done = [] if options.again else read_lines(out)
+    for data in options.data:
+        for seed in options.seeds:
+            missing = [name for name in options.methods if not is_done(name, data, seed, done)]
+            if missing:
+                run_problem(data, seed, missing, limits, options.data_dir, out)
+    lines = [line for path in (*options.join, out) for line in read_lines(path)]
+    about = [f"{hardware()}. {versions()}.", f"Commit {commit()}, {date.today()}.", f"Command: `{command(arguments)}`"]
+    page = markdown(lines, about)
+    out.with_suffix(".md").write_text(page + "\n")
+    print(page)
+    ours = [line for line in read_lines(out) if line["data"] in options.data and line["seed"] in options.seeds]
+    return 0 if all(line["status"] in ("ok", "absent") for line in ours) else 1
+
+
+def run_problem(data: str, seed: int, methods: list[str], limits: Limits, data_dir: Path, out: Path) -> None:
+    """Makes one problem and appends the outcome of every method on it to `out`."""
+    stamp = {"device": limits.device, "threads": limits.threads, "commit": commit(), "date": str(date.today())}
+    with tempfile.TemporaryDirectory(prefix="hcm-accuracy-") as folder:
+        prepare(data, seed, data_dir, Path(folder))
+        for method in methods:
+            outcomes = run_method(method, Path(folder), limits)
+            lines = [{"data": data, "seed": seed, "method": method, **outcome, **stamp} for outcome in outcomes]
+            with open(out, "a") as stream:
+                stream.writelines(json.dumps(line) + "\n" for line in lines)
+            for line in lines:
+                said = f"{line['auc']:.3f}" if line["status"] == "ok" else f"{line['status']}: {line['reason']}"
+                print(f"{data} seed {seed}: {line['row']} {said}", file=sys.stderr, flush=True)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The outcomes in a file of JSON lines; none where there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def drop_cut_line(path: Path) -> None:
+    """Removes what follows the last line's end: a run that was killed while writing left it."""
+    text = path.read_text() if path.is_file() else ""
+    if not text.endswith("\n") and text:
+        path.write_text(text[: text.rfind("\n") + 1])
+
+
+def is_done(method: str, data: str, seed: int, lines: list[dict[str, Any]]) -> bool:
+    """Whether every row of a method on a problem has an outcome other than absent, which an installation cures."""
+    seen = {
+        line["row"] for line in lines if (line["data"], line["seed"]) == (data, seed) and line["status"] != "absent"
+    }
+    return seen.issuperset(METHODS[method].rows)
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Seeds from one number or an inclusive range.
+
+    >>> parse_seeds("0-2"), parse_seeds("7")
+    ([0, 1, 2], [7])
+    """
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
+    if last < first:
+        raise argparse.ArgumentTypeError(f"seeds={text!r} must be a number such as 3 or a range such as 0-4")
+    return list(range(first, last + 1))
+
+
+def command(arguments: list[str] | None) -> str:
+    """The command as a person would type it."""
+    return " ".join(["python -m bench.accuracy", *(sys.argv[1:] if arguments is None else arguments)])
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The options, checked."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.accuracy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", nargs="+", choices=DATA, default=["BlogCatalog", "Flickr", "Amazon", "Enron"])
+    parser.add_argument("--seeds", nargs="+", type=parse_seeds, default=[[0]], help="numbers or ranges: 0-4 7")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--data-dir", type=Path, default=Path(os.environ.get("HCM_DATA", "data")))
+    parser.add_argument("--out", type=Path, default=None, help="JSON lines; default: by machine, under bench/results")
+    parser.add_argument("--join", nargs="*", type=Path, default=[], help="files of other machines to show in the table")
+    parser.add_argument("--memory-gib", type=float, default=16.0)
+    parser.add_argument("--time-limit", type=float, default=1800.0, help="seconds for one method on one problem")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--again", action="store_true", help="run also what is in the output file already")
+    options = parser.parse_args(arguments)
+    options.seeds = sorted({seed for group in options.seeds for seed in group})
+    if options.device == "auto":
+        options.device = "cuda" if torch.cuda.is_available() else "cpu"
+    options.out = options.out or RESULTS / f"accuracy_{machine_name()}.jsonl"
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""From a graph to a score for every node: seconds, peak memory and ROC-AUC, ours and PyGOD's detectors.
+
+Synthetic communities with planted anomalies, 8 edges a node, 20 attributes. Every run has a process of its own, a cap
+on its address space and a time limit; where either ends it, that is its result, and larger sizes are not tried. Runs
+are warmed up on a tiny graph first. PyGOD's detectors run full batch, their default and their fastest.
+
+The quick run does a share of the usual work on both sides: 100 of our 500 steps and 4 of 20 samples, 2 of PyGOD's 100
+epochs. The full run does all of it.
+"""
+
+import importlib.util
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench import data
+from bench.apart import Job, Outcome, run_apart
+from bench.harness import Table, Verdict, at_most
+from bench.pyg_loaders import edge_index, quiet
+from hcm_scale.graph import Graph, synthetic
+from hcm_scale.graph.inject import inject
+
+NODES = {"smoke": (400,), "quick": (1_000, 10_000, 100_000), "full": (1_000, 10_000, 30_000, 100_000, 1_000_000)}
+DETECTORS = {
+    "smoke": ("GAE",),
+    "quick": ("DOMINANT", "GAE", "CoLA", "OCGNN"),
+    "full": ("DOMINANT", "GAE", "CoLA", "OCGNN"),
+}
+EPOCHS = {"smoke": 1, "quick": 2, "full": 100}
+LIMIT_SECONDS = {"smoke": 60, "quick": 60, "full": 900}
+CAP_BYTES = {"smoke": None, "quick": 8 << 30, "full": 16 << 30}
+SMALL_PLAN = {"posterior.burn_in_steps": 60, "posterior.num_samples": 4}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "smoke": {
+        "posterior.burn_in_steps": 1,
+        "posterior.num_samples": 1,
+        "posterior.thin_steps": 1,
+        "hops.num_sources": 50,
+    },
+    "quick": SMALL_PLAN,
+    "full": {},
+}
+GIB = 2**30
+
+
+def cases(size: str) -> Iterator[Table]:
+    """Every contender at every size it reaches; then, in the full run, a real graph."""
+    with tempfile.TemporaryDirectory(prefix="bench-end-") as root:
+        folders = [planted(num_nodes, Path(root) / str(num_nodes)) for num_nodes in NODES[size]]
+        found = importlib.util.find_spec("pygod") is not None
+        contenders: list[tuple[str, Job, dict[str, Any]]] = [("hcm_scale", ours, {"options": OPTIONS[size]})]
+        contenders += [
+            (f"PyGOD {name}", peer, {"name": name, "epochs": EPOCHS[size]}) for name in DETECTORS[size] * found
+        ]
+        rows = [row for contender in contenders for row in climb(*contender, folders, size)]
+        absent = [] if found else [f"PyGOD {name}" for name in DETECTORS[size]]
+        title = f"{CAP_BYTES[size] // GIB} GiB, {LIMIT_SECONDS[size]} s" if CAP_BYTES[size] else "no cap"
+        yield Table(f"Every node scored; cap {title}", rows, list(claims(rows)), absent, reach(rows))
+        if size == "full":
+            yield real_graph(Path(root) / "debian")
+
+
+def planted(num_nodes: int, folder: Path) -> Path:
+    """A graph with about six anomalies in a thousand nodes, at least one clique, on disk."""
+    inject(synthetic.community(num_nodes), num_cliques=max(1, num_nodes // 5000)).save(folder)
+    return folder
+
+
+def climb(name: str, job: Job, arguments: dict[str, Any], folders: list[Path], size: str) -> Iterator[dict[str, Any]]:
+    """One contender from the smallest graph up, until it fails."""
+    for folder in folders:
+        outcome = run_apart(
+            job,
+            {"folder": str(folder), **arguments},
+            limit_seconds=LIMIT_SECONDS[size],
+            cap_bytes=CAP_BYTES[size],
+            apart=size != "smoke",
+        )
+        yield describe(name, int(folder.name), outcome)
+        if not outcome.done:
+            return
+
+
+def describe(name: str, num_nodes: int | str, outcome: Outcome) -> dict[str, Any]:
+    """One row."""
+    return {
+        "contender": name,
+        "nodes": num_nodes,
+        "state": outcome.state,
+        "seconds": outcome.seconds,
+        "peak_rss_gib": outcome.peak_rss_bytes / GIB,
+        "roc_auc": outcome.facts.get("roc_auc"),
+    }
+
+
+def reach(rows: list[dict[str, Any]]) -> list[str]:
+    """Where each contender ended, in words."""
+    ended = [row for row in rows if row["state"] != "done"]
+    return [f"{row['contender']} ends at {row['nodes']:,} nodes: {row['state']}" for row in ended]
+
+
+def claims(rows: list[dict[str, Any]]) -> Iterator[Verdict]:
+    """A million nodes, where they were tried."""
+    for row in rows:
+        if row["contender"] == "hcm_scale" and row["nodes"] == 1_000_000:
+            yield at_most("hcm_scale, 1,000,000 nodes, time", row["seconds"], 600, "s")
+            yield at_most("hcm_scale, 1,000,000 nodes, peak RSS", row["peak_rss_gib"], 4, "GiB")
+
+
+def real_graph(folder: Path) -> Table:
+    """Debian's files, with their degrees for attributes: the whole default run."""
+    graph = data.debian()
+    if graph is None:
+        return Table("Debian files", [], absent=[f"{data.DEBIAN} (HCM_DATA names its folder)"])
+    degree = np.log1p(graph.degrees).astype(np.float32)[:, None]
+    Graph(graph.indptr, graph.indices, x=degree, columns=("log degree",)).save(folder)
+    outcome = run_apart(ours, {"folder": str(folder), "options": {}}, limit_seconds=3600, cap_bytes=16 << 30)
+    return Table("Debian files", [describe("hcm_scale", graph.num_nodes, outcome)])
+
+
+def ours(folder: str, options: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    """The detector with its defaults, apart from `options`, into a temporary folder."""
+    from hcm_scale import HCM
+
+    def run(graph: Graph) -> NDArray[np.float64]:
+        with tempfile.TemporaryDirectory(prefix="bench-run-") as run_dir:
+            return HCM(options, device="cpu", run_dir=run_dir).fit(graph).scores
+
+    run(tiny())
+    graph = Graph.open(folder)
+    return lambda: facts(graph, run(graph))
+
+
+def peer(folder: str, name: str, epochs: int) -> Callable[[], dict[str, Any]]:
+    """A PyGOD detector, on the CPU."""
+    with quiet():
+        import pygod.detector
+        import torch
+        from torch_geometric.data import Data
+
+    def run(graph: Graph) -> NDArray[np.float64]:
+        standard = (graph.x - graph.x.mean(axis=0)) / graph.x.std(axis=0)  # as ours does by default
+        given = Data(x=torch.from_numpy(standard), edge_index=edge_index(graph), num_nodes=graph.num_nodes)
+        with quiet():
+            found = getattr(pygod.detector, name)(epoch=epochs, gpu=-1, verbose=0).fit(given)
+        scores: NDArray[np.float64] = found.decision_score_.numpy()
+        return scores
+
+    run(tiny())
+    graph = Graph.open(folder)
+    return lambda: facts(graph, run(graph))
+
+
+def tiny() -> Graph:
+    """What a process warms up on."""
+    return inject(synthetic.community(300), num_cliques=1)
+
+
+def facts(graph: Graph, scores: NDArray[np.float64]) -> dict[str, Any]:
+    """A finite score for every node, and how well it ranks where the anomalies are known."""
+    assert scores.shape == (graph.num_nodes,)
+    assert np.isfinite(scores).all()
+    if graph.y is None:
+        return {}
+    from sklearn.metrics import roc_auc_score
+
+    return {"roc_auc": float(roc_auc_score(graph.y, scores))}

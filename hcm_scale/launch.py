@@ -1,0 +1,185 @@
+"""From one command to one run, whatever the number of processes.
+
+    started alone, one process wanted       runs here
+    started alone, several wanted           starts the ranks of this machine and watches over them
+    started by torchrun, or as a SLURM task takes its seat among the others (`rank.py`)
+
+The parent composes the configuration once, writes it to `run_dir/ranks/job.json`, and starts the ranks with torch's
+elastic agent: one run directory, under `-m` too. With several machines the same command runs on each, and their agents
+meet at `world.rendezvous`. When a rank is lost the agents end the others and start all of them again, up to
+`world.max_restarts` times; the stages then go on from their last checkpoint.
+
+How long that takes: the agent looks ten times a second and a start takes as long as importing torch and numba, so a
+killed process costs less than a minute; a machine that falls silent costs `world.timeout_seconds` more.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from hcm_scale import pipeline
+from hcm_scale.config import Config, WorldConfig
+from hcm_scale.posterior.world import Seat, addresses_towards
+from hcm_scale.rank import JOB, RANKS, REFUSED, find_seat, take_part, write_job
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+    from torch.distributed.launcher.api import LaunchConfig
+
+log = logging.getLogger("hcm_scale")
+
+
+class RankError(ChildProcessError):
+    """A rank failed and restarts did not help; the message is that of the rank that failed first."""
+
+
+def run(config: Config, until: str = "report", *, swept: bool = False) -> str:
+    """Runs the stages up to `until` with as many processes as asked for; returns what is left to print."""
+    seat = find_seat()
+    if seat is not None:
+        if swept and "SUBMITIT_EXECUTOR" not in os.environ:
+            raise ValueError(
+                "a sweep (-m) starts the ranks of its jobs itself: leave torchrun out, and set world.processes"
+            )
+        _warn_ignored(config.world, seat)
+        return take_part(config, until, seat)
+    if num_processes(config.world) * config.world.nodes == 1:
+        return pipeline.run(config, until)
+    start_ranks(config, until)
+    return ""  # rank 0 has printed it
+
+
+def num_processes(world: WorldConfig) -> int:
+    """Ranks on this machine.
+
+    >>> num_processes(WorldConfig(device="cpu", processes=None))
+    1
+    """
+    if world.processes is not None:
+        return world.processes
+    return torch.cuda.device_count() if pipeline.device_of(world) == "cuda" else 1
+
+
+def start_ranks(config: Config, until: str) -> None:
+    """Starts this machine's ranks and returns when the run is finished; RankError, or the ValueError of a rank."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
+    from torch.distributed.launcher.api import elastic_launch
+
+    ranks = Path(config.run_dir).resolve() / RANKS
+    config.run_dir = str(ranks.parent)
+    where = rendezvous(config.world)
+    run_id = write_job(ranks / JOB, config, until)
+    (ranks / REFUSED).unlink(missing_ok=True)
+    processes = num_processes(config.world)
+    cores = max(1, (os.cpu_count() or 1) // processes)
+    environment = {
+        # torch's agent lends the ranks a store that outlives them; after a restart they would trip over its old keys
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "OMP_NUM_THREADS": str(config.world.threads or cores),
+    }
+    with tempfile.TemporaryDirectory(prefix="hcm-scale-ranks-") as scratch, _environment(environment):
+        agent = elastic_launch(_agent_config(config.world, processes, run_id, where, scratch), sys.executable)
+        try:
+            agent("-m", "hcm_scale.rank", str(ranks / JOB))
+        except ChildFailedError as error:
+            raise RankError(_first_failure(error.failures, config.world.max_restarts, ranks)) from error
+        except RendezvousError as error:
+            raise RankError(
+                f"the {config.world.nodes} machines did not meet at {where[0]} within "
+                f"{config.world.timeout_seconds:g} s ({error}): is one missing, or gone?"
+            ) from error
+    if (ranks / REFUSED).exists():
+        raise ValueError(json.loads((ranks / REFUSED).read_text())["message"])
+
+
+def rendezvous(world: WorldConfig) -> tuple[str, str]:
+    """Where the agents meet, HOST:PORT, and this machine's own address as the others see it."""
+    if world.nodes == 1:
+        if world.rendezvous is not None:
+            log.warning("world.rendezvous=%s is ignored: there is one machine", world.rendezvous)
+        return "127.0.0.1:0", "127.0.0.1"
+    if world.rendezvous is None:
+        raise ValueError(
+            f"world.nodes={world.nodes} needs world.rendezvous=HOST:PORT, an address of one of the machines, and the "
+            "same command on each; or start the ranks with torchrun, or with srun"
+        )
+    host, _, port = world.rendezvous.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise ValueError(f"world.rendezvous={world.rendezvous} is not HOST:PORT with a port of 1 to 65535")
+    try:
+        return world.rendezvous, addresses_towards(host.strip("[]"), int(port))[0]
+    except OSError as error:
+        raise ValueError(f"world.rendezvous={world.rendezvous}: this machine knows no way to it ({error})") from error
+
+
+def _agent_config(
+    world: WorldConfig, processes: int, run_id: str, where: tuple[str, str], scratch: str
+) -> "LaunchConfig":
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.launcher.api import LaunchConfig
+
+    seconds = int(world.timeout_seconds)
+    return LaunchConfig(
+        min_nodes=world.nodes,
+        max_nodes=world.nodes,
+        nproc_per_node=processes,
+        run_id=run_id,
+        rdzv_backend="c10d",
+        rdzv_endpoint=where[0],
+        rdzv_configs={"timeout": seconds, "join_timeout": seconds, "read_timeout": seconds},
+        max_restarts=world.max_restarts,
+        local_addr=where[1],
+        logs_specs=DefaultLogsSpecs(log_dir=scratch),
+    )
+
+
+def _first_failure(failures: Mapping[int, "ProcessFailure"], num_restarts: int, ranks: Path) -> str:
+    """The failure that caused the others, in words.
+
+    A signal comes from outside and so first; a rank that only lost another comes last.
+    """
+
+    def order(entry: tuple[int, "ProcessFailure"]) -> tuple[int, int]:
+        failure = entry[1]
+        blameless = "LostRankError" in _words(failure)
+        return (0 if failure.exitcode < 0 else 2 if blameless else 1), failure.timestamp
+
+    rank, failure = min(failures.items(), key=order)
+    return f"rank {rank}: {_words(failure)} (restarts tried: {num_restarts}; every rank's log is in {ranks})"
+
+
+def _words(failure: "ProcessFailure") -> str:
+    if failure.exitcode < 0:
+        hint = ", as the system does when memory runs out" if failure.exitcode == -9 else ""
+        return f"killed by {failure.signal_name()}{hint}"
+    message = failure.message["message"] if isinstance(failure.message, dict) else failure.message
+    return str(message)
+
+
+def _warn_ignored(world: WorldConfig, seat: Seat) -> None:
+    """Whoever started the ranks decided their number: says so where the configuration wanted another."""
+    if world.processes not in (None, 1, seat.local_size):
+        log.warning("world.processes=%s is ignored: %s ranks were started here", world.processes, seat.local_size)
+    if world.nodes > 1 and world.nodes * seat.local_size != seat.size:
+        log.warning("world.nodes=%s is ignored: %s ranks were started in all", world.nodes, seat.size)
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables for the processes started inside; one that the user has set already stays."""
+    added = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)

@@ -1,0 +1,86 @@
+"""The gradient of a step on a GPU, recorded once as a CUDA graph and replayed: one launch instead of a hundred.
+
+A small batch keeps a GPU busy for less time than Python needs to launch its kernels one by one. Batches that live in the
+same tensors at every step (`is_static`) make a step the same kernels on the same memory, so after a few steps run as
+usual the next is recorded, and later ones replay the recording. Other batches are run as usual, every time. What comes
+out of a recording is overwritten by the next step, hence the one copy of loss and counts; the gradient is used up
+before.
+
+Memory: what the step needs, held for as long as the recorder lives.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hcm_scale.posterior.loop import Measured, measure
+
+_WARM_UP_STEPS = 3  # compile kernels, make library handles and settle the allocator, none of which can be recorded
+
+
+@contextlib.contextmanager
+def training_on(device: torch.device | str) -> Iterator[None]:
+    """Makes a GPU the current one, with products in TF32: 10 bits of mantissa, and the noise of a batch is far larger.
+
+    Does nothing where `device` is the CPU.
+    """
+    if torch.device(device).type != "cuda":
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        with torch.cuda.device(device):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+class Recorder:
+    """Measures batches as `loop.measure` does. Holds one recording, of one model and one set of batch tensors."""
+
+    def __init__(self) -> None:
+        self._num_seen = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._batch: Any = None
+        self._gradient = self._told = torch.empty(0)
+        self._stream: torch.cuda.Stream | None = None
+
+    def __call__(self, model: nn.Module, batch: Any) -> Measured:
+        if not getattr(batch, "is_static", False) or batch.hop.device.type != "cuda":
+            return measure(model, batch)
+        self._num_seen += 1
+        if self._num_seen <= _WARM_UP_STEPS:
+            return self._beside(model, batch)
+        if self._graph is None:
+            self._record(model, batch)
+        assert self._graph is not None
+        assert batch.hop.data_ptr() == self._batch.hop.data_ptr(), "a static batch in other memory than before"
+        self._graph.replay()
+        told = self._told.clone()
+        num_classes = (len(told) - 1) // 2
+        return Measured(self._gradient, told[0], told[1 : 1 + num_classes], told[1 + num_classes :])
+
+    def _beside(self, model: nn.Module, batch: Any) -> Measured:
+        """One step on a side stream: autograd binds to the stream that it first ran on."""
+        main = torch.cuda.current_stream()
+        self._stream = self._stream or torch.cuda.Stream()
+        self._stream.wait_stream(main)
+        with torch.cuda.stream(self._stream):
+            measured = measure(model, batch)
+        main.wait_stream(self._stream)
+        for tensor in measured:
+            tensor.record_stream(main)
+        return measured
+
+    def _record(self, model: nn.Module, batch: Any) -> None:
+        graph = torch.cuda.CUDAGraph()
+        # other threads may go on using the device meanwhile: the readers of pairs, a process group's watchdog
+        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            measured = measure(model, batch)
+            told: list[Tensor] = [measured.loss.reshape(1), measured.correct, measured.seen]
+            self._gradient, self._told = measured.gradient, torch.cat(told)
+        self._graph, self._batch = graph, batch

@@ -1,0 +1,97 @@
+"""Runs of several processes that can be watched and hurt from outside."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+TINY = """graph=community graph.num_nodes=400 hops.num_sources=60 shards.shard_pairs=4000 model.width=8 model.head_width=8
+sampling.batch_pairs=128 posterior.burn_in_steps=250 posterior.num_samples=4 posterior.thin_steps=5
+posterior.checkpoint_every=7 posterior.log_every=1 score.explained=1 world=cpu world.threads=1 world.timeout_seconds=30""".split()
+COMMAND = (sys.executable, "-m", "hcm_scale", "run", *TINY)
+ENDS_WITHIN_SECONDS = 150  # a start, a restart and a run on a busy machine; a hang is longer than any number
+
+
+@dataclass
+class Running:
+    """A command and the folder in which it runs."""
+
+    process: subprocess.Popen
+    run_dir: Path
+    output: Path
+
+    def step(self) -> int:
+        """Training steps told so far."""
+        path = self.run_dir / "train-purified" / "metrics.jsonl"
+        lines = path.read_text().splitlines() if path.is_file() else []
+        return max((json.loads(line)["step"] for line in lines if line.endswith("}")), default=0)
+
+    def pids(self, rank: int) -> list[int]:
+        """The processes that were this rank, oldest first."""
+        path = self.run_dir / "ranks" / f"rank-{rank}.log"
+        return [int(pid) for pid in re.findall(r"process (\d+)", path.read_text())] if path.is_file() else []
+
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + ENDS_WITHIN_SECONDS
+        while not ready():
+            assert self.process.poll() is None, f"ended too early:\n{self.told()}"
+            assert time.monotonic() < deadline, f"never came so far:\n{self.told()}"
+            time.sleep(0.02)
+
+    def finish(self) -> int:
+        """Waits for the end, which must come; the exit status."""
+        try:
+            return self.process.wait(ENDS_WITHIN_SECONDS)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the job hangs:\n{self.told()}")
+
+    def told(self) -> str:
+        return self.output.read_text()
+
+    def samples(self) -> dict[str, bytes]:
+        folder = self.run_dir / "train-purified" / "samples"
+        return {path.name: path.read_bytes() for path in sorted(folder.glob("*.safetensors"))}
+
+    def kill_all(self) -> None:
+        """SIGKILL to the command and all that it started."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+@pytest.fixture
+def tiny() -> list[str]:
+    """Options of a run of seconds."""
+    return TINY
+
+
+@pytest.fixture
+def start(tmp_path) -> Iterator[Callable[..., Running]]:
+    """Starts a command in a process group of its own; whatever is left of it is killed after the test."""
+    started: list[Running] = []
+
+    def begin(*overrides: str, command: tuple[str, ...] = COMMAND, name: str = "run", **environ: str) -> Running:
+        run_dir, output = tmp_path / name, tmp_path / f"output-{len(started)}"
+        variables = {key: value for key, value in os.environ.items() if "RANK" not in key} | {"OMP_NUM_THREADS": "1"}
+        with open(output, "w") as stream:
+            process = subprocess.Popen(
+                [*command, f"run_dir={run_dir}", *overrides],
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env=variables | environ,
+                start_new_session=True,
+            )
+        started.append(Running(process, run_dir, output))
+        return started[-1]
+
+    yield begin
+    for running in started:
+        running.kill_all()

@@ -1,0 +1,110 @@
+"""The command line as a user meets it: in a process of its own, from another folder."""
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TINY = [
+    "graph=community",
+    "graph.num_nodes=300",
+    "graph.num_attributes=4",
+    "hops.num_sources=80",
+    "hops.pairs_per_class=20",
+    "sampling.batch_pairs=256",
+    "model.width=8",
+    "model.head_width=8",
+    "posterior.burn_in_steps=4",
+    "posterior.num_samples=2",
+    "posterior.thin_steps=1",
+    "world=cpu",
+]
+
+
+def hcm_scale(*arguments: str, cwd: Path, python: str = sys.executable, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [python, "-m", "hcm_scale", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env={**os.environ, **env})
+
+
+def test_help__is_for_people(tmp_path):
+    done = hcm_scale("--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "usage: hcm-scale COMMAND" in done.stdout
+    assert "graph " in done.stdout
+
+
+def test_unknown_command__suggests_the_nearest(tmp_path):
+    done = hcm_scale("lable", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "did you mean 'label'?" in done.stderr
+
+
+def test_run__from_any_folder_ends_with_a_summary(tmp_path):
+    done = hcm_scale("run", *TINY, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "rank  id" in done.stdout
+    report = tmp_path / "runs" / "community-300" / "report" / "report.html"
+    assert report.is_file()
+    assert "report.html" in done.stdout
+    strangest = hcm_scale("explain", *TINY, "node=5", cwd=tmp_path)
+    assert strangest.returncode == 0, strangest.stderr
+    assert "of 300" in strangest.stdout
+
+
+def test_stage_command__stops_at_its_stage(tmp_path):
+    done = hcm_scale("purify", *TINY, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    made = {path.name for path in (tmp_path / "runs" / "community-300").iterdir() if path.is_dir()}
+    assert made == {"graph", "purified"}
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("purify.ratio=7", "purify.ratio=7"),
+        ("purify.rato=0.1", "purify.rato"),
+        ("graph=tabels", "tabels"),
+        ("hops.classes=many", "hops.classes"),
+    ],
+)
+def test_mistake__is_one_readable_line_and_a_failure(tmp_path, override, said):
+    done = hcm_scale("run", *TINY, override, cwd=tmp_path)
+    assert done.returncode != 0
+    assert said in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_missing_file__is_named(tmp_path):
+    done = hcm_scale("ingest", "graph=tables", "graph.path=nowhere.parquet", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "nowhere.parquet" in done.stdout + done.stderr
+
+
+def test_wheel__carries_its_configuration_and_runs_elsewhere(tmp_path):
+    """Built, installed into a clean environment beside the libraries, and run from another folder."""
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(tmp_path), str(ROOT)],
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    venv.create(tmp_path / "env", with_pip=False)
+    site = next((tmp_path / "env" / "lib").glob("python*/site-packages"))
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), str(wheel)], check=True
+    )
+    libraries = next(path for path in sys.path if path.endswith("site-packages"))
+    (site / "libraries.pth").write_text(libraries)  # torch and the rest; the package itself comes from the wheel
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    python = str(tmp_path / "env" / "bin" / "python")
+    where = [python, "-c", "import hcm_scale; print(hcm_scale.__file__)"]
+    found = subprocess.run(where, cwd=elsewhere, capture_output=True, text=True)
+    assert found.stdout.startswith(str(site))
+    done = hcm_scale("label", *TINY, cwd=elsewhere, python=python)
+    assert done.returncode == 0, done.stderr
+    assert (elsewhere / "runs" / "community-300" / "labels" / "manifest.json").is_file()

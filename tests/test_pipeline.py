@@ -1,0 +1,145 @@
+"""The whole walk on a small graph: what is made, what is kept, what an option changes."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from hcm_scale import pipeline
+from hcm_scale.config import Config, SyntheticGraph
+from hcm_scale.graph import Graph, synthetic
+from hcm_scale.graph.inject import inject
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return inject(synthetic.community(600, num_attributes=6, seed=1), num_cliques=2, clique_size=8, seed=1)
+
+
+def small(run_dir: Path, **options) -> Config:
+    config = Config(run_dir=str(run_dir))
+    config.world.device = "cpu"
+    config.hops.num_sources, config.hops.pairs_per_class = 200, 40
+    config.sampling.batch_pairs, config.sampling.workers = 512, 0
+    config.model.width, config.model.head_width = 16, 16
+    config.posterior.burn_in_steps, config.posterior.num_samples, config.posterior.thin_steps = 12, 3, 2
+    config.posterior.log_every = 5
+    for key, value in options.items():
+        room, name = key.split("__")
+        setattr(getattr(config, room), name, value)
+    return config
+
+
+def skipped(run_dir: Path) -> dict[str, bool]:
+    return {stage["name"]: stage["skipped"] for stage in json.loads((run_dir / "stages.json").read_text())}
+
+
+def test_run__makes_every_stage_and_says_where(tmp_path, graph):
+    said = pipeline.run(small(tmp_path / "run"), graph=graph)
+    assert "ROC-AUC by strange" in said
+    assert (tmp_path / "run" / "report" / "report.html").is_file()
+    table = pq.read_table(tmp_path / "run" / "scores" / "scores.parquet")
+    assert table["rank"].to_pylist() == list(range(1, 601))
+    assert str(tmp_path / "run") in said
+
+
+def test_run__again_keeps_every_stage_and_gives_the_same_scores(tmp_path, graph):
+    pipeline.run(small(tmp_path / "run"), graph=graph)
+    before = (tmp_path / "run" / "scores" / "scores.parquet").read_bytes()
+    pipeline.run(small(tmp_path / "run"), graph=graph)
+    assert all(skipped(tmp_path / "run").values())
+    pipeline.run(small(tmp_path / "other"), graph=graph)
+    assert (tmp_path / "other" / "scores" / "scores.parquet").read_bytes() == before
+
+
+def test_changed_option__makes_what_it_touches_and_what_follows(tmp_path, graph):
+    pipeline.run(small(tmp_path), graph=graph)
+    pipeline.run(small(tmp_path, score__trim=0.5), graph=graph)
+    kept = skipped(tmp_path)
+    assert [name for name, was_kept in kept.items() if not was_kept] == ["scores", "report"]
+    pipeline.run(small(tmp_path, purify__ratio=0.1), graph=graph)
+    kept = skipped(tmp_path)
+    assert [name for name, was_kept in kept.items() if was_kept] == ["graph"]
+
+
+def test_two_views__are_trained_scored_and_added(tmp_path, graph):
+    pipeline.run(small(tmp_path, score__views=["purified", "original"]), graph=graph)
+    assert {"train-purified", "train-original", "scores-purified", "scores-original", "scores"} <= set(skipped(tmp_path))
+
+
+def test_until__stops_there(tmp_path, graph):
+    said = pipeline.run(small(tmp_path), until="label", graph=graph)
+    assert set(skipped(tmp_path)) == {"graph", "purified", "labels"}
+    assert "goes on to the report" in said
+
+
+def test_explain__speaks_of_the_node(tmp_path, graph):
+    config = small(tmp_path)
+    pipeline.run(config, graph=graph)
+    config.node = "17"
+    said = pipeline.explain(config)
+    assert "rank" in said
+    assert "neighbour" in said
+    config.node = "600"
+    with pytest.raises(ValueError, match="node='600' is not in this graph"):
+        pipeline.explain(config)
+
+
+def test_explain__before_a_run_says_so(tmp_path):
+    config = small(tmp_path / "nothing")
+    config.node = "1"
+    with pytest.raises(ValueError, match="finish the run first"):
+        pipeline.explain(config)
+
+
+def test_bad_value__stops_before_anything_is_written(tmp_path, graph):
+    with pytest.raises(ValueError, match=r"purify\.ratio=2"):
+        pipeline.run(small(tmp_path / "run", purify__ratio=2), graph=graph)
+    assert not (tmp_path / "run").exists()
+
+
+def test_missing_gpu__is_named(tmp_path, graph):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    config = small(tmp_path)
+    config.world.device = "cuda"
+    with pytest.raises(ValueError, match=r"world\.device=cuda"):
+        pipeline.run(config, graph=graph)
+
+
+def test_source__is_read_from_the_configuration(tmp_path):
+    config = small(tmp_path)
+    config.graph = SyntheticGraph(num_nodes=300, num_attributes=4)
+    pipeline.run(config, until="purify")
+    assert Graph.open(tmp_path / "graph").num_nodes == 300
+
+
+@pytest.mark.parametrize("room", ["attributes", "purify", "hops", "shards"])
+def test_every_option_of_a_room__changes_a_key(tmp_path, graph, room):
+    """An option that no key knows would be ignored silently on the next run."""
+    changes = {
+        "attributes": {"scale": "binary", "pca": 2, "standardise": False},
+        "purify": {"similarity": "cosine", "ratio": 0.1, "attributes": "raw"},
+        "hops": {"classes": 3, "num_sources": 100, "pairs_per_class": 10},
+        "shards": {"row_group_rows": 512, "shard_pairs": 2048},
+    }[room]
+    assert set(changes) == {field.name for field in dataclasses.fields(getattr(Config(), room))}
+    pipeline.run(small(tmp_path), until="label", graph=graph)
+    seen = {json.loads((tmp_path / "labels" / "stage.json").read_text())["key"]}
+    for name, value in changes.items():
+        pipeline.run(small(tmp_path, **{f"{room}__{name}": value}), until="label", graph=graph)
+        seen.add(json.loads((tmp_path / "labels" / "stage.json").read_text())["key"])
+    assert len(seen) == 1 + len(changes)
+
+
+def test_scores__find_the_planted_nodes_better_than_chance(tmp_path, graph):
+    config = small(tmp_path, posterior__burn_in_steps=150, model__width=32)
+    pipeline.run(config, until="score", graph=graph)
+    table = pq.read_table(tmp_path / "scores" / "scores.parquet")
+    rank, y = table["rank"].to_numpy(), table["y"].to_numpy()
+    assert np.mean(rank[y == 1]) < np.mean(rank[y == 0]) * 0.7
