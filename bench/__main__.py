@@ -1,4 +1,4 @@
-"""`python -m bench THEME [--full | --smoke] [--repeats N]`; `all` runs every theme. Exits 1 where a claim does not hold."""
+"""`python -m bench THEME [--full | --smoke] [--repeats N]`, `all` for every theme. Exits 1 where a claim fails."""
 
 import argparse
 import sys

@@ -1,8 +1,8 @@
 """One job in a process of its own: seconds, peak memory, and what ended it.
 
-A job is a function `job(**arguments) -> run`: calling it prepares (imports, compilation, opening files), and `run()`, of
-which only time and memory are measured, returns a dict of facts. `run_apart` starts it under a cap of the address space
-and of time. Running out of either is a result, not an error.
+A job is a function `job(**arguments) -> run`: calling it prepares (imports, compilation, opening files), and `run()`,
+of which alone time and memory are measured, returns a dict of facts. `run_apart` starts it under a cap of the address
+space and of time. Running out of either is a result, not an error.
 
 Peak RSS counts pages of mapped files too, which the system may drop at will; peak anonymous memory does not. The first
 is the process's own high-water mark since it was prepared, the second is polled from outside every 10 ms.
@@ -52,17 +52,21 @@ def run_apart(
     if not apart:
         return _run_here(job, arguments)
     name = f"{job.__module__}:{job.__qualname__}"
-    command = [sys.executable, "-m", "bench.apart", name, json.dumps(arguments)]
+    command = [sys.executable, "-m", "bench.apart", name, json.dumps(arguments), str(cap_bytes or 0)]
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
             command,
             cwd=Path(__file__).parents[1],
             stdout=said,
             stderr=complaints,
-            preexec_fn=lambda: _cap(cap_bytes),
-            start_new_session=True,
+            start_new_session=True,  # a job may have workers of its own: they go with it
         )
-        peak, in_time = _watch(process, said.fileno(), limit_seconds)
+        try:
+            peak, in_time = _watch(process, said.fileno(), limit_seconds)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
         if not in_time:
             return Outcome(f"over {limit_seconds:g} s", peak_anonymous_bytes=peak)
         said.seek(0)
@@ -77,21 +81,17 @@ def _run_here(job: Job, arguments: dict[str, Any]) -> Outcome:
     return Outcome("done", time.perf_counter() - started, peak_rss_bytes(), float("nan"), facts)
 
 
-def _cap(cap_bytes: int | None) -> None:
-    if cap_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_AS, (cap_bytes, cap_bytes))
-
-
 def _watch(process: "subprocess.Popen[bytes]", output: int, limit_seconds: float) -> tuple[float, bool]:
-    """Waits; (the most anonymous memory seen since the job was prepared, whether it ended in time)."""
+    """Waits; (the most anonymous memory seen since the job was prepared, whether it ended in time).
+
+    Preparing has the same limit as the run, and a clock of its own.
+    """
     peak, prepared, started = 0, False, time.perf_counter()
     while process.poll() is None:
         if time.perf_counter() - started > limit_seconds:
-            os.killpg(process.pid, signal.SIGKILL)  # the group: a job may have workers of its own
-            process.wait()
             return peak, False
         if not prepared and os.fstat(output).st_size > 0:
-            prepared, peak = True, 0
+            peak, prepared, started = 0, True, time.perf_counter()
         peak = max(peak, _anonymous_bytes(process.pid))
         time.sleep(_POLL_SECONDS)
     return peak, True
@@ -118,8 +118,10 @@ def _outcome(code: int, said: str, complaints: str, peak: float) -> Outcome:
     return Outcome(f"failed: {reason}", peak_anonymous_bytes=peak)
 
 
-def main(name: str, arguments: str) -> None:
+def main(name: str, arguments: str, cap_bytes: int) -> None:
     """The other side: prepares, says so, runs, and prints what was measured."""
+    if cap_bytes:
+        resource.setrlimit(resource.RLIMIT_AS, (cap_bytes, cap_bytes))
     module, function = name.split(":")
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the job itself prints is not the result
@@ -134,4 +136,4 @@ def main(name: str, arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -8,7 +8,7 @@ Ours counts a pair once, at the earlier of its two sources; `wanted` takes that 
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numba
@@ -57,7 +57,7 @@ def threads_case(size: str) -> Case:
     """Ours at 1, 2, 4 ... threads."""
     graph = data.rmat(RMAT_SCALE[size])
     sources = choose_sources(graph.indptr, num_sources=NUM_SOURCES[size], seed=0)
-    most = numba.config.NUMBA_NUM_THREADS
+    most = numba.get_num_threads()
     counts = [2**k for k in range(most.bit_length()) if 2**k <= most]
     names = {threads: f"hcm_scale, {threads} threads" for threads in counts}
     contenders = [ours(graph, sources, CLASSES, names[threads], threads=threads) for threads in counts]
@@ -97,7 +97,7 @@ def grid_case(size: str) -> Case:
 
 
 def gather(
-    peers: list[Callable[[Graph, NDArray[np.int64], int], Contender]], graph: Graph, sources: NDArray[np.int64]
+    peers: Sequence[Callable[[Graph, NDArray[np.int64], int], Contender]], graph: Graph, sources: NDArray[np.int64]
 ) -> tuple[list[Contender], list[str]]:
     """The peers that are installed, and the names of those that are not."""
     found, absent = [], []

@@ -1,9 +1,10 @@
 """How far each hot kernel is from what the machine allows, machine and kernel measured in the same run.
 
-Two bounds. `streamed`: every array that the kernel needs moves through memory once, and every operation runs at the rate
-of a large matrix product; nothing can beat it. `with_gathers`: rows that are visited in the random order of a neighbour
-list also cost a random cache line each, the rest of a long row streams. A graph with hubs can beat that one, because
-hubs stay in the cache. The distance is measured seconds over the second bound: where it is above 4, the notes say why.
+Two bounds. `streamed`: every array that the kernel needs moves through memory once, and every operation runs at the
+rate of a large matrix product; nothing can beat it. `with_gathers`: rows that are visited in the random order of a
+neighbour list also cost a random cache line each, the rest of a long row streams. A graph with hubs can beat that one,
+because hubs stay in the cache. The distance is measured seconds over the second bound; the notes say what it leaves
+out.
 """
 
 from collections.abc import Callable, Iterator
@@ -55,9 +56,10 @@ def cases(size: str) -> Iterator[Table]:
 
 
 NOTES = (
-    "BFS: a block skips nodes that all of its sources have seen and counts classes from every row; neither is modelled.",
+    "BFS: a block skips nodes that all its sources have seen, and counts classes from every row; neither is modelled.",
     "sampling: a draw hashes, and each entry is written in three arrays; per entry that is arithmetic, not memory.",
-    "training step: small products run below the rate of a large one, and softmax, noise and autograd are not modelled.",
+    "training step: small products run below the rate of a large one; softmax, noise and autograd are not modelled.",
+    "edges to nodes: with a trim every node selects its nearest neighbours, which is arithmetic and not modelled.",
 )
 
 

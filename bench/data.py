@@ -3,8 +3,10 @@
 import functools
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from hcm_scale.graph import synthetic
@@ -46,5 +48,5 @@ def describe(graph: Graph) -> str:
 
 def adjacency(graph: Graph, dtype: type = np.float64) -> sparse.csr_array:
     """The graph as scipy sees it, all ones."""
-    ones = np.ones(len(graph.indices), dtype)
+    ones: NDArray[Any] = np.ones(len(graph.indices), dtype)
     return sparse.csr_array((ones, graph.indices, graph.indptr), shape=(graph.num_nodes, graph.num_nodes))

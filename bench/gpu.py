@@ -1,8 +1,9 @@
-"""The edge pass of one sample on a CUDA device: edges a second, in plain torch and in the fused Triton kernel.
+"""On a CUDA device: the edge pass of one sample, in plain torch and in the fused Triton kernel; then training.
 
-Every contender is checked against float32 before it counts: to 1e-4 in float32, to 1e-2 in bfloat16 with a rank
-correlation of at least .999. The full run also sweeps embedding types, product types and tile shapes of the kernel; a
-shape that does not fit the device is named absent. The claim: 8 million edges under one sample in at most 15 ms.
+Every contender is checked against float32 before it counts: to 1e-4 in float32, to 2e-2 in bfloat16 (1e-2 in the
+kernel, which rounds differences and not embeddings), with a rank correlation of at least .999. The full run also sweeps
+embedding types, product types and tile shapes of the kernel; a shape that does not fit the device is named absent. The
+claim: 8 million edges under one sample in at most 15 ms. Training, whole runs and the largest graph: `gpu_train`.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
+from bench import gpu_train
 from bench.harness import Case, Contender, Table, as_table, at_most
 from bench.score import prepare
 from hcm_scale.score import fused
@@ -29,6 +31,12 @@ Step = Callable[[Tensor], None]  # writes mean and squared deviations of all edg
 
 
 def cases(size: str) -> Iterator[Table]:
+    """The edge pass, then training."""
+    yield from edge_pass(size)
+    yield from gpu_train.tables(size)
+
+
+def edge_pass(size: str) -> Iterator[Table]:
     """The edge pass; a smoke run, which needs no device, runs what plain torch can on the CPU."""
     if size != "smoke" and not torch.cuda.is_available():
         yield Table("edge pass", [], absent=["a CUDA device"])
@@ -54,7 +62,7 @@ def cases(size: str) -> Iterator[Table]:
 
 def steps(z: Tensor, head: Head, pairs: Pairs, *, sweep: bool) -> Iterator[tuple[str, Step, float]]:
     """(name, step, how far from float32 it may be)."""
-    for precision, tolerance in (("float32", 1e-4), ("bfloat16", 1e-2)):
+    for precision, tolerance in (("float32", 1e-4), ("bfloat16", 2e-2)):
         options: dict[str, Any] = {"chunk": CUDA_CHUNK_EDGES, "precision": precision}
         yield f"plain torch, {precision}", partial(plain_step, z, head, pairs, 1, **options), tolerance
     if not (fused.AVAILABLE and z.is_cuda):
@@ -63,7 +71,7 @@ def steps(z: Tensor, head: Head, pairs: Pairs, *, sweep: bool) -> Iterator[tuple
     for embedding in (z, z.bfloat16()) if sweep else ():
         for product in (torch.bfloat16, torch.float32):
             for tile, slab, num_warps in TILES:
-                shape = {"tile": tile, "slab": slab, "num_warps": num_warps}
+                shape: dict[str, Any] = {"tile": tile, "slab": slab, "num_warps": num_warps}
                 name = f"fused, z {embedding.dtype}, product {product}, {tile}/{slab}/{num_warps}"
                 step = partial(fused.fused_step, embedding, head, pairs, 1, product=product, **shape)
                 yield name.replace("torch.", ""), step, 5e-2

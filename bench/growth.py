@@ -1,9 +1,9 @@
 """How time and memory grow: every stage at 10^4, 10^5, 10^6 (and 10^7) nodes, each in a process of its own.
 
-Synthetic communities, 8 edges a node, 20 attributes. The label stage walks a fixed number of sources and the train stage
-makes a fixed number of steps, so the first should grow with the edges and the second hardly at all. An exponent is
-the slope of a line through the logarithms of seconds (or bytes) and of edges; below 1.1 is the goal. Small graphs fit
-into the cache and pay fixed costs, so the last step, from the second largest to the largest, is shown beside it.
+Synthetic communities, 8 edges a node, 20 attributes. The label stage walks a fixed number of sources and the train
+stage makes a fixed number of steps, so the first should grow with the edges and the second hardly at all. An exponent
+is the slope of a line through the logarithms of seconds (or bytes) and of edges; 1.1 is the most it may be. Small
+graphs fit into the cache and pay fixed costs, so the last step, to the largest size, is shown beside it.
 """
 
 import itertools

@@ -11,7 +11,7 @@ _TASKS = 256
 
 @njit(cache=True, parallel=True)
 def triad(a, b, c):
-    """a = b + 3 c: two arrays read, one written."""
+    """Writes a = b + 3 c: two arrays read, one written."""
     for i in prange(len(a)):
         a[i] = b[i] + np.float32(3.0) * c[i]
 

@@ -30,7 +30,11 @@ def cases(size: str) -> Iterator[Case]:
     """One epoch."""
     graph = data.rmat(RMAT_SCALE[size])
     with tempfile.TemporaryDirectory(prefix="bench-pairs-") as folder:
-        options = {"classes": CLASSES, "num_sources": NUM_SOURCES[size], "pairs_per_class": PAIRS_PER_CLASS}
+        options: dict[str, Any] = {
+            "classes": CLASSES,
+            "num_sources": NUM_SOURCES[size],
+            "pairs_per_class": PAIRS_PER_CLASS,
+        }
         labels = label(graph, Path(folder) / "labels", **options)
         contenders, absent = [ours(labels), whole_folder(labels)], []
         try:
@@ -91,7 +95,7 @@ def query(labels: Labels) -> Contender:
     text = f"SELECT u, v, hop - 1 AS klass FROM ({ranked}) WHERE n <= {draw} ORDER BY random()"
 
     def run() -> list[Pairs]:
-        found = duckdb.sql(text).fetchnumpy()
+        found = duckdb.execute(text).fetchnumpy()
         return list(cut(found["u"], found["v"], found["klass"].astype(np.int64)))
 
     return _contender("duckdb, one query", labels, run)

@@ -56,9 +56,9 @@ def gcn_matrix(graph: Graph) -> sparse.csr_array:
 
 def torch_csr(weights: sparse.csr_array, h: NDArray[np.float32]) -> Callable[[], Any]:
     """torch.sparse."""
+    indptr, indices = (torch.from_numpy(part.astype(np.int64)) for part in (weights.indptr, weights.indices))
     with quiet():  # that sparse CSR is in beta
-        parts = (torch.from_numpy(part.astype(np.int64)) for part in (weights.indptr, weights.indices))
-        matrix = torch.sparse_csr_tensor(*parts, torch.from_numpy(weights.data), size=weights.shape)
+        matrix = torch.sparse_csr_tensor(indptr, indices, torch.from_numpy(weights.data), size=weights.shape)
     right = torch.from_numpy(h)
     return lambda: matrix @ right
 

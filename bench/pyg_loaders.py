@@ -29,8 +29,8 @@ def edge_index(graph: Graph) -> Tensor:
 def make(name: str, graph: Graph, *, x: Tensor | None = None, workers: int, **options: Any) -> Any:
     """The loader of this name, workers kept between epochs."""
     with quiet():
-        import torch_sparse  # noqa: F401  the loader says only when used that it needs it
         import torch_geometric.loader as loaders
+        import torch_sparse  # noqa: F401  the loader says only when used that it needs it
         from torch_geometric.data import Data
 
         data = Data(x=x, edge_index=edge_index(graph), num_nodes=graph.num_nodes)

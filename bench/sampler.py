@@ -81,7 +81,11 @@ def ours(problem: Problem, workers: int) -> Contender:
 def pyg(problem: Problem, workers: int, num_batches: int) -> Contender:
     """PyG's NeighborLoader, which samples through torch-sparse."""
     graph, seeds = problem.graph, torch.from_numpy(np.concatenate(problem.batches[:num_batches]))
-    options = {"num_neighbors": list(FAN_OUTS), "batch_size": len(problem.batches[0]), "input_nodes": seeds}
+    options: dict[str, Any] = {
+        "num_neighbors": list(FAN_OUTS),
+        "batch_size": len(problem.batches[0]),
+        "input_nodes": seeds,
+    }
     loader = pyg_loaders.make("NeighborLoader", graph, workers=workers, **options)
 
     def verify(result: list[Any]) -> None:

@@ -8,6 +8,7 @@ timed beside it.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -108,7 +109,7 @@ def cases(size: str) -> Iterator[Case]:
         contenders=[
             Contender(
                 f"trim {trim}",
-                lambda trim=trim: score_nodes(problem.index, hops, trim=trim),
+                partial(score_nodes, problem.index, hops, trim=trim),
                 num_edges,
                 lambda got: verify_nodes(problem, got),
             )

@@ -64,7 +64,7 @@ def propagate(folder: Path, out: Path, work: Work) -> dict[str, Any]:
 
 def label(folder: Path, out: Path, work: Work) -> dict[str, Any]:
     """A fixed number of sources: its work grows with the edges."""
-    options = {"num_sources": work.num_sources, "pairs_per_class": work.pairs_per_class}
+    options: dict[str, Any] = {"num_sources": work.num_sources, "pairs_per_class": work.pairs_per_class}
     labels = label_stage(open_purified(folder / "purify").graph, out, **options)
     return {"num_pairs": labels.num_pairs}
 

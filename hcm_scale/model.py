@@ -174,7 +174,7 @@ def embed_graph(
     place = model.encoder[0].weight.device if device is None else torch.device(device)
     sums = _host_sums(indptr, indices) if place.type == "cpu" else _device_sums(indptr, indices, place)
     chunks = [slice(first, min(first + chunk_rows, num_nodes)) for first in range(0, num_nodes, chunk_rows)]
-    h: Any = x
+    h: Any = x if place.type == "cpu" else torch.tensor(x, device=place)
     for depth in range(len(model.encoder)):
         is_last = depth == len(model.encoder) - 1
         width = model.encoder[depth].weight.shape[1]
@@ -226,7 +226,6 @@ def _device_sums(indptr: NDArray[np.int64], indices: NDArray[Any], place: torch.
     scale = torch.from_numpy(gcn_scale(indptr)).to(place)
 
     def sums(h: Any, rows: slice) -> Tensor:
-        h = torch.as_tensor(h, device=place)
         starts = torch.tensor(indptr[rows.start : rows.stop + 1] - indptr[rows.start], device=place)
         near = columns[int(indptr[rows.start]) : int(indptr[rows.stop])]
         own = scale[rows, None]

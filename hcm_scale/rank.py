@@ -101,8 +101,7 @@ def take_part(config: Config, until: str, seat: Seat) -> str:
 
 def agree(world: World, config: Config, until: str) -> None:
     """Gives all ranks the run directory of rank 0; ValueError where options differ, or the directory is another."""
-    apart = ("world", "run_dir", "share_dir")  # machines may differ in the first, rank 0 decides the others
-    options = files.hash_value([{k: v for k, v in asdict(config).items() if k not in apart}, until])
+    options = hash_options(config, until)
     meeting, token = Path(config.run_dir).resolve() / RANKS / _TOGETHER, secrets.token_hex(8)
     if world.leads:
         meeting.parent.mkdir(parents=True, exist_ok=True)
@@ -117,6 +116,12 @@ def agree(world: World, config: Config, until: str) -> None:
             f"run_dir={config.run_dir} of rank {world.rank} is not that of rank 0: all machines must share it "
             "(a network file system)"
         )
+
+
+def hash_options(config: Config, until: str) -> str:
+    """The hash of what ranks must agree on."""
+    apart = ("world", "run_dir", "share_dir")  # machines may differ in the first, rank 0 decides the others
+    return files.hash_value([{key: value for key, value in asdict(config).items() if key not in apart}, until])
 
 
 def keep_log(run_dir: Path, rank: int) -> None:

@@ -135,7 +135,7 @@ def test_write__puts_figures_beside_the_page(tmp_path):
 
 def test_gather__names_a_missing_peer(random_csr):
     def missing(graph, sources, levels):
-        import a_package_that_nobody_has
+        importlib.import_module("a_package_that_nobody_has")
 
     def present(graph, sources, levels):
         return contender("present")

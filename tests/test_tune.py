@@ -17,11 +17,24 @@ from hcm_scale.tune.objectives import Labels, Planted, read_ranking, run_dir, va
 from hcm_scale.tune.search import Search, distribution, read_options, read_search  # noqa: E402
 from hcm_scale.tune.study import BEST, open_study, tune  # noqa: E402
 
-TINY = (
-    "graph=community graph.num_nodes=300 inject=paper inject.num_cliques=1 inject.clique_size=6 hops=all model.width=8 "
-    "posterior.burn_in_steps=3 posterior.num_samples=2 posterior.thin_steps=1 sampling.batch_pairs=128 world=cpu "
-    "posterior.step_size=0.01 score.views=[purified] score.closure=0.4 hops.classes=3"
-).split()  # noqa: SIM905
+TINY = [
+    "graph=community",
+    "graph.num_nodes=300",
+    "inject=paper",
+    "inject.num_cliques=1",
+    "inject.clique_size=6",
+    "hops=all",
+    "model.width=8",
+    "posterior.burn_in_steps=3",
+    "posterior.num_samples=2",
+    "posterior.thin_steps=1",
+    "sampling.batch_pairs=128",
+    "world=cpu",
+    "posterior.step_size=0.01",
+    "score.views=[purified]",
+    "score.closure=0.4",
+    "hops.classes=3",
+]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from scipy.sparse.linalg import eigsh
 
 from bench.accuracy.amen import unit_range
 from bench.accuracy.problem import Problem
-from bench.accuracy.trivial import Scores
+from bench.accuracy.trivial import Scores, arc_distances
 
 SCALES = (1.0, 10.0, 100.0, 1000.0)
 _COLUMNS = 512
@@ -36,16 +36,10 @@ def run(problem: Problem, device: str) -> Scores:
 
 def laplacian(problem: Problem) -> sparse.csr_array:
     """The Laplacian of the graph, its edges weighted by how alike their ends are."""
-    x, sources, targets = unit_range(problem.x), problem.sources, problem.graph.indices
-    squares = np.concatenate(
-        [
-            ((x[sources[s : s + _COLUMNS]] - x[targets[s : s + _COLUMNS]]) ** 2).sum(axis=1)
-            for s in _starts(len(sources))
-        ]
-        or [np.zeros(0)]
-    )
-    weights = np.exp(-0.5 * squares / (x.var() or 1.0))
-    adjacency = sparse.csr_array((weights, (sources, targets)), shape=(len(x), len(x)))
+    x = unit_range(problem.x)
+    weights = np.exp(-0.5 * arc_distances(problem, x) ** 2 / (x.var() or 1.0))
+    places = (problem.sources, problem.graph.indices)
+    adjacency = sparse.csr_array((weights, places), shape=(len(x), len(x)))
     return sparse.csr_array(sparse.diags_array(np.asarray(adjacency.sum(axis=1)).ravel()) - adjacency)
 
 
@@ -74,7 +68,7 @@ def chebyshev_diagonal(matrix: sparse.csr_array, degree: int, device: str = "cpu
     n, half = matrix.shape[0], (degree + 1) // 2
     multiplier = _to_torch(matrix, device)
     out = np.empty((2 * half + 2, n))
-    for first in _starts(n):
+    for first in range(0, n, _COLUMNS):
         last = min(first + _COLUMNS, n)
         previous = torch.zeros((n, last - first), dtype=torch.float64, device=device)
         previous[first:last] = torch.eye(last - first, dtype=torch.float64, device=device)
@@ -93,7 +87,3 @@ def _to_torch(matrix: sparse.csr_array, device: str) -> torch.Tensor:
     places = torch.from_numpy(np.stack([entries.row, entries.col]).astype(np.int64))
     values = torch.from_numpy(entries.data.astype(np.float64))
     return torch.sparse_coo_tensor(places, values, matrix.shape, check_invariants=False).coalesce().to(device)
-
-
-def _starts(count: int) -> range:
-    return range(0, count, _COLUMNS)

@@ -5,7 +5,7 @@ attributes, after anomalies were planted), `x.npy` (the features made from them)
 their own, `one_way/` (the file's arcs as they stand there). All methods open that folder, so none can see another
 graph. The seed plants the anomalies where a data set has none of its own, and is the model's seed.
 
-Memory: the graph; features are a memory map.
+Memory: the features; the graph is a memory map.
 """
 
 import json
@@ -69,19 +69,18 @@ def prepare(name: str, seed: int, data_dir: Path, out: Path) -> None:
         raise ValueError(f"data={name!r} is unknown; it is one of {', '.join(DATA)}")
     data = DATA[name]
     with tempfile.TemporaryDirectory(dir=out) as raw:
-        graph = (
-            community(600, num_communities=4, seed=seed)
-            if data.file is None
-            else _read(data.file, data_dir, Path(raw) / "graph")
-        )
+        if data.file is None:
+            graph = community(600, num_communities=4, seed=seed)
+        else:
+            graph = _read(data.file, data_dir, Path(raw) / "graph")
         if data.num_cliques:
             graph = inject(graph, num_cliques=data.num_cliques, clique_size=data.clique_size, seed=seed)
         if graph.x is None or graph.y is None:
             raise ValueError(f"data={name}: {data.file} lacks attributes or labels")
         graph.save(out / "graph")
+        np.save(out / "x.npy", transform(graph.x, **data.features).x, allow_pickle=False)
     if data.file is not None and not data.num_cliques:
         _read(data.file, data_dir, out / "one_way", directed=True)
-    np.save(out / "x.npy", transform(graph.x, **data.features).x, allow_pickle=False)
     (out / "problem.json").write_text(json.dumps({"name": name, "seed": seed}))
 
 

@@ -18,15 +18,20 @@ _HEAD = "| method | ROC-AUC | structural | attribute | paper | seeds | seconds |
 
 def markdown(lines: Iterable[Line], about: list[str]) -> str:
     """The page: what it was measured on, then one table per data set that occurs."""
-    latest = {(line["data"], line["row"], line["seed"]): line for line in lines}
+    kept = latest(lines)
     page = ["# Accuracy", "", *(f"- {said}" for said in about), ""]
     for data in DATA:
-        of_data = [line for line in latest.values() if line["data"] == data]
+        of_data = [line for line in kept if line["data"] == data]
         if of_data:
             page += [f"## {data}", "", _HEAD, "|---" * 8 + "|"]
             page += [_row(data, row, [line for line in of_data if line["row"] == row]) for row in all_rows()]
             page += [*_notes(of_data), ""]
     return "\n".join(page)
+
+
+def latest(lines: Iterable[Line]) -> list[Line]:
+    """One line per (data set, row, seed)."""
+    return list({(line["data"], line["row"], line["seed"]): line for line in lines}.values())
 
 
 def _row(data: str, row: str, lines: list[Line]) -> str:

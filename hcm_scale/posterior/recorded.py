@@ -1,10 +1,10 @@
 """The gradient of a step on a GPU, recorded once as a CUDA graph and replayed: one launch instead of a hundred.
 
-A small batch keeps a GPU busy for less time than Python needs to launch its kernels one by one. Batches that live in the
-same tensors at every step (`is_static`) make a step the same kernels on the same memory, so after a few steps run as
-usual the next is recorded, and later ones replay the recording. Other batches are run as usual, every time. What comes
-out of a recording is overwritten by the next step, hence the one copy of loss and counts; the gradient is used up
-before.
+A small batch keeps a GPU busy for less time than Python needs to launch its kernels one by one. Batches that live in
+the same tensors at every step (`is_static`) make a step the same kernels on the same memory, so after a few steps run
+as usual the next is recorded, and later ones replay the recording. Other batches are run as usual, every time. What
+comes out of a recording is overwritten by the next step, hence the one copy of loss and counts; the gradient is used
+up before.
 
 Memory: what the step needs, held for as long as the recorder lives.
 """

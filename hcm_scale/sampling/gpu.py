@@ -1,13 +1,12 @@
 """Batches made where the model is: graph, attributes and, where they fit too, all labelled pairs on the GPU.
 
-| what fits SHARE of the free memory | pairs                    | neighbours                                          |
-|------------------------------------|--------------------------|-----------------------------------------------------|
-| graph, attributes, pairs           | drawn on the GPU         | drawn on the GPU                                    |
-| graph and attributes               | read ahead by a thread   | drawn on the GPU                                    |
-| neither                            | batches made on the host and copied by a side stream (`transfer`): `plan` is None |
+| what fits SHARE of the free memory | pairs                                                           | neighbours       |
+|------------------------------------|-----------------------------------------------------------------|------------------|
+| graph, attributes, pairs           | drawn on the GPU                                                | drawn on the GPU |
+| graph and attributes               | read ahead by a thread                                          | drawn on the GPU |
+| neither                            | whole batches from the host, by a side stream (`transfer`): `plan` is None         |
 
-For two layers on an exact first hop batches are `EndsBatch`es: a step then makes no host round trip and can be replayed.
-Else they are `MiniBatch`es of explicit blocks, whose sizes the host must ask for. Draws follow the law of the CPU's
+For two layers on an exact first hop batches are `EndsBatch`es: a step makes no host round trip and can be replayed. Else they are `MiniBatch`es of explicit blocks, whose sizes the host must ask for. Draws follow the law of the CPU's
 (balanced classes, every pair of an epoch's draw once, neighbours without replacement, unbiased) but not its bits. They
 are functions of (seed, epoch, step, node): a resume repeats them, and ranks of any number share the same batches.
 """

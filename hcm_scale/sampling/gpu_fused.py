@@ -19,8 +19,8 @@ from torch.nn import functional
 from hcm_scale.sampling import gpu_kernels as kernels
 from hcm_scale.sampling.gpu_graph import DeviceGraph
 
-_FORWARD = {"TARGETS": 1, "num_warps": 4}  # targets a program works on at once
-_BACKWARD = {"TARGETS": 1, "num_warps": 4}
+_FORWARD = {"TARGETS": 1, "num_warps": 2}  # targets a program works on at once
+_BACKWARD = {"TARGETS": 1, "num_warps": 2}
 _PROGRAMS_PER_CORE = 8
 _LARGEST = 1 << 13  # columns x width of the gradient that one program holds in registers
 

@@ -57,8 +57,8 @@ def graph_to(
         raise ValueError(f"x has {len(x)} rows; the graph has {len(indptr) - 1} nodes")
     padded = torch.zeros(len(x), num_columns or x.shape[1], device=device)
     copy_into(padded[:, : x.shape[1]], x)
-    csr = [copy_into(torch.empty(len(a), dtype=_kind(a), device=device), a) for a in (indptr, indices)]
-    return DeviceGraph(*csr, torch.from_numpy(gcn_scale(indptr)).to(device), padded, x.shape[1])
+    starts, near = (copy_into(torch.empty(len(a), dtype=_kind(a), device=device), a) for a in (indptr, indices))
+    return DeviceGraph(starts, near, torch.from_numpy(gcn_scale(indptr)).to(device), padded, x.shape[1])
 
 
 def graph_bytes(num_nodes: int, indices: NDArray[Any], num_columns: int) -> int:
@@ -79,7 +79,7 @@ def _kind(array: NDArray[Any]) -> torch.dtype:
 
 
 def draw_rows(graph: DeviceGraph, targets: Tensor, limit: int, key: int) -> tuple[Tensor, Tensor, Tensor]:
-    """starts i64 (targets + 1,), nodes i64 (entries,), weights f32 (entries,): each row's self loop, then its draw."""
+    """Rows of Â, each its self loop and then its draw: starts i64 (targets + 1,), nodes i64 and weights f32 (entries,)."""
     begin = graph.indptr[targets]
     degree = graph.indptr[targets + 1] - begin
     drawn = degree.clamp(max=limit)
@@ -104,7 +104,8 @@ def draw_blocks(
     """The nodes that the seeds (different ones) need, seeds first, and one block per limit, input side first."""
     position = torch.full((graph.num_nodes,), -1, dtype=torch.int64, device=graph.device)
     position[seeds] = torch.arange(len(seeds), device=graph.device)
-    nodes, blocks = seeds, []
+    nodes = seeds
+    blocks: list[Block] = []
     for layer in reversed(range(len(limits))):
         num_targets = len(nodes)
         starts, entries, weights = draw_rows(graph, nodes, limits[layer], key(step_key, layer))

@@ -1,8 +1,8 @@
 """All labelled pairs on a device, and an epoch's balanced draw from them, without a host round trip.
 
-The sequence is that of `pairs`: position p of an epoch has class p mod C and is the (p div C)-th draw of that class. Here
-the draws of a class are the first D of a keyed order of all its stored pairs (`shuffle`), so each is drawn at most once
-an epoch, with equal probability, and any position can be computed by itself. Memory: 8 bytes a pair (16 from 2^31
+The sequence is that of `pairs`: position p of an epoch has class p mod C and is the (p div C)-th draw of that class.
+Here the draws of a class are the first D of a keyed order of all its stored pairs (`shuffle`), so each is drawn at most
+once an epoch, with equal probability, and any position can be computed by itself. Memory: 8 bytes a pair (16 from 2^31
 nodes on).
 """
 

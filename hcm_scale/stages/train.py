@@ -118,10 +118,10 @@ def train(
         steps = run_chain(chain, batches, recipe.plan, sum_ranks=ranks.sum, measure=Recorder(), **sampler)
         meter = Meter(labels.num_pairs, recipe.langevin.temperature)
         if ranks.rank == 0:
-            write_steps(chain, steps, meter, recipe.plan, record, out, key)
+            write_steps(chain, steps, meter, recipe.plan, record, out, key, ranks.barrier)
             seal_samples(out / "samples", recipe.plan.num_samples, key=key, model=model)
         else:
-            check_steps(chain, steps, meter, record.log_every)
+            check_steps(chain, steps, meter, recipe.plan, record, ranks.barrier)
     ranks.barrier()
     return open_samples(out / "samples")
 
@@ -178,7 +178,14 @@ def start_chain(out: Path, key: str, model: dict[str, Any], device: str) -> Chai
 
 
 def write_steps(
-    chain: Chain, steps: Iterator[Step], meter: Meter, plan: Plan, record: Record, out: Path, key: str
+    chain: Chain,
+    steps: Iterator[Step],
+    meter: Meter,
+    plan: Plan,
+    record: Record,
+    out: Path,
+    key: str,
+    barrier: Callable[[], Any],
 ) -> None:
     """Runs the chain to its end and puts down what comes: samples, then checkpoints, then metrics."""
     samples = out / "samples"
@@ -192,6 +199,7 @@ def write_steps(
                 kept = plan.num_kept(done)
                 if record.trend is not None and kept % record.trend_every == 0:
                     journal.write({"step": done, "num_samples": kept, **record.trend(samples, kept)})
+                    barrier()  # a trend may take longer than a step may wait
             if done % record.checkpoint_every == 0:
                 meter.check(chain)
                 save_checkpoint(out / "checkpoints", done, chain.tensors(), key)
@@ -199,9 +207,14 @@ def write_steps(
                 journal.tell(meter.read(chain))
 
 
-def check_steps(chain: Chain, steps: Iterator[Step], meter: Meter, log_every: int) -> None:
-    """Runs the chain to its end where another rank writes; stops where that one would."""
+def check_steps(
+    chain: Chain, steps: Iterator[Step], meter: Meter, plan: Plan, record: Record, barrier: Callable[[], Any]
+) -> None:
+    """Runs the chain to its end where another rank writes; stops where that one would, and waits for its trends."""
     for step in steps:
         meter.add(step)
-        if (step.t + 1) % log_every == 0:
+        done = step.t + 1
+        if step.sample is not None and record.trend is not None and plan.num_kept(done) % record.trend_every == 0:
+            barrier()
+        if done % record.log_every == 0:
             meter.read(chain)

@@ -158,12 +158,17 @@ def test_resgcn__adjacency_loss_equals_the_dense_one(random_csr):
     torch.testing.assert_close(gcn.to_dense(), scale[:, None] * closed * scale)
 
 
-def test_resgcn__beats_chance_and_follows_its_seed(planted, monkeypatch):
+def test_resgcn__beats_chance(planted, monkeypatch):
     monkeypatch.setattr(resgcn, "EPOCHS", 40)
-    first, again = (resgcn.run(planted, "cpu")["ResGCN"] for _ in range(2))
+    assert roc_auc(planted.graph.y, resgcn.run(planted, "cpu")["ResGCN"]) > 0.55
+
+
+def test_resgcn__is_a_function_of_its_seed(random_csr, monkeypatch):
+    monkeypatch.setattr(resgcn, "EPOCHS", 3)
+    problem = small(random_csr)
+    first, again, other = (resgcn.run(replace(problem, seed=seed), "cpu")["ResGCN"] for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
-    assert roc_auc(planted.graph.y, first) > 0.55
-    assert not np.array_equal(resgcn.run(replace(planted, seed=1), "cpu")["ResGCN"], first)
+    assert not np.array_equal(first, other)
 
 
 # ---- PyGOD
@@ -171,14 +176,11 @@ def test_resgcn__beats_chance_and_follows_its_seed(planted, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore")  # of PyGOD and the loader beneath it, not ours to mend
 @pytest.mark.parametrize("method", ["radar", "anomalous", "dominant", "gae"])
-def test_pygod__scores_every_node_by_its_seed(method, random_csr):
+def test_pygod__scores_every_node(method, random_csr):
     pytest.importorskip("pygod")
-    problem = small(random_csr)
-    function = METHODS[method].load()
-    (first,), (again,) = (function(problem, "cpu").values() for _ in range(2))
-    assert first.shape == (40,)
-    assert np.isfinite(first).all()
-    np.testing.assert_array_equal(first, again)
+    (score,) = METHODS[method].load()(small(random_csr), "cpu").values()
+    assert score.shape == (40,)
+    assert np.isfinite(score).all()
 
 
 # ---- ours

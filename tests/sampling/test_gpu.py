@@ -27,11 +27,10 @@ def device_graph(csr, num_attributes=3) -> DeviceGraph:
 def dense_rows(graph: DeviceGraph, targets, limit, key) -> np.ndarray:
     """The drawn rows of Â as a matrix, entry by entry."""
     starts, nodes, weights = draw_rows(graph, targets, limit, key)
+    row = np.repeat(np.arange(len(targets)), starts.diff().numpy())
+    assert len(set(zip(row.tolist(), nodes.tolist(), strict=True))) == len(row)  # without replacement
     out = np.zeros((len(targets), graph.num_nodes))
-    for i in range(len(targets)):
-        for e in range(int(starts[i]), int(starts[i + 1])):
-            assert out[i, nodes[e]] == 0  # without replacement
-            out[i, nodes[e]] = weights[e]
+    out[row, nodes] = weights
     return out
 
 
@@ -61,10 +60,10 @@ def test_draw_rows__all_is_the_gcn_matrix(random_csr):
 def test_draw_rows__is_unbiased(random_csr):
     csr = random_csr(N, 300)
     graph = device_graph(csr)
-    mean = np.mean([dense_rows(graph, torch.arange(N), 3, key) for key in range(600)], axis=0)
+    mean = np.mean([dense_rows(graph, torch.arange(N), 3, key) for key in range(300)], axis=0)
     exact = dense_gcn(csr)
-    assert abs(mean.sum() / exact.sum() - 1) < 0.005
-    assert np.abs(mean - exact).max() < 6 * exact.max() * np.sqrt(4 / 600)
+    assert abs(mean.sum() / exact.sum() - 1) < 0.01
+    assert np.abs(mean - exact).max() < 6 * exact.max() * np.sqrt(4 / 300)
     np.testing.assert_allclose(np.diag(mean), np.diag(exact), rtol=1e-5)
 
 
@@ -165,7 +164,7 @@ def test_cut__most_is_the_largest_slice():
     ids=["all", "graph", "nothing"],
 )
 def test_plan__takes_what_fits(random_csr, free, wanted):
-    indptr, indices = random_csr(500, 3000)
+    indices = random_csr(500, 3000)[1]
     labels = SimpleNamespace(
         num_pairs=200_000, stored=(50_000,) * 4, plan=SimpleNamespace(index_type=np.dtype(np.int32))
     )
