@@ -35,7 +35,7 @@ class Work:
     family: str = "community"  # or rmat, whose nodes are rounded down to a power of two
     num_sources: int = 1024
     pairs_per_class: int = 256
-    num_steps: int = 40
+    num_steps: int = 12
     labels: str = "label"  # the folder that the label stage makes and the train stage reads
 
 

@@ -173,14 +173,14 @@ class ModelConfig:
 @dataclass
 class PosteriorConfig:
     kernel: str = choice("psgld", KERNELS)
-    schedule: str = choice("constant", SCHEDULES)
+    schedule: str = choice("polynomial", SCHEDULES)
     step_size: float = number(0.01, 1e-12, 10.0)
     decay_offset: float = number(100.0, 1e-6)
-    decay_power: float = number(0.55, 0.0, 1.0)
+    decay_power: float = number(0.55, 0.51, 1.0)
     cycle_steps: int = number(200, 1)
     prior: float = number(5e-8, 0.0)
     temperature: float | None = number(None, 0.0)
-    burn_in_steps: int = number(300, 0)
+    burn_in_steps: int = number(400, 0)
     num_samples: int = number(20, 1)
     thin_steps: int = number(10, 1)
     checkpoint_every: int = number(200, 1)

@@ -21,7 +21,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -76,7 +76,7 @@ def start_ranks(config: Config, until: str) -> None:
 
     ranks = Path(config.run_dir).resolve() / RANKS
     config.run_dir = str(ranks.parent)
-    where = rendezvous(config.world)
+    meeting = rendezvous(config.world)
     run_id = write_job(ranks / JOB, config, until)
     (ranks / REFUSED).unlink(missing_ok=True)
     processes = num_processes(config.world)
@@ -87,26 +87,37 @@ def start_ranks(config: Config, until: str) -> None:
         "OMP_NUM_THREADS": str(config.world.threads or cores),
     }
     with tempfile.TemporaryDirectory(prefix="hcm-scale-ranks-") as scratch, _environment(environment):
-        agent = elastic_launch(_agent_config(config.world, processes, run_id, where, scratch), sys.executable)
+        agent = elastic_launch(_agent_config(config.world, processes, run_id, meeting, scratch), sys.executable)
         try:
             agent("-m", "hcm_scale.rank", str(ranks / JOB))
         except ChildFailedError as error:
             raise RankError(_first_failure(error.failures, config.world.max_restarts, ranks)) from error
         except RendezvousError as error:
             raise RankError(
-                f"the {config.world.nodes} machines did not meet at {where[0]} within "
+                f"the {config.world.nodes} machines did not meet at {meeting.endpoint} within "
                 f"{config.world.timeout_seconds:g} s ({error}): is one missing, or gone?"
             ) from error
     if (ranks / REFUSED).exists():
         raise ValueError(json.loads((ranks / REFUSED).read_text())["message"])
 
 
-def rendezvous(world: WorldConfig) -> tuple[str, str]:
-    """Where the agents meet, HOST:PORT, and this machine's own address as the others see it."""
+class Meeting(NamedTuple):
+    """Where the agents meet, HOST:PORT; this machine's own address as the others see it; whether it is that host.
+
+    torch guesses the last two by the machine's name, which often resolves to something that nobody can reach.
+    """
+
+    endpoint: str
+    own_address: str
+    hosts: bool
+
+
+def rendezvous(world: WorldConfig) -> Meeting:
+    """Where the agents of this run meet; ValueError where that is not said."""
     if world.nodes == 1:
         if world.rendezvous is not None:
             log.warning("world.rendezvous=%s is ignored: there is one machine", world.rendezvous)
-        return "127.0.0.1:0", "127.0.0.1"
+        return Meeting("127.0.0.1:0", "127.0.0.1", hosts=True)
     if world.rendezvous is None:
         raise ValueError(
             f"world.nodes={world.nodes} needs world.rendezvous=HOST:PORT, an address of one of the machines, and the "
@@ -116,14 +127,13 @@ def rendezvous(world: WorldConfig) -> tuple[str, str]:
     if not host or not port.isdigit() or not 0 < int(port) < 65_536:
         raise ValueError(f"world.rendezvous={world.rendezvous} is not HOST:PORT with a port of 1 to 65535")
     try:
-        return world.rendezvous, addresses_towards(host.strip("[]"), int(port))[0]
+        own, remote = addresses_towards(host.strip("[]"), int(port))
     except OSError as error:
         raise ValueError(f"world.rendezvous={world.rendezvous}: this machine knows no way to it ({error})") from error
+    return Meeting(world.rendezvous, own, hosts=own == remote)
 
 
-def _agent_config(
-    world: WorldConfig, processes: int, run_id: str, where: tuple[str, str], scratch: str
-) -> "LaunchConfig":
+def _agent_config(world: WorldConfig, processes: int, run_id: str, meeting: Meeting, scratch: str) -> "LaunchConfig":
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig
 
@@ -134,10 +144,15 @@ def _agent_config(
         nproc_per_node=processes,
         run_id=run_id,
         rdzv_backend="c10d",
-        rdzv_endpoint=where[0],
-        rdzv_configs={"timeout": seconds, "join_timeout": seconds, "read_timeout": seconds},
+        rdzv_endpoint=meeting.endpoint,
+        rdzv_configs={
+            "timeout": seconds,
+            "join_timeout": seconds,
+            "read_timeout": seconds,
+            "is_host": meeting.hosts,
+        },
         max_restarts=world.max_restarts,
-        local_addr=where[1],
+        local_addr=meeting.own_address,
         logs_specs=DefaultLogsSpecs(log_dir=scratch),
     )
 

@@ -37,13 +37,14 @@ class Batch(Protocol):
 
 
 class SummingBatch(Protocol):
-    """A batch that computes the first layer of a two-layer model itself, for the left ends of its pairs, then the right.
+    """A batch that computes the first layer of a two-layer model itself.
 
-    `sum_hidden(W, b)`, (2 * pairs, width), is the sum over each end's entries e of weight_e * relu(x_e W + b): what
-    `aggregate` makes of the first layer, without that layer in memory.
+    `sum_hidden(W, b)` is, of each node, the sum over its entries e of weight_e * relu(x_e W + b): what `aggregate` makes
+    of the first layer, without that layer in memory. The block leads from these nodes to the ends of the pairs, the left
+    ones first.
     """
 
-    def sum_hidden(self, weight: Tensor, bias: Tensor) -> Tensor: ...
+    def sum_hidden(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Bipartite]: ...
 
 
 class Affine(nn.Module):
@@ -110,8 +111,8 @@ class HopModel(nn.Module):
         """Logits of the batch's pairs: (pairs, C)."""
         if hasattr(batch, "sum_hidden"):
             first, second = self.encoder
-            z = self.activate(1, second(batch.sum_hidden(first.weight, first.bias)))
-            return self.predict(*z.chunk(2))
+            sums, ends = batch.sum_hidden(first.weight, first.bias)
+            return self.predict(*aggregate(ends, self.activate(1, second(sums))).chunk(2))
         z = self.encode(batch.x, batch.blocks)
         return self.predict(z.index_select(0, batch.left), z.index_select(0, batch.right))
 

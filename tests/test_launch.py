@@ -193,9 +193,10 @@ def test_rendezvous__says_what_is_missing(world, said):
 
 
 def test_rendezvous__is_local_on_one_machine_and_says_what_it_ignores(caplog):
-    assert launch.rendezvous(WorldConfig(rendezvous="a:1")) == ("127.0.0.1:0", "127.0.0.1")
+    assert launch.rendezvous(WorldConfig(rendezvous="a:1")) == ("127.0.0.1:0", "127.0.0.1", True)
     assert "world.rendezvous=a:1 is ignored" in caplog.text
-    assert launch.rendezvous(WorldConfig(nodes=2, rendezvous="127.0.0.1:29400")) == ("127.0.0.1:29400", "127.0.0.1")
+    several = WorldConfig(nodes=2, rendezvous="127.0.0.1:29400")
+    assert launch.rendezvous(several) == ("127.0.0.1:29400", "127.0.0.1", True)
 
 
 def test_numbers_that_the_starter_decides__are_said_to_be_ignored(caplog):

@@ -22,19 +22,31 @@ _ROOMS = ("attributes", "purify", "hops", "shards", "sampling", "model", "poster
 
 def paper(problem: Problem, device: str) -> Scores:
     """experiment=paper/...: encoder on the original graph, as the paper has it."""
-    found = _fit("paper", problem, device)
+    found = _fit("paper/", problem, device)
     return {f"HCM paper, {column.upper()}": _column(found, column) for column in ("ahp", "hav")}
 
 
 def best(problem: Problem, device: str) -> Scores:
     """experiment=best/...: our settings; the first row ranks as the experiment says, the others are its parts."""
-    found = _fit("best", problem, device)
+    found = _fit("best/", problem, device)
     parts = {f"HCM best, {column.upper()}": _column(found, column) for column in ("ahp", "hav")}
     return {"HCM best": found.scores, **parts}
 
 
+def mini(problem: Problem, device: str) -> Scores:
+    """experiment=fidelity/mini_...: one view, mini-batches as they are by default."""
+    found = _fit("fidelity/mini_", problem, device)
+    return {"HCM mini-batch, AHP": _column(found, "ahp"), "HCM mini-batch": found.scores}
+
+
+def full(problem: Problem, device: str) -> Scores:
+    """experiment=fidelity/full_...: the same with one batch of everything a step."""
+    found = _fit("fidelity/full_", problem, device)
+    return {"HCM full batch, AHP": _column(found, "ahp"), "HCM full batch": found.scores}
+
+
 def _fit(family: str, problem: Problem, device: str) -> HCM:
-    experiment = None if problem.name == "Planted" else f"{family}/{problem.name.lower()}"
+    experiment = None if problem.name == "Planted" else f"{family}{problem.name.lower()}"
     graph = problem.one_way if is_directed(experiment) else problem.graph
     return HCM(settings(experiment), seed=problem.seed, device=device).fit(graph)
 

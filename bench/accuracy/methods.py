@@ -41,6 +41,8 @@ METHODS = {
     "madan": Method("madan", "run", ("MADAN",)),
     "resgcn": Method("resgcn", "run", ("ResGCN",)),
     "hcm-paper": Method("hcm", "paper", ("HCM paper, AHP", "HCM paper, HAV")),
+    "hcm-mini": Method("hcm", "mini", ("HCM mini-batch, AHP", "HCM mini-batch")),
+    "hcm-full": Method("hcm", "full", ("HCM full batch, AHP", "HCM full batch")),
     "hcm-best": Method("hcm", "best", ("HCM best", "HCM best, AHP", "HCM best, HAV")),
 }
 

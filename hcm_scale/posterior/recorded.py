@@ -10,6 +10,7 @@ Memory: what the step needs, held for as long as the recorder lives.
 """
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,6 +45,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._num_seen = 0
+        self._gave_up = False
         self._graph: torch.cuda.CUDAGraph | None = None
         self._batch: Any = None
         self._gradient = self._told = torch.empty(0)
@@ -55,9 +57,10 @@ class Recorder:
         self._num_seen += 1
         if self._num_seen <= _WARM_UP_STEPS:
             return self._beside(model, batch)
-        if self._graph is None:
+        if self._graph is None and not self._gave_up:
             self._record(model, batch)
-        assert self._graph is not None
+        if self._graph is None:
+            return measure(model, batch)
         assert batch.hop.data_ptr() == self._batch.hop.data_ptr(), "a static batch in other memory than before"
         self._graph.replay()
         told = self._told.clone()
@@ -77,10 +80,16 @@ class Recorder:
         return measured
 
     def _record(self, model: nn.Module, batch: Any) -> None:
+        """Records one step; where that fails, warns and leaves all steps to be run as usual, which is only slower."""
         graph = torch.cuda.CUDAGraph()
-        # other threads may go on using the device meanwhile: the readers of pairs, a process group's watchdog
-        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
-            measured = measure(model, batch)
-            told: list[Tensor] = [measured.loss.reshape(1), measured.correct, measured.seen]
-            self._gradient, self._told = measured.gradient, torch.cat(told)
+        try:
+            # other threads may go on using the device meanwhile: the readers of pairs, a process group's watchdog
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                measured = measure(model, batch)
+                told: list[Tensor] = [measured.loss.reshape(1), measured.correct, measured.seen]
+                self._gradient, self._told = measured.gradient, torch.cat(told)
+        except RuntimeError as error:
+            warnings.warn(f"steps are not recorded, and so slower: {error}", stacklevel=4)
+            self._gave_up = True
+            return
         self._graph, self._batch = graph, batch

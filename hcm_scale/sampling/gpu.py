@@ -1,12 +1,13 @@
 """Batches made where the model is: graph, attributes and, where they fit too, all labelled pairs on the GPU.
 
-| what fits SHARE of the free memory | pairs                                                           | neighbours       |
-|------------------------------------|-----------------------------------------------------------------|------------------|
-| graph, attributes, pairs           | drawn on the GPU                                                | drawn on the GPU |
-| graph and attributes               | read ahead by a thread                                          | drawn on the GPU |
-| neither                            | whole batches from the host, by a side stream (`transfer`): `plan` is None         |
+| what fits SHARE of the free memory | pairs                                                         | neighbours       |
+|------------------------------------|---------------------------------------------------------------|------------------|
+| graph, attributes, pairs           | drawn on the GPU                                              | drawn on the GPU |
+| graph and attributes               | read ahead by a thread                                        | drawn on the GPU |
+| neither: `plan` is None            | with their neighbours, from the host, copied by a side stream (`transfer`)       |
 
-For two layers on an exact first hop batches are `EndsBatch`es: a step makes no host round trip and can be replayed. Else they are `MiniBatch`es of explicit blocks, whose sizes the host must ask for. Draws follow the law of the CPU's
+For two layers on an exact first hop batches are `EndsBatch`es: a step makes no host round trip and can be replayed.
+Else they are `MiniBatch`es of explicit blocks, whose sizes the host must ask for. Draws follow the law of the CPU's
 (balanced classes, every pair of an epoch's draw once, neighbours without replacement, unbiased) but not its bits. They
 are functions of (seed, epoch, step, node): a resume repeats them, and ranks of any number share the same batches.
 """
@@ -64,7 +65,7 @@ def plan(
     columns = fused_columns(num_attributes, widths[0], device) if fused else None
     free = _free_bytes(device) if free_bytes is None else free_bytes
     ends = min(2 * batch_pairs, 2 * batch_pairs if columns else num_nodes)
-    work = 4 * (6 * widths[0] * ends + 3 * sum(widths) * batch_pairs)  # activations and their gradients
+    work = 4 * ((10 + 8 * widths[0]) * ends + 3 * sum(widths) * batch_pairs)  # activations and their gradients
     if not columns:
         rows = ends
         for limit in reversed(limits):

@@ -79,7 +79,7 @@ def _kind(array: NDArray[Any]) -> torch.dtype:
 
 
 def draw_rows(graph: DeviceGraph, targets: Tensor, limit: int, key: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of Â, each its self loop and then its draw: starts i64 (targets + 1,), nodes i64 and weights f32 (entries,)."""
+    """Rows of Â, each its self loop, then its draw: starts i64 (targets + 1,), nodes i64 and weights f32 (entries,)."""
     begin = graph.indptr[targets]
     degree = graph.indptr[targets + 1] - begin
     drawn = degree.clamp(max=limit)

@@ -96,9 +96,13 @@ def draw_pairs(
 
 @jit
 def _targets(targets, indptr, scale, key, target, num_targets, limit):
-    """Of each target: the node, where its neighbours begin, how many it has and draws, its scale, its word."""
-    inside = target < num_targets
-    node = tl.load(targets + target, mask=inside, other=0).to(tl.int64)
+    """Of each target: the node, where its neighbours begin, how many it has and draws, its scale, its word.
+
+    A target of -1 is no node and has no entries.
+    """
+    node = tl.load(targets + target, mask=target < num_targets, other=-1).to(tl.int64)
+    inside = node >= 0
+    node = tl.maximum(node, 0)
     begin = tl.load(indptr + node)
     degree = (tl.load(indptr + node + 1) - begin).to(tl.int32)
     drawn = tl.where(inside, tl.minimum(degree, limit), -1)  # -1: not even a self loop

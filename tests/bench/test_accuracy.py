@@ -3,10 +3,12 @@
 import argparse
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -14,7 +16,7 @@ from bench.accuracy import lof, worker
 from bench.accuracy.__main__ import is_done, main, parse_seeds, read_lines
 from bench.accuracy.methods import METHODS, all_rows, printed
 from bench.accuracy.problem import open_problem, prepare
-from bench.accuracy.runner import Limits, run_method, watch
+from bench.accuracy.runner import ROOT, Limits, run_method, watch
 from bench.accuracy.table import markdown
 
 LIMITS = Limits(memory_bytes=4 << 30, seconds=120, threads=1, device="cpu")
@@ -128,6 +130,19 @@ def test_watch__kills_children_too():
     assert verdict == ("time", "over 1 s")
     gone = subprocess.run(["ps", "-o", "stat=", "-g", str(process.pid)], capture_output=True, text=True, check=False)
     assert all(state.startswith("Z") for state in gone.stdout.split())
+
+
+def test_main__ended_from_outside_takes_its_method_along(tmp_path):
+    out = tmp_path / "accuracy.jsonl"
+    command = ["--data", "Planted", "--methods", "hcm-paper", "--out", str(out), "--threads", "1", "--device", "cpu"]
+    process = subprocess.Popen([sys.executable, "-m", "bench.accuracy", *command], cwd=ROOT)
+    parent = psutil.Process(process.pid)
+    while not (children := [c for c in parent.children() if "bench.accuracy.worker" in c.cmdline()]):
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.terminate()
+    assert process.wait() == 143
+    assert not children[0].is_running()
 
 
 @pytest.mark.parametrize("wrong", [{"memory_bytes": 0}, {"seconds": -1.0}, {"threads": 0}, {"device": "tpu"}])

@@ -53,11 +53,12 @@ def both(machines, start, tiny) -> Callable[..., list]:
 
     def begin(*, max_restarts: int = 3, sides: tuple[int, ...] = (0, 1)) -> list:
         agent = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=test"]
-        agent += [f"--rdzv-endpoint={HOSTS[0]}:{PORT}", f"--max-restarts={max_restarts}", "--rdzv-conf=join_timeout=60"]
+        agent += [f"--rdzv-endpoint={HOSTS[0]}:{PORT}", f"--max-restarts={max_restarts}"]
         running = []
         for side in sides:
             inside = ["ip", "netns", "exec", machines[side], sys.executable, "-m", "torch.distributed.run"]
-            command = (*inside, *agent, f"--local-addr={HOSTS[side]}", "-m", "hcm_scale", "run", *tiny)
+            own = [f"--local-addr={HOSTS[side]}", f"--rdzv-conf=join_timeout=60,is_host={side == 0}"]
+            command = (*inside, *agent, *own, "-m", "hcm_scale", "run", *tiny)
             running.append(start(command=command, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"))
         return running
 

@@ -1,16 +1,20 @@
 """Batches made on a device, on CPU tensors: the same law as the CPU's sampler; what fits; what a resume repeats."""
 
 import itertools
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hcm_scale.base.spmm import gcn_scale
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
 from hcm_scale.sampling import gpu, sample_blocks
+from hcm_scale.sampling.gpu_fused import distinct
 from hcm_scale.sampling.gpu_graph import DeviceGraph, draw_blocks, draw_rows, graph_to
 from hcm_scale.sampling.gpu_pairs import draw, epoch_key, pairs_to
 from hcm_scale.sampling.pairs import Cut, cut_epoch, pair_batches
@@ -149,6 +153,67 @@ def test_block_batches__are_shared_by_any_number_of_ranks(labels, random_csr):
         slices = [ends(rank, world) for rank in range(world)]
         for whole, parts in zip(ends(0, 1), zip(*slices, strict=True), strict=True):
             assert torch.equal(whole, torch.cat(parts))
+
+
+@dataclass(frozen=True)
+class PlainSums:
+    """What an `EndsBatch` is to a model, over explicit rows."""
+
+    graph: DeviceGraph
+    ends: torch.Tensor
+    limit: int
+    key: int
+
+    def sum_hidden(self, weight, bias):
+        nodes, spread = distinct(self.ends)
+        known = nodes[nodes >= 0]
+        starts, near, weights = draw_rows(self.graph, known, self.limit, self.key)
+        hidden = torch.relu(self.graph.x[near] @ weight + bias) * weights[:, None]
+        sums = torch.zeros(len(nodes), weight.shape[1])
+        return sums.index_add(0, torch.repeat_interleave(starts.diff()), hidden), spread
+
+
+def test_model__of_summed_rows_is_that_of_blocks(labels, random_csr):
+    graph, pairs = device_graph(random_csr(N, 300)), pairs_to("cpu", labels)
+    cut = cut_epoch(labels, batch_pairs=50, sampling_ratio=0.5)
+    batch = next(gpu.block_batches(graph, pairs, cut, (4,), seed=0))
+    ends = batch.nodes[torch.cat([batch.left, batch.right])]
+    summed = PlainSums(graph, ends, 4, gpu.step_key(0, 0, 0, 0))
+    model = HopModel(3, labels.classes, width=8)
+    torch.testing.assert_close(model(summed), model(batch))
+    gradients = [torch.autograd.grad(model(b).square().sum(), list(model.parameters())) for b in (summed, batch)]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30))
+def test_distinct__leads_from_each_node_to_its_ends(ends):
+    nodes, block = distinct(torch.tensor(ends))
+    assert nodes.tolist() == sorted(set(ends)) + [-1] * (len(ends) - len(set(ends)))
+    assert nodes[block.indices.long()].tolist() == ends
+    rows = torch.repeat_interleave(block.t_indptr.diff())
+    assert torch.equal(nodes[rows], torch.tensor(ends)[block.t_indices.long()])
+
+
+def test_fused_batches__hold_the_hosts_pairs_in_the_same_tensors(labels, random_csr):
+    graph = device_graph(random_csr(N, 300))
+    settings = {"batch_pairs": 47, "sampling_ratio": 0.4}
+    cut = cut_epoch(labels, **settings)
+    host = pair_batches(labels, seed=3, **settings)
+    made = gpu.fused_batches(graph, pair_batches(labels, seed=3, **settings), cut, 4, seed=3)
+    places, sizes, keys = set(), set(), set()
+    for item, batch in itertools.islice(zip(host, made, strict=False), cut.num_steps + 2):
+        count, room = len(item.hop), cut.most
+        assert batch.ends[:count].tolist() == item.u.tolist()
+        assert batch.ends[room : room + count].tolist() == item.v.tolist()
+        assert batch.hop.tolist() == item.hop.tolist() + [-100] * (room - count)
+        assert (batch.epoch, batch.step) == (item.epoch, item.step)
+        places |= {(batch.ends.data_ptr(), batch.hop.data_ptr(), batch.key.data_ptr())}
+        sizes |= {count}
+        keys |= {int(batch.key)}
+    assert len(places) == 1
+    assert len(sizes) == 2  # batches differ by one pair, shapes do not
+    assert len(keys) == cut.num_steps + 2
 
 
 def test_cut__most_is_the_largest_slice():
