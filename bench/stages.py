@@ -107,7 +107,7 @@ def job(stage: str, folder: str, out: str, tiny: str | None, work: dict[str, Any
     """One stage of `folder` into folder/out; `tiny` is a folder with all stages made, to warm up on."""
     make, own = STAGES[stage], Work(**work)
     if tiny is not None:
-        with tempfile.TemporaryDirectory(prefix="bench-warm-") as spare:
+        with tempfile.TemporaryDirectory(dir=Path(tiny).parent) as spare:  # goes with its parent if this is killed
             make(Path(tiny), Path(spare) / "out", replace(tiny_work(own), labels="label"))
     return lambda: make(Path(folder), Path(folder) / out, own)
 

@@ -28,7 +28,7 @@ import torch
 from hcm_scale import pipeline
 from hcm_scale.config import Config, WorldConfig
 from hcm_scale.posterior.world import Seat, addresses_towards
-from hcm_scale.rank import JOB, RANKS, REFUSED, find_seat, take_part, write_job
+from hcm_scale.rank import FAILED, JOB, RANKS, REFUSED, find_seat, take_part, write_job
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -78,7 +78,8 @@ def start_ranks(config: Config, until: str) -> None:
     config.run_dir = str(ranks.parent)
     meeting = rendezvous(config.world)
     run_id = write_job(ranks / JOB, config, until)
-    (ranks / REFUSED).unlink(missing_ok=True)
+    for old in (*ranks.glob(FAILED.format("*")), ranks / REFUSED):
+        old.unlink(missing_ok=True)
     processes = num_processes(config.world)
     cores = max(1, (os.cpu_count() or 1) // processes)
     environment = {
@@ -158,26 +159,20 @@ def _agent_config(world: WorldConfig, processes: int, run_id: str, meeting: Meet
 
 
 def _first_failure(failures: Mapping[int, "ProcessFailure"], num_restarts: int, ranks: Path) -> str:
-    """The failure that caused the others, in words.
+    """The failure that caused the others, in words: a signal comes from outside and so first, a lost peer comes last."""
 
-    A signal comes from outside and so first; a rank that only lost another comes last.
-    """
+    def told(rank: int) -> tuple[int, str]:
+        failure, path = failures[rank], ranks / FAILED.format(rank)
+        if failure.exitcode < 0:
+            hint = ", as the system does when memory runs out" if failure.exitcode == -9 else ""
+            return 0, f"killed by {failure.signal_name()}{hint}"
+        if not path.is_file():
+            return 1, f"ended with status {failure.exitcode}"
+        error = json.loads(path.read_text())
+        return (2 if error["lost"] else 1), f"{error['kind']}: {error['message']}"
 
-    def order(entry: tuple[int, "ProcessFailure"]) -> tuple[int, int]:
-        failure = entry[1]
-        blameless = "LostRankError" in _words(failure)
-        return (0 if failure.exitcode < 0 else 2 if blameless else 1), failure.timestamp
-
-    rank, failure = min(failures.items(), key=order)
-    return f"rank {rank}: {_words(failure)} (restarts tried: {num_restarts}; every rank's log is in {ranks})"
-
-
-def _words(failure: "ProcessFailure") -> str:
-    if failure.exitcode < 0:
-        hint = ", as the system does when memory runs out" if failure.exitcode == -9 else ""
-        return f"killed by {failure.signal_name()}{hint}"
-    message = failure.message["message"] if isinstance(failure.message, dict) else failure.message
-    return str(message)
+    rank = min(failures, key=lambda rank: (told(rank)[0], failures[rank].timestamp))
+    return f"rank {rank}: {told(rank)[1]} (restarts tried: {num_restarts}; every rank's log is in {ranks})"
 
 
 def _warn_ignored(world: WorldConfig, seat: Seat) -> None:

@@ -39,9 +39,9 @@ class Batch(Protocol):
 class SummingBatch(Protocol):
     """A batch that computes the first layer of a two-layer model itself.
 
-    `sum_hidden(W, b)` is, of each node, the sum over its entries e of weight_e * relu(x_e W + b): what `aggregate` makes
-    of the first layer, without that layer in memory. The block leads from these nodes to the ends of the pairs, the left
-    ones first.
+    `sum_hidden(W, b)` is, of each node, the sum over its entries e of weight_e * relu(x_e W + b): what `aggregate`
+    makes of the first layer, without that layer in memory. The block leads from these nodes to the ends of the pairs,
+    the left ones first.
     """
 
     def sum_hidden(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Bipartite]: ...

@@ -5,7 +5,9 @@ environment, SLURM by variables that submitit reads. All ranks must be given the
 directory, and say so where they do not. `run_dir/ranks/rank-N.log` is the log of rank N.
 
 An error that a second try would only repeat (a wrong option, a missing file, a diverged chain) is put down in
-`ranks/refused.json` and the ranks end quietly, so that nobody starts them again. Every other end is worth a restart.
+`ranks/refused.json` and the ranks end quietly, so that nobody starts them again. Every other end is worth a restart and
+is told in `ranks/failed-N.json`, whole or not at all: torch's own error files are read half written when the agent ends
+a rank that is just then telling of another's death.
 """
 
 import contextlib
@@ -21,8 +23,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.elastic.multiprocessing.errors import record
-
 from hcm_scale import pipeline
 from hcm_scale.base import files
 from hcm_scale.config import SOURCES, Config
@@ -30,7 +30,7 @@ from hcm_scale.posterior.world import LostRankError, Seat, World, join
 
 log = logging.getLogger("hcm_scale")
 FINAL = (ValueError, FileNotFoundError, FloatingPointError)
-RANKS, JOB, REFUSED = "ranks", "job.json", "refused.json"
+RANKS, JOB, REFUSED, FAILED = "ranks", "job.json", "refused.json", "failed-{}.json"
 _TOGETHER = "world.json"
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _FIRST_PORT, _NUM_PORTS = 20_000, 10_000  # below what systems hand out themselves
@@ -84,6 +84,7 @@ def _submitit_seat() -> Seat | None:
 
 def take_part(config: Config, until: str, seat: Seat) -> str:
     """Joins the other ranks and runs the stages with them; the summary on rank 0, empty on the others."""
+    _die_with_parent()
     if seat.hosted and not seat.one_machine:
         log.warning(
             "torchrun without TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in front of it may fail to restart lost ranks"
@@ -156,10 +157,8 @@ def read_job(path: Path) -> tuple[Config, str]:
     return config, job["until"]
 
 
-@record
 def main() -> int:
     """What `launch.py` starts: `python -m hcm_scale.rank RUN_DIR/ranks/job.json`."""
-    _die_with_parent()
     job = Path(sys.argv[1])
     config, until = read_job(job)
     seat = find_seat()
@@ -170,11 +169,13 @@ def main() -> int:
     except FINAL as error:
         _refuse(job.with_name(REFUSED), seat.rank, error)
     except Exception as error:
-        if isinstance(error, LostRankError) and job.with_name(REFUSED).exists():
+        lost = isinstance(error, LostRankError)
+        if lost and job.with_name(REFUSED).exists():
             return 0
-        log.error("rank %d: %s", seat.rank, error, exc_info=not isinstance(error, LostRankError))
-        sys.excepthook = lambda *_: None  # it is told; what is raised now is for the agent
-        raise
+        log.error("rank %d: %s", seat.rank, error, exc_info=not lost)
+        told = {"kind": type(error).__name__, "message": str(error), "lost": lost}
+        files.write_json(job.with_name(FAILED.format(seat.rank)), told)
+        return 1
     return 0
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -223,21 +224,19 @@ def test_job__travels_whole(tmp_path, source):
     assert (back, until, type(back.graph)) == (config, "train", SOURCES[source])
 
 
-def failure(exitcode: int, message: object, timestamp: int) -> SimpleNamespace:
-    return SimpleNamespace(
-        exitcode=exitcode, message=message, timestamp=timestamp, signal_name=lambda: {-9: "SIGKILL"}.get(exitcode, "")
-    )
+def test_first_failure__is_the_cause_whatever_the_clock_says(tmp_path):
+    def failure(exitcode: int, timestamp: int) -> SimpleNamespace:
+        return SimpleNamespace(exitcode=exitcode, timestamp=timestamp, signal_name=lambda: "SIGKILL")
 
-
-def test_first_failure__is_the_cause_whatever_the_clock_says():
-    lost = failure(1, {"message": "LostRankError: rank 1 is gone"}, 1)
-    broken = failure(1, {"message": "OSError: no space left on device"}, 2)
-    killed = failure(-9, "Signal 9", 3)
-    logs = Path("ranks")
-    assert launch._first_failure({0: lost, 1: killed}, 3, logs).startswith("rank 1: killed by SIGKILL")
-    assert "memory" in launch._first_failure({0: lost, 1: killed}, 3, logs)
-    assert launch._first_failure({0: lost, 2: broken}, 3, logs).startswith("rank 2: OSError: no space left")
-    assert launch._first_failure({0: lost}, 3, logs).startswith("rank 0: LostRankError")
+    lost, broken, killed = failure(1, 1), failure(1, 2), failure(-9, 3)
+    for number, kind, message in ((0, "LostRankError", "rank 1 is gone"), (2, "OSError", "no space left on device")):
+        told = {"kind": kind, "message": message, "lost": number == 0}
+        (tmp_path / f"failed-{number}.json").write_text(json.dumps(told))
+    first = partial(launch._first_failure, num_restarts=3, ranks=tmp_path)
+    assert first({0: lost, 1: killed}).startswith("rank 1: killed by SIGKILL, as the system does when memory runs out")
+    assert first({0: lost, 2: broken}).startswith("rank 2: OSError: no space left on device (restarts tried: 3; every")
+    assert first({0: lost}).startswith("rank 0: LostRankError: rank 1 is gone")
+    assert first({0: lost, 3: broken}).startswith("rank 3: ended with status 1")
 
 
 def test_agree__refuses_other_options_and_another_folder(tmp_path):

@@ -1,10 +1,10 @@
 """Batches made where the model is: graph, attributes and, where they fit too, all labelled pairs on the GPU.
 
-| what fits SHARE of the free memory | pairs                                                         | neighbours       |
-|------------------------------------|---------------------------------------------------------------|------------------|
-| graph, attributes, pairs           | drawn on the GPU                                              | drawn on the GPU |
-| graph and attributes               | read ahead by a thread                                        | drawn on the GPU |
-| neither: `plan` is None            | with their neighbours, from the host, copied by a side stream (`transfer`)       |
+| what fits SHARE of the free memory | pairs                                  | neighbours                            |
+|------------------------------------|----------------------------------------|---------------------------------------|
+| graph, attributes, pairs           | drawn on the GPU                       | drawn on the GPU                      |
+| graph and attributes               | read ahead by a thread                 | drawn on the GPU                      |
+| neither: `plan` is None            | on the host; whole batches are copied by a side stream (`transfer`)            |
 
 For two layers on an exact first hop batches are `EndsBatch`es: a step makes no host round trip and can be replayed.
 Else they are `MiniBatch`es of explicit blocks, whose sizes the host must ask for. Draws follow the law of the CPU's
@@ -25,12 +25,13 @@ from torch import Tensor
 from hcm_scale.base.rng import key
 from hcm_scale.sampling.batches import MiniBatch
 from hcm_scale.sampling.gpu_fused import EndsBatch, fused_columns
-from hcm_scale.sampling.gpu_graph import DeviceGraph, draw_blocks, graph_bytes
+from hcm_scale.sampling.gpu_graph import DeviceGraph, draw_blocks, graph_bytes, layer_key
 from hcm_scale.sampling.gpu_pairs import DevicePairs, can_hold, draw, draw_into, epoch_key, pairs_bytes
 from hcm_scale.sampling.neighbors import FanOut, most_drawn
 from hcm_scale.sampling.pairs import Cut, PairBatch
 from hcm_scale.shards import Labels
 
+_NEIGHBORS = 0x4E42  # keeps the neighbour draws apart from all others made with the same seed
 SHARE = 0.8  # of the memory that is free, for what lives on the device and the work of one batch
 _ENTRY_BYTES = 60  # of an explicit block, with the room that drawing it takes
 
@@ -107,7 +108,7 @@ def fused_batches(
     for t in itertools.count(first_step):
         epoch, step = divmod(t, cut.num_steps)
         start, stop, _ = cut(step)
-        _send([start, stop, epoch_key(seed, epoch), step_key(seed, epoch, step, 0)], control)
+        _send([start, stop, epoch_key(seed, epoch), layer_key(step_key(seed, epoch, step), 0)], control)
         if isinstance(pairs, DevicePairs):
             draw_into(pairs, control, ends, hop)
         else:
@@ -139,9 +140,9 @@ def block_batches(
         yield MiniBatch(nodes, len(seeds), x, blocks, ends[: len(u)], ends[len(u) :], hop, epoch, step)
 
 
-def step_key(seed: int, epoch: int, step: int, *layer: int) -> int:
-    """The key of a batch's neighbours, or of one layer of them."""
-    return key(key(seed, epoch, step), *layer)
+def step_key(seed: int, epoch: int, step: int) -> int:
+    """The key of a batch's neighbours; `layer_key` makes one of it for each sampled layer."""
+    return key(seed, _NEIGHBORS, epoch, step)
 
 
 def _send(numbers: list[int], out: Tensor) -> None:

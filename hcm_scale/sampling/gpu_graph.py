@@ -98,6 +98,11 @@ def draw_rows(graph: DeviceGraph, targets: Tensor, limit: int, key: int) -> tupl
     return starts, nodes, torch.where(is_loop, own[row], boosted[row]) * graph.scale[nodes]
 
 
+def layer_key(step_key: int, layer: int) -> int:
+    """The key of one layer's draws, layers counted from the input side."""
+    return key(step_key, layer)
+
+
 def draw_blocks(
     graph: DeviceGraph, seeds: Tensor, limits: Sequence[int], step_key: int
 ) -> tuple[Tensor, tuple[Block, ...]]:
@@ -108,7 +113,7 @@ def draw_blocks(
     blocks: list[Block] = []
     for layer in reversed(range(len(limits))):
         num_targets = len(nodes)
-        starts, entries, weights = draw_rows(graph, nodes, limits[layer], key(step_key, layer))
+        starts, entries, weights = draw_rows(graph, nodes, limits[layer], layer_key(step_key, layer))
         fresh = torch.unique(entries[position[entries] < 0])
         position[fresh] = torch.arange(num_targets, num_targets + len(fresh), device=graph.device)
         nodes = torch.cat([nodes, fresh])

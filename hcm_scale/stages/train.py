@@ -5,7 +5,8 @@
 Everything that decides the result is hashed into a key. A finished folder of the same key is returned as it is, an
 unfinished one is resumed from its last checkpoint, and one of another key is emptied first: runs are never mixed. A
 sample is written before the checkpoint that counts it, so a kill at any moment costs the steps since the last
-checkpoint and nothing else; on the CPU the resumed run ends in the same bytes, on a GPU it goes on with the same batches and noise.
+checkpoint and nothing else; on the CPU the resumed run ends in the same bytes, on a GPU it goes on with the same
+batches and noise.
 
 Memory: the model, a few prepared batches, one window of pairs per class; graph, features and pairs stay on disk. A GPU
 holds graph, features and pairs too, as far as they fit (`sampling.gpu`).

@@ -15,7 +15,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
 from hcm_scale.sampling import gpu, sample_blocks
 from hcm_scale.sampling.gpu_fused import distinct
-from hcm_scale.sampling.gpu_graph import DeviceGraph, draw_blocks, draw_rows, graph_to
+from hcm_scale.sampling.gpu_graph import DeviceGraph, draw_blocks, draw_rows, graph_to, layer_key
 from hcm_scale.sampling.gpu_pairs import draw, epoch_key, pairs_to
 from hcm_scale.sampling.pairs import Cut, cut_epoch, pair_batches
 from hcm_scale.stages.label import label
@@ -178,7 +178,7 @@ def test_model__of_summed_rows_is_that_of_blocks(labels, random_csr):
     cut = cut_epoch(labels, batch_pairs=50, sampling_ratio=0.5)
     batch = next(gpu.block_batches(graph, pairs, cut, (4,), seed=0))
     ends = batch.nodes[torch.cat([batch.left, batch.right])]
-    summed = PlainSums(graph, ends, 4, gpu.step_key(0, 0, 0, 0))
+    summed = PlainSums(graph, ends, 4, layer_key(gpu.step_key(0, 0, 0), 0))
     model = HopModel(3, labels.classes, width=8)
     torch.testing.assert_close(model(summed), model(batch))
     gradients = [torch.autograd.grad(model(b).square().sum(), list(model.parameters())) for b in (summed, batch)]
