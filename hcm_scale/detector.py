@@ -4,8 +4,8 @@
     found = HCM({"purify.ratio": 0.1}, seed=0).fit(data)     # a Graph, or a torch_geometric Data
     found.strangest(10)
 
-It runs the same stages as the command line, in `run_dir` where one is given (and then skips what did not change), else in
-a temporary folder that goes away with the detector.
+It runs the same stages as the command line, in `run_dir` where one is given (and then skips what did not change),
+else in a temporary folder that goes away with the detector.
 """
 
 import shutil

@@ -32,6 +32,7 @@ from hcm_scale.stages.report import report
 from hcm_scale.stages.score import combine_scores, open_scores, score
 from hcm_scale.stages.summary import summary
 from hcm_scale.stages.train import Ranks, Record, train
+from hcm_scale.stages.trend import Trend, auc_trend
 from hcm_scale.workspace import Workspace
 
 log = logging.getLogger(__name__)
@@ -148,7 +149,7 @@ def _reader(graph: schema.GraphConfig) -> ingest_stage.Reader:
         return lambda out: readers.read_tables(out, graph.path, graph.nodes, columns=columns, policy=policy)
     if isinstance(graph, schema.MatrixGraph):
         policy = _policy(graph)
-        named = {"keys": graph.keys or None, "max_bytes": graph.max_bytes, "policy": policy}
+        named: dict[str, Any] = {"keys": graph.keys or None, "max_bytes": graph.max_bytes, "policy": policy}
         return lambda out: readers.read_matrix(out, graph.path, **named)
     if isinstance(graph, schema.PygGraph):
         policy = _policy(graph)
@@ -206,12 +207,14 @@ def _train_view(walk: Run, view: str) -> None:
     config, recipe = walk.config, _recipe(walk.config)
 
     def make(out: Path) -> dict[str, Any]:
+        structure, features = _encoder_input(walk, view)
         record = Record(
             checkpoint_every=config.posterior.checkpoint_every,
             log_every=config.posterior.log_every,
             tensorboard=config.posterior.tensorboard,
+            trend=_trend(walk, recipe, structure, features) if config.posterior.trend_every else None,
+            trend_every=config.posterior.trend_every or 1,
         )
-        structure, features = _encoder_input(walk, view)
         ranks = Ranks(**walk.share(), sum=walk.world.sum if walk.world.size > 1 else None)
         options: dict[str, Any] = {
             "seed": config.seed,
@@ -224,6 +227,18 @@ def _train_view(walk: Run, view: str) -> None:
 
     inputs = [asdict(recipe), config.seed, view]
     walk.stage(f"train-{view}", inputs, ("graph", "purified", "labels"), make, together=True)
+
+
+def _trend(walk: Run, recipe: Recipe, structure: Graph, features: Any) -> Trend | None:
+    """Logs the AUC of every `posterior.trend_every`-th sample, where labels are known."""
+    graph, options = Graph.open(walk.folders["graph"]), walk.config.score
+    model = asdict(recipe.network) | {"num_attributes": features.shape[1], "num_classes": walk.config.hops.classes}
+    model |= {"directed": structure.directed, "seed": walk.config.seed}
+    how: dict[str, Any] = {"hop": options.hop, "trim": options.trim, "closure": options.closure}
+    trend = auc_trend(graph, structure, features, model, device=_device(walk), **how)
+    if trend is None:
+        log.warning("posterior.trend_every=%s has no effect: no labels", walk.config.posterior.trend_every)
+    return trend
 
 
 def _encoder_input(walk: Run, view: str) -> tuple[Graph, Any]:
@@ -313,6 +328,8 @@ def _num_blocks(config: Config) -> int:
 
 def _recipe(config: Config) -> Recipe:
     sampling, posterior = config.sampling, config.posterior
+    if sampling.hub_cap and "all" not in sampling.fan_out:
+        log.warning("sampling.hub_cap=%s has no effect: no fan-out is `all`", sampling.hub_cap)
     plan_fields = {field.name for field in dataclasses.fields(Plan)}
     return Recipe(
         network=Network(**asdict(config.model)),
@@ -357,7 +374,7 @@ def device_of(world: schema.WorldConfig) -> str:
 def _last_metrics(path: Path) -> dict[str, Any]:
     """Loss and speed from the last line of a metrics file."""
     lines = path.read_text().splitlines() if path.is_file() else []
-    last = next((record for line in reversed(lines) if "loss" in (record := json.loads(line))), {})
+    last: dict[str, Any] = next((record for line in reversed(lines) if "loss" in (record := json.loads(line))), {})
     return {name: last[name] for name in ("loss", "pairs_per_second") if name in last}
 
 

@@ -32,7 +32,8 @@ def test_fit__takes_a_torch_geometric_data():
 
     graph = synthetic.community(200, num_attributes=3, seed=0)
     rows = np.repeat(np.arange(200), np.diff(graph.indptr))
-    data = Data(edge_index=torch.from_numpy(np.stack([rows, graph.indices]).astype(np.int64)), x=torch.from_numpy(graph.x))
+    ends = np.stack([rows, graph.indices]).astype(np.int64)
+    data = Data(edge_index=torch.from_numpy(ends), x=torch.from_numpy(graph.x))
     one = HCM(SMALL, device="cpu").fit(data)
     other = HCM(SMALL, device="cpu").fit(graph)
     np.testing.assert_allclose(one.scores, other.scores, rtol=1e-6)

@@ -67,7 +67,8 @@ def test_changed_option__makes_what_it_touches_and_what_follows(tmp_path, graph)
 
 def test_two_views__are_trained_scored_and_added(tmp_path, graph):
     pipeline.run(small(tmp_path, score__views=["purified", "original"]), graph=graph)
-    assert {"train-purified", "train-original", "scores-purified", "scores-original", "scores"} <= set(skipped(tmp_path))
+    expected = {f"{stage}-{view}" for stage in ("train", "scores") for view in ("purified", "original")}
+    assert expected | {"scores"} <= set(skipped(tmp_path))
 
 
 def test_until__stops_there(tmp_path, graph):
@@ -143,3 +144,11 @@ def test_scores__find_the_planted_nodes_better_than_chance(tmp_path, graph):
     table = pq.read_table(tmp_path / "scores" / "scores.parquet")
     rank, y = table["rank"].to_numpy(), table["y"].to_numpy()
     assert np.mean(rank[y == 1]) < np.mean(rank[y == 0]) * 0.7
+
+
+def test_trend__is_logged_every_k_samples_where_labels_exist(tmp_path, graph):
+    pipeline.run(small(tmp_path, posterior__trend_every=1), until="train", graph=graph)
+    lines = [json.loads(line) for line in (tmp_path / "train-purified" / "metrics.jsonl").read_text().splitlines()]
+    trend = [line for line in lines if "ahp_auc" in line]
+    assert [line["num_samples"] for line in trend] == [1, 2, 3]
+    assert all(0 <= line["strange_auc"] <= 1 for line in trend)

@@ -19,7 +19,7 @@ def bar(total: int | None, unit: str, label: str, **options: Any) -> "tqdm[Any]"
 
 
 def peak_rss_bytes() -> int:
-    """The highest resident memory of this process since `reset_peak_rss`, or since its start where that is all we know."""
+    """The highest resident memory of this process since `reset_peak_rss`, or since its start where none is kept."""
     if _STATUS.exists():
         for line in _STATUS.read_text().splitlines():
             if line.startswith("VmHWM:"):

@@ -1,16 +1,17 @@
 """A graph at rest: a folder of .npy files and one manifest, opened as memory maps.
 
-| file                         | type        | what                                                                |
-|------------------------------|-------------|---------------------------------------------------------------------|
-| indptr, indices              | i64, i32/64 | CSR, rows sorted, no loops, no repeats; symmetric unless directed   |
-| in_indptr, in_indices        | i64, i32/64 | directed graphs only: the CSR of the reversed arcs                  |
-| x                            | f32 (n, d)  | dense attributes, or instead:                                       |
-| x_indptr, x_indices, x_data  | i64 i32 f32 | sparse attributes in CSR                                            |
-| y, kind                      | u8          | optional: 1 = anomaly; what was injected (0 none, 1 structural, 2 attribute) |
-| ids  or  ids_offsets, ids_bytes | i64, u8  | optional: the user's own ids, integers or UTF-8 strings             |
+| file                            | type        | what                                                              |
+|---------------------------------|-------------|-------------------------------------------------------------------|
+| indptr, indices                 | i64, i32/64 | CSR, rows sorted, no loops, no repeats; symmetric unless directed |
+| in_indptr, in_indices           | i64, i32/64 | directed graphs only: the CSR of the reversed arcs                |
+| x                               | f32 (n, d)  | dense attributes, or instead:                                     |
+| x_indptr, x_indices, x_data     | i64 i32 f32 | sparse attributes in CSR                                          |
+| y, kind                         | u8          | optional: 1 = anomaly; injected: 0 no, 1 structural, 2 attribute  |
+| ids  or  ids_offsets, ids_bytes | i64, u8     | optional: the user's own ids, integers or UTF-8 strings           |
 
 Opening reads the manifest and the .npy headers, nothing else, so it takes milliseconds whatever the size. The manifest
-holds the hash of every file; the fingerprint is the hash of those hashes, equal for equal content wherever it came from.
+holds the hash of every file; the fingerprint is the hash of those hashes, equal for equal content wherever it came
+from.
 """
 
 import functools
@@ -195,7 +196,7 @@ def _hash_as_npy(array: NDArray[Any]) -> str:
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(np.ascontiguousarray(array)))
     digest = xxhash.xxh3_128(header.getvalue())
-    digest.update(memoryview(np.ascontiguousarray(array)).cast("B") if array.size else b"")
+    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else b"")
     return digest.hexdigest()
 
 

@@ -1,13 +1,14 @@
 """Far closure: tight groups of nodes that have no business together.
 
-A mean over neighbours hides a planted clique: fifteen odd neighbours among seventy move it little. But the odd edges of a
-clique close into triangles with each other, which odd edges that came about one by one hardly do. So mark the `share` of
-edges with the largest predicted hop as far, and give each node
+A mean over neighbours hides a planted clique: fifteen odd neighbours among seventy move it little. But the odd edges of
+a clique close into triangles with each other, which odd edges that came about one by one hardly do. So mark the `share`
+of edges with the largest predicted hop as far, and give each node
 
     closure(v) = log(1 + far triangles at v / degree of v).
 
-The learned hops matter: the same count over edges with far attributes finds nothing (docs/results.md). Undirected graphs only.
-Cost: O(m^1.5) steps in the worst case; memory 1 byte an edge, 4 bytes a far edge, and 12 bytes a node and thread.
+The learned hops matter: the same count over edges with far attributes finds nothing (docs/results.md). Undirected
+graphs only. Cost: O(m^1.5) steps in the worst case; memory 1 byte an edge, 4 bytes a far edge, and 12 bytes a node and
+thread.
 """
 
 import numba

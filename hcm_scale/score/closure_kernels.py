@@ -1,8 +1,8 @@
 """Triangles of a marked subgraph, counted per node: jitted functions only.
 
-Forward counting: every marked edge points from its end of smaller (degree, number) to the larger, so that a node has at
-most sqrt(2 m) successors, hub or not. Each task owns a mark and a count array; counts are integers, so the sum over tasks
-does not depend on who counted what.
+Forward counting: every marked edge points from its end of smaller (degree, number) to the larger, so that a node has
+at most sqrt(2 m) successors, hub or not. Each task owns a mark and a count array; counts are integers, so the sum over
+tasks does not depend on who counted what.
 """
 
 from numba import njit, prange

@@ -103,5 +103,6 @@ def node_scores(table: pa.Table) -> NodeScores:
         out[node] = values
         return out
 
-    numbers = (in_order(table[name].to_numpy()) for name in ("ahp", "iv", "hav", "closure", "strange", "degree"))
-    return NodeScores(*numbers, flags=in_order(flag_bits(table["flags"])))
+    names = ("ahp", "iv", "hav", "closure", "strange", "degree")
+    numbers = {name: in_order(table[name].to_numpy()) for name in names}
+    return NodeScores(**numbers, flags=in_order(flag_bits(table["flags"])))
