@@ -159,7 +159,7 @@ def _agent_config(world: WorldConfig, processes: int, run_id: str, meeting: Meet
 
 
 def _first_failure(failures: Mapping[int, "ProcessFailure"], num_restarts: int, ranks: Path) -> str:
-    """The failure that caused the others, in words: a signal comes from outside and so first, a lost peer comes last."""
+    """The failure that caused the others, in words: a signal comes from outside, so first; a lost peer comes last."""
 
     def told(rank: int) -> tuple[int, str]:
         failure, path = failures[rank], ranks / FAILED.format(rank)

@@ -82,6 +82,9 @@ def label_one(layout, order, source, position, seed, most, scratch, counts, kept
     visited[root] = np.int64(visited[root]) & IS_SOURCE | (spent + num_classes)
     start, stop, filled = 0, 1, 0
     for hop in range(1, num_classes):
+        if most == 0 and hop == num_classes - 1:  # nobody asks who they are
+            counts[hop - 1] = count_last(layout, order, position, spent, spent + hop, visited, queue, start, stop)
+            break
         end, earlier = expand(layout, order, position, spent, spent + hop, visited, queue, start, stop)
         start, stop = stop, end
         counts[hop - 1] = stop - start - earlier
@@ -135,6 +138,25 @@ def expand(layout, order, position, spent, mark, visited, queue, start, stop):
                 end += 1
                 earlier += order[v] < position
     return end, earlier
+
+
+@njit(cache=True, nogil=True)
+def count_last(layout, order, position, spent, mark, visited, queue, start, stop):
+    """How many unvisited neighbours of queue[start:stop] may be paired with the source; marks them, queues none."""
+    indptr, indices = layout.out_indptr, layout.out_indices
+    size = 0
+    for k in range(start, stop):
+        u = queue[k]
+        for e in range(indptr[u], indptr[u + 1]):
+            v = indices[e]
+            state = np.int64(visited[v])
+            if state <= spent:
+                visited[v] = mark
+                size += 1
+            elif state >= IS_SOURCE and state & _MARK <= spent:
+                visited[v] = IS_SOURCE | mark
+                size += order[v] >= position
+    return size
 
 
 @njit(cache=True, nogil=True)
