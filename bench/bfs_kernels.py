@@ -12,6 +12,28 @@ def plain_levels(indptr, indices, sources, num_levels, stamps, queues, out):
         search(indptr, indices, sources[i], i, num_levels, stamps[me], queues[me], out[i])
 
 
+@njit(cache=True, parallel=True)
+def plain_classes(indptr, indices, sources, order, stamps, queues, out):
+    """The same with each pair counted once: out[i, c] counts nodes v with order[v] > i, the last class what is left.
+
+    order[v] is v's position among the sources, or their number where it is none.
+    """
+    num_levels = out.shape[1] - 1
+    for i in prange(len(sources)):
+        me = get_thread_id()
+        stamp, queue, row = stamps[me], queues[me], out[i]
+        search(indptr, indices, sources[i], i, num_levels, stamp, queue, row)
+        begin, left = 1, len(stamp) - 1 - i
+        for level in range(num_levels):
+            end = begin + row[level]
+            row[level] = 0
+            for q in range(begin, end):
+                row[level] += order[queue[q]] > i
+            begin = end
+            left -= row[level]
+        row[num_levels] = left
+
+
 @njit(cache=True)
 def search(indptr, indices, source, mark, num_levels, stamp, queue, out):
     """One source; `mark` differs from every mark that this stamp array has seen."""

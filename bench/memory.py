@@ -15,7 +15,8 @@ from bench.harness import Table, Verdict, at_most
 from bench.stages import Work, make_tiny, run_stage
 
 NODES = {"smoke": 512, "quick": 2**20, "full": 2**20}
-FEW = {"smoke": (20, 8), "quick": (128, 200), "full": (128, 200)}  # sources, pairs a class: about 10^5 pairs
+# sources and pairs a class: the fewest that still fill a batch of training, about 2 * 10^5 pairs
+FEW = {"smoke": (20, 8), "quick": (1024, 64), "full": (1024, 64)}
 MANY = {"smoke": (60, 32), "quick": (4096, 256), "full": (4096, 6144)}  # 4 million; 10^8 in the full run
 NUM_STEPS = {"smoke": 2, "quick": 12, "full": 200}
 LIMIT_SECONDS = {"smoke": 60, "quick": 300, "full": 1800}

@@ -19,6 +19,7 @@ import logging
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,6 +28,7 @@ import torch
 
 from hcm_scale import pipeline
 from hcm_scale.config import Config, WorldConfig
+from hcm_scale.posterior.wire import watch_port
 from hcm_scale.posterior.world import Seat, addresses_towards
 from hcm_scale.rank import FAILED, JOB, RANKS, REFUSED, find_seat, take_part, write_job
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from torch.distributed.launcher.api import LaunchConfig
 
 log = logging.getLogger("hcm_scale")
+_WATCH_SECONDS = 2.0
 
 
 class RankError(ChildProcessError):
@@ -87,7 +90,11 @@ def start_ranks(config: Config, until: str) -> None:
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "OMP_NUM_THREADS": str(config.world.threads or cores),
     }
-    with tempfile.TemporaryDirectory(prefix="hcm-scale-ranks-") as scratch, _environment(environment):
+    with (
+        tempfile.TemporaryDirectory(prefix="hcm-scale-ranks-") as scratch,
+        _environment(environment),
+        _watching(meeting, config.world.timeout_seconds),
+    ):
         agent = elastic_launch(_agent_config(config.world, processes, run_id, meeting, scratch), sys.executable)
         try:
             agent("-m", "hcm_scale.rank", str(ranks / JOB))
@@ -156,6 +163,23 @@ def _agent_config(world: WorldConfig, processes: int, run_id: str, meeting: Meet
         local_addr=meeting.own_address,
         logs_specs=DefaultLogsSpecs(log_dir=scratch),
     )
+
+
+@contextlib.contextmanager
+def _watching(meeting: Meeting, timeout_seconds: float) -> Iterator[None]:
+    """Keeps the kernel's watch on the agent's connection to the host of the rendezvous, whenever it opens one."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_WATCH_SECONDS):
+            watch_port(int(meeting.endpoint.rpartition(":")[2]), timeout_seconds)
+
+    if not meeting.hosts:
+        threading.Thread(target=watch, name="rendezvous-watch", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
 
 
 def _first_failure(failures: Mapping[int, "ProcessFailure"], num_restarts: int, ranks: Path) -> str:

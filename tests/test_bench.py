@@ -221,11 +221,11 @@ def test_machine__takes_the_slower_of_memory_and_arithmetic():
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-def test_plain_levels__agrees_with_scipy(classes, random_csr):
+def test_plain_searches__agree_with_scipy(classes, random_csr):
     graph = Graph(*random_csr(200, 300, seed=4))
     sources = np.flatnonzero(graph.degrees)[:20]
-    peer = bfs.plain(graph, sources, classes)
-    peer.verify(peer.run())
+    for peer in (bfs.plain(graph, sources, classes), bfs.once(graph, sources, classes)):
+        peer.verify(peer.run())
 
 
 def test_wanted__leaves_pairs_to_their_earlier_source():

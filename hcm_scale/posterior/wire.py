@@ -11,10 +11,12 @@ Messages are JSON, one a line, and small: decisions, keys, paths. Cost: a socket
 import contextlib
 import hmac
 import json
+import os
 import select
 import socket
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 _PROBE_SECONDS = 5  # between keep-alive probes of a silent connection
@@ -145,6 +147,28 @@ def _watched(connection: socket.socket, timeout_seconds: float) -> socket.socket
     """Waits without limit on a connection whose other end the kernel asks for a sign of life."""
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    _watch(connection, timeout_seconds)
+    return connection
+
+
+def watch_port(port: int, timeout_seconds: float) -> int:
+    """Has the kernel watch connections of this process to `port` that a library opened; returns how many there are.
+
+    Such a connection would otherwise wait a quarter of an hour for a machine that fell silent.
+    """
+    found = 0
+    for entry in Path("/proc/self/fd").glob("*"):  # where there is no such folder, nothing is found
+        with contextlib.suppress(OSError):
+            if not os.readlink(entry).startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(entry.name))) as connection:  # a copy: closing it closes nothing
+                if connection.type == socket.SOCK_STREAM and connection.getpeername()[1:2] == (port,):
+                    _watch(connection, timeout_seconds)
+                    found += 1
+    return found
+
+
+def _watch(connection: socket.socket, timeout_seconds: float) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     probes = max(1, int(timeout_seconds / _PROBE_SECONDS) - 1)
     wanted = {
@@ -156,4 +180,3 @@ def _watched(connection: socket.socket, timeout_seconds: float) -> socket.socket
     for name, value in wanted.items():
         if hasattr(socket, name):  # not every system has every switch; without them its own defaults hold
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return connection

@@ -16,7 +16,7 @@ _NOTE = (
     "In each picture the node sits in the middle and every neighbour as far out as the model predicts it to be; a true "
     "neighbour belongs on the first ring, shaded. Strokes along the spokes reach one standard deviation either way. "
     f"{_MARK.format('peer')} edge kept, {_MARK.format('peer dropped')} edge dropped by purification. "
-    "The average hop may leave out the farthest neighbours (`score.trim`); the list below shows all."
+    "The average hop may leave out the farthest neighbours (<code>score.trim</code>); the list below shows all."
 )
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hcm_scale.posterior.wire import Line, LostRankError, Wire, accept_all, call, listen
+from hcm_scale.posterior.wire import Line, LostRankError, Wire, accept_all, call, listen, watch_port
 
 TOKEN = "secret"
 
@@ -104,6 +104,19 @@ def test_leader_that_is_not_there__is_named():
         address = server.getsockname()[:2]
     with pytest.raises(LostRankError, match=r"rank 0 cannot be reached at 127\.0\.0\.1"):
         call(address, 1, TOKEN, 1.0)
+
+
+def test_watch_port__finds_connections_that_others_opened_and_leaves_them_open():
+    with listen("127.0.0.1") as server:
+        port = server.getsockname()[1]
+        assert watch_port(port, 30.0) == 0
+        with socket.create_connection(("127.0.0.1", port)) as near, server.accept()[0] as far:
+            near.settimeout(5)
+            assert watch_port(port, 30.0) == 1
+            assert near.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert near.gettimeout() == 5
+            far.sendall(b"x")
+            assert near.recv(1) == b"x"
 
 
 def test_line__joins_what_the_network_cuts():
