@@ -18,8 +18,8 @@ from hcm_scale.hops.sample_kernels import draw_ranks
 
 STRETCH = 128  # nodes that share a number of free ones
 SOURCES_PER_TASK = 128
-IS_SOURCE = 1 << 15  # a flag that stays; the other bits are a mark
-_MARK = IS_SOURCE - 1
+IS_SOURCE = 1  # the lowest bit is a flag that stays; the others are a mark, so that one comparison tells old from new
+_MOST_MARKS = (1 << 15) - 1
 _NOBODY = np.zeros(0, np.int32)
 
 
@@ -79,7 +79,7 @@ def label_one(layout, order, source, position, seed, most, scratch, counts, kept
     root = layout.places[source]
     spent = fresh_marks(visited, scratch.spent, num_classes)  # level h marks spent + h, the root spent + C
     queue[0] = root
-    visited[root] = np.int64(visited[root]) & IS_SOURCE | (spent + num_classes)
+    visited[root] = np.int64(visited[root]) & IS_SOURCE | (spent + num_classes) << 1
     start, stop, filled = 0, 1, 0
     for hop in range(1, num_classes):
         if most == 0 and hop == num_classes - 1:  # nobody asks who they are
@@ -108,7 +108,7 @@ def label_one(layout, order, source, position, seed, most, scratch, counts, kept
 @njit(cache=True, nogil=True)
 def fresh_marks(visited, spent, num):
     """Reserves the `num` marks above the returned one, so that no search cleans up; wipes all when they run out."""
-    if spent[0] + num > _MARK:
+    if spent[0] + num > _MOST_MARKS:
         visited &= np.uint16(IS_SOURCE)
         spent[0] = 0
     spent[0] += num
@@ -122,21 +122,18 @@ def expand(layout, order, position, spent, mark, visited, queue, start, stop):
     Returns its new end, and how many of the new nodes are earlier sources: those pairs were counted there.
     """
     indptr, indices = layout.out_indptr, layout.out_indices
-    end, earlier = stop, 0
+    end, earlier, old = stop, 0, spent << 1 | IS_SOURCE
     for k in range(start, stop):
         u = queue[k]
         for e in range(indptr[u], indptr[u + 1]):
             v = indices[e]
             state = np.int64(visited[v])
-            if state <= spent:
-                visited[v] = mark
+            if state <= old:
+                visited[v] = mark << 1 | state & IS_SOURCE
                 queue[end] = v
                 end += 1
-            elif state >= IS_SOURCE and state & _MARK <= spent:
-                visited[v] = IS_SOURCE | mark
-                queue[end] = v
-                end += 1
-                earlier += order[v] < position
+                if state & IS_SOURCE:
+                    earlier += order[v] < position
     return end, earlier
 
 
@@ -144,18 +141,17 @@ def expand(layout, order, position, spent, mark, visited, queue, start, stop):
 def count_last(layout, order, position, spent, mark, visited, queue, start, stop):
     """How many unvisited neighbours of queue[start:stop] may be paired with the source; marks them, queues none."""
     indptr, indices = layout.out_indptr, layout.out_indices
-    size = 0
+    size, old = 0, spent << 1 | IS_SOURCE
     for k in range(start, stop):
         u = queue[k]
         for e in range(indptr[u], indptr[u + 1]):
             v = indices[e]
             state = np.int64(visited[v])
-            if state <= spent:
-                visited[v] = mark
+            if state <= old:
+                visited[v] = mark << 1 | state & IS_SOURCE
                 size += 1
-            elif state >= IS_SOURCE and state & _MARK <= spent:
-                visited[v] = IS_SOURCE | mark
-                size += order[v] >= position
+                if state & IS_SOURCE:
+                    size -= order[v] < position
     return size
 
 
@@ -217,7 +213,7 @@ def take_marked(lowest, highest, order, position, visited, held, ranks, targets)
             stretch += 1
             v, passed = stretch * STRETCH, below
         while passed <= ranks[k]:
-            mark = np.int64(visited[v]) & _MARK
+            mark = np.int64(visited[v]) >> 1
             passed += (order[v] > position) & (lowest <= mark) & (mark <= highest)
             v += 1
         targets[k] = v - 1
@@ -228,7 +224,7 @@ def arcs_around(layout, source, num_levels, limit, visited, queue):
     """The arcs that a search of this depth reads; it stops early once they pass the limit."""
     root = layout.places[source]
     queue[0] = root
-    visited[root] = 1
+    visited[root] = 1 << 1
     start, stop, arcs = 0, 1, 0
     for _ in range(num_levels):
         for k in range(start, stop):

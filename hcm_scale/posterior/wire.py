@@ -159,7 +159,7 @@ def watch_port(port: int, timeout_seconds: float) -> int:
     found = 0
     for entry in Path("/proc/self/fd").glob("*"):  # where there is no such folder, nothing is found
         with contextlib.suppress(OSError):
-            if not os.readlink(entry).startswith("socket:"):
+            if not str(entry.readlink()).startswith("socket:"):
                 continue
             with socket.socket(fileno=os.dup(int(entry.name))) as connection:  # a copy: closing it closes nothing
                 if connection.type == socket.SOCK_STREAM and connection.getpeername()[1:2] == (port,):
