@@ -182,7 +182,7 @@ def test_class_order__takes_its_number_from_disjoint_parts(rows, share, reach, s
 
 
 def test_class_order__spreads_a_small_draw():
-    order = class_order(np.full(1000, 100), 8, least_reach(100), seed=3)
+    order = class_order(np.full(1000, 100), 2 * SPREAD, least_reach(100), seed=3)
     assert SPREAD <= len(order.group) <= SPREAD + 1
     assert (order.quota > 0).sum() >= SPREAD - 1
 
