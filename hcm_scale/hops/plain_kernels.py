@@ -6,6 +6,10 @@ for each stretch of 128 nodes how many of them a pair may still end in. A search
 
 A class is never sorted: the nodes of a level carry its mark, what was not reached carries a mark of earlier searches.
 How many members lie in each stretch of nodes leads from a rank to a stretch, and a scan of 128 nodes to the node.
+
+Plain searches run on the graph as given, where sources are sorted: an earlier source is one with a smaller number.
+Indices of the inner loops are unsigned, because numba looks at each signed one for a count from the end; that and the
+order read from memory had cost a quarter of a search.
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +24,7 @@ STRETCH = 128  # nodes that share a number of free ones
 SOURCES_PER_TASK = 128
 IS_SOURCE = 1  # the lowest bit is a flag that stays; the others are a mark, so that one comparison tells old from new
 _MOST_MARKS = (1 << 15) - 1
-_NOBODY = np.zeros(0, np.int32)
+_ONE = np.uint64(1)
 
 
 class PlainScratch(NamedTuple):
@@ -83,9 +87,9 @@ def label_one(layout, order, source, position, seed, most, scratch, counts, kept
     start, stop, filled = 0, 1, 0
     for hop in range(1, num_classes):
         if most == 0 and hop == num_classes - 1:  # nobody asks who they are
-            counts[hop - 1] = count_last(layout, order, position, spent, spent + hop, visited, queue, start, stop)
+            counts[hop - 1] = count_last(layout, root, spent, spent + hop, visited, queue, start, stop)
             break
-        end, earlier = expand(layout, order, position, spent, spent + hop, visited, queue, start, stop)
+        end, earlier = expand(layout, root, spent, spent + hop, visited, queue, start, stop)
         start, stop = stop, end
         counts[hop - 1] = stop - start - earlier
         kept[hop - 1] = min(counts[hop - 1], most)
@@ -116,42 +120,42 @@ def fresh_marks(visited, spent, num):
 
 
 @njit(cache=True, nogil=True)
-def expand(layout, order, position, spent, mark, visited, queue, start, stop):
+def expand(layout, root, spent, mark, visited, queue, start, stop):
     """Marks the unvisited neighbours of queue[start:stop] and appends them to the queue.
 
     Returns its new end, and how many of the new nodes are earlier sources: those pairs were counted there.
     """
     indptr, indices = layout.out_indptr, layout.out_indices
-    end, earlier, old = stop, 0, spent << 1 | IS_SOURCE
+    end, earlier, old, own = stop, 0, spent << 1 | IS_SOURCE, np.uint64(root)
     for k in range(start, stop):
-        u = queue[k]
-        for e in range(indptr[u], indptr[u + 1]):
-            v = indices[e]
+        u = np.uint64(queue[k])
+        for e in range(indptr[u], indptr[u + _ONE]):
+            v = np.uint64(indices[np.uint64(e)])
             state = np.int64(visited[v])
             if state <= old:
                 visited[v] = mark << 1 | state & IS_SOURCE
                 queue[end] = v
                 end += 1
                 if state & IS_SOURCE:
-                    earlier += order[v] < position
+                    earlier += v < own
     return end, earlier
 
 
 @njit(cache=True, nogil=True)
-def count_last(layout, order, position, spent, mark, visited, queue, start, stop):
+def count_last(layout, root, spent, mark, visited, queue, start, stop):
     """How many unvisited neighbours of queue[start:stop] may be paired with the source; marks them, queues none."""
     indptr, indices = layout.out_indptr, layout.out_indices
-    size, old = 0, spent << 1 | IS_SOURCE
+    size, old, own = 0, spent << 1 | IS_SOURCE, np.uint64(root)
     for k in range(start, stop):
-        u = queue[k]
-        for e in range(indptr[u], indptr[u + 1]):
-            v = indices[e]
+        u = np.uint64(queue[k])
+        for e in range(indptr[u], indptr[u + _ONE]):
+            v = np.uint64(indices[np.uint64(e)])
             state = np.int64(visited[v])
             if state <= old:
                 visited[v] = mark << 1 | state & IS_SOURCE
                 size += 1
                 if state & IS_SOURCE:
-                    size -= order[v] < position
+                    size -= v < own
     return size
 
 
@@ -231,7 +235,7 @@ def arcs_around(layout, source, num_levels, limit, visited, queue):
             arcs += layout.out_indptr[queue[k] + 1] - layout.out_indptr[queue[k]]
         if arcs > limit:
             break
-        end, _none = expand(layout, _NOBODY, 0, 0, 1, visited, queue, start, stop)
+        end, _none = expand(layout, root, 0, 1, visited, queue, start, stop)
         start, stop = stop, end
     for k in range(stop):
         visited[queue[k]] = 0
