@@ -13,6 +13,7 @@ from hcm_scale.posterior.world import (
     LostRankError,
     Seat,
     World,
+    _open_group,
     addresses_towards,
     choose_device,
     interface_of,
@@ -132,3 +133,20 @@ def test_addresses__lead_to_an_interface():
     assert local == remote == "127.0.0.1"
     assert interface_of(local) is not None
     assert interface_of("203.0.113.77") is None
+
+
+@pytest.mark.gpu
+def test_sum__goes_over_nccl_beside_other_kernels():
+    """NCCL takes one rank a GPU, so on one GPU the group is of one: the call, its stream and its order are real."""
+    store = torch.distributed.HashStore()
+    _open_group(Seat(0, 1, 0, 1, "127.0.0.1", 0), store, "nccl", timeout_seconds=60)
+    try:
+        vector, expected = torch.zeros(1 << 20, device="cuda"), 0
+        for step in range(10):
+            vector += step
+            World(0, 2, "cuda:0").sum(vector)  # a world that believes in a second rank
+            vector *= 2
+            expected = 2 * (expected + step)
+        assert vector.unique().tolist() == [expected]
+    finally:
+        torch.distributed.destroy_process_group()

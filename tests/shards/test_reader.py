@@ -4,7 +4,6 @@ import dataclasses
 import json
 import threading
 
-import duckdb
 import numpy as np
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -55,6 +54,7 @@ def test_other_programs__count_pairs_by_hop(labels):
     table = ds.dataset(labels.folder, format="parquet", exclude_invalid_files=True).to_table()
     counted = pc.value_counts(table["hop"]).to_pylist()
     assert {entry["values"]: entry["counts"] for entry in counted} == expected
+    duckdb = pytest.importorskip("duckdb")
     rows = duckdb.sql(f"select hop, count(*) from '{labels.folder}/*.parquet' group by hop").fetchall()
     assert dict(rows) == expected
 
