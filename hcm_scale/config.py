@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SIMILARITIES = ("cosine", "euclidean", "jaccard")
-SCALINGS = ("none", "log1p", "binary", "row")
+SCALINGS = ("none", "log1p", "binary", "row", "normal")
 VIEWS = ("purified", "original")
 KERNELS = ("psgld", "sgld", "sgd", "adam")
 SCHEDULES = ("constant", "polynomial", "cyclical")

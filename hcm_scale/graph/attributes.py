@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from hcm_scale.graph import pca as principal
-from hcm_scale.graph.rescale import blocks, check_scale
+from hcm_scale.graph.rescale import NORMAL, blocks, check_scale, normal_scores
 from hcm_scale.graph.store import Attributes, SparseRows
 
 _MAX_DENSE_BYTES = 2 << 30  # sparse attributes whose dense form would be larger have to go through PCA
@@ -48,6 +48,9 @@ def transform(
         raise ValueError(f"x has shape {num_rows} x {num_columns}; at least one row and one column are needed")
     check_scale(x, scale, columns)
     record: dict[str, Any] = {"scale": scale, "pca": pca, "standardise": standardise}
+    if scale == NORMAL:
+        assert not isinstance(x, SparseRows)
+        x, scale = normal_scores(x), "none"
     if pca is None:
         out, names = _dense(x, scale), columns or tuple(f"a{k}" for k in range(num_columns))
     else:

@@ -1,7 +1,8 @@
-"""Attribute values on another scale, value by value or row by row, streamed in blocks of rows.
+"""Attribute values on another scale: value by value or row by row, streamed in blocks of rows; or column by column.
 
-A block is a plain f32 array, or a scipy CSR where the attributes are sparse; every scale keeps 0 at 0, so sparse
-stays sparse. Nothing larger than a block is made beside the result.
+A block is a plain f32 array, or a scipy CSR where the attributes are sparse; these scales keep 0 at 0, so sparse stays
+sparse, and nothing larger than a block is made beside the result. `normal_scores` ranks whole columns of dense
+attributes, one at a time: about 40 bytes a row beside the result.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
+from scipy import sparse, special, stats
 
 from hcm_scale.graph.store import Attributes, SparseRows
 
@@ -22,6 +23,7 @@ _VALUEWISE: dict[str, Callable[[NDArray[np.float32]], NDArray[Any]]] = {
     "binary": lambda values: values != 0,
 }
 SCALES = (*_VALUEWISE, "row")
+NORMAL = "normal"  # see normal_scores
 
 
 def blocks(x: Attributes, scale: str = "none") -> Iterator[tuple[slice, Block]]:
@@ -57,10 +59,29 @@ def rescale(x: Attributes, scale: str, columns: tuple[str, ...] = ()) -> Attribu
     return out
 
 
+def normal_scores(x: NDArray[Any]) -> NDArray[np.float32]:
+    """Each column of dense attributes as if drawn from a normal distribution: only the order of its values is kept.
+
+    The value of rank r among n becomes the (r - 1/2) / n quantile; equal values share the mean of their ranks. For
+    columns whose few largest values would drown all others.
+
+    >>> normal_scores(np.array([[1], [1e9], [2]])).round(2).tolist()
+    [[-0.9700000286102295], [0.9700000286102295], [0.0]]
+    """
+    out = np.empty(x.shape, np.float32)
+    for k in range(x.shape[1]):
+        out[:, k] = special.ndtri((stats.rankdata(x[:, k]) - 0.5) / len(x))
+    return out
+
+
 def check_scale(x: Attributes, scale: str, columns: tuple[str, ...] = ()) -> None:
     """Refuses an unknown scale, and values that the scale is not defined for, by name, value and count."""
-    if scale not in SCALES:
-        raise ValueError(f"scale={scale!r} is unknown; it is one of {', '.join(SCALES)}")
+    if scale not in (*SCALES, NORMAL):
+        raise ValueError(f"scale={scale!r} is unknown; it is one of {', '.join((*SCALES, NORMAL))}")
+    if scale == NORMAL and isinstance(x, SparseRows):
+        raise ValueError(
+            f"scale={NORMAL!r} ranks whole columns and needs dense attributes; for sparse ones: {', '.join(SCALES)}"
+        )
     if scale != "log1p":
         return
     for which, block in blocks(x):

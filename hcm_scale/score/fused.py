@@ -4,9 +4,10 @@ A program takes a tile of edges, reads both embeddings of each (edges are sorted
 mostly in cache), forms |z_u - z_v| in float32 and rounds it once, multiplies it by slabs of the first weight matrix,
 applies bias and ReLU, multiplies by the second, takes the expected class under softmax, and makes Welford's step.
 
-The type of `weight0` decides the first product: bfloat16 (the default of `fused_step`) or float32 (TF32). Sums are
-float32 throughout. Rounding the difference, not the embeddings, is what keeps near neighbours apart: a bfloat16 z has
-an error in proportion to |z|, a bfloat16 |z_u - z_v| one in proportion to itself.
+The type of `weight0` decides the first product: bfloat16, or float32 (TF32), which `fused_step` takes from nine classes
+on, where an expected hop spans more and 1e-2 would be missed. Sums are float32 throughout. Rounding the difference, not
+the embeddings, is what keeps near neighbours apart: a bfloat16 z has an error in proportion to |z|, a bfloat16
+|z_u - z_v| one in proportion to itself.
 
 This is the one file that imports Triton, and only CUDA scoring in bfloat16 imports this file. Where Triton is missing
 the file can still be read, and `AVAILABLE` is False.
@@ -34,6 +35,7 @@ else:
         return function
 
 
+_COARSE_CLASSES = 8
 _PADDED_CLASSES = 16  # the smallest side of a tensor-core product
 
 
@@ -103,7 +105,7 @@ def fused_step(
     count: int,
     moments: Tensor,
     *,
-    product: torch.dtype = torch.bfloat16,
+    product: torch.dtype | None = None,
     tile: int = 64,
     slab: int = 64,
     num_warps: int = 4,
@@ -115,6 +117,7 @@ def fused_step(
     """
     width, hidden, num_classes = *head.weight0.shape, len(head.bias1)
     _check(width, hidden, num_classes)
+    product = product or (torch.bfloat16 if num_classes <= _COARSE_CLASSES else torch.float32)
     num_pairs = len(pairs.left)
     if num_pairs == 0:
         return

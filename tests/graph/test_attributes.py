@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from scipy import io, sparse
+from scipy import io, sparse, stats
 
 from hcm_scale.graph import pca, rescale
 from hcm_scale.graph.attributes import transform
@@ -61,6 +61,23 @@ def test_rescale__shares_of_a_row_with_negative_values():
     for rows in (x, SparseRows.of(sparse.csr_array(x))):
         out = rescale.rescale(rows, "row")
         np.testing.assert_allclose(out.csr().toarray() if isinstance(out, SparseRows) else out, [[-0.25, 0.75], [0, 0]])
+
+
+def test_normal_scores__keep_the_order_and_nothing_else(tiny_blocks):
+    x = np.random.default_rng(0).lognormal(sigma=4, size=(301, 3)).astype(np.float32)
+    x[:, 2] = 7
+    x[:5, 1] = x[0, 1]
+    out = transform(x, scale="normal", standardise=False).x
+    np.testing.assert_array_equal(np.argsort(out[:, 0]), np.argsort(x[:, 0]))
+    np.testing.assert_allclose(np.sort(out[:, 0]), stats.norm.ppf((np.arange(301) + 0.5) / 301), atol=1e-6)
+    assert len(set(out[:5, 1].tolist())) == 1
+    assert not out[:, 2].any()
+    np.testing.assert_array_equal(transform(np.sqrt(x), scale="normal", standardise=False).x[:, 0], out[:, 0])
+
+
+def test_normal_scores__refuse_sparse_attributes():
+    with pytest.raises(ValueError, match="scale='normal' ranks whole columns and needs dense attributes"):
+        transform(SparseRows.of(sparse.csr_array(np.eye(3))), scale="normal")
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
