@@ -157,7 +157,7 @@ def trend_panels(jobs: Sequence[Job], others: Sequence[str]) -> list[Panel]:
             for line in (line for job in group for line in job.trend if line.get(name) is not None):
                 found[line["step"]].append(line[name])
             curves.append(_curve(label, found))
-        frames.append((name, curves))
+        frames.append((f"{name.removesuffix('_auc')} over training", curves))
     return _panels(frames, "step", band=True)
 
 

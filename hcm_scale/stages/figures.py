@@ -54,7 +54,8 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
     axes.set_ylabel("ROC-AUC, mean and deviation")
     axes.grid(alpha=0.3)
     if len(shown) > 1 or shown[0].label:
-        axes.legend(frameon=False)
+        below: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": 2}  # bands leave no free corner
+        axes.legend(frameon=False, **(below if panel.band else {}))
 
 
 def _draw_curve(axes: Any, curve: Curve, places: dict[Any, float], band: bool, shift: float) -> None:
