@@ -136,8 +136,8 @@ def expand(layout, root, spent, mark, visited, queue, start, stop):
                 visited[v] = mark << 1 | state & IS_SOURCE
                 queue[end] = v
                 end += 1
-                if state & IS_SOURCE:
-                    earlier += v < own
+                if state & IS_SOURCE and v < own:
+                    earlier += 1
     return end, earlier
 
 
@@ -153,9 +153,8 @@ def count_last(layout, root, spent, mark, visited, queue, start, stop):
             state = np.int64(visited[v])
             if state <= old:
                 visited[v] = mark << 1 | state & IS_SOURCE
-                size += 1
-                if state & IS_SOURCE:
-                    size -= v < own
+                if not (state & IS_SOURCE and v < own):
+                    size += 1
     return size
 
 

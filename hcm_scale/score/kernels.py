@@ -15,11 +15,15 @@ it is drawn when its hash is at most `limit[v]`, the k-th smallest of the row.
 import numpy as np
 from numba import njit, prange
 
+from hcm_scale.base.prefetch import prefetch
 from hcm_scale.base.rng import bits
 
 _ROWS_PER_TASK = 256  # small enough that a hub's task does not keep the other threads waiting
 _EDGES_PER_TASK = 64
+_AHEAD = 16  # neighbours between asking for an edge and reading it
+_ONE = np.uint64(1)
 MAX_HASH = np.uint64(0xFFFFFFFFFFFFFFFF)
+_MAX_KEY = np.uint32(0xFFFFFFFF)
 
 
 @njit(cache=True, parallel=True)
@@ -128,18 +132,33 @@ def update_moments(logits, number, expected, count, mean, m2):
 
 @njit(cache=True, inline="always")
 def _edge_number(indptr, indices, start, directed, v, position):
-    """The number of the edge that CSR entry `position` of row v stands for."""
-    u = indices[position]
-    if directed or u > v:
+    """The number of the edge that CSR entry `position` of row v stands for.
+
+    Indices are unsigned, because numba looks at each signed one for a count from the end.
+    """
+    u = np.uint64(indices[np.uint64(position)])
+    if directed or u > np.uint64(v):
         return position - indptr[v + 1] + start[v + 1]
-    low, high = indptr[u + 1] - (start[u + 1] - start[u]), indptr[u + 1]
+    low, high = start[u], start[u + _ONE]
+    shift = indptr[u + _ONE] - high
     while low < high:
         middle = (low + high) // 2
-        if indices[middle] < v:
+        if indices[np.uint64(middle + shift)] < v:
             low = middle + 1
         else:
             high = middle
-    return low - indptr[u + 1] + start[u + 1]
+    return low
+
+
+@njit(cache=True, inline="always")
+def _ask_ahead(indptr, indices, start, v, position, mean, var):
+    """Starts loading what an entry to come will look up: the middle of its neighbour's edges, near enough for most."""
+    u = np.uint64(indices[np.uint64(min(position + _AHEAD, len(indices) - 1))])
+    if u < np.uint64(v):
+        half = (start[u + _ONE] - start[u]) // 2
+        prefetch(indices, indptr[u + _ONE] - half)
+        prefetch(mean, start[u + _ONE] - half)
+        prefetch(var, start[u + _ONE] - half)
 
 
 @njit(cache=True)
@@ -150,30 +169,81 @@ def row_edges(indptr, indices, start, directed, v, out):
 
 
 @njit(cache=True)
+def _longest_row(indptr, first, last):
+    longest = 0
+    for v in range(first, last):
+        longest = max(longest, indptr[v + 1] - indptr[v])
+    return longest
+
+
+@njit(cache=True)
+def _bound(keys, num):
+    """A key that exactly `num` keys do not exceed; where ties allow none, the num-th smallest.
+
+    Bisection: counting is one vector loop over a row that lies in the cache, where a sort would guess at each branch.
+    """
+    if num == len(keys):
+        return _MAX_KEY
+    low, high = np.uint32(0), _MAX_KEY
+    while low < high:
+        middle = np.uint32(low + (high - low) // 2)
+        count, below, above = np.uint32(0), low, high
+        for i in range(len(keys)):
+            near = keys[i] <= middle
+            count += near
+            below = max(below, keys[i] if near else low)
+            above = min(above, high if near else keys[i])
+        if count == num:
+            return middle
+        if count > num:
+            high = below
+        else:
+            low = above
+    return high
+
+
+@njit(cache=True)
 def _nearest(hops, spreads, keep):
-    """Averages of both arrays over the share `keep` of smallest hops; equal hops are taken in order."""
-    size = len(hops)
+    """Averages of both arrays over the share `keep` of smallest hops; equal hops are taken in order.
+
+    Positive floats sort as their bits do, and any NaN comes after them, as it does in a sort.
+    """
     # a product such as (1 - 0.7) * 10 lands a hair above the integer it means: the small term keeps ceil honest
-    num_kept = max(1, int(np.ceil(keep * size - 1e-9)))
-    if num_kept >= size:
-        return hops.sum() / size, spreads.sum() / size
-    order = np.argsort(hops, kind="mergesort")[:num_kept]
-    return hops[order].sum() / num_kept, spreads[order].sum() / num_kept
+    num_kept = min(max(1, int(np.ceil(keep * len(hops) - 1e-9))), len(hops))
+    keys = hops.view(np.uint32)
+    bound = _bound(keys, num_kept)
+    ties = num_kept
+    for i in range(len(keys)):
+        ties -= keys[i] < bound
+    hop, spread = 0.0, 0.0
+    for i in range(len(keys)):
+        if keys[i] < bound or (keys[i] == bound and ties > 0):
+            ties -= keys[i] == bound
+            hop += hops[i]
+            spread += spreads[i]
+    return hop / num_kept, spread / num_kept
 
 
 @njit(cache=True, parallel=True)
 def average_rows(indptr, indices, start, directed, limit, seed, keep, mean, var, ahp, iv):
-    """ahp[v], iv[v] = averages of `mean` and `var` over v's drawn edges, nearest share `keep`; 0 without any."""
+    """ahp[v], iv[v] = averages of `mean` and `var` over v's drawn edges, nearest share `keep`; 0 without any.
+
+    Memory: 8 bytes a thread for each entry of the longest row.
+    """
     num_nodes = len(indptr) - 1
+    all_drawn = len(limit) == 0
     for task in prange((num_nodes + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK):
         first = task * _ROWS_PER_TASK
-        for v in range(first, min(first + _ROWS_PER_TASK, num_nodes)):
-            hops = np.empty(indptr[v + 1] - indptr[v], np.float64)
-            spreads = np.empty_like(hops)
+        last = min(first + _ROWS_PER_TASK, num_nodes)
+        widest = _longest_row(indptr, first, last)
+        hops, spreads = np.empty(widest, np.float32), np.empty(widest, np.float32)
+        for v in range(first, last):
             size = 0
             for position in range(indptr[v], indptr[v + 1]):
-                if len(limit) == 0 or bits(seed, v, indices[position]) <= limit[v]:
-                    e = _edge_number(indptr, indices, start, directed, v, position)
+                if all_drawn and not directed:
+                    _ask_ahead(indptr, indices, start, v, position, mean, var)
+                if all_drawn or bits(seed, v, indices[position]) <= limit[v]:
+                    e = np.uint64(_edge_number(indptr, indices, start, directed, v, position))
                     hops[size] = mean[e]
                     spreads[size] = var[e]
                     size += 1

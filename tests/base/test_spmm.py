@@ -36,6 +36,24 @@ def test_csr_row_range__equals_scipy():
     np.testing.assert_allclose(out, matrix @ x, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("width", [1, 16, 129])
+def test_csr_row_range__takes_empty_rows_hubs_and_any_width(width, dtype):
+    rng = np.random.default_rng(2)
+    degree = np.array([0, 1, 500, 0, 2, 0])
+    indptr, indices = np.concatenate([[0], np.cumsum(degree)]), rng.integers(0, 40, degree.sum())
+    weights, x = rng.normal(size=len(indices)).astype(dtype), rng.normal(size=(40, width)).astype(dtype)
+    out = np.full((6, width), np.nan, dtype)
+    spmm.csr_row_range(indptr, indices, weights, x, 0, 6, out)
+    np.testing.assert_allclose(out, sparse.csr_array((weights, indices, indptr), shape=(6, 40)) @ x, atol=1e-4)
+
+
+def test_propagate__takes_columns_of_a_wider_array(random_csr):
+    indptr, indices = random_csr(300, 900)
+    x = np.random.default_rng(3).normal(size=(300, 40)).astype(np.float32)
+    assert np.array_equal(spmm.propagate(indptr, indices, x[:, ::2]), spmm.propagate(indptr, indices, x[:, ::2].copy()))
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_gcn_rows__do_not_depend_on_threads(random_csr, threads):
     indptr, indices = random_csr(3000, 9000)

@@ -64,6 +64,45 @@ def test_score_nodes__trim_keeps_the_rounded_up_share_and_at_least_one():
         assert score_nodes(index, hops, trim=trim).ahp[0] == np.arange(1, size + 1).mean()
 
 
+def hub_csr(num_leaves, num_pairs=3, num_isolated=2):
+    """Node 0 with leaves, pairs of nodes that only have each other, and nodes without neighbours."""
+    pairs = num_leaves + 1 + np.arange(2 * num_pairs).reshape(-1, 2)
+    indices = np.concatenate([np.arange(1, num_leaves + 1), np.zeros(num_leaves), pairs[:, ::-1].ravel()])
+    degree = np.concatenate([[num_leaves], np.ones(num_leaves + 2 * num_pairs), np.zeros(num_isolated)])
+    return np.concatenate([[0], np.cumsum(degree)]).astype(np.int64), indices.astype(np.int32)
+
+
+@pytest.mark.parametrize("num_leaves", [1, 2, 3, 5, 17, 3000])
+@pytest.mark.parametrize("trim", [0.0, 0.2, 0.5, 0.99])
+@pytest.mark.parametrize("ties", [False, True])
+def test_score_nodes__hubs_pairs_and_empty_rows_equal_the_slow_twin(num_leaves, trim, ties):
+    index = edge_index(*hub_csr(num_leaves))
+    hops = random_hops(index, seed=num_leaves, ties=ties)
+    scores = score_nodes(index, hops, trim=trim)
+    ahp, iv = slow_nodes(index, hops, trim)
+    np.testing.assert_allclose(scores.ahp, ahp, rtol=1e-12)
+    np.testing.assert_allclose(scores.iv, iv, rtol=1e-12)
+
+
+def test_score_nodes__equal_hops_at_the_cut_are_taken_in_order():
+    index = edge_index(*hub_csr(5, num_pairs=0))
+    var = np.array([1, 2, 4, 8, 16], np.float32)
+    for mean, kept in {(3, 2, 2, 2, 1): 2 + 4 + 16, (2, 2, 2, 2, 2): 1 + 2 + 4, (1, 2, 1, 2, 1): 1 + 4 + 16}.items():
+        scores = score_nodes(index, EdgeHops(np.array(mean, np.float32), var), trim=0.4)
+        assert scores.iv[0] == kept / 3
+
+
+@pytest.mark.parametrize("sign", [1, -1])  # which one 0 * inf makes depends on the processor
+def test_score_nodes__a_hop_that_is_no_number_is_the_farthest(sign):
+    index = edge_index(*hub_csr(5, num_pairs=0))
+    mean = np.array([4, math.copysign(math.nan, sign), 3, 2, 1], np.float32)
+    trimmed, whole = (score_nodes(index, EdgeHops(mean, mean), trim=trim) for trim in (0.2, 0.0))
+    assert trimmed.ahp[0] == trimmed.iv[0] == 10 / 4
+    assert np.isnan(whole.ahp[0])
+    assert np.isnan(whole.iv[0])
+    assert np.isnan(trimmed.ahp[2])  # the leaf has no other neighbour
+
+
 def test_score_nodes__nodes_without_neighbours_score_zero_and_are_flagged():
     index = edge_index(np.array([0, 1, 2, 2]), np.array([1, 0], np.int32))
     scores = score_nodes(index, EdgeHops(np.array([2], np.float32), np.array([0.5], np.float32)))
