@@ -68,9 +68,9 @@ def write_bytes(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, *, sort_keys: bool = True) -> None:
     """Writes JSON whole or not at all, with sorted keys, so that equal values are equal bytes."""
-    write_bytes(path, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode())
+    write_bytes(path, (json.dumps(value, indent=1, sort_keys=sort_keys) + "\n").encode())
 
 
 def write_manifest(folder: Path, kind: str, version: int, body: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ def write_report(
     report = gather(evidence, run=run, records=records, labels=labels, stages=stages, top=top, table_rows=table_rows)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    files.write_json(folder / JSON_FILE, report)
+    files.write_json(folder / JSON_FILE, report, sort_keys=False)  # the order of keys is the page's: its colours
     files.write_bytes(folder / HTML_FILE, page.render(report).encode())
     return report
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hcm_scale.graph.store import Graph
-from hcm_scale.score import digest
+from hcm_scale.score import digest, page
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE
 from hcm_scale.score.metrics import roc_auc
 from hcm_scale.score.report import json_safe, write_report
@@ -39,6 +39,13 @@ def test_write_report__writes_the_dict_that_it_returns(scored_world: World, tmp_
     assert [node["rank"] for node in report["top"]] == [1, 2, 3, 4]
     assert report["table"][0]["id"] == world.scores["id"][0].as_py()
     assert "<!doctype html>" in (tmp_path / "report.html").read_text()
+
+
+def test_render__of_the_json_is_the_page(scored_world: World, tmp_path: Path):
+    world = scored_world()
+    write_report(tmp_path, run={"name": "ring"}, **world._asdict(), top=4, table_rows=20)
+    again = page.render(json.loads((tmp_path / "report.json").read_text()))
+    assert again == (tmp_path / "report.html").read_text()
 
 
 def test_write_report__accuracy_is_that_of_the_table(scored_world: World, tmp_path: Path):
