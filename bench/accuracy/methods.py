@@ -32,6 +32,7 @@ METHODS = {
     "trivial": Method(
         "trivial", "run", ("attribute norm", "degree", "half norm, half root degree", "distance to neighbours")
     ),
+    "direction": Method("trivial", "direction", ("out-degree less in-degree",)),
     "lof": Method("lof", "run", ("LOF",)),
     "amen": Method("amen", "run", ("AMEN",)),
     "radar": Method("pygod_methods", "radar", ("Radar",)),

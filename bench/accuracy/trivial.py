@@ -1,7 +1,7 @@
-"""Scores that learn nothing: the length of a node's features, its degree, both, and how far its neighbours look.
+"""Scores that learn nothing: the length of a node's features, its degree, both, how far its neighbours look; direction.
 
 Planted attributes come from the farthest of fifty nodes, which is largely an effect of length, and planted cliques
-raise the degree: a learned score that does not beat these four has learned nothing.
+raise the degree: a learned score that does not beat these has learned nothing.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ _ARCS = 1 << 18
 
 
 def run(problem: Problem, device: str) -> Scores:
-    """All four, by the names of their rows."""
+    """The four that need no directions, by the names of their rows."""
     norm = np.linalg.norm(problem.x, axis=1).astype(np.float64)
     root = np.sqrt(problem.graph.degrees)
     return {
@@ -25,6 +25,17 @@ def run(problem: Problem, device: str) -> Scores:
         "half norm, half root degree": 0.5 * norm + 0.5 * root,
         "distance to neighbours": neighbor_distance(problem),
     }
+
+
+def direction(problem: Problem, device: str) -> Scores:
+    """Out-degree less in-degree of the file's own arcs: what a method that is given directions has to beat.
+
+    The same number for every node where no file had directions.
+    """
+    score = np.zeros(problem.graph.num_nodes)
+    if problem.one_way is not None:
+        score = problem.one_way.degrees - np.bincount(problem.one_way.indices, minlength=len(score)).astype(np.float64)
+    return {"out-degree less in-degree": score}
 
 
 def neighbor_distance(problem: Problem) -> NDArray[np.float64]:

@@ -50,6 +50,16 @@ def test_trivial__equals_its_names(random_csr):
         assert scores["distance to neighbours"][v] == pytest.approx(np.mean(apart) if apart else 0, rel=1e-5)
 
 
+def test_direction__is_out_less_in(random_csr):
+    problem = small(random_csr)
+    assert not trivial.direction(problem, "cpu")["out-degree less in-degree"].any()
+    indptr, indices = random_csr(len(problem.x), 300, directed=True)
+    arcs = sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=(len(problem.x),) * 2)
+    one_way = Graph(indptr, indices, directed=True)
+    found = trivial.direction(replace(problem, one_way=one_way), "cpu")["out-degree less in-degree"]
+    np.testing.assert_array_equal(found, arcs.sum(axis=1) - arcs.sum(axis=0))
+
+
 def test_lof__finds_far_attributes_and_not_cliques(planted):
     score = lof.run(planted, "cpu")["LOF"]
     assert auc_of(planted, score, 2) > 0.7
