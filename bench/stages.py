@@ -107,8 +107,11 @@ def job(stage: str, folder: str, out: str, tiny: str | None, work: dict[str, Any
     """One stage of `folder` into folder/out; `tiny` is a folder with all stages made, to warm up on."""
     make, own = STAGES[stage], Work(**work)
     if tiny is not None:
-        with tempfile.TemporaryDirectory(dir=Path(tiny).parent) as spare:  # goes with its parent if this is killed
-            make(Path(tiny), Path(spare) / "out", replace(tiny_work(own), labels="label"))
+        brief = replace(tiny_work(own), labels="label")
+        works = [brief, replace(brief, num_sources=own.num_sources)] if stage == "label" else [brief]
+        for work_ahead in works:  # few sources and many are labelled by different kernels
+            with tempfile.TemporaryDirectory(dir=Path(tiny).parent) as spare:  # goes with its parent if this is killed
+                make(Path(tiny), Path(spare) / "out", work_ahead)
     return lambda: make(Path(folder), Path(folder) / out, own)
 
 
