@@ -56,7 +56,7 @@ def cases(size: str) -> Iterator[Table]:
         rows = [row for contender in contenders for row in climb(*contender, folders, size)]
         absent = [] if found else [f"PyGOD {name}" for name in DETECTORS[size]]
         title = f"every node scored; at most {CAP_BYTES[size] / GIB:g} GiB and {LIMIT_SECONDS[size]} s"
-        yield Table(title, rows, list(claims(rows)), absent, reach(rows))
+        yield Table(title, rows, list(claims(rows)), absent, reach(rows), draw(rows))
         if size == "full":
             yield real_graph(Path(root) / "debian")
 
@@ -114,6 +114,29 @@ def reach(rows: list[dict[str, Any]]) -> list[str]:
     """Where each contender ended, in words."""
     ended = [row for row in rows if row["state"] != "done"]
     return [f"{row['contender']} ends at {row['nodes']:,} nodes: {row['state']}" for row in ended]
+
+
+def draw(rows: list[dict[str, Any]]) -> Any:
+    """Seconds and peak memory over nodes, both logarithmic; a cross stands over the last size that was reached."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    names = list(dict.fromkeys(row["contender"] for row in rows))
+    for axes, key, label in zip(
+        figure.subplots(1, 2), ("seconds", "peak_rss_gib"), ("seconds", "peak RSS, GiB"), strict=True
+    ):
+        for i, name in enumerate(names):
+            done = [row for row in rows if row["contender"] == name and row["state"] == "done"]
+            ended = any(row["contender"] == name and row["state"] != "done" for row in rows)
+            x, y = [row["nodes"] for row in done], [row[key] for row in done]
+            style: dict[str, Any] = {"color": f"C{i}", "linewidth": 2.5 if name == OURS else 1.2, "label": name}
+            axes.plot(x, y, marker="o", markersize=4, **style)
+            if ended and done:
+                axes.plot(x[-1:], y[-1:], marker="x", markersize=11, markeredgewidth=2, color=f"C{i}")
+        axes.set(xscale="log", yscale="log", xlabel="nodes, 8 edges each", ylabel=label)
+        axes.grid(alpha=0.3)
+    figure.axes[0].legend(fontsize="small", frameon=False)
+    return figure
 
 
 def claims(rows: list[dict[str, Any]]) -> Iterator[Verdict]:
