@@ -1,20 +1,23 @@
 """The label stage: a purified graph in, a sealed folder of labelled pairs out.
 
-While the kernels walk the sources of one shard, a thread puts the shard before it in order, writes and flushes it.
+While the kernels walk the sources of one shard, a thread (or, on many cores, several) puts shards before it in order,
+writes and flushes them.
 The sources are cut into shards by the plan alone; a process takes a run of consecutive shards, so that it lays the
 graph out once. Killed at any moment and started again, with any number of threads or processes, the stage keeps the
 finished shards and ends in the same bytes.
 
-Memory: what the BFS holds, and two shards of at most about `shard_pairs` pairs, each in three copies of 9 to 17 bytes
-a pair.
+Memory: what the BFS holds, and one shard more than there are writers (two on up to seven cores), each of at most about
+`shard_pairs` pairs in three copies of 9 to 17 bytes a pair.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -89,18 +92,23 @@ def write_shards(graph: Graph, sources: NDArray[Any], out: Path, plan: Plan, *, 
     ranges = [plan.source_range(index) for index in mine]
     with (
         bar(sum(last - first for first, last in ranges), "source", "label") as progress,
-        ThreadPoolExecutor(1, "shard-writer") as writer,
+        ThreadPoolExecutor(num_writers(), "shard-writer") as writer,
     ):
         progress.update(sum(shard.last - shard.first for shard in kept.values()))
-        pending: Future[Shard] | None = None
+        pending: deque[Future[Shard]] = deque()
         for index, block in _blocks(graph, sources, plan, [index for index in mine if index not in kept]):
-            if pending is not None:
-                num_pairs += pending.result().num_rows
-            pending = writer.submit(write_shard, out, plan, index, block.u, block.v, block.hop, block.counts)
+            if len(pending) == num_writers():
+                num_pairs += pending.popleft().result().num_rows
+            pending.append(writer.submit(write_shard, out, plan, index, block.u, block.v, block.hop, block.counts))
             progress.update(block.last - block.first)
             progress.set_postfix(pairs=num_pairs)
-        if pending is not None:
-            progress.set_postfix(pairs=num_pairs + pending.result().num_rows)
+        num_pairs += sum(written.result().num_rows for written in pending)
+        progress.set_postfix(pairs=num_pairs)
+
+
+def num_writers() -> int:
+    """Shards written at a time, each of them in memory: one writer keeps up with about four threads of searches."""
+    return max(1, numba.get_num_threads() // 4)
 
 
 def _blocks(graph: Graph, sources: NDArray[Any], plan: Plan, todo: Sequence[int]) -> Iterator[tuple[int, HopBlock]]:
