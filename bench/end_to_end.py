@@ -119,6 +119,7 @@ def reach(rows: list[dict[str, Any]]) -> list[str]:
 def draw(rows: list[dict[str, Any]]) -> Any:
     """Seconds and peak memory over nodes, both logarithmic; a cross stands over the last size that was reached."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     figure = Figure(figsize=(9, 4.2), layout="constrained")
     names = list(dict.fromkeys(row["contender"] for row in rows))
@@ -135,6 +136,10 @@ def draw(rows: list[dict[str, Any]]) -> Any:
                 axes.plot(x[-1:], y[-1:], marker="x", markersize=11, markeredgewidth=2, color=f"C{i}")
         axes.set(xscale="log", yscale="log", xlabel="nodes, 8 edges each", ylabel=label)
         axes.grid(alpha=0.3)
+    memory = figure.axes[1].yaxis  # a few doublings, which powers of ten would leave without a number
+    memory.set_major_locator(LogLocator(base=2))
+    memory.set_major_formatter(StrMethodFormatter("{x:g}"))
+    memory.set_minor_formatter(NullFormatter())
     figure.axes[0].legend(fontsize="small", frameon=False)
     return figure
 
