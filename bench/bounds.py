@@ -56,7 +56,7 @@ def cases(size: str) -> Iterator[Table]:
 
 
 NOTES = (
-    "BFS: a block skips nodes that all its sources have seen, and counts classes from every row; neither is modelled.",
+    "BFS: hubs stay in the cache, and classes are counted from every row; neither is modelled.",
     "sampling: a draw hashes, and each entry is written in three arrays; per entry that is arithmetic, not memory.",
     "training step: small products run below the rate of a large one; softmax, noise and autograd are not modelled.",
     "edges to nodes: half of the entries search a neighbour's row for their edge, three random lines or more, and the "
