@@ -99,7 +99,6 @@ def test_amazon__runs_on_the_real_file(tmp_path, real_data, family):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.timeout(1800)
 def test_blogcatalog__best_stays_in_its_range(tmp_path, real_data):
     folder = real_data("BlogCatalog.mat").parent
     config = composed("experiment=best/blogcatalog", f"data_dir={folder}", "seed=0")
