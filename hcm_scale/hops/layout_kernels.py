@@ -26,7 +26,7 @@ def sort_by_degree(degrees, starts, names):
 def rename_rows(indptr, indices, names, places, out_indptr, out_indices):
     """Row i becomes the row of node names[i] under new names, its hubs first (else in any order).
 
-    Rows come by falling degree, so each task takes every so-manieth block of them: as many arcs as any other.
+    Rows come by falling degree, so a task takes every 128th block of them: as many arcs as any other task.
     """
     num_blocks = (len(names) + _ROWS_PER_BLOCK - 1) // _ROWS_PER_BLOCK
     for task in prange(_TASKS):
