@@ -189,7 +189,10 @@ def _purify(walk: Run) -> None:
 
 
 def _label(walk: Run) -> None:
-    options = asdict(walk.config.hops) | asdict(walk.config.shards) | {"seed": walk.config.seed}
+    hops = walk.config.hops
+    is_drawn = hops.num_sources is not None or hops.pairs_per_class is not None
+    seed = walk.config.seed if is_drawn else 0  # every pair is kept: runs that differ in their seed share the labels
+    options = asdict(hops) | asdict(walk.config.shards) | {"seed": seed}
 
     def make(out: Path) -> dict[str, Any]:
         labels = label(open_purified(walk.folders["purified"]).graph, out, **options, **walk.share())

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,19 @@ def test_source__is_read_from_the_configuration(tmp_path):
     config.graph = SyntheticGraph(num_nodes=300, num_attributes=4)
     pipeline.run(config, until="purify")
     assert Graph.open(tmp_path / "graph").num_nodes == 300
+
+
+def test_seed__changes_labels_that_are_drawn_and_no_others(tmp_path, graph):
+    def keys(**options) -> Iterator[str]:
+        for seed in (0, 1):
+            config = small(tmp_path, **options)
+            config.seed = seed
+            pipeline.run(config, until="label", graph=graph)
+            yield json.loads((tmp_path / "labels" / "stage.json").read_text())["key"]
+
+    assert len(set(keys())) == 2
+    assert len(set(keys(hops__num_sources=None))) == 2
+    assert len(set(keys(hops__num_sources=None, hops__pairs_per_class=None))) == 1
 
 
 @pytest.mark.parametrize("room", ["attributes", "purify", "hops", "shards"])
