@@ -15,6 +15,7 @@ from hcm_scale.stages.curves import Curve, Panel, in_order
 
 MAX_CURVES = 8
 _WIDTH, _HEIGHT = 5.2, 4.2  # inches a panel
+_STROKES = ((3.0, "-"), (2.6, "--"), (2.6, "-"), (1.4, "--"))  # width and dashes: of two curves that coincide both show
 _FONTS: Any = {
     "font.size": 13,
     "axes.titlesize": 14,
@@ -46,7 +47,7 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
     left_out = len(panel.curves) - len(shown)
     places = axis_places([value for curve in shown for value in curve.x])
     for number, curve in enumerate(shown):
-        _draw_curve(axes, curve, places, panel.band, shift=0.0 if panel.band else number - (len(shown) - 1) / 2)
+        _draw_curve(axes, curve, places, panel.band, number, shift=number - (len(shown) - 1) / 2)
     if not panel.band:
         axes.set_xticks(list(places.values()), [_tick(value) for value in places])
     axes.set_title(panel.title + (f" ({left_out} curves not shown)" if left_out else ""))
@@ -58,17 +59,28 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
         axes.legend(frameon=False, **(below if panel.band else {}))
 
 
-def _draw_curve(axes: Any, curve: Curve, places: dict[Any, float], band: bool, shift: float) -> None:
+def _draw_curve(axes: Any, curve: Curve, places: dict[Any, float], band: bool, number: int, shift: float) -> None:
     """One curve; error bars of neighbouring curves stand a little apart, so that both can be read."""
     mean, std = np.array(curve.mean), np.array(curve.std)
     x = np.array([places[value] for value in curve.x])
     if band:
-        (line,) = axes.plot(x, mean, label=curve.label)
+        width, dashes = _STROKES[number % len(_STROKES)]
+        (line,) = axes.plot(x, mean, label=curve.label, linewidth=width, linestyle=dashes)
         axes.fill_between(x, mean - std, mean + std, color=line.get_color(), alpha=0.2, linewidth=0)
         return
     gap = float(np.diff(sorted(places.values())).min(initial=np.inf))
     x = x + shift * 0.02 * (gap if np.isfinite(gap) else 1.0)
-    axes.errorbar(x, mean, std, label=curve.label, marker="o", markersize=5, capsize=4, linewidth=1.6)
+    line = "none" if has_names(curve.x) else "-"
+    axes.errorbar(x, mean, std, label=curve.label, marker="o", markersize=5, capsize=4, linewidth=1.6, linestyle=line)
+
+
+def has_names(values: Sequence[Any]) -> bool:
+    """Whether the values are names: nothing lies between two of them, so no line joins them.
+
+    >>> has_names(["cosine", "jaccard"]), has_names(["5", "all"]), has_names([None, 0.1])
+    (True, False, False)
+    """
+    return all(isinstance(value, str) and not value[:1].isdigit() for value in values)
 
 
 def axis_places(values: Sequence[Any]) -> dict[Any, float]:
