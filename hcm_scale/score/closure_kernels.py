@@ -1,70 +1,143 @@
 """Triangles of a marked subgraph, counted per node: jitted functions only.
 
-Forward counting: every marked edge points from its end of smaller (degree, number) to the larger, so that a node has
-at most sqrt(2 m) successors, hub or not. Each task owns a mark and a count array; counts are integers, so the sum over
-tasks does not depend on who counted what.
+Forward counting: every marked edge points from its end of smaller (degree, number) to the larger, so that no node, hub
+or not, has more than sqrt(2 m) successors. A triangle is then found once, at its lowest node u: as a successor of u
+that is also a successor of another one. Threads add to shared counts, which are integers, so the result does not
+depend on who counted what, and nothing but the stack grows with the threads.
 """
 
+import numpy as np
 from numba import njit, prange
+
+from hcm_scale.base.atomics import fetch_add
+from hcm_scale.base.prefetch import prefetch
+
+_ROWS_PER_TASK = 256
+_AHEAD = 16  # neighbours between asking for a node's numbers and reading them
+_SHORT = 32  # a row that insertion sorts faster
+_FILTER = 1 << 13  # bytes, most of them 0: a node whose byte is 0 is no successor and need not be searched for
+_LAST_BITS = np.uint64(_FILTER - 1)
+_ONE = np.uint64(1)
 
 
 @njit(cache=True, inline="always")
-def _points_on(degree, u, v):
-    return degree[u] < degree[v] or (degree[u] == degree[v] and u < v)
-
-
-@njit(cache=True)
-def count_marked(indptr, indices, start, marked, degree):
-    """degree[v] = number of marked edges at v; edge numbers run along the upper triangle of the CSR."""
-    degree[:] = 0
-    for u in range(len(indptr) - 1):
-        number = start[u]
-        for e in range(indptr[u], indptr[u + 1]):
-            v = indices[e]
-            if v > u:
-                if marked[number]:
-                    degree[u] += 1
-                    degree[v] += 1
-                number += 1
-
-
-@njit(cache=True)
-def orient_marked(indptr, indices, start, marked, degree, out_indptr, out_indices):
-    """The marked edges as the CSR of their directed form; `out_indptr` (n + 1) comes in as zeros."""
-    for fill in range(2):
-        for u in range(len(indptr) - 1):
-            number = start[u]
-            for e in range(indptr[u], indptr[u + 1]):
-                v = indices[e]
-                if v > u:
-                    if marked[number]:
-                        tail, head = (u, v) if _points_on(degree, u, v) else (v, u)
-                        if fill:
-                            out_indices[out_indptr[tail]] = head
-                        out_indptr[tail if fill else tail + 1] += 1
-                    number += 1
-        if fill == 0:
-            for u in range(1, len(out_indptr)):
-                out_indptr[u] += out_indptr[u - 1]
-    for u in range(len(out_indptr) - 1, 0, -1):  # filling moved every start to the next one's place
-        out_indptr[u] = out_indptr[u - 1]
-    out_indptr[0] = 0
+def _neighbor_ahead(indices, position, distance):
+    """The neighbour that is listed `distance` places further on."""
+    return np.uint64(indices[np.uint64(min(position + distance, len(indices) - 1))])
 
 
 @njit(cache=True, parallel=True)
-def count_triangles(out_indptr, out_indices, marks, counts):
-    """counts[task, v] += triangles at v found by `task`; marks (tasks, n) comes in as -1."""
-    num_tasks, num_nodes = counts.shape
-    for task in prange(num_tasks):
-        mark, count = marks[task], counts[task]
-        for u in range(task, num_nodes, num_tasks):
-            for e in range(out_indptr[u], out_indptr[u + 1]):
-                mark[out_indices[e]] = u
-            for e in range(out_indptr[u], out_indptr[u + 1]):
-                v = out_indices[e]
-                for f in range(out_indptr[v], out_indptr[v + 1]):
-                    w = out_indices[f]
-                    if mark[w] == u:
-                        count[u] += 1
-                        count[v] += 1
-                        count[w] += 1
+def count_successors(indptr, indices, start, marked, count):
+    """count[u] += marked edges that point away from u; edge numbers run along the upper triangle of the CSR."""
+    num_nodes = len(indptr) - 1
+    for task in prange((num_nodes + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK):
+        first = task * _ROWS_PER_TASK
+        for u in range(first, min(first + _ROWS_PER_TASK, num_nodes)):
+            degree, shift, own = indptr[u + 1] - indptr[u], indptr[u + 1] - start[u + 1], 0
+            for e in range(start[u], start[u + 1]):
+                ahead = _neighbor_ahead(indices, e + shift, _AHEAD)
+                prefetch(indptr, ahead)
+                prefetch(count, ahead)
+                if marked[np.uint64(e)]:
+                    v = np.uint64(indices[np.uint64(e + shift)])
+                    if degree <= indptr[v + _ONE] - indptr[v]:  # u < v, so of equal degrees u's end is the lower
+                        own += 1
+                    else:
+                        fetch_add(count, v, 1)
+            if own:
+                fetch_add(count, u, own)
+
+
+@njit(cache=True, parallel=True)
+def list_successors(indptr, indices, start, marked, cursor, out):
+    """Writes the successors of u to out[cursor[u]], out[cursor[u] + 1], ... in any order, and moves cursor[u] on."""
+    num_nodes = len(indptr) - 1
+    for task in prange((num_nodes + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK):
+        first = task * _ROWS_PER_TASK
+        for u in range(first, min(first + _ROWS_PER_TASK, num_nodes)):
+            degree, shift = indptr[u + 1] - indptr[u], indptr[u + 1] - start[u + 1]
+            for e in range(start[u], start[u + 1]):
+                ahead = _neighbor_ahead(indices, e + shift, _AHEAD)
+                prefetch(indptr, ahead)
+                prefetch(cursor, ahead)
+                if marked[np.uint64(e)]:
+                    v = np.uint64(indices[np.uint64(e + shift)])
+                    if degree <= indptr[v + _ONE] - indptr[v]:
+                        out[np.uint64(fetch_add(cursor, u, 1))] = v
+                    else:
+                        out[np.uint64(fetch_add(cursor, v, 1))] = u
+
+
+@njit(cache=True)
+def _sort(row):
+    if len(row) > _SHORT:
+        row.sort()
+        return
+    for i in range(1, len(row)):
+        value, j = row[i], i
+        while j > 0 and row[j - 1] > value:
+            row[j] = row[j - 1]
+            j -= 1
+        row[j] = value
+
+
+@njit(cache=True, parallel=True)
+def sort_rows(indptr, indices):
+    """Puts every row of a CSR in order."""
+    num_nodes = len(indptr) - 1
+    for task in prange((num_nodes + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK):
+        first = task * _ROWS_PER_TASK
+        for u in range(first, min(first + _ROWS_PER_TASK, num_nodes)):
+            _sort(indices[indptr[u] : indptr[u + 1]])
+
+
+@njit(cache=True, inline="always")
+def _holds(indices, low, high, node):
+    """Whether the sorted indices low .. high - 1 hold a node."""
+    while low < high:
+        middle = (low + high) // 2
+        found = indices[np.uint64(middle)]
+        if found == node:
+            return True
+        if found < node:
+            low = middle + 1
+        else:
+            high = middle
+    return False
+
+
+@njit(cache=True, inline="always")
+def _count_at(indptr, indices, u, seen, count):
+    """Adds the triangles whose lowest node is u; `seen` is all 0, and is so again afterwards."""
+    low, high = indptr[u], indptr[u + 1]
+    for e in range(low, high):
+        seen[np.uint64(indices[np.uint64(e)]) & _LAST_BITS] = 1
+    of_u = 0
+    for e in range(low, high):
+        prefetch(indptr, _neighbor_ahead(indices, e, _AHEAD // 2))
+        prefetch(indices, indptr[_neighbor_ahead(indices, e, _AHEAD // 4)])
+        v, of_v = np.uint64(indices[np.uint64(e)]), 0
+        for f in range(indptr[v], indptr[v + _ONE]):
+            w = indices[np.uint64(f)]
+            if seen[np.uint64(w) & _LAST_BITS] and _holds(indices, low, high, w):
+                fetch_add(count, w, 1)
+                of_v += 1
+        if of_v:
+            fetch_add(count, v, of_v)
+            of_u += of_v
+    if of_u:
+        fetch_add(count, u, of_u)
+    for e in range(low, high):
+        seen[np.uint64(indices[np.uint64(e)]) & _LAST_BITS] = 0
+
+
+@njit(cache=True, parallel=True)
+def count_triangles(indptr, indices, count):
+    """count[v] += triangles at v, from the CSR of successors with sorted rows."""
+    num_nodes = len(indptr) - 1
+    for task in prange((num_nodes + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK):
+        first = task * _ROWS_PER_TASK
+        seen = np.zeros(_FILTER, np.uint8)
+        for u in range(first, min(first + _ROWS_PER_TASK, num_nodes)):
+            if indptr[u + 1] - indptr[u] > 1:
+                _count_at(indptr, indices, u, seen, count)

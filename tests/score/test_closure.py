@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from hcm_scale.graph import synthetic
 from hcm_scale.score.closure import closure, far_edges, far_triangles
 from hcm_scale.score.numbering import edge_index
 
@@ -35,6 +36,16 @@ def test_far_triangles__equal_the_dense_count(num_nodes, num_edges, seed, share,
     finally:
         numba.set_num_threads(before)
     np.testing.assert_array_equal(counted, slow_triangles(indptr, indices, far))
+
+
+def test_far_triangles__of_a_graph_with_hubs_equal_the_sparse_product():
+    graph = synthetic.rmat(13, seed=3)
+    edges = edge_index(graph.indptr, graph.indices)
+    far = far_edges(np.random.default_rng(0).random(edges.num_edges).astype(np.float32), 0.4)
+    u, v, _ = edges.edges(0, edges.num_edges)
+    upper = sparse.csr_array((np.ones(far.sum()), (u[far], v[far])), shape=(graph.num_nodes,) * 2)
+    marked = upper + upper.T
+    np.testing.assert_array_equal(far_triangles(edges, far), (marked @ marked * marked).sum(axis=1) / 2)
 
 
 def test_far_edges__takes_exactly_its_share_among_ties():
