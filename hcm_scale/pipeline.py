@@ -18,6 +18,7 @@ import numba
 import torch
 
 from hcm_scale import config as schema
+from hcm_scale import sources
 from hcm_scale.base import files
 from hcm_scale.config import Config, parse_fan_out
 from hcm_scale.graph import Graph
@@ -119,7 +120,7 @@ def _ingest(walk: Run) -> None:
         options: Any = given.fingerprint
         read: ingest_stage.Reader = lambda out: given.save(out)  # noqa: E731
     else:
-        options, read = [asdict(config.graph), _stamp(config.graph)], _reader(config.graph)
+        options, read = [asdict(config.graph), sources.stamp(config.graph)], sources.reader(config.graph)
 
     def make(out: Path) -> dict[str, Any]:
         graph = ingest_stage.ingest(out, read, injection)
@@ -129,51 +130,6 @@ def _ingest(walk: Run) -> None:
         return facts | ({"anomalies": int(graph.y.sum())} if graph.y is not None else {})
 
     walk.stage("graph", [options, injection], (), make)
-
-
-def _reader(graph: schema.GraphConfig) -> ingest_stage.Reader:
-    """How to read the source that the configuration names."""
-    options = asdict(graph)
-    if isinstance(graph, schema.TablesGraph):
-        columns = readers.Columns(
-            source=graph.source_column,
-            target=graph.target_column,
-            id=graph.id_column,
-            label=graph.label_column,
-            attributes=None if graph.include is None else tuple(graph.include),
-            exclude=tuple(graph.exclude),
-            max_categories=graph.max_categories,
-            hash_buckets=graph.hash_buckets,
-        )
-        policy = _policy(graph, unknown=graph.unknown, repeated=graph.repeated)
-        return lambda out: readers.read_tables(out, graph.path, graph.nodes, columns=columns, policy=policy)
-    if isinstance(graph, schema.MatrixGraph):
-        policy = _policy(graph)
-        named: dict[str, Any] = {"keys": graph.keys or None, "max_bytes": graph.max_bytes, "policy": policy}
-        return lambda out: readers.read_matrix(out, graph.path, **named)
-    if isinstance(graph, schema.PygGraph):
-        policy = _policy(graph)
-        return lambda out: readers.read_dataset(out, graph.dataset, graph.path, policy=policy)
-    if isinstance(graph, schema.SyntheticGraph):
-        return ingest_stage.make_synthetic(**{k: v for k, v in options.items() if k not in ("source", "name")})
-    if isinstance(graph, schema.FolderGraph):
-        return ingest_stage.copy_folder(graph.path)
-    return ingest_stage.make_default(options.get("seed", 0))
-
-
-def _policy(graph: schema.PolicyGraph, **more: str) -> readers.Policy:
-    return readers.Policy(directed=graph.directed, nonfinite=graph.nonfinite, featureless=graph.featureless, **more)
-
-
-def _stamp(graph: schema.GraphConfig) -> Any:
-    """What tells that the user's files changed: their names, sizes and times; None for graphs that are made."""
-    stamps = []
-    for path in (getattr(graph, "path", ""), getattr(graph, "nodes", None)):
-        found = Path(path) if path else None
-        if found is not None and found.exists():
-            inside = sorted(found.rglob("*")) if found.is_dir() else [found]
-            stamps.append([[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in inside if p.is_file()])
-    return stamps
 
 
 def _purify(walk: Run) -> None:

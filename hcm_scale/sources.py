@@ -1,0 +1,78 @@
+"""Where a graph comes from: the configuration's section `graph`, turned into a function that writes a graph folder.
+
+One function a kind of source, found by the section's type.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hcm_scale import config as schema
+from hcm_scale.graph import ingest as readers
+from hcm_scale.stages import ingest as ingest_stage
+from hcm_scale.stages.ingest import Reader
+
+
+def reader(graph: schema.GraphConfig) -> Reader:
+    """How to read the source that the configuration names."""
+    return _READERS[type(graph)](graph)
+
+
+def stamp(graph: schema.GraphConfig) -> list[Any]:
+    """What tells that the user's files changed: their names, sizes and times; empty for graphs that are made."""
+    stamps = []
+    for path in (getattr(graph, "path", ""), getattr(graph, "nodes", None)):
+        found = Path(path) if path else None
+        if found is not None and found.exists():
+            inside = sorted(found.rglob("*")) if found.is_dir() else [found]
+            stamps.append([[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in inside if p.is_file()])
+    return stamps
+
+
+def _tables(graph: schema.TablesGraph) -> Reader:
+    columns = readers.Columns(
+        source=graph.source_column,
+        target=graph.target_column,
+        id=graph.id_column,
+        label=graph.label_column,
+        attributes=None if graph.include is None else tuple(graph.include),
+        exclude=tuple(graph.exclude),
+        max_categories=graph.max_categories,
+        hash_buckets=graph.hash_buckets,
+    )
+    policy = _policy(graph, unknown=graph.unknown, repeated=graph.repeated)
+    return lambda out: readers.read_tables(out, graph.path, graph.nodes, columns=columns, policy=policy)
+
+
+def _matrix(graph: schema.MatrixGraph) -> Reader:
+    options: dict[str, Any] = {"keys": graph.keys or None, "max_bytes": graph.max_bytes, "policy": _policy(graph)}
+    return lambda out: readers.read_matrix(out, graph.path, **options)
+
+
+def _pyg(graph: schema.PygGraph) -> Reader:
+    policy = _policy(graph)
+    return lambda out: readers.read_dataset(out, graph.dataset, graph.path, policy=policy)
+
+
+def _synthetic(graph: schema.SyntheticGraph) -> Reader:
+    return ingest_stage.make_synthetic(**{k: v for k, v in asdict(graph).items() if k not in ("source", "name")})
+
+
+def _default(graph: schema.GraphConfig) -> Reader:
+    return ingest_stage.make_default(getattr(graph, "seed", 0))
+
+
+def _policy(graph: schema.PolicyGraph, **more: str) -> readers.Policy:
+    return readers.Policy(directed=graph.directed, nonfinite=graph.nonfinite, featureless=graph.featureless, **more)
+
+
+_READERS: dict[type[schema.GraphConfig], Callable[[Any], Reader]] = {
+    schema.TablesGraph: _tables,
+    schema.MatrixGraph: _matrix,
+    schema.PygGraph: _pyg,
+    schema.SyntheticGraph: _synthetic,
+    schema.FolderGraph: lambda graph: ingest_stage.copy_folder(graph.path),
+    schema.DefaultGraph: _default,
+    schema.GraphConfig: _default,
+}
