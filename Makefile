@@ -44,5 +44,6 @@ bench: .venv/.dev ## throughput against the peers, minutes on two cores
 bench-full: .venv/.dev ## the same at full size
 	$(BIN)/python -m bench all --full
 
-clean: ## remove .venv and caches
+clean: ## remove .venv and caches, those of compiled kernels too
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+	find hcm_scale bench tests -name '*.nb[ci]' -delete

@@ -117,7 +117,7 @@ def _job(command: str, composed: Any) -> None:
         else:
             text = launch.run(config, until="report" if command == "run" else command, swept=swept)
         print(text, end="\n" if text else "")
-    except (ValueError, FileNotFoundError, ChildProcessError, ConnectionError) as error:
+    except (ValueError, FileNotFoundError, ChildProcessError, ConnectionError, FloatingPointError) as error:
         log.error("error: %s", error)
         if swept:
             raise  # Hydra notes the job as failed and goes on with the others

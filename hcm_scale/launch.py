@@ -99,12 +99,18 @@ def start_ranks(config: Config, until: str) -> None:
         try:
             agent("-m", "hcm_scale.rank", str(ranks / JOB))
         except ChildFailedError as error:
+            _raise_refusal(ranks)
             raise RankError(_first_failure(error.failures, config.world.max_restarts, ranks)) from error
         except RendezvousError as error:
             raise RankError(
                 f"the {config.world.nodes} machines did not meet at {meeting.endpoint} within "
                 f"{config.world.timeout_seconds:g} s ({error}): is one missing, or gone?"
             ) from error
+    _raise_refusal(ranks)
+
+
+def _raise_refusal(ranks: Path) -> None:
+    """Where a rank refused the work, its reason as this process's own error."""
     if (ranks / REFUSED).exists():
         raise ValueError(json.loads((ranks / REFUSED).read_text())["message"])
 

@@ -34,7 +34,7 @@ from hcm_scale.stages.score import combine_scores, open_scores, score
 from hcm_scale.stages.summary import summary
 from hcm_scale.stages.train import Ranks, Record, train
 from hcm_scale.stages.trend import Trend, auc_trend
-from hcm_scale.workspace import Workspace
+from hcm_scale.workspace import Workspace, finished_stages, forget_stages
 
 log = logging.getLogger(__name__)
 STAGES = ("ingest", "purify", "label", "train", "score", "report")
@@ -83,11 +83,9 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
     share = Path(config.share_dir) if config.share_dir else None
     with files.locked(run_dir / ".lock") if world.leads else contextlib.nullcontext():
         if world.leads:
+            forget_stages(run_dir)  # what is asked now has found nothing yet
             files.write_json(run_dir / "config.json", asdict(config))
-        num_threads = config.world.threads or world.num_threads
-        if num_threads:
-            numba.set_num_threads(num_threads)
-            torch.set_num_threads(num_threads)
+        _set_threads(config.world.threads, world)
         walk = Run(config, Workspace(run_dir, share, world), world, graph)
         for name in STAGES[: STAGES.index(until) + 1]:
             _MAKERS[name](walk)
@@ -99,9 +97,9 @@ def explain(config: Config) -> str:
     run_dir = Path(config.run_dir)
     if config.node is None:
         raise ValueError("node is missing: hcm-scale explain node=ID, with an id of the graph")
-    for name in ("graph", "purified", "scores"):
-        if not (run_dir / name).exists():
-            raise ValueError(f"run_dir={run_dir} has no {name}: finish the run first with hcm-scale run")
+    missing = {"graph", "purified", "scores"} - finished_stages(run_dir)
+    if missing:
+        raise ValueError(f"run_dir={run_dir} has no {min(missing)}: finish the run first with hcm-scale run")
     purified = open_purified(run_dir / "purified").graph
     return explain_node(Graph.open(run_dir / "graph"), purified, run_dir / "scores", config.node).text()
 
@@ -312,6 +310,17 @@ def _check_world(wanted: schema.WorldConfig, world: World) -> None:
             f"world.processes={wanted.processes} and world.nodes={wanted.nodes} ask for several ranks, and this is one "
             "process: start them with `hcm-scale run`, torchrun or srun"
         )
+
+
+def _set_threads(wanted: int | None, world: World) -> None:
+    """Uses as many threads as are asked for, or as fall to this rank, and at most as many as numba was started with."""
+    most = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+    if wanted and wanted > most:
+        log.warning("world.threads=%d: numba has %d threads here, and its kernels use those", wanted, most)
+    num_threads = wanted or world.num_threads
+    if num_threads:
+        numba.set_num_threads(min(num_threads, most))
+        torch.set_num_threads(num_threads)
 
 
 def _device(walk: Run) -> str:

@@ -12,13 +12,14 @@ a rank that is just then telling of another's death.
 
 import contextlib
 import ctypes
+import functools
 import json
 import logging
 import os
 import secrets
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -82,8 +83,11 @@ def _submitit_seat() -> Seat | None:
     )
 
 
-def take_part(config: Config, until: str, seat: Seat) -> str:
-    """Joins the other ranks and runs the stages with them; the summary on rank 0, empty on the others."""
+def take_part(config: Config, until: str, seat: Seat, refuse: Callable[[Exception], None] | None = None) -> str:
+    """Joins the other ranks and runs the stages with them; the summary on rank 0, empty on the others.
+
+    `refuse` is told of an error that no restart mends, before the others can notice that this rank is gone.
+    """
     _die_with_parent()
     if seat.hosted and not seat.one_machine:
         log.warning(
@@ -97,7 +101,12 @@ def take_part(config: Config, until: str, seat: Seat) -> str:
         log.info("rank %d of %d on %s, process %d", world.rank, world.size, world.device, os.getpid())
         if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0:
             log.info("restart %(TORCHELASTIC_RESTART_COUNT)s of at most %(TORCHELASTIC_MAX_RESTARTS)s", os.environ)
-        return pipeline.run(config, until, world=world)
+        try:
+            return pipeline.run(config, until, world=world)
+        except FINAL as error:
+            if refuse is not None:
+                refuse(error)
+            raise
 
 
 def agree(world: World, config: Config, until: str) -> None:
@@ -164,10 +173,11 @@ def main() -> int:
     seat = find_seat()
     assert seat is not None, "launch.py starts every rank with a seat"
     _redirect(job.parent, seat.rank)
+    refuse = functools.partial(_refuse, job.with_name(REFUSED), seat.rank)
     try:
-        print(take_part(config, until, seat), end="\n" if seat.rank == 0 else "")
+        print(take_part(config, until, seat, refuse), end="\n" if seat.rank == 0 else "")
     except FINAL as error:
-        _refuse(job.with_name(REFUSED), seat.rank, error)
+        refuse(error)
     except Exception as error:
         lost = isinstance(error, LostRankError)
         if lost and job.with_name(REFUSED).exists():
@@ -181,8 +191,11 @@ def main() -> int:
 
 def _refuse(path: Path, rank: int, error: Exception) -> None:
     """The first rank to refuse says why; the others usually stumble over its absence."""
-    with contextlib.suppress(FileExistsError), open(path, "x") as stream:
-        json.dump({"rank": rank, "kind": type(error).__name__, "message": str(error)}, stream)
+    told = path.with_name(f".{path.name}.{rank}")
+    files.write_json(told, {"rank": rank, "kind": type(error).__name__, "message": str(error)})
+    with contextlib.suppress(FileExistsError):
+        os.link(told, path)  # whole or not at all, and never over another's
+    told.unlink()
 
 
 def _redirect(folder: Path, rank: int) -> None:

@@ -3,6 +3,7 @@
 One function a kind of source, found by the section's type.
 """
 
+import glob
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -20,14 +21,22 @@ def reader(graph: schema.GraphConfig) -> Reader:
 
 
 def stamp(graph: schema.GraphConfig) -> list[Any]:
-    """What tells that the user's files changed: their names, sizes and times; empty for graphs that are made."""
-    stamps = []
-    for path in (getattr(graph, "path", ""), getattr(graph, "nodes", None)):
-        found = Path(path) if path else None
-        if found is not None and found.exists():
-            inside = sorted(found.rglob("*")) if found.is_dir() else [found]
-            stamps.append([[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in inside if p.is_file()])
-    return stamps
+    """What tells that the user's files changed: their names, sizes and times.
+
+    Empty for graphs that are made, and for a torch_geometric data set: its name says which it is, and its folder, which
+    other data sets share, is filled by the first read.
+    """
+    if isinstance(graph, schema.PygGraph):
+        return []
+    named = [path for path in (getattr(graph, "path", ""), getattr(graph, "nodes", None)) if path]
+    return [[[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in _files(path)] for path in named]
+
+
+def _files(where: str) -> list[Path]:
+    """The files at a file, a folder or a glob, sorted."""
+    path = Path(where)
+    found = path.rglob("*") if path.is_dir() else map(Path, glob.glob(where, recursive=True))  # noqa: PTH207
+    return sorted(p for p in found if p.is_file())
 
 
 def _tables(graph: schema.TablesGraph) -> Reader:

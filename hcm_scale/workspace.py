@@ -11,6 +11,7 @@ Where jobs share stages (a sweep), the folders stand in `share_dir` under their 
 per folder lets two jobs race for one safely: the second waits and then finds it finished.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -26,6 +27,7 @@ from hcm_scale.posterior.world import ALONE, World
 
 log = logging.getLogger(__name__)
 _RECORD = "stage.json"
+_LIST = "stages.json"
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Workspace:
             record = record or self._make(name, key, folder, make, earlier)
         self._link(name, folder)
         self.records.append(record)
-        files.write_json(self.run_dir / "stages.json", [asdict(entry) for entry in self.records])
+        files.write_json(self.run_dir / _LIST, [asdict(entry) for entry in self.records])
         self.world.barrier()
         return folder, key
 
@@ -94,7 +96,7 @@ class Workspace:
         if found is not None and found["key"] == key:
             log.info("%-10s goes on where it was stopped", name)
             return float(found.get("seconds", 0.0))
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         folder.mkdir(parents=True)
         files.write_json(folder / _RECORD, {"key": key, "finished": False})
         return 0.0
@@ -104,7 +106,13 @@ class Workspace:
     ) -> StageRecord:
         progress.reset_peak_rss()
         started = time.perf_counter()
-        detail = make(folder)
+        try:
+            detail = make(folder)
+        except BaseException:
+            spent = earlier + time.perf_counter() - started
+            with contextlib.suppress(OSError):  # a full disk, say: the error that is under way tells more
+                files.write_json(folder / _RECORD, {"key": key, "finished": False, "seconds": spent})
+            raise
         seconds = earlier + time.perf_counter() - started
         peak = progress.peak_rss_bytes()
         done = {"key": key, "finished": True, "seconds": seconds, "peak_rss_bytes": peak, "detail": detail}
@@ -121,8 +129,32 @@ class Workspace:
         fresh.unlink(missing_ok=True)
         fresh.symlink_to(os.path.relpath(folder, self.run_dir))
         if link.is_dir() and not link.is_symlink():
-            shutil.rmtree(link)
+            _remove(link)
         os.replace(fresh, link)
+
+
+def forget_stages(run_dir: Path) -> None:
+    """Begins the list of a run's stages anew; their folders stay, and are found again by their keys."""
+    files.write_json(run_dir / _LIST, [])
+
+
+def finished_stages(run_dir: Path) -> set[str]:
+    """The stages that the last run in this folder made or found, and that still stand there as it left them."""
+    try:
+        listed = {stage["name"]: stage["key"] for stage in json.loads((run_dir / _LIST).read_text())}
+    except (OSError, ValueError, LookupError, TypeError):
+        return set()
+    records = {name: _read_record(run_dir / name) or {} for name in listed}
+    return {name for name, key in listed.items() if records[name].get("key") == key and records[name].get("finished")}
+
+
+def _remove(folder: Path) -> None:
+    """Removes a stage's folder, its record first: what a kill leaves of it is not taken for finished."""
+    if folder.is_symlink():  # a sweep's job pointed to a shared folder
+        folder.unlink()
+        return
+    (folder / _RECORD).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:

@@ -5,14 +5,17 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import numba
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from hcm_scale import pipeline
 from hcm_scale.config import Config, SyntheticGraph
 from hcm_scale.graph import Graph, synthetic
 from hcm_scale.graph.inject import inject
+from hcm_scale.stages.jobs import read_job
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +93,33 @@ def test_explain__speaks_of_the_node(tmp_path, graph):
         pipeline.explain(config)
 
 
+def test_explain__does_not_mix_the_folders_of_two_runs(tmp_path, graph):
+    pipeline.run(small(tmp_path), graph=graph)
+    other = small(tmp_path, purify__ratio=0.6)
+    pipeline.run(other, until="purify", graph=graph)
+    other.node = "17"
+    with pytest.raises(ValueError, match="has no scores: finish the run first"):
+        pipeline.explain(other)
+
+
+def test_run__that_fails_is_not_credited_with_earlier_scores(tmp_path, graph):
+    pipeline.run(small(tmp_path), graph=graph)
+    assert read_job(tmp_path, "job").finished
+    with pytest.raises(ValueError, match="num_attribute_anomalies"):
+        pipeline.run(small(tmp_path, inject__num_attribute_anomalies=10_000), graph=graph)
+    assert "stopped after nothing" in read_job(tmp_path, "job").error
+
+
+def test_threads__beyond_those_of_numba_are_warned_about_and_do_not_stop_a_run(tmp_path, graph, caplog):
+    before = numba.get_num_threads(), torch.get_num_threads()
+    try:
+        pipeline.run(small(tmp_path, world__threads=numba.config.NUMBA_NUM_THREADS + 1), until="ingest", graph=graph)
+    finally:
+        numba.set_num_threads(before[0])
+        torch.set_num_threads(before[1])
+    assert f"world.threads={numba.config.NUMBA_NUM_THREADS + 1}" in caplog.text
+
+
 def test_explain__before_a_run_says_so(tmp_path):
     config = small(tmp_path / "nothing")
     config.node = "1"
@@ -104,8 +134,6 @@ def test_bad_value__stops_before_anything_is_written(tmp_path, graph):
 
 
 def test_missing_gpu__is_named(tmp_path, graph):
-    import torch
-
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     config = small(tmp_path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hcm_scale.workspace import Workspace
+from hcm_scale.workspace import Workspace, finished_stages, forget_stages
 
 
 def write(text: str, calls: list[str]):
@@ -46,6 +46,57 @@ def test_stopped_stage__finds_its_unfinished_work(tmp_path):
     seen = []
     Workspace(tmp_path).stage("labels", 1, lambda folder: {"half": seen.append((folder / "half").read_text())})
     assert seen == ["done"]
+
+
+def test_stopped_stage__knows_what_was_spent_on_it(tmp_path):
+    def stopped(folder: Path) -> dict:
+        time.sleep(0.05)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Workspace(tmp_path).stage("labels", 1, stopped)
+    workspace = Workspace(tmp_path)
+    workspace.stage("labels", 1, lambda folder: {})
+    assert workspace.records[0].seconds >= 0.05
+
+
+def test_folder_being_removed__is_not_taken_for_finished_after_a_kill(tmp_path, monkeypatch):
+    calls: list[str] = []
+    folder, _ = Workspace(tmp_path).stage("scores", 1, write("a", calls))
+
+    def killed(path: Path, **_) -> None:
+        (Path(path) / "data").unlink()
+        raise SystemExit("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr("hcm_scale.workspace.shutil.rmtree", killed)
+        Workspace(tmp_path).stage("scores", 2, write("b", calls))
+    Workspace(tmp_path).stage("scores", 1, write("a", calls))
+    assert calls == ["a", "a"]
+    assert (folder / "data").read_text() == "a"
+
+
+def test_link_of_a_sweep__gives_way_to_a_run_of_its_own(tmp_path):
+    job, shared = tmp_path / "job", tmp_path / "stages"
+    job.mkdir()
+    there, _ = Workspace(job, shared).stage("graph", 1, write("a", []))
+    here, _ = Workspace(job).stage("graph", 2, write("b", []))
+    assert ((there / "data").read_text(), (here / "data").read_text()) == ("a", "b")
+    assert here == job / "graph"
+    assert not here.is_symlink()
+
+
+def test_finished_stages__are_those_of_the_last_run_that_still_stand(tmp_path):
+    assert finished_stages(tmp_path) == set()
+    workspace = Workspace(tmp_path)
+    for name in ("graph", "scores"):
+        workspace.stage(name, 1, write("a", []))
+    assert finished_stages(tmp_path) == {"graph", "scores"}
+    Workspace(tmp_path).stage("graph", 2, write("b", []))
+    assert finished_stages(tmp_path) == {"graph"}
+    forget_stages(tmp_path)
+    assert finished_stages(tmp_path) == set()
+    assert (tmp_path / "graph" / "data").read_text() == "b"
 
 
 def test_unfinished_work_of_other_inputs__is_removed(tmp_path):

@@ -8,6 +8,7 @@ is foreign, one with a higher `format` was written by a newer version; each is r
 
 import contextlib
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import xxhash
 
 MANIFEST = "manifest.json"
@@ -109,7 +111,7 @@ def replacing(folder: Path) -> Iterator[Path]:
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}.new")
     old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-    shutil.rmtree(fresh, ignore_errors=True)
+    _remove_leftovers(folder)
     fresh.mkdir()
     try:
         yield fresh
@@ -120,6 +122,14 @@ def replacing(folder: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Removes what killed processes, or an earlier one with our number, were filling to take the place of `folder`."""
+    for left in folder.parent.glob(f".{glob.escape(folder.name)}.*.*"):
+        pid, _, ending = left.name.removeprefix(f".{folder.name}.").partition(".")
+        if ending in ("new", "old") and pid.isdigit() and (int(pid) == os.getpid() or not psutil.pid_exists(int(pid))):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 @contextlib.contextmanager

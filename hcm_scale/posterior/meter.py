@@ -5,7 +5,7 @@ found up to one reading late, but named by its own step; whoever writes a sample
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -33,7 +33,7 @@ class Meter:
     steps: list[Step] = field(default_factory=list)
 
     def add(self, step: Step) -> None:
-        self.steps.append(step)
+        self.steps.append(replace(step, sample=None))  # parameters are kept by whoever writes them
 
     def check(self, chain: Chain) -> None:
         """Raises NonFiniteLossError if a gathered loss, or a parameter by now, is not finite. Waits for the device."""

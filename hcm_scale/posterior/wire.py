@@ -12,7 +12,7 @@ import contextlib
 import hmac
 import json
 import os
-import select
+import selectors
 import socket
 import time
 from dataclasses import dataclass, field
@@ -90,14 +90,19 @@ class Wire:
 
     def _hear_all(self) -> None:
         """One value from each, in whatever order they come: a rank that dies is noticed before a slow one is heard."""
-        silent = {line.connection: line for line in self.lines}
-        while silent:
-            for connection in select.select(list(silent), [], [])[0]:
-                silent.pop(connection).receive()
+        with selectors.DefaultSelector() as silent:
+            for line in self.lines:
+                silent.register(line.connection, selectors.EVENT_READ, line)
+            while silent.get_map():
+                for ready, _ in silent.select():
+                    silent.unregister(ready.fileobj)
+                    ready.data.receive()
 
 
 def listen(address: str) -> socket.socket:
     """A socket on a free port of this address, or of all addresses where it is empty."""
+    if not address and socket.has_dualstack_ipv6():
+        return socket.create_server((address, 0), family=socket.AF_INET6, dualstack_ipv6=True)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     return socket.create_server((address, 0), family=family)
 

@@ -156,6 +156,7 @@ def claim(out: Path, key: str) -> None:
     out.mkdir(parents=True, exist_ok=True)
     if _key_of(out) == key:
         return
+    (out / RUN).unlink(missing_ok=True)  # first: half of another run's work must not pass for all of it
     for pattern in _OURS:
         for path in out.glob(pattern):
             path.unlink()

@@ -1,6 +1,7 @@
 """Folders are whole or absent, and everything else is refused by name."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -75,6 +76,18 @@ def test_replacing__keeps_the_old_folder_on_failure(tmp_path):
         (fresh / "f").write_text(str(1 / 0))
     assert (target / "f").read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+def test_replacing__removes_what_killed_processes_left_and_nothing_of_live_ones(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    dead = [tmp_path / f".folder.{gone.pid}.{ending}" for ending in ("new", "old")]
+    live = [tmp_path / f".folder.{os.getppid()}.new", tmp_path / f".folder2.{gone.pid}.new"]
+    for folder in (*dead, *live):
+        folder.mkdir()
+    with files.replacing(tmp_path / "folder"):
+        pass
+    assert {p.name for p in tmp_path.iterdir()} == {"folder", *(p.name for p in live)}
 
 
 _ADD_TWENTY = """

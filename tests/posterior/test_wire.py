@@ -1,5 +1,7 @@
 """Ranks wait for each other without a limit, and notice at once when one is gone."""
 
+import fcntl
+import resource
 import socket
 import threading
 import time
@@ -30,6 +32,34 @@ def wires(request):
 def together(wires: list[Wire], act):
     with ThreadPoolExecutor(len(wires)) as pool:
         return [future.result(timeout=30) for future in [pool.submit(act, rank, end) for rank, end in enumerate(wires)]]
+
+
+def test_listen__on_all_addresses_hears_both_families():
+    for host in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
+        server = listen("")
+        with ThreadPoolExecutor(2) as pool:
+            leader = pool.submit(accept_all, server, 2, TOKEN, 30.0)
+            other = pool.submit(call, (host, server.getsockname()[1]), 1, TOKEN, 30.0).result()
+            ends = [leader.result(), other]
+        assert together(ends, lambda rank, end: end.tell(7)) == [7, 7]
+        for end in ends:
+            end.close()
+
+
+def test_meet__works_with_descriptors_beyond_a_thousand():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 3000:
+        pytest.skip("this machine allows fewer open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 3000), hard))
+    here, there = socket.socketpair()
+    far = socket.socket(fileno=fcntl.fcntl(here.fileno(), fcntl.F_DUPFD, 2000))
+    ends = [Wire((Line(1, far),), leads=True), Wire((Line(0, there),), leads=False)]
+    try:
+        together(ends, lambda rank, end: end.meet())
+    finally:
+        for connection in (here, there, far):
+            connection.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_tell__gives_every_rank_what_rank_0_says(wires):

@@ -1,5 +1,7 @@
 """Triangles of far edges against a dense product."""
 
+from fractions import Fraction
+
 import numba
 import numpy as np
 import pytest
@@ -46,6 +48,27 @@ def test_far_triangles__of_a_graph_with_hubs_equal_the_sparse_product():
     upper = sparse.csr_array((np.ones(far.sum()), (u[far], v[far])), shape=(graph.num_nodes,) * 2)
     marked = upper + upper.T
     np.testing.assert_array_equal(far_triangles(edges, far), (marked @ marked * marked).sum(axis=1) / 2)
+
+
+def slow_far(mean, share):
+    wanted = int(Fraction(str(share)) * len(mean))
+    scored = [e for e in range(len(mean)) if np.isfinite(mean[e])]
+    largest = sorted(scored, key=lambda e: (mean[e], e))[::-1][:wanted]
+    return [e in largest for e in range(len(mean))]
+
+
+HOPS = st.one_of(st.sampled_from([1.0, 2.0, 2.0, float("nan"), float("inf"), 0.0]), st.floats(-4, 4, width=32))
+
+
+@given(st.lists(HOPS, max_size=60), st.sampled_from([0.05, 0.29, 0.4, 0.5, 1.0]), st.integers(1, 2))
+def test_far_edges__equal_a_sort(hops, share, threads):
+    mean = np.array(hops, np.float32) + np.float32(0)  # no negative zero: it sorts below zero here, beside it there
+    before = numba.get_num_threads()
+    numba.set_num_threads(threads)
+    try:
+        assert far_edges(mean, share).tolist() == slow_far(mean, share)
+    finally:
+        numba.set_num_threads(before)
 
 
 def test_far_edges__takes_exactly_its_share_among_ties():

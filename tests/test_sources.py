@@ -1,0 +1,35 @@
+"""What a source is known by: a changed file changes the run, a download does not."""
+
+from hcm_scale.config import MatrixGraph, PygGraph, SyntheticGraph, TablesGraph
+from hcm_scale.sources import stamp
+
+
+def test_stamp__knows_the_files_of_a_folder_and_of_a_glob(tmp_path):
+    first = tmp_path / "edges-0.csv"
+    first.write_text("source,target\n0,1\n")
+    for where in (tmp_path, first, tmp_path / "edges-*.csv"):
+        graph = TablesGraph(path=str(where))
+        before = stamp(graph)
+        assert before == stamp(graph) != [[]]
+        first.write_text(first.read_text() + "1,2\n")
+        assert stamp(graph) != before
+    before = stamp(graph)
+    (tmp_path / "edges-1.csv").write_text("source,target\n5,6\n")
+    assert stamp(graph) != before
+
+
+def test_stamp__knows_the_node_table_too(tmp_path):
+    nodes = tmp_path / "nodes.csv"
+    nodes.write_text("id\n0\n")
+    graph = TablesGraph(path="absent.csv", nodes=str(nodes))
+    before = stamp(graph)
+    nodes.write_text("id\n0\n1\n")
+    assert stamp(graph) != before
+
+
+def test_stamp__of_what_has_no_file_of_its_own_never_changes(tmp_path):
+    pyg = PygGraph(path=str(tmp_path), dataset="Planetoid/Cora")
+    before = stamp(pyg)
+    (tmp_path / "raw").write_text("downloaded")
+    assert stamp(pyg) == before == stamp(SyntheticGraph())
+    assert stamp(MatrixGraph(path=str(tmp_path / "none.mat"))) == [[]]
