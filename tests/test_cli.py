@@ -69,6 +69,7 @@ def test_stage_command__stops_at_its_stage(tmp_path):
         ("purify.rato=0.1", "purify.rato"),
         ("graph=tabels", "tabels"),
         ("hops.classes=many", "hops.classes"),
+        ("posterior.temperature=1e38", "error: step"),  # a chain that diverges
     ],
 )
 def test_mistake__is_one_readable_line_and_a_failure(tmp_path, override, said):

@@ -68,9 +68,10 @@ def test_folder_being_removed__is_not_taken_for_finished_after_a_kill(tmp_path, 
         (Path(path) / "data").unlink()
         raise SystemExit("killed")
 
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+    with monkeypatch.context() as patch:
         patch.setattr("hcm_scale.workspace.shutil.rmtree", killed)
-        Workspace(tmp_path).stage("scores", 2, write("b", calls))
+        with pytest.raises(SystemExit):
+            Workspace(tmp_path).stage("scores", 2, write("b", calls))
     Workspace(tmp_path).stage("scores", 1, write("a", calls))
     assert calls == ["a", "a"]
     assert (folder / "data").read_text() == "a"
