@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numba
@@ -12,10 +11,12 @@ import pytest
 import torch
 
 from hcm_scale import pipeline
+from hcm_scale.base import files
 from hcm_scale.config import Config, SyntheticGraph
 from hcm_scale.graph import Graph, synthetic
 from hcm_scale.graph.inject import inject
 from hcm_scale.stages.jobs import read_job
+from hcm_scale.workspace import Workspace
 
 
 @pytest.fixture(scope="module")
@@ -150,34 +151,113 @@ def test_source__is_read_from_the_configuration(tmp_path):
 
 
 def test_seed__changes_labels_that_are_drawn_and_no_others(tmp_path, graph):
-    def keys(**options) -> Iterator[str]:
+    def num_different(**options) -> int:
+        found = set()
         for seed in (0, 1):
             config = small(tmp_path, **options)
             config.seed = seed
-            pipeline.run(config, until="label", graph=graph)
-            yield json.loads((tmp_path / "labels" / "stage.json").read_text())["key"]
+            found.add(keys(config, graph)["labels"])
+        return len(found)
 
-    assert len(set(keys())) == 2
-    assert len(set(keys(hops__num_sources=None))) == 2
-    assert len(set(keys(hops__num_sources=None, hops__pairs_per_class=None))) == 1
+    assert num_different() == 2
+    assert num_different(hops__num_sources=None) == 2
+    assert num_different(hops__num_sources=None, hops__pairs_per_class=None) == 1
 
 
-@pytest.mark.parametrize("room", ["attributes", "purify", "hops", "shards"])
-def test_every_option_of_a_room__changes_a_key(tmp_path, graph, room):
+class Keys(Workspace):
+    """A workspace that makes nothing: what a stage is known by is all that is asked."""
+
+    def stage(self, name, inputs, make, *, together=False):
+        key = files.hash_value([name, inputs])
+        self.records.append((name, key))
+        return Path(name), key
+
+
+def keys(config: Config, graph: Graph) -> dict[str, str]:
+    walk = pipeline.Run(config, Keys(Path("nowhere")), given=graph)
+    for make in pipeline._MAKERS.values():
+        make(walk)
+    return dict(walk.workspace.records)
+
+
+FIRST_CHANGED = {  # the first stage that another value of an option makes anew; None: it decides no result
+    "inject": {
+        "graph": {"num_cliques": 2, "clique_size": 5, "candidates": 7, "num_attribute_anomalies": 3, "seed": 1},
+    },
+    "attributes": {"purified": {"scale": "binary", "pca": 2, "standardise": False}},
+    "purify": {"purified": {"similarity": "cosine", "ratio": 0.1, "attributes": "raw"}},
+    "hops": {"labels": {"classes": 3, "num_sources": 100, "pairs_per_class": 10}},
+    "shards": {"labels": {"row_group_rows": 512, "shard_pairs": 2048}},
+    "sampling": {
+        "train-purified": {
+            "batch_pairs": 64,
+            "ratio": 0.5,
+            "fan_out": ["10"],
+            "hub_cap": 16,
+            "first_hop": "sampled",
+            "backend": "torch_sparse",
+            "full_batch": True,
+        },
+        None: {"workers": 3},
+    },
+    "model": {"train-purified": {"num_layers": 1, "width": 32, "head_width": 32, "last_relu": True}},
+    "posterior": {
+        "train-purified": {
+            "kernel": "adam",
+            "schedule": "constant",
+            "step_size": 0.02,
+            "decay_offset": 50.0,
+            "decay_power": 0.6,
+            "cycle_steps": 7,
+            "prior": 1e-3,
+            "temperature": 0.0,
+            "burn_in_steps": 13,
+            "num_samples": 4,
+            "thin_steps": 3,
+        },
+        None: {"checkpoint_every": 7, "log_every": 7, "trend_every": 2, "tensorboard": True},
+    },
+    "score": {
+        "train-original": {"views": ["original"]},
+        "scores": {"hop": "argmax", "trim": 0.0, "closure": 0.3, "rank_by": "ahp", "max_neighbors": 9},
+        "report": {"table_rows": 9, "explained": 3},
+        None: {"chunk_edges": 512, "state": "disk"},
+    },
+}
+
+
+@pytest.mark.parametrize("room", FIRST_CHANGED)
+def test_every_option_of_a_room__changes_the_keys_of_what_it_decides(tmp_path, graph, room):
     """An option that no key knows would be ignored silently on the next run."""
-    changes = {
-        "attributes": {"scale": "binary", "pca": 2, "standardise": False},
-        "purify": {"similarity": "cosine", "ratio": 0.1, "attributes": "raw"},
-        "hops": {"classes": 3, "num_sources": 100, "pairs_per_class": 10},
-        "shards": {"row_group_rows": 512, "shard_pairs": 2048},
-    }[room]
-    assert set(changes) == {field.name for field in dataclasses.fields(getattr(Config(), room))}
-    pipeline.run(small(tmp_path), until="label", graph=graph)
-    seen = {json.loads((tmp_path / "labels" / "stage.json").read_text())["key"]}
-    for name, value in changes.items():
-        pipeline.run(small(tmp_path, **{f"{room}__{name}": value}), until="label", graph=graph)
-        seen.add(json.loads((tmp_path / "labels" / "stage.json").read_text())["key"])
-    assert len(seen) == 1 + len(changes)
+    start = {"inject__num_cliques": 1} if room == "inject" else {}
+    before = keys(small(tmp_path, **start), graph)
+    changes = FIRST_CHANGED[room]
+    fields = {field.name for field in dataclasses.fields(getattr(Config(), room))}
+    assert {name for options in changes.values() for name in options} == fields
+    for first, options in changes.items():
+        for name, value in options.items():
+            after = keys(small(tmp_path, **(start | {f"{room}__{name}": value})), graph)
+            changed = [stage for stage, key in after.items() if before.get(stage) != key]
+            assert changed[:1] == [first] * (first is not None), f"{room}.{name}"
+
+
+def test_seed__changes_every_stage_that_draws(tmp_path, graph):
+    config = small(tmp_path)
+    before = keys(config, graph)
+    config.seed = 1
+    after = keys(config, graph)
+    assert {stage for stage in after if after[stage] != before[stage]} == {
+        "labels",
+        "train-purified",
+        "scores",
+        "report",
+    }
+
+
+def test_two_views__are_known_by_the_options_of_both(tmp_path, graph):
+    both = {"score__views": ["purified", "original"]}
+    before, after = keys(small(tmp_path, **both), graph), keys(small(tmp_path, score__closure=0.3, **both), graph)
+    assert [stage for stage in after if after[stage] != before[stage]][-2:] == ["scores", "report"]
 
 
 def test_scores__find_the_planted_nodes_better_than_chance(tmp_path, graph):
