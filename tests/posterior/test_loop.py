@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from hcm_scale.posterior.loop import Chain, NonFiniteLossError, class_counts, run_chain
 from hcm_scale.posterior.meter import Meter, likely_cause
 from hcm_scale.posterior.schedules import Plan
+from hcm_scale.posterior.sgld import noise_at
 
 PLAN = Plan(step_size=0.05, burn_in_steps=4, thin_steps=3, num_samples=3)
 
@@ -66,6 +67,21 @@ def test_run_chain__first_step_equals_the_formula():
     for value, gradient in zip(plain.parameters(), torch.autograd.grad(loss, list(plain.parameters())), strict=True):
         value.data -= 0.025 * (gradient + 3.0 / 100 * value.data)
     torch.testing.assert_close(chain.vector, nn.utils.parameters_to_vector(plain.parameters()).detach())
+
+
+def test_run_chain__equals_the_formula_with_noise_and_decreasing_steps():
+    plan = Plan(step_size=0.05, schedule="polynomial", burn_in_steps=4, thin_steps=1, num_samples=2)
+    chain, plain = Chain.start(Toy()), Toy()
+    list(run(chain, plan, kernel="sgld", prior=3.0, seed=7, num_pairs=50))
+    for t in range(6):
+        loss = nn.functional.cross_entropy(plain(batch_at(t)), batch_at(t).hop)
+        gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(plain.parameters()))])
+        vector, step_size = nn.utils.parameters_to_vector(plain.parameters()).detach(), plan.step_size_at(t)
+        noise = (step_size / 50) ** 0.5 * noise_at(7, t, vector)  # the temperature is 1 / N
+        vector = vector - step_size / 2 * (gradient + 3.0 / 50 * vector) + noise
+        nn.utils.vector_to_parameters(vector, plain.parameters())
+    assert plan.step_size_at(5) < plan.step_size_at(0)
+    torch.testing.assert_close(chain.vector, vector)
 
 
 @pytest.mark.parametrize("kernel", ["sgld", "psgld", "sgd", "adam"])

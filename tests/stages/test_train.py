@@ -1,6 +1,7 @@
 """The train stage, whole: it learns, it resumes exactly after kill -9, it stops on NaN, it never mixes runs."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,6 +117,25 @@ def test_train__starts_afresh_under_another_recipe_and_touches_nothing_else(labe
     assert sample_hashes(tmp_path) == {name: value for name, value in before.items() if "00002" not in name}
     assert (tmp_path / "samples" / "notes.txt").read_text() == "mine"
     assert metrics(tmp_path)[-1]["step"] == shorter.plan.num_steps
+
+
+def chord_less() -> Graph:
+    """Another graph over the same nodes: the ring alone."""
+    around = np.arange(NUM_NODES)
+    rows = np.sort(np.stack([(around - 1) % NUM_NODES, (around + 1) % NUM_NODES], 1), axis=1)
+    return Graph(np.arange(0, rows.size + 1, 2, dtype=np.int64), rows.ravel().astype(np.int32))
+
+
+@pytest.mark.parametrize("change", ["seed", "features", "structure", "labels"])
+def test_train__does_not_take_samples_of_other_input_for_its_own(labels, finished, tmp_path, change):
+    parts = {"structure": make_graph(), "features": make_features(), "labels": labels, "seed": 0}
+    others = {"structure": chord_less(), "features": 2 * make_features(), "seed": 1}
+    if change == "labels":
+        others["labels"] = label(make_graph(), tmp_path / "labels", pairs_per_class=5).folder
+    shutil.copytree(finished, tmp_path / "out")
+    train(**(parts | {change: others[change]}), out=tmp_path / "out", recipe=RECIPE, record=RECORD)
+    made, before = sample_hashes(tmp_path / "out"), sample_hashes(finished)
+    assert all(made[name] != before[name] for name in before)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
