@@ -7,6 +7,7 @@ Everything else happens in `pipeline.py`.
 
 import functools
 import logging
+import os
 import re
 import sys
 from difflib import get_close_matches
@@ -117,7 +118,9 @@ def _job(command: str, composed: Any) -> None:
         else:
             text = launch.run(config, until="report" if command == "run" else command, swept=swept)
         print(text, end="\n" if text else "")
-    except (ValueError, FileNotFoundError, ChildProcessError, ConnectionError, FloatingPointError) as error:
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ValueError, OSError, FloatingPointError) as error:
         log.error("error: %s", error)
         if swept:
             raise  # Hydra notes the job as failed and goes on with the others
@@ -152,13 +155,30 @@ def _stages(command: str, overrides: list[str]) -> int:
     from hcm_scale.sweeps import named_sweep, settle
 
     try:
-        settled = settle(overrides, conf_dir())
+        settled = settle(_literal(overrides) if command == "explain" else overrides, conf_dir())
         searches = command == "run" and named_sweep(overrides) == "optuna"
         _tune(overrides) if searches else _compose_and_run(command, settled)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        return 130
     return 0
+
+
+def _literal(overrides: list[str]) -> list[str]:
+    """The same words with the id of `node=ID` quoted: an id may hold what Hydra's grammar would read as its own.
+
+    >>> _literal(["node=/usr/bin/[", "seed=1"])
+    ["node='/usr/bin/['", 'seed=1']
+    """
+    return [
+        "node='" + word.removeprefix("node=").replace("'", "\\'").replace("${", "\\${") + "'"
+        if word.startswith("node=") and not word.startswith(("node='", 'node="'))
+        else word
+        for word in overrides
+    ]
 
 
 def _bench(arguments: list[str]) -> int:
@@ -178,7 +198,7 @@ def _collect(arguments: list[str]) -> int:
         return 2
     try:
         print(collect(Path(arguments[0])))
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

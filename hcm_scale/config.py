@@ -82,8 +82,10 @@ class TablesGraph(PolicyGraph):
     target_column: str = "target"
     id_column: str = "id"
     label_column: str | None = None
+    id_type: str = choice("auto", ("auto", "text", "integer"))
     include: list[str] | None = None
     exclude: list[str] = names([])
+    categorical: list[str] = names([])
     max_categories: int = number(64, 1)
     hash_buckets: int = number(32, 1)
     unknown: str = choice("error", ("error", "drop", "add"))

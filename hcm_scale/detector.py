@@ -51,6 +51,7 @@ class HCM:
 
     def fit(self, data: Any) -> "HCM":
         """Scores every node of `data`, a `Graph` or a torch_geometric `Data` with `edge_index` and `x`."""
+        self._table = None
         graph = data if isinstance(data, Graph) else read_data(self.run_dir / "given", data)
         self.config.run_dir = str(self.run_dir)
         pipeline.run(self.config, until="score", graph=graph)
@@ -77,6 +78,8 @@ class HCM:
 
     def explain(self, node: int | str) -> str:
         """Why a node, named by the user's own id, is where it is."""
+        if self._table is None:
+            raise ValueError("fit(data) comes first")
         self.config.node = str(node)
         return pipeline.explain(self.config)
 

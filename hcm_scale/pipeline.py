@@ -78,7 +78,12 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
     schema.check(config)
     parse_fan_out(config.sampling.fan_out, _num_blocks(config))
     _check_world(config.world, world)
+    if not world.device:
+        device_of(config.world)
+    if not config.run_dir:
+        raise ValueError("run_dir is empty; it names the folder of the run")
     run_dir = Path(config.run_dir)
+    sources.check_apart(config.graph, run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     share = Path(config.share_dir) if config.share_dir else None
     with files.locked(run_dir / ".lock") if world.leads else contextlib.nullcontext():

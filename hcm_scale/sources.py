@@ -32,6 +32,14 @@ def stamp(graph: schema.GraphConfig) -> list[Any]:
     return [[[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in _files(path)] for path in named]
 
 
+def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
+    """Refuses a source that the run would write over: one in the folder of a stage."""
+    for option in ("path", "nodes"):
+        given = getattr(graph, option, None)
+        if given and Path(given).resolve().is_relative_to(run_dir.resolve() / "graph"):
+            raise ValueError(f"graph.{option}={given} lies where run_dir={run_dir} keeps its own graph; name another")
+
+
 def _files(where: str) -> list[Path]:
     """The files at a file, a folder or a glob, sorted."""
     path = Path(where)
@@ -49,6 +57,8 @@ def _tables(graph: schema.TablesGraph) -> Reader:
         exclude=tuple(graph.exclude),
         max_categories=graph.max_categories,
         hash_buckets=graph.hash_buckets,
+        categorical=tuple(graph.categorical),
+        id_type=graph.id_type,
     )
     policy = _policy(graph, unknown=graph.unknown, repeated=graph.repeated)
     return lambda out: readers.read_tables(out, graph.path, graph.nodes, columns=columns, policy=policy)

@@ -2,7 +2,8 @@
 
 A stage's key is the hash of its name, its options and the keys of the stages it reads. `stage.json` in its folder says
 which key the folder is being made for and whether it is finished. A finished folder with the same key is used as it
-is, an unfinished one with the same key is handed back to the stage to go on, and one with another key is removed first.
+is, an unfinished one with the same key is handed back to the stage to go on. A finished one with another key is set
+aside, and removed when the stage is finished: a slip in an option costs nothing.
 
 Where several ranks make a run, rank 0 decides what is kept and what is made, tells the others, and writes every record.
 A stage is made by all of them together, or by rank 0 while the others wait.
@@ -85,7 +86,9 @@ class Workspace:
 
     def _finished(self, name: str, key: str, folder: Path) -> StageRecord | None:
         found = _read_record(folder)
-        if found is None or found["key"] != key or not found["finished"]:
+        if found is None or found["key"] != key:
+            found = _take_back(folder, key)
+        if found is None or not found["finished"]:
             return None
         log.info("%-10s unchanged, kept", name)
         return StageRecord(name, key, str(folder), found["seconds"], found["peak_rss_bytes"], True, found["detail"])
@@ -96,7 +99,7 @@ class Workspace:
         if found is not None and found["key"] == key:
             log.info("%-10s goes on where it was stopped", name)
             return float(found.get("seconds", 0.0))
-        _remove(folder)
+        _set_aside(folder)
         folder.mkdir(parents=True)
         files.write_json(folder / _RECORD, {"key": key, "finished": False})
         return 0.0
@@ -117,6 +120,7 @@ class Workspace:
         peak = progress.peak_rss_bytes()
         done = {"key": key, "finished": True, "seconds": seconds, "peak_rss_bytes": peak, "detail": detail}
         files.write_json(folder / _RECORD, done)
+        _remove(_aside(folder))
         log.info("%-10s %7.1f s   peak %5.2f GiB   %s", name, seconds, peak / 2**30, _brief(detail))
         return StageRecord(name, key, str(folder), seconds, peak, False, detail)
 
@@ -148,13 +152,50 @@ def finished_stages(run_dir: Path) -> set[str]:
     return {name for name, key in listed.items() if records[name].get("key") == key and records[name].get("finished")}
 
 
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.before")
+
+
+def _set_aside(folder: Path) -> None:
+    """Moves what stands in a stage's place out of the way, until the stage is finished: options may have been a slip.
+
+    Of two folders the finished one is kept. A folder that holds something and is not ours is refused.
+    """
+    if folder.is_symlink():  # a sweep's job pointed to a shared folder
+        folder.unlink()
+    if not folder.exists():
+        return
+    record = _read_record(folder)
+    if not (folder / _RECORD).exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} holds files that no run made; name another run_dir, or move them")
+    if record is not None and record["finished"]:
+        _remove(_aside(folder))
+        folder.rename(_aside(folder))
+    else:
+        _remove(folder)
+
+
+def _take_back(folder: Path, key: str) -> dict[str, Any] | None:
+    """The record of a finished folder of this key that was set aside, back in its place; None where there is none."""
+    record = _read_record(_aside(folder))
+    if record is None or record["key"] != key or not record["finished"]:
+        return None
+    if folder.exists() or folder.is_symlink():
+        _remove(folder)
+    _aside(folder).rename(folder)
+    return record
+
+
 def _remove(folder: Path) -> None:
-    """Removes a stage's folder, its record first: what a kill leaves of it is not taken for finished."""
+    """Removes a stage's folder, by a rename first: what a kill leaves of it is not taken for a folder."""
     if folder.is_symlink():  # a sweep's job pointed to a shared folder
         folder.unlink()
         return
-    (folder / _RECORD).unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    gone = folder.with_name(f".{folder.name.removeprefix('.')}.gone")
+    shutil.rmtree(gone, ignore_errors=True)
+    if folder.exists():
+        folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:

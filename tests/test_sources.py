@@ -1,7 +1,9 @@
 """What a source is known by: a changed file changes the run, a download does not."""
 
-from hcm_scale.config import MatrixGraph, PygGraph, SyntheticGraph, TablesGraph
-from hcm_scale.sources import stamp
+import pytest
+
+from hcm_scale.config import FolderGraph, MatrixGraph, PygGraph, SyntheticGraph, TablesGraph
+from hcm_scale.sources import check_apart, stamp
 
 
 def test_stamp__knows_the_files_of_a_folder_and_of_a_glob(tmp_path):
@@ -16,6 +18,13 @@ def test_stamp__knows_the_files_of_a_folder_and_of_a_glob(tmp_path):
     before = stamp(graph)
     (tmp_path / "edges-1.csv").write_text("source,target\n5,6\n")
     assert stamp(graph) != before
+
+
+def test_source__in_the_place_of_the_run_s_own_graph_is_refused(tmp_path):
+    check_apart(FolderGraph(path=str(tmp_path / "graph")), tmp_path / "run")
+    for graph in (FolderGraph(path=str(tmp_path / "graph")), TablesGraph(path=str(tmp_path / "graph" / "edges.csv"))):
+        with pytest.raises(ValueError, match=r"graph\.path=.*keeps its own graph"):
+            check_apart(graph, tmp_path)
 
 
 def test_stamp__knows_the_node_table_too(tmp_path):

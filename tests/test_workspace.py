@@ -65,16 +65,41 @@ def test_folder_being_removed__is_not_taken_for_finished_after_a_kill(tmp_path, 
     folder, _ = Workspace(tmp_path).stage("scores", 1, write("a", calls))
 
     def killed(path: Path, **_) -> None:
-        (Path(path) / "data").unlink()
-        raise SystemExit("killed")
+        if Path(path).exists():
+            (Path(path) / "data").unlink()
+            raise SystemExit("killed")
 
     with monkeypatch.context() as patch:
         patch.setattr("hcm_scale.workspace.shutil.rmtree", killed)
         with pytest.raises(SystemExit):
             Workspace(tmp_path).stage("scores", 2, write("b", calls))
     Workspace(tmp_path).stage("scores", 1, write("a", calls))
-    assert calls == ["a", "a"]
+    assert calls == ["a", "b", "a"]
     assert (folder / "data").read_text() == "a"
+
+
+def test_slip_in_an_option__costs_nothing(tmp_path):
+    calls: list[str] = []
+
+    def refused(folder: Path) -> dict:
+        raise ValueError("no such file")
+
+    folder, _ = Workspace(tmp_path).stage("graph", 1, write("a", calls))
+    with pytest.raises(ValueError):
+        Workspace(tmp_path).stage("graph", 2, refused)
+    assert Workspace(tmp_path).stage("graph", 1, write("a", calls))[0] == folder
+    assert calls == ["a"]
+    assert (folder / "data").read_text() == "a"
+    Workspace(tmp_path).stage("graph", 3, write("c", calls))
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["graph"]
+
+
+def test_folder_of_the_user__is_not_touched(tmp_path):
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "thesis.tex").write_text("mine")
+    with pytest.raises(ValueError, match="holds files that no run made"):
+        Workspace(tmp_path).stage("report", 1, write("a", []))
+    assert (tmp_path / "report" / "thesis.tex").read_text() == "mine"
 
 
 def test_link_of_a_sweep__gives_way_to_a_run_of_its_own(tmp_path):

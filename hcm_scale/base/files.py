@@ -11,6 +11,7 @@ import fcntl
 import glob
 import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from typing import Any
 import psutil
 import xxhash
 
+log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 _READ_BYTES = 1 << 22
 
@@ -137,7 +139,11 @@ def locked(path: Path) -> Iterator[None]:
     """Holds an exclusive lock on `path` between processes; a killed holder lets go of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info("waiting for another process that holds %s", path)
+            fcntl.flock(stream, fcntl.LOCK_EX)
         try:
             yield
         finally:

@@ -126,10 +126,10 @@ class Graph:
     def node_of(self, external_id: int | str) -> int:
         """The node with this id; an integer id may be given as text."""
         if self.ids is None:
-            wanted = pa.scalar(int(external_id))
-            if not 0 <= wanted.as_py() < self.num_nodes:
+            digits = str(external_id)
+            if not (digits.isascii() and digits.isdecimal() and int(digits) < self.num_nodes):
                 raise ValueError(f"node={external_id!r} is not in this graph; ids run from 0 to {self.num_nodes - 1}")
-            return int(external_id)
+            return int(digits)
         import pyarrow.compute as pc
 
         try:

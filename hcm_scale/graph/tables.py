@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hcm_scale.base import files
 from hcm_scale.graph import features, node_table
-from hcm_scale.graph.batches import TableFiles, find_table
+from hcm_scale.graph.batches import CSV, TableFiles, find_table
 from hcm_scale.graph.build import build_csr
 from hcm_scale.graph.edge_table import EdgeTable
 from hcm_scale.graph.id_column import id_kind
@@ -32,7 +33,7 @@ class Columns:
     label            a 0/1 column of the node table, 1 = anomaly
     attributes       columns of the node table to use; None is all but id, label and `exclude`
     categorical      columns to take as text whatever their type
-    id_type          'auto', 'text' or 'integer'
+    id_type          'auto', 'text' or 'integer'; under auto a CSV whose first ids have leading zeros holds text
     max_categories   a text column with more distinct values than this is hashed into `hash_buckets` columns
     """
 
@@ -112,11 +113,24 @@ def _open(edges: str | Path, nodes: str | Path | None, columns: Columns) -> tupl
         node_files.check_columns("categorical", columns.categorical)
         typed.append((columns.id, node_files.schema.field(columns.id).type))
     kind = id_kind(typed, columns.id_type)
+    if columns.id_type == "auto" and kind == "integer":
+        tables = [(edge_files, (columns.source, columns.target)), (node_files, (columns.id,))]
+        if any(table is not None and _has_leading_zeros(table, names) for table, names in tables):
+            kind = "text"
     edge_files = edge_files.with_casts(_id_casts(edge_files, (columns.source, columns.target), kind))
     if node_files is not None:
         text = {name: pa.string() for name in columns.categorical}
         node_files = node_files.with_casts({**text, **_id_casts(node_files, (columns.id,), kind)})
     return EdgeTable(edge_files, columns.source, columns.target, kind), node_files
+
+
+def _has_leading_zeros(table: TableFiles, names: tuple[str, ...]) -> bool:
+    """Whether a CSV's ids, in its first block, are digits that a number would not keep: 007."""
+    if not table.paths[0].name.endswith(CSV):
+        return False
+    for batch in table.with_casts({name: pa.string() for name in names}).batches(names):
+        return any(pc.any(pc.match_substring_regex(column, "^-?0[0-9]")).as_py() for column in batch.columns)
+    return False
 
 
 def _id_casts(table: TableFiles, names: tuple[str, ...], kind: str) -> dict[str, pa.DataType]:

@@ -95,6 +95,14 @@ def test_save__round_trips_directed_graphs(random_csr, tmp_path):
     assert opened.num_edges == opened.num_arcs == len(indices)
 
 
+def test_node_of__takes_a_number_for_a_node_and_nothing_like_a_number():
+    graph = Graph(np.zeros(21, np.int64), np.zeros(0, np.int32))
+    assert graph.node_of("10") == graph.node_of(10) == 10
+    for odd in ("1_0", "-1", "abc", "1.5", "20", ""):
+        with pytest.raises(ValueError, match="is not in this graph; ids run from 0 to 19"):
+            graph.node_of(odd)
+
+
 def test_save__round_trips_integer_ids_and_no_edges(tmp_path):
     graph = Graph(np.zeros(4, np.int64), np.zeros(0, np.int32), ids=pa.array([30, 10, 20]))
     opened = graph.save(tmp_path / "g")

@@ -41,6 +41,15 @@ def save(request, tmp_path):
     return write
 
 
+def test_ids_with_leading_zeros__are_text(tmp_path):
+    edges = tmp_path / "edges.csv"
+    edges.write_text("source,target\n7,007\n007,12\n")
+    graph = read_tables(tmp_path / "graph", edges, policy=Policy(featureless="degree"))
+    assert sorted(graph.external_id(node) for node in range(graph.num_nodes)) == ["007", "12", "7"]
+    whole = Columns(id_type="integer")
+    assert read_tables(tmp_path / "g2", edges, columns=whole, policy=Policy(featureless="degree")).num_nodes == 2
+
+
 def parquet(path, columns):
     path.parent.mkdir(exist_ok=True)
     pq.write_table(pa.table(columns), path)
