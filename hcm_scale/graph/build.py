@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base.mapped import map_new
 from hcm_scale.base.progress import bar
 from hcm_scale.graph import kernels
 from hcm_scale.graph.spill import RUN_KEYS, Spill
@@ -91,7 +92,7 @@ def _write_csr(folder: Path, prefix: str, edges: Path, num_nodes: int, heads: bo
     np.cumsum(indptr, out=indptr)
     np.save(folder / f"{prefix}indptr.npy", indptr, allow_pickle=False)
     dtype = np.int32 if num_nodes < MAX_NODES else np.int64
-    indices = np.lib.format.open_memmap(folder / f"{prefix}indices.npy", "w+", dtype, (int(indptr[-1]),))
+    indices = map_new(folder / f"{prefix}indices.npy", dtype, (int(indptr[-1]),))
     for block in _blocks(edges):
         kernels.scatter_ends(block, heads, tails, indptr, indices)  # indptr is saved: now each entry is a row's cursor
     indices.flush()

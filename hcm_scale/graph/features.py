@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from hcm_scale.base.mapped import map_new
 from hcm_scale.graph.policy import Offenders, Policy
 from hcm_scale.graph.store import SparseRows
 
@@ -35,7 +36,7 @@ def write_dense(
     folder: Path, blocks: Iterable[NDArray[Any]], shape: tuple[int, int], nonfinite: str, added: int = 0
 ) -> FeatureCounts:
     """Writes x.npy (shape[0] + added, shape[1]) from row blocks; added rows get the column means."""
-    x = np.lib.format.open_memmap(folder / "x.npy", "w+", np.float32, (shape[0] + added, shape[1]))
+    x = map_new(folder / "x.npy", np.float32, (shape[0] + added, shape[1]))
     bad = Offenders("attribute values are not finite", "the rows of x", _REMEDY)
     start = 0
     for block in blocks:

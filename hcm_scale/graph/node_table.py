@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hcm_scale.base.mapped import map_new
 from hcm_scale.graph.batches import TableFiles
 from hcm_scale.graph.encode import CategorySurvey, NumberSurvey, Plan, Survey, describe, is_number, is_text
 from hcm_scale.graph.features import FeatureCounts
@@ -98,7 +99,7 @@ def write_features(
     names = tuple(name for plan in plans for name in plan.names)
     if not names:
         return FeatureCounts(details=tuple(describe(plan) for plan in plans))
-    x = np.lib.format.open_memmap(folder / "x.npy", "w+", np.float32, (sum(shape), len(names)))
+    x = map_new(folder / "x.npy", np.float32, (sum(shape), len(names)))
     start = 0
     for _, batch in kept_batches(files, [plan.name for plan in plans], left_out):
         _encode(plans, batch, x[start : start + len(batch)])

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hcm_scale.base.mapped import map_new
 from hcm_scale.score import kernels
 from hcm_scale.score.device import sweep_device
 from hcm_scale.score.head import Head, check_finite, check_sample
@@ -95,7 +96,7 @@ def _allocate(edges: EdgeIndex, folder: Path | None) -> tuple[NDArray[np.float32
         if folder is None or not edges.num_edges:  # an empty file cannot be mapped
             out = np.empty(shape, np.float32)
         else:
-            out = np.lib.format.open_memmap(folder / name, mode="w+", dtype=np.float32, shape=shape)
+            out = map_new(folder / name, np.float32, shape)
         if len(edges.limit):
             out[:] = np.nan
         return out

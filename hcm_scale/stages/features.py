@@ -13,6 +13,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
+from hcm_scale.base.mapped import map_new
 from hcm_scale.base.progress import bar
 from hcm_scale.base.spmm import gcn_rows, gcn_scale
 from hcm_scale.graph import Graph
@@ -62,7 +63,7 @@ def _is_made(out: Path, key: str) -> bool:
 
 def _write(structure: Graph, x: NDArray[np.float32], path: Path) -> None:
     scale = gcn_scale(structure.indptr)
-    target = np.lib.format.open_memmap(path, "w+", np.float32, x.shape)
+    target = map_new(path, np.float32, x.shape)
     with bar(len(x), "row", "propagate") as progress:
         for first in range(0, len(x), _CHUNK_ROWS):
             last = min(first + _CHUNK_ROWS, len(x))

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hcm_scale.base.mapped import map_new
 from hcm_scale.score.edges import CPU_CHUNK_EDGES, CUDA_CHUNK_EDGES, MEAN_FILE, VAR_FILE, EdgeHops, predict_edges
 from hcm_scale.score.head import Head
 from hcm_scale.score.numbering import EdgeIndex
@@ -122,7 +123,7 @@ def _join(share: Share, num_edges: int, chunk: int, folder: Path | None) -> Edge
         if folder is None or not num_edges:  # an empty file cannot be mapped
             whole = np.empty(num_edges, np.float32)
         else:
-            whole = np.lib.format.open_memmap(folder / name, mode="w+", dtype=np.float32, shape=(num_edges,))
+            whole = map_new(folder / name, np.float32, (num_edges,))
         for rank in range(share.world):
             first, last = share.edge_range(num_edges, chunk, rank)
             if last > first:
