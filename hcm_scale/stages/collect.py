@@ -57,7 +57,7 @@ def job_table(jobs: Sequence[Job], finished: Sequence[Job]) -> pa.Table:
     different = {job.name for job in finished}
     status = ["failed" if job.error else "finished" if job.name in different else "repeated" for job in jobs]
     columns: dict[str, Any] = {"job": [job.name for job in jobs], "status": status, "error": [j.error for j in jobs]}
-    for key in dict.fromkeys(["graph.name", "seed", *curves.varied(jobs), "score.rank_by"]):
+    for key in dict.fromkeys(["graph.name", "seed", *curves.varied(jobs), *curves.differing(jobs), "score.rank_by"]):
         columns[key] = _column([job.options.get(key) for job in jobs])
     for name in dict.fromkeys(name for job in jobs for name in job.numbers):
         columns[name] = pa.array([job.numbers.get(name) for job in jobs], pa.float64())

@@ -46,15 +46,20 @@ def varied(jobs: Sequence[Job]) -> list[str]:
     >>> varied([Job("", options, {}) for options in asked])
     ['seed', 'purify.ratio']
     """
-    keys = {key: None for job in jobs for key in job.options}
-    columns = {key: [str(job.options.get(key)) for job in jobs] for key in keys}
+    columns = {key: [str(job.options.get(key)) for job in jobs] for key in differing(jobs)}
     distinct = {key: len(set(column)) for key, column in columns.items()}
-    order = sorted((key for key in keys if distinct[key] > 1), key=lambda key: (key not in _FIRST, -distinct[key], key))
     kept: list[str] = []
-    for key in order:
-        if not any(_follows(columns[known], columns[key]) and _may_follow(key, known) for known in kept):
+    for key in sorted(columns, key=lambda key: (key not in _FIRST, -distinct[key], key)):
+        once = {known for known in kept if distinct[known] == len(jobs)}
+        if not any(_follows(columns[known], columns[key]) and _may_follow(key, known, known in once) for known in kept):
             kept.append(key)
     return kept
+
+
+def differing(jobs: Sequence[Job]) -> list[str]:
+    """All options that the jobs differ in, as they stand in the configuration."""
+    keys = {key: None for job in jobs for key in job.options}
+    return [key for key in keys if len({str(job.options.get(key)) for job in jobs}) > 1]
 
 
 def _follows(cause: list[str], effect: list[str]) -> bool:
@@ -62,9 +67,14 @@ def _follows(cause: list[str], effect: list[str]) -> bool:
     return len(set(zip(cause, effect, strict=True))) == len(set(cause))
 
 
-def _may_follow(key: str, known: str) -> bool:
-    """Only seeds follow from the seed: an option run once per value beside it was swept."""
-    return known != "seed" or key.endswith(".seed")
+def _may_follow(key: str, known: str, once: bool) -> bool:
+    """Only seeds follow from the seed: an option run once per value beside it was swept.
+
+    From an option that no two jobs share (`once`) everything seems to follow; then only what stands beside it does.
+    """
+    if known == "seed":
+        return key.endswith(".seed")
+    return not once or key.endswith(".seed") or key.partition(".")[0] == known.partition(".")[0]
 
 
 def average(jobs: Iterable[Job], key: str, number: str, label: str) -> Curve:

@@ -18,6 +18,7 @@ from hcm_scale.stages.report import read_records
 from hcm_scale.stages.score import open_scores
 
 _PLACES = ("run_dir", "share_dir", "data_dir", "node")  # where a job ran, not what it was asked
+_NO_JOBS = ("stages", "source")  # what jobs share, and what a search reads once
 _ERROR = "error: "
 
 
@@ -47,7 +48,7 @@ def find_jobs(folder: Path) -> list[Path]:
         if "config.json" in names or "log" in names:
             found.append(Path(place))
             inside.clear()
-        inside[:] = [name for name in inside if name != "stages" and not name.startswith(".")]
+        inside[:] = [name for name in inside if name not in _NO_JOBS and not name.startswith(".")]
     return sorted(found)
 
 

@@ -42,6 +42,17 @@ def sweep(tmp_path) -> Path:
     return tmp_path
 
 
+def test_varied__keeps_every_option_of_a_random_design():
+    """Where no two jobs share a value nothing can be told to follow from it, unless it stands beside it."""
+    asked = [(4, 0.1, 0.3, "psgld"), (5, 0.2, 0.2, "sgld"), (6, 0.3, 0.2, "adam")]
+    keys = ("hops.classes", "purify.ratio", "score.trim", "posterior.kernel")
+    jobs = [
+        Job("", dict(zip(keys, values, strict=True)) | {"posterior.step_size": i}, {}) for i, values in enumerate(asked)
+    ]
+    assert set(curves.varied(jobs)) == {*keys}
+    assert set(curves.differing(jobs)) == {*keys, "posterior.step_size"}
+
+
 def test_collect__writes_one_row_a_job_in_both_formats(sweep):
     collect(sweep)
     table = pq.read_table(sweep / "collected.parquet")
