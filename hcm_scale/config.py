@@ -201,6 +201,7 @@ class ScoreConfig:
     max_neighbors: int | None = number(None, 1)
     chunk_edges: int | None = number(None, 256)
     state: str = choice("memory", ("memory", "disk"))
+    precision: str = choice("float32", ("float32", "bfloat16"))  # of the products over edges, on a GPU
     table_rows: int = number(1_000, 1, 100_000)
     explained: int = number(10, 0, 100)
 

@@ -78,8 +78,9 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
     schema.check(config)
     parse_fan_out(config.sampling.fan_out, _num_blocks(config))
     _check_world(config.world, world)
-    if not world.device:
-        device_of(config.world)
+    device = world.device or device_of(config.world)
+    if config.score.precision != "float32" and device == "cpu":
+        raise ValueError(f"score.precision={config.score.precision} needs a GPU; on a CPU it must be float32")
     if not config.run_dir:
         raise ValueError("run_dir is empty; it names the folder of the run")
     run_dir = Path(config.run_dir)
@@ -211,7 +212,9 @@ def _encoder_input(walk: Run, view: str) -> tuple[Graph, Any]:
 def _score(walk: Run) -> None:
     config = walk.config.score
     views = config.views
-    options = {name: getattr(config, name) for name in ("hop", "trim", "rank_by", "max_neighbors", "closure")}
+    options = {
+        name: getattr(config, name) for name in ("hop", "trim", "rank_by", "max_neighbors", "closure", "precision")
+    }
     for view in views:
         _score_view(walk, view, "scores" if len(views) == 1 else f"scores-{view}", options)
     if len(views) > 1:

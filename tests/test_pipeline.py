@@ -219,7 +219,14 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
     },
     "score": {
         "train-original": {"views": ["original"]},
-        "scores": {"hop": "argmax", "trim": 0.0, "closure": 0.3, "rank_by": "ahp", "max_neighbors": 9},
+        "scores": {
+            "hop": "argmax",
+            "trim": 0.0,
+            "closure": 0.3,
+            "rank_by": "ahp",
+            "max_neighbors": 9,
+            "precision": "bfloat16",
+        },
         "report": {"table_rows": 9, "explained": 3},
         None: {"chunk_edges": 512, "state": "disk"},
     },
@@ -274,3 +281,24 @@ def test_trend__is_logged_every_k_samples_where_labels_exist(tmp_path, graph):
     trend = [line for line in lines if "ahp_auc" in line]
     assert [line["num_samples"] for line in trend] == [1, 2, 3]
     assert all(0 <= line["strange_auc"] <= 1 for line in trend)
+
+
+def test_seed__moves_the_training_also_where_every_pair_is_kept(tmp_path, graph):
+    config = small(tmp_path, hops__num_sources=None, hops__pairs_per_class=None)
+    before, config.seed = keys(config, graph), 1
+    assert keys(config, graph)["train-purified"] != before["train-purified"]
+
+
+def test_view__decides_the_graph_of_the_encoder(tmp_path, graph):
+    pipeline.run(small(tmp_path, score__views=["purified", "original"], purify__ratio=0.5), until="train", graph=graph)
+    propagated = [np.load(tmp_path / f"train-{view}" / "propagated" / "x.npy") for view in ("purified", "original")]
+    assert not np.array_equal(*propagated)
+
+
+def test_closure__reaches_the_sum_of_two_views(tmp_path, graph):
+    found = []
+    for share in (0.2, 0.9):
+        config = small(tmp_path, score__views=["purified", "original"], score__closure=share)
+        pipeline.run(config, until="score", graph=graph)
+        found.append(pipeline.read_scores(tmp_path).sort_by("node")["closure"].to_numpy())
+    assert not np.array_equal(*found)

@@ -107,3 +107,14 @@ def test_locked__excludes_other_processes(tmp_path):
     workers = [subprocess.Popen([sys.executable, "-c", _ADD_TWENTY, str(counter)]) for _ in range(3)]
     assert [worker.wait() for worker in workers] == [0, 0, 0]
     assert counter.read_text() == "60"
+
+
+def test_write_bytes__stopped_in_the_middle_leaves_the_old_file(tmp_path, monkeypatch):
+    def stop(descriptor):
+        raise KeyboardInterrupt
+
+    files.write_bytes(tmp_path / "a", b"old")
+    monkeypatch.setattr(files.os, "fsync", stop)
+    with pytest.raises(KeyboardInterrupt):
+        files.write_bytes(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"old"

@@ -9,7 +9,9 @@ from scipy import sparse, stats
 from hcm_scale.hops import engines
 from hcm_scale.hops.count_kernels import bit_of, bits_before, count_chunk, sum_groups
 from hcm_scale.hops.kernels import clear_rows, count_arcs, pull, push, settle, start_search
+from hcm_scale.hops.label import count_hops
 from hcm_scale.hops.layout import NOT_A_SOURCE, as_given, by_degree, source_order, with_in_arcs
+from hcm_scale.hops.plain_kernels import _MOST_MARKS, IS_SOURCE, fresh_marks
 from hcm_scale.hops.rows import Rows, write_pairs
 from hcm_scale.hops.sample_kernels import draw_ranks
 
@@ -180,3 +182,17 @@ def test_sharing_pays__on_a_hub_and_not_on_a_chain():
         matrix = sparse.csr_array((np.ones(2 * len(u)), (np.r_[u, v], np.r_[v, u])))
         given = as_given(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32))
         assert engines.sharing_pays(given, ends, classes=4) is expected
+
+
+def test_fresh_marks__wipes_all_marks_and_no_source_when_they_run_out():
+    visited, spent = np.array([7 << 1 | IS_SOURCE, 9 << 1], np.uint16), np.array([_MOST_MARKS - 2])
+    assert fresh_marks(visited, spent, 4) == 0
+    assert (visited.tolist(), spent.tolist()) == ([IS_SOURCE, 0], [4])
+
+
+def test_plain_searches__count_rightly_after_their_marks_ran_out():
+    """A ring: every source has two nodes at each hop, however many searches came before."""
+    around = np.arange(40_000)
+    indices = np.sort(np.stack([(around - 1) % 40_000, (around + 1) % 40_000], 1), 1).ravel().astype(np.int32)
+    counts = count_hops(np.arange(0, 80_001, 2), indices, around, classes=4).sum(0)
+    assert counts[:3].tolist() == [40_000] * 3

@@ -5,6 +5,7 @@ import torch
 
 from hcm_scale.base.files import FolderError
 from hcm_scale.posterior.checkpoint import load_checkpoint, save_checkpoint
+from hcm_scale.posterior.journal import keep_until
 
 
 def tensors(value: float) -> dict[str, torch.Tensor]:
@@ -60,3 +61,10 @@ def test_load__refuses_another_run(tmp_path):
     save_checkpoint(tmp_path, 5, tensors(5), "one")
     with pytest.raises(FolderError, match="other settings or inputs"):
         load_checkpoint(tmp_path, "two")
+
+
+def test_keep_until__keeps_the_line_of_the_step_itself(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 4}\n{"step": 8}\n{"step": 12}\n{"st')
+    keep_until(path, 8)
+    assert path.read_text() == '{"step": 4}\n{"step": 8}\n'

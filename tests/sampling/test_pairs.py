@@ -241,3 +241,18 @@ def test_pair_batches__memory_does_not_grow_with_the_number_of_pairs(tmp_path, n
     assert seen >= min(num_batches * 8000, 10**8)
     windows = large.classes * WINDOW * 65_536 * 8
     assert growth < 3 * windows + 64 * 2**20
+
+
+def test_pairs_per_class__is_a_share_of_the_exact_counts_at_most_what_is_stored(labels):
+    partly = dataclasses.replace(labels, counts=(9_000, 20_000, 20_000))
+    assert [pairs_per_class(partly, sampling_ratio=ratio) for ratio in (0.1, 0.5)] == [900, 2_000]
+
+
+def test_class_order__reaches_every_row_equally_often():
+    rows, reach, reached = np.array([50, 10, 30, 7]), 40, np.zeros((4, 50))
+    for seed in range(4000):
+        order = class_order(rows, reach, reach, seed)
+        for group, first, last in zip(order.group, order.first, order.last, strict=True):
+            reached[group, first:last] += 1
+    share = reached[np.arange(50) < rows[:, None]] / 4000
+    assert np.abs(share - reach / rows.sum()).max() < 0.04  # five deviations

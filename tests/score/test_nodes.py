@@ -218,3 +218,10 @@ def test_with_closure__leaves_a_directed_graph_alone(random_csr):
     plain = score_nodes(index, random_hops(index))
     assert with_closure(plain, index, random_hops(index).mean, far_share=0.5) is plain
     assert np.array_equal(np.argsort(plain.strange), np.argsort(plain.ahp)) or len(set(plain.ahp)) < len(plain.ahp)
+
+
+def test_with_closure__scores_nodes_that_drew_their_neighbours_too(random_csr):
+    edges = edge_index(*random_csr(60, 400), max_neighbors=3)
+    mean = np.random.default_rng(0).random(edges.num_edges).astype(np.float32)
+    scores = with_closure(score_nodes(edges, EdgeHops(mean, mean)), edges, mean, far_share=0.4)
+    assert np.count_nonzero(scores.strange == 0) == 1

@@ -11,7 +11,7 @@ import pytest
 
 from hcm_scale.base import files
 from hcm_scale.stages import curves
-from hcm_scale.stages.collect import collect
+from hcm_scale.stages.collect import collect, once
 from hcm_scale.stages.figures import MAX_CURVES, axis_places, draw
 from hcm_scale.stages.jobs import Job, find_jobs, flatten
 from hcm_scale.stages.score import FORMAT, KIND
@@ -197,3 +197,8 @@ def test_draw__says_how_many_curves_are_left_out(tmp_path):
 
 def test_flatten__turns_lists_into_text():
     assert dict(flatten({"sampling": {"fan_out": ["25", "all"]}})) == {"sampling.fan_out": "25+all"}
+
+
+def test_once__keeps_the_first_of_equal_jobs():
+    jobs = [Job(name, {"seed": seed}, {}) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
+    assert [job.name for job in once(jobs)] == ["a", "c"]

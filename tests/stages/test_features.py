@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hcm_scale.base.files import FolderError
+from hcm_scale.base.spmm import propagate
 from hcm_scale.graph import Graph
 from hcm_scale.stages import features
 from hcm_scale.stages.features import fingerprint_features, propagate_features
@@ -64,3 +65,11 @@ def test_fingerprint__is_of_the_content(x, tmp_path):
     assert fingerprint_features(np.load(tmp_path / "x.npy", mmap_mode="r")) == fingerprint_features(x)
     assert fingerprint_features(x.reshape(30, 10)) != fingerprint_features(x)
     assert fingerprint_features(x + 1) != fingerprint_features(x)
+
+
+def test_propagate_features__of_another_graph_is_made_again(random_csr, tmp_path):
+    x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    for seed in (0, 1):
+        graph = Graph(*random_csr(40, 90, seed=seed))
+        expected = propagate(graph.indptr, graph.indices, x)
+        np.testing.assert_array_equal(propagate_features(graph, x, tmp_path / "p"), expected)

@@ -207,3 +207,23 @@ def test_score__refuses_bad_input_before_any_work(graph, structure, features, sa
 def test_scores_table__of_the_stage_has_the_promised_columns(graph, structure, features, samples, tmp_path):
     names = score(graph, structure, features, samples, tmp_path / "scores").table().column_names
     assert names == ["id", "node", "ahp", "iv", "hav", "closure", "strange", "rank", "degree", "flags", "y", "kind"]
+
+
+def test_score__closure_and_seed_reach_the_scores(graph, structure, features, samples, tmp_path):
+    def column(name, out, **options):
+        return by_node(score(graph, structure, features, samples, tmp_path / out, **options), name)
+
+    assert not np.array_equal(column("closure", "few", closure=0.3), column("closure", "many", closure=0.9))
+    draws = [column("ahp", f"seed-{seed}", max_neighbors=2, seed=seed) for seed in (0, 1)]
+    assert not np.array_equal(*draws)
+
+
+def test_combine_scores__averages_variances_and_takes_the_share_of_far_edges(
+    graph, structure, features, samples, tmp_path
+):
+    one = score(graph, structure, features, samples, tmp_path / "purified")
+    two = score(graph, graph, features, samples, tmp_path / "original")
+    folders = [one.folder, two.folder]
+    few, many = (combine_scores(graph, folders, tmp_path / f"scores-{c}", closure=c) for c in (0.3, 0.9))
+    np.testing.assert_allclose(many.edges().var, (one.edges().var + two.edges().var) / 2, rtol=1e-6)
+    assert not np.array_equal(by_node(few, "closure"), by_node(many, "closure"))

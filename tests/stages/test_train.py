@@ -18,9 +18,12 @@ from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, embed_graph
 from hcm_scale.posterior.loop import NonFiniteLossError
 from hcm_scale.posterior.samples import open_samples
+from hcm_scale.sampling.pairs import pair_batches
+from hcm_scale.shards import open_labels
 from hcm_scale.stages.label import label
 from hcm_scale.stages.recipe import Batching, Langevin, Network, Plan, Recipe
 from hcm_scale.stages.train import Ranks, Record, train
+from hcm_scale.stages.train_batches import host_batches
 
 NUM_NODES = 150
 RECIPE = Recipe(
@@ -288,3 +291,12 @@ def test_ranks__two_that_reduce_their_gradients_equal_one(labels, tmp_path):
     for sample, expected in pairs:
         for name, value in sample.items():
             torch.testing.assert_close(value, expected[name], rtol=1e-2, atol=1e-3)
+
+
+def test_seed__moves_first_weights_and_neighbours(labels, tmp_path):
+    assert run(labels, tmp_path, seed=5).model["seed"] == 5
+    recipe = replace(RECIPE, batching=replace(RECIPE.batching, fan_outs=(2,)))
+    pairs = next(pair_batches(open_labels(labels), batch_pairs=128, sampling_ratio=0.3, seed=0))
+    how = {"workers": 0, "pin": False}
+    made = [next(host_batches(make_graph(), make_features(), recipe, iter([pairs]), seed=s, **how)) for s in (0, 1)]
+    assert not torch.equal(*(batch.nodes for batch in made))
