@@ -7,8 +7,8 @@ every edge of the original graph is predicted. The two edge files hold mean and 
 order; with `state="disk"` they are also where the running moments live, as memory maps. The folder appears whole or
 not at all. Several ranks share the edges (`shared_edges.py`) and end in the same bytes; rank 0 writes the folder.
 
-Memory: two layers of embeddings (2 x n x width x 4 bytes), 8 bytes an edge unless on disk, a chunk, five numbers a
-node. 10 million nodes and 80 million edges at width 128 take 10.2 GB + 0.64 GB + 0.4 GB.
+Memory: two layers of embeddings (2 x n x width x 4 bytes), 8 bytes an edge unless on disk, a chunk, seven numbers
+a node. 10 million nodes and 80 million edges at width 128 take 10.2 GB + 0.64 GB + 0.4 GB.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ STATES = ("memory", "disk")
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """A finished folder of scores. `metrics` maps ahp and hav to their numbers, or is None where labels are unknown."""
+    """A finished folder of scores. `metrics` maps strange, ahp and hav to their numbers, or is None where labels are unknown."""
 
     folder: Path
     num_samples: int
