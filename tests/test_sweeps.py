@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -77,7 +78,7 @@ def test_multirun__run_again_makes_only_what_is_missing(tmp_path):
     stages = tmp_path / "sweep" / "stages"
     records = {path: path.stat().st_mtime_ns for path in stages.glob("*/stage.json")}
     lost = next(stages.glob("scores-*"))
-    (lost / "stage.json").unlink()
+    shutil.rmtree(lost)
     assert hcm_scale(tmp_path, *again).returncode == 0
     changed = {path.parent for path, before in records.items() if path.stat().st_mtime_ns != before}
     assert changed == {lost}
