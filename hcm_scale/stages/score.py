@@ -41,7 +41,7 @@ STATES = ("memory", "disk")
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """A finished folder of scores. `metrics` maps strange, ahp and hav to their numbers, or is None where labels are unknown."""
+    """A finished folder of scores. `metrics` maps strange, ahp and hav to numbers, or is None without labels."""
 
     folder: Path
     num_samples: int
