@@ -117,14 +117,20 @@ def _job(command: str, composed: Any) -> None:
             text = pipeline.explain(config)
         else:
             text = launch.run(config, until="report" if command == "run" else command, swept=swept)
-        print(text, end="\n" if text else "")
-    except BrokenPipeError:  # whoever read the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _show(text)
     except (ValueError, OSError, FloatingPointError) as error:
         log.error("error: %s", error)
         if swept:
             raise  # Hydra notes the job as failed and goes on with the others
         raise SystemExit(2 if isinstance(error, ValueError | FileNotFoundError) else 1) from error
+
+
+def _show(text: str) -> None:
+    """Prints; whoever reads the output may stop when they have seen enough."""
+    try:
+        print(text, end="\n" if text else "", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _compose_and_run(command: str, overrides: list[str]) -> None:

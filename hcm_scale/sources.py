@@ -3,7 +3,6 @@
 One function a kind of source, found by the section's type.
 """
 
-import glob
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from hcm_scale import config as schema
 from hcm_scale.graph import ingest as readers
+from hcm_scale.graph.batches import files_at
 from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.ingest import Reader
 
@@ -29,7 +29,7 @@ def stamp(graph: schema.GraphConfig) -> list[Any]:
     if isinstance(graph, schema.PygGraph):
         return []
     named = [path for path in (getattr(graph, "path", ""), getattr(graph, "nodes", None)) if path]
-    return [[[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in _files(path)] for path in named]
+    return [[[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in files_at(path)] for path in named]
 
 
 def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
@@ -38,13 +38,6 @@ def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
         given = getattr(graph, option, None)
         if given and Path(given).resolve().is_relative_to(run_dir.resolve() / "graph"):
             raise ValueError(f"graph.{option}={given} lies where run_dir={run_dir} keeps its own graph; name another")
-
-
-def _files(where: str) -> list[Path]:
-    """The files at a file, a folder or a glob, sorted."""
-    path = Path(where)
-    found = path.rglob("*") if path.is_dir() else map(Path, glob.glob(where, recursive=True))  # noqa: PTH207
-    return sorted(p for p in found if p.is_file())
 
 
 def _tables(graph: schema.TablesGraph) -> Reader:

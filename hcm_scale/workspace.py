@@ -133,6 +133,7 @@ class Workspace:
         fresh.unlink(missing_ok=True)
         fresh.symlink_to(os.path.relpath(folder, self.run_dir))
         if link.is_dir() and not link.is_symlink():
+            _check_ours(link)
             _remove(link)
         os.replace(fresh, link)
 
@@ -165,14 +166,19 @@ def _set_aside(folder: Path) -> None:
         folder.unlink()
     if not folder.exists():
         return
+    _check_ours(folder)
     record = _read_record(folder)
-    if not (folder / _RECORD).exists() and any(folder.iterdir()):
-        raise ValueError(f"{folder} holds files that no run made; name another run_dir, or move them")
     if record is not None and record["finished"]:
         _remove(_aside(folder))
         folder.rename(_aside(folder))
     else:
         _remove(folder)
+
+
+def _check_ours(folder: Path) -> None:
+    """Refuses a folder that holds something and is no stage's."""
+    if not (folder / _RECORD).exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} holds files that no run made; name another run_dir, or move them")
 
 
 def _take_back(folder: Path, key: str) -> dict[str, Any] | None:

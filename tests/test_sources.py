@@ -7,7 +7,7 @@ from hcm_scale.sources import check_apart, stamp
 
 
 def test_stamp__knows_the_files_of_a_folder_and_of_a_glob(tmp_path):
-    first = tmp_path / "edges-0.csv"
+    first = tmp_path / "edges-[0].csv"
     first.write_text("source,target\n0,1\n")
     for where in (tmp_path, first, tmp_path / "edges-*.csv"):
         graph = TablesGraph(path=str(where))

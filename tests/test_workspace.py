@@ -99,6 +99,8 @@ def test_folder_of_the_user__is_not_touched(tmp_path):
     (tmp_path / "report" / "thesis.tex").write_text("mine")
     with pytest.raises(ValueError, match="holds files that no run made"):
         Workspace(tmp_path).stage("report", 1, write("a", []))
+    with pytest.raises(ValueError, match="holds files that no run made"):
+        Workspace(tmp_path, tmp_path / "stages").stage("report", 1, write("a", []))
     assert (tmp_path / "report" / "thesis.tex").read_text() == "mine"
 
 

@@ -70,15 +70,19 @@ def find_table(option: str, where: str | Path) -> TableFiles:
     return TableFiles(paths, schema)
 
 
-def _find(option: str, where: str) -> tuple[Path, ...]:
+def files_at(where: str) -> list[Path]:
+    """All files at a file, a folder or a glob, sorted."""
     path = Path(where)
-    if path.is_dir():
-        found = [p for p in path.rglob("*") if p.is_file() and not p.name.startswith((".", "_"))]
-        found = [p for p in found if p.name.endswith(PARQUET + CSV)]
-    elif path.is_file():
-        found = [path]
-    else:
-        found = [Path(p) for p in glob.glob(where, recursive=True) if Path(p).is_file()]  # noqa: PTH207
+    if path.is_file():
+        return [path]
+    found = path.rglob("*") if path.is_dir() else map(Path, glob.glob(where, recursive=True))  # noqa: PTH207
+    return sorted(p for p in found if p.is_file())
+
+
+def _find(option: str, where: str) -> tuple[Path, ...]:
+    found = files_at(where)
+    if Path(where).is_dir():
+        found = [p for p in found if p.name.endswith(PARQUET + CSV) and not p.name.startswith((".", "_"))]
     if not found:
         raise ValueError(f"{option}={where!r} names no Parquet or CSV file; legal are a file, a folder or a glob")
     kinds = {next((s for s in PARQUET + CSV if p.name.endswith(s)), None) for p in found}
@@ -86,7 +90,7 @@ def _find(option: str, where: str) -> tuple[Path, ...]:
         raise ValueError(
             f"{option}={where!r} must name files of one kind, {PARQUET} or {CSV}; found {found[0].name} ..."
         )
-    return tuple(sorted(found))
+    return tuple(found)
 
 
 def _is_parquet(path: Path) -> bool:
