@@ -1,10 +1,14 @@
 """`python -m bench THEME [--full | --smoke] [--repeats N]`, `all` for every theme. Exits 1 where a claim fails."""
 
 import argparse
+import importlib
 import sys
 import traceback
+from collections.abc import Iterator
+from pathlib import Path
 
-from bench.harness import run_theme
+from bench import page
+from bench.harness import RESULTS, Case, Table, as_table
 
 THEMES = {
     "bfs": "hop counts from many sources: scipy, igraph, networkx, graphblas",
@@ -54,6 +58,23 @@ def holds(theme: str, size: str, repeats: int) -> bool:
     except Exception:
         traceback.print_exc()
         return False
+
+
+def run_theme(theme: str, size: str, repeats: int, out: Path = RESULTS) -> bool:
+    """Measures a theme, prints and writes its page, and says whether every claim held.
+
+    A smoke run only shows that everything runs: it judges no claim and writes nothing.
+    """
+    stream: Iterator[Case | Table] = importlib.import_module(f"bench.{theme}").cases(size)
+    tables = []
+    for item in stream:
+        print(f"{theme}: {item.title}", file=sys.stderr, flush=True)
+        tables.append(as_table(item, repeats) if isinstance(item, Case) else item)
+    if size == "smoke":
+        print(page.markdown(theme, size, tables))
+        return True
+    print(page.write(theme, size, tables, out))
+    return all(verdict.holds for table in tables for verdict in table.verdicts)
 
 
 if __name__ == "__main__":

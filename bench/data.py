@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from hcm_scale.graph import synthetic
 from hcm_scale.graph.store import Graph
+from hcm_scale.synthetic import families as synthetic
 
 DEBIAN = "debian_files_arm64.npz"
 

@@ -22,8 +22,9 @@ from bench import data
 from bench.apart import Job, Outcome, run_apart
 from bench.harness import Table, Verdict, at_most
 from bench.pyg_loaders import edge_index, quiet
-from hcm_scale.graph import Graph, synthetic
-from hcm_scale.graph.inject import inject
+from hcm_scale.graph import Graph
+from hcm_scale.synthetic import families as synthetic
+from hcm_scale.synthetic.inject import inject
 
 NODES = {"smoke": (400,), "quick": (1_000, 10_000, 100_000), "full": (1_000, 10_000, 30_000, 100_000, 1_000_000)}
 DETECTORS = {

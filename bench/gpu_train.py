@@ -20,15 +20,15 @@ import torch
 
 from bench.harness import Table, Verdict, at_least, at_most
 from hcm_scale.base.spmm import propagate
-from hcm_scale.graph import Graph, synthetic
+from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
 from hcm_scale.posterior.loop import Chain, Step, run_chain
 from hcm_scale.posterior.recorded import Recorder, training_on
-from hcm_scale.posterior.schedules import Plan
-from hcm_scale.sampling import gpu
-from hcm_scale.sampling.gpu_fused import fused_columns
-from hcm_scale.sampling.gpu_graph import DeviceGraph, graph_to
-from hcm_scale.sampling.gpu_pairs import DevicePairs
+from hcm_scale.posterior.schedules import ChainPlan
+from hcm_scale.sampling.device import batches as gpu
+from hcm_scale.sampling.device.fused import fused_columns
+from hcm_scale.sampling.device.graph import DeviceGraph, graph_to
+from hcm_scale.sampling.device.pairs import DevicePairs
 from hcm_scale.sampling.pairs import Cut
 from hcm_scale.stages.label import label
 from hcm_scale.stages.purify import purify
@@ -36,6 +36,7 @@ from hcm_scale.stages.recipe import Batching, Recipe
 from hcm_scale.stages.report import report
 from hcm_scale.stages.score import score
 from hcm_scale.stages.train import Record, train
+from hcm_scale.synthetic import families as synthetic
 
 CLASSES, WIDTH, POOL = 4, 128, 10_000_000
 RATES = (  # pairs a batch, neighbours drawn, the claim in million pairs a second
@@ -96,7 +97,7 @@ def chain_steps(graph: DeviceGraph, pairs: DevicePairs, batch_pairs: int, fan_ou
     num_batches = CLASSES * POOL // batch_pairs
     batches = gpu.fused_batches(graph, pairs, Cut(num_batches * batch_pairs, num_batches, 0, 1), fan_out, seed=0)
     chain = Chain.start(HopModel(graph.num_attributes, CLASSES, width=WIDTH).cuda())
-    plan = Plan(burn_in_steps=10**9)
+    plan = ChainPlan(burn_in_steps=10**9)
     with training_on("cuda"):
         steps = run_chain(chain, batches, plan, kernel="psgld", num_pairs=CLASSES * POOL, measure=Recorder())
         for _ in itertools.islice(steps, WARM_UP_STEPS):
@@ -175,7 +176,9 @@ def stages(root: Path, work: Work) -> dict[str, float]:
     sources = {"num_sources": work.num_sources, "pairs_per_class": work.pairs_per_class}
     labels = clocked("label", lambda: label(clean.graph, root / "labels", **sources))
     thin = 10
-    plan = Plan(burn_in_steps=work.num_steps - thin * work.num_samples, thin_steps=thin, num_samples=work.num_samples)
+    plan = ChainPlan(
+        burn_in_steps=work.num_steps - thin * work.num_samples, thin_steps=thin, num_samples=work.num_samples
+    )
     recipe = Recipe(batching=Batching(batch_pairs=work.batch_pairs, sampling_ratio=1.0), plan=plan)
     run: dict[str, Any] = {"recipe": recipe, "device": "cuda", "record": Record()}
     clocked("train", lambda: train(clean.graph, clean.features, labels, root / "train", **run))

@@ -8,11 +8,9 @@ them in turn, several times, so that a slow minute of the machine falls on every
 Both end in verdicts. A claim that does not hold makes the command fail.
 """
 
-import importlib
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,22 +136,3 @@ def as_table(case: Case, repeats: int) -> Table:
     rates = measure(case, repeats)
     rows = [vars(rate) for rate in rates]
     return Table(case.title, rows, judge(case, rates), case.absent, case.notes)
-
-
-def run_theme(theme: str, size: str, repeats: int, out: Path = RESULTS) -> bool:
-    """Measures a theme, prints and writes its page, and says whether every claim held.
-
-    A smoke run only shows that everything runs: it judges no claim and writes nothing.
-    """
-    from bench import page
-
-    stream: Iterator[Case | Table] = importlib.import_module(f"bench.{theme}").cases(size)
-    tables = []
-    for item in stream:
-        print(f"{theme}: {item.title}", file=sys.stderr, flush=True)
-        tables.append(as_table(item, repeats) if isinstance(item, Case) else item)
-    if size == "smoke":
-        print(page.markdown(theme, size, tables))
-        return True
-    print(page.write(theme, size, tables, out))
-    return all(verdict.holds for table in tables for verdict in table.verdicts)

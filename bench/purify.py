@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bench import data
 from bench.bfs import RMAT_SCALE
 from bench.harness import Case, Contender
-from hcm_scale.graph.purify import SIMILARITIES, edge_similarity
+from hcm_scale.features.purify import SIMILARITIES, edge_similarity
 from hcm_scale.graph.store import Graph
 
 CHUNK_EDGES = 1 << 16  # NumPy at its best: the gathered rows of a chunk stay in the cache

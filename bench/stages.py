@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from bench.apart import Outcome, run_apart
-from hcm_scale.graph import Graph, synthetic
+from hcm_scale.features.propagate import propagate_features
+from hcm_scale.graph import Graph
 from hcm_scale.shards import open_labels
-from hcm_scale.stages.features import propagate_features
 from hcm_scale.stages.label import label as label_stage
 from hcm_scale.stages.purify import open_purified
 from hcm_scale.stages.purify import purify as purify_stage
-from hcm_scale.stages.recipe import Plan, Recipe
+from hcm_scale.stages.recipe import ChainPlan, Recipe
 from hcm_scale.stages.report import report as report_stage
 from hcm_scale.stages.score import score as score_stage
 from hcm_scale.stages.train import train as train_stage
+from hcm_scale.synthetic import families as synthetic
 
 _TINY_NODES = 2048
 
@@ -72,7 +73,7 @@ def label(folder: Path, out: Path, work: Work) -> dict[str, Any]:
 def train(folder: Path, out: Path, work: Work) -> dict[str, Any]:
     """A fixed number of steps of the default recipe: its work does not grow, except for reading what it is given."""
     made = open_purified(folder / "purify")
-    recipe = Recipe(plan=Plan(burn_in_steps=work.num_steps - 1, num_samples=1, thin_steps=1))
+    recipe = Recipe(plan=ChainPlan(burn_in_steps=work.num_steps - 1, num_samples=1, thin_steps=1))
     labels = open_labels(folder / work.labels)
     train_stage(made.graph, made.features, labels, out, recipe=recipe, propagated=folder / "propagate")
     return {"num_pairs": labels.num_pairs}

@@ -21,7 +21,7 @@ from hcm_scale.base.spmm import gcn_scale, propagate
 from hcm_scale.graph.store import Graph
 from hcm_scale.model import HopModel
 from hcm_scale.posterior.loop import Chain, run_chain
-from hcm_scale.posterior.schedules import Plan
+from hcm_scale.posterior.schedules import ChainPlan
 from hcm_scale.sampling import make_batch, make_sampler, prefetch
 from hcm_scale.sampling.pairs import PairBatch
 
@@ -79,7 +79,7 @@ def ours(problem: Problem, *, exact: bool) -> Contender:
     x = propagate(graph.indptr, graph.indices, problem.x) if exact else problem.x
     fan_outs = [FAN_OUT] * (1 if exact else 2)
     sample = make_sampler("numba", graph.indptr, graph.indices, gcn_scale(graph.indptr), fan_outs, seed=0)
-    plan = Plan(burn_in_steps=len(problem.batches))
+    plan = ChainPlan(burn_in_steps=len(problem.batches))
 
     def run() -> list[float]:
         chain = Chain.start(new_model(problem))

@@ -111,7 +111,8 @@ def _job(command: str, composed: Any) -> None:
         config.run_dir = hydra.runtime.output_dir
         if swept and config.share_dir is None:
             config.share_dir = str(Path(hydra.sweep.dir).resolve() / "stages")
-        from hcm_scale import launch, pipeline
+        from hcm_scale import pipeline
+        from hcm_scale.ranks import launch
 
         if command == "explain":
             text = pipeline.explain(config)
@@ -147,8 +148,8 @@ def _tune(overrides: list[str]) -> None:
     """`sweep=optuna`: our own driver composes the trials, because Hydra's plugin does not work with today's Optuna."""
     from hydra import compose, initialize_config_dir
 
-    from hcm_scale.tune.search import read_search
-    from hcm_scale.tune.study import tune
+    from hcm_scale.sweep.search import read_search
+    from hcm_scale.sweep.study import tune
 
     register()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -158,7 +159,7 @@ def _tune(overrides: list[str]) -> None:
 
 def _stages(command: str, overrides: list[str]) -> int:
     """A command that composes a configuration: one run, a sweep or a search."""
-    from hcm_scale.sweeps import named_sweep, settle
+    from hcm_scale.sweep.named import named_sweep, settle
 
     try:
         settled = settle(_literal(overrides) if command == "explain" else overrides, conf_dir())
@@ -197,7 +198,7 @@ def _bench(arguments: list[str]) -> int:
 
 
 def _collect(arguments: list[str]) -> int:
-    from hcm_scale.stages.collect import collect
+    from hcm_scale.sweep.collect import collect
 
     if len(arguments) != 1:
         print("usage: hcm-scale collect FOLDER, the folder of a sweep such as multirun/blogcatalog", file=sys.stderr)

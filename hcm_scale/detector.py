@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from hcm_scale import pipeline
 from hcm_scale.config import Config, check
 from hcm_scale.graph import Graph
-from hcm_scale.graph.ingest import read_data
+from hcm_scale.ingest.readers import read_data
 
 
 class HCM:

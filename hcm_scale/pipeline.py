@@ -22,12 +22,13 @@ from hcm_scale import sources
 from hcm_scale.base import files
 from hcm_scale.config import Config, parse_fan_out
 from hcm_scale.graph import Graph
-from hcm_scale.graph import ingest as readers
-from hcm_scale.posterior.world import ALONE, World
+from hcm_scale.ingest import readers
+from hcm_scale.ranks.world import ALONE, World
+from hcm_scale.report import wording
 from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.label import label
 from hcm_scale.stages.purify import open_purified, purify
-from hcm_scale.stages.recipe import Batching, Langevin, Network, Plan, Recipe
+from hcm_scale.stages.recipe import Batching, ChainPlan, Langevin, Network, Recipe
 from hcm_scale.stages.report import explain as explain_node
 from hcm_scale.stages.report import report
 from hcm_scale.stages.score import combine_scores, open_scores, score
@@ -107,7 +108,7 @@ def explain(config: Config) -> str:
     if missing:
         raise ValueError(f"run_dir={run_dir} has no {min(missing)}: finish the run first with hcm-scale run")
     purified = open_purified(run_dir / "purified").graph
-    return explain_node(Graph.open(run_dir / "graph"), purified, run_dir / "scores", config.node).text()
+    return wording.text(explain_node(Graph.open(run_dir / "graph"), purified, run_dir / "scores", config.node))
 
 
 def read_scores(run_dir: Path) -> Any:
@@ -295,7 +296,7 @@ def _recipe(config: Config) -> Recipe:
     sampling, posterior = config.sampling, config.posterior
     if sampling.hub_cap and "all" not in sampling.fan_out:
         log.warning("sampling.hub_cap=%s has no effect: no fan-out is `all`", sampling.hub_cap)
-    plan_fields = {field.name for field in dataclasses.fields(Plan)}
+    plan_fields = {field.name for field in dataclasses.fields(ChainPlan)}
     return Recipe(
         network=Network(**asdict(config.model)),
         batching=Batching(
@@ -307,7 +308,7 @@ def _recipe(config: Config) -> Recipe:
             backend=sampling.backend,
         ),
         langevin=Langevin(kernel=posterior.kernel, prior=posterior.prior, temperature=posterior.temperature),
-        plan=Plan(**{name: value for name, value in asdict(posterior).items() if name in plan_fields}),
+        plan=ChainPlan(**{name: value for name, value in asdict(posterior).items() if name in plan_fields}),
     )
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale import config as schema
-from hcm_scale.graph import ingest as readers
-from hcm_scale.graph.batches import files_at
+from hcm_scale.ingest import readers
+from hcm_scale.ingest.batches import files_at
 from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.ingest import Reader
 

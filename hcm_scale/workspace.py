@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale.base import files, progress
-from hcm_scale.posterior.world import ALONE, World
+from hcm_scale.ranks.world import ALONE, World
 
 log = logging.getLogger(__name__)
 _RECORD = "stage.json"

@@ -14,7 +14,8 @@ import pytest
 
 from bench import __main__ as command
 from bench import apart, bfs, growth, machine, page
-from bench.harness import Case, Contender, Floor, Table, as_table, at_least, at_most, judge, measure, run_theme
+from bench.__main__ import run_theme
+from bench.harness import Case, Contender, Floor, Table, as_table, at_least, at_most, judge, measure
 from hcm_scale.graph.store import Graph
 
 

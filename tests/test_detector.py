@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hcm_scale import HCM
-from hcm_scale.graph import synthetic
+from hcm_scale.synthetic import families as synthetic
 
 SMALL = {
     "hops.num_sources": 100,

@@ -13,9 +13,10 @@ import torch
 from hcm_scale import pipeline
 from hcm_scale.base import files
 from hcm_scale.config import Config, SyntheticGraph
-from hcm_scale.graph import Graph, synthetic
-from hcm_scale.graph.inject import inject
-from hcm_scale.stages.jobs import read_job
+from hcm_scale.graph import Graph
+from hcm_scale.sweep.jobs import read_job
+from hcm_scale.synthetic import families as synthetic
+from hcm_scale.synthetic.inject import inject
 from hcm_scale.workspace import Workspace
 
 

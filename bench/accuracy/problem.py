@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.features.transform import transform
 from hcm_scale.graph import Graph
-from hcm_scale.graph.attributes import transform
-from hcm_scale.graph.ingest import Policy, read_matrix
-from hcm_scale.graph.inject import inject
-from hcm_scale.graph.synthetic import community
+from hcm_scale.ingest.readers import Policy, read_matrix
+from hcm_scale.synthetic.families import community
+from hcm_scale.synthetic.inject import inject
 
 _COUNTS = {"scale": "log1p", "pca": 20, "standardise": True}
 _MEASURES = {"scale": "none", "pca": None, "standardise": True}

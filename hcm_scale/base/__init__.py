@@ -1,1 +1,1 @@
-"""ROOM 0, the ground every room stands on: files, counter-based randomness, progress. Imports no other room."""
+"""The ground every room stands on: files, counter-based randomness, progress. Imports no other room."""

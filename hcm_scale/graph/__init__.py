@@ -1,4 +1,4 @@
-"""ROOM 1, the graph at rest: read, checked, generated, injected, transformed, purified. Imports no other room."""
+"""The graph at rest: its folder, look-ups in it, and how edges become one. Imports no other room."""
 
 from hcm_scale.graph.store import Graph, SparseRows
 

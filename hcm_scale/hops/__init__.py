@@ -1,4 +1,4 @@
-"""ROOM 2, distances: capped hop counts from many sources at once, by bit-parallel BFS. Imports the graph room only."""
+"""Distances: capped hop counts from many sources at once, by bit-parallel BFS. Imports the graph room only."""
 
 from hcm_scale.hops.label import HopBlock, choose_sources, label_hops, largest_usable_classes
 

@@ -20,7 +20,7 @@ from hcm_scale.hops.count_kernels import CHUNK, GROUP
 from hcm_scale.hops.layout import NOT_A_SOURCE, Layout
 from hcm_scale.hops.plain_kernels import IS_SOURCE, STRETCH, PlainScratch, arcs_around, label_plain
 from hcm_scale.hops.rows import Rows
-from hcm_scale.hops.wide_kernels import Scratch, label_wide
+from hcm_scale.hops.wide_kernels import WideScratch, label_wide
 
 WORDS = (8, 4, 2, 1)
 STATE_BYTES = 256 << 20
@@ -32,7 +32,7 @@ _WIDE_ROW, _WIDE_ROW_PER_CLASS = 6.0, 0.7  # per word of a row
 Labeller = Callable[[int, int, Rows], None]
 
 
-def wide_scratch(num_linked: int, words: int, pairs_per_class: int, threads: int) -> Scratch:
+def wide_scratch(num_linked: int, words: int, pairs_per_class: int, threads: int) -> WideScratch:
     """The state of `threads` blocks, uninitialised: a block clears what it uses."""
     chunks = -(-num_linked // CHUNK)
     columns = 64 * words
@@ -51,7 +51,7 @@ def wide_scratch(num_linked: int, words: int, pairs_per_class: int, threads: int
         "ranks": ((columns, pairs_per_class), np.int64),
         "table": ((3 * pairs_per_class,), np.int64),
     }
-    return Scratch(**{name: np.empty((threads, *shape), dtype) for name, (shape, dtype) in shapes.items()})
+    return WideScratch(**{name: np.empty((threads, *shape), dtype) for name, (shape, dtype) in shapes.items()})
 
 
 def wide_bytes(num_linked: int, words: int, pairs_per_class: int) -> int:

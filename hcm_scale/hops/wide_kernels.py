@@ -20,7 +20,7 @@ _PUSH_BELOW = 0.5  # of all arcs: pushing along an arc reads and writes, pulling
 _ZERO, _ALL = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
-class Scratch(NamedTuple):
+class WideScratch(NamedTuple):
     """The state of one thread's block; with one more axis in front, that of all threads (m linked nodes, W words)."""
 
     seen: NDArray[np.uint64]  # (m, W)
@@ -44,7 +44,7 @@ def label_wide(layout, order, sources, first, last, seed, most, scratch, lanes, 
     width = 64 * len(lanes)
     for block in prange((last - first + width - 1) // width):
         me = get_thread_id()
-        own = Scratch(
+        own = WideScratch(
             scratch.seen[me], scratch.front[me], scratch.new[me], scratch.front_active[me], scratch.new_active[me],
             scratch.masked[me], scratch.chunk_counts[me], scratch.group_counts[me], scratch.sizes[me],
             scratch.cursor[me], scratch.take_all[me], scratch.ranks[me], scratch.table[me],

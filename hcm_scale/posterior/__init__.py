@@ -1,1 +1,1 @@
-"""ROOM 6, the posterior: Langevin steps, schedules, the loop that keeps parameter samples, checkpoints."""
+"""The chain alone: Langevin steps, schedules, the loop that keeps parameter samples, checkpoints."""

@@ -2,7 +2,7 @@
 
 `metrics.jsonl` holds one object a line: step, epoch, loss, accuracy (per class), num_pairs, step_size,
 pairs_per_second, rss_bytes; other lines, such as a trend, carry their own names beside `step`. A resumed run first
-drops the lines after the step it resumes from, so that every step is told once.
+drops the lines after the step it resumes from, so that every step is logged once.
 """
 
 import dataclasses
@@ -30,12 +30,12 @@ class Journal:
         self._lines = open(folder / METRICS, "a", encoding="utf-8")  # noqa: SIM115  closed by close()
         self._bar = bar(num_steps, "step", "train", initial=num_done)
         self._board = _board(folder / "tensorboard", num_done) if tensorboard else None
-        self._told = time.perf_counter()
+        self._last_told_at = time.perf_counter()
 
     def tell(self, metrics: Metrics) -> None:
         """One reading, to all three."""
         now = time.perf_counter()
-        speed, self._told = metrics.num_pairs / (now - self._told), now
+        speed, self._last_told_at = metrics.num_pairs / (now - self._last_told_at), now
         rss_bytes = psutil.Process().memory_info().rss
         self.write({**dataclasses.asdict(metrics), "pairs_per_second": speed, "rss_bytes": rss_bytes})
         self._bar.set_postfix(

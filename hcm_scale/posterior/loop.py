@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hcm_scale.posterior.schedules import Plan
+from hcm_scale.posterior.schedules import ChainPlan
 from hcm_scale.posterior.sgld import KERNELS, State, noise_at, step_
 
 SumRanks = Callable[[Tensor], Tensor]  # (k,) of this rank -> the sum over all ranks, the same on each
@@ -96,7 +96,7 @@ Measure = Callable[[nn.Module, Any], Measured]
 def run_chain(
     chain: Chain,
     batches: Iterable[Any],
-    plan: Plan,
+    plan: ChainPlan,
     *,
     kernel: str,
     num_pairs: int,
@@ -130,7 +130,7 @@ def run_chain(
 def _steps(
     chain: Chain,
     batches: Iterable[Any],
-    plan: Plan,
+    plan: ChainPlan,
     move: dict[str, Any],
     seed: int,
     sum_ranks: SumRanks | None,

@@ -48,7 +48,7 @@ class Recorder:
         self._gave_up = False
         self._graph: torch.cuda.CUDAGraph | None = None
         self._batch: Any = None
-        self._gradient = self._told = torch.empty(0)
+        self._gradient = self._numbers = torch.empty(0)
         self._stream: torch.cuda.Stream | None = None
 
     def __call__(self, model: nn.Module, batch: Any) -> Measured:
@@ -63,9 +63,9 @@ class Recorder:
             return measure(model, batch)
         assert batch.hop.data_ptr() == self._batch.hop.data_ptr(), "a static batch in other memory than before"
         self._graph.replay()
-        told = self._told.clone()
-        num_classes = (len(told) - 1) // 2
-        return Measured(self._gradient, told[0], told[1 : 1 + num_classes], told[1 + num_classes :])
+        numbers = self._numbers.clone()
+        num_classes = (len(numbers) - 1) // 2
+        return Measured(self._gradient, numbers[0], numbers[1 : 1 + num_classes], numbers[1 + num_classes :])
 
     def _beside(self, model: nn.Module, batch: Any) -> Measured:
         """One step on a side stream: autograd binds to the stream that it first ran on."""
@@ -86,8 +86,8 @@ class Recorder:
             # other threads may go on using the device meanwhile: the readers of pairs, a process group's watchdog
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                 measured = measure(model, batch)
-                told: list[Tensor] = [measured.loss.reshape(1), measured.correct, measured.seen]
-                self._gradient, self._told = measured.gradient, torch.cat(told)
+                numbers: list[Tensor] = [measured.loss.reshape(1), measured.correct, measured.seen]
+                self._gradient, self._numbers = measured.gradient, torch.cat(numbers)
         except RuntimeError as error:
             warnings.warn(f"steps are not recorded, and so slower: {error}", stacklevel=4)
             self._gave_up = True

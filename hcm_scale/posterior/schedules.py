@@ -31,10 +31,10 @@ def cyclical(t: int, step_size: float, cycle: int) -> float:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ChainPlan:
     """A chain from its first step to its last: `burn_in_steps`, then `num_samples` samples, `spacing` steps apart.
 
-    >>> plan = Plan(burn_in_steps=10, thin_steps=5, num_samples=2)
+    >>> plan = ChainPlan(burn_in_steps=10, thin_steps=5, num_samples=2)
     >>> plan.num_steps, [t for t in range(plan.num_steps) if plan.keeps(t)]
     (20, [14, 19])
     """

@@ -26,7 +26,7 @@ FanOut = int | None
 _MAX_ENTRIES = 2**31 - 1
 
 
-class Scratch:
+class DrawScratch:
     """Positions of nodes in the batch at hand, for one thread at a time.
 
     Each batch numbers its nodes from a base above all numbers of the batches before, so nothing is cleared in between.
@@ -66,7 +66,7 @@ def sampler(
 
     def sample(seeds: NDArray[np.int64], step: int) -> tuple[NDArray[np.int64], tuple[Block, ...]]:
         if not hasattr(local, "scratch"):
-            local.scratch = Scratch(len(indptr) - 1)
+            local.scratch = DrawScratch(len(indptr) - 1)
         options: dict[str, Any] = {"seed": seed, "step": step, "hub_cap": hub_cap, "scratch": local.scratch}
         return sample_blocks(indptr, indices, scale, seeds, fan_outs, **options)
 
@@ -83,7 +83,7 @@ def sample_blocks(
     seed: int,
     step: int,
     hub_cap: int | None = None,
-    scratch: Scratch | None = None,
+    scratch: DrawScratch | None = None,
 ) -> tuple[NDArray[np.int64], tuple[Block, ...]]:
     """The nodes that the seeds need (i64, seeds first) and one block per fan-out, input side first.
 
@@ -97,7 +97,7 @@ def sample_blocks(
     check_fan_outs(fan_outs, hub_cap)
     check_nodes(seeds, scale, len(indptr) - 1)
     seeds = np.ascontiguousarray(seeds, np.int64)
-    scratch = Scratch(len(indptr) - 1) if scratch is None else scratch
+    scratch = DrawScratch(len(indptr) - 1) if scratch is None else scratch
     base = scratch.new_base()
     count = kernels.relabel(seeds, scratch.position, base, scratch.nodes, 0, np.empty(len(seeds), np.int32))
     if count < len(seeds):
@@ -115,7 +115,7 @@ def _sample_layer(
     indptr: NDArray[np.int64],
     indices: NDArray[Any],
     scale: NDArray[np.float32],
-    scratch: Scratch,
+    scratch: DrawScratch,
     base: int,
     num_targets: int,
     limit: int,

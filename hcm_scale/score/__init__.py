@@ -1,6 +1,5 @@
-"""ROOM 7, from parameter samples to a ranked list.
+"""From parameter samples to a ranked list, in numbers alone.
 
 `edges` predicts the hop of every edge under every sample and keeps a running mean and variance; `nodes` averages them
-over each node's neighbours; `table` ranks and writes; `metrics` says how good the ranking is where labels are known;
-`report` and `explain` show it to a person.
+over each node's neighbours; `table` ranks and writes; `metrics` says how good the ranking is where labels are known.
 """

@@ -1,6 +1,6 @@
-"""ROOM 3, labelled pairs on disk: Parquet shards, one class per row group, and one manifest that makes them exist."""
+"""Labelled pairs on disk: Parquet shards, one class per row group, and one manifest that makes them exist."""
 
 from hcm_scale.shards.reader import Labels, RowGroup, open_labels
-from hcm_scale.shards.schema import Plan
+from hcm_scale.shards.schema import LabelPlan
 
-__all__ = ["Labels", "Plan", "RowGroup", "open_labels"]
+__all__ = ["LabelPlan", "Labels", "RowGroup", "open_labels"]

@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hcm_scale.base import files
-from hcm_scale.shards.schema import FORMAT, KIND, Plan, Shard
+from hcm_scale.shards.schema import FORMAT, KIND, LabelPlan, Shard
 
 UNFINISHED = "unfinished.json"
 _TORN = ".*.tmp"
 _OURS = (files.MANIFEST, "shard-*.json", "shard-*.parquet", _TORN, UNFINISHED)  # in the order of removal
 
 
-def finished(folder: Path, plan: Plan, overwrite: bool = False) -> bool:
+def finished(folder: Path, plan: LabelPlan, overwrite: bool = False) -> bool:
     """Whether the folder already holds this plan's pairs, sealed. Touches nothing.
 
     FolderError where it holds pairs of another plan, or shards that no plan explains, unless `overwrite`. Files of
@@ -41,19 +41,19 @@ def finished(folder: Path, plan: Plan, overwrite: bool = False) -> bool:
     return sealed
 
 
-def _found_plan(folder: Path, sealed: bool) -> Plan | None:
+def _found_plan(folder: Path, sealed: bool) -> LabelPlan | None:
     """The plan of the labels in the folder, sealed or not; None where there are none."""
     path = folder / UNFINISHED
     if not sealed and not path.exists():
         return None
     try:
         body = files.read_manifest(folder, KIND, FORMAT) if sealed else json.loads(path.read_text())
-        return Plan(**body["plan"])
+        return LabelPlan(**body["plan"])
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise files.FolderError(f"{folder} is damaged: its plan cannot be read ({error!r})") from error
 
 
-def begin(folder: Path, plan: Plan) -> None:
+def begin(folder: Path, plan: LabelPlan) -> None:
     """Makes the folder ready for this plan: keeps its finished shards, removes all else that `finished` let pass."""
     folder.mkdir(parents=True, exist_ok=True)
     if _found_plan(folder, (folder / files.MANIFEST).exists()) != plan:
@@ -72,7 +72,7 @@ def clear(folder: Path) -> None:
     files.sync_folder(folder)
 
 
-def done(folder: Path, plan: Plan, index: int) -> Shard | None:
+def done(folder: Path, plan: LabelPlan, index: int) -> Shard | None:
     """A shard that was finished before, or None. Its size and its hash are checked."""
     try:
         shard = _read_beside(folder, plan, index)
@@ -83,7 +83,7 @@ def done(folder: Path, plan: Plan, index: int) -> Shard | None:
     return shard if whole else None
 
 
-def _read_beside(folder: Path, plan: Plan, index: int) -> Shard:
+def _read_beside(folder: Path, plan: LabelPlan, index: int) -> Shard:
     path = folder / f"{plan.shard_name(index)}.json"
     try:
         return Shard.from_json(json.loads(path.read_text()))
@@ -91,12 +91,12 @@ def _read_beside(folder: Path, plan: Plan, index: int) -> Shard:
         raise files.FolderError(f"{path} is missing or damaged: this shard is unfinished") from error
 
 
-def collect(folder: Path, plan: Plan) -> list[Shard]:
+def collect(folder: Path, plan: LabelPlan) -> list[Shard]:
     """All shards in order; FolderError naming the first that is unfinished."""
     return [_read_beside(folder, plan, index) for index in range(plan.num_shards)]
 
 
-def seal(folder: Path, plan: Plan, shards: Sequence[Shard]) -> None:
+def seal(folder: Path, plan: LabelPlan, shards: Sequence[Shard]) -> None:
     """Writes the manifest, the moment from which the folder exists, and removes what only the work needed."""
     body = {
         "plan": plan.to_json(),
@@ -116,6 +116,6 @@ def tidy(folder: Path) -> None:
     files.sync_folder(folder)
 
 
-def total_counts(plan: Plan, shards: Sequence[Shard]) -> list[int]:
+def total_counts(plan: LabelPlan, shards: Sequence[Shard]) -> list[int]:
     """Exact pairs per class over all shards, stored or not."""
     return [sum(shard.counts[klass] for shard in shards) for klass in range(plan.classes)]

@@ -19,7 +19,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
-from hcm_scale.shards.schema import FORMAT, KIND, Plan, Shard
+from hcm_scale.shards.schema import FORMAT, KIND, LabelPlan, Shard
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Labels:
     """A sealed folder of labelled pairs. Equal `fingerprint`s mean equal bytes."""
 
     folder: Path
-    plan: Plan
+    plan: LabelPlan
     counts: tuple[int, ...]  # exact pairs per class, stored or not
     stored: tuple[int, ...]  # pairs per class in the shards
     shards: tuple[Shard, ...] = field(repr=False)
@@ -116,7 +116,7 @@ def _parse(folder: Path, manifest: dict[str, Any]) -> Labels:
         raise files.FolderError(f"{folder}/{files.MANIFEST} is damaged: its content does not match its own seal")
     return Labels(
         folder=folder,
-        plan=Plan(**body["plan"]),
+        plan=LabelPlan(**body["plan"]),
         counts=tuple(body["counts"]),
         stored=tuple(body["stored"]),
         shards=tuple(Shard.from_json(shard) for shard in body["shards"]),

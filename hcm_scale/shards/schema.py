@@ -4,8 +4,8 @@
     shard-00000.parquet    the pairs of a fixed range of sources: u, v (int32, or int64 where n >= 2^31), hop (uint8)
 
 A row group holds one class, so a reader draws any class without touching the others. A shard is a fixed range of
-sources, cut from the plan alone: never from the number of threads or processes. `Plan` is everything that decides the
-bytes of a folder; two folders with equal plans are equal byte for byte. While a folder is being made it also holds
+sources, cut from the plan alone: never from the number of threads or processes. `LabelPlan` is everything that decides
+the bytes of a folder; two folders with equal plans are equal byte for byte. While a folder is being made it also holds
 `unfinished.json` (its plan) and one `shard-00000.json` beside every finished shard.
 """
 
@@ -25,10 +25,10 @@ _SOURCES_ALIGN = 64  # the label kernels walk 64 sources a word
 
 
 @dataclass(frozen=True)
-class Plan:
+class LabelPlan:
     """What is labelled and how it is cut: all that the bytes of a labels folder depend on.
 
-    >>> plan = Plan("f00d", 1000, False, classes=4, num_sources=900, pairs_per_class=10, seed=0, shard_pairs=8000)
+    >>> plan = LabelPlan("f00d", 1000, False, classes=4, num_sources=900, pairs_per_class=10, seed=0, shard_pairs=8000)
     >>> plan.sources_per_shard, plan.num_shards, plan.source_range(4), plan.shard_name(4)
     (192, 5, (768, 900), 'shard-00004')
     """
@@ -90,10 +90,10 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
-    def difference(self, other: "Plan") -> str:
+    def difference(self, other: "LabelPlan") -> str:
         """The fields in which two plans differ, in words; empty where they are equal.
 
-        >>> a = Plan("f00d", 10, False, 4, 10, None, 0)
+        >>> a = LabelPlan("f00d", 10, False, 4, 10, None, 0)
         >>> a.difference(dataclasses.replace(a, classes=3))
         'classes is 4, not 3'
         """

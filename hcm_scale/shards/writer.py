@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from hcm_scale.base import files
 from hcm_scale.base.rng import key
 from hcm_scale.shards.kernels import group_by_class, shuffle_pairs
-from hcm_scale.shards.schema import Plan, Shard
+from hcm_scale.shards.schema import LabelPlan, Shard
 
 _ORDER = 0x5348  # keeps these draws apart from all others made with the same seed
 _TAIL_BYTES = 8  # a Parquet file ends in the footer's length and the magic
@@ -31,7 +31,7 @@ _TAIL_BYTES = 8  # a Parquet file ends in the footer's length and the magic
 
 def write_shard(
     folder: Path,
-    plan: Plan,
+    plan: LabelPlan,
     index: int,
     u: NDArray[Any],
     v: NDArray[Any],
@@ -64,7 +64,7 @@ def write_shard(
 
 
 def in_order(
-    plan: Plan, index: int, u: NDArray[Any], v: NDArray[Any], hop: NDArray[np.uint8]
+    plan: LabelPlan, index: int, u: NDArray[Any], v: NDArray[Any], hop: NDArray[np.uint8]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
     """The pairs of a shard grouped by class and shuffled within each: u, v, and starts (C + 1,) of the classes."""
     starts = np.cumsum(np.bincount(hop, minlength=plan.classes + 1)).astype(np.int64)
@@ -76,7 +76,7 @@ def in_order(
     return out_u, out_v, starts
 
 
-def encode(plan: Plan, u: NDArray[Any], v: NDArray[Any], starts: NDArray[np.int64]) -> bytes:
+def encode(plan: LabelPlan, u: NDArray[Any], v: NDArray[Any], starts: NDArray[np.int64]) -> bytes:
     """Parquet bytes of pairs grouped by class, with page checksums and the statistics of `hop` for other programs."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
@@ -98,7 +98,7 @@ def encode(plan: Plan, u: NDArray[Any], v: NDArray[Any], starts: NDArray[np.int6
     return sink.getvalue().to_pybytes()
 
 
-def _row_groups(plan: Plan, starts: NDArray[np.int64]) -> list[tuple[int, int]]:
+def _row_groups(plan: LabelPlan, starts: NDArray[np.int64]) -> list[tuple[int, int]]:
     """(class, rows) of every row group: full ones, then what is left of the class."""
     groups = []
     for hop, total in enumerate(np.diff(starts).tolist(), 1):

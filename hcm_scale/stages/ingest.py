@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hcm_scale.graph import Graph, synthetic
-from hcm_scale.graph.inject import inject
+from hcm_scale.graph import Graph
+from hcm_scale.synthetic import families as synthetic
+from hcm_scale.synthetic.inject import inject
 
 Reader = Callable[[Path], Graph]
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from hcm_scale.base.progress import bar
 from hcm_scale.graph import Graph
 from hcm_scale.hops import HopBlock, choose_sources, label_hops, largest_usable_classes
-from hcm_scale.shards import Labels, Plan, folder, open_labels
+from hcm_scale.shards import LabelPlan, Labels, folder, open_labels
 from hcm_scale.shards.schema import ROW_GROUP_ROWS, SHARD_PAIRS, Shard
 from hcm_scale.shards.writer import write_shard
 
@@ -56,7 +56,7 @@ def label(
     sources = choose_sources(graph.indptr, num_sources=num_sources, seed=seed)
     if len(sources) == 0:
         raise ValueError("num_sources: this graph has no edges, so there is no source and no pair to label")
-    plan = Plan(
+    plan = LabelPlan(
         fingerprint=graph.fingerprint,
         num_nodes=graph.num_nodes,
         directed=graph.directed,
@@ -84,7 +84,9 @@ def label(
     return open_labels(out, graph.fingerprint)
 
 
-def write_shards(graph: Graph, sources: NDArray[Any], out: Path, plan: Plan, *, rank: int = 0, world: int = 1) -> None:
+def write_shards(
+    graph: Graph, sources: NDArray[Any], out: Path, plan: LabelPlan, *, rank: int = 0, world: int = 1
+) -> None:
     """Makes the shards that fall to this rank and are not finished yet."""
     mine = range(plan.num_shards * rank // world, plan.num_shards * (rank + 1) // world)
     kept = {index: shard for index in mine if (shard := folder.done(out, plan, index)) is not None}
@@ -111,7 +113,9 @@ def num_writers() -> int:
     return max(1, numba.get_num_threads() // 4)
 
 
-def _blocks(graph: Graph, sources: NDArray[Any], plan: Plan, todo: Sequence[int]) -> Iterator[tuple[int, HopBlock]]:
+def _blocks(
+    graph: Graph, sources: NDArray[Any], plan: LabelPlan, todo: Sequence[int]
+) -> Iterator[tuple[int, HopBlock]]:
     """(shard, its pairs) for the shards still to do: one walk over the graph's sources a run of neighbouring shards."""
     cuts = [0, *(at + 1 for at, (a, b) in enumerate(pairwise(todo)) if b != a + 1), len(todo)]
     for run in (todo[start:stop] for start, stop in pairwise(cuts) if stop > start):
@@ -130,7 +134,7 @@ def _blocks(graph: Graph, sources: NDArray[Any], plan: Plan, todo: Sequence[int]
         yield from zip(run, blocks, strict=True)
 
 
-def finish(out: Path, plan: Plan, shards: Sequence[Shard], *, write: bool = True) -> None:
+def finish(out: Path, plan: LabelPlan, shards: Sequence[Shard], *, write: bool = True) -> None:
     """Seals the folder, where this process is the one to `write`; ValueError where a class came out empty.
 
     No manifest can come of an empty class, so its shards are removed and the folder is free for another plan.

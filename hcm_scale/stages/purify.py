@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
+from hcm_scale.features.purify import purify as drop_edges
+from hcm_scale.features.transform import transform
 from hcm_scale.graph import Graph
-from hcm_scale.graph.attributes import transform
-from hcm_scale.graph.purify import purify as drop_edges
 
 KIND = "hcm_scale purified"
 FORMAT = 1

@@ -6,9 +6,9 @@ not here.
 
 from dataclasses import dataclass, field
 
-from hcm_scale.posterior.schedules import Plan
+from hcm_scale.posterior.schedules import ChainPlan
 
-__all__ = ["Batching", "Langevin", "Network", "Plan", "Recipe"]
+__all__ = ["Batching", "ChainPlan", "Langevin", "Network", "Recipe"]
 
 
 @dataclass(frozen=True)
@@ -67,4 +67,4 @@ class Recipe:
     network: Network = field(default_factory=Network)
     batching: Batching = field(default_factory=Batching)
     langevin: Langevin = field(default_factory=Langevin)
-    plan: Plan = field(default_factory=Plan)
+    plan: ChainPlan = field(default_factory=ChainPlan)

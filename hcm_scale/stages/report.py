@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 import hcm_scale
 from hcm_scale.base import files
 from hcm_scale.graph.store import Graph
+from hcm_scale.report.evidence import Evidence
+from hcm_scale.report.explain import Explanation
+from hcm_scale.report.explain import explain as explain_node
+from hcm_scale.report.write import write_report
 from hcm_scale.score import table
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE
-from hcm_scale.score.evidence import Evidence
-from hcm_scale.score.explain import Explanation
-from hcm_scale.score.explain import explain as explain_node
-from hcm_scale.score.report import write_report
 from hcm_scale.shards import schema
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from hcm_scale.score.explain import label_of
+from hcm_scale.report.explain import label_of
+from hcm_scale.report.wording import clip
 from hcm_scale.score.table import FILE
-from hcm_scale.score.wording import clip
 from hcm_scale.stages.score import open_scores
 from hcm_scale.workspace import StageRecord
 

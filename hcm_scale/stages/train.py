@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
+from hcm_scale.features.propagate import fingerprint_features, propagate_features
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
 from hcm_scale.posterior.checkpoint import load_checkpoint, save_checkpoint
@@ -33,8 +34,7 @@ from hcm_scale.posterior.meter import Meter
 from hcm_scale.posterior.recorded import Recorder, training_on
 from hcm_scale.posterior.samples import Samples, open_samples, seal_samples, write_sample
 from hcm_scale.shards import Labels, open_labels
-from hcm_scale.stages.features import fingerprint_features, propagate_features
-from hcm_scale.stages.recipe import Plan, Recipe
+from hcm_scale.stages.recipe import ChainPlan, Recipe
 from hcm_scale.stages.train_batches import training_batches
 
 FORMAT = 1  # part of the key: a change of the arithmetic starts runs afresh
@@ -183,7 +183,7 @@ def write_steps(
     chain: Chain,
     steps: Iterator[Step],
     meter: Meter,
-    plan: Plan,
+    plan: ChainPlan,
     record: Record,
     out: Path,
     key: str,
@@ -210,7 +210,7 @@ def write_steps(
 
 
 def check_steps(
-    chain: Chain, steps: Iterator[Step], meter: Meter, plan: Plan, record: Record, barrier: Callable[[], Any]
+    chain: Chain, steps: Iterator[Step], meter: Meter, plan: ChainPlan, record: Record, barrier: Callable[[], Any]
 ) -> None:
     """Runs the chain to its end where another rank writes; stops where that one would, and waits for its trends."""
     for step in steps:

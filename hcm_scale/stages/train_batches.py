@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from hcm_scale.base.rng import key
 from hcm_scale.base.spmm import gcn_scale
 from hcm_scale.graph import Graph
-from hcm_scale.sampling import gpu
 from hcm_scale.sampling.batches import MiniBatch, make_batch, make_sampler
-from hcm_scale.sampling.gpu_fused import EndsBatch
-from hcm_scale.sampling.gpu_graph import graph_to
-from hcm_scale.sampling.gpu_pairs import pairs_to
+from hcm_scale.sampling.device import batches as gpu
+from hcm_scale.sampling.device.fused import EndsBatch
+from hcm_scale.sampling.device.graph import graph_to
+from hcm_scale.sampling.device.pairs import pairs_to
+from hcm_scale.sampling.device.transfer import to_gpu
 from hcm_scale.sampling.pairs import Cut, PairBatch, cut_epoch, pair_batches, pairs_per_epoch
 from hcm_scale.sampling.prefetch import WaitClock, prefetch
-from hcm_scale.sampling.transfer import to_gpu
 from hcm_scale.shards import Labels
 from hcm_scale.stages.recipe import Recipe
 
@@ -105,7 +105,7 @@ def gpu_fit(
     batching, network = recipe.batching, recipe.network
     if batching.backend != "numba":  # another sampler was asked for, and it runs on the host
         return None
-    return gpu.plan(
+    return gpu.choose_fit(
         device,
         structure.num_nodes,
         structure.indices,

@@ -46,8 +46,8 @@ class Running:
     def wait_until(self, ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + ENDS_WITHIN_SECONDS
         while not ready():
-            assert self.process.poll() is None, f"ended too early:\n{self.told()}"
-            assert time.monotonic() < deadline, f"never came so far:\n{self.told()}"
+            assert self.process.poll() is None, f"ended too early:\n{self.output()}"
+            assert time.monotonic() < deadline, f"never came so far:\n{self.output()}"
             time.sleep(0.02)
 
     def finish(self) -> int:
@@ -55,9 +55,9 @@ class Running:
         try:
             return self.process.wait(ENDS_WITHIN_SECONDS)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"the job hangs:\n{self.told()}")
+            pytest.fail(f"the job hangs:\n{self.output()}")
 
-    def told(self) -> str:
+    def output(self) -> str:
         return self.output.read_text()
 
     def samples(self) -> dict[str, bytes]:

@@ -19,19 +19,19 @@ def kill(running, rank: int, at_step: int) -> None:
 def test_killed_rank__is_restarted_from_the_last_checkpoint(start):
     running = start("world.processes=2")
     kill(running, rank=1, at_step=random.Random(0).randrange(10, 100))
-    assert running.finish() == 0, running.told()
-    assert "killed by" not in running.told()
-    assert "goes on where it was stopped" in running.told()
+    assert running.finish() == 0, running.output()
+    assert "killed by" not in running.output()
+    assert "goes on where it was stopped" in running.output()
     assert len(running.pids(0)) == len(running.pids(1)) == 2
     assert len(running.samples()) == 4
-    assert "report.html" in running.told()
+    assert "report.html" in running.output()
 
 
 def test_killed_rank__without_restarts_left_is_named_before_all_others(start):
     running = start("world.processes=2", "world.max_restarts=0")
     kill(running, rank=1, at_step=5)
     assert running.finish() == 1
-    (line,) = [line for line in running.told().splitlines() if line.startswith("error:")]
+    (line,) = [line for line in running.output().splitlines() if line.startswith("error:")]
     assert line.startswith("error: rank 1: killed by SIGKILL")
     assert f"every rank's log is in {running.run_dir / 'ranks'}" in line
 
@@ -41,7 +41,7 @@ def test_killed_rank__without_restarts_left_is_named_before_all_others(start):
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_killed_ranks__again_and_again_end_in_the_same_samples(start, num_ranks):
     whole = start(f"world.processes={num_ranks}", name="whole")
-    assert whole.finish() == 0, whole.told()
+    assert whole.finish() == 0, whole.output()
     draw = random.Random(num_ranks)
     for attempt in range(4):
         running = start(f"world.processes={num_ranks}", name=f"hurt-{attempt}")
@@ -49,7 +49,7 @@ def test_killed_ranks__again_and_again_end_in_the_same_samples(start, num_ranks)
         kill(running, draw.randrange(num_ranks), first)
         running.wait_until(lambda running=running: len(running.pids(0)) == 2)
         kill(running, draw.randrange(num_ranks), second)
-        assert running.finish() == 0, running.told()
+        assert running.finish() == 0, running.output()
         assert running.samples() == whole.samples()
 
 
@@ -59,7 +59,7 @@ def test_rank_killed_in_another_stage__is_restarted_too(start, stage):
     running = start("world.processes=2", "graph.num_nodes=20000", "hops.num_sources=2000", "posterior.num_samples=60")
     running.wait_until(lambda: (running.run_dir / stage / "stage.json").is_file())
     os.kill(running.pids(1)[-1], signal.SIGKILL)
-    assert running.finish() == 0, running.told()
+    assert running.finish() == 0, running.output()
     assert len(running.pids(0)) == 2
 
 
@@ -71,7 +71,7 @@ def test_killed_parent__takes_its_ranks_with_it(start):
     running.process.wait()
     ranks = [running.pids(0)[-1], running.pids(1)[-1]]
     again = start("world.processes=2")  # waits for the lock of the ranks that are left, if any are
-    assert again.finish() == 0, again.told()
+    assert again.finish() == 0, again.output()
     for pid in ranks:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -82,5 +82,5 @@ def test_torchrun__restarts_a_killed_rank(start, tiny):
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2")
     running = start(command=(*torchrun, "-m", "hcm_scale", "run", *tiny))
     kill(running, rank=1, at_step=20)
-    assert running.finish() == 0, running.told()
+    assert running.finish() == 0, running.output()
     assert len(running.pids(0)) == 2

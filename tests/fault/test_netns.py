@@ -67,7 +67,7 @@ def both(machines, start, tiny) -> Callable[..., list]:
 
 def test_two_machines__make_one_run(both):
     running = both()
-    assert [side.finish() for side in running] == [0, 0], running[0].told()
+    assert [side.finish() for side in running] == [0, 0], running[0].output()
     assert len(running[0].samples()) == 4
 
 
@@ -88,8 +88,8 @@ def test_own_launch__makes_one_run_on_two_machines(own):
     running = own()
     running[0].wait_until(lambda: running[0].step() > 20)
     os.kill(running[0].pids(1)[-1], signal.SIGKILL)
-    assert [side.finish() for side in running] == [0, 0], running[0].told() + running[1].told()
-    assert sum("report.html" in side.told() for side in running) == 1
+    assert [side.finish() for side in running] == [0, 0], running[0].output() + running[1].output()
+    assert sum("report.html" in side.output() for side in running) == 1
     assert len(running[0].pids(0)) == 2
 
 
@@ -97,7 +97,7 @@ def test_killed_rank__restarts_on_both_machines(both):
     running = both()
     running[0].wait_until(lambda: running[0].step() > 20)
     os.kill(running[0].pids(1)[-1], signal.SIGKILL)
-    assert [side.finish() for side in running] == [0, 0], running[0].told() + running[1].told()
+    assert [side.finish() for side in running] == [0, 0], running[0].output() + running[1].output()
     assert len(running[0].pids(0)) == len(running[0].pids(1)) == 2
 
 
@@ -121,7 +121,7 @@ def test_killed_machine__is_missed_by_name_in_the_log_of_the_other(both, machine
     kill_machine(machines[1])
     assert running[0].finish() != 0
     logs = [path.read_text() for path in (running[0].run_dir / "ranks").glob("*.log")]
-    assert re.search(r"rank \d is gone|a rank stopped answering", running[0].told() + "".join(logs))
+    assert re.search(r"rank \d is gone|a rank stopped answering", running[0].output() + "".join(logs))
 
 
 def test_killed_machine__may_come_back(both, machines):
@@ -129,8 +129,8 @@ def test_killed_machine__may_come_back(both, machines):
     running[0].wait_until(lambda: running[0].step() > 20)
     kill_machine(machines[1])
     (back,) = both(sides=(1,))
-    assert [running[0].finish(), back.finish()] == [0, 0], running[0].told() + back.told()
-    assert "goes on where it was stopped" in running[0].told() + back.told()
+    assert [running[0].finish(), back.finish()] == [0, 0], running[0].output() + back.output()
+    assert "goes on where it was stopped" in running[0].output() + back.output()
 
 
 def test_cut_cable__ends_both_sides(own, machines):
@@ -138,4 +138,4 @@ def test_cut_cable__ends_both_sides(own, machines):
     running[0].wait_until(lambda: running[0].step() > 20)
     ip("-n", machines[0], "link", "set", "hcm0", "down")
     assert [side.finish() for side in running] == [1, 1]
-    assert all("error: rank" in side.told() or "did not meet" in side.told() for side in running)
+    assert all("error: rank" in side.output() or "did not meet" in side.output() for side in running)

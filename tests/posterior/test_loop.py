@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from hcm_scale.posterior.loop import Chain, NonFiniteLossError, class_counts, run_chain
 from hcm_scale.posterior.meter import Meter, likely_cause
-from hcm_scale.posterior.schedules import Plan
+from hcm_scale.posterior.schedules import ChainPlan
 from hcm_scale.posterior.sgld import noise_at
 
-PLAN = Plan(step_size=0.05, burn_in_steps=4, thin_steps=3, num_samples=3)
+PLAN = ChainPlan(step_size=0.05, burn_in_steps=4, thin_steps=3, num_samples=3)
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def batch_at(step: int) -> ToyBatch:
     return ToyBatch(torch.randn(16, 3, generator=generator), torch.randint(0, 4, (16,), generator=generator), step // 5)
 
 
-def run(chain: Chain, plan: Plan = PLAN, **options):
+def run(chain: Chain, plan: ChainPlan = PLAN, **options):
     batches = (batch_at(step) for step in range(chain.num_done, 10**6))
     return run_chain(chain, batches, plan, **{"kernel": "psgld", "num_pairs": 100, **options})
 
@@ -70,7 +70,7 @@ def test_run_chain__first_step_equals_the_formula():
 
 
 def test_run_chain__equals_the_formula_with_noise_and_decreasing_steps():
-    plan = Plan(step_size=0.05, schedule="polynomial", burn_in_steps=4, thin_steps=1, num_samples=2)
+    plan = ChainPlan(step_size=0.05, schedule="polynomial", burn_in_steps=4, thin_steps=1, num_samples=2)
     chain, plain = Chain.start(Toy()), Toy()
     list(run(chain, plan, kernel="sgld", prior=3.0, seed=7, num_pairs=50))
     for t in range(6):

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcm_scale.posterior.schedules import SCHEDULES, Plan, cyclical, polynomial
+from hcm_scale.posterior.schedules import SCHEDULES, ChainPlan, cyclical, polynomial
 
 
 def test_constant__stays():
-    assert {Plan(step_size=0.3).step_size_at(t) for t in (0, 7, 10**6)} == {0.3}
+    assert {ChainPlan(step_size=0.3).step_size_at(t) for t in (0, 7, 10**6)} == {0.3}
 
 
 def test_polynomial__starts_at_the_step_size_and_falls_as_the_formula_says():
-    plan = Plan(step_size=0.3, schedule="polynomial", decay_offset=10.0, decay_power=0.6)
+    plan = ChainPlan(step_size=0.3, schedule="polynomial", decay_offset=10.0, decay_power=0.6)
     assert plan.step_size_at(0) == pytest.approx(0.3)
     a = 0.3 * 10**0.6
     assert plan.step_size_at(90) == pytest.approx(a * 100**-0.6) == pytest.approx(polynomial(90, a, 10, 0.6))
@@ -22,7 +22,9 @@ def test_polynomial__starts_at_the_step_size_and_falls_as_the_formula_says():
 
 @given(st.integers(0, 50), st.integers(1, 20), st.integers(1, 5), st.sampled_from(SCHEDULES))
 def test_plan__keeps_exactly_its_samples_the_last_at_the_last_step(burn_in, thinning, num_samples, schedule):
-    plan = Plan(schedule, burn_in_steps=burn_in, thin_steps=thinning, cycle_steps=2 * thinning, num_samples=num_samples)
+    plan = ChainPlan(
+        schedule, burn_in_steps=burn_in, thin_steps=thinning, cycle_steps=2 * thinning, num_samples=num_samples
+    )
     kept = [t for t in range(plan.num_steps) if plan.keeps(t)]
     assert len(kept) == num_samples
     assert kept[0] >= burn_in
@@ -32,7 +34,7 @@ def test_plan__keeps_exactly_its_samples_the_last_at_the_last_step(burn_in, thin
 
 
 def test_cyclical__is_smallest_where_a_sample_is_kept():
-    plan = Plan(step_size=1.0, schedule="cyclical", burn_in_steps=3, cycle_steps=8, num_samples=3)
+    plan = ChainPlan(step_size=1.0, schedule="cyclical", burn_in_steps=3, cycle_steps=8, num_samples=3)
     for t in range(plan.burn_in_steps, plan.num_steps):
         if plan.keeps(t):
             assert plan.step_size_at(t) == min(plan.step_size_at(t - k) for k in range(8))
@@ -56,4 +58,4 @@ def test_cyclical__is_smallest_where_a_sample_is_kept():
 )
 def test_plan__refuses_impossible_values(wrong, message):
     with pytest.raises(ValueError, match=message):
-        Plan(**wrong)
+        ChainPlan(**wrong)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hcm_scale.base.spmm import gcn_scale
 from hcm_scale.sampling.block import Block
-from hcm_scale.sampling.neighbors import Scratch, check_fan_outs, sample_blocks, sampler
+from hcm_scale.sampling.neighbors import DrawScratch, check_fan_outs, sample_blocks, sampler
 
 stateless_fixture = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -193,7 +193,7 @@ def test_sample_blocks__reads_memory_maps_and_wide_indices(random_csr, tmp_path)
 
 def test_scratch__forgets_earlier_batches_also_when_its_numbers_run_out(random_csr):
     indptr, indices = random_csr(30, 100)
-    scratch = Scratch(30)
+    scratch = DrawScratch(30)
     scratch._used = 2**31 - 100  # as after many batches; the fourth from here starts over
     for step in range(8):
         args = indptr, indices, gcn_scale(indptr), np.arange(step, 30, 3), [2, 2]
@@ -206,7 +206,7 @@ def test_scratch__forgets_earlier_batches_also_when_its_numbers_run_out(random_c
 
 def test_scratch__survives_a_refused_batch(random_csr):
     indptr, indices = random_csr(30, 100)
-    scratch = Scratch(30)
+    scratch = DrawScratch(30)
     args = indptr, indices, gcn_scale(indptr)
     with pytest.raises(ValueError, match="1 of 3 are repeats"):
         sample_blocks(*args, np.array([3, 5, 3]), [2], seed=0, step=0, scratch=scratch)

@@ -15,7 +15,7 @@ from scipy import stats
 
 from hcm_scale.sampling.pair_order import SPREAD, WINDOW, class_order, least_reach
 from hcm_scale.sampling.pairs import pair_batches, pairs_per_class, pairs_per_epoch, steps_per_epoch
-from hcm_scale.shards import Labels, Plan, folder, open_labels
+from hcm_scale.shards import LabelPlan, Labels, folder, open_labels
 from hcm_scale.shards.writer import write_shard
 
 
@@ -24,7 +24,7 @@ def make_labels(
 ) -> Labels:
     """Sealed labels: pairs (class, 0), (class, 1), .. dealt to the shards in turn; a file has `num_links` names."""
     classes = len(rows_per_class)
-    plan = Plan("f00d", 10**9, False, classes, num_shards, None, 0, shard_pairs=1, row_group_rows=row_group_rows)
+    plan = LabelPlan("f00d", 10**9, False, classes, num_shards, None, 0, shard_pairs=1, row_group_rows=row_group_rows)
     folder.begin(out, plan)
     for index in range(num_shards):
         parts = [np.arange(index, rows, num_shards, dtype=np.int32) for rows in rows_per_class]

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from hcm_scale.graph import synthetic
 from hcm_scale.score.closure import closure, far_edges, far_triangles
 from hcm_scale.score.numbering import edge_index
+from hcm_scale.synthetic import families as synthetic
 
 
 def slow_triangles(indptr, indices, far):

@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hcm_scale.shards import Labels, Plan, folder, open_labels
+from hcm_scale.shards import LabelPlan, Labels, folder, open_labels
 from hcm_scale.shards.writer import write_shard
 
-PLAN = Plan("f00d", num_nodes=5000, directed=False, classes=3, num_sources=300, pairs_per_class=40, seed=5,
+PLAN = LabelPlan("f00d", num_nodes=5000, directed=False, classes=3, num_sources=300, pairs_per_class=40, seed=5,
             shard_pairs=64 * 120, row_group_rows=700)  # fmt: skip
 
 
-def pairs_of(plan: Plan, index: int) -> tuple[np.ndarray, ...]:
+def pairs_of(plan: LabelPlan, index: int) -> tuple[np.ndarray, ...]:
     """u, v, hop, counts of a shard: distinct pairs, classes of unequal sizes."""
     rng = np.random.default_rng(index)
     first, last = plan.source_range(index)
@@ -24,7 +24,7 @@ def pairs_of(plan: Plan, index: int) -> tuple[np.ndarray, ...]:
 
 
 @pytest.fixture
-def plan() -> Plan:
+def plan() -> LabelPlan:
     return PLAN
 
 

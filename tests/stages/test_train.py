@@ -21,7 +21,7 @@ from hcm_scale.posterior.samples import open_samples
 from hcm_scale.sampling.pairs import pair_batches
 from hcm_scale.shards import open_labels
 from hcm_scale.stages.label import label
-from hcm_scale.stages.recipe import Batching, Langevin, Network, Plan, Recipe
+from hcm_scale.stages.recipe import Batching, ChainPlan, Langevin, Network, Recipe
 from hcm_scale.stages.train import Ranks, Record, train
 from hcm_scale.stages.train_batches import host_batches
 
@@ -29,7 +29,7 @@ NUM_NODES = 150
 RECIPE = Recipe(
     network=Network(width=16, head_width=16),
     batching=Batching(batch_pairs=128, fan_outs=(5,)),
-    plan=Plan(step_size=0.02, burn_in_steps=6, thin_steps=4, num_samples=3),
+    plan=ChainPlan(step_size=0.02, burn_in_steps=6, thin_steps=4, num_samples=3),
 )
 RECORD = Record(checkpoint_every=5, log_every=4)
 
@@ -177,8 +177,8 @@ def test_train__killed_at_several_steps_ends_in_the_same_bytes(labels, finished,
         assert not (tmp_path / "samples" / "manifest.json").exists()
     run(labels, tmp_path)
     assert sample_hashes(tmp_path) == sample_hashes(finished)
-    told, expected = metrics(tmp_path), metrics(finished)
-    assert [line["step"] for line in told] == [line["step"] for line in expected]
+    logged, expected = metrics(tmp_path), metrics(finished)
+    assert [line["step"] for line in logged] == [line["step"] for line in expected]
     newest = "step-000000015.safetensors"
     assert hash_file(tmp_path / "checkpoints" / newest) == hash_file(finished / "checkpoints" / newest)
 

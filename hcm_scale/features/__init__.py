@@ -1,0 +1,1 @@
+"""Attributes become features: rescaled, projected, used to drop dissimilar edges, propagated once."""

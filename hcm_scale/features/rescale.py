@@ -1,0 +1,107 @@
+"""Attribute values on another scale: value by value or row by row, streamed in blocks of rows; or column by column.
+
+A block is a plain f32 array, or a scipy CSR where the attributes are sparse; these scales keep 0 at 0, so sparse stays
+sparse, and nothing larger than a block is made beside the result. `normal_scores` ranks whole columns of dense
+attributes, one at a time: about 40 bytes a row beside the result.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse, special, stats
+
+from hcm_scale.graph.store import Attributes, SparseRows
+
+AttributeRows = Any  # an f32 array (rows, d) or a scipy csr_array of that shape
+
+_BLOCK_VALUES = 1 << 22
+_VALUEWISE: dict[str, Callable[[NDArray[np.float32]], NDArray[Any]]] = {
+    "none": lambda values: values,
+    "log1p": np.log1p,
+    "binary": lambda values: values != 0,
+}
+SCALES = (*_VALUEWISE, "row")
+NORMAL = "normal"  # see normal_scores
+
+
+def blocks(x: Attributes, scale: str = "none") -> Iterator[tuple[slice, AttributeRows]]:
+    """The rows of x in order, block by block, rescaled: (which rows, their values)."""
+    rows = x.csr() if isinstance(x, SparseRows) else x
+    width = x.shape[1] if not isinstance(x, SparseRows) else len(x.indices) // max(1, x.shape[0])
+    step = max(64, _BLOCK_VALUES // max(1, width))
+    for first in range(0, x.shape[0], step):
+        which = slice(first, min(first + step, x.shape[0]))
+        yield which, _rescale_block(rows[which], scale)
+
+
+def rescale(x: Attributes, scale: str, columns: tuple[str, ...] = ()) -> Attributes:
+    """Attributes with each value on a new scale; shape and kind (dense or sparse) stay. `columns` name errors.
+
+    "none" as it is; "log1p" log(1 + value); "binary" 1 where the value is not 0; "row" the value's share of the sum of
+    absolute values in its row (a row of zeros stays so).
+
+    >>> rescale(np.array([[1, 3], [0, 0]], np.float32), "row").tolist()
+    [[0.25, 0.75], [0.0, 0.0]]
+    """
+    check_scale(x, scale, columns)
+    if scale == "none":
+        return x
+    if isinstance(x, SparseRows):
+        data = np.empty(len(x.data), np.float32)
+        for which, block in blocks(x, scale):
+            data[x.indptr[which.start] : x.indptr[which.stop]] = block.data
+        return SparseRows(x.indptr, x.indices, data, x.num_columns)
+    out = np.empty(x.shape, np.float32)
+    for which, block in blocks(x, scale):
+        out[which] = block
+    return out
+
+
+def normal_scores(x: NDArray[Any]) -> NDArray[np.float32]:
+    """Each column of dense attributes as if drawn from a normal distribution: only the order of its values is kept.
+
+    The value of rank r among n becomes the (r - 1/2) / n quantile; equal values share the mean of their ranks. For
+    columns whose few largest values would drown all others.
+
+    >>> normal_scores(np.array([[1], [1e9], [2]])).round(2).tolist()
+    [[-0.9700000286102295], [0.9700000286102295], [0.0]]
+    """
+    out = np.empty(x.shape, np.float32)
+    for k in range(x.shape[1]):
+        out[:, k] = special.ndtri((stats.rankdata(x[:, k]) - 0.5) / len(x))
+    return out
+
+
+def check_scale(x: Attributes, scale: str, columns: tuple[str, ...] = ()) -> None:
+    """Refuses an unknown scale, and values that the scale is not defined for, by name, value and count."""
+    if scale not in (*SCALES, NORMAL):
+        raise ValueError(f"scale={scale!r} is unknown; it is one of {', '.join((*SCALES, NORMAL))}")
+    if scale == NORMAL and isinstance(x, SparseRows):
+        raise ValueError(
+            f"scale={NORMAL!r} ranks whole columns and needs dense attributes; for sparse ones: {', '.join(SCALES)}"
+        )
+    if scale != "log1p":
+        return
+    for which, block in blocks(x):
+        if block.shape[1] == 0 or block.min() >= 0:
+            continue
+        row, column = (int(place[0]) for place in (block < 0).nonzero())
+        name = columns[column] if columns else f"number {column}"
+        raise ValueError(
+            f"scale='log1p' needs values of 0 or more: "
+            f"column {name} holds {block[row, column]:g} in row {which.start + row}"
+        )
+
+
+def _rescale_block(block: AttributeRows, scale: str) -> AttributeRows:
+    if scale == "row":
+        totals = np.asarray(abs(block).sum(axis=1, dtype=np.float64)).ravel()
+        shares = 1.0 / np.where(totals > 0, totals, 1.0)
+        scaled = sparse.diags_array(shares) @ block if sparse.issparse(block) else shares[:, None] * block
+        return scaled.astype(np.float32)
+    if sparse.issparse(block):
+        data = _VALUEWISE[scale](block.data).astype(np.float32)
+        return sparse.csr_array((data, block.indices, block.indptr), shape=block.shape)
+    return _VALUEWISE[scale](block).astype(np.float32, copy=False)

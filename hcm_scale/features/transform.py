@@ -1,0 +1,103 @@
+"""Attributes as the model wants them: rescaled, then reduced by PCA, then standardised; dense f32 rows.
+
+Everything is streamed over blocks of rows with sums in float64, so memory-mapped input is read piece by piece and
+sparse input is never made dense as a whole. Memory: the output (4 bytes n q), one block, and what PCA needs (see
+pca.py).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from hcm_scale.features import pca as principal
+from hcm_scale.features.rescale import NORMAL, blocks, check_scale, normal_scores
+from hcm_scale.graph.store import Attributes, SparseRows
+
+_MAX_DENSE_BYTES = 2 << 30  # sparse attributes whose dense form would be larger have to go through PCA
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """What the model is given: f32 rows (n, q), a name for every column, and a record of what was done."""
+
+    x: NDArray[np.float32]
+    columns: tuple[str, ...]
+    record: dict[str, Any]
+
+
+def transform(
+    x: Attributes,
+    *,
+    scale: str = "none",
+    pca: int | None = None,
+    standardise: bool = True,
+    columns: tuple[str, ...] = (),
+) -> Features:
+    """Dense features (n, q) from attributes (n, d): `scale` (see rescale.py), `pca` to q columns, `standardise`.
+
+    Standardised columns have mean 0 and variance 1 (over n); a constant column becomes 0.
+
+    >>> transform(np.array([[1, 5], [3, 5]], np.float32)).x.tolist()
+    [[-1.0, 0.0], [1.0, 0.0]]
+    """
+    num_rows, num_columns = x.shape
+    if num_rows == 0 or num_columns == 0:
+        raise ValueError(f"x has shape {num_rows} x {num_columns}; at least one row and one column are needed")
+    check_scale(x, scale, columns)
+    record: dict[str, Any] = {"scale": scale, "pca": pca, "standardise": standardise}
+    if scale == NORMAL:
+        assert not isinstance(x, SparseRows)
+        x, scale = normal_scores(x), "none"
+    if pca is None:
+        out, names = _dense(x, scale), columns or tuple(f"a{k}" for k in range(num_columns))
+    else:
+        out, explained = _reduce(x, scale, pca)
+        names, record["explained_variance"] = tuple(f"pc{k}" for k in range(pca)), explained
+    if standardise:
+        record["num_constant_columns"] = standardise_columns(out)
+    return Features(out, names, record)
+
+
+def _dense(x: Attributes, scale: str) -> NDArray[np.float32]:
+    """The rescaled attributes as a new dense array."""
+    num_bytes = 4 * x.shape[0] * x.shape[1]
+    if isinstance(x, SparseRows) and num_bytes > _MAX_DENSE_BYTES:
+        raise ValueError(
+            f"pca=None would make {x.shape[0]} x {x.shape[1]} sparse attributes dense ({num_bytes / 2**30:.1f} GiB; "
+            f"at most {_MAX_DENSE_BYTES / 2**30:.0f}); choose pca from 1 to {min(x.shape)}"
+        )
+    out = np.empty(x.shape, np.float32)
+    for which, block in blocks(x, scale):
+        out[which] = block.toarray() if sparse.issparse(block) else block
+    return out
+
+
+def _reduce(x: Attributes, scale: str, num_components: int) -> tuple[NDArray[np.float32], list[float]]:
+    """PCA scores (n, q), and each component's share of the variance."""
+    if not 1 <= num_components <= min(x.shape):
+        raise ValueError(
+            f"pca={num_components} is out of range; with {x.shape[0]} x {x.shape[1]} attributes "
+            f"it runs from 1 to {min(x.shape)}"
+        )
+    components = principal.fit(lambda: (block for _, block in blocks(x, scale)), num_components)
+    out = np.empty((x.shape[0], num_components), np.float32)
+    for which, block in blocks(x, scale):
+        out[which] = components.project(block)
+    shares = components.variances / (components.total_variance or 1.0)
+    return out, [round(float(share), 6) for share in shares]
+
+
+def standardise_columns(x: NDArray[np.float32]) -> int:
+    """Gives every column mean 0 and variance 1, in place; constant columns become 0. Returns how many were constant."""
+    constant = x.min(axis=0) == x.max(axis=0)
+    mean = x.mean(axis=0, dtype=np.float64)
+    squares = np.zeros(x.shape[1])
+    for _, block in blocks(x):
+        squares += ((block - mean) ** 2).sum(axis=0)
+    deviation = np.where(constant, 1.0, np.sqrt(squares / len(x)))
+    for which, block in blocks(x):
+        x[which] = np.where(constant, 0.0, (block - mean) / deviation)
+    return int(constant.sum())

@@ -1,0 +1,124 @@
+"""Edges as positions, attributes as a matrix: the common way of .npz, .npy, .mat and torch_geometric input to a folder.
+
+Edge chunks may be of any numeric type; they are checked (whole, not negative, under n) as they stream by. Peak memory:
+the finished CSR and what the caller holds of the attributes, plus two sort blocks.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcm_scale.base import files
+from hcm_scale.graph.build import Chunk, build_csr
+from hcm_scale.graph.store import Graph, SparseRows
+from hcm_scale.ingest import attributes as features
+from hcm_scale.ingest.policy import Offenders, Policy
+from hcm_scale.ingest.seal import seal
+
+
+@dataclass(frozen=True)
+class DenseRows:
+    """A dense attribute matrix that yields its rows in blocks, as often as it is asked."""
+
+    shape: tuple[int, int]
+    blocks: Callable[[], Iterable[NDArray[Any]]]
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Chunks of positions, as often as asked; `num_nodes` None = as many as are named."""
+
+    chunks: Callable[[], Iterator[Chunk]]
+    num_nodes: int | None = None
+
+
+def write_arrays(
+    out: Path | str,
+    origin: str,
+    edges: Edges,
+    x: DenseRows | SparseRows | None,
+    y: NDArray[Any] | None,
+    policy: Policy,
+) -> Graph:
+    """Writes the graph folder `out` and returns it opened; rows of `x` and entries of `y` must be the nodes."""
+    width = 0 if x is None else x.shape[1]
+    features.require(width, policy)
+    known, num_nodes = _count_nodes(edges, x, policy)
+    added = num_nodes - known
+    with files.replacing(Path(out)) as folder:
+        num_anomalies = None if y is None else features.write_labels(folder, y, known, added)
+        written = features.FeatureCounts()
+        if isinstance(x, SparseRows) and width:
+            written = features.write_sparse(folder, x, policy.nonfinite, added)
+        elif isinstance(x, DenseRows) and width:
+            written = features.write_dense(folder, x.blocks(), x.shape, policy.nonfinite, added)
+        outside = Offenders(
+            f"rows name a node outside 0 .. {num_nodes - 1:,}", "the edges", "unknown='drop' drops such edges"
+        )
+        chunks = checked(edges.chunks(), num_nodes, outside, policy.unknown == "drop")
+        counts = build_csr(folder, chunks, num_nodes, policy.directed)
+        seal(
+            folder,
+            origin,
+            policy,
+            counts,
+            written,
+            unknown_edges=outside.count,
+            added_nodes=added,
+            num_anomalies=num_anomalies,
+        )
+    return Graph.open(out)
+
+
+def checked(chunks: Iterable[Chunk], num_nodes: int, outside: Offenders, drop: bool = False) -> Iterator[Chunk]:
+    """The chunks as int64 node numbers; raises at the end, with the count and the first rows, where some were none.
+
+    >>> next(checked([(np.array([0.0, 9.0]), np.array([1, 1]))], 2, Offenders("outside", "edges"), drop=True))
+    (array([0]), array([1]))
+    """
+    fractional, negative = (
+        Offenders("fractional node numbers", "the edges"),
+        Offenders("negative node numbers", "the edges"),
+    )
+    row = 0
+    for u, v in chunks:
+        broken = ~(_whole(u) & _whole(v))
+        below, above = (u < 0) | (v < 0), (u >= num_nodes) | (v >= num_nodes)
+        for offenders, mask in ((fractional, broken), (negative, below), (outside, above)):
+            offenders.add(mask, lambda i: f"row {row + i:,}: {u[i]} -> {v[i]}")  # noqa: B023
+        good = ~(broken | below | above)
+        row += len(u)
+        if good.all():
+            yield u.astype(np.int64, copy=False), v.astype(np.int64, copy=False)
+        else:
+            yield u[good].astype(np.int64), v[good].astype(np.int64)
+    fractional.check()
+    negative.check()
+    if not drop:
+        outside.check()
+
+
+def _whole(values: NDArray[Any]) -> NDArray[np.bool_]:
+    if values.dtype.kind in "iub":
+        return np.ones(len(values), np.bool_)
+    if values.dtype.kind != "f":
+        raise ValueError(f"edges are of type {values.dtype}; legal are integers, or floats that are whole")
+    return np.asarray(values == np.floor(values))
+
+
+def _count_nodes(edges: Edges, x: DenseRows | SparseRows | None, policy: Policy) -> tuple[int, int]:
+    """(nodes that have rows, all nodes): what the matrix has, what `x` has, or one more than the largest name."""
+    if edges.num_nodes is not None:
+        if x is not None and x.shape[0] != edges.num_nodes:
+            raise ValueError(f"x has {x.shape[0]:,} rows for {edges.num_nodes:,} nodes; they must be equal")
+        return edges.num_nodes, edges.num_nodes
+    known = None if x is None else x.shape[0]
+    if known is not None and policy.unknown != "add":
+        return known, known
+    top = max((float(max(u.max(), v.max())) for u, v in edges.chunks() if len(u)), default=-1.0)
+    named = int(top) + 1 if np.isfinite(top) else 0
+    return (named, named) if known is None else (known, max(known, named))

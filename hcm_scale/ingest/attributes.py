@@ -1,0 +1,161 @@
+"""Attribute matrices to the store's files, dense row block by row block or sparse as CSR, with values checked.
+
+Dense: one block beside the mapped `x.npy`. Sparse: the CSR once, and a sorted copy only where it came unsorted or with
+repeats. Values that are not finite as float32 are counted, and refused or replaced.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from hcm_scale.base.mapped import map_new
+from hcm_scale.graph.store import SparseRows
+from hcm_scale.ingest.policy import Offenders, Policy
+
+_REMEDY = "nonfinite='zero' or 'mean' replaces them"
+_REPAIR_ROWS = 1 << 14
+
+
+@dataclass(frozen=True)
+class FeatureCounts:
+    """What was written as attributes: names (where known), width, and what was filled in."""
+
+    columns: tuple[str, ...] = ()
+    num_columns: int = 0
+    imputed: int = 0
+    nonfinite: int = 0
+    details: tuple[dict[str, Any], ...] = ()
+
+
+def write_dense(
+    folder: Path, blocks: Iterable[NDArray[Any]], shape: tuple[int, int], nonfinite: str, added: int = 0
+) -> FeatureCounts:
+    """Writes x.npy (shape[0] + added, shape[1]) from row blocks; added rows get the column means."""
+    x = map_new(folder / "x.npy", np.float32, (shape[0] + added, shape[1]))
+    bad = Offenders("attribute values are not finite", "the rows of x", _REMEDY)
+    start = 0
+    for block in blocks:
+        stop = start + len(block)
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows float32 is found by the next line
+            x[start:stop] = block
+        wrong = ~np.isfinite(x[start:stop])
+        bad.add(wrong.ravel(), lambda i: f"row {start + i // shape[1]:,} column {i % shape[1]}")  # noqa: B023
+        start = stop
+    if start != shape[0]:
+        raise ValueError(f"x has {start:,} rows; {shape[0]:,} were expected")
+    if nonfinite == "error":
+        bad.check()
+    if bad.count or added:
+        _repair(x, shape[0], nonfinite)
+    x.flush()
+    return FeatureCounts(num_columns=shape[1], imputed=added * shape[1], nonfinite=bad.count)
+
+
+def _repair(x: NDArray[np.float32], num_rows: int, nonfinite: str) -> None:
+    """Fills in values that are not finite, and the rows after `num_rows`, block by block."""
+    total, present = np.zeros(x.shape[1]), np.zeros(x.shape[1])
+    for start in range(0, num_rows, _REPAIR_ROWS):
+        block = np.asarray(x[start : min(start + _REPAIR_ROWS, num_rows)])
+        good = np.isfinite(block)
+        total += np.where(good, block, 0).sum(axis=0, dtype=np.float64)
+        present += good.sum(axis=0)
+    mean = (total / np.maximum(present, 1)).astype(np.float32)
+    filler = mean if nonfinite == "mean" else np.zeros_like(mean)
+    for start in range(0, num_rows, _REPAIR_ROWS):
+        block = x[start : min(start + _REPAIR_ROWS, num_rows)]
+        block[...] = np.where(np.isfinite(block), block, filler)
+    x[num_rows:] = mean
+
+
+def write_sparse(folder: Path, rows: SparseRows, nonfinite: str, added: int = 0) -> FeatureCounts:
+    """Writes x_indptr.npy, x_indices.npy and x_data.npy; added rows are empty."""
+    rows = _canonical(rows)
+    wrong = ~np.isfinite(rows.data)
+    bad = Offenders("attribute values are not finite", "the rows of x", _REMEDY)
+    bad.add(wrong, lambda i: f"row {np.searchsorted(rows.indptr, i, 'right') - 1:,} column {rows.indices[i]}")
+    if nonfinite == "error":
+        bad.check()
+    if bad.count:
+        rows = _replaced(rows, wrong, nonfinite)
+    indptr = np.concatenate([rows.indptr, np.full(added, rows.indptr[-1])]) if added else rows.indptr
+    np.save(folder / "x_indptr.npy", np.asarray(indptr, np.int64), allow_pickle=False)
+    np.save(folder / "x_indices.npy", np.asarray(rows.indices, np.int32), allow_pickle=False)
+    np.save(folder / "x_data.npy", np.asarray(rows.data, np.float32), allow_pickle=False)
+    return FeatureCounts(num_columns=rows.num_columns, imputed=added, nonfinite=bad.count)
+
+
+def _canonical(rows: SparseRows) -> SparseRows:
+    """The same rows with sorted columns, no repeats and no stored zeros; a copy only where one is needed."""
+    ascending = np.diff(rows.indices) > 0
+    starts = rows.indptr[1:-1]
+    ascending[starts[(starts > 0) & (starts < len(rows.indices))] - 1] = True  # a new row may start anywhere
+    if ascending.all() and rows.data.all():
+        return rows
+    return SparseRows.of(rows.csr())
+
+
+def _replaced(rows: SparseRows, wrong: NDArray[np.bool_], nonfinite: str) -> SparseRows:
+    """Entries that are not finite become zero (and vanish) or the mean of their column over all other rows."""
+    data = np.where(wrong, 0, rows.data).astype(np.float32)
+    if nonfinite == "mean":
+        columns, width = rows.indices, rows.num_columns
+        total = np.bincount(columns, data.astype(np.float64), width)
+        good = rows.shape[0] - np.bincount(columns[wrong], minlength=width)
+        data[wrong] = (total / np.maximum(good, 1))[columns[wrong]]
+    return SparseRows.of(sparse.csr_array((data, rows.indices, rows.indptr), shape=rows.shape))
+
+
+def check_sparse(indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any], width: int | None) -> SparseRows:
+    """CSR parts as `SparseRows`, refused where they do not fit together."""
+    top = int(indices.max()) if len(indices) else -1
+    low = int(indices.min()) if len(indices) else 0
+    num_columns = top + 1 if width is None else width
+    if len(indptr) < 1 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
+        raise ValueError(f"x_indptr must rise from 0 to the {len(indices):,} entries of x_indices")
+    if low < 0 or top >= num_columns:
+        raise ValueError(f"x_indices run from {low} to {top}; legal are 0 .. {num_columns - 1}")
+    if len(data) != len(indices):
+        raise ValueError(f"x_data has {len(data):,} entries and x_indices {len(indices):,}; they must be equal")
+    with np.errstate(over="ignore", invalid="ignore"):
+        return SparseRows(
+            indptr.astype(np.int64, copy=False),
+            indices.astype(np.int32, copy=False),
+            data.astype(np.float32, copy=False),
+            num_columns,
+        )
+
+
+def require(num_columns: int, policy: Policy) -> None:
+    """Refuses a graph without attributes, before the work of reading its edges."""
+    if not num_columns and policy.featureless == "error":
+        raise ValueError(
+            "the graph has zero attributes; featureless='degree' gives it log1p(degree) as its one attribute"
+        )
+
+
+def write_labels(folder: Path, labels: NDArray[Any], num_nodes: int, added: int = 0) -> int:
+    """Writes y.npy from 0/1 or booleans of any shape that holds one a node; returns the number of ones."""
+    if labels.size != num_nodes:
+        raise ValueError(f"y has {labels.size:,} entries for {num_nodes:,} nodes; they must be equal")
+    flat = labels.ravel()
+    bad = Offenders("labels are not 0 or 1", "y")
+    bad.add((flat != 0) & (flat != 1), lambda i: f"row {i:,}: {flat[i]}")
+    bad.check()
+    np.save(
+        folder / "y.npy", np.concatenate([flat == 1, np.zeros(added, np.bool_)]).astype(np.uint8), allow_pickle=False
+    )
+    return int((flat == 1).sum())
+
+
+def write_degree(folder: Path) -> FeatureCounts:
+    """Writes log1p(degree) as the one attribute of a graph that has none; a directed graph's degree is in + out."""
+    degree = np.diff(np.load(folder / "indptr.npy", mmap_mode="r"))
+    if (folder / "in_indptr.npy").exists():
+        degree = degree + np.diff(np.load(folder / "in_indptr.npy", mmap_mode="r"))
+    np.save(folder / "x.npy", np.log1p(degree).astype(np.float32)[:, None], allow_pickle=False)
+    return FeatureCounts(("log1p(degree)",), 1, details=({"name": "log1p(degree)", "method": "degree"},))

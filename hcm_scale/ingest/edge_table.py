@@ -1,0 +1,67 @@
+"""An edge table as chunks of node numbers; ids that no node has are counted, dropped, or collected beforehand."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from hcm_scale.graph.build import Chunk
+from hcm_scale.ingest.batches import TableFiles
+from hcm_scale.ingest.id_column import IdReader
+from hcm_scale.ingest.ids import Growing, Ids, NumberIds, Numbers, TextIds, in_order
+from hcm_scale.ingest.policy import Offenders
+
+
+@dataclass(frozen=True)
+class EdgeTable:
+    """An edge table, the names of its two id columns, and the type of its ids."""
+
+    files: TableFiles
+    source: str
+    target: str
+    kind: str
+    unknown: Offenders = field(
+        default_factory=lambda: Offenders(
+            "rows name an id that is not a node", "the edge table", "unknown='drop' or unknown='add' accepts them"
+        )
+    )
+
+    def endpoints(self, drop_nulls: bool) -> Iterator[tuple[int, pa.Array, pa.Array]]:
+        """Streams (first row, sources, targets) in the ids' own type; raises at the end where there were faults."""
+        reader = IdReader(self.kind, "the edge table")
+        reader.null.remedy = "unknown='drop' drops their rows"
+        row = 0
+        for batch in self.files.batches(list(dict.fromkeys((self.source, self.target)))):
+            yield row, reader.read(batch[self.source], row), reader.read(batch[self.target], row)
+            row += len(batch)
+        reader.check(nulls=not drop_nulls)
+
+    def chunks(self, ids: Ids, unknown: str) -> Iterator[Chunk]:
+        """Streams edges as node numbers; rows with an unknown end are counted, and dropped or refused at the end."""
+        for row, sources, targets in self.endpoints(unknown == "drop"):
+            u, v = _find(ids, sources), _find(ids, targets)
+            lost = (u < 0) | (v < 0)
+            if lost.any():
+                self.unknown.add(lost, lambda i: f"row {row + i:,}: {sources[i]} -> {targets[i]}")  # noqa: B023
+                u, v = u[~lost], v[~lost]
+            yield u, v
+        if unknown != "drop":
+            self.unknown.check()
+
+    def strangers(self, known: Growing | None) -> Growing:
+        """The ids that edges name and `known` does not hold, in ascending order."""
+        found: Growing = TextIds() if self.kind == "text" else NumberIds()
+        for _, sources, targets in self.endpoints(drop_nulls=True):
+            for column in (sources.drop_null(), targets.drop_null()):
+                found.add(column.filter(pa.array(known.find(column) < 0)) if known is not None else column)
+        return in_order(found)
+
+
+def _find(ids: Ids, column: pa.Array) -> Numbers:
+    """Node numbers, -1 for unknown ids and nulls."""
+    if not column.null_count:
+        return ids.find(column)
+    missing = column.is_null().to_numpy(zero_copy_only=False)
+    filler = "" if pa.types.is_large_string(column.type) else 0
+    return np.where(missing, -1, ids.find(column.fill_null(filler)))

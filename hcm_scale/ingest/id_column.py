@@ -1,0 +1,82 @@
+"""Id columns as they come: text, integers, or whole numbers that some tool wrote as floats.
+
+`id_kind` settles for a set of columns whether ids are text or integers; `IdReader` brings each batch to that type and
+counts what cannot be an id: fractions, negative numbers, nulls.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hcm_scale.ingest.encode import is_text
+from hcm_scale.ingest.policy import Offenders
+
+ID_TYPES = ("auto", "text", "integer")
+
+
+def id_kind(columns: Sequence[tuple[str, pa.DataType]], id_type: str = "auto") -> str:
+    """'text' or 'integer' for columns given as (name, type); under 'auto' they must agree.
+
+    >>> id_kind([("source", pa.string()), ("target", pa.string())])
+    'text'
+    """
+    if id_type not in ID_TYPES:
+        raise ValueError(f"id_type={id_type!r} must be one of {', '.join(map(repr, ID_TYPES))}")
+    if id_type != "auto":
+        return id_type
+    kinds = set()
+    for name, stored in columns:
+        kind = stored.value_type if pa.types.is_dictionary(stored) else stored
+        if not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            raise ValueError(f"column {name!r} of type {kind} cannot hold ids; legal are text and integers")
+        kinds.add("text" if is_text(kind) else "integer")
+    if len(kinds) > 1:
+        described = ", ".join(f"{name!r} is {kind}" for name, kind in columns)
+        raise ValueError(f"ids are of two types: {described}; id_type='text' or 'integer' reads them alike")
+    return kinds.pop()
+
+
+@dataclass
+class IdReader:
+    """Brings id columns of one table to one type; `where` names its rows in messages."""
+
+    kind: str
+    where: str
+    fractional: Offenders = field(init=False)
+    negative: Offenders = field(init=False)
+    null: Offenders = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fractional = Offenders("fractional ids", self.where)
+        self.negative = Offenders("negative ids", self.where, "id_type='text' takes them as names")
+        self.null = Offenders("missing ids", self.where)
+
+    def read(self, column: pa.Array, first_row: int) -> pa.Array:
+        """The batch as large_string or int64, nulls kept; faults are counted, their values set to null."""
+        self.null.add(_mask(column.is_null()), lambda i: f"row {first_row + i:,}")
+        if self.kind == "text":
+            return column.cast(pa.large_string())
+        if pa.types.is_floating(column.type):
+            column = self._whole(column, first_row)
+        numbers = column.cast(pa.int64())
+        values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
+        self.negative.add(values < 0, lambda i: f"row {first_row + i:,}: {values[i]}")
+        return numbers
+
+    def check(self, nulls: bool = True) -> None:
+        """Raises for the first kind of fault that was met."""
+        for offenders in (self.fractional, self.negative, *([self.null] if nulls else [])):
+            offenders.check()
+
+    def _whole(self, column: pa.Array, first_row: int) -> pa.Array:
+        values = column.fill_null(0).to_numpy(zero_copy_only=False)
+        whole = (values == np.floor(values)) & (np.abs(values) < 2.0**63)
+        self.fractional.add(~whole, lambda i: f"row {first_row + i:,}: {values[i]}")
+        return pa.array(np.where(whole, values, 0).astype(np.int64), mask=~whole | _mask(column.is_null()))
+
+
+def _mask(column: pa.Array) -> NDArray[np.bool_]:
+    return np.asarray(column.to_numpy(zero_copy_only=False), np.bool_)

@@ -1,0 +1,154 @@
+"""A node table: its ids numbered, its attribute columns surveyed and written, its labels checked.
+
+Three passes over the files (ids; survey; write), each in the memory of one batch; `x.npy` is written through a map.
+Attribute-less nodes that were added for edges come after the table's rows and are encoded as rows of nulls.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hcm_scale.base.mapped import map_new
+from hcm_scale.ingest.attributes import FeatureCounts
+from hcm_scale.ingest.batches import TableFiles
+from hcm_scale.ingest.encode import CategorySurvey, Encoding, NumberSurvey, Survey, describe, is_number, is_text
+from hcm_scale.ingest.id_column import IdReader
+from hcm_scale.ingest.ids import Growing, NumberIds, TextIds
+from hcm_scale.ingest.policy import Offenders, Policy
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class NodeRows:
+    """The ids of a node table in order, and the row numbers that repeat an earlier id and are left out."""
+
+    ids: Growing
+    left_out: Rows
+
+
+def number_rows(files: TableFiles, id_column: str, kind: str, repeated: str) -> NodeRows:
+    """Gives each distinct id a number, in the order of the rows."""
+    ids: Growing = TextIds() if kind == "text" else NumberIds()
+    reader = IdReader(kind, "the node table")
+    again = Offenders("rows repeat an id", "the node table", "repeated='first' keeps the first row of each")
+    row, left_out = 0, [np.zeros(0, np.int64)]
+    for batch in files.batches([id_column]):
+        column = reader.read(batch[id_column], row).drop_null()  # a null is an error when the reader checks
+        before = len(ids)
+        numbers = ids.add(column)
+        is_first = np.zeros(len(column), np.bool_)
+        is_first[np.unique(numbers, return_index=True)[1]] = True
+        late = ~is_first | (numbers < before)
+        again.add(late, lambda i: f"row {row + i:,}: {column[i]}")  # noqa: B023
+        left_out.append(np.flatnonzero(late) + row)
+        row += len(batch)
+    reader.check()
+    if repeated == "error":
+        again.check()
+    if not len(ids):
+        raise ValueError(f"nodes={files.origin!r} holds no rows: the graph is empty")
+    return NodeRows(ids, np.concatenate(left_out))
+
+
+def kept_batches(files: TableFiles, names: Sequence[str], left_out: Rows) -> Iterator[tuple[Rows, pa.RecordBatch]]:
+    """Streams (row numbers, batch) without the rows left out."""
+    row = 0
+    for batch in files.batches(names):
+        rows = np.arange(row, row + len(batch))
+        first, last = np.searchsorted(left_out, (row, row + len(batch)))
+        row += len(batch)
+        if first < last:
+            keep = np.ones(len(batch), np.bool_)
+            keep[left_out[first:last] - rows[0]] = False
+            rows, batch = rows[keep], batch.filter(pa.array(keep))
+        yield rows, batch
+
+
+def plan_columns(
+    files: TableFiles, names: Sequence[str], left_out: Rows, added: int, policy: Policy, limits: tuple[int, int]
+) -> list[Encoding]:
+    """Surveys the columns over all kept rows; `limits` are (max_categories, hash_buckets)."""
+    bad = Offenders("attribute values are not finite", "the node table", "nonfinite='zero' or 'mean' replaces them")
+    surveys = [_survey(files.schema.field(n).type, n, files, bad, limits) for n in names]
+    for rows, batch in kept_batches(files, names, left_out) if names else ():
+        for survey in surveys:
+            survey.add(batch[survey.name], rows)
+    if policy.nonfinite == "error":
+        bad.check()
+    return [survey.encoding(policy.nonfinite, added) for survey in surveys]
+
+
+def _survey(kind: pa.DataType, name: str, files: TableFiles, bad: Offenders, limits: tuple[int, int]) -> Survey:
+    kind = files.casts.get(name, kind)
+    if is_number(kind):
+        return NumberSurvey(name, bad)
+    if is_text(kind):
+        return CategorySurvey(name, *limits)
+    raise ValueError(f"column {name!r} of type {kind} is no attribute; exclude=[{name!r}] or categorical=[{name!r}]")
+
+
+def write_features(
+    folder: Path, files: TableFiles, encodings: list[Encoding], left_out: Rows, shape: tuple[int, int]
+) -> FeatureCounts:
+    """Writes x.npy for `shape` = (rows of the table that are kept, added nodes)."""
+    names = tuple(name for encoding in encodings for name in encoding.names)
+    if not names:
+        return FeatureCounts(details=tuple(describe(encoding) for encoding in encodings))
+    x = map_new(folder / "x.npy", np.float32, (sum(shape), len(names)))
+    start = 0
+    for _, batch in kept_batches(files, [encoding.name for encoding in encodings], left_out):
+        _encode(encodings, batch, x[start : start + len(batch)])
+        start += len(batch)
+    blank = pa.RecordBatch.from_arrays(
+        [_blank(files, encoding.name) for encoding in encodings], [encoding.name for encoding in encodings]
+    )
+    if shape[1]:
+        row = np.zeros((1, len(names)), np.float32)
+        _encode(encodings, blank, row)
+        x[start:] = row
+    x.flush()
+    return FeatureCounts(
+        names,
+        len(names),
+        imputed=sum(encoding.nulls for encoding in encodings),
+        nonfinite=sum(getattr(encoding, "nonfinite", 0) for encoding in encodings),
+        details=tuple(describe(encoding) for encoding in encodings),
+    )
+
+
+def _encode(encodings: list[Encoding], batch: pa.RecordBatch, out: NDArray[np.float32]) -> None:
+    at = 0
+    for encoding in encodings:
+        width = len(encoding.names)
+        encoding.encode(batch[encoding.name], out[:, at : at + width])
+        at += width
+
+
+def _blank(files: TableFiles, name: str) -> pa.Array:
+    return pa.nulls(1, files.casts.get(name, files.schema.field(name).type))
+
+
+def write_labels(folder: Path, files: TableFiles, label: str, left_out: Rows, shape: tuple[int, int]) -> int:
+    """Writes y.npy from a column of 0/1 or booleans, 0 for added nodes; returns the number of ones."""
+    y = np.zeros(sum(shape), np.uint8)
+    bad = Offenders("labels are not 0 or 1", f"column {label!r}")
+    start = 0
+    for rows, batch in kept_batches(files, [label], left_out):
+        column = batch[label]
+        if not is_number(column.type):
+            raise ValueError(f"label={label!r} is of type {column.type}; legal are booleans and the numbers 0 and 1")
+        values = (
+            column.cast(pa.float64(), safe=False) if not pa.types.is_boolean(column.type) else column.cast(pa.uint8())
+        )
+        numbers = values.fill_null(2).to_numpy(zero_copy_only=False)
+        bad.add((numbers != 0) & (numbers != 1), lambda i: f"row {rows[i]:,}: {column[i]}")  # noqa: B023
+        y[start : start + len(batch)] = numbers == 1
+        start += len(batch)
+    bad.check()
+    np.save(folder / "y.npy", y, allow_pickle=False)
+    return int(y.sum())

@@ -1,0 +1,126 @@
+"""torch_geometric to a graph folder: a `Data` object in memory, or a data set by name.
+
+A name is a class of torch_geometric.datasets, with `/part` where the class holds several: `Planetoid/Cora`,
+`Amazon/Photo`, `KarateClub`; the well-known ones go by their own name, `Cora`. torch_geometric downloads to and
+caches under `root`. Labels of such data sets are classes, not anomalies: they become `y` only where `label` names them.
+"""
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from hcm_scale.graph.build import Chunk
+from hcm_scale.graph.store import Graph, SparseRows
+from hcm_scale.ingest.arrays import DenseRows, Edges, write_arrays
+from hcm_scale.ingest.policy import Policy
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+SHORT_NAMES = {
+    "Cora": "Planetoid/Cora",
+    "CiteSeer": "Planetoid/CiteSeer",
+    "PubMed": "Planetoid/PubMed",
+    "Computers": "Amazon/Computers",
+    "Photo": "Amazon/Photo",
+    "CS": "Coauthor/CS",
+    "Physics": "Coauthor/Physics",
+}
+_CHUNK_ROWS = 1 << 18
+_BLOCK_ROWS = 1 << 14
+
+
+def read_data(
+    out: Path | str,
+    data: "Data",
+    *,
+    label: str | None = None,
+    origin: str = "torch_geometric Data",
+    policy: Policy = Policy(),  # noqa: B008
+) -> Graph:
+    """Writes a `Data` with edge_index (2, E) and x (n, d), dense or sparse, to the folder `out`; returns it opened.
+
+    `label` names the tensor of 0/1 anomaly labels, if there is one.
+    """
+    edge_index = getattr(data, "edge_index", None)
+    if edge_index is None or edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        found = "no edge_index" if edge_index is None else f"edge_index of shape {tuple(edge_index.shape)}"
+        raise ValueError(f"data has {found}; legal is a Data with edge_index (2, E)")
+    if label is not None and getattr(data, label, None) is None:
+        raise ValueError(f"label={label!r} is not in the data; it has {sorted(data.keys())}")
+    ends = edge_index.cpu().numpy()
+
+    def chunks() -> Iterator[Chunk]:
+        for start in range(0, ends.shape[1], _CHUNK_ROWS):
+            part = ends[:, start : start + _CHUNK_ROWS]
+            yield part[0], part[1]
+
+    x = _rows(getattr(data, "x", None))
+    num_nodes = data.num_nodes if "num_nodes" in data else None
+    y = None if label is None else getattr(data, label).cpu().numpy()
+    return write_arrays(out, origin, Edges(chunks, num_nodes), x, y, policy)
+
+
+def read_dataset(
+    out: Path | str,
+    name: str,
+    root: str | Path,
+    *,
+    index: int | None = None,
+    label: str | None = None,
+    policy: Policy = Policy(),  # noqa: B008
+) -> Graph:
+    """Fetches a data set by name, kept under `root`, into the folder `out`; `index` picks one of several graphs."""
+    dataset = _fetch(name, Path(root))
+    if index is None and len(dataset) != 1:
+        raise ValueError(f"dataset={name!r} holds {len(dataset):,} graphs; index=0 .. {len(dataset) - 1} picks one")
+    if index is not None and not 0 <= index < len(dataset):
+        raise ValueError(f"index={index} must be between 0 and {len(dataset) - 1}")
+    return read_data(out, dataset[index or 0], label=label, origin=name, policy=policy)
+
+
+def _fetch(name: str, root: Path) -> Any:
+    import torch_geometric.datasets as table
+
+    class_name, _, part = SHORT_NAMES.get(name, name).partition("/")
+    if class_name not in table.__all__:
+        legal = ", ".join(sorted({*SHORT_NAMES, *table.__all__}))
+        raise ValueError(f"dataset={name!r} is not known; legal are {legal}")
+    maker = getattr(table, class_name)
+    takes = inspect.signature(maker).parameters
+    needed = [n for n, p in takes.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    options = {**({"root": str(root / class_name)} if "root" in takes else {}), **({"name": part} if part else {})}
+    if (part and "name" not in takes) or not set(needed) <= set(options):
+        raise ValueError(
+            f"dataset={name!r}: {class_name} takes {', '.join(needed) or 'no part'}; legal is Class or Class/name"
+        )
+    try:
+        return maker(**options)
+    except OSError as error:  # URLError is one: no network, no such file, a full disk
+        raise ValueError(f"dataset={name!r} is not under {root} and could not be downloaded: {error}") from error
+
+
+def _rows(x: Any) -> DenseRows | SparseRows | None:
+    import torch
+
+    if x is None:
+        return None
+    if hasattr(x, "to_scipy"):  # torch_sparse.SparseTensor
+        return SparseRows.of(x.to_scipy(layout="csr"))
+    if x.layout != torch.strided:
+        entries = x.to_sparse_coo().coalesce()
+        row, column = entries.indices().cpu().numpy()
+        return SparseRows.of(sparse.coo_array((entries.values().cpu().numpy(), (row, column)), shape=tuple(x.shape)))
+    if x.dim() != 2:
+        raise ValueError(f"x has shape {tuple(x.shape)}; legal is (n, d)")
+
+    def blocks() -> Iterator[NDArray[np.float32]]:
+        for start in range(0, len(x), _BLOCK_ROWS):
+            yield x[start : start + _BLOCK_ROWS].detach().float().cpu().numpy()
+
+    return DenseRows((x.shape[0], x.shape[1]), blocks)

@@ -1,0 +1,63 @@
+"""The door of ingest: what a user brings, to a checked graph folder.
+
+| what                                   | reader                    |
+|----------------------------------------|---------------------------|
+| Parquet or CSV tables                  | `tables.read_tables`      |
+| .npz, .npy, scipy sparse .npz          | `matrices.read_matrices`  |
+| .mat (v5)                              | `matlab.read_mat`         |
+| torch_geometric `Data`, or a data set  | `pyg.read_data`, `pyg.read_dataset` |
+
+Each takes the folder to write first and a `Policy` as keyword, writes the folder whole or not at all in bounded memory
+(at most three times the finished graph), and returns it opened; `summary(graph).table()` is what to print.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from hcm_scale.graph.store import Graph
+from hcm_scale.ingest import matlab
+from hcm_scale.ingest.matlab import read_mat
+from hcm_scale.ingest.matrices import read_matrices
+from hcm_scale.ingest.policy import IngestSummary, Policy
+from hcm_scale.ingest.pyg import read_data, read_dataset
+from hcm_scale.ingest.tables import Columns, read_tables
+
+__all__ = [
+    "Columns",
+    "IngestSummary",
+    "Policy",
+    "read_data",
+    "read_dataset",
+    "read_mat",
+    "read_matrices",
+    "read_matrix",
+    "read_tables",
+    "summary",
+]
+
+
+def read_matrix(
+    out: Path | str,
+    path: str | Path,
+    *,
+    keys: Mapping[str, str] | None = None,
+    max_bytes: int = matlab.MAX_BYTES,
+    policy: Policy = Policy(),  # noqa: B008
+) -> Graph:
+    """Reads a .mat, .npz or .npy file, or a folder of .npy files, by its suffix; `max_bytes` is the limit for .mat."""
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(f"path={str(path)!r} does not exist")
+    if path.suffix == ".mat":
+        return read_mat(out, path, keys=keys, max_bytes=max_bytes, policy=policy)
+    if path.suffix in (".npz", ".npy") or path.is_dir():
+        return read_matrices(out, path, keys=keys, policy=policy)
+    raise ValueError(f"path={str(path)!r} must end in .mat, .npz or .npy, or be a folder of .npy files")
+
+
+def summary(graph: Graph) -> IngestSummary:
+    """What was counted when this graph was read."""
+    found = IngestSummary.of(graph.info)
+    if found is None:
+        raise ValueError("this graph was not read by ingest: it has no summary")
+    return found

@@ -1,0 +1,50 @@
+"""The last step of every reader: the summary, the ids, the manifest."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hcm_scale.graph import store
+from hcm_scale.graph.build import EdgeCounts
+from hcm_scale.ingest.attributes import FeatureCounts, write_degree
+from hcm_scale.ingest.policy import IngestSummary, Policy
+
+
+def seal(
+    folder: Path,
+    origin: str,
+    policy: Policy,
+    edges: EdgeCounts,
+    features: FeatureCounts,
+    ids: pa.Array | None = None,
+    **counts: Any,
+) -> IngestSummary:
+    """Finishes a folder that holds the CSR and the attributes; `counts` are the other fields of the summary."""
+    if not features.num_columns:
+        features = write_degree(folder)
+    if ids is not None:
+        for name, array in store.id_arrays(ids):
+            np.save(folder / f"{name}.npy", array, allow_pickle=False)
+    edge_fields = asdict(edges)
+    edge_fields["edge_rows"] += counts.get("unknown_edges", 0)
+    summary = IngestSummary(
+        origin=origin,
+        num_nodes=np.load(folder / "indptr.npy", mmap_mode="r").shape[0] - 1,
+        num_attributes=features.num_columns,
+        imputed_values=features.imputed,
+        nonfinite_values=features.nonfinite,
+        **edge_fields,
+        **counts,
+    )
+    details = {"counts": asdict(summary), "policy": asdict(policy), "columns": list(features.details)}
+    store.finish(
+        folder,
+        num_columns=features.num_columns,
+        columns=features.columns,
+        directed=policy.directed,
+        info={"ingest": details},
+    )
+    return summary

@@ -1,0 +1,162 @@
+"""Parquet or CSV tables to a graph folder: an edge table, and optionally a node table.
+
+Nodes are numbered by the rows of the node table; without one, by the ascending order of the ids that edges name. Ids
+that are 0 .. n - 1 already are not stored. Passes: ids, survey, edges, attributes; each streams (see batches.py), so
+peak memory is that of the edge sort or of the mapped attributes, not of the tables.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hcm_scale.base import files
+from hcm_scale.graph.build import build_csr
+from hcm_scale.graph.store import Graph
+from hcm_scale.ingest import attributes as features
+from hcm_scale.ingest import node_table
+from hcm_scale.ingest.batches import CSV, TableFiles, find_table
+from hcm_scale.ingest.edge_table import EdgeTable
+from hcm_scale.ingest.id_column import id_kind
+from hcm_scale.ingest.ids import Growing, settled
+from hcm_scale.ingest.node_table import NodeRows
+from hcm_scale.ingest.policy import Policy
+from hcm_scale.ingest.seal import seal
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which column is what, and how text becomes attributes.
+
+    source, target   the id columns of the edge table;  id   of the node table
+    label            a 0/1 column of the node table, 1 = anomaly
+    attributes       columns of the node table to use; None is all but id, label and `exclude`
+    categorical      columns to take as text whatever their type
+    id_type          'auto', 'text' or 'integer'; under auto a CSV whose first ids have leading zeros holds text
+    max_categories   a text column with more distinct values than this is hashed into `hash_buckets` columns
+    """
+
+    source: str = "source"
+    target: str = "target"
+    id: str = "id"
+    label: str | None = None
+    attributes: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    id_type: str = "auto"
+    max_categories: int = 64
+    hash_buckets: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("max_categories", "hash_buckets"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+
+
+def read_tables(
+    out: Path | str,
+    edges: str | Path,
+    nodes: str | Path | None = None,
+    *,
+    columns: Columns = Columns(),  # noqa: B008
+    policy: Policy = Policy(),  # noqa: B008
+) -> Graph:
+    """Reads the tables at `edges` and `nodes` (file, folder or glob) into the graph folder `out`; returns it opened."""
+    edge_table, node_files = _open(edges, nodes, columns)
+    names = _attribute_names(node_files, columns) if node_files else ()
+    features.require(len(names), policy)
+    with files.replacing(Path(out)) as folder:
+        rows, added = _number_nodes(edge_table, node_files, columns, policy)
+        shape = (len(rows.ids) - added, added)
+        limits = (columns.max_categories, columns.hash_buckets)
+        encodings = (
+            node_table.plan_columns(node_files, names, rows.left_out, added, policy, limits) if node_files else []
+        )
+        features.require(sum(len(encoding.names) for encoding in encodings), policy)
+        ids = settled(rows.ids)
+        counts = build_csr(folder, edge_table.chunks(ids, policy.unknown), len(ids), policy.directed)
+        written, num_anomalies = features.FeatureCounts(), None
+        if node_files is not None:
+            written = node_table.write_features(folder, node_files, encodings, rows.left_out, shape)
+            if columns.label:
+                num_anomalies = node_table.write_labels(folder, node_files, columns.label, rows.left_out, shape)
+        seal(
+            folder,
+            edge_table.files.origin + (f", {node_files.origin}" if node_files else ""),
+            policy,
+            counts,
+            written,
+            ids=ids.column(),
+            unknown_edges=edge_table.unknown.count,
+            repeated_nodes=len(rows.left_out),
+            added_nodes=added if node_files else 0,
+            num_anomalies=num_anomalies,
+        )
+    return Graph.open(out)
+
+
+def _open(edges: str | Path, nodes: str | Path | None, columns: Columns) -> tuple[EdgeTable, TableFiles | None]:
+    """Finds the tables, checks the column names, settles the type of the ids."""
+    edge_files = find_table("edges", edges)
+    edge_files.check_columns("source", [columns.source])
+    edge_files.check_columns("target", [columns.target])
+    node_files = find_table("nodes", nodes) if nodes is not None else None
+    typed = [(name, edge_files.schema.field(name).type) for name in (columns.source, columns.target)]
+    if node_files is None and (columns.label or columns.attributes):
+        raise ValueError(
+            f"label={columns.label!r}, attributes={columns.attributes} need a node table; nodes is not given"
+        )
+    if node_files is not None:
+        node_files.check_columns("id", [columns.id])
+        node_files.check_columns("label", [columns.label] if columns.label else [])
+        node_files.check_columns("attributes", columns.attributes or ())
+        node_files.check_columns("exclude", columns.exclude)
+        node_files.check_columns("categorical", columns.categorical)
+        typed.append((columns.id, node_files.schema.field(columns.id).type))
+    kind = id_kind(typed, columns.id_type)
+    if columns.id_type == "auto" and kind == "integer":
+        tables = [(edge_files, (columns.source, columns.target)), (node_files, (columns.id,))]
+        if any(table is not None and _has_leading_zeros(table, names) for table, names in tables):
+            kind = "text"
+    edge_files = edge_files.with_casts(_id_casts(edge_files, (columns.source, columns.target), kind))
+    if node_files is not None:
+        text = {name: pa.string() for name in columns.categorical}
+        node_files = node_files.with_casts({**text, **_id_casts(node_files, (columns.id,), kind)})
+    return EdgeTable(edge_files, columns.source, columns.target, kind), node_files
+
+
+def _has_leading_zeros(table: TableFiles, names: tuple[str, ...]) -> bool:
+    """Whether a CSV's ids, in its first block, are digits that a number would not keep: 007."""
+    if not table.paths[0].name.endswith(CSV):
+        return False
+    for batch in table.with_casts({name: pa.string() for name in names}).batches(names):
+        return any(pc.any(pc.match_substring_regex(column, "^-?0[0-9]")).as_py() for column in batch.columns)
+    return False
+
+
+def _id_casts(table: TableFiles, names: tuple[str, ...], kind: str) -> dict[str, pa.DataType]:
+    """Text and integers are read as such, so that a CSV id keeps its zeros and its last digit; floats as they come."""
+    if kind == "text":
+        return {name: pa.large_string() for name in names}
+    return {name: pa.int64() for name in names if not pa.types.is_floating(table.schema.field(name).type)}
+
+
+def _attribute_names(table: TableFiles, columns: Columns) -> tuple[str, ...]:
+    chosen = columns.attributes if columns.attributes is not None else tuple(table.schema.names)
+    return tuple(name for name in chosen if name not in (columns.id, columns.label, *columns.exclude))
+
+
+def _number_nodes(
+    edge_table: EdgeTable, node_files: TableFiles | None, columns: Columns, policy: Policy
+) -> tuple[NodeRows, int]:
+    """All nodes, and how many of them no row of a node table describes."""
+    if node_files is None:
+        ids: Growing = edge_table.strangers(None)
+        return NodeRows(ids, np.zeros(0, np.int64)), len(ids)
+    rows = node_table.number_rows(node_files, columns.id, edge_table.kind, policy.repeated)
+    before = len(rows.ids)
+    if policy.unknown == "add":
+        rows.ids.add(edge_table.strangers(rows.ids).column())
+    return rows, len(rows.ids) - before

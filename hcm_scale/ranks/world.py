@@ -1,0 +1,210 @@
+"""The ranks that work on one run: who this process is among them, and the three things they do together.
+
+    barrier     waits for all, however long they take (`wire.py`)
+    broadcast   rank 0's small JSON value, on all ranks
+    sum         one flat vector added up over the ranks, the only traffic of a training step
+
+A rank joins with a `Seat`, the place that whoever started it gave it. Gradients travel over NCCL where every rank has a
+GPU of its own, else over gloo, which also carries tensors of a GPU that ranks share. A collective gives up after
+`timeout_seconds`; a rank that died is noticed sooner, because its connections close.
+
+Network: a step moves the parameters and a handful of counts, about twice 4 bytes each, per rank.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hcm_scale.ranks.wire import LostRankError, Wire, accept_all, call, listen
+
+__all__ = ["ALONE", "LostRankError", "Seat", "World", "join"]
+
+
+@dataclass(frozen=True)
+class Seat:
+    """The place of one process among all, and where rank 0 is to be found."""
+
+    rank: int
+    size: int
+    local_rank: int  # among the ranks of this machine
+    local_size: int
+    address: str  # of the store: on rank 0's machine, unless `hosted`
+    port: int
+    hosted: bool = False  # someone else keeps the store
+    attempt: str = ""  # tells one start from the next where a hosted store outlives them
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.size:
+            raise ValueError(f"rank={self.rank} is not in 0 .. {self.size - 1}, the ranks of a world of {self.size}")
+        if not 0 <= self.local_rank < self.local_size <= self.size:
+            raise ValueError(
+                f"local_rank={self.local_rank} of {self.local_size} on this machine does not fit a world of {self.size}"
+            )
+
+    @property
+    def one_machine(self) -> bool:
+        return self.local_size == self.size
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """One process among `size`. Alone, it meets nobody and every call returns at once."""
+
+    rank: int = 0
+    size: int = 1
+    device: str | None = None  # where this rank computes; None where the configuration alone decides
+    num_threads: int | None = None  # this rank's share of the machine's cores; None: all of them
+    wire: Wire | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the rank that writes, draws progress and decides."""
+        return self.rank == 0
+
+    def barrier(self) -> None:
+        """Returns when every rank has come here; LostRankError where one cannot come any more."""
+        if self.wire is not None:
+            self.wire.meet()
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's value, JSON-able and small, on every rank."""
+        return value if self.wire is None else self.wire.tell(value)
+
+    def sum(self, vector: Tensor) -> Tensor:
+        """The sum of the ranks' vectors, (k,), in place; bit for bit the same on every rank.
+
+        >>> World().sum(torch.tensor([1.0, 2.0])).tolist()
+        [1.0, 2.0]
+        """
+        if self.size > 1:
+            try:
+                dist.all_reduce(vector)
+            except RuntimeError as error:
+                reason = str(error).partition(". ")[0]
+                raise LostRankError(f"a rank stopped answering in the middle of a step ({reason})") from error
+        return vector
+
+
+ALONE = World()
+
+
+@contextlib.contextmanager
+def join(seat: Seat, *, device: str = "cpu", timeout_seconds: float = 300.0) -> Iterator[World]:
+    """Takes the seat among the others, and leaves it at the end. `device` is cpu or cuda.
+
+    A rank that leaves with an exception says no goodbye: its closed connections tell the others.
+    """
+    device, backend = choose_device(device, seat.local_rank, seat.local_size)
+    if device != "cpu":
+        torch.cuda.set_device(device)
+    num_threads = max(1, _num_cores() // seat.local_size) if seat.local_size > 1 else None
+    if seat.size == 1:
+        yield World(device=device, num_threads=num_threads)
+        return
+    store = _open_store(seat, timeout_seconds)
+    wire = _open_wire(seat, store, timeout_seconds)
+    with contextlib.closing(wire):
+        _open_group(seat, store, backend, timeout_seconds)
+        world = World(seat.rank, seat.size, device, num_threads, wire)
+        yield world
+        world.barrier()  # nobody closes a connection that another still reads from
+        dist.destroy_process_group()
+
+
+def choose_device(device: str, local_rank: int, local_size: int) -> tuple[str, str]:
+    """The device of a rank and the backend of its world: NCCL only where no two ranks share a GPU.
+
+    >>> choose_device("cpu", 1, 2)
+    ('cpu', 'gloo')
+    """
+    if device != "cuda":
+        return "cpu", "gloo"
+    num_gpus = torch.cuda.device_count()
+    if num_gpus == 0:
+        raise ValueError(
+            "world.device=cuda but this machine has no CUDA device that torch can use; legal here: cpu, auto"
+        )
+    return f"cuda:{local_rank % num_gpus}", "nccl" if local_size <= num_gpus else "gloo"
+
+
+def _num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _open_store(seat: Seat, timeout_seconds: float) -> dist.Store:
+    """The small key-value store through which ranks find each other."""
+    try:
+        store = dist.TCPStore(
+            seat.address,
+            seat.port,
+            seat.size,
+            is_master=seat.rank == 0 and not seat.hosted,
+            timeout=timedelta(seconds=timeout_seconds),
+            wait_for_workers=False,
+            multi_tenant=True,
+        )
+    except RuntimeError as error:
+        raise LostRankError(f"the ranks' store at {seat.address}:{seat.port} cannot be reached ({error})") from error
+    return dist.PrefixStore(f"hcm_scale/{seat.attempt}", store)
+
+
+def _open_wire(seat: Seat, store: dist.Store, timeout_seconds: float) -> Wire:
+    """Rank 0 says in the store where it listens, and the others call."""
+    if seat.rank == 0:
+        local, remote = addresses_towards(seat.address, seat.port)
+        server = listen(local if seat.one_machine else "")
+        token = secrets.token_hex(16)
+        known_as = seat.address if local == remote else local  # the name that reached the store reaches us too
+        store.set("wire", json.dumps([known_as, server.getsockname()[1], token]))
+        return accept_all(server, seat.size, token, timeout_seconds)
+    try:
+        address, port, token = json.loads(store.get("wire"))
+    except RuntimeError as error:
+        raise LostRankError(f"rank 0 did not come within {timeout_seconds:g} s ({error})") from error
+    return call((address, port), seat.rank, token, timeout_seconds)
+
+
+def _open_group(seat: Seat, store: dist.Store, backend: str, timeout_seconds: float) -> None:
+    """The process group of torch; gloo is told which interface leads to the others, for a hostname often lies."""
+    if backend == "gloo" and "GLOO_SOCKET_IFNAME" not in os.environ:
+        interface = interface_of(addresses_towards(seat.address, seat.port)[0])
+        if interface is not None:
+            os.environ["GLOO_SOCKET_IFNAME"] = interface
+    options: dict[str, Any] = {"rank": seat.rank, "world_size": seat.size}
+    timeout = timedelta(seconds=timeout_seconds)
+    try:
+        dist.init_process_group(backend, store=dist.PrefixStore("group", store), timeout=timeout, **options)
+    except RuntimeError as error:
+        raise LostRankError(f"the ranks could not connect to each other ({error})") from error
+
+
+def addresses_towards(host: str, port: int) -> tuple[str, str]:
+    """Our own address on the way to a host, and the host's; nothing is sent.
+
+    >>> addresses_towards("127.0.0.1", 1)
+    ('127.0.0.1', '127.0.0.1')
+    """
+    family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(target)
+        return probe.getsockname()[0], probe.getpeername()[0]
+
+
+def interface_of(address: str) -> str | None:
+    """The name of the network interface that has this address."""
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address == address for entry in entries):
+            return name
+    return None

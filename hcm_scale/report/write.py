@@ -1,0 +1,164 @@
+"""The report: everything a person should see of a run, as `report.json` and as one self-contained `report.html`.
+
+`gather` turns the outcome of a run into one small JSON-able dict; `write_report` writes that dict, and the page made
+from it alone, so a page can be made again from its report.json. Size: a few hundred kilobytes whatever the graph (the
+first `table_rows` nodes, `top` explanations, thinned curves). Memory: the score columns and what `Evidence` holds.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hcm_scale.base import files
+from hcm_scale.graph.store import Graph
+from hcm_scale.report import digest, neighborhood, page, wording
+from hcm_scale.report.evidence import Evidence
+from hcm_scale.report.explain import explain, finite, label_of, score_names
+from hcm_scale.score.table import read_scores
+
+FORMAT = 1
+JSON_FILE, HTML_FILE = "report.json", "report.html"
+_NEIGHBORS = 8  # listed per explained node
+_ID_CHARACTERS = 1000  # an id longer than this is cut: nobody reads on, and a page of them would not load
+
+
+def write_report(
+    out: Path | str,
+    *,
+    run: Mapping[str, Any],
+    scores: pa.Table | Path | str,
+    graph: Graph,
+    purified: Graph | None,
+    edge_mean: NDArray[np.float32],
+    edge_var: NDArray[np.float32],
+    records: Sequence[Mapping[str, Any]] = (),
+    labels: Mapping[str, Any] | None = None,
+    stages: Sequence[Mapping[str, Any]] = (),
+    top: int = 10,
+    table_rows: int = 1000,
+) -> dict[str, Any]:
+    """Writes report.json and report.html into the folder `out` and returns the report.
+
+    `run` says what ran: any of name, seed, version, date, hardware, command, num_samples. `records` are the lines of
+    metrics.jsonl; `labels` has `counts` and `stored`, pairs per class; each of `stages` has name, seconds,
+    peak_rss_bytes, skipped and detail. `graph` carries the user's own attributes and column names.
+    """
+    table = scores if isinstance(scores, pa.Table) else read_scores(Path(scores))
+    evidence = Evidence.of(graph, purified, table, edge_mean, edge_var)
+    report = gather(evidence, run=run, records=records, labels=labels, stages=stages, top=top, table_rows=table_rows)
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write_json(folder / JSON_FILE, report, sort_keys=False)  # the order of keys is the page's: its colours
+    files.write_bytes(folder / HTML_FILE, page.render(report).encode())
+    return report
+
+
+def gather(
+    evidence: Evidence,
+    *,
+    run: Mapping[str, Any],
+    records: Sequence[Mapping[str, Any]] = (),
+    labels: Mapping[str, Any] | None = None,
+    stages: Sequence[Mapping[str, Any]] = (),
+    top: int = 10,
+    table_rows: int = 1000,
+) -> dict[str, Any]:
+    """The report as a JSON-able dict."""
+    if top < 0:
+        raise ValueError(f"top={top} must be at least 0")
+    if table_rows < 1:
+        raise ValueError(f"table_rows={table_rows} must be at least 1")
+    graph, table = evidence.graph, evidence.scores
+    columns = {name: table[name].to_numpy() for name in table.column_names if name not in ("id", "flags")}
+    y, kind = columns.get("y"), columns.get("kind")
+    values = {name: columns[name] for name in score_names(table)}
+    report = {
+        "format": FORMAT,
+        "run": dict(run),
+        "graph": _graph_facts(graph, y),
+        "scores": list(values),
+        "ranked_by": (table.schema.metadata or {}).get(b"rank_by", b"ahp").decode(),
+        "table": _table(table, table_rows),
+        "distributions": {name: digest.distribution(value, y) for name, value in values.items()},
+        "accuracy": None if y is None else digest.accuracy(y, values, kind),
+        "edges": {
+            "hops": digest.hop_distribution(evidence.edge_mean),
+            "purified": digest.purification(graph, evidence.purified),
+        },
+        "training": digest.training(records),
+        "labels": None if labels is None else {k: list(labels[k]) for k in ("counts", "stored") if labels.get(k)},
+        "stages": [dict(stage) for stage in stages],
+        "top": _top(evidence, min(top, graph.num_nodes)),
+    }
+    return json_safe(report)
+
+
+def _graph_facts(graph: Graph, y: NDArray[Any] | None) -> dict[str, Any]:
+    return {
+        "num_nodes": graph.num_nodes,
+        "num_edges": graph.num_edges,
+        "num_attributes": graph.num_attributes,
+        "directed": graph.directed,
+        "num_isolated": int(np.sum(graph.degrees == 0)),
+        "max_degree": int(graph.degrees.max(initial=0)),
+        "num_anomalies": None if y is None else int(np.count_nonzero(y)),
+    }
+
+
+def _table(scores: pa.Table, limit: int) -> list[dict[str, Any]]:
+    """The first rows of the ranking."""
+    rows = []
+    names = score_names(scores)
+    for row in scores.slice(0, limit).to_pylist():
+        label = label_of(row.get("y"), row.get("kind"))
+        scored = {name: finite(row[name]) for name in names}
+        rows.append(
+            {
+                "rank": row["rank"],
+                "id": _id(row["id"]),
+                **scored,
+                "degree": row["degree"],
+                "label": label,
+                "flags": row["flags"].replace(",", ", ").replace("_", " "),
+            }
+        )
+    return rows
+
+
+def _id(value: Any) -> Any:
+    return value[:_ID_CHARACTERS] + "…" if isinstance(value, str) and len(value) > _ID_CHARACTERS else value
+
+
+def _top(evidence: Evidence, count: int) -> list[dict[str, Any]]:
+    """The first nodes of the ranking, explained, each with its picture; all pictures have the same rings."""
+    highest = float(np.nanmax(evidence.edge_mean, initial=1.0)) if len(evidence.edge_mean) else 1.0
+    num_rings = max(2, math.ceil(highest))
+    nodes = evidence.scores["node"].slice(0, count).to_pylist()
+    explained = [explain(evidence, node) for node in nodes]
+    return [
+        e.as_dict(limit=_NEIGHBORS)
+        | {"reason": wording.reason(e), "picture": neighborhood.layout(evidence.graph, e, num_rings)}
+        for e in explained
+    ]
+
+
+def json_safe(value: Any) -> Any:
+    """The same value in plain JSON types: arrays and tuples as lists, numbers that are none as null.
+
+    >>> json_safe({"a": np.float32(0.5), "b": (float("nan"), np.int64(2)), "c": Path("x")})
+    {'a': 0.5, 'b': [None, 2], 'c': 'x'}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): json_safe(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [json_safe(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.7g}") if math.isfinite(value) else None
+    return value if isinstance(value, str | int | bool | None) else str(value)

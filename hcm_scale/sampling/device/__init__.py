@@ -1,0 +1,1 @@
+"""Mini-batches made where the model is, on a GPU; `sampling/` has the same for a CPU."""

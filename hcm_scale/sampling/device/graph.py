@@ -1,0 +1,121 @@
+"""The graph on a device, and the rows of Â that a batch needs, drawn there in plain torch.
+
+`draw_rows` draws at most `limit` neighbours a target, uniformly and without replacement, with the weights of
+`neighbors`: scale[u] * scale[v], times degree / drawn for neighbours, so that the expected row is Â's. A draw is a
+function of (key, node) alone. `draw_blocks` does so layer by layer and numbers the nodes, and gives what the CPU's
+sampler gives (other neighbours, the same law). It asks the device for sizes, a few times a layer; where one layer is
+sampled, `gpu_fused` does without blocks.
+
+Memory: 4 bytes an entry of the graph (8 from 2^31 nodes on), 12 + 4 q bytes a node; per batch about 60 bytes an entry.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hcm_scale.base.rng import key
+from hcm_scale.base.spmm import gcn_scale
+from hcm_scale.sampling.block import Block
+from hcm_scale.sampling.device.shuffle import shuffled, word_of
+
+_COPY_BYTES = 1 << 26
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceGraph:
+    """A graph with attributes in one device's memory."""
+
+    indptr: Tensor  # i64 (n + 1,)
+    indices: Tensor  # i32 or i64 (entries,)
+    scale: Tensor  # f32 (n,)
+    x: Tensor  # f32 (n, q) or more columns, zero from q on
+    num_attributes: int  # q
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.scale)
+
+    @property
+    def device(self) -> torch.device:
+        return self.x.device
+
+
+def graph_to(
+    device: torch.device | str,
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    x: NDArray[np.float32],
+    num_columns: int | None = None,
+) -> DeviceGraph:
+    """Copies a graph and its attributes, in pieces; `num_columns` of at least q leaves room beside the attributes."""
+    if len(x) != len(indptr) - 1:
+        raise ValueError(f"x has {len(x)} rows; the graph has {len(indptr) - 1} nodes")
+    padded = torch.zeros(len(x), num_columns or x.shape[1], device=device)
+    copy_into(padded[:, : x.shape[1]], x)
+    starts, near = (copy_into(torch.empty(len(a), dtype=_kind(a), device=device), a) for a in (indptr, indices))
+    return DeviceGraph(starts, near, torch.from_numpy(gcn_scale(indptr)).to(device), padded, x.shape[1])
+
+
+def graph_bytes(num_nodes: int, indices: NDArray[Any], num_columns: int) -> int:
+    """What `graph_to` takes on the device."""
+    return indices.nbytes + num_nodes * (12 + 4 * num_columns)
+
+
+def copy_into(out: Tensor, array: NDArray[Any]) -> Tensor:
+    """Fills `out` from an array that may be a read-only map, a piece at a time."""
+    rows = max(1, _COPY_BYTES * len(array) // max(1, array.nbytes))
+    for first in range(0, len(array), rows):
+        out[first : first + rows] = torch.tensor(array[first : first + rows])
+    return out
+
+
+def _kind(array: NDArray[Any]) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, array.dtype)).dtype
+
+
+def draw_rows(graph: DeviceGraph, targets: Tensor, limit: int, key: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of Â, each its self loop, then its draw: starts i64 (targets + 1,), nodes i64 and weights f32 (entries,)."""
+    begin = graph.indptr[targets]
+    degree = graph.indptr[targets + 1] - begin
+    drawn = degree.clamp(max=limit)
+    starts = torch.zeros(len(targets) + 1, dtype=torch.int64, device=graph.device)
+    torch.cumsum(drawn + 1, 0, out=starts[1:])
+    row = torch.repeat_interleave(drawn + 1)
+    place = torch.arange(len(row), device=graph.device) - starts[row] - 1  # -1 is the self loop
+    some = ((degree > limit)[row] & (place >= 0)).nonzero().squeeze(1)
+    place[some] = shuffled(place[some], degree[row[some]], word_of(key, targets[row[some]]))
+    is_loop = place < 0
+    nodes = targets[row]
+    near = ~is_loop
+    nodes[near] = graph.indices[(begin[row] + place)[near]].long()
+    own = graph.scale[targets]
+    boosted = own * (degree.float() / drawn.clamp(min=1).float())
+    return starts, nodes, torch.where(is_loop, own[row], boosted[row]) * graph.scale[nodes]
+
+
+def layer_key(step_key: int, layer: int) -> int:
+    """The key of one layer's draws, layers counted from the input side."""
+    return key(step_key, layer)
+
+
+def draw_blocks(
+    graph: DeviceGraph, seeds: Tensor, limits: Sequence[int], step_key: int
+) -> tuple[Tensor, tuple[Block, ...]]:
+    """The nodes that the seeds (different ones) need, seeds first, and one block per limit, input side first."""
+    position = torch.full((graph.num_nodes,), -1, dtype=torch.int64, device=graph.device)
+    position[seeds] = torch.arange(len(seeds), device=graph.device)
+    nodes = seeds
+    blocks: list[Block] = []
+    for layer in reversed(range(len(limits))):
+        num_targets = len(nodes)
+        starts, entries, weights = draw_rows(graph, nodes, limits[layer], layer_key(step_key, layer))
+        fresh = torch.unique(entries[position[entries] < 0])
+        position[fresh] = torch.arange(num_targets, num_targets + len(fresh), device=graph.device)
+        nodes = torch.cat([nodes, fresh])
+        blocks.insert(0, Block(starts.int(), position[entries].int(), weights, num_targets, len(nodes)))
+    return nodes, tuple(blocks)

@@ -1,0 +1,163 @@
+"""Seeded graphs without a download: communities, R-MAT, a road-like grid, and the default data set.
+
+Pair e and attribute (i, k) are hashes of the seed and of e, i, k, so a graph is a function of its arguments, at any
+thread count. Pairs are drawn, taken both ways, then loops and repeats fall out, so a graph has a few per cent fewer
+edges than pairs. Node numbers are permuted: neither degree nor community can be read off them. Isolated nodes stay.
+
+Memory at the peak: 8 bytes a pair and 24 bytes a pair of sorting room, then the CSR (8 bytes an edge) and 4 bytes an
+attribute.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcm_scale.base.rng import key
+from hcm_scale.graph.store import Graph
+from hcm_scale.synthetic import kernels
+from hcm_scale.synthetic.csr import symmetric_csr
+from hcm_scale.synthetic.inject import inject
+
+_STRUCTURE, _ATTRIBUTES, _CENTROIDS = 1, 2, 3  # what a random number is for
+_HUB_RANK = 5.0  # offsets the ranks of the power law, so that one hub does not know half of its community
+_NODES_PER_COMMUNITY = 500
+_CENTROID_NORM = 2.5  # of noise that is 1 in every attribute: neighbours look alike, and not at a glance
+_MAX_NODES = 2**31 - 1
+
+
+def community(
+    num_nodes: int,
+    *,
+    edges_per_node: int = 8,
+    num_attributes: int = 20,
+    num_communities: int | None = None,
+    homophily: float = 0.8,
+    seed: int = 0,
+) -> Graph:
+    """An attributed graph with planted communities and power-law degrees.
+
+    A pair joins a member of a random community to one of the same community with probability `homophily`, else to
+    one of any. Degrees have exponent 2.5, cut off by the size of the community; sizes follow a power law too, and by
+    default there is one community per 500 nodes. Attributes are the community's centroid plus noise; all centroids
+    lie on one sphere, so that the norm of a row does not tell its community.
+
+    >>> g = community(1000, edges_per_node=4, num_attributes=3, seed=1)
+    >>> g.num_nodes, 3500 < g.num_edges <= 4000, g.x.shape
+    (1000, True, (1000, 3))
+    """
+    num_communities = max(1, num_nodes // _NODES_PER_COMMUNITY) if num_communities is None else num_communities
+    _check("edges_per_node", edges_per_node, 0, 2**20)
+    _check("homophily", homophily, 0, 1)
+    bounds = _community_bounds(num_nodes, num_communities)
+    roots = np.cbrt(np.diff(bounds) + _HUB_RANK)
+    u, v = _empty_pairs(num_nodes * edges_per_node)
+    num_bits = (num_nodes - 1).bit_length()
+    kernels.community_pairs(
+        _key(seed, _STRUCTURE), bounds, roots, _HUB_RANK, np.cbrt(_HUB_RANK), float(homophily), num_bits, u, v
+    )
+    indptr, indices = symmetric_csr(u, v, num_nodes)
+    del u, v
+    x = _noise(num_nodes, num_attributes, seed)
+    centroids = _centroids(num_communities, num_attributes, seed)
+    kernels.add_centroids(communities(num_nodes, num_communities=num_communities, seed=seed), centroids, x)
+    settings = {"edges_per_node": edges_per_node, "num_communities": num_communities, "homophily": homophily}
+    return _graph("community", indptr, indices, x, seed, settings)
+
+
+def communities(num_nodes: int, *, num_communities: int | None = None, seed: int = 0) -> NDArray[np.int32]:
+    """The planted community of every node of `community` with the same arguments, i32 (num_nodes,).
+
+    >>> np.bincount(communities(1000, num_communities=3, seed=1)).tolist()
+    [437, 310, 253]
+    """
+    num_communities = max(1, num_nodes // _NODES_PER_COMMUNITY) if num_communities is None else num_communities
+    members = np.empty(num_nodes, np.int32)
+    bounds = _community_bounds(num_nodes, num_communities)
+    kernels.community_members(_key(seed, _STRUCTURE), bounds, (num_nodes - 1).bit_length(), members)
+    return members
+
+
+def rmat(scale: int, *, edge_factor: int = 8, num_attributes: int = 20, seed: int = 0) -> Graph:
+    """The R-MAT graph of Graph500: 2^scale nodes, edge_factor * 2^scale pairs; the attributes are noise.
+
+    >>> rmat(8, num_attributes=2, seed=1).num_nodes
+    256
+    """
+    _check("scale", scale, 0, 30)
+    _check("edge_factor", edge_factor, 0, 2**20)
+    num_nodes = 2**scale
+    u, v = _empty_pairs(num_nodes * edge_factor)
+    kernels.rmat_pairs(_key(seed, _STRUCTURE), scale, u, v)
+    indptr, indices = symmetric_csr(u, v, num_nodes)
+    del u, v
+    x = _noise(num_nodes, num_attributes, seed)
+    return _graph("rmat", indptr, indices, x, seed, {"scale": scale, "edge_factor": edge_factor})
+
+
+def grid(width: int, height: int, *, num_attributes: int = 20, removed_share: float = 0.05, seed: int = 0) -> Graph:
+    """A road-like graph of huge diameter: a grid, cell (row, column) = node row * width + column, some edges missing.
+
+    >>> grid(3, 2, num_attributes=1, removed_share=0).num_edges
+    7
+    """
+    _check("width", width, 1, _MAX_NODES)
+    _check("height", height, 1, _MAX_NODES)
+    _check("width * height", width * height, 1, _MAX_NODES)
+    _check("removed_share", removed_share, 0, 1)
+    u, v = _empty_pairs(2 * width * height)
+    kernels.grid_pairs(_key(seed, _STRUCTURE), width, height, float(removed_share), u, v)
+    indptr, indices = symmetric_csr(u, v, width * height)
+    x = _noise(width * height, num_attributes, seed)
+    settings = {"width": width, "height": height, "removed_share": removed_share}
+    return _graph("grid", indptr, indices, x, seed, settings)
+
+
+def default(seed: int = 0) -> Graph:
+    """The embedded data set: 20,000 nodes in communities, 300 structural and 300 attribute anomalies."""
+    return inject(community(20_000, seed=seed), num_cliques=20, seed=seed)
+
+
+def _community_bounds(num_nodes: int, num_communities: int) -> NDArray[np.int64]:
+    """Communities as ranges of positions, the c-th with a share of about (c + 1)^(-1/2), each with a member or more."""
+    _check("num_nodes", num_nodes, 1, _MAX_NODES)
+    _check("num_communities", num_communities, 1, num_nodes)
+    ends = np.cumsum(np.arange(1, num_communities + 1) ** -0.5)
+    spare = num_nodes - num_communities
+    return np.concatenate(
+        [[0], np.arange(1, num_communities + 1) + np.rint(ends * (spare / ends[-1])).astype(np.int64)]
+    )
+
+
+def _centroids(num_communities: int, num_attributes: int, seed: int) -> NDArray[np.float32]:
+    centroids = np.empty((num_communities, num_attributes), np.float32)
+    kernels.bell_rows(_key(seed, _CENTROIDS), centroids)
+    norms = np.linalg.norm(centroids, axis=1, keepdims=True)
+    return centroids * (np.float32(_CENTROID_NORM) / np.maximum(norms, np.float32(1e-6)))
+
+
+def _noise(num_nodes: int, num_attributes: int, seed: int) -> NDArray[np.float32]:
+    _check("num_attributes", num_attributes, 1, 2**20)
+    x = np.empty((num_nodes, num_attributes), np.float32)
+    kernels.bell_rows(_key(seed, _ATTRIBUTES), x)
+    return x
+
+
+def _empty_pairs(num_pairs: int) -> NDArray[np.int32]:
+    return np.empty((2, num_pairs), np.int32)
+
+
+def _key(seed: int, purpose: int) -> np.uint64:
+    return np.uint64(key(seed, purpose))
+
+
+def _graph(
+    name: str, indptr: NDArray[np.int64], indices: NDArray[np.int32], x: NDArray[np.float32], seed: int, settings: Any
+) -> Graph:
+    columns = tuple(f"a{k}" for k in range(x.shape[1]))
+    return Graph(indptr, indices, x=x, columns=columns, info={"source": f"synthetic {name}", "seed": seed, **settings})
+
+
+def _check(option: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ValueError(f"{option}={value!r} is out of range; it runs from {low} to {high}")

@@ -1,0 +1,208 @@
+"""Claims about edge similarities and purification, each against a loop over the edges."""
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import io, sparse
+
+from hcm_scale.features.purify import SIMILARITIES, edge_similarity, keep_most_similar, purify
+from hcm_scale.graph.store import Graph, SparseRows
+from hcm_scale.synthetic import families as synthetic
+
+
+def slow_one(a, b, similarity):
+    """The obvious twin for one edge."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    if similarity == "jaccard":
+        either = ((a != 0) | (b != 0)).sum()
+        return ((a != 0) & (b != 0)).sum() / either if either else 0.0
+    if similarity == "cosine":
+        scale = np.linalg.norm(a) * np.linalg.norm(b)
+        return a @ b / scale if scale else 0.0
+    return -np.linalg.norm(a - b)
+
+
+def edges_of(indptr, indices, directed=False):
+    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    chosen = np.ones(len(rows), bool) if directed else indices > rows
+    return rows[chosen], indices[chosen]
+
+
+def slow_purify(graph, x, similarity, num_dropped):
+    """The obvious twin: sort all edges by (f32 similarity, number), cut, rebuild by scipy."""
+    u, v = edges_of(graph.indptr, graph.indices, graph.directed)
+    values = np.array([slow_one(x[a], x[b], similarity) for a, b in zip(u, v, strict=True)], np.float32)
+    keep = np.sort(np.argsort(values, kind="stable")[num_dropped:])
+    u, v = u[keep], v[keep]
+    if not graph.directed:
+        u, v = np.r_[u, v], np.r_[v, u]
+    matrix = sparse.csr_array((np.ones(len(u)), (u, v)), shape=(graph.num_nodes,) * 2)
+    matrix.sort_indices()
+    return matrix.indptr, matrix.indices
+
+
+def directed_graph(indptr, indices):
+    n = len(indptr) - 1
+    reverse = sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=(n, n)).T.tocsr()
+    reverse.sort_indices()
+    return Graph(
+        indptr,
+        indices,
+        directed=True,
+        in_indptr=reverse.indptr.astype(np.int64),
+        in_indices=reverse.indices.astype(np.int32),
+    )
+
+
+def some_rows(num_rows, num_columns, seed=0):
+    """Small integers with zeros and zero rows, so that ties are many and all arithmetic is exact."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(-2, 4, (num_rows, num_columns)) * (rng.random((num_rows, num_columns)) < 0.5)
+    x[:3] = 0
+    return x.astype(np.float32)
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("num_columns", [1, 3, 20, 37])
+def test_edge_similarity__equals_a_loop(random_csr, similarity, kind, directed, num_columns):
+    indptr, indices = random_csr(80, 300, seed=num_columns, directed=directed)
+    x = some_rows(80, num_columns)
+    rows = x if kind == "dense" else SparseRows.of(sparse.csr_array(x))
+    u, v = edges_of(indptr, indices, directed)
+    expected = [slow_one(x[a], x[b], similarity) for a, b in zip(u, v, strict=True)]
+    fast = edge_similarity(indptr, indices, rows, similarity, directed=directed)
+    assert fast.dtype == np.float32
+    np.testing.assert_allclose(fast, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_edge_similarity__is_the_same_at_any_thread_count(similarity):
+    graph = synthetic.rmat(12, num_attributes=7)
+    rows = SparseRows.of(sparse.csr_array(np.maximum(graph.x, 0)))
+    threads = numba.get_num_threads()
+    for x in (graph.x, rows):
+        full = edge_similarity(graph.indptr, graph.indices, x, similarity)
+        try:
+            numba.set_num_threads(1)
+            alone = edge_similarity(graph.indptr, graph.indices, x, similarity)
+        finally:
+            numba.set_num_threads(threads)
+        np.testing.assert_array_equal(full, alone)
+
+
+def test_edge_similarity__stays_finite_and_right_on_huge_values():
+    x = np.array([[3e20, 0], [0, 4e20]], np.float32)
+    csr = np.array([0, 1, 2]), np.array([1, 0], np.int32)
+    for rows in (x, SparseRows.of(sparse.csr_array(x))):
+        assert edge_similarity(*csr, rows, "euclidean")[0] == pytest.approx(-5e20, rel=1e-6)
+        assert edge_similarity(*csr, rows, "cosine")[0] == 0
+
+
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=30), st.data())
+def test_keep_most_similar__equals_a_stable_sort(values, data):
+    values = np.array(values, np.float32)
+    num_dropped = data.draw(st.integers(1, len(values)))
+    keep, threshold = keep_most_similar(values, num_dropped)
+    order = np.argsort(values, kind="stable")
+    assert np.flatnonzero(~keep).tolist() == sorted(order[:num_dropped])
+    assert threshold == values[order[num_dropped - 1]]
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("ratio", [0.05, 0.2, 0.5, 0.99])
+def test_purify__equals_sort_and_cut(random_csr, similarity, kind, directed, ratio):
+    csr = random_csr(60, 250, seed=7, directed=directed)
+    graph = directed_graph(*csr) if directed else Graph(*csr)
+    x = some_rows(60, 5)
+    rows = x if kind == "dense" else SparseRows.of(sparse.csr_array(x))
+    result = purify(graph, rows, similarity=similarity, ratio=ratio)
+    num_dropped = int(np.floor(ratio * graph.num_edges))
+    assert result.num_edges == graph.num_edges - num_dropped
+    indptr, indices = slow_purify(graph, x, similarity, num_dropped)
+    np.testing.assert_array_equal(result.indptr, indptr)
+    np.testing.assert_array_equal(result.indices, indices)
+    assert result.indices.dtype == graph.indices.dtype
+    if directed:
+        again = directed_graph(result.indptr, result.indices)
+        np.testing.assert_array_equal(result.in_indptr, again.in_indptr)
+        np.testing.assert_array_equal(result.in_indices, again.in_indices)
+
+
+@given(st.integers(2, 40), st.integers(0, 120), st.integers(0, 10**6), st.sampled_from([0.0, 0.1, 0.29, 0.5, 0.9]))
+def test_purify__drops_the_exact_number_from_any_graph(num_nodes, num_pairs, seed, ratio):
+    u, v = np.random.default_rng(seed).integers(0, num_nodes, (2, num_pairs))
+    matrix = sparse.csr_array((np.ones(2 * num_pairs), (np.r_[u, v], np.r_[v, u])), shape=(num_nodes, num_nodes))
+    matrix.setdiag(0)
+    matrix.eliminate_zeros()
+    matrix.sort_indices()
+    graph = Graph(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32))
+    result = purify(graph, some_rows(num_nodes, 4, seed), similarity="euclidean", ratio=ratio)
+    assert graph.num_edges - result.num_edges == round(ratio * 100) * graph.num_edges // 100
+    kept = sparse.csr_array((np.ones(result.num_arcs), result.indices, result.indptr), shape=matrix.shape)
+    assert (kept != kept.T).nnz == 0
+    assert ((matrix > 0).astype(int) - kept).min() >= 0
+
+
+def test_purify__takes_the_ratio_as_the_decimal_it_was_written():
+    star = sparse.csr_array(np.pad(np.ones((1, 100)), ((0, 100), (1, 0))))
+    star = (star + star.T).tocsr()
+    graph = Graph(star.indptr.astype(np.int64), star.indices.astype(np.int32))
+    result = purify(graph, some_rows(101, 2), similarity="cosine", ratio=0.29)
+    assert result.info["purified"]["num_edges_dropped"] == 29
+
+
+def test_purify__of_ratio_0_changes_nothing(random_csr):
+    graph = Graph(*random_csr(30, 60), x=some_rows(30, 2), y=np.zeros(30, np.uint8))
+    result = purify(graph, graph.x, similarity="cosine", ratio=0)
+    assert result.indptr is graph.indptr
+    assert result.indices is graph.indices
+    assert result.x is None
+    assert result.y is None
+    assert result.info["purified"]["num_edges_dropped"] == 0
+
+
+def test_purify__records_what_it_did(random_csr, tmp_path):
+    graph = Graph(*random_csr(50, 200))
+    result = purify(graph, some_rows(50, 3), similarity="euclidean", ratio=0.2).save(tmp_path / "p")
+    info = result.info["purified"]
+    assert info["num_edges_before"] - info["num_edges_dropped"] == result.num_edges
+    assert info["threshold"] < 0
+    assert (info["similarity"], info["ratio"]) == ("euclidean", 0.2)
+
+
+@pytest.mark.parametrize("ratio", [-0.1, 1, 1.5, float("nan")])
+def test_purify__refuses_a_ratio_out_of_range(random_csr, ratio):
+    with pytest.raises(ValueError, match=r"ratio=.*out of range"):
+        purify(Graph(*random_csr(5, 9)), some_rows(5, 2), similarity="cosine", ratio=ratio)
+
+
+def test_purify__refuses_unknown_similarities_and_foreign_rows(random_csr):
+    graph = Graph(*random_csr(5, 9))
+    for ratio in (0, 0.5):
+        with pytest.raises(ValueError, match="similarity='dot' is unknown; it is one of jaccard, cosine, euclidean"):
+            purify(graph, some_rows(5, 2), similarity="dot", ratio=ratio)
+        with pytest.raises(ValueError, match="x has 6 rows; the graph has 5 nodes"):
+            purify(graph, some_rows(6, 2), similarity="cosine", ratio=ratio)
+
+
+@pytest.mark.parametrize("name", ["BlogCatalog.mat", "Flickr.mat"])
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_purify__of_real_sparse_counts(real_data, name, similarity):
+    content = io.loadmat(real_data(name))
+    network = sparse.csr_array(content["Network"])
+    graph = Graph(network.indptr.astype(np.int64), network.indices.astype(np.int32))
+    x = SparseRows.of(content["Attributes"])
+    result = purify(graph, x, similarity=similarity, ratio=0.2)
+    assert result.num_edges == graph.num_edges - graph.num_edges // 5
+    values = edge_similarity(graph.indptr, graph.indices, x, similarity)
+    u, v = edges_of(graph.indptr, graph.indices)
+    rows = x.csr()
+    for e in range(0, graph.num_edges, graph.num_edges // 20):
+        a, b = rows[[u[e]]].toarray()[0], rows[[v[e]]].toarray()[0]
+        assert values[e] == pytest.approx(slow_one(a, b, similarity), rel=1e-5)

@@ -1,0 +1,88 @@
+"""torch_geometric objects and data sets."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from hcm_scale.ingest.readers import Policy, read_data, read_dataset, summary
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # torch_geometric and what it imports warn about each other
+    from torch_geometric.data import Data
+
+
+@pytest.fixture
+def data():
+    edge_index = torch.tensor([[0, 1, 2, 2], [1, 0, 3, 2]])
+    return Data(x=torch.eye(5)[:, :3], edge_index=edge_index, y=torch.tensor([0, 0, 1, 0, 0]))
+
+
+def test_read_data__symmetrises_and_keeps_isolated_nodes(data, tmp_path):
+    g = read_data(tmp_path / "g", data)
+    assert g.indptr.tolist() == [0, 1, 2, 3, 4, 4]
+    assert g.indices.tolist() == [1, 0, 3, 2]
+    np.testing.assert_array_equal(g.x, np.eye(5, 3))
+    assert g.y is None
+    assert (summary(g).self_loops, summary(g).reversed_edges, summary(g).isolated_nodes) == (1, 1, 1)
+
+
+def test_read_data__takes_labels_only_by_name(data, tmp_path):
+    assert read_data(tmp_path / "g", data, label="y").y.tolist() == [0, 0, 1, 0, 0]
+    with pytest.raises(ValueError, match=r"label='anomaly' is not in the data; it has \['edge_index', 'x', 'y'\]"):
+        read_data(tmp_path / "g", data, label="anomaly")
+
+
+@pytest.mark.parametrize("kind", ["coo", "half", "double"])
+def test_read_data__takes_other_tensors(data, tmp_path, kind):
+    dense = data.x
+    data.x = {"coo": dense.to_sparse_coo, "half": dense.half, "double": dense.double}[kind]()
+    g = read_data(tmp_path / "g", data)
+    found = g.x.csr().toarray() if kind == "coo" else g.x
+    np.testing.assert_array_equal(found, dense)
+
+
+def test_read_data__refuses(data, tmp_path):
+    with pytest.raises(ValueError, match="data has no edge_index"):
+        read_data(tmp_path / "g", Data(x=torch.ones(3, 1)))
+    with pytest.raises(ValueError, match=r"edge_index of shape \(3, 2\)"):
+        read_data(tmp_path / "g", Data(x=torch.ones(3, 1), edge_index=torch.zeros(3, 2, dtype=torch.long)))
+    with pytest.raises(ValueError, match="zero attributes"):
+        read_data(tmp_path / "g", Data(edge_index=data.edge_index, num_nodes=9))
+    with pytest.raises(ValueError, match=r"outside 0 \.\. 1"):
+        read_data(tmp_path / "g", Data(x=torch.ones(2, 1), edge_index=data.edge_index))
+    data.x[1, 2] = torch.nan
+    with pytest.raises(ValueError, match=r"1 attribute values are not finite .* row 1 column 2"):
+        read_data(tmp_path / "g", data)
+
+
+def test_read_data__takes_a_featureless_graph_of_known_size(data, tmp_path):
+    bare = Data(edge_index=data.edge_index, num_nodes=9)
+    g = read_data(tmp_path / "g", bare, policy=Policy(featureless="degree"))
+    assert (g.num_nodes, g.columns) == (9, ("log1p(degree)",))
+
+
+def test_read_dataset__knows_torch_geometric_by_name(tmp_path):
+    g = read_dataset(tmp_path / "g", "KarateClub", tmp_path)
+    assert (g.num_nodes, g.num_edges, g.num_attributes) == (34, 78, 34)
+    assert summary(g).origin == "KarateClub"
+
+
+def test_read_dataset__refuses_unknown_names_and_parts(tmp_path):
+    for name in ("os", "Dataset", "Kora"):
+        with pytest.raises(ValueError, match=f"dataset='{name}' is not known; legal are .*KarateClub"):
+            read_dataset(tmp_path / "g", name, tmp_path)
+    with pytest.raises(ValueError, match="Planetoid takes root, name"):
+        read_dataset(tmp_path / "g", "Planetoid", tmp_path)
+    with pytest.raises(ValueError, match="KarateClub takes no part"):
+        read_dataset(tmp_path / "g", "KarateClub/x", tmp_path)
+    with pytest.raises(ValueError, match="index=3 must be between 0 and 0"):
+        read_dataset(tmp_path / "g", "KarateClub", tmp_path, index=3)
+
+
+def test_read_dataset__says_when_it_cannot_download(tmp_path, monkeypatch):
+    for variable in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")  # nobody listens there
+    with pytest.raises(ValueError, match=r"dataset='Cora' is not under .* and could not be downloaded"):
+        read_dataset(tmp_path / "g", "Cora", tmp_path)

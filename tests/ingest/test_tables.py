@@ -1,0 +1,282 @@
+"""Parquet and CSV tables as users bring them, clean and otherwise."""
+
+import gzip
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+
+from hcm_scale.base.files import MANIFEST
+from hcm_scale.ingest.encode import bucket_of
+from hcm_scale.ingest.readers import Columns, Policy, read_tables, summary
+
+EDGES = {"source": ["a", "b", "b", "c", "a"], "target": ["b", "a", "b", "a", "b"]}
+NODES = {
+    "id": ["c", "a", "b", "lonely"],
+    "size": [1.5, None, 4.5, 0.0],
+    "flag": [True, False, None, True],
+    "kind": ["x", None, "y", "x"],
+    "odd": [0, 1, 0, 0],
+}
+
+
+@pytest.fixture(params=["parquet", "csv", "tsv", "csv.gz"])
+def save(request, tmp_path):
+    """Writes columns as a table of each format; returns its path."""
+
+    def write(name, columns):
+        path = tmp_path / f"{name}.{request.param}"
+        table = pa.table(columns)
+        if request.param == "parquet":
+            pq.write_table(table, path)
+        else:
+            options = pacsv.WriteOptions(delimiter="\t" if request.param == "tsv" else ",", quoting_style="needed")
+            pacsv.write_csv(table, tmp_path / "plain", options)
+            text = (tmp_path / "plain").read_bytes()
+            path.write_bytes(gzip.compress(text) if request.param == "csv.gz" else text)
+        return path
+
+    return write
+
+
+def test_ids_with_leading_zeros__are_text(tmp_path):
+    edges = tmp_path / "edges.csv"
+    edges.write_text("source,target\n7,007\n007,12\n")
+    graph = read_tables(tmp_path / "graph", edges, policy=Policy(featureless="degree"))
+    assert sorted(graph.external_id(node) for node in range(graph.num_nodes)) == ["007", "12", "7"]
+    whole = Columns(id_type="integer")
+    assert read_tables(tmp_path / "g2", edges, columns=whole, policy=Policy(featureless="degree")).num_nodes == 2
+
+
+def parquet(path, columns):
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def edge_set(graph):
+    rows = np.repeat(np.arange(graph.num_nodes), graph.degrees)
+    names = [graph.external_id(i) for i in range(graph.num_nodes)]
+    return {(names[u], names[v]) for u, v in zip(rows, graph.indices, strict=True)}
+
+
+def test_read_tables__encodes_every_kind_of_column(save, tmp_path):
+    g = read_tables(tmp_path / "g", save("e", EDGES), save("n", NODES), columns=Columns(label="odd"))
+    assert g.columns == ("size", "flag", "kind=x", "kind=y", "kind is null")
+    mean = 2 / 3
+    expected = [[1.5, 1, 1, 0, 0], [2, 0, 0, 0, 1], [4.5, mean, 0, 1, 0], [0, 1, 1, 0, 0]]
+    np.testing.assert_allclose(g.x, np.array(expected, np.float32))
+    assert g.y.tolist() == [0, 1, 0, 0]
+    assert g.ids.to_pylist() == NODES["id"]
+    assert edge_set(g) == {("a", "b"), ("b", "a"), ("a", "c"), ("c", "a")}
+    counted = summary(g)
+    assert (counted.edge_rows, counted.self_loops, counted.repeated_edges, counted.reversed_edges) == (5, 1, 1, 1)
+    assert (counted.num_edges, counted.isolated_nodes, counted.imputed_values, counted.num_anomalies) == (2, 1, 3, 1)
+    methods = {c["name"]: (c["method"], c["nulls"]) for c in g.info["ingest"]["columns"]}
+    assert methods == {"size": ("number", 1), "flag": ("number", 1), "kind": ("one-hot", 1)}
+
+
+def test_read_tables__keeps_directions_on_request(save, tmp_path):
+    g = read_tables(
+        tmp_path / "g", save("e", EDGES), policy=Policy(directed=True, featureless="degree"), columns=Columns()
+    )
+    assert edge_set(g) == {("a", "b"), ("b", "a"), ("c", "a")}
+    assert g.columns == ("log1p(degree)",)
+    np.testing.assert_allclose(g.x[:, 0], np.log1p([3, 2, 1]), rtol=1e-6)
+    assert (np.diff(g.in_indptr)).tolist() == [2, 1, 0]
+
+
+def test_read_tables__numbers_nodes_in_ascending_order_without_a_node_table(save, tmp_path):
+    policy = Policy(featureless="degree")
+    g = read_tables(
+        tmp_path / "g", save("e", {"u": [3, 0, 1], "v": [2, 1, 2]}), columns=Columns("u", "v"), policy=policy
+    )
+    assert g.ids is None
+    assert g.indices.tolist() == [1, 0, 2, 1, 3, 2]
+    g = read_tables(tmp_path / "g", save("e", {"u": [30, 10], "v": [20, 30]}), columns=Columns("u", "v"), policy=policy)
+    assert g.ids.to_pylist() == [10, 20, 30]
+    assert edge_set(g) == {(30, 20), (20, 30), (10, 30), (30, 10)}
+
+
+def test_read_tables__hashes_many_categories_the_same_everywhere(tmp_path):
+    names = [f"value {i}" for i in range(40)]
+    nodes = parquet(tmp_path / "n.parquet", {"id": list(range(40)), "c": names})
+    edges = parquet(tmp_path / "e.parquet", {"source": [0], "target": [1]})
+    g = read_tables(tmp_path / "g", edges, nodes, columns=Columns(max_categories=39, hash_buckets=8))
+    assert g.columns == tuple(f"c#{b}" for b in range(8))
+    np.testing.assert_array_equal(np.argmax(g.x, axis=1), [bucket_of(name, 8) for name in names])
+    assert (g.x.sum(axis=1) == 1).all()
+    assert bucket_of("value 0", 1_000_003) == 498_395
+    one_hot = read_tables(tmp_path / "h", edges, nodes, columns=Columns(max_categories=40))
+    assert one_hot.columns == tuple(f"c={name}" for name in sorted(names))
+
+
+def test_read_tables__reads_folders_and_globs_in_the_order_of_names(tmp_path):
+    for i in range(3):
+        parquet(tmp_path / "edges" / f"part-{i}.parquet", {"source": [i], "target": [i + 1]})
+        parquet(tmp_path / "nodes" / f"part-{i}.pq", {"id": [i, 10 + i], "a": [float(i), 1.0]})
+    g = read_tables(tmp_path / "g", tmp_path / "edges", str(tmp_path / "nodes" / "*.pq"), policy=Policy(unknown="drop"))
+    assert g.ids.to_pylist() == [0, 10, 1, 11, 2, 12]
+    assert summary(g).unknown_edges == 1
+    assert summary(g).origin == "part-0.parquet and 2 more, part-0.pq and 2 more"
+
+
+def test_read_tables__takes_dictionaries_whole_floats_and_integers_as_categories(tmp_path):
+    edges = parquet(tmp_path / "e.parquet", {"source": [0.0, 1.0], "target": [1.0, 2.0]})
+    column = pa.array(["u", "v", "u"]).dictionary_encode()
+    nodes = parquet(tmp_path / "n.parquet", {"id": [0, 1, 2], "c": column, "e": [1, 2, 1]})
+    g = read_tables(tmp_path / "g", edges, nodes, columns=Columns(categorical=("e",)))
+    assert g.columns == ("c=u", "c=v", "e=1", "e=2")
+    assert g.x.tolist() == [[1, 0] * 2, [0, 1] * 2, [1, 0] * 2]
+
+
+def test_read_tables__chooses_columns(tmp_path):
+    edges, nodes = parquet(tmp_path / "e.parquet", EDGES), parquet(tmp_path / "n.parquet", NODES)
+    assert read_tables(tmp_path / "g", edges, nodes, columns=Columns(attributes=("flag",))).columns == ("flag",)
+    g = read_tables(tmp_path / "g", edges, nodes, columns=Columns(exclude=("kind", "flag"), label="odd"))
+    assert g.columns == ("size",)
+
+
+def test_read_tables__leaves_out_columns_of_nulls_and_says_so(tmp_path):
+    edges = parquet(tmp_path / "e.parquet", {"source": [0], "target": [1]})
+    nothing = pa.nulls(2, pa.float64())
+    nodes = parquet(tmp_path / "n.parquet", {"id": [0, 1], "a": [1, 2], "n": nothing, "m": pa.nulls(2)})
+    g = read_tables(tmp_path / "g", edges, nodes)
+    assert g.columns == ("a",)
+    assert [c["method"] for c in g.info["ingest"]["columns"]] == ["number", "left out", "left out"]
+
+
+def test_read_tables__reads_csv_ids_to_the_last_digit(tmp_path):
+    (tmp_path / "e.csv").write_text("source,target\n9007199254740993,9007199254740992\n")
+    g = read_tables(tmp_path / "g", tmp_path / "e.csv", policy=Policy(featureless="degree"))
+    assert g.ids.to_pylist() == [9007199254740992, 9007199254740993]
+    (tmp_path / "e.csv").write_text("source,target\n001,1\n-5,1\n")
+    g = read_tables(
+        tmp_path / "g", tmp_path / "e.csv", columns=Columns(id_type="text"), policy=Policy(featureless="degree")
+    )
+    assert g.ids.to_pylist() == ["-5", "001", "1"]
+
+
+def test_read_tables__adds_unknown_nodes_as_rows_of_nulls(tmp_path):
+    edges = parquet(tmp_path / "e.parquet", {"source": ["a", "z"], "target": ["b", "y"]})
+    nodes = parquet(tmp_path / "n.parquet", {"id": ["b", "a"], "s": [1.0, 3.0], "k": ["u", "v"], "l": [0, 1]})
+    g = read_tables(tmp_path / "g", edges, nodes, columns=Columns(label="l"), policy=Policy(unknown="add"))
+    assert g.ids.to_pylist() == ["b", "a", "y", "z"]
+    assert g.columns == ("s", "k=u", "k=v", "k is null")
+    assert g.x[2:].tolist() == [[2, 0, 0, 1]] * 2
+    assert g.y.tolist() == [0, 1, 0, 0]
+    assert (summary(g).added_nodes, summary(g).unknown_edges, summary(g).imputed_values) == (2, 0, 4)
+
+
+def test_read_tables__keeps_the_first_of_repeated_rows(tmp_path):
+    edges = parquet(tmp_path / "e.parquet", {"source": [1], "target": [2]})
+    nodes = parquet(tmp_path / "n.parquet", {"id": [1, 2, 1, 3, 2], "s": [1.0, 2.0, 9.0, 3.0, np.nan]})
+    g = read_tables(tmp_path / "g", edges, nodes, policy=Policy(repeated="first"))
+    assert g.x.ravel().tolist() == [1, 2, 3]
+    assert summary(g).repeated_nodes == 2
+
+
+@pytest.mark.parametrize(("nonfinite", "filler"), [("zero", 0.0), ("mean", 2.0)])
+def test_read_tables__replaces_values_that_are_not_finite(tmp_path, nonfinite, filler):
+    edges = parquet(tmp_path / "e.parquet", {"source": [0], "target": [1]})
+    nodes = parquet(tmp_path / "n.parquet", {"id": range(5), "s": [1.0, np.nan, 3.0, np.inf, 1e39]})
+    g = read_tables(tmp_path / "g", edges, nodes, policy=Policy(nonfinite=nonfinite))
+    assert g.x.ravel().tolist() == [1, filler, 3, filler, filler]
+    assert summary(g).nonfinite_values == 3
+
+
+OK_NODES = {"id": [0, 1, 2], "s": [1.0, 2.0, 3.0]}
+OK_EDGES = {"source": [0, 1], "target": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("edges", "nodes", "columns", "message"),
+    [
+        ({"source": [0, 7, 8], "target": [1, 1, 9]}, OK_NODES, {}, r"2 rows name .* row 1: 7 -> 1; row 2: 8 -> 9"),
+        ({"source": [0, -1], "target": [1, 1]}, OK_NODES, {}, r"1 negative ids in the edge table: row 1: -1"),
+        ({"source": [0, 0.5], "target": [1, 1]}, OK_NODES, {}, r"1 fractional ids in the edge table: row 1: 0\.5"),
+        ({"source": [0, None], "target": [1, 1]}, OK_NODES, {}, r"1 missing ids in the edge table: row 1"),
+        ({"source": ["a"], "target": ["b"]}, OK_NODES, {}, "ids are of two types"),
+        ({"source": [0], "target": [0]}, OK_NODES, {}, "no edges: 1 rows read, 1 of them self loops"),
+        (OK_EDGES, {"id": [0, 1, 2, 1], "s": [1.0] * 4}, {}, r"1 rows repeat an id .* row 3: 1\. repeated="),
+        (OK_EDGES, {"id": [0, 1, -2], "s": [1.0] * 3}, {}, "1 negative ids in the node table: row 2: -2"),
+        (OK_EDGES, {"id": [0, 1, 2.5], "s": [1.0] * 3}, {}, "1 fractional ids in the node table"),
+        (OK_EDGES, {"id": [0, 1, None], "s": [1.0] * 3}, {}, "1 missing ids in the node table: row 2"),
+        (OK_EDGES, {"id": pa.array([], pa.int64()), "s": pa.array([], pa.float64())}, {}, "the graph is empty"),
+        (OK_EDGES, {"id": [0, 1, 2], "s": [1.0, np.nan, np.inf]}, {}, r"2 attribute .* row 1 column 's' = nan; row 2"),
+        (OK_EDGES, {"id": [0, 1, 2]}, {}, "zero attributes; featureless='degree'"),
+        (OK_EDGES, {"id": [0, 1, 2], "s": pa.nulls(3)}, {}, "zero attributes"),
+        (OK_EDGES, OK_NODES, {"source": "from"}, r"source='from' is not a column of .* it has \['source', 'target'\]"),
+        (OK_EDGES, OK_NODES, {"id": "name"}, "id='name' is not a column"),
+        (OK_EDGES, OK_NODES, {"label": "y"}, "label='y' is not a column"),
+        (OK_EDGES, OK_NODES, {"exclude": ("q",)}, "exclude='q' is not a column"),
+        (OK_EDGES, OK_NODES, {"label": "s", "attributes": ("s",)}, "zero attributes"),
+        (OK_EDGES, {**OK_NODES, "l": [0, 1, 2]}, {"label": "l"}, "1 labels are not 0 or 1 in column 'l': row 2: 2"),
+        (OK_EDGES, {**OK_NODES, "l": [0, 1, None]}, {"label": "l"}, "1 labels are not 0 or 1 .* row 2: None"),
+        (OK_EDGES, {**OK_NODES, "l": ["a", "b", "c"]}, {"label": "l"}, "label='l' is of type string"),
+        (OK_EDGES, {**OK_NODES, "t": pa.array([1, 2, 3], pa.date32())}, {}, "column 't' of type .* is no attribute"),
+    ],
+)  # fmt: skip
+def test_read_tables__refuses(tmp_path, edges, nodes, columns, message):
+    paths = parquet(tmp_path / "e.parquet", edges), parquet(tmp_path / "n.parquet", nodes)
+    with pytest.raises(ValueError, match=message):
+        read_tables(tmp_path / "g", *paths, columns=Columns(**columns))
+    assert not (tmp_path / "g").exists()
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
+
+
+def test_read_tables__drops_rows_with_missing_ends_on_request(tmp_path):
+    edges = parquet(tmp_path / "e.parquet", {"source": [0, None], "target": [1, 1]})
+    g = read_tables(tmp_path / "g", edges, parquet(tmp_path / "n.parquet", OK_NODES), policy=Policy(unknown="drop"))
+    assert (summary(g).unknown_edges, summary(g).num_edges) == (1, 1)
+
+
+def test_read_tables__refuses_what_is_no_table(tmp_path):
+    with pytest.raises(ValueError, match=r"edges='nowhere\.parquet' names no Parquet or CSV file"):
+        read_tables(tmp_path / "g", "nowhere.parquet")
+    parquet(tmp_path / "mixed" / "a.parquet", OK_EDGES)
+    (tmp_path / "mixed" / "b.csv").write_text("source,target\n")
+    with pytest.raises(ValueError, match="must name files of one kind"):
+        read_tables(tmp_path / "g", tmp_path / "mixed")
+    with pytest.raises(ValueError, match="need a node table"):
+        read_tables(tmp_path / "g", tmp_path / "mixed" / "a.parquet", columns=Columns(label="y"))
+    with pytest.raises(ValueError, match="hash_buckets=0 must be at least 1"):
+        Columns(hash_buckets=0)
+
+
+def test_read_tables__says_how_to_read_a_csv_column_that_changes_its_type(tmp_path):
+    rows = "".join(f"{i},{i + 1}\n" for i in range(400_000))
+    (tmp_path / "e.csv").write_text(f"source,target\n{rows}x,y\n")
+    policy = Policy(featureless="degree")
+    with pytest.raises(ValueError, match=r"e\.csv: .*id_type='text'"):
+        read_tables(tmp_path / "g", tmp_path / "e.csv", policy=policy)
+
+
+def test_read_tables__keeps_the_old_graph_when_the_new_one_is_refused(tmp_path):
+    edges, nodes = parquet(tmp_path / "e.parquet", OK_EDGES), parquet(tmp_path / "n.parquet", OK_NODES)
+    before = read_tables(tmp_path / "g", edges, nodes).fingerprint
+    parquet(edges, {"source": [0], "target": [9]})
+    with pytest.raises(ValueError, match="unknown"):
+        read_tables(tmp_path / "g", edges, nodes)
+    assert (tmp_path / "g" / MANIFEST).exists()
+    assert read_tables(tmp_path / "h", parquet(edges, OK_EDGES), nodes).fingerprint == before
+
+
+DEBIAN = Columns(source="package", target="needs", id="package")
+
+
+def test_read_tables__takes_debian_packages_as_they_come(real_data, tmp_path):
+    edges, nodes = real_data("debian_packages/edges.parquet"), real_data("debian_packages/nodes.parquet")
+    with pytest.raises(ValueError, match="4 rows repeat an id"):
+        read_tables(tmp_path / "g", edges, nodes, columns=DEBIAN)
+    with pytest.raises(ValueError, match="41,528 rows name an id that is not a node"):
+        read_tables(tmp_path / "g", edges, nodes, columns=DEBIAN, policy=Policy(repeated="first"))
+    dropped = read_tables(tmp_path / "d", edges, nodes, columns=DEBIAN, policy=Policy(unknown="drop", repeated="first"))
+    assert (dropped.num_nodes, summary(dropped).unknown_edges, summary(dropped).repeated_nodes) == (62_662, 41_528, 4)
+    added = read_tables(tmp_path / "a", edges, nodes, columns=DEBIAN, policy=Policy(unknown="add", repeated="first"))
+    assert summary(added).repeated_edges == 5_149
+    assert added.num_nodes == 62_662 + summary(added).added_nodes
+    assert {"section=libs", "source#0", "source is null", "arch_all"} <= set(added.columns)
+    assert np.isfinite(added.x).all()

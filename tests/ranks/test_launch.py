@@ -1,0 +1,257 @@
+"""One command, any number of processes: the same run, one directory, and clear words when something is missing."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from hcm_scale import pipeline
+from hcm_scale.config import SOURCES, Config, SyntheticGraph, WorldConfig
+from hcm_scale.ranks import launch, rank
+from hcm_scale.ranks.world import Seat, World
+
+TORCHRUN = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "host",
+    "MASTER_PORT": "29500",
+}
+OPTIONS = [
+    *("graph=community", "graph.num_nodes=400", "hops.num_sources=60", "shards.shard_pairs=4000", "score.explained=1"),
+    *("model.width=8", "model.head_width=8", "sampling.batch_pairs=130", "score.chunk_edges=256"),
+    *("posterior.burn_in_steps=15", "posterior.num_samples=3", "posterior.thin_steps=3", "posterior.log_every=6"),
+    *("world=cpu", "world.threads=1"),
+]
+
+
+def command(*arguments: str, tool: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
+    environ = {name: value for name, value in os.environ.items() if "RANK" not in name} | {"OMP_NUM_THREADS": "1"}
+    whole = [sys.executable, *tool, "-m", "hcm_scale", *arguments]
+    return subprocess.run(whole, capture_output=True, text=True, timeout=240, env=environ)
+
+
+def run_with(folder: Path, num_ranks: int) -> Path:
+    done = command("run", *OPTIONS, f"world.processes={num_ranks}", f"run_dir={folder}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> Path:
+    return run_with(tmp_path_factory.mktemp("runs") / "alone", 1)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> Path:
+    return run_with(tmp_path_factory.mktemp("runs") / "two", 2)
+
+
+def losses(run_dir: Path) -> list[tuple[int, int, float]]:
+    lines = [json.loads(line) for line in (run_dir / "train-purified" / "metrics.jsonl").read_text().splitlines()]
+    return [(line["step"], line["num_pairs"], line["loss"]) for line in lines]
+
+
+def check_same_run(one: Path, other: Path) -> None:
+    """Labels to the byte; losses, parameters and scores to rounding."""
+    for path in (one / "labels").glob("shard-*"):
+        assert path.read_bytes() == (other / "labels" / path.name).read_bytes()
+    assert [line[:2] for line in losses(one)] == [line[:2] for line in losses(other)]
+    np.testing.assert_allclose([line[2] for line in losses(one)], [line[2] for line in losses(other)], rtol=1e-5)
+    for path in (one / "train-purified" / "samples").glob("*.safetensors"):
+        ours, theirs = load_file(path), load_file(other / "train-purified" / "samples" / path.name)
+        for name, value in ours.items():
+            np.testing.assert_allclose(theirs[name], value, rtol=1e-3, atol=1e-4)
+    ahp = [pipeline.read_scores(run_dir).sort_by("node")["ahp"].to_numpy() for run_dir in (one, other)]
+    np.testing.assert_allclose(*ahp, rtol=1e-3)
+
+
+def test_two_ranks__make_the_run_of_one(alone, two):
+    check_same_run(alone, two)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_ranks", [3, 4])
+def test_more_ranks__make_the_run_of_one(alone, tmp_path, num_ranks):
+    check_same_run(alone, run_with(tmp_path / "run", num_ranks))
+
+
+def test_every_rank__keeps_a_log_and_only_rank_0_tells_the_story(two):
+    first, second = ((two / "ranks" / f"rank-{rank}.log").read_text() for rank in (0, 1))
+    assert "rank 0 of 2 on cpu" in first
+    assert "scores" in first
+    assert "rank 1 of 2 on cpu" in second
+    assert "scores" not in second
+    assert "train-purified" in (two / "log").read_text()
+
+
+def test_finished_stages__are_kept_by_any_number_of_ranks(alone):
+    before = (alone / "labels" / "stage.json").stat().st_mtime_ns
+    done = command("run", *OPTIONS, "world.processes=2", f"run_dir={alone}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("unchanged, kept") == 6
+    assert (alone / "labels" / "stage.json").stat().st_mtime_ns == before
+
+
+def test_error_of_a_rank__is_told_once_and_not_tried_again(tmp_path):
+    done = command("label", *OPTIONS, "world.processes=2", "hops.classes=16", f"run_dir={tmp_path / 'run'}")
+    assert done.returncode == 2
+    assert done.stdout.count("error: classes=16: no pair has hop") == 1
+    assert "Traceback" not in done.stdout + done.stderr
+    assert (tmp_path / "run" / "ranks" / "rank-1.log").read_text().count("rank 1 of 2") == 1
+
+
+@pytest.mark.gpu
+def test_two_ranks_on_one_gpu__make_the_run_of_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")  # TF32 rounds a batch and its two halves too differently to compare
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for num_ranks, folder in enumerate(folders, 1):
+        done = command("run", *OPTIONS, "world=gpu", f"world.processes={num_ranks}", f"run_dir={folder}")
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "rank 1 of 2 on cuda:" in (folders[1] / "ranks" / "rank-1.log").read_text()
+    check_same_run(*folders)
+
+
+@pytest.mark.slow
+def test_torchrun__makes_the_same_run(two, tmp_path):
+    tool = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    done = command("run", *OPTIONS, f"run_dir={tmp_path / 'run'}", tool=tool)
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_same_run(two, tmp_path / "run")
+    assert (tmp_path / "run" / "ranks" / "rank-1.log").is_file()
+    swept = command("run", "-m", *OPTIONS, "seed=0,1", f"hydra.sweep.dir={tmp_path / 'sweep'}", tool=tool)
+    assert swept.returncode != 0
+    assert "leave torchrun out" in swept.stdout + swept.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "how",
+    [["world.processes=2"], ["hydra/launcher=submitit_local", "hydra.launcher.tasks_per_node=2"]],
+    ids=["own-ranks", "submitit"],
+)
+def test_sweep__gives_every_job_its_ranks(tmp_path, how):
+    if len(how) > 1:
+        pytest.importorskip("submitit")
+    done = command("run", "-m", *OPTIONS, *how, "seed=0,1", f"hydra.sweep.dir={tmp_path / 'sweep'}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    jobs = [path.parent for path in (tmp_path / "sweep").glob("*/ranks")]
+    assert len(jobs) == 2
+    for job in jobs:
+        assert (job / "report" / "report.html").is_file()
+        assert "rank 1 of 2" in (job / "ranks" / "rank-1.log").read_text()
+    assert len(list((tmp_path / "sweep" / "stages").glob("graph-*"))) == 1
+
+
+def test_find_seat__reads_what_torchrun_says():
+    assert rank.find_seat({}) is None
+    assert rank.find_seat(TORCHRUN) == Seat(3, 4, 1, 2, "host", 29500)
+    agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "2"}
+    assert rank.find_seat(TORCHRUN | agent) == Seat(3, 4, 1, 2, "host", 29500, hosted=True, attempt="2")
+
+
+@pytest.mark.parametrize("missing", sorted(set(TORCHRUN) - {"RANK"}))
+def test_find_seat__names_the_variable_that_is_missing(missing):
+    with pytest.raises(ValueError, match=f"RANK is set in the environment but {missing} is not"):
+        rank.find_seat({name: value for name, value in TORCHRUN.items() if name != missing})
+
+
+def test_find_seat__reads_slurm_through_submitit(monkeypatch):
+    pytest.importorskip("submitit")
+    slurm = {"SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": "70042", "SLURM_NTASKS": "8", "SLURM_JOB_NUM_NODES": "2"}
+    slurm |= {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_JOB_NODELIST": "gpu[07-08]"}
+    for name, value in slurm.items():
+        monkeypatch.setenv(name, value)
+    assert rank.find_seat() == Seat(5, 8, 1, 4, "gpu07", 20042)
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    assert rank.find_seat() is None
+
+
+def test_slurm_without_submitit__is_told_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(ValueError, match=r"needs submitit: pip install 'hcm-scale\[sweeps\]'"):
+        rank.find_seat({"SLURM_STEP_NUM_TASKS": "4"})
+
+
+@pytest.mark.parametrize(
+    ("world", "said"),
+    [
+        (WorldConfig(nodes=2), r"world\.nodes=2 needs world\.rendezvous=HOST:PORT"),
+        (WorldConfig(nodes=2, rendezvous="host"), r"world\.rendezvous=host is not HOST:PORT"),
+        (WorldConfig(nodes=2, rendezvous="host:99999"), "with a port of 1 to 65535"),
+        (WorldConfig(nodes=2, rendezvous="nowhere.invalid:29400"), "this machine knows no way to it"),
+    ],
+)
+def test_rendezvous__says_what_is_missing(world, said):
+    with pytest.raises(ValueError, match=said):
+        launch.rendezvous(world)
+
+
+def test_rendezvous__is_local_on_one_machine_and_says_what_it_ignores(caplog):
+    assert launch.rendezvous(WorldConfig(rendezvous="a:1")) == ("127.0.0.1:0", "127.0.0.1", True)
+    assert "world.rendezvous=a:1 is ignored" in caplog.text
+    several = WorldConfig(nodes=2, rendezvous="127.0.0.1:29400")
+    assert launch.rendezvous(several) == ("127.0.0.1:29400", "127.0.0.1", True)
+
+
+def test_numbers_that_the_starter_decides__are_said_to_be_ignored(caplog):
+    launch._warn_ignored(WorldConfig(processes=2, nodes=2), Seat(0, 4, 0, 2, "host", 1))
+    assert caplog.text == ""
+    launch._warn_ignored(WorldConfig(processes=3, nodes=3), Seat(0, 4, 0, 2, "host", 1))
+    assert "world.processes=3 is ignored: 2 ranks" in caplog.text
+    assert "world.nodes=3 is ignored: 4 ranks" in caplog.text
+
+
+def test_pipeline__refuses_to_be_alone_where_ranks_are_wanted(tmp_path):
+    config = Config(world=WorldConfig(processes=2), run_dir=str(tmp_path / "run"))
+    with pytest.raises(ValueError, match=r"world\.processes=2 and world\.nodes=1 ask for several ranks"):
+        pipeline.run(config)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("source", sorted(SOURCES))
+def test_job__travels_whole(tmp_path, source):
+    config = Config(graph=SOURCES[source](name="mine"), seed=7, run_dir=str(tmp_path))
+    config.sampling.fan_out = ["10", "all"]
+    rank.write_job(tmp_path / "ranks" / "job.json", config, "train")
+    back, until = rank.read_job(tmp_path / "ranks" / "job.json")
+    assert (back, until, type(back.graph)) == (config, "train", SOURCES[source])
+
+
+def test_first_failure__is_the_cause_whatever_the_clock_says(tmp_path):
+    def failure(exitcode: int, timestamp: int) -> SimpleNamespace:
+        return SimpleNamespace(exitcode=exitcode, timestamp=timestamp, signal_name=lambda: "SIGKILL")
+
+    lost, broken, killed = failure(1, 1), failure(1, 2), failure(-9, 3)
+    for number, kind, message in ((0, "LostRankError", "rank 1 is gone"), (2, "OSError", "no space left on device")):
+        told = {"kind": kind, "message": message, "lost": number == 0}
+        (tmp_path / f"failed-{number}.json").write_text(json.dumps(told))
+    first = partial(launch._first_failure, num_restarts=3, ranks=tmp_path)
+    assert first({0: lost, 1: killed}).startswith("rank 1: killed by SIGKILL, as the system does when memory runs out")
+    assert first({0: lost, 2: broken}).startswith("rank 2: OSError: no space left on device (restarts tried: 3; every")
+    assert first({0: lost}).startswith("rank 0: LostRankError: rank 1 is gone")
+    assert first({0: lost, 3: broken}).startswith("rank 3: ended with status 1")
+
+
+def test_agree__refuses_other_options_and_another_folder(tmp_path):
+    config = Config(graph=SyntheticGraph(), run_dir=str(tmp_path / "run"))
+    rank.agree(World(), config, "report")
+    meeting = tmp_path / "run" / "ranks" / "world.json"
+    said = [rank.hash_options(config, "report"), str(meeting), json.loads(meeting.read_text())["token"], "stages"]
+    follower = SimpleNamespace(rank=1, leads=False, broadcast=lambda value: said)
+    rank.agree(follower, config, "report")
+    assert (config.run_dir, config.share_dir) == (str(tmp_path / "run"), "stages")
+    said[2] = "another"
+    with pytest.raises(ValueError, match="all machines must share it"):
+        rank.agree(follower, config, "report")
+    said[0] = "another"
+    with pytest.raises(ValueError, match="rank 1 was given other options than rank 0"):
+        rank.agree(follower, config, "report")

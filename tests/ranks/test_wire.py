@@ -1,0 +1,162 @@
+"""Ranks wait for each other without a limit, and notice at once when one is gone."""
+
+import fcntl
+import resource
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from hcm_scale.ranks.wire import Line, LostRankError, Wire, accept_all, call, listen, watch_port
+
+TOKEN = "secret"
+
+
+@pytest.fixture(params=[2, 4])
+def wires(request):
+    """The ends of all ranks, rank 0 first."""
+    size = request.param
+    server = listen("127.0.0.1")
+    address = server.getsockname()[:2]
+    with ThreadPoolExecutor(size) as pool:
+        leader = pool.submit(accept_all, server, size, TOKEN, 30.0)
+        others = [pool.submit(call, address, rank, TOKEN, 30.0) for rank in reversed(range(1, size))]
+        ends = [leader.result(), *(end.result() for end in reversed(others))]
+    yield ends
+    for end in ends:
+        end.close()
+
+
+def together(wires: list[Wire], act):
+    with ThreadPoolExecutor(len(wires)) as pool:
+        return [future.result(timeout=30) for future in [pool.submit(act, rank, end) for rank, end in enumerate(wires)]]
+
+
+def test_listen__on_all_addresses_hears_both_families():
+    for host in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
+        server = listen("")
+        with ThreadPoolExecutor(2) as pool:
+            leader = pool.submit(accept_all, server, 2, TOKEN, 30.0)
+            other = pool.submit(call, (host, server.getsockname()[1]), 1, TOKEN, 30.0).result()
+            ends = [leader.result(), other]
+        assert together(ends, lambda rank, end: end.tell(7)) == [7, 7]
+        for end in ends:
+            end.close()
+
+
+def test_meet__works_with_descriptors_beyond_a_thousand():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 3000:
+        pytest.skip("this machine allows fewer open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 3000), hard))
+    here, there = socket.socketpair()
+    far = socket.socket(fileno=fcntl.fcntl(here.fileno(), fcntl.F_DUPFD, 2000))
+    ends = [Wire((Line(1, far),), leads=True), Wire((Line(0, there),), leads=False)]
+    try:
+        together(ends, lambda rank, end: end.meet())
+    finally:
+        for connection in (here, there, far):
+            connection.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_tell__gives_every_rank_what_rank_0_says(wires):
+    value = {"folder": "a\nb", "finished": False, "numbers": [1, 2.5, None]}
+    assert together(wires, lambda rank, end: end.tell(value if rank == 0 else "ignored")) == [value] * len(wires)
+
+
+def test_meet__lets_nobody_through_before_all_have_come(wires):
+    come: list[int] = []
+
+    def member(rank: int, end: Wire) -> int:
+        time.sleep(0.02 * (len(wires) - rank))
+        come.append(rank)
+        end.meet()
+        return len(come)
+
+    for meeting in range(1, 4):
+        assert min(together(wires, member)) >= meeting * len(wires)
+
+
+def test_meetings_and_messages__do_not_mix(wires):
+    def member(rank: int, end: Wire) -> list:
+        heard = []
+        for turn in range(50):
+            end.meet()
+            heard.append(end.tell(turn if rank == 0 else None))
+        return heard
+
+    assert together(wires, member) == [list(range(50))] * len(wires)
+
+
+def test_large_message__arrives_whole(wires):
+    value = ["x" * 300_000, 1]
+    assert together(wires, lambda rank, end: end.tell(value))[-1] == value
+
+
+def test_lost_rank__is_named_even_while_another_is_slow(wires):
+    wires[-1].close()
+    with pytest.raises(LostRankError, match=rf"rank {len(wires) - 1} is gone"):
+        wires[0].meet()
+
+
+def test_lost_leader__is_named(wires):
+    wires[0].close()
+    with pytest.raises(LostRankError, match="rank 0 is gone"):
+        wires[1].meet()
+
+
+def test_stranger__is_not_let_in():
+    server = listen("127.0.0.1")
+    address = server.getsockname()[:2]
+    with ThreadPoolExecutor(1) as pool:
+        leader = pool.submit(accept_all, server, 2, TOKEN, 30.0)
+        bad = [b'{"rank": 1, "token": "guess"}\n', b"GET / HTTP/1.1\n", b'{"rank": 5, "token": "secret"}\n', b"[]\n"]
+        for greeting in bad:
+            with socket.create_connection(address) as stranger:
+                stranger.sendall(greeting)
+                assert stranger.recv(1) == b""
+        end = call(address, 1, TOKEN, 30.0)
+        assert [line.rank for line in leader.result().lines] == [1]
+        leader.result().close()
+        end.close()
+
+
+def test_rank_that_never_comes__is_named():
+    with pytest.raises(LostRankError, match=r"ranks \[1, 2\] did not come within 0.2 s"):
+        accept_all(listen("127.0.0.1"), 3, TOKEN, 0.2)
+
+
+def test_leader_that_is_not_there__is_named():
+    with listen("127.0.0.1") as server:
+        address = server.getsockname()[:2]
+    with pytest.raises(LostRankError, match=r"rank 0 cannot be reached at 127\.0\.0\.1"):
+        call(address, 1, TOKEN, 1.0)
+
+
+def test_watch_port__finds_connections_that_others_opened_and_leaves_them_open():
+    with listen("127.0.0.1") as server:
+        port = server.getsockname()[1]
+        assert watch_port(port, 30.0) == 0
+        with socket.create_connection(("127.0.0.1", port)) as near, server.accept()[0] as far:
+            near.settimeout(5)
+            assert watch_port(port, 30.0) == 1
+            assert near.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert near.gettimeout() == 5
+            far.sendall(b"x")
+            assert near.recv(1) == b"x"
+
+
+def test_line__joins_what_the_network_cuts():
+    near, far = socket.socketpair()
+    sender = threading.Thread(target=lambda: [near.sendall(bytes([byte])) for byte in b'{"a": 1}\n[2]\n'])
+    sender.start()
+    line = Line(3, far)
+    assert [line.receive(), line.receive()] == [{"a": 1}, [2]]
+    sender.join()
+    near.close()
+    with pytest.raises(LostRankError, match=r"rank 3 is gone \(it ended\)"):
+        line.receive()
+    far.close()

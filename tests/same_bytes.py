@@ -1,0 +1,122 @@
+"""Do two checkouts write the same? `python tests/same_bytes.py BEFORE [AFTER [NAME ...]]` compares every artifact.
+
+A refactoring proves itself with this script: each configuration below runs in both checkouts, with the same seed and
+threads, and every array, table and sample must be equal byte for byte, every JSON value equal but for what a clock or a
+key decides. Prints what differs and exits with 1, else says how many files were equal.
+
+What may be in one run alone: the files of `ELSEWHERE`, which an earlier or later layout keeps in other places.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+SHORT = ["posterior.burn_in_steps=20", "posterior.num_samples=3", "posterior.thin_steps=4", "posterior.log_every=8"]
+SHORT += ["posterior.checkpoint_every=16", "model.width=32", "model.head_width=32", "world.threads=2", "world=cpu"]
+GRAPH = ["graph=community", "graph.num_nodes=1500", "graph.num_attributes=12", "inject=paper", "inject.num_cliques=3"]
+CONFIGURATIONS = {
+    "defaults": [*GRAPH],
+    "views": [*GRAPH, "score=two_views", "model.num_layers=3", "sampling.fan_out=[7,9]", "posterior.trend_every=1"],
+    "paper": [*GRAPH, "score=paper", "hops=all", "posterior=sgld", "sampling=full_batch", "attributes=none"],
+    "sampled": [
+        *GRAPH,
+        "sampling.first_hop=sampled",
+        "sampling.fan_out=[5]",
+        "purify=jaccard",
+        "score.max_neighbors=5",
+    ],
+    "tables": [
+        "graph=tables",
+        "graph.path={data}/edges.csv",
+        "graph.nodes={data}/nodes.csv",
+        "attributes=normal_scores",
+    ],
+    "directed": ["graph=matrix", "graph.path={data}/graph.npz", "graph.directed=true", "attributes=log1p_pca"],
+    "grid": ["graph=grid", "graph.num_nodes=900", "posterior=adam", "score.state=disk", "score.max_neighbors=3"],
+    "ranks": [*GRAPH, "world.processes=2", "world.threads=1"],
+}
+CLOCKS = ("seconds", "peak_rss_bytes", "pairs_per_second", "rss_bytes", "date", "version", "key", "folder", "made_from")
+IGNORED = ("stages.json", "config.json", "log", "*.log", "job.json", "world.json", "*.html", "*.lock")
+ELSEWHERE = ("stage.json", "train.json", "propagated/", "in_", "graph.json", "purified.json", "labels.json")
+
+
+def write_data(folder: Path) -> None:
+    """A small table pair and a directed matrix, always the same."""
+    rng = np.random.default_rng(0)
+    pairs = rng.integers(0, 400, (1600, 2))
+    (folder / "edges.csv").write_text("source,target\n" + "".join(f"n{u},n{v}\n" for u, v in pairs))
+    lines = (f"n{i},{rng.normal():.4f},{'abc'[i % 3]},{rng.integers(0, 9)}\n" for i in range(400))
+    (folder / "nodes.csv").write_text("id,size,colour,count\n" + "".join(lines))
+    x = rng.poisson(0.3, (400, 40)).astype(np.float32)
+    np.savez(folder / "graph.npz", edge_index=pairs.T, x=x)
+
+
+def run(checkout: Path, options: list[str], run_dir: Path) -> None:
+    command = [sys.executable, "-m", "hcm_scale", "run", *SHORT, *options, f"run_dir={run_dir}", "graph.name=same"]
+    environment = os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{checkout}: {' '.join(command)} failed\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+def artifacts(run_dir: Path) -> dict[str, Any]:
+    """Relative path -> content, comparable."""
+    found = {}
+    for path in sorted(run_dir.rglob("*")):
+        name = str(path.relative_to(run_dir))
+        if path.is_file() and not any(path.match(pattern) for pattern in IGNORED):
+            found[name] = content(path)
+    return found
+
+
+def content(path: Path) -> Any:
+    if path.suffix == ".safetensors":
+        return {name: value.tobytes() for name, value in load_file(path).items()}
+    if path.suffix == ".json":
+        return timeless(json.loads(path.read_text()))
+    if path.suffix == ".jsonl":
+        return [timeless(json.loads(line)) for line in path.read_text().splitlines()]
+    return path.read_bytes()
+
+
+def timeless(value: Any) -> Any:
+    """A JSON value without what a clock or a key decides."""
+    if isinstance(value, dict):
+        return {name: timeless(item) for name, item in value.items() if name not in CLOCKS and name != "stages"}
+    return [timeless(item) for item in value] if isinstance(value, list) else value
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    lines = [f"differs: {name}" for name in sorted(before.keys() & after.keys()) if before[name] != after[name]]
+    one_sided = [name for name in sorted(before.keys() ^ after.keys()) if not any(part in name for part in ELSEWHERE)]
+    return lines + [f"only {'before' if name in before else 'after'}: {name}" for name in one_sided]
+
+
+def main() -> int:
+    checkouts = [Path(argument).resolve() for argument in sys.argv[1:3]]
+    checkouts += [Path(__file__).resolve().parents[1]] * (2 - len(checkouts))
+    num_equal, failed = 0, False
+    with tempfile.TemporaryDirectory(prefix="same-bytes-") as scratch:
+        write_data(Path(scratch))
+        for name in sys.argv[3:] or CONFIGURATIONS:
+            filled, found = [option.format(data=scratch) for option in CONFIGURATIONS[name]], []
+            for side, checkout in zip(("before", "after"), checkouts, strict=True):
+                run(checkout, filled, Path(scratch) / side / name)
+                found.append(artifacts(Path(scratch) / side / name))
+            lines = differences(*found)
+            shared = len(found[0].keys() & found[1].keys())
+            num_equal, failed = num_equal + shared, failed or bool(lines)
+            print(f"{name:<10} {shared} files in both", *lines, sep="\n    " if lines else " ", flush=True)
+    print("different" if failed else f"{num_equal} files are equal")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,204 @@
+"""A sweep's folder becomes one table and readable figures, whatever happened to some of its jobs."""
+
+import itertools
+import json
+import statistics
+from pathlib import Path
+
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from hcm_scale.base import files
+from hcm_scale.stages.score import FORMAT, KIND
+from hcm_scale.sweep import curves
+from hcm_scale.sweep.collect import collect, once
+from hcm_scale.sweep.figures import MAX_CURVES, axis_places, draw
+from hcm_scale.sweep.jobs import Job, find_jobs, flatten
+
+
+def auc(ratio: float, seed: int) -> float:
+    return 0.7 + ratio / 4 + seed / 100
+
+
+def write_job(folder: Path, ratio: float, seed: int, *, finished: bool = True, **more) -> None:
+    """What a job leaves behind, with numbers that are easy to check."""
+    folder.mkdir(parents=True)
+    config = {"graph": {"name": "toy"}, "purify": {"ratio": ratio}, "seed": seed, "inject": {"seed": seed}, **more}
+    files.write_json(folder / "config.json", config | {"run_dir": str(folder)})
+    names = ["graph", "scores"] if finished else ["graph"]
+    files.write_json(folder / "stages.json", [{"name": n, "seconds": 2.0, "peak_rss_bytes": 7} for n in names])
+    if finished:
+        (folder / "scores").mkdir()
+        numbers = {"roc_auc": auc(ratio, seed), "average_precision": 0.5}
+        metrics = {"ahp": numbers | {"by_kind": {"structural": numbers}}, "hav": numbers}
+        files.write_manifest(folder / "scores", KIND, FORMAT, {"num_samples": 1, "rank_by": "ahp", "metrics": metrics})
+
+
+@pytest.fixture
+def sweep(tmp_path) -> Path:
+    for ratio, seed in itertools.product((0.0, 0.1, 0.2), (0, 1)):
+        write_job(tmp_path / f"ratio={ratio},seed={seed}", ratio, seed)
+    return tmp_path
+
+
+def test_varied__keeps_every_option_of_a_random_design():
+    """Where no two jobs share a value nothing can be told to follow from it, unless it stands beside it."""
+    asked = [(4, 0.1, 0.3, "psgld"), (5, 0.2, 0.2, "sgld"), (6, 0.3, 0.2, "adam")]
+    keys = ("hops.classes", "purify.ratio", "score.trim", "posterior.kernel")
+    jobs = [
+        Job("", dict(zip(keys, values, strict=True)) | {"posterior.step_size": i}, {}) for i, values in enumerate(asked)
+    ]
+    assert set(curves.varied(jobs)) == {*keys}
+    assert set(curves.differing(jobs)) == {*keys, "posterior.step_size"}
+
+
+def test_collect__writes_one_row_a_job_in_both_formats(sweep):
+    collect(sweep)
+    table = pq.read_table(sweep / "collected.parquet")
+    assert table.num_rows == 6
+    for row in table.to_pylist():
+        assert row["auc"] == row["ahp_auc"] == row["ahp_auc_structural"] == auc(row["purify.ratio"], row["seed"])
+        assert (row["all_seconds"], row["scores_seconds"], row["peak_rss_bytes"]) == (4.0, 2.0, 7.0)
+    assert pyarrow.csv.read_csv(sweep / "collected.csv").column_names == table.column_names
+
+
+def test_collect__draws_png_and_svg_of_the_varied_option_only(sweep):
+    said = collect(sweep)
+    figures = sorted(path.name for path in sweep.glob("figure-*"))
+    assert figures == ["figure-purify.ratio.png", "figure-purify.ratio.svg"]
+    assert (sweep / figures[0]).read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (sweep / figures[1]).read_text()
+    assert all(name in said for name in figures)
+
+
+def test_collect__says_mean_and_deviation_over_seeds(sweep):
+    both = [auc(0.1, 0), auc(0.1, 1)]
+    assert f"{statistics.fmean(both):.3f} ± {statistics.stdev(both):.3f}" in collect(sweep)
+
+
+def test_collect__twice__gives_the_same_bytes(sweep):
+    collect(sweep)
+    before = {path.name: path.read_bytes() for path in sweep.iterdir() if path.is_file()}
+    collect(sweep)
+    assert {path.name: path.read_bytes() for path in sweep.iterdir() if path.is_file()} == before
+
+
+def test_collect__lists_what_failed_and_keeps_the_rest(sweep):
+    write_job(sweep / "stopped", 0.3, 0, finished=False)
+    (sweep / "refused").mkdir()
+    (sweep / "refused" / "log").write_text("hello\nerror: purify.ratio=1.5 is out of range\n")
+    (sweep / "torn").mkdir()
+    (sweep / "torn" / "config.json").write_text('{"seed": ')
+    said = collect(sweep)
+    assert "refused: purify.ratio=1.5 is out of range" in said
+    assert "stopped: unfinished: stopped after graph" in said
+    assert "torn: unfinished: " in said
+    status = pq.read_table(sweep / "collected.parquet")["status"].to_pylist()
+    assert sorted(status) == ["failed"] * 3 + ["finished"] * 6
+
+
+def test_collect__a_link_to_old_scores_does_not_make_a_job_finished(sweep):
+    job = sweep / "ratio=0.0,seed=0"
+    files.write_json(job / "stages.json", [{"name": "graph", "seconds": 1.0, "peak_rss_bytes": 7}])
+    assert "6 jobs, 5 finished" in collect(sweep)
+
+
+def test_collect__counts_equal_jobs_once(sweep):
+    write_job(sweep / "again", 0.1, 1)
+    assert "7 jobs, 6 finished and different" in collect(sweep)
+    status = pq.read_table(sweep / "collected.parquet")["status"].to_pylist()
+    assert status.count("repeated") == 1
+
+
+def test_collect__tells_of_jobs_that_never_started(sweep):
+    swept = {"sweeper": {"params": {"seed": "range(3)"}}, "overrides": {"task": ["purify.ratio=0,0.1,0.2", "a=[1,2]"]}}
+    (sweep / "multirun.yaml").write_text(json.dumps({"hydra": swept}))  # JSON is YAML
+    assert "planned 9" in collect(sweep)
+
+
+def test_collect__works_without_known_anomalies(tmp_path):
+    write_job(tmp_path / "a", 0.1, 0)
+    body = {"num_samples": 1, "rank_by": "ahp", "metrics": None}
+    files.write_manifest(tmp_path / "a" / "scores", KIND, FORMAT, body)
+    assert "no job has known anomalies" in collect(tmp_path)
+
+
+def test_collect__seeds_alone__compares_the_scores(tmp_path):
+    for seed in range(3):
+        write_job(tmp_path / f"seed={seed}", 0.2, seed)
+    collect(tmp_path)
+    assert (tmp_path / "figure-scores.png").exists()
+
+
+def test_collect__draws_the_trend_of_training(sweep):
+    for path in find_jobs(sweep):
+        (path / "train-purified").mkdir()
+        lines = [{"step": 1, "loss": 1.0}, {"step": 10, "num_samples": 1, "ahp_auc": 0.7}]
+        (path / "train-purified" / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    collect(sweep)
+    assert (sweep / "figure-trend.svg").exists()
+
+
+@pytest.mark.parametrize(("make", "said"), [(False, "not a folder"), (True, "holds no jobs")])
+def test_collect__refuses_what_is_no_sweep(tmp_path, make, said):
+    folder = tmp_path / "x"
+    if make:
+        folder.mkdir()
+    with pytest.raises(ValueError, match=said):
+        collect(folder)
+
+
+def test_find_jobs__passes_over_shared_stages_and_hidden_folders(sweep):
+    for name in ("stages/graph-1", ".submitit/1_0", "ratio=0.0,seed=0/graph"):
+        (sweep / name).mkdir(parents=True)
+        (sweep / name / "config.json").write_text("{}")
+    assert len(find_jobs(sweep)) == 6
+
+
+def test_varied__leaves_out_what_follows_from_another():
+    names = {"a": 10, "b": 15}
+    jobs = [
+        Job("", {"graph.name": name, "inject.num_cliques": cliques, "seed": s, "inject.seed": s, "score.trim": t}, {})
+        for (name, cliques), s, t in itertools.product(names.items(), (0, 1), (0.0, 0.2))
+    ]
+    assert curves.varied(jobs) == ["graph.name", "seed", "score.trim"]
+
+
+def test_varied__an_option_run_with_one_seed_a_value_was_swept():
+    jobs = [Job("", {"seed": s, "purify.ratio": r}, {}) for s, r in ((0, 0.0), (1, 0.2))]
+    assert "purify.ratio" in curves.varied(jobs)
+
+
+def test_option_panels__one_at_a_time_studies_in_one_folder_stay_apart():
+    asked = [(r, 4) for r in (0.0, 0.1, 0.2)] + [(0.2, c) for c in (2, 3)]
+    jobs = [Job("", {"r": r, "c": c}, {"auc": r, "ahp_auc": r}, "ahp") for r, c in asked]
+    (panel,) = curves.option_panels(jobs, "r", ["c"])
+    (curve,) = panel.curves
+    assert (curve.x, curve.mean) == ((0.0, 0.1, 0.2), (0.0, 0.1, 0.2))
+
+
+def test_option_panels__a_grid_has_a_curve_per_setting_of_the_other():
+    jobs = [Job("", {"r": r, "c": c}, {"auc": r * c}, "ahp") for r in (0.0, 0.1) for c in (2, 3)]
+    (panel,) = curves.option_panels(jobs, "r", ["c"])
+    assert [curve.label for curve in panel.curves] == ["c=2", "c=3"]
+
+
+def test_axis__keeps_even_numbers_and_lines_up_the_rest():
+    assert axis_places([0.0, 1e-9, 1e-4]) == {0.0: 0.0, 1e-9: 1.0, 1e-4: 2.0}
+    assert list(axis_places(["all", "100", "25"])) == ["25", "100", "all"]
+
+
+def test_draw__says_how_many_curves_are_left_out(tmp_path):
+    made = [curves.Curve(f"c{n}", (0, 1), (0.5, 0.6), (0.0, 0.1), (1, 2)) for n in range(MAX_CURVES + 2)]
+    _, svg = draw([curves.Panel("many", "x", tuple(made))], tmp_path / "f")
+    assert svg.exists()
+
+
+def test_flatten__turns_lists_into_text():
+    assert dict(flatten({"sampling": {"fan_out": ["25", "all"]}})) == {"sampling.fan_out": "25+all"}
+
+
+def test_once__keeps_the_first_of_equal_jobs():
+    jobs = [Job(name, {"seed": seed}, {}) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
+    assert [job.name for job in once(jobs)] == ["a", "c"]

@@ -1,0 +1,142 @@
+"""Sweeps as people run them: real jobs on a tiny graph, by each launcher, with failures and resumption."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from hcm_scale.cli import conf_dir, register, to_config
+from hcm_scale.config import parse_fan_out
+from hcm_scale.sweep.collect import collect
+from hcm_scale.sweep.jobs import count_planned, find_jobs
+from hcm_scale.sweep.named import listed_values, named_sweep, settle, split
+
+TINY = [
+    "graph=community",
+    "graph.num_nodes=300",
+    "inject=paper",
+    "inject.num_cliques=1",
+    "inject.clique_size=6",
+    "hops=all",
+    "model.width=8",
+    "posterior.burn_in_steps=3",
+    "posterior.num_samples=2",
+    "posterior.thin_steps=1",
+    "sampling.batch_pairs=128",
+    "world=cpu",
+]
+SWEEPS = sorted(path.stem for path in (conf_dir() / "sweep").glob("*.yaml"))
+
+
+def hcm_scale(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hcm_scale", *arguments]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, env={**os.environ, "HYDRA_FULL_ERROR": "0"}
+    )
+
+
+def made_stages(sweep: Path) -> dict[str, int]:
+    """How many folders of each stage the jobs share."""
+    counts: dict[str, int] = {}
+    for path in (sweep / "stages").glob("*/stage.json"):
+        assert json.loads(path.read_text())["finished"]
+        name = path.parent.name.rpartition("-")[0]
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param([], id="serial"),
+        pytest.param(["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"], id="joblib"),
+        pytest.param(["hydra/launcher=submitit_local"], id="submitit"),
+    ],
+)
+def test_multirun__shares_equal_stages_and_outlives_a_failed_job(tmp_path, launcher):
+    swept = ["seed=0,1,-1", "inject.seed=0", "hydra.sweep.dir=sweep", *launcher]  # -1 is not a legal seed
+    done = hcm_scale(tmp_path, "run", "-m", *TINY, *swept)
+    sweep = tmp_path / "sweep"
+    assert done.returncode != 0, "a failed job must show in the exit status"
+    assert made_stages(sweep) == {"graph": 1, "purified": 1, "labels": 1, "train-purified": 2, "scores": 2, "report": 2}
+    said = collect(sweep)
+    status = pq.read_table(sweep / "collected.parquet")["status"].to_pylist()
+    assert sorted(status) == ["failed", "finished", "finished"]
+    assert "seed=-1 is out of range" in said
+
+
+def test_multirun__run_again_makes_only_what_is_missing(tmp_path):
+    again = ("run", "-m", *TINY, "seed=0,1", "hydra.sweep.dir=sweep")
+    assert hcm_scale(tmp_path, *again).returncode == 0
+    stages = tmp_path / "sweep" / "stages"
+    records = {path: path.stat().st_mtime_ns for path in stages.glob("*/stage.json")}
+    lost = next(stages.glob("scores-*"))
+    shutil.rmtree(lost)
+    assert hcm_scale(tmp_path, *again).returncode == 0
+    changed = {path.parent for path, before in records.items() if path.stat().st_mtime_ns != before}
+    assert changed == {lost}
+
+
+def test_named_sweep__runs_every_listed_point_for_the_seeds_the_user_gives(tmp_path):
+    done = hcm_scale(tmp_path, "run", "-m", "sweep=classes", "seed=3", "hops.classes=2,3", *TINY)
+    assert done.returncode == 0, done.stderr
+    sweep = tmp_path / "multirun" / "community-300" / "classes"
+    jobs = [json.loads((path / "config.json").read_text()) for path in find_jobs(sweep)]
+    assert sorted((job["hops"]["classes"], job["seed"]) for job in jobs) == [(2, 3), (3, 3)]
+    assert count_planned(sweep) == 2
+    assert made_stages(sweep.parent)["purified"] == 1
+    collect(sweep)
+    assert (sweep / "figure-hops.classes.svg").exists()
+
+
+@pytest.mark.parametrize("name", [name for name in SWEEPS if name != "optuna"])
+def test_every_point_of_a_sweep__is_legal(name):
+    register()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        for key, values in listed_values(name, conf_dir()).items():
+            points = list(OverridesParser.create().parse_override(f"{key}={values}").sweep_string_iterator())
+            for value in points if key != "seed" else points[-1:]:
+                words = ["experiment=best/flickr", f"sweep={name}", f"{key}={value}"]
+                parse_fan_out(to_config(compose("config", words)).sampling.fan_out, 1)
+
+
+def test_paper_ranges__are_covered():
+    listed = {name: listed_values(name, conf_dir()) for name in SWEEPS}
+    assert listed["drop_ratio"]["purify.ratio"] == "0,0.1,0.2,0.3,0.4,0.5"
+    assert listed["classes"]["hops.classes"] == "range(2,8)"
+    assert listed["sampling_ratio"]["sampling.ratio"].split(",")[0::9] == ["0.1", "1.0"]
+
+
+def test_settle__leaves_alone_what_does_not_clash():
+    for words in (["-m", "sweep=classes"], ["seed=0,1"], ["-m", "sweep=classes", "purify.ratio=0"]):
+        assert settle(words, conf_dir()) == words
+
+
+def test_settle__the_user_wins_and_the_rest_stays():
+    words = ["-m", "sweep=classes", "seed=0,1"]
+    assert settle(words, conf_dir()) == [*words, "hydra.sweeper.params=null", "hops.classes=range(2,8)"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["sweep=classes"], "sweep=classes is a list of runs: add -m"), (["-m", "sweep=clases"], "legal are classes, ")],
+)
+def test_settle__refuses_at_the_door(words, said):
+    with pytest.raises(ValueError, match=said):
+        settle(words, conf_dir())
+
+
+def test_settle__a_sweep_can_be_looked_at_without_running_it():
+    assert settle(["sweep=classes", "--cfg", "job"], conf_dir()) == ["sweep=classes", "--cfg", "job"]
+
+
+def test_names__of_overrides():
+    assert named_sweep(["sweep=null"]) == named_sweep(["-m", "seed=0"]) == ""
+    assert split("+a.b=c=d") == ("a.b", "c=d")

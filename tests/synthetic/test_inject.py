@@ -1,0 +1,207 @@
+"""Claims about injection: what the method says, nothing more changed, and it works on real and large graphs."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import io, sparse
+
+from hcm_scale.graph.lookup import find_arcs, has_edges
+from hcm_scale.graph.store import ATTRIBUTE, STRUCTURAL, Graph, SparseRows
+from hcm_scale.synthetic import families as synthetic
+from hcm_scale.synthetic.inject import draw_others, farthest, inject
+
+
+def arcs(indptr, indices) -> set[tuple[int, int]]:
+    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    return set(zip(rows.tolist(), indices.tolist(), strict=True))
+
+
+def slow_farthest(x, nodes, others):
+    """The obvious twin."""
+    x = x.astype(np.float64)
+    return [row[np.argmax([np.linalg.norm(x[u] - x[v]) for v in row])] for u, row in zip(nodes, others, strict=True)]
+
+
+def a_graph(sparse_rows: bool = False) -> Graph:
+    graph = synthetic.community(800, num_attributes=6, num_communities=4, seed=3)
+    if not sparse_rows:
+        return graph
+    counts = np.maximum(np.rint(graph.x), 0)
+    return Graph(graph.indptr, graph.indices, x=SparseRows.of(sparse.csr_array(counts)), columns=graph.columns)
+
+
+@given(st.integers(2, 30), st.integers(1, 29), st.integers(0, 1000))
+def test_draw_others__gives_distinct_other_nodes(num_nodes, k, seed):
+    k = min(k, num_nodes - 1)
+    nodes = np.arange(num_nodes)
+    drawn = draw_others(nodes, num_nodes, k, np.random.default_rng(seed))
+    for node, row in zip(nodes, drawn, strict=True):
+        assert len(set(row)) == k
+        assert node not in row
+        assert 0 <= row.min() <= row.max() < num_nodes
+
+
+def test_draw_others__is_uniform():
+    drawn = draw_others(np.full(30_000, 2), 6, 3, np.random.default_rng(0))
+    np.testing.assert_allclose(
+        np.bincount(drawn.ravel(), minlength=6) / 30_000, [0.6, 0.6, 0, 0.6, 0.6, 0.6], atol=0.02
+    )
+
+
+@pytest.mark.parametrize("sparse_rows", [False, True])
+def test_farthest__equals_a_loop(sparse_rows):
+    graph = a_graph(sparse_rows)
+    rng = np.random.default_rng(0)
+    nodes = rng.choice(800, 40, replace=False)
+    others = draw_others(nodes, 800, 20, rng)
+    dense = graph.x.csr().toarray() if isinstance(graph.x, SparseRows) else graph.x
+    assert farthest(graph.x, nodes, others).tolist() == slow_farthest(dense, nodes, others)
+
+
+def test_farthest__does_not_cancel_on_large_values():
+    x = np.array([[5e7], [5e7 + 4], [5e7 + 8]], np.float32)
+    assert farthest(x, np.array([0]), np.array([[1, 2]])).tolist() == [2]
+
+
+@pytest.mark.parametrize("sparse_rows", [False, True])
+def test_inject__changes_what_the_method_says_and_nothing_else(sparse_rows):
+    graph = a_graph(sparse_rows)
+    result = inject(graph, num_cliques=4, clique_size=6, candidates=10, seed=1)
+    assert np.bincount(result.kind).tolist() == [800 - 48, 24, 24]
+    np.testing.assert_array_equal(result.y, result.kind > 0)
+    old, new = arcs(graph.indptr, graph.indices), arcs(result.indptr, result.indices)
+    assert old <= new
+    structural = set(np.flatnonzero(result.kind == STRUCTURAL).tolist())
+    assert {node for arc in new - old for node in arc} <= structural
+    before, after = (g.x.csr().toarray() if sparse_rows else g.x for g in (graph, result))
+    changed = np.flatnonzero((before != after).any(axis=1))
+    assert set(changed) <= set(np.flatnonzero(result.kind == ATTRIBUTE))
+    for node in np.flatnonzero(result.kind == ATTRIBUTE):
+        assert (before == after[node]).all(axis=1).any()
+    assert result.columns == graph.columns
+    assert isinstance(result.x, SparseRows) == sparse_rows
+
+
+def test_inject__makes_cliques_of_the_size_asked_for():
+    empty = Graph(np.zeros(101, np.int64), np.zeros(0, np.int32))
+    result = inject(empty, num_cliques=3, clique_size=5, num_attribute_anomalies=0, seed=2)
+    assert np.unique(result.degrees, return_counts=True)[1].tolist() == [85, 15]
+    matrix = sparse.csr_array((np.ones(result.num_arcs), result.indices, result.indptr), shape=(100, 100))
+    num_parts, part = sparse.csgraph.connected_components(matrix)
+    assert num_parts == 85 + 3
+    assert sorted(np.bincount(part))[-3:] == [5, 5, 5]
+    assert np.all(np.diff(np.repeat(np.arange(100), result.degrees) * 100 + result.indices) > 0)
+
+
+def test_inject__keeps_edges_that_exist_within_a_clique():
+    triangle = Graph(np.array([0, 1, 2, 2]), np.array([1, 0], np.int32))
+    result = inject(triangle, num_cliques=1, clique_size=3, num_attribute_anomalies=0)
+    assert result.indices.tolist() == [1, 2, 0, 2, 0, 1]
+    assert result.info["injected"]["num_edges_added"] == 2
+
+
+def test_inject__copies_original_attributes_even_from_changed_nodes():
+    """On three nodes at 0, 1 and 10 all are changed, each to the value farthest from its own original one."""
+    graph = Graph(np.zeros(4, np.int64), np.zeros(0, np.int32), x=np.array([[0], [1], [10]], np.float32))
+    result = inject(graph, num_cliques=0, candidates=2, num_attribute_anomalies=3)
+    assert result.x.ravel().tolist() == [10, 10, 0]
+
+
+def test_inject__joins_both_ways_on_a_directed_graph(random_csr):
+    indptr, indices = random_csr(60, 150, seed=1, directed=True)
+    reverse = sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=(60, 60)).T.tocsr()
+    reverse.sort_indices()
+    graph = Graph(
+        indptr,
+        indices,
+        directed=True,
+        in_indptr=reverse.indptr.astype(np.int64),
+        in_indices=reverse.indices.astype(np.int32),
+    )
+    result = inject(graph, num_cliques=2, clique_size=4, num_attribute_anomalies=0, seed=3)
+    forward, backward = arcs(result.indptr, result.indices), arcs(result.in_indptr, result.in_indices)
+    assert backward == {(b, a) for a, b in forward}
+    added = forward - arcs(indptr, indices)
+    assert len(added) == result.info["injected"]["num_edges_added"] > 0
+
+
+def test_inject__is_a_function_of_its_seed_and_keeps_ids():
+    graph = a_graph()
+    graph = Graph(graph.indptr, graph.indices, x=graph.x, ids=pa.array([f"n{i}" for i in range(800)]))
+    first, again, other = (inject(graph, num_cliques=2, seed=seed) for seed in (1, 1, 2))
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+    assert first.external_id(5) == "n5"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_cliques": -1}, "num_cliques=-1"),
+        ({"num_cliques": 1, "clique_size": 1}, "clique_size=1"),
+        ({"num_cliques": 30}, "num_cliques \\* clique_size"),
+        ({"num_cliques": 1, "candidates": 800}, "candidates=800"),
+        ({"num_cliques": 1, "candidates": 0}, "candidates=0"),
+        ({"num_cliques": 0, "num_attribute_anomalies": -3}, "num_attribute_anomalies=-3"),
+        ({"num_cliques": 0, "num_attribute_anomalies": 801}, "num_attribute_anomalies=801"),
+    ],
+)
+def test_inject__refuses_bad_settings_by_name(settings, message):
+    with pytest.raises(ValueError, match=message):
+        inject(a_graph(), **settings)
+
+
+def test_inject__refuses_labels_and_missing_attributes():
+    labelled = inject(a_graph(), num_cliques=1)
+    with pytest.raises(ValueError, match="replace_labels"):
+        inject(labelled, num_cliques=1)
+    assert inject(labelled, num_cliques=2, replace_labels=True, seed=4).y.sum() == 60
+    bare = Graph(labelled.indptr, labelled.indices)
+    with pytest.raises(ValueError, match="needs attributes"):
+        inject(bare, num_cliques=1)
+
+
+def test_inject__works_on_a_mapped_graph(tmp_path):
+    graph = a_graph()
+    mapped = inject(graph.save(tmp_path / "g"), num_cliques=2, seed=1)
+    assert mapped.fingerprint == inject(graph, num_cliques=2, seed=1).fingerprint
+
+
+@pytest.mark.parametrize(("name", "num_cliques"), [("BlogCatalog.mat", 10), ("Flickr.mat", 15)])
+def test_inject__on_real_attributes_picks_far_rows(real_data, name, num_cliques):
+    content = io.loadmat(real_data(name))
+    network = sparse.csr_array(content["Network"])
+    x = SparseRows.of(content["Attributes"])
+    graph = Graph(network.indptr.astype(np.int64), network.indices.astype(np.int32), x=x)
+    result = inject(graph, num_cliques=num_cliques, seed=0)
+    assert np.bincount(result.kind)[1:].tolist() == [15 * num_cliques] * 2
+    assert 0 < result.num_edges - graph.num_edges <= num_cliques * 105
+    sizes = np.diff(result.x.indptr)
+    assert sizes[result.kind == ATTRIBUTE].mean() > 1.2 * sizes[result.kind == 0].mean()
+
+
+def test_inject__works_on_a_million_nodes(real_data):
+    with np.load(real_data("debian_files_arm64.npz"), allow_pickle=False) as content:
+        x = SparseRows(content["x_indptr"], content["x_indices"], content["x_data"], int(content["x_shape"][1]))
+        graph = Graph(content["indptr"], content["indices"], x=x)
+    result = inject(graph, num_cliques=100, seed=0)
+    assert result.y.sum() == 3000
+    assert result.x.shape == x.shape
+
+
+def test_has_edges__equals_set_membership(random_csr):
+    graph = Graph(*random_csr(40, 120, seed=2))
+    u, v = np.divmod(np.arange(1600), 40)
+    present = arcs(graph.indptr, graph.indices)
+    assert has_edges(graph, u, v).tolist() == [(a, b) in present for a, b in zip(u.tolist(), v.tolist(), strict=True)]
+    assert has_edges(graph, [], []).tolist() == []
+    with pytest.raises(ValueError, match="u holds nodes"):
+        has_edges(graph, [40], [0])
+
+
+def test_find_arcs__equals_searchsorted_in_the_row(random_csr):
+    indptr, indices = random_csr(30, 90, seed=4)
+    u, v = np.divmod(np.arange(900), 30)
+    expected = [indptr[a] + np.searchsorted(indices[indptr[a] : indptr[a + 1]], b) for a, b in zip(u, v, strict=True)]
+    assert find_arcs(indptr, indices, u, v)[0].tolist() == expected
