@@ -8,19 +8,19 @@ out.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from bench import bfs, data, machine, products, sampler, score, train
+from bench.defaults import PLAN, SAMPLER
 from bench.harness import Table
 from bench.machine import LINE_BYTES, Machine
 from hcm_scale.base.spmm import gcn_scale, propagate
 from hcm_scale.features.purify import edge_similarity
 from hcm_scale.hops.label import choose_sources, count_hops
 from hcm_scale.posterior.loop import Chain, run_chain
-from hcm_scale.posterior.schedules import ChainPlan
 from hcm_scale.sampling import make_batch, make_sampler
 from hcm_scale.score.nodes import score_nodes
 
@@ -117,8 +117,8 @@ def batch_kernels(size: str) -> Iterator[Kernel]:
     x = propagate(graph.indptr, graph.indices, problem.x)
     sample = make_sampler("numba", graph.indptr, graph.indices, gcn_scale(graph.indptr), [train.FAN_OUT], seed=0)
     batch = make_batch(problem.batches[0], x, sample)
-    chain, plan = Chain.start(train.new_model(problem)), ChainPlan(burn_in_steps=10**9)
-    run = lambda: list(run_chain(chain, [batch], plan, kernel="psgld", num_pairs=10**6))  # noqa: E731
+    chain, plan = Chain.start(train.new_model(problem)), replace(PLAN, burn_in_steps=10**9)
+    run = lambda: list(run_chain(chain, [batch], plan, num_pairs=10**6, **SAMPLER))  # noqa: E731
     yield Kernel("training step, batch ready", run, *step_work(batch))
 
 

@@ -18,13 +18,14 @@ from typing import Any
 
 import torch
 
+from bench.defaults import LABEL, PLAN, PURIFY, RECIPE, REPORT, SAMPLER, SCORE, TRAIN
 from bench.harness import Table, Verdict, at_least, at_most
 from hcm_scale.base.spmm import propagate
+from hcm_scale.features.propagate import propagate_features
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
 from hcm_scale.posterior.loop import Chain, Step, run_chain
 from hcm_scale.posterior.recorded import Recorder, training_on
-from hcm_scale.posterior.schedules import ChainPlan
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.fused import fused_columns
 from hcm_scale.sampling.device.graph import DeviceGraph, graph_to
@@ -32,10 +33,9 @@ from hcm_scale.sampling.device.pairs import DevicePairs
 from hcm_scale.sampling.pairs import Cut
 from hcm_scale.stages.label import label
 from hcm_scale.stages.purify import purify
-from hcm_scale.stages.recipe import Batching, Recipe
 from hcm_scale.stages.report import report
 from hcm_scale.stages.score import score
-from hcm_scale.stages.train import Record, train
+from hcm_scale.stages.train import train
 from hcm_scale.synthetic import families as synthetic
 
 CLASSES, WIDTH, POOL = 4, 128, 10_000_000
@@ -97,9 +97,9 @@ def chain_steps(graph: DeviceGraph, pairs: DevicePairs, batch_pairs: int, fan_ou
     num_batches = CLASSES * POOL // batch_pairs
     batches = gpu.fused_batches(graph, pairs, Cut(num_batches * batch_pairs, num_batches, 0, 1), fan_out, seed=0)
     chain = Chain.start(HopModel(graph.num_attributes, CLASSES, width=WIDTH).cuda())
-    plan = ChainPlan(burn_in_steps=10**9)
+    plan = replace(PLAN, burn_in_steps=10**9)
     with training_on("cuda"):
-        steps = run_chain(chain, batches, plan, kernel="psgld", num_pairs=CLASSES * POOL, measure=Recorder())
+        steps = run_chain(chain, batches, plan, num_pairs=CLASSES * POOL, measure=Recorder(), **SAMPLER)
         for _ in itertools.islice(steps, WARM_UP_STEPS):
             pass
     return steps
@@ -171,19 +171,19 @@ def stages(root: Path, work: Work) -> dict[str, float]:
         return made
 
     graph = clocked("open", lambda: Graph.open(root / "graph"))
-    options: dict[str, Any] = {"scale": "none", "pca": None, "standardise": True}
-    clean = clocked("purify", lambda: purify(graph, root / "clean", similarity="euclidean", ratio=0.2, **options))
+    clean = clocked("purify", lambda: purify(graph, root / "clean", **PURIFY))
     sources = {"num_sources": work.num_sources, "pairs_per_class": work.pairs_per_class}
-    labels = clocked("label", lambda: label(clean.graph, root / "labels", **sources))
+    labels = clocked("label", lambda: label(clean.graph, root / "labels", **LABEL | sources))
     thin = 10
-    plan = ChainPlan(
-        burn_in_steps=work.num_steps - thin * work.num_samples, thin_steps=thin, num_samples=work.num_samples
-    )
-    recipe = Recipe(batching=Batching(batch_pairs=work.batch_pairs, sampling_ratio=1.0), plan=plan)
-    run: dict[str, Any] = {"recipe": recipe, "device": "cuda", "record": Record()}
-    clocked("train", lambda: train(clean.graph, clean.features, labels, root / "train", **run))
-    inputs = graph, clean.graph, clean.features, root / "train" / "samples", root / "scores"
-    clocked("score", lambda: score(*inputs, device="cuda", rank_by="strange"))
+    num_samples, burn_in = work.num_samples, work.num_steps - thin * work.num_samples
+    plan = replace(PLAN, burn_in_steps=burn_in, thin_steps=thin, num_samples=num_samples)
+    batching = replace(RECIPE.batching, batch_pairs=work.batch_pairs, sampling_ratio=1.0)
+    recipe = replace(RECIPE, batching=batching, plan=plan)
+    x = clocked("propagate", lambda: propagate_features(clean.graph, clean.features, root / "propagated"))
+    run: dict[str, Any] = {"recipe": recipe, "device": "cuda", **TRAIN}
+    samples = clocked("train", lambda: train(clean.graph, x, labels, root / "train", **run))
+    inputs = graph, clean.graph, x, samples, root / "scores"
+    clocked("score", lambda: score(*inputs, propagated=True, device="cuda", **SCORE))
     found = {"metrics": root / "train" / "metrics.jsonl", "labels": root / "labels", "run": {"name": "bench"}}
-    clocked("report", lambda: report(graph, clean.graph, root / "scores", root / "report", **found))
+    clocked("report", lambda: report(graph, clean.graph, root / "scores", root / "report", **found, **REPORT))
     return seconds

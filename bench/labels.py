@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bench import data
 from bench.bfs import CLASSES, RMAT_SCALE, distances
 from bench.bfs import ours as bfs_alone
+from bench.defaults import LABEL
 from bench.harness import Case, Contender, Floor
 from hcm_scale.graph.store import Graph
 from hcm_scale.hops.label import choose_sources, count_hops
@@ -42,7 +43,8 @@ def stage(graph: Graph, num_sources: int, folder: Path) -> Contender:
     fresh = (folder / str(number) for number in itertools.count())
 
     def run() -> Labels:
-        return label(graph, next(fresh), classes=CLASSES, num_sources=num_sources, pairs_per_class=PAIRS_PER_CLASS)
+        sizes = {"classes": CLASSES, "num_sources": num_sources, "pairs_per_class": PAIRS_PER_CLASS}
+        return label(graph, next(fresh), **LABEL | sizes)
 
     def verify(labels: Labels) -> None:
         whole = open_labels(labels.folder, graph.fingerprint, verify=True)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from bench import data
 from bench.bfs import CLASSES, RMAT_SCALE
+from bench.defaults import LABEL
 from bench.harness import Case, Contender
 from hcm_scale.sampling.pairs import pair_batches, pairs_per_class
 from hcm_scale.shards import Labels
@@ -30,7 +31,7 @@ def cases(size: str) -> Iterator[Case]:
     """One epoch."""
     graph = data.rmat(RMAT_SCALE[size])
     with tempfile.TemporaryDirectory(prefix="bench-pairs-") as folder:
-        options: dict[str, Any] = {
+        options = LABEL | {
             "classes": CLASSES,
             "num_sources": NUM_SOURCES[size],
             "pairs_per_class": PAIRS_PER_CLASS,

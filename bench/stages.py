@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from bench.apart import Outcome, run_apart
-from hcm_scale.features.propagate import propagate_features
+from bench.defaults import LABEL, PLAN, PURIFY, RECIPE, REPORT, SCORE, TRAIN
+from hcm_scale.features.propagate import open_propagated, propagate_features
 from hcm_scale.graph import Graph
+from hcm_scale.posterior.samples import open_samples
 from hcm_scale.shards import open_labels
 from hcm_scale.stages.label import label as label_stage
 from hcm_scale.stages.purify import open_purified
 from hcm_scale.stages.purify import purify as purify_stage
-from hcm_scale.stages.recipe import ChainPlan, Recipe
 from hcm_scale.stages.report import report as report_stage
 from hcm_scale.stages.score import score as score_stage
 from hcm_scale.stages.train import train as train_stage
@@ -52,8 +53,7 @@ def make_graph(folder: Path, out: Path, work: Work) -> dict[str, Any]:
 
 def purify(folder: Path, out: Path, work: Work) -> dict[str, Any]:
     """Standardised attributes, Euclidean, a fifth of the edges dropped."""
-    options: dict[str, Any] = {"scale": "none", "pca": None, "standardise": True}
-    made = purify_stage(Graph.open(folder / "graph"), out, similarity="euclidean", ratio=0.2, **options)
+    made = purify_stage(Graph.open(folder / "graph"), out, **PURIFY)
     return {"num_edges": made.graph.num_edges}
 
 
@@ -65,7 +65,7 @@ def propagate(folder: Path, out: Path, work: Work) -> dict[str, Any]:
 
 def label(folder: Path, out: Path, work: Work) -> dict[str, Any]:
     """A fixed number of sources: its work grows with the edges."""
-    options: dict[str, Any] = {"num_sources": work.num_sources, "pairs_per_class": work.pairs_per_class}
+    options = LABEL | {"num_sources": work.num_sources, "pairs_per_class": work.pairs_per_class}
     labels = label_stage(open_purified(folder / "purify").graph, out, **options)
     return {"num_pairs": labels.num_pairs}
 
@@ -73,23 +73,25 @@ def label(folder: Path, out: Path, work: Work) -> dict[str, Any]:
 def train(folder: Path, out: Path, work: Work) -> dict[str, Any]:
     """A fixed number of steps of the default recipe: its work does not grow, except for reading what it is given."""
     made = open_purified(folder / "purify")
-    recipe = Recipe(plan=ChainPlan(burn_in_steps=work.num_steps - 1, num_samples=1, thin_steps=1))
-    labels = open_labels(folder / work.labels)
-    train_stage(made.graph, made.features, labels, out, recipe=recipe, propagated=folder / "propagate")
+    recipe = replace(RECIPE, plan=replace(PLAN, burn_in_steps=work.num_steps - 1, num_samples=1, thin_steps=1))
+    labels, x = open_labels(folder / work.labels), open_propagated(folder / "propagate")
+    train_stage(made.graph, x, labels, out, recipe=recipe, device="cpu", **TRAIN)
     return {"num_pairs": labels.num_pairs}
 
 
 def score(folder: Path, out: Path, work: Work) -> dict[str, Any]:
     """One parameter sample over all edges of the original graph."""
     made, graph = open_purified(folder / "purify"), Graph.open(folder / "graph")
-    score_stage(graph, made.graph, made.features, folder / "train" / "samples", out)
+    x, samples = open_propagated(folder / "propagate"), open_samples(folder / "train" / "samples")
+    score_stage(graph, made.graph, x, samples, out, propagated=True, device="cpu", **SCORE)
     return {"num_edges": graph.num_edges}
 
 
 def report(folder: Path, out: Path, work: Work) -> dict[str, Any]:
     """The page and the ranked table."""
     graph, made = Graph.open(folder / "graph"), open_purified(folder / "purify")
-    report_stage(graph, made.graph, folder / "score", out, run={"name": "bench"}, labels=folder / work.labels)
+    labels = folder / work.labels
+    report_stage(graph, made.graph, folder / "score", out, run={"name": "bench"}, labels=labels, **REPORT)
     return {}
 
 

@@ -7,7 +7,7 @@ what is learned does not matter here, what is computed does.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bench import data, pyg_loaders
+from bench.defaults import PLAN, SAMPLER
 from bench.harness import Case, Contender, Floor
 from hcm_scale.base.spmm import gcn_scale, propagate
 from hcm_scale.graph.store import Graph
 from hcm_scale.model import HopModel
 from hcm_scale.posterior.loop import Chain, run_chain
-from hcm_scale.posterior.schedules import ChainPlan
 from hcm_scale.sampling import make_batch, make_sampler, prefetch
 from hcm_scale.sampling.pairs import PairBatch
 
@@ -79,12 +79,12 @@ def ours(problem: Problem, *, exact: bool) -> Contender:
     x = propagate(graph.indptr, graph.indices, problem.x) if exact else problem.x
     fan_outs = [FAN_OUT] * (1 if exact else 2)
     sample = make_sampler("numba", graph.indptr, graph.indices, gcn_scale(graph.indptr), fan_outs, seed=0)
-    plan = ChainPlan(burn_in_steps=len(problem.batches))
+    plan = replace(PLAN, burn_in_steps=len(problem.batches))
 
     def run() -> list[float]:
         chain = Chain.start(new_model(problem))
         batches = prefetch(problem.batches, lambda pairs: make_batch(pairs, x, sample, input_gradients=exact))
-        steps = run_chain(chain, batches, plan, kernel="psgld", num_pairs=10**6)
+        steps = run_chain(chain, batches, plan, num_pairs=10**6, **SAMPLER)
         return torch.stack([step.loss for step in steps]).tolist()
 
     name = "hcm_scale, exact first hop" if exact else "hcm_scale, both hops sampled"

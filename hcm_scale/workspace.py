@@ -1,12 +1,17 @@
 """Stages that run once: a folder per stage, known by the content it was made from.
 
-A stage's key is the hash of its name, its options and the keys of the stages it reads. `stage.json` in its folder says
-which key the folder is being made for and whether it is finished. A finished folder with the same key is used as it
-is, an unfinished one with the same key is handed back to the stage to go on. A finished one with another key is set
-aside, and removed when the stage is finished: a slip in an option costs nothing.
+    run/  graph/  purified/  ...  stages.json      the folders of the stages, and the list of what the last run found
+          records/  graph.json                     which key the folder is made for, and whether it is finished
+                    graph.before, .before.json     a finished folder of other options and its record
 
-Where several ranks make a run, rank 0 decides what is kept and what is made, tells the others, and writes every record.
-A stage is made by all of them together, or by rank 0 while the others wait.
+A stage is a value. Its key is the hash of its name, its version, its options and the keys of the stages that it reads.
+The record stands beside the folder and is written before the folder is made, so that at no moment of a kill there is a
+folder that the next run does not know. A finished folder of the same key is used as it is; an unfinished one is handed
+back to the stage, to go on. A finished one of another key is set aside until the new one is finished: a slip in an
+option costs nothing.
+
+Where several ranks make a run, rank 0 decides what is kept and what is made, says so to the others, and writes every
+record. A stage is made by all of them together, or by rank 0 while the others wait.
 
 Where jobs share stages (a sweep), the folders stand in `share_dir` under their keys and each run links to them. A lock
 per folder lets two jobs race for one safely: the second waits and then finds it finished.
@@ -18,7 +23,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,8 +32,28 @@ from hcm_scale.base import files, progress
 from hcm_scale.ranks.world import ALONE, World
 
 log = logging.getLogger(__name__)
-_RECORD = "stage.json"
+RECORDS = "records"
 _LIST = "stages.json"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of a run: what decides its result, and how it is made.
+
+    `make` fills the folder that it is given, or goes on filling it, and returns facts to show. The folder holds nothing
+    but what an earlier call for the same key left there.
+    """
+
+    name: str
+    version: int  # of the arithmetic and of the files: results of another version are made again
+    options: Any  # JSON-able
+    reads: tuple[str, ...]  # names of stages
+    make: Callable[[Path], dict[str, Any]]
+    together: bool = False  # whether every rank calls `make`, or rank 0 alone
+
+    def key(self, keys: Mapping[str, str]) -> str:
+        """What the result is known by, given the keys of the stages that it reads."""
+        return files.hash_value([self.name, self.version, self.options, [keys[name] for name in self.reads]])
 
 
 @dataclass(frozen=True)
@@ -51,95 +76,54 @@ class Workspace:
     run_dir: Path
     share_dir: Path | None = None
     world: World = ALONE
+    keys: dict[str, str] = field(default_factory=dict)
+    folders: dict[str, Path] = field(default_factory=dict)
     records: list[StageRecord] = field(default_factory=list)
 
-    def stage(
-        self, name: str, inputs: Any, make: Callable[[Path], dict[str, Any]], *, together: bool = False
-    ) -> tuple[Path, str]:
-        """Makes a stage's folder, or finds it made; returns the folder and the stage's key.
-
-        Where there are several ranks, all call `make` if they make it `together`, else rank 0 alone does.
-        """
-        if not self.world.leads:
-            return self._follow(make, together)
-        key = files.hash_value([name, inputs])
-        folder = self.run_dir / name if self.share_dir is None else self.share_dir / f"{name}-{key[:16]}"
-        with files.locked(folder.with_name(f".{folder.name}.lock")):
-            record = self._finished(name, key, folder)
-            earlier = 0.0 if record is not None else self._prepare(name, key, folder)
-            self.world.broadcast({"folder": str(folder), "key": key, "finished": record is not None})
-            record = record or self._make(name, key, folder, make, earlier)
-        self._link(name, folder)
-        self.records.append(record)
-        files.write_json(self.run_dir / _LIST, [asdict(entry) for entry in self.records])
+    def make(self, stage: Stage) -> Path:
+        """Makes a stage's folder, or finds it made; the stages that it reads come first."""
+        if self.world.leads:
+            folder, key = self._lead(stage)
+        else:
+            folder, key = self._follow(stage)
         self.world.barrier()
+        self.folders[stage.name], self.keys[stage.name] = folder, key
+        return folder
+
+    def _lead(self, stage: Stage) -> tuple[Path, str]:
+        key, link = stage.key(self.keys), self.run_dir / stage.name
+        folder = link if self.share_dir is None else self.share_dir / f"{stage.name}-{key[:16]}"
+        _check_ours(link)
+        with files.locked(_beside(folder, ".lock")):
+            for place in (folder.parent, folder.parent / RECORDS):
+                files.remove_torn(place, folder.name)
+            record = _finished(folder, key) or _take_back(folder, key)
+            earlier = 0.0 if record else _prepare(stage, folder, key)
+            self.world.broadcast({"folder": str(folder), "key": key, "finished": record is not None})
+            made = record or _fill(stage, folder, key, earlier)
+        if folder != link:
+            _point(link, folder)
+        costs = made["seconds"], made["peak_rss_bytes"]
+        self.records.append(StageRecord(stage.name, key, str(folder), *costs, record is not None, made["detail"]))
+        files.write_json(self.run_dir / _LIST, [asdict(entry) for entry in self.records])
+        log.info("%s", _line(self.records[-1]))
         return folder, key
 
-    def _follow(self, make: Callable[[Path], dict[str, Any]], together: bool) -> tuple[Path, str]:
+    def _follow(self, stage: Stage) -> tuple[Path, str]:
         """What the other ranks do for a stage: what rank 0 says."""
-        told = self.world.broadcast(None)
-        folder = Path(told["folder"])
-        if together and not told["finished"]:
-            make(folder)
-        self.world.barrier()
-        return folder, told["key"]
-
-    def _finished(self, name: str, key: str, folder: Path) -> StageRecord | None:
-        found = _read_record(folder)
-        if found is None or found["key"] != key:
-            found = _take_back(folder, key)
-        if found is None or not found["finished"]:
-            return None
-        log.info("%-10s unchanged, kept", name)
-        return StageRecord(name, key, str(folder), found["seconds"], found["peak_rss_bytes"], True, found["detail"])
-
-    def _prepare(self, name: str, key: str, folder: Path) -> float:
-        """Makes the folder this key's; returns the seconds already spent on it."""
-        found = _read_record(folder)
-        if found is not None and found["key"] == key:
-            log.info("%-10s goes on where it was stopped", name)
-            return float(found.get("seconds", 0.0))
-        _set_aside(folder)
-        folder.mkdir(parents=True)
-        files.write_json(folder / _RECORD, {"key": key, "finished": False})
-        return 0.0
-
-    def _make(
-        self, name: str, key: str, folder: Path, make: Callable[[Path], dict[str, Any]], earlier: float
-    ) -> StageRecord:
-        progress.reset_peak_rss()
-        started = time.perf_counter()
-        try:
-            detail = make(folder)
-        except BaseException:
-            spent = earlier + time.perf_counter() - started
-            with contextlib.suppress(OSError):  # a full disk, say: the error that is under way tells more
-                files.write_json(folder / _RECORD, {"key": key, "finished": False, "seconds": spent})
-            raise
-        seconds = earlier + time.perf_counter() - started
-        peak = progress.peak_rss_bytes()
-        done = {"key": key, "finished": True, "seconds": seconds, "peak_rss_bytes": peak, "detail": detail}
-        files.write_json(folder / _RECORD, done)
-        _remove(_aside(folder))
-        log.info("%-10s %7.1f s   peak %5.2f GiB   %s", name, seconds, peak / 2**30, _brief(detail))
-        return StageRecord(name, key, str(folder), seconds, peak, False, detail)
-
-    def _link(self, name: str, folder: Path) -> None:
-        """In a shared store, makes the run's own folder name point at the shared folder."""
-        link = self.run_dir / name
-        if folder == link:
-            return
-        fresh = link.with_name(f".{name}.{os.getpid()}.link")
-        fresh.unlink(missing_ok=True)
-        fresh.symlink_to(os.path.relpath(folder, self.run_dir))
-        if link.is_dir() and not link.is_symlink():
-            _check_ours(link)
-            _remove(link)
-        os.replace(fresh, link)
+        decision = self.world.broadcast(None)
+        if stage.together and not decision["finished"]:
+            stage.make(Path(decision["folder"]))
+        return Path(decision["folder"]), decision["key"]
 
 
-def forget_stages(run_dir: Path) -> None:
-    """Begins the list of a run's stages anew; their folders stay, and are found again by their keys."""
+def begin_run(run_dir: Path) -> None:
+    """Begins the list of a run's stages anew, and removes the temporary files that killed runs left.
+
+    The folders of the stages stay, and are found again by their keys.
+    """
+    files.remove_torn(run_dir)
+    files.remove_torn(run_dir / RECORDS)
     files.write_json(run_dir / _LIST, [])
 
 
@@ -149,77 +133,128 @@ def finished_stages(run_dir: Path) -> set[str]:
         listed = {stage["name"]: stage["key"] for stage in json.loads((run_dir / _LIST).read_text())}
     except (OSError, ValueError, LookupError, TypeError):
         return set()
-    records = {name: _read_record(run_dir / name) or {} for name in listed}
-    return {name for name, key in listed.items() if records[name].get("key") == key and records[name].get("finished")}
+    return {name for name, key in listed.items() if _finished((run_dir / name).resolve(), key) is not None}
 
 
-def _aside(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.before")
+def _beside(folder: Path, ending: str = ".json") -> Path:
+    """What is kept about a folder: its record, or with another ending its lock, or what it was before."""
+    return folder.parent / RECORDS / f"{folder.name}{ending}"
 
 
-def _set_aside(folder: Path) -> None:
-    """Moves what stands in a stage's place out of the way, until the stage is finished: options may have been a slip.
+def _read(path: Path) -> dict[str, Any]:
+    """A record; empty where there is none, or none that can be read."""
+    try:
+        record = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
-    Of two folders the finished one is kept. A folder that holds something and is not ours is refused.
+
+def _finished(folder: Path, key: str, ending: str = ".json") -> dict[str, Any] | None:
+    """The record of a finished folder of this key; None where it is unfinished, another's, or gone."""
+    record = _read(_beside(folder, ending))
+    stands = (folder if ending == ".json" else _beside(folder, ".before")).is_dir() and not folder.is_symlink()
+    return record if stands and record.get("key") == key and record.get("finished") else None
+
+
+def _take_back(folder: Path, key: str) -> dict[str, Any] | None:
+    """Puts a finished folder of this key that was set aside back in its place; None where there is none."""
+    record = _finished(folder, key, ".before.json")
+    if record is not None:
+        _remove(folder)
+        files.write_json(_beside(folder), {"key": key, "finished": False})  # never a folder under another's record
+        _beside(folder, ".before").rename(folder)
+        files.write_json(_beside(folder), record)
+        _beside(folder, ".before.json").unlink()
+    return record
+
+
+def _prepare(stage: Stage, folder: Path, key: str) -> float:
+    """Makes the folder this key's; returns the seconds already spent on it.
+
+    A finished folder of another key is set aside, with its record; an unfinished one is removed.
     """
-    if folder.is_symlink():  # a sweep's job pointed to a shared folder
-        folder.unlink()
-    if not folder.exists():
-        return
-    _check_ours(folder)
-    record = _read_record(folder)
-    if record is not None and record["finished"]:
-        _remove(_aside(folder))
-        folder.rename(_aside(folder))
+    record = _read(_beside(folder))
+    if record.get("key") == key and folder.is_dir():
+        log.info("%-10s goes on where it was stopped", stage.name)
+        for place, _, _ in os.walk(folder):
+            files.remove_torn(Path(place))
+        return float(record.get("seconds", 0.0))
+    if folder.is_dir() and not folder.is_symlink() and record.get("finished"):
+        _forget_before(folder)
+        files.write_json(_beside(folder, ".before.json"), record)
+        folder.rename(_beside(folder, ".before"))
     else:
         _remove(folder)
+    files.write_json(_beside(folder), {"key": key, "finished": False})
+    folder.mkdir(parents=True)
+    return 0.0
+
+
+def _fill(stage: Stage, folder: Path, key: str, earlier: float) -> dict[str, Any]:
+    """Has the stage made; returns its record, which makes it finished."""
+    progress.reset_peak_rss()
+    started = time.perf_counter() - earlier
+    try:
+        detail = stage.make(folder)
+    except BaseException:
+        spent = {"key": key, "finished": False, "seconds": time.perf_counter() - started}
+        with contextlib.suppress(OSError):  # a full disk, say: the error that is under way tells more
+            files.write_json(_beside(folder), spent)
+        raise
+    seconds, peak = time.perf_counter() - started, progress.peak_rss_bytes()
+    record = {"key": key, "finished": True, "seconds": seconds, "peak_rss_bytes": peak, "detail": detail}
+    files.write_json(_beside(folder), record)
+    _forget_before(folder)
+    return record
+
+
+def _forget_before(folder: Path) -> None:
+    """Removes what was set aside, its record first."""
+    _beside(folder, ".before.json").unlink(missing_ok=True)
+    _remove(_beside(folder, ".before"))
 
 
 def _check_ours(folder: Path) -> None:
     """Refuses a folder that holds something and is no stage's."""
-    if not (folder / _RECORD).exists() and any(folder.iterdir()):
+    ours = _beside(folder), folder / "stage.json"  # the second is where version 0.1 kept its records
+    if folder.is_symlink() or not folder.exists() or any(path.exists() for path in ours):
+        return
+    if not folder.is_dir() or any(folder.iterdir()):
         raise ValueError(f"{folder} holds files that no run made; name another run_dir, or move them")
 
 
-def _take_back(folder: Path, key: str) -> dict[str, Any] | None:
-    """The record of a finished folder of this key that was set aside, back in its place; None where there is none."""
-    record = _read_record(_aside(folder))
-    if record is None or record["key"] != key or not record["finished"]:
-        return None
-    if folder.exists() or folder.is_symlink():
-        _remove(folder)
-    _aside(folder).rename(folder)
-    return record
+def _point(link: Path, folder: Path) -> None:
+    """Makes the run's own name of a stage point at the shared folder."""
+    fresh = link.with_name(f".{link.name}.{os.getpid()}.tmp")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(os.path.relpath(folder, link.parent))
+    if link.is_dir() and not link.is_symlink():
+        _remove(link)
+        _beside(link).unlink(missing_ok=True)
+    os.replace(fresh, link)
 
 
 def _remove(folder: Path) -> None:
     """Removes a stage's folder, by a rename first: what a kill leaves of it is not taken for a folder."""
     if folder.is_symlink():  # a sweep's job pointed to a shared folder
         folder.unlink()
-        return
-    gone = folder.with_name(f".{folder.name.removeprefix('.')}.gone")
-    shutil.rmtree(gone, ignore_errors=True)
-    if folder.exists():
+    elif folder.exists():
+        gone = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+        shutil.rmtree(gone, ignore_errors=True)
         folder.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
 
-def _read_record(folder: Path) -> dict[str, Any] | None:
-    path = folder / _RECORD
-    try:
-        return json.loads(path.read_text()) if path.is_file() else None
-    except ValueError:
-        return None
-
-
-def _brief(detail: dict[str, Any]) -> str:
-    """The scalar facts of a stage on one line."""
+def _line(record: StageRecord) -> str:
+    """A stage on one line: that it was kept, or what it cost and its scalar facts."""
+    if record.skipped:
+        return f"{record.name:<10} unchanged, kept"
     shown = []
-    for name, value in detail.items():
+    for name, value in record.detail.items():
         if isinstance(value, bool | str) and len(str(value)) < 40:
             shown.append(f"{name}={value}")
-        elif isinstance(value, int):
-            shown.append(f"{name}={value:,}")
-        elif isinstance(value, float):
-            shown.append(f"{name}={value:.4g}")
-    return "  ".join(shown)
+        elif isinstance(value, int | float):
+            shown.append(f"{name}={value:,}" if isinstance(value, int) else f"{name}={value:.4g}")
+    costs = f"{record.seconds:7.1f} s   peak {record.peak_rss_bytes / 2**30:5.2f} GiB"
+    return f"{record.name:<10} {costs}   {'  '.join(shown)}"

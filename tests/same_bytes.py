@@ -9,6 +9,7 @@ What may be in one run alone: the files of `ELSEWHERE`, which an earlier or late
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -43,8 +44,9 @@ CONFIGURATIONS = {
     "ranks": [*GRAPH, "world.processes=2", "world.threads=1"],
 }
 CLOCKS = ("seconds", "peak_rss_bytes", "pairs_per_second", "rss_bytes", "date", "version", "key", "folder", "made_from")
+CLOCKS += ("options",)  # of the scores, which their manifest once repeated
 IGNORED = ("stages.json", "config.json", "log", "*.log", "job.json", "world.json", "*.html", "*.lock")
-ELSEWHERE = ("stage.json", "train.json", "propagated/", "in_", "graph.json", "purified.json", "labels.json")
+ELSEWHERE = ("stage.json", "train.json", "in_ind", "records/")
 
 
 def write_data(folder: Path) -> None:
@@ -71,6 +73,7 @@ def artifacts(run_dir: Path) -> dict[str, Any]:
     found = {}
     for path in sorted(run_dir.rglob("*")):
         name = str(path.relative_to(run_dir))
+        name = re.sub(r"train-(\w+)/propagated/", r"propagated-\1/", name)  # where it was once
         if path.is_file() and not any(path.match(pattern) for pattern in IGNORED):
             found[name] = content(path)
     return found

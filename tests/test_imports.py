@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "stages": {"base", "ranks", "report", "workspace"} | ROOMS,
     "workspace": {"base", "ranks"},
     "sources": {"config", "stages", "graph", "ingest"},
-    "pipeline": {"base", "config", "sources", "stages", "workspace", "graph", "ingest", "report", "ranks"},
+    "pipeline": {"base", "config", "ranks", "sources", "stages", "workspace"} | ROOMS | {"report"},
     "ranks.launch": {"base", "config", "pipeline", "ranks"},  # start whole runs, and so know the pipeline
     "ranks.rank": {"base", "config", "pipeline", "ranks"},
     "detector": {"pipeline", "config", "graph", "ingest"},

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from hcm_scale import pipeline
-from hcm_scale.base import files
 from hcm_scale.config import Config, SyntheticGraph
 from hcm_scale.graph import Graph
+from hcm_scale.stages import score
 from hcm_scale.sweep.jobs import read_job
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
@@ -165,20 +165,12 @@ def test_seed__changes_labels_that_are_drawn_and_no_others(tmp_path, graph):
     assert num_different(hops__num_sources=None, hops__pairs_per_class=None) == 1
 
 
-class Keys(Workspace):
-    """A workspace that makes nothing: what a stage is known by is all that is asked."""
-
-    def stage(self, name, inputs, make, *, together=False):
-        key = files.hash_value([name, inputs])
-        self.records.append((name, key))
-        return Path(name), key
-
-
 def keys(config: Config, graph: Graph) -> dict[str, str]:
-    walk = pipeline.Run(config, Keys(Path("nowhere")), given=graph)
-    for make in pipeline._MAKERS.values():
-        make(walk)
-    return dict(walk.workspace.records)
+    """What each stage is known by; nothing is made."""
+    found: dict[str, str] = {}
+    for stage in pipeline.stages(pipeline.Run(config, Workspace(Path("nowhere")), given=graph)):
+        found[stage.name] = stage.key(found)
+    return found
 
 
 FIRST_CHANGED = {  # the first stage that another value of an option makes anew; None: it decides no result
@@ -219,7 +211,7 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
         None: {"checkpoint_every": 7, "log_every": 7, "trend_every": 2, "tensorboard": True},
     },
     "score": {
-        "train-original": {"views": ["original"]},
+        "propagated-original": {"views": ["original"]},
         "scores": {
             "hop": "argmax",
             "trim": 0.0,
@@ -292,7 +284,7 @@ def test_seed__moves_the_training_also_where_every_pair_is_kept(tmp_path, graph)
 
 def test_view__decides_the_graph_of_the_encoder(tmp_path, graph):
     pipeline.run(small(tmp_path, score__views=["purified", "original"], purify__ratio=0.5), until="train", graph=graph)
-    propagated = [np.load(tmp_path / f"train-{view}" / "propagated" / "x.npy") for view in ("purified", "original")]
+    propagated = [np.load(tmp_path / f"propagated-{view}" / "x.npy") for view in ("purified", "original")]
     assert not np.array_equal(*propagated)
 
 
@@ -303,3 +295,65 @@ def test_closure__reaches_the_sum_of_two_views(tmp_path, graph):
         pipeline.run(config, until="score", graph=graph)
         found.append(pipeline.read_scores(tmp_path).sort_by("node")["closure"].to_numpy())
     assert not np.array_equal(*found)
+
+
+FORMATS = {  # where the version of each stage stands
+    "graph": "hcm_scale.graph.store.FORMAT",
+    "purified": "hcm_scale.stages.purify.FORMAT",
+    "labels": "hcm_scale.stages.label.FORMAT",
+    "propagated-purified": "hcm_scale.features.propagate.FORMAT",
+    "train-purified": "hcm_scale.stages.train.FORMAT",
+    "scores": "hcm_scale.stages.score.FORMAT",
+    "report": "hcm_scale.stages.report.FORMAT",
+}
+
+
+def test_every_stage__has_a_version_that_its_key_holds(tmp_path, graph, monkeypatch):
+    before = keys(small(tmp_path), graph)
+    assert before.keys() == FORMATS.keys()
+    for stage, place in FORMATS.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(place, 99)
+            after = keys(small(tmp_path), graph)
+        assert next(name for name in after if after[name] != before[name]) == stage
+
+
+def test_jobs_of_a_sweep__share_the_propagated_features(tmp_path, graph):
+    folders = []
+    for seed in (0, 1):
+        config = small(tmp_path / f"seed-{seed}")
+        config.seed, config.share_dir = seed, str(tmp_path / "stages")
+        pipeline.run(config, until="train", graph=graph)
+        folders.append((tmp_path / f"seed-{seed}" / "propagated-purified").resolve())
+    assert folders[0] == folders[1]
+    assert len(list((tmp_path / "stages").glob("train-purified-*"))) == 2
+    assert len(list((tmp_path / "stages").rglob("x.npy"))) == 3  # of the graph, purified, propagated
+
+
+def test_scores__begin_with_the_propagated_features_of_training(tmp_path, graph, monkeypatch):
+    seen, whole = [], score.embed_samples
+    watched = lambda *a, **options: seen.append((a[3], options["propagated"])) or whole(*a, **options)  # noqa: E731
+    monkeypatch.setattr(score, "embed_samples", watched)
+    pipeline.run(small(tmp_path), until="score", graph=graph)
+    ((x, propagated),) = seen
+    assert propagated
+    assert np.array_equal(x, np.load(tmp_path / "propagated-purified" / "x.npy"))
+
+
+def test_sampled_first_hop__needs_no_propagated_features(tmp_path, graph):
+    pipeline.run(small(tmp_path, sampling__first_hop="sampled"), until="score", graph=graph)
+    assert not (tmp_path / "propagated-purified").exists()
+
+
+def test_logs_asked_for_after_training__are_said_to_come_too_late(tmp_path, graph, caplog):
+    late = {"posterior__trend_every": 1, "posterior__tensorboard": True}
+    pipeline.run(small(tmp_path), until="train", graph=graph)
+    assert "has no effect" not in caplog.text
+    pipeline.run(small(tmp_path, **late), until="train", graph=graph)
+    for name in ("trend_every=1", "tensorboard=True"):
+        assert f"posterior.{name} has no effect: this training is finished; remove {tmp_path}" in caplog.text
+    pytest.importorskip("tensorboard")
+    caplog.clear()
+    for _ in range(2):
+        pipeline.run(small(tmp_path / "asked", **late), until="train", graph=graph)
+    assert "has no effect" not in caplog.text

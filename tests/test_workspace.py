@@ -1,13 +1,17 @@
 """Stages run once, go on where they stopped, and are shared by content."""
 
+import itertools
 import json
 import multiprocessing
+import os
+import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from hcm_scale.workspace import Workspace, finished_stages, forget_stages
+from hcm_scale.workspace import Stage, Workspace, begin_run, finished_stages
 
 
 def write(text: str, calls: list[str]):
@@ -19,19 +23,23 @@ def write(text: str, calls: list[str]):
     return make
 
 
+def make(workspace: Workspace, name: str, options, function, version: int = 1) -> Path:
+    return workspace.make(Stage(name, version, options, (), function))
+
+
 def test_stage__is_made_once_for_equal_inputs(tmp_path):
     calls: list[str] = []
     for _ in range(2):
-        folder, _ = Workspace(tmp_path).stage("graph", {"seed": 0}, write("a", calls))
+        folder = make(Workspace(tmp_path), "graph", {"seed": 0}, write("a", calls))
     assert calls == ["a"]
     assert (folder / "data").read_text() == "a"
 
 
 def test_stage__is_made_again_when_an_input_changes(tmp_path):
     calls: list[str] = []
-    Workspace(tmp_path).stage("graph", {"seed": 0}, write("a", calls))
+    make(Workspace(tmp_path), "graph", {"seed": 0}, write("a", calls))
     (tmp_path / "graph" / "left over").write_text("x")
-    folder, _ = Workspace(tmp_path).stage("graph", {"seed": 1}, write("b", calls))
+    folder = make(Workspace(tmp_path), "graph", {"seed": 1}, write("b", calls))
     assert calls == ["a", "b"]
     assert not (folder / "left over").exists()
 
@@ -42,9 +50,9 @@ def test_stopped_stage__finds_its_unfinished_work(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Workspace(tmp_path).stage("labels", 1, stopped)
+        make(Workspace(tmp_path), "labels", 1, stopped)
     seen = []
-    Workspace(tmp_path).stage("labels", 1, lambda folder: {"half": seen.append((folder / "half").read_text())})
+    make(Workspace(tmp_path), "labels", 1, lambda folder: {"half": seen.append((folder / "half").read_text())})
     assert seen == ["done"]
 
 
@@ -54,15 +62,15 @@ def test_stopped_stage__knows_what_was_spent_on_it(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Workspace(tmp_path).stage("labels", 1, stopped)
+        make(Workspace(tmp_path), "labels", 1, stopped)
     workspace = Workspace(tmp_path)
-    workspace.stage("labels", 1, lambda folder: {})
+    make(workspace, "labels", 1, lambda folder: {})
     assert workspace.records[0].seconds >= 0.05
 
 
 def test_folder_being_removed__is_not_taken_for_finished_after_a_kill(tmp_path, monkeypatch):
     calls: list[str] = []
-    folder, _ = Workspace(tmp_path).stage("scores", 1, write("a", calls))
+    folder = make(Workspace(tmp_path), "scores", 1, write("a", calls))
 
     def killed(path: Path, **_) -> None:
         if Path(path).exists():
@@ -72,8 +80,8 @@ def test_folder_being_removed__is_not_taken_for_finished_after_a_kill(tmp_path, 
     with monkeypatch.context() as patch:
         patch.setattr("hcm_scale.workspace.shutil.rmtree", killed)
         with pytest.raises(SystemExit):
-            Workspace(tmp_path).stage("scores", 2, write("b", calls))
-    Workspace(tmp_path).stage("scores", 1, write("a", calls))
+            make(Workspace(tmp_path), "scores", 2, write("b", calls))
+    make(Workspace(tmp_path), "scores", 1, write("a", calls))
     assert calls == ["a", "b", "a"]
     assert (folder / "data").read_text() == "a"
 
@@ -84,31 +92,32 @@ def test_slip_in_an_option__costs_nothing(tmp_path):
     def refused(folder: Path) -> dict:
         raise ValueError("no such file")
 
-    folder, _ = Workspace(tmp_path).stage("graph", 1, write("a", calls))
+    folder = make(Workspace(tmp_path), "graph", 1, write("a", calls))
     with pytest.raises(ValueError):
-        Workspace(tmp_path).stage("graph", 2, refused)
-    assert Workspace(tmp_path).stage("graph", 1, write("a", calls))[0] == folder
+        make(Workspace(tmp_path), "graph", 2, refused)
+    assert make(Workspace(tmp_path), "graph", 1, write("a", calls)) == folder
     assert calls == ["a"]
     assert (folder / "data").read_text() == "a"
-    Workspace(tmp_path).stage("graph", 3, write("c", calls))
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["graph"]
+    make(Workspace(tmp_path), "graph", 3, write("c", calls))
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["graph", "records"]
+    assert sorted(path.name for path in (tmp_path / "records").iterdir()) == ["graph.json", "graph.lock"]
 
 
 def test_folder_of_the_user__is_not_touched(tmp_path):
     (tmp_path / "report").mkdir()
     (tmp_path / "report" / "thesis.tex").write_text("mine")
     with pytest.raises(ValueError, match="holds files that no run made"):
-        Workspace(tmp_path).stage("report", 1, write("a", []))
+        make(Workspace(tmp_path), "report", 1, write("a", []))
     with pytest.raises(ValueError, match="holds files that no run made"):
-        Workspace(tmp_path, tmp_path / "stages").stage("report", 1, write("a", []))
+        make(Workspace(tmp_path, tmp_path / "stages"), "report", 1, write("a", []))
     assert (tmp_path / "report" / "thesis.tex").read_text() == "mine"
 
 
 def test_link_of_a_sweep__gives_way_to_a_run_of_its_own(tmp_path):
     job, shared = tmp_path / "job", tmp_path / "stages"
     job.mkdir()
-    there, _ = Workspace(job, shared).stage("graph", 1, write("a", []))
-    here, _ = Workspace(job).stage("graph", 2, write("b", []))
+    there = make(Workspace(job, shared), "graph", 1, write("a", []))
+    here = make(Workspace(job), "graph", 2, write("b", []))
     assert ((there / "data").read_text(), (here / "data").read_text()) == ("a", "b")
     assert here == job / "graph"
     assert not here.is_symlink()
@@ -118,11 +127,11 @@ def test_finished_stages__are_those_of_the_last_run_that_still_stand(tmp_path):
     assert finished_stages(tmp_path) == set()
     workspace = Workspace(tmp_path)
     for name in ("graph", "scores"):
-        workspace.stage(name, 1, write("a", []))
+        make(workspace, name, 1, write("a", []))
     assert finished_stages(tmp_path) == {"graph", "scores"}
-    Workspace(tmp_path).stage("graph", 2, write("b", []))
+    make(Workspace(tmp_path), "graph", 2, write("b", []))
     assert finished_stages(tmp_path) == {"graph"}
-    forget_stages(tmp_path)
+    begin_run(tmp_path)
     assert finished_stages(tmp_path) == set()
     assert (tmp_path / "graph" / "data").read_text() == "b"
 
@@ -133,16 +142,16 @@ def test_unfinished_work_of_other_inputs__is_removed(tmp_path):
         raise ValueError
 
     with pytest.raises(ValueError):
-        Workspace(tmp_path).stage("labels", 1, stopped)
-    folder, _ = Workspace(tmp_path).stage("labels", 2, write("b", []))
+        make(Workspace(tmp_path), "labels", 1, stopped)
+    folder = make(Workspace(tmp_path), "labels", 2, write("b", []))
     assert not (folder / "half").exists()
 
 
 def test_damaged_record__means_unfinished(tmp_path):
     calls: list[str] = []
-    folder, _ = Workspace(tmp_path).stage("graph", 0, write("a", calls))
-    (folder / "stage.json").write_text("{")
-    Workspace(tmp_path).stage("graph", 0, write("a", calls))
+    make(Workspace(tmp_path), "graph", 0, write("a", calls))
+    (tmp_path / "records" / "graph.json").write_text("{")
+    make(Workspace(tmp_path), "graph", 0, write("a", calls))
     assert calls == ["a", "a"]
 
 
@@ -150,7 +159,7 @@ def test_shared_stages__are_made_once_and_linked(tmp_path):
     calls: list[str] = []
     for run in ("one", "two"):
         (tmp_path / run).mkdir()
-        Workspace(tmp_path / run, tmp_path / "shared").stage("graph", 0, write("a", calls))
+        make(Workspace(tmp_path / run, tmp_path / "shared"), "graph", 0, write("a", calls))
     assert calls == ["a"]
     assert (tmp_path / "two" / "graph" / "data").read_text() == "a"
     assert json.loads((tmp_path / "two" / "stages.json").read_text())[0]["skipped"]
@@ -160,12 +169,12 @@ def _race(root: Path) -> None:
     run = root / multiprocessing.current_process().name
     run.mkdir()
 
-    def make(folder: Path) -> dict:
+    def begin(folder: Path) -> dict:
         (folder / "begun").touch(exist_ok=False)  # a second maker would fail here
         time.sleep(0.2)
         return {}
 
-    Workspace(run, root / "shared").stage("graph", 0, make)
+    make(Workspace(run, root / "shared"), "graph", 0, begin)
 
 
 def test_racing_jobs__make_a_shared_stage_once(tmp_path):
@@ -176,3 +185,91 @@ def test_racing_jobs__make_a_shared_stage_once(tmp_path):
     for job in jobs:
         job.join()
     assert [job.exitcode for job in jobs] == [0] * 4
+
+
+def test_key__holds_name_version_options_and_the_keys_of_what_is_read():
+    def key(name="labels", version=1, options=0, graph="a"):
+        return Stage(name, version, options, ("graph",), lambda folder: {}).key({"graph": graph, "other": "b"})
+
+    others = [key(name="train"), key(version=2), key(options=1), key(graph="b")]
+    assert len({key(), *others}) == 5
+
+
+def test_results_of_another_version__are_made_again(tmp_path):
+    calls: list[str] = []
+    make(Workspace(tmp_path), "graph", 0, write("a", calls))
+    make(Workspace(tmp_path), "graph", 0, write("b", calls), version=2)
+    assert calls == ["a", "b"]
+
+
+def test_folder_of_version_0_1__is_made_again(tmp_path):
+    (tmp_path / "graph").mkdir()
+    for name in ("stage.json", "data"):
+        (tmp_path / "graph" / name).write_text("{}")
+    folder = make(Workspace(tmp_path), "graph", 0, write("a", []))
+    assert [path.name for path in folder.iterdir()] == ["data"]
+
+
+def test_temporary_files_of_killed_runs__go_when_the_next_begins(tmp_path):
+    (tmp_path / "records").mkdir()
+    (tmp_path / ".graph.123.new").mkdir()
+    (tmp_path / ".graph.123.new" / "x.npy").write_text("half")
+    for name in (".config.json.123.tmp", "records/.graph.json.123.tmp", "notes.tmp", ".hidden"):
+        (tmp_path / name).write_text("half")
+    begin_run(tmp_path)
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert left == [".hidden", "notes.tmp", "records", "stages.json"]
+
+
+def die_at_change(moment: int, root: Path) -> None:
+    """Kills this process before the n-th change that it makes below `root`; 0 is never."""
+    changes = itertools.count(1)
+
+    def hook(event: str, args: tuple) -> None:
+        opens = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
+        writes = event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink")
+        if (opens or writes) and str(root) in str(args[0]) and next(changes) == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def run_options(run_dir: Path, options: str, moment: int) -> None:
+    """A run of one stage, in the run's own folder or a shared one."""
+    die_at_change(moment, run_dir)
+
+    def fill(folder: Path) -> dict:
+        for name in ("one", "two"):
+            (folder / name).write_text(options)
+        return {}
+
+    begin_run(run_dir)
+    make(Workspace(run_dir, run_dir / "stages" if "shared" in options else None), "graph", options, fill)
+
+
+def run_apart(run_dir: Path, options: str, moment: int = 0) -> int:
+    child = multiprocessing.get_context("fork").Process(target=run_options, args=(run_dir, options, moment))
+    child.start()
+    child.join()
+    return child.exitcode
+
+
+@pytest.mark.parametrize("killed", ["b", "b shared"])
+@pytest.mark.parametrize("later", ["a", "b", "b shared"])
+def test_kill__at_any_change_leaves_nothing_that_the_next_run_refuses_or_mixes(tmp_path, killed, later):
+    """A finished run of options `a`, then one that is killed, then one that must come whole."""
+    for moment in range(1, 100):
+        run_dir = tmp_path / str(moment)
+        run_dir.mkdir()
+        assert run_apart(run_dir, "a") == 0
+        code = run_apart(run_dir, killed, moment)
+        assert code in (0, -signal.SIGKILL)
+        assert run_apart(run_dir, later) == 0
+        assert {path.name: path.read_text() for path in (run_dir / "graph").iterdir()} == {"one": later, "two": later}
+        assert finished_stages(run_dir) == {"graph"}
+        if "shared" not in killed or killed == later:  # what nobody asks for again is not looked at
+            assert not [path for path in run_dir.rglob(".*") if path.suffix in (".tmp", ".old", ".new")]
+        if code == 0:
+            assert moment > 10
+            return
+    raise AssertionError("there is no end of changes")

@@ -8,22 +8,22 @@ is foreign, one with a higher `format` was written by a newer version; each is r
 
 import contextlib
 import fcntl
-import glob
 import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import xxhash
 
 log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 _READ_BYTES = 1 << 22
+_TORN = re.compile(r"\.(.+)\.\d+\.(tmp|new|old)")  # what is written to take the place of the name in it
 
 
 class FolderError(ValueError):
@@ -113,7 +113,8 @@ def replacing(folder: Path) -> Iterator[Path]:
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}.new")
     old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-    _remove_leftovers(folder)
+    for path in (fresh, old):  # of a killed process that had our number
+        shutil.rmtree(path, ignore_errors=True)
     fresh.mkdir()
     try:
         yield fresh
@@ -126,12 +127,15 @@ def replacing(folder: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _remove_leftovers(folder: Path) -> None:
-    """Removes what killed processes, or an earlier one with our number, were filling to take the place of `folder`."""
-    for left in folder.parent.glob(f".{glob.escape(folder.name)}.*.*"):
-        pid, _, ending = left.name.removeprefix(f".{folder.name}.").partition(".")
-        if ending in ("new", "old") and pid.isdigit() and (int(pid) == os.getpid() or not psutil.pid_exists(int(pid))):
-            shutil.rmtree(left, ignore_errors=True)
+def remove_torn(folder: Path, of: str = "") -> None:
+    """Removes the temporary files and folders directly in `folder` that killed processes left, of names that begin so.
+
+    The caller holds the lock under which such names are made: whatever has one is nobody's any more.
+    """
+    for path in list(folder.iterdir()) if folder.is_dir() else ():
+        named = _TORN.fullmatch(path.name)
+        if named and named[1].startswith(of):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 @contextlib.contextmanager

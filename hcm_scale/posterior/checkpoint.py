@@ -3,11 +3,11 @@
 | file                        | what                                                                        |
 |-----------------------------|-----------------------------------------------------------------------------|
 | step-000001200.safetensors  | the parameters and the kernel's state                                       |
-| step-000001200.json         | the number of steps, the key of the run, the hash of the tensors; written last |
+| step-000001200.json         | the number of steps and the hash of the tensors; written last                |
 
 Randomness is a function of (seed, step), so there is no generator to save: a chain restored here repeats the
 uninterrupted run bit for bit on the CPU. The last two are kept; a damaged one is passed over for the one before it,
-with a warning. One of another run (another key) is an error, because mixing runs is worse than stopping.
+with a warning. The folder is that of one run: whoever gives it sees to that.
 """
 
 import json
@@ -23,18 +23,18 @@ from hcm_scale.base import files
 NUM_KEPT = 2
 
 
-def save_checkpoint(folder: Path, num_done: int, tensors: dict[str, Tensor], key: str) -> None:
+def save_checkpoint(folder: Path, num_done: int, tensors: dict[str, Tensor]) -> None:
     """Writes the state after `num_done` steps and forgets all but the last two."""
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / f"step-{num_done:09d}.safetensors"
     files.write_bytes(data, save_tensors({name: value.detach().cpu().contiguous() for name, value in tensors.items()}))
-    files.write_json(data.with_suffix(".json"), {"num_done": num_done, "key": key, "hash": files.hash_file(data)})
+    files.write_json(data.with_suffix(".json"), {"num_done": num_done, "hash": files.hash_file(data)})
     for old in _notes(folder)[:-NUM_KEPT]:
         old.unlink()
         old.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
-def load_checkpoint(folder: Path, key: str) -> tuple[int, dict[str, Tensor]] | None:
+def load_checkpoint(folder: Path) -> tuple[int, dict[str, Tensor]] | None:
     """The newest whole checkpoint as (steps done, tensors), or None where there is none."""
     for path in reversed(_notes(folder)):
         try:
@@ -46,10 +46,6 @@ def load_checkpoint(folder: Path, key: str) -> tuple[int, dict[str, Tensor]] | N
         if not whole:
             warnings.warn(f"{path.with_suffix('')} is damaged; the checkpoint before it is used", stacklevel=2)
             continue
-        if note["key"] != key:
-            raise files.FolderError(
-                f"{path} belongs to a run with other settings or inputs; remove {folder} or choose another"
-            )
         return int(note["num_done"]), load_tensors(data)
     return None
 

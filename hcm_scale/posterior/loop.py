@@ -100,9 +100,9 @@ def run_chain(
     *,
     kernel: str,
     num_pairs: int,
-    temperature: float | None = None,
-    prior: float = 5e-8,
-    seed: int = 0,
+    temperature: float | None,
+    prior: float,
+    seed: int,
     sum_ranks: SumRanks | None = None,
     measure: Measure = measure,
 ) -> Iterator[Step]:

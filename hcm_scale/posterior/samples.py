@@ -1,6 +1,6 @@
 """Parameter samples at rest: one safetensors file each, and a manifest, written last, that makes them exist.
 
-    samples/  sample-00000.safetensors ...  manifest.json: the run's key, the model's sizes, the hash of every sample
+    samples/  sample-00000.safetensors ...  manifest.json: the model's sizes, the hash of every sample
 
 A reader needs nothing else to rebuild the model: `HopModel(**samples.model)`. Samples are read one at a time.
 """
@@ -25,7 +25,6 @@ class Samples:
     """A finished folder of parameter samples; iterating loads and checks one after the other."""
 
     folder: Path
-    key: str
     model: dict[str, Any]  # the arguments of HopModel
     hashes: tuple[str, ...]
 
@@ -52,14 +51,14 @@ def write_sample(folder: Path, index: int, sample: dict[str, Tensor]) -> None:
     files.write_bytes(sample_path(folder, index), save_tensors(sample))
 
 
-def seal_samples(folder: Path, num_samples: int, *, key: str, model: dict[str, Any]) -> Samples:
+def seal_samples(folder: Path, num_samples: int, model: dict[str, Any]) -> Samples:
     """Declares the folder finished."""
     hashes = [files.hash_file(sample_path(folder, index)) for index in range(num_samples)]
-    files.write_manifest(folder, KIND, FORMAT, {"key": key, "model": model, "hashes": hashes})
+    files.write_manifest(folder, KIND, FORMAT, {"model": model, "hashes": hashes})
     return open_samples(folder)
 
 
 def open_samples(folder: Path | str) -> Samples:
     """A finished folder; FolderError where it is unfinished or something else."""
     body = files.read_manifest(Path(folder), KIND, FORMAT)
-    return Samples(Path(folder), body["key"], body["model"], tuple(body["hashes"]))
+    return Samples(Path(folder), body["model"], tuple(body["hashes"]))

@@ -34,19 +34,19 @@ def cyclical(t: int, step_size: float, cycle: int) -> float:
 class ChainPlan:
     """A chain from its first step to its last: `burn_in_steps`, then `num_samples` samples, `spacing` steps apart.
 
-    >>> plan = ChainPlan(burn_in_steps=10, thin_steps=5, num_samples=2)
+    >>> plan = ChainPlan("constant", 0.01, 100.0, 0.55, cycle_steps=200, burn_in_steps=10, num_samples=2, thin_steps=5)
     >>> plan.num_steps, [t for t in range(plan.num_steps) if plan.keeps(t)]
     (20, [14, 19])
     """
 
-    schedule: str = "constant"
-    step_size: float = 0.01
-    decay_offset: float = 100.0  # b of the polynomial
-    decay_power: float = 0.55  # gamma
-    cycle_steps: int = 200
-    burn_in_steps: int = 300
-    num_samples: int = 20
-    thin_steps: int = 10
+    schedule: str
+    step_size: float
+    decay_offset: float  # b of the polynomial
+    decay_power: float  # gamma
+    cycle_steps: int
+    burn_in_steps: int
+    num_samples: int
+    thin_steps: int
 
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:

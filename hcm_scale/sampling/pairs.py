@@ -3,8 +3,8 @@
 An epoch draws D = min(floor(S * min_c counts_c), min_c stored_c) pairs from each class, without repetition, and lays
 them in one sequence of C * D pairs: position p has class p mod C and is the (p div C)-th draw of that class. The
 sequence is cut evenly into ceil(C * D / batch_pairs) global batches, whose sizes differ by at most one, and a batch
-evenly into `world` slices: there is no small last batch, each slice is balanced, and the batches are the same at any
-world size. A position is (epoch, step); a resume computes where it stands and reads on from there.
+evenly into `num_ranks` slices: there is no small last batch, each slice is balanced, and the batches are the same at
+any number of ranks. A position is (epoch, step); a resume computes where it stands and reads on from there.
 
 Memory: per class the drawn pairs of at most WINDOW row groups (pair_order.py), one row group being read, and the batch.
 """
@@ -75,14 +75,14 @@ def pair_batches(
     epoch_start: int = 0,
     step_start: int = 0,
     rank: int = 0,
-    world: int = 1,
+    num_ranks: int = 1,
     num_epochs: int | None = None,
 ) -> Iterator[PairBatch]:
     """The batches from (epoch_start, step_start) on, up to the end of epoch `num_epochs` - 1, or without end.
 
     `batch_pairs` is the most that a global batch holds; one as large as the epoch makes every epoch one full batch.
     """
-    cut = cut_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=sampling_ratio, rank=rank, world=world)
+    cut = cut_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=sampling_ratio, rank=rank, num_ranks=num_ranks)
     num_steps = cut.num_steps
     if epoch_start < 0 or not 0 <= step_start <= num_steps:
         raise ValueError(f"epoch_start={epoch_start}, step_start={step_start}: an epoch has steps 0 .. {num_steps}")
@@ -98,29 +98,29 @@ class Cut:
     num_pairs: int
     num_steps: int
     rank: int
-    world: int
+    num_ranks: int
 
     def __call__(self, step: int) -> tuple[int, int, int]:
         """The positions start .. stop - 1 of this rank's slice of a global batch, and the size of that batch."""
         start, stop = (self.num_pairs * at // self.num_steps for at in (step, step + 1))
         size = stop - start
-        return start + size * self.rank // self.world, start + size * (self.rank + 1) // self.world, size
+        return start + size * self.rank // self.num_ranks, start + size * (self.rank + 1) // self.num_ranks, size
 
     @property
     def most(self) -> int:
         """The most pairs that a slice of any rank has."""
-        return -(-self.num_pairs // (self.num_steps * self.world))
+        return -(-self.num_pairs // (self.num_steps * self.num_ranks))
 
 
-def cut_epoch(labels: Labels, *, batch_pairs: int, sampling_ratio: float, rank: int = 0, world: int = 1) -> Cut:
+def cut_epoch(labels: Labels, *, batch_pairs: int, sampling_ratio: float, rank: int = 0, num_ranks: int = 1) -> Cut:
     """The cut of an epoch of these labels; ValueError where it is impossible."""
     num_pairs = pairs_per_epoch(labels, sampling_ratio=sampling_ratio)
     num_steps = steps_per_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=sampling_ratio)
-    if not 0 <= rank < world:
-        raise ValueError(f"rank={rank} is not in 0 .. {world - 1}, the ranks of world={world}")
-    if world > num_pairs // num_steps:
-        raise ValueError(f"world={world} ranks cannot share batches of {num_pairs // num_steps} pairs")
-    return Cut(num_pairs, num_steps, rank, world)
+    if not 0 <= rank < num_ranks:
+        raise ValueError(f"rank={rank} is not in 0 .. {num_ranks - 1}, the numbers of {num_ranks} ranks")
+    if num_ranks > num_pairs // num_steps:
+        raise ValueError(f"num_ranks={num_ranks} cannot share batches of {num_pairs // num_steps} pairs")
+    return Cut(num_pairs, num_steps, rank, num_ranks)
 
 
 def _epoch(labels: Labels, seed: int, cut: Cut, epoch: int, steps: range) -> Iterator[PairBatch]:

@@ -6,7 +6,7 @@
 A row group holds one class, so a reader draws any class without touching the others. A shard is a fixed range of
 sources, cut from the plan alone: never from the number of threads or processes. `LabelPlan` is everything that decides
 the bytes of a folder; two folders with equal plans are equal byte for byte. While a folder is being made it also holds
-`unfinished.json` (its plan) and one `shard-00000.json` beside every finished shard.
+one `shard-00000.json` beside every finished shard.
 """
 
 import dataclasses
@@ -19,8 +19,6 @@ import pyarrow as pa
 KIND = "hcm_scale labels"
 FORMAT = 1
 MIN_CLASSES, MAX_CLASSES = 2, 16
-SHARD_PAIRS = 4_000_000
-ROW_GROUP_ROWS = 65_536
 _SOURCES_ALIGN = 64  # the label kernels walk 64 sources a word
 
 
@@ -28,7 +26,8 @@ _SOURCES_ALIGN = 64  # the label kernels walk 64 sources a word
 class LabelPlan:
     """What is labelled and how it is cut: all that the bytes of a labels folder depend on.
 
-    >>> plan = LabelPlan("f00d", 1000, False, classes=4, num_sources=900, pairs_per_class=10, seed=0, shard_pairs=8000)
+    >>> sizes = {"num_sources": 900, "pairs_per_class": 10, "shard_pairs": 8000, "row_group_rows": 500}
+    >>> plan = LabelPlan("f00d", 1000, False, classes=4, seed=0, **sizes)
     >>> plan.sources_per_shard, plan.num_shards, plan.source_range(4), plan.shard_name(4)
     (192, 5, (768, 900), 'shard-00004')
     """
@@ -40,8 +39,8 @@ class LabelPlan:
     num_sources: int
     pairs_per_class: int | None  # at most so many a source and class; None keeps all
     seed: int
-    shard_pairs: int = SHARD_PAIRS
-    row_group_rows: int = ROW_GROUP_ROWS
+    shard_pairs: int  # at most about so many in a shard
+    row_group_rows: int
 
     def __post_init__(self) -> None:
         if not MIN_CLASSES <= self.classes <= MAX_CLASSES:
@@ -89,16 +88,6 @@ class LabelPlan:
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
-
-    def difference(self, other: "LabelPlan") -> str:
-        """The fields in which two plans differ, in words; empty where they are equal.
-
-        >>> a = LabelPlan("f00d", 10, False, 4, 10, None, 0)
-        >>> a.difference(dataclasses.replace(a, classes=3))
-        'classes is 4, not 3'
-        """
-        mine, theirs = self.to_json(), other.to_json()
-        return "; ".join(f"{name} is {mine[name]}, not {theirs[name]}" for name in mine if mine[name] != theirs[name])
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ that the target never holds a graph without them.
 """
 
 import math
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +22,7 @@ def ingest(out: Path, read: Reader, injection: dict[str, Any] | None = None) -> 
     """Reads a graph into the folder `out`; `injection` holds the arguments of `graph.inject`, or None."""
     if injection is None:
         return read(out)
-    raw = out.with_name(f".{out.name}.raw")
-    shutil.rmtree(raw, ignore_errors=True)
+    raw = out.with_name(f".{out.name}-raw.{os.getpid()}.tmp")
     try:
         return inject(read(raw), **injection).save(out)
     finally:

@@ -11,7 +11,7 @@ Memory: what the BFS holds, and one shard more than there are writers (two on up
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -24,35 +24,31 @@ from numpy.typing import NDArray
 from hcm_scale.base.progress import bar
 from hcm_scale.graph import Graph
 from hcm_scale.hops import HopBlock, choose_sources, label_hops, largest_usable_classes
+from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.shards import LabelPlan, Labels, folder, open_labels
-from hcm_scale.shards.schema import ROW_GROUP_ROWS, SHARD_PAIRS, Shard
+from hcm_scale.shards.schema import FORMAT, Shard
 from hcm_scale.shards.writer import write_shard
+
+__all__ = ["FORMAT", "label"]
 
 
 def label(
     graph: Graph,
-    out: Path | str,
+    out: Path,
     *,
-    classes: int = 4,
-    num_sources: int | None = None,
-    pairs_per_class: int | None = None,
-    seed: int = 0,
-    shard_pairs: int = SHARD_PAIRS,
-    row_group_rows: int = ROW_GROUP_ROWS,
-    overwrite: bool = False,
-    rank: int = 0,
-    world: int = 1,
-    barrier: Callable[[], Any] | None = None,
+    classes: int,
+    num_sources: int | None,
+    pairs_per_class: int | None,
+    seed: int,
+    shard_pairs: int,
+    row_group_rows: int,
+    world: World = ALONE,
 ) -> Labels:
     """Labels the pairs of `graph`, the purified one, into the folder `out` and opens it.
 
-    A finished folder of the same plan is opened as it is, an unfinished one is continued; one that belongs to another
-    graph or plan is refused, or replaced where `overwrite` is set. With several processes each calls this with its
-    rank and a barrier that all of them pass together; every one refuses what one refuses.
+    `out` is empty, or holds what an earlier call with the same arguments left. Where there are several ranks each calls
+    this, and every one refuses what one refuses.
     """
-    _check_world(rank, world, barrier)
-    meet = barrier or (lambda: None)
-    out = Path(out)
     sources = choose_sources(graph.indptr, num_sources=num_sources, seed=seed)
     if len(sources) == 0:
         raise ValueError("num_sources: this graph has no edges, so there is no source and no pair to label")
@@ -67,28 +63,26 @@ def label(
         shard_pairs=shard_pairs,
         row_group_rows=row_group_rows,
     )
-    sealed = folder.finished(out, plan, overwrite)
-    meet()  # all have looked before one writes
+    sealed = folder.is_sealed(out)
+    world.barrier()  # all have looked before one writes
     if not sealed:
-        if rank == 0:
-            folder.begin(out, plan)
-        meet()
-        write_shards(graph, sources, out, plan, rank=rank, world=world)
-        meet()
+        out.mkdir(parents=True, exist_ok=True)
+        write_shards(graph, sources, out, plan, world)
+        world.barrier()
         shards = folder.collect(out, plan)
-        meet()
-        finish(out, plan, shards, write=rank == 0)
-    elif rank == 0:
+        world.barrier()
+        check_classes(folder.total_counts(plan, shards))
+        if world.leads:
+            folder.seal(out, plan, shards)
+    elif world.leads:
         folder.tidy(out)
-    meet()
+    world.barrier()
     return open_labels(out, graph.fingerprint)
 
 
-def write_shards(
-    graph: Graph, sources: NDArray[Any], out: Path, plan: LabelPlan, *, rank: int = 0, world: int = 1
-) -> None:
+def write_shards(graph: Graph, sources: NDArray[Any], out: Path, plan: LabelPlan, world: World = ALONE) -> None:
     """Makes the shards that fall to this rank and are not finished yet."""
-    mine = range(plan.num_shards * rank // world, plan.num_shards * (rank + 1) // world)
+    mine = range(*(plan.num_shards * rank // world.size for rank in (world.rank, world.rank + 1)))
     kept = {index: shard for index in mine if (shard := folder.done(out, plan, index)) is not None}
     num_pairs = sum(shard.num_rows for shard in kept.values())
     ranges = [plan.source_range(index) for index in mine]
@@ -134,21 +128,6 @@ def _blocks(
         yield from zip(run, blocks, strict=True)
 
 
-def finish(out: Path, plan: LabelPlan, shards: Sequence[Shard], *, write: bool = True) -> None:
-    """Seals the folder, where this process is the one to `write`; ValueError where a class came out empty.
-
-    No manifest can come of an empty class, so its shards are removed and the folder is free for another plan.
-    """
-    try:
-        check_classes(folder.total_counts(plan, shards))
-    except ValueError:
-        if write:
-            folder.clear(out)
-        raise
-    if write:
-        folder.seal(out, plan, shards)
-
-
 def check_classes(counts: Sequence[int]) -> None:
     """ValueError naming the class without pairs, the counts, and the largest number of classes that works.
 
@@ -164,10 +143,3 @@ def check_classes(counts: Sequence[int]) -> None:
     advice = f"the largest that works is {works}" if works else "no number of classes works"
     empty = names[list(counts).index(0)]
     raise ValueError(f"classes={len(counts)}: no pair has hop {empty} (pairs per class {listed}); {advice}")
-
-
-def _check_world(rank: int, world: int, barrier: object) -> None:
-    if not 0 <= rank < world:
-        raise ValueError(f"rank={rank} is not in 0 .. {world - 1}, the ranks of world={world}")
-    if world > 1 and barrier is None:
-        raise ValueError(f"world={world} processes need a barrier")

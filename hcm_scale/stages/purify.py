@@ -37,7 +37,7 @@ def purify(
     standardise: bool,
     similarity: str,
     ratio: float,
-    attributes: str = "transformed",
+    attributes: str,
 ) -> Purified:
     """Makes the features and the purified graph; similarity is measured on `transformed` or `raw` attributes."""
     if graph.x is None:

@@ -24,10 +24,12 @@ from hcm_scale.graph.store import Graph
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Explanation
 from hcm_scale.report.explain import explain as explain_node
-from hcm_scale.report.write import write_report
+from hcm_scale.report.write import FORMAT, write_report
 from hcm_scale.score import table
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE
 from hcm_scale.shards import schema
+
+__all__ = ["FORMAT", "explain", "report"]
 
 
 def report(
@@ -40,8 +42,8 @@ def report(
     metrics: Path | str | None = None,
     labels: Path | str | None = None,
     stages: Sequence[Mapping[str, Any]] = (),
-    top: int = 10,
-    table_rows: int = 1000,
+    top: int,
+    table_rows: int,
 ) -> dict[str, Any]:
     """Writes the report of one run into the folder `out` and returns it.
 

@@ -4,15 +4,14 @@
 
 For each sample the whole graph is embedded layer by layer on `structure` (the purified or the original graph), and
 every edge of the original graph is predicted. The two edge files hold mean and variance of each edge's hop, in edge
-order; with `state="disk"` they are also where the running moments live, as memory maps. The folder appears whole or
-not at all. Several ranks share the edges (`shared_edges.py`) and end in the same bytes; rank 0 writes the folder.
+order; with `state="disk"` they are also where the running moments live, as memory maps. The manifest comes last.
+Several ranks share the edges (`shared_edges.py`) and end in the same bytes; rank 0 writes the folder.
 
 Memory: two layers of embeddings (2 x n x width x 4 bytes), 8 bytes an edge unless on disk, a chunk, seven numbers
 a node. 10 million nodes and 80 million edges at width 128 take 10.2 GB + 0.64 GB + 0.4 GB.
 """
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +26,13 @@ from hcm_scale.base import files
 from hcm_scale.base.progress import bar
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, embed_graph
-from hcm_scale.posterior.samples import Samples, open_samples
+from hcm_scale.posterior.samples import Samples
+from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.score import metrics, nodes, table
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, check_options
 from hcm_scale.score.head import Head
 from hcm_scale.score.numbering import edge_index
-from hcm_scale.stages.shared_edges import Share, chunk_of, predict_shared
+from hcm_scale.stages.shared_edges import Sharing, chunk_of, predict_shared, save_hops
 
 KIND = "hcm_scale scores"
 FORMAT = 1
@@ -65,86 +65,73 @@ def open_scores(folder: Path | str) -> ScoreResult:
     return ScoreResult(folder, body["num_samples"], body["rank_by"], body["metrics"])
 
 
+@dataclass(frozen=True)
+class Scoring:
+    """What decides the scores of a run besides its samples and its seed."""
+
+    hop: Hop
+    trim: float
+    far_share: float  # of the edges: those count as far where triangles of far edges are counted
+    max_neighbors: int | None
+    rank_by: str
+    precision: str
+
+    def __post_init__(self) -> None:
+        nodes.check_trim(self.trim)
+        nodes.check_rank_by(self.rank_by)
+
+
 def score(
     graph: Graph,
     structure: Graph,
-    features: NDArray[np.float32],
-    samples: Samples | Path | str,
-    out: Path | str,
+    x: NDArray[np.float32],
+    samples: Samples,
+    out: Path,
     *,
-    propagated: bool = False,
-    hop: Hop = "expected",
-    trim: float = 0.0,
-    closure: float = 0.4,
-    max_neighbors: int | None = None,
-    rank_by: str = "ahp",
-    chunk_edges: int | None = None,
+    how: Scoring,
+    propagated: bool,
+    seed: int,
+    state: str,
+    chunk_edges: int | None,
+    device: str,
+    world: World = ALONE,
     chunk_rows: int = 65_536,
-    state: str = "memory",
-    device: str = "cpu",
-    precision: str = "float32",
-    seed: int = 0,
-    rank: int = 0,
-    world: int = 1,
-    barrier: Callable[[], Any] = lambda: None,
 ) -> ScoreResult:
-    """Scores every node of `graph`, the original one, and writes the folder `out`.
+    """Scores every node of `graph`, the original one, into the folder `out`.
 
-    `structure` is the graph the encoder was trained on, `features` its (n, q) input, or Â X where `propagated`. `seed`
-    decides which neighbours are scored where `max_neighbors` bounds them, nothing else. `closure` is the share of edges
-    that count as far where triangles of far edges are counted. With several processes each calls this with its rank and
-    a barrier that all of them pass together.
+    `structure` is the graph the encoder was trained on, `x` its (n, q) input: Â X where `propagated`, else X.
+    `seed` decides which neighbours are scored where `how.max_neighbors` bounds them, nothing else. Where there are
+    several ranks each calls this.
     """
-    out = Path(out)
-    samples = samples if isinstance(samples, Samples) else open_samples(samples)
-    nodes.check_trim(trim)
-    nodes.check_rank_by(rank_by)
-    check_options(hop, chunk_edges, torch.device(device), precision)
-    _check_parts(graph, structure, features, samples, state)
-    _check_out(out)
-    edges = edge_index(graph.indptr, graph.indices, directed=graph.directed, max_neighbors=max_neighbors, seed=seed)
+    check_options(how.hop, chunk_edges, torch.device(device), how.precision)
+    _check_parts(graph, structure, x, samples, state)
+    edges = edge_index(graph.indptr, graph.indices, directed=graph.directed, max_neighbors=how.max_neighbors, seed=seed)
     embedded = embed_samples(
-        samples.model, samples, structure, features, propagated=propagated, chunk_rows=chunk_rows, device=device
+        samples.model, samples, structure, x, propagated=propagated, chunk_rows=chunk_rows, device=device
     )
-    share = Share(rank, world, barrier, out.with_name(f".{out.name}.parts"))
-    chunk = chunk_of(chunk_edges, device)
-    first, last = share.edge_range(edges.num_edges, chunk)
-    place = files.replacing(out) if rank == 0 else contextlib.nullcontext()
-    with place as fresh, bar((last - first) * len(samples), "edge", "score", unit_scale=True) as shown:
-        how = {"hop": hop, "device": device, "precision": precision, "on_edges": shown.update}
-        hops = predict_shared(edges, embedded, share, chunk=chunk, on_disk=state == "disk", folder=fresh, **how)
-        if fresh is not None and hops is not None:
-            scores = nodes.with_closure(nodes.score_nodes(edges, hops, trim=trim), edges, hops.mean, far_share=closure)
-            options = {
-                "hop": hop,
-                "trim": trim,
-                "closure": closure,
-                "max_neighbors": max_neighbors,
-                "precision": precision,
-                "seed": seed,
-            }
-            made_from = {"graph": graph.fingerprint, "structure": structure.fingerprint, "samples": samples.key}
-            _write(fresh, graph, scores, hops, rank_by, len(samples), {"options": options, "made_from": made_from})
-    barrier()
+    sharing = Sharing(world, out, chunk_of(chunk_edges, device), on_disk=state == "disk")
+    with bar(sharing.num_own(edges.num_edges) * len(samples), "edge", "score", unit_scale=True) as shown:
+        predict = {"hop": how.hop, "device": device, "precision": how.precision, "on_edges": shown.update}
+        hops = predict_shared(edges, embedded, sharing, **predict)
+    if hops is not None:
+        scores = nodes.score_nodes(edges, hops, trim=how.trim)
+        scores = nodes.with_closure(scores, edges, hops.mean, far_share=how.far_share)
+        _write(out, graph, scores, hops, how.rank_by, len(samples))
+    world.barrier()
     return open_scores(out)
 
 
-def combine_scores(
-    graph: Graph, views: Iterable[Path | str], out: Path | str, *, rank_by: str = "ahp", closure: float = 0.4
-) -> ScoreResult:
+def combine_scores(graph: Graph, views: Iterable[Path], out: Path, *, rank_by: str, far_share: float) -> ScoreResult:
     """One folder from the folders of several encoders: their z-scored AHP and IV added, their edges averaged."""
-    out, results = Path(out), [open_scores(view) for view in views]
+    results = [open_scores(view) for view in views]
     nodes.check_rank_by(rank_by)
-    _check_out(out)
     scores = nodes.combine_views([table.node_scores(result.table()) for result in results])
     edges = [result.edges() for result in results]
     hops = EdgeHops(_mean([view.mean for view in edges]), _mean([view.var for view in edges]))
     numbered = edge_index(graph.indptr, graph.indices, directed=graph.directed)
-    scores = nodes.with_closure(scores, numbered, hops.mean, far_share=closure)
-    with files.replacing(out) as fresh:
-        made_from = {"views": [files.hash_file(result.folder / files.MANIFEST) for result in results]}
-        num_samples = sum(result.num_samples for result in results)
-        _write(fresh, graph, scores, hops, rank_by, num_samples, {"made_from": made_from})
+    scores = nodes.with_closure(scores, numbered, hops.mean, far_share=far_share)
+    out.mkdir(parents=True, exist_ok=True)
+    _write(out, graph, scores, hops, rank_by, sum(result.num_samples for result in results))
     return open_scores(out)
 
 
@@ -152,11 +139,11 @@ def embed_samples(
     model: Mapping[str, Any],
     samples: Iterable[Mapping[str, Tensor]],
     structure: Graph,
-    features: NDArray[np.float32],
+    x: NDArray[np.float32],
     *,
     propagated: bool,
     chunk_rows: int = 65_536,
-    device: str = "cpu",
+    device: str,
 ) -> Iterator[tuple[Tensor, Head]]:
     """(embedding of all nodes, pair head) of each sample, one at a time; on a CPU the embeddings share one buffer."""
     net = HopModel(**model).to(device)
@@ -165,16 +152,16 @@ def embed_samples(
     where: dict[str, Any] = {"propagated": propagated, "chunk_rows": chunk_rows, "device": device}
     for sample in samples:
         net.load_state_dict(dict(sample))
-        yield embed_graph(net, structure.indptr, structure.indices, features, out=buffer, **where), Head.of(sample)
+        yield embed_graph(net, structure.indptr, structure.indices, x, out=buffer, **where), Head.of(sample)
 
 
-def _check_parts(graph: Graph, structure: Graph, features: NDArray[np.float32], samples: Samples, state: str) -> None:
+def _check_parts(graph: Graph, structure: Graph, x: NDArray[np.float32], samples: Samples, state: str) -> None:
     if state not in STATES:
         raise ValueError(f"state={state!r} must be one of {', '.join(STATES)}")
-    if not graph.num_nodes == structure.num_nodes == len(features):
+    if not graph.num_nodes == structure.num_nodes == len(x):
         raise ValueError(
             f"the graph has {graph.num_nodes} nodes, the encoder's graph {structure.num_nodes} and the features "
-            f"{len(features)} rows: they must belong to one graph"
+            f"{len(x)} rows: they must belong to one graph"
         )
     if samples.model["directed"] != graph.directed:
         names = {True: "directed", False: "undirected"}
@@ -183,35 +170,16 @@ def _check_parts(graph: Graph, structure: Graph, features: NDArray[np.float32], 
         )
 
 
-def _check_out(out: Path) -> None:
-    """Refuses to replace a folder that holds something else; one that a pipeline has reserved is free."""
-    if out.exists() and any(out.iterdir()) and not (out / "stage.json").exists():
-        files.read_manifest(out, KIND, FORMAT)
-
-
-def _write(
-    folder: Path,
-    graph: Graph,
-    scores: nodes.NodeScores,
-    hops: EdgeHops,
-    rank_by: str,
-    num_samples: int,
-    body: dict[str, Any],
-) -> None:
+def _write(out: Path, graph: Graph, scores: nodes.NodeScores, hops: EdgeHops, rank_by: str, num_samples: int) -> None:
     """Table, edges, metrics, and the manifest last."""
-    table.write_scores(folder / table.FILE, table.scores_table(graph, scores, rank_by))
-    for name, values in ((MEAN_FILE, hops.mean), (VAR_FILE, hops.var)):
-        if isinstance(values, np.memmap) and (folder / name).exists():
-            values.flush()
-        else:
-            np.save(folder / name, values, allow_pickle=False)
-        files.sync_file(folder / name)
+    table.write_scores(out / table.FILE, table.scores_table(graph, scores, rank_by))
+    save_hops(hops, out)
     numbers = None
     if graph.y is not None and 0 < np.count_nonzero(graph.y) < graph.num_nodes:
         numbers = {by: metrics.evaluate(graph.y, scores.by(by), graph.kind) for by in nodes.RANKED}
-    hashes = {name: files.hash_file(folder / name) for name in (table.FILE, MEAN_FILE, VAR_FILE)}
-    body |= {"num_samples": num_samples, "rank_by": rank_by, "metrics": numbers, "files": hashes}
-    files.write_manifest(folder, KIND, FORMAT, body)
+    hashes = {name: files.hash_file(out / name) for name in (table.FILE, MEAN_FILE, VAR_FILE)}
+    body = {"num_samples": num_samples, "rank_by": rank_by, "metrics": numbers, "files": hashes}
+    files.write_manifest(out, KIND, FORMAT, body)
 
 
 def _mean(views: list[NDArray[np.float32]]) -> NDArray[np.float32]:

@@ -1,6 +1,6 @@
 """Ranks share the edges of the score stage: each predicts one contiguous range, rank 0 puts the ranges together.
 
-    parts/  rank-0/  edges_mean.npy  edges_var.npy    rank-1/ ...
+    out/parts/  rank-0/  edges_mean.npy  edges_var.npy    rank-1/ ...
 
 Ranges are cut where a single process ends a chunk, so every product has the same shape and every edge the same bits at
 any number of ranks. Each rank embeds the whole graph: that is a small part of the work (one row of products a node,
@@ -10,7 +10,7 @@ Memory: 8 bytes an edge of the range, none where `on_disk`; rank 0 then holds 8 
 """
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hcm_scale.base import files
 from hcm_scale.base.mapped import map_new
+from hcm_scale.ranks.world import World
 from hcm_scale.score.edges import CPU_CHUNK_EDGES, CUDA_CHUNK_EDGES, MEAN_FILE, VAR_FILE, EdgeHops, predict_edges
 from hcm_scale.score.head import Head
 from hcm_scale.score.numbering import EdgeIndex
@@ -48,25 +50,34 @@ class EdgeRange(EdgeIndex):
 
 
 @dataclass(frozen=True)
-class Share:
-    """One process among those that score together, and the folder through which they hand over their parts."""
+class Sharing:
+    """How ranks share the edges, and the folder of the stage, in which they hand over their parts."""
 
-    rank: int
-    world: int
-    barrier: Callable[[], Any]
-    parts: Path
+    world: World
+    folder: Path
+    chunk: int  # edges of one product
+    on_disk: bool  # whether the running moments are kept in files
 
-    def edge_range(self, num_edges: int, chunk: int, rank: int | None = None) -> tuple[int, int]:
-        """The edges first .. last - 1 of a rank, this one unless named: whole chunks, shared out evenly.
+    @property
+    def parts(self) -> Path:
+        return self.folder / "parts"
 
-        >>> share = Share(0, 3, lambda: None, Path("parts"))
-        >>> [share.edge_range(100, 30, rank) for rank in range(3)]
+    def edge_range(self, num_edges: int, rank: int) -> tuple[int, int]:
+        """The edges first .. last - 1 of a rank: whole chunks, shared out evenly.
+
+        >>> sharing = Sharing(World(size=3), Path("scores"), chunk=30, on_disk=False)
+        >>> [sharing.edge_range(100, rank) for rank in range(3)]
         [(0, 30), (30, 60), (60, 100)]
         """
-        rank = self.rank if rank is None else rank
-        num_chunks = -(-num_edges // chunk)
-        first, last = (min(chunk * (num_chunks * at // self.world), num_edges) for at in (rank, rank + 1))
+        num_chunks = -(-num_edges // self.chunk)
+        shares = (num_chunks * at // self.world.size for at in (rank, rank + 1))
+        first, last = (min(self.chunk * share, num_edges) for share in shares)
         return first, last
+
+    def num_own(self, num_edges: int) -> int:
+        """How many edges fall to this rank."""
+        first, last = self.edge_range(num_edges, self.world.rank)
+        return last - first
 
 
 def chunk_of(chunk_edges: int | None, device: str) -> int:
@@ -75,59 +86,56 @@ def chunk_of(chunk_edges: int | None, device: str) -> int:
 
 
 def predict_shared(
-    edges: EdgeIndex,
-    samples: Iterable[tuple[Tensor, Head]],
-    share: Share,
-    *,
-    chunk: int,
-    on_disk: bool,
-    folder: Path | None,
-    **options: Any,
+    edges: EdgeIndex, samples: Iterable[tuple[Tensor, Head]], sharing: Sharing, **options: Any
 ) -> EdgeHops | None:
-    """Mean and variance of every edge on rank 0, in `folder` where `on_disk`; None on the others.
+    """Mean and variance of every edge on rank 0, in the folder where `on_disk`; None on the others.
 
     `options` are those of `predict_edges`.
     """
-    if share.world == 1:
-        return predict_edges(edges, samples, chunk_edges=chunk, folder=folder if on_disk else None, **options)
-    if share.rank == 0:
-        shutil.rmtree(share.parts, ignore_errors=True)  # of a run that was killed
-        share.parts.mkdir(parents=True)
-    share.barrier()
-    mine = share.parts / f"rank-{share.rank}"
-    mine.mkdir()
-    first, last = share.edge_range(edges.num_edges, chunk)
+    world, parts = sharing.world, sharing.parts
+    if world.leads:
+        shutil.rmtree(parts, ignore_errors=True)  # of ranks that were killed
+        sharing.folder.mkdir(parents=True, exist_ok=True)
+    options |= {"chunk_edges": sharing.chunk}
+    if world.size == 1:
+        return predict_edges(edges, samples, folder=sharing.folder if sharing.on_disk else None, **options)
+    world.barrier()
+    own = parts / f"rank-{world.rank}"
+    own.mkdir(parents=True)
+    first, last = sharing.edge_range(edges.num_edges, world.rank)
     if last > first:
         window = EdgeRange.of(edges, first, last)
-        _save(predict_edges(window, samples, chunk_edges=chunk, folder=mine if on_disk else None, **options), mine)
-    share.barrier()
-    if share.rank > 0:
+        save_hops(predict_edges(window, samples, folder=own if sharing.on_disk else None, **options), own)
+    world.barrier()
+    if not world.leads:
         return None
-    hops = _join(share, edges.num_edges, chunk, folder if on_disk else None)
-    shutil.rmtree(share.parts)
+    hops = _join(sharing, edges.num_edges)
+    shutil.rmtree(parts)
     return hops
 
 
-def _save(hops: EdgeHops, folder: Path) -> None:
+def save_hops(hops: EdgeHops, folder: Path) -> None:
+    """Writes mean and variance as two files, or what is still in memory of the files that they are mapped from."""
     for name, values in ((MEAN_FILE, hops.mean), (VAR_FILE, hops.var)):
-        if isinstance(values, np.memmap):
+        if isinstance(values, np.memmap) and (folder / name).exists():
             values.flush()
         else:
             np.save(folder / name, values, allow_pickle=False)
+        files.sync_file(folder / name)
 
 
-def _join(share: Share, num_edges: int, chunk: int, folder: Path | None) -> EdgeHops:
-    """All ranges in edge order: in memory, or as memory maps of files in `folder`."""
+def _join(sharing: Sharing, num_edges: int) -> EdgeHops:
+    """All ranges in edge order: in memory, or as memory maps of files in the folder."""
 
     def joined(name: str) -> NDArray[np.float32]:
-        if folder is None or not num_edges:  # an empty file cannot be mapped
+        if not sharing.on_disk or not num_edges:  # an empty file cannot be mapped
             whole = np.empty(num_edges, np.float32)
         else:
-            whole = map_new(folder / name, np.float32, (num_edges,))
-        for rank in range(share.world):
-            first, last = share.edge_range(num_edges, chunk, rank)
+            whole = map_new(sharing.folder / name, np.float32, (num_edges,))
+        for rank in range(sharing.world.size):
+            first, last = sharing.edge_range(num_edges, rank)
             if last > first:
-                whole[first:last] = np.load(share.parts / f"rank-{rank}" / name, mmap_mode="r", allow_pickle=False)
+                whole[first:last] = np.load(sharing.parts / f"rank-{rank}" / name, mmap_mode="r", allow_pickle=False)
         return whole
 
     return EdgeHops(joined(MEAN_FILE), joined(VAR_FILE))

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from hcm_scale.base.rng import key
 from hcm_scale.base.spmm import gcn_scale
 from hcm_scale.graph import Graph
+from hcm_scale.ranks.world import World
 from hcm_scale.sampling.batches import MiniBatch, make_batch, make_sampler
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.fused import EndsBatch
-from hcm_scale.sampling.device.graph import graph_to
-from hcm_scale.sampling.device.pairs import pairs_to
+from hcm_scale.sampling.device.graph import DeviceGraph, graph_to
+from hcm_scale.sampling.device.pairs import DevicePairs, pairs_to
 from hcm_scale.sampling.device.transfer import to_gpu
 from hcm_scale.sampling.pairs import Cut, PairBatch, cut_epoch, pair_batches, pairs_per_epoch
 from hcm_scale.sampling.prefetch import WaitClock, prefetch
@@ -38,11 +39,10 @@ def training_batches(
     recipe: Recipe,
     *,
     seed: int,
-    first_step: int = 0,
-    rank: int = 0,
-    world: int = 1,
-    workers: int = 1,
-    device: torch.device | str = "cpu",
+    first_step: int,
+    world: World,
+    workers: int,
+    device: torch.device | str,
     clock: WaitClock | None = None,
 ) -> Generator[MiniBatch | EndsBatch, None, None]:
     """Batches first_step, first_step + 1, ... without end, on `device`; close it to stop its threads.
@@ -51,14 +51,17 @@ def training_batches(
     """
     ratio = recipe.batching.sampling_ratio
     batch_pairs = recipe.batching.batch_pairs or pairs_per_epoch(labels, sampling_ratio=ratio)
-    cut = cut_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=ratio, rank=rank, world=world)
+    ranks = {"rank": world.rank, "num_ranks": world.size}
+    cut = cut_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=ratio, **ranks)
     epoch, step = divmod(first_step, cut.num_steps)
-    where = {"epoch_start": epoch, "step_start": step, "rank": rank, "world": world}
+    where = ranks | {"epoch_start": epoch, "step_start": step}
     pairs = pair_batches(labels, batch_pairs=batch_pairs, sampling_ratio=ratio, seed=seed, **where)
     on_gpu = torch.device(device).type == "cuda"
     fit = gpu_fit(structure, x, labels, recipe, cut, device) if on_gpu else None
     if fit is not None:
-        yield from gpu_batches(structure, x, labels, recipe, cut, fit, pairs, device, seed=seed, first_step=first_step)
+        graph = graph_to(device, structure.indptr, structure.indices, x, fit.columns)
+        source = pairs_to(device, labels) if fit.has_pairs else prefetch(pairs, lambda item: item, depth=_AHEAD)
+        yield from gpu_batches(graph, source, recipe, cut, fit, seed=seed, first_step=first_step)
     else:
         batches = host_batches(structure, x, recipe, pairs, seed=seed, workers=workers, pin=on_gpu, clock=clock)
         yield from to_gpu(batches, device) if on_gpu else batches
@@ -119,21 +122,15 @@ def gpu_fit(
 
 
 def gpu_batches(
-    structure: Graph,
-    x: NDArray[np.float32],
-    labels: Labels,
+    graph: DeviceGraph,
+    source: DevicePairs | Iterator[PairBatch],
     recipe: Recipe,
     cut: Cut,
     fit: gpu.Fit,
-    pairs: Iterator[PairBatch],
-    device: torch.device | str,
     **start: Any,
 ) -> Iterator[MiniBatch | EndsBatch]:
-    """Batches made on the device; `pairs` are read ahead by a thread where they do not fit it."""
-    batching = recipe.batching
-    limits = gpu.row_limits(batching.layer_fan_outs(recipe.network.num_layers), batching.hub_cap)
-    graph = graph_to(device, structure.indptr, structure.indices, x, fit.columns)
-    source = pairs_to(device, labels) if fit.has_pairs else prefetch(pairs, lambda item: item, depth=_AHEAD)
+    """Batches made on the device; pairs that do not fit it are read ahead by a thread."""
+    limits = gpu.row_limits(recipe.batching.layer_fan_outs(recipe.network.num_layers), recipe.batching.hub_cap)
     if fit.columns is not None:
         return gpu.fused_batches(graph, source, cut, limits[0], **start)
     return gpu.block_batches(graph, source, cut, limits, **start)

@@ -18,7 +18,7 @@ from hcm_scale.score.edges import predict_edges
 from hcm_scale.score.metrics import roc_auc
 from hcm_scale.score.nodes import score_nodes, with_closure
 from hcm_scale.score.numbering import edge_index
-from hcm_scale.stages.score import embed_samples
+from hcm_scale.stages.score import Scoring, embed_samples
 
 Trend = Callable[[Path, int], dict[str, float]]
 
@@ -26,13 +26,12 @@ Trend = Callable[[Path, int], dict[str, float]]
 def auc_trend(
     graph: Graph,
     structure: Graph,
-    features: NDArray[np.float32],
+    x: NDArray[np.float32],
     model: dict[str, Any],
     *,
-    hop: Any = "expected",
-    trim: float = 0.0,
-    closure: float = 0.4,
-    device: str = "cpu",
+    how: Scoring,
+    propagated: bool,
+    device: str,
 ) -> Trend | None:
     """A function of (samples folder, samples so far) that scores the newest sample; None where labels are unknown.
 
@@ -44,9 +43,9 @@ def auc_trend(
 
     def newest(folder: Path, num_samples: int) -> dict[str, float]:
         sample = load_file(sample_path(folder, num_samples - 1))
-        embedded = embed_samples(model, [sample], structure, features, propagated=False, device=device)
-        hops = predict_edges(edges, embedded, hop=hop, device=device)
-        scores = with_closure(score_nodes(edges, hops, trim=trim), edges, hops.mean, far_share=closure)
+        embedded = embed_samples(model, [sample], structure, x, propagated=propagated, device=device)
+        hops = predict_edges(edges, embedded, hop=how.hop, device=device)
+        scores = with_closure(score_nodes(edges, hops, trim=how.trim), edges, hops.mean, far_share=how.far_share)
         return {"ahp_auc": roc_auc(y, scores.ahp), "strange_auc": roc_auc(y, scores.strange)}
 
     return newest

@@ -1,9 +1,8 @@
-"""Checkpoints: whole or absent, the last two, never another run's."""
+"""Checkpoints: whole or absent, the last two."""
 
 import pytest
 import torch
 
-from hcm_scale.base.files import FolderError
 from hcm_scale.posterior.checkpoint import load_checkpoint, save_checkpoint
 from hcm_scale.posterior.journal import keep_until
 
@@ -13,10 +12,10 @@ def tensors(value: float) -> dict[str, torch.Tensor]:
 
 
 def test_load__returns_the_newest_bit_for_bit(tmp_path):
-    assert load_checkpoint(tmp_path / "none", "key") is None
+    assert load_checkpoint(tmp_path / "none") is None
     for step in (5, 10, 15):
-        save_checkpoint(tmp_path, step, tensors(step / 7), "key")
-    num_done, found = load_checkpoint(tmp_path, "key")
+        save_checkpoint(tmp_path, step, tensors(step / 7))
+    num_done, found = load_checkpoint(tmp_path)
     assert num_done == 15
     assert found.keys() == tensors(0).keys()
     assert all(torch.equal(found[name], value) for name, value in tensors(15 / 7).items())
@@ -24,7 +23,7 @@ def test_load__returns_the_newest_bit_for_bit(tmp_path):
 
 def test_save__keeps_the_last_two(tmp_path):
     for step in (5, 10, 100_000_000):
-        save_checkpoint(tmp_path, step, tensors(step), "key")
+        save_checkpoint(tmp_path, step, tensors(step))
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         f"step-{step:09d}.{suffix}" for step in (10, 100_000_000) for suffix in ("json", "safetensors")
     ]
@@ -32,8 +31,8 @@ def test_save__keeps_the_last_two(tmp_path):
 
 @pytest.mark.parametrize("damage", ["flip", "tear", "remove", "note"])
 def test_load__passes_over_a_damaged_one_with_a_warning(tmp_path, damage):
-    save_checkpoint(tmp_path, 5, tensors(5), "key")
-    save_checkpoint(tmp_path, 10, tensors(10), "key")
+    save_checkpoint(tmp_path, 5, tensors(5))
+    save_checkpoint(tmp_path, 10, tensors(10))
     data = tmp_path / "step-000000010.safetensors"
     if damage == "flip":
         content = bytearray(data.read_bytes())
@@ -46,21 +45,15 @@ def test_load__passes_over_a_damaged_one_with_a_warning(tmp_path, damage):
     else:
         data.with_suffix(".json").write_text("{")
     with pytest.warns(UserWarning, match="step-000000010 is damaged"):
-        num_done, found = load_checkpoint(tmp_path, "key")
+        num_done, found = load_checkpoint(tmp_path)
     assert num_done == 5
     assert torch.equal(found["parameters"], tensors(5)["parameters"])
 
 
 def test_load__ignores_tensors_without_a_note(tmp_path):
-    save_checkpoint(tmp_path, 5, tensors(5), "key")
+    save_checkpoint(tmp_path, 5, tensors(5))
     (tmp_path / "step-000000010.safetensors").write_bytes(b"half written")
-    assert load_checkpoint(tmp_path, "key")[0] == 5
-
-
-def test_load__refuses_another_run(tmp_path):
-    save_checkpoint(tmp_path, 5, tensors(5), "one")
-    with pytest.raises(FolderError, match="other settings or inputs"):
-        load_checkpoint(tmp_path, "two")
+    assert load_checkpoint(tmp_path)[0] == 5
 
 
 def test_keep_until__keeps_the_line_of_the_step_itself(tmp_path):

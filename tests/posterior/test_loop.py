@@ -1,7 +1,7 @@
 """The loop on a toy problem: events, samples, exact resume, divergence named."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -12,7 +12,8 @@ from hcm_scale.posterior.meter import Meter, likely_cause
 from hcm_scale.posterior.schedules import ChainPlan
 from hcm_scale.posterior.sgld import noise_at
 
-PLAN = ChainPlan(step_size=0.05, burn_in_steps=4, thin_steps=3, num_samples=3)
+SAMPLER = {"temperature": None, "prior": 5e-8, "seed": 0}
+PLAN = ChainPlan("constant", 0.05, 100.0, 0.55, cycle_steps=200, burn_in_steps=4, num_samples=3, thin_steps=3)
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def batch_at(step: int) -> ToyBatch:
 
 def run(chain: Chain, plan: ChainPlan = PLAN, **options):
     batches = (batch_at(step) for step in range(chain.num_done, 10**6))
-    return run_chain(chain, batches, plan, **{"kernel": "psgld", "num_pairs": 100, **options})
+    return run_chain(chain, batches, plan, **{"kernel": "psgld", "num_pairs": 100, **SAMPLER, **options})
 
 
 @pytest.mark.parametrize("kernel", ["sgld", "psgld", "sgd", "adam"])
@@ -70,7 +71,7 @@ def test_run_chain__first_step_equals_the_formula():
 
 
 def test_run_chain__equals_the_formula_with_noise_and_decreasing_steps():
-    plan = ChainPlan(step_size=0.05, schedule="polynomial", burn_in_steps=4, thin_steps=1, num_samples=2)
+    plan = replace(PLAN, schedule="polynomial", thin_steps=1, num_samples=2)
     chain, plain = Chain.start(Toy()), Toy()
     list(run(chain, plan, kernel="sgld", prior=3.0, seed=7, num_pairs=50))
     for t in range(6):
@@ -140,7 +141,7 @@ def test_class_counts__by_hand():
 def test_meter__names_the_step_and_the_cause_of_a_nan():
     chain, meter = Chain.start(Toy()), Meter(num_pairs=100)
     batches = [batch_at(0), batch_at(1), ToyBatch(torch.full((16, 3), math.nan), batch_at(2).hop, 7), batch_at(3)]
-    for event in run_chain(chain, batches, PLAN, kernel="sgld", num_pairs=100):
+    for event in run_chain(chain, batches, PLAN, kernel="sgld", num_pairs=100, **SAMPLER):
         meter.add(event)
     with pytest.raises(NonFiniteLossError, match=r"step 2 \(epoch 7\): the loss is nan. Likely cause: step_size=0.05"):
         meter.read(chain)

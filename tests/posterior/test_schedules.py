@@ -1,6 +1,7 @@
 """Schedules as functions of t."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -8,13 +9,15 @@ from hypothesis import strategies as st
 
 from hcm_scale.posterior.schedules import SCHEDULES, ChainPlan, cyclical, polynomial
 
+PLAN = ChainPlan("constant", 0.01, 100.0, 0.55, cycle_steps=200, burn_in_steps=300, num_samples=20, thin_steps=10)
+
 
 def test_constant__stays():
-    assert {ChainPlan(step_size=0.3).step_size_at(t) for t in (0, 7, 10**6)} == {0.3}
+    assert {replace(PLAN, step_size=0.3).step_size_at(t) for t in (0, 7, 10**6)} == {0.3}
 
 
 def test_polynomial__starts_at_the_step_size_and_falls_as_the_formula_says():
-    plan = ChainPlan(step_size=0.3, schedule="polynomial", decay_offset=10.0, decay_power=0.6)
+    plan = replace(PLAN, step_size=0.3, schedule="polynomial", decay_offset=10.0, decay_power=0.6)
     assert plan.step_size_at(0) == pytest.approx(0.3)
     a = 0.3 * 10**0.6
     assert plan.step_size_at(90) == pytest.approx(a * 100**-0.6) == pytest.approx(polynomial(90, a, 10, 0.6))
@@ -22,9 +25,8 @@ def test_polynomial__starts_at_the_step_size_and_falls_as_the_formula_says():
 
 @given(st.integers(0, 50), st.integers(1, 20), st.integers(1, 5), st.sampled_from(SCHEDULES))
 def test_plan__keeps_exactly_its_samples_the_last_at_the_last_step(burn_in, thinning, num_samples, schedule):
-    plan = ChainPlan(
-        schedule, burn_in_steps=burn_in, thin_steps=thinning, cycle_steps=2 * thinning, num_samples=num_samples
-    )
+    steps = {"burn_in_steps": burn_in, "thin_steps": thinning, "cycle_steps": 2 * thinning}
+    plan = replace(PLAN, schedule=schedule, num_samples=num_samples, **steps)
     kept = [t for t in range(plan.num_steps) if plan.keeps(t)]
     assert len(kept) == num_samples
     assert kept[0] >= burn_in
@@ -34,7 +36,7 @@ def test_plan__keeps_exactly_its_samples_the_last_at_the_last_step(burn_in, thin
 
 
 def test_cyclical__is_smallest_where_a_sample_is_kept():
-    plan = ChainPlan(step_size=1.0, schedule="cyclical", burn_in_steps=3, cycle_steps=8, num_samples=3)
+    plan = replace(PLAN, step_size=1.0, schedule="cyclical", burn_in_steps=3, cycle_steps=8, num_samples=3)
     for t in range(plan.burn_in_steps, plan.num_steps):
         if plan.keeps(t):
             assert plan.step_size_at(t) == min(plan.step_size_at(t - k) for k in range(8))
@@ -58,4 +60,4 @@ def test_cyclical__is_smallest_where_a_sample_is_kept():
 )
 def test_plan__refuses_impossible_values(wrong, message):
     with pytest.raises(ValueError, match=message):
-        ChainPlan(**wrong)
+        replace(PLAN, **wrong)

@@ -85,7 +85,7 @@ def test_pair_batches__balance_the_classes_and_see_no_pair_twice(labels, batch_p
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_pair_batches__are_the_same_at_any_world_size(labels, world):
     alone = run(labels, num_epochs=2)
-    ranks = [run(labels, num_epochs=2, rank=rank, world=world) for rank in range(world)]
+    ranks = [run(labels, num_epochs=2, rank=rank, num_ranks=world) for rank in range(world)]
     for whole, *slices in zip(alone, *ranks, strict=True):
         for name in ("u", "v", "hop"):
             assert np.array_equal(getattr(whole, name), np.concatenate([getattr(part, name) for part in slices]))
@@ -200,8 +200,8 @@ def test_class_order__billions_of_pairs_do_not_overflow():
         ({"sampling_ratio": 1.5}, "sampling_ratio=1.5"),
         ({"sampling_ratio": 0.0001}, "leaves no pair"),
         ({"batch_pairs": 2}, "batch_pairs=2"),
-        ({"rank": 2, "world": 2}, "rank=2"),
-        ({"batch_pairs": 3, "world": 4}, "world=4"),
+        ({"rank": 2, "num_ranks": 2}, "rank=2"),
+        ({"batch_pairs": 3, "num_ranks": 4}, "num_ranks=4"),
         ({"step_start": 99}, "step_start=99"),
         ({"epoch_start": -1}, "epoch_start=-1"),
     ],

@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from hcm_scale.base.files import FolderError
-from hcm_scale.shards import folder, open_labels
+from hcm_scale.shards import open_labels
 
 
 def damage(path, at):
@@ -73,10 +73,10 @@ def test_open_labels__refuses_another_graph(labels):
         open_labels(labels.folder, "beef")
 
 
-def test_open_labels__refuses_what_is_absent_unfinished_or_newer(labels, tmp_path, plan):
+def test_open_labels__refuses_what_is_absent_unfinished_or_newer(labels, tmp_path):
     with pytest.raises(FolderError, match="missing"):
         open_labels(tmp_path / "nowhere")
-    folder.begin(tmp_path / "begun", plan)
+    (tmp_path / "begun").mkdir()
     with pytest.raises(FolderError, match="unfinished"):
         open_labels(tmp_path / "begun")
     path = labels.folder / "manifest.json"

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hcm_scale.shards import LabelPlan
 from hcm_scale.shards.schema import Shard
 
-PLAN = LabelPlan("f00d", 100, False, classes=4, num_sources=50, pairs_per_class=None, seed=0)
+PLAN = LabelPlan("f00d", 100, False, classes=4, num_sources=50, pairs_per_class=None, seed=0,
+                 shard_pairs=4_000_000, row_group_rows=65_536)  # fmt: skip
 
 
 @given(
@@ -23,7 +24,7 @@ PLAN = LabelPlan("f00d", 100, False, classes=4, num_sources=50, pairs_per_class=
 def test_plan__cuts_the_sources_into_whole_shards_of_bounded_size(
     num_nodes, num_sources, classes, pairs_per_class, shard_pairs
 ):
-    plan = LabelPlan("f", num_nodes, False, classes, num_sources, pairs_per_class, 0, shard_pairs)
+    plan = LabelPlan("f", num_nodes, False, classes, num_sources, pairs_per_class, 0, shard_pairs, 100)
     per_source = min(num_nodes - 1, classes * (pairs_per_class or num_nodes)) or 1
     assert plan.sources_per_shard == 1 or plan.sources_per_shard * per_source <= shard_pairs
     assert plan.source_range(0)[0] == 0
@@ -57,7 +58,6 @@ def test_plan__takes_the_index_type_that_fits():
 
 def test_plan__json_and_back():
     assert LabelPlan(**PLAN.to_json()) == PLAN
-    assert PLAN.difference(PLAN) == ""
 
 
 def test_shard__json_and_back():

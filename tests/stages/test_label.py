@@ -1,6 +1,5 @@
 """Claims about the label stage: right, resumable, the same bytes at any number of threads and processes."""
 
-import dataclasses
 import json
 import os
 import signal
@@ -14,10 +13,13 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import shortest_path
 
 from hcm_scale.base.files import FolderError
+from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.hops import choose_sources
+from hcm_scale.pipeline import label_options
 from hcm_scale.shards import folder, open_labels
-from hcm_scale.stages.label import check_classes, finish, label, write_shards
+from hcm_scale.stages import label as stage
+from hcm_scale.stages.label import check_classes, write_shards
 
 OPTIONS = {
     "classes": 3,
@@ -27,13 +29,29 @@ OPTIONS = {
     "shard_pairs": 64 * 18,
     "row_group_rows": 100,
 }
+EVERY_PAIR = label_options(Config()) | {"num_sources": None, "pairs_per_class": None}
+
+
+def label(graph: Graph, out: Path, **options):
+    """The stage with every pair kept, apart from `options`."""
+    return stage.label(graph, out, **EVERY_PAIR | options)
+
 
 # Forks a process for every rank, before any kernel has started a thread; a rank may kill itself between two file calls.
 DRIVER = """
 import json, multiprocessing, os, signal, sys
 import numba
+from pathlib import Path
 from hcm_scale.graph import Graph
+from hcm_scale.ranks.world import World
 from hcm_scale.stages.label import label
+
+class Meeting(World):
+    def __init__(self, rank, size, barrier):
+        super().__init__(rank, size)
+        self.__dict__["meet"] = barrier.wait
+    def barrier(self):
+        self.meet()
 
 def die_at(moment, out):
     seen = 0
@@ -49,7 +67,7 @@ def work(graph, job, options, rank, barrier):
     numba.set_num_threads(job.get("threads", 1))
     if "moment" in job:
         die_at(job["moment"], job["out"])
-    label(graph, job["out"], rank=rank, world=job.get("world", 1), barrier=barrier.wait, **options)
+    label(graph, Path(job["out"]), world=Meeting(rank, job.get("world", 1), barrier), **options)
 
 graph, jobs, options = Graph.open(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
 fork = multiprocessing.get_context("fork")
@@ -123,22 +141,24 @@ def test_label__same_bytes_at_any_number_of_threads_and_processes(graph, tmp_pat
     assert all(other == first for other in others)
 
 
-@pytest.mark.parametrize("moments", [(4, 12), (15, 24), (20, 46), (47,), (48,), (51,)], ids=str)
-def test_label__killed_at_any_moment_resumes_to_the_same_bytes(graph, tmp_path, moments):
-    """Moments count the files opened, renamed and removed, 56 in all: 4 is before the plan's rename, 12 to 40 are among
-    the shards, 47 and 48 before and after the rename of the manifest, 51 during the last removals.
-    """
-    out = tmp_path / "killed"
-    codes = drive(graph, [{"out": str(out), "moment": moment} for moment in moments] + [{"out": str(out)}])
-    assert codes == [[-signal.SIGKILL]] * len(moments) + [[0]]
-    assert content(out) == content(label(graph, tmp_path / "whole", **OPTIONS).folder)
+def test_label__killed_at_any_moment_resumes_to_the_same_bytes(graph, tmp_path):
+    """Moments count the files opened, renamed and removed: of the shards, of the manifest, and the last removals."""
+    outs = {moment: tmp_path / str(moment) for moment in range(1, 70, 3)}
+    jobs = [{"out": str(out)} | more for moment, out in outs.items() for more in ({"moment": moment}, {})]
+    codes = [code for (code,) in drive(graph, jobs)]
+    assert set(codes[::2]) == {0, -signal.SIGKILL}
+    assert codes[:24:2] == [-signal.SIGKILL] * 12
+    assert set(codes[1::2]) == {0}
+    whole = content(label(graph, tmp_path / "whole", **OPTIONS).folder)
+    for out in outs.values():
+        assert {name: data for name, data in content(out).items() if not name.endswith(".tmp")} == whole
 
 
 def test_write_shards__redoes_only_what_is_missing_or_damaged(graph, tmp_path):
     whole = label(graph, tmp_path / "whole", **OPTIONS)
     out, plan = tmp_path / "labels", whole.plan
     sources = choose_sources(graph.indptr, num_sources=320, seed=4)
-    folder.begin(out, plan)
+    out.mkdir()
     write_shards(graph, sources, out, plan)
     kept = {path: path.stat().st_mtime_ns for path in out.glob("shard-*")}
     (out / "shard-00001.json").unlink()
@@ -146,7 +166,7 @@ def test_write_shards__redoes_only_what_is_missing_or_damaged(graph, tmp_path):
     write_shards(graph, sources, out, plan)
     redone = {path.name for path, written in kept.items() if path.stat().st_mtime_ns != written}
     assert redone == {f"shard-0000{index}.{kind}" for index in (1, 3) for kind in ("json", "parquet")}
-    finish(out, plan, folder.collect(out, plan))
+    folder.seal(out, plan, folder.collect(out, plan))
     assert content(out) == content(whole.folder)
 
 
@@ -157,23 +177,18 @@ def test_label__a_finished_folder_is_opened_as_it_is(graph, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in first.folder.iterdir()} == times
 
 
-def test_label__refuses_another_graphs_folder_unless_told(graph, random_csr, tmp_path):
+def test_label__refuses_the_sealed_pairs_of_another_graph(graph, random_csr, tmp_path):
     label(graph, tmp_path / "labels", **OPTIONS)
-    other = Graph(*random_csr(400, 700, seed=3))
-    with pytest.raises(FolderError, match="fingerprint is"):
-        label(other, tmp_path / "labels", **OPTIONS)
-    with pytest.raises(FolderError, match="classes is 3, not 2"):
-        label(graph, tmp_path / "labels", **(OPTIONS | {"classes": 2}))
-    replaced = label(other, tmp_path / "labels", overwrite=True, **OPTIONS)
-    assert replaced.plan.fingerprint == other.fingerprint
-    assert content(replaced.folder) == content(label(other, tmp_path / "fresh", **OPTIONS).folder)
+    with pytest.raises(FolderError, match="the pairs of another graph"):
+        label(Graph(*random_csr(400, 700, seed=3)), tmp_path / "labels", **OPTIONS)
 
 
-def test_label__names_an_empty_class_and_what_works_and_frees_the_folder(tmp_path):
+def test_label__names_an_empty_class_and_what_works(tmp_path):
     path = Graph(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], np.int32))  # 0 - 1 - 2
-    with pytest.raises(ValueError, match=r"no pair has hop 3 .*1: 2, 2: 1, 3: 0, >= 4: 0.*largest that works is 2"):
-        label(path, tmp_path / "labels", classes=4)
-    assert label(path, tmp_path / "labels", classes=2).counts == (2, 1)
+    for _ in range(2):  # the second finds the shards of the first
+        with pytest.raises(ValueError, match=r"no pair has hop 3 .*1: 2, 2: 1, 3: 0, >= 4: 0.*largest that works is 2"):
+            label(path, tmp_path / "labels", classes=4)
+    assert label(path, tmp_path / "others", classes=2).counts == (2, 1)
 
 
 def test_check_classes__says_when_nothing_works():
@@ -190,8 +205,6 @@ def test_check_classes__says_when_nothing_works():
         ({"num_sources": 0}, "num_sources=0"),
         ({"shard_pairs": 0}, "shard_pairs=0"),
         ({"row_group_rows": 0}, "row_group_rows=0"),
-        ({"rank": 1}, "rank=1"),
-        ({"world": 2}, "barrier"),
     ],
 )
 def test_label__refuses_bad_options_before_it_writes(graph, tmp_path, options, message):
@@ -203,12 +216,3 @@ def test_label__refuses_bad_options_before_it_writes(graph, tmp_path, options, m
 def test_label__refuses_a_graph_without_edges(tmp_path):
     with pytest.raises(ValueError, match="no edges"):
         label(Graph(np.zeros(5, np.int64), np.zeros(0, np.int32)), tmp_path / "labels")
-
-
-def test_finish__every_rank_refuses_what_one_refuses(graph, tmp_path):
-    plan = label(graph, tmp_path / "whole", **OPTIONS).plan
-    empty = [dataclasses.replace(shard, counts=(1, 0, 1)) for shard in open_labels(tmp_path / "whole").shards]
-    for write in (False, True):
-        (tmp_path / "labels").mkdir(exist_ok=True)
-        with pytest.raises(ValueError, match="no pair has hop 2"):
-            finish(tmp_path / "labels", plan, empty, write=write)

@@ -8,14 +8,18 @@ import pyarrow as pa
 import pytest
 import torch
 
-from hcm_scale.base.files import MANIFEST, FolderError, read_manifest
+from hcm_scale.base.files import MANIFEST, FolderError
 from hcm_scale.base.spmm import propagate
+from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, embed_graph
+from hcm_scale.pipeline import scoring_of
 from hcm_scale.posterior.samples import Samples, open_samples, seal_samples, write_sample
-from hcm_scale.stages.score import combine_scores, open_scores, score
+from hcm_scale.stages import score as stage
+from hcm_scale.stages.score import combine_scores, open_scores
 
 N, Q = 60, 5
+PLAIN = replace(scoring_of(Config()), trim=0.0, rank_by="ahp")
 SIZES = {"num_attributes": Q, "num_classes": 4, "width": 8, "head_width": 16, "num_layers": 2}
 
 
@@ -24,7 +28,15 @@ def write_samples(folder: Path, *, num_samples: int = 4, directed: bool = False)
     for i in range(num_samples):
         net = HopModel(**model, seed=i)
         write_sample(folder, i, {name: value.detach() for name, value in net.named_parameters()})
-    return seal_samples(folder, num_samples, key="abc", model=model)
+    return seal_samples(folder, num_samples, model)
+
+
+def score(graph, structure, features, samples, out, propagated=False, **options):
+    """The stage with no neighbour left out and AHP as the ranking, apart from `options`."""
+    how = replace(PLAIN, **{name: options.pop(name) for name in [*options] if hasattr(PLAIN, name)})
+    usual = {"seed": 0, "state": "memory", "chunk_edges": None, "device": "cpu"}
+    samples = samples if isinstance(samples, Samples) else open_samples(samples)
+    return stage.score(graph, structure, features, samples, out, how=how, propagated=propagated, **usual | options)
 
 
 @pytest.fixture
@@ -146,14 +158,26 @@ def test_score__a_graph_without_edges(features, samples, tmp_path):
         assert len(result.edges().mean) == 0
 
 
-def test_score__a_failure_leaves_what_was_there(graph, structure, features, samples, tmp_path):
-    score(graph, structure, features, samples, tmp_path / "scores")
-    before = {path.name: path.read_bytes() for path in (tmp_path / "scores").iterdir()}
+def test_score__that_failed_is_unfinished_and_comes_whole_when_it_is_repeated(
+    graph, structure, features, samples, tmp_path
+):
+    whole = score(graph, structure, features, samples, tmp_path / "whole")
+    sample = (samples / "sample-00002.safetensors").read_bytes()
     (samples / "sample-00002.safetensors").write_bytes(b"torn")
     with pytest.raises(FolderError, match=r"sample-00002\.safetensors is missing or damaged"):
-        score(graph, structure, features, samples, tmp_path / "scores", trim=0.5)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "scores").iterdir()} == before
-    assert {path.name for path in tmp_path.iterdir()} == {"samples", "scores"}
+        score(graph, structure, features, samples, tmp_path / "scores", state="disk")
+    with pytest.raises(FolderError, match="unfinished"):
+        open_scores(tmp_path / "scores")
+    (samples / "sample-00002.safetensors").write_bytes(sample)
+    score(graph, structure, features, samples, tmp_path / "scores", state="disk")
+    for path in whole.folder.iterdir():
+        assert (tmp_path / "scores" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_score__removes_the_parts_of_ranks_that_were_killed(graph, structure, features, samples, tmp_path):
+    (tmp_path / "scores" / "parts" / "rank-1").mkdir(parents=True)
+    score(graph, structure, features, samples, tmp_path / "scores")
+    assert not (tmp_path / "scores" / "parts").exists()
 
 
 def test_score__the_same_inputs_give_the_same_bytes(graph, structure, features, samples, tmp_path):
@@ -166,7 +190,7 @@ def test_score__the_same_inputs_give_the_same_bytes(graph, structure, features, 
 def test_combine_scores__adds_views_and_averages_edges(graph, structure, features, samples, tmp_path):
     one = score(graph, structure, features, samples, tmp_path / "purified")
     two = score(graph, graph, features, samples, tmp_path / "original")
-    both = combine_scores(graph, [one.folder, two.folder], tmp_path / "scores")
+    both = combine_scores(graph, [one.folder, two.folder], tmp_path / "scores", rank_by="ahp", far_share=0.4)
     scored = graph.degrees > 0
     total = sum((a - a[scored].mean()) / a[scored].std() for a in (by_node(one, "ahp"), by_node(two, "ahp")))
     np.testing.assert_allclose(by_node(both, "ahp")[scored], (total - total[scored].min())[scored], atol=1e-9)
@@ -178,8 +202,6 @@ def test_combine_scores__adds_views_and_averages_edges(graph, structure, feature
 def test_open_scores__reads_what_score_returned(graph, structure, features, samples, tmp_path):
     result = score(graph, structure, features, samples, tmp_path / "scores")
     assert open_scores(tmp_path / "scores") == result
-    made_from = read_manifest(tmp_path / "scores", "hcm_scale scores", 1)["made_from"]
-    assert made_from == {"graph": graph.fingerprint, "structure": structure.fingerprint, "samples": "abc"}
 
 
 def test_score__refuses_bad_input_before_any_work(graph, structure, features, samples, tmp_path):
@@ -199,8 +221,6 @@ def test_score__refuses_bad_input_before_any_work(graph, structure, features, sa
     directed = write_samples(tmp_path / "directed", directed=True)
     with pytest.raises(ValueError, match="a model of directed graphs; this graph is undirected"):
         score(graph, structure, features, directed, tmp_path / "scores")
-    with pytest.raises(FolderError, match="holds 'hcm_scale samples'"):
-        score(graph, structure, features, samples, samples)
     assert not (tmp_path / "scores").exists()
 
 
@@ -213,7 +233,7 @@ def test_score__closure_and_seed_reach_the_scores(graph, structure, features, sa
     def column(name, out, **options):
         return by_node(score(graph, structure, features, samples, tmp_path / out, **options), name)
 
-    assert not np.array_equal(column("closure", "few", closure=0.3), column("closure", "many", closure=0.9))
+    assert not np.array_equal(column("closure", "few", far_share=0.3), column("closure", "many", far_share=0.9))
     draws = [column("ahp", f"seed-{seed}", max_neighbors=2, seed=seed) for seed in (0, 1)]
     assert not np.array_equal(*draws)
 
@@ -224,6 +244,7 @@ def test_combine_scores__averages_variances_and_takes_the_share_of_far_edges(
     one = score(graph, structure, features, samples, tmp_path / "purified")
     two = score(graph, graph, features, samples, tmp_path / "original")
     folders = [one.folder, two.folder]
-    few, many = (combine_scores(graph, folders, tmp_path / f"scores-{c}", closure=c) for c in (0.3, 0.9))
+    how = {"rank_by": "ahp"}
+    few, many = (combine_scores(graph, folders, tmp_path / f"scores-{c}", far_share=c, **how) for c in (0.3, 0.9))
     np.testing.assert_allclose(many.edges().var, (one.edges().var + two.edges().var) / 2, rtol=1e-6)
     assert not np.array_equal(by_node(few, "closure"), by_node(many, "closure"))

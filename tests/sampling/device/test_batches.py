@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hcm_scale.base.spmm import gcn_scale
+from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
+from hcm_scale.pipeline import label_options
 from hcm_scale.sampling import sample_blocks
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.fused import distinct
@@ -53,7 +55,8 @@ def labels(tmp_path_factory):
     around = np.arange(N)
     rows = np.sort(np.stack([(around + step) % N for step in (-2, -1, 1, 2)], 1), axis=1)
     graph = Graph(np.arange(0, rows.size + 1, 4, dtype=np.int64), rows.ravel().astype(np.int32))
-    return label(graph, tmp_path_factory.mktemp("labels") / "labels", row_group_rows=50)
+    options = label_options(Config()) | {"num_sources": None, "pairs_per_class": None, "row_group_rows": 50}
+    return label(graph, tmp_path_factory.mktemp("labels") / "labels", **options)
 
 
 def test_draw_rows__all_is_the_gcn_matrix(random_csr):
@@ -146,7 +149,7 @@ def test_block_batches__are_shared_by_any_number_of_ranks(labels, random_csr):
     graph, pairs = device_graph(random_csr(N, 300)), pairs_to("cpu", labels)
 
     def ends(rank, world):
-        cut = cut_epoch(labels, batch_pairs=50, sampling_ratio=0.5, rank=rank, world=world)
+        cut = cut_epoch(labels, batch_pairs=50, sampling_ratio=0.5, rank=rank, num_ranks=world)
         batch = next(gpu.block_batches(graph, pairs, cut, (4,), seed=0))
         return batch.nodes[batch.left], batch.nodes[batch.right], batch.hop
 

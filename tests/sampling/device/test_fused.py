@@ -3,18 +3,21 @@
 import functools
 import itertools
 import json
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 import torch
 
 from hcm_scale.aggregate import aggregate
+from hcm_scale.base.spmm import propagate
+from hcm_scale.config import Config
 from hcm_scale.model import HopModel
+from hcm_scale.pipeline import label_options, recipe_of
 from hcm_scale.posterior.checkpoint import load_checkpoint
 from hcm_scale.posterior.loop import Chain, measure, run_chain
 from hcm_scale.posterior.recorded import Recorder
 from hcm_scale.posterior.samples import open_samples
-from hcm_scale.posterior.schedules import ChainPlan
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device import kernels as gpu_kernels
 from hcm_scale.sampling.device.fused import EndsBatch, fused_columns
@@ -23,7 +26,6 @@ from hcm_scale.sampling.device.pairs import DevicePairs, draw, draw_into
 from hcm_scale.sampling.pairs import Cut
 from hcm_scale.stages import train_batches
 from hcm_scale.stages.label import label
-from hcm_scale.stages.recipe import Batching, Network, Recipe
 from hcm_scale.stages.train import Record, train
 from hcm_scale.synthetic.families import community, rmat
 
@@ -33,6 +35,8 @@ pytestmark = [
     pytest.mark.skipif(not gpu_kernels.AVAILABLE, reason="Triton is not installed"),
 ]
 DEVICE = torch.device("cuda")
+DEFAULT = recipe_of(Config())
+HOW = {"seed": 0, "workers": 1, "record": Record(checkpoint_every=10, log_every=20, tensorboard=False)}
 
 
 def make_graph(num_attributes=20, width=128):
@@ -102,11 +106,11 @@ def test_recorder__replays_what_measure_computes():
 
 
 def test_run_chain__recorded_resumed_and_repeated_is_bit_identical():
-    graph, plan = make_graph(), ChainPlan(burn_in_steps=20, num_samples=1)
+    graph, plan = make_graph(), replace(DEFAULT.plan, burn_in_steps=20, num_samples=1)
 
     def run(stop):
         chain = Chain.start(HopModel(20, 4).cuda())
-        options = {"kernel": "psgld", "num_pairs": 20_000}
+        options = asdict(DEFAULT.langevin) | {"num_pairs": 20_000, "seed": 0}
         first = itertools.islice(fused_batches(graph), stop)
         losses = [float(step.loss) for step in run_chain(chain, first, plan, measure=Recorder(), **options)]
         if stop < plan.num_steps:
@@ -127,19 +131,21 @@ def test_run_chain__recorded_resumed_and_repeated_is_bit_identical():
 @pytest.fixture(scope="module")
 def problem(tmp_path_factory):
     graph = community(3000, num_attributes=20, seed=1)
-    labels = label(graph, tmp_path_factory.mktemp("labels") / "labels", num_sources=200)
-    return graph, graph.x.astype(np.float32), labels
+    options = label_options(Config()) | {"num_sources": 200, "pairs_per_class": None}
+    labels = label(graph, tmp_path_factory.mktemp("labels") / "labels", **options)
+    return graph, propagate(graph.indptr, graph.indices, graph.x.astype(np.float32)), labels
 
 
 def last_loss(folder):
     return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["loss"]
 
 
-def recipe_of(num_layers):
-    return Recipe(
-        network=Network(num_layers=num_layers, width=32),
-        batching=Batching(batch_pairs=1024, fan_outs=(20,)),
-        plan=ChainPlan(burn_in_steps=40, num_samples=2),
+def recipe_for(num_layers):
+    return replace(
+        DEFAULT,
+        network=replace(DEFAULT.network, num_layers=num_layers, width=32),
+        batching=replace(DEFAULT.batching, batch_pairs=1024, fan_outs=(20,)),
+        plan=replace(DEFAULT.plan, schedule="constant", burn_in_steps=40, num_samples=2),
     )
 
 
@@ -148,7 +154,7 @@ def cpu_loss(problem, tmp_path_factory):
     @functools.cache
     def train_once(num_layers):
         out = tmp_path_factory.mktemp("cpu")
-        train(*problem, out, recipe=recipe_of(num_layers))
+        train(*problem, out, recipe=recipe_for(num_layers), device="cpu", **HOW)
         return last_loss(out)
 
     return train_once
@@ -160,8 +166,8 @@ def test_train__every_path_learns_what_the_cpu_learns(problem, cpu_loss, tmp_pat
     fits = {"pairs on the host": lambda fit: gpu.Fit(False, fit.columns), "batches from the host": lambda fit: None}
     whole = train_batches.gpu_fit
     monkeypatch.setattr(train_batches, "gpu_fit", lambda *a: fits.get(place, lambda fit: fit)(whole(*a)))
-    train(*problem, tmp_path, recipe=recipe_of(num_layers), device="cuda", record=Record(checkpoint_every=10))
+    train(*problem, tmp_path, recipe=recipe_for(num_layers), device="cuda", **HOW)
     assert last_loss(tmp_path) == pytest.approx(cpu_loss(num_layers), abs=0.08)
     samples = open_samples(tmp_path / "samples")
     assert len(samples) == 2
-    assert load_checkpoint(tmp_path / "checkpoints", samples.key)[0] == 60
+    assert load_checkpoint(tmp_path / "checkpoints")[0] == 60

@@ -1,0 +1,23 @@
+"""The options of a run that sets none, for benchmarks that call its stages one by one."""
+
+from dataclasses import asdict
+from typing import Any
+
+from hcm_scale.config import Config
+from hcm_scale.pipeline import label_options, recipe_of, scoring_of
+from hcm_scale.stages.train import Record
+
+_CONFIG = Config()
+LABEL = label_options(_CONFIG)
+PURIFY = asdict(_CONFIG.attributes) | asdict(_CONFIG.purify)
+RECIPE = recipe_of(_CONFIG)
+PLAN = RECIPE.plan
+SAMPLER: dict[str, Any] = asdict(RECIPE.langevin) | {"seed": 0}
+_RECORD = Record(
+    checkpoint_every=_CONFIG.posterior.checkpoint_every,
+    log_every=_CONFIG.posterior.log_every,
+    tensorboard=_CONFIG.posterior.tensorboard,
+)
+TRAIN: dict[str, Any] = {"seed": 0, "workers": _CONFIG.sampling.workers, "record": _RECORD}
+SCORE: dict[str, Any] = {"how": scoring_of(_CONFIG), "seed": 0, "state": "memory", "chunk_edges": None}
+REPORT = {"top": _CONFIG.score.explained, "table_rows": _CONFIG.score.table_rows}
