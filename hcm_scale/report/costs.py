@@ -1,42 +1,25 @@
 """The section of the report page about time, memory and throughput: a row for every stage."""
 
-import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hcm_scale.report.charts import short
-from hcm_scale.report.figures import bytes_text, seconds_text, share_bar
-
-_HEADS = (("text", "Stage"), ("", "Time"), ("", ""), ("", "Peak memory"), ("text", "What it did"))
+from hcm_scale.report.quantities import bytes_text, seconds_text, short
 
 
-def cost(report: dict[str, Any]) -> str:
-    """Time, memory and counts of every stage."""
-    stages = report["stages"]
-    if not stages:
-        return ""
+def stage_rows(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Time, memory and counts of every stage; `share` is its time as a part of the longest one's."""
     longest = max((stage.get("seconds") or 0.0 for stage in stages), default=0.0) or 1.0
-    rows = "".join(_stage(stage, longest) for stage in stages)
-    head = "".join(f'<th scope="col" class="{kind}">{name}</th>' for kind, name in _HEADS)
-    hardware = report["run"].get("hardware")
-    note = f"<p>On {html.escape(str(hardware))}.</p>" if hardware else ""
-    return (
-        f'<h2>Cost</h2>{note}<div class="scroll spaced" tabindex="0" role="region" aria-label="Cost of every stage">'
-        f'<table class="stages"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-    )
-
-
-def _stage(stage: Mapping[str, Any], longest: float) -> str:
-    seconds, peak = stage.get("seconds"), stage.get("peak_rss_bytes")
-    time = seconds_text(seconds) if seconds is not None else "–"
-    memory = bytes_text(peak) if peak else "–"
-    kept = " <small>kept from before</small>" if stage.get("skipped") else ""
-    name = html.escape(str(stage.get("name", "")))
-    return (
-        f'<tr><td class="text">{name}{kept}</td><td>{time}</td>'
-        f'<td class="track-cell">{share_bar((seconds or 0.0) / longest)}</td>'
-        f'<td>{memory}</td><td class="text detail">{html.escape(_detail(stage.get("detail")))}</td></tr>'
-    )
+    return [
+        {
+            "name": stage.get("name", ""),
+            "kept": stage.get("skipped"),
+            "time": "–" if stage.get("seconds") is None else seconds_text(stage["seconds"]),
+            "share": (stage.get("seconds") or 0.0) / longest,
+            "memory": bytes_text(stage["peak_rss_bytes"]) if stage.get("peak_rss_bytes") else "–",
+            "detail": _detail(stage.get("detail")),
+        }
+        for stage in stages
+    ]
 
 
 def _detail(detail: Any) -> str:
