@@ -36,15 +36,6 @@ class Path(NamedTuple):
     key: str = ""
 
 
-class Bar(NamedTuple):
-    """A column `width` units wide, from `top` down to the base, and the value written above it."""
-
-    middle: float
-    top: float
-    width: float
-    text: str
-
-
 @dataclass(frozen=True)
 class Frame:
     """Maps data onto the drawing, whose axes reach from `left` to `right` and from `top` down to `base`."""
@@ -72,7 +63,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing and its caption; `label` says what it shows to those who cannot see it."""
+    """A drawing and its caption; `label` tells it to those who cannot see it, `values` are (x, y, text) above bars."""
 
     title: str
     label: str
@@ -82,7 +73,7 @@ class Chart:
     x_ticks: Sequence[tuple[float, str]]
     y_ticks: Sequence[tuple[float, str]]
     paths: Sequence[Path] = ()
-    bars: Sequence[Bar] = ()
+    values: Sequence[tuple[float, float, str]] = ()
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -142,11 +133,14 @@ def histogram_chart(
 def bar_chart(title: str, names: Sequence[str], values: Sequence[float], x_label: str, y_label: str) -> Chart:
     """One bar per name, its value written above it."""
     frame = Frame(0.0, float(len(names)), 0.0, (max(values, default=0.0) or 1.0) * 1.14)
-    width = frame.x(0.62) - frame.x(0.0)
-    middles = [round(frame.x(i + 0.5), 1) for i in range(len(names))]
-    bars = [Bar(x, frame.y(value), width, short(value)) for x, value in zip(middles, values, strict=True)]
-    x_ticks = list(zip(middles, names, strict=True))
-    return Chart(title, f"{y_label} by {x_label}", x_label, y_label, frame, x_ticks, frame.y_ticks(), bars=bars)
+    half, base = (frame.x(0.62) - frame.x(0.0)) / 2, frame.base
+    x_ticks, paths, texts = [], [], []
+    for i, (name, value) in enumerate(zip(names, values, strict=True)):
+        middle, top = frame.x(i + 0.5), frame.y(value)
+        x_ticks.append((round(middle, 1), name))
+        paths.append(Path("column", f"M{middle - half:.1f} {base}V{top:.1f}h{2 * half:.1f}V{base}Z"))
+        texts.append((round(middle, 1), round(top, 1), short(value)))
+    return Chart(title, f"{y_label} by {x_label}", x_label, y_label, frame, x_ticks, frame.y_ticks(), paths, texts)
 
 
 def _path(frame: Frame, xs: Iterable[Number], ys: Iterable[Number]) -> str:

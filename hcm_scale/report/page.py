@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hcm_scale.report import neighborhood, sections
-from hcm_scale.report.quantities import bytes_text, fixed, seconds_text, signed
+from hcm_scale.report.quantities import bytes_text, detail_text, fixed, seconds_text
 from hcm_scale.report.wording import score_title
 
 PAGE_ROWS = 15
@@ -30,20 +30,14 @@ _LONG_NAMES = {
 
 def render(report: dict[str, Any]) -> str:
     """The whole page."""
-    style, script = (templates().get_template(name).render(page_rows=PAGE_ROWS) for name in ("page.css", "page.js"))
-    return (
-        templates()
-        .get_template("page.html")
-        .render(
-            report=report,
-            policy=_policy(style, script),
-            style=style,
-            script=script,
-            numbers=_numbers(report),
-            facts=_facts(report["run"]),
-            sections=sections.all_sections(report),
-            page_rows=PAGE_ROWS,
-        )
+    page, style, script = (templates().get_template(f"page.{kind}") for kind in ("html", "css", "js"))
+    allowed = {"style": style.render(), "script": script.render()}
+    return page.render(
+        report=report,
+        numbers=_numbers(report),
+        sections=sections.all_sections(report),
+        policy=_policy(**allowed),
+        **allowed,
     )
 
 
@@ -58,14 +52,15 @@ def templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.globals["hood_size"] = neighborhood.SIZE
+    environment.globals |= {"page_rows": PAGE_ROWS, "hood_size": neighborhood.SIZE}
     environment.filters |= {
         "count": "{:,}".format,
         "fixed": fixed,
-        "signed": signed,
+        "seconds_text": seconds_text,
+        "bytes_text": bytes_text,
+        "detail_text": detail_text,
         "score_title": score_title,
         "long_name": long_name,
-        "along": _along,
         "accuracy_rows": sections.accuracy_rows,
         "code_parts": re.compile("`([^`]*)`").split,  # text and what stands between ticks, in turns
     }
@@ -81,17 +76,11 @@ def long_name(score: str) -> str:
     return _LONG_NAMES.get(score, score.replace("_", " "))
 
 
-def _along(share: float) -> float:
-    """A place along a bar of length 100."""
-    return round(100 * min(max(share, 0.0), 1.0), 1)
-
-
-def _policy(style: str, script: str) -> str:
-    style_hash, script_hash = (
-        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)
-    )
-    sources = f"style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}'; img-src data:"
-    return f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
+def _policy(**allowed: str) -> str:
+    """Nothing but the given `style` and `script`, and pictures written into the page."""
+    hashes = {kind: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for kind, text in allowed.items()}
+    sources = "; ".join(f"{kind}-src 'sha256-{value}'" for kind, value in hashes.items())
+    return f"default-src 'none'; {sources}; img-src data:; base-uri 'none'; form-action 'none'"
 
 
 def _numbers(report: dict[str, Any]) -> list[tuple[str, str]]:
@@ -104,16 +93,6 @@ def _numbers(report: dict[str, Any]) -> list[tuple[str, str]]:
     purified = report["edges"]["purified"]
     if purified and purified["num_edges"]:
         entries.append(("edges dropped", f"{100 * purified['num_dropped'] / purified['num_edges']:.1f}%"))
-    ran = [stage for stage in report["stages"] if isinstance(stage.get("seconds"), int | float)]
-    if ran:
-        entries.append(("in all stages", seconds_text(sum(stage["seconds"] for stage in ran))))
-        peaks = [stage["peak_rss_bytes"] for stage in ran if stage.get("peak_rss_bytes")]
-        entries += [("peak memory", bytes_text(max(peaks)))] if peaks else []
-    return entries
-
-
-def _facts(run: dict[str, Any]) -> list[str]:
-    """What one needs to run it again."""
-    facts = [f"hcm-scale {run['version']}"] if run.get("version") else []
-    facts += [f"seed {run['seed']}"] if run.get("seed") is not None else []
-    return facts + [run[key] for key in ("date", "hardware") if run.get(key)]
+    seconds, peaks = ([stage[key] or 0 for stage in report["stages"]] for key in ("seconds", "peak_rss_bytes"))
+    entries += [("in all stages", seconds_text(sum(seconds)))] if seconds else []
+    return entries + ([("peak memory", bytes_text(max(peaks)))] if any(peaks) else [])

@@ -1,4 +1,7 @@
-"""Numbers as the report page writes them: on axes, in tables, with units."""
+"""Numbers as the report page writes them: on axes, in tables, with units, as the facts of a stage."""
+
+from collections.abc import Mapping
+from typing import Any
 
 
 def short(value: float) -> str:
@@ -31,15 +34,6 @@ def fixed(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def signed(value: float) -> str:
-    """With a sign, and a minus as wide as the plus.
-
-    >>> signed(1.26), signed(-2)
-    ('+1.3', '−2.0')
-    """
-    return f"{value:+.1f}".replace("-", "−")
-
-
 def seconds_text(seconds: float) -> str:
     """A duration as people say it.
 
@@ -64,3 +58,29 @@ def bytes_text(count: float) -> str:
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count / 2**10:.3g} KiB"
+
+
+def detail_text(detail: Any) -> str:
+    """The plain facts of a stage.
+
+    >>> detail_text({"num_edges": 1200, "edges_per_second": 5e6})
+    '1,200 edges · 5M edges/s'
+    """
+    if not isinstance(detail, Mapping):
+        return str(detail or "")
+    return " · ".join(_fact(str(name), value) for name, value in detail.items() if isinstance(value, int | float | str))
+
+
+def _fact(name: str, value: Any) -> str:
+    words = name.removeprefix("num_").replace("_", " ")
+    if isinstance(value, bool | str):
+        return f"{words} {str(value).lower() if isinstance(value, bool) else value}"
+    if name.endswith("_per_second"):
+        return f"{short(value)} {words.removesuffix(' per second')}/s"
+    if name.endswith("_bytes"):
+        return f"{words.removesuffix(' bytes')} {bytes_text(value)}"
+    if name.endswith("_seconds"):
+        return f"{words.removesuffix(' seconds')} {seconds_text(value)}"
+    if name.startswith("num_"):
+        return f"{value:,} {words}"
+    return f"{words} {value:,}" if isinstance(value, int) else f"{words} {value:.4g}"

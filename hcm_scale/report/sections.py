@@ -1,10 +1,9 @@
 """What the sections of the report page show: functions from the report dict to charts and table rows."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hcm_scale.report.charts import Chart, Line, bar_chart, histogram_chart, line_chart
-from hcm_scale.report.costs import stage_rows
 from hcm_scale.report.digest import class_names
 from hcm_scale.report.quantities import fixed
 from hcm_scale.report.wording import score_title
@@ -12,6 +11,13 @@ from hcm_scale.report.wording import score_title
 _CURVES = (
     ("roc", "roc_auc", "ROC curve", "false_positive_rate", "true_positive_rate"),
     ("pr", "average_precision", "Precision and recall", "recall", "precision"),
+)
+_TRENDS = (
+    ("loss", "Loss", "cross entropy"),
+    ("accuracy", "Accuracy per class", "accuracy"),
+    ("auc", "ROC-AUC of the samples so far", "ROC-AUC"),
+    ("pairs_per_second", "Throughput", "pairs a second"),
+    ("step_size", "Step size", "step size"),
 )
 
 
@@ -23,7 +29,7 @@ def all_sections(report: dict[str, Any]) -> dict[str, Any]:
         "explained": report["top"] or None,
         "training": training_charts(report["training"]) or None,
         "graph": graph_charts(report),
-        "cost": stage_rows(report["stages"]) or None,
+        "cost": report["stages"] or None,
     }
     return {name: content for name, content in shown.items() if content is not None}
 
@@ -44,13 +50,8 @@ def ranking(report: dict[str, Any]) -> dict[str, Any]:
     for key, name in (("label", "Known as"), ("flags", "Flags")):
         if any(row.get(key) for row in rows):
             columns.append({"key": key, "name": name, "kind": "text"})
-    as_text = {c["key"] for c in columns if c["kind"] == "text"}
-    values = [[_cell(row.get(c["key"]), c["key"] in as_text) for c in columns] for row in rows]
-    return {"columns": columns, "rows": values}
-
-
-def _cell(value: Any, is_text: bool) -> Any:
-    return str(value) if is_text and value is not None else value
+    keys = [column["key"] for column in columns]
+    return {"columns": columns, "rows": [[str(row[key]) if key == "id" else row[key] for key in keys] for row in rows]}
 
 
 def score_charts(report: dict[str, Any]) -> list[Chart]:
@@ -92,29 +93,21 @@ def accuracy_rows(by_score: Mapping[str, Any]) -> list[tuple[str, list[float | N
 def training_charts(curves: Mapping[str, Any]) -> list[Chart]:
     """Loss, accuracy per class, AUC trend and speed over the steps, whichever were logged."""
     charts = []
-    if "loss" in curves:
-        charts.append(_trend(curves["loss"], "Loss", "cross entropy"))
-    if "accuracy" in curves:
-        names = [f"hop {name}" for name in class_names(len(curves["accuracy"]))]
-        charts.append(_trends(names, curves["accuracy"], "Accuracy per class", "accuracy", y_range=(0, 1)))
-    if "auc" in curves:
-        names = [name.replace("_", " ") for name in curves["auc"]]
-        charts.append(_trends(names, curves["auc"].values(), "ROC-AUC of the samples so far", "ROC-AUC"))
-    if "pairs_per_second" in curves:
-        charts.append(_trend(curves["pairs_per_second"], "Throughput", "pairs a second"))
-    if "step_size" in curves:
-        charts.append(_trend(curves["step_size"], "Step size", "step size"))
+    for key, title, y_label in _TRENDS:
+        if key in curves:
+            y_range = (0, 1) if key == "accuracy" else None
+            charts.append(line_chart(title, _lines(key, title, curves[key]), "step", y_label, y_range=y_range))
     return charts
 
 
-def _trend(curve: Mapping[str, Any], title: str, y_label: str) -> Chart:
-    line = Line(title, curve["step"], curve["mean"], band=(curve["low"], curve["high"]))
-    return line_chart(title, [line], "step", y_label)
-
-
-def _trends(names: list[str], curves: Iterable[Mapping[str, Any]], title: str, y_label: str, **options: Any) -> Chart:
-    lines = [Line(name, curve["step"], curve["mean"], key=name) for name, curve in zip(names, curves, strict=True)]
-    return line_chart(title, lines, "step", y_label, **options)
+def _lines(key: str, title: str, found: Any) -> list[Line]:
+    """A line for every class or name, or a single one with its band."""
+    if key == "accuracy":
+        found = {f"hop {name}": curve for name, curve in zip(class_names(len(found)), found, strict=True)}
+    elif key != "auc":
+        return [Line(title, found["step"], found["mean"], band=(found["low"], found["high"]))]
+    named = [(name.replace("_", " "), curve) for name, curve in found.items()]
+    return [Line(name, curve["step"], curve["mean"], key=name) for name, curve in named]
 
 
 def graph_charts(report: dict[str, Any]) -> list[Chart]:

@@ -149,7 +149,7 @@ def test_page__leaves_out_sections_with_nothing_to_show(scored_world: World, tmp
     ],
 )
 def test_charts__are_well_formed_and_inside_their_frame(chart: Chart):
-    root = ElementTree.fromstring(macro("figure.html", "figure")(chart))
+    root = ElementTree.fromstring(macro("figures.html", "figures")([chart]))
     assert (root.findtext("figcaption") or "").strip() == chart.title
     drawing = root.find("svg[@role='img']")
     assert drawing is not None
