@@ -5,11 +5,10 @@ A direct neighbour belongs on the first ring, so whatever lies farther out is wh
 along the spoke is one standard deviation over the parameter samples; a dashed spoke with a hollow dot is an edge that
 purification dropped; faint arcs join neighbours that are neighbours of each other, and those are seated side by side.
 
-`layout` chooses and places (a JSON-able dict, coordinates in a square of SIZE), `draw` turns that into SVG. At most
-`limit` neighbours are drawn, the farthest, so the cost is limit x log(degree) however large the hub.
+`layout` chooses and places (a JSON-able dict, coordinates in a square of SIZE); `templates/neighborhood.html` draws. At
+most `limit` neighbours are shown, the farthest, so the cost is limit x log(degree) however large the hub.
 """
 
-import html
 import math
 from typing import Any
 
@@ -85,46 +84,3 @@ def _place(neighbor: Neighbor, turn: float, num_rings: int) -> dict[str, Any]:
 
 def _polar(angle: float, radius: float) -> tuple[float, float]:
     return round(_CENTER + radius * math.cos(angle), 1), round(_CENTER + radius * math.sin(angle), 1)
-
-
-def draw(picture: dict[str, Any], name: object) -> str:
-    """The layout as one SVG element, coloured by the page's style sheet."""
-    points = picture["points"]
-    first = picture["rings"][0]
-    parts = [
-        f'<circle class="ring{" first" if r == first else ""}" cx="{_CENTER:g}" cy="{_CENTER:g}" r="{r}"/>'
-        for r in reversed(picture["rings"])
-    ]
-    parts += [_chord(points[i], points[j]) for i, j in picture["links"]]
-    parts += [
-        f'<line class="spoke{_state(p)}" x1="{_CENTER:g}" y1="{_CENTER:g}" x2="{p["x"]}" y2="{p["y"]}"/>'
-        for p in points
-    ]
-    parts += [
-        f'<text class="hop" x="{_CENTER:g}" y="{_CENTER - r + 3.5:g}">{hop}</text>'
-        for hop, r in enumerate(picture["rings"], start=1)
-    ]
-    parts += [_dot(p) for p in points]
-    parts.append(f'<circle class="self" cx="{_CENTER:g}" cy="{_CENTER:g}" r="6"/>')
-    label = html.escape(f"Neighbourhood of {name}: {len(points)} neighbours at their predicted hops", quote=True)
-    return f'<svg class="hood" viewBox="0 0 {SIZE} {SIZE}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
-
-
-def _state(point: dict[str, Any]) -> str:
-    return " dropped" if point["dropped"] else ""
-
-
-def _chord(a: dict[str, Any], b: dict[str, Any]) -> str:
-    """A quiet curve between two neighbours, bent towards the centre."""
-    bend_x, bend_y = ((a[k] + b[k]) / 2 * 0.6 + _CENTER * 0.4 for k in "xy")
-    return f'<path class="chord" d="M{a["x"]} {a["y"]}Q{bend_x:.1f} {bend_y:.1f} {b["x"]} {b["y"]}"/>'
-
-
-def _dot(point: dict[str, Any]) -> str:
-    x1, y1, x2, y2 = point["whisker"]
-    state = "dropped" if point["dropped"] else "kept"
-    title = html.escape(f"{point['id']}: predicted hop {point['hop']:.2f}, edge {state}")
-    return (
-        f'<g class="peer{_state(point)}"><title>{title}</title><line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>'
-        f'<circle cx="{point["x"]}" cy="{point["y"]}" r="4"/></g>'
-    )
