@@ -1,10 +1,12 @@
 """The BFS one would write first: a queue and a stamp per node, one source at a time, sources over threads; jitted."""
 
 import numpy as np
-from numba import get_thread_id, njit, prange
+from numba import get_thread_id, prange
+
+from hcm_scale.base.jit import kernel
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def plain_levels(indptr, indices, sources, num_levels, stamps, queues, out):
     """out[i, l] = nodes at distance l + 1 from sources[i]; stamps (threads, n) start at -1, queues (threads, n)."""
     for i in prange(len(sources)):
@@ -12,7 +14,7 @@ def plain_levels(indptr, indices, sources, num_levels, stamps, queues, out):
         search(indptr, indices, sources[i], i, num_levels, stamps[me], queues[me], out[i])
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def plain_classes(indptr, indices, sources, order, stamps, queues, out):
     """The same with each pair counted once: out[i, c] counts nodes v with order[v] > i, the last class what is left.
 
@@ -34,7 +36,7 @@ def plain_classes(indptr, indices, sources, order, stamps, queues, out):
         row[num_levels] = left
 
 
-@njit(cache=True)
+@kernel
 def search(indptr, indices, source, mark, num_levels, stamp, queue, out):
     """One source; `mark` differs from every mark that this stamp array has seen."""
     queue[0] = source

@@ -1,12 +1,14 @@
 """The sums that AMEN takes over every egonet; jitted functions only."""
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
+
+from hcm_scale.base.jit import kernel
 
 _TASKS = 64
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def egonet_normality(
     indptr, indices, p_indptr, p_columns, p_values, x_indptr, x_columns, x_values, num_columns, root, out
 ):
@@ -45,7 +47,7 @@ def egonet_normality(
             out[v] = _best(inner, outer, mass, volume * volume / num_arcs, unexpected, size * size, num_arcs, root)
 
 
-@njit(cache=True)
+@kernel
 def _best(inner, outer, mass, floor, unexpected, ceiling, num_arcs, root):
     """The largest weighted sum of the attributes' normalities over non-negative weights of norm 1."""
     highest, squares = -2.0, 0.0

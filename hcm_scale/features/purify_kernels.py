@@ -7,15 +7,16 @@ threads.
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
+from hcm_scale.base.jit import kernel
 from hcm_scale.base.prefetch import prefetch
 
 _NUM_TASKS = 256
 _AHEAD = 8  # how many neighbours on a row is asked for before it is needed
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def first_above(indptr, indices, starts):
     """starts[u] = the first entry of row u with column > u."""
     for u in prange(len(starts)):
@@ -29,7 +30,7 @@ def first_above(indptr, indices, starts):
         starts[u] = low
 
 
-@njit(cache=True)
+@kernel
 def _task_rows(task, offsets):
     """The rows (first, last) of a task: borders where the running edge count passes the task's share."""
     num_edges = offsets[-1]
@@ -38,7 +39,7 @@ def _task_rows(task, offsets):
     return first, min(last, len(offsets) - 1)
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _ask_ahead(x, indices, e):
     """Starts loading the attributes of a neighbour to come."""
     width = x.shape[1]
@@ -47,7 +48,7 @@ def _ask_ahead(x, indices, e):
     prefetch(x, place + width - 1)
 
 
-@njit(cache=True, parallel=True, fastmath={"reassoc", "contract"})
+@kernel(parallel=True, fastmath={"reassoc", "contract"})
 def dense_euclidean(starts, ends, offsets, indices, x, out):
     """out[e] = -|x[u] - x[v]|."""
     for task in prange(_NUM_TASKS):
@@ -65,7 +66,7 @@ def dense_euclidean(starts, ends, offsets, indices, x, out):
                 out[e + shift] = -np.sqrt(total)
 
 
-@njit(cache=True, parallel=True, fastmath={"reassoc", "contract"})
+@kernel(parallel=True, fastmath={"reassoc", "contract"})
 def dense_cosine(starts, ends, offsets, indices, x, out):
     """out[e] = x[u] . x[v] / (|x[u]| |x[v]|), or 0 where a norm is 0."""
     for task in prange(_NUM_TASKS):
@@ -87,7 +88,7 @@ def dense_cosine(starts, ends, offsets, indices, x, out):
                 out[e + shift] = product / scale if scale > 0.0 else 0.0
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def dense_jaccard(starts, ends, offsets, indices, x, out):
     """out[e] = shared non-zero columns of u and v, over the columns non-zero in either; 0 where there are none."""
     for task in prange(_NUM_TASKS):
@@ -106,7 +107,7 @@ def dense_jaccard(starts, ends, offsets, indices, x, out):
                 out[e + shift] = both / either if either > 0 else 0.0
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def sparse_squares(x_indptr, x_data, out):
     """out[i] = |x[i]|^2."""
     for i in prange(len(out)):
@@ -116,7 +117,7 @@ def sparse_squares(x_indptr, x_data, out):
         out[i] = total
 
 
-@njit(cache=True)
+@kernel
 def _from_product(product, square_u, square_v, measure):
     """Jaccard (0; of 0/1 rows), cosine (1) or minus the distance (2), from a . b, |a|^2 and |b|^2."""
     if measure == 0:
@@ -128,7 +129,7 @@ def _from_product(product, square_u, square_v, measure):
     return -np.sqrt(max(0.0, square_u + square_v - 2.0 * product))
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def sparse_similarity(starts, ends, offsets, indices, x_indptr, x_indices, x_data, num_columns, squares, measure, out):
     """out[e] = the similarity of u and v. Row u is spread into a dense strip once; a neighbour costs its entries."""
     for task in prange(_NUM_TASKS):
@@ -150,7 +151,7 @@ def sparse_similarity(starts, ends, offsets, indices, x_indptr, x_indices, x_dat
                 strip[x_indices[k]] = 0.0
 
 
-@njit(cache=True)
+@kernel
 def keep_undirected(starts, ends, offsets, indices, keep, indptr_out, indices_out):
     """The symmetric CSR of the kept edges. indptr_out is given as room for n + 1 numbers.
 
@@ -177,7 +178,7 @@ def keep_undirected(starts, ends, offsets, indices, keep, indptr_out, indices_ou
                 places[v] += 1
 
 
-@njit(cache=True)
+@kernel
 def reverse(indptr, indices, indptr_out, indices_out):
     """The CSR of the reversed arcs; visiting rows in rising order leaves its rows sorted."""
     indptr_out[:] = 0

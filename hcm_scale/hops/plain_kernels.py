@@ -15,9 +15,10 @@ order read from memory had cost a quarter of a search.
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import get_thread_id, njit, prange
+from numba import get_thread_id, prange
 from numpy.typing import NDArray
 
+from hcm_scale.base.jit import kernel
 from hcm_scale.hops.sample_kernels import draw_ranks
 
 STRETCH = 128  # nodes that share a number of free ones
@@ -39,7 +40,7 @@ class PlainScratch(NamedTuple):
     table: NDArray[np.int64]  # (3 x pairs per class,)
 
 
-@njit(cache=True, parallel=True, nogil=True)
+@kernel(parallel=True, nogil=True)
 def label_plain(layout, order, sources, first, last, seed, most, scratch, rows):
     """Labels sources[first:last], at most `most` pairs a class; row i of the output belongs to sources[first + i]."""
     for task in prange((last - first + SOURCES_PER_TASK - 1) // SOURCES_PER_TASK):
@@ -67,7 +68,7 @@ def label_plain(layout, order, sources, first, last, seed, most, scratch, rows):
             )
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def count_free(order, position, free):
     """free[c] = nodes of stretch c that are no source, or a source at or after this position."""
     free[:] = 0
@@ -75,7 +76,7 @@ def count_free(order, position, free):
         free[v // STRETCH] += order[v] >= position
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def label_one(layout, order, source, position, seed, most, scratch, counts, kept, targets):
     """Counts and keeps all classes of one source; `targets` receives the kept nodes class after class."""
     visited, queue = scratch.visited, scratch.queue
@@ -109,7 +110,7 @@ def label_one(layout, order, source, position, seed, most, scratch, counts, kept
         )
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def fresh_marks(visited, spent, num):
     """Reserves the `num` marks above the returned one, so that no search cleans up; wipes all when they run out."""
     if spent[0] + num > _MOST_MARKS:
@@ -119,7 +120,7 @@ def fresh_marks(visited, spent, num):
     return spent[0] - num
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def expand(layout, root, spent, mark, visited, queue, start, stop):
     """Marks the unvisited neighbours of queue[start:stop] and appends them to the queue.
 
@@ -141,7 +142,7 @@ def expand(layout, root, spent, mark, visited, queue, start, stop):
     return end, earlier
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def count_last(layout, root, spent, mark, visited, queue, start, stop):
     """How many unvisited neighbours of queue[start:stop] may be paired with the source; marks them, queues none."""
     indptr, indices = layout.out_indptr, layout.out_indices
@@ -158,7 +159,7 @@ def count_last(layout, root, spent, mark, visited, queue, start, stop):
     return size
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def keep_after(level, order, position):
     """The nodes that may be paired with the source at `position`, moved to the front."""
     size = 0
@@ -171,7 +172,7 @@ def keep_after(level, order, position):
     return level[:size]
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def hold_back(reached, order, position, free, change):
     """Takes the reached nodes out of the free ones (change -1) or returns them (+1)."""
     for v in reached:
@@ -179,7 +180,7 @@ def hold_back(reached, order, position, free, change):
             free[v // STRETCH] += change
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def take_level(members, order, source, position, hop, spent, seed, most, scratch, targets):
     """Writes all members of a level, or those at drawn ranks."""
     if len(members) <= most:
@@ -193,7 +194,7 @@ def take_level(members, order, source, position, hop, spent, seed, most, scratch
         take_marked(mark, mark, order, position, scratch.visited, scratch.held, scratch.ranks, targets)
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def take_rest(size, reached, order, source, position, hop, spent, seed, most, scratch, targets):
     """Writes all nodes that no level reached and no earlier source was paired with, or those at drawn ranks."""
     hold_back(reached, order, position, scratch.free, -1)
@@ -205,7 +206,7 @@ def take_rest(size, reached, order, source, position, hop, spent, seed, most, sc
     hold_back(reached, order, position, scratch.free, 1)
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def take_marked(lowest, highest, order, position, visited, held, ranks, targets):
     """Writes the nodes at these ranks among those with a mark in range, after the position; `held` counts them."""
     stretch, below = 0, 0  # members before this stretch
@@ -222,7 +223,7 @@ def take_marked(lowest, highest, order, position, visited, held, ranks, targets)
         targets[k] = v - 1
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def arcs_around(layout, source, num_levels, limit, visited, queue):
     """The arcs that a search of this depth reads; it stops early once they pass the limit."""
     root = layout.places[source]

@@ -1,9 +1,11 @@
 """From rows of kept nodes to pairs, jitted."""
 
-from numba import njit, prange
+from numba import prange
+
+from hcm_scale.base.jit import kernel
 
 
-@njit(cache=True, parallel=True, nogil=True)
+@kernel(parallel=True, nogil=True)
 def fill_pairs(kept, targets, names, sources, starts, u, v, hop):
     """Writes class c of source i at starts[c, i], under the original names, sorted."""
     num_sources, num_classes = kept.shape

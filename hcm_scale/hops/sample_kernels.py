@@ -12,9 +12,9 @@ nodes lead to the chunk that a rank lies in, and only there single bits are read
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from hcm_scale.base.jit import kernel
 from hcm_scale.base.rng import below, bits, mix
 from hcm_scale.hops.count_kernels import CHUNK, GROUP, bit_of
 from hcm_scale.hops.intrinsics import trailing_zeros
@@ -35,7 +35,7 @@ class Cursor(NamedTuple):
     take_all: NDArray[np.bool_]  # every rank is wanted: none is stored
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def draw_ranks(seed, source, hop, count, ranks, table):
     """Fills `ranks` with sorted distinct numbers below count > len(ranks); `table` has 3 slots a rank."""
     num = len(ranks)
@@ -53,7 +53,7 @@ def draw_ranks(seed, source, hop, count, ranks, table):
             k += 1
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(nogil=True, inline="always")
 def insert(table, slots_per_value, value):
     """Adds a value at or after the slot in proportion to it; False where it was there already."""
     slot = np.int64(value * slots_per_value)
@@ -65,7 +65,7 @@ def insert(table, slots_per_value, value):
     return True
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(nogil=True, inline="always")
 def place(value, ranks, k):
     """One step of insertion sort: the table is nearly in order, so this moves little."""
     while k > 0 and ranks[k - 1] > value:
@@ -74,7 +74,7 @@ def place(value, ranks, k):
     ranks[k] = value
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def want(seed, source, hop, size, most, j, ranks, table, cursor):
     """Decides which ranks of a class of this size are wanted in column j: all, or a sample of `most`."""
     cursor.below[j] = 0
@@ -86,7 +86,7 @@ def want(seed, source, hop, size, most, j, ranks, table, cursor):
     look_ahead(cursor, j, ranks)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(nogil=True, inline="always")
 def look_ahead(cursor, j, ranks):
     """Sets the next wanted rank of column j."""
     taken = cursor.taken[j]
@@ -96,7 +96,7 @@ def look_ahead(cursor, j, ranks):
         cursor.coming[j] = taken if cursor.take_all[j] else ranks[taken]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(nogil=True, inline="always")
 def take(v, j, ranks, cursor, targets):
     """Writes one target of column j."""
     targets[j, cursor.filled[j]] = v
@@ -105,7 +105,7 @@ def take(v, j, ranks, cursor, targets):
     look_ahead(cursor, j, ranks)
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def pick(rows, active, chunk_counts, group_counts, order, start, ranks, cursor, targets):
     """Writes the nodes at the wanted ranks of column j, in rank order, into row j of `targets`; for all columns."""
     for group in range(len(group_counts)):
@@ -116,7 +116,7 @@ def pick(rows, active, chunk_counts, group_counts, order, start, ranks, cursor, 
             cursor.below[j] = above
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def pick_group(rows, active, chunk_counts, group, order, start, j, ranks, cursor, targets):
     """Finds the chunks of a group that hold wanted ranks of column j, and walks down those."""
     below_chunk = cursor.below[j]
@@ -129,7 +129,7 @@ def pick_group(rows, active, chunk_counts, group, order, start, j, ranks, cursor
         below_chunk = above
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def pick_chunk(rows, first, active, order, start, j, rank, above, ranks, cursor, targets):
     """Walks down column j of one chunk from its first rank, and takes the nodes that are wanted."""
     lane, bit = j >> 6, bit_of(j)

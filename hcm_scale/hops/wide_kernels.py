@@ -8,9 +8,10 @@ nodes behind it.
 from typing import NamedTuple
 
 import numpy as np
-from numba import get_thread_id, njit, prange
+from numba import get_thread_id, prange
 from numpy.typing import NDArray
 
+from hcm_scale.base.jit import kernel
 from hcm_scale.hops.count_kernels import CHUNK, count_chunk, sum_groups
 from hcm_scale.hops.kernels import clear_rows, count_arcs, pull, push, settle, start_search
 from hcm_scale.hops.rows import Rows
@@ -38,7 +39,7 @@ class WideScratch(NamedTuple):
     table: NDArray[np.int64]  # (3 x pairs per class,)
 
 
-@njit(cache=True, parallel=True, nogil=True)
+@kernel(parallel=True, nogil=True)
 def label_wide(layout, order, sources, first, last, seed, most, scratch, lanes, rows):
     """Labels sources[first:last], at most `most` pairs a class; row i of the output belongs to sources[first + i]."""
     width = 64 * len(lanes)
@@ -54,7 +55,7 @@ def label_wide(layout, order, sources, first, last, seed, most, scratch, lanes, 
         label_block(layout, order, sources[first + i : first + j], first + i, seed, most, own, lanes, part)
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def label_block(layout, order, sources, start, seed, most, scratch, lanes, rows):
     """All classes of one block of sources, the first of which has position `start`."""
     front, front_active, new, new_active = scratch.front, scratch.front_active, scratch.new, scratch.new_active
@@ -76,7 +77,7 @@ def label_block(layout, order, sources, start, seed, most, scratch, lanes, rows)
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def advance(layout, seen, front, front_active, new, new_active, lanes):
     """One level, in the direction that touches less: `new` becomes what the frontier reaches for the first time."""
     if count_arcs(layout.out_indptr, front_active) < _PUSH_BELOW * len(layout.out_indices):
@@ -91,7 +92,7 @@ def advance(layout, seen, front, front_active, new, new_active, lanes):
             new_active[chunk] = settle(_ALL >> np.uint64(CHUNK - (stop - first)), first, seen, new, lanes)
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def list_unseen(seen, new, new_active, lanes):
     """`new` becomes the complement of `seen`."""
     for v in range(len(new)):
@@ -101,7 +102,7 @@ def list_unseen(seen, new, new_active, lanes):
     new_active[-1] = _ALL >> np.uint64(CHUNK * len(new_active) - len(new))
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def take_class(hop, num_isolated, order, sources, start, seed, most, new, new_active, scratch, cursor, lanes, rows):
     """Counts the class in `new`, and keeps all of it or a sample. Isolated nodes rank behind those that have rows."""
     for chunk in range(len(new_active)):

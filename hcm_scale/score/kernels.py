@@ -13,8 +13,9 @@ it is drawn when its hash is at most `limit[v]`, the k-th smallest of the row.
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
+from hcm_scale.base.jit import kernel
 from hcm_scale.base.prefetch import prefetch
 from hcm_scale.base.rng import bits
 
@@ -26,7 +27,7 @@ MAX_HASH = np.uint64(0xFFFFFFFFFFFFFFFF)
 _MAX_KEY = np.uint32(0xFFFFFFFF)
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def count_upper(indptr, indices, out):
     """out[u] = entries of row u with column > u."""
     for u in prange(len(indptr) - 1):
@@ -40,7 +41,7 @@ def count_upper(indptr, indices, out):
         out[u] = indptr[u + 1] - low
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def draw_limits(indptr, indices, num_drawn, seed, out):
     """out[v] = the num_drawn-th smallest hash of row v's arcs; rows that short are drawn whole."""
     num_nodes = len(indptr) - 1
@@ -57,7 +58,7 @@ def draw_limits(indptr, indices, num_drawn, seed, out):
                 out[v] = hashes[num_drawn - 1]
 
 
-@njit(cache=True)
+@kernel
 def list_edges(indptr, indices, start, limit, seed, either, first, last, row, left, right, number):
     """Ends and numbers of the edges first .. last - 1 that are drawn, from row `row` on; returns how many.
 
@@ -81,7 +82,7 @@ def list_edges(indptr, indices, start, limit, seed, either, first, last, row, le
     return found
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def pair_inputs(z, left, right, signed, out):
     """out[i] = |z[left[i]] - z[right[i]]|, without the absolute value where `signed`."""
     width = z.shape[1]
@@ -98,7 +99,7 @@ def pair_inputs(z, left, right, signed, out):
                     row[k] = abs(a[k] - b[k])
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _expected_hop(logits):
     """Sum over classes of (c + 1) * softmax(logits)[c], in float64."""
     top = logits.max()
@@ -111,7 +112,7 @@ def _expected_hop(logits):
     return weighted / total
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def update_moments(logits, number, expected, count, mean, m2):
     """Welford's step of edge number[i] with the hop that logits[i] predict; `count` includes this sample.
 
@@ -130,7 +131,7 @@ def update_moments(logits, number, expected, count, mean, m2):
         m2[e] = spread + (hop - old) * (hop - new)
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _edge_number(indptr, indices, start, directed, v, position):
     """The number of the edge that CSR entry `position` of row v stands for.
 
@@ -150,7 +151,7 @@ def _edge_number(indptr, indices, start, directed, v, position):
     return low
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _ask_ahead(indptr, indices, start, v, position, mean, var):
     """Starts loading what an entry to come will look up: the middle of its neighbour's edges, near enough for most."""
     u = np.uint64(indices[np.uint64(min(position + _AHEAD, len(indices) - 1))])
@@ -161,14 +162,14 @@ def _ask_ahead(indptr, indices, start, v, position, mean, var):
         prefetch(var, start[u + _ONE] - half)
 
 
-@njit(cache=True)
+@kernel
 def row_edges(indptr, indices, start, directed, v, out):
     """out[i] = number of the edge between v and its i-th neighbour."""
     for i in range(indptr[v + 1] - indptr[v]):
         out[i] = _edge_number(indptr, indices, start, directed, v, indptr[v] + i)
 
 
-@njit(cache=True)
+@kernel
 def _longest_row(indptr, first, last):
     longest = 0
     for v in range(first, last):
@@ -176,7 +177,7 @@ def _longest_row(indptr, first, last):
     return longest
 
 
-@njit(cache=True)
+@kernel
 def _bound(keys, num):
     """A key that exactly `num` keys do not exceed; where ties allow none, the num-th smallest.
 
@@ -202,7 +203,7 @@ def _bound(keys, num):
     return high
 
 
-@njit(cache=True)
+@kernel
 def _nearest(hops, spreads, keep):
     """Averages of both arrays over the share `keep` of smallest hops; equal hops are taken in order.
 
@@ -224,7 +225,7 @@ def _nearest(hops, spreads, keep):
     return hop / num_kept, spread / num_kept
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def average_rows(indptr, indices, start, directed, limit, seed, keep, mean, var, ahp, iv):
     """ahp[v], iv[v] = averages of `mean` and `var` over v's drawn edges, nearest share `keep`; 0 without any.
 
