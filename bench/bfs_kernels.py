@@ -7,11 +7,11 @@ from hcm_scale.base.jit import kernel
 
 
 @kernel(parallel=True)
-def plain_levels(indptr, indices, sources, num_levels, stamps, queues, out):
+def plain_levels(indptr, indices, sources, stamps, queues, out):
     """out[i, l] = nodes at distance l + 1 from sources[i]; stamps (threads, n) start at -1, queues (threads, n)."""
     for i in prange(len(sources)):
         me = get_thread_id()
-        search(indptr, indices, sources[i], i, num_levels, stamps[me], queues[me], out[i])
+        search(indptr, indices, sources[i], i, stamps[me], queues[me], out[i])
 
 
 @kernel(parallel=True)
@@ -24,7 +24,7 @@ def plain_classes(indptr, indices, sources, order, stamps, queues, out):
     for i in prange(len(sources)):
         me = get_thread_id()
         stamp, queue, row = stamps[me], queues[me], out[i]
-        search(indptr, indices, sources[i], i, num_levels, stamp, queue, row)
+        search(indptr, indices, sources[i], i, stamp, queue, row[:num_levels])
         begin, left = 1, len(stamp) - 1 - i
         for level in range(num_levels):
             end = begin + row[level]
@@ -37,12 +37,12 @@ def plain_classes(indptr, indices, sources, order, stamps, queues, out):
 
 
 @kernel
-def search(indptr, indices, source, mark, num_levels, stamp, queue, out):
-    """One source; `mark` differs from every mark that this stamp array has seen."""
+def search(indptr, indices, source, mark, stamp, queue, out):
+    """One source, len(out) levels; `mark` differs from every mark that this stamp array has seen."""
     queue[0] = source
     stamp[source] = mark
     begin, end = np.int64(0), np.int64(1)
-    for level in range(num_levels):
+    for level in range(len(out)):
         fresh = end
         for q in range(begin, end):
             u = queue[q]

@@ -6,14 +6,35 @@ counts at row borders; each value is made by one thread in a fixed order, so res
 threads.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import prange
+from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.prefetch import prefetch
 
 _NUM_TASKS = 256
 _AHEAD = 8  # how many neighbours on a row is asked for before it is needed
+
+
+class EdgeSpans(NamedTuple):
+    """Which entries of each row are edges, and their numbers."""
+
+    starts: NDArray[np.int64]  # (n,), the first entry of a row that is an edge
+    ends: NDArray[np.int64]  # (n,), one past its last
+    offsets: NDArray[np.int64]  # (n + 1,), the number of the first
+
+
+class SparseAttributes(NamedTuple):
+    """Attributes in CSR, with the square of every row's norm."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    data: NDArray[np.float32]
+    num_columns: int
+    squares: NDArray[np.float64]
 
 
 @kernel(parallel=True)
@@ -130,8 +151,10 @@ def _from_product(product, square_u, square_v, measure):
 
 
 @kernel(parallel=True)
-def sparse_similarity(starts, ends, offsets, indices, x_indptr, x_indices, x_data, num_columns, squares, measure, out):
+def sparse_similarity(spans, indices, x, measure, out):
     """out[e] = the similarity of u and v. Row u is spread into a dense strip once; a neighbour costs its entries."""
+    starts, ends, offsets = spans
+    x_indptr, x_indices, x_data, num_columns, squares = x
     for task in prange(_NUM_TASKS):
         first, last = _task_rows(task, offsets)
         strip = np.zeros(num_columns if last > first else 0, np.float64)

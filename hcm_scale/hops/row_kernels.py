@@ -6,8 +6,9 @@ from hcm_scale.base.jit import kernel
 
 
 @kernel(parallel=True, nogil=True)
-def fill_pairs(kept, targets, names, sources, starts, u, v, hop):
+def fill_pairs(rows, names, sources, starts, u, v, hop):
     """Writes class c of source i at starts[c, i], under the original names, sorted."""
+    kept, targets = rows.kept, rows.targets
     num_sources, num_classes = kept.shape
     for i in prange(num_sources):
         read = 0

@@ -38,11 +38,13 @@ def plan(indptr, targets, fan_out, begins, degrees, starts):
 
 
 @kernel(nogil=True)
-def draw(indices, targets, begins, degrees, starts, seed, step, layer, out):
+def draw(indices, targets, begins, degrees, starts, key, out):
     """For each target: the target itself, then a uniform draw of its neighbours without replacement.
 
-    `starts` says how many. All of them are copied in order; of more than half, the rest is drawn and left out.
+    `starts` says how many. All of them are copied in order; of more than half, the rest is drawn and left out. The key
+    is (seed, step, layer).
     """
+    seed, step, layer = key
     taken = np.zeros(_FIRST_MARKS, np.uint8)
     for i in range(len(targets)):
         begin, degree, entry = begins[i], degrees[i], starts[i]

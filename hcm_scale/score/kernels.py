@@ -12,8 +12,11 @@ A node's own draw of neighbours needs no memory beyond 8 bytes a node: arc (v, u
 it is drawn when its hash is at most `limit[v]`, the k-th smallest of the row.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numba import prange
+from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.prefetch import prefetch
@@ -25,6 +28,17 @@ _AHEAD = 16  # neighbours between asking for an edge and reading it
 _ONE = np.uint64(1)
 MAX_HASH = np.uint64(0xFFFFFFFFFFFFFFFF)
 _MAX_KEY = np.uint32(0xFFFFFFFF)
+
+
+class Edges(NamedTuple):
+    """The numbered edges of a graph, and which of them are drawn; the fields of `numbering.EdgeIndex`."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[Any]
+    start: NDArray[np.int64]
+    directed: bool
+    limit: NDArray[np.uint64]
+    seed: int
 
 
 @kernel(parallel=True)
@@ -59,12 +73,13 @@ def draw_limits(indptr, indices, num_drawn, seed, out):
 
 
 @kernel
-def list_edges(indptr, indices, start, limit, seed, either, first, last, row, left, right, number):
+def list_edges(edges, first, last, row, left, right, number):
     """Ends and numbers of the edges first .. last - 1 that are drawn, from row `row` on; returns how many.
 
-    `limit` is empty where all edges are scored. `either`: an edge is scored when one of its two ends draws it (on a
-    directed graph only the tail draws).
+    The limit is empty where all edges are scored. An edge is scored when one of its two ends draws it; on a directed
+    graph only the tail draws.
     """
+    indptr, indices, start, directed, limit, seed = edges
     found = 0
     u = row
     for e in range(first, last):
@@ -72,7 +87,7 @@ def list_edges(indptr, indices, start, limit, seed, either, first, last, row, le
             u += 1
         v = indices[indptr[u + 1] - start[u + 1] + e]
         if len(limit):
-            drawn = bits(seed, u, v) <= limit[u] or (either and bits(seed, v, u) <= limit[v])
+            drawn = bits(seed, u, v) <= limit[u] or (not directed and bits(seed, v, u) <= limit[v])
             if not drawn:
                 continue
         left[found] = u
@@ -163,8 +178,9 @@ def _ask_ahead(indptr, indices, start, v, position, mean, var):
 
 
 @kernel
-def row_edges(indptr, indices, start, directed, v, out):
+def row_edges(edges, v, out):
     """out[i] = number of the edge between v and its i-th neighbour."""
+    indptr, indices, start, directed, _limit, _seed = edges
     for i in range(indptr[v + 1] - indptr[v]):
         out[i] = _edge_number(indptr, indices, start, directed, v, indptr[v] + i)
 
@@ -226,11 +242,12 @@ def _nearest(hops, spreads, keep):
 
 
 @kernel(parallel=True)
-def average_rows(indptr, indices, start, directed, limit, seed, keep, mean, var, ahp, iv):
+def average_rows(edges, keep, mean, var, ahp, iv):
     """ahp[v], iv[v] = averages of `mean` and `var` over v's drawn edges, nearest share `keep`; 0 without any.
 
     Memory: 8 bytes a thread for each entry of the longest row.
     """
+    indptr, indices, start, directed, limit, seed = edges
     num_nodes = len(indptr) - 1
     all_drawn = len(limit) == 0
     for task in prange((num_nodes + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK):

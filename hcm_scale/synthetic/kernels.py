@@ -5,8 +5,11 @@ All arithmetic is on integers or plain IEEE operations, with no library function
 too.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import prange
+from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.rng import below, mix, unit
@@ -24,6 +27,15 @@ _RMAT_ABC = np.uint64(round(0.95 * (1 << 21)))
 # The sum of four 16-bit uniforms, centred and scaled to variance 1: close to normal, and exact on every machine.
 _BELL_MEAN = 2.0 * 65535.0
 _BELL_SCALE = np.float32((3.0 / (65536.0**2 - 1.0)) ** 0.5)
+
+
+class Communities(NamedTuple):
+    """Communities as ranges of positions, and the power law of the ranks in them."""
+
+    bounds: NDArray[np.int64]  # (communities + 1,)
+    roots: NDArray[np.float64]  # (communities,), of size + hub_rank; all roots are cube roots
+    hub_rank: float
+    hub_root: float
 
 
 @kernel
@@ -91,16 +103,18 @@ def _rank(word, size_root, hub_rank, hub_root):
 
 
 @kernel(inline="always")
-def _member(word, community, bounds, roots, hub_rank, hub_root):
+def _member(word, community, communities):
     """A node position of this community, drawn by the power law of its ranks."""
+    bounds, roots, hub_rank, hub_root = communities
     first = bounds[community]
     rank = _rank(word, roots[community], hub_rank, hub_root)
     return first + min(rank, bounds[community + 1] - first - 1)
 
 
 @kernel(parallel=True)
-def community_pairs(seed, bounds, roots, hub_rank, hub_root, homophily, num_bits, u, v):
+def community_pairs(seed, communities, homophily, num_bits, u, v):
     """Pair e of a community graph: a member of a random community, and one of the same (homophily) or of any."""
+    bounds = communities.bounds
     num_nodes = bounds[-1]
     labels = mix(np.uint64(seed), 1)
     for e in prange(len(u)):
@@ -109,8 +123,8 @@ def community_pairs(seed, bounds, roots, hub_rank, hub_root, homophily, num_bits
         other = own
         if unit(mix(state, 1)) >= homophily:
             other = np.searchsorted(bounds, below(mix(state, 2), num_nodes), side="right") - 1
-        left = _member(mix(state, 3), own, bounds, roots, hub_rank, hub_root)
-        right = _member(mix(state, 4), other, bounds, roots, hub_rank, hub_root)
+        left = _member(mix(state, 3), own, communities)
+        right = _member(mix(state, 4), other, communities)
         u[e] = permute(left, num_bits, num_nodes, labels)
         v[e] = permute(right, num_bits, num_nodes, labels)
 
