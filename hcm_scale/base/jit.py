@@ -49,6 +49,8 @@ def kernel(function: Any = None, /, **flags: Any) -> Any:
     if function is None:
         return functools.partial(kernel, **flags)
     assert "<locals>" not in function.__qualname__, "the cache knows a kernel by its module and name"
+    if config.BOUNDSCHECK:  # type: ignore[attr-defined]
+        flags["parallel"] = False  # numba forgets what is raised inside a parallel loop
     compiled = numba.njit(**flags)(function)
     compiled._cache = SourceCache(function)
     KERNELS.append(compiled)
