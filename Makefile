@@ -46,4 +46,4 @@ bench-full: .venv/.dev ## the same at full size
 
 clean: ## remove .venv and caches, those of compiled kernels too
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
-	find hcm_scale bench tests -name '*.nb[ci]' -delete
+	find hcm_scale bench -name '*.nb[ci]*' -delete

@@ -155,7 +155,7 @@ def plain(graph: Graph, sources: NDArray[np.int64], classes: int) -> Contender:
 
     def run() -> NDArray[np.int64]:
         out = np.empty((len(sources), classes - 1), np.int64)
-        plain_levels(graph.indptr, graph.indices, sources, classes - 1, *_scratch(graph), out)
+        plain_levels(graph.indptr, graph.indices, sources, *_scratch(graph), out)
         return out
 
     return Contender(PLAIN, run, len(sources), functools.partial(check_levels, graph, sources))

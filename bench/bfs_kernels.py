@@ -1,18 +1,20 @@
 """The BFS one would write first: a queue and a stamp per node, one source at a time, sources over threads; jitted."""
 
 import numpy as np
-from numba import get_thread_id, njit, prange
+from numba import get_thread_id, prange
+
+from hcm_scale.base.jit import kernel
 
 
-@njit(cache=True, parallel=True)
-def plain_levels(indptr, indices, sources, num_levels, stamps, queues, out):
+@kernel(parallel=True)
+def plain_levels(indptr, indices, sources, stamps, queues, out):
     """out[i, l] = nodes at distance l + 1 from sources[i]; stamps (threads, n) start at -1, queues (threads, n)."""
     for i in prange(len(sources)):
         me = get_thread_id()
-        search(indptr, indices, sources[i], i, num_levels, stamps[me], queues[me], out[i])
+        search(indptr, indices, sources[i], i, stamps[me], queues[me], out[i])
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def plain_classes(indptr, indices, sources, order, stamps, queues, out):
     """The same with each pair counted once: out[i, c] counts nodes v with order[v] > i, the last class what is left.
 
@@ -22,7 +24,7 @@ def plain_classes(indptr, indices, sources, order, stamps, queues, out):
     for i in prange(len(sources)):
         me = get_thread_id()
         stamp, queue, row = stamps[me], queues[me], out[i]
-        search(indptr, indices, sources[i], i, num_levels, stamp, queue, row)
+        search(indptr, indices, sources[i], i, stamp, queue, row[:num_levels])
         begin, left = 1, len(stamp) - 1 - i
         for level in range(num_levels):
             end = begin + row[level]
@@ -34,13 +36,13 @@ def plain_classes(indptr, indices, sources, order, stamps, queues, out):
         row[num_levels] = left
 
 
-@njit(cache=True)
-def search(indptr, indices, source, mark, num_levels, stamp, queue, out):
-    """One source; `mark` differs from every mark that this stamp array has seen."""
+@kernel
+def search(indptr, indices, source, mark, stamp, queue, out):
+    """One source, len(out) levels; `mark` differs from every mark that this stamp array has seen."""
     queue[0] = source
     stamp[source] = mark
     begin, end = np.int64(0), np.int64(1)
-    for level in range(num_levels):
+    for level in range(len(out)):
         fresh = end
         for q in range(begin, end):
             u = queue[q]

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from bench.accuracy.amen_kernels import egonet_normality
+from bench.accuracy.amen_kernels import Rows, egonet_normality
 from bench.accuracy.problem import Problem
 from bench.accuracy.trivial import Scores
 from hcm_scale.graph import SparseRows
@@ -56,10 +56,9 @@ def unit_range(x: NDArray[Any]) -> NDArray[np.float64]:
 def normality(problem: Problem, x: sparse.csr_array, root: bool = False) -> NDArray[np.float64]:
     """The normality of every node's egonet, (n,), from attributes in [0, 1]; `root` takes the L2 weights, else L1."""
     graph = problem.graph
-    products = arc_products(x, problem.sources, graph.indices)
+    products = _rows(arc_products(x, problem.sources, graph.indices))
     out = np.empty(graph.num_nodes)
-    p, a = _arrays(products), _arrays(x)
-    egonet_normality(np.asarray(graph.indptr), np.asarray(graph.indices), *p, *a, x.shape[1], root, out)
+    egonet_normality(np.asarray(graph.indptr), np.asarray(graph.indices), products, _rows(x), x.shape[1], root, out)
     return out
 
 
@@ -70,5 +69,5 @@ def arc_products(x: sparse.csr_array, sources: NDArray[Any], targets: NDArray[An
     return sparse.vstack(parts, format="csr") if parts else sparse.csr_array((0, x.shape[1]))
 
 
-def _arrays(rows: sparse.csr_array) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    return rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data.astype(np.float64)
+def _rows(matrix: sparse.csr_array) -> Rows:
+    return Rows(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data.astype(np.float64))

@@ -1,19 +1,40 @@
 """The sums that AMEN takes over every egonet; jitted functions only."""
 
+from typing import NamedTuple
+
 import numpy as np
-from numba import njit, prange
+from numba import prange
+from numpy.typing import NDArray
+
+from hcm_scale.base.jit import kernel
 
 _TASKS = 64
 
 
-@njit(cache=True, parallel=True)
-def egonet_normality(
-    indptr, indices, p_indptr, p_columns, p_values, x_indptr, x_columns, x_values, num_columns, root, out
-):
+class Rows(NamedTuple):
+    """A sparse matrix by rows."""
+
+    indptr: NDArray[np.int64]
+    columns: NDArray[np.int32]
+    values: NDArray[np.float64]
+
+
+class EgonetSums(NamedTuple):
+    """What an egonet sums up for each attribute: over edges within, over edges that leave, over degrees."""
+
+    inner: NDArray[np.float64]
+    outer: NDArray[np.float64]
+    mass: NDArray[np.float64]
+
+
+@kernel(parallel=True)
+def egonet_normality(indptr, indices, products, x, num_columns, root, out):
     """out[v] = the normality of v with its neighbours, maximised over weights of norm 1 (root: L2, else L1).
 
-    Row e of p holds, for arc e, the product of its two ends' attributes. See amen.py for the formula.
+    Row e of the products holds, for arc e, the product of its two ends' attributes. See amen.py for the formula.
     """
+    p_indptr, p_columns, p_values = products
+    x_indptr, x_columns, x_values = x
     num_nodes = len(indptr) - 1
     num_arcs = float(len(indices))  # twice the edges
     for task in prange(_TASKS):
@@ -42,12 +63,14 @@ def egonet_normality(
                         for k in range(p_indptr[e], p_indptr[e + 1]):
                             outer[p_columns[k]] += surprise * p_values[k]
             size = float(indptr[v + 1] - indptr[v] + 1)
-            out[v] = _best(inner, outer, mass, volume * volume / num_arcs, unexpected, size * size, num_arcs, root)
+            sums = EgonetSums(inner, outer, mass)
+            out[v] = _best(sums, volume * volume / num_arcs, unexpected, size * size, num_arcs, root)
 
 
-@njit(cache=True)
-def _best(inner, outer, mass, floor, unexpected, ceiling, num_arcs, root):
+@kernel
+def _best(sums, floor, unexpected, ceiling, num_arcs, root):
     """The largest weighted sum of the attributes' normalities over non-negative weights of norm 1."""
+    inner, outer, mass = sums
     highest, squares = -2.0, 0.0
     for k in range(len(inner)):
         if mass[k] > 0.0:

@@ -9,7 +9,8 @@ so two keys that differ in their last argument never collide.
 """
 
 import numpy as np
-from numba import njit
+
+from hcm_scale.base.jit import kernel
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -22,7 +23,7 @@ _S11 = np.uint64(11)
 _LOW32 = np.uint64(0xFFFFFFFF)
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def mix(state, value):
     """Folds one more number into a running 64-bit state."""
     z = np.uint64(state) ^ (np.uint64(value) * _GOLDEN + _GOLDEN)
@@ -31,13 +32,13 @@ def mix(state, value):
     return z ^ (z >> _S31)
 
 
-@njit(cache=True)
+@kernel
 def bits(seed, a, b=0, c=0):
     """64 random bits for the key (seed, a, b, c)."""
     return mix(mix(mix(mix(np.uint64(0), seed), a), b), c)
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def below(word, bound):
     """Maps 64 random bits onto 0 .. bound - 1 by the high half of a 64 x 64 product; the bias is under bound / 2^64."""
     x = np.uint64(word)
@@ -48,7 +49,7 @@ def below(word, bound):
     return np.int64((x >> _S32) * (y >> _S32) + (middle >> _S32) + (other >> _S32))
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def unit(word):
     """Maps 64 random bits onto a double in [0, 1) with 53 bits of resolution."""
     return np.float64(np.uint64(word) >> _S11) * (1.0 / 9007199254740992.0)

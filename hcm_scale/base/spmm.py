@@ -9,9 +9,10 @@ rows of neighbours to come: 1.5 to 2.2 times as fast where x does not fit the ca
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 from numpy.typing import NDArray
 
+from hcm_scale.base.jit import kernel
 from hcm_scale.base.prefetch import prefetch
 
 _ROWS_PER_TASK = 256  # small enough that a hub's task does not keep the other threads waiting
@@ -35,7 +36,7 @@ def propagate(indptr: NDArray[np.int64], indices: NDArray[Any], x: NDArray[np.fl
     return out
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _ask_ahead(x, indices, e):
     """Starts loading the row of x, every line of it, that an entry to come will need."""
     width = x.shape[1]
@@ -44,7 +45,7 @@ def _ask_ahead(x, indices, e):
         prefetch(x, place + k)
 
 
-@njit(cache=True, parallel=True, fastmath={"contract"})
+@kernel(parallel=True, fastmath={"contract"})
 def gcn_rows(indptr, indices, scale, x, first, last, out):
     """out[i] = row first + i of Â, times x."""
     width = x.shape[1]
@@ -66,7 +67,7 @@ def gcn_rows(indptr, indices, scale, x, first, last, out):
                 row[k] *= own
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@kernel(nogil=True, fastmath={"contract"})
 def csr_row_range(indptr, indices, weights, x, first, last, out):
     """out[u] = sum over entries e of row u of weights[e] * x[indices[e]], for u in first .. last - 1."""
     width = x.shape[1]

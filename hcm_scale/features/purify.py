@@ -28,7 +28,6 @@ _DENSE_KERNELS = {
     "euclidean": kernels.dense_euclidean,
 }
 
-Spans = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 Arrays = tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64] | None, NDArray[Any] | None]
 
 
@@ -43,13 +42,13 @@ def edge_similarity(
     """
     _check(len(indptr) - 1, x, similarity)
     spans = _edge_spans(indptr, indices, directed)
-    out = np.empty(spans[2][-1], np.float32)
+    out = np.empty(spans.offsets[-1], np.float32)
     if isinstance(x, SparseRows):
         data = x.data if similarity != "jaccard" else (x.data != 0).astype(np.float32)
-        norms = np.empty(x.shape[0], np.float64)
-        kernels.sparse_squares(x.indptr, data, norms)
-        measure = SIMILARITIES.index(similarity)
-        kernels.sparse_similarity(*spans, indices, x.indptr, x.indices, data, x.num_columns, norms, measure, out)
+        squares = np.empty(x.shape[0], np.float64)
+        kernels.sparse_squares(x.indptr, data, squares)
+        attributes = kernels.SparseAttributes(x.indptr, x.indices, data, x.num_columns, squares)
+        kernels.sparse_similarity(spans, indices, attributes, SIMILARITIES.index(similarity), out)
     else:
         _DENSE_KERNELS[similarity](*spans, indices, np.ascontiguousarray(x, np.float32), out)
     return out
@@ -101,13 +100,12 @@ def _check(num_nodes: int, x: Attributes, similarity: str) -> None:
         raise ValueError(f"x has {x.shape[0]} rows; the graph has {num_nodes} nodes")
 
 
-def _edge_spans(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bool) -> Spans:
-    """Which entries of each row are edges (starts, ends), and the number of the first of them (offsets)."""
+def _edge_spans(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bool) -> kernels.EdgeSpans:
     if directed:
-        return indptr[:-1], indptr[1:], indptr
+        return kernels.EdgeSpans(indptr[:-1], indptr[1:], indptr)
     starts = np.empty(len(indptr) - 1, np.int64)
     kernels.first_above(indptr, indices, starts)
-    return starts, indptr[1:], np.concatenate([[0], np.cumsum(indptr[1:] - starts)])
+    return kernels.EdgeSpans(starts, indptr[1:], np.concatenate([[0], np.cumsum(indptr[1:] - starts)]))
 
 
 def _keep_edges(graph: Graph, keep: NDArray[np.bool_]) -> Arrays:

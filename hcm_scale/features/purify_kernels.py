@@ -6,16 +6,38 @@ counts at row borders; each value is made by one thread in a fixed order, so res
 threads.
 """
 
-import numpy as np
-from numba import njit, prange
+from typing import NamedTuple
 
+import numpy as np
+from numba import prange
+from numpy.typing import NDArray
+
+from hcm_scale.base.jit import kernel
 from hcm_scale.base.prefetch import prefetch
 
 _NUM_TASKS = 256
 _AHEAD = 8  # how many neighbours on a row is asked for before it is needed
 
 
-@njit(cache=True, parallel=True)
+class EdgeSpans(NamedTuple):
+    """Which entries of each row are edges, and their numbers."""
+
+    starts: NDArray[np.int64]  # (n,), the first entry of a row that is an edge
+    ends: NDArray[np.int64]  # (n,), one past its last
+    offsets: NDArray[np.int64]  # (n + 1,), the number of the first
+
+
+class SparseAttributes(NamedTuple):
+    """Attributes in CSR, with the square of every row's norm."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    data: NDArray[np.float32]
+    num_columns: int
+    squares: NDArray[np.float64]
+
+
+@kernel(parallel=True)
 def first_above(indptr, indices, starts):
     """starts[u] = the first entry of row u with column > u."""
     for u in prange(len(starts)):
@@ -29,7 +51,7 @@ def first_above(indptr, indices, starts):
         starts[u] = low
 
 
-@njit(cache=True)
+@kernel
 def _task_rows(task, offsets):
     """The rows (first, last) of a task: borders where the running edge count passes the task's share."""
     num_edges = offsets[-1]
@@ -38,7 +60,7 @@ def _task_rows(task, offsets):
     return first, min(last, len(offsets) - 1)
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _ask_ahead(x, indices, e):
     """Starts loading the attributes of a neighbour to come."""
     width = x.shape[1]
@@ -47,7 +69,7 @@ def _ask_ahead(x, indices, e):
     prefetch(x, place + width - 1)
 
 
-@njit(cache=True, parallel=True, fastmath={"reassoc", "contract"})
+@kernel(parallel=True, fastmath={"reassoc", "contract"})
 def dense_euclidean(starts, ends, offsets, indices, x, out):
     """out[e] = -|x[u] - x[v]|."""
     for task in prange(_NUM_TASKS):
@@ -65,7 +87,7 @@ def dense_euclidean(starts, ends, offsets, indices, x, out):
                 out[e + shift] = -np.sqrt(total)
 
 
-@njit(cache=True, parallel=True, fastmath={"reassoc", "contract"})
+@kernel(parallel=True, fastmath={"reassoc", "contract"})
 def dense_cosine(starts, ends, offsets, indices, x, out):
     """out[e] = x[u] . x[v] / (|x[u]| |x[v]|), or 0 where a norm is 0."""
     for task in prange(_NUM_TASKS):
@@ -87,7 +109,7 @@ def dense_cosine(starts, ends, offsets, indices, x, out):
                 out[e + shift] = product / scale if scale > 0.0 else 0.0
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def dense_jaccard(starts, ends, offsets, indices, x, out):
     """out[e] = shared non-zero columns of u and v, over the columns non-zero in either; 0 where there are none."""
     for task in prange(_NUM_TASKS):
@@ -106,7 +128,7 @@ def dense_jaccard(starts, ends, offsets, indices, x, out):
                 out[e + shift] = both / either if either > 0 else 0.0
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def sparse_squares(x_indptr, x_data, out):
     """out[i] = |x[i]|^2."""
     for i in prange(len(out)):
@@ -116,7 +138,7 @@ def sparse_squares(x_indptr, x_data, out):
         out[i] = total
 
 
-@njit(cache=True)
+@kernel
 def _from_product(product, square_u, square_v, measure):
     """Jaccard (0; of 0/1 rows), cosine (1) or minus the distance (2), from a . b, |a|^2 and |b|^2."""
     if measure == 0:
@@ -128,9 +150,11 @@ def _from_product(product, square_u, square_v, measure):
     return -np.sqrt(max(0.0, square_u + square_v - 2.0 * product))
 
 
-@njit(cache=True, parallel=True)
-def sparse_similarity(starts, ends, offsets, indices, x_indptr, x_indices, x_data, num_columns, squares, measure, out):
+@kernel(parallel=True)
+def sparse_similarity(spans, indices, x, measure, out):
     """out[e] = the similarity of u and v. Row u is spread into a dense strip once; a neighbour costs its entries."""
+    starts, ends, offsets = spans
+    x_indptr, x_indices, x_data, num_columns, squares = x
     for task in prange(_NUM_TASKS):
         first, last = _task_rows(task, offsets)
         strip = np.zeros(num_columns if last > first else 0, np.float64)
@@ -150,7 +174,7 @@ def sparse_similarity(starts, ends, offsets, indices, x_indptr, x_indices, x_dat
                 strip[x_indices[k]] = 0.0
 
 
-@njit(cache=True)
+@kernel
 def keep_undirected(starts, ends, offsets, indices, keep, indptr_out, indices_out):
     """The symmetric CSR of the kept edges. indptr_out is given as room for n + 1 numbers.
 
@@ -177,7 +201,7 @@ def keep_undirected(starts, ends, offsets, indices, keep, indptr_out, indices_ou
                 places[v] += 1
 
 
-@njit(cache=True)
+@kernel
 def reverse(indptr, indices, indptr_out, indices_out):
     """The CSR of the reversed arcs; visiting rows in rising order leaves its rows sorted."""
     indptr_out[:] = 0

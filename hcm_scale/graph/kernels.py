@@ -6,7 +6,8 @@ bit out merges them. Node numbers must be under 2^31.
 """
 
 import numpy as np
-from numba import njit
+
+from hcm_scale.base.jit import kernel
 
 _ONE = np.uint64(1)
 _U_SHIFT = np.uint64(33)
@@ -14,7 +15,7 @@ _EDGE_SHIFT = np.uint64(32)
 _LOW32 = np.uint64(0xFFFFFFFF)
 
 
-@njit(cache=True)
+@kernel
 def pack_edges(u, v, directed, keys):
     """Writes one key per row that is not a self loop; returns how many."""
     count = 0
@@ -32,7 +33,7 @@ def pack_edges(u, v, directed, keys):
     return count
 
 
-@njit(cache=True)
+@kernel
 def drop_repeats(keys):
     """Keeps the first of each group of equal neighbours, in place; returns how many are left."""
     count = 0
@@ -43,7 +44,7 @@ def drop_repeats(keys):
     return count
 
 
-@njit(cache=True)
+@kernel
 def count_ends(edges, heads, tails, degree):
     """Adds to `degree` the arcs u -> v (`heads`) and v -> u (`tails`) of edges packed as u << 32 | v."""
     for i in range(len(edges)):
@@ -53,7 +54,7 @@ def count_ends(edges, heads, tails, degree):
             degree[np.int64(edges[i] & _LOW32)] += 1
 
 
-@njit(cache=True)
+@kernel
 def scatter_ends(edges, heads, tails, cursor, indices):
     """Places the arcs of sorted edges into CSR rows, moving each row's cursor on.
 

@@ -20,6 +20,7 @@ from hcm_scale.hops.count_kernels import CHUNK, GROUP
 from hcm_scale.hops.layout import NOT_A_SOURCE, Layout
 from hcm_scale.hops.plain_kernels import IS_SOURCE, STRETCH, PlainScratch, arcs_around, label_plain
 from hcm_scale.hops.rows import Rows
+from hcm_scale.hops.sample_kernels import Request
 from hcm_scale.hops.wide_kernels import WideScratch, label_wide
 
 WORDS = (8, 4, 2, 1)
@@ -66,10 +67,11 @@ def wide_labeller(layout: Layout, order: Any, sources: Any, *, seed: int, most: 
     sample = most if most < layout.num_nodes else 0  # where all pairs are kept no rank is drawn
     scratch = wide_scratch(layout.num_linked, words, sample, numba.get_num_threads())
     lanes = (np.uint64(0),) * words
+    request = Request(order, sources, np.uint64(seed), most)
 
     def label(first: int, last: int, rows: Rows) -> None:
         with numba.parallel_chunksize(1):
-            label_wide(layout, order, sources, first, last, np.uint64(seed), most, scratch, lanes, rows)
+            label_wide(layout, request, first, last, scratch, lanes, rows)
 
     return label
 
@@ -87,10 +89,11 @@ def plain_labeller(layout: Layout, order: Any, sources: Any, *, seed: int, most:
         np.empty((threads, sample), np.int64),
         np.empty((threads, 3 * sample), np.int64),
     )
+    request = Request(order, sources, np.uint64(seed), most)
 
     def label(first: int, last: int, rows: Rows) -> None:
         with numba.parallel_chunksize(1):
-            label_plain(layout, order, sources, first, last, np.uint64(seed), most, scratch, rows)
+            label_plain(layout, request, first, last, scratch, rows)
 
     return label
 

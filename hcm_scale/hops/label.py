@@ -82,10 +82,13 @@ def count_hops(
     [[1, 1, 1], [1, 0, 1]]
     """
     sources = np.ascontiguousarray(sources, np.int64)
-    _check(indptr, sources, classes, None, 1, 0, len(sources), words)
-    layout, label = _engine(indptr, indices, sources, classes, 0, 0, directed, len(sources), words)
-    rows = _rows(layout, len(sources), classes, 0)
-    label(0, len(sources), rows)
+    num = len(sources)
+    _check(indptr, sources, classes=classes, pairs=None, step=1, first=0, last=num, words=words)
+    layout, label = _engine(
+        indptr, indices, sources, classes=classes, most=0, seed=0, directed=directed, num=num, words=words
+    )
+    rows = _rows(layout, num, classes, 0)
+    label(0, num, rows)
     return rows.counts
 
 
@@ -110,15 +113,19 @@ def label_hops(
     """
     sources = np.ascontiguousarray(sources, np.int64)
     last = len(sources) if last is None else last
-    _check(indptr, sources, classes, pairs_per_class, sources_per_block, first, last, words)
+    pairs, step = pairs_per_class, sources_per_block
+    _check(indptr, sources, classes=classes, pairs=pairs, step=step, first=first, last=last, words=words)
     num_nodes = len(indptr) - 1
-    most = num_nodes if pairs_per_class is None else min(pairs_per_class, num_nodes)
-    layout, label = _engine(indptr, indices, sources, classes, most, seed, directed, last - first, words)
-    return _stream(layout, sources, label, classes, most, sources_per_block, first, last)
+    most = num_nodes if pairs is None else min(pairs, num_nodes)
+    num = last - first
+    layout, label = _engine(
+        indptr, indices, sources, classes=classes, most=most, seed=seed, directed=directed, num=num, words=words
+    )
+    return _stream(layout, sources, label, classes=classes, most=most, step=step, first=first, last=last)
 
 
 def _stream(
-    layout: Layout, sources: Any, label: Labeller, classes: int, most: int, step: int, first: int, last: int
+    layout: Layout, sources: Any, label: Labeller, *, classes: int, most: int, step: int, first: int, last: int
 ) -> Iterator[HopBlock]:
     """Labels as many blocks at once as keep all threads busy, and yields them one by one."""
     busy = _ROUNDS * numba.get_num_threads() * 64 * max(WORDS)
@@ -144,6 +151,7 @@ def _engine(
     indptr: Any,
     indices: Any,
     sources: Any,
+    *,
     classes: int,
     most: int,
     seed: int,
@@ -167,7 +175,7 @@ def _engine(
 
 
 def _check(
-    indptr: Any, sources: Any, classes: int, pairs: int | None, step: int, first: int, last: int, words: int | None
+    indptr: Any, sources: Any, *, classes: int, pairs: int | None, step: int, first: int, last: int, words: int | None
 ) -> None:
     """Every bad input, by name, before any work."""
     if not MIN_CLASSES <= classes <= MAX_CLASSES:

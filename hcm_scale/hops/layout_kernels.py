@@ -1,14 +1,16 @@
 """Sorting nodes by degree, and renaming and reversing the arcs of a CSR graph, jitted."""
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
+
+from hcm_scale.base.jit import kernel
 
 HUBS = 4096  # their rows of words fit into a second-level cache
 _ROWS_PER_BLOCK, _TASKS = 64, 128
 _ONE = np.uint64(1)
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def sort_by_degree(degrees, starts, names):
     """Counting sort: the nodes by falling degree, then number; `starts` comes in zeroed, of max degree + 2."""
     highest = len(starts) - 2
@@ -22,7 +24,7 @@ def sort_by_degree(degrees, starts, names):
         starts[k] += 1
 
 
-@njit(cache=True, parallel=True, nogil=True)
+@kernel(parallel=True, nogil=True)
 def rename_rows(indptr, indices, names, places, out_indptr, out_indices):
     """Row i becomes the row of node names[i] under new names, its hubs first (else in any order).
 
@@ -44,7 +46,7 @@ def rename_rows(indptr, indices, names, places, out_indptr, out_indices):
                         out_indices[back] = v
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def reverse_arcs(indptr, indices, cursor, out_indptr, out_indices):
     """The arcs u -> v as rows of v; `cursor` is scratch, one number a node."""
     num_nodes = len(indptr) - 1

@@ -15,9 +15,10 @@ order read from memory had cost a quarter of a search.
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import get_thread_id, njit, prange
+from numba import get_thread_id, prange
 from numpy.typing import NDArray
 
+from hcm_scale.base.jit import kernel
 from hcm_scale.hops.sample_kernels import draw_ranks
 
 STRETCH = 128  # nodes that share a number of free ones
@@ -39,9 +40,9 @@ class PlainScratch(NamedTuple):
     table: NDArray[np.int64]  # (3 x pairs per class,)
 
 
-@njit(cache=True, parallel=True, nogil=True)
-def label_plain(layout, order, sources, first, last, seed, most, scratch, rows):
-    """Labels sources[first:last], at most `most` pairs a class; row i of the output belongs to sources[first + i]."""
+@kernel(parallel=True, nogil=True)
+def label_plain(layout, request, first, last, scratch, rows):
+    """Labels the sources first .. last - 1 of a request; row i of the output belongs to source first + i."""
     for task in prange((last - first + SOURCES_PER_TASK - 1) // SOURCES_PER_TASK):
         me = get_thread_id()
         own = PlainScratch(
@@ -49,25 +50,14 @@ def label_plain(layout, order, sources, first, last, seed, most, scratch, rows):
             scratch.ranks[me], scratch.table[me],
         )  # fmt: skip
         start = first + task * SOURCES_PER_TASK
-        if most > 0:
-            count_free(order, start, own.free)
+        if request.most > 0:
+            count_free(request.order, start, own.free)
         for position in range(start, min(start + SOURCES_PER_TASK, last)):
             i = position - first
-            label_one(
-                layout,
-                order,
-                sources[position],
-                position,
-                seed,
-                most,
-                own,
-                rows.counts[i],
-                rows.kept[i],
-                rows.targets[i],
-            )
+            label_one(layout, request, position, own, rows.counts[i], rows.kept[i], rows.targets[i])
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def count_free(order, position, free):
     """free[c] = nodes of stretch c that are no source, or a source at or after this position."""
     free[:] = 0
@@ -75,27 +65,28 @@ def count_free(order, position, free):
         free[v // STRETCH] += order[v] >= position
 
 
-@njit(cache=True, nogil=True)
-def label_one(layout, order, source, position, seed, most, scratch, counts, kept, targets):
+@kernel(nogil=True)
+def label_one(layout, request, position, scratch, counts, kept, targets):
     """Counts and keeps all classes of one source; `targets` receives the kept nodes class after class."""
     visited, queue = scratch.visited, scratch.queue
+    order, most = request.order, request.most
     num_classes = len(counts)
-    root = layout.places[source]
+    root = layout.places[request.sources[position]]
     spent = fresh_marks(visited, scratch.spent, num_classes)  # level h marks spent + h, the root spent + C
     queue[0] = root
     visited[root] = np.int64(visited[root]) & IS_SOURCE | (spent + num_classes) << 1
     start, stop, filled = 0, 1, 0
     for hop in range(1, num_classes):
         if most == 0 and hop == num_classes - 1:  # nobody asks who they are
-            counts[hop - 1] = count_last(layout, root, spent, spent + hop, visited, queue, start, stop)
+            counts[hop - 1] = count_last(layout, root, spent, spent + hop, visited, queue[start:stop])
             break
-        end, earlier = expand(layout, root, spent, spent + hop, visited, queue, start, stop)
-        start, stop = stop, end
+        found, earlier = expand(layout, root, spent, spent + hop, visited, queue[start:stop], queue[stop:])
+        start, stop = stop, stop + found
         counts[hop - 1] = stop - start - earlier
         kept[hop - 1] = min(counts[hop - 1], most)
         if most > 0:
             members = queue[start:stop] if earlier == 0 else keep_after(queue[start:stop], order, position)
-            take_level(members, order, source, position, hop, spent, seed, most, scratch, targets[filled:])
+            take_level(members, request, position, hop, spent, scratch, targets[filled:])
         filled += kept[hop - 1]
     num_paired = position + 1 if order[root] == position else 1  # with this source, or as earlier sources
     counts[-1] = len(order) - num_paired - counts[:-1].sum()
@@ -103,13 +94,12 @@ def label_one(layout, order, source, position, seed, most, scratch, counts, kept
     if most > 0:
         if order[root] == position:
             scratch.free[root // STRETCH] -= 1
-        reached = queue[:stop]
-        take_rest(
-            counts[-1], reached, order, source, position, num_classes, spent, seed, most, scratch, targets[filled:]
-        )
+        hold_back(queue[:stop], order, position, scratch.free, -1)
+        take_rest(counts[-1], request, position, num_classes, spent, scratch, targets[filled:])
+        hold_back(queue[:stop], order, position, scratch.free, 1)
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def fresh_marks(visited, spent, num):
     """Reserves the `num` marks above the returned one, so that no search cleans up; wipes all when they run out."""
     if spent[0] + num > _MOST_MARKS:
@@ -119,35 +109,35 @@ def fresh_marks(visited, spent, num):
     return spent[0] - num
 
 
-@njit(cache=True, nogil=True)
-def expand(layout, root, spent, mark, visited, queue, start, stop):
-    """Marks the unvisited neighbours of queue[start:stop] and appends them to the queue.
+@kernel(nogil=True)
+def expand(layout, root, spent, mark, visited, frontier, fresh):
+    """Marks the unvisited neighbours of the frontier and writes them to `fresh`.
 
-    Returns its new end, and how many of the new nodes are earlier sources: those pairs were counted there.
+    Returns how many they are, and how many of them are earlier sources: those pairs were counted there.
     """
     indptr, indices = layout.out_indptr, layout.out_indices
-    end, earlier, old, own = stop, 0, spent << 1 | IS_SOURCE, np.uint64(root)
-    for k in range(start, stop):
-        u = np.uint64(queue[k])
+    found, earlier, old, own = 0, 0, spent << 1 | IS_SOURCE, np.uint64(root)
+    for k in range(len(frontier)):
+        u = np.uint64(frontier[k])
         for e in range(indptr[u], indptr[u + _ONE]):
             v = np.uint64(indices[np.uint64(e)])
             state = np.int64(visited[v])
             if state <= old:
                 visited[v] = mark << 1 | state & IS_SOURCE
-                queue[end] = v
-                end += 1
+                fresh[found] = v
+                found += 1
                 if state & IS_SOURCE and v < own:
                     earlier += 1
-    return end, earlier
+    return found, earlier
 
 
-@njit(cache=True, nogil=True)
-def count_last(layout, root, spent, mark, visited, queue, start, stop):
-    """How many unvisited neighbours of queue[start:stop] may be paired with the source; marks them, queues none."""
+@kernel(nogil=True)
+def count_last(layout, root, spent, mark, visited, frontier):
+    """How many unvisited neighbours of the frontier may be paired with the source; marks them, lists none."""
     indptr, indices = layout.out_indptr, layout.out_indices
     size, old, own = 0, spent << 1 | IS_SOURCE, np.uint64(root)
-    for k in range(start, stop):
-        u = np.uint64(queue[k])
+    for k in range(len(frontier)):
+        u = np.uint64(frontier[k])
         for e in range(indptr[u], indptr[u + _ONE]):
             v = np.uint64(indices[np.uint64(e)])
             state = np.int64(visited[v])
@@ -158,7 +148,7 @@ def count_last(layout, root, spent, mark, visited, queue, start, stop):
     return size
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def keep_after(level, order, position):
     """The nodes that may be paired with the source at `position`, moved to the front."""
     size = 0
@@ -171,7 +161,7 @@ def keep_after(level, order, position):
     return level[:size]
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def hold_back(reached, order, position, free, change):
     """Takes the reached nodes out of the free ones (change -1) or returns them (+1)."""
     for v in reached:
@@ -179,35 +169,38 @@ def hold_back(reached, order, position, free, change):
             free[v // STRETCH] += change
 
 
-@njit(cache=True, nogil=True)
-def take_level(members, order, source, position, hop, spent, seed, most, scratch, targets):
+@kernel(nogil=True)
+def take_level(members, request, position, hop, spent, scratch, targets):
     """Writes all members of a level, or those at drawn ranks."""
-    if len(members) <= most:
+    if len(members) <= request.most:
         targets[: len(members)] = members
-    elif most > 0:
+    elif request.most > 0:
         scratch.held[:] = 0
         for v in members:
             scratch.held[v // STRETCH] += 1
-        draw_ranks(seed, source, hop, len(members), scratch.ranks, scratch.table)
-        mark = spent + hop
-        take_marked(mark, mark, order, position, scratch.visited, scratch.held, scratch.ranks, targets)
+        draw_ranks(request.seed, request.sources[position], hop, len(members), scratch.ranks, scratch.table)
+        marks = spent + hop, spent + hop
+        take_marked(marks, request.order, position, scratch.visited, scratch.held, scratch.ranks, targets)
 
 
-@njit(cache=True, nogil=True)
-def take_rest(size, reached, order, source, position, hop, spent, seed, most, scratch, targets):
+@kernel(nogil=True)
+def take_rest(size, request, position, hop, spent, scratch, targets):
     """Writes all nodes that no level reached and no earlier source was paired with, or those at drawn ranks."""
-    hold_back(reached, order, position, scratch.free, -1)
-    if size > most:
-        draw_ranks(seed, source, hop, size, scratch.ranks, scratch.table)
-        take_marked(0, spent, order, position, scratch.visited, scratch.free, scratch.ranks, targets)
+    if size > request.most:
+        draw_ranks(request.seed, request.sources[position], hop, size, scratch.ranks, scratch.table)
+        ranks = scratch.ranks
     else:
-        take_marked(0, spent, order, position, scratch.visited, scratch.free, np.arange(size), targets)
-    hold_back(reached, order, position, scratch.free, 1)
+        ranks = np.arange(size)
+    take_marked((0, spent), request.order, position, scratch.visited, scratch.free, ranks, targets)
 
 
-@njit(cache=True, nogil=True)
-def take_marked(lowest, highest, order, position, visited, held, ranks, targets):
-    """Writes the nodes at these ranks among those with a mark in range, after the position; `held` counts them."""
+@kernel(nogil=True)
+def take_marked(marks, order, position, visited, held, ranks, targets):
+    """Writes the nodes at these ranks among those that carry the marks (lowest, highest) or one between.
+
+    Only nodes after the position count; `held` says how many each stretch has.
+    """
+    lowest, highest = marks
     stretch, below = 0, 0  # members before this stretch
     v, passed = 0, 0  # members before v
     for k in range(len(ranks)):
@@ -222,7 +215,7 @@ def take_marked(lowest, highest, order, position, visited, held, ranks, targets)
         targets[k] = v - 1
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def arcs_around(layout, source, num_levels, limit, visited, queue):
     """The arcs that a search of this depth reads; it stops early once they pass the limit."""
     root = layout.places[source]
@@ -234,8 +227,8 @@ def arcs_around(layout, source, num_levels, limit, visited, queue):
             arcs += layout.out_indptr[queue[k] + 1] - layout.out_indptr[queue[k]]
         if arcs > limit:
             break
-        end, _none = expand(layout, root, 0, 1, visited, queue, start, stop)
-        start, stop = stop, end
+        found, _earlier = expand(layout, root, 0, 1, visited, queue[start:stop], queue[stop:])
+        start, stop = stop, stop + found
     for k in range(stop):
         visited[queue[k]] = 0
     return arcs

@@ -1,11 +1,14 @@
 """From rows of kept nodes to pairs, jitted."""
 
-from numba import njit, prange
+from numba import prange
+
+from hcm_scale.base.jit import kernel
 
 
-@njit(cache=True, parallel=True, nogil=True)
-def fill_pairs(kept, targets, names, sources, starts, u, v, hop):
+@kernel(parallel=True, nogil=True)
+def fill_pairs(rows, names, sources, starts, u, v, hop):
     """Writes class c of source i at starts[c, i], under the original names, sorted."""
+    kept, targets = rows.kept, rows.targets
     num_sources, num_classes = kept.shape
     for i in prange(num_sources):
         read = 0

@@ -23,5 +23,5 @@ def write_pairs(rows: Rows, names: NDArray[Any], sources: NDArray[Any]) -> tuple
     total = int(by_class[-1, -1])
     u, v = np.empty((2, total), names.dtype)
     hop = np.empty(total, np.uint8)
-    fill_pairs(rows.kept, rows.targets, names, sources, starts, u, v, hop)
+    fill_pairs(rows, names, sources, starts, u, v, hop)
     return u, v, hop

@@ -8,16 +8,25 @@ nodes behind it.
 from typing import NamedTuple
 
 import numpy as np
-from numba import get_thread_id, njit, prange
+from numba import get_thread_id, prange
 from numpy.typing import NDArray
 
+from hcm_scale.base.jit import kernel
 from hcm_scale.hops.count_kernels import CHUNK, count_chunk, sum_groups
 from hcm_scale.hops.kernels import clear_rows, count_arcs, pull, push, settle, start_search
 from hcm_scale.hops.rows import Rows
-from hcm_scale.hops.sample_kernels import Cursor, pick, take, want
+from hcm_scale.hops.sample_kernels import BitClass, Cursor, pick, take, want
 
 _PUSH_BELOW = 0.5  # of all arcs: pushing along an arc reads and writes, pulling only reads
+_FILLED = 4  # the row of the cursor that lasts over all classes
 _ZERO, _ALL = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+class Level(NamedTuple):
+    """What a level of all searches reaches: a row of bits per node, and a bitmap of the rows that are not zero."""
+
+    rows: NDArray[np.uint64]  # (m, W)
+    active: NDArray[np.uint64]  # (chunks,)
 
 
 class WideScratch(NamedTuple):
@@ -38,9 +47,9 @@ class WideScratch(NamedTuple):
     table: NDArray[np.int64]  # (3 x pairs per class,)
 
 
-@njit(cache=True, parallel=True, nogil=True)
-def label_wide(layout, order, sources, first, last, seed, most, scratch, lanes, rows):
-    """Labels sources[first:last], at most `most` pairs a class; row i of the output belongs to sources[first + i]."""
+@kernel(parallel=True, nogil=True)
+def label_wide(layout, request, first, last, scratch, lanes, rows):
+    """Labels the sources first .. last - 1 of a request; row i of the output belongs to source first + i."""
     width = 64 * len(lanes)
     for block in prange((last - first + width - 1) // width):
         me = get_thread_id()
@@ -51,72 +60,77 @@ def label_wide(layout, order, sources, first, last, seed, most, scratch, lanes, 
         )  # fmt: skip
         i, j = block * width, min((block + 1) * width, last - first)
         part = Rows(rows.counts[i:j], rows.kept[i:j], rows.targets[i:j])
-        label_block(layout, order, sources[first + i : first + j], first + i, seed, most, own, lanes, part)
+        label_block(layout, request, first + i, own, lanes, part)
 
 
-@njit(cache=True, nogil=True)
-def label_block(layout, order, sources, start, seed, most, scratch, lanes, rows):
+@kernel(nogil=True)
+def label_block(layout, request, start, scratch, lanes, rows):
     """All classes of one block of sources, the first of which has position `start`."""
-    front, front_active, new, new_active = scratch.front, scratch.front_active, scratch.new, scratch.new_active
-    numbers = scratch.cursor
-    cursor = Cursor(numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], scratch.take_all)
-    cursor.filled[:] = 0
-    start_search(layout.places[sources], scratch.seen, front, front_active)
-    new[:] = _ZERO
-    new_active[:] = _ZERO
-    num_classes = rows.counts.shape[1]
+    front, new = Level(scratch.front, scratch.front_active), Level(scratch.new, scratch.new_active)
+    num_sources, num_classes = rows.counts.shape
+    scratch.cursor[_FILLED, :] = 0
+    start_search(layout.places[request.sources[start : start + num_sources]], scratch.seen, front.rows, front.active)
+    new.rows[:] = _ZERO
+    new.active[:] = _ZERO
     for hop in range(1, num_classes):
-        advance(layout, scratch.seen, front, front_active, new, new_active, lanes)
-        take_class(hop, 0, order, sources, start, seed, most, new, new_active, scratch, cursor, lanes, rows)
-        front, front_active, new, new_active = new, new_active, front, front_active
-    list_unseen(scratch.seen, new, new_active, lanes)
-    num_isolated = len(order) - len(new)
-    take_class(
-        num_classes, num_isolated, order, sources, start, seed, most, new, new_active, scratch, cursor, lanes, rows
-    )
+        advance(layout, scratch.seen, front, new, lanes)
+        take_class(hop, request, start, new, scratch, lanes, rows)
+        front, new = new, front
+    list_unseen(scratch.seen, new, lanes)
+    take_class(num_classes, request, start, new, scratch, lanes, rows)
 
 
-@njit(cache=True, nogil=True)
-def advance(layout, seen, front, front_active, new, new_active, lanes):
+@kernel(nogil=True)
+def advance(layout, seen, front, new, lanes):
     """One level, in the direction that touches less: `new` becomes what the frontier reaches for the first time."""
-    if count_arcs(layout.out_indptr, front_active) < _PUSH_BELOW * len(layout.out_indices):
-        clear_rows(new, new_active)
-        push(layout.out_indptr, layout.out_indices, front, front_active, new, new_active, lanes)
-        for chunk in range(len(new_active)):
-            new_active[chunk] = settle(new_active[chunk], CHUNK * chunk, seen, new, lanes)
+    rows, active = new.rows, new.active
+    if count_arcs(layout.out_indptr, front.active) < _PUSH_BELOW * len(layout.out_indices):
+        clear_rows(rows, active)
+        push(layout.out_indptr, layout.out_indices, front.rows, front.active, rows, active, lanes)
+        for chunk in range(len(active)):
+            active[chunk] = settle(active[chunk], CHUNK * chunk, seen, rows, lanes)
     else:
-        for chunk in range(len(new_active)):
-            first, stop = CHUNK * chunk, min(CHUNK * (chunk + 1), len(new))
-            pull(layout.in_indptr, layout.in_indices, front, first, stop, new, lanes)
-            new_active[chunk] = settle(_ALL >> np.uint64(CHUNK - (stop - first)), first, seen, new, lanes)
+        for chunk in range(len(active)):
+            first, stop = CHUNK * chunk, min(CHUNK * (chunk + 1), len(rows))
+            pull(layout.in_indptr, layout.in_indices, front.rows, first, stop, rows, lanes)
+            active[chunk] = settle(_ALL >> np.uint64(CHUNK - (stop - first)), first, seen, rows, lanes)
 
 
-@njit(cache=True, nogil=True)
-def list_unseen(seen, new, new_active, lanes):
+@kernel(nogil=True)
+def list_unseen(seen, new, lanes):
     """`new` becomes the complement of `seen`."""
-    for v in range(len(new)):
+    rows, active = new.rows, new.active
+    for v in range(len(rows)):
         for k in range(len(lanes)):
-            new[v, k] = ~seen[v, k]
-    new_active[:] = _ALL
-    new_active[-1] = _ALL >> np.uint64(CHUNK * len(new_active) - len(new))
+            rows[v, k] = ~seen[v, k]
+    active[:] = _ALL
+    active[-1] = _ALL >> np.uint64(CHUNK * len(active) - len(rows))
 
 
-@njit(cache=True, nogil=True)
-def take_class(hop, num_isolated, order, sources, start, seed, most, new, new_active, scratch, cursor, lanes, rows):
-    """Counts the class in `new`, and keeps all of it or a sample. Isolated nodes rank behind those that have rows."""
-    for chunk in range(len(new_active)):
-        if new_active[chunk] != _ZERO:
-            count_chunk(new, CHUNK * chunk, order, start, lanes, scratch.masked, scratch.chunk_counts[chunk])
+@kernel(nogil=True)
+def take_class(hop, request, start, level, scratch, lanes, rows):
+    """Counts the class that a level holds, and keeps all of it or a sample.
+
+    Isolated nodes have no rows: they belong to the last class and rank behind its other members.
+    """
+    bits, active, order = level.rows, level.active, request.order
+    num_sources, num_classes = rows.counts.shape
+    num_isolated = len(order) - len(bits) if hop == num_classes else 0
+    for chunk in range(len(active)):
+        if active[chunk] != _ZERO:
+            count_chunk(bits, CHUNK * chunk, order, start, lanes, scratch.masked, scratch.chunk_counts[chunk])
     chunk_counts = scratch.chunk_counts.view(np.uint8)
-    sum_groups(new_active, chunk_counts, scratch.group_counts, scratch.sizes)
-    for j in range(len(sources)):
+    sum_groups(active, chunk_counts, scratch.group_counts, scratch.sizes)
+    numbers = scratch.cursor
+    cursor = Cursor(numbers[0], numbers[1], numbers[2], numbers[3], numbers[_FILLED], scratch.take_all, scratch.ranks)
+    for j in range(num_sources):
         size = scratch.sizes[j] + num_isolated
         rows.counts[j, hop - 1] = size
-        rows.kept[j, hop - 1] = min(size, most)
-        want(seed, sources[j], hop, size, most, j, scratch.ranks[j], scratch.table, cursor)
-    if most == 0:
+        rows.kept[j, hop - 1] = min(size, request.most)
+        want(request, request.sources[start + j], hop, size, j, scratch.table, cursor)
+    if request.most == 0:
         return
-    pick(new, new_active, chunk_counts, scratch.group_counts, order, start, scratch.ranks, cursor, rows.targets)
-    for j in range(len(sources)):
+    pick(BitClass(bits, active, chunk_counts, scratch.group_counts, order, start), cursor, rows.targets)
+    for j in range(num_sources):
         while cursor.taken[j] < cursor.wanted[j]:
-            take(len(new) + cursor.coming[j] - cursor.below[j], j, scratch.ranks[j], cursor, rows.targets)
+            take(len(bits) + cursor.coming[j] - cursor.below[j], j, cursor, rows.targets)

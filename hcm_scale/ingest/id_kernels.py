@@ -1,7 +1,9 @@
 """Kernels of ids: the user's texts and numbers to node numbers, by open addressing."""
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
+
+from hcm_scale.base.jit import kernel
 
 _FNV_BASIS = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME = np.uint64(0x100000001B3)
@@ -9,7 +11,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _S32 = np.uint64(32)
 
 
-@njit(cache=True)
+@kernel
 def _home(data, start, stop, mask):
     """The first slot to look at for a text: FNV-1a, its halves folded together."""
     state = _FNV_BASIS
@@ -18,7 +20,7 @@ def _home(data, start, stop, mask):
     return np.int64((state ^ (state >> _S32)) & np.uint64(mask))
 
 
-@njit(cache=True)
+@kernel
 def _same(data, start, stop, known_data, known_start, known_stop):
     if stop - start != known_stop - known_start:
         return False
@@ -28,7 +30,7 @@ def _same(data, start, stop, known_data, known_start, known_stop):
     return True
 
 
-@njit(cache=True)
+@kernel
 def _text_slot(data, start, stop, known_offsets, known_data, slots):
     """The slot that holds the text, or the free one (-1) where it belongs."""
     mask = len(slots) - 1
@@ -41,7 +43,7 @@ def _text_slot(data, start, stop, known_offsets, known_data, slots):
     return slot
 
 
-@njit(cache=True)
+@kernel
 def _number_slot(number, known, slots):
     """The slot that holds the number, or the free one (-1) where it belongs."""
     mask = len(slots) - 1
@@ -51,14 +53,14 @@ def _number_slot(number, known, slots):
     return slot
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def find_texts(offsets, data, known_offsets, known_data, slots, out):
     """out[i] = number of text i, -1 where it is not known."""
     for i in prange(len(out)):
         out[i] = slots[_text_slot(data, offsets[i], offsets[i + 1], known_offsets, known_data, slots)]
 
 
-@njit(cache=True)
+@kernel
 def add_texts(offsets, data, count, known_offsets, known_data, slots, out):
     """out[i] = number of text i, the next one where it is new; returns the new count.
 
@@ -78,7 +80,7 @@ def add_texts(offsets, data, count, known_offsets, known_data, slots, out):
     return count
 
 
-@njit(cache=True)
+@kernel
 def place_texts(count, known_offsets, known_data, slots):
     """Fills free `slots` with the first `count` known texts, all different."""
     for known in range(count):
@@ -86,14 +88,14 @@ def place_texts(count, known_offsets, known_data, slots):
         slots[_text_slot(known_data, start, stop, known_offsets, known_data, slots)] = known
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def find_numbers(numbers, known, slots, out):
     """out[i] = position of numbers[i] among the known ones, -1 where it is not."""
     for i in prange(len(out)):
         out[i] = slots[_number_slot(numbers[i], known, slots)]
 
 
-@njit(cache=True)
+@kernel
 def add_numbers(numbers, count, known, slots, out):
     """`add_texts` for integers."""
     for i in range(len(out)):
@@ -106,7 +108,7 @@ def add_numbers(numbers, count, known, slots, out):
     return count
 
 
-@njit(cache=True)
+@kernel
 def place_numbers(count, known, slots):
     """Fills free `slots` with the first `count` known numbers, all different."""
     for k in range(count):

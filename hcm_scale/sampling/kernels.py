@@ -10,8 +10,8 @@ for all targets into small arrays that the later passes walk in order, `weigh` r
 """
 
 import numpy as np
-from numba import njit
 
+from hcm_scale.base.jit import kernel
 from hcm_scale.base.prefetch import prefetch
 from hcm_scale.base.rng import below, bits, mix
 
@@ -19,7 +19,7 @@ _FIRST_MARKS = 1024
 _AHEAD = 16  # entries between asking for a cache line and reading it
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def plan(indptr, targets, fan_out, begins, degrees, starts):
     """Where each target's neighbours begin in the graph, how many it has, and where its entries start in the block.
 
@@ -37,12 +37,14 @@ def plan(indptr, targets, fan_out, begins, degrees, starts):
     return num_entries
 
 
-@njit(cache=True, nogil=True)
-def draw(indices, targets, begins, degrees, starts, seed, step, layer, out):
+@kernel(nogil=True)
+def draw(indices, targets, begins, degrees, starts, key, out):
     """For each target: the target itself, then a uniform draw of its neighbours without replacement.
 
-    `starts` says how many. All of them are copied in order; of more than half, the rest is drawn and left out.
+    `starts` says how many. All of them are copied in order; of more than half, the rest is drawn and left out. The key
+    is (seed, step, layer).
     """
+    seed, step, layer = key
     taken = np.zeros(_FIRST_MARKS, np.uint8)
     for i in range(len(targets)):
         begin, degree, entry = begins[i], degrees[i], starts[i]
@@ -71,7 +73,7 @@ def draw(indices, targets, begins, degrees, starts, seed, step, layer, out):
                 taken[j] = 0
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel(nogil=True, inline="always")
 def choose(state, bound, count, taken, out):
     """`count` different numbers below `bound`, every subset equally likely, marked in `taken` (Floyd's algorithm)."""
     for k in range(count):
@@ -83,7 +85,7 @@ def choose(state, bound, count, taken, out):
         out[k] = pick
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def relabel(entries, position, base, nodes, count, out):
     """Positions of the entries in `nodes`; new ones are appended there in order of appearance. Returns the new count.
 
@@ -105,7 +107,7 @@ def relabel(entries, position, base, nodes, count, out):
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def weigh(scale, nodes, degrees, starts, indices, out):
     """The whole graph's GCN weights scale[u] * scale[v], those of neighbours times degree / drawn."""
     scales = np.empty(len(nodes), np.float32)
@@ -120,7 +122,7 @@ def weigh(scale, nodes, degrees, starts, indices, out):
             out[e] = boosted * scales[indices[e]]
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def transpose(indptr, indices, weights, t_indptr, t_indices, t_weights):
     """The CSR of the transpose by counting; entries of a row come in the order of their old rows."""
     num_rows, num_columns = len(indptr) - 1, len(t_indptr) - 1
@@ -138,7 +140,7 @@ def transpose(indptr, indices, weights, t_indptr, t_indices, t_weights):
             t_weights[slot] = weights[e]
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def gather(x, nodes, out):
     """out[i] = x[nodes[i]]."""
     width, last = x.shape[1], len(nodes) - 1

@@ -105,7 +105,8 @@ def sample_blocks(
     blocks: list[Block] = []
     for layer in reversed(range(len(fan_outs))):
         limit = most_drawn(fan_outs[layer], hub_cap)
-        block = _sample_layer(indptr, indices, scale, scratch, base, count, limit, (seed, step, layer))
+        key = seed, step, layer
+        block = _sample_layer(indptr, indices, scale, scratch, base=base, num_targets=count, limit=limit, key=key)
         blocks.insert(0, block)
         count = block.num_sources
     return scratch.nodes[:count].copy(), tuple(blocks)
@@ -116,6 +117,7 @@ def _sample_layer(
     indices: NDArray[Any],
     scale: NDArray[np.float32],
     scratch: DrawScratch,
+    *,
     base: int,
     num_targets: int,
     limit: int,
@@ -131,7 +133,7 @@ def _sample_layer(
             f"a block of {num_entries} entries is too large (at most 2^31 - 1): lower fan_outs or the batch"
         )
     entries, weights = np.empty(num_entries, indices.dtype), np.empty(num_entries, np.float32)
-    kernels.draw(indices, targets, begins, degrees, starts, *key, entries)
+    kernels.draw(indices, targets, begins, degrees, starts, key, entries)
     positions = np.empty(num_entries, np.int32)
     count = kernels.relabel(entries, scratch.position, base, scratch.nodes, num_targets, positions)
     kernels.weigh(scale, scratch.nodes[:count], degrees, starts, positions, weights)

@@ -1,12 +1,12 @@
 """Kernels that draw pairs from a row group."""
 
 import numpy as np
-from numba import njit
 
+from hcm_scale.base.jit import kernel
 from hcm_scale.base.rng import below, mix
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def pick_pairs(key, u, v, out_u, out_v):
     """Fills `out` with len(out) of the len(u) pairs, all subsets alike: Fisher and Yates, cut short. Spoils u, v."""
     rows = len(u)

@@ -7,9 +7,10 @@ depend on who counted what, and nothing but the stack grows with the threads.
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
 from hcm_scale.base.atomics import fetch_add
+from hcm_scale.base.jit import kernel
 from hcm_scale.base.prefetch import prefetch
 
 _ROWS_PER_TASK = 256
@@ -20,13 +21,13 @@ _LAST_BITS = np.uint64(_FILTER - 1)
 _ONE = np.uint64(1)
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _neighbor_ahead(indices, position, distance):
     """The neighbour that is listed `distance` places further on."""
     return np.uint64(indices[np.uint64(min(position + distance, len(indices) - 1))])
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def count_successors(indptr, indices, start, marked, count):
     """count[u] += marked edges that point away from u; edge numbers run along the upper triangle of the CSR."""
     num_nodes = len(indptr) - 1
@@ -48,7 +49,7 @@ def count_successors(indptr, indices, start, marked, count):
                 fetch_add(count, u, own)
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def list_successors(indptr, indices, start, marked, cursor, out):
     """Writes the successors of u to out[cursor[u]], out[cursor[u] + 1], ... in any order, and moves cursor[u] on."""
     num_nodes = len(indptr) - 1
@@ -68,7 +69,7 @@ def list_successors(indptr, indices, start, marked, cursor, out):
                         out[np.uint64(fetch_add(cursor, v, 1))] = u
 
 
-@njit(cache=True)
+@kernel
 def _sort(row):
     if len(row) > _SHORT:
         row.sort()
@@ -81,7 +82,7 @@ def _sort(row):
         row[j] = value
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def sort_rows(indptr, indices):
     """Puts every row of a CSR in order."""
     num_nodes = len(indptr) - 1
@@ -91,7 +92,7 @@ def sort_rows(indptr, indices):
             _sort(indices[indptr[u] : indptr[u + 1]])
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _holds(indices, low, high, node):
     """Whether the sorted indices low .. high - 1 hold a node."""
     while low < high:
@@ -106,7 +107,7 @@ def _holds(indices, low, high, node):
     return False
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _count_at(indptr, indices, u, seen, count):
     """Adds the triangles whose lowest node is u; `seen` is all 0, and is so again afterwards."""
     low, high = indptr[u], indptr[u + 1]
@@ -131,7 +132,7 @@ def _count_at(indptr, indices, u, seen, count):
         seen[np.uint64(indices[np.uint64(e)]) & _LAST_BITS] = 0
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def count_triangles(indptr, indices, count):
     """count[v] += triangles at v, from the CSR of successors with sorted rows."""
     num_nodes = len(indptr) - 1

@@ -6,24 +6,26 @@ over the array, without a copy of it. What is not finite has no rank. Each task 
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
+
+from hcm_scale.base.jit import kernel
 
 NUM_KEYS = 1 << 16
 _SIGN, _ALL, _INFINITE = np.uint32(0x80000000), np.uint32(0xFFFFFFFF), np.uint32(0x7F800000)
 _HALF, _LOW = np.uint32(16), np.uint32(0xFFFF)
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _is_finite(bits):
     return bits & _INFINITE != _INFINITE
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _key(bits):
     return bits ^ (_ALL if bits & _SIGN else _SIGN)
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def count_upper(bits, counts):
     """counts[task, h] = finite values of the task's stretch whose key has the upper half h; comes in as zeros."""
     num_tasks = len(counts)
@@ -33,7 +35,7 @@ def count_upper(bits, counts):
                 counts[task, _key(bits[i]) >> _HALF] += 1
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def count_lower(bits, upper, counts):
     """counts[task, l] = finite values whose key has the halves `upper` and l; comes in as zeros."""
     num_tasks = len(counts)
@@ -43,7 +45,7 @@ def count_lower(bits, upper, counts):
                 counts[task, _key(bits[i]) & _LOW] += 1
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def mark_largest(bits, threshold, num_ties, marked):
     """Marks what has a key above `threshold`, and in each task's stretch the last num_ties[task] that have just it."""
     num_tasks = len(num_ties)

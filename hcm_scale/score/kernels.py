@@ -12,9 +12,13 @@ A node's own draw of neighbours needs no memory beyond 8 bytes a node: arc (v, u
 it is drawn when its hash is at most `limit[v]`, the k-th smallest of the row.
 """
 
-import numpy as np
-from numba import njit, prange
+from typing import Any, NamedTuple
 
+import numpy as np
+from numba import prange
+from numpy.typing import NDArray
+
+from hcm_scale.base.jit import kernel
 from hcm_scale.base.prefetch import prefetch
 from hcm_scale.base.rng import bits
 
@@ -26,7 +30,18 @@ MAX_HASH = np.uint64(0xFFFFFFFFFFFFFFFF)
 _MAX_KEY = np.uint32(0xFFFFFFFF)
 
 
-@njit(cache=True, parallel=True)
+class Edges(NamedTuple):
+    """The numbered edges of a graph, and which of them are drawn; the fields of `numbering.EdgeIndex`."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[Any]
+    start: NDArray[np.int64]
+    directed: bool
+    limit: NDArray[np.uint64]
+    seed: int
+
+
+@kernel(parallel=True)
 def count_upper(indptr, indices, out):
     """out[u] = entries of row u with column > u."""
     for u in prange(len(indptr) - 1):
@@ -40,7 +55,7 @@ def count_upper(indptr, indices, out):
         out[u] = indptr[u + 1] - low
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def draw_limits(indptr, indices, num_drawn, seed, out):
     """out[v] = the num_drawn-th smallest hash of row v's arcs; rows that short are drawn whole."""
     num_nodes = len(indptr) - 1
@@ -57,13 +72,14 @@ def draw_limits(indptr, indices, num_drawn, seed, out):
                 out[v] = hashes[num_drawn - 1]
 
 
-@njit(cache=True)
-def list_edges(indptr, indices, start, limit, seed, either, first, last, row, left, right, number):
+@kernel
+def list_edges(edges, first, last, row, left, right, number):
     """Ends and numbers of the edges first .. last - 1 that are drawn, from row `row` on; returns how many.
 
-    `limit` is empty where all edges are scored. `either`: an edge is scored when one of its two ends draws it (on a
-    directed graph only the tail draws).
+    The limit is empty where all edges are scored. An edge is scored when one of its two ends draws it; on a directed
+    graph only the tail draws.
     """
+    indptr, indices, start, directed, limit, seed = edges
     found = 0
     u = row
     for e in range(first, last):
@@ -71,7 +87,7 @@ def list_edges(indptr, indices, start, limit, seed, either, first, last, row, le
             u += 1
         v = indices[indptr[u + 1] - start[u + 1] + e]
         if len(limit):
-            drawn = bits(seed, u, v) <= limit[u] or (either and bits(seed, v, u) <= limit[v])
+            drawn = bits(seed, u, v) <= limit[u] or (not directed and bits(seed, v, u) <= limit[v])
             if not drawn:
                 continue
         left[found] = u
@@ -81,7 +97,7 @@ def list_edges(indptr, indices, start, limit, seed, either, first, last, row, le
     return found
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def pair_inputs(z, left, right, signed, out):
     """out[i] = |z[left[i]] - z[right[i]]|, without the absolute value where `signed`."""
     width = z.shape[1]
@@ -98,7 +114,7 @@ def pair_inputs(z, left, right, signed, out):
                     row[k] = abs(a[k] - b[k])
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _expected_hop(logits):
     """Sum over classes of (c + 1) * softmax(logits)[c], in float64."""
     top = logits.max()
@@ -111,7 +127,7 @@ def _expected_hop(logits):
     return weighted / total
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def update_moments(logits, number, expected, count, mean, m2):
     """Welford's step of edge number[i] with the hop that logits[i] predict; `count` includes this sample.
 
@@ -130,7 +146,7 @@ def update_moments(logits, number, expected, count, mean, m2):
         m2[e] = spread + (hop - old) * (hop - new)
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _edge_number(indptr, indices, start, directed, v, position):
     """The number of the edge that CSR entry `position` of row v stands for.
 
@@ -150,7 +166,7 @@ def _edge_number(indptr, indices, start, directed, v, position):
     return low
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _ask_ahead(indptr, indices, start, v, position, mean, var):
     """Starts loading what an entry to come will look up: the middle of its neighbour's edges, near enough for most."""
     u = np.uint64(indices[np.uint64(min(position + _AHEAD, len(indices) - 1))])
@@ -161,14 +177,15 @@ def _ask_ahead(indptr, indices, start, v, position, mean, var):
         prefetch(var, start[u + _ONE] - half)
 
 
-@njit(cache=True)
-def row_edges(indptr, indices, start, directed, v, out):
+@kernel
+def row_edges(edges, v, out):
     """out[i] = number of the edge between v and its i-th neighbour."""
+    indptr, indices, start, directed, _limit, _seed = edges
     for i in range(indptr[v + 1] - indptr[v]):
         out[i] = _edge_number(indptr, indices, start, directed, v, indptr[v] + i)
 
 
-@njit(cache=True)
+@kernel
 def _longest_row(indptr, first, last):
     longest = 0
     for v in range(first, last):
@@ -176,7 +193,7 @@ def _longest_row(indptr, first, last):
     return longest
 
 
-@njit(cache=True)
+@kernel
 def _bound(keys, num):
     """A key that exactly `num` keys do not exceed; where ties allow none, the num-th smallest.
 
@@ -202,7 +219,7 @@ def _bound(keys, num):
     return high
 
 
-@njit(cache=True)
+@kernel
 def _nearest(hops, spreads, keep):
     """Averages of both arrays over the share `keep` of smallest hops; equal hops are taken in order.
 
@@ -224,12 +241,13 @@ def _nearest(hops, spreads, keep):
     return hop / num_kept, spread / num_kept
 
 
-@njit(cache=True, parallel=True)
-def average_rows(indptr, indices, start, directed, limit, seed, keep, mean, var, ahp, iv):
+@kernel(parallel=True)
+def average_rows(edges, keep, mean, var, ahp, iv):
     """ahp[v], iv[v] = averages of `mean` and `var` over v's drawn edges, nearest share `keep`; 0 without any.
 
     Memory: 8 bytes a thread for each entry of the longest row.
     """
+    indptr, indices, start, directed, limit, seed = edges
     num_nodes = len(indptr) - 1
     all_drawn = len(limit) == 0
     for task in prange((num_nodes + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK):

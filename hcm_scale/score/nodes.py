@@ -62,9 +62,7 @@ def score_nodes(edges: EdgeIndex, hops: EdgeHops, *, trim: float = 0.0) -> NodeS
         if values.shape != (edges.num_edges,):
             raise ValueError(f"the edges' {name} has shape {values.shape}; this graph has {edges.num_edges} edges")
     ahp, iv = np.empty(edges.num_nodes), np.empty(edges.num_nodes)
-    kernels.average_rows(
-        edges.indptr, edges.indices, edges.start, edges.directed, edges.limit, edges.seed, 1.0 - trim, *hops, ahp, iv
-    )
+    kernels.average_rows(edges.for_kernels, 1.0 - trim, *hops, ahp, iv)
     degree = np.diff(edges.indptr)
     return _node_scores(ahp, iv, degree, _flags(edges, degree))
 

@@ -45,21 +45,22 @@ class EdgeIndex:
     def num_edges(self) -> int:
         return int(self.start[-1])
 
+    @property
+    def for_kernels(self) -> kernels.Edges:
+        return kernels.Edges(self.indptr, self.indices, self.start, self.directed, self.limit, self.seed)
+
     def edges(self, first: int, last: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
         """Left ends, right ends and numbers of the scored edges among first .. last - 1."""
         left, right = (np.empty(last - first, self.indices.dtype) for _ in range(2))
         number = np.empty(last - first, np.int64)
         row = int(np.searchsorted(self.start, first, side="right")) - 1
-        either = not self.directed
-        found = kernels.list_edges(
-            self.indptr, self.indices, self.start, self.limit, self.seed, either, first, last, row, left, right, number
-        )
+        found = kernels.list_edges(self.for_kernels, first, last, row, left, right, number)
         return left[:found], right[:found], number[:found]
 
     def of_node(self, v: int) -> NDArray[np.int64]:
         """The edge numbers of v's neighbours (out-neighbours if directed), in CSR order, drawn or not."""
         out = np.empty(self.indptr[v + 1] - self.indptr[v], np.int64)
-        kernels.row_edges(self.indptr, self.indices, self.start, self.directed, v, out)
+        kernels.row_edges(self.for_kernels, v, out)
         return out
 
 

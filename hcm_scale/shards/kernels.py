@@ -1,12 +1,12 @@
 """Kernels that put pairs in order: grouped by class, then shuffled by a permutation that only a key decides."""
 
 import numpy as np
-from numba import njit
 
+from hcm_scale.base.jit import kernel
 from hcm_scale.base.rng import below, mix
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def group_by_class(u, v, hop, cursors, out_u, out_v):
     """Scatters pairs into `out` by class; `cursors[c - 1]` is where class c goes on, and is moved along."""
     for i in range(len(hop)):
@@ -17,7 +17,7 @@ def group_by_class(u, v, hop, cursors, out_u, out_v):
         cursors[klass] = at + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def shuffle_pairs(key, u, v):
     """Fisher and Yates in place, swap i drawn by the counter (key, i): all permutations alike, on any thread."""
     for i in range(len(u) - 1, 0, -1):

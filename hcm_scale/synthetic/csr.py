@@ -6,8 +6,10 @@ sorted, so the result depends on nothing but the set of pairs. Memory beside the
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 from numpy.typing import NDArray
+
+from hcm_scale.base.jit import kernel
 
 _NUM_CHUNKS = 64
 _MAX_BUCKETS = 512
@@ -42,7 +44,7 @@ def symmetric_csr(
     return indptr, indices
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def count_buckets(u, v, shift, counts):
     """counts[chunk, bucket] = the arcs that a chunk of pairs, taken both ways and without loops, puts into a bucket."""
     num_chunks = counts.shape[0]
@@ -53,7 +55,7 @@ def count_buckets(u, v, shift, counts):
                 counts[chunk, v[e] >> shift] += 1
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def deal_arcs(u, v, shift, places, arcs):
     """Writes each arc as (row << 32 | column) at the next of its chunk's places in its bucket; moves `places` on."""
     num_chunks = places.shape[0]
@@ -67,7 +69,7 @@ def deal_arcs(u, v, shift, places, arcs):
                 places[chunk, b] += 1
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def sort_buckets(arcs, starts, shift, columns, degrees):
     """Sorts each bucket into rows of distinct, rising columns, packed from its start; their lengths go to `degrees`."""
     for bucket in prange(len(starts) - 1):
@@ -93,7 +95,7 @@ def sort_buckets(arcs, starts, shift, columns, degrees):
             write += kept
 
 
-@njit(cache=True)
+@kernel
 def _sort_row(row):
     """Sorts a row and moves its distinct values to the front; returns how many there are."""
     if len(row) > _INSERTION_LENGTH:
@@ -114,7 +116,7 @@ def _sort_row(row):
     return kept
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def join_buckets(columns, starts, shift, indptr, indices):
     """Closes the gaps that merged repeats left between buckets."""
     num_nodes = len(indptr) - 1

@@ -53,9 +53,8 @@ def community(
     roots = np.cbrt(np.diff(bounds) + _HUB_RANK)
     u, v = _empty_pairs(num_nodes * edges_per_node)
     num_bits = (num_nodes - 1).bit_length()
-    kernels.community_pairs(
-        _key(seed, _STRUCTURE), bounds, roots, _HUB_RANK, np.cbrt(_HUB_RANK), float(homophily), num_bits, u, v
-    )
+    drawn = kernels.Communities(bounds, roots, _HUB_RANK, np.cbrt(_HUB_RANK))
+    kernels.community_pairs(_key(seed, _STRUCTURE), drawn, float(homophily), num_bits, u, v)
     indptr, indices = symmetric_csr(u, v, num_nodes)
     del u, v
     x = _noise(num_nodes, num_attributes, seed)

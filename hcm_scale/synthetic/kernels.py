@@ -5,9 +5,13 @@ All arithmetic is on integers or plain IEEE operations, with no library function
 too.
 """
 
-import numpy as np
-from numba import njit, prange
+from typing import NamedTuple
 
+import numpy as np
+from numba import prange
+from numpy.typing import NDArray
+
+from hcm_scale.base.jit import kernel
 from hcm_scale.base.rng import below, mix, unit
 
 _ONE = np.uint64(1)
@@ -25,7 +29,16 @@ _BELL_MEAN = 2.0 * 65535.0
 _BELL_SCALE = np.float32((3.0 / (65536.0**2 - 1.0)) ** 0.5)
 
 
-@njit(cache=True)
+class Communities(NamedTuple):
+    """Communities as ranges of positions, and the power law of the ranks in them."""
+
+    bounds: NDArray[np.int64]  # (communities + 1,)
+    roots: NDArray[np.float64]  # (communities,), of size + hub_rank; all roots are cube roots
+    hub_rank: float
+    hub_root: float
+
+
+@kernel
 def permute(value, num_bits, bound, seed):
     """A seeded bijection of 0 .. bound - 1, where 2^(num_bits - 1) < bound <= 2^num_bits.
 
@@ -44,13 +57,13 @@ def permute(value, num_bits, bound, seed):
             return np.int64(x)
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _bell(word):
     total = (word & _LOW16) + ((word >> _S16) & _LOW16) + ((word >> (_S16 + _S16)) & _LOW16) + (word >> np.uint64(48))
     return np.float32(np.float64(total) - _BELL_MEAN) * _BELL_SCALE
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def bell_rows(seed, out):
     """out[i, k] = independent bell-shaped noise of mean 0 and variance 1."""
     for i in prange(out.shape[0]):
@@ -59,7 +72,7 @@ def bell_rows(seed, out):
             out[i, k] = _bell(mix(row, k))
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def rmat_pairs(seed, scale, u, v):
     """Pair e of an R-MAT graph of 2^scale nodes, labels permuted so that degree says nothing about the id."""
     num_nodes = np.int64(1) << np.int64(scale)
@@ -82,24 +95,26 @@ def rmat_pairs(seed, scale, u, v):
         v[e] = permute(column, scale, num_nodes, labels)
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _rank(word, size_root, hub_rank, hub_root):
     """A rank in a community with P(rank) ~ (rank + hub_rank)^(-2/3): the inverse of a cube root, hence no pow()."""
     root = hub_root + unit(word) * (size_root - hub_root)
     return np.int64(max(0.0, root * root * root - hub_rank))
 
 
-@njit(cache=True, inline="always")
-def _member(word, community, bounds, roots, hub_rank, hub_root):
+@kernel(inline="always")
+def _member(word, community, communities):
     """A node position of this community, drawn by the power law of its ranks."""
+    bounds, roots, hub_rank, hub_root = communities
     first = bounds[community]
     rank = _rank(word, roots[community], hub_rank, hub_root)
     return first + min(rank, bounds[community + 1] - first - 1)
 
 
-@njit(cache=True, parallel=True)
-def community_pairs(seed, bounds, roots, hub_rank, hub_root, homophily, num_bits, u, v):
+@kernel(parallel=True)
+def community_pairs(seed, communities, homophily, num_bits, u, v):
     """Pair e of a community graph: a member of a random community, and one of the same (homophily) or of any."""
+    bounds = communities.bounds
     num_nodes = bounds[-1]
     labels = mix(np.uint64(seed), 1)
     for e in prange(len(u)):
@@ -108,13 +123,13 @@ def community_pairs(seed, bounds, roots, hub_rank, hub_root, homophily, num_bits
         other = own
         if unit(mix(state, 1)) >= homophily:
             other = np.searchsorted(bounds, below(mix(state, 2), num_nodes), side="right") - 1
-        left = _member(mix(state, 3), own, bounds, roots, hub_rank, hub_root)
-        right = _member(mix(state, 4), other, bounds, roots, hub_rank, hub_root)
+        left = _member(mix(state, 3), own, communities)
+        right = _member(mix(state, 4), other, communities)
         u[e] = permute(left, num_bits, num_nodes, labels)
         v[e] = permute(right, num_bits, num_nodes, labels)
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def community_members(seed, bounds, num_bits, out):
     """out[i] = the community of node i."""
     num_nodes = bounds[-1]
@@ -124,7 +139,7 @@ def community_members(seed, bounds, num_bits, out):
             out[permute(position, num_bits, num_nodes, labels)] = community
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def add_centroids(members, centroids, x):
     """x[i] += the centroid of node i's community."""
     for i in prange(len(members)):
@@ -133,7 +148,7 @@ def add_centroids(members, centroids, x):
             x[i, k] += centre[k]
 
 
-@njit(cache=True, parallel=True)
+@kernel(parallel=True)
 def grid_pairs(seed, width, height, removed_share, u, v):
     """Pairs 2i and 2i + 1: cell i with its right and its lower neighbour, or a loop where there is none."""
     for cell in prange(width * height):

@@ -1,9 +1,5 @@
 """Hop labels against a distance matrix, for every width, thread count and split; and the sample's uniformity."""
 
-import os
-import subprocess
-import sys
-
 import numba
 import numpy as np
 import pytest
@@ -229,27 +225,3 @@ def test_label_hops__refuses_bad_input_by_name(change, message):
 def test_choose_sources__refuses_zero():
     with pytest.raises(ValueError, match="num_sources=0 must be at least 1"):
         choose_sources(np.array([0, 1, 2]), num_sources=0, seed=0)
-
-
-BOUNDS_CHECKED = """
-import numpy as np
-from hcm_scale.hops import choose_sources, label_hops
-indptr, indices = np.array([0, 1, 3, 4, 4, 6, 7, 8]), np.array([1, 0, 2, 1, 5, 6, 4, 4], np.int32)
-sources = choose_sources(indptr, num_sources=None, seed=0)
-for words in (None, 1):
-    for pairs in (None, 1, 2):
-        options = dict(classes=3, pairs_per_class=pairs, seed=0, sources_per_block=4, words=words)
-        blocks = label_hops(indptr, indices, sources, **options)
-        print(sum(int(b.counts.sum()) for b in blocks))
-"""
-
-
-@pytest.mark.slow
-def test_label_hops__stays_within_its_arrays(tmp_path):
-    """Compiles everything again with bounds checks, so it takes a minute."""
-    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", BOUNDS_CHECKED], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["21"] * 6

@@ -1,0 +1,130 @@
+"""Every kernel stays within its arrays: all of them are compiled with bounds checks, in one process, and called.
+
+This file is both the test and what runs in that process: small graphs through the rooms, then a look at what was left
+out. A kernel is reached when it was compiled by itself, or when a reached one names it and so holds its code.
+"""
+
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numba import config
+from scipy import sparse
+
+from hcm_scale import HCM
+from hcm_scale.base.jit import KERNELS
+from hcm_scale.features.purify import SIMILARITIES, purify
+from hcm_scale.graph import Graph, SparseRows
+from hcm_scale.graph.build import build_csr
+from hcm_scale.hops import choose_sources, label_hops
+from hcm_scale.hops.label import count_hops
+from hcm_scale.ingest.ids import NumberIds, TextIds
+from hcm_scale.score.edges import EdgeHops
+from hcm_scale.score.nodes import score_nodes
+from hcm_scale.score.numbering import edge_index
+from hcm_scale.synthetic import families
+
+PACKAGE = Path(__file__).resolve().parents[1] / "hcm_scale"
+
+
+@pytest.mark.timeout(1200)
+def test_kernels__stay_within_their_arrays():
+    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+def walk_synthetic() -> list[Any]:
+    hubs, chains = families.rmat(7, num_attributes=1), families.grid(300, 1, num_attributes=1, removed_share=0.1)
+    return [families.community(600, num_attributes=5), hubs, chains]
+
+
+def walk_ids() -> None:
+    for ids, names in ((TextIds(), [f"node {i}" for i in range(3000)]), (NumberIds(), [7 * i for i in range(3000)])):
+        for part in (names[:50], names):
+            ids.add(pa.array(part))
+        assert ids.find(pa.array(names)).tolist() == list(range(3000))
+
+
+def walk_build(folder: Path) -> None:
+    u, v = np.random.default_rng(0).integers(0, 40, (2, 300))
+    for directed in (False, True):
+        build_csr(folder, [(u, v)], 40, directed, run_keys=64)
+
+
+def walk_purify(graph: Any) -> None:
+    directed = Graph(graph.indptr, graph.indices, in_indptr=graph.indptr, in_indices=graph.indices, directed=True)
+    rows = SparseRows.of(sparse.csr_array(graph.x * (graph.x > 1)))
+    for similarity in SIMILARITIES:
+        for given, x in ((graph, graph.x), (graph, rows), (directed, graph.x)):
+            purify(given, x, similarity=similarity, ratio=0.3)
+
+
+def walk_hops(graph: Any) -> None:
+    sources = choose_sources(graph.indptr, num_sources=None, seed=0)
+    for directed in (False, True):
+        for words in (None, 1):
+            count_hops(graph.indptr, graph.indices, sources, classes=3, directed=directed, words=words)
+            for pairs in (None, 2):
+                options: Any = {"classes": 3, "pairs_per_class": pairs, "seed": 0, "sources_per_block": 32}
+                list(label_hops(graph.indptr, graph.indices, sources, directed=directed, words=words, **options))
+
+
+def walk_run(graph: Any, folder: Path) -> None:
+    """Labels, shards, batches, model and scores."""
+    options = {
+        "hops.num_sources": 100, "hops.pairs_per_class": 30, "sampling.batch_pairs": 256, "sampling.fan_out": ["3"],
+        "model.num_layers": 2, "model.width": 8, "model.head_width": 8, "posterior.burn_in_steps": 3,
+        "posterior.num_samples": 2, "posterior.thin_steps": 1, "score.max_neighbors": 3, "score.trim": 0.2,
+    }  # fmt: skip
+    found = HCM(options, device="cpu", run_dir=folder).fit(graph)
+    found.explain(found.strangest(1)[0]["id"])
+
+
+def walk_score(graph: Any) -> None:
+    """What a run with drawn neighbours leaves out."""
+    for directed in (False, True):
+        edges = edge_index(graph.indptr, graph.indices, directed=directed)
+        mean = np.random.default_rng(0).random(edges.num_edges).astype(np.float32)
+        score_nodes(edges, EdgeHops(mean, mean))
+
+
+def not_reached() -> list[str]:
+    for path in PACKAGE.rglob("*.py"):
+        if "@kernel" in path.read_text():
+            importlib.import_module(path.relative_to(PACKAGE.parent).with_suffix("").as_posix().replace("/", "."))
+    waiting, reached = [kernel for kernel in KERNELS if kernel.signatures], set()
+    while waiting:
+        kernel = waiting.pop()
+        if kernel not in reached:
+            reached.add(kernel)
+            names = kernel.py_func.__globals__
+            waiting += [other for other in map(names.get, kernel.py_func.__code__.co_names) if other in KERNELS]
+    return sorted(f"{kernel.__module__}.{kernel.__name__}" for kernel in set(KERNELS) - reached)
+
+
+def main() -> int:
+    assert config.BOUNDSCHECK
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        community, hubs, chains = walk_synthetic()
+        walk_ids()
+        walk_build(folder)
+        walk_purify(community)
+        for graph in (hubs, chains):  # searched together, and one by one
+            walk_hops(graph)
+        walk_score(hubs)
+        walk_run(community, folder / "run")
+    print(*not_reached(), sep="\n", end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
