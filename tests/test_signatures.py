@@ -7,7 +7,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST = 7
-OLDER = ("write_steps", "gpu_batches")  # longer, and to be shortened
 
 
 def is_triton(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -27,7 +26,7 @@ def test_functions__take_at_most_seven_arguments_by_position(folder):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not is_triton(node):
                 found += 1
-                if num_positional(node) > MOST and node.name not in OLDER:
+                if num_positional(node) > MOST:
                     long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name} takes {num_positional(node)}")
     assert found > 100
     assert not long, "\n".join(long)
