@@ -8,14 +8,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-SIMILARITIES = ("cosine", "euclidean", "jaccard")
-SCALINGS = ("none", "log1p", "binary", "row", "normal")
-VIEWS = ("purified", "original")
-KERNELS = ("psgld", "sgld", "sgd", "adam")
-SCHEDULES = ("constant", "polynomial", "cyclical")
-BACKENDS = ("numba", "torch_sparse")
-RANKINGS = ("strange", "ahp", "hav")
-DEVICES = ("auto", "cpu", "cuda")
+from hcm_scale.base import names as tables
 
 
 def number(default: Any, low: float | None = None, high: float | None = None) -> Any:
@@ -54,7 +47,7 @@ class SyntheticGraph(GraphConfig):
     """A seeded graph of any size; R-MAT rounds `num_nodes` up to a power of two, a grid to a square."""
 
     source: str = "synthetic"
-    family: str = choice("community", ("community", "rmat", "grid"))
+    family: str = choice("community", tables.FAMILIES)
     num_nodes: int = number(20_000, 2)
     edges_per_node: int = number(8, 1)
     num_attributes: int = number(20, 1)
@@ -69,8 +62,8 @@ class PolicyGraph(GraphConfig):
 
     path: str = ""
     directed: bool = False
-    nonfinite: str = choice("error", ("error", "zero", "mean"))
-    featureless: str = choice("error", ("error", "degree"))
+    nonfinite: str = choice("error", tables.POLICIES["nonfinite"])
+    featureless: str = choice("error", tables.POLICIES["featureless"])
 
 
 @dataclass
@@ -82,14 +75,14 @@ class TablesGraph(PolicyGraph):
     target_column: str = "target"
     id_column: str = "id"
     label_column: str | None = None
-    id_type: str = choice("auto", ("auto", "text", "integer"))
+    id_type: str = choice("auto", tables.ID_TYPES)
     include: list[str] | None = None
     exclude: list[str] = names([])
     categorical: list[str] = names([])
     max_categories: int = number(64, 1)
     hash_buckets: int = number(32, 1)
-    unknown: str = choice("error", ("error", "drop", "add"))
-    repeated: str = choice("error", ("error", "first"))
+    unknown: str = choice("error", tables.POLICIES["unknown"])
+    repeated: str = choice("error", tables.POLICIES["repeated"])
 
 
 @dataclass
@@ -127,14 +120,14 @@ class InjectConfig:
 
 @dataclass
 class AttributesConfig:
-    scale: str = choice("none", SCALINGS)
+    scale: str = choice("none", tables.SCALINGS)
     pca: int | None = number(None, 1)
     standardise: bool = True
 
 
 @dataclass
 class PurifyConfig:
-    similarity: str = choice("euclidean", SIMILARITIES)
+    similarity: str = choice("euclidean", tables.SIMILARITIES)
     ratio: float = number(0.2, 0.0, 0.99)
     attributes: str = choice("transformed", ("transformed", "raw"))
 
@@ -159,7 +152,7 @@ class SamplingConfig:
     fan_out: list[str] = names(["all"])
     hub_cap: int | None = number(256, 1)
     first_hop: str = choice("exact", ("exact", "sampled"))
-    backend: str = choice("numba", BACKENDS)
+    backend: str = choice("numba", tables.BACKENDS)
     workers: int = number(1, 0, 64)
     full_batch: bool = False
 
@@ -174,8 +167,8 @@ class ModelConfig:
 
 @dataclass
 class PosteriorConfig:
-    kernel: str = choice("psgld", KERNELS)
-    schedule: str = choice("polynomial", SCHEDULES)
+    kernel: str = choice("psgld", tables.KERNELS)
+    schedule: str = choice("polynomial", tables.SCHEDULES)
     step_size: float = number(0.01, 1e-12, 10.0)
     decay_offset: float = number(100.0, 1e-6)
     decay_power: float = number(0.55, 0.51, 1.0)
@@ -193,15 +186,15 @@ class PosteriorConfig:
 
 @dataclass
 class ScoreConfig:
-    views: list[str] = names(["purified"], VIEWS)
-    hop: str = choice("expected", ("expected", "argmax"))
+    views: list[str] = names(["purified"], ("purified", "original"))
+    hop: str = choice("expected", tables.HOPS)
     trim: float = number(0.2, 0.0, 0.95)
     closure: float = number(0.4, 0.001, 1.0)
-    rank_by: str = choice("strange", RANKINGS)
+    rank_by: str = choice("strange", tables.RANKINGS)
     max_neighbors: int | None = number(None, 1)
     chunk_edges: int | None = number(None, 256)
-    state: str = choice("memory", ("memory", "disk"))
-    precision: str = choice("float32", ("float32", "bfloat16"))  # of the products over edges, on a GPU
+    state: str = choice("memory", tables.STATES)
+    precision: str = choice("float32", tables.PRECISIONS)  # of the products over edges, on a GPU
     table_rows: int = number(1_000, 1, 100_000)
     explained: int = number(10, 0, 100)
 
@@ -210,7 +203,7 @@ class ScoreConfig:
 class WorldConfig:
     """Where a run computes; a rank is one process, and all of them share every heavy stage."""
 
-    device: str = choice("auto", DEVICES)
+    device: str = choice("auto", ("auto", "cpu", "cuda"))
     threads: int | None = number(None, 1)  # of each process; None: an even share of the cores
     processes: int | None = number(1, 1, 4_096)  # on each machine; None: one per GPU, or one where there is none
     nodes: int = number(1, 1, 65_536)  # machines

@@ -54,7 +54,7 @@ def test_defaults__are_the_embedded_data_set():
         ("purify.ratio=1.5", r"purify\.ratio=1\.5 .*at least 0\.0 and at most 0\.99"),
         ("hops.classes=1", r"hops\.classes=1 .*at least 2 and at most 16"),
         ("hops.num_sources=0", r"hops\.num_sources=0 .*at least 1"),
-        ("purify.similarity=cosinus", r"purify\.similarity=cosinus .*cosine, euclidean, jaccard"),
+        ("purify.similarity=cosinus", r"purify\.similarity=cosinus .*jaccard, cosine, euclidean"),
         ("score.views=[purifed]", r"score\.views=purifed .*purified, original"),
         ("score.views=[]", r"score\.views=\[\] is empty"),
         ("posterior.step_size=nan", r"posterior\.step_size=nan is out of range"),

@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "posterior": {"base", "model", "sampling"},
     "score": {"base", "model", "graph"},
     "report": {"base", "graph", "score"},
-    "config": set(),
+    "config": {"base"},
     "ranks": {"base"},
     "stages": {"base", "ranks", "report", "workspace"} | ROOMS,
     "workspace": {"base", "ranks"},

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base.names import SIMILARITIES
 from hcm_scale.features import purify_kernels as kernels
 from hcm_scale.graph.store import Attributes, Graph, SparseRows
 
-SIMILARITIES = ("jaccard", "cosine", "euclidean")  # the order is known to kernels.sparse_similarity
 _DENSE_KERNELS = {
     "jaccard": kernels.dense_jaccard,
     "cosine": kernels.dense_cosine,

@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hcm_scale.base.names import ID_TYPES
 from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.policy import Offenders
-
-ID_TYPES = ("auto", "text", "integer")
 
 
 def id_kind(columns: Sequence[tuple[str, pa.DataType]], id_type: str = "auto") -> str:

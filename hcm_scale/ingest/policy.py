@@ -12,12 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-CHOICES = {
-    "unknown": ("error", "drop", "add"),
-    "repeated": ("error", "first"),
-    "nonfinite": ("error", "zero", "mean"),
-    "featureless": ("error", "degree"),
-}
+from hcm_scale.base.names import POLICIES
+
 _SHOWN = 5
 
 
@@ -43,7 +39,7 @@ class Policy:
     featureless: str = "error"
 
     def __post_init__(self) -> None:
-        for name, legal in CHOICES.items():
+        for name, legal in POLICIES.items():
             if getattr(self, name) not in legal:
                 raise ValueError(f"{name}={getattr(self, name)!r} must be one of {', '.join(map(repr, legal))}")
 

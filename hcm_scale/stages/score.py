@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcm_scale.base import files
+from hcm_scale.base.names import RANKINGS, STATES
 from hcm_scale.base.progress import bar
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, embed_graph
@@ -36,7 +37,6 @@ from hcm_scale.stages.shared_edges import Share, chunk_of, predict_shared
 
 KIND = "hcm_scale scores"
 FORMAT = 1
-STATES = ("memory", "disk")
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def _write(
         files.sync_file(folder / name)
     numbers = None
     if graph.y is not None and 0 < np.count_nonzero(graph.y) < graph.num_nodes:
-        numbers = {by: metrics.evaluate(graph.y, scores.by(by), graph.kind) for by in nodes.RANKED}
+        numbers = {by: metrics.evaluate(graph.y, scores.by(by), graph.kind) for by in RANKINGS}
     hashes = {name: files.hash_file(folder / name) for name in (table.FILE, MEAN_FILE, VAR_FILE)}
     body |= {"num_samples": num_samples, "rank_by": rank_by, "metrics": numbers, "files": hashes}
     files.write_manifest(folder, KIND, FORMAT, body)
