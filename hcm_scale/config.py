@@ -38,7 +38,7 @@ class GraphConfig:
 class DefaultGraph(GraphConfig):
     """The embedded data set: 20,000 nodes in communities, with planted anomalies."""
 
-    source: str = "default"
+    name: str = "default"
     seed: int = number(0, 0)
 
 
@@ -70,6 +70,8 @@ class PolicyGraph(GraphConfig):
 class TablesGraph(PolicyGraph):
     """Parquet or CSV tables: an edge table at `path` and optionally a node table."""
 
+    source: str = "tables"
+    name: str = "tables"
     nodes: str | None = None
     source_column: str = "source"
     target_column: str = "target"
@@ -89,6 +91,8 @@ class TablesGraph(PolicyGraph):
 class MatrixGraph(PolicyGraph):
     """One .mat, .npz or .npy file; `keys` maps adjacency, attributes and label to the file's own names."""
 
+    source: str = "matrix"
+    name: str = "matrix"
     keys: dict[str, str] = field(default_factory=dict)
     max_bytes: int = number(4 << 30, 1)
 
@@ -97,6 +101,7 @@ class MatrixGraph(PolicyGraph):
 class PygGraph(PolicyGraph):
     """A torch_geometric data set by name, kept under `path`."""
 
+    source: str = "pyg"
     dataset: str = ""
 
 
@@ -104,17 +109,19 @@ class PygGraph(PolicyGraph):
 class FolderGraph(GraphConfig):
     """A graph folder that was written before."""
 
+    source: str = "folder"
+    name: str = "folder"
     path: str = ""
 
 
 @dataclass
 class InjectConfig:
-    """Anomalies planted for an experiment; zero cliques and no attribute anomalies leave the graph alone."""
+    """Anomalies planted for an experiment; None attribute anomalies are as many as there are nodes in cliques."""
 
     num_cliques: int = number(0, 0)
     clique_size: int = number(15, 2)
     candidates: int = number(50, 1)
-    num_attribute_anomalies: int | None = number(None, 0)
+    num_attribute_anomalies: int | None = number(0, 0)
     seed: int = number(0, 0)
 
 
@@ -135,8 +142,8 @@ class PurifyConfig:
 @dataclass
 class HopsConfig:
     classes: int = number(4, 2, 16)
-    num_sources: int | None = number(None, 1)
-    pairs_per_class: int | None = number(None, 1)
+    num_sources: int | None = number(4_096, 1)  # None: every node
+    pairs_per_class: int | None = number(256, 1)  # of a source; None: every pair
 
 
 @dataclass

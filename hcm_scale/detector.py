@@ -39,7 +39,6 @@ class HCM:
         run_dir: Path | str | None = None,
     ) -> None:
         self.config = Config(seed=seed)
-        self.config.hops.num_sources, self.config.hops.pairs_per_class = 4096, 256
         self.config.world.device = device
         for key, value in (options or {}).items():
             set_option(self.config, key, value)
