@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale import __version__
-from hcm_scale.config import SOURCES, Config, check
+from hcm_scale.config import SOURCES, Config
+from hcm_scale.options import refuse_renamed, to_config
 
 log = logging.getLogger("hcm_scale")
 
@@ -72,17 +73,6 @@ def register() -> None:
     for name, node in SOURCES.items():
         store.store(group="graph/schema", name=name, node=node)
     OmegaConf.register_new_resolver("slug", slug, replace=True)
-
-
-def to_config(composed: Any) -> Config:
-    """The composed configuration as checked dataclasses."""
-    from omegaconf import OmegaConf
-
-    config = OmegaConf.to_object(composed)
-    if not isinstance(config, Config):
-        raise TypeError(f"conf/config.yaml must start from `schema`, got {type(config).__name__}")
-    check(config)
-    return config
 
 
 def help_text() -> str:
@@ -159,9 +149,10 @@ def _tune(overrides: list[str]) -> None:
 
 def _stages(command: str, overrides: list[str]) -> int:
     """A command that composes a configuration: one run, a sweep or a search."""
-    from hcm_scale.sweep.named import named_sweep, settle
+    from hcm_scale.sweep.named import named_sweep, settle, split
 
     try:
+        refuse_renamed(split(word)[0] for word in overrides)
         settled = settle(_literal(overrides) if command == "explain" else overrides, conf_dir())
         searches = command == "run" and named_sweep(overrides) == "optuna"
         _tune(overrides) if searches else _compose_and_run(command, settled)

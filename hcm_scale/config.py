@@ -196,7 +196,7 @@ class ScoreConfig:
     views: list[str] = names(["purified"], ("purified", "original"))
     hop: str = choice("expected", tables.HOPS)
     trim: float = number(0.2, 0.0, 0.95)
-    closure: float = number(0.4, 0.001, 1.0)
+    far_share: float = number(0.4, 0.001, 1.0)  # of the edges: those that count as far
     rank_by: str = choice("strange", tables.RANKINGS)
     max_neighbors: int | None = number(None, 1)
     chunk_edges: int | None = number(None, 256)
@@ -270,8 +270,7 @@ def check(config: Any, prefix: str = "") -> None:
 def _check_value(key: str, value: Any, rule: Any) -> None:
     low, high = rule.get("low"), rule.get("high")
     if (low is not None and not value >= low) or (high is not None and not value <= high):
-        bounds = [f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None)
-        raise ValueError(f"{key}={value} is out of range: {' and '.join(bounds)}")
+        raise ValueError(f"{key}={value} is out of range: {_bounds(rule)}")
     if rule.get("names") and value not in rule["names"]:
         raise ValueError(f"{key}={value} is not known; legal are {', '.join(rule['names'])}")
     if "each" in rule:
@@ -280,6 +279,24 @@ def _check_value(key: str, value: Any, rule: Any) -> None:
         for item in value:
             if rule["each"] and item not in rule["each"]:
                 raise ValueError(f"{key}={item} is not known; legal are {', '.join(rule['each'])}")
+
+
+def _bounds(rule: Any) -> str:
+    said = (("at least", rule.get("low")), ("at most", rule.get("high")))
+    return " and ".join(f"{words} {bound}" for words, bound in said if bound is not None)
+
+
+def describe(entry: dataclasses.Field[Any]) -> str:
+    """What a field takes, in words.
+
+    >>> describe(dataclasses.fields(HopsConfig)[0]), describe(dataclasses.fields(Config)[3])
+    ('int, at least 2 and at most 16', 'a section with similarity, ratio, attributes')
+    """
+    if dataclasses.is_dataclass(entry.type):
+        return f"a section with {', '.join(inner.name for inner in dataclasses.fields(entry.type))}"
+    rule, kind = entry.metadata, entry.type.__name__ if isinstance(entry.type, type) else str(entry.type)
+    legal = rule.get("names") or rule.get("each")
+    return ", ".join(filter(None, [kind, legal and f"of {', '.join(legal)}", _bounds(rule)]))
 
 
 def parse_fan_out(fan_out: list[str], num_blocks: int) -> list[int | None]:

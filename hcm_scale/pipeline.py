@@ -198,7 +198,7 @@ def _trend(walk: Run, recipe: Recipe, structure: Graph, features: Any) -> Trend 
     graph, options = Graph.open(walk.folders["graph"]), walk.config.score
     model = asdict(recipe.network) | {"num_attributes": features.shape[1], "num_classes": walk.config.hops.classes}
     model |= {"directed": structure.directed, "seed": walk.config.seed}
-    how: dict[str, Any] = {"hop": options.hop, "trim": options.trim, "closure": options.closure}
+    how: dict[str, Any] = {"hop": options.hop, "trim": options.trim, "closure": options.far_share}
     trend = auc_trend(graph, structure, features, model, device=_device(walk), **how)
     if trend is None:
         log.warning("posterior.trend_every=%s has no effect: no labels", walk.config.posterior.trend_every)
@@ -213,9 +213,8 @@ def _encoder_input(walk: Run, view: str) -> tuple[Graph, Any]:
 def _score(walk: Run) -> None:
     config = walk.config.score
     views = config.views
-    options = {
-        name: getattr(config, name) for name in ("hop", "trim", "rank_by", "max_neighbors", "closure", "precision")
-    }
+    options = {name: getattr(config, name) for name in ("hop", "trim", "rank_by", "max_neighbors", "precision")}
+    options["closure"] = config.far_share
     for view in views:
         _score_view(walk, view, "scores" if len(views) == 1 else f"scores-{view}", options)
     if len(views) > 1:
@@ -223,7 +222,7 @@ def _score(walk: Run) -> None:
         def make(out: Path) -> dict[str, Any]:
             folders = [walk.folders[f"scores-{view}"] for view in views]
             made = combine_scores(
-                Graph.open(walk.folders["graph"]), folders, out, rank_by=config.rank_by, closure=config.closure
+                Graph.open(walk.folders["graph"]), folders, out, rank_by=config.rank_by, closure=config.far_share
             )
             return _score_facts(made.metrics, config.rank_by)
 

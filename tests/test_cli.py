@@ -67,6 +67,7 @@ def test_stage_command__stops_at_its_stage(tmp_path):
     [
         ("purify.ratio=7", "purify.ratio=7"),
         ("purify.rato=0.1", "purify.rato"),
+        ("score.closure=0.3", "error: score.closure is now score.far_share"),
         ("graph=tabels", "tabels"),
         ("hops.classes=many", "hops.classes"),
         ("posterior.temperature=1e38", "error: step"),  # a chain that diverges
