@@ -29,7 +29,7 @@ _DENSE_KERNELS = {
 }
 
 Spans = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-Arrays = tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64] | None, NDArray[Any] | None]
+CSR = tuple[NDArray[np.int64], NDArray[Any]]
 
 
 def edge_similarity(
@@ -75,10 +75,10 @@ def purify(graph: Graph, x: Attributes, *, similarity: str, ratio: float) -> Gra
         "threshold": None,
     }
     if num_dropped == 0:
-        return _structure(graph, (graph.indptr, graph.indices, graph.in_indptr, graph.in_indices), info)
+        return Graph(graph.indptr, graph.indices, directed=graph.directed, info={"purified": info})
     values = edge_similarity(graph.indptr, graph.indices, x, similarity, directed=graph.directed)
     keep, info["threshold"] = keep_most_similar(values, num_dropped)
-    return _structure(graph, _keep_edges(graph, keep), info)
+    return Graph(*_keep_edges(graph, keep), directed=graph.directed, info={"purified": info})
 
 
 def keep_most_similar(values: NDArray[np.float32], num_dropped: int) -> tuple[NDArray[np.bool_], float]:
@@ -110,22 +110,11 @@ def _edge_spans(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bool
     return starts, indptr[1:], np.concatenate([[0], np.cumsum(indptr[1:] - starts)])
 
 
-def _keep_edges(graph: Graph, keep: NDArray[np.bool_]) -> Arrays:
-    """(indptr, indices, in_indptr, in_indices) of the kept edges; the last two on a directed graph only."""
-    indptr = np.empty_like(graph.indptr)
-    if not graph.directed:
-        indices = np.empty(2 * np.count_nonzero(keep), graph.indices.dtype)
-        spans = _edge_spans(graph.indptr, graph.indices, directed=False)
-        kernels.keep_undirected(*spans, graph.indices, keep, indptr, indices)
-        return indptr, indices, None, None
-    indices = graph.indices[keep]
-    indptr = np.concatenate([[0], np.cumsum(keep)])[graph.indptr]
-    in_indptr, in_indices = np.empty_like(indptr), np.empty_like(indices)
-    kernels.reverse(indptr, indices, in_indptr, in_indices)
-    return indptr, indices, in_indptr, in_indices
-
-
-def _structure(graph: Graph, arrays: Arrays, info: dict[str, Any]) -> Graph:
-    indptr, indices, in_indptr, in_indices = arrays
-    directed, record = graph.directed, {"purified": info}
-    return Graph(indptr, indices, in_indptr=in_indptr, in_indices=in_indices, directed=directed, info=record)
+def _keep_edges(graph: Graph, keep: NDArray[np.bool_]) -> CSR:
+    """The CSR of the kept edges."""
+    if graph.directed:
+        return np.concatenate([[0], np.cumsum(keep)])[graph.indptr], graph.indices[keep]
+    indptr, indices = np.empty_like(graph.indptr), np.empty(2 * np.count_nonzero(keep), graph.indices.dtype)
+    spans = _edge_spans(graph.indptr, graph.indices, directed=False)
+    kernels.keep_undirected(*spans, graph.indices, keep, indptr, indices)
+    return indptr, indices

@@ -152,10 +152,10 @@ def write_labels(folder: Path, labels: NDArray[Any], num_nodes: int, added: int 
     return int((flat == 1).sum())
 
 
-def write_degree(folder: Path) -> FeatureCounts:
+def write_degree(folder: Path, directed: bool) -> FeatureCounts:
     """Writes log1p(degree) as the one attribute of a graph that has none; a directed graph's degree is in + out."""
     degree = np.diff(np.load(folder / "indptr.npy", mmap_mode="r"))
-    if (folder / "in_indptr.npy").exists():
-        degree = degree + np.diff(np.load(folder / "in_indptr.npy", mmap_mode="r"))
+    if directed:
+        degree = degree + np.bincount(np.load(folder / "indices.npy", mmap_mode="r"), minlength=len(degree))
     np.save(folder / "x.npy", np.log1p(degree).astype(np.float32)[:, None], allow_pickle=False)
     return FeatureCounts(("log1p(degree)",), 1, details=({"name": "log1p(degree)", "method": "degree"},))
