@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale.base.files import MANIFEST
+from hcm_scale.ingest.batches import files_at, find_table
 from hcm_scale.ingest.encode import bucket_of
 from hcm_scale.ingest.readers import Columns, Policy, read_tables, summary
 
@@ -120,6 +121,38 @@ def test_read_tables__reads_folders_and_globs_in_the_order_of_names(tmp_path):
     assert g.ids.to_pylist() == [0, 10, 1, 11, 2, 12]
     assert summary(g).unknown_edges == 1
     assert summary(g).origin == "part-0.parquet and 2 more, part-0.pq and 2 more"
+
+
+HIDDEN = ("_SUCCESS", "_temporary/0/part-9.csv", ".ipynb_checkpoints/part-0-checkpoint.csv", "._part-0.csv", "_old.csv")
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        (".", ["part-0.csv", "sub/part-1.csv"]),
+        ("*", ["part-0.csv"]),
+        ("**/*.csv", ["part-0.csv", "sub/part-1.csv"]),
+        ("*/*/*.csv", []),
+        ("_SUCCESS", ["_SUCCESS"]),
+        ("_old.csv", ["_old.csv"]),
+        ("_*.csv", ["_old.csv"]),
+        ("._part-?.csv", ["._part-0.csv"]),
+        ("_temporary", ["_temporary/0/part-9.csv"]),
+        ("_temporary/*/*.csv", ["_temporary/0/part-9.csv"]),
+        (".ipynb_checkpoints/*", [".ipynb_checkpoints/part-0-checkpoint.csv"]),
+        ("../_out/*.csv", ["part-0.csv"]),
+    ],
+)
+def test_files_at__passes_over_hidden_names_that_the_user_does_not_spell(tmp_path, where, found):
+    root = tmp_path / "_out"
+    for name in ("part-0.csv", "sub/part-1.csv", *HIDDEN):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("source,target\n0,1\n")
+    assert [path.resolve().relative_to(root).as_posix() for path in files_at(f"{root}/{where}")] == found
+    if found and found != ["_SUCCESS"]:
+        assert [path.resolve() for path in find_table("graph.path", f"{root}/{where}").paths] == [
+            root / f for f in found
+        ]
 
 
 def test_read_tables__takes_dictionaries_whole_floats_and_integers_as_categories(tmp_path):
