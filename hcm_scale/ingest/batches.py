@@ -2,7 +2,8 @@
 
 A table is a file, a folder or a glob; its files are read in the order of their names as one table whose types are those
 of the first file. What tools leave beside data under names that start with . or _ (`_SUCCESS`, `_temporary/`,
-`.ipynb_checkpoints/`) is no data, unless the user spells such a name. Parquet is decoded page by page (a row group may be larger than memory), CSV block by block.
+`.ipynb_checkpoints/`) is no data, unless the user spells such a name. Parquet is decoded page by page (a row group may
+be larger than memory), CSV block by block.
 """
 
 import glob
