@@ -63,7 +63,7 @@ def purify(graph: Graph, x: Attributes, *, similarity: str, ratio: float) -> Gra
     [1, 0, 2, 1]
     """
     if not 0 <= ratio < 1:
-        raise ValueError(f"ratio={ratio!r} is out of range; it runs from 0 up to, and without, 1")
+        raise ValueError(f"purify.ratio={ratio!r} is out of range; it runs from 0 up to, and without, 1")
     _check(graph.num_nodes, x, similarity)
     # As a decimal, because 0.29 of 100 edges is 29 and floor(0.29 * 100) in floating point is 28.
     num_dropped = math.floor(Fraction(str(float(ratio))) * graph.num_edges)
@@ -96,7 +96,7 @@ def keep_most_similar(values: NDArray[np.float32], num_dropped: int) -> tuple[ND
 
 def _check(num_nodes: int, x: Attributes, similarity: str) -> None:
     if similarity not in SIMILARITIES:
-        raise ValueError(f"similarity={similarity!r} is unknown; it is one of {', '.join(SIMILARITIES)}")
+        raise ValueError(f"purify.similarity={similarity!r} is unknown; it is one of {', '.join(SIMILARITIES)}")
     if x.shape[0] != num_nodes:
         raise ValueError(f"x has {x.shape[0]} rows; the graph has {num_nodes} nodes")
 

@@ -17,7 +17,7 @@ from hcm_scale.base.mapped import map_new
 from hcm_scale.graph.store import SparseRows
 from hcm_scale.ingest.policy import Offenders, Policy
 
-_REMEDY = "nonfinite='zero' or 'mean' replaces them"
+_REMEDY = "graph.nonfinite=zero or mean replaces them"
 _REPAIR_ROWS = 1 << 14
 
 
@@ -134,7 +134,7 @@ def require(num_columns: int, policy: Policy) -> None:
     """Refuses a graph without attributes, before the work of reading its edges."""
     if not num_columns and policy.featureless == "error":
         raise ValueError(
-            "the graph has zero attributes; featureless='degree' gives it log1p(degree) as its one attribute"
+            "the graph has zero attributes; graph.featureless=degree gives it log1p(degree) as its one attribute"
         )
 
 

@@ -137,7 +137,7 @@ def _csv(path: Path, names: Sequence[str], types: dict[str, pa.DataType]) -> Ite
     except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
         raise ValueError(
             f"{path.name}: {error}. Types come from the start of the first file; "
-            "id_type='text' and categorical=[...] read a column as text"
+            "graph.id_type=text and graph.categorical=[...] read a column as text"
         ) from error
 
 

@@ -29,7 +29,7 @@ class Policy:
 
     >>> Policy(unknown="skip")
     Traceback (most recent call last):
-    ValueError: unknown='skip' must be one of 'error', 'drop', 'add'
+    ValueError: graph.unknown='skip' must be one of 'error', 'drop', 'add'
     """
 
     directed: bool = False
@@ -41,7 +41,7 @@ class Policy:
     def __post_init__(self) -> None:
         for name, legal in POLICIES.items():
             if getattr(self, name) not in legal:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be one of {', '.join(map(repr, legal))}")
+                raise ValueError(f"graph.{name}={getattr(self, name)!r} must be one of {', '.join(map(repr, legal))}")
 
 
 @dataclass

@@ -71,22 +71,25 @@ def _check(
 ) -> None:
     n = graph.num_nodes
     ranges = {
-        "num_cliques": (num_cliques, 0, n),
-        "num_attribute_anomalies": (num_attribute, 0, n),
+        "inject.num_cliques": (num_cliques, 0, n),
+        "inject.num_attribute_anomalies": (num_attribute, 0, n),
     }
     if num_cliques:
-        ranges["clique_size"] = (size, 2, n)
+        ranges["inject.clique_size"] = (size, 2, n)
     if num_attribute:
-        ranges["candidates"] = (candidates, 1, n - 1)
-    ranges["num_cliques * clique_size + num_attribute_anomalies"] = (num_cliques * size + num_attribute, 0, n)
+        ranges["inject.candidates"] = (candidates, 1, n - 1)
+    total = "inject.num_cliques * inject.clique_size + inject.num_attribute_anomalies"
+    ranges[total] = (num_cliques * size + num_attribute, 0, n)
     for option, (value, low, high) in ranges.items():
         if not low <= value <= high:
             raise ValueError(f"{option}={value} is out of range; on {n} nodes it runs from {low} to {high}")
     if num_attribute and graph.x is None:
-        raise ValueError(f"num_attribute_anomalies={num_attribute} needs attributes, and this graph has none; use 0")
+        raise ValueError(
+            f"inject.num_attribute_anomalies={num_attribute} needs attributes, and this graph has none; use 0"
+        )
     if (graph.y is not None or graph.kind is not None) and not replace_labels:
         raise ValueError(
-            "replace_labels=False: this graph already has labels; True discards them for the injected ones"
+            "this graph has labels; inject=none keeps them, replace_labels=True discards them for the planted ones"
         )
 
 

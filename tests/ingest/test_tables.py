@@ -230,22 +230,22 @@ OK_EDGES = {"source": [0, 1], "target": [1, 2]}
         ({"source": [0, None], "target": [1, 1]}, OK_NODES, {}, r"1 missing ids in the edge table: row 1"),
         ({"source": ["a"], "target": ["b"]}, OK_NODES, {}, "ids are of two types"),
         ({"source": [0], "target": [0]}, OK_NODES, {}, "no edges: 1 rows read, 1 of them self loops"),
-        (OK_EDGES, {"id": [0, 1, 2, 1], "s": [1.0] * 4}, {}, r"1 rows repeat an id .* row 3: 1\. repeated="),
+        (OK_EDGES, {"id": [0, 1, 2, 1], "s": [1.0] * 4}, {}, r"1 rows repeat an id .* row 3: 1\. graph\.repeated="),
         (OK_EDGES, {"id": [0, 1, -2], "s": [1.0] * 3}, {}, "1 negative ids in the node table: row 2: -2"),
         (OK_EDGES, {"id": [0, 1, 2.5], "s": [1.0] * 3}, {}, "1 fractional ids in the node table"),
         (OK_EDGES, {"id": [0, 1, None], "s": [1.0] * 3}, {}, "1 missing ids in the node table: row 2"),
         (OK_EDGES, {"id": pa.array([], pa.int64()), "s": pa.array([], pa.float64())}, {}, "the graph is empty"),
         (OK_EDGES, {"id": [0, 1, 2], "s": [1.0, np.nan, np.inf]}, {}, r"2 attribute .* row 1 column 's' = nan; row 2"),
-        (OK_EDGES, {"id": [0, 1, 2]}, {}, "zero attributes; featureless='degree'"),
+        (OK_EDGES, {"id": [0, 1, 2]}, {}, r"zero attributes; graph\.featureless=degree"),
         (OK_EDGES, {"id": [0, 1, 2], "s": pa.nulls(3)}, {}, "zero attributes"),
-        (OK_EDGES, OK_NODES, {"source": "from"}, r"source='from' is not a column of .* it has \['source', 'target'\]"),
-        (OK_EDGES, OK_NODES, {"id": "name"}, "id='name' is not a column"),
-        (OK_EDGES, OK_NODES, {"label": "y"}, "label='y' is not a column"),
-        (OK_EDGES, OK_NODES, {"exclude": ("q",)}, "exclude='q' is not a column"),
+        (OK_EDGES, OK_NODES, {"source": "from"}, r"graph\.source_column='from' is no.* it has \['source', 'target'\]"),
+        (OK_EDGES, OK_NODES, {"id": "name"}, r"graph\.id_column='name' is not a column"),
+        (OK_EDGES, OK_NODES, {"label": "y"}, r"graph\.label_column='y' is not a column"),
+        (OK_EDGES, OK_NODES, {"exclude": ("q",)}, r"graph\.exclude='q' is not a column"),
         (OK_EDGES, OK_NODES, {"label": "s", "attributes": ("s",)}, "zero attributes"),
         (OK_EDGES, {**OK_NODES, "l": [0, 1, 2]}, {"label": "l"}, "1 labels are not 0 or 1 in column 'l': row 2: 2"),
         (OK_EDGES, {**OK_NODES, "l": [0, 1, None]}, {"label": "l"}, "1 labels are not 0 or 1 .* row 2: None"),
-        (OK_EDGES, {**OK_NODES, "l": ["a", "b", "c"]}, {"label": "l"}, "label='l' is of type string"),
+        (OK_EDGES, {**OK_NODES, "l": ["a", "b", "c"]}, {"label": "l"}, r"graph\.label_column='l' is of type string"),
         (OK_EDGES, {**OK_NODES, "t": pa.array([1, 2, 3], pa.date32())}, {}, "column 't' of type .* is no attribute"),
     ],
 )  # fmt: skip
@@ -264,7 +264,7 @@ def test_read_tables__drops_rows_with_missing_ends_on_request(tmp_path):
 
 
 def test_read_tables__refuses_what_is_no_table(tmp_path):
-    with pytest.raises(ValueError, match=r"edges='nowhere\.parquet' names no Parquet or CSV file"):
+    with pytest.raises(ValueError, match=r"graph\.path='nowhere\.parquet' names no Parquet or CSV file"):
         read_tables(tmp_path / "g", "nowhere.parquet")
     parquet(tmp_path / "mixed" / "a.parquet", OK_EDGES)
     (tmp_path / "mixed" / "b.csv").write_text("source,target\n")
@@ -280,7 +280,7 @@ def test_read_tables__says_how_to_read_a_csv_column_that_changes_its_type(tmp_pa
     rows = "".join(f"{i},{i + 1}\n" for i in range(400_000))
     (tmp_path / "e.csv").write_text(f"source,target\n{rows}x,y\n")
     policy = Policy(featureless="degree")
-    with pytest.raises(ValueError, match=r"e\.csv: .*id_type='text'"):
+    with pytest.raises(ValueError, match=r"e\.csv: .*graph\.id_type=text"):
         read_tables(tmp_path / "g", tmp_path / "e.csv", policy=policy)
 
 
