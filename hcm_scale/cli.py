@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale import __version__
-from hcm_scale.config import SOURCES, Config, check
+from hcm_scale.config import SOURCES, Config
+from hcm_scale.options import refuse_renamed, to_config
 
 log = logging.getLogger("hcm_scale")
 
@@ -74,17 +75,6 @@ def register() -> None:
     OmegaConf.register_new_resolver("slug", slug, replace=True)
 
 
-def to_config(composed: Any) -> Config:
-    """The composed configuration as checked dataclasses."""
-    from omegaconf import OmegaConf
-
-    config = OmegaConf.to_object(composed)
-    if not isinstance(config, Config):
-        raise TypeError(f"conf/config.yaml must start from `schema`, got {type(config).__name__}")
-    check(config)
-    return config
-
-
 def help_text() -> str:
     """The page behind --help: commands, option groups and examples."""
     lines = [f"hcm-scale {__version__}: hop-count based anomaly detection on attributed graphs", ""]
@@ -99,8 +89,8 @@ def help_text() -> str:
     return "\n".join(lines)
 
 
-def _job(command: str, composed: Any) -> None:
-    """One Hydra job: check, run the pipeline up to the command's stage, print the summary."""
+def _job(command: str, node: str | None, composed: Any) -> None:
+    """One Hydra job: check, run the pipeline up to the command's stage, print the summary; or explain `node`."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
@@ -115,6 +105,7 @@ def _job(command: str, composed: Any) -> None:
         from hcm_scale.ranks import launch
 
         if command == "explain":
+            config.node = config.node if node is None else node
             text = pipeline.explain(config)
         else:
             text = launch.run(config, until="report" if command == "run" else command, swept=swept)
@@ -134,12 +125,12 @@ def _show(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _compose_and_run(command: str, overrides: list[str]) -> None:
+def _compose_and_run(command: str, node: str | None, overrides: list[str]) -> None:
     import hydra
 
     register()
     sys.argv = ["hcm-scale", *overrides]
-    job = functools.partial(_job, command)
+    job = functools.partial(_job, command, node)
     job.__module__, job.__name__ = __name__, "run"  # type: ignore[attr-defined]
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
 
@@ -159,12 +150,14 @@ def _tune(overrides: list[str]) -> None:
 
 def _stages(command: str, overrides: list[str]) -> int:
     """A command that composes a configuration: one run, a sweep or a search."""
-    from hcm_scale.sweep.named import named_sweep, settle
+    from hcm_scale.sweep.named import named_sweep, settle, split
 
     try:
-        settled = settle(_literal(overrides) if command == "explain" else overrides, conf_dir())
-        searches = command == "run" and named_sweep(overrides) == "optuna"
-        _tune(overrides) if searches else _compose_and_run(command, settled)
+        refuse_renamed(split(word)[0] for word in overrides)
+        node, words = _take_node(overrides) if command == "explain" else (None, overrides)
+        settled = settle(words, conf_dir())
+        searches = command == "run" and named_sweep(words) == "optuna"
+        _tune(words) if searches else _compose_and_run(command, node, settled)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -174,18 +167,14 @@ def _stages(command: str, overrides: list[str]) -> int:
     return 0
 
 
-def _literal(overrides: list[str]) -> list[str]:
-    """The same words with the id of `node=ID` quoted: an id may hold what Hydra's grammar would read as its own.
+def _take_node(overrides: list[str]) -> tuple[str | None, list[str]]:
+    """The id of the last `node=ID`, and the other words: an id may hold what Hydra's grammar would read as its own.
 
-    >>> _literal(["node=/usr/bin/[", "seed=1"])
-    ["node='/usr/bin/['", 'seed=1']
+    >>> _take_node(["node=/usr/bin/[", "seed=1"])
+    ('/usr/bin/[', ['seed=1'])
     """
-    return [
-        "node='" + word.removeprefix("node=").replace("'", "\\'").replace("${", "\\${") + "'"
-        if word.startswith("node=") and not word.startswith(("node='", 'node="'))
-        else word
-        for word in overrides
-    ]
+    ids = [word.removeprefix("node=") for word in overrides if word.startswith("node=")]
+    return ids[-1] if ids else None, [word for word in overrides if not word.startswith("node=")]
 
 
 def _bench(arguments: list[str]) -> int:

@@ -8,14 +8,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-SIMILARITIES = ("cosine", "euclidean", "jaccard")
-SCALINGS = ("none", "log1p", "binary", "row", "normal")
-VIEWS = ("purified", "original")
-KERNELS = ("psgld", "sgld", "sgd", "adam")
-SCHEDULES = ("constant", "polynomial", "cyclical")
-BACKENDS = ("numba", "torch_sparse")
-RANKINGS = ("strange", "ahp", "hav")
-DEVICES = ("auto", "cpu", "cuda")
+from hcm_scale.base import names as tables
 
 
 def number(default: Any, low: float | None = None, high: float | None = None) -> Any:
@@ -45,7 +38,7 @@ class GraphConfig:
 class DefaultGraph(GraphConfig):
     """The embedded data set: 20,000 nodes in communities, with planted anomalies."""
 
-    source: str = "default"
+    name: str = "default"
     seed: int = number(0, 0)
 
 
@@ -54,7 +47,7 @@ class SyntheticGraph(GraphConfig):
     """A seeded graph of any size; R-MAT rounds `num_nodes` up to a power of two, a grid to a square."""
 
     source: str = "synthetic"
-    family: str = choice("community", ("community", "rmat", "grid"))
+    family: str = choice("community", tables.FAMILIES)
     num_nodes: int = number(20_000, 2)
     edges_per_node: int = number(8, 1)
     num_attributes: int = number(20, 1)
@@ -69,33 +62,37 @@ class PolicyGraph(GraphConfig):
 
     path: str = ""
     directed: bool = False
-    nonfinite: str = choice("error", ("error", "zero", "mean"))
-    featureless: str = choice("error", ("error", "degree"))
+    nonfinite: str = choice("error", tables.POLICIES["nonfinite"])
+    featureless: str = choice("error", tables.POLICIES["featureless"])
 
 
 @dataclass
 class TablesGraph(PolicyGraph):
     """Parquet or CSV tables: an edge table at `path` and optionally a node table."""
 
+    source: str = "tables"
+    name: str = "tables"
     nodes: str | None = None
     source_column: str = "source"
     target_column: str = "target"
     id_column: str = "id"
     label_column: str | None = None
-    id_type: str = choice("auto", ("auto", "text", "integer"))
+    id_type: str = choice("auto", tables.ID_TYPES)
     include: list[str] | None = None
     exclude: list[str] = names([])
     categorical: list[str] = names([])
     max_categories: int = number(64, 1)
     hash_buckets: int = number(32, 1)
-    unknown: str = choice("error", ("error", "drop", "add"))
-    repeated: str = choice("error", ("error", "first"))
+    unknown: str = choice("error", tables.POLICIES["unknown"])
+    repeated: str = choice("error", tables.POLICIES["repeated"])
 
 
 @dataclass
 class MatrixGraph(PolicyGraph):
     """One .mat, .npz or .npy file; `keys` maps adjacency, attributes and label to the file's own names."""
 
+    source: str = "matrix"
+    name: str = "matrix"
     keys: dict[str, str] = field(default_factory=dict)
     max_bytes: int = number(4 << 30, 1)
 
@@ -104,6 +101,7 @@ class MatrixGraph(PolicyGraph):
 class PygGraph(PolicyGraph):
     """A torch_geometric data set by name, kept under `path`."""
 
+    source: str = "pyg"
     dataset: str = ""
 
 
@@ -111,30 +109,32 @@ class PygGraph(PolicyGraph):
 class FolderGraph(GraphConfig):
     """A graph folder that was written before."""
 
+    source: str = "folder"
+    name: str = "folder"
     path: str = ""
 
 
 @dataclass
 class InjectConfig:
-    """Anomalies planted for an experiment; zero cliques and no attribute anomalies leave the graph alone."""
+    """Anomalies planted for an experiment; None attribute anomalies are as many as there are nodes in cliques."""
 
     num_cliques: int = number(0, 0)
     clique_size: int = number(15, 2)
     candidates: int = number(50, 1)
-    num_attribute_anomalies: int | None = number(None, 0)
+    num_attribute_anomalies: int | None = number(0, 0)
     seed: int = number(0, 0)
 
 
 @dataclass
 class AttributesConfig:
-    scale: str = choice("none", SCALINGS)
+    scale: str = choice("none", tables.SCALINGS)
     pca: int | None = number(None, 1)
     standardise: bool = True
 
 
 @dataclass
 class PurifyConfig:
-    similarity: str = choice("euclidean", SIMILARITIES)
+    similarity: str = choice("euclidean", tables.SIMILARITIES)
     ratio: float = number(0.2, 0.0, 0.99)
     attributes: str = choice("transformed", ("transformed", "raw"))
 
@@ -142,8 +142,8 @@ class PurifyConfig:
 @dataclass
 class HopsConfig:
     classes: int = number(4, 2, 16)
-    num_sources: int | None = number(None, 1)
-    pairs_per_class: int | None = number(None, 1)
+    num_sources: int | None = number(4_096, 1)  # None: every node
+    pairs_per_class: int | None = number(256, 1)  # of a source; None: every pair
 
 
 @dataclass
@@ -159,7 +159,7 @@ class SamplingConfig:
     fan_out: list[str] = names(["all"])
     hub_cap: int | None = number(256, 1)
     first_hop: str = choice("exact", ("exact", "sampled"))
-    backend: str = choice("numba", BACKENDS)
+    backend: str = choice("numba", tables.BACKENDS)
     workers: int = number(1, 0, 64)
     full_batch: bool = False
 
@@ -174,8 +174,8 @@ class ModelConfig:
 
 @dataclass
 class PosteriorConfig:
-    kernel: str = choice("psgld", KERNELS)
-    schedule: str = choice("polynomial", SCHEDULES)
+    kernel: str = choice("psgld", tables.KERNELS)
+    schedule: str = choice("polynomial", tables.SCHEDULES)
     step_size: float = number(0.01, 1e-12, 10.0)
     decay_offset: float = number(100.0, 1e-6)
     decay_power: float = number(0.55, 0.51, 1.0)
@@ -193,15 +193,15 @@ class PosteriorConfig:
 
 @dataclass
 class ScoreConfig:
-    views: list[str] = names(["purified"], VIEWS)
-    hop: str = choice("expected", ("expected", "argmax"))
+    views: list[str] = names(["purified"], ("purified", "original"))
+    hop: str = choice("expected", tables.HOPS)
     trim: float = number(0.2, 0.0, 0.95)
-    closure: float = number(0.4, 0.001, 1.0)
-    rank_by: str = choice("strange", RANKINGS)
+    far_share: float = number(0.4, 0.001, 1.0)  # of the edges: those that count as far
+    rank_by: str = choice("strange", tables.RANKINGS)
     max_neighbors: int | None = number(None, 1)
     chunk_edges: int | None = number(None, 256)
-    state: str = choice("memory", ("memory", "disk"))
-    precision: str = choice("float32", ("float32", "bfloat16"))  # of the products over edges, on a GPU
+    state: str = choice("memory", tables.STATES)
+    precision: str = choice("float32", tables.PRECISIONS)  # of the products over edges, on a GPU
     table_rows: int = number(1_000, 1, 100_000)
     explained: int = number(10, 0, 100)
 
@@ -210,7 +210,7 @@ class ScoreConfig:
 class WorldConfig:
     """Where a run computes; a rank is one process, and all of them share every heavy stage."""
 
-    device: str = choice("auto", DEVICES)
+    device: str = choice("auto", ("auto", "cpu", "cuda"))
     threads: int | None = number(None, 1)  # of each process; None: an even share of the cores
     processes: int | None = number(1, 1, 4_096)  # on each machine; None: one per GPU, or one where there is none
     nodes: int = number(1, 1, 65_536)  # machines
@@ -270,8 +270,7 @@ def check(config: Any, prefix: str = "") -> None:
 def _check_value(key: str, value: Any, rule: Any) -> None:
     low, high = rule.get("low"), rule.get("high")
     if (low is not None and not value >= low) or (high is not None and not value <= high):
-        bounds = [f"at least {low}"] * (low is not None) + [f"at most {high}"] * (high is not None)
-        raise ValueError(f"{key}={value} is out of range: {' and '.join(bounds)}")
+        raise ValueError(f"{key}={value} is out of range: {_bounds(rule)}")
     if rule.get("names") and value not in rule["names"]:
         raise ValueError(f"{key}={value} is not known; legal are {', '.join(rule['names'])}")
     if "each" in rule:
@@ -280,6 +279,24 @@ def _check_value(key: str, value: Any, rule: Any) -> None:
         for item in value:
             if rule["each"] and item not in rule["each"]:
                 raise ValueError(f"{key}={item} is not known; legal are {', '.join(rule['each'])}")
+
+
+def _bounds(rule: Any) -> str:
+    said = (("at least", rule.get("low")), ("at most", rule.get("high")))
+    return " and ".join(f"{words} {bound}" for words, bound in said if bound is not None)
+
+
+def describe(entry: dataclasses.Field[Any]) -> str:
+    """What a field takes, in words.
+
+    >>> describe(dataclasses.fields(HopsConfig)[0]), describe(dataclasses.fields(Config)[3])
+    ('int, at least 2 and at most 16', 'a section with similarity, ratio, attributes')
+    """
+    if dataclasses.is_dataclass(entry.type):
+        return f"a section with {', '.join(inner.name for inner in dataclasses.fields(entry.type))}"
+    rule, kind = entry.metadata, entry.type.__name__ if isinstance(entry.type, type) else str(entry.type)
+    legal = rule.get("names") or rule.get("each")
+    return ", ".join(filter(None, [kind, legal and f"of {', '.join(legal)}", _bounds(rule)]))
 
 
 def parse_fan_out(fan_out: list[str], num_blocks: int) -> list[int | None]:

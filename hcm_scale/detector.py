@@ -19,15 +19,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hcm_scale import pipeline
-from hcm_scale.config import Config, check
+from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.readers import read_data
+from hcm_scale.options import with_options
 
 
 class HCM:
     """Hop-count based anomaly detector.
 
-    `options` maps keys of the configuration to values, as on the command line: `{"hops.classes": 3}`.
+    `options` maps keys of the configuration to values, as on the command line: `{"hops.classes": 3}`, or as sections:
+    `{"hops": {"classes": 3}}`.
     """
 
     def __init__(
@@ -38,12 +40,7 @@ class HCM:
         device: str = "auto",
         run_dir: Path | str | None = None,
     ) -> None:
-        self.config = Config(seed=seed)
-        self.config.hops.num_sources, self.config.hops.pairs_per_class = 4096, 256
-        self.config.world.device = device
-        for key, value in (options or {}).items():
-            set_option(self.config, key, value)
-        check(self.config)
+        self.config = with_options(Config(), {"seed": seed, "world.device": device, **(options or {})})
         self.run_dir = Path(run_dir or tempfile.mkdtemp(prefix="hcm-scale-"))
         if run_dir is None:
             weakref.finalize(self, shutil.rmtree, self.run_dir, ignore_errors=True)
@@ -82,20 +79,3 @@ class HCM:
             raise ValueError("fit(data) comes first")
         self.config.node = str(node)
         return pipeline.explain(self.config)
-
-
-def set_option(config: Config, key: str, value: Any) -> None:
-    """Sets a dotted key of the configuration; a key that does not exist is named.
-
-    >>> config = Config()
-    >>> set_option(config, "purify.ratio", 0.1)
-    >>> config.purify.ratio
-    0.1
-    """
-    *rooms, name = key.split(".")
-    section: Any = config
-    for room in rooms:
-        section = getattr(section, room, None)
-    if section is None or not hasattr(section, name):
-        raise ValueError(f"{key!r} is not an option; options are named as on the command line, such as purify.ratio")
-    setattr(section, name, value)

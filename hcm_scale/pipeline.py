@@ -290,7 +290,7 @@ def scoring_of(config: Config) -> score.Scoring:
     return score.Scoring(
         hop=options.hop,  # type: ignore[arg-type]  # one of the names that the schema allows
         trim=options.trim,
-        far_share=options.closure,
+        far_share=options.far_share,
         max_neighbors=options.max_neighbors,
         rank_by=options.rank_by,
         precision=options.precision,

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hcm_scale import cli
+
 ROOT = Path(__file__).resolve().parents[1]
 TINY = [
     "graph=community",
@@ -67,6 +69,7 @@ def test_stage_command__stops_at_its_stage(tmp_path):
     [
         ("purify.ratio=7", "purify.ratio=7"),
         ("purify.rato=0.1", "purify.rato"),
+        ("score.closure=0.3", "error: score.closure is now score.far_share"),
         ("graph=tabels", "tabels"),
         ("hops.classes=many", "hops.classes"),
         ("posterior.temperature=1e38", "error: step"),  # a chain that diverges
@@ -77,6 +80,22 @@ def test_mistake__is_one_readable_line_and_a_failure(tmp_path, override, said):
     assert done.returncode != 0
     assert said in done.stderr + done.stdout
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        *("5", "alice", "two words", " ", "a=b", "a,b", "[a", "{a: 1}", "(", "null", "-1", "~x", "ü", "???", ""),
+        *("it's", "'quoted'", '"', "'", "C:\\tmp\\", "\\'", "\\\\'\\", "\\", "${seed}", "\\${seed}", "${", "$"),
+    ],
+)
+def test_explain__takes_an_id_as_it_is(tmp_path, monkeypatch, capsys, node):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [])
+    monkeypatch.setattr("hcm_scale.pipeline.explain", lambda config: f"{config.seed} {config.node}")
+    quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none"]
+    assert cli._stages("explain", [f"node={node}", "seed=3", *quiet]) == 0
+    assert capsys.readouterr().out == f"3 {node}\n"
 
 
 def test_missing_file__is_named(tmp_path):

@@ -215,7 +215,7 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
         "scores": {
             "hop": "argmax",
             "trim": 0.0,
-            "closure": 0.3,
+            "far_share": 0.3,
             "rank_by": "ahp",
             "max_neighbors": 9,
             "precision": "bfloat16",
@@ -256,7 +256,7 @@ def test_seed__changes_every_stage_that_draws(tmp_path, graph):
 
 def test_two_views__are_known_by_the_options_of_both(tmp_path, graph):
     both = {"score__views": ["purified", "original"]}
-    before, after = keys(small(tmp_path, **both), graph), keys(small(tmp_path, score__closure=0.3, **both), graph)
+    before, after = keys(small(tmp_path, **both), graph), keys(small(tmp_path, score__far_share=0.3, **both), graph)
     assert [stage for stage in after if after[stage] != before[stage]][-2:] == ["scores", "report"]
 
 
@@ -291,7 +291,7 @@ def test_view__decides_the_graph_of_the_encoder(tmp_path, graph):
 def test_closure__reaches_the_sum_of_two_views(tmp_path, graph):
     found = []
     for share in (0.2, 0.9):
-        config = small(tmp_path, score__views=["purified", "original"], score__closure=share)
+        config = small(tmp_path, score__views=["purified", "original"], score__far_share=share)
         pipeline.run(config, until="score", graph=graph)
         found.append(pipeline.read_scores(tmp_path).sort_by("node")["closure"].to_numpy())
     assert not np.array_equal(*found)

@@ -2,8 +2,9 @@
 
 import pytest
 
+from hcm_scale.base.names import FAMILIES
 from hcm_scale.config import FolderGraph, MatrixGraph, PygGraph, SyntheticGraph, TablesGraph
-from hcm_scale.sources import check_apart, stamp
+from hcm_scale.sources import check_apart, reader, stamp
 
 
 def test_stamp__knows_the_files_of_a_folder_and_of_a_glob(tmp_path):
@@ -42,3 +43,9 @@ def test_stamp__of_what_has_no_file_of_its_own_never_changes(tmp_path):
     (tmp_path / "raw").write_text("downloaded")
     assert stamp(pyg) == before == stamp(SyntheticGraph())
     assert stamp(MatrixGraph(path=str(tmp_path / "none.mat"))) == [[]]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_synthetic__makes_every_family_that_the_configuration_accepts(tmp_path, family):
+    made = reader(SyntheticGraph(family=family, num_nodes=64, num_attributes=2))(tmp_path / "graph")
+    assert made.num_nodes == 64

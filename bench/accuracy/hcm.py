@@ -17,7 +17,7 @@ from bench.accuracy.trivial import Scores
 from hcm_scale.detector import HCM
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-_ROOMS = ("attributes", "purify", "hops", "shards", "sampling", "model", "posterior", "score")
+_ROOMS = ("attributes", "purify", "hops", "sampling", "model", "posterior", "score")
 
 
 def paper(problem: Problem, device: str) -> Scores:

@@ -18,17 +18,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base.names import SIMILARITIES
 from hcm_scale.features import purify_kernels as kernels
 from hcm_scale.graph.store import Attributes, Graph, SparseRows
 
-SIMILARITIES = ("jaccard", "cosine", "euclidean")  # the order is known to kernels.sparse_similarity
 _DENSE_KERNELS = {
     "jaccard": kernels.dense_jaccard,
     "cosine": kernels.dense_cosine,
     "euclidean": kernels.dense_euclidean,
 }
 
-Arrays = tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64] | None, NDArray[Any] | None]
+CSR = tuple[NDArray[np.int64], NDArray[Any]]
 
 
 def edge_similarity(
@@ -62,7 +62,7 @@ def purify(graph: Graph, x: Attributes, *, similarity: str, ratio: float) -> Gra
     [1, 0, 2, 1]
     """
     if not 0 <= ratio < 1:
-        raise ValueError(f"ratio={ratio!r} is out of range; it runs from 0 up to, and without, 1")
+        raise ValueError(f"purify.ratio={ratio!r} is out of range; it runs from 0 up to, and without, 1")
     _check(graph.num_nodes, x, similarity)
     # As a decimal, because 0.29 of 100 edges is 29 and floor(0.29 * 100) in floating point is 28.
     num_dropped = math.floor(Fraction(str(float(ratio))) * graph.num_edges)
@@ -74,10 +74,10 @@ def purify(graph: Graph, x: Attributes, *, similarity: str, ratio: float) -> Gra
         "threshold": None,
     }
     if num_dropped == 0:
-        return _structure(graph, (graph.indptr, graph.indices, graph.in_indptr, graph.in_indices), info)
+        return Graph(graph.indptr, graph.indices, directed=graph.directed, info={"purified": info})
     values = edge_similarity(graph.indptr, graph.indices, x, similarity, directed=graph.directed)
     keep, info["threshold"] = keep_most_similar(values, num_dropped)
-    return _structure(graph, _keep_edges(graph, keep), info)
+    return Graph(*_keep_edges(graph, keep), directed=graph.directed, info={"purified": info})
 
 
 def keep_most_similar(values: NDArray[np.float32], num_dropped: int) -> tuple[NDArray[np.bool_], float]:
@@ -95,7 +95,7 @@ def keep_most_similar(values: NDArray[np.float32], num_dropped: int) -> tuple[ND
 
 def _check(num_nodes: int, x: Attributes, similarity: str) -> None:
     if similarity not in SIMILARITIES:
-        raise ValueError(f"similarity={similarity!r} is unknown; it is one of {', '.join(SIMILARITIES)}")
+        raise ValueError(f"purify.similarity={similarity!r} is unknown; it is one of {', '.join(SIMILARITIES)}")
     if x.shape[0] != num_nodes:
         raise ValueError(f"x has {x.shape[0]} rows; the graph has {num_nodes} nodes")
 
@@ -108,22 +108,11 @@ def _edge_spans(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bool
     return kernels.EdgeSpans(starts, indptr[1:], np.concatenate([[0], np.cumsum(indptr[1:] - starts)]))
 
 
-def _keep_edges(graph: Graph, keep: NDArray[np.bool_]) -> Arrays:
-    """(indptr, indices, in_indptr, in_indices) of the kept edges; the last two on a directed graph only."""
-    indptr = np.empty_like(graph.indptr)
-    if not graph.directed:
-        indices = np.empty(2 * np.count_nonzero(keep), graph.indices.dtype)
-        spans = _edge_spans(graph.indptr, graph.indices, directed=False)
-        kernels.keep_undirected(*spans, graph.indices, keep, indptr, indices)
-        return indptr, indices, None, None
-    indices = graph.indices[keep]
-    indptr = np.concatenate([[0], np.cumsum(keep)])[graph.indptr]
-    in_indptr, in_indices = np.empty_like(indptr), np.empty_like(indices)
-    kernels.reverse(indptr, indices, in_indptr, in_indices)
-    return indptr, indices, in_indptr, in_indices
-
-
-def _structure(graph: Graph, arrays: Arrays, info: dict[str, Any]) -> Graph:
-    indptr, indices, in_indptr, in_indices = arrays
-    directed, record = graph.directed, {"purified": info}
-    return Graph(indptr, indices, in_indptr=in_indptr, in_indices=in_indices, directed=directed, info=record)
+def _keep_edges(graph: Graph, keep: NDArray[np.bool_]) -> CSR:
+    """The CSR of the kept edges."""
+    if graph.directed:
+        return np.concatenate([[0], np.cumsum(keep)])[graph.indptr], graph.indices[keep]
+    indptr, indices = np.empty_like(graph.indptr), np.empty(2 * np.count_nonzero(keep), graph.indices.dtype)
+    spans = _edge_spans(graph.indptr, graph.indices, directed=False)
+    kernels.keep_undirected(*spans, graph.indices, keep, indptr, indices)
+    return indptr, indices

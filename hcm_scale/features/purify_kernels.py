@@ -199,18 +199,3 @@ def keep_undirected(starts, ends, offsets, indices, keep, indptr_out, indices_ou
                 places[u] += 1
                 indices_out[places[v]] = u
                 places[v] += 1
-
-
-@kernel
-def reverse(indptr, indices, indptr_out, indices_out):
-    """The CSR of the reversed arcs; visiting rows in rising order leaves its rows sorted."""
-    indptr_out[:] = 0
-    for e in range(len(indices)):
-        indptr_out[indices[e] + 1] += 1
-    for u in range(len(indptr) - 1):
-        indptr_out[u + 1] += indptr_out[u]
-    places = indptr_out[:-1].copy()
-    for u in range(len(indptr) - 1):
-        for e in range(indptr[u], indptr[u + 1]):
-            indices_out[places[indices[e]]] = u
-            places[indices[e]] += 1

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse, special, stats
 
+from hcm_scale.base.names import SCALINGS
 from hcm_scale.graph.store import Attributes, SparseRows
 
 AttributeRows = Any  # an f32 array (rows, d) or a scipy csr_array of that shape
@@ -76,8 +77,8 @@ def normal_scores(x: NDArray[Any]) -> NDArray[np.float32]:
 
 def check_scale(x: Attributes, scale: str, columns: tuple[str, ...] = ()) -> None:
     """Refuses an unknown scale, and values that the scale is not defined for, by name, value and count."""
-    if scale not in (*SCALES, NORMAL):
-        raise ValueError(f"scale={scale!r} is unknown; it is one of {', '.join((*SCALES, NORMAL))}")
+    if scale not in SCALINGS:
+        raise ValueError(f"scale={scale!r} is unknown; it is one of {', '.join(SCALINGS)}")
     if scale == NORMAL and isinstance(x, SparseRows):
         raise ValueError(
             f"scale={NORMAL!r} ranks whole columns and needs dense attributes; for sparse ones: {', '.join(SCALES)}"

@@ -1,4 +1,4 @@
-"""Edge rows to a CSR on disk: symmetric (or directed, out and in), sorted, loop-free, without repeats, and counted.
+"""Edge rows to a CSR on disk: symmetric unless directed, sorted, loop-free, without repeats, and counted.
 
 The rows pass once through an external sort (spill.py). Its distinct edges go to one file; two passes over that file
 count degrees and place the neighbours, straight into the mapped `indices.npy`. Peak memory: the finished CSR plus two
@@ -39,7 +39,7 @@ class EdgeCounts:
 def build_csr(
     folder: Path, chunks: Iterable[Chunk], num_nodes: int, directed: bool = False, run_keys: int = RUN_KEYS
 ) -> EdgeCounts:
-    """Writes indptr.npy and indices.npy (directed: in_indptr.npy and in_indices.npy too) into `folder`.
+    """Writes indptr.npy and indices.npy into `folder`; of a directed graph they hold the arcs that go out.
 
     `chunks` are pairs of equally long integer arrays of node numbers in 0 .. num_nodes - 1.
     """
@@ -57,16 +57,14 @@ def build_csr(
             raise ValueError(
                 f"the graph has no edges: {spill.num_rows:,} rows read, {spill.num_loops:,} of them self loops"
             )
-        isolated = _write_csr(folder, "", edges, num_nodes, heads=True, tails=not directed)
-        if directed:
-            isolated &= _write_csr(folder, "in_", edges, num_nodes, heads=False, tails=True)
+        num_isolated = _write_csr(folder, edges, num_nodes, directed)
     return EdgeCounts(
         edge_rows=spill.num_rows,
         self_loops=spill.num_loops,
         repeated_edges=spill.num_rows - spill.num_loops - num_arcs,
         reversed_edges=num_arcs - num_edges,
         num_edges=num_edges,
-        isolated_nodes=int(isolated.sum()),
+        isolated_nodes=num_isolated,
     )
 
 
@@ -83,20 +81,23 @@ def _write_edges(spill: Spill, path: Path) -> tuple[int, int]:
     return num_arcs, num_edges
 
 
-def _write_csr(folder: Path, prefix: str, edges: Path, num_nodes: int, heads: bool, tails: bool) -> NDArray[np.bool_]:
-    """Writes one CSR; returns which rows are empty."""
+def _write_csr(folder: Path, edges: Path, num_nodes: int, directed: bool) -> int:
+    """Writes the CSR; returns how many nodes have no edge, in or out."""
     indptr = np.zeros(num_nodes + 1, np.int64)
+    degree = np.zeros(num_nodes, np.int64) if directed else indptr[1:]
     for block in _blocks(edges):
-        kernels.count_ends(block, heads, tails, indptr[1:])
-    empty: NDArray[np.bool_] = indptr[1:] == 0
+        kernels.count_ends(block, True, degree)
+        if directed:
+            kernels.count_ends(block, False, indptr[1:])
+    num_isolated = int(np.count_nonzero(degree == 0))
     np.cumsum(indptr, out=indptr)
-    np.save(folder / f"{prefix}indptr.npy", indptr, allow_pickle=False)
+    np.save(folder / "indptr.npy", indptr, allow_pickle=False)
     dtype = np.int32 if num_nodes < MAX_NODES else np.int64
-    indices = map_new(folder / f"{prefix}indices.npy", dtype, (int(indptr[-1]),))
+    indices = map_new(folder / "indices.npy", dtype, (int(indptr[-1]),))
     for block in _blocks(edges):
-        kernels.scatter_ends(block, heads, tails, indptr, indices)  # indptr is saved: now each entry is a row's cursor
+        kernels.scatter_ends(block, not directed, indptr, indices)  # indptr is saved: now each entry is a row's cursor
     indices.flush()
-    return empty
+    return num_isolated
 
 
 def _blocks(path: Path) -> Iterator[NDArray[np.uint64]]:

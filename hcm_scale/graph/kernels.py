@@ -45,17 +45,16 @@ def drop_repeats(keys):
 
 
 @kernel
-def count_ends(edges, heads, tails, degree):
-    """Adds to `degree` the arcs u -> v (`heads`) and v -> u (`tails`) of edges packed as u << 32 | v."""
+def count_ends(edges, both_ways, degree):
+    """Adds to `degree` the arcs u -> v, and v -> u where `both_ways`, of edges packed as u << 32 | v."""
     for i in range(len(edges)):
-        if heads:
-            degree[np.int64(edges[i] >> _EDGE_SHIFT)] += 1
-        if tails:
+        degree[np.int64(edges[i] >> _EDGE_SHIFT)] += 1
+        if both_ways:
             degree[np.int64(edges[i] & _LOW32)] += 1
 
 
 @kernel
-def scatter_ends(edges, heads, tails, cursor, indices):
+def scatter_ends(edges, both_ways, cursor, indices):
     """Places the arcs of sorted edges into CSR rows, moving each row's cursor on.
 
     Rows come out sorted without sorting: row w meets the edges (u, w), u < w, by u, before its own (w, v), by v.
@@ -63,9 +62,8 @@ def scatter_ends(edges, heads, tails, cursor, indices):
     for i in range(len(edges)):
         u = np.int64(edges[i] >> _EDGE_SHIFT)
         v = np.int64(edges[i] & _LOW32)
-        if heads:
-            indices[cursor[u]] = v
-            cursor[u] += 1
-        if tails:
+        indices[cursor[u]] = v
+        cursor[u] += 1
+        if both_ways:
             indices[cursor[v]] = u
             cursor[v] += 1

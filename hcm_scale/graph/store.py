@@ -3,7 +3,6 @@
 | file                            | type        | what                                                              |
 |---------------------------------|-------------|-------------------------------------------------------------------|
 | indptr, indices                 | i64, i32/64 | CSR, rows sorted, no loops, no repeats; symmetric unless directed |
-| in_indptr, in_indices           | i64, i32/64 | directed graphs only: the CSR of the reversed arcs                |
 | x                               | f32 (n, d)  | dense attributes, or instead:                                     |
 | x_indptr, x_indices, x_data     | i64 i32 f32 | sparse attributes in CSR                                          |
 | y, kind                         | u8          | optional: 1 = anomaly; injected: 0 no, 1 structural, 2 attribute  |
@@ -19,7 +18,7 @@ import io
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ KIND = "hcm_scale graph"
 FORMAT = 1
 NORMAL, STRUCTURAL, ATTRIBUTE = 0, 1, 2
 KIND_NAMES = ("normal", "structural", "attribute")
+_FORMER = ("in_indptr", "in_indices")  # written for directed graphs once, and read by nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +83,6 @@ class Graph:
     ids: pa.Array | None = None
     columns: tuple[str, ...] = ()
     directed: bool = False
-    in_indptr: NDArray[np.int64] | None = None
-    in_indices: NDArray[Any] | None = None
     info: dict[str, Any] = field(default_factory=dict)
     path: Path | None = None
 
@@ -153,18 +151,11 @@ class Graph:
         """Maps a finished folder. Sizes are always checked; `verify` reads and hashes every byte."""
         return _open(Path(folder), verify)
 
-    def with_structure(self, indptr: NDArray[np.int64], indices: NDArray[Any], **changes: Any) -> "Graph":
-        """The same nodes joined by other edges."""
-        return replace(self, indptr=indptr, indices=indices, path=None, **changes)
-
 
 def _arrays(graph: Graph) -> Iterator[tuple[str, NDArray[Any]]]:
     """The files of a graph, by name, in a fixed order."""
     yield "indptr", graph.indptr
     yield "indices", graph.indices
-    if graph.in_indptr is not None and graph.in_indices is not None:
-        yield "in_indptr", graph.in_indptr
-        yield "in_indices", graph.in_indices
     if isinstance(graph.x, SparseRows):
         yield "x_indptr", graph.x.indptr
         yield "x_indices", graph.x.indices
@@ -227,7 +218,8 @@ def finish(folder: Path, *, num_columns: int, columns: tuple[str, ...], directed
 
 def _open(folder: Path, verify: bool) -> Graph:
     manifest = files.read_manifest(folder, KIND, FORMAT)
-    arrays = {name: _map(folder / f"{name}.npy", entry, verify) for name, entry in manifest["files"].items()}
+    described = {name: entry for name, entry in manifest["files"].items() if name not in _FORMER}
+    arrays = {name: _map(folder / f"{name}.npy", entry, verify) for name, entry in described.items()}
     x: Attributes | None = arrays.get("x")
     if "x_indptr" in arrays:
         x = SparseRows(arrays["x_indptr"], arrays["x_indices"], arrays["x_data"], manifest["num_columns"])
@@ -240,8 +232,6 @@ def _open(folder: Path, verify: bool) -> Graph:
         ids=_ids(arrays),
         columns=tuple(manifest["columns"]),
         directed=manifest["directed"],
-        in_indptr=arrays.get("in_indptr"),
-        in_indices=arrays.get("in_indices"),
         info=manifest["info"],
         path=folder,
     )

@@ -57,7 +57,7 @@ def write_arrays(
         elif isinstance(x, DenseRows) and width:
             written = features.write_dense(folder, x.blocks(), x.shape, policy.nonfinite, added)
         outside = Offenders(
-            f"rows name a node outside 0 .. {num_nodes - 1:,}", "the edges", "unknown='drop' drops such edges"
+            f"rows name a node outside 0 .. {num_nodes - 1:,}", "the edges", "graph.unknown=drop drops such edges"
         )
         chunks = checked(edges.chunks(), num_nodes, outside, policy.unknown == "drop")
         counts = build_csr(folder, chunks, num_nodes, policy.directed)

@@ -17,7 +17,7 @@ from hcm_scale.base.mapped import map_new
 from hcm_scale.graph.store import SparseRows
 from hcm_scale.ingest.policy import Offenders, Policy
 
-_REMEDY = "nonfinite='zero' or 'mean' replaces them"
+_REMEDY = "graph.nonfinite=zero or mean replaces them"
 _REPAIR_ROWS = 1 << 14
 
 
@@ -134,7 +134,7 @@ def require(num_columns: int, policy: Policy) -> None:
     """Refuses a graph without attributes, before the work of reading its edges."""
     if not num_columns and policy.featureless == "error":
         raise ValueError(
-            "the graph has zero attributes; featureless='degree' gives it log1p(degree) as its one attribute"
+            "the graph has zero attributes; graph.featureless=degree gives it log1p(degree) as its one attribute"
         )
 
 
@@ -152,10 +152,10 @@ def write_labels(folder: Path, labels: NDArray[Any], num_nodes: int, added: int 
     return int((flat == 1).sum())
 
 
-def write_degree(folder: Path) -> FeatureCounts:
+def write_degree(folder: Path, directed: bool) -> FeatureCounts:
     """Writes log1p(degree) as the one attribute of a graph that has none; a directed graph's degree is in + out."""
     degree = np.diff(np.load(folder / "indptr.npy", mmap_mode="r"))
-    if (folder / "in_indptr.npy").exists():
-        degree = degree + np.diff(np.load(folder / "in_indptr.npy", mmap_mode="r"))
+    if directed:
+        degree = degree + np.bincount(np.load(folder / "indices.npy", mmap_mode="r"), minlength=len(degree))
     np.save(folder / "x.npy", np.log1p(degree).astype(np.float32)[:, None], allow_pickle=False)
     return FeatureCounts(("log1p(degree)",), 1, details=({"name": "log1p(degree)", "method": "degree"},))

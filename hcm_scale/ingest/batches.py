@@ -1,12 +1,15 @@
 """Parquet and CSV files as a stream of record batches, in the memory of a few batches.
 
 A table is a file, a folder or a glob; its files are read in the order of their names as one table whose types are those
-of the first file. Parquet is decoded page by page (a row group may be larger than memory), CSV block by block.
+of the first file. What tools leave beside data under names that start with . or _ (`_SUCCESS`, `_temporary/`,
+`.ipynb_checkpoints/`) is no data, unless the user spells such a name. Parquet is decoded page by page (a row group may
+be larger than memory), CSV block by block.
 """
 
 import glob
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +19,7 @@ import pyarrow.parquet as pq
 PARQUET = (".parquet", ".pq")
 CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 BATCH_ROWS = 1 << 16
+_HIDDEN = (".", "_")
 _CSV_BLOCK_BYTES = 1 << 22
 _CSV_NULLS = ["", "NA", "N/A", "null", "NULL"]  # not NaN: that is a value, and a fault
 
@@ -71,18 +75,31 @@ def find_table(option: str, where: str | Path) -> TableFiles:
 
 
 def files_at(where: str) -> list[Path]:
-    """All files at a file, a folder or a glob, sorted."""
+    """All files at a file, a folder or a glob, sorted; hidden ones only where `where` spells them."""
     path = Path(where)
     if path.is_file():
         return [path]
     found = path.rglob("*") if path.is_dir() else map(Path, glob.glob(where, recursive=True))  # noqa: PTH207
-    return sorted(p for p in found if p.is_file())
+    return sorted(p for p in found if p.is_file() and not _is_hidden(p, path))
+
+
+def _is_hidden(path: Path, named: Path) -> bool:
+    """Whether a part of the path starts with . or _ and no part of `named`, which may hold wildcards, says so.
+
+    >>> _is_hidden(Path("_in/_tmp/a.csv"), Path("_in")), _is_hidden(Path("_in/_tmp/a.csv"), Path("_in/_t*/*"))
+    (True, False)
+    """
+    spelled = [part for part in named.parts if part.startswith(_HIDDEN)]
+    return any(
+        part.startswith(_HIDDEN) and not any(part == said or fnmatchcase(part, said) for said in spelled)
+        for part in path.parts
+    )
 
 
 def _find(option: str, where: str) -> tuple[Path, ...]:
     found = files_at(where)
     if Path(where).is_dir():
-        found = [p for p in found if p.name.endswith(PARQUET + CSV) and not p.name.startswith((".", "_"))]
+        found = [p for p in found if p.name.endswith(PARQUET + CSV)]
     if not found:
         raise ValueError(f"{option}={where!r} names no Parquet or CSV file; legal are a file, a folder or a glob")
     kinds = {next((s for s in PARQUET + CSV if p.name.endswith(s)), None) for p in found}
@@ -120,7 +137,7 @@ def _csv(path: Path, names: Sequence[str], types: dict[str, pa.DataType]) -> Ite
     except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
         raise ValueError(
             f"{path.name}: {error}. Types come from the start of the first file; "
-            "id_type='text' and categorical=[...] read a column as text"
+            "graph.id_type=text and graph.categorical=[...] read a column as text"
         ) from error
 
 

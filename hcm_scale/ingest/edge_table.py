@@ -23,7 +23,7 @@ class EdgeTable:
     kind: str
     unknown: Offenders = field(
         default_factory=lambda: Offenders(
-            "rows name an id that is not a node", "the edge table", "unknown='drop' or unknown='add' accepts them"
+            "rows name an id that is not a node", "the edge table", "graph.unknown=drop or add accepts them"
         )
     )
 

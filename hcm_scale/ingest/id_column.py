@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hcm_scale.base.names import ID_TYPES
 from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.policy import Offenders
-
-ID_TYPES = ("auto", "text", "integer")
 
 
 def id_kind(columns: Sequence[tuple[str, pa.DataType]], id_type: str = "auto") -> str:
@@ -24,7 +23,7 @@ def id_kind(columns: Sequence[tuple[str, pa.DataType]], id_type: str = "auto") -
     'text'
     """
     if id_type not in ID_TYPES:
-        raise ValueError(f"id_type={id_type!r} must be one of {', '.join(map(repr, ID_TYPES))}")
+        raise ValueError(f"graph.id_type={id_type!r} must be one of {', '.join(map(repr, ID_TYPES))}")
     if id_type != "auto":
         return id_type
     kinds = set()
@@ -35,7 +34,7 @@ def id_kind(columns: Sequence[tuple[str, pa.DataType]], id_type: str = "auto") -
         kinds.add("text" if is_text(kind) else "integer")
     if len(kinds) > 1:
         described = ", ".join(f"{name!r} is {kind}" for name, kind in columns)
-        raise ValueError(f"ids are of two types: {described}; id_type='text' or 'integer' reads them alike")
+        raise ValueError(f"ids are of two types: {described}; graph.id_type=text or integer reads them alike")
     return kinds.pop()
 
 
@@ -51,7 +50,7 @@ class IdReader:
 
     def __post_init__(self) -> None:
         self.fractional = Offenders("fractional ids", self.where)
-        self.negative = Offenders("negative ids", self.where, "id_type='text' takes them as names")
+        self.negative = Offenders("negative ids", self.where, "graph.id_type=text takes them as names")
         self.null = Offenders("missing ids", self.where)
 
     def read(self, column: pa.Array, first_row: int) -> pa.Array:

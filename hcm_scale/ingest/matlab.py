@@ -36,7 +36,7 @@ def read_mat(
     path = Path(path)
     _check_format(path)
     if (unpacked := unpacked_bytes(path, max_bytes)) > max_bytes:
-        raise ValueError(f"{path.name} unpacks to over {unpacked:,} bytes; max_bytes={max_bytes:,} is the limit")
+        raise ValueError(f"{path.name} unpacks to over {unpacked:,} bytes; graph.max_bytes={max_bytes:,} is the limit")
     names = _choose(path, keys or {})
     loaded = io.loadmat(path, variable_names=list(names.values()))
     x = _rows(loaded[names["attributes"]]) if "attributes" in names else None
@@ -46,7 +46,7 @@ def read_mat(
 
 def _check_format(path: Path) -> None:
     if not path.is_file():
-        raise ValueError(f"path={str(path)!r} is not a file")
+        raise ValueError(f"graph.path={str(path)!r} is not a file")
     try:
         major, _ = io.matlab.matfile_version(path)
     except (ValueError, io.matlab.MatReadError) as error:
@@ -85,13 +85,13 @@ def _choose(path: Path, keys: Mapping[str, str]) -> dict[str, str]:
     chosen = {role: name for role, known in KNOWN.items() for name in known if name in held}
     for role, name in keys.items():
         if role not in KNOWN:
-            raise ValueError(f"keys={{{role!r}: ...}} must be one of {', '.join(KNOWN)}")
+            raise ValueError(f"graph.keys={{{role!r}: ...}} must be one of {', '.join(KNOWN)}")
         if name not in held:
-            raise ValueError(f"keys={{{role!r}: {name!r}}} is not in {path.name}; it holds {held}")
+            raise ValueError(f"graph.keys={{{role!r}: {name!r}}} is not in {path.name}; it holds {held}")
         chosen[role] = name
     if "adjacency" not in chosen:
         raise ValueError(
-            f"{path.name} holds none of {KNOWN['adjacency']}; keys={{'adjacency': name}} names one of {held}"
+            f"{path.name} holds none of {KNOWN['adjacency']}; graph.keys={{'adjacency': name}} names one of {held}"
         )
     return chosen
 

@@ -51,9 +51,9 @@ def read_matrices(
 def _renamed(arrays: Arrays, keys: Mapping[str, str], path: Path) -> Arrays:
     for role, name in keys.items():
         if role not in ROLES:
-            raise ValueError(f"keys={{{role!r}: ...}} must be one of {', '.join(ROLES)}")
+            raise ValueError(f"graph.keys={{{role!r}: ...}} must be one of {', '.join(ROLES)}")
         if name not in arrays:
-            raise ValueError(f"keys={{{role!r}: {name!r}}} is not in {path.name}; it holds {sorted(arrays)}")
+            raise ValueError(f"graph.keys={{{role!r}: {name!r}}} is not in {path.name}; it holds {sorted(arrays)}")
     if path.suffix == ".npy":
         return {"edge_index": next(iter(arrays.values()))}
     return {**arrays, **{role: arrays[name] for role, name in keys.items()}}

@@ -35,7 +35,7 @@ def number_rows(files: TableFiles, id_column: str, kind: str, repeated: str) -> 
     """Gives each distinct id a number, in the order of the rows."""
     ids: Growing = TextIds() if kind == "text" else NumberIds()
     reader = IdReader(kind, "the node table")
-    again = Offenders("rows repeat an id", "the node table", "repeated='first' keeps the first row of each")
+    again = Offenders("rows repeat an id", "the node table", "graph.repeated=first keeps the first row of each")
     row, left_out = 0, [np.zeros(0, np.int64)]
     for batch in files.batches([id_column]):
         column = reader.read(batch[id_column], row).drop_null()  # a null is an error when the reader checks
@@ -51,7 +51,7 @@ def number_rows(files: TableFiles, id_column: str, kind: str, repeated: str) -> 
     if repeated == "error":
         again.check()
     if not len(ids):
-        raise ValueError(f"nodes={files.origin!r} holds no rows: the graph is empty")
+        raise ValueError(f"graph.nodes={files.origin!r} holds no rows: the graph is empty")
     return NodeRows(ids, np.concatenate(left_out))
 
 
@@ -73,7 +73,7 @@ def plan_columns(
     files: TableFiles, names: Sequence[str], left_out: Rows, added: int, policy: Policy, limits: tuple[int, int]
 ) -> list[Encoding]:
     """Surveys the columns over all kept rows; `limits` are (max_categories, hash_buckets)."""
-    bad = Offenders("attribute values are not finite", "the node table", "nonfinite='zero' or 'mean' replaces them")
+    bad = Offenders("attribute values are not finite", "the node table", "graph.nonfinite=zero or mean replaces them")
     surveys = [_survey(files.schema.field(n).type, n, files, bad, limits) for n in names]
     for rows, batch in kept_batches(files, names, left_out) if names else ():
         for survey in surveys:
@@ -89,7 +89,9 @@ def _survey(kind: pa.DataType, name: str, files: TableFiles, bad: Offenders, lim
         return NumberSurvey(name, bad)
     if is_text(kind):
         return CategorySurvey(name, *limits)
-    raise ValueError(f"column {name!r} of type {kind} is no attribute; exclude=[{name!r}] or categorical=[{name!r}]")
+    raise ValueError(
+        f"column {name!r} of type {kind} is no attribute; graph.exclude=[{name}] or graph.categorical=[{name}]"
+    )
 
 
 def write_features(
@@ -141,7 +143,9 @@ def write_labels(folder: Path, files: TableFiles, label: str, left_out: Rows, sh
     for rows, batch in kept_batches(files, [label], left_out):
         column = batch[label]
         if not is_number(column.type):
-            raise ValueError(f"label={label!r} is of type {column.type}; legal are booleans and the numbers 0 and 1")
+            raise ValueError(
+                f"graph.label_column={label!r} is of type {column.type}; legal are booleans and the numbers 0 and 1"
+            )
         values = (
             column.cast(pa.float64(), safe=False) if not pa.types.is_boolean(column.type) else column.cast(pa.uint8())
         )

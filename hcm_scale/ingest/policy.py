@@ -12,12 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-CHOICES = {
-    "unknown": ("error", "drop", "add"),
-    "repeated": ("error", "first"),
-    "nonfinite": ("error", "zero", "mean"),
-    "featureless": ("error", "degree"),
-}
+from hcm_scale.base.names import POLICIES
+
 _SHOWN = 5
 
 
@@ -33,7 +29,7 @@ class Policy:
 
     >>> Policy(unknown="skip")
     Traceback (most recent call last):
-    ValueError: unknown='skip' must be one of 'error', 'drop', 'add'
+    ValueError: graph.unknown='skip' must be one of 'error', 'drop', 'add'
     """
 
     directed: bool = False
@@ -43,9 +39,9 @@ class Policy:
     featureless: str = "error"
 
     def __post_init__(self) -> None:
-        for name, legal in CHOICES.items():
+        for name, legal in POLICIES.items():
             if getattr(self, name) not in legal:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be one of {', '.join(map(repr, legal))}")
+                raise ValueError(f"graph.{name}={getattr(self, name)!r} must be one of {', '.join(map(repr, legal))}")
 
 
 @dataclass

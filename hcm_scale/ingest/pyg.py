@@ -78,7 +78,9 @@ def read_dataset(
     """Fetches a data set by name, kept under `root`, into the folder `out`; `index` picks one of several graphs."""
     dataset = _fetch(name, Path(root))
     if index is None and len(dataset) != 1:
-        raise ValueError(f"dataset={name!r} holds {len(dataset):,} graphs; index=0 .. {len(dataset) - 1} picks one")
+        raise ValueError(
+            f"graph.dataset={name!r} holds {len(dataset):,} graphs; index=0 .. {len(dataset) - 1} picks one"
+        )
     if index is not None and not 0 <= index < len(dataset):
         raise ValueError(f"index={index} must be between 0 and {len(dataset) - 1}")
     return read_data(out, dataset[index or 0], label=label, origin=name, policy=policy)
@@ -90,19 +92,19 @@ def _fetch(name: str, root: Path) -> Any:
     class_name, _, part = SHORT_NAMES.get(name, name).partition("/")
     if class_name not in table.__all__:
         legal = ", ".join(sorted({*SHORT_NAMES, *table.__all__}))
-        raise ValueError(f"dataset={name!r} is not known; legal are {legal}")
+        raise ValueError(f"graph.dataset={name!r} is not known; legal are {legal}")
     maker = getattr(table, class_name)
     takes = inspect.signature(maker).parameters
     needed = [n for n, p in takes.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     options = {**({"root": str(root / class_name)} if "root" in takes else {}), **({"name": part} if part else {})}
     if (part and "name" not in takes) or not set(needed) <= set(options):
         raise ValueError(
-            f"dataset={name!r}: {class_name} takes {', '.join(needed) or 'no part'}; legal is Class or Class/name"
+            f"graph.dataset={name!r}: {class_name} takes {', '.join(needed) or 'no part'}; legal is Class or Class/name"
         )
     try:
         return maker(**options)
     except OSError as error:  # URLError is one: no network, no such file, a full disk
-        raise ValueError(f"dataset={name!r} is not under {root} and could not be downloaded: {error}") from error
+        raise ValueError(f"graph.dataset={name!r} is not under {root} and could not be downloaded: {error}") from error
 
 
 def _rows(x: Any) -> DenseRows | SparseRows | None:

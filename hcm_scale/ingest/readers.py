@@ -47,12 +47,12 @@ def read_matrix(
     """Reads a .mat, .npz or .npy file, or a folder of .npy files, by its suffix; `max_bytes` is the limit for .mat."""
     path = Path(path)
     if not path.exists():
-        raise ValueError(f"path={str(path)!r} does not exist")
+        raise ValueError(f"graph.path={str(path)!r} does not exist")
     if path.suffix == ".mat":
         return read_mat(out, path, keys=keys, max_bytes=max_bytes, policy=policy)
     if path.suffix in (".npz", ".npy") or path.is_dir():
         return read_matrices(out, path, keys=keys, policy=policy)
-    raise ValueError(f"path={str(path)!r} must end in .mat, .npz or .npy, or be a folder of .npy files")
+    raise ValueError(f"graph.path={str(path)!r} must end in .mat, .npz or .npy, or be a folder of .npy files")
 
 
 def summary(graph: Graph) -> IngestSummary:

@@ -24,7 +24,7 @@ def seal(
 ) -> IngestSummary:
     """Finishes a folder that holds the CSR and the attributes; `counts` are the other fields of the summary."""
     if not features.num_columns:
-        features = write_degree(folder)
+        features = write_degree(folder, policy.directed)
     if ids is not None:
         for name, array in store.id_arrays(ids):
             np.save(folder / f"{name}.npy", array, allow_pickle=False)

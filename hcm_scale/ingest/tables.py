@@ -52,7 +52,7 @@ class Columns:
     def __post_init__(self) -> None:
         for name in ("max_categories", "hash_buckets"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+                raise ValueError(f"graph.{name}={getattr(self, name)} must be at least 1")
 
 
 def read_tables(
@@ -99,21 +99,21 @@ def read_tables(
 
 def _open(edges: str | Path, nodes: str | Path | None, columns: Columns) -> tuple[EdgeTable, TableFiles | None]:
     """Finds the tables, checks the column names, settles the type of the ids."""
-    edge_files = find_table("edges", edges)
-    edge_files.check_columns("source", [columns.source])
-    edge_files.check_columns("target", [columns.target])
-    node_files = find_table("nodes", nodes) if nodes is not None else None
+    edge_files = find_table("graph.path", edges)
+    edge_files.check_columns("graph.source_column", [columns.source])
+    edge_files.check_columns("graph.target_column", [columns.target])
+    node_files = find_table("graph.nodes", nodes) if nodes is not None else None
     typed = [(name, edge_files.schema.field(name).type) for name in (columns.source, columns.target)]
     if node_files is None and (columns.label or columns.attributes):
         raise ValueError(
-            f"label={columns.label!r}, attributes={columns.attributes} need a node table; nodes is not given"
+            f"graph.label_column={columns.label!r}, graph.include={columns.attributes} need a node table: graph.nodes"
         )
     if node_files is not None:
-        node_files.check_columns("id", [columns.id])
-        node_files.check_columns("label", [columns.label] if columns.label else [])
-        node_files.check_columns("attributes", columns.attributes or ())
-        node_files.check_columns("exclude", columns.exclude)
-        node_files.check_columns("categorical", columns.categorical)
+        node_files.check_columns("graph.id_column", [columns.id])
+        node_files.check_columns("graph.label_column", [columns.label] if columns.label else [])
+        node_files.check_columns("graph.include", columns.attributes or ())
+        node_files.check_columns("graph.exclude", columns.exclude)
+        node_files.check_columns("graph.categorical", columns.categorical)
         typed.append((columns.id, node_files.schema.field(columns.id).type))
     kind = id_kind(typed, columns.id_type)
     if columns.id_type == "auto" and kind == "integer":

@@ -13,7 +13,7 @@ The polynomial satisfies the conditions of convergence (steps sum to infinity, t
 import math
 from dataclasses import dataclass
 
-SCHEDULES = ("constant", "polynomial", "cyclical")
+from hcm_scale.base.names import SCHEDULES
 
 
 def polynomial(t: int, a: float, b: float, gamma: float) -> float:

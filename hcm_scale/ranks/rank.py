@@ -27,6 +27,7 @@ from typing import Any
 from hcm_scale import pipeline
 from hcm_scale.base import files
 from hcm_scale.config import SOURCES, Config
+from hcm_scale.options import with_options
 from hcm_scale.ranks.world import LostRankError, Seat, World, join
 
 log = logging.getLogger("hcm_scale")
@@ -157,13 +158,8 @@ def write_job(path: Path, config: Config, until: str) -> str:
 
 def read_job(path: Path) -> tuple[Config, str]:
     """The configuration and the last stage, as `write_job` put them down."""
-    from omegaconf import OmegaConf
-
     job: dict[str, Any] = json.loads(path.read_text())
-    blank = OmegaConf.structured(Config(graph=SOURCES[job["source"]]()))
-    config = OmegaConf.to_object(OmegaConf.merge(blank, job["config"]))
-    assert isinstance(config, Config)
-    return config, job["until"]
+    return with_options(Config(graph=SOURCES[job["source"]]()), job["config"]), job["until"]
 
 
 def main() -> int:

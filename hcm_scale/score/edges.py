@@ -13,7 +13,7 @@ On a CUDA device the ends and the moments of the edges stay on the device, 16 by
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,14 +21,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcm_scale.base.mapped import map_new
+from hcm_scale.base.names import HOPS, PRECISIONS, Hop
 from hcm_scale.score import kernels
 from hcm_scale.score.device import sweep_device
 from hcm_scale.score.head import Head, check_finite, check_sample
 from hcm_scale.score.numbering import EdgeIndex
 
-Hop = Literal["expected", "argmax"]
-HOPS = ("expected", "argmax")
-PRECISIONS = ("float32", "bfloat16")
 MEAN_FILE, VAR_FILE = "edges_mean.npy", "edges_var.npy"
 CPU_CHUNK_EDGES = 1 << 14  # 128 + 256 floats an edge: 24 MB, about a last-level cache, far past the cost of a call
 CUDA_CHUNK_EDGES = 1 << 18  # 400 MB

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base.names import RANKINGS
 from hcm_scale.score import kernels
 from hcm_scale.score.closure import closure
 from hcm_scale.score.edges import EdgeHops
 from hcm_scale.score.numbering import EdgeIndex
 
-RANKED = ("strange", "ahp", "hav")
 FLAG_NAMES = ("isolated", "no_out_neighbors", "sampled")
 ISOLATED, NO_OUT_NEIGHBORS, SAMPLED = (1 << bit for bit in range(len(FLAG_NAMES)))
 UNSCORED = ISOLATED | NO_OUT_NEIGHBORS
@@ -91,8 +91,8 @@ def check_trim(trim: float) -> None:
 
 def check_rank_by(rank_by: str) -> None:
     """Refuses a score that does not rank."""
-    if rank_by not in RANKED:
-        raise ValueError(f"rank_by={rank_by!r} must be one of {', '.join(RANKED)}")
+    if rank_by not in RANKINGS:
+        raise ValueError(f"rank_by={rank_by!r} must be one of {', '.join(RANKINGS)}")
 
 
 def _hav(ahp: NDArray[np.float64], iv: NDArray[np.float64]) -> NDArray[np.float64]:

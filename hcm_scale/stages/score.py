@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcm_scale.base import files
+from hcm_scale.base.names import RANKINGS, STATES
 from hcm_scale.base.progress import bar
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, embed_graph
@@ -36,7 +37,6 @@ from hcm_scale.stages.shared_edges import Sharing, chunk_of, predict_shared, sav
 
 KIND = "hcm_scale scores"
 FORMAT = 1
-STATES = ("memory", "disk")
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def _write(out: Path, graph: Graph, scores: nodes.NodeScores, hops: EdgeHops, ra
     save_hops(hops, out)
     numbers = None
     if graph.y is not None and 0 < np.count_nonzero(graph.y) < graph.num_nodes:
-        numbers = {by: metrics.evaluate(graph.y, scores.by(by), graph.kind) for by in nodes.RANKED}
+        numbers = {by: metrics.evaluate(graph.y, scores.by(by), graph.kind) for by in RANKINGS}
     hashes = {name: files.hash_file(out / name) for name in (table.FILE, MEAN_FILE, VAR_FILE)}
     body = {"num_samples": num_samples, "rank_by": rank_by, "metrics": numbers, "files": hashes}
     files.write_manifest(out, KIND, FORMAT, body)

@@ -17,6 +17,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from hcm_scale.base import files
+from hcm_scale.base.names import RANKINGS
 from hcm_scale.sweep import curves
 from hcm_scale.sweep.jobs import Job, count_planned, find_jobs, read_job
 
@@ -90,9 +91,9 @@ def overview(jobs: Sequence[Job]) -> str:
     if not scored:
         return "no job has known anomalies: there is no ROC-AUC to compare" if jobs else ""
     keys = [key for key in curves.varied(jobs) if key != "seed"]
-    lines = [f"{'setting':<44}{'runs':>5}" + "".join(f"{score + ' ROC-AUC':>20}" for score in curves.SCORES)]
+    lines = [f"{'setting':<44}{'runs':>5}" + "".join(f"{score + ' ROC-AUC':>20}" for score in RANKINGS)]
     for label, group in curves.settings(scored, keys).items():
-        cells = "".join(f"{_mean_std(group, f'{score}_auc'):>20}" for score in curves.SCORES)
+        cells = "".join(f"{_mean_std(group, f'{score}_auc'):>20}" for score in RANKINGS)
         lines.append(f"{label or 'all jobs':<44}{len(group):>5}{cells}")
     return "\n".join(lines)
 

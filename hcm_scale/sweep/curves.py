@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hcm_scale.base.names import RANKINGS
+from hcm_scale.graph.store import KIND_NAMES
 from hcm_scale.sweep.jobs import Job
 
-KINDS = ("structural", "attribute")
-SCORES = ("strange", "ahp", "hav")
+KINDS = KIND_NAMES[1:]
 _FIRST = ("graph.name", "seed")  # what other options follow from, rather than the other way round
 
 
@@ -131,7 +132,7 @@ def option_panels(jobs: Sequence[Job], key: str, others: Sequence[str]) -> list[
     }
     if len(groups) == 1:
         group = next(iter(groups.values()))
-        scores = [average(group, key, f"{score}_auc", score) for score in SCORES]
+        scores = [average(group, key, f"{score}_auc", score) for score in RANKINGS]
         by = group[0].rank_by
         kinds = [average(group, key, f"{by}_auc_{kind}", kind) for kind in KINDS]
         frames = [("ROC-AUC by score", scores), (f"ROC-AUC by kind of anomaly ({by})", kinds)]
@@ -149,7 +150,7 @@ def score_panels(jobs: Sequence[Job], others: Sequence[str]) -> list[Panel]:
     for label, group in settings(jobs, others).items():
         curves = []
         for kind in ("", *KINDS):
-            names = {score: f"{score}_auc_{kind}".rstrip("_") for score in SCORES}
+            names = {score: f"{score}_auc_{kind}".rstrip("_") for score in RANKINGS}
             found = {s: [j.numbers[n] for j in group if n in j.numbers] for s, n in names.items()}
             curves.append(_curve(kind or "all anomalies", {s: values for s, values in found.items() if values}))
         frames.append((label or "ROC-AUC", curves))

@@ -47,7 +47,7 @@ class Planted:
     def of(search: Search) -> "Planted":
         """Reads the graph once, without what the configuration would plant."""
         config = search.config({})
-        config.inject = InjectConfig(num_attribute_anomalies=0)
+        config.inject = InjectConfig()
         config.run_dir = str(search.folder / "source")
         pipeline.run(config, until="ingest")
         graph = Graph.open(Path(config.run_dir) / "graph")
@@ -58,7 +58,7 @@ class Planted:
         inject = config.inject
         if inject.num_cliques == 0:
             num_cliques = max(1, min(20, self.graph.num_nodes // _NODES_PER_CLIQUE))
-            inject = InjectConfig(num_cliques=num_cliques)
+            inject = InjectConfig(num_cliques=num_cliques, num_attribute_anomalies=None)
         config.inject = dataclasses.replace(inject, seed=key(config.seed, PURPOSE, repeat) % 2**31)
         return config
 

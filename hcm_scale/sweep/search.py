@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hcm_scale.base.names import OBJECTIVES
 from hcm_scale.config import Config, check, choice, number
 from hcm_scale.sweep.named import listed_values, split
 
@@ -23,7 +24,7 @@ class TuneConfig:
 
     num_trials: int = number(30, 1)
     num_seeds: int = number(1, 1, 100)
-    objective: str = choice("planted", ("planted", "labels"))
+    objective: str = choice("planted", OBJECTIVES)
     folder: str = ""
 
 

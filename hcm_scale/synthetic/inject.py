@@ -22,8 +22,6 @@ from hcm_scale.graph.store import ATTRIBUTE, STRUCTURAL, Attributes, Graph, Spar
 _PURPOSE = 0x1217EC7  # separates these draws from others made from the same seed
 _BLOCK_VALUES = 1 << 22
 
-CSR = tuple[NDArray[np.int64], NDArray[Any]]
-
 
 def inject(
     graph: Graph,
@@ -73,22 +71,25 @@ def _check(
 ) -> None:
     n = graph.num_nodes
     ranges = {
-        "num_cliques": (num_cliques, 0, n),
-        "num_attribute_anomalies": (num_attribute, 0, n),
+        "inject.num_cliques": (num_cliques, 0, n),
+        "inject.num_attribute_anomalies": (num_attribute, 0, n),
     }
     if num_cliques:
-        ranges["clique_size"] = (size, 2, n)
+        ranges["inject.clique_size"] = (size, 2, n)
     if num_attribute:
-        ranges["candidates"] = (candidates, 1, n - 1)
-    ranges["num_cliques * clique_size + num_attribute_anomalies"] = (num_cliques * size + num_attribute, 0, n)
+        ranges["inject.candidates"] = (candidates, 1, n - 1)
+    total = "inject.num_cliques * inject.clique_size + inject.num_attribute_anomalies"
+    ranges[total] = (num_cliques * size + num_attribute, 0, n)
     for option, (value, low, high) in ranges.items():
         if not low <= value <= high:
             raise ValueError(f"{option}={value} is out of range; on {n} nodes it runs from {low} to {high}")
     if num_attribute and graph.x is None:
-        raise ValueError(f"num_attribute_anomalies={num_attribute} needs attributes, and this graph has none; use 0")
+        raise ValueError(
+            f"inject.num_attribute_anomalies={num_attribute} needs attributes, and this graph has none; use 0"
+        )
     if (graph.y is not None or graph.kind is not None) and not replace_labels:
         raise ValueError(
-            "replace_labels=False: this graph already has labels; True discards them for the injected ones"
+            "this graph has labels; inject=none keeps them, replace_labels=True discards them for the planted ones"
         )
 
 
@@ -142,18 +143,14 @@ def _join_cliques(graph: Graph, members: NDArray[np.int64]) -> Graph:
     left, right = np.nonzero(~np.eye(size, dtype=bool))
     rows, columns = members[:, left].ravel(), members[:, right].ravel()
     order = np.lexsort((columns, rows))
-    indptr, indices = _insert_arcs((graph.indptr, graph.indices), rows[order], columns[order])
-    if not graph.directed:
-        return graph.with_structure(indptr, indices)
-    assert graph.in_indptr is not None
-    assert graph.in_indices is not None
-    in_indptr, in_indices = _insert_arcs((graph.in_indptr, graph.in_indices), rows[order], columns[order])
-    return graph.with_structure(indptr, indices, in_indptr=in_indptr, in_indices=in_indices)
+    indptr, indices = _insert_arcs(graph.indptr, graph.indices, rows[order], columns[order])
+    return replace(graph, indptr=indptr, indices=indices, path=None)
 
 
-def _insert_arcs(csr: CSR, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> CSR:
+def _insert_arcs(
+    indptr: NDArray[np.int64], indices: NDArray[Any], rows: NDArray[np.int64], columns: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """The CSR with distinct new arcs, given sorted by row and column, in their places; existing ones are left."""
-    indptr, indices = csr
     places, present = find_arcs(indptr, indices, rows, columns)
     rows, columns, places = rows[~present], columns[~present], places[~present]
     added = np.bincount(rows, minlength=len(indptr) - 1)

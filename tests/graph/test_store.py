@@ -85,14 +85,25 @@ def test_sparse_rows__sums_repeats_and_drops_zeros():
 
 def test_save__round_trips_directed_graphs(random_csr, tmp_path):
     indptr, indices = random_csr(30, 90, directed=True)
-    back = sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=(30, 30)).T.tocsr()
-    graph = Graph(
-        indptr, indices, directed=True, in_indptr=back.indptr.astype(np.int64), in_indices=back.indices.astype(np.int32)
-    )
+    graph = Graph(indptr, indices, directed=True)
     opened = graph.save(tmp_path / "g")
     assert_same(graph, opened)
     assert opened.directed
     assert opened.num_edges == opened.num_arcs == len(indices)
+
+
+def test_open__passes_over_the_in_arcs_of_an_earlier_version(random_csr, tmp_path):
+    indptr, indices = random_csr(30, 90, directed=True)
+    graph = Graph(indptr, indices, directed=True)
+    graph.save(tmp_path / "g")
+    np.save(tmp_path / "g" / "in_indptr.npy", indptr)
+    np.save(tmp_path / "g" / "in_indices.npy", indices)
+    store.finish(tmp_path / "g", num_columns=0, columns=(), directed=True, info={})
+    assert "in_indptr" in json.loads((tmp_path / "g" / "manifest.json").read_text())["files"]
+    (tmp_path / "g" / "in_indices.npy").write_bytes(b"whatever")
+    again = Graph.open(tmp_path / "g", verify=True).save(tmp_path / "again")
+    assert again.fingerprint == graph.fingerprint
+    assert {path.stem for path in (tmp_path / "again").glob("*.npy")} == {"indptr", "indices"}
 
 
 def test_node_of__takes_a_number_for_a_node_and_nothing_like_a_number():

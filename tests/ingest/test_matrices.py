@@ -148,7 +148,7 @@ X = np.ones((3, 2))
         ({"edge_index": [[0, 1], [1, 2], [2, 0]], "x": X}, r"has shape \(3, 2\); legal is \(2, E\)"),
         ({"edge_index": np.zeros((2, 0), int), "x": X}, "no edges: 0 rows read"),
         ({"edge_index": np.zeros((2, 0), int)}, "zero attributes"),
-        ({"edge_index": EDGES}, "zero attributes; featureless='degree'"),
+        ({"edge_index": EDGES}, r"zero attributes; graph\.featureless=degree"),
         ({"edge_index": EDGES, "x": np.ones((3, 0))}, "zero attributes"),
         ({"edge_index": EDGES, "x": np.ones(3)}, r"shape \(3,\); legal are numbers of shape \(n, d\)"),
         ({"edge_index": EDGES, "x": np.full((3, 1), "a")}, "legal are numbers"),

@@ -9,12 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hcm_scale.base.names import POLICIES
 from hcm_scale.graph.store import Graph
-from hcm_scale.ingest.policy import CHOICES, Offenders
+from hcm_scale.ingest.policy import Offenders
 from hcm_scale.ingest.readers import IngestSummary, Policy, read_matrix, summary
 
 
-@pytest.mark.parametrize("option", sorted(CHOICES))
+@pytest.mark.parametrize("option", sorted(POLICIES))
 def test_policy__refuses_unknown_choices(option):
     with pytest.raises(ValueError, match=f"{option}='maybe' must be one of 'error'"):
         Policy(**{option: "maybe"})

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale.base.files import MANIFEST
+from hcm_scale.ingest.batches import files_at, find_table
 from hcm_scale.ingest.encode import bucket_of
 from hcm_scale.ingest.readers import Columns, Policy, read_tables, summary
 
@@ -85,7 +86,6 @@ def test_read_tables__keeps_directions_on_request(save, tmp_path):
     assert edge_set(g) == {("a", "b"), ("b", "a"), ("c", "a")}
     assert g.columns == ("log1p(degree)",)
     np.testing.assert_allclose(g.x[:, 0], np.log1p([3, 2, 1]), rtol=1e-6)
-    assert (np.diff(g.in_indptr)).tolist() == [2, 1, 0]
 
 
 def test_read_tables__numbers_nodes_in_ascending_order_without_a_node_table(save, tmp_path):
@@ -121,6 +121,36 @@ def test_read_tables__reads_folders_and_globs_in_the_order_of_names(tmp_path):
     assert g.ids.to_pylist() == [0, 10, 1, 11, 2, 12]
     assert summary(g).unknown_edges == 1
     assert summary(g).origin == "part-0.parquet and 2 more, part-0.pq and 2 more"
+
+
+HIDDEN = ("_SUCCESS", "_temporary/0/part-9.csv", ".ipynb_checkpoints/part-0-checkpoint.csv", "._part-0.csv", "_old.csv")
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        (".", ["part-0.csv", "sub/part-1.csv"]),
+        ("*", ["part-0.csv"]),
+        ("**/*.csv", ["part-0.csv", "sub/part-1.csv"]),
+        ("*/*/*.csv", []),
+        ("_SUCCESS", ["_SUCCESS"]),
+        ("_old.csv", ["_old.csv"]),
+        ("_*.csv", ["_old.csv"]),
+        ("._part-?.csv", ["._part-0.csv"]),
+        ("_temporary", ["_temporary/0/part-9.csv"]),
+        ("_temporary/*/*.csv", ["_temporary/0/part-9.csv"]),
+        (".ipynb_checkpoints/*", [".ipynb_checkpoints/part-0-checkpoint.csv"]),
+        ("../_out/*.csv", ["part-0.csv"]),
+    ],
+)
+def test_files_at__passes_over_hidden_names_that_the_user_does_not_spell(tmp_path, where, found):
+    root = tmp_path / "_out"
+    for name in ("part-0.csv", "sub/part-1.csv", *HIDDEN):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("source,target\n0,1\n")
+    assert [path.resolve().relative_to(root).as_posix() for path in files_at(f"{root}/{where}")] == found
+    if found and found != ["_SUCCESS"]:
+        assert find_table("graph.path", f"{root}/{where}").paths == tuple(files_at(f"{root}/{where}"))
 
 
 def test_read_tables__takes_dictionaries_whole_floats_and_integers_as_categories(tmp_path):
@@ -200,22 +230,22 @@ OK_EDGES = {"source": [0, 1], "target": [1, 2]}
         ({"source": [0, None], "target": [1, 1]}, OK_NODES, {}, r"1 missing ids in the edge table: row 1"),
         ({"source": ["a"], "target": ["b"]}, OK_NODES, {}, "ids are of two types"),
         ({"source": [0], "target": [0]}, OK_NODES, {}, "no edges: 1 rows read, 1 of them self loops"),
-        (OK_EDGES, {"id": [0, 1, 2, 1], "s": [1.0] * 4}, {}, r"1 rows repeat an id .* row 3: 1\. repeated="),
+        (OK_EDGES, {"id": [0, 1, 2, 1], "s": [1.0] * 4}, {}, r"1 rows repeat an id .* row 3: 1\. graph\.repeated="),
         (OK_EDGES, {"id": [0, 1, -2], "s": [1.0] * 3}, {}, "1 negative ids in the node table: row 2: -2"),
         (OK_EDGES, {"id": [0, 1, 2.5], "s": [1.0] * 3}, {}, "1 fractional ids in the node table"),
         (OK_EDGES, {"id": [0, 1, None], "s": [1.0] * 3}, {}, "1 missing ids in the node table: row 2"),
         (OK_EDGES, {"id": pa.array([], pa.int64()), "s": pa.array([], pa.float64())}, {}, "the graph is empty"),
         (OK_EDGES, {"id": [0, 1, 2], "s": [1.0, np.nan, np.inf]}, {}, r"2 attribute .* row 1 column 's' = nan; row 2"),
-        (OK_EDGES, {"id": [0, 1, 2]}, {}, "zero attributes; featureless='degree'"),
+        (OK_EDGES, {"id": [0, 1, 2]}, {}, r"zero attributes; graph\.featureless=degree"),
         (OK_EDGES, {"id": [0, 1, 2], "s": pa.nulls(3)}, {}, "zero attributes"),
-        (OK_EDGES, OK_NODES, {"source": "from"}, r"source='from' is not a column of .* it has \['source', 'target'\]"),
-        (OK_EDGES, OK_NODES, {"id": "name"}, "id='name' is not a column"),
-        (OK_EDGES, OK_NODES, {"label": "y"}, "label='y' is not a column"),
-        (OK_EDGES, OK_NODES, {"exclude": ("q",)}, "exclude='q' is not a column"),
+        (OK_EDGES, OK_NODES, {"source": "from"}, r"graph\.source_column='from' is no.* it has \['source', 'target'\]"),
+        (OK_EDGES, OK_NODES, {"id": "name"}, r"graph\.id_column='name' is not a column"),
+        (OK_EDGES, OK_NODES, {"label": "y"}, r"graph\.label_column='y' is not a column"),
+        (OK_EDGES, OK_NODES, {"exclude": ("q",)}, r"graph\.exclude='q' is not a column"),
         (OK_EDGES, OK_NODES, {"label": "s", "attributes": ("s",)}, "zero attributes"),
         (OK_EDGES, {**OK_NODES, "l": [0, 1, 2]}, {"label": "l"}, "1 labels are not 0 or 1 in column 'l': row 2: 2"),
         (OK_EDGES, {**OK_NODES, "l": [0, 1, None]}, {"label": "l"}, "1 labels are not 0 or 1 .* row 2: None"),
-        (OK_EDGES, {**OK_NODES, "l": ["a", "b", "c"]}, {"label": "l"}, "label='l' is of type string"),
+        (OK_EDGES, {**OK_NODES, "l": ["a", "b", "c"]}, {"label": "l"}, r"graph\.label_column='l' is of type string"),
         (OK_EDGES, {**OK_NODES, "t": pa.array([1, 2, 3], pa.date32())}, {}, "column 't' of type .* is no attribute"),
     ],
 )  # fmt: skip
@@ -234,7 +264,7 @@ def test_read_tables__drops_rows_with_missing_ends_on_request(tmp_path):
 
 
 def test_read_tables__refuses_what_is_no_table(tmp_path):
-    with pytest.raises(ValueError, match=r"edges='nowhere\.parquet' names no Parquet or CSV file"):
+    with pytest.raises(ValueError, match=r"graph\.path='nowhere\.parquet' names no Parquet or CSV file"):
         read_tables(tmp_path / "g", "nowhere.parquet")
     parquet(tmp_path / "mixed" / "a.parquet", OK_EDGES)
     (tmp_path / "mixed" / "b.csv").write_text("source,target\n")
@@ -250,7 +280,7 @@ def test_read_tables__says_how_to_read_a_csv_column_that_changes_its_type(tmp_pa
     rows = "".join(f"{i},{i + 1}\n" for i in range(400_000))
     (tmp_path / "e.csv").write_text(f"source,target\n{rows}x,y\n")
     policy = Policy(featureless="degree")
-    with pytest.raises(ValueError, match=r"e\.csv: .*id_type='text'"):
+    with pytest.raises(ValueError, match=r"e\.csv: .*graph\.id_type=text"):
         read_tables(tmp_path / "g", tmp_path / "e.csv", policy=policy)
 
 

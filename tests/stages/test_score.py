@@ -132,8 +132,7 @@ def test_score__propagated_features_give_the_same(graph, structure, features, sa
 
 
 def test_score__a_mapped_graph_and_a_directed_one(random_csr, features, tmp_path):
-    out, back = (random_csr(N, 200, directed=True) for _ in range(2))
-    graph = Graph(*out, directed=True, in_indptr=back[0], in_indices=back[1]).save(tmp_path / "graph")
+    graph = Graph(*random_csr(N, 200, directed=True), directed=True).save(tmp_path / "graph")
     samples = write_samples(tmp_path / "samples", directed=True)
     table = score(graph, graph, features, samples, tmp_path / "scores", state="disk").table()
     without = graph.degrees[table["node"].to_numpy()] == 0

@@ -46,9 +46,7 @@ def make_graph(directed: bool = False) -> Graph:
     steps = (1, 2) if directed else (-2, -1, 1, 2)
     rows = np.sort(np.stack([(around + step) % NUM_NODES for step in steps], 1), axis=1)
     indptr = np.arange(0, rows.size + 1, len(steps), dtype=np.int64)
-    reverse = np.sort(np.stack([(around - step) % NUM_NODES for step in steps], 1), axis=1)
-    sides = {"in_indptr": indptr, "in_indices": reverse.ravel().astype(np.int32)} if directed else {}
-    return Graph(indptr, rows.ravel().astype(np.int32), directed=directed, **sides)
+    return Graph(indptr, rows.ravel().astype(np.int32), directed=directed)
 
 
 def make_features() -> np.ndarray:

@@ -32,7 +32,7 @@ TINY = [
     "world=cpu",
     "posterior.step_size=0.01",
     "score.views=[purified]",
-    "score.closure=0.4",
+    "score.far_share=0.4",
     "hops.classes=3",
 ]
 

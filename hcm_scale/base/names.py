@@ -1,0 +1,27 @@
+"""Closed tables of names that options choose from: what the configuration accepts and what the rooms know, said once.
+
+Plain tuples, because the configuration is read before anything heavy is imported. A room that keeps a function for each
+name has a dict with the same keys; `tests/test_conf.py` compares them.
+"""
+
+from typing import Literal, get_args
+
+FAMILIES = ("community", "rmat", "grid")
+ID_TYPES = ("auto", "text", "integer")
+POLICIES = {
+    "unknown": ("error", "drop", "add"),
+    "repeated": ("error", "first"),
+    "nonfinite": ("error", "zero", "mean"),
+    "featureless": ("error", "degree"),
+}
+SCALINGS = ("none", "log1p", "binary", "row", "normal")
+SIMILARITIES = ("jaccard", "cosine", "euclidean")  # the order is known to purify_kernels.sparse_similarity
+BACKENDS = ("numba", "torch_sparse")
+KERNELS = ("psgld", "sgld", "sgd", "adam")
+SCHEDULES = ("constant", "polynomial", "cyclical")
+Hop = Literal["expected", "argmax"]
+HOPS = get_args(Hop)
+PRECISIONS = ("float32", "bfloat16")
+RANKINGS = ("strange", "ahp", "hav")
+STATES = ("memory", "disk")
+OBJECTIVES = ("planted", "labels")

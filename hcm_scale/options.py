@@ -1,0 +1,89 @@
+"""From options as people and files give them to a checked `Config`: typed, every key known, every value legal.
+
+Keys are those of the command line, dotted or as sections in sections. What is refused is named with its key, its value
+and what is legal, before anything is made.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from hcm_scale.config import Config, check, describe
+
+RENAMED = {"score.closure": "score.far_share"}
+
+
+def to_config(composed: Any) -> Config:
+    """An OmegaConf configuration over the schema, as checked dataclasses."""
+    from omegaconf import OmegaConf
+
+    config = OmegaConf.to_object(composed)
+    if not isinstance(config, Config):
+        raise TypeError(f"a configuration must start from the schema, got {type(config).__name__}")
+    check(config)
+    return config
+
+
+def with_options(config: Config, options: Mapping[str, Any]) -> Config:
+    """The configuration with these options in the place of its own; values become the types of their fields.
+
+    >>> changed = with_options(Config(), {"purify": {"ratio": 0}, "sampling.fan_out": [10, "all"]})
+    >>> changed.purify.ratio, changed.sampling.fan_out
+    (0.0, ['10', 'all'])
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    filled = OmegaConf.structured(config)
+    for key, entry, value in _entries(config, options):
+        plain = value.item() if hasattr(value, "item") else value  # of numpy's numbers
+        try:
+            OmegaConf.update(filled, key, plain, merge=False)
+        except OmegaConfBaseException as error:
+            raise ValueError(f"{key}={value!r} is not legal: {describe(entry)}") from error
+    return to_config(filled)
+
+
+def _entries(
+    section: Any, options: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
+    """(dotted key, field, value) of every option; ValueError for a key that no section has."""
+    known = {entry.name: entry for entry in dataclasses.fields(section)}
+    for key, value in options.items():
+        name, _, rest = key.partition(".")
+        inner = getattr(section, name, None) if name in known else None
+        if dataclasses.is_dataclass(inner) and (rest or isinstance(value, Mapping)):
+            yield from _entries(inner, {rest: value} if rest else value, f"{prefix}{name}.")
+        elif name not in known or rest:
+            refuse_renamed([prefix + key])
+            raise ValueError(f"{prefix + key!r} is not an option; {_hint(prefix + key)}")
+        else:
+            yield prefix + name, known[name], value
+
+
+def refuse_renamed(keys: Iterable[str]) -> None:
+    """Raises ValueError for a key that has another name now.
+
+    >>> refuse_renamed(["score.closure"])
+    Traceback (most recent call last):
+    ...
+    ValueError: score.closure is now score.far_share
+    """
+    for key in keys:
+        if key in RENAMED:
+            raise ValueError(f"{key} is now {RENAMED[key]}")
+
+
+def _hint(key: str) -> str:
+    near = get_close_matches(key, list(_keys(Config())), 1)
+    return f"did you mean {near[0]!r}?" if near else "options are named as on the command line, such as purify.ratio"
+
+
+def _keys(section: Any, prefix: str = "") -> Iterator[str]:
+    for entry in dataclasses.fields(section):
+        inner = getattr(section, entry.name)
+        if dataclasses.is_dataclass(inner):
+            yield from _keys(inner, f"{prefix}{entry.name}.")
+        else:
+            yield prefix + entry.name
