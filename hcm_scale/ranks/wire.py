@@ -124,25 +124,30 @@ def accept_all(server: socket.socket, size: int, token: str, timeout_seconds: fl
                 connection.close()
                 continue
             lines[rank] = Line(rank, _watched(connection, timeout_seconds))
+            lines[rank].send("welcome")
     return Wire(tuple(lines[rank] for rank in sorted(lines)), leads=True)
 
 
 def call(address: tuple[str, int], rank: int, token: str, timeout_seconds: float) -> Wire:
-    """The end of another rank: calls rank 0 and says who it is."""
+    """The end of another rank: calls rank 0, says who it is, and says no more before it is welcome."""
     try:
         connection = socket.create_connection(address, timeout=timeout_seconds)
     except OSError as error:
         raise LostRankError(f"rank 0 cannot be reached at {address[0]}, port {address[1]} ({error})") from error
     line = Line(0, _watched(connection, timeout_seconds))
     line.send({"rank": rank, "token": token})
+    line.receive()
     return Wire((line,), leads=False)
 
 
 def _greeted(connection: socket.socket, token: str) -> int | None:
-    """The rank of a caller that knows the token; None for anyone else."""
+    """The rank of a caller that knows the token; None for anyone else.
+
+    A hello fits one packet, so one read is enough, and a stranger cannot hold the door by coming in drops.
+    """
     connection.settimeout(_HELLO_SECONDS)
-    with contextlib.suppress(LostRankError, ValueError, KeyError, TypeError):
-        hello = Line(-1, connection).receive()
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        hello = json.loads(connection.recv(_CHUNK_BYTES))
         if hmac.compare_digest(str(hello["token"]), token):
             return int(hello["rank"])
     return None

@@ -113,15 +113,37 @@ def test_stranger__is_not_let_in():
     address = server.getsockname()[:2]
     with ThreadPoolExecutor(1) as pool:
         leader = pool.submit(accept_all, server, 2, TOKEN, 30.0)
-        bad = [b'{"rank": 1, "token": "guess"}\n', b"GET / HTTP/1.1\n", b'{"rank": 5, "token": "secret"}\n', b"[]\n"]
+        bad = [b'{"rank": 1, "token": "guess"}\n', b"GET /\r\n", b'{"rank": 5, "token": "secret"}\n', b"[]", b"{"]
         for greeting in bad:
-            with socket.create_connection(address) as stranger:
+            with socket.create_connection(address, timeout=5) as stranger:
                 stranger.sendall(greeting)
                 assert stranger.recv(1) == b""
         end = call(address, 1, TOKEN, 30.0)
         assert [line.rank for line in leader.result().lines] == [1]
         leader.result().close()
         end.close()
+
+
+def test_first_word_of_a_rank__is_not_lost_behind_its_greeting():
+    server = listen("127.0.0.1")
+    address = server.getsockname()[:2]
+
+    def come_and_meet() -> None:
+        end = call(address, 1, TOKEN, 30.0)
+        end.meet()
+        end.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(come_and_meet)
+        time.sleep(0.2)  # all that it says by itself is under way before rank 0 looks
+        leader = accept_all(server, 2, TOKEN, 30.0)
+        try:
+            leader.lines[0].connection.settimeout(5)
+            assert leader.lines[0].receive() is None
+            leader.tell(None)
+        finally:
+            leader.close()
+        other.result()
 
 
 def test_rank_that_never_comes__is_named():
