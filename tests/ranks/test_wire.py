@@ -1,7 +1,9 @@
 """Ranks wait for each other without a limit, and notice at once when one is gone."""
 
 import fcntl
+import os
 import resource
+import signal
 import socket
 import threading
 import time
@@ -100,6 +102,34 @@ def test_lost_rank__is_named_even_while_another_is_slow(wires):
     wires[-1].close()
     with pytest.raises(LostRankError, match=rf"rank {len(wires) - 1} is gone"):
         wires[0].meet()
+
+
+def test_silent_rank__is_waited_for_past_the_limit():
+    server = listen("127.0.0.1")
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(call, server.getsockname()[:2], 1, TOKEN, 0.5)
+        ends = [accept_all(server, 2, TOKEN, 0.5), other.result()]
+    together(ends, lambda rank, end: time.sleep(1.5 * rank) or end.meet())
+    together(ends, lambda rank, end: time.sleep(1.5 * (1 - rank)) or end.meet())
+    for end in ends:
+        end.close()
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_waiting_rank__runs_its_signal_handlers(wires, rank):
+    def interrupt(*_: object) -> None:
+        raise RuntimeError("asked to stop")
+
+    before = signal.signal(signal.SIGUSR2, interrupt)
+    asking = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR2))
+    asking.start()
+    try:
+        with pytest.raises(RuntimeError, match="asked to stop"):
+            wires[rank].meet()
+    finally:
+        asking.join()
+        signal.signal(signal.SIGUSR2, before)
 
 
 def test_lost_leader__is_named(wires):
