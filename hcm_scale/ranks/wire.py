@@ -3,7 +3,7 @@
 A stage may keep one rank busy for an hour while the others wait. A collective with a timeout cannot tell such a rank
 from a dead one, so waiting does not go through collectives: rank 0 keeps one TCP connection to each other rank, and
 the kernel of either side tells the truth. A process that dies closes its end, whatever killed it; a machine that falls
-silent fails the keep-alive probes. Nothing depends on a thread of a busy process getting its turn, and a rank that waits
+silent fails the keep-alive probes. Nothing depends on a thread of a busy process getting its turn, and a waiting rank
 still runs its signal handlers. What torch offers instead, and why not: `docs/decisions/006-torch-distributed.md`.
 
 Messages are JSON, one a line, and small: decisions, keys, paths. Cost: a socket a rank, one round trip a meeting.
