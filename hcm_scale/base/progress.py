@@ -1,6 +1,5 @@
 """What a person sees while work goes on: one live line, silent when nobody watches, and what a stage cost."""
 
-import os
 import resource
 import sys
 from pathlib import Path
@@ -10,12 +9,19 @@ from tqdm import tqdm
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
+_draws = True
 
 
 def bar(total: int | None, unit: str, label: str, **options: Any) -> "tqdm[Any]":
-    """A tqdm bar on stderr, drawn only on a terminal and only by rank 0."""
-    quiet = not sys.stderr.isatty() or int(os.environ.get("RANK", "0")) > 0
+    """A tqdm bar on stderr, drawn only on a terminal, and not after `be_quiet`."""
+    quiet = not (_draws and sys.stderr.isatty())
     return tqdm(total=total, unit=unit, desc=label, disable=quiet, dynamic_ncols=True, **options)
+
+
+def be_quiet() -> None:
+    """From now on this process draws no bars: another one on the same terminal does."""
+    global _draws
+    _draws = False
 
 
 def peak_rss_bytes() -> int:

@@ -19,7 +19,6 @@ import logging
 import os
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -34,10 +33,11 @@ from hcm_scale.ranks.world import Seat, addresses_towards
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+    from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
     from torch.distributed.launcher.api import LaunchConfig
 
 log = logging.getLogger("hcm_scale")
-_WATCH_SECONDS = 2.0
+_RENDEZVOUS = "hcm_scale"  # the name under which torch knows `_meet_watched`
 
 
 class RankError(ChildProcessError):
@@ -90,11 +90,7 @@ def start_ranks(config: Config, until: str) -> None:
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "OMP_NUM_THREADS": str(config.world.threads or cores),
     }
-    with (
-        tempfile.TemporaryDirectory(prefix="hcm-scale-ranks-") as scratch,
-        _environment(environment),
-        _watching(meeting, config.world.timeout_seconds),
-    ):
+    with tempfile.TemporaryDirectory(prefix="hcm-scale-ranks-") as scratch, _environment(environment):
         agent = elastic_launch(_agent_config(config.world, processes, run_id, meeting, scratch), sys.executable)
         try:
             agent("-m", "hcm_scale.ranks.rank", str(ranks / JOB))
@@ -149,15 +145,17 @@ def rendezvous(world: WorldConfig) -> Meeting:
 
 def _agent_config(world: WorldConfig, processes: int, run_id: str, meeting: Meeting, scratch: str) -> "LaunchConfig":
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
     from torch.distributed.launcher.api import LaunchConfig
 
     seconds = int(world.timeout_seconds)
+    rendezvous_handler_registry.register(_RENDEZVOUS, _meet_watched)
     return LaunchConfig(
         min_nodes=world.nodes,
         max_nodes=world.nodes,
         nproc_per_node=processes,
         run_id=run_id,
-        rdzv_backend="c10d",
+        rdzv_backend=_RENDEZVOUS,
         rdzv_endpoint=meeting.endpoint,
         rdzv_configs={
             "timeout": seconds,
@@ -171,21 +169,15 @@ def _agent_config(world: WorldConfig, processes: int, run_id: str, meeting: Meet
     )
 
 
-@contextlib.contextmanager
-def _watching(meeting: Meeting, timeout_seconds: float) -> Iterator[None]:
-    """Keeps the kernel's watch on the agent's connection to the host of the rendezvous, whenever it opens one."""
-    done = threading.Event()
+def _meet_watched(parameters: "RendezvousParameters") -> "RendezvousHandler":
+    """The rendezvous `c10d` of torch, with the kernel's watch on this agent's connection to the host."""
+    from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
+    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
-    def watch() -> None:
-        while not done.wait(_WATCH_SECONDS):
-            watch_port(int(meeting.endpoint.rpartition(":")[2]), timeout_seconds)
-
-    if not meeting.hosts:
-        threading.Thread(target=watch, name="rendezvous-watch", daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
+    backend, store = create_backend(parameters)
+    parameters.backend = backend.name  # torch looks whether it got what it asked for
+    watch_port(int(parameters.endpoint.rpartition(":")[2]), float(parameters.get("read_timeout")))
+    return create_handler(store, backend, parameters)
 
 
 def _first_failure(failures: Mapping[int, "ProcessFailure"], num_restarts: int, ranks: Path) -> str:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale import pipeline
-from hcm_scale.base import files
+from hcm_scale.base import files, progress
 from hcm_scale.config import SOURCES, Config
 from hcm_scale.options import with_options
 from hcm_scale.ranks.world import LostRankError, Seat, World, join
@@ -94,7 +94,8 @@ def take_part(config: Config, until: str, seat: Seat, refuse: Callable[[Exceptio
         log.warning(
             "torchrun without TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in front of it may fail to restart lost ranks"
         )
-    os.environ["RANK"] = str(seat.rank)  # progress is drawn by rank 0 alone, and looks here
+    if seat.rank > 0:
+        progress.be_quiet()
     device = pipeline.device_of(config.world)
     with join(seat, device=device, timeout_seconds=config.world.timeout_seconds) as world:
         agree(world, config, until)
@@ -117,12 +118,12 @@ def agree(world: World, config: Config, until: str) -> None:
     if world.leads:
         meeting.parent.mkdir(parents=True, exist_ok=True)
         files.write_json(meeting, {"size": world.size, "token": token})
-    told = world.broadcast([options, str(meeting), token, config.share_dir])
-    if told[0] != options:
+    leader_options, path, token, config.share_dir = world.broadcast([options, str(meeting), token, config.share_dir])
+    if leader_options != options:
         raise ValueError(f"rank {world.rank} was given other options than rank 0: use the same command on all machines")
-    meeting, config.share_dir = Path(told[1]), told[3]
+    meeting = Path(path)
     config.run_dir = str(meeting.parents[1])
-    if not meeting.is_file() or json.loads(meeting.read_text())["token"] != told[2]:
+    if not meeting.is_file() or json.loads(meeting.read_text())["token"] != token:
         raise ValueError(
             f"run_dir={config.run_dir} of rank {world.rank} is not that of rank 0: all machines must share it "
             "(a network file system)"
@@ -179,19 +180,19 @@ def main() -> int:
         if lost and job.with_name(REFUSED).exists():
             return 0
         log.error("rank %d: %s", seat.rank, error, exc_info=not lost)
-        told = {"kind": type(error).__name__, "message": str(error), "lost": lost}
-        files.write_json(job.with_name(FAILED.format(seat.rank)), told)
+        failure = {"kind": type(error).__name__, "message": str(error), "lost": lost}
+        files.write_json(job.with_name(FAILED.format(seat.rank)), failure)
         return 1
     return 0
 
 
 def _refuse(path: Path, rank: int, error: Exception) -> None:
     """The first rank to refuse says why; the others usually stumble over its absence."""
-    told = path.with_name(f".{path.name}.{rank}")
-    files.write_json(told, {"rank": rank, "kind": type(error).__name__, "message": str(error)})
+    draft = path.with_name(f".{path.name}.{rank}")
+    files.write_json(draft, {"rank": rank, "kind": type(error).__name__, "message": str(error)})
     with contextlib.suppress(FileExistsError):
-        os.link(told, path)  # whole or not at all, and never over another's
-    told.unlink()
+        os.link(draft, path)  # whole or not at all, and never over another's
+    draft.unlink()
 
 
 def _redirect(folder: Path, rank: int) -> None:

@@ -3,7 +3,8 @@
 A stage may keep one rank busy for an hour while the others wait. A collective with a timeout cannot tell such a rank
 from a dead one, so waiting does not go through collectives: rank 0 keeps one TCP connection to each other rank, and
 the kernel of either side tells the truth. A process that dies closes its end, whatever killed it; a machine that falls
-silent fails the keep-alive probes. Nothing depends on a thread of a busy process getting its turn.
+silent fails the keep-alive probes. Nothing depends on a thread of a busy process getting its turn, and a waiting rank
+still runs its signal handlers. What torch offers instead, and why not: `docs/decisions/006-torch-distributed.md`.
 
 Messages are JSON, one a line, and small: decisions, keys, paths. Cost: a socket a rank, one round trip a meeting.
 """
@@ -124,25 +125,30 @@ def accept_all(server: socket.socket, size: int, token: str, timeout_seconds: fl
                 connection.close()
                 continue
             lines[rank] = Line(rank, _watched(connection, timeout_seconds))
+            lines[rank].send("welcome")
     return Wire(tuple(lines[rank] for rank in sorted(lines)), leads=True)
 
 
 def call(address: tuple[str, int], rank: int, token: str, timeout_seconds: float) -> Wire:
-    """The end of another rank: calls rank 0 and says who it is."""
+    """The end of another rank: calls rank 0, says who it is, and says no more before it is welcome."""
     try:
         connection = socket.create_connection(address, timeout=timeout_seconds)
     except OSError as error:
         raise LostRankError(f"rank 0 cannot be reached at {address[0]}, port {address[1]} ({error})") from error
     line = Line(0, _watched(connection, timeout_seconds))
     line.send({"rank": rank, "token": token})
+    line.receive()
     return Wire((line,), leads=False)
 
 
 def _greeted(connection: socket.socket, token: str) -> int | None:
-    """The rank of a caller that knows the token; None for anyone else."""
+    """The rank of a caller that knows the token; None for anyone else.
+
+    A hello fits one packet, so one read is enough, and a stranger cannot hold the door by coming in drops.
+    """
     connection.settimeout(_HELLO_SECONDS)
-    with contextlib.suppress(LostRankError, ValueError, KeyError, TypeError):
-        hello = Line(-1, connection).receive()
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        hello = json.loads(connection.recv(_CHUNK_BYTES))
         if hmac.compare_digest(str(hello["token"]), token):
             return int(hello["rank"])
     return None

@@ -30,7 +30,7 @@ class Running:
 
     process: subprocess.Popen
     run_dir: Path
-    output: Path
+    printed: Path
 
     def step(self) -> int:
         """Training steps told so far."""
@@ -58,7 +58,7 @@ class Running:
             pytest.fail(f"the job hangs:\n{self.output()}")
 
     def output(self) -> str:
-        return self.output.read_text()
+        return self.printed.read_text()
 
     def samples(self) -> dict[str, bytes]:
         folder = self.run_dir / "train-purified" / "samples"

@@ -232,8 +232,8 @@ def test_first_failure__is_the_cause_whatever_the_clock_says(tmp_path):
 
     lost, broken, killed = failure(1, 1), failure(1, 2), failure(-9, 3)
     for number, kind, message in ((0, "LostRankError", "rank 1 is gone"), (2, "OSError", "no space left on device")):
-        told = {"kind": kind, "message": message, "lost": number == 0}
-        (tmp_path / f"failed-{number}.json").write_text(json.dumps(told))
+        written = {"kind": kind, "message": message, "lost": number == 0}
+        (tmp_path / f"failed-{number}.json").write_text(json.dumps(written))
     first = partial(launch._first_failure, num_restarts=3, ranks=tmp_path)
     assert first({0: lost, 1: killed}).startswith("rank 1: killed by SIGKILL, as the system does when memory runs out")
     assert first({0: lost, 2: broken}).startswith("rank 2: OSError: no space left on device (restarts tried: 3; every")

@@ -1,7 +1,9 @@
 """Ranks wait for each other without a limit, and notice at once when one is gone."""
 
 import fcntl
+import os
 import resource
+import signal
 import socket
 import threading
 import time
@@ -102,6 +104,34 @@ def test_lost_rank__is_named_even_while_another_is_slow(wires):
         wires[0].meet()
 
 
+def test_silent_rank__is_waited_for_past_the_limit():
+    server = listen("127.0.0.1")
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(call, server.getsockname()[:2], 1, TOKEN, 0.5)
+        ends = [accept_all(server, 2, TOKEN, 0.5), other.result()]
+    together(ends, lambda rank, end: time.sleep(1.5 * rank) or end.meet())
+    together(ends, lambda rank, end: time.sleep(1.5 * (1 - rank)) or end.meet())
+    for end in ends:
+        end.close()
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_waiting_rank__runs_its_signal_handlers(wires, rank):
+    def interrupt(*_: object) -> None:
+        raise RuntimeError("asked to stop")
+
+    before = signal.signal(signal.SIGUSR2, interrupt)
+    asking = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR2))
+    asking.start()
+    try:
+        with pytest.raises(RuntimeError, match="asked to stop"):
+            wires[rank].meet()
+    finally:
+        asking.join()
+        signal.signal(signal.SIGUSR2, before)
+
+
 def test_lost_leader__is_named(wires):
     wires[0].close()
     with pytest.raises(LostRankError, match="rank 0 is gone"):
@@ -113,15 +143,37 @@ def test_stranger__is_not_let_in():
     address = server.getsockname()[:2]
     with ThreadPoolExecutor(1) as pool:
         leader = pool.submit(accept_all, server, 2, TOKEN, 30.0)
-        bad = [b'{"rank": 1, "token": "guess"}\n', b"GET / HTTP/1.1\n", b'{"rank": 5, "token": "secret"}\n', b"[]\n"]
+        bad = [b'{"rank": 1, "token": "guess"}\n', b"GET /\r\n", b'{"rank": 5, "token": "secret"}\n', b"[]", b"{"]
         for greeting in bad:
-            with socket.create_connection(address) as stranger:
+            with socket.create_connection(address, timeout=5) as stranger:
                 stranger.sendall(greeting)
                 assert stranger.recv(1) == b""
         end = call(address, 1, TOKEN, 30.0)
         assert [line.rank for line in leader.result().lines] == [1]
         leader.result().close()
         end.close()
+
+
+def test_first_word_of_a_rank__is_not_lost_behind_its_greeting():
+    server = listen("127.0.0.1")
+    address = server.getsockname()[:2]
+
+    def come_and_meet() -> None:
+        end = call(address, 1, TOKEN, 30.0)
+        end.meet()
+        end.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(come_and_meet)
+        time.sleep(0.2)  # all that it says by itself is under way before rank 0 looks
+        leader = accept_all(server, 2, TOKEN, 30.0)
+        try:
+            leader.lines[0].connection.settimeout(5)
+            assert leader.lines[0].receive() is None
+            leader.tell(None)
+        finally:
+            leader.close()
+        other.result()
 
 
 def test_rank_that_never_comes__is_named():

@@ -28,7 +28,7 @@ from hcm_scale.ranks.world import LostRankError, Seat, join
 rank, size, port, ill = (int(text) for text in sys.argv[1:])
 torch.set_num_threads(1)
 with join(Seat(rank, size, rank, size, "127.0.0.1", port), timeout_seconds=30) as world:
-    told = world.broadcast({"from": rank})
+    heard = world.broadcast({"from": rank})
     world.barrier()
     vector = torch.linspace(0, 1, 1001) * (rank + 1) / 3
     total = world.sum(vector)
@@ -41,7 +41,7 @@ with join(Seat(rank, size, rank, size, "127.0.0.1", port), timeout_seconds=30) a
         print(json.dumps({"lost": str(error)}))
         os._exit(3)
     bits = total.view(torch.int32).sum().item()
-    print(json.dumps({"told": told, "bits": bits, "sum": total[-1].item(), "device": world.device}))
+    print(json.dumps({"heard": heard, "bits": bits, "sum": total[-1].item(), "device": world.device}))
 """
 
 
@@ -58,16 +58,16 @@ def members(size: int, ill: int = -1) -> list[tuple[int, dict]]:
         subprocess.Popen([*command, *map(str, (rank, size, port, ill))], stdout=subprocess.PIPE, text=True)
         for rank in range(size)
     ]
-    told = [rank.communicate(timeout=120)[0] for rank in ranks]
-    return [(rank.returncode, json.loads(text or "{}")) for rank, text in zip(ranks, told, strict=True)]
+    printed = [rank.communicate(timeout=120)[0] for rank in ranks]
+    return [(rank.returncode, json.loads(text or "{}")) for rank, text in zip(ranks, printed, strict=True)]
 
 
 @pytest.mark.parametrize("size", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_ranks__hear_rank_0_and_add_up_to_the_same_bits(size):
     ended = members(size)
     assert [status for status, _ in ended] == [0] * size
-    assert all(told["told"] == {"from": 0} and told["device"] == "cpu" for _, told in ended)
-    assert len({told["bits"] for _, told in ended}) == 1
+    assert all(report["heard"] == {"from": 0} and report["device"] == "cpu" for _, report in ended)
+    assert len({report["bits"] for _, report in ended}) == 1
     assert ended[0][1]["sum"] == pytest.approx(sum(range(1, size + 1)) / 3)
 
 
@@ -75,9 +75,9 @@ def test_ranks__hear_rank_0_and_add_up_to_the_same_bits(size):
 def test_rank_that_ends__is_noticed_by_the_others(ill):
     ended = members(2, ill)
     assert ended[ill][0] == 7
-    status, told = ended[1 - ill]
+    status, report = ended[1 - ill]
     assert status == 3
-    assert f"rank {ill} is gone" in told["lost"]
+    assert f"rank {ill} is gone" in report["lost"]
 
 
 def test_alone__everything_returns_at_once():
