@@ -28,7 +28,7 @@ demo: .venv/.run ## run the whole pipeline on the embedded data set and show the
 	$(BIN)/hcm-scale run
 
 test: .venv/.dev ## all tests that are not slow and need no GPU
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto
 
 test-slow: .venv/.dev ## the slow tests: large graphs, kills and resumes, real data
 	$(BIN)/python -m pytest -q -m slow

@@ -74,7 +74,9 @@ def has_pygod() -> bool:
 
 def planted(num_nodes: int, folder: Path) -> Path:
     """A graph with about six anomalies in a thousand nodes, at least one clique, on disk."""
-    inject(synthetic.community(num_nodes), num_cliques=max(1, num_nodes // 5000)).save(folder)
+    inject(synthetic.community(num_nodes), num_cliques=max(1, num_nodes // 5000), num_attribute_anomalies=None).save(
+        folder
+    )
     return folder
 
 
@@ -212,7 +214,7 @@ def peer(folder: str, name: str, epochs: int) -> Callable[[], dict[str, Any]]:
 
 def tiny() -> Graph:
     """What a process warms up on."""
-    return inject(synthetic.community(300), num_cliques=1)
+    return inject(synthetic.community(300), num_cliques=1, num_attribute_anomalies=None)
 
 
 def facts(graph: Graph, scores: NDArray[np.float64]) -> dict[str, Any]:

@@ -1,9 +1,15 @@
 """Fixtures shared by all rooms: random graphs, and the real data sets where they are at hand."""
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+# Tests run side by side, so each has one thread; those about threads ask for `all_threads`, two of them.
+os.environ["NUMBA_NUM_THREADS"] = "2"
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import numba
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +19,7 @@ settings.register_profile(
     "default", deadline=None, derandomize=True, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("default")
+numba.set_num_threads(1)
 
 CSR = tuple[np.ndarray, np.ndarray]
 
@@ -33,6 +40,21 @@ def real_data() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture
+def all_threads() -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """A context in which numba uses all of its threads."""
+
+    @contextlib.contextmanager
+    def use() -> Iterator[None]:
+        numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+        try:
+            yield
+        finally:
+            numba.set_num_threads(1)
+
+    return use
 
 
 @pytest.fixture

@@ -1,6 +1,9 @@
 """Every option composes, every mistake is named."""
 
+import ast
+from collections.abc import Iterator
 from dataclasses import asdict, fields
+from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -17,6 +20,7 @@ from hcm_scale.sweep import objectives
 from hcm_scale.sweep.jobs import flatten
 
 ROOT = conf_dir()
+PACKAGE = Path(schema.__file__).parent
 WORDS = sorted(
     path.relative_to(ROOT).with_suffix("").as_posix().replace("/", "=", 1)
     for path in ROOT.rglob("*.yaml")
@@ -131,3 +135,43 @@ def test_option__is_legal_and_says_only_what_it_changes(word):
 )
 def test_room__knows_exactly_the_names_that_the_configuration_accepts(known, table):
     assert tuple(known) == table
+
+
+def signature_defaults() -> Iterator[tuple[str, str, object]]:
+    """(place, parameter, default) of every function of the package whose default is a plain value."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                by_position = [*node.args.posonlyargs, *node.args.args]
+                late = by_position[len(by_position) - len(node.args.defaults) :]
+                pairs = [*zip(late, node.args.defaults, strict=True)]
+                pairs += zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+                for argument, default in pairs:
+                    if isinstance(default, ast.Constant):
+                        yield f"{path.name} {node.name}", argument.arg, default.value
+
+
+def test_default_in_a_signature__is_that_of_the_schema():
+    """A room may be called alone with fewer words, but never with another default than a run has."""
+    sections = [
+        schema.AttributesConfig,
+        schema.PurifyConfig,
+        schema.HopsConfig,
+        schema.ShardsConfig,
+        schema.ModelConfig,
+    ]
+    sections += [schema.PosteriorConfig, schema.ScoreConfig, schema.InjectConfig, schema.TablesGraph]
+    known = {entry.name: entry.default for section in sections for entry in fields(section)}
+    known["max_bytes"] = schema.MatrixGraph.max_bytes
+    for neutral in (
+        "name",
+        "source",
+        "path",
+        "nodes",
+        "seed",
+        "scale",
+    ):  # of something else, or of nothing in particular
+        known.pop(neutral, None)
+    found = [(place, name, default) for place, name, default in signature_defaults() if name in known]
+    assert len(found) > 10
+    assert [entry for entry in found if entry[2] != known[entry[1]]] == []

@@ -22,7 +22,13 @@ from hcm_scale.workspace import Workspace
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    return inject(synthetic.community(600, num_attributes=6, seed=1), num_cliques=2, clique_size=8, seed=1)
+    return inject(
+        synthetic.community(600, num_attributes=6, seed=1),
+        num_cliques=2,
+        clique_size=8,
+        seed=1,
+        num_attribute_anomalies=None,
+    )
 
 
 def small(run_dir: Path, **options) -> Config:

@@ -74,7 +74,13 @@ def prepare(name: str, seed: int, data_dir: Path, out: Path) -> None:
         else:
             graph = _read(data.file, data_dir, Path(raw) / "graph")
         if data.num_cliques:
-            graph = inject(graph, num_cliques=data.num_cliques, clique_size=data.clique_size, seed=seed)
+            graph = inject(
+                graph,
+                num_cliques=data.num_cliques,
+                clique_size=data.clique_size,
+                seed=seed,
+                num_attribute_anomalies=None,
+            )
         if graph.x is None or graph.y is None:
             raise ValueError(f"data={name}: {data.file} lacks attributes or labels")
         graph.save(out / "graph")

@@ -48,12 +48,12 @@ class NodeScores:
         return score
 
 
-def score_nodes(edges: EdgeIndex, hops: EdgeHops, *, trim: float = 0.0) -> NodeScores:
+def score_nodes(edges: EdgeIndex, hops: EdgeHops, *, trim: float) -> NodeScores:
     """AHP, IV and HAV of every node; closure, which costs more, is 0 until `with_closure`.
 
     >>> from hcm_scale.score.numbering import edge_index
     >>> path = edge_index(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], np.int32))
-    >>> scores = score_nodes(path, EdgeHops(np.array([1, 3], np.float32), np.zeros(2, np.float32)))
+    >>> scores = score_nodes(path, EdgeHops(np.array([1, 3], np.float32), np.zeros(2, np.float32)), trim=0.0)
     >>> scores.ahp.tolist()
     [1.0, 2.0, 3.0]
     """

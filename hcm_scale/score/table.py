@@ -33,7 +33,7 @@ FILE = "scores.parquet"
 _ROW_GROUP = 1 << 20
 
 
-def scores_table(graph: Graph, scores: NodeScores, rank_by: str = "ahp") -> pa.Table:
+def scores_table(graph: Graph, scores: NodeScores, rank_by: str) -> pa.Table:
     """The ranked table of all nodes of `graph`."""
     score = scores.by(rank_by)
     if len(score) != graph.num_nodes:

@@ -114,7 +114,7 @@ def grid(width: int, height: int, *, num_attributes: int = 20, removed_share: fl
 
 def default(seed: int = 0) -> Graph:
     """The embedded data set: 20,000 nodes in communities, 300 structural and 300 attribute anomalies."""
-    return inject(community(20_000, seed=seed), num_cliques=20, seed=seed)
+    return inject(community(20_000, seed=seed), num_cliques=20, seed=seed, num_attribute_anomalies=None)
 
 
 def _community_bounds(num_nodes: int, num_communities: int) -> NDArray[np.int64]:

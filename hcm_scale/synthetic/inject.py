@@ -29,16 +29,16 @@ def inject(
     num_cliques: int,
     clique_size: int = 15,
     candidates: int = 50,
-    num_attribute_anomalies: int | None = None,
+    num_attribute_anomalies: int | None,
     replace_labels: bool = False,
     seed: int = 0,
 ) -> Graph:
-    """The graph with num_cliques * clique_size structural and (by default) as many attribute anomalies.
+    """The graph with num_cliques * clique_size structural and, where it is None, as many attribute anomalies.
 
     A graph that already has labels is refused unless `replace_labels`: its old anomalies would count as normal.
 
     >>> g = Graph(np.zeros(101, np.int64), np.zeros(0, np.int32), x=np.eye(100, dtype=np.float32))
-    >>> injected = inject(g, num_cliques=2, clique_size=3, seed=0)
+    >>> injected = inject(g, num_cliques=2, clique_size=3, seed=0, num_attribute_anomalies=None)
     >>> injected.num_edges, np.bincount(injected.kind).tolist()
     (6, [88, 6, 6])
     """

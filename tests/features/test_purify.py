@@ -67,18 +67,13 @@ def test_edge_similarity__equals_a_loop(random_csr, similarity, kind, directed, 
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
-def test_edge_similarity__is_the_same_at_any_thread_count(similarity):
+def test_edge_similarity__is_the_same_at_any_thread_count(similarity, all_threads):
     graph = synthetic.rmat(12, num_attributes=7)
     rows = SparseRows.of(sparse.csr_array(np.maximum(graph.x, 0)))
-    threads = numba.get_num_threads()
     for x in (graph.x, rows):
-        full = edge_similarity(graph.indptr, graph.indices, x, similarity)
-        try:
-            numba.set_num_threads(1)
-            alone = edge_similarity(graph.indptr, graph.indices, x, similarity)
-        finally:
-            numba.set_num_threads(threads)
-        np.testing.assert_array_equal(full, alone)
+        alone = edge_similarity(graph.indptr, graph.indices, x, similarity)
+        with all_threads():
+            np.testing.assert_array_equal(edge_similarity(graph.indptr, graph.indices, x, similarity), alone)
 
 
 def test_edge_similarity__stays_finite_and_right_on_huge_values():

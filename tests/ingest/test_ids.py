@@ -42,15 +42,13 @@ def test_ids__grow_past_their_first_table(make):
     assert ids.add(pa.array(names)).tolist() == list(range(5_000))
 
 
-def test_find__does_not_depend_on_the_number_of_threads():
+def test_find__does_not_depend_on_the_number_of_threads(all_threads):
     ids = TextIds()
     ids.add(pa.array([str(i) for i in range(3_000)]))
     queries = pa.array([str(i) for i in range(0, 9_000, 2)])
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
     alone = ids.find(queries)
-    numba.set_num_threads(before)
-    np.testing.assert_array_equal(ids.find(queries), alone)
+    with all_threads():
+        np.testing.assert_array_equal(ids.find(queries), alone)
 
 
 def test_text_ids__take_slices_of_longer_arrays():

@@ -51,7 +51,7 @@ def scored_world() -> Callable[..., ScoredWorld]:
         kept = np.arange(len(pairs)) % 5 > 0
         mean = rng.uniform(1, 4, len(pairs)).astype(np.float32)
         var = rng.uniform(0, 0.3, len(pairs)).astype(np.float32)
-        scores = score_nodes(edge_index(indptr, indices), EdgeHops(mean, var))
+        scores = score_nodes(edge_index(indptr, indices), EdgeHops(mean, var), trim=0.0)
         ids = [f"node-{i}" for i in range(num_nodes)]
         for node, name in zip(np.argsort(-scores.ahp, kind="stable"), first_ids, strict=False):
             ids[node] = name
@@ -59,6 +59,6 @@ def scored_world() -> Callable[..., ScoredWorld]:
         x = rng.normal(size=(num_nodes, len(columns))).astype(np.float32)
         graph = Graph(indptr, indices, x=x, y=y, ids=pa.array(ids), columns=columns)
         purified = Graph(*csr(pairs[kept], num_nodes))
-        return ScoredWorld(graph, purified, scores_table(graph, scores), mean, var)
+        return ScoredWorld(graph, purified, scores_table(graph, scores, rank_by="ahp"), mean, var)
 
     return make

@@ -107,8 +107,8 @@ def test_row_mean__sparse_equals_dense():
 def test_explain__of_a_node_without_neighbours_and_without_attributes():
     graph = Graph(np.array([0, 1, 2, 2]), np.array([1, 0], np.int32))
     mean, var = np.array([2.0], np.float32), np.array([0.25], np.float32)
-    scores = score_nodes(edge_index(graph.indptr, graph.indices), EdgeHops(mean, var))
-    evidence = Evidence.of(graph, None, scores_table(graph, scores), mean, var)
+    scores = score_nodes(edge_index(graph.indptr, graph.indices), EdgeHops(mean, var), trim=0.0)
+    evidence = Evidence.of(graph, None, scores_table(graph, scores, rank_by="ahp"), mean, var)
     lonely = explain(evidence, 2)
     assert (lonely.degree, lonely.id, lonely.differences) == (0, 2, ())
     assert "no neighbours" in reason(lonely)
@@ -121,8 +121,8 @@ def test_explain__of_a_node_without_neighbours_and_without_attributes():
 def test_explain__directed_arcs_are_numbered_as_they_lie():
     graph = Graph(np.array([0, 2, 2, 3]), np.array([1, 2, 0], np.int32), directed=True)
     mean, var = np.array([1.0, 3.0, 2.0], np.float32), np.zeros(3, np.float32)
-    scores = score_nodes(edge_index(graph.indptr, graph.indices, directed=True), EdgeHops(mean, var))
-    evidence = Evidence.of(graph, None, scores_table(graph, scores), mean, var)
+    scores = score_nodes(edge_index(graph.indptr, graph.indices, directed=True), EdgeHops(mean, var), trim=0.0)
+    evidence = Evidence.of(graph, None, scores_table(graph, scores, rank_by="ahp"), mean, var)
     assert [(n.node, n.hop) for n in explain(evidence, 0).neighbors] == [(2, 3.0), (1, 1.0)]
     assert [(n.node, n.hop) for n in explain(evidence, 2).neighbors] == [(0, 2.0)]
 

@@ -20,7 +20,7 @@ def scores_of(ahp, hav=None, flags=(0, 0, 0, 0)) -> NodeScores:
 
 
 def test_scores_table__is_sorted_by_rank_with_ties_by_node():
-    table = scores_table(four_nodes(), scores_of([2, 3, 2, 1]))
+    table = scores_table(four_nodes(), scores_of([2, 3, 2, 1]), rank_by="ahp")
     assert table["node"].to_pylist() == [1, 0, 2, 3]
     assert table["rank"].to_pylist() == [1, 2, 3, 4]
     assert table["ahp"].to_pylist() == [3, 2, 2, 1]
@@ -36,18 +36,18 @@ def test_scores_table__ranks_by_the_chosen_score_and_says_so():
 def test_scores_table__joins_back_to_the_users_ids_and_labels():
     ids = pa.array(["a", "<script>", "ü", "d" * 200])
     graph = four_nodes(ids=ids, y=np.array([0, 1, 0, 1], np.uint8), kind=np.array([0, 2, 0, 1], np.uint8))
-    table = scores_table(graph, scores_of([1, 4, 2, 3]))
+    table = scores_table(graph, scores_of([1, 4, 2, 3]), rank_by="ahp")
     assert table["id"].to_pylist() == ["<script>", "d" * 200, "ü", "a"]
     assert table["y"].to_pylist() == [1, 1, 0, 0]
     assert table["kind"].to_pylist() == [2, 1, 0, 0]
 
 
 def test_scores_table__without_ids_gives_node_numbers():
-    assert scores_table(four_nodes(), scores_of([1, 4, 2, 3]))["id"].to_pylist() == [1, 3, 2, 0]
+    assert scores_table(four_nodes(), scores_of([1, 4, 2, 3]), rank_by="ahp")["id"].to_pylist() == [1, 3, 2, 0]
 
 
 def test_write_scores__reads_back_equal_and_the_same_bytes(tmp_path):
-    table = scores_table(four_nodes(), scores_of([1, 4, 2, 3], flags=(0, ISOLATED, SAMPLED, 0)))
+    table = scores_table(four_nodes(), scores_of([1, 4, 2, 3], flags=(0, ISOLATED, SAMPLED, 0)), rank_by="ahp")
     write_scores(tmp_path / FILE, table)
     assert read_scores(tmp_path / FILE).equals(table, check_metadata=True)
     first = (tmp_path / FILE).read_bytes()
@@ -57,7 +57,7 @@ def test_write_scores__reads_back_equal_and_the_same_bytes(tmp_path):
 
 
 def test_write_scores__a_failure_leaves_the_old_file_alone(tmp_path):
-    table = scores_table(four_nodes(), scores_of([1, 4, 2, 3]))
+    table = scores_table(four_nodes(), scores_of([1, 4, 2, 3]), rank_by="ahp")
     write_scores(tmp_path / FILE, table)
     first = (tmp_path / FILE).read_bytes()
     with pytest.raises(AttributeError):
@@ -69,7 +69,7 @@ def test_write_scores__a_failure_leaves_the_old_file_alone(tmp_path):
 def test_read_scores__refuses_a_flipped_bit(tmp_path):
     ahp = np.random.default_rng(0).random(5000)
     graph = Graph(np.zeros(5001, np.int64), np.empty(0, np.int32))
-    write_scores(tmp_path / FILE, scores_table(graph, scores_of(ahp, flags=np.zeros(5000))))
+    write_scores(tmp_path / FILE, scores_table(graph, scores_of(ahp, flags=np.zeros(5000)), rank_by="ahp"))
     data = bytearray((tmp_path / FILE).read_bytes())
     data[len(data) // 2] ^= 4
     (tmp_path / FILE).write_bytes(data)
@@ -79,7 +79,7 @@ def test_read_scores__refuses_a_flipped_bit(tmp_path):
 
 def test_node_scores__is_the_table_in_node_order():
     scores = scores_of([1, 4, 2, 3], hav=[5, 6, 7, 8], flags=(0, ISOLATED, NO_OUT_NEIGHBORS | SAMPLED, 0))
-    back = node_scores(scores_table(four_nodes(), scores))
+    back = node_scores(scores_table(four_nodes(), scores, rank_by="ahp"))
     for name in ("ahp", "iv", "hav", "degree", "flags"):
         assert np.array_equal(getattr(back, name), getattr(scores, name))
 
@@ -91,8 +91,8 @@ def test_flags__all_masks_go_there_and_back():
 
 def test_scores_table__refuses_what_cannot_be_ranked():
     with pytest.raises(ValueError, match="1 of 4 scores are NaN"):
-        scores_table(four_nodes(), scores_of([1, np.nan, 2, 3]))
+        scores_table(four_nodes(), scores_of([1, np.nan, 2, 3]), rank_by="ahp")
     with pytest.raises(ValueError, match="rank_by='iv'"):
         scores_table(four_nodes(), scores_of([1, 4, 2, 3]), rank_by="iv")
     with pytest.raises(ValueError, match="scores of 3 nodes do not fit a graph of 4"):
-        scores_table(four_nodes(), scores_of([1, 4, 2], flags=(0, 0, 0)))
+        scores_table(four_nodes(), scores_of([1, 4, 2], flags=(0, 0, 0)), rank_by="ahp")

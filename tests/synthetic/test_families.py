@@ -76,14 +76,10 @@ def test_every_graph__is_valid_and_a_function_of_its_seed(name):
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_every_graph__is_the_same_at_any_thread_count(name):
-    threads = numba.get_num_threads()
-    try:
-        numba.set_num_threads(1)
-        alone = MAKERS[name](3).fingerprint
-    finally:
-        numba.set_num_threads(threads)
-    assert MAKERS[name](3).fingerprint == alone
+def test_every_graph__is_the_same_at_any_thread_count(name, all_threads):
+    alone = MAKERS[name](3).fingerprint
+    with all_threads():
+        assert MAKERS[name](3).fingerprint == alone
 
 
 def test_community__homophily_sets_the_share_of_edges_inside():

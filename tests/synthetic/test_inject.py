@@ -68,7 +68,7 @@ def test_farthest__does_not_cancel_on_large_values():
 @pytest.mark.parametrize("sparse_rows", [False, True])
 def test_inject__changes_what_the_method_says_and_nothing_else(sparse_rows):
     graph = a_graph(sparse_rows)
-    result = inject(graph, num_cliques=4, clique_size=6, candidates=10, seed=1)
+    result = inject(graph, num_cliques=4, clique_size=6, candidates=10, seed=1, num_attribute_anomalies=None)
     assert np.bincount(result.kind).tolist() == [800 - 48, 24, 24]
     np.testing.assert_array_equal(result.y, result.kind > 0)
     old, new = arcs(graph.indptr, graph.indices), arcs(result.indptr, result.indices)
@@ -123,7 +123,7 @@ def test_inject__joins_both_ways_on_a_directed_graph(random_csr):
 def test_inject__is_a_function_of_its_seed_and_keeps_ids():
     graph = a_graph()
     graph = Graph(graph.indptr, graph.indices, x=graph.x, ids=pa.array([f"n{i}" for i in range(800)]))
-    first, again, other = (inject(graph, num_cliques=2, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (inject(graph, num_cliques=2, seed=seed, num_attribute_anomalies=None) for seed in (1, 1, 2))
     assert first.fingerprint == again.fingerprint != other.fingerprint
     assert first.external_id(5) == "n5"
 
@@ -142,23 +142,23 @@ def test_inject__is_a_function_of_its_seed_and_keeps_ids():
 )
 def test_inject__refuses_bad_settings_by_name(settings, message):
     with pytest.raises(ValueError, match=message):
-        inject(a_graph(), **settings)
+        inject(a_graph(), **{"num_attribute_anomalies": None, **settings})
 
 
 def test_inject__refuses_labels_and_missing_attributes():
-    labelled = inject(a_graph(), num_cliques=1)
+    labelled = inject(a_graph(), num_cliques=1, num_attribute_anomalies=None)
     with pytest.raises(ValueError, match="replace_labels"):
-        inject(labelled, num_cliques=1)
-    assert inject(labelled, num_cliques=2, replace_labels=True, seed=4).y.sum() == 60
+        inject(labelled, num_cliques=1, num_attribute_anomalies=None)
+    assert inject(labelled, num_cliques=2, replace_labels=True, seed=4, num_attribute_anomalies=None).y.sum() == 60
     bare = Graph(labelled.indptr, labelled.indices)
     with pytest.raises(ValueError, match="needs attributes"):
-        inject(bare, num_cliques=1)
+        inject(bare, num_cliques=1, num_attribute_anomalies=None)
 
 
 def test_inject__works_on_a_mapped_graph(tmp_path):
     graph = a_graph()
-    mapped = inject(graph.save(tmp_path / "g"), num_cliques=2, seed=1)
-    assert mapped.fingerprint == inject(graph, num_cliques=2, seed=1).fingerprint
+    mapped = inject(graph.save(tmp_path / "g"), num_cliques=2, seed=1, num_attribute_anomalies=None)
+    assert mapped.fingerprint == inject(graph, num_cliques=2, seed=1, num_attribute_anomalies=None).fingerprint
 
 
 @pytest.mark.parametrize(("name", "num_cliques"), [("BlogCatalog.mat", 10), ("Flickr.mat", 15)])
@@ -167,7 +167,7 @@ def test_inject__on_real_attributes_picks_far_rows(real_data, name, num_cliques)
     network = sparse.csr_array(content["Network"])
     x = SparseRows.of(content["Attributes"])
     graph = Graph(network.indptr.astype(np.int64), network.indices.astype(np.int32), x=x)
-    result = inject(graph, num_cliques=num_cliques, seed=0)
+    result = inject(graph, num_cliques=num_cliques, seed=0, num_attribute_anomalies=None)
     assert np.bincount(result.kind)[1:].tolist() == [15 * num_cliques] * 2
     assert 0 < result.num_edges - graph.num_edges <= num_cliques * 105
     sizes = np.diff(result.x.indptr)
@@ -178,7 +178,7 @@ def test_inject__works_on_a_million_nodes(real_data):
     with np.load(real_data("debian_files_arm64.npz"), allow_pickle=False) as content:
         x = SparseRows(content["x_indptr"], content["x_indices"], content["x_data"], int(content["x_shape"][1]))
         graph = Graph(content["indptr"], content["indices"], x=x)
-    result = inject(graph, num_cliques=100, seed=0)
+    result = inject(graph, num_cliques=100, seed=0, num_attribute_anomalies=None)
     assert result.y.sum() == 3000
     assert result.x.shape == x.shape
 
