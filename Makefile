@@ -2,10 +2,11 @@
 PYTHON ?= python3
 WHEELS ?= ../shared/wheels
 BIN := .venv/bin
+SIDE_BY_SIDE := -n auto --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint bench bench-full clean
+.PHONY: help setup demo test test-gate test-slow lint bench bench-full clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -28,7 +29,10 @@ demo: .venv/.run ## run the whole pipeline on the embedded data set and show the
 	$(BIN)/hcm-scale run
 
 test: .venv/.dev ## all tests that are not slow and need no GPU
-	$(BIN)/python -m pytest -q -n auto
+	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE)
+
+test-gate: .venv/.dev ## the wheel, killed and restarted ranks, launchers of sweeps, kernels with bounds checks
+	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) -m gate
 
 test-slow: .venv/.dev ## the slow tests: large graphs, kills and resumes, real data
 	$(BIN)/python -m pytest -q -m slow

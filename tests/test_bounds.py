@@ -34,6 +34,7 @@ from hcm_scale.synthetic import families
 PACKAGE = Path(__file__).resolve().parents[1] / "hcm_scale"
 
 
+@pytest.mark.gate
 @pytest.mark.timeout(1200)
 def test_kernels__stay_within_their_arrays():
     environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "PYTHONPATH": str(PACKAGE.parent)}
@@ -60,7 +61,7 @@ def walk_build(folder: Path) -> None:
 
 
 def walk_purify(graph: Any) -> None:
-    directed = Graph(graph.indptr, graph.indices, in_indptr=graph.indptr, in_indices=graph.indices, directed=True)
+    directed = Graph(graph.indptr, graph.indices, directed=True)
     rows = SparseRows.of(sparse.csr_array(graph.x * (graph.x > 1)))
     for similarity in SIMILARITIES:
         for given, x in ((graph, graph.x), (graph, rows), (directed, graph.x)):

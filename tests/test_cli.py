@@ -61,7 +61,7 @@ def test_stage_command__stops_at_its_stage(tmp_path):
     done = hcm_scale("purify", *TINY, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     made = {path.name for path in (tmp_path / "runs" / "community-300").iterdir() if path.is_dir()}
-    assert made == {"graph", "purified"}
+    assert made == {"graph", "purified", "records"}
 
 
 @pytest.mark.parametrize(
@@ -104,6 +104,7 @@ def test_missing_file__is_named(tmp_path):
     assert "nowhere.parquet" in done.stdout + done.stderr
 
 
+@pytest.mark.gate
 def test_wheel__carries_its_configuration_and_runs_elsewhere(tmp_path):
     """Built, installed into a clean environment beside the libraries, and run from another folder."""
     subprocess.run(

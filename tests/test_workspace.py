@@ -4,6 +4,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import time
@@ -258,10 +259,10 @@ def run_apart(run_dir: Path, options: str, moment: int = 0) -> int:
 @pytest.mark.parametrize("later", ["a", "b", "b shared"])
 def test_kill__at_any_change_leaves_nothing_that_the_next_run_refuses_or_mixes(tmp_path, killed, later):
     """A finished run of options `a`, then one that is killed, then one that must come whole."""
+    (tmp_path / "finished").mkdir()
+    assert run_apart(tmp_path / "finished", "a") == 0
     for moment in range(1, 100):
-        run_dir = tmp_path / str(moment)
-        run_dir.mkdir()
-        assert run_apart(run_dir, "a") == 0
+        run_dir = shutil.copytree(tmp_path / "finished", tmp_path / str(moment))
         code = run_apart(run_dir, killed, moment)
         assert code in (0, -signal.SIGKILL)
         assert run_apart(run_dir, later) == 0

@@ -1,7 +1,6 @@
 """Folders are whole or absent, and everything else is refused by name."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -78,16 +77,17 @@ def test_replacing__keeps_the_old_folder_on_failure(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
 
 
-def test_replacing__removes_what_killed_processes_left_and_nothing_of_live_ones(tmp_path):
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    dead = [tmp_path / f".folder.{gone.pid}.{ending}" for ending in ("new", "old")]
-    live = [tmp_path / f".folder.{os.getppid()}.new", tmp_path / f".folder2.{gone.pid}.new"]
-    for folder in (*dead, *live):
-        folder.mkdir()
-    with files.replacing(tmp_path / "folder"):
-        pass
-    assert {p.name for p in tmp_path.iterdir()} == {"folder", *(p.name for p in live)}
+def test_remove_torn__removes_temporary_names_of_what_is_asked_and_nothing_else(tmp_path):
+    torn = [".folder.123.new", ".folder.123.old", ".folder.json.7.tmp"]
+    kept = [".folder2.new", "folder", ".hidden", ".other.123.new", "folder.123.new"]
+    for name in (*torn, *kept):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.npy").write_text("half")
+    files.remove_torn(tmp_path, "folder")
+    assert {path.name for path in tmp_path.iterdir()} == set(kept)
+    files.remove_torn(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {*kept} - {".other.123.new"}
+    files.remove_torn(tmp_path / "nowhere")
 
 
 _ADD_TWENTY = """

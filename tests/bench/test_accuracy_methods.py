@@ -223,7 +223,6 @@ def test_hcm__runs_without_hydra_and_fills_its_rows(planted, monkeypatch):
     short = {"posterior.burn_in_steps": 5, "posterior.num_samples": 2, "posterior.thin_steps": 1, "model.width": 16}
     monkeypatch.setattr(hcm, "settings", lambda experiment: short)
     monkeypatch.setitem(sys.modules, "hydra", None)
-    monkeypatch.setitem(sys.modules, "omegaconf", None)
     assert set(hcm.paper(planted, "cpu")) == set(METHODS["hcm-paper"].rows)
     scores = hcm.best(planted, "cpu")
     assert set(scores) == set(METHODS["hcm-best"].rows)

@@ -16,6 +16,7 @@ def kill(running, rank: int, at_step: int) -> None:
     os.kill(running.pids(rank)[-1], signal.SIGKILL)
 
 
+@pytest.mark.gate
 def test_killed_rank__is_restarted_from_the_last_checkpoint(start):
     running = start("world.processes=2")
     kill(running, rank=1, at_step=random.Random(0).randrange(10, 100))
@@ -27,6 +28,7 @@ def test_killed_rank__is_restarted_from_the_last_checkpoint(start):
     assert "report.html" in running.output()
 
 
+@pytest.mark.gate
 def test_killed_rank__without_restarts_left_is_named_before_all_others(start):
     running = start("world.processes=2", "world.max_restarts=0")
     kill(running, rank=1, at_step=5)
@@ -57,7 +59,7 @@ def test_killed_ranks__again_and_again_end_in_the_same_samples(start, num_ranks)
 @pytest.mark.parametrize("stage", ["labels", "scores"])
 def test_rank_killed_in_another_stage__is_restarted_too(start, stage):
     running = start("world.processes=2", "graph.num_nodes=20000", "hops.num_sources=2000", "posterior.num_samples=60")
-    running.wait_until(lambda: (running.run_dir / stage / "stage.json").is_file())
+    running.wait_until(lambda: (running.run_dir / "records" / f"{stage}.json").is_file())
     os.kill(running.pids(1)[-1], signal.SIGKILL)
     assert running.finish() == 0, running.output()
     assert len(running.pids(0)) == 2

@@ -1,6 +1,5 @@
 """Claims about edge similarities and purification, each against a loop over the edges."""
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given

@@ -67,7 +67,7 @@ def test_bits_before__holds_the_first_sources_of_a_lane():
 
 
 @given(
-    words=st.sampled_from([1, 2, 4, 8]),
+    words=st.sampled_from([1, 8]),
     num=st.integers(1, 64),
     seed=st.integers(0, 99),
     density=st.sampled_from([0.03, 0.5, 1]),
@@ -94,7 +94,7 @@ def test_sum_groups__skips_empty_chunks():
     np.testing.assert_array_equal(groups[1], chunk_counts[8:16].sum(axis=0, dtype=np.int64))
 
 
-@pytest.mark.parametrize("words", [1, 2, 4, 8])
+@pytest.mark.parametrize("words", [1, 8])
 @pytest.mark.parametrize("directed", [False, True])
 def test_push_and_pull__reach_the_same_nodes(words, directed, random_csr):
     layout = with_in_arcs(by_degree(*random_csr(500, 900, seed=3, directed=directed), directed=directed))

@@ -1,6 +1,5 @@
 """Ids to node numbers: the hash tables against a dict."""
 
-import numba
 import numpy as np
 import pyarrow as pa
 import pytest

@@ -93,14 +93,16 @@ def test_every_rank__keeps_a_log_and_only_rank_0_tells_the_story(two):
     assert "train-purified" in (two / "log").read_text()
 
 
+@pytest.mark.gate
 def test_finished_stages__are_kept_by_any_number_of_ranks(alone):
-    before = (alone / "labels" / "stage.json").stat().st_mtime_ns
+    before = (alone / "records" / "labels.json").stat().st_mtime_ns
     done = command("run", *OPTIONS, "world.processes=2", f"run_dir={alone}")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("unchanged, kept") == 6
-    assert (alone / "labels" / "stage.json").stat().st_mtime_ns == before
+    assert done.stdout.count("unchanged, kept") == 7
+    assert (alone / "records" / "labels.json").stat().st_mtime_ns == before
 
 
+@pytest.mark.gate
 def test_error_of_a_rank__is_told_once_and_not_tried_again(tmp_path):
     done = command("label", *OPTIONS, "world.processes=2", "hops.classes=16", f"run_dir={tmp_path / 'run'}")
     assert done.returncode == 2

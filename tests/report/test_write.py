@@ -138,9 +138,8 @@ def test_stage__reads_what_other_stages_left(scored_world: World, tmp_path: Path
     np.save(tmp_path / MEAN_FILE, world.edge_mean)
     np.save(tmp_path / VAR_FILE, world.edge_var)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n[]\n{"step": 3, "lo')
-    report = stage.report(
-        world.graph, world.purified, tmp_path, tmp_path / "out", run={"seed": 3}, metrics=tmp_path / "metrics.jsonl"
-    )
+    shown = {"run": {"seed": 3}, "metrics": tmp_path / "metrics.jsonl", "top": 10, "table_rows": 1000}
+    report = stage.report(world.graph, world.purified, tmp_path, tmp_path / "out", **shown)
     assert report["training"]["loss"]["mean"] == [2.0, 1.0]
     assert report["run"]["seed"] == 3
     assert "cores" in report["run"]["hardware"]

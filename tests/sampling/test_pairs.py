@@ -25,7 +25,7 @@ def make_labels(
     """Sealed labels: pairs (class, 0), (class, 1), .. dealt to the shards in turn; a file has `num_links` names."""
     classes = len(rows_per_class)
     plan = LabelPlan("f00d", 10**9, False, classes, num_shards, None, 0, shard_pairs=1, row_group_rows=row_group_rows)
-    folder.begin(out, plan)
+    out.mkdir(parents=True)
     for index in range(num_shards):
         parts = [np.arange(index, rows, num_shards, dtype=np.int32) for rows in rows_per_class]
         counts = np.array([len(part) for part in parts])

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given
