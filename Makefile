@@ -2,7 +2,7 @@
 PYTHON ?= python3
 WHEELS ?= ../shared/wheels
 BIN := .venv/bin
-SIDE_BY_SIDE := -n auto --dist loadfile
+SIDE_BY_SIDE := -n auto --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .DEFAULT_GOAL := help

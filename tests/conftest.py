@@ -21,6 +21,23 @@ settings.register_profile(
 settings.load_profile("default")
 numba.set_num_threads(1)
 
+FIRST = "tests/test_cli.py"  # compiles most kernels, while the next files need none
+NEXT = tuple(
+    f"tests/{name}"
+    for name in ("test_conf", "test_workspace", "test_imports", "test_signatures", "report/", "sweep/test_collect")
+    + ("base/", "posterior/", "shards/", "ranks/test_w")
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Side by side, two files that need the same kernels would compile them twice."""
+
+    def turn(item: pytest.Item) -> int:
+        return 0 if item.nodeid.startswith(FIRST) else 2 - item.nodeid.startswith(NEXT)
+
+    items.sort(key=turn)
+
+
 CSR = tuple[np.ndarray, np.ndarray]
 
 

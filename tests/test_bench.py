@@ -37,6 +37,7 @@ def theme(monkeypatch):
     return install
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", [*command.THEMES, *command.NEEDS_GPU])
 def test_theme__runs_on_tiny_data(name, capsys, tmp_path):
     assert run_theme(name, "smoke", 1, tmp_path)

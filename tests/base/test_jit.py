@@ -96,12 +96,14 @@ def test_kernel__sees_a_change_in_another_file_and_leaves_nothing_old(rooms, nam
         assert not set(compiled(rooms)) & set(before)
 
 
+@pytest.mark.gate
 def test_kernel__whose_source_changes_while_it_runs_is_not_kept(rooms):
     changed = FILES["callee.py"].replace("x + STEP", "x - STEP")
     assert call(rooms, CHANGE.format("callee", changed)) == (8, 0)
     assert call(rooms) == (6, 0)
 
 
+@pytest.mark.gate
 def test_kernel__is_kept_elsewhere_where_its_folder_cannot_be_written(rooms, tmp_path):
     (rooms / "__pycache__").write_text("not a folder")
     for variable in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR"):

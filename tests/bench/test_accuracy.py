@@ -21,6 +21,8 @@ from bench.accuracy.table import markdown
 
 LIMITS = Limits(memory_bytes=4 << 30, seconds=120, threads=1, device="cpu")
 
+pytestmark = pytest.mark.gate
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

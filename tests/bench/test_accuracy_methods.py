@@ -15,6 +15,8 @@ from bench.accuracy.problem import DATA, Problem, open_problem, prepare
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.score.metrics import roc_auc
 
+pytestmark = pytest.mark.gate
+
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):

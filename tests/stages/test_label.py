@@ -141,6 +141,7 @@ def test_label__same_bytes_at_any_number_of_threads_and_processes(graph, tmp_pat
     assert all(other == first for other in others)
 
 
+@pytest.mark.gate
 def test_label__killed_at_any_moment_resumes_to_the_same_bytes(graph, tmp_path):
     """Moments count the files opened, renamed and removed: of the shards, of the manifest, and the last removals."""
     outs = {moment: tmp_path / str(moment) for moment in range(1, 70, 7)}

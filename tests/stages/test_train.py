@@ -152,6 +152,7 @@ t.run(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
 
+@pytest.mark.gate
 def test_train__killed_at_several_steps_ends_in_the_same_bytes(labels, finished, tmp_path):
     code = CHILD.format(tests=str(Path(__file__).parent))
     for steps in (7, 9):  # two steps after a checkpoint; then between a sample and the checkpoint that counts it

@@ -14,6 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from hcm_scale.cli import conf_dir, register, to_config
 from hcm_scale.config import parse_fan_out
+from hcm_scale.options import with_options
 from hcm_scale.sweep.collect import collect
 from hcm_scale.sweep.jobs import count_planned, find_jobs
 from hcm_scale.sweep.named import listed_values, named_sweep, settle, split
@@ -86,6 +87,7 @@ def test_multirun__run_again_makes_only_what_is_missing(tmp_path):
     assert changed == {lost.name}
 
 
+@pytest.mark.gate
 def test_named_sweep__runs_every_listed_point_for_the_seeds_the_user_gives(tmp_path):
     done = hcm_scale(tmp_path, "run", "-m", "sweep=classes", "seed=3", "hops.classes=2,3", *TINY)
     assert done.returncode == 0, done.stderr
@@ -101,12 +103,17 @@ def test_named_sweep__runs_every_listed_point_for_the_seeds_the_user_gives(tmp_p
 @pytest.mark.parametrize("name", [name for name in SWEEPS if name != "optuna"])
 def test_every_point_of_a_sweep__is_legal(name):
     register()
+    words, parser = ["experiment=best/flickr", f"sweep={name}"], OverridesParser.create()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        base = to_config(compose("config", words))
         for key, values in listed_values(name, conf_dir()).items():
-            points = list(OverridesParser.create().parse_override(f"{key}={values}").sweep_string_iterator())
-            for value in points if key != "seed" else points[-1:]:
-                words = ["experiment=best/flickr", f"sweep={name}", f"{key}={value}"]
-                parse_fan_out(to_config(compose("config", words)).sampling.fan_out, 1)
+            points = list(parser.parse_override(f"{key}={values}").sweep_string_iterator())
+            for point in (f"{key}={value}" for value in (points if key != "seed" else points[-1:])):
+                if "." in key:
+                    changed = with_options(base, {key: parser.parse_override(point).value()})
+                else:  # names an option file
+                    changed = to_config(compose("config", [*words, point]))
+                parse_fan_out(changed.sampling.fan_out, 1)
 
 
 def test_paper_ranges__are_covered():
