@@ -176,7 +176,7 @@ def _prepare(stage: Stage, folder: Path, key: str) -> float:
     """
     record = _read(_beside(folder))
     if record.get("key") == key and folder.is_dir():
-        log.info("%-10s goes on where it was stopped", stage.name)
+        log.info("%-20s goes on where it was stopped", stage.name)
         for place, _, _ in os.walk(folder):
             files.remove_torn(Path(place))
         return float(record.get("seconds", 0.0))
@@ -249,7 +249,7 @@ def _remove(folder: Path) -> None:
 def _line(record: StageRecord) -> str:
     """A stage on one line: that it was kept, or what it cost and its scalar facts."""
     if record.skipped:
-        return f"{record.name:<10} unchanged, kept"
+        return f"{record.name:<20} unchanged, kept"
     shown = []
     for name, value in record.detail.items():
         if isinstance(value, bool | str) and len(str(value)) < 40:
@@ -257,4 +257,4 @@ def _line(record: StageRecord) -> str:
         elif isinstance(value, int | float):
             shown.append(f"{name}={value:,}" if isinstance(value, int) else f"{name}={value:.4g}")
     costs = f"{record.seconds:7.1f} s   peak {record.peak_rss_bytes / 2**30:5.2f} GiB"
-    return f"{record.name:<10} {costs}   {'  '.join(shown)}"
+    return f"{record.name:<20} {costs}   {'  '.join(shown)}"

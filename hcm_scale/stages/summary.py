@@ -53,10 +53,10 @@ def _quality(scores: Path) -> str:
 
 
 def _costs(records: Sequence[StageRecord]) -> str:
-    lines = ["stage                seconds   peak GiB"]
+    lines = ["stage                  seconds   peak GiB"]
     for record in records:
         kept = "   kept from before" if record.skipped else ""
-        lines.append(f"{record.name:<18}{record.seconds:>10.1f}{record.peak_rss_bytes / 2**30:>11.2f}{kept}")
+        lines.append(f"{record.name:<20}{record.seconds:>10.1f}{record.peak_rss_bytes / 2**30:>11.2f}{kept}")
     total: Any = sum(record.seconds for record in records if not record.skipped)
-    lines.append(f"{'this run':<18}{total:>10.1f}")
+    lines.append(f"{'this run':<20}{total:>10.1f}")
     return "\n".join(lines)
