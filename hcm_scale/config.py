@@ -1,7 +1,7 @@
 """The configuration as types: one dataclass per room, checked when it is composed.
 
 Hydra refuses unknown keys and wrong types against these classes; `check` refuses values outside the range that a field
-states, naming the key, the value and what is legal. Nothing below `pipeline.py` reads a configuration.
+states, naming the key, the value and what is legal. Nothing below `blueprint.py` reads a configuration.
 """
 
 import dataclasses

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from hcm_scale import pipeline
+from hcm_scale.blueprint import Run, stages
 from hcm_scale.config import Config, SyntheticGraph
 from hcm_scale.graph import Graph
 from hcm_scale.stages import score
@@ -174,7 +175,7 @@ def test_seed__changes_labels_that_are_drawn_and_no_others(tmp_path, graph):
 def keys(config: Config, graph: Graph) -> dict[str, str]:
     """What each stage is known by; nothing is made."""
     found: dict[str, str] = {}
-    for stage in pipeline.stages(pipeline.Run(config, Workspace(Path("nowhere")), given=graph)):
+    for stage in stages(Run(config, Workspace(Path("nowhere")), "cpu", graph)):
         found[stage.name] = stage.key(found)
     return found
 

@@ -12,11 +12,11 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import shortest_path
 
+from hcm_scale.arguments import label_options
 from hcm_scale.base.files import FolderError
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.hops import choose_sources
-from hcm_scale.pipeline import label_options
 from hcm_scale.shards import folder, open_labels
 from hcm_scale.stages import label as stage
 from hcm_scale.stages.label import check_classes, write_shards

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
+from hcm_scale.arguments import label_options, recipe_of
 from hcm_scale.base.files import FolderError, hash_file
 from hcm_scale.base.spmm import propagate
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, embed_graph
-from hcm_scale.pipeline import label_options, recipe_of
 from hcm_scale.posterior.loop import NonFiniteLossError
 from hcm_scale.posterior.samples import open_samples
 from hcm_scale.ranks.world import World

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from hcm_scale.aggregate import aggregate
+from hcm_scale.arguments import label_options, recipe_of
 from hcm_scale.base.spmm import propagate
 from hcm_scale.config import Config
 from hcm_scale.model import HopModel
-from hcm_scale.pipeline import label_options, recipe_of
 from hcm_scale.posterior.checkpoint import load_checkpoint
 from hcm_scale.posterior.loop import Chain, measure, run_chain
 from hcm_scale.posterior.recorded import Recorder

@@ -1,0 +1,235 @@
+"""The stages of a run: its configuration, as a list of values that the workspace makes.
+
+Each `workspace.Stage` names the options that decide its result, the stages that it reads, and how to make it. This is
+the one place where the configuration meets the stages.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcm_scale import sources
+from hcm_scale.arguments import label_options, recipe_of, scoring_of
+from hcm_scale.config import Config
+from hcm_scale.features import propagate
+from hcm_scale.graph import Graph, store
+from hcm_scale.ingest import readers
+from hcm_scale.posterior.samples import open_samples
+from hcm_scale.shards import open_labels
+from hcm_scale.stages import ingest, label, purify, report, score, train
+from hcm_scale.stages.recipe import Recipe
+from hcm_scale.stages.trend import Trend, auc_trend
+from hcm_scale.workspace import Stage, Workspace
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Run:
+    """One walk through the stages: the configuration, the folders, and a graph where the caller brings one."""
+
+    config: Config
+    workspace: Workspace
+    device: str  # where this process computes
+    given: Graph | None = None
+
+    def graph(self) -> Graph:
+        return Graph.open(self.workspace.folders["graph"])
+
+    def purified(self) -> purify.Purified:
+        return purify.open_purified(self.workspace.folders["purified"])
+
+    def structure(self, view: str) -> Graph:
+        """The graph that the encoder of a view runs on."""
+        return self.purified().graph if view == "purified" else self.graph()
+
+    def encoder_input(self, view: str) -> NDArray[np.float32]:
+        """Â X where the first hop is exact, else X."""
+        if self.exact_first_hop:
+            return propagate.open_propagated(self.workspace.folders[f"propagated-{view}"])
+        return self.purified().features
+
+    @property
+    def exact_first_hop(self) -> bool:
+        return self.config.sampling.first_hop == "exact"
+
+
+def stages(walk: Run, until: str = "report") -> Iterator[Stage]:
+    """The stages of a run in the order in which they are made, up to those of the command `until`."""
+    for command, stages_of in _STAGES_OF.items():
+        yield from stages_of(walk)
+        if command == until:
+            return
+
+
+def _ingest(walk: Run) -> Iterator[Stage]:
+    config, given = walk.config, walk.given
+    injects = config.inject.num_cliques > 0 or bool(config.inject.num_attribute_anomalies)
+    injection = asdict(config.inject) if injects else None
+    options: Any = given.fingerprint if given is not None else [asdict(config.graph), sources.stamp(config.graph)]
+    read: ingest.Reader = given.save if given is not None else sources.reader(config.graph)
+
+    def make(out: Path) -> dict[str, Any]:
+        graph = ingest.ingest(out, read, injection)
+        if "ingest" in graph.info:
+            log.info("%s", readers.summary(graph).table())
+        facts = {"nodes": graph.num_nodes, "edges": graph.num_edges, "attributes": graph.num_attributes}
+        return facts | ({"anomalies": int(graph.y.sum())} if graph.y is not None else {})
+
+    yield Stage("graph", store.FORMAT, [options, injection], (), make)
+
+
+def _purify(walk: Run) -> Iterator[Stage]:
+    options = asdict(walk.config.attributes) | asdict(walk.config.purify)
+
+    def make(out: Path) -> dict[str, Any]:
+        graph = walk.graph()
+        made = purify.purify(graph, out, **options)
+        dropped = graph.num_edges - made.graph.num_edges
+        return {"features": made.features.shape[1], "edges": made.graph.num_edges, "dropped": dropped}
+
+    yield Stage("purified", purify.FORMAT, options, ("graph",), make)
+
+
+def _label(walk: Run) -> Iterator[Stage]:
+    options = label_options(walk.config)
+
+    def make(out: Path) -> dict[str, Any]:
+        labels = label.label(walk.purified().graph, out, world=walk.workspace.world, **options)
+        return {"pairs": labels.num_pairs, "sources": labels.plan.num_sources}
+
+    yield Stage("labels", label.FORMAT, options, ("purified",), make, together=True)
+
+
+def _train(walk: Run) -> Iterator[Stage]:
+    for view in walk.config.score.views:
+        if walk.exact_first_hop:
+            yield _propagate_view(walk, view)
+        yield _train_view(walk, view)
+
+
+def _propagate_view(walk: Run, view: str) -> Stage:
+    def make(out: Path) -> dict[str, Any]:
+        made = propagate.propagate_features(walk.structure(view), walk.purified().features, out)
+        return {"view": view, "columns": made.shape[1]}
+
+    reads = ("purified",) if view == "purified" else ("graph", "purified")
+    return Stage(f"propagated-{view}", propagate.FORMAT, view, reads, make)
+
+
+def _train_view(walk: Run, view: str) -> Stage:
+    config, recipe, world = walk.config, recipe_of(walk.config), walk.workspace.world
+
+    def make(out: Path) -> dict[str, Any]:
+        structure, x = walk.structure(view), walk.encoder_input(view)
+        record = train.Record(
+            checkpoint_every=config.posterior.checkpoint_every,
+            log_every=config.posterior.log_every,
+            tensorboard=config.posterior.tensorboard,
+            trend=_trend(walk, recipe, structure, x) if config.posterior.trend_every else None,
+            trend_every=config.posterior.trend_every or 1,
+        )
+        where: dict[str, Any] = {"device": walk.device, "workers": config.sampling.workers, "world": world}
+        labels = open_labels(walk.workspace.folders["labels"])
+        samples = train.train(structure, x, labels, out, recipe=recipe, seed=config.seed, record=record, **where)
+        return {"view": view, "samples": len(samples)} | _last_metrics(out / "metrics.jsonl")
+
+    reads = ("graph", "purified", "labels", *([f"propagated-{view}"] if walk.exact_first_hop else []))
+    return Stage(f"train-{view}", train.FORMAT, [asdict(recipe), config.seed, view], reads, make, together=True)
+
+
+def _trend(walk: Run, recipe: Recipe, structure: Graph, x: NDArray[np.float32]) -> Trend | None:
+    """Logs the AUC of every `posterior.trend_every`-th sample, where labels are known."""
+    model = asdict(recipe.network) | {"num_attributes": x.shape[1], "num_classes": walk.config.hops.classes}
+    model |= {"directed": structure.directed, "seed": walk.config.seed}
+    where: dict[str, Any] = {"propagated": walk.exact_first_hop, "device": walk.device}
+    trend = auc_trend(walk.graph(), structure, x, model, how=scoring_of(walk.config), **where)
+    if trend is None:
+        log.warning("posterior.trend_every=%s has no effect: no labels", walk.config.posterior.trend_every)
+    return trend
+
+
+def _score(walk: Run) -> Iterator[Stage]:
+    views, how = walk.config.score.views, scoring_of(walk.config)
+    if len(views) == 1:
+        yield _score_view(walk, views[0], "scores", how)
+        return
+    for view in views:
+        yield _score_view(walk, view, f"scores-{view}", how)
+
+    def make(out: Path) -> dict[str, Any]:
+        folders = [walk.workspace.folders[f"scores-{view}"] for view in views]
+        made = score.combine_scores(walk.graph(), folders, out, rank_by=how.rank_by, far_share=how.far_share)
+        return _score_facts(made)
+
+    yield Stage("scores", score.FORMAT, asdict(how), tuple(f"scores-{view}" for view in views), make)
+
+
+def _score_view(walk: Run, view: str, name: str, how: score.Scoring) -> Stage:
+    config = walk.config
+
+    def make(out: Path) -> dict[str, Any]:
+        made = score.score(
+            walk.graph(),
+            walk.structure(view),
+            walk.encoder_input(view),
+            open_samples(walk.workspace.folders[f"train-{view}"] / "samples"),
+            out,
+            how=how,
+            propagated=walk.exact_first_hop,
+            seed=config.seed,
+            state=config.score.state,
+            chunk_edges=config.score.chunk_edges,
+            device=walk.device,
+            world=walk.workspace.world,
+        )
+        return _score_facts(made)
+
+    return Stage(name, score.FORMAT, [asdict(how), config.seed], (f"train-{view}",), make, together=True)
+
+
+def _report(walk: Run) -> Iterator[Stage]:
+    config, folders = walk.config, walk.workspace.folders
+
+    def make(out: Path) -> dict[str, Any]:
+        made = report.report(
+            walk.graph(),
+            walk.purified().graph,
+            folders["scores"],
+            out,
+            run={"name": config.graph.name, "seed": config.seed, "num_samples": config.posterior.num_samples},
+            metrics=folders[f"train-{config.score.views[0]}"] / "metrics.jsonl",
+            labels=folders["labels"],
+            stages=[asdict(record) for record in walk.workspace.records],
+            top=config.score.explained,
+            table_rows=config.score.table_rows,
+        )
+        return {"rows": len(made["table"])}
+
+    options = [config.score.explained, config.score.table_rows, config.graph.name]
+    yield Stage("report", report.FORMAT, options, ("scores", "labels"), make)
+
+
+_STAGES_OF: dict[str, Callable[[Run], Iterator[Stage]]] = {  # by command
+    "ingest": _ingest,
+    "purify": _purify,
+    "label": _label,
+    "train": _train,
+    "score": _score,
+    "report": _report,
+}
+
+
+def _last_metrics(path: Path) -> dict[str, Any]:
+    """Loss and speed from the last line of a metrics file."""
+    last: dict[str, Any] = next((line for line in reversed(report.read_records(path)) if "loss" in line), {})
+    return {name: last[name] for name in ("loss", "pairs_per_second") if name in last}
+
+
+def _score_facts(made: score.ScoreResult) -> dict[str, Any]:
+    return {} if made.metrics is None else {"roc_auc": made.metrics[made.rank_by]["roc_auc"]}
