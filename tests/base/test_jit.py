@@ -68,6 +68,7 @@ def compiled(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.nbc"))
 
 
+@pytest.mark.gate
 def test_kernel__is_compiled_once_and_again_where_its_code_cannot_be_read(rooms):
     assert call(rooms) == (8, 0)
     assert call(rooms) == (8, 1)

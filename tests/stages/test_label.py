@@ -132,6 +132,7 @@ def test_label__samples_keep_exact_counts(graph, tmp_path):
     assert all(stored <= min(500, count) for stored, count in zip(some.stored, some.counts, strict=True))
 
 
+@pytest.mark.gate
 def test_label__same_bytes_at_any_number_of_threads_and_processes(graph, tmp_path):
     jobs = [{"threads": 1}, {"threads": 2}, {"threads": 8}, {"world": 2}, {"world": 4, "threads": 2}]
     jobs = [job | {"out": str(tmp_path / f"labels-{number}")} for number, job in enumerate(jobs)]

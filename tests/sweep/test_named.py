@@ -53,12 +53,13 @@ def made_stages(sweep: Path) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "launcher",
     [
         pytest.param([], id="serial"),
-        pytest.param(["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"], id="joblib", marks=pytest.mark.gate),
-        pytest.param(["hydra/launcher=submitit_local"], id="submitit", marks=pytest.mark.gate),
+        pytest.param(["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"], id="joblib"),
+        pytest.param(["hydra/launcher=submitit_local"], id="submitit"),
     ],
 )
 def test_multirun__shares_equal_stages_and_outlives_a_failed_job(tmp_path, launcher):
