@@ -73,7 +73,7 @@ class SourceCache(NullCache):
         target_context.refresh()
         try:
             data = self._path(signature, target_context.codegen()).read_bytes()
-            return self._numba.rebuild(target_context, pickle.loads(data))
+            return self._numba.rebuild(target_context, pickle.loads(data))  # code of ours, kept where our sources are
         except Exception:  # absent, cut short, of classes that are gone: compiling is the answer to all
             return None
 

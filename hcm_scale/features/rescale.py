@@ -78,7 +78,7 @@ def normal_scores(x: NDArray[Any]) -> NDArray[np.float32]:
 def check_scale(x: Attributes, scale: str, columns: tuple[str, ...] = ()) -> None:
     """Refuses an unknown scale, and values that the scale is not defined for, by name, value and count."""
     if scale not in SCALINGS:
-        raise ValueError(f"scale={scale!r} is unknown; it is one of {', '.join(SCALINGS)}")
+        raise ValueError(f"attributes.scale={scale!r} is unknown; it is one of {', '.join(SCALINGS)}")
     if scale == NORMAL and isinstance(x, SparseRows):
         raise ValueError(
             f"scale={NORMAL!r} ranks whole columns and needs dense attributes; for sparse ones: {', '.join(SCALES)}"

@@ -51,7 +51,7 @@ def label(
     """
     sources = choose_sources(graph.indptr, num_sources=num_sources, seed=seed)
     if len(sources) == 0:
-        raise ValueError("num_sources: this graph has no edges, so there is no source and no pair to label")
+        raise ValueError("this graph has no edges, so hops.num_sources finds no source and there is no pair to label")
     plan = LabelPlan(
         fingerprint=graph.fingerprint,
         num_nodes=graph.num_nodes,
@@ -131,9 +131,9 @@ def _blocks(
 def check_classes(counts: Sequence[int]) -> None:
     """ValueError naming the class without pairs, the counts, and the largest number of classes that works.
 
-    >>> check_classes([5, 7, 0, 2])
+    >>> check_classes([5, 0, 2])
     Traceback (most recent call last):
-    ValueError: classes=4: no pair has hop 3 (pairs per class 1: 5, 2: 7, 3: 0, >= 4: 2); the largest that works is 3
+    ValueError: hops.classes=3: no pair has hop 2 (pairs per class 1: 5, 2: 0, >= 3: 2); the largest that works is 2
     """
     if min(counts) > 0:
         return
@@ -142,4 +142,4 @@ def check_classes(counts: Sequence[int]) -> None:
     works = largest_usable_classes(np.asarray(counts))
     advice = f"the largest that works is {works}" if works else "no number of classes works"
     empty = names[list(counts).index(0)]
-    raise ValueError(f"classes={len(counts)}: no pair has hop {empty} (pairs per class {listed}); {advice}")
+    raise ValueError(f"hops.classes={len(counts)}: no pair has hop {empty} (pairs per class {listed}); {advice}")
