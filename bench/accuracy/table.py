@@ -4,8 +4,10 @@ A row keeps its place whatever happened to it: what did not finish says why, wha
 (data set, row, seed) occurs twice the later line counts.
 """
 
+import json
 import statistics
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from bench.accuracy.methods import all_rows, printed
@@ -27,6 +29,11 @@ def markdown(lines: Iterable[Line], about: list[str]) -> str:
             page += [_row(data, row, [line for line in of_data if line["row"] == row]) for row in all_rows()]
             page += [*_notes(of_data), ""]
     return "\n".join(page)
+
+
+def read_lines(path: Path) -> list[Line]:
+    """The outcomes in a file of JSON lines; none where there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
 def latest(lines: Iterable[Line]) -> list[Line]:
