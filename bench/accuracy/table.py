@@ -14,7 +14,7 @@ from bench.accuracy.methods import all_rows, printed
 from bench.accuracy.problem import DATA
 
 Line = dict[str, Any]
-_WORDS = {"absent": "absent", "memory": "out of memory", "time": "out of time", "failed": "failed"}
+WORDS = {"absent": "absent", "memory": "out of memory", "time": "out of time", "failed": "failed"}
 _HEAD = "| method | ROC-AUC | structural | attribute | paper | seeds | seconds | peak memory |"
 
 
@@ -49,7 +49,7 @@ def _row(data: str, row: str, lines: list[Line]) -> str:
         *(spread([line[kind] for line in done if kind in line]) for kind in ("auc", "structural", "attribute")),
     ]
     if not done:
-        cells[1] = _WORDS[lines[-1]["status"]] if lines else "not run"
+        cells[1] = WORDS[lines[-1]["status"]] if lines else "not run"
     cells += ["" if paper is None else three(paper), f"{len(done)} of {len(lines)}" if lines else "-"]
     cells += [f"{statistics.mean(line['seconds'] for line in done):.3g}" if done else ""]
     cells += [f"{max(line['peak_rss_bytes'] for line in lines) / 2**30:.2f} GiB" if lines else ""]
@@ -76,6 +76,6 @@ def three(value: float) -> str:
 def _notes(lines: list[Line]) -> list[str]:
     """Each reason once, under the table."""
     reasons = {
-        f"- {line['row']}: {_WORDS[line['status']]}, {line['reason']}": None for line in lines if line["status"] != "ok"
+        f"- {line['row']}: {WORDS[line['status']]}, {line['reason']}": None for line in lines if line["status"] != "ok"
     }
     return ["", *reasons] if reasons else []
