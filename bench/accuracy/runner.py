@@ -103,6 +103,7 @@ def watch(
     process: ForkServerProcess, limits: Limits, stop: threading.Event | None = None
 ) -> tuple[tuple[str, str] | None, int]:
     """Waits for a process; (status, reason) where it had to be killed, and the peak memory seen."""
+    assert process.pid is not None, "a process that was started has a number"
     started, peak, verdict = time.monotonic(), 0, None
     try:
         while _is_alive(process) and verdict is None:
@@ -117,7 +118,7 @@ def watch(
                 time.sleep(_WATCH_SECONDS)
     finally:
         while _is_alive(process):
-            _kill(process)
+            _kill(process, process.pid)
             time.sleep(_WATCH_SECONDS / 10)
     return verdict, peak
 
@@ -127,10 +128,10 @@ def _is_alive(process: ForkServerProcess) -> bool:
         return process.is_alive()
 
 
-def _kill(process: ForkServerProcess) -> None:
+def _kill(process: ForkServerProcess, pid: int) -> None:
     """With its children, once it leads a session; it may not have come that far."""
     try:
-        os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
         process.kill()
 
