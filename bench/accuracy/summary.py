@@ -3,8 +3,9 @@
 Reads JSON lines of `python -m bench.accuracy` and writes OUT.md, OUT.svg and OUT.png. Rows are methods, by their mean
 rank over the graphs (see ranks.py), columns graphs: the mean ROC-AUC over seeds and, where there are several, the
 standard deviation. Of a PyGOD detector that ran on raw attributes and on features, the one with the better mean rank
-among all rows is kept, and named; `--both` keeps both. Where some seeds did not finish, the others count and the cell
-says how many; where none did, or the method was not run, the cell says so and the method is behind all others there.
+among all rows is kept, and named (a choice by labels, in the detector's favour); `--both` keeps both. Where some seeds
+did not finish, the others count and the cell says how many; where none did, or the method was not run, the cell says so
+and the method is behind all others there.
 """
 
 import argparse
@@ -104,7 +105,8 @@ def cell(lines: list[Line]) -> str:
     done = [line["auc"] for line in lines if line["status"] == "ok"]
     if not done:
         return WORDS[lines[-1]["status"]] if lines else "not run"
-    small = f"± {three(statistics.stdev(done))}" if len(done) > 1 else ""
+    apart = statistics.stdev(done) if len(done) > 1 else 0.0
+    small = f"± {three(apart)}" if apart >= 0.0005 else ""  # most scores without learning do not know the seed
     if len(done) < len(lines):
         small += f" {len(done)} of {len(lines)}"
     return f"{three(statistics.mean(done))} <sub>{small.strip()}</sub>" if small else three(statistics.mean(done))

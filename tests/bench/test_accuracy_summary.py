@@ -83,6 +83,7 @@ def test_markdown__sorts_by_mean_rank_and_says_what_did_not_finish():
 def test_cell__says_how_many_seeds_finished():
     lines = [line("LOF", "Enron", 0.5), line("LOF", "Enron", 0.7, 1), line("LOF", "Enron", None, 2)]
     assert cell(lines) == ".600 <sub>± .141 2 of 3</sub>"
+    assert cell([line("LOF", "Enron", 0.5), line("LOF", "Enron", 0.5, 1)]) == ".500"
 
 
 @pytest.mark.parametrize("num_methods", [2, 15, 40])
