@@ -1,27 +1,28 @@
 """`python -m bench.accuracy --data BlogCatalog Amazon --seeds 0-4 --methods lof hcm-best`
 
-Runs each method on each problem in a process of its own, adds one JSON line per row and seed to the output file as it
-goes, and writes the Markdown table beside it. A (data set, method, seed) whose rows are all in the file is not run
-again, so a run that was stopped goes on where it was; `--again` runs it anyway.
+Runs each method on each problem in a process of its own, `--jobs` at a time, adds one JSON line per row and seed to the
+output file as it goes, and writes the Markdown tables beside it; `python -m bench.accuracy.summary` makes one of all. A
+(data set, method, seed) whose rows are all in the file is not run again, so a run that was stopped goes on where it
+was; `--again` runs it anyway.
 """
 
 import argparse
-import json
+import itertools
 import os
 import re
 import signal
 import sys
-import tempfile
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from bench.accuracy.many import Task, run_all
 from bench.accuracy.methods import METHODS
-from bench.accuracy.problem import DATA, prepare
-from bench.accuracy.runner import Limits, run_method
-from bench.accuracy.table import latest, markdown
+from bench.accuracy.problem import DATA
+from bench.accuracy.runner import Limits
+from bench.accuracy.table import latest, markdown, read_lines
 from bench.harness import RESULTS
 from bench.page import commit, hardware, machine_name, versions
 
@@ -34,37 +35,16 @@ def main(arguments: list[str] | None = None) -> int:
     limits = Limits(int(options.memory_gib * 2**30), options.time_limit, options.threads, options.device)
     drop_cut_line(out)
     done = [] if options.again else read_lines(out)
-    for data in options.data:
-        for seed in options.seeds:
-            missing = [name for name in options.methods if not is_done(name, data, seed, done)]
-            if missing:
-                run_problem(data, seed, missing, limits, options.data_dir, out)
+    tasks = [Task(*parts) for parts in itertools.product(options.data, options.seeds, options.methods)]
+    missing = [task for task in tasks if not is_done(task.method, task.data, task.seed, done)]
+    if missing:
+        run_all(missing, limits, options.data_dir, out, options.jobs)
     lines = [line for path in (*options.join, out) for line in read_lines(path)]
     about = [f"{hardware()}. {versions()}.", f"Commit {commit()}, {date.today()}.", f"Command: `{command(arguments)}`"]
     page = markdown(lines, about)
     out.with_suffix(".md").write_text(page + "\n")
     print(page)
     return 1 if any(line["status"] == "failed" for line in latest(read_lines(out))) else 0
-
-
-def run_problem(data: str, seed: int, methods: list[str], limits: Limits, data_dir: Path, out: Path) -> None:
-    """Makes one problem and appends the outcome of every method on it to `out`."""
-    stamp = {"device": limits.device, "threads": limits.threads, "commit": commit(), "date": str(date.today())}
-    with tempfile.TemporaryDirectory(prefix="hcm-accuracy-") as folder:
-        prepare(data, seed, data_dir, Path(folder))
-        for method in methods:
-            outcomes = run_method(method, Path(folder), limits)
-            lines = [{"data": data, "seed": seed, "method": method, **outcome, **stamp} for outcome in outcomes]
-            with open(out, "a") as stream:
-                stream.writelines(json.dumps(line) + "\n" for line in lines)
-            for line in lines:
-                said = f"{line['auc']:.3f}" if line["status"] == "ok" else f"{line['status']}: {line['reason']}"
-                print(f"{data} seed {seed}: {line['row']} {said}", file=sys.stderr, flush=True)
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The outcomes in a file of JSON lines; none where there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
 def drop_cut_line(path: Path) -> None:
@@ -113,11 +93,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--join", nargs="*", type=Path, default=[], help="files of other machines to show in the table")
     parser.add_argument("--memory-gib", type=float, default=16.0)
     parser.add_argument("--time-limit", type=float, default=1800.0, help="seconds for one method on one problem")
+    parser.add_argument("--jobs", type=int, default=1, help="how many methods run at a time")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--again", action="store_true", help="run also what is in the output file already")
     options = parser.parse_args(arguments)
     options.seeds = sorted({seed for group in options.seeds for seed in group})
+    if options.jobs < 1:
+        parser.error(f"--jobs={options.jobs} must be at least 1")
     if options.device == "auto":
         options.device = "cuda" if torch.cuda.is_available() else "cpu"
     options.out = options.out or RESULTS / f"accuracy_{machine_name()}.jsonl"

@@ -20,6 +20,11 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 _ROOMS = ("attributes", "purify", "hops", "sampling", "model", "posterior", "score")
 
 
+def default(problem: Problem, device: str) -> Scores:
+    """`HCM()`, not one option said: what a user gets who knows nothing of the graph."""
+    return {"HCM default": HCM(seed=problem.seed, device=device).fit(problem.graph).scores}
+
+
 def paper(problem: Problem, device: str) -> Scores:
     """experiment=paper/...: encoder on the original graph, as the paper has it."""
     found = _fit("paper/", problem, device)

@@ -7,6 +7,7 @@ are imported when a method runs, in the process of its own that it gets, so that
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from bench.accuracy.problem import Problem
 from bench.accuracy.trivial import Scores
@@ -14,33 +15,48 @@ from bench.accuracy.trivial import Scores
 
 @dataclass(frozen=True)
 class Method:
-    """A function by module and name, and the rows that it fills."""
+    """A function by module and name, the rows that it fills, and what it is told beyond the problem."""
 
     module: str
     function: str
     rows: tuple[str, ...]
+    arguments: tuple[Any, ...] = ()
 
     def load(self) -> Callable[[Problem, str], Scores]:
         """The function; ImportError where something that it needs is not installed."""
-        found: Callable[[Problem, str], Scores] = getattr(
-            importlib.import_module(f"bench.accuracy.{self.module}"), self.function
-        )
-        return found
+        found = getattr(importlib.import_module(f"bench.accuracy.{self.module}"), self.function)
+        return lambda problem, device: found(problem, device, *self.arguments)
 
 
+def _pygod() -> Iterator[tuple[str, Method]]:
+    for name in PYGOD:
+        for raw in (False, True):
+            method = Method("pygod_methods", "run", (f"{name}{RAW}" if raw else name,), (name, raw))
+            yield name.lower() + "-raw" * raw, method
+
+
+RAW = ", raw"  # a detector on the attributes of the file; without it, on the harness's features
+PYGOD = (
+    "Radar", "ANOMALOUS", "ONE", "DOMINANT", "GAE", "DONE", "AdONE", "AnomalyDAE", "CoLA", "CONAD", "OCGNN", "GAAN",
+    "GUIDE",
+)  # fmt: skip
+_TRIVIAL = (
+    "attribute norm",
+    "degree",
+    "minus degree",
+    "half norm, half root degree",
+    "distance to neighbours",
+    "cosine distance to neighbours",
+)
 METHODS = {
-    "trivial": Method(
-        "trivial", "run", ("attribute norm", "degree", "half norm, half root degree", "distance to neighbours")
-    ),
+    "trivial": Method("trivial", "run", _TRIVIAL),
     "direction": Method("trivial", "direction", ("out-degree less in-degree",)),
     "lof": Method("lof", "run", ("LOF",)),
     "amen": Method("amen", "run", ("AMEN",)),
-    "radar": Method("pygod_methods", "radar", ("Radar",)),
-    "anomalous": Method("pygod_methods", "anomalous", ("ANOMALOUS",)),
-    "dominant": Method("pygod_methods", "dominant", ("DOMINANT",)),
-    "gae": Method("pygod_methods", "gae", ("GAE",)),
+    **dict(_pygod()),
     "madan": Method("madan", "run", ("MADAN",)),
     "resgcn": Method("resgcn", "run", ("ResGCN",)),
+    "hcm-default": Method("hcm", "default", ("HCM default",)),
     "hcm-paper": Method("hcm", "paper", ("HCM paper, AHP", "HCM paper, HAV")),
     "hcm-mini": Method("hcm", "mini", ("HCM mini-batch, AHP", "HCM mini-batch")),
     "hcm-full": Method("hcm", "full", ("HCM full batch, AHP", "HCM full batch")),

@@ -3,14 +3,15 @@
 A problem is made once per (data set, seed), by the caller, and written to a folder: `graph/` (the graph with its raw
 attributes, after anomalies were planted), `x.npy` (the features made from them) and, for files that have labels of
 their own, `one_way/` (the file's arcs as they stand there). All methods open that folder, so none can see another
-graph. The seed plants the anomalies where a data set has none of its own, and is the model's seed.
+graph. The seed plants the anomalies where a data set has none of its own, and is the model's seed. Some files with
+labels of their own were planted by others, and say which anomaly is of which kind (see `known_kinds`).
 
 Memory: the features; the graph is a memory map.
 """
 
 import json
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.features.transform import transform
 from hcm_scale.graph import Graph
+from hcm_scale.graph.store import ATTRIBUTE, NORMAL, STRUCTURAL
 from hcm_scale.ingest.readers import Policy, read_matrix
 from hcm_scale.synthetic.families import community
 from hcm_scale.synthetic.inject import inject
@@ -43,6 +45,9 @@ DATA = {
     "ACM": DataSet("ACM.mat", 20, _COUNTS),
     "Amazon": DataSet("Amazon.mat", 0, _MEASURES),
     "Enron": DataSet("Enron.mat", 0, _MEASURES),
+    "inj_cora": DataSet("suite/pygod_inj_cora.npz", 0, _COUNTS),
+    "dblp": DataSet("suite/dblp_inj.npz", 0, _COUNTS),
+    "Reddit": DataSet("suite/pygod_reddit.npz", 0, _MEASURES),
     "Planted": DataSet(None, 3, _MEASURES, clique_size=10),  # made here: 600 nodes, to try the harness
 }
 
@@ -73,6 +78,7 @@ def prepare(name: str, seed: int, data_dir: Path, out: Path) -> None:
             graph = community(600, num_communities=4, seed=seed)
         else:
             graph = _read(data.file, data_dir, Path(raw) / "graph")
+            graph = replace(graph, kind=known_kinds(data_dir / data.file))
         if data.num_cliques:
             graph = inject(
                 graph,
@@ -97,6 +103,23 @@ def _read(file: str, data_dir: Path, out: Path, directed: bool = False) -> Graph
             f"{path} is not at hand; --data-dir or the variable HCM_DATA names the folder that holds it"
         )
     return read_matrix(out, path, policy=Policy(directed=directed))
+
+
+def known_kinds(path: Path) -> NDArray[np.uint8] | None:
+    """Which anomalies an .npz file calls structural and which attribute, (n,); None where it does not say.
+
+    Either `y_str` and `y_attr`, or PyGOD's `y_raw`: 1 attribute, 2 structural, 3 both. Both counts as structural.
+    """
+    if path.suffix != ".npz":
+        return None
+    with np.load(path, allow_pickle=False) as arrays:
+        if "y_raw" in arrays:
+            structural, attribute = arrays["y_raw"] & 2, arrays["y_raw"] & 1
+        elif "y_str" in arrays:
+            structural, attribute = arrays["y_str"], arrays["y_attr"]
+        else:
+            return None
+    return np.select([structural > 0, attribute > 0], [STRUCTURAL, ATTRIBUTE], NORMAL).astype(np.uint8)
 
 
 def open_problem(folder: Path) -> Problem:

@@ -1,25 +1,40 @@
 """Runs a method in a process of its own under a limit of memory and of time; running into either is an outcome.
 
-The process's resident memory, and that of its children, is read ten times a second; over the limit, or past the time,
-it is killed with them. (A limit on address space would not do: CUDA and thread pools reserve far more than they use.)
+The process is forked from a server that has imported what methods need and done nothing else, so that it starts at once
+and a GPU is first touched in the process itself. Its resident memory, and that of its children, is read ten times a
+second; over the limit, or past the time, it is killed with them. (A limit on address space would not do: CUDA and
+thread pools reserve far more than they use.)
 """
 
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import forkserver, get_context
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import psutil
 
+from bench.accuracy import worker
 from bench.accuracy.methods import METHODS
 from bench.accuracy.worker import Outcome
 
-ROOT = Path(__file__).resolve().parents[2]
+CONTEXT = get_context("forkserver")
+_IMPORTED = [
+    "bench.accuracy.worker",
+    "bench.accuracy.hcm",
+    "bench.accuracy.problem",
+    "sklearn.neighbors",
+    "pygod.detector",
+]
+_PROCESSES = threading.Lock()  # multiprocessing keeps one list of children for all threads
 _WATCH_SECONDS = 0.1
 _TAIL = 300
 
@@ -41,48 +56,84 @@ class Limits:
             raise ValueError(f"device={self.device!r} must be cpu or cuda")
 
 
-def run_method(method: str, folder: Path, limits: Limits) -> list[Outcome]:
-    """The outcome of every row of `method` on the problem in `folder`."""
+def start_server(threads: int) -> None:
+    """Starts the server unless one runs; kernels and linear algebra in all its children use so many threads."""
+    count = str(threads)
+    variables = {f"{name}_NUM_THREADS": count for name in ("OMP", "OPENBLAS", "MKL", "NUMBA")}
+    # A plain question for CUDA's devices would initialise the driver in the server, and no child could use it.
+    with mock.patch.dict(os.environ, {**variables, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}):
+        CONTEXT.set_forkserver_preload(_IMPORTED)
+        forkserver.ensure_running()
+
+
+def run_method(method: str, folder: Path, limits: Limits, stop: threading.Event | None = None) -> list[Outcome]:
+    """The outcome of every row of `method` on the problem in `folder`; `stop` ends it, from another thread."""
     if method not in METHODS:
         raise ValueError(f"method={method!r} is unknown; it is one of {', '.join(METHODS)}")
+    start_server(limits.threads)
     with tempfile.TemporaryDirectory() as scratch:
         result, log = Path(scratch) / "result.json", Path(scratch) / "log"
-        command = [sys.executable, "-m", "bench.accuracy.worker", method, str(folder), limits.device, str(result)]
-        with open(log, "wb") as stream:
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=_environment(limits.threads),
-                stdout=stream,
-                stderr=stream,
-                start_new_session=True,
-            )
-            verdict, peak = watch(process, limits)
+        process = start(log, worker.work, method, folder, limits.device, result)
+        verdict, peak = watch(process, limits, stop)
         if result.is_file():
             outcomes = json.loads(result.read_text())
         else:
-            said = verdict or ("failed", f"exit {process.returncode}: {_tail(log)}")
+            said = verdict or ("failed", f"exit {process.exitcode}: {_tail(log)}")
             outcomes = [{"row": row, "status": said[0], "reason": said[1]} for row in METHODS[method].rows]
         return [{**outcome, "peak_rss_bytes": peak} for outcome in outcomes]
 
 
-def watch(process: "subprocess.Popen[bytes]", limits: Limits) -> tuple[tuple[str, str] | None, int]:
-    """Waits for a process of its own session; (status, reason) where it had to be killed, and the peak memory seen."""
+def start(log: Path, function: Callable[..., Any], *arguments: Any) -> ForkServerProcess:
+    """Calls a function in a process of its own, which leads a session of its own and writes what it says to `log`."""
+    process = CONTEXT.Process(target=_apart, args=(log, function, *arguments))
+    with _PROCESSES:
+        process.start()
+    return process
+
+
+def _apart(log: Path, function: Callable[..., Any], *arguments: Any) -> None:
+    os.setsid()
+    said = os.open(log, os.O_WRONLY | os.O_CREAT)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    function(*arguments)
+
+
+def watch(
+    process: ForkServerProcess, limits: Limits, stop: threading.Event | None = None
+) -> tuple[tuple[str, str] | None, int]:
+    """Waits for a process; (status, reason) where it had to be killed, and the peak memory seen."""
+    assert process.pid is not None, "a process that was started has a number"
     started, peak, verdict = time.monotonic(), 0, None
     try:
-        while process.poll() is None and verdict is None:
+        while _is_alive(process) and verdict is None:
             peak = max(peak, _resident_bytes(process.pid))
             if peak > limits.memory_bytes:
                 verdict = ("memory", f"over {limits.memory_bytes / 2**30:.3g} GiB")
             elif time.monotonic() - started > limits.seconds:
                 verdict = ("time", f"over {limits.seconds:g} s")
+            elif stop is not None and stop.is_set():
+                verdict = ("stopped", "the run was ended")
             else:
                 time.sleep(_WATCH_SECONDS)
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)  # start_new_session made it the leader of its own group
-            process.wait()
+        while _is_alive(process):
+            _kill(process, process.pid)
+            time.sleep(_WATCH_SECONDS / 10)
     return verdict, peak
+
+
+def _is_alive(process: ForkServerProcess) -> bool:
+    with _PROCESSES:
+        return process.is_alive()
+
+
+def _kill(process: ForkServerProcess, pid: int) -> None:
+    """With its children, once it leads a session; it may not have come that far."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        process.kill()
 
 
 def _resident_bytes(pid: int) -> int:
@@ -98,11 +149,6 @@ def _rss(process: psutil.Process) -> int:
         return int(process.memory_info().rss)
     except psutil.NoSuchProcess:
         return 0
-
-
-def _environment(threads: int) -> dict[str, str]:
-    count = str(threads)
-    return {**os.environ, "OMP_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count, "NUMBA_NUM_THREADS": count}
 
 
 def _tail(log: Path) -> str:

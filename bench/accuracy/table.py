@@ -4,15 +4,17 @@ A row keeps its place whatever happened to it: what did not finish says why, wha
 (data set, row, seed) occurs twice the later line counts.
 """
 
+import json
 import statistics
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from bench.accuracy.methods import all_rows, printed
 from bench.accuracy.problem import DATA
 
 Line = dict[str, Any]
-_WORDS = {"absent": "absent", "memory": "out of memory", "time": "out of time", "failed": "failed"}
+WORDS = {"absent": "absent", "memory": "out of memory", "time": "out of time", "failed": "failed"}
 _HEAD = "| method | ROC-AUC | structural | attribute | paper | seeds | seconds | peak memory |"
 
 
@@ -29,6 +31,11 @@ def markdown(lines: Iterable[Line], about: list[str]) -> str:
     return "\n".join(page)
 
 
+def read_lines(path: Path) -> list[Line]:
+    """The outcomes in a file of JSON lines; none where there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
 def latest(lines: Iterable[Line]) -> list[Line]:
     """One line per (data set, row, seed)."""
     return list({(line["data"], line["row"], line["seed"]): line for line in lines}.values())
@@ -42,7 +49,7 @@ def _row(data: str, row: str, lines: list[Line]) -> str:
         *(spread([line[kind] for line in done if kind in line]) for kind in ("auc", "structural", "attribute")),
     ]
     if not done:
-        cells[1] = _WORDS[lines[-1]["status"]] if lines else "not run"
+        cells[1] = WORDS[lines[-1]["status"]] if lines else "not run"
     cells += ["" if paper is None else three(paper), f"{len(done)} of {len(lines)}" if lines else "-"]
     cells += [f"{statistics.mean(line['seconds'] for line in done):.3g}" if done else ""]
     cells += [f"{max(line['peak_rss_bytes'] for line in lines) / 2**30:.2f} GiB" if lines else ""]
@@ -69,6 +76,6 @@ def three(value: float) -> str:
 def _notes(lines: list[Line]) -> list[str]:
     """Each reason once, under the table."""
     reasons = {
-        f"- {line['row']}: {_WORDS[line['status']]}, {line['reason']}": None for line in lines if line["status"] != "ok"
+        f"- {line['row']}: {WORDS[line['status']]}, {line['reason']}": None for line in lines if line["status"] != "ok"
     }
     return ["", *reasons] if reasons else []

@@ -16,14 +16,16 @@ _ARCS = 1 << 18
 
 
 def run(problem: Problem, device: str) -> Scores:
-    """The four that need no directions, by the names of their rows."""
+    """Those that need no directions, by the names of their rows."""
     norm = np.linalg.norm(problem.x, axis=1).astype(np.float64)
     root = np.sqrt(problem.graph.degrees)
     return {
         "attribute norm": norm,
         "degree": problem.graph.degrees.astype(np.float64),
+        "minus degree": -problem.graph.degrees.astype(np.float64),
         "half norm, half root degree": 0.5 * norm + 0.5 * root,
         "distance to neighbours": neighbor_distance(problem),
+        "cosine distance to neighbours": cosine_distance(problem),
     }
 
 
@@ -40,7 +42,21 @@ def direction(problem: Problem, device: str) -> Scores:
 
 def neighbor_distance(problem: Problem) -> NDArray[np.float64]:
     """The mean Euclidean distance of a node's features to those of its neighbours, (n,); 0 for a node without any."""
-    total = np.bincount(problem.sources, arc_distances(problem, problem.x), minlength=len(problem.x))
+    return neighbor_mean(problem, arc_distances(problem, problem.x))
+
+
+def cosine_distance(problem: Problem) -> NDArray[np.float64]:
+    """The mean of 1 - cosine between a node's features and those of its neighbours, (n,); 0 for a node without any.
+
+    Rows of length 1 are sqrt(2 - 2 cosine) apart. A row of zeros stays one: its cosine with any other counts as 1/2.
+    """
+    unit = problem.x / np.maximum(np.linalg.norm(problem.x, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    return neighbor_mean(problem, arc_distances(problem, unit) ** 2 / 2)
+
+
+def neighbor_mean(problem: Problem, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The mean over the arcs that leave a node, (n,), of one value an arc."""
+    total = np.bincount(problem.sources, values, minlength=problem.graph.num_nodes)
     return total / np.maximum(problem.graph.degrees, 1)
 
 

@@ -1,11 +1,10 @@
-"""One method on one problem, in this process: `python -m bench.accuracy.worker METHOD FOLDER DEVICE RESULT`.
+"""One method on one problem, in this process, which runner.py has started for it.
 
 Writes one JSON file: for every row its numbers, or what went wrong and why. What kills the process is for the caller to
 see (see runner.py). `seconds` is the method alone, compilation included, imports not.
 """
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -58,12 +57,6 @@ def _is_out_of_memory(error: Exception) -> bool:
     return type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error)
 
 
-def main() -> None:
-    """The process that runner.py starts."""
-    method, folder, device, result = sys.argv[1:]
-    outcomes = attempt(method, open_problem(Path(folder)), device)
-    Path(result).write_text(json.dumps(outcomes))
-
-
-if __name__ == "__main__":
-    main()
+def work(method: str, folder: Path, device: str, result: Path) -> None:
+    """All that the process does: opens the problem, tries the method, writes the outcomes."""
+    result.write_text(json.dumps(attempt(method, open_problem(folder), device)))

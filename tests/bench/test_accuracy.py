@@ -1,8 +1,10 @@
 """The accuracy harness: equal problems for all, one process a method, limits as outcomes, rows keep their place."""
 
 import argparse
+import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +15,14 @@ import pytest
 import torch
 
 from bench.accuracy import lof, worker
-from bench.accuracy.__main__ import is_done, main, parse_seeds, read_lines
+from bench.accuracy.__main__ import is_done, main, parse_seeds
+from bench.accuracy.many import Task, run_all
 from bench.accuracy.methods import METHODS, all_rows, printed
-from bench.accuracy.problem import open_problem, prepare
-from bench.accuracy.runner import ROOT, Limits, run_method, watch
-from bench.accuracy.table import markdown
+from bench.accuracy.problem import DATA, known_kinds, open_problem, prepare
+from bench.accuracy.runner import Limits, run_method, start, watch
+from bench.accuracy.table import latest, markdown, read_lines
 
+ROOT = Path(__file__).resolve().parents[2]
 LIMITS = Limits(memory_bytes=4 << 30, seconds=120, threads=1, device="cpu")
 
 pytestmark = pytest.mark.gate
@@ -66,6 +70,28 @@ def test_prepare__keeps_the_one_way_arcs_of_a_file_with_labels(real_data, tmp_pa
     assert problem.one_way.directed
     assert problem.one_way.num_arcs < problem.graph.num_arcs
     assert problem.graph.y.sum() == 28
+
+
+@pytest.mark.parametrize(
+    "arrays", [{"y_raw": [0, 1, 2, 3]}, {"y_str": [0, 0, 1, 1], "y_attr": [0, 1, 0, 1]}], ids=["pygod", "two"]
+)
+def test_known_kinds__reads_both_ways_of_saying_them(arrays, tmp_path):
+    np.savez(tmp_path / "g.npz", **{name: np.array(values, np.uint8) for name, values in arrays.items()})
+    assert known_kinds(tmp_path / "g.npz").tolist() == [0, 2, 1, 1]
+
+
+def test_known_kinds__a_file_may_not_say(tmp_path):
+    np.savez(tmp_path / "g.npz", y=np.zeros(3, np.uint8))
+    assert known_kinds(tmp_path / "g.npz") is None
+    assert known_kinds(tmp_path / "g.mat") is None
+
+
+@pytest.mark.parametrize(("name", "counts"), [("inj_cora", [2570, 70, 68]), ("dblp", [5184, 150, 150])])
+def test_prepare__carries_the_kinds_of_graphs_that_others_planted(name, counts, real_data, tmp_path):
+    prepare(name, 0, real_data(DATA[name].file).parents[1], tmp_path)
+    problem = open_problem(tmp_path)
+    assert np.bincount(problem.graph.kind).tolist() == counts
+    np.testing.assert_array_equal(problem.graph.y, problem.graph.kind > 0)
 
 
 # ---- one method in one process
@@ -116,7 +142,7 @@ def test_run_method__in_a_process_gives_the_same_numbers(folder, planted):
 )
 def test_run_method__a_limit_is_an_outcome(folder, limits, status):
     outcomes = run_method("trivial", folder, limits)
-    assert [outcome["status"] for outcome in outcomes] == [status] * 4
+    assert [outcome["status"] for outcome in outcomes] == [status] * len(METHODS["trivial"].rows)
 
 
 def test_run_method__a_death_is_an_outcome(tmp_path):
@@ -125,26 +151,36 @@ def test_run_method__a_death_is_an_outcome(tmp_path):
     assert "problem.json" in outcome["reason"]
 
 
-def test_watch__kills_children_too():
-    code = "import subprocess, time; subprocess.Popen(['sleep', '99']); time.sleep(99)"
-    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+def test_watch__kills_children_too(tmp_path):
+    process = start(tmp_path / "log", subprocess.run, ["sh", "-c", "sleep 99 & sleep 99"])
     verdict, _ = watch(process, replace(LIMITS, seconds=1.0))
     assert verdict == ("time", "over 1 s")
     gone = subprocess.run(["ps", "-o", "stat=", "-g", str(process.pid)], capture_output=True, text=True, check=False)
     assert all(state.startswith("Z") for state in gone.stdout.split())
 
 
+def test_watch__stops_when_told(tmp_path):
+    stop = threading.Event()
+    stop.set()
+    assert watch(start(tmp_path / "log", time.sleep, 99), LIMITS, stop)[0] == ("stopped", "the run was ended")
+
+
 def test_main__ended_from_outside_takes_its_method_along(tmp_path):
     out = tmp_path / "accuracy.jsonl"
     command = ["--data", "Planted", "--methods", "hcm-paper", "--out", str(out), "--threads", "1", "--device", "cpu"]
     process = subprocess.Popen([sys.executable, "-m", "bench.accuracy", *command], cwd=ROOT)
-    parent = psutil.Process(process.pid)
-    while not (children := [c for c in parent.children() if "bench.accuracy.worker" in c.cmdline()]):
+    while not (methods := leaders_below(process.pid)):
         assert process.poll() is None
         time.sleep(0.1)
     process.terminate()
     assert process.wait() == 143
-    assert not children[0].is_running()
+    assert not methods[0].is_running()
+    assert not out.is_file() or not read_lines(out)
+
+
+def leaders_below(pid: int) -> list[psutil.Process]:
+    """The processes under `pid` that lead a session of their own, as a method's does."""
+    return [child for child in psutil.Process(pid).children(recursive=True) if os.getsid(child.pid) == child.pid]
 
 
 @pytest.mark.parametrize("wrong", [{"memory_bytes": 0}, {"seconds": -1.0}, {"threads": 0}, {"device": "tpu"}])
@@ -156,6 +192,27 @@ def test_limits__name_what_is_wrong(wrong):
 def test_run_method__names_an_unknown_method(folder):
     with pytest.raises(ValueError, match=r"method='oddball' is unknown; .*dominant"):
         run_method("oddball", folder, LIMITS)
+
+
+# ---- many
+
+
+def test_run_all__several_at_a_time_give_the_same_lines(tmp_path):
+    tasks = [Task("Planted", seed, method) for seed in (0, 1) for method in ("trivial", "lof")]
+    found = []
+    for jobs in (1, 3):
+        out = tmp_path / f"{jobs}.jsonl"
+        run_all(tasks, LIMITS, Path("nowhere"), out, jobs)
+        found.append({(line["seed"], line["row"]): line["auc"] for line in read_lines(out)})
+    assert found[0] == found[1]
+    assert len(found[0]) == 2 * (len(METHODS["trivial"].rows) + 1)
+
+
+def test_run_all__what_ran_out_of_memory_beside_others_runs_again_alone(tmp_path):
+    out = tmp_path / "accuracy.jsonl"
+    run_all([Task("Planted", 0, "lof")], replace(LIMITS, memory_bytes=64 << 20), Path("nowhere"), out, 2)
+    assert [line["status"] for line in read_lines(out)] == ["memory", "memory"]
+    assert len(latest(read_lines(out))) == 1
 
 
 # ---- the table and the command

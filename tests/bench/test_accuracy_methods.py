@@ -9,9 +9,9 @@ import pytest
 import torch
 from scipy import linalg, sparse
 
-from bench.accuracy import amen, hcm, lof, madan, resgcn, trivial
-from bench.accuracy.methods import METHODS
-from bench.accuracy.problem import DATA, Problem, open_problem, prepare
+from bench.accuracy import amen, hcm, lof, madan, pygod_methods, resgcn, trivial
+from bench.accuracy.methods import METHODS, PYGOD
+from bench.accuracy.problem import Problem, open_problem, prepare
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.score.metrics import roc_auc
 
@@ -44,12 +44,15 @@ def test_trivial__equals_its_names(random_csr):
     scores = trivial.run(problem, "cpu")
     for v in range(40):
         neighbors = problem.graph.indices[problem.graph.indptr[v] : problem.graph.indptr[v + 1]]
-        norm = np.sqrt((problem.x[v] ** 2).sum())
-        apart = [np.linalg.norm(problem.x[v] - problem.x[u]) for u in neighbors]
-        assert scores["degree"][v] == len(neighbors)
+        x = problem.x[v]
+        norm = np.sqrt((x**2).sum())
+        apart = [np.linalg.norm(x - problem.x[u]) for u in neighbors]
+        unlike = [1 - (x @ problem.x[u]) / np.linalg.norm(x) / np.linalg.norm(problem.x[u]) for u in neighbors]
+        assert scores["degree"][v] == len(neighbors) == -scores["minus degree"][v]
         assert scores["attribute norm"][v] == pytest.approx(norm, rel=1e-5)
         assert scores["half norm, half root degree"][v] == pytest.approx((norm + len(neighbors) ** 0.5) / 2, rel=1e-5)
         assert scores["distance to neighbours"][v] == pytest.approx(np.mean(apart) if apart else 0, rel=1e-5)
+        assert scores["cosine distance to neighbours"][v] == pytest.approx(np.mean(unlike) if unlike else 0, abs=1e-5)
 
 
 def test_direction__is_out_less_in(random_csr):
@@ -186,22 +189,45 @@ def test_resgcn__is_a_function_of_its_seed(random_csr, monkeypatch):
 # ---- PyGOD
 
 
-@pytest.mark.filterwarnings("ignore")  # of PyGOD and the loader beneath it, not ours to mend
-@pytest.mark.parametrize("method", ["radar", "anomalous", "dominant", "gae"])
-def test_pygod__scores_every_node(method, random_csr):
+@pytest.mark.filterwarnings("ignore")  # of PyGOD and what it imports, not ours to mend
+@pytest.mark.parametrize("name", PYGOD)
+def test_pygod__scores_every_node(name, random_csr):
     pytest.importorskip("pygod")
-    if method in ("dominant", "gae"):
-        pytest.importorskip("torch_sparse", reason="PyGOD's loader needs torch-sparse")
-    (score,) = METHODS[method].load()(small(random_csr), "cpu").values()
+    problem = small(random_csr, num_edges=200)  # GUIDE knows no node without edges
+    ((row, score),) = METHODS[name.lower()].load()(problem, "cpu").items()
+    assert row == name
     assert score.shape == (40,)
     assert np.isfinite(score).all()
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_pygod__raw_attributes_are_the_graphs_own(random_csr):
+    pytest.importorskip("pygod")
+    problem = small(random_csr)
+    raw = replace(problem, graph=replace(problem.graph, x=SparseRows.of(sparse.random_array((40, 12), rng=1) * 7)))
+    scores = {**METHODS["gae"].load()(raw, "cpu"), **METHODS["gae-raw"].load()(raw, "cpu")}
+    assert set(scores) == {"GAE", "GAE, raw"}
+    as_features = replace(raw, x=pygod_methods.raw_attributes(raw))
+    np.testing.assert_array_equal(METHODS["gae"].load()(as_features, "cpu")["GAE"], scores["GAE, raw"])
+    np.testing.assert_array_equal(METHODS["gae"].load()(problem, "cpu")["GAE"], scores["GAE"])
+
+
+def test_whole_graph__is_one_batch_in_the_graphs_order(random_csr):
+    data = pygod_methods.as_data(small(random_csr), raw=False)
+    (batch,) = pygod_methods.WholeGraph(data, "cpu")
+    assert batch.batch_size == 40
+    assert batch.n_id.tolist() == list(range(40))
+    assert torch.equal(batch.x, data.x)
+    assert torch.equal(batch.edge_index, data.edge_index)
+
+
 # ---- ours
+
+WRITTEN = ("blogcatalog", "flickr", "acm", "amazon", "enron")  # the data sets that have settings of their own
 
 
 @pytest.mark.parametrize(
-    "experiment", [None, *(f"{f}/{d.lower()}" for f in ("paper", "best") for d in DATA if d != "Planted")]
+    "experiment", [None, *(f"{family}/{data}" for family in ("paper", "best") for data in WRITTEN)]
 )
 def test_hcm__settings_are_what_hydra_composes(experiment):
     hydra = pytest.importorskip("hydra")
@@ -219,6 +245,24 @@ def test_hcm__settings_are_what_hydra_composes(experiment):
 def test_hcm__a_missing_experiment_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"best/nowhere\.yaml is missing"):
         hcm.settings("best/nowhere")
+
+
+def test_hcm__the_default_says_nothing_but_seed_and_device(planted, monkeypatch):
+    said = []
+
+    class Spy:
+        scores = np.zeros(600)
+
+        def __init__(self, *options, **more):
+            said.append((options, more))
+
+        def fit(self, graph):
+            assert graph is planted.graph
+            return self
+
+    monkeypatch.setattr(hcm, "HCM", Spy)
+    assert set(hcm.default(planted, "cpu")) == set(METHODS["hcm-default"].rows)
+    assert said == [((), {"seed": 0, "device": "cpu"})]
 
 
 def test_hcm__runs_without_hydra_and_fills_its_rows(planted, monkeypatch):
