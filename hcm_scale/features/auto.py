@@ -1,20 +1,22 @@
 """`attributes=auto`: the rules by which attribute columns become features, from what a survey saw and without labels.
 
-| rule        | a column, or a group of columns, that                                    | becomes                              |
-|-------------|--------------------------------------------------------------------------|--------------------------------------|
-| constant    | holds one value                                                          | nothing                              |
-| gap flag    | is named `NAME is null`                                                  | 0 or 1, centred, times `GAP_WEIGHT`  |
-| two values  | holds two                                                                | 0 or 1, centred: a rare flag stays 1 |
-| sparse      | is more than 80% zeros, at least 100 such (21 where storage is sparse)   | 20 components, each of deviation 1   |
-| embedding   | has no heavy tail and a like deviation, 32 such, 3/4 of the dense ones    | 64 components, divided by one number |
-| heavy tail  | has values too far out for a deviation to say much                       | normal scores                        |
-| standard    | is none of these                                                         | mean 0, deviation 1                  |
+| rule       | a column, or a group of columns, that                                  | becomes                      |
+|------------|------------------------------------------------------------------------|------------------------------|
+| constant   | holds one value                                                        | nothing                      |
+| gap flag   | is named `NAME is null`                                                | 0 or 1, centred, times 1/4   |
+| two values | holds two                                                              | 0 or 1, centred              |
+| sparse     | is over 80% zeros, 100 such (21 where storage is sparse)               | 20 components of deviation 1 |
+| embedding  | has no heavy tail and a like deviation, 32 such, 3/4 of the dense ones | 64 components, all scaled    |
+|            |                                                                        | by one number                |
+| heavy tail | has values too far out for a deviation to say much                     | normal scores                |
+| standard   | is none of these                                                       | mean 0, deviation 1          |
 
 So a feature has a variance of about 1, be it a column of its own or a component, and of a quarter at most where it is a
 flag: twenty components weigh as much as twenty columns. Sparse values are first made presence, where each column has
 one value beside 0, or log(1 + value), where none is negative. Where storage is sparse the group takes in every column
-that holds a zero, the common words of a bag of words, and where over a hundred hold none, those too, so that the
-table is not made dense. A column with gaps is seen without them, and its features at gaps are 0, the mean.
+that holds a zero or has a heavy tail (the common words of a bag of words), and where over a hundred others are left,
+those too, so that the table is not made dense. A column with gaps is seen without them, and its features at gaps are 0,
+the mean. A flag is not divided by its deviation, which would make a rare one huge.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,10 +29,11 @@ COMPONENTS = {"sparse": 20, "embedding": 64}
 OWN_DEVIATION = {"sparse": True, "embedding": False}  # each component is divided by its own, or all by one number
 GAP_WEIGHT = 0.25
 _MIN_SPARSE = {False: 100, True: 21}  # by whether storage is sparse: 20 columns have nothing to be reduced to
-_JOINS = {False: MOSTLY_ZERO, True: 0.0}  # the share of zeros beyond which a column belongs to the group, likewise
 _MAX_SINGLE = 100  # columns of sparse storage that are kept one by one
 _MIN_EMBEDDING, _LIKE, _LIKE_SHARE = 32, 10.0, 0.75
 _MAX_LINES = 24  # tables with more columns are told rule by rule
+
+Rows = list[dict[str, Any]]
 
 _DONE = {
     "constant": "left out",
@@ -79,10 +82,11 @@ def _alone(seen: Seen, is_flag: bool) -> str:
 
 def _sparse_group(seen: Sequence[Seen], rules: Sequence[str], is_sparse: bool) -> list[int]:
     varied = [k for k, rule in enumerate(rules) if rule not in ("constant", "gap flag")]
-    joining = [k for k in varied if seen[k].zeros > _JOINS[is_sparse]]
+    mostly_zero = [k for k in varied if seen[k].zeros > MOSTLY_ZERO]
+    joining = [k for k in varied if seen[k].zeros or rules[k] == "heavy tail"] if is_sparse else mostly_zero
     if is_sparse and len(varied) - len(joining) > _MAX_SINGLE:
         return varied
-    return joining if sum(seen[k].zeros > MOSTLY_ZERO for k in joining) >= _MIN_SPARSE[is_sparse] else []
+    return joining if len(mostly_zero) >= _MIN_SPARSE[is_sparse] else []
 
 
 def _embedding(seen: Sequence[Seen], rules: Sequence[str]) -> list[int]:
@@ -95,7 +99,7 @@ def _embedding(seen: Sequence[Seen], rules: Sequence[str]) -> list[int]:
     return like if len(like) >= max(_MIN_EMBEDDING, _LIKE_SHARE * num_dense) else []
 
 
-def lines(decision: Decision, seen: Sequence[Seen], names: Sequence[str], widths: dict[str, int]) -> list[dict[str, Any]]:
+def lines(decision: Decision, seen: Sequence[Seen], names: Sequence[str], widths: dict[str, int]) -> Rows:
     """The decision as rows of a table: which columns, how many, what was seen, what was done.
 
     A row a column where there are few, else a row a rule; `widths` are the components of each group.
@@ -112,14 +116,15 @@ def lines(decision: Decision, seen: Sequence[Seen], names: Sequence[str], widths
     return rows
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
+def table(rows: Rows) -> str:
     """Rows of `lines` as text."""
     wide = [max(len(row[key]) for row in rows) for key in ("columns", "seen")]
     return "\n".join(f"  {row['columns']:<{wide[0]}}  {row['seen']:<{wide[1]}}  {row['done']}" for row in rows)
 
 
 def _named(columns: Sequence[int], names: Sequence[str]) -> str:
-    """
+    """Columns by name, many of them by the first and the last or by the first three.
+
     >>> _named([0, 1, 2, 3], "abcd"), _named([0, 1, 3, 4], "abcde"), _named([2], "abc")
     ('4 columns a..d', '4 columns a, b, d, ...', 'c')
     """

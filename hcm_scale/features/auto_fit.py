@@ -53,7 +53,7 @@ class Singles:
         for place, (knots, scores) in self.curves.items():
             out[:, place] = np.interp(values[:, place], knots, scores)
         for flag, places in self.gaps.items():
-            out[np.ix_(np.flatnonzero(values[:, flag]), places)] = 0.0
+            out[np.ix_(np.flatnonzero(values[:, flag]), np.array(places))] = 0.0
         return out
 
 
@@ -99,9 +99,10 @@ def automatic(
     rotated = {rule: _fit_rotated(drawn, decision, seen, rule, pca) for rule in COMPONENTS if rule in decision.rules}
     if pca is not None and not rotated:
         log.warning("attributes.pca=%s has no effect: no group of columns is reduced to components", pca)
-    out = np.empty((x.shape[0], singles.width + sum(part.width for part in rotated.values())), np.float32)
+    parts: list[Singles | Rotated] = [*([singles] if singles.width else []), *rotated.values()]
+    out = np.empty((x.shape[0], sum(part.width for part in parts)), np.float32)
     for which, block in blocks(x):
-        out[which] = np.concatenate([part.apply(block) for part in (singles, *rotated.values()) if part.width], axis=1)
+        out[which] = np.concatenate([part.apply(block) for part in parts], axis=1)
     widths = {rule: part.width for rule, part in rotated.items()}
     record = {"sampled_rows": drawn.shape[0], "columns": lines(decision, seen, names, widths)}
     record["explained_variance"] = {rule: part.explained for rule, part in rotated.items()}
