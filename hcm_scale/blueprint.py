@@ -78,10 +78,12 @@ def _ingest(walk: Run) -> Iterator[Stage]:
         graph = ingest.ingest(out, read, injection)
         if "ingest" in graph.info:
             log.info("%s", readers.summary(graph).table())
+        if told := readers.columns_told(graph):
+            log.info("%-18s%s", "table columns", told)
         facts = {"nodes": graph.num_nodes, "edges": graph.num_edges, "attributes": graph.num_attributes}
         return facts | ({"anomalies": int(graph.y.sum())} if graph.y is not None else {})
 
-    yield Stage("graph", store.FORMAT, [options, injection], (), make)
+    yield Stage("graph", store.FORMAT, [options, injection, ingest.FORMAT], (), make)
 
 
 def _purify(walk: Run) -> Iterator[Stage]:
