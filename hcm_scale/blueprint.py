@@ -199,14 +199,16 @@ def _report(walk: Run) -> Iterator[Stage]:
     config, folders = walk.config, walk.workspace.folders
 
     def make(out: Path) -> dict[str, Any]:
+        purified = walk.purified()
         made = report.report(
             walk.graph(),
-            walk.purified().graph,
+            purified.graph,
             folders["scores"],
             out,
             run={"name": config.graph.name, "seed": config.seed, "num_samples": config.posterior.num_samples},
             metrics=folders[f"train-{config.score.views[0]}"] / "metrics.jsonl",
             labels=folders["labels"],
+            features=purified.record,
             stages=[asdict(record) for record in walk.workspace.records],
             top=config.score.explained,
             table_rows=config.score.table_rows,

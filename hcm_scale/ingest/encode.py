@@ -128,13 +128,13 @@ def tell(details: list[dict[str, Any]]) -> str:
     """The described encodings of a table in one line: how many columns of each kind; dates and those left out by name.
 
     >>> tell([{"name": "age", "method": "number"}, {"name": "born", "method": "date"}])
-    '1 number; 1 date: born'
+    'number 1; date 1: born'
     """
     names: dict[str, list[str]] = {}
     for column in details:
         names.setdefault(column["method"], []).append(column["name"])
     said = {"date", "left out"}
-    return "; ".join(f"{len(n)} {kind}{': ' + ', '.join(n) if kind in said else ''}" for kind, n in names.items())
+    return "; ".join(f"{kind} {len(n)}{': ' + ', '.join(n) if kind in said else ''}" for kind, n in names.items())
 
 
 def is_number(kind: pa.DataType) -> bool:

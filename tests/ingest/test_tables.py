@@ -201,7 +201,7 @@ def test_read_tables__counts_dates_in_days_since_the_earliest(tmp_path, kind):
     g = read_tables(tmp_path / "g", edges, parquet(tmp_path / "n.parquet", {"id": range(4), "t": dates}))
     assert g.columns == ("t", "t is null")
     np.testing.assert_allclose(g.x, [[2, 0], [20_002 / 3, 1], [0, 0], [20_000, 0]], rtol=1e-6)
-    assert columns_told(g) == "1 date: t"
+    assert columns_told(g) == "date 1: t"
 
 
 def test_read_tables__reads_dates_and_times_of_a_csv(tmp_path):
@@ -211,7 +211,7 @@ def test_read_tables__reads_dates_and_times_of_a_csv(tmp_path):
     )
     g = read_tables(tmp_path / "g", tmp_path / "e.csv", tmp_path / "n.csv")
     assert g.x.tolist() == [[0, 0], [2, 0.5]]
-    assert columns_told(g) == "2 date: day, moment"
+    assert columns_told(g) == "date 2: day, moment"
 
 
 def test_read_tables__leaves_out_text_that_is_nearly_unique_and_says_so(tmp_path, caplog):
@@ -222,7 +222,7 @@ def test_read_tables__leaves_out_text_that_is_nearly_unique_and_says_so(tmp_path
     assert g.columns == tuple(f"city#{b}" for b in range(32))
     assert "column 'name' is left out: it has 200 distinct values in 200 rows" in caplog.text
     assert "graph.categorical=[name]" in caplog.text
-    assert columns_told(g) == "1 left out: name; 1 hashed"
+    assert columns_told(g) == "left out 1: name; hashed 1"
     for columns in (Columns(categorical=("name",)), Columns(attributes=("name", "city"))):
         assert "name#0" in read_tables(tmp_path / "g", edges, nodes, columns=columns).columns
 
