@@ -65,9 +65,11 @@ def by_column(x: Attributes) -> Any:
 def values_of(turned: Any, column: int, gap: int = -1) -> tuple[NDArray[np.float64], int]:
     """The non-zero values of one column, and how many rows have a value at all; `gap` is the column of its gaps."""
     if sparse.issparse(turned):
-        return turned.data[turned.indptr[column] : turned.indptr[column + 1]].astype(np.float64), turned.shape[0]
-    values = turned[column] if gap < 0 else turned[column][turned[gap] == 0]
-    return values[values != 0].astype(np.float64), len(values)
+        values, num_rows = turned.data[turned.indptr[column] : turned.indptr[column + 1]], turned.shape[0]
+    else:
+        values = turned[column] if gap < 0 else turned[column][turned[gap] == 0]
+        num_rows = len(values)
+    return values[values != 0].astype(np.float64), num_rows
 
 
 def look(stored: NDArray[np.float64], num_rows: int) -> Seen:

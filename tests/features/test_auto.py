@@ -227,6 +227,16 @@ def test_gap__of_a_category_sits_in_the_middle_of_its_columns():
     assert np.linalg.norm(features.x[gap], axis=1).max() < np.linalg.norm(features.x[~gap], axis=1).min()
 
 
+def test_gap__of_a_wide_category_is_no_anomaly_either():
+    rng = np.random.default_rng(0)
+    code, gap = rng.integers(0, 120, N), rng.random(N) < 0.03
+    shares = np.bincount(code[~gap], minlength=120) / (~gap).sum()
+    x = np.hstack([np.where(gap[:, None], shares, np.eye(120)[code]), gap[:, None]]).astype(np.float32)
+    features = transform(x, scale="auto", columns=(*(f"c={k}" for k in range(120)), "c is null"))
+    assert features.columns == ("c is null", *(f"pc{k}" for k in range(20)))
+    assert np.linalg.norm(features.x[gap], axis=1).max() < np.median(np.linalg.norm(features.x[~gap], axis=1))
+
+
 def test_large_table__is_decided_on_evenly_spaced_rows(monkeypatch, tiny_blocks):
     monkeypatch.setattr(survey, "MAX_ROWS", 500)
     monkeypatch.setattr(survey, "_MIN_ROWS", 1)
