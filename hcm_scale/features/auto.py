@@ -19,6 +19,7 @@ those too, so that the table is not made dense. A column with gaps is seen witho
 the mean. A flag is not divided by its deviation, which would make a rare one huge.
 """
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ GAP_WEIGHT = 0.25
 _MIN_SPARSE = {False: 100, True: 21}  # by whether storage is sparse: 20 columns have nothing to be reduced to
 _MAX_SINGLE = 100  # columns of sparse storage that are kept one by one
 _MIN_EMBEDDING, _LIKE, _LIKE_SHARE = 32, 10.0, 0.75
+_MAX_LETTERS = 64  # of the names in a line of the log
 _MAX_LINES = 24  # tables with more columns are told rule by rule
 
 Rows = list[dict[str, Any]]
@@ -54,6 +56,10 @@ class Decision:
     def columns(self, *rules: str) -> list[int]:
         """The columns under any of these rules, rising."""
         return [k for k, rule in enumerate(self.rules) if rule in rules]
+
+    def runs(self) -> list[list[Any]]:
+        """The rules of all columns in order, as [rule, how many in a row], for the manifest."""
+        return [[rule, len(list(group))] for rule, group in itertools.groupby(self.rules)]
 
 
 def decide(seen: Sequence[Seen], flags: Iterable[int], is_sparse: bool) -> Decision:
@@ -117,9 +123,14 @@ def lines(decision: Decision, seen: Sequence[Seen], names: Sequence[str], widths
 
 
 def table(rows: Rows) -> str:
-    """Rows of `lines` as text."""
-    wide = [max(len(row[key]) for row in rows) for key in ("columns", "seen")]
-    return "\n".join(f"  {row['columns']:<{wide[0]}}  {row['seen']:<{wide[1]}}  {row['done']}" for row in rows)
+    """Rows of `lines` as text; long names are cut."""
+    cells = [(_cut(row["columns"]), row["seen"], row["done"]) for row in rows]
+    wide = [max(len(cell[k]) for cell in cells) for k in range(2)]
+    return "\n".join(f"  {columns:<{wide[0]}}  {seen:<{wide[1]}}  {done}" for columns, seen, done in cells)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_LETTERS else f"{text[: _MAX_LETTERS - 3]}..."
 
 
 def _named(columns: Sequence[int], names: Sequence[str]) -> str:

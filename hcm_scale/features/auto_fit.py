@@ -104,7 +104,8 @@ def automatic(
     for which, block in blocks(x):
         out[which] = np.concatenate([part.apply(block) for part in parts], axis=1)
     widths = {rule: part.width for rule, part in rotated.items()}
-    record = {"sampled_rows": drawn.shape[0], "columns": lines(decision, seen, names, widths)}
+    record: dict[str, Any] = {"sampled_rows": drawn.shape[0], "columns": lines(decision, seen, names, widths)}
+    record |= {"rules": decision.runs(), "left_out": [names[k] for k in decision.columns("constant")]}
     record["explained_variance"] = {rule: part.explained for rule, part in rotated.items()}
     return out, (*(names[k] for k in singles.columns), *_component_names(widths)), record
 

@@ -79,6 +79,8 @@ def test_rule__of_every_kind_of_column(kind):
     x = table() if kind == "dense" else as_sparse(table())
     features = transform(x, scale="auto", columns=tuple(COLUMNS))
     assert rules_of(features) == RULES
+    assert features.record["left_out"] == ["same"]
+    assert [rule for rule, count in features.record["rules"] for _ in range(count)] == list(RULES.values())
     assert features.columns == tuple(name for name in COLUMNS if name != "same")
 
 
