@@ -52,7 +52,7 @@ def make_graph(folder: Path, out: Path, work: Work) -> dict[str, Any]:
 
 
 def purify(folder: Path, out: Path, work: Work) -> dict[str, Any]:
-    """Standardised attributes, Euclidean, a fifth of the edges dropped."""
+    """Attributes by rule (they are normal, and so standardised), Euclidean, a fifth of the edges dropped."""
     made = purify_stage(Graph.open(folder / "graph"), out, **PURIFY)
     return {"num_edges": made.graph.num_edges}
 

@@ -78,10 +78,12 @@ def _ingest(walk: Run) -> Iterator[Stage]:
         graph = ingest.ingest(out, read, injection)
         if "ingest" in graph.info:
             log.info("%s", readers.summary(graph).table())
+        if told := readers.columns_told(graph):
+            log.info("%-18s%s", "table columns", told)
         facts = {"nodes": graph.num_nodes, "edges": graph.num_edges, "attributes": graph.num_attributes}
         return facts | ({"anomalies": int(graph.y.sum())} if graph.y is not None else {})
 
-    yield Stage("graph", store.FORMAT, [options, injection], (), make)
+    yield Stage("graph", store.FORMAT, [options, injection, ingest.FORMAT], (), make)
 
 
 def _purify(walk: Run) -> Iterator[Stage]:
@@ -197,14 +199,16 @@ def _report(walk: Run) -> Iterator[Stage]:
     config, folders = walk.config, walk.workspace.folders
 
     def make(out: Path) -> dict[str, Any]:
+        purified = walk.purified()
         made = report.report(
             walk.graph(),
-            walk.purified().graph,
+            purified.graph,
             folders["scores"],
             out,
             run={"name": config.graph.name, "seed": config.seed, "num_samples": config.posterior.num_samples},
             metrics=folders[f"train-{config.score.views[0]}"] / "metrics.jsonl",
             labels=folders["labels"],
+            features=purified.record,
             stages=[asdict(record) for record in walk.workspace.records],
             top=config.score.explained,
             table_rows=config.score.table_rows,

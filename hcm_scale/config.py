@@ -127,9 +127,9 @@ class InjectConfig:
 
 @dataclass
 class AttributesConfig:
-    scale: str = choice("none", tables.SCALINGS)
-    pca: int | None = number(None, 1)
-    standardise: bool = True
+    scale: str = choice("auto", tables.SCALINGS)
+    pca: int | None = number(None, 1)  # with auto: of each group that is reduced; None: as many as its rule says
+    standardise: bool = True  # no effect with auto
 
 
 @dataclass

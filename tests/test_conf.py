@@ -103,6 +103,7 @@ def test_defaults__are_those_of_the_schema(monkeypatch):
 
 
 NAMED_AFTER = {  # an option that is named after a value says it, so that it outlives a change of the default
+    "attributes=auto": {"attributes.scale"},
     "attributes=standardise": {"attributes.standardise"},
     "model=gcn2": {"model.num_layers"},
     "posterior=psgld": {"posterior.kernel"},
@@ -129,7 +130,7 @@ def test_option__is_legal_and_says_only_what_it_changes(word):
         (sgld.KERNELS, tables.KERNELS),
         (batches.BACKENDS, tables.BACKENDS),
         (purify._DENSE_KERNELS, tables.SIMILARITIES),
-        ((*rescale.SCALES, rescale.NORMAL), tables.SCALINGS),
+        ((*rescale.SCALES, rescale.NORMAL, rescale.AUTO), tables.SCALINGS),
         (objectives.OBJECTIVES, tables.OBJECTIVES),
     ],
 )

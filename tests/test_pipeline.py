@@ -325,6 +325,31 @@ def test_every_stage__has_a_version_that_its_key_holds(tmp_path, graph, monkeypa
         assert next(name for name in after if after[name] != before[name]) == stage
 
 
+def test_graph__is_made_anew_when_sources_are_read_another_way(tmp_path, graph, monkeypatch):
+    before = keys(small(tmp_path), graph)
+    monkeypatch.setattr("hcm_scale.stages.ingest.FORMAT", 99)
+    assert keys(small(tmp_path), graph)["graph"] != before["graph"]
+
+
+def test_attributes__are_told_in_the_log_the_manifest_and_the_report(tmp_path, graph, caplog):
+    caplog.set_level("INFO")
+    pipeline.run(small(tmp_path), graph=graph)
+    assert "6 attributes become 6 features by rule (attributes=auto)" in caplog.text
+    told = json.loads((tmp_path / "purified" / "manifest.json").read_text())["features"]["columns"]
+    assert [row["rule"] for row in told] == ["standard"] * 6
+    assert json.loads((tmp_path / "report" / "report.json").read_text())["attributes"] == told
+    assert 'id="attributes"' in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_attributes__that_are_constant_leave_the_features_and_stay_in_explanations(tmp_path, graph):
+    x = np.hstack([np.ones((graph.num_nodes, 1)), graph.x]).astype(np.float32)
+    config = small(tmp_path)
+    pipeline.run(config, graph=dataclasses.replace(graph, x=x, columns=tuple("abcdefg")))
+    assert np.load(tmp_path / "purified" / "x.npy").shape == (600, 6)
+    config.node = "17"
+    assert "rank" in pipeline.explain(config)
+
+
 def test_jobs_of_a_sweep__share_the_propagated_features(tmp_path, graph):
     folders = []
     for seed in (0, 1):

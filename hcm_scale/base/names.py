@@ -14,7 +14,8 @@ POLICIES = {
     "nonfinite": ("error", "zero", "mean"),
     "featureless": ("error", "degree"),
 }
-SCALINGS = ("none", "log1p", "binary", "row", "normal")
+SCALINGS = ("none", "log1p", "binary", "row", "normal", "auto")
+GAP_SUFFIX = " is null"  # the name of a column that is 1 where NAME, NAME=value or NAME#bucket has no value ends so
 SIMILARITIES = ("jaccard", "cosine", "euclidean")  # the order is known to purify_kernels.sparse_similarity
 BACKENDS = ("numba", "torch_sparse")
 KERNELS = ("psgld", "sgld", "sgd", "adam")

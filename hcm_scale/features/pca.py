@@ -22,12 +22,14 @@ from hcm_scale.features.rescale import AttributeRows
 # Sparse products are cheap, so Lanczos takes over early; with dense rows on disk one pass is worth a large matrix.
 _MAX_COVARIANCE_COLUMNS = {True: 2048, False: 8192}
 
+_RANK_SHARE = 1e-10  # of the first component's variance: what has less is rounding, and stretched it would be noise
+
 Stream = Callable[[], Iterable[AttributeRows]]  # gives the rows from the start, every time it is called
 
 
 @dataclass(frozen=True, eq=False)
 class Components:
-    """`mean` (d,), `loadings` (d, q) with orthonormal columns (or 0 beyond the rank), `variances` (q,) falling."""
+    """`mean` (d,), `loadings` (d, q) with orthonormal columns (one of 0 where all rows are equal), `variances` (q,)."""
 
     mean: NDArray[np.float64]
     loadings: NDArray[np.float64]
@@ -42,7 +44,7 @@ class Components:
 
 
 def fit(stream: Stream, num_components: int) -> Components:
-    """The first principal components of the streamed rows.
+    """The first principal components of the streamed rows, falling; no more than the rank, and at least one.
 
     >>> rows = np.array([[0, 0], [1, 2], [2, 4]], np.float32)
     >>> fit(lambda: [rows], 1).loadings.round(3).ravel().tolist()
@@ -51,6 +53,7 @@ def fit(stream: Stream, num_components: int) -> Components:
     mean, num_rows, is_sparse = _mean(stream)
     squares = sum(_centred_squares(block, mean) for block in stream())
     num_columns = len(mean)
+    num_components = min(num_components, num_columns)
     if num_columns <= _MAX_COVARIANCE_COLUMNS[is_sparse] or 4 * num_components >= num_columns:
         values, vectors = _by_covariance(stream, mean, num_components)
     elif squares > 8 * np.finfo(float).eps * num_rows * (mean @ mean):
@@ -58,8 +61,10 @@ def fit(stream: Stream, num_components: int) -> Components:
     else:  # all rows are equal, and Lanczos iteration would have nothing to start from
         values, vectors = np.zeros(num_components), np.zeros((num_columns, num_components))
     values, vectors = values[::-1], vectors[:, ::-1]
-    vectors = np.where(values > values[0] * num_columns * np.finfo(float).eps, vectors, 0.0)
-    largest = vectors[np.abs(vectors).argmax(axis=0), np.arange(num_components)]
+    vectors = np.where(values > values[0] * max(_RANK_SHARE, num_columns * np.finfo(float).eps), vectors, 0.0)
+    rank = max(1, int(vectors.any(axis=0).sum()))
+    values, vectors = values[:rank], vectors[:, :rank]
+    largest = vectors[np.abs(vectors).argmax(axis=0), np.arange(rank)]
     divisor = max(1, num_rows - 1)
     variances = np.maximum(values, 0.0) / divisor
     return Components(mean, vectors * np.where(largest < 0, -1.0, 1.0), variances, squares / divisor)

@@ -25,6 +25,7 @@ _VALUEWISE: dict[str, Callable[[NDArray[np.float32]], NDArray[Any]]] = {
 }
 SCALES = (*_VALUEWISE, "row")
 NORMAL = "normal"  # see normal_scores
+AUTO = "auto"  # see auto.py
 
 
 def blocks(x: Attributes, scale: str = "none") -> Iterator[tuple[slice, AttributeRows]]:
@@ -79,10 +80,6 @@ def check_scale(x: Attributes, scale: str, columns: tuple[str, ...] = ()) -> Non
     """Refuses an unknown scale, and values that the scale is not defined for, by name, value and count."""
     if scale not in SCALINGS:
         raise ValueError(f"attributes.scale={scale!r} is unknown; it is one of {', '.join(SCALINGS)}")
-    if scale == NORMAL and isinstance(x, SparseRows):
-        raise ValueError(
-            f"scale={NORMAL!r} ranks whole columns and needs dense attributes; for sparse ones: {', '.join(SCALES)}"
-        )
     if scale != "log1p":
         return
     for which, block in blocks(x):

@@ -1,10 +1,11 @@
-"""Attributes as the model wants them: rescaled, then reduced by PCA, then standardised; dense f32 rows.
+"""Attributes as the model wants them, dense f32 rows: by rule (auto.py), or rescaled, then reduced, then standardised.
 
 Everything is streamed over blocks of rows with sums in float64, so memory-mapped input is read piece by piece and
 sparse input is never made dense as a whole. Memory: the output (4 bytes n q), one block, and what PCA needs (see
 pca.py).
 """
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from hcm_scale.features import pca as principal
-from hcm_scale.features.rescale import NORMAL, blocks, check_scale, normal_scores
+from hcm_scale.features.auto_fit import automatic
+from hcm_scale.features.rescale import AUTO, NORMAL, blocks, check_scale, normal_scores
 from hcm_scale.graph.store import Attributes, SparseRows
+
+log = logging.getLogger(__name__)
 
 _MAX_DENSE_BYTES = 2 << 30  # sparse attributes whose dense form would be larger have to go through PCA
 
@@ -38,7 +42,8 @@ def transform(
 ) -> Features:
     """Dense features (n, q) from attributes (n, d): `scale` (see rescale.py), `pca` to q columns, `standardise`.
 
-    Standardised columns have mean 0 and variance 1 (over n); a constant column becomes 0.
+    Standardised columns have mean 0 and variance 1 (over n); a constant column becomes 0. Components beyond the rank
+    are left out. With scale="auto" the rules of auto.py decide, and `pca` is the number of components of their groups.
 
     >>> transform(np.array([[1, 5], [3, 5]], np.float32)).x.tolist()
     [[-1.0, 0.0], [1.0, 0.0]]
@@ -48,17 +53,33 @@ def transform(
         raise ValueError(f"x has shape {num_rows} x {num_columns}; at least one row and one column are needed")
     check_scale(x, scale, columns)
     record: dict[str, Any] = {"scale": scale, "pca": pca, "standardise": standardise}
+    if pca is not None and pca < 1:
+        raise ValueError(f"attributes.pca={pca} is out of range; it is at least 1")
+    if scale == AUTO:
+        if not standardise:
+            log.warning("attributes.standardise=False has no effect: attributes.scale=auto decides column by column")
+        out, names, decided = automatic(x, pca, columns)
+        return Features(out, names, record | decided)
     if scale == NORMAL:
-        assert not isinstance(x, SparseRows)
-        x, scale = normal_scores(x), "none"
+        x, scale = normal_scores(_dense_enough(x)), "none"
     if pca is None:
         out, names = _dense(x, scale), columns or tuple(f"a{k}" for k in range(num_columns))
     else:
         out, explained = _reduce(x, scale, pca)
-        names, record["explained_variance"] = tuple(f"pc{k}" for k in range(pca)), explained
+        names, record["explained_variance"] = tuple(f"pc{k}" for k in range(len(explained))), explained
     if standardise:
         record["num_constant_columns"] = standardise_columns(out)
     return Features(out, names, record)
+
+
+def _dense_enough(x: Attributes) -> NDArray[np.float32]:
+    """Dense attributes as they are, sparse ones made dense where that is small."""
+    if isinstance(x, SparseRows) and 4 * x.shape[0] * x.shape[1] > _MAX_DENSE_BYTES:
+        raise ValueError(
+            f"attributes.scale={NORMAL} ranks whole columns, and {x.shape[0]} x {x.shape[1]} sparse attributes are too "
+            "many to be made dense; attributes=auto or attributes=log1p_pca keeps them sparse"
+        )
+    return _dense(x, "none") if isinstance(x, SparseRows) else x
 
 
 def _dense(x: Attributes, scale: str) -> NDArray[np.float32]:
@@ -76,14 +97,12 @@ def _dense(x: Attributes, scale: str) -> NDArray[np.float32]:
 
 
 def _reduce(x: Attributes, scale: str, num_components: int) -> tuple[NDArray[np.float32], list[float]]:
-    """PCA scores (n, q), and each component's share of the variance."""
-    if not 1 <= num_components <= min(x.shape):
-        raise ValueError(
-            f"pca={num_components} is out of range; with {x.shape[0]} x {x.shape[1]} attributes "
-            f"it runs from 1 to {min(x.shape)}"
-        )
+    """PCA scores (n, q), no more than the rank, and each component's share of the variance."""
     components = principal.fit(lambda: (block for _, block in blocks(x, scale)), num_components)
-    out = np.empty((x.shape[0], num_components), np.float32)
+    rank = components.loadings.shape[1]
+    if rank < num_components:
+        log.info("attributes.pca=%d is cut to %d, the rank of %d x %d attributes", num_components, rank, *x.shape)
+    out = np.empty((x.shape[0], rank), np.float32)
     for which, block in blocks(x, scale):
         out[which] = components.project(block)
     shares = components.variances / (components.total_variance or 1.0)

@@ -1,14 +1,18 @@
-"""Table columns to attribute columns: first a survey of the whole table, then a fixed encoding that encodes any batch.
+"""Table columns to attribute columns: fixed encodings, made by a survey of the whole table (surveys.py), of any batch.
 
-| column                         | becomes                                  | nulls                        |
-|--------------------------------|------------------------------------------|------------------------------|
-| number, boolean                | itself, float32                          | the mean of the values there |
-| text with few distinct values  | one 0/1 column a value, `section=libs`   | a column of their own        |
-| text with many                 | `hash_buckets` 0/1 columns, `source#17`  | a column of their own        |
-| nothing but nulls              | left out                                 |                              |
+| column                         | becomes                                    | where it is null                      |
+|--------------------------------|--------------------------------------------|---------------------------------------|
+| number, boolean                | itself, float32                            | the mean, and 1 in `NAME is null`     |
+| date, time                     | days since the earliest                    | likewise                              |
+| text with few distinct values  | one 0/1 column a value, `section=libs`     | the value's share, and 1 in `NAME is  |
+|                                |                                            | null`                                 |
+| text with many                 | `hash_buckets` 0/1 columns, `source#17`    | likewise                              |
+| text, nearly all distinct      | left out, with a warning                   |                                       |
+| nothing but nulls              | left out                                   |                                       |
 
-The hash is xxh3 of the UTF-8 bytes: the same bucket on every machine. Memory: one batch, and at most `max_categories`
-values a column. Encodings are plain values and are kept in the manifest.
+So a row with a gap lies amidst the others, and one flag, whose name ends in ` is null`, says that there is a gap: only
+columns with gaps have one. The hash is xxh3 of the UTF-8 bytes: the same bucket on every machine. Encodings are plain
+values and are kept in the manifest.
 """
 
 import math
@@ -21,42 +25,45 @@ import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
-from hcm_scale.ingest.policy import Offenders
+from hcm_scale.base.names import GAP_SUFFIX
 
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
+_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 
 @dataclass(frozen=True)
 class NumberEncoding:
-    """A numeric column: nulls get `mean`, values that are not finite get `replacement`."""
+    """A column of numbers or dates: less `origin`; nulls get `mean`, values that are not finite get `replacement`."""
 
     name: str
     mean: float
     replacement: float
     nulls: int
     nonfinite: int
+    origin: float = 0.0  # of dates: the earliest, in days since 1970
     method: str = "number"
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (self.name,)
+        return (self.name, *([self.name + GAP_SUFFIX] if self.nulls else []))
 
     def encode(self, column: pa.Array, out: NDArray[np.float32]) -> None:
-        """Writes a batch of the column into `out` (rows, 1)."""
-        values = _floats(column)
-        values[~_finite(values)] = self.replacement
+        """Writes a batch of the column into `out` (rows, len(names)), which is zero."""
+        values, empty = floats(column) - self.origin, null_mask(column)
+        values[~is_finite(values)] = self.replacement
         out[:, 0] = values
-        out[_nulls(column), 0] = self.mean
+        if self.nulls:
+            out[empty] = (self.mean, 1.0)
 
 
 @dataclass(frozen=True)
 class CategoryEncoding:
-    """A text column: one column a category, or a column a bucket; with `own_null` one more for nulls."""
+    """A text column: one column a category, or a column a bucket; with nulls one more, and `shares` for their rows."""
 
     name: str
     categories: tuple[str, ...]
     buckets: int
-    own_null: bool
+    shares: tuple[float, ...]  # of the values that are there; empty where there are no nulls
     nulls: int
 
     @property
@@ -66,14 +73,16 @@ class CategoryEncoding:
     @property
     def names(self) -> tuple[str, ...]:
         values = [f"{self.name}={c}" for c in self.categories] or [f"{self.name}#{b}" for b in range(self.buckets)]
-        return (*values, *([f"{self.name} is null"] if self.own_null else []))
+        return (*values, *([self.name + GAP_SUFFIX] if self.nulls else []))
 
     def encode(self, column: pa.Array, out: NDArray[np.float32]) -> None:
         """Writes a batch of the column into `out` (rows, len(names)), which is zero."""
-        encoded = pc.dictionary_encode(_texts(column))
+        encoded = pc.dictionary_encode(texts(column))
         codes = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
         place = np.array([*map(self._place, encoded.dictionary.to_pylist()), len(self.names) - 1], np.int64)
         out[np.arange(len(column)), place[codes]] = 1.0
+        if self.nulls:
+            out[null_mask(column)] = (*self.shares, 1.0)
 
     def _place(self, value: str) -> int:
         return bucket_of(value, self.buckets) if self.buckets else self.categories.index(value)
@@ -81,9 +90,10 @@ class CategoryEncoding:
 
 @dataclass(frozen=True)
 class EmptyEncoding:
-    """A column without one usable value: nothing is written for it."""
+    """A column for which nothing is written: it has no usable value, or about as many (`distinct`) as rows."""
 
     name: str
+    distinct: int = 0
     nulls: int = 0
     names: tuple[str, ...] = ()
     method: str = "left out"
@@ -95,79 +105,48 @@ class EmptyEncoding:
 Encoding = NumberEncoding | CategoryEncoding | EmptyEncoding
 
 
+def hash_of(value: str) -> int:
+    """64 bits of a text, the same everywhere."""
+    return xxhash.xxh3_64_intdigest(value.encode())
+
+
 def bucket_of(value: str, buckets: int) -> int:
     """The bucket of a text, the same everywhere.
 
     >>> bucket_of("libs", 32) == bucket_of("libs", 32) < 32
     True
     """
-    return xxhash.xxh3_64_intdigest(value.encode()) % buckets
+    return hash_of(value) % buckets
 
 
 def describe(encoding: Encoding) -> dict[str, Any]:
-    """A encoding as JSON, for the manifest."""
+    """An encoding as JSON, for the manifest."""
     return {key: value for key, value in {**asdict(encoding), "method": encoding.method}.items() if key != "names"}
 
 
-class NumberSurvey:
-    """Counts nulls and values that are not finite, and adds up the rest."""
+def tell(details: list[dict[str, Any]]) -> str:
+    """The described encodings of a table in one line: how many columns of each kind; dates and those left out by name.
 
-    def __init__(self, name: str, bad: Offenders):
-        self.name, self._bad = name, bad
-        self._nulls = self._nonfinite = self._rows = 0
-        self._sum = 0.0
-
-    def add(self, column: pa.Array, rows: NDArray[np.int64]) -> None:
-        """Takes a batch; `rows` are its row numbers in the table, for messages."""
-        values, nulls = _floats(column), _nulls(column)
-        bad = ~_finite(values) & ~nulls
-        self._bad.add(bad, lambda i: f"row {rows[i]:,} column {self.name!r} = {values[i]}")
-        self._nulls += int(nulls.sum())
-        self._nonfinite += int(bad.sum())
-        self._rows += len(values)
-        self._sum += float(values[~nulls & ~bad].sum())
-
-    def encoding(self, nonfinite: str, added_rows: int) -> Encoding:
-        """What to do with the column; `added_rows` more nulls will come."""
-        present = self._rows - self._nulls - self._nonfinite
-        if not present:
-            return EmptyEncoding(self.name)
-        mean = self._sum / present
-        return NumberEncoding(
-            self.name, mean, mean if nonfinite == "mean" else 0.0, self._nulls + added_rows, self._nonfinite
-        )
-
-
-class CategorySurvey:
-    """Collects the distinct values of a text column, until there are more than can have a column each."""
-
-    def __init__(self, name: str, max_categories: int, hash_buckets: int):
-        self.name, self._limit, self._buckets = name, max_categories, hash_buckets
-        self._nulls = 0
-        self._values: set[str] = set()
-
-    def add(self, column: pa.Array, rows: NDArray[np.int64]) -> None:
-        texts = _texts(column)
-        self._nulls += texts.null_count
-        if len(self._values) <= self._limit:
-            self._values.update(pc.unique(texts.drop_null()).to_pylist()[: self._limit + 1])
-
-    def encoding(self, nonfinite: str, added_rows: int) -> Encoding:
-        if not self._values:
-            return EmptyEncoding(self.name)
-        few = len(self._values) <= self._limit
-        nulls = self._nulls + added_rows
-        categories = tuple(sorted(self._values)) if few else ()
-        return CategoryEncoding(self.name, categories, 0 if few else self._buckets, nulls > 0, nulls)
-
-
-Survey = NumberSurvey | CategorySurvey
+    >>> tell([{"name": "age", "method": "number"}, {"name": "born", "method": "date"}])
+    'number 1; date 1: born'
+    """
+    names: dict[str, list[str]] = {}
+    for column in details:
+        names.setdefault(column["method"], []).append(column["name"])
+    said = {"date", "left out"}
+    return "; ".join(f"{kind} {len(n)}{': ' + ', '.join(n) if kind in said else ''}" for kind, n in names.items())
 
 
 def is_number(kind: pa.DataType) -> bool:
     """Whether a column of this type is encoded as a number."""
     t = pa.types
     return t.is_integer(kind) or t.is_floating(kind) or t.is_boolean(kind) or t.is_decimal(kind)
+
+
+def is_date(kind: pa.DataType) -> bool:
+    """Whether a column of this type is encoded as days."""
+    t = pa.types
+    return t.is_date(kind) or t.is_timestamp(kind) or t.is_time(kind) or t.is_duration(kind)
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -182,21 +161,28 @@ def is_text(kind: pa.DataType) -> bool:
     )
 
 
-def _texts(column: pa.Array) -> pa.Array:
+def texts(column: pa.Array) -> pa.Array:
+    """The values as text."""
     return column.cast(pa.large_string())
 
 
-def _floats(column: pa.Array) -> NDArray[np.float64]:
-    """Values as float64, NaN where null; always a fresh array."""
-    kind = pa.uint8() if pa.types.is_boolean(column.type) else column.type
-    values = column.cast(kind).cast(pa.float64(), safe=False).fill_null(math.nan)
-    return np.array(values.to_numpy(zero_copy_only=False), np.float64)
+def floats(column: pa.Array) -> NDArray[np.float64]:
+    """Values as float64, dates in days since 1970, NaN where null; always a fresh array."""
+    kind, per_day = column.type, 1
+    if pa.types.is_boolean(kind):
+        column = column.cast(pa.uint8())
+    elif is_date(kind):
+        per_day = 1 if pa.types.is_date32(kind) else _PER_DAY["ms" if pa.types.is_date64(kind) else kind.unit]
+        column = column.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+    values = column.cast(pa.float64(), safe=False).fill_null(math.nan)
+    return np.array(values.to_numpy(zero_copy_only=False), np.float64) / per_day
 
 
-def _nulls(column: pa.Array) -> NDArray[np.bool_]:
+def null_mask(column: pa.Array) -> NDArray[np.bool_]:
+    """Which rows are null."""
     return np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
 
 
-def _finite(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+def is_finite(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Whether a value is finite as float32, which is what it will be stored as."""
     return np.abs(values) <= _FLOAT32_MAX

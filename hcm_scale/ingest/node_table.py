@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from hcm_scale.base.mapped import map_new
 from hcm_scale.ingest.attributes import FeatureCounts
 from hcm_scale.ingest.batches import TableFiles
-from hcm_scale.ingest.encode import CategorySurvey, Encoding, NumberSurvey, Survey, describe, is_number, is_text
+from hcm_scale.ingest.encode import Encoding, describe, is_date, is_number, is_text
 from hcm_scale.ingest.id_column import IdReader
 from hcm_scale.ingest.ids import Growing, NumberIds, TextIds
 from hcm_scale.ingest.policy import Offenders, Policy
+from hcm_scale.ingest.surveys import CategorySurvey, NumberSurvey, Survey, TextRules
 
 Rows = NDArray[np.int64]
 
@@ -70,11 +71,11 @@ def kept_batches(files: TableFiles, names: Sequence[str], left_out: Rows) -> Ite
 
 
 def plan_columns(
-    files: TableFiles, names: Sequence[str], left_out: Rows, added: int, policy: Policy, limits: tuple[int, int]
+    files: TableFiles, names: Sequence[str], left_out: Rows, added: int, policy: Policy, rules: TextRules
 ) -> list[Encoding]:
-    """Surveys the columns over all kept rows; `limits` are (max_categories, hash_buckets)."""
+    """Surveys the columns over all kept rows."""
     bad = Offenders("attribute values are not finite", "the node table", "graph.nonfinite=zero or mean replaces them")
-    surveys = [_survey(files.schema.field(n).type, n, files, bad, limits) for n in names]
+    surveys = [_survey(files.schema.field(n).type, n, files, bad, rules) for n in names]
     for rows, batch in kept_batches(files, names, left_out) if names else ():
         for survey in surveys:
             survey.add(batch[survey.name], rows)
@@ -83,12 +84,12 @@ def plan_columns(
     return [survey.encoding(policy.nonfinite, added) for survey in surveys]
 
 
-def _survey(kind: pa.DataType, name: str, files: TableFiles, bad: Offenders, limits: tuple[int, int]) -> Survey:
+def _survey(kind: pa.DataType, name: str, files: TableFiles, bad: Offenders, rules: TextRules) -> Survey:
     kind = files.casts.get(name, kind)
-    if is_number(kind):
-        return NumberSurvey(name, bad)
+    if is_number(kind) or is_date(kind):
+        return NumberSurvey(name, bad, dates=is_date(kind))
     if is_text(kind):
-        return CategorySurvey(name, *limits)
+        return CategorySurvey(name, rules)
     raise ValueError(
         f"column {name!r} of type {kind} is no attribute; graph.exclude=[{name}] or graph.categorical=[{name}]"
     )

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hcm_scale.graph.store import Graph
-from hcm_scale.ingest import matlab
+from hcm_scale.ingest import encode, matlab
 from hcm_scale.ingest.matlab import read_mat
 from hcm_scale.ingest.matrices import read_matrices
 from hcm_scale.ingest.policy import IngestSummary, Policy
@@ -26,6 +26,7 @@ __all__ = [
     "Columns",
     "IngestSummary",
     "Policy",
+    "columns_told",
     "read_data",
     "read_dataset",
     "read_mat",
@@ -53,6 +54,11 @@ def read_matrix(
     if path.suffix in (".npz", ".npy") or path.is_dir():
         return read_matrices(out, path, keys=keys, policy=policy)
     raise ValueError(f"graph.path={str(path)!r} must end in .mat, .npz or .npy, or be a folder of .npy files")
+
+
+def columns_told(graph: Graph) -> str:
+    """What the columns of a table became, in a line; empty where the graph was not read from one."""
+    return encode.tell(graph.info.get("ingest", {}).get("columns", []))
 
 
 def summary(graph: Graph) -> IngestSummary:

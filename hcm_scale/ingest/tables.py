@@ -24,6 +24,7 @@ from hcm_scale.ingest.ids import Growing, settled
 from hcm_scale.ingest.node_table import NodeRows
 from hcm_scale.ingest.policy import Policy
 from hcm_scale.ingest.seal import seal
+from hcm_scale.ingest.surveys import TextRules
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Columns:
 
     source, target   the id columns of the edge table;  id   of the node table
     label            a 0/1 column of the node table, 1 = anomaly
-    attributes       columns of the node table to use; None is all but id, label and `exclude`
-    categorical      columns to take as text whatever their type
+    attributes       columns of the node table to use; None is all but id, label, `exclude` and nearly unique text
+    categorical      columns to take as text whatever their type, and however many distinct values they have
     id_type          'auto', 'text' or 'integer'; under auto a CSV whose first ids have leading zeros holds text
     max_categories   a text column with more distinct values than this is hashed into `hash_buckets` columns
     """
@@ -70,9 +71,10 @@ def read_tables(
     with files.replacing(Path(out)) as folder:
         rows, added = _number_nodes(edge_table, node_files, columns, policy)
         shape = (len(rows.ids) - added, added)
-        limits = (columns.max_categories, columns.hash_buckets)
+        kept = frozenset(columns.categorical + (columns.attributes or ()))
+        rules = TextRules(columns.max_categories, columns.hash_buckets, kept)
         encodings = (
-            node_table.plan_columns(node_files, names, rows.left_out, added, policy, limits) if node_files else []
+            node_table.plan_columns(node_files, names, rows.left_out, added, policy, rules) if node_files else []
         )
         features.require(sum(len(encoding.names) for encoding in encodings), policy)
         ids = settled(rows.ids)

@@ -29,6 +29,7 @@ def all_sections(report: dict[str, Any]) -> dict[str, Any]:
         "explained": report["top"] or None,
         "training": training_charts(report["training"]) or None,
         "graph": graph_charts(report),
+        "attributes": report.get("attributes") or None,
         "cost": report["stages"] or None,
     }
     return {name: content for name, content in shown.items() if content is not None}

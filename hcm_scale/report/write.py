@@ -21,7 +21,7 @@ from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import explain, finite, label_of, score_names
 from hcm_scale.score.table import read_scores
 
-FORMAT = 1
+FORMAT = 2
 JSON_FILE, HTML_FILE = "report.json", "report.html"
 _NEIGHBORS = 8  # listed per explained node
 _ID_CHARACTERS = 1000  # an id longer than this is cut: nobody reads on, and a page of them would not load
@@ -38,6 +38,7 @@ def write_report(
     edge_var: NDArray[np.float32],
     records: Sequence[Mapping[str, Any]] = (),
     labels: Mapping[str, Any] | None = None,
+    features: Mapping[str, Any] | None = None,
     stages: Sequence[Mapping[str, Any]] = (),
     top: int = 10,
     table_rows: int = 1000,
@@ -45,12 +46,14 @@ def write_report(
     """Writes report.json and report.html into the folder `out` and returns the report.
 
     `run` says what ran: any of name, seed, version, date, hardware, command, num_samples. `records` are the lines of
-    metrics.jsonl; `labels` has `counts` and `stored`, pairs per class; each of `stages` has name, seconds,
-    peak_rss_bytes, skipped and detail. `graph` carries the user's own attributes and column names.
+    metrics.jsonl; `labels` has `counts` and `stored`, pairs per class; `features` may have `columns`, what attributes
+    became by which rule; each of `stages` has name, seconds, peak_rss_bytes, skipped and detail. `graph` carries the
+    user's own attributes and column names.
     """
     table = scores if isinstance(scores, pa.Table) else read_scores(Path(scores))
     evidence = Evidence.of(graph, purified, table, edge_mean, edge_var)
-    report = gather(evidence, run=run, records=records, labels=labels, stages=stages, top=top, table_rows=table_rows)
+    limits: dict[str, Any] = {"top": top, "table_rows": table_rows}
+    report = gather(evidence, run=run, records=records, labels=labels, features=features, stages=stages, **limits)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     files.write_json(folder / JSON_FILE, report, sort_keys=False)  # the order of keys is the page's: its colours
@@ -64,6 +67,7 @@ def gather(
     run: Mapping[str, Any],
     records: Sequence[Mapping[str, Any]] = (),
     labels: Mapping[str, Any] | None = None,
+    features: Mapping[str, Any] | None = None,
     stages: Sequence[Mapping[str, Any]] = (),
     top: int = 10,
     table_rows: int = 1000,
@@ -92,6 +96,7 @@ def gather(
         },
         "training": digest.training(records),
         "labels": None if labels is None else {k: list(labels[k]) for k in ("counts", "stored") if labels.get(k)},
+        "attributes": list((features or {}).get("columns", [])),
         "stages": [dict(stage) for stage in stages],
         "top": _top(evidence, min(top, graph.num_nodes)),
     }

@@ -15,6 +15,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
 
+FORMAT = 2  # of how a source becomes a graph; the graph's files have a version of their own
 Reader = Callable[[Path], Graph]
 
 

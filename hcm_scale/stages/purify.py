@@ -1,9 +1,11 @@
 """The purify stage: attributes become features, and the least similar edges are left out.
 
 out/x.npy            (n, q) float32, what the model is given
+out/manifest.json    names of the features, and which rule made them of which attributes
 out/graph/           the purified graph: the same nodes, fewer edges, no attributes
 """
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,20 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
+from hcm_scale.features.auto import table
 from hcm_scale.features.purify import purify as drop_edges
 from hcm_scale.features.transform import transform
 from hcm_scale.graph import Graph
 
+log = logging.getLogger(__name__)
+
 KIND = "hcm_scale purified"
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, eq=False)
 class Purified:
-    """The features (n, q) as a memory map, and the purified graph."""
+    """The features (n, q) as a memory map, the purified graph, and the record of how attributes became features."""
 
     features: NDArray[np.float32]
     graph: Graph
+    record: dict[str, Any]
 
 
 def purify(
@@ -43,6 +49,9 @@ def purify(
     if graph.x is None:
         raise ValueError("this graph has no attributes; graph.featureless=degree gives every node its degree")
     features = transform(graph.x, scale=scale, pca=pca, standardise=standardise, columns=graph.columns)
+    if "columns" in features.record:
+        counts = f"{graph.num_attributes:,} attributes become {len(features.columns):,} features"
+        log.info("%s by rule (attributes=auto):\n%s", counts, table(features.record["columns"]))
     measured = features.x if attributes == "transformed" else graph.x
     drop_edges(graph, measured, similarity=similarity, ratio=ratio).save(out / "graph")
     np.save(out / "x.npy", features.x, allow_pickle=False)
@@ -54,6 +63,6 @@ def purify(
 
 def open_purified(folder: Path) -> Purified:
     """Maps a finished folder."""
-    files.read_manifest(folder, KIND, FORMAT)
+    body = files.read_manifest(folder, KIND, FORMAT)
     x = np.load(folder / "x.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray)
-    return Purified(x, Graph.open(folder / "graph"))
+    return Purified(x, Graph.open(folder / "graph"), body["features"])

@@ -41,6 +41,7 @@ def report(
     run: Mapping[str, Any],
     metrics: Path | str | None = None,
     labels: Path | str | None = None,
+    features: Mapping[str, Any] | None = None,
     stages: Sequence[Mapping[str, Any]] = (),
     top: int,
     table_rows: int,
@@ -48,7 +49,8 @@ def report(
     """Writes the report of one run into the folder `out` and returns it.
 
     `graph` is the graph with the user's own attributes, `scores` the folder of the score stage. `run` says what ran
-    (name, seed, command, num_samples); version, date and hardware are filled in.
+    (name, seed, command, num_samples); version, date and hardware are filled in. `features` is the record of the purify
+    stage.
     """
     edge_mean, edge_var = _edge_hops(Path(scores), graph)
     return write_report(
@@ -61,6 +63,7 @@ def report(
         edge_var=edge_var,
         records=() if metrics is None else read_records(Path(metrics)),
         labels=None if labels is None else files.read_manifest(Path(labels), schema.KIND, schema.FORMAT),
+        features=features,
         stages=stages,
         top=top,
         table_rows=table_rows,

@@ -75,9 +75,16 @@ def test_normal_scores__keep_the_order_and_nothing_else(tiny_blocks):
     np.testing.assert_array_equal(transform(np.sqrt(x), scale="normal", standardise=False).x[:, 0], out[:, 0])
 
 
-def test_normal_scores__refuse_sparse_attributes():
-    with pytest.raises(ValueError, match="scale='normal' ranks whole columns and needs dense attributes"):
-        transform(SparseRows.of(sparse.csr_array(np.eye(3))), scale="normal")
+def test_normal_scores__of_sparse_attributes_are_those_of_dense_ones():
+    x = counts(60, 4)
+    rows = SparseRows.of(sparse.csr_array(x))
+    np.testing.assert_array_equal(transform(rows, scale="normal").x, transform(x, scale="normal").x)
+
+
+def test_normal_scores__of_large_sparse_attributes_name_the_options_that_can():
+    empty = SparseRows(np.zeros(100_001, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), 10_000)
+    with pytest.raises(ValueError, match=r"attributes\.scale=normal ranks .*attributes=auto or attributes=log1p_pca"):
+        transform(empty, scale="normal")
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
@@ -115,13 +122,20 @@ def test_pca__by_lanczos_equals_the_svd(kind, monkeypatch, tiny_blocks):
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("limit", [10, 100])
-def test_pca__beyond_the_rank_gives_zeros(kind, limit, monkeypatch):
+def test_pca__beyond_the_rank_is_cut_and_said(kind, limit, monkeypatch, caplog):
+    caplog.set_level("INFO")
     monkeypatch.setattr(pca, "_MAX_COVARIANCE_COLUMNS", {True: limit, False: limit})
     x = np.outer(np.arange(60), np.arange(40)).astype(np.float32)
     rows = x if kind == "dense" else SparseRows.of(sparse.csr_array(x))
     features = transform(rows, pca=3)
-    assert not features.x[:, 1:].any()
+    assert features.columns == ("pc0",)
     assert abs(features.x[:, 0].std() - 1) < 1e-5
+    assert "attributes.pca=3 is cut to 1" in caplog.text
+
+
+def test_pca__of_more_components_than_columns_is_all_of_them():
+    x = np.random.default_rng(0).standard_normal((50, 18)).astype(np.float32)
+    np.testing.assert_allclose(transform(x, pca=20, standardise=False).x, dense_pca(x, 18), atol=1e-4)
 
 
 @pytest.mark.parametrize("limit", [10, 100])
@@ -181,7 +195,6 @@ def test_transform__sparse_equals_dense():
     [
         ({"scale": "sqrt"}, "scale='sqrt' is unknown"),
         ({"pca": 0}, "pca=0 is out of range"),
-        ({"pca": 6}, "pca=6 is out of range.*from 1 to 5"),
     ],
 )
 def test_transform__refuses_bad_settings_by_name(settings, message):

@@ -1,6 +1,7 @@
 """Parquet and CSV tables as users bring them, clean and otherwise."""
 
 import gzip
+from datetime import datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -9,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale.base.files import MANIFEST
+from hcm_scale.features.transform import transform
 from hcm_scale.ingest.batches import files_at, find_table
 from hcm_scale.ingest.encode import bucket_of
-from hcm_scale.ingest.readers import Columns, Policy, read_tables, summary
+from hcm_scale.ingest.readers import Columns, Policy, columns_told, read_tables, summary
 
 EDGES = {"source": ["a", "b", "b", "c", "a"], "target": ["b", "a", "b", "a", "b"]}
 NODES = {
@@ -65,9 +67,14 @@ def edge_set(graph):
 
 def test_read_tables__encodes_every_kind_of_column(save, tmp_path):
     g = read_tables(tmp_path / "g", save("e", EDGES), save("n", NODES), columns=Columns(label="odd"))
-    assert g.columns == ("size", "flag", "kind=x", "kind=y", "kind is null")
+    assert g.columns == ("size", "size is null", "flag", "flag is null", "kind=x", "kind=y", "kind is null")
     mean = 2 / 3
-    expected = [[1.5, 1, 1, 0, 0], [2, 0, 0, 0, 1], [4.5, mean, 0, 1, 0], [0, 1, 1, 0, 0]]
+    expected = [
+        [1.5, 0, 1, 0, 1, 0, 0],
+        [2, 1, 0, 0, 2 / 3, 1 / 3, 1],
+        [4.5, 0, mean, 1, 0, 1, 0],
+        [0, 0, 1, 0, 1, 0, 0],
+    ]
     np.testing.assert_allclose(g.x, np.array(expected, np.float32))
     assert g.y.tolist() == [0, 1, 0, 0]
     assert g.ids.to_pylist() == NODES["id"]
@@ -104,7 +111,8 @@ def test_read_tables__hashes_many_categories_the_same_everywhere(tmp_path):
     names = [f"value {i}" for i in range(40)]
     nodes = parquet(tmp_path / "n.parquet", {"id": list(range(40)), "c": names})
     edges = parquet(tmp_path / "e.parquet", {"source": [0], "target": [1]})
-    g = read_tables(tmp_path / "g", edges, nodes, columns=Columns(max_categories=39, hash_buckets=8))
+    rules = {"max_categories": 39, "hash_buckets": 8}
+    g = read_tables(tmp_path / "g", edges, nodes, columns=Columns(categorical=("c",), **rules))
     assert g.columns == tuple(f"c#{b}" for b in range(8))
     np.testing.assert_array_equal(np.argmax(g.x, axis=1), [bucket_of(name, 8) for name in names])
     assert (g.x.sum(axis=1) == 1).all()
@@ -164,9 +172,12 @@ def test_read_tables__takes_dictionaries_whole_floats_and_integers_as_categories
 
 def test_read_tables__chooses_columns(tmp_path):
     edges, nodes = parquet(tmp_path / "e.parquet", EDGES), parquet(tmp_path / "n.parquet", NODES)
-    assert read_tables(tmp_path / "g", edges, nodes, columns=Columns(attributes=("flag",))).columns == ("flag",)
+    assert read_tables(tmp_path / "g", edges, nodes, columns=Columns(attributes=("flag",))).columns == (
+        "flag",
+        "flag is null",
+    )
     g = read_tables(tmp_path / "g", edges, nodes, columns=Columns(exclude=("kind", "flag"), label="odd"))
-    assert g.columns == ("size",)
+    assert g.columns == ("size", "size is null")
 
 
 def test_read_tables__leaves_out_columns_of_nulls_and_says_so(tmp_path):
@@ -176,6 +187,63 @@ def test_read_tables__leaves_out_columns_of_nulls_and_says_so(tmp_path):
     g = read_tables(tmp_path / "g", edges, nodes)
     assert g.columns == ("a",)
     assert [c["method"] for c in g.info["ingest"]["columns"]] == ["number", "left out", "left out"]
+
+
+DAY = datetime(2020, 2, 28, 12)
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.date32(), pa.date64(), pa.timestamp("s"), pa.timestamp("ns", "Europe/Vienna"), pa.timestamp("us")]
+)
+def test_read_tables__counts_dates_in_days_since_the_earliest(tmp_path, kind):
+    edges = parquet(tmp_path / "e.parquet", {"source": [0], "target": [1]})
+    dates = pa.array([DAY + timedelta(days=2), None, DAY, DAY + timedelta(days=20_000)], pa.timestamp("s")).cast(kind)
+    g = read_tables(tmp_path / "g", edges, parquet(tmp_path / "n.parquet", {"id": range(4), "t": dates}))
+    assert g.columns == ("t", "t is null")
+    np.testing.assert_allclose(g.x, [[2, 0], [20_002 / 3, 1], [0, 0], [20_000, 0]], rtol=1e-6)
+    assert columns_told(g) == "date 1: t"
+
+
+def test_read_tables__reads_dates_and_times_of_a_csv(tmp_path):
+    (tmp_path / "e.csv").write_text("source,target\n0,1\n")
+    (tmp_path / "n.csv").write_text(
+        "id,day,moment\n0,2020-01-31,2020-01-31 06:00:00\n1,2020-02-02,2020-01-31 18:00:00\n"
+    )
+    g = read_tables(tmp_path / "g", tmp_path / "e.csv", tmp_path / "n.csv")
+    assert g.x.tolist() == [[0, 0], [2, 0.5]]
+    assert columns_told(g) == "date 2: day, moment"
+
+
+def test_read_tables__leaves_out_text_that_is_nearly_unique_and_says_so(tmp_path, caplog):
+    edges = parquet(tmp_path / "e.parquet", {"source": [0], "target": [1]})
+    text = {"name": [f"n{i}" for i in range(200)], "city": [f"c{i % 80}" for i in range(200)]}
+    nodes = parquet(tmp_path / "n.parquet", {"id": range(200), **text})
+    g = read_tables(tmp_path / "g", edges, nodes)
+    assert g.columns == tuple(f"city#{b}" for b in range(32))
+    assert "column 'name' is left out: it has 200 distinct values in 200 rows" in caplog.text
+    assert "graph.categorical=[name]" in caplog.text
+    assert columns_told(g) == "left out 1: name; hashed 1"
+    for columns in (Columns(categorical=("name",)), Columns(attributes=("name", "city"))):
+        assert "name#0" in read_tables(tmp_path / "g", edges, nodes, columns=columns).columns
+
+
+def test_read_tables__gap_alone_is_no_anomaly(tmp_path):
+    rng = np.random.default_rng(0)
+    n = 2000
+    columns = {
+        "age": rng.normal(40, 10, n),
+        "income": rng.lognormal(10, 1, n),
+        "land": np.array(["at", "de", "fr", "li"])[rng.choice(4, n, p=[0.5, 0.3, 0.19, 0.01])],
+        "born": DAY + np.arange(n) * timedelta(hours=7),
+    }
+    gap = {name: rng.random(n) < 0.03 for name in columns}
+    cells = {name: pa.array(values, mask=gap[name]) for name, values in columns.items()}
+    nodes = parquet(tmp_path / "n.parquet", {"id": range(n), **cells})
+    g = read_tables(tmp_path / "g", parquet(tmp_path / "e.parquet", OK_EDGES), nodes)
+    norms = np.linalg.norm(transform(g.x, scale="auto", columns=g.columns).x, axis=1)
+    with_gap = np.any(list(gap.values()), axis=0)
+    for share in (0.5, 0.95):
+        assert np.quantile(norms[with_gap], share) < 1.05 * np.quantile(norms[~with_gap], share)
 
 
 def test_read_tables__reads_csv_ids_to_the_last_digit(tmp_path):
@@ -194,8 +262,8 @@ def test_read_tables__adds_unknown_nodes_as_rows_of_nulls(tmp_path):
     nodes = parquet(tmp_path / "n.parquet", {"id": ["b", "a"], "s": [1.0, 3.0], "k": ["u", "v"], "l": [0, 1]})
     g = read_tables(tmp_path / "g", edges, nodes, columns=Columns(label="l"), policy=Policy(unknown="add"))
     assert g.ids.to_pylist() == ["b", "a", "y", "z"]
-    assert g.columns == ("s", "k=u", "k=v", "k is null")
-    assert g.x[2:].tolist() == [[2, 0, 0, 1]] * 2
+    assert g.columns == ("s", "s is null", "k=u", "k=v", "k is null")
+    assert g.x[2:].tolist() == [[2, 1, 0.5, 0.5, 1]] * 2
     assert g.y.tolist() == [0, 1, 0, 0]
     assert (summary(g).added_nodes, summary(g).unknown_edges, summary(g).imputed_values) == (2, 0, 4)
 
@@ -246,7 +314,7 @@ OK_EDGES = {"source": [0, 1], "target": [1, 2]}
         (OK_EDGES, {**OK_NODES, "l": [0, 1, 2]}, {"label": "l"}, "1 labels are not 0 or 1 in column 'l': row 2: 2"),
         (OK_EDGES, {**OK_NODES, "l": [0, 1, None]}, {"label": "l"}, "1 labels are not 0 or 1 .* row 2: None"),
         (OK_EDGES, {**OK_NODES, "l": ["a", "b", "c"]}, {"label": "l"}, r"graph\.label_column='l' is of type string"),
-        (OK_EDGES, {**OK_NODES, "t": pa.array([1, 2, 3], pa.date32())}, {}, "column 't' of type .* is no attribute"),
+        (OK_EDGES, {**OK_NODES, "t": [[1], [2], [3]]}, {}, "column 't' of type .* is no attribute"),
     ],
 )  # fmt: skip
 def test_read_tables__refuses(tmp_path, edges, nodes, columns, message):

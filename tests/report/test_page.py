@@ -131,10 +131,26 @@ def test_page__every_link_has_a_target_and_every_id_is_unique(outline: Outline):
 def test_page__leaves_out_sections_with_nothing_to_show(scored_world: World, tmp_path: Path):
     world = scored_world(labelled=False)
     text = render(write_report(tmp_path, run={}, **world._asdict() | {"purified": None}, top=0))
-    for missing in ("training", "cost", "explained"):
+    for missing in ("training", "cost", "explained", "attributes"):
         assert f'id="{missing}"' not in text
         assert f'href="#{missing}"' not in text
     assert "ROC" not in text
+
+
+def test_page__tells_what_attributes_became(scored_world: World, tmp_path: Path):
+    row = {
+        "columns": "<size>",
+        "count": 1,
+        "rule": "heavy tail",
+        "seen": "heavy tail, 0 to 5e+11",
+        "done": "normal scores",
+    }
+    report = write_report(tmp_path, run={}, **scored_world()._asdict(), features={"scale": "auto", "columns": [row]})
+    assert report["attributes"] == [row]
+    text = render(report)
+    assert 'href="#attributes"' in text
+    for told in ("&lt;size&gt;", row["seen"], row["done"]):
+        assert told in text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,181 @@
+"""The rules of auto.py carried out: fitted on the sample, then applied to all rows, block by block.
+
+Columns that are kept one by one are moved and stretched, or follow a curve through the values of the sample (normal
+scores: exact where the sample is all rows, between two values of it in proportion, beyond its ends as at the ends).
+What lies more than the sample's range beyond the sample is cut there, so that no row outside the sample can drown the
+others. Groups are projected on components fitted on the sample. Memory: the output (4 bytes n q), one block, the
+sample (at most 256 MiB dense) and twice that for curves.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse, special
+
+from hcm_scale.base.names import GAP_SUFFIX
+from hcm_scale.features import pca as principal
+from hcm_scale.features.auto import COMPONENTS, GAP_WEIGHT, OWN_DEVIATION, Decision, decide, lines
+from hcm_scale.features.rescale import AttributeRows, blocks
+from hcm_scale.features.survey import Seen, by_column, gap_columns, look, sample, values_of
+from hcm_scale.graph.store import Attributes, SparseRows
+
+log = logging.getLogger(__name__)
+
+_SINGLE = ("gap flag", "two values", "heavy tail", "standard")
+Curve = tuple[NDArray[np.float32], NDArray[np.float32]]  # rising values, and the score of each
+
+
+@dataclass(frozen=True, eq=False)
+class Singles:
+    """Columns kept one by one: (value, cut to `low` .. `high`, - centre) * factor, or a curve; 0 at gaps."""
+
+    columns: NDArray[np.int64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    centre: NDArray[np.float64]
+    factor: NDArray[np.float64]
+    curves: dict[int, Curve]  # by place among `columns`
+    gaps: dict[int, list[int]]  # of a flag's place: the places of the columns whose gaps it flags
+
+    @property
+    def width(self) -> int:
+        return len(self.columns)
+
+    def apply(self, block: AttributeRows) -> NDArray[np.float64]:
+        """The features of a block of rows, (rows, width)."""
+        raw = block[:, self.columns]
+        values = np.asarray(raw.toarray() if sparse.issparse(raw) else raw, np.float64)
+        out = (np.clip(values, self.low, self.high) - self.centre) * self.factor
+        for place, (knots, scores) in self.curves.items():
+            out[:, place] = np.interp(values[:, place], knots, scores)
+        for flag, places in self.gaps.items():
+            out[np.ix_(np.flatnonzero(values[:, flag]), np.array(places))] = 0.0
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class Rotated:
+    """A group of columns reduced to principal components, each times its `factor`."""
+
+    columns: NDArray[np.int64]
+    values: Callable[[AttributeRows], AttributeRows]
+    components: principal.Components
+    factor: NDArray[np.float64]
+
+    @property
+    def width(self) -> int:
+        return len(self.factor)
+
+    @property
+    def explained(self) -> list[float]:
+        """Each component's share of the variance."""
+        shares = self.components.variances / (self.components.total_variance or 1.0)
+        return [round(float(share), 6) for share in shares]
+
+    def apply(self, block: AttributeRows) -> NDArray[np.float64]:
+        return self.components.project(self.values(block[:, self.columns])) * self.factor
+
+
+def automatic(
+    x: Attributes, pca: int | None, columns: tuple[str, ...]
+) -> tuple[NDArray[np.float32], tuple[str, ...], dict[str, Any]]:
+    """Features (n, q) by the rules of auto.py, their names, and a record of what was decided.
+
+    >>> automatic(np.array([[0, 5], [1, 5]], np.float32), None, ("flag", "same"))[:2]
+    (array([[-0.5],
+           [ 0.5]], dtype=float32), ('flag',))
+    """
+    names = columns or tuple(f"a{k}" for k in range(x.shape[1]))
+    drawn, gaps = sample(x), gap_columns(names, x.shape[1])
+    turned = by_column(drawn)
+    seen = [look(*values_of(turned, k, int(gap))) for k, gap in enumerate(gaps)]
+    flags = [k for k, name in enumerate(names) if name.endswith(GAP_SUFFIX)]
+    decision = decide(seen, flags, isinstance(x, SparseRows))
+    singles = _fit_singles(turned, decision, seen, gaps)
+    rotated = {rule: _fit_rotated(drawn, decision, seen, rule, pca) for rule in COMPONENTS if rule in decision.rules}
+    if pca is not None and not rotated:
+        log.warning("attributes.pca=%s has no effect: no group of columns is reduced to components", pca)
+    parts: list[Singles | Rotated] = [*([singles] if singles.width else []), *rotated.values()]
+    out = np.empty((x.shape[0], sum(part.width for part in parts)), np.float32)
+    for which, block in blocks(x):
+        out[which] = np.concatenate([part.apply(block) for part in parts], axis=1)
+    widths = {rule: part.width for rule, part in rotated.items()}
+    record: dict[str, Any] = {"sampled_rows": drawn.shape[0], "columns": lines(decision, seen, names, widths)}
+    record |= {"rules": decision.runs(), "left_out": [names[k] for k in decision.columns("constant")]}
+    record["explained_variance"] = {rule: part.explained for rule, part in rotated.items()}
+    return out, (*(names[k] for k in singles.columns), *_component_names(widths)), record
+
+
+def _component_names(widths: dict[str, int]) -> list[str]:
+    prefixes = {rule: f"{rule}_" if len(widths) > 1 else "" for rule in widths}
+    return [f"{prefixes[rule]}pc{k}" for rule, width in widths.items() for k in range(width)]
+
+
+def _fit_singles(turned: Any, decision: Decision, seen: list[Seen], gaps: NDArray[np.int64]) -> Singles:
+    chosen = decision.columns(*_SINGLE)
+    place_of = {column: place for place, column in enumerate(chosen)}
+    low, high, mean = (np.array([getattr(seen[k], name) for k in chosen]) for name in ("low", "high", "mean"))
+    factor = np.array([_factor(decision.rules[k], seen[k]) for k in chosen])
+    heavy = decision.columns("heavy tail")
+    curves = {place_of[k]: score_curve(*values_of(turned, k, int(gaps[k]))) for k in heavy}
+    flagged: dict[int, list[int]] = {}
+    for column, place in place_of.items():
+        if int(gaps[column]) in place_of:
+            flagged.setdefault(place_of[int(gaps[column])], []).append(place)
+    span = high - low
+    return Singles(np.array(chosen, np.int64), low - span, high + span, mean, factor, curves, flagged)
+
+
+def _factor(rule: str, seen: Seen) -> float:
+    if seen.constant:
+        return 0.0
+    if rule == "standard":
+        return 1.0 / seen.deviation
+    return (GAP_WEIGHT if rule == "gap flag" else 1.0) / (seen.high - seen.low)
+
+
+def score_curve(stored: NDArray[np.float64], num_rows: int) -> Curve:
+    """The normal score of every distinct value of a column that holds `stored` beside zeros, less their mean.
+
+    Equal values share the mean of their ranks; the value of rank r among n has the (r - 1/2) / n quantile.
+    """
+    values, counts = np.unique(np.concatenate([stored, np.zeros(num_rows - len(stored))]), return_counts=True)
+    scores = special.ndtri((np.cumsum(counts) - 0.5 * counts) / num_rows)
+    return values.astype(np.float32), (scores - np.average(scores, weights=counts)).astype(np.float32)
+
+
+def _fit_rotated(drawn: Attributes, decision: Decision, seen: list[Seen], rule: str, pca: int | None) -> Rotated:
+    chosen = np.array(decision.columns(rule), np.int64)
+    values = _values(decision.sparse_values if rule == "sparse" else "as they are", [seen[k] for k in chosen])
+    asked = COMPONENTS[rule] if pca is None else pca
+    found = principal.fit(lambda: (values(block[:, chosen]) for _, block in blocks(drawn)), asked)
+    if pca is not None and found.loadings.shape[1] < pca:
+        log.info("attributes.pca=%d is cut to %d, the rank of its columns", pca, found.loadings.shape[1])
+    variances = found.variances * ((drawn.shape[0] - 1) / drawn.shape[0])
+    divisor = np.sqrt(variances if OWN_DEVIATION[rule] else np.full(len(variances), variances.mean()))
+    return Rotated(chosen, values, found, 1.0 / np.where(divisor > 0, divisor, 1.0))
+
+
+def _values(how: str, seen: list[Seen]) -> Callable[[AttributeRows], AttributeRows]:
+    """What is done with the values of a group: a function of blocks that keeps 0 at 0 and sparse sparse."""
+    ends = np.array([one.high if one.high else one.low for one in seen])  # beside 0, where there are two values
+
+    def presence(values: NDArray[Any], columns: Any) -> NDArray[Any]:
+        return np.clip(values / ends[columns], 0.0, 1.0)  # a share stands for a gap, and stays a share
+
+    def log1p(values: NDArray[Any], columns: Any) -> NDArray[Any]:
+        return np.copysign(np.log1p(np.abs(values)), values)  # rows outside the sample may be negative
+
+    valuewise = {"presence": presence, "log1p": log1p, "as they are": lambda values, columns: values}[how]
+
+    def whole(block: AttributeRows) -> AttributeRows:
+        if sparse.issparse(block):
+            data = valuewise(block.data, block.indices)
+            return sparse.csr_array((data, block.indices, block.indptr), shape=block.shape)
+        return valuewise(block, slice(None))
+
+    return whole
