@@ -6,9 +6,9 @@
 | gap flag   | is named `NAME is null`                                                | 0 or 1, centred, times 1/4   |
 | two values | holds two                                                              | 0 or 1, centred              |
 | sparse     | is over 80% zeros, 100 such (21 where storage is sparse)               | 20 components of deviation 1 |
-| embedding  | has no heavy tail and a like deviation, 32 such, 3/4 of the dense ones | 64 components, all scaled    |
-|            |                                                                        | by one number                |
-| heavy tail | has values too far out for a deviation to say much                     | normal scores                |
+| embedding  | has a like deviation, 32 such, 3/4 of the dense ones, half of them     | 64 components, all scaled    |
+|            | without a heavy tail (heavy ones only where over a quarter are)        | by one number                |
+| heavy tail | has values too far out for a deviation to say much                     | normal scores, deviation 1   |
 | standard   | is none of these                                                       | mean 0, deviation 1          |
 
 So a feature has a variance of about 1, be it a column of its own or a component, and of a quarter at most where it is a
@@ -16,7 +16,8 @@ flag: twenty components weigh as much as twenty columns. Sparse values are first
 one value beside 0, or log(1 + value), where none is negative. Where storage is sparse the group takes in every column
 that holds a zero or has a heavy tail (the common words of a bag of words), and where over a hundred others are left,
 those too, so that the table is not made dense. A column with gaps is seen without them, and its features at gaps are 0,
-the mean. A flag is not divided by its deviation, which would make a rare one huge.
+the mean. A flag is not divided by its deviation, which would make a rare one huge; nor, for the same reason, are normal
+scores of a deviation below 1/2, which a column that is nearly all one value has.
 """
 
 import itertools
@@ -41,7 +42,7 @@ _DONE = {
     "constant": "left out",
     "gap flag": f"0 or 1, centred, times {GAP_WEIGHT}",
     "two values": "0 or 1, centred",
-    "heavy tail": "normal scores",
+    "heavy tail": "normal scores, deviation 1",
     "standard": "mean 0, deviation 1",
 }
 
@@ -96,13 +97,15 @@ def _sparse_group(seen: Sequence[Seen], rules: Sequence[str], is_sparse: bool) -
 
 
 def _embedding(seen: Sequence[Seen], rules: Sequence[str]) -> list[int]:
-    light = [k for k, rule in enumerate(rules) if rule == "standard"]
-    if len(light) < _MIN_EMBEDDING:
+    dense = [k for k, rule in enumerate(rules) if rule in ("standard", "heavy tail") and seen[k].zeros < MOSTLY_ZERO]
+    if len(dense) < _MIN_EMBEDDING:
         return []
-    median = sorted(seen[k].deviation for k in light)[len(light) // 2]
-    like = [k for k in light if seen[k].deviation <= _LIKE * median]
-    num_dense = len(light) + sum(rule == "heavy tail" for rule in rules)
-    return like if len(like) >= max(_MIN_EMBEDDING, _LIKE_SHARE * num_dense) else []
+    median = sorted(seen[k].deviation for k in dense)[len(dense) // 2]
+    like = [k for k in dense if seen[k].deviation <= _LIKE * median]
+    light = [k for k in like if not seen[k].heavy]
+    if len(like) < max(_MIN_EMBEDDING, _LIKE_SHARE * len(dense)) or 2 * len(light) < len(like):
+        return []
+    return light if len(light) >= _LIKE_SHARE * len(like) else like  # a few heavy ones are no part of it
 
 
 def lines(decision: Decision, seen: Sequence[Seen], names: Sequence[str], widths: dict[str, int]) -> Rows:

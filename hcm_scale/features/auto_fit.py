@@ -25,6 +25,7 @@ from hcm_scale.graph.store import Attributes, SparseRows
 
 log = logging.getLogger(__name__)
 
+_LEAST_DEVIATION = 0.5  # that normal scores are divided by
 _SINGLE = ("gap flag", "two values", "heavy tail", "standard")
 Curve = tuple[NDArray[np.float32], NDArray[np.float32]]  # rising values, and the score of each
 
@@ -139,13 +140,16 @@ def _factor(rule: str, seen: Seen) -> float:
 
 
 def score_curve(stored: NDArray[np.float64], num_rows: int) -> Curve:
-    """The normal score of every distinct value of a column that holds `stored` beside zeros, less their mean.
+    """The normal score of every distinct value of a column that holds `stored` beside zeros, of mean 0 and deviation 1.
 
-    Equal values share the mean of their ranks; the value of rank r among n has the (r - 1/2) / n quantile.
+    Equal values share the mean of their ranks; the value of rank r among n has the (r - 1/2) / n quantile. A deviation
+    below _LEAST_DEVIATION, of a column that is nearly all one value, is not stretched to 1.
     """
     values, counts = np.unique(np.concatenate([stored, np.zeros(num_rows - len(stored))]), return_counts=True)
     scores = special.ndtri((np.cumsum(counts) - 0.5 * counts) / num_rows)
-    return values.astype(np.float32), (scores - np.average(scores, weights=counts)).astype(np.float32)
+    scores -= np.average(scores, weights=counts)
+    deviation = np.sqrt(np.average(scores**2, weights=counts))
+    return values.astype(np.float32), (scores / max(deviation, _LEAST_DEVIATION)).astype(np.float32)
 
 
 def _fit_rotated(drawn: Attributes, decision: Decision, seen: list[Seen], rule: str, pca: int | None) -> Rotated:
