@@ -166,10 +166,10 @@ def _score(walk: Run) -> Iterator[Stage]:
 
     def make(out: Path) -> dict[str, Any]:
         folders = [walk.workspace.folders[f"scores-{view}"] for view in views]
-        made = score.combine_scores(walk.graph(), folders, out, rank_by=how.rank_by, far_share=how.far_share)
+        made = score.combine_scores(walk.graph(), folders, out, how=how, features=walk.purified().features)
         return _score_facts(made)
 
-    yield Stage("scores", score.FORMAT, asdict(how), tuple(f"scores-{view}" for view in views), make)
+    yield Stage("scores", score.FORMAT, asdict(how), ("purified", *(f"scores-{view}" for view in views)), make)
 
 
 def _score_view(walk: Run, view: str, name: str, how: score.Scoring) -> Stage:
@@ -183,6 +183,7 @@ def _score_view(walk: Run, view: str, name: str, how: score.Scoring) -> Stage:
             open_samples(walk.workspace.folders[f"train-{view}"] / "samples"),
             out,
             how=how,
+            features=walk.purified().features if name == "scores" else None,
             propagated=walk.exact_first_hop,
             seed=config.seed,
             state=config.score.state,

@@ -154,7 +154,7 @@ class ShardsConfig:
 
 @dataclass
 class SamplingConfig:
-    batch_pairs: int = number(8_192, 2)
+    batch_pairs: int = number(1_024, 2)
     ratio: float = number(0.3, 0.0001, 1.0)
     fan_out: list[str] = names(["all"])
     hub_cap: int | None = number(256, 1)
@@ -182,8 +182,8 @@ class PosteriorConfig:
     cycle_steps: int = number(200, 1)
     prior: float = number(5e-8, 0.0)
     temperature: float | None = number(None, 0.0)
-    burn_in_steps: int = number(400, 0)
-    num_samples: int = number(20, 1)
+    burn_in_steps: int = number(300, 0)
+    num_samples: int = number(10, 1)
     thin_steps: int = number(10, 1)
     checkpoint_every: int = number(200, 1)
     log_every: int = number(20, 1)
@@ -193,11 +193,11 @@ class PosteriorConfig:
 
 @dataclass
 class ScoreConfig:
-    views: list[str] = names(["purified"], ("purified", "original"))
+    views: list[str] = names(["purified", "original"], ("purified", "original"))
     hop: str = choice("expected", tables.HOPS)
     trim: float = number(0.2, 0.0, 0.95)
     far_share: float = number(0.4, 0.001, 1.0)  # of the edges: those that count as far
-    rank_by: str = choice("strange", tables.RANKINGS)
+    rank_by: str = choice("score", tables.RANKINGS)
     max_neighbors: int | None = number(None, 1)
     chunk_edges: int | None = number(None, 256)
     state: str = choice("memory", tables.STATES)

@@ -51,7 +51,7 @@ def test_fit__takes_a_torch_geometric_data():
         ({"hops.classes": 99}, r"hops\.classes=99 is out of range: at least 2"),
         ({"hops.classes": 3.5}, r"hops\.classes=3\.5 is not legal: int, at least 2 and at most 16"),
         ({"purify": 0.1}, r"purify=0\.1 is not legal: a section with similarity, ratio, attributes"),
-        ({"score.rank_by": None}, r"score\.rank_by=None is not legal: str, of strange, ahp, hav"),
+        ({"score.rank_by": None}, r"score\.rank_by=None is not legal: str, of score, strange, ahp, hav"),
         ({"sampling.fan_out": "10"}, r"sampling\.fan_out='10' is not legal: list\[str\]"),
     ],
 )

@@ -37,6 +37,7 @@ def small(run_dir: Path, **options) -> Config:
     config.world.device = "cpu"
     config.hops.num_sources, config.hops.pairs_per_class = 200, 40
     config.sampling.batch_pairs, config.sampling.workers = 512, 0
+    config.score.views = ["purified"]
     config.model.width, config.model.head_width = 16, 16
     config.posterior.burn_in_steps, config.posterior.num_samples, config.posterior.thin_steps = 12, 3, 2
     config.posterior.log_every = 5

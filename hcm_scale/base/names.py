@@ -23,6 +23,6 @@ SCHEDULES = ("constant", "polynomial", "cyclical")
 Hop = Literal["expected", "argmax"]
 HOPS = get_args(Hop)
 PRECISIONS = ("float32", "bfloat16")
-RANKINGS = ("strange", "ahp", "hav")
+RANKINGS = ("score", "strange", "ahp", "hav")
 STATES = ("memory", "disk")
 OBJECTIVES = ("planted", "labels")

@@ -1,9 +1,10 @@
 """Sparse x dense products over CSR rows, the one arithmetic that all rooms share.
 
 `gcn_rows` multiplies rows of Â = D^-1/2 (A + I) D^-1/2 without storing its weights: they are products of two node
-scales; it runs in numba's pool. `csr_row_range` takes explicit weights and runs in the calling thread, without the GIL.
-Both write each output row in one go, in CSR order, so the result is the same for any thread count. Both ask for the
-rows of neighbours to come: 1.5 to 2.2 times as fast where x does not fit the cache. Memory: the output, nothing else.
+scales; `mean_rows` averages over neighbours; both run in numba's pool. `csr_row_range` takes explicit weights and runs
+in the calling thread, without the GIL. All write each output row in one go, in CSR order, so the result is the same for
+any thread count. All ask for the rows of neighbours to come: 1.5 to 2.2 times as fast where x does not fit the cache.
+Memory: the output, nothing else.
 """
 
 from typing import Any
@@ -65,6 +66,26 @@ def gcn_rows(indptr, indices, scale, x, first, last, out):
                     row[k] += weight * x[v, k]
             for k in range(width):
                 row[k] *= own
+
+
+@kernel(parallel=True)
+def mean_rows(indptr, indices, x, first, last, out):
+    """out[i] = the mean of x over the entries of row first + i, 0 where there are none."""
+    width = x.shape[1]
+    for task in prange((last - first + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK):
+        start = first + task * _ROWS_PER_TASK
+        for u in range(start, min(start + _ROWS_PER_TASK, last)):
+            row = out[u - first]
+            for k in range(width):
+                row[k] = 0.0
+            for e in range(indptr[u], indptr[u + 1]):
+                _ask_ahead(x, indices, e)
+                v = indices[e]
+                for k in range(width):
+                    row[k] += x[v, k]
+            num_entries = max(1, indptr[u + 1] - indptr[u])
+            for k in range(width):
+                row[k] /= num_entries
 
 
 @kernel(nogil=True, fastmath={"contract"})

@@ -7,17 +7,17 @@
 | two values | holds two                                                              | 0 or 1, centred              |
 | sparse     | is over 80% zeros, 100 such (21 where storage is sparse)               | 20 components of deviation 1 |
 | embedding  | has a like deviation, 32 such, 3/4 of the dense ones, half of them     | 64 components, all scaled    |
-|            | without a heavy tail (heavy ones only where over a quarter are)        | by one number                |
+|            | without a heavy tail                                                   | by one number                |
 | heavy tail | has values too far out for a deviation to say much                     | normal scores, deviation 1   |
 | standard   | is none of these                                                       | mean 0, deviation 1          |
 
 So a feature has a variance of about 1, be it a column of its own or a component, and of a quarter at most where it is a
 flag: twenty components weigh as much as twenty columns. Sparse values are first made presence, where each column has
 one value beside 0, or log(1 + value), where none is negative. Where storage is sparse the group takes in every column
-that holds a zero or has a heavy tail (the common words of a bag of words), and where over a hundred others are left,
-those too, so that the table is not made dense. A column with gaps is seen without them, and its features at gaps are 0,
-the mean. A flag is not divided by its deviation, which would make a rare one huge; nor, for the same reason, are normal
-scores of a deviation below 1/2, which a column that is nearly all one value has.
+that holds a zero, and all others (the common words of a bag of words) where a hundred are mostly zero or where over a
+hundred would be left, so that the table is not made dense. A column with gaps is seen without them, and its features at
+gaps are 0, the mean. A flag is not divided by its deviation, which would make a rare one huge; nor, for the same
+reason, are normal scores of a deviation below 1/2, which a column that is nearly all one value has.
 """
 
 import itertools
@@ -90,10 +90,10 @@ def _alone(seen: Seen, is_flag: bool) -> str:
 def _sparse_group(seen: Sequence[Seen], rules: Sequence[str], is_sparse: bool) -> list[int]:
     varied = [k for k, rule in enumerate(rules) if rule not in ("constant", "gap flag")]
     mostly_zero = [k for k in varied if seen[k].zeros > MOSTLY_ZERO]
-    joining = [k for k in varied if seen[k].zeros or rules[k] == "heavy tail"] if is_sparse else mostly_zero
-    if is_sparse and len(varied) - len(joining) > _MAX_SINGLE:
+    with_zeros = [k for k in varied if seen[k].zeros]
+    if is_sparse and (len(mostly_zero) >= _MIN_SPARSE[False] or len(varied) - len(with_zeros) > _MAX_SINGLE):
         return varied
-    return joining if len(mostly_zero) >= _MIN_SPARSE[is_sparse] else []
+    return (with_zeros if is_sparse else mostly_zero) if len(mostly_zero) >= _MIN_SPARSE[is_sparse] else []
 
 
 def _embedding(seen: Sequence[Seen], rules: Sequence[str]) -> list[int]:
@@ -103,9 +103,7 @@ def _embedding(seen: Sequence[Seen], rules: Sequence[str]) -> list[int]:
     median = sorted(seen[k].deviation for k in dense)[len(dense) // 2]
     like = [k for k in dense if seen[k].deviation <= _LIKE * median]
     light = [k for k in like if not seen[k].heavy]
-    if len(like) < max(_MIN_EMBEDDING, _LIKE_SHARE * len(dense)) or 2 * len(light) < len(like):
-        return []
-    return light if len(light) >= _LIKE_SHARE * len(like) else like  # a few heavy ones are no part of it
+    return like if len(like) >= max(_MIN_EMBEDDING, _LIKE_SHARE * len(dense)) and 2 * len(light) >= len(like) else []
 
 
 def lines(decision: Decision, seen: Sequence[Seen], names: Sequence[str], widths: dict[str, int]) -> Rows:

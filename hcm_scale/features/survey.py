@@ -22,8 +22,7 @@ from hcm_scale.graph.store import Attributes, SparseRows
 MAX_ROWS = 1 << 16
 MOSTLY_ZERO = 0.8  # a share of zeros beyond this
 _MIN_ROWS, _MAX_VALUES = 1 << 12, 1 << 26  # a wide dense table is looked at in fewer rows
-_FAR_TAIL = 3.0  # quartile distances from the median to the farther percentile: normal 1.7, exponential 3.6
-_SQUASHED = 3.0  # the deviation over what it were, were the column normal between its quartiles
+_SQUASHED = 5.0  # the deviation over what it were, were the column normal as its quartiles: lognormal 2
 
 
 @dataclass(frozen=True)
@@ -93,9 +92,8 @@ def _is_heavy(stored: NDArray[np.float64], num_zeros: int, deviation: float) -> 
     if num_zeros > MOSTLY_ZERO * (len(stored) + num_zeros):
         return True
     values = np.concatenate([stored, np.zeros(num_zeros)])
-    first, lower, median, upper, last = np.quantile(values, (0.01, 0.25, 0.5, 0.75, 0.99))
-    middle = upper - lower
-    return bool(max(last - median, median - first) > _FAR_TAIL * middle or deviation > _SQUASHED * middle / 1.349)
+    lower, upper = np.quantile(values, (0.25, 0.75))
+    return bool(deviation > _SQUASHED * (upper - lower) / 1.349)
 
 
 def gap_columns(columns: tuple[str, ...], num_columns: int) -> NDArray[np.int64]:

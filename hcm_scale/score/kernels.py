@@ -147,7 +147,7 @@ def update_moments(logits, number, expected, count, mean, m2):
 
 
 @kernel(inline="always")
-def _edge_number(indptr, indices, start, directed, v, position):
+def edge_number(indptr, indices, start, directed, v, position):
     """The number of the edge that CSR entry `position` of row v stands for.
 
     Indices are unsigned, because numba looks at each signed one for a count from the end.
@@ -182,7 +182,7 @@ def row_edges(edges, v, out):
     """out[i] = number of the edge between v and its i-th neighbour."""
     indptr, indices, start, directed, _limit, _seed = edges
     for i in range(indptr[v + 1] - indptr[v]):
-        out[i] = _edge_number(indptr, indices, start, directed, v, indptr[v] + i)
+        out[i] = edge_number(indptr, indices, start, directed, v, indptr[v] + i)
 
 
 @kernel
@@ -261,7 +261,7 @@ def average_rows(edges, keep, mean, var, ahp, iv):
                 if all_drawn and not directed:
                     _ask_ahead(indptr, indices, start, v, position, mean, var)
                 if all_drawn or bits(seed, v, indices[position]) <= limit[v]:
-                    e = np.uint64(_edge_number(indptr, indices, start, directed, v, position))
+                    e = np.uint64(edge_number(indptr, indices, start, directed, v, position))
                     hops[size] = mean[e]
                     spreads[size] = var[e]
                     size += 1

@@ -3,12 +3,13 @@
     AHP(v) = mean over v's neighbours of the edge's mean hop        IV(v) = mean over them of the edge's variance
     HAV(v) = AHP(v) / max AHP + IV(v) / max IV                      (a term whose maximum is 0 is 0)
     strange(v) = z-score of AHP(v) + z-score of closure(v)          (closure.py: far triangles around v)
+    score(v) = the evidence of all kinds, added up by rank          (evidence.py)
 
 Neighbours are those of the original graph; out-neighbours where it is directed. With `trim` = t only the nearest
 ceil((1 - t) * degree) of them count, at least one, in both averages, so that a normal node is not blamed for an odd
 neighbour. A node without neighbours scores 0 everywhere, the least anomalous value there is (a hop is at least 1), and
-is flagged. z-scores are taken over the nodes that have neighbours and shifted to start at 0; on a directed graph
-closure is 0. Memory: seven numbers a node.
+is flagged; its score is that of its attributes alone. z-scores are taken over the nodes that have neighbours and
+shifted to start at 0; on a directed graph closures are 0. Memory: eleven numbers a node.
 """
 
 from collections.abc import Sequence
@@ -21,8 +22,11 @@ from numpy.typing import NDArray
 from hcm_scale.base.names import RANKINGS
 from hcm_scale.score import kernels
 from hcm_scale.score.closure import closure
+from hcm_scale.score.context import context
 from hcm_scale.score.edges import EdgeHops
+from hcm_scale.score.evidence import KINDS, combine
 from hcm_scale.score.numbering import EdgeIndex
+from hcm_scale.score.residual import residual
 
 FLAG_NAMES = ("isolated", "no_out_neighbors", "sampled")
 ISOLATED, NO_OUT_NEIGHBORS, SAMPLED = (1 << bit for bit in range(len(FLAG_NAMES)))
@@ -38,6 +42,10 @@ class NodeScores:
     hav: NDArray[np.float64]
     closure: NDArray[np.float64]
     strange: NDArray[np.float64]
+    context: NDArray[np.float64]
+    context_closure: NDArray[np.float64]
+    residual: NDArray[np.float64]
+    score: NDArray[np.float64]
     degree: NDArray[np.int64]
     flags: NDArray[np.uint8]
 
@@ -49,7 +57,7 @@ class NodeScores:
 
 
 def score_nodes(edges: EdgeIndex, hops: EdgeHops, *, trim: float) -> NodeScores:
-    """AHP, IV and HAV of every node; closure, which costs more, is 0 until `with_closure`.
+    """AHP, IV and HAV of every node; closure, which costs more, is 0 until `with_closure`, and so on.
 
     >>> from hcm_scale.score.numbering import edge_index
     >>> path = edge_index(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], np.int32))
@@ -76,11 +84,31 @@ def with_closure(scores: NodeScores, edges: EdgeIndex, mean: NDArray[np.float32]
     return replace(scores, closure=found, strange=strange)
 
 
+def with_context(
+    scores: NodeScores, edges: EdgeIndex, x: NDArray[np.float32], distance: NDArray[np.float32], *, far_share: float
+) -> NodeScores:
+    """The same scores with the evidence of attributes: features x, (n, q), and their distance over every edge, (m,)."""
+    found = replace(
+        scores,
+        context=context(edges, distance),
+        context_closure=scores.context_closure if edges.directed else closure(edges, distance, share=far_share),
+        residual=residual(edges.indptr, edges.indices, x),
+    )
+    return with_score(found)
+
+
+def with_score(scores: NodeScores) -> NodeScores:
+    """The same numbers, and the score that they add up to."""
+    numbers = {kind: getattr(scores, column) for kind, column in KINDS.items()}
+    return replace(scores, score=combine(numbers, (scores.flags & UNSCORED) == 0))
+
+
 def _node_scores(
     ahp: NDArray[np.float64], iv: NDArray[np.float64], degree: NDArray[np.int64], flags: NDArray[np.uint8]
 ) -> NodeScores:
     strange = _add_standardized([ahp], (flags & UNSCORED) == 0)
-    return NodeScores(ahp, iv, _hav(ahp, iv), np.zeros(len(ahp)), strange, degree, flags)
+    nothing = np.zeros(len(ahp))  # shared by what is not known yet; no array of scores is ever written to
+    return NodeScores(ahp, iv, _hav(ahp, iv), nothing, strange, nothing, nothing, nothing, nothing, degree, flags)
 
 
 def check_trim(trim: float) -> None:

@@ -7,6 +7,10 @@
 | ahp, iv, hav | f64            | average hop prediction, its variance over the samples, both normalised and added |
 | closure      | f64            | log(1 + triangles of far edges per neighbour)                                  |
 | strange      | f64            | z-scored ahp and closure, added                                                |
+| context      | f64            | distance of attributes to the neighbours', as a z-score                       |
+| context_closure | f64         | log(1 + triangles of edges between unlike nodes per neighbour)                 |
+| residual     | f64            | distance of attributes to what the neighbourhood predicts                      |
+| score        | f64            | the evidence of all kinds added up (evidence.py)                               |
 | rank         | i64            | 1 = most anomalous by `rank_by`, ties by node number                           |
 | degree       | i64            | neighbours in the original graph; out-neighbours if directed                   |
 | flags        | string         | names joined by commas, empty for most: isolated, no_out_neighbors, sampled    |
@@ -17,6 +21,7 @@ not at all. The same scores give the same bytes.
 """
 
 import os
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +54,10 @@ def scores_table(graph: Graph, scores: NodeScores, rank_by: str) -> pa.Table:
         "hav": scores.hav[order],
         "closure": scores.closure[order],
         "strange": scores.strange[order],
+        "context": scores.context[order],
+        "context_closure": scores.context_closure[order],
+        "residual": scores.residual[order],
+        "score": scores.score[order],
         "rank": np.arange(1, len(order) + 1),
         "degree": scores.degree[order],
         "flags": flag_text(scores.flags[order]),
@@ -103,6 +112,6 @@ def node_scores(table: pa.Table) -> NodeScores:
         out[node] = values
         return out
 
-    names = ("ahp", "iv", "hav", "closure", "strange", "degree")
+    names = [entry.name for entry in fields(NodeScores) if entry.name != "flags"]
     numbers = {name: in_order(table[name].to_numpy()) for name in names}
     return NodeScores(**numbers, flags=in_order(flag_bits(table["flags"])))

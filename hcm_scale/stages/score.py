@@ -7,8 +7,8 @@ every edge of the original graph is predicted. The two edge files hold mean and 
 order; with `state="disk"` they are also where the running moments live, as memory maps. The manifest comes last.
 Several ranks share the edges (`shared_edges.py`) and end in the same bytes; rank 0 writes the folder.
 
-Memory: two layers of embeddings (2 x n x width x 4 bytes), 8 bytes an edge unless on disk, a chunk, seven numbers
-a node. 10 million nodes and 80 million edges at width 128 take 10.2 GB + 0.64 GB + 0.4 GB.
+Memory: two layers of embeddings (2 x n x width x 4 bytes), 8 bytes an edge unless on disk, a chunk; after them 4 bytes
+an edge and eleven numbers a node. 10 million nodes and 80 million edges at width 128 take 10.2 GB + 0.64 GB, then 1.2.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,6 +25,7 @@ from torch import Tensor
 from hcm_scale.base import files
 from hcm_scale.base.names import RANKINGS, STATES
 from hcm_scale.base.progress import bar
+from hcm_scale.features.purify import edge_similarity
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, embed_graph
 from hcm_scale.posterior.samples import Samples
@@ -36,12 +37,12 @@ from hcm_scale.score.numbering import edge_index
 from hcm_scale.stages.shared_edges import Sharing, chunk_of, predict_shared, save_hops
 
 KIND = "hcm_scale scores"
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """A finished folder of scores. `metrics` maps strange, ahp and hav to numbers, or is None without labels."""
+    """A finished folder of scores. `metrics` maps every ranking to numbers, or is None without labels."""
 
     folder: Path
     num_samples: int
@@ -89,6 +90,7 @@ def score(
     out: Path,
     *,
     how: Scoring,
+    features: NDArray[np.float32] | None,
     propagated: bool,
     seed: int,
     state: str,
@@ -100,6 +102,7 @@ def score(
     """Scores every node of `graph`, the original one, into the folder `out`.
 
     `structure` is the graph the encoder was trained on, `x` its (n, q) input: Â X where `propagated`, else X.
+    `features` are X; None leaves out the evidence of attributes, which `combine_scores` adds once for several views.
     `seed` decides which neighbours are scored where `how.max_neighbors` bounds them, nothing else. Where there are
     several ranks each calls this.
     """
@@ -116,23 +119,36 @@ def score(
     if hops is not None:
         scores = nodes.score_nodes(edges, hops, trim=how.trim)
         scores = nodes.with_closure(scores, edges, hops.mean, far_share=how.far_share)
+        scores = nodes.with_score(scores) if features is None else _with_context(scores, graph, features, how)
         _write(out, graph, scores, hops, how.rank_by, len(samples))
     world.barrier()
     return open_scores(out)
 
 
-def combine_scores(graph: Graph, views: Iterable[Path], out: Path, *, rank_by: str, far_share: float) -> ScoreResult:
+def combine_scores(
+    graph: Graph, views: Iterable[Path], out: Path, *, how: Scoring, features: NDArray[np.float32]
+) -> ScoreResult:
     """One folder from the folders of several encoders: their z-scored AHP and IV added, their edges averaged."""
     results = [open_scores(view) for view in views]
-    nodes.check_rank_by(rank_by)
     scores = nodes.combine_views([table.node_scores(result.table()) for result in results])
     edges = [result.edges() for result in results]
     hops = EdgeHops(_mean([view.mean for view in edges]), _mean([view.var for view in edges]))
     numbered = edge_index(graph.indptr, graph.indices, directed=graph.directed)
-    scores = nodes.with_closure(scores, numbered, hops.mean, far_share=far_share)
+    scores = nodes.with_closure(scores, numbered, hops.mean, far_share=how.far_share)
+    scores = _with_context(scores, graph, features, how)
     out.mkdir(parents=True, exist_ok=True)
-    _write(out, graph, scores, hops, rank_by, sum(result.num_samples for result in results))
+    _write(out, graph, scores, hops, how.rank_by, sum(result.num_samples for result in results))
     return open_scores(out)
+
+
+def _with_context(
+    scores: nodes.NodeScores, graph: Graph, features: NDArray[np.float32], how: Scoring
+) -> nodes.NodeScores:
+    """The scores with the evidence of attributes, and the score of all evidence; 4 bytes an edge while it lasts."""
+    distance = edge_similarity(graph.indptr, graph.indices, features, "cosine", directed=graph.directed)
+    np.subtract(1.0, distance, out=distance)
+    edges = edge_index(graph.indptr, graph.indices, directed=graph.directed)
+    return nodes.with_context(scores, edges, features, distance, far_share=how.far_share)
 
 
 def embed_samples(

@@ -161,14 +161,16 @@ def test_score_nodes__refuses_bad_input(random_csr):
             score_nodes(index, random_hops(index), trim=trim)
     with pytest.raises(ValueError, match="the edges' mean has shape"):
         score_nodes(index, EdgeHops(np.zeros(3, np.float32), np.zeros(3, np.float32)), trim=0.0)
-    with pytest.raises(ValueError, match="rank_by='iv' must be one of strange, ahp, hav"):
+    with pytest.raises(ValueError, match="rank_by='iv' must be one of score, strange, ahp, hav"):
         score_nodes(index, random_hops(index), trim=0.0).by("iv")
 
 
 def view(ahp, flags=None):
     ahp = np.asarray(ahp, float)
     flags = np.zeros(len(ahp), np.uint8) if flags is None else np.asarray(flags, np.uint8)
-    return NodeScores(ahp, ahp**2, ahp, np.zeros(len(ahp)), ahp, np.ones(len(ahp), np.int64), flags)
+    nothing = np.zeros(len(ahp))
+    context = dict.fromkeys(("context", "context_closure", "residual", "score"), nothing)
+    return NodeScores(ahp, ahp**2, ahp, nothing, ahp, **context, degree=np.ones(len(ahp), np.int64), flags=flags)
 
 
 def test_combine_views__adds_z_scores_and_starts_at_zero():

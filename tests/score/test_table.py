@@ -16,7 +16,9 @@ def four_nodes(**parts) -> Graph:
 def scores_of(ahp, hav=None, flags=(0, 0, 0, 0)) -> NodeScores:
     ahp = np.array(ahp, float)
     hav = ahp if hav is None else np.array(hav, float)
-    return NodeScores(ahp, ahp / 10, hav, ahp / 2, ahp, np.arange(len(ahp)), np.array(flags, np.uint8))
+    context = {"context": -ahp, "context_closure": ahp / 3, "residual": ahp**2, "score": ahp / 4}
+    degree = np.arange(len(ahp))
+    return NodeScores(ahp, ahp / 10, hav, ahp / 2, ahp, **context, degree=degree, flags=np.array(flags, np.uint8))
 
 
 def test_scores_table__is_sorted_by_rank_with_ties_by_node():
@@ -24,7 +26,8 @@ def test_scores_table__is_sorted_by_rank_with_ties_by_node():
     assert table["node"].to_pylist() == [1, 0, 2, 3]
     assert table["rank"].to_pylist() == [1, 2, 3, 4]
     assert table["ahp"].to_pylist() == [3, 2, 2, 1]
-    assert table.column_names == ["id", "node", "ahp", "iv", "hav", "closure", "strange", "rank", "degree", "flags"]
+    evidence = ["ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "score"]
+    assert table.column_names == ["id", "node", *evidence, "rank", "degree", "flags"]
 
 
 def test_scores_table__ranks_by_the_chosen_score_and_says_so():

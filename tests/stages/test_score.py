@@ -34,7 +34,7 @@ def write_samples(folder: Path, *, num_samples: int = 4, directed: bool = False)
 def score(graph, structure, features, samples, out, propagated=False, **options):
     """The stage with no neighbour left out and AHP as the ranking, apart from `options`."""
     how = replace(PLAIN, **{name: options.pop(name) for name in [*options] if hasattr(PLAIN, name)})
-    usual = {"seed": 0, "state": "memory", "chunk_edges": None, "device": "cpu"}
+    usual = {"seed": 0, "state": "memory", "chunk_edges": None, "device": "cpu", "features": features}
     samples = samples if isinstance(samples, Samples) else open_samples(samples)
     return stage.score(graph, structure, features, samples, out, how=how, propagated=propagated, **usual | options)
 
@@ -97,7 +97,7 @@ def test_score__equals_the_slow_twin(graph, structure, features, samples, tmp_pa
 
 def test_score__says_how_good_it_is_per_kind(graph, structure, features, samples, tmp_path):
     found = score(graph, structure, features, samples, tmp_path / "scores").metrics
-    assert set(found) == {"strange", "ahp", "hav"}
+    assert set(found) == {"score", "strange", "ahp", "hav"}
     assert set(found["ahp"]["by_kind"]) == {"structural", "attribute"}
     unknown = replace(graph, y=None, kind=None)
     assert score(unknown, structure, features, samples, tmp_path / "unknown").metrics is None
@@ -189,7 +189,7 @@ def test_score__the_same_inputs_give_the_same_bytes(graph, structure, features, 
 def test_combine_scores__adds_views_and_averages_edges(graph, structure, features, samples, tmp_path):
     one = score(graph, structure, features, samples, tmp_path / "purified")
     two = score(graph, graph, features, samples, tmp_path / "original")
-    both = combine_scores(graph, [one.folder, two.folder], tmp_path / "scores", rank_by="ahp", far_share=0.4)
+    both = combine_scores(graph, [one.folder, two.folder], tmp_path / "scores", how=PLAIN, features=features)
     scored = graph.degrees > 0
     total = sum((a - a[scored].mean()) / a[scored].std() for a in (by_node(one, "ahp"), by_node(two, "ahp")))
     np.testing.assert_allclose(by_node(both, "ahp")[scored], (total - total[scored].min())[scored], atol=1e-9)
@@ -225,7 +225,8 @@ def test_score__refuses_bad_input_before_any_work(graph, structure, features, sa
 
 def test_scores_table__of_the_stage_has_the_promised_columns(graph, structure, features, samples, tmp_path):
     names = score(graph, structure, features, samples, tmp_path / "scores").table().column_names
-    assert names == ["id", "node", "ahp", "iv", "hav", "closure", "strange", "rank", "degree", "flags", "y", "kind"]
+    evidence = ["ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "score"]
+    assert names == ["id", "node", *evidence, "rank", "degree", "flags", "y", "kind"]
 
 
 def test_score__closure_and_seed_reach_the_scores(graph, structure, features, samples, tmp_path):
@@ -243,7 +244,9 @@ def test_combine_scores__averages_variances_and_takes_the_share_of_far_edges(
     one = score(graph, structure, features, samples, tmp_path / "purified")
     two = score(graph, graph, features, samples, tmp_path / "original")
     folders = [one.folder, two.folder]
-    how = {"rank_by": "ahp"}
-    few, many = (combine_scores(graph, folders, tmp_path / f"scores-{c}", far_share=c, **how) for c in (0.3, 0.9))
+    few, many = (
+        combine_scores(graph, folders, tmp_path / f"{share}", how=replace(PLAIN, far_share=share), features=features)
+        for share in (0.3, 0.9)
+    )
     np.testing.assert_allclose(many.edges().var, (one.edges().var + two.edges().var) / 2, rtol=1e-6)
     assert not np.array_equal(by_node(few, "closure"), by_node(many, "closure"))
