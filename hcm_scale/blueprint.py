@@ -166,10 +166,17 @@ def _score(walk: Run) -> Iterator[Stage]:
 
     def make(out: Path) -> dict[str, Any]:
         folders = [walk.workspace.folders[f"scores-{view}"] for view in views]
-        made = score.combine_scores(walk.graph(), folders, out, how=how, features=walk.purified().features)
+        features, seed = walk.purified().features, walk.config.seed
+        made = score.combine_scores(walk.graph(), folders, out, how=how, features=features, seed=seed)
         return _score_facts(made)
 
-    yield Stage("scores", score.FORMAT, asdict(how), ("purified", *(f"scores-{view}" for view in views)), make)
+    yield Stage(
+        "scores",
+        score.FORMAT,
+        [asdict(how), walk.config.seed],
+        ("purified", *(f"scores-{view}" for view in views)),
+        make,
+    )
 
 
 def _score_view(walk: Run, view: str, name: str, how: score.Scoring) -> Stage:

@@ -182,7 +182,7 @@ class PosteriorConfig:
     cycle_steps: int = number(200, 1)
     prior: float = number(5e-8, 0.0)
     temperature: float | None = number(None, 0.0)
-    burn_in_steps: int = number(300, 0)
+    burn_in_steps: int = number(200, 0)
     num_samples: int = number(10, 1)
     thin_steps: int = number(10, 1)
     checkpoint_every: int = number(200, 1)

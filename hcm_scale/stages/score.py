@@ -12,7 +12,7 @@ an edge and eleven numbers a node. 10 million nodes and 80 million edges at widt
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -126,15 +126,21 @@ def score(
 
 
 def combine_scores(
-    graph: Graph, views: Iterable[Path], out: Path, *, how: Scoring, features: NDArray[np.float32]
+    graph: Graph, views: Iterable[Path], out: Path, *, how: Scoring, features: NDArray[np.float32], seed: int
 ) -> ScoreResult:
-    """One folder from the folders of several encoders: their z-scored AHP and IV added, their edges averaged."""
+    """One folder from the folders of several encoders: the scores of their averaged edges.
+
+    `strange` alone adds up the z-scored AHP of each encoder.
+    """
     results = [open_scores(view) for view in views]
-    scores = nodes.combine_views([table.node_scores(result.table()) for result in results])
-    edges = [result.edges() for result in results]
-    hops = EdgeHops(_mean([view.mean for view in edges]), _mean([view.var for view in edges]))
-    numbered = edge_index(graph.indptr, graph.indices, directed=graph.directed)
-    scores = nodes.with_closure(scores, numbered, hops.mean, far_share=how.far_share)
+    added = nodes.combine_views([table.node_scores(result.table()) for result in results])
+    found = [result.edges() for result in results]
+    hops = EdgeHops(_mean([view.mean for view in found]), _mean([view.var for view in found]))
+    drawn: dict[str, Any] = {"directed": graph.directed, "max_neighbors": how.max_neighbors, "seed": seed}
+    edges = edge_index(graph.indptr, graph.indices, **drawn)
+    closed = nodes.with_closure(added, edges, hops.mean, far_share=how.far_share)
+    scores = nodes.score_nodes(edges, hops, trim=how.trim)
+    scores = replace(scores, closure=closed.closure, strange=closed.strange)
     scores = _with_context(scores, graph, features, how)
     out.mkdir(parents=True, exist_ok=True)
     _write(out, graph, scores, hops, how.rank_by, sum(result.num_samples for result in results))
