@@ -11,18 +11,23 @@
 | context_closure | f64         | log(1 + triangles of edges between unlike nodes per neighbour)                 |
 | residual     | f64            | distance of attributes to what the neighbourhood predicts                      |
 | score        | f64            | the evidence of all kinds added up (evidence.py)                               |
+| evidence     | string         | the kind of evidence that says most about the node; dictionary-encoded         |
+| hop_rank ... | i32            | 1 = strangest by this kind; ties share the middle place, rounded towards 1     |
 | rank         | i64            | 1 = most anomalous by `rank_by`, ties by node number                           |
 | degree       | i64            | neighbours in the original graph; out-neighbours if directed                   |
 | flags        | string         | names joined by commas, empty for most: isolated, no_out_neighbors, sampled    |
 | y, kind      | u8             | where known: 1 = anomaly; 0 normal, 1 structural, 2 attribute                  |
 
-Which score ranks stands in the schema's metadata under `rank_by`. Pages carry checksums, and the file appears whole or
-not at all. The same scores give the same bytes.
+`evidence` and the five ranks by kind (hop_rank, closure_rank, context_rank, context_closure_rank, attributes_rank) are
+there where the evidence has been added up. Nodes that a kind cannot tell apart, such as those without neighbours, have
+its middle rank. Which score ranks stands in the schema's metadata under `rank_by`. Pages carry checksums, and the file
+appears whole or not at all. The same scores give the same bytes.
 """
 
 import os
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +36,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base import files
 from hcm_scale.graph.store import Graph
+from hcm_scale.score import evidence
 from hcm_scale.score.metrics import ranking
 from hcm_scale.score.nodes import FLAG_NAMES, NodeScores
 
@@ -58,12 +64,27 @@ def scores_table(graph: Graph, scores: NodeScores, rank_by: str) -> pa.Table:
         "context_closure": scores.context_closure[order],
         "residual": scores.residual[order],
         "score": scores.score[order],
+        **_kinds_apart(scores, order),
         "rank": np.arange(1, len(order) + 1),
         "degree": scores.degree[order],
         "flags": flag_text(scores.flags[order]),
     }
     columns |= {name: known[order] for name, known in (("y", graph.y), ("kind", graph.kind)) if known is not None}
     return pa.table(columns).replace_schema_metadata({"rank_by": rank_by})
+
+
+def _kinds_apart(scores: NodeScores, order: NDArray[np.int64]) -> dict[str, Any]:
+    """The strongest kind of evidence about every node, and its rank by each kind."""
+    if scores.places is None:
+        return {}
+    strongest = pa.array(evidence.strongest(scores.places, scores.has_neighbors)[order])
+    ranks = {kind_rank(kind): places[order] for kind, places in zip(evidence.KINDS, scores.places, strict=True)}
+    return {"evidence": pa.DictionaryArray.from_arrays(strongest, pa.array(list(evidence.KINDS))), **ranks}
+
+
+def kind_rank(kind: str) -> str:
+    """The column with the ranks by a kind of evidence."""
+    return f"{kind}_rank"
 
 
 def flag_text(flags: NDArray[np.uint8]) -> pa.Array:
@@ -112,6 +133,8 @@ def node_scores(table: pa.Table) -> NodeScores:
         out[node] = values
         return out
 
-    names = [entry.name for entry in fields(NodeScores) if entry.name != "flags"]
+    names = [entry.name for entry in fields(NodeScores) if entry.name not in ("flags", "places")]
     numbers = {name: in_order(table[name].to_numpy()) for name in names}
-    return NodeScores(**numbers, flags=in_order(flag_bits(table["flags"])))
+    ranks = [kind_rank(kind) for kind in evidence.KINDS]
+    places = np.stack([in_order(table[name].to_numpy()) for name in ranks]) if ranks[0] in table.column_names else None
+    return NodeScores(**numbers, flags=in_order(flag_bits(table["flags"])), places=places)
