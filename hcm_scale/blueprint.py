@@ -213,6 +213,7 @@ def _report(walk: Run) -> Iterator[Stage]:
             purified.graph,
             folders["scores"],
             out,
+            x=purified.features,
             run={"name": config.graph.name, "seed": config.seed, "num_samples": config.posterior.num_samples},
             metrics=folders[f"train-{config.score.views[0]}"] / "metrics.jsonl",
             labels=folders["labels"],

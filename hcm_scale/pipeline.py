@@ -67,8 +67,9 @@ def explain(config: Config) -> str:
     missing = {"graph", "purified", "scores"} - finished_stages(run_dir)
     if missing:
         raise ValueError(f"run_dir={run_dir} has no {min(missing)}: finish the run first with hcm-scale run")
-    purified = purify.open_purified(run_dir / "purified").graph
-    return wording.text(report.explain(Graph.open(run_dir / "graph"), purified, run_dir / "scores", config.node))
+    purified = purify.open_purified(run_dir / "purified")
+    graph = Graph.open(run_dir / "graph")
+    return wording.text(report.explain(graph, purified.graph, run_dir / "scores", config.node, purified.features))
 
 
 def read_scores(run_dir: Path) -> Any:

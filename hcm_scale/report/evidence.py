@@ -1,9 +1,10 @@
 """What an explanation rests on, gathered once so that each node after it costs its own degree and no more.
 
-`Evidence.of` joins the graph, the purified graph, the scores and the per-edge predictions, and makes three things that
-need a pass over the data: the row of every node in the ranked table (8 bytes a node), the numbering of the edges (8
-bytes a node), and the spread of every attribute over the whole graph (8 bytes a column). Nothing is copied: graphs and
-predictions may stay memory maps. Sparse attributes are never made dense.
+`Evidence.of` joins the graph, the purified graph, the scores, the per-edge predictions and, where there are any, the
+features, and makes what needs a pass over the data: the row of every node in the ranked table (8 bytes a node), the
+numbering of the edges (8 bytes a node), mean and spread of every attribute over the whole graph (16 bytes a column),
+and what is usual for an edge. Nothing is copied: graphs, features and predictions may stay memory maps. Sparse
+attributes are never made dense.
 """
 
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hcm_scale.graph.store import Attributes, Graph, SparseRows
+from hcm_scale.report.distances import usual_distance, usual_hop
 from hcm_scale.score.numbering import EdgeIndex, edge_index
 
 _ROWS = 1 << 16  # nodes a pass looks at together
@@ -31,7 +33,12 @@ class Evidence:
     edge_var: NDArray[np.float32]
     row_of_node: NDArray[np.int64]
     edges: EdgeIndex
+    mean: NDArray[np.float64]
     spread: NDArray[np.float64]
+    features: NDArray[np.float32] | None
+    usual_hop: float | None
+    usual_distance: float | None
+    num_scored: int  # nodes with neighbours
 
     @staticmethod
     def of(
@@ -40,14 +47,34 @@ class Evidence:
         scores: pa.Table,
         edge_mean: NDArray[np.float32],
         edge_var: NDArray[np.float32],
+        features: NDArray[np.float32] | None = None,
     ) -> "Evidence":
         """Checks that the parts belong together and makes the indices."""
         _check_sizes(graph, purified, scores, edge_mean, edge_var)
         row_of_node = np.empty(graph.num_nodes, np.int64)
         row_of_node[scores["node"].to_numpy()] = np.arange(graph.num_nodes)
-        spread = np.zeros(0) if graph.x is None else column_spread(graph.x)
-        edges = edge_index(graph.indptr, graph.indices, directed=graph.directed)
-        return Evidence(graph, purified, scores, edge_mean, edge_var, row_of_node, edges, spread)
+        mean, spread = (np.zeros(0), np.zeros(0)) if graph.x is None else column_moments(graph.x)
+        return Evidence(
+            graph,
+            purified,
+            scores,
+            edge_mean,
+            edge_var,
+            row_of_node,
+            edge_index(graph.indptr, graph.indices, directed=graph.directed),
+            mean,
+            spread,
+            features,
+            usual_hop(edge_mean),
+            usual_distance(graph, features),
+            int(np.count_nonzero(graph.degrees)),
+        )
+
+    @property
+    def ranked_by(self) -> str:
+        """The score that ranks."""
+        name: str = (self.scores.schema.metadata or {}).get(b"rank_by", b"ahp").decode()
+        return name
 
     def column_name(self, column: int) -> str:
         """The user's own name of an attribute, or its number where there is none."""
@@ -81,22 +108,22 @@ def contains(graph: Graph, node: int, others: NDArray[Any]) -> NDArray[np.bool_]
     return np.asarray(row[place] == others)
 
 
-def column_spread(x: Attributes) -> NDArray[np.float64]:
-    """The standard deviation of every attribute over all nodes, in two passes of float64.
+def column_moments(x: Attributes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and standard deviation of every attribute over all nodes, in two passes of float64.
 
-    >>> column_spread(np.array([[0, 5], [2, 5]], np.float32)).tolist()
-    [1.0, 0.0]
+    >>> [moment.tolist() for moment in column_moments(np.array([[0, 5], [2, 5]], np.float32))]
+    [[1.0, 5.0], [1.0, 0.0]]
     """
     num_rows, num_columns = x.shape
     if num_rows == 0:
-        return np.zeros(num_columns)
+        return np.zeros(num_columns), np.zeros(num_columns)
     if isinstance(x, SparseRows):
         mean = _sparse_sums(x, np.zeros(num_columns), power=1)[0] / num_rows
         squares, stored = _sparse_sums(x, mean, power=2)
-        return np.sqrt((squares + (num_rows - stored) * mean**2) / num_rows)
+        return mean, np.sqrt((squares + (num_rows - stored) * mean**2) / num_rows)
     blocks = [slice(first, first + _ROWS) for first in range(0, num_rows, _ROWS)]
     mean = np.sum([x[block].sum(axis=0, dtype=np.float64) for block in blocks], axis=0) / num_rows
-    return np.sqrt(np.sum([((x[block] - mean) ** 2).sum(axis=0) for block in blocks], axis=0) / num_rows)
+    return mean, np.sqrt(np.sum([((x[block] - mean) ** 2).sum(axis=0) for block in blocks], axis=0) / num_rows)
 
 
 def _sparse_sums(x: SparseRows, center: NDArray[np.float64], power: int) -> tuple[NDArray[np.float64], NDArray[Any]]:

@@ -1,9 +1,11 @@
 """Why a node stands where it stands in the ranking, in numbers; `wording` says it in words.
 
-For one node: its rank and percentile, its neighbours ordered by predicted hop (farthest first) with the spread over the
-parameter samples and whether purification dropped the edge, and the attributes in which it differs most from its
-neighbourhood: (its value - the neighbours' mean) / the standard deviation over the whole graph, under the user's own
-column names. Costs the node's degree, plus a vector of one row of attributes.
+For one node: its rank and percentile, the kinds of evidence that made it stand out (`reasons`), its neighbours ordered
+by predicted hop (farthest first) with the spread over the parameter samples and whether purification dropped the edge,
+and the attributes in which it differs most from its neighbourhood: (its value - the neighbours' mean) / the standard
+deviation over the whole graph, under the user's own column names. A node without neighbours is held against the mean of
+all nodes. The buckets of a hashed text, `NAME#17`, mean nothing to a reader: they are told once, as the text in NAME.
+Costs the node's degree, plus a vector of one row of attributes.
 """
 
 import math
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.graph.store import KIND_NAMES
 from hcm_scale.report.evidence import Evidence, contains, neighbors_of, row_mean
+from hcm_scale.report.reasons import Reason, reasons
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,16 @@ class Neighbor:
 
 @dataclass(frozen=True)
 class Difference:
-    """One attribute: the node's value, its neighbours' mean, and their distance in whole-graph standard deviations."""
+    """One attribute: the node's value, its neighbours' mean, and their distance in whole-graph standard deviations.
+
+    Of a hashed text (`is_text`) it is the bucket that differs most, and `column` is the name of the text.
+    """
 
     column: str
     value: float
     neighbors: float
     deviations: float
+    is_text: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,8 @@ class Explanation:
     label: str | None
     neighbors: tuple[Neighbor, ...]
     differences: tuple[Difference, ...]
+    reasons: tuple[Reason, ...] = ()
+    ranked_by: str = ""
 
     @property
     def degree(self) -> int:
@@ -70,6 +79,7 @@ class Explanation:
         return body | {
             "neighbors": [asdict(n) for n in self.neighbors[:limit]],
             "differences": list(body["differences"]),
+            "reasons": list(body["reasons"]),
         }
 
 
@@ -87,12 +97,14 @@ def explain(evidence: Evidence, node: int, num_differences: int = 6) -> Explanat
         label=label_of(row.get("y"), row.get("kind")),
         neighbors=_neighbors(evidence, node),
         differences=_differences(evidence, node, num_differences),
+        reasons=reasons(evidence, node, row),
+        ranked_by=evidence.ranked_by,
     )
 
 
 def score_names(table: pa.Table) -> list[str]:
-    """The columns of a ranked table that hold scores: all of its floating-point ones, in their order."""
-    return [field.name for field in table.schema if pa.types.is_floating(field.type)]
+    """The columns of a ranked table that hold scores: its floating-point ones but `p`, in their order."""
+    return [field.name for field in table.schema if pa.types.is_floating(field.type) and field.name != "p"]
 
 
 def finite(value: float | None) -> float | None:
@@ -135,16 +147,28 @@ def _neighbors(evidence: Evidence, node: int) -> tuple[Neighbor, ...]:
 
 def _differences(evidence: Evidence, node: int, limit: int) -> tuple[Difference, ...]:
     x, row = evidence.graph.x, neighbors_of(evidence.graph, node)
-    if x is None or len(row) == 0:
+    if x is None:
         return ()
-    own, theirs = row_mean(x, np.array([node])), row_mean(x, row)
+    own, theirs = row_mean(x, np.array([node])), row_mean(x, row) if len(row) else evidence.mean
     deviations = _divide(own - theirs, evidence.spread)
-    largest = np.argsort(-np.abs(deviations), kind="stable")[:limit]
-    return tuple(
-        Difference(evidence.column_name(c), float(own[c]), float(theirs[c]), float(deviations[c]))
-        for c in largest.tolist()
-        if deviations[c] != 0.0
-    )
+    found: dict[str, Difference] = {}
+    for c in np.argsort(-np.abs(deviations), kind="stable").tolist():
+        if deviations[c] == 0.0 or len(found) == limit:
+            break
+        name, is_text = source_of(evidence.column_name(c), evidence.graph.columns)
+        found.setdefault(name, Difference(name, float(own[c]), float(theirs[c]), float(deviations[c]), is_text))
+    return tuple(found.values())
+
+
+def source_of(column: str, columns: tuple[str, ...]) -> tuple[str, bool]:
+    """The name to tell a column by, and whether it is a bucket of a hashed text; those come in numbers from 0.
+
+    >>> source_of("name#17", ("age", "name#0", "name#1")), source_of("box#3", ("box#3",))
+    (('name', True), ('box#3', False))
+    """
+    name, mark, bucket = column.rpartition("#")
+    is_bucket = bool(mark) and bucket.isdecimal() and f"{name}#0" in columns and f"{name}#1" in columns
+    return (name, True) if is_bucket else (column, False)
 
 
 def _divide(values: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:

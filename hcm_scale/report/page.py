@@ -15,17 +15,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hcm_scale.report import neighborhood, sections
+from hcm_scale.report.kinds import WORDS
+from hcm_scale.report.listing import found_text, group_text, long_name, meaning
 from hcm_scale.report.quantities import bytes_text, detail_text, fixed, seconds_text
 from hcm_scale.report.wording import score_title
 
 PAGE_ROWS = 15
-_LONG_NAMES = {
-    "ahp": "average hop prediction (AHP)",
-    "iv": "inference variance (IV)",
-    "hav": "AHP and IV combined (HAV)",
-    "closure": "far triangles per neighbour (log)",
-    "strange": "strangeness (AHP and far triangles)",
-}
 
 
 def render(report: dict[str, Any]) -> str:
@@ -52,7 +47,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.globals |= {"page_rows": PAGE_ROWS, "hood_size": neighborhood.SIZE}
+    environment.globals |= {"page_rows": PAGE_ROWS, "hood_size": neighborhood.SIZE, "kind_words": WORDS}
     environment.filters |= {
         "count": "{:,}".format,
         "fixed": fixed,
@@ -61,19 +56,13 @@ def templates() -> Environment:
         "detail_text": detail_text,
         "score_title": score_title,
         "long_name": long_name,
+        "meaning": meaning,
+        "found_text": found_text,
+        "group_text": group_text,
         "accuracy_rows": sections.accuracy_rows,
         "code_parts": re.compile("`([^`]*)`").split,  # text and what stands between ticks, in turns
     }
     return environment
-
-
-def long_name(score: str) -> str:
-    """A score in words.
-
-    >>> long_name("ahp"), long_name("ahp_trend")
-    ('average hop prediction (AHP)', 'ahp trend')
-    """
-    return _LONG_NAMES.get(score, score.replace("_", " "))
 
 
 def _policy(**allowed: str) -> str:
@@ -86,6 +75,8 @@ def _policy(**allowed: str) -> str:
 def _numbers(report: dict[str, Any]) -> list[tuple[str, str]]:
     """The key numbers: (name, value)."""
     entries = []
+    if report["found"].get("num_flagged") is not None:
+        entries.append(("nodes stand out", f"{report['found']['num_flagged']:,}"))
     best = (report["accuracy"] or {"scores": {}})["scores"].get(report["ranked_by"])
     if best:
         entries += [("ROC-AUC", fixed(best["roc_auc"])), ("average precision", fixed(best["average_precision"]))]

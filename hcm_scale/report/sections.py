@@ -5,13 +5,22 @@ from typing import Any
 
 from hcm_scale.report.charts import Chart, Line, bar_chart, histogram_chart, line_chart
 from hcm_scale.report.digest import class_names
+from hcm_scale.report.kinds import WORDS
 from hcm_scale.report.quantities import fixed
 from hcm_scale.report.wording import score_title
+from hcm_scale.score.table import kind_rank
 
 _CURVES = (
     ("roc", "roc_auc", "ROC curve", "false_positive_rate", "true_positive_rate"),
     ("pr", "average_precision", "Precision and recall", "recall", "precision"),
 )
+_KIND_TITLES = {  # short, because five of them stand side by side
+    "hop": "By hop",
+    "closure": "By closure",
+    "context": "By context",
+    "context_closure": "By context closure",
+    "attributes": "By attributes",
+}
 _TRENDS = (
     ("loss", "Loss", "cross entropy"),
     ("accuracy", "Accuracy per class", "accuracy"),
@@ -25,8 +34,10 @@ def all_sections(report: dict[str, Any]) -> dict[str, Any]:
     """What the template of each section shows, in the order of the page; sections with nothing to show are left out."""
     shown = {
         "ranking": ranking(report),
-        "scores": score_charts(report) or None,
+        "groups": report["groups"] or None,
+        "kinds": report["kinds"] or None,
         "explained": report["top"] or None,
+        "scores": score_charts(report) or None,
         "training": training_charts(report["training"]) or None,
         "graph": graph_charts(report),
         "attributes": report.get("attributes") or None,
@@ -39,7 +50,9 @@ def ranking(report: dict[str, Any]) -> dict[str, Any]:
     """The table as the page's script reads it: columns, and rows as lists in their order."""
     rows = report["table"]
     first = report["ranked_by"]
-    order = [first, *(name for name in report["scores"] if name != first)]
+    has = set(rows[0]) if rows else set()
+    apart = "evidence" in has  # then ranks by kind say more than the numbers behind them
+    order = [first, *(name for name in report["scores"] if name != first and not apart)]
     columns: list[dict[str, Any]] = [
         {"key": "rank", "name": "Rank", "kind": "count"},
         {"key": "id", "name": "Node", "kind": "text"},
@@ -47,12 +60,26 @@ def ranking(report: dict[str, Any]) -> dict[str, Any]:
     for name in order:
         shown = {"key": name, "name": score_title(name), "kind": "score"}
         columns.append(shown | {"digits": 4 if name == "iv" else 3, "bar": name == first})
+    if apart:
+        columns.append({"key": "evidence", "name": "Stands out by", "kind": "text"})
+        columns += [{"key": kind_rank(kind), "name": name, "kind": "count"} for kind, name in _KIND_TITLES.items()]
+    if "p" in has:
+        columns.append({"key": "p", "name": "p", "kind": "p"})
     columns.append({"key": "degree", "name": "Degree", "kind": "count"})
-    for key, name in (("label", "Known as"), ("flags", "Flags")):
+    for key, name in (("flagged", "Flagged"), ("label", "Known as"), ("flags", "Flags")):
         if any(row.get(key) for row in rows):
             columns.append({"key": key, "name": name, "kind": "text"})
     keys = [column["key"] for column in columns]
-    return {"columns": columns, "rows": [[str(row[key]) if key == "id" else row[key] for key in keys] for row in rows]}
+    return {"columns": columns, "rows": [[_cell(key, row[key]) for key in keys] for row in rows]}
+
+
+def _cell(key: str, value: Any) -> Any:
+    """A value as the table shows and searches it."""
+    if key == "id":
+        return str(value)
+    if key == "evidence":
+        return WORDS.get(value, value)
+    return ("yes" if value else "") if key == "flagged" else value
 
 
 def score_charts(report: dict[str, Any]) -> list[Chart]:

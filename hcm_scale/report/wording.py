@@ -1,21 +1,34 @@
-"""An explanation in words: one plain sentence, and a page for a terminal.
+"""An explanation in words: a list of reasons, and a page for a terminal.
 
-The sentence has up to four clauses, each left out where there is nothing to tell: how far the neighbours are
-predicted, how many triangles far edges close around it, how many edges purification dropped, and the attribute that
-differs most. Ids and column names come from the user's data, so on their way to a terminal they lose control characters
-(an id must not move the cursor) and excess length.
+Each notable kind of evidence is told in one line, the strongest first: what it is, its numbers, and the node's rank by
+this kind. Attributes are cited under the user's own column names; text that was hashed is cited only where no other
+column differs. Ids and column names come from the user's data, so on their way to a terminal they lose control
+characters (an id must not move the cursor) and excess length.
 """
 
-import math
 import textwrap
+from collections.abc import Callable
+from typing import NamedTuple
 
-from hcm_scale.report.explain import Explanation
+from hcm_scale.base.names import GAP_SUFFIX
+from hcm_scale.report.explain import Difference, Explanation
+from hcm_scale.report.kinds import WORDS
+from hcm_scale.report.reasons import Reason
 
 _NOTABLE_DEVIATIONS = 2.0  # below this an attribute is like the neighbours'
-_NOTABLE_SHARE = 0.25  # of a node's neighbours: fewer are not worth a clause
-_NOTABLE_TRIANGLES = 1.0  # far triangles a neighbour
+_NOTABLE_SHARE = 0.25  # of a node's edges: fewer dropped ones are not worth a line
+_CITED = 2  # attributes in a line
 _ID_WIDTH = 40
 _LINE_WIDTH = 100
+_TITLES = {"score": "Evidence", "residual": "Odd attributes", "context_closure": "Unlike triangles"}
+
+
+class Told(NamedTuple):
+    """A reason in words."""
+
+    kind: str
+    title: str
+    text: str
 
 
 def clip(value: object, width: int) -> str:
@@ -31,60 +44,109 @@ def clip(value: object, width: int) -> str:
 def score_title(name: str) -> str:
     """A score as a heading: short names are initials.
 
-    >>> score_title("ahp"), score_title("closure")
-    ('AHP', 'Closure')
+    >>> score_title("ahp"), score_title("closure"), score_title("residual")
+    ('AHP', 'Closure', 'Odd attributes')
     """
-    return name.upper() if len(name) <= 3 else name.replace("_", " ").capitalize()
+    return _TITLES.get(name) or (name.upper() if len(name) <= 3 else name.replace("_", " ").capitalize())
 
 
-def reason(e: Explanation) -> str:
-    """Why the node is ranked where it is, in one sentence."""
+def reasons(e: Explanation) -> list[Told]:
+    """Why the node is ranked where it is, the strongest reason first."""
+    return [Told(r.kind, WORDS[r.kind], _TELL[r.kind](e, r) + _rank(r)) for r in e.reasons]
+
+
+def lead(e: Explanation) -> str:
+    """What is to be said before the reasons: that none is notable, or that there are no neighbours."""
     if e.degree == 0:
-        return "It has no neighbours, so there is nothing to predict."
-    sentence = "; ".join(clause for clause in (_hops(e), _closure(e), _dropped(e), _attributes(e)) if clause)
-    return sentence[0].upper() + sentence[1:] + "."
+        return "It has no neighbours, so only its attributes can tell."
+    if e.reasons and e.reasons[0].rank is not None and not any(r.notable for r in e.reasons):
+        return "Nothing about it stands out. What comes nearest:"
+    return ""
 
 
-def _hops(e: Explanation) -> str:
-    """Counts the neighbours at the largest whole hop that a notable share of them reaches."""
-    hops = [n.hop for n in e.neighbors if n.hop is not None]
-    if not hops:
-        return "none of its edges was scored"
-    if len(hops) == 1:
-        return f"its only {'scored ' if e.degree > 1 else ''}neighbour is predicted {hops[0]:.1f} hops away"
-    for far in range(int(max(hops)), 1, -1):
-        count = sum(hop >= far for hop in hops)
-        if count >= _NOTABLE_SHARE * len(hops):
-            which = f"all {count}" if count == len(hops) else f"{count} of its {len(hops)}"
-            return f"{which} neighbours {'is' if count == 1 else 'are'} predicted {far} or more hops away"
-    return f"its neighbours are predicted {sum(hops) / len(hops):.2f} hops away on average"
-
-
-def _closure(e: Explanation) -> str:
-    """Far triangles around the node, where there is at least one a neighbour."""
-    per_neighbor = math.expm1(e.scores.get("closure") or 0.0)
-    if per_neighbor < _NOTABLE_TRIANGLES:
-        return ""
-    return f"its far edges close {round(per_neighbor * e.degree):,} triangles with each other"
-
-
-def _dropped(e: Explanation) -> str:
+def dropped(e: Explanation) -> str:
+    """How many of its edges purification dropped, where they are many."""
     count = sum(bool(n.dropped) for n in e.neighbors)
     if count < max(1.0, _NOTABLE_SHARE * e.degree):
         return ""
     if e.degree == 1:
-        return "purification dropped its only edge"
-    return f"purification dropped {'all' if count == e.degree else count} of its {e.degree} edges"
+        return "Purification dropped its only edge."
+    return f"Purification dropped {'all' if count == e.degree else f'{count:,}'} of its {e.degree:,} edges."
 
 
-def _attributes(e: Explanation) -> str:
-    if not e.differences:
-        return ""
-    first = e.differences[0]
-    if abs(first.deviations) < _NOTABLE_DEVIATIONS:
-        return "its attributes are like theirs"
-    direction = "above" if first.deviations > 0 else "below"
-    return f"its `{clip(first.column, 48)}` is {abs(first.deviations):.1f} deviations {direction} theirs"
+def _rank(r: Reason) -> str:
+    return "" if r.rank is None else f" (rank {r.rank:,} of {r.num_ranked:,} by {r.kind})"
+
+
+def _hop(e: Explanation, r: Reason) -> str:
+    if r.value is None:
+        return "none of its edges was scored"
+    usual = "" if r.usual is None else f", where {r.usual:.1f} is usual"
+    if r.count == 1:
+        return f"its only {'scored ' if e.degree > 1 else ''}neighbour is predicted {r.value:.1f} hops away{usual}"
+    return f"its {r.count:,} neighbours are predicted {r.value:.1f} hops away on average{usual}"
+
+
+def _closure(e: Explanation, r: Reason) -> str:
+    if r.value is None:
+        return "few of its far edges close triangles"
+    far = f"although the model takes them to be {r.value:.1f} hops apart"
+    return f"{_of_neighbors(e, r)} are also joined to each other, {far}"
+
+
+def _context(e: Explanation, r: Reason) -> str:
+    if r.value is None or r.usual is None:
+        return "its attributes are not like theirs"
+    usual = f"the graph's median is {r.usual:.2f}"
+    return f"the mean cosine distance of its features to theirs is {r.value:.2f}, {usual}"
+
+
+def _context_closure(e: Explanation, r: Reason) -> str:
+    if r.value is None or r.usual is None:
+        return "edges between unlike nodes close triangles around it"
+    far = f"although their features are unlike: cosine distance {r.value:.2f}, where {r.usual:.2f} is usual"
+    return f"{_of_neighbors(e, r)} are also joined to each other, {far}"
+
+
+def _of_neighbors(e: Explanation, r: Reason) -> str:
+    return f"all its {r.count:,} neighbours" if r.count == e.degree else f"{r.count:,} of its {e.degree:,} neighbours"
+
+
+def _attributes(e: Explanation, r: Reason) -> str:
+    """The columns that differ most; hashed text only where no column differs."""
+    plain = [d for d in e.differences if not d.is_text]
+    notable = [d for d in plain if abs(d.deviations) >= _NOTABLE_DEVIATIONS]
+    cited = notable[:_CITED] or [d for d in e.differences if d.is_text][:1] or plain[:1]
+    whose = "its neighbours'" if e.degree else "all nodes'"
+    if not cited:
+        return "they are not what its neighbourhood predicts"
+    return "; ".join(_difference(d, whose) for d in cited)
+
+
+def _difference(d: Difference, whose: str) -> str:
+    """One attribute, as a value, a category, a gap or a text."""
+    column = f"`{clip(d.column, 48)}`"
+    if d.is_text:
+        return f"text in {column} unlike {whose}"
+    name, is_category, category = d.column.partition("=")
+    is_share = d.value in (0.0, 1.0) and 0.0 <= d.neighbors <= 1.0
+    share = f"{100 * d.neighbors:.0f}% of {whose.removesuffix(chr(39))}"
+    if is_share and d.column.endswith(GAP_SUFFIX):
+        name = d.column.removesuffix(GAP_SUFFIX)
+        return f"`{clip(name, 48)}` is {'missing' if d.value else 'there'}, and missing in {share}"
+    if is_share and is_category:
+        told = f"`{clip(name, 48)}` is {'' if d.value else 'not '}`{clip(category, 48)}`"
+        return f"{told}, which is so in {share}" if d.value else f"{told}, which it is in {share}"
+    return f"{column} = {_quantity(d.value)} where {whose} mean is {_quantity(d.neighbors)}"
+
+
+_TELL: dict[str, Callable[[Explanation, Reason], str]] = {
+    "hop": _hop,
+    "closure": _closure,
+    "context": _context,
+    "context_closure": _context_closure,
+    "attributes": _attributes,
+}
 
 
 def text(e: Explanation, limit: int = 20) -> str:
@@ -93,13 +155,17 @@ def text(e: Explanation, limit: int = 20) -> str:
 
 
 def _heading(e: Explanation) -> list[str]:
-    scores = "   ".join(f"{score_title(name)} {_number(value)}" for name, value in e.scores.items())
-    return [
+    shown = {name: value for name, value in e.scores.items() if e.ranked_by in ("", name)}
+    scores = "".join(f"{score_title(name)} {_number(value)}   " for name, value in shown.items())
+    lines = [
         f"{clip(e.id, 80)}   rank {e.rank:,} of {e.num_nodes:,} (above {e.percentile:.2f} % of all nodes)",
-        f"{scores}   degree {e.degree:,}" + (f"   known to be: {e.label}" if e.label else ""),
+        f"{scores}degree {e.degree:,}" + (f"   known to be: {e.label}" if e.label else ""),
         "",
-        *textwrap.wrap(reason(e), _LINE_WIDTH),
+        *([lead(e)] if lead(e) else []),
     ]
+    for told in reasons(e):
+        lines += textwrap.wrap(f"{told.title}: {told.text}", _LINE_WIDTH, subsequent_indent="  ")
+    return lines + ([dropped(e)] if dropped(e) else [])
 
 
 def _neighbor_lines(e: Explanation, limit: int) -> list[str]:
@@ -119,14 +185,26 @@ def _neighbor_lines(e: Explanation, limit: int) -> list[str]:
 def _difference_lines(e: Explanation) -> list[str]:
     if not e.differences:
         return []
-    width = max(10, *(len(clip(d.column, _ID_WIDTH)) for d in e.differences))
+    names = [clip(f"text in {d.column}" if d.is_text else d.column, _ID_WIDTH) for d in e.differences]
+    width = max(10, *map(len, names))
     lines = ["", f"{'attribute':<{width}}   {'its value':>12}   {'neighbours':>12}   deviations"]
-    for d in e.differences:
-        values = f"{d.value:>12.4g}   {d.neighbors:>12.4g}   {d.deviations:>+10.1f}"
-        lines.append(f"{clip(d.column, _ID_WIDTH):<{width}}   {values}")
+    for name, d in zip(names, e.differences, strict=True):
+        values = f"{'':>27}" if d.is_text else f"{d.value:>12.4g}   {d.neighbors:>12.4g}"
+        lines.append(f"{name:<{width}}   {values}   {d.deviations:>+10.1f}")
     return lines
 
 
 def _number(value: float | None) -> str:
     """Three significant digits, a dash where there is no number."""
     return "-" if value is None else f"{value:.3g}"
+
+
+def _quantity(value: float) -> str:
+    """A value of an attribute as people write it.
+
+    >>> [_quantity(v) for v in (9310.0, 120.25, 0.0417, 3.0, 2.5e9)]
+    ['9,310', '120', '0.0417', '3', '2.5e+09']
+    """
+    if 100 <= abs(value) < 1e9:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

@@ -16,14 +16,17 @@ from numpy.typing import NDArray
 
 from hcm_scale.base import files
 from hcm_scale.graph.store import Graph
-from hcm_scale.report import digest, neighborhood, page, wording
+from hcm_scale.report import digest, groups, kinds, neighborhood, page, wording
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import explain, finite, label_of, score_names
-from hcm_scale.score.table import read_scores
+from hcm_scale.score.evidence import KINDS
+from hcm_scale.score.table import kind_rank, read_scores
 
-FORMAT = 2
+FORMAT = 3
 JSON_FILE, HTML_FILE = "report.json", "report.html"
 _NEIGHBORS = 8  # listed per explained node
+_HEAD = 10  # nodes shown of each kind of evidence
+_FOUND = ("num_flagged", "fdr", "stability")
 _ID_CHARACTERS = 1000  # an id longer than this is cut: nobody reads on, and a page of them would not load
 
 
@@ -36,6 +39,8 @@ def write_report(
     purified: Graph | None,
     edge_mean: NDArray[np.float32],
     edge_var: NDArray[np.float32],
+    x: NDArray[np.float32] | None = None,
+    found: Mapping[str, Any] | None = None,
     records: Sequence[Mapping[str, Any]] = (),
     labels: Mapping[str, Any] | None = None,
     features: Mapping[str, Any] | None = None,
@@ -48,12 +53,13 @@ def write_report(
     `run` says what ran: any of name, seed, version, date, hardware, command, num_samples. `records` are the lines of
     metrics.jsonl; `labels` has `counts` and `stored`, pairs per class; `features` may have `columns`, what attributes
     became by which rule; each of `stages` has name, seconds, peak_rss_bytes, skipped and detail. `graph` carries the
-    user's own attributes and column names.
+    user's own attributes and column names, `x` are the features that they became, by which distances are told. `found`
+    may have num_flagged and fdr (how many nodes stand out) and stability (how far two encoders agree).
     """
     table = scores if isinstance(scores, pa.Table) else read_scores(Path(scores))
-    evidence = Evidence.of(graph, purified, table, edge_mean, edge_var)
-    limits: dict[str, Any] = {"top": top, "table_rows": table_rows}
-    report = gather(evidence, run=run, records=records, labels=labels, features=features, stages=stages, **limits)
+    evidence = Evidence.of(graph, purified, table, edge_mean, edge_var, x)
+    told: dict[str, Any] = {"run": run, "found": found, "records": records, "labels": labels, "features": features}
+    report = gather(evidence, **told, stages=stages, top=top, table_rows=table_rows)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     files.write_json(folder / JSON_FILE, report, sort_keys=False)  # the order of keys is the page's: its colours
@@ -65,6 +71,7 @@ def gather(
     evidence: Evidence,
     *,
     run: Mapping[str, Any],
+    found: Mapping[str, Any] | None = None,
     records: Sequence[Mapping[str, Any]] = (),
     labels: Mapping[str, Any] | None = None,
     features: Mapping[str, Any] | None = None,
@@ -78,16 +85,19 @@ def gather(
     if table_rows < 1:
         raise ValueError(f"table_rows={table_rows} must be at least 1")
     graph, table = evidence.graph, evidence.scores
-    columns = {name: table[name].to_numpy() for name in table.column_names if name not in ("id", "flags")}
-    y, kind = columns.get("y"), columns.get("kind")
-    values = {name: columns[name] for name in score_names(table)}
+    y, kind = (table[name].to_numpy() if name in table.column_names else None for name in ("y", "kind"))
+    values = {name: table[name].to_numpy() for name in shown_scores(table, evidence.ranked_by)}
     report = {
         "format": FORMAT,
         "run": dict(run),
         "graph": _graph_facts(graph, y),
         "scores": list(values),
-        "ranked_by": (table.schema.metadata or {}).get(b"rank_by", b"ahp").decode(),
+        "ranked_by": evidence.ranked_by,
+        "found": {name: value for name, value in (found or {}).items() if name in _FOUND and value is not None},
         "table": _table(table, table_rows),
+        "kinds": _heads(table),
+        "groups": groups.groups(graph, table),
+        "num_grouped": groups.num_first(table),
         "distributions": {name: digest.distribution(value, y) for name, value in values.items()},
         "accuracy": None if y is None else digest.accuracy(y, values, kind),
         "edges": {
@@ -101,6 +111,19 @@ def gather(
         "top": _top(evidence, min(top, graph.num_nodes)),
     }
     return json_safe(report)
+
+
+def shown_scores(table: pa.Table, ranked_by: str) -> list[str]:
+    """The scores that are drawn: the one that ranks and those of the kinds where they are kept apart, else all."""
+    if not kinds.has_kinds(table):
+        return score_names(table)
+    return list(dict.fromkeys([ranked_by, *KINDS.values()]))
+
+
+def _heads(table: pa.Table) -> dict[str, list[dict[str, Any]]]:
+    """The first nodes by each kind of evidence."""
+    found = kinds.heads(table, _HEAD)
+    return {kind: [row | {"id": _id(row["id"])} for row in rows] for kind, rows in found.items()}
 
 
 def _graph_facts(graph: Graph, y: NDArray[Any] | None) -> dict[str, Any]:
@@ -119,9 +142,10 @@ def _table(scores: pa.Table, limit: int) -> list[dict[str, Any]]:
     """The first rows of the ranking."""
     rows = []
     names = score_names(scores)
+    apart = ["evidence", *(kind_rank(kind) for kind in KINDS), "p", "flagged"]
     for row in scores.slice(0, limit).to_pylist():
         label = label_of(row.get("y"), row.get("kind"))
-        scored = {name: finite(row[name]) for name in names}
+        scored = {name: finite(row[name]) for name in names} | {name: row[name] for name in apart if name in row}
         rows.append(
             {
                 "rank": row["rank"],
@@ -147,7 +171,8 @@ def _top(evidence: Evidence, count: int) -> list[dict[str, Any]]:
     explained = [explain(evidence, node) for node in nodes]
     return [
         e.as_dict(limit=_NEIGHBORS)
-        | {"reason": wording.reason(e), "picture": neighborhood.layout(evidence.graph, e, num_rings)}
+        | {"lead": wording.lead(e), "told": [told._asdict() for told in wording.reasons(e)]}
+        | {"dropped": wording.dropped(e), "picture": neighborhood.layout(evidence.graph, e, num_rings)}
         for e in explained
     ]
 

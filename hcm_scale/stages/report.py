@@ -28,6 +28,8 @@ from hcm_scale.report.write import FORMAT, write_report
 from hcm_scale.score import table
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE
 from hcm_scale.shards import schema
+from hcm_scale.stages.score import FORMAT as SCORES_FORMAT
+from hcm_scale.stages.score import KIND
 
 __all__ = ["FORMAT", "explain", "report"]
 
@@ -38,6 +40,7 @@ def report(
     scores: Path | str,
     out: Path | str,
     *,
+    x: NDArray[np.float32] | None = None,
     run: Mapping[str, Any],
     metrics: Path | str | None = None,
     labels: Path | str | None = None,
@@ -48,9 +51,9 @@ def report(
 ) -> dict[str, Any]:
     """Writes the report of one run into the folder `out` and returns it.
 
-    `graph` is the graph with the user's own attributes, `scores` the folder of the score stage. `run` says what ran
-    (name, seed, command, num_samples); version, date and hardware are filled in. `features` is the record of the purify
-    stage.
+    `graph` is the graph with the user's own attributes, `scores` the folder of the score stage, `x` the features. `run`
+    says what ran (name, seed, command, num_samples); version, date and hardware are filled in. `features` is the record
+    of the purify stage.
     """
     edge_mean, edge_var = _edge_hops(Path(scores), graph)
     return write_report(
@@ -61,6 +64,8 @@ def report(
         purified=purified,
         edge_mean=edge_mean,
         edge_var=edge_var,
+        x=x,
+        found=found_by(Path(scores)),
         records=() if metrics is None else read_records(Path(metrics)),
         labels=None if labels is None else files.read_manifest(Path(labels), schema.KIND, schema.FORMAT),
         features=features,
@@ -70,11 +75,22 @@ def report(
     )
 
 
-def explain(graph: Graph, purified: Graph | None, scores: Path | str, external_id: int | str) -> Explanation:
-    """Explains the node that the user calls `external_id`."""
+def explain(
+    graph: Graph,
+    purified: Graph | None,
+    scores: Path | str,
+    external_id: int | str,
+    x: NDArray[np.float32] | None = None,
+) -> Explanation:
+    """Explains the node that the user calls `external_id`; `x` are the features, by which distances are told."""
     node = graph.node_of(external_id)
     ranked = table.read_scores(Path(scores) / table.FILE)
-    return explain_node(Evidence.of(graph, purified, ranked, *_edge_hops(Path(scores), graph)), node)
+    return explain_node(Evidence.of(graph, purified, ranked, *_edge_hops(Path(scores), graph), x), node)
+
+
+def found_by(scores: Path) -> dict[str, Any]:
+    """What the score stage says of its list in its manifest; nothing where there is none."""
+    return files.read_manifest(scores, KIND, SCORES_FORMAT) if (scores / files.MANIFEST).is_file() else {}
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

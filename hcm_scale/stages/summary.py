@@ -1,25 +1,35 @@
-"""The last page in the terminal: the strangest nodes, how good the ranking is where that is known, and what it cost."""
+"""The last page in the terminal: the strangest nodes, their groups, the first by each kind of evidence, how good the
+ranking is where that is known, and what it cost.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hcm_scale.graph import Graph
 from hcm_scale.report.explain import label_of
-from hcm_scale.report.wording import clip
-from hcm_scale.score.table import FILE
+from hcm_scale.report.groups import groups, num_first
+from hcm_scale.report.kinds import WORDS, heads, named
+from hcm_scale.report.listing import found_text, group_text
+from hcm_scale.report.wording import clip, score_title
+from hcm_scale.score.table import FILE, kind_rank
+from hcm_scale.stages.report import found_by
 from hcm_scale.stages.score import open_scores
 from hcm_scale.workspace import StageRecord
 
 _TOP = 10
+_HEAD = 5  # of each kind of evidence
+_MEMBERS = 15  # of a group
 
 
 def summary(run_dir: Path, folders: Mapping[str, Path], records: Sequence[StageRecord]) -> str:
     """What a person wants to know at the end of a run, as text."""
     parts = []
     if "scores" in folders:
-        parts.append(_strangest(folders["scores"]))
+        parts.append(_list(folders["scores"], Graph.open(folders["graph"])))
         parts.append(_quality(folders["scores"]))
     parts.append(_costs(records))
     if "report" in folders:
@@ -29,15 +39,66 @@ def summary(run_dir: Path, folders: Mapping[str, Path], records: Sequence[StageR
     return "\n\n".join(part for part in parts if part)
 
 
-def _strangest(scores: Path) -> str:
-    with pq.ParquetFile(scores / FILE) as file:
-        rows = next(file.iter_batches(_TOP)).to_pylist()
-    lines = ["rank  id                        hops to neighbours   uncertainty   far triangles   degree   known as"]
-    for row in rows:
-        known = label_of(row.get("y"), row.get("kind")) or ""
-        numbers = f"{row['ahp']:>20.3f}{row['iv'] ** 0.5:>14.3f}{row['closure']:>16.3f}{row['degree']:>9,}"
-        lines.append(f"{row['rank']:>4}  {clip(row['id'], 24):<24}{numbers}   {known}")
+def _list(scores: Path, graph: Graph) -> str:
+    """The first nodes, how many stand out, the first by each kind of evidence, and groups among the first."""
+    table = _table(scores)
+    found = found_text(found_by(scores))
+    heads = _heads(table)
+    return "\n\n".join(part for part in (_strangest(table), found, _groups(graph, table), heads) if part)
+
+
+def _table(scores: Path) -> pa.Table:
+    """The columns of the ranked table that are shown; the whole of it may be large."""
+    path = scores / FILE
+    ranks = [kind_rank(kind) for kind in WORDS]
+    wanted = {
+        "id",
+        "node",
+        "rank",
+        "evidence",
+        "degree",
+        "p",
+        "flagged",
+        "y",
+        "kind",
+        open_scores(scores).rank_by,
+        *ranks,
+    }
+    return pq.read_table(path, columns=[name for name in pq.read_schema(path).names if name in wanted])
+
+
+def _strangest(table: pa.Table) -> str:
+    by = table.schema.metadata[b"rank_by"].decode()
+    has_p, has_flag = "p" in table.column_names, "flagged" in table.column_names
+    columns = f"{score_title(by):>10}   {'stands out by':<39}degree"
+    lines = [f"rank  id                      {columns}{'         p' if has_p else ''}   known as".rstrip()]
+    for row in table.slice(0, _TOP).to_pylist():
+        known = [label_of(row.get("y"), row.get("kind")) or "", "flagged" if has_flag and row["flagged"] else ""]
+        kind = named(row["evidence"]) if row.get("evidence") else ""
+        p = f"{row['p']:>10.1e}" if has_p else ""
+        numbers = f"{row[by]:>10.2f}   {kind:<39}{row['degree']:>6,}{p}"
+        lines.append(
+            f"{row['rank']:>4}  {clip(row['id'], 24):<24}{numbers}   {', '.join(filter(None, known))}".rstrip()
+        )
     return "\n".join(lines)
+
+
+def _groups(graph: Graph, table: pa.Table) -> str:
+    """One line a group."""
+    lines = []
+    for group in groups(graph, table)[:_TOP]:
+        ids = ", ".join(clip(member["id"], 24) for member in group["members"][:_MEMBERS])
+        more = len(group["members"]) - _MEMBERS
+        ids += f" and {more:,} more" if more > 0 else ""
+        lines.append(f"{group['members'][0]['rank']:>4}  {len(group['members']):,} nodes, {group_text(group)}: {ids}")
+    return "\n".join([f"groups among the first {num_first(table):,}, by their best rank", *lines]) if lines else ""
+
+
+def _heads(table: pa.Table) -> str:
+    lines = []
+    for kind, rows in heads(table, _HEAD).items():
+        lines.append(f"  {named(kind):<42}" + ", ".join(clip(row["id"], 24) for row in rows))
+    return "\n".join(["the first by each kind", *lines]) if lines else ""
 
 
 def _quality(scores: Path) -> str:

@@ -77,6 +77,8 @@
         name.title = value;
         name.append(Object.assign(document.createElement("bdi"), { textContent: value }));
         td.append(name);
+      } else if (column.kind === "p") {
+        td.append(value < 0.001 ? value.toExponential(0) : value.toFixed(3));
       } else if (column.kind === "score") {
         td.append(value.toFixed(column.digits));
       } else {
@@ -114,7 +116,8 @@
 
     headers.forEach((th, c) => {
       th.querySelector("button").addEventListener("click", () => {
-        const largestFirst = !isText[c] && c !== rankColumn;
+        const isRank = c === rankColumn || columns[c].key.endsWith("_rank");
+        const largestFirst = !isText[c] && !isRank && columns[c].kind !== "p";
         view.down = c === view.column ? !view.down : largestFirst;
         view.column = c;
         view.page = 0;

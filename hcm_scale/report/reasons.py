@@ -1,0 +1,119 @@
+"""Which evidence made a node stand out, in numbers: a `Reason` for each kind that is notable, the strongest first.
+
+A kind is notable where it ranks the node among the first 5 % of those that it ranks; the strongest kind is told in any
+case. The numbers of a kind are taken from the edges around the node, because the scores behind them are standardized:
+
+| kind            | value                                               | usual                 | count              |
+|-----------------|-----------------------------------------------------|-----------------------|--------------------|
+| hop             | mean predicted hop to its neighbours                | median over all edges | neighbours         |
+| closure         | mean predicted hop between neighbours in its group  | the same              | those in the group |
+| context         | mean cosine distance of features to its neighbours' | median over all edges | neighbours         |
+| context_closure | mean distance between neighbours in its group       | the same              | those in the group |
+| attributes      | none: differences tell it                           |                       |                    |
+
+The group of a node are the neighbours with which it closes far triangles. How many there are is known from its closure,
+and the farthest ones, by their nearest edge, are those. Hubs are looked at by their farthest 256 neighbours.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcm_scale.report.distances import cosine_distance
+from hcm_scale.report.evidence import Evidence, neighbors_of
+from hcm_scale.report.kinds import has_kinds
+from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS
+from hcm_scale.score.table import kind_rank
+
+NOTABLE_SHARE = 0.05
+_FARTHEST = 256
+
+Lengths = Callable[[int, NDArray[Any]], NDArray[np.float64]]  # of the edges from a node to some of its neighbours
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One kind of evidence about a node: its rank among `num_ranked` nodes and the numbers of the table above."""
+
+    kind: str
+    rank: int | None = None
+    num_ranked: int = 0
+    value: float | None = None
+    usual: float | None = None
+    count: int = 0
+
+    @property
+    def notable(self) -> bool:
+        return self.rank is not None and self.rank <= max(1.0, NOTABLE_SHARE * self.num_ranked)
+
+
+def reasons(evidence: Evidence, node: int, row: dict[str, Any]) -> tuple[Reason, ...]:
+    """The reasons of a node, the strongest first; `row` is its row of the ranked table."""
+    if not has_kinds(evidence.scores):
+        return (_filled(evidence, node, Reason("hop"), row),) if row["degree"] else ()
+    found = []
+    for kind in KINDS:
+        if row["degree"] or kind not in OF_NEIGHBORS:
+            size = evidence.num_scored if kind in OF_NEIGHBORS else evidence.graph.num_nodes
+            found.append(Reason(kind, int(row[kind_rank(kind)]), size))
+    found.sort(key=lambda reason: (reason.rank or 0) / max(1, reason.num_ranked))
+    told = [reason for reason in found if reason.notable] or found[:1]
+    return tuple(_filled(evidence, node, reason, row) for reason in told)
+
+
+def _filled(evidence: Evidence, node: int, reason: Reason, row: dict[str, Any]) -> Reason:
+    """The reason with the numbers of its kind; without them where no features are known."""
+    of_hops = reason.kind in ("hop", "closure")
+    if reason.kind == "attributes" or (not of_hops and evidence.features is None):
+        return reason
+    lengths, usual = (
+        (_hops(evidence), evidence.usual_hop) if of_hops else (_distances(evidence), evidence.usual_distance)
+    )
+    if reason.kind in ("hop", "context"):
+        own = lengths(node, neighbors_of(evidence.graph, node))
+        own = own[np.isfinite(own)]
+        value, count = (float(own.mean()) if len(own) else None), len(own)
+    else:
+        num_triangles = round(math.expm1(row[KINDS[reason.kind]]) * row["degree"])
+        value, count = far_group(evidence, node, lengths, num_triangles)
+    return Reason(reason.kind, reason.rank, reason.num_ranked, value, usual, count)
+
+
+def far_group(evidence: Evidence, node: int, lengths: Lengths, num_triangles: int) -> tuple[float | None, int]:
+    """The mean length of the edges that close a node's farthest triangles, and how many neighbours are in them."""
+    around = neighbors_of(evidence.graph, node)
+    own = lengths(node, around)
+    chosen = np.sort(np.argsort(-own, kind="stable")[:_FARTHEST])
+    around, own = around[chosen], own[chosen]
+    nearest, across, ends = [], [], []
+    for i in range(len(around) - 1):
+        joined = np.flatnonzero(np.isin(around[i + 1 :], neighbors_of(evidence.graph, int(around[i])))) + i + 1
+        links = lengths(int(around[i]), around[joined])
+        nearest.append(np.minimum(np.minimum(own[i], own[joined]), links))
+        across.append(links)
+        ends.append(np.stack([np.full(len(joined), i), joined]))
+    if not nearest or num_triangles < 1:
+        return None, 0
+    farthest = np.argsort(-np.concatenate(nearest), kind="stable")[:num_triangles]
+    if not len(farthest):
+        return None, 0
+    members = np.unique(np.concatenate(ends, axis=1)[:, farthest])
+    return float(np.concatenate(across)[farthest].mean()), len(members)
+
+
+def _hops(evidence: Evidence) -> Lengths:
+    def lengths(node: int, others: NDArray[Any]) -> NDArray[np.float64]:
+        numbers = evidence.edges.of_node(node)[np.searchsorted(neighbors_of(evidence.graph, node), others)]
+        return np.asarray(evidence.edge_mean[numbers], np.float64)
+
+    return lengths
+
+
+def _distances(evidence: Evidence) -> Lengths:
+    features = evidence.features
+    assert features is not None
+    return lambda node, others: cosine_distance(features[node], features[others])
