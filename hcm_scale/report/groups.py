@@ -4,7 +4,7 @@ The first nodes and the edges between them are a small graph. Simply its connect
 graph a few chance edges, or one hub, join everything. An edge (u, v) counts where u and v have mostly the same company
 in this small graph, by the cosine of their closed neighbourhoods,
 
-    |N[u] and N[v]| / sqrt(|N[u]| |N[v]|) >= 0.6,
+    |N[u] and N[v]| / sqrt(|N[u]| |N[v]|) >= 0.55,
 
 which is 1 inside a clique, 2/3 along a ring, and little for an edge between two groups or to a hub. Connected
 components of such edges with three members and at least as many edges as members (a triangle, a ring, a clique; no
@@ -25,7 +25,7 @@ from hcm_scale.report.evidence import contains
 from hcm_scale.report.explain import label_of
 
 FIRST, MOST = 100, 1000  # nodes that are looked at: so many, or as many as are flagged
-_SAME_COMPANY = 0.6
+_SAME_COMPANY = 0.55
 _SMALLEST = 3
 
 

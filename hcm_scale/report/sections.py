@@ -14,12 +14,13 @@ _CURVES = (
     ("roc", "roc_auc", "ROC curve", "false_positive_rate", "true_positive_rate"),
     ("pr", "average_precision", "Precision and recall", "recall", "precision"),
 )
+_DIGITS = {"iv": 4, "score": 2}
 _KIND_TITLES = {  # short, because five of them stand side by side
-    "hop": "By hop",
-    "closure": "By closure",
-    "context": "By context",
-    "context_closure": "By context closure",
-    "attributes": "By attributes",
+    "hop": "Hop",
+    "closure": "Closure",
+    "context": "Context",
+    "context_closure": "Context closure",
+    "attributes": "Attributes",
 }
 _TRENDS = (
     ("loss", "Loss", "cross entropy"),
@@ -59,7 +60,7 @@ def ranking(report: dict[str, Any]) -> dict[str, Any]:
     ]
     for name in order:
         shown = {"key": name, "name": score_title(name), "kind": "score"}
-        columns.append(shown | {"digits": 4 if name == "iv" else 3, "bar": name == first})
+        columns.append(shown | {"digits": _DIGITS.get(name, 3), "bar": name == first})
     if apart:
         columns.append({"key": "evidence", "name": "Stands out by", "kind": "text"})
         columns += [{"key": kind_rank(kind), "name": name, "kind": "count"} for kind, name in _KIND_TITLES.items()]

@@ -90,7 +90,8 @@ def _hop(e: Explanation, r: Reason) -> str:
 def _closure(e: Explanation, r: Reason) -> str:
     if r.value is None:
         return "few of its far edges close triangles"
-    far = f"although the model takes them to be {r.value:.1f} hops apart"
+    usual = "" if r.usual is None else f", where {r.usual:.1f} is usual"
+    far = f"although the model takes them to be {r.value:.1f} hops apart{usual}"
     return f"{_of_neighbors(e, r)} are also joined to each other, {far}"
 
 

@@ -1,15 +1,17 @@
 """A small scored graph for the tests of report, page and explain."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from hcm_scale.features.purify import edge_similarity
 from hcm_scale.graph.store import Graph
 from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.nodes import score_nodes
+from hcm_scale.score.nodes import score_nodes, with_closure, with_context
 from hcm_scale.score.numbering import edge_index
 from hcm_scale.score.table import scores_table
 
@@ -22,6 +24,7 @@ class ScoredWorld(NamedTuple):
     scores: pa.Table
     edge_mean: np.ndarray
     edge_var: np.ndarray
+    x: np.ndarray
 
 
 def csr(pairs: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -41,6 +44,8 @@ def scored_world() -> Callable[..., ScoredWorld]:
         columns: tuple[str, ...] = ("size", "age", "colour"),
         first_ids: tuple[str, ...] = (),
         labelled: bool = True,
+        rank_by: str = "ahp",
+        kinds: bool = True,
         seed: int = 0,
     ) -> ScoredWorld:
         rng = np.random.default_rng(seed)
@@ -51,14 +56,17 @@ def scored_world() -> Callable[..., ScoredWorld]:
         kept = np.arange(len(pairs)) % 5 > 0
         mean = rng.uniform(1, 4, len(pairs)).astype(np.float32)
         var = rng.uniform(0, 0.3, len(pairs)).astype(np.float32)
-        scores = score_nodes(edge_index(indptr, indices), EdgeHops(mean, var), trim=0.0)
+        x = rng.normal(size=(num_nodes, len(columns))).astype(np.float32)
+        edges = edge_index(indptr, indices)
+        scores = with_closure(score_nodes(edges, EdgeHops(mean, var), trim=0.0), edges, mean, far_share=0.4)
+        scores = with_context(scores, edges, x, 1 - edge_similarity(indptr, indices, x, "cosine"), far_share=0.4)
+        scores = scores if kinds else replace(scores, places=None)
         ids = [f"node-{i}" for i in range(num_nodes)]
-        for node, name in zip(np.argsort(-scores.ahp, kind="stable"), first_ids, strict=False):
+        for node, name in zip(np.argsort(-scores.by(rank_by), kind="stable"), first_ids, strict=False):
             ids[node] = name
         y = (scores.ahp > np.quantile(scores.ahp, 0.95)).astype(np.uint8) if labelled else None
-        x = rng.normal(size=(num_nodes, len(columns))).astype(np.float32)
         graph = Graph(indptr, indices, x=x, y=y, ids=pa.array(ids), columns=columns)
         purified = Graph(*csr(pairs[kept], num_nodes))
-        return ScoredWorld(graph, purified, scores_table(graph, scores, rank_by="ahp"), mean, var)
+        return ScoredWorld(graph, purified, scores_table(graph, scores, rank_by), mean, var, x)
 
     return make

@@ -115,8 +115,16 @@ def test_page__data_survives_the_journey(report: dict[str, Any]):
     assert data is not None
     assert not set("<>&") & set(data[1])
     table = json.loads(data[1])
-    scores = ["ahp", "iv", "hav", "closure", "strange"]
-    assert [column["key"] for column in table["columns"]] == ["rank", "id", *scores, "degree", "label"]
+    ranks = ["hop_rank", "closure_rank", "context_rank", "context_closure_rank", "attributes_rank"]
+    assert [column["key"] for column in table["columns"]] == [
+        "rank",
+        "id",
+        "ahp",
+        "evidence",
+        *ranks,
+        "degree",
+        "label",
+    ]
     assert table["rows"][0][1] == HOSTILE
     assert len(table["rows"]) == 300
 

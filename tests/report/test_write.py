@@ -18,14 +18,15 @@ from hcm_scale.score.table import FILE, write_scores
 from hcm_scale.stages import report as stage
 
 World = Callable[..., Any]
+CONTEXT = ("context", "context_closure", "residual")
 
 
 def test_write_report__shows_whatever_scores_the_table_has(scored_world: World, tmp_path: Path):
-    world = scored_world()
+    world = scored_world(kinds=False)
     scores = world.scores.append_column("far_closure", world.scores["ahp"]).drop_columns("iv")
     scores = scores.replace_schema_metadata({"rank_by": "far_closure"})
     report = write_report(tmp_path, run={}, **world._asdict() | {"scores": scores})
-    assert report["scores"] == ["ahp", "hav", "closure", "strange", "far_closure"]
+    assert report["scores"] == ["ahp", "hav", "closure", "strange", *CONTEXT, "score", "far_closure"]
     assert report["ranked_by"] == "far_closure"
     assert report["top"][0]["scores"]["far_closure"] == report["table"][0]["far_closure"]
     assert "Ranked by far closure" in (tmp_path / "report.html").read_text()
@@ -51,7 +52,7 @@ def test_render__of_the_json_is_the_page(scored_world: World, tmp_path: Path):
 def test_write_report__accuracy_is_that_of_the_table(scored_world: World, tmp_path: Path):
     world = scored_world(200)
     report = write_report(tmp_path, run={}, **world._asdict())
-    for name in ("ahp", "iv", "hav"):
+    for name in ("ahp", "closure", "residual"):
         wanted = roc_auc(world.scores["y"].to_numpy(), world.scores[name].to_numpy())
         assert report["accuracy"]["scores"][name]["roc_auc"] == pytest.approx(wanted, rel=1e-6)
     assert report["graph"]["num_anomalies"] == 10
@@ -158,4 +159,4 @@ def test_write_report__of_a_graph_without_edges(tmp_path: Path, scored_world: Wo
         tmp_path, run={}, scores=world.scores, graph=lonely, purified=lonely, edge_mean=none, edge_var=none
     )
     assert report["edges"]["hops"] is None
-    assert all("no neighbours" in node["reason"] for node in report["top"])
+    assert all("no neighbours" in node["lead"] for node in report["top"])

@@ -1,0 +1,79 @@
+"""Groups among the first nodes: a planted clique is one, a ring is one, a hub glues nothing."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from hcm_scale.graph.store import Graph
+from hcm_scale.report.groups import FIRST, MOST, find_groups, groups, num_first
+from hcm_scale.report.listing import group_text
+
+
+def graph_of(pairs: list[tuple[int, int]], num_nodes: int) -> Graph:
+    both = sorted({(u, v) for a, b in pairs for u, v in ((a, b), (b, a))})
+    rows = np.array([u for u, _ in both], np.int64)
+    indptr = np.r_[0, np.cumsum(np.bincount(rows, minlength=num_nodes))].astype(np.int64)
+    return Graph(indptr, np.array([v for _, v in both], np.int32))
+
+
+def clique(members: range) -> list[tuple[int, int]]:
+    return [(u, v) for u in members for v in members if u < v]
+
+
+def ring(members: range) -> list[tuple[int, int]]:
+    return [(u, u + 1) for u in members[:-1]] + [(members[0], members[-1])]
+
+
+def test_find_groups__a_clique_and_a_ring_are_two_groups_whatever_joins_them():
+    bridge = [(3, 12), (5, 14)]
+    graph = graph_of([*clique(range(12)), *ring(range(12, 20)), *bridge], 25)
+    assert find_groups(graph, list(range(25))) == [list(range(12)), list(range(12, 20))]
+
+
+def test_find_groups__a_hub_glues_nothing():
+    hub = [(99, v) for v in range(99)]
+    graph = graph_of([*clique(range(8)), *clique(range(8, 16)), *hub], 100)
+    assert find_groups(graph, list(range(100))) == [list(range(8)), list(range(8, 16))]
+
+
+@pytest.mark.parametrize("pairs", [[(0, 1)], [(0, 1), (1, 2), (2, 3)], [(0, 1), (0, 2), (0, 3), (0, 4)], []])
+def test_find_groups__pairs_chains_and_stars_are_none(pairs: list[tuple[int, int]]):
+    assert find_groups(graph_of(pairs, 6), list(range(6))) == []
+
+
+def test_find_groups__edges_by_chance_do_not_hide_a_planted_clique():
+    rng = np.random.default_rng(0)
+    chance = [(int(u), int(v)) for u, v in rng.integers(0, 100, (120, 2)) if u != v]
+    graph = graph_of([*clique(range(12)), *chance], 100)
+    found = find_groups(graph, list(range(100)))
+    assert set(range(12)) == set(found[0])
+
+
+def test_find_groups__looks_at_the_given_nodes_only_and_in_their_order():
+    graph = graph_of(clique(range(6)), 8)
+    assert find_groups(graph, [7, 5, 4, 6, 2]) == [[1, 2, 4]]
+    assert find_groups(graph, []) == []
+
+
+def test_find_groups__arcs_join_either_way():
+    graph = Graph(np.array([0, 1, 2, 3]), np.array([1, 2, 0], np.int32), directed=True)
+    assert find_groups(graph, [0, 1, 2]) == [[0, 1, 2]]
+
+
+def test_groups__tell_what_members_share():
+    graph = graph_of(clique(range(4)), 6)
+    kinds = ["closure", "hop", "closure", "closure", "hop", "hop"]
+    labels = {"y": np.array([1, 1, 1, 1, 0, 0], np.uint8), "kind": np.array([1, 1, 1, 1, 0, 0], np.uint8)}
+    table = pa.table({"id": list("abcdef"), "node": range(6), "rank": range(1, 7), "evidence": kinds, **labels})
+    (found,) = groups(graph, table)
+    assert [member["id"] for member in found["members"]] == list("abcd")
+    told = "all joined to each other, 3 by group of strangers (closure), known as structural anomaly"
+    assert group_text(found) == told
+
+
+def test_num_first__is_as_many_as_are_flagged_within_limits():
+    def table(num_flagged: int) -> pa.Table:
+        return pa.table({"flagged": np.arange(5000) < num_flagged})
+
+    assert [num_first(table(n)) for n in (0, 300, 4000)] == [FIRST, 300, MOST]
+    assert num_first(pa.table({"node": range(7)})) == 7

@@ -1,0 +1,95 @@
+"""Reasons in words: which kind, its numbers, the user's own names."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hcm_scale.report.explain import Difference, Explanation, Neighbor
+from hcm_scale.report.listing import found_text, long_name, meaning
+from hcm_scale.report.reasons import Reason
+from hcm_scale.report.wording import dropped, lead, reasons, text
+
+ODD = Reason("attributes", 3, 20_000)
+
+
+def made(*why: Reason, **changes: Any) -> Explanation:
+    """An explanation written by hand."""
+    neighbors = tuple(Neighbor(f"n{i}", i, hop, 0.1, i < 2) for i, hop in enumerate((3.6, 3.1, 3.0, 1.2, 1.1)))
+    base = Explanation("A", 7, 3, 20_000, {"ahp": 2.4, "score": 20.0}, None, neighbors, (), why, "score")
+    return replace(base, **changes)
+
+
+def told(*why: Reason, **changes: Any) -> list[str]:
+    return [f"{reason.title}: {reason.text}" for reason in reasons(made(*why, **changes))]
+
+
+def test_reasons__every_kind_in_words_with_its_numbers_and_its_rank():
+    found = told(
+        Reason("hop", 2, 19_990, 3.61, 1.42, 5),
+        Reason("closure", 1, 19_990, 3.4, 1.42, 4),
+        Reason("context", 12, 19_990, 0.97, 0.31, 5),
+        Reason("context_closure", 40, 19_990, 0.9, 0.31, 5),
+    )
+    assert found == [
+        "neighbours seem far: its 5 neighbours are predicted 3.6 hops away on average, where 1.4 is usual "
+        "(rank 2 of 19,990 by hop)",
+        "group of strangers: 4 of its 5 neighbours are also joined to each other, although the model takes them to be "
+        "3.4 hops apart, where 1.4 is usual (rank 1 of 19,990 by closure)",
+        "unlike its neighbours: the mean cosine distance of its features to theirs is 0.97, the graph's median is 0.31 "
+        "(rank 12 of 19,990 by context)",
+        "group of unlike nodes: all its 5 neighbours are also joined to each other, although their features are "
+        "unlike: cosine distance 0.90, where 0.31 is usual (rank 40 of 19,990 by context_closure)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("difference", "words"),
+    [
+        (Difference("amount", 9310.0, 120.2, 7.0), "`amount` = 9,310 where its neighbours' mean is 120"),
+        (Difference("colour=red", 1.0, 0.02, 7.0), "`colour` is `red`, which is so in 2% of its neighbours"),
+        (Difference("colour=red", 0.0, 0.98, -7.0), "`colour` is not `red`, which it is in 98% of its neighbours"),
+        (Difference("age is null", 1.0, 0.1, 3.0), "`age` is missing, and missing in 10% of its neighbours"),
+        (Difference("name", 1.0, 0.0, 9.0, is_text=True), "text in `name` unlike its neighbours'"),
+    ],
+)
+def test_reasons__attributes_as_values_categories_gaps_and_text(difference: Difference, words: str):
+    assert told(ODD, differences=(difference,)) == [f"odd attributes: {words} (rank 3 of 20,000 by attributes)"]
+
+
+def test_reasons__hashed_text_is_cited_only_where_no_column_differs():
+    hashed, plain = Difference("name", 1.0, 0.0, 9.0, is_text=True), Difference("amount", 9.0, 1.0, 4.0)
+    assert "name" not in told(ODD, differences=(hashed, plain))[0]
+    assert "amount" not in told(ODD, differences=(hashed, replace(plain, deviations=1.0)))[0]
+
+
+def test_reasons__attributes_are_not_told_where_they_are_not_the_evidence():
+    found = told(Reason("hop", 2, 100, 3.0, 1.4, 5), differences=(Difference("amount", 9.0, 1.0, 8.0),))
+    assert "amount" not in " ".join(found)
+
+
+def test_lead__says_that_nothing_stands_out_or_that_there_are_no_neighbours():
+    assert lead(made(Reason("hop", 700, 1000, 1.5, 1.4, 5))).startswith("Nothing about it stands out")
+    assert lead(made(Reason("hop", 7, 1000, 3.5, 1.4, 5))) == ""
+    assert lead(made(ODD, neighbors=())).startswith("It has no neighbours")
+
+
+def test_dropped__is_told_where_many_edges_went():
+    assert dropped(made()) == "Purification dropped 2 of its 5 edges."
+    kept = tuple(replace(n, dropped=False) for n in made().neighbors)
+    assert dropped(made(neighbors=kept)) == ""
+
+
+def test_text__has_the_score_that_ranks_and_no_other():
+    page = text(made(ODD, differences=(Difference("amount", 9310.0, 120.2, 7.0),)))
+    assert "Evidence 20" in page
+    assert "AHP" not in page
+    assert page.index("odd attributes") < page.index("predicted hop")
+
+
+def test_meaning__is_true_for_every_ranking():
+    assert "group" in meaning("score")
+    assert "triangles" in meaning("strange")
+    assert "triangles" not in meaning("ahp")
+    assert long_name("score") == "evidence of all kinds"
+    assert found_text({}) == ""

@@ -1,0 +1,89 @@
+"""What a user sees of a small graph with planted cliques and planted attributes: kinds, groups, words."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hcm_scale import pipeline
+from hcm_scale.base import files
+from hcm_scale.config import Config
+from hcm_scale.graph import Graph
+from hcm_scale.graph.store import ATTRIBUTE, STRUCTURAL
+from hcm_scale.report.groups import groups
+from hcm_scale.score.evidence import KINDS
+from hcm_scale.stages.score import FORMAT, KIND
+from hcm_scale.stages.summary import summary
+from hcm_scale.synthetic import families as synthetic
+from hcm_scale.synthetic.inject import inject
+
+ADDED = {"num_cliques": 2, "clique_size": 12, "num_attribute_anomalies": 20}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A finished run, and what was printed."""
+    config = Config(run_dir=str(tmp_path_factory.mktemp("run")))
+    config.world.device = "cpu"
+    config.hops.num_sources, config.hops.pairs_per_class = 400, 80
+    config.sampling.batch_pairs, config.sampling.workers = 512, 0
+    config.model.width, config.model.head_width = 32, 32
+    config.posterior.burn_in_steps, config.posterior.num_samples, config.posterior.thin_steps = 150, 3, 2
+    graph = inject(synthetic.community(1500, num_attributes=12, seed=2), seed=2, **ADDED)
+    return Path(config.run_dir), pipeline.run(config, graph=graph)
+
+
+def scores_of(folder: Path) -> pa.Table:
+    return pq.read_table(folder / "scores" / "scores.parquet")
+
+
+def test_evidence__tells_cliques_from_odd_attributes(run: tuple[Path, str]):
+    table = scores_of(run[0])
+    evidence, kind = np.array(table["evidence"].to_pylist()), table["kind"].to_numpy()
+    of_groups = np.isin(evidence, ["hop", "closure", "context_closure"])
+    assert np.mean(of_groups[kind == STRUCTURAL]) > 0.8
+    assert np.mean(np.isin(evidence, ["attributes", "context"])[kind == ATTRIBUTE]) > 0.8
+
+
+def test_groups__of_the_first_nodes_are_the_planted_cliques(run: tuple[Path, str]):
+    graph, table = Graph.open(run[0] / "graph"), scores_of(run[0])
+    largest = sorted(groups(graph, table), key=lambda group: -len(group["members"]))[:2]
+    for group in largest:
+        size = len(group["members"])
+        assert 9 <= size <= 12
+        assert (group["num_edges"], group["label"]) == (size * (size - 1) // 2, "structural anomaly")
+
+
+def test_summary__shows_the_list_its_groups_and_every_kind(run: tuple[Path, str]):
+    folder, said = run
+    assert "stands out by" in said
+    assert "groups among the first 100" in said
+    assert "nodes, all joined to each other" in said
+    assert all(f"({kind})" in said for kind in KINDS)
+    assert "false-discovery" not in said
+    assert "Ranked by evidence of all kinds" in (folder / "report" / "report.html").read_text()
+
+
+def test_summary__tells_what_the_score_stage_found(run: tuple[Path, str], tmp_path: Path):
+    """p, flagged and the numbers of the manifest are shown where a run has them."""
+    table = scores_of(run[0])
+    flagged = np.arange(table.num_rows) < 7
+    table = table.append_column("p", [np.linspace(0, 1, table.num_rows)]).append_column("flagged", [flagged])
+    pq.write_table(table, tmp_path / "scores.parquet")
+    body = {"num_samples": 3, "rank_by": "score", "metrics": None, "num_flagged": 7, "fdr": 0.1, "stability": 0.5}
+    files.write_manifest(tmp_path, KIND, FORMAT, body)
+    said = summary(tmp_path, {"scores": tmp_path, "graph": run[0] / "graph"}, [])
+    assert "7 nodes stand out at a false-discovery rate of 10%" in said
+    assert "agree on 50% of the first 100" in said
+    assert sum("flagged" in line for line in said.splitlines()) == 7
+
+
+def test_explain__says_which_evidence_made_the_node_stand_out(run: tuple[Path, str]):
+    config, table = Config(run_dir=str(run[0])), scores_of(run[0])
+    kind = table["kind"].to_numpy()
+    config.node = str(table["id"][int(np.flatnonzero(kind == STRUCTURAL)[0])])
+    assert "joined to each other" in pipeline.explain(config)
+    config.node = str(table["id"][int(np.flatnonzero(kind == ATTRIBUTE)[0])])
+    assert "where its neighbours' mean is" in " ".join(pipeline.explain(config).split())
