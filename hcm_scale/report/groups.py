@@ -6,9 +6,9 @@ in this small graph, by the cosine of their closed neighbourhoods,
 
     |N[u] and N[v]| / sqrt(|N[u]| |N[v]|) >= 0.55,
 
-which is 1 inside a clique, 2/3 along a ring, and little for an edge between two groups or to a hub. Connected
-components of such edges with three members and at least as many edges as members (a triangle, a ring, a clique; no
-chain) are groups. Cost: the square of the number of first nodes, a thousand at most, and a binary search for each pair.
+which is 1 inside a clique, 2/3 along a ring, and little for an edge between two groups or to a hub. Nodes with fewer
+than two such edges are let go, one after the other, so that chains and loose ends are none; what is left and connected
+(a triangle, a ring, a clique) is a group. Cost: the square of the number of first nodes, a thousand at most, and a binary search for each pair.
 """
 
 from collections import Counter
@@ -26,7 +26,6 @@ from hcm_scale.report.explain import label_of
 
 FIRST, MOST = 100, 1000  # nodes that are looked at: so many, or as many as are flagged
 _SAME_COMPANY = 0.55
-_SMALLEST = 3
 
 
 def find_groups(graph: Graph, nodes: Sequence[int]) -> list[list[int]]:
@@ -42,9 +41,17 @@ def find_groups(graph: Graph, nodes: Sequence[int]) -> list[list[int]]:
     company = (joined | np.eye(len(joined), dtype=bool)).astype(np.float32)
     size = company.sum(axis=1)
     alike = joined & (company @ company >= _SAME_COMPANY * np.sqrt(np.outer(size, size)) - 1e-6)
+    _let_go(alike)
     _, group_of = connected_components(alike, directed=False)
-    groups = [np.flatnonzero(group_of == group) for group in dict.fromkeys(group_of.tolist())]
-    return [g.tolist() for g in groups if len(g) >= _SMALLEST and _num_edges(joined, g) >= len(g)]
+    groups = [np.flatnonzero(group_of == group).tolist() for group in dict.fromkeys(group_of.tolist())]
+    return [group for group in groups if len(group) > 1]
+
+
+def _let_go(edges: NDArray[np.bool_]) -> None:
+    """Takes away the edges of nodes with fewer than two, until there is no such node: the 2-core, in place."""
+    while (loose := edges.sum(axis=1) == 1).any():
+        edges[loose] = False
+        edges[:, loose] = False
 
 
 def _joined(graph: Graph, nodes: NDArray[Any]) -> NDArray[np.bool_]:
