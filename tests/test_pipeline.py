@@ -41,6 +41,7 @@ def small(run_dir: Path, **options) -> Config:
     config.model.width, config.model.head_width = 16, 16
     config.posterior.burn_in_steps, config.posterior.num_samples, config.posterior.thin_steps = 12, 3, 2
     config.posterior.log_every = 5
+    config.score.views = ["purified"]
     for key, value in options.items():
         room, name = key.split("__")
         setattr(getattr(config, room), name, value)

@@ -8,7 +8,8 @@ in this small graph, by the cosine of their closed neighbourhoods,
 
 which is 1 inside a clique, 2/3 along a ring, and little for an edge between two groups or to a hub. Nodes with fewer
 than two such edges are let go, one after the other, so that chains and loose ends are none; what is left and connected
-(a triangle, a ring, a clique) is a group. Cost: the square of the number of first nodes, a thousand at most, and a binary search for each pair.
+(a triangle, a ring, a clique) is a group. Cost: the square of the number of first nodes, a thousand at most, and a
+binary search for each pair.
 """
 
 from collections import Counter

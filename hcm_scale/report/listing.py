@@ -68,7 +68,7 @@ def group_text(group: Mapping[str, Any]) -> str:
     >>> group_text(some)
     'all joined to each other, group of strangers (closure)'
     >>> group_text(some | {"num_edges": 12, "num_evidence": 8})
-    '12 of 66 pairs joined, 8 by group of strangers (closure)'
+    '12 of 66 pairs joined, group of strangers (closure) for 8 of them'
     """
     size = len(group["members"])
     pairs = size * (size - 1) // 2
@@ -76,7 +76,6 @@ def group_text(group: Mapping[str, Any]) -> str:
         "all joined to each other" if group["num_edges"] == pairs else f"{group['num_edges']} of {pairs} pairs joined"
     ]
     if group["evidence"]:
-        told.append(
-            ("" if group["num_evidence"] == size else f"{group['num_evidence']} by ") + named(group["evidence"])
-        )
+        for_some = "" if group["num_evidence"] == size else f" for {group['num_evidence']} of them"
+        told.append(named(group["evidence"]) + for_some)
     return ", ".join(told + ([f"known as {group['label']}"] if group["label"] else []))

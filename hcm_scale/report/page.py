@@ -78,7 +78,7 @@ def _numbers(report: dict[str, Any]) -> list[tuple[str, str]]:
     if report["found"].get("num_flagged") is not None:
         entries.append(("nodes stand out", f"{report['found']['num_flagged']:,}"))
     if report["groups"]:
-        entries.append(("groups of joined nodes", f"{len(report['groups']):,}"))
+        entries.append(("groups", f"{len(report['groups']):,}"))
     best = (report["accuracy"] or {"scores": {}})["scores"].get(report["ranked_by"])
     if best:
         entries += [("ROC-AUC", fixed(best["roc_auc"])), ("average precision", fixed(best["average_precision"]))]

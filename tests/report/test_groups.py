@@ -67,7 +67,7 @@ def test_groups__tell_what_members_share():
     table = pa.table({"id": list("abcdef"), "node": range(6), "rank": range(1, 7), "evidence": kinds, **labels})
     (found,) = groups(graph, table)
     assert [member["id"] for member in found["members"]] == list("abcd")
-    told = "all joined to each other, 3 by group of strangers (closure), known as structural anomaly"
+    told = "all joined to each other, group of strangers (closure) for 3 of them, known as structural anomaly"
     assert group_text(found) == told
 
 
