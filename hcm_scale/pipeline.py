@@ -22,7 +22,7 @@ from hcm_scale.blueprint import Run, stages
 from hcm_scale.config import Config, parse_fan_out
 from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import ALONE, World
-from hcm_scale.report import wording
+from hcm_scale.report import terminal
 from hcm_scale.stages import purify, report, score
 from hcm_scale.stages.summary import summary
 from hcm_scale.workspace import Workspace, begin_run, finished_stages
@@ -69,7 +69,7 @@ def explain(config: Config) -> str:
         raise ValueError(f"run_dir={run_dir} has no {min(missing)}: finish the run first with hcm-scale run")
     purified = purify.open_purified(run_dir / "purified")
     graph = Graph.open(run_dir / "graph")
-    return wording.text(report.explain(graph, purified.graph, run_dir / "scores", config.node, purified.features))
+    return terminal.text(report.explain(graph, purified.graph, run_dir / "scores", config.node, purified.features))
 
 
 def read_scores(run_dir: Path) -> Any:

@@ -1,4 +1,4 @@
-"""An explanation in words: a list of reasons, and a page for a terminal.
+"""An explanation in words: a list of reasons, for the page and for a terminal.
 
 Each notable kind of evidence is told in one line, the strongest first: what it is, its numbers, and the node's rank by
 this kind. Attributes are cited under the user's own column names; text that was hashed is cited only where no other
@@ -6,7 +6,6 @@ column differs. Ids and column names come from the user's data, so on their way 
 characters (an id must not move the cursor) and excess length.
 """
 
-import textwrap
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,8 +17,6 @@ from hcm_scale.report.reasons import Reason
 _NOTABLE_DEVIATIONS = 2.0  # below this an attribute is like the neighbours'
 _NOTABLE_SHARE = 0.25  # of a node's edges: fewer dropped ones are not worth a line
 _CITED = 2  # attributes in a line
-_ID_WIDTH = 40
-_LINE_WIDTH = 100
 _TITLES = {"score": "Evidence", "residual": "Odd attributes", "context_closure": "Unlike triangles"}
 
 
@@ -148,56 +145,6 @@ _TELL: dict[str, Callable[[Explanation, Reason], str]] = {
     "context_closure": _context_closure,
     "attributes": _attributes,
 }
-
-
-def text(e: Explanation, limit: int = 20) -> str:
-    """The whole explanation for a terminal, with at most `limit` neighbours."""
-    return "\n".join([*_heading(e), *_neighbor_lines(e, limit), *_difference_lines(e)])
-
-
-def _heading(e: Explanation) -> list[str]:
-    shown = {name: value for name, value in e.scores.items() if e.ranked_by in ("", name)}
-    scores = "".join(f"{score_title(name)} {_number(value)}   " for name, value in shown.items())
-    lines = [
-        f"{clip(e.id, 80)}   rank {e.rank:,} of {e.num_nodes:,} (above {e.percentile:.2f} % of all nodes)",
-        f"{scores}degree {e.degree:,}" + (f"   known to be: {e.label}" if e.label else ""),
-        "",
-        *([lead(e)] if lead(e) else []),
-    ]
-    for told in reasons(e):
-        lines += textwrap.wrap(f"{told.title}: {told.text}", _LINE_WIDTH, subsequent_indent="  ")
-    return lines + ([dropped(e)] if dropped(e) else [])
-
-
-def _neighbor_lines(e: Explanation, limit: int) -> list[str]:
-    shown = e.neighbors[:limit]
-    if not shown:
-        return []
-    width = max(10, *(len(clip(n.id, _ID_WIDTH)) for n in shown))
-    lines = ["", f"{'neighbour':<{width}}   predicted hop   edge"]
-    for n in shown:
-        hop = "  not scored " if n.hop is None else f"{n.hop:5.2f} ± {n.std or 0.0:<5.2f}"
-        edge = {None: "", True: "dropped", False: "kept"}[n.dropped]
-        lines.append(f"{clip(n.id, _ID_WIDTH):<{width}}   {hop}   {edge}".rstrip())
-    hidden = e.degree - len(shown)
-    return [*lines, f"and {hidden:,} nearer"] if hidden else lines
-
-
-def _difference_lines(e: Explanation) -> list[str]:
-    if not e.differences:
-        return []
-    names = [clip(f"text in {d.column}" if d.is_text else d.column, _ID_WIDTH) for d in e.differences]
-    width = max(10, *map(len, names))
-    lines = ["", f"{'attribute':<{width}}   {'its value':>12}   {'neighbours':>12}   deviations"]
-    for name, d in zip(names, e.differences, strict=True):
-        values = f"{'':>27}" if d.is_text else f"{d.value:>12.4g}   {d.neighbors:>12.4g}"
-        lines.append(f"{name:<{width}}   {values}   {d.deviations:>+10.1f}")
-    return lines
-
-
-def _number(value: float | None) -> str:
-    """Three significant digits, a dash where there is no number."""
-    return "-" if value is None else f"{value:.3g}"
 
 
 def _quantity(value: float) -> str:

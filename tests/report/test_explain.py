@@ -12,7 +12,7 @@ from scipy import sparse
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.report.evidence import Evidence, column_moments, row_mean
 from hcm_scale.report.explain import Difference, Explanation, Neighbor, explain
-from hcm_scale.report.wording import text
+from hcm_scale.report.terminal import text
 from hcm_scale.score.edges import EdgeHops
 from hcm_scale.score.nodes import score_nodes
 from hcm_scale.score.numbering import edge_index

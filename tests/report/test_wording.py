@@ -8,7 +8,8 @@ import pytest
 from hcm_scale.report.explain import Difference, Explanation, Neighbor
 from hcm_scale.report.listing import found_text, long_name, meaning
 from hcm_scale.report.reasons import Reason
-from hcm_scale.report.wording import dropped, lead, reasons, text
+from hcm_scale.report.terminal import text
+from hcm_scale.report.wording import dropped, lead, reasons
 
 ODD = Reason("attributes", 3, 20_000)
 

@@ -1,0 +1,95 @@
+"""The page shows which evidence speaks: ranking sentence, kinds, groups, p and flags where a table has them."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hcm_scale.report.page import render
+from hcm_scale.report.write import write_report
+from hcm_scale.score.evidence import KINDS
+
+World = Callable[..., Any]
+HOSTILE = "</td><script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def report(scored_world: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    world = scored_world(300, rank_by="score", first_ids=(HOSTILE,))
+    return write_report(tmp_path_factory.mktemp("page"), run={"num_samples": 2}, **world._asdict(), top=5)
+
+
+def ranking_data(text: str) -> dict[str, Any]:
+    found = re.search(r'id="ranking-data">(.*?)</script>', text, re.S)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_page__first_sentence_names_the_score_that_ranks(scored_world: World, tmp_path: Path):
+    for by, words in (
+        ("score", "Ranked by evidence of all kinds: the higher a node stands, the more it stands out"),
+        ("strange", "Ranked by hops and far triangles: the higher a node stands, the farther"),
+        (
+            "ahp",
+            "Ranked by average hop prediction (AHP): the higher a node stands, the farther its own neighbours seem",
+        ),
+        ("hav", "Ranked by hops and their uncertainty (HAV): the higher a node stands, the farther"),
+    ):
+        text = render(write_report(tmp_path, run={}, **scored_world(rank_by=by)._asdict()))
+        assert words in " ".join(text.split())
+
+
+def test_page__shows_the_first_of_every_kind(report: dict[str, Any]):
+    assert list(report["kinds"]) == list(KINDS)
+    assert all(len(rows) == 10 for rows in report["kinds"].values())
+    text = render(report)
+    assert all(f"<small>({kind})</small>" in text for kind in KINDS)
+    assert HOSTILE not in text
+
+
+def test_page__table_tells_the_strongest_kind_and_the_rank_by_each(report: dict[str, Any]):
+    table = ranking_data(render(report))
+    names = [column["name"] for column in table["columns"]]
+    assert names[2:9] == ["Evidence", "Stands out by", "Hop", "Closure", "Context", "Context closure", "Attributes"]
+    assert "p" not in names
+
+
+def test_page__draws_the_score_that_ranks_and_those_of_the_kinds(report: dict[str, Any]):
+    assert report["scores"] == ["score", *KINDS.values()]
+    assert list(report["accuracy"]["scores"]) == report["scores"]
+
+
+def test_page__cards_tell_their_reasons(report: dict[str, Any]):
+    for node in report["top"]:
+        assert node["told"][0]["kind"] == node["reasons"][0]["kind"]
+    assert render(report).count('<ul class="reasons">') == 5
+
+
+def test_page__shows_p_and_flags_and_how_many_stand_out(scored_world: World, tmp_path: Path):
+    world = scored_world(rank_by="score")
+    p, flagged = np.linspace(1e-9, 1, 60), np.arange(60) < 4
+    scores = world.scores.append_column("p", [p]).append_column("flagged", [flagged])
+    found = {"num_flagged": 4, "fdr": 0.1, "stability": 0.61, "files": {}}
+    report = write_report(tmp_path, run={}, **world._asdict() | {"scores": scores}, found=found)
+    assert "p" not in report["scores"]
+    assert report["found"] == {"num_flagged": 4, "fdr": 0.1, "stability": 0.61}
+    text = " ".join(render(report).split())
+    assert "4 nodes stand out at a false-discovery rate of 10%. Two encoders agree on 61% of the first 100." in text
+    table = ranking_data(text)
+    keys = [column["key"] for column in table["columns"]]
+    assert [row[keys.index("flagged")] for row in table["rows"]][:5] == ["yes"] * 4 + [""]
+    assert table["rows"][0][keys.index("p")] == pytest.approx(1e-9)
+
+
+def test_page__groups_are_a_section_of_their_own(report: dict[str, Any]):
+    members = [{"id": HOSTILE, "rank": 3}, {"id": "b", "rank": 5}, {"id": "c", "rank": 9}]
+    group = {"members": members, "num_edges": 3, "evidence": "closure", "num_evidence": 2, "label": None}
+    text = render(report | {"groups": [group]})
+    assert 'id="groups"' in text
+    assert "all joined to each other, group of strangers (closure) for 2 of them" in text
+    assert HOSTILE not in text
+    assert 'id="groups"' not in render(report | {"groups": []})
