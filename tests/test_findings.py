@@ -22,29 +22,47 @@ from hcm_scale.synthetic.inject import inject
 ADDED = {"num_cliques": 2, "clique_size": 12, "num_attribute_anomalies": 20}
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def finished(run_dir: Path, views: list[str]) -> tuple[Path, str]:
     """A finished run, and what was printed."""
-    config = Config(run_dir=str(tmp_path_factory.mktemp("run")))
+    config = Config(run_dir=str(run_dir))
     config.world.device = "cpu"
     config.hops.num_sources, config.hops.pairs_per_class = 400, 80
     config.sampling.batch_pairs, config.sampling.workers = 512, 0
     config.model.width, config.model.head_width = 32, 32
+    config.score.views = views
     config.posterior.burn_in_steps, config.posterior.num_samples, config.posterior.thin_steps = 150, 3, 2
     graph = inject(synthetic.community(1500, num_attributes=12, seed=2), seed=2, **ADDED)
-    return Path(config.run_dir), pipeline.run(config, graph=graph)
+    return run_dir, pipeline.run(config, graph=graph)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    return finished(tmp_path_factory.mktemp("run"), ["purified"])
 
 
 def scores_of(folder: Path) -> pa.Table:
     return pq.read_table(folder / "scores" / "scores.parquet")
 
 
-def test_evidence__tells_cliques_from_odd_attributes(run: tuple[Path, str]):
-    table = scores_of(run[0])
+def told_apart(folder: Path) -> tuple[float, float]:
+    """The share of clique members told by a group or by hops, and of odd attributes told by attributes."""
+    table = scores_of(folder)
     evidence, kind = np.array(table["evidence"].to_pylist()), table["kind"].to_numpy()
-    of_groups = np.isin(evidence, ["hop", "closure", "context_closure"])
-    assert np.mean(of_groups[kind == STRUCTURAL]) > 0.8
-    assert np.mean(np.isin(evidence, ["attributes", "context"])[kind == ATTRIBUTE]) > 0.8
+    of_cliques = np.isin(evidence[kind == STRUCTURAL], ["hop", "closure", "context_closure"])
+    return float(of_cliques.mean()), float(np.isin(evidence[kind == ATTRIBUTE], ["attributes", "context"]).mean())
+
+
+def test_evidence__tells_cliques_from_odd_attributes(run: tuple[Path, str]):
+    """Mostly: with one view odd attributes also move the hops, .6 to .8 are told as such over four seeds."""
+    of_cliques, of_attributes = told_apart(run[0])
+    assert of_cliques > 0.8
+    assert of_attributes > 0.5
+
+
+@pytest.mark.gate
+def test_evidence__of_two_views_tells_them_apart_better(tmp_path: Path):
+    """The views of the default; .85 to .95 over four seeds."""
+    assert min(told_apart(finished(tmp_path, ["purified", "original"])[0])) > 0.75
 
 
 def test_groups__of_the_first_nodes_are_the_planted_cliques(run: tuple[Path, str]):

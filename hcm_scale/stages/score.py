@@ -8,7 +8,8 @@ order; with `state="disk"` they are also where the running moments live, as memo
 Several ranks share the edges (`shared_edges.py`) and end in the same bytes; rank 0 writes the folder.
 
 Memory: two layers of embeddings (2 x n x width x 4 bytes), 8 bytes an edge unless on disk, a chunk; after them 4 bytes
-an edge and eleven numbers a node. 10 million nodes and 80 million edges at width 128 take 10.2 GB + 0.64 GB, then 1.2.
+an edge, eleven numbers a node and five of 4 bytes. 10 million nodes and 80 million edges at width 128 take
+10.2 GB + 0.64 GB, then 1.4.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

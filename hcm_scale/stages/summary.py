@@ -21,6 +21,7 @@ from hcm_scale.stages.score import open_scores
 from hcm_scale.workspace import StageRecord
 
 _TOP = 10
+_COLUMNS = ("id", "node", "rank", "evidence", "degree", "p", "flagged", "y", "kind")
 _HEAD = 5  # of each kind of evidence
 _MEMBERS = 15  # of a group
 
@@ -51,27 +52,15 @@ def _table(scores: Path) -> pa.Table:
     """The columns of the ranked table that are shown; the whole of it may be large."""
     path = scores / FILE
     ranks = [kind_rank(kind) for kind in WORDS]
-    wanted = {
-        "id",
-        "node",
-        "rank",
-        "evidence",
-        "degree",
-        "p",
-        "flagged",
-        "y",
-        "kind",
-        open_scores(scores).rank_by,
-        *ranks,
-    }
+    wanted = {*_COLUMNS, open_scores(scores).rank_by, *ranks}
     return pq.read_table(path, columns=[name for name in pq.read_schema(path).names if name in wanted])
 
 
 def _strangest(table: pa.Table) -> str:
     by = table.schema.metadata[b"rank_by"].decode()
-    has_p, has_flag = "p" in table.column_names, "flagged" in table.column_names
+    has_p, has_flag, has_y = (name in table.column_names for name in ("p", "flagged", "y"))
     columns = f"{score_title(by):>10}   {'stands out by':<39}degree"
-    lines = [f"rank  id                      {columns}{'         p' if has_p else ''}   known as".rstrip()]
+    lines = [f"rank  id                      {columns}{'         p' if has_p else ''}{'   known as' if has_y else ''}"]
     for row in table.slice(0, _TOP).to_pylist():
         known = [label_of(row.get("y"), row.get("kind")) or "", "flagged" if has_flag and row["flagged"] else ""]
         kind = named(row["evidence"]) if row.get("evidence") else ""
