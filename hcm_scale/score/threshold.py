@@ -1,0 +1,133 @@
+"""How many nodes stand out: a p for every node, and the ones that a false-discovery rate flags.
+
+Ranks cannot say it: every graph has a first node, odd or not. So p comes from how large a number is beside the bulk of
+its own kind, which odd nodes, being few, do not move:
+
+1. Each kind of evidence (evidence.py) becomes a surprise, -log P(a usual node has as much). Up to the 95 % quantile
+   that is the surprise of its rank, as in the score; beyond it the tail that the bulk shows goes on, exponential or
+   heavier: a generalised Pareto tail through three quantiles, its shape a quarter above what they say, at least 0.
+2. The surprises of a node are added up. Were the kinds independent the sums would have a gamma distribution, of as many
+   parts as there are kinds; kinds that say the same thing twice make it fewer and longer parts (Brown's way). Both are
+   read off the median and the 90 % quantile of the sums, and the tail beyond is p.
+3. Benjamini and Hochberg: the k nodes of smallest p are flagged for the largest k with p_(k) <= rate * k / n.
+
+Small graphs show less of their bulk, so scales are widened by a term in 1 / n. p falls with every number, and does not
+depend on labels or seeds. Measurements, and what did not work: docs/detector.md. Memory: 32 bytes a node.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaincc, gammaincinv
+
+from hcm_scale.score.evidence import OF_NEIGHBORS, middle_ranks, surprise
+
+Values = NDArray[np.float64]
+
+_HIGH = 0.95  # the quantile of a kind where its fitted tail begins; odd nodes lie beyond it
+_LOW = 0.5  # where the bulk that shows the tail begins
+_SHAPE_MARGIN = 0.25  # a normal bulk says -0.4, an exponential one 0, a lognormal one 0.3
+_LOGS = ("closure", "context_closure")  # kinds that are logarithms already: exponential, and most are 0 on some graphs
+_LOW_OF_LOGS = 0.75
+_LEAST_OF_LOGS = 0.1  # the least scale of their tails: counts of one or two triangles make no slope
+_SUM_LOW, _SUM_HIGH = 0.5, 0.9  # the same for the sum, where odd nodes and their neighbours gather
+_SMALL = 10.0  # nodes of a bulk that shows its scale to within a factor of two
+_LEAST_P = 1e-300
+
+
+class Verdict(NamedTuple):
+    """The chance of a usual node to have as much evidence, and who is flagged, (n,) each, at which `rate`."""
+
+    p: Values
+    flagged: NDArray[np.bool_]
+    rate: float
+
+
+def judge(numbers: Mapping[str, Values], has_neighbors: NDArray[np.bool_], rate: float) -> Verdict:
+    """The verdict over all nodes from the numbers of each kind (`evidence.KINDS`), (n,) each.
+
+    >>> usual = -np.log(np.linspace(1.0, 0.001, 1000))
+    >>> found = judge({"closure": np.append(usual, [30.0, 40.0])}, np.ones(1002, bool), 0.1)
+    >>> np.flatnonzero(found.flagged).tolist()
+    [1000, 1001]
+    """
+    check_rate(rate)
+    p = evidence_p(numbers, has_neighbors)
+    return Verdict(p, discoveries(p, rate), rate)
+
+
+def check_rate(rate: float) -> None:
+    """Refuses a false-discovery rate that flags nobody, or everybody."""
+    if not 0.0 < rate < 1.0:
+        raise ValueError(f"fdr={rate} must be above 0 and below 1: the share of false flags to put up with")
+
+
+def evidence_p(numbers: Mapping[str, Values], has_neighbors: NDArray[np.bool_]) -> Values:
+    """The chance of a usual node to have as much evidence, of all kinds together, (n,); above 0, at most 1."""
+    if not len(has_neighbors) or not numbers:
+        return np.ones(len(has_neighbors))
+    total = np.full(len(has_neighbors), len(numbers) * np.log(2.0))  # what kinds that cannot tell say: the middle
+    for kind, values in numbers.items():
+        known = has_neighbors if kind in OF_NEIGHBORS else np.ones(len(values), bool)
+        if known.any():
+            total[known] += kind_surprise(kind, values[known]) - np.log(2.0)
+    return sum_p(total, len(numbers))
+
+
+def kind_surprise(kind: str, values: Values) -> Values:
+    """-log P(as much) of the numbers of one kind, (n,): by rank in the bulk, by its tail beyond."""
+    low = _LOW_OF_LOGS if kind in _LOGS else _LOW
+    start, out = -np.log1p(-_HIGH), surprise(middle_ranks(values))
+    bulk = np.quantile(values, [low, 1.0 - np.sqrt((1.0 - low) * (1.0 - _HIGH)), _HIGH])
+    beyond = values > bulk[-1]
+    np.minimum(out, start, out=out)
+    if beyond.any():
+        excess = values[beyond]
+        excess -= excess.min()  # of numbers with gaps, the next one beyond the quantile is not yet odd
+        scale, shape = _tail(bulk, 0.5 * np.log((1.0 - low) / (1.0 - _HIGH)), bends=kind not in _LOGS)
+        if bulk[0] == bulk[-1]:  # most nodes share one number: those above it are judged among themselves
+            scale = float(np.median(excess)) / np.log(2.0)
+        scale = max(scale, _LEAST_OF_LOGS if kind in _LOGS else 0.0, 1e-12 * abs(bulk[-1]), _LEAST_P)
+        excess /= scale * _widening(len(values), low)
+        out[beyond] = max(start, -np.log(beyond.mean())) + (np.log1p(shape * excess) / shape if shape else excess)
+    return out
+
+
+def _tail(bulk: Values, step: float, *, bends: bool) -> tuple[float, float]:
+    """Scale and shape at the last of three quantiles, whose -log(1 - quantile) are `step` apart."""
+    low, middle, high = bulk
+    if not (bends and low < middle < high):
+        return (high - low) / (2.0 * step), 0.0
+    shape = max(0.0, np.log((high - middle) / (middle - low)) / step + _SHAPE_MARGIN)
+    return (high - middle) * (shape / -np.expm1(-step * shape) if shape else 1.0 / step), shape
+
+
+def _widening(num_nodes: int, quantile: float) -> float:
+    return 1.0 + _SMALL / (num_nodes * (1.0 - quantile))
+
+
+def sum_p(total: Values, num_kinds: int) -> Values:
+    """P(a usual node's surprises add up to as much), (n,): by rank in the bulk, by a gamma tail beyond."""
+    parts = np.linspace(1.0, num_kinds, 1 + 20 * (num_kinds - 1))
+    low, high = np.quantile(total, [_SUM_LOW, _SUM_HIGH])
+    spread = gammaincinv(parts, _SUM_HIGH) / gammaincinv(parts, _SUM_LOW)  # falls with the number of parts
+    shape = np.interp(high / low, spread[::-1], parts[::-1])
+    scale = max(1.0, high / gammaincinv(shape, _SUM_HIGH)) * _widening(len(total), _SUM_HIGH)
+    p = np.maximum(1.0 - middle_ranks(total), 1.0 - _SUM_HIGH)
+    beyond = total > high
+    tail = gammaincc(shape, total[beyond] / scale) / gammaincc(shape, high / scale)
+    p[beyond] = np.maximum((1.0 - _SUM_HIGH) * tail, _LEAST_P)
+    return p
+
+
+def discoveries(p: Values, rate: float) -> NDArray[np.bool_]:
+    """Those that Benjamini and Hochberg's procedure rejects at this false-discovery rate.
+
+    >>> discoveries(np.array([0.5, 0.01, 0.04, 0.9]), 0.1).tolist()
+    [False, True, True, False]
+    """
+    ordered = np.sort(p)
+    below = np.flatnonzero(ordered <= rate / max(1, len(p)) * np.arange(1, len(p) + 1))
+    return p <= ordered[below[-1]] if len(below) else np.zeros(len(p), bool)
