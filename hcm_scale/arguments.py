@@ -49,6 +49,7 @@ def scoring_of(config: Config) -> Scoring:
         far_share=options.far_share,
         max_neighbors=options.max_neighbors,
         rank_by=options.rank_by,
+        fdr=options.fdr,
         precision=options.precision,
     )
 

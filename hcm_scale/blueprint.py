@@ -245,4 +245,6 @@ def _last_metrics(path: Path) -> dict[str, Any]:
 
 
 def _score_facts(made: score.ScoreResult) -> dict[str, Any]:
-    return {} if made.metrics is None else {"roc_auc": made.metrics[made.rank_by]["roc_auc"]}
+    facts: dict[str, Any] = {"num_flagged": made.num_flagged, "fdr": made.fdr}
+    facts |= {} if made.stability is None else {"stability": made.stability}
+    return facts | ({} if made.metrics is None else {"roc_auc": made.metrics[made.rank_by]["roc_auc"]})

@@ -198,6 +198,7 @@ class ScoreConfig:
     trim: float = number(0.2, 0.0, 0.95)
     far_share: float = number(0.4, 0.001, 1.0)  # of the edges: those that count as far
     rank_by: str = choice("score", tables.RANKINGS)
+    fdr: float = number(0.1, 1e-6, 0.999)  # the share of false flags to put up with among the flagged
     max_neighbors: int | None = number(None, 1)
     chunk_edges: int | None = number(None, 256)
     state: str = choice("memory", tables.STATES)

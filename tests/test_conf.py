@@ -42,6 +42,7 @@ def composed(*overrides: str) -> schema.Config:
         ("hops.num_sources=0", r"hops\.num_sources=0 .*at least 1"),
         ("purify.similarity=cosinus", r"purify\.similarity=cosinus .*jaccard, cosine, euclidean"),
         ("score.views=[purifed]", r"score\.views=purifed .*purified, original"),
+        ("score.fdr=0", r"score\.fdr=0.* at least 1e-06 and at most 0\.999"),
         ("score.views=[]", r"score\.views=\[\] is empty"),
         ("posterior.step_size=nan", r"posterior\.step_size=nan is out of range"),
     ],

@@ -226,6 +226,7 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
             "trim": 0.0,
             "far_share": 0.3,
             "rank_by": "ahp",
+            "fdr": 0.2,
             "max_neighbors": 9,
             "precision": "bfloat16",
         },

@@ -1,7 +1,7 @@
 """Runs a method in a process of its own under a limit of memory and of time; running into either is an outcome.
 
-The process is forked from a server that has imported what methods need and done nothing else, so that it starts at once
-and a GPU is first touched in the process itself. Its resident memory, and that of its children, is read ten times a
+The process is forked from a server that has imported what methods need and done nothing else, so that it starts at
+once; on a GPU it is started afresh, because imports touch the driver and no child could use it then. Its resident memory, and that of its children, is read ten times a
 second; over the limit, or past the time, it is killed with them. (A limit on address space would not do: CUDA and
 thread pools reserve far more than they use.)
 """
@@ -60,8 +60,7 @@ def start_server(threads: int) -> None:
     """Starts the server unless one runs; kernels and linear algebra in all its children use so many threads."""
     count = str(threads)
     variables = {f"{name}_NUM_THREADS": count for name in ("OMP", "OPENBLAS", "MKL", "NUMBA")}
-    # A plain question for CUDA's devices would initialise the driver in the server, and no child could use it.
-    with mock.patch.dict(os.environ, {**variables, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}):
+    with mock.patch.dict(os.environ, variables):
         CONTEXT.set_forkserver_preload(_IMPORTED)
         forkserver.ensure_running()
 

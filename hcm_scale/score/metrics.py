@@ -59,6 +59,17 @@ def ranking(score: NDArray[Any]) -> NDArray[np.int64]:
     return np.argsort(-np.asarray(score, np.float64), kind="stable")
 
 
+def top_overlap(scores: Sequence[NDArray[Any]], most: int = 100) -> float:
+    """The share of the first `most` nodes, a tenth of them all at most, that are first by every one of these scores.
+
+    >>> top_overlap([np.arange(40.0), np.append(np.arange(38.0), [0.0, 50.0])])
+    0.75
+    """
+    count = max(1, min(most, len(scores[0]) // 10))
+    shared = set(ranking(scores[0])[:count].tolist())
+    return len(shared.intersection(*(ranking(score)[:count].tolist() for score in scores[1:]))) / count
+
+
 def roc_auc(y: NDArray[Any], score: NDArray[Any]) -> float:
     """The chance that a random anomaly scores above a random normal node, a tie counting one half.
 

@@ -28,6 +28,7 @@ from hcm_scale.score.edges import EdgeHops
 from hcm_scale.score.evidence import KINDS, weigh
 from hcm_scale.score.numbering import EdgeIndex
 from hcm_scale.score.residual import residual
+from hcm_scale.score.threshold import Verdict, judge
 
 FLAG_NAMES = ("isolated", "no_out_neighbors", "sampled")
 ISOLATED, NO_OUT_NEIGHBORS, SAMPLED = (1 << bit for bit in range(len(FLAG_NAMES)))
@@ -110,8 +111,17 @@ def with_context(
 
 def with_score(scores: NodeScores) -> NodeScores:
     """The same numbers, the place of every node by each kind, and the score that they add up to."""
-    numbers = {kind: getattr(scores, column) for kind, column in KINDS.items()}
-    return replace(scores, **weigh(numbers, scores.has_neighbors)._asdict())
+    return replace(scores, **weigh(_numbers(scores), scores.has_neighbors)._asdict())
+
+
+def verdict_of(scores: NodeScores, fdr: float) -> Verdict:
+    """Which nodes stand out at this false-discovery rate (threshold.py)."""
+    return judge(_numbers(scores), scores.has_neighbors, fdr)
+
+
+def _numbers(scores: NodeScores) -> dict[str, NDArray[np.float64]]:
+    """The number of every kind of evidence."""
+    return {kind: getattr(scores, column) for kind, column in KINDS.items()}
 
 
 def _node_scores(

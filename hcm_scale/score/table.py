@@ -13,15 +13,17 @@
 | score        | f64            | the evidence of all kinds added up (evidence.py)                               |
 | evidence     | string         | the kind of evidence that says most about the node; dictionary-encoded         |
 | hop_rank ... | i32            | 1 = strangest by this kind; ties share the middle place, rounded towards 1     |
+| p            | f64            | chance of a usual node to have as much evidence (threshold.py)                 |
+| flagged      | bool           | whether it stands out at the false-discovery rate `fdr` of the metadata        |
 | rank         | i64            | 1 = most anomalous by `rank_by`, ties by node number                           |
 | degree       | i64            | neighbours in the original graph; out-neighbours if directed                   |
 | flags        | string         | names joined by commas, empty for most: isolated, no_out_neighbors, sampled    |
 | y, kind      | u8             | where known: 1 = anomaly; 0 normal, 1 structural, 2 attribute                  |
 
 `evidence` and the five ranks by kind (hop_rank, closure_rank, context_rank, context_closure_rank, attributes_rank) are
-there where the evidence has been added up. Nodes that a kind cannot tell apart, such as those without neighbours, have
-its middle rank. Which score ranks stands in the schema's metadata under `rank_by`. Pages carry checksums, and the file
-appears whole or not at all. The same scores give the same bytes.
+there where the evidence has been added up, `p` and `flagged` where it has been judged. Nodes that a kind cannot tell
+apart, such as those without neighbours, have its middle rank. Which score ranks stands in the schema's metadata under
+`rank_by`. Pages carry checksums, and the file appears whole or not at all. The same scores give the same bytes.
 """
 
 import os
@@ -39,12 +41,13 @@ from hcm_scale.graph.store import Graph
 from hcm_scale.score import evidence
 from hcm_scale.score.metrics import ranking
 from hcm_scale.score.nodes import FLAG_NAMES, NodeScores
+from hcm_scale.score.threshold import Verdict
 
 FILE = "scores.parquet"
 _ROW_GROUP = 1 << 20
 
 
-def scores_table(graph: Graph, scores: NodeScores, rank_by: str) -> pa.Table:
+def scores_table(graph: Graph, scores: NodeScores, rank_by: str, verdict: Verdict | None = None) -> pa.Table:
     """The ranked table of all nodes of `graph`."""
     score = scores.by(rank_by)
     if len(score) != graph.num_nodes:
@@ -65,12 +68,14 @@ def scores_table(graph: Graph, scores: NodeScores, rank_by: str) -> pa.Table:
         "residual": scores.residual[order],
         "score": scores.score[order],
         **_kinds_apart(scores, order),
+        **({} if verdict is None else {"p": verdict.p[order], "flagged": verdict.flagged[order]}),
         "rank": np.arange(1, len(order) + 1),
         "degree": scores.degree[order],
         "flags": flag_text(scores.flags[order]),
     }
     columns |= {name: known[order] for name, known in (("y", graph.y), ("kind", graph.kind)) if known is not None}
-    return pa.table(columns).replace_schema_metadata({"rank_by": rank_by})
+    rate = {} if verdict is None else {"fdr": str(verdict.rate)}
+    return pa.table(columns).replace_schema_metadata({"rank_by": rank_by, **rate})
 
 
 def _kinds_apart(scores: NodeScores, order: NDArray[np.int64]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ _LOW = 0.5  # where the bulk that shows the tail begins
 _SHAPE_MARGIN = 0.25  # a normal bulk says -0.4, an exponential one 0, a lognormal one 0.3
 _LOGS = ("closure", "context_closure")  # kinds that are logarithms already: exponential, and most are 0 on some graphs
 _LOW_OF_LOGS = 0.75
-_LEAST_OF_LOGS = 0.1  # the least scale of their tails: counts of one or two triangles make no slope
+_LEAST_OF_LOGS = 0.05  # the least scale of their tails: counts of one or two triangles make no slope
 _SUM_LOW, _SUM_HIGH = 0.5, 0.9  # the same for the sum, where odd nodes and their neighbours gather
 _SMALL = 10.0  # nodes of a bulk that shows its scale to within a factor of two
 _LEAST_P = 1e-300
@@ -68,11 +68,14 @@ def evidence_p(numbers: Mapping[str, Values], has_neighbors: NDArray[np.bool_]) 
     """The chance of a usual node to have as much evidence, of all kinds together, (n,); above 0, at most 1."""
     if not len(has_neighbors) or not numbers:
         return np.ones(len(has_neighbors))
-    total = np.full(len(has_neighbors), len(numbers) * np.log(2.0))  # what kinds that cannot tell say: the middle
+    total = np.zeros(len(has_neighbors))
     for kind, values in numbers.items():
         known = has_neighbors if kind in OF_NEIGHBORS else np.ones(len(values), bool)
         if known.any():
-            total[known] += kind_surprise(kind, values[known]) - np.log(2.0)
+            gained = kind_surprise(kind, values[known])
+            gained -= gained.min()  # a number that most nodes share is no evidence
+            total[known] += gained
+            total[~known] += np.median(gained)
     return sum_p(total, len(numbers))
 
 
@@ -113,7 +116,7 @@ def sum_p(total: Values, num_kinds: int) -> Values:
     parts = np.linspace(1.0, num_kinds, 1 + 20 * (num_kinds - 1))
     low, high = np.quantile(total, [_SUM_LOW, _SUM_HIGH])
     spread = gammaincinv(parts, _SUM_HIGH) / gammaincinv(parts, _SUM_LOW)  # falls with the number of parts
-    shape = np.interp(high / low, spread[::-1], parts[::-1])
+    shape = np.interp(high / low if low > 0.0 else np.inf, spread[::-1], parts[::-1])
     scale = max(1.0, high / gammaincinv(shape, _SUM_HIGH)) * _widening(len(total), _SUM_HIGH)
     p = np.maximum(1.0 - middle_ranks(total), 1.0 - _SUM_HIGH)
     beyond = total > high

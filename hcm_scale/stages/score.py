@@ -35,10 +35,14 @@ from hcm_scale.score import metrics, nodes, table
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, check_options
 from hcm_scale.score.head import Head
 from hcm_scale.score.numbering import edge_index
+from hcm_scale.score.threshold import check_rate
 from hcm_scale.stages.shared_edges import Sharing, chunk_of, predict_shared, save_hops
 
 KIND = "hcm_scale scores"
-FORMAT = 2
+FORMAT = 3
+
+
+_IN_MANIFEST = ("num_samples", "rank_by", "metrics", "fdr", "num_flagged", "stability")
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,9 @@ class ScoreResult:
     num_samples: int
     rank_by: str
     metrics: dict[str, Any] | None
+    fdr: float
+    num_flagged: int  # nodes that stand out at this false-discovery rate
+    stability: float | None  # share of the first nodes that two encoders agree on; None where there is one
 
     def table(self) -> pa.Table:
         """The ranked table, most anomalous node first."""
@@ -64,7 +71,7 @@ def open_scores(folder: Path | str) -> ScoreResult:
     """A finished folder; FolderError where it is unfinished or something else."""
     folder = Path(folder)
     body = files.read_manifest(folder, KIND, FORMAT)
-    return ScoreResult(folder, body["num_samples"], body["rank_by"], body["metrics"])
+    return ScoreResult(folder, **{name: body[name] for name in _IN_MANIFEST})
 
 
 @dataclass(frozen=True)
@@ -76,11 +83,13 @@ class Scoring:
     far_share: float  # of the edges: those count as far where triangles of far edges are counted
     max_neighbors: int | None
     rank_by: str
+    fdr: float  # the false-discovery rate at which nodes are flagged
     precision: str
 
     def __post_init__(self) -> None:
         nodes.check_trim(self.trim)
         nodes.check_rank_by(self.rank_by)
+        check_rate(self.fdr)
 
 
 def score(
@@ -121,7 +130,7 @@ def score(
         scores = nodes.score_nodes(edges, hops, trim=how.trim)
         scores = nodes.with_closure(scores, edges, hops.mean, far_share=how.far_share)
         scores = nodes.with_score(scores) if features is None else _with_context(scores, graph, features, how)
-        _write(out, graph, scores, hops, how.rank_by, len(samples))
+        _write(out, graph, scores, hops, how, len(samples))
     world.barrier()
     return open_scores(out)
 
@@ -134,7 +143,8 @@ def combine_scores(
     `strange` alone adds up the z-scored AHP of each encoder.
     """
     results = [open_scores(view) for view in views]
-    added = nodes.combine_views([table.node_scores(result.table()) for result in results])
+    parts = [table.node_scores(result.table()) for result in results]
+    added = nodes.combine_views(parts)
     found = [result.edges() for result in results]
     hops = EdgeHops(_mean([view.mean for view in found]), _mean([view.var for view in found]))
     drawn: dict[str, Any] = {"directed": graph.directed, "max_neighbors": how.max_neighbors, "seed": seed}
@@ -144,7 +154,9 @@ def combine_scores(
     scores = replace(scores, closure=closed.closure, strange=closed.strange)
     scores = _with_context(scores, graph, features, how)
     out.mkdir(parents=True, exist_ok=True)
-    _write(out, graph, scores, hops, how.rank_by, sum(result.num_samples for result in results))
+    num_samples = sum(result.num_samples for result in results)
+    stability = metrics.top_overlap([part.by(how.rank_by) for part in parts])
+    _write(out, graph, scores, hops, how, num_samples, stability)
     return open_scores(out)
 
 
@@ -193,15 +205,25 @@ def _check_parts(graph: Graph, structure: Graph, x: NDArray[np.float32], samples
         )
 
 
-def _write(out: Path, graph: Graph, scores: nodes.NodeScores, hops: EdgeHops, rank_by: str, num_samples: int) -> None:
+def _write(
+    out: Path,
+    graph: Graph,
+    scores: nodes.NodeScores,
+    hops: EdgeHops,
+    how: Scoring,
+    num_samples: int,
+    stability: float | None = None,
+) -> None:
     """Table, edges, metrics, and the manifest last."""
-    table.write_scores(out / table.FILE, table.scores_table(graph, scores, rank_by))
+    verdict = nodes.verdict_of(scores, how.fdr)
+    table.write_scores(out / table.FILE, table.scores_table(graph, scores, how.rank_by, verdict))
     save_hops(hops, out)
     numbers = None
     if graph.y is not None and 0 < np.count_nonzero(graph.y) < graph.num_nodes:
         numbers = {by: metrics.evaluate(graph.y, scores.by(by), graph.kind) for by in RANKINGS}
     hashes = {name: files.hash_file(out / name) for name in (table.FILE, MEAN_FILE, VAR_FILE)}
-    body = {"num_samples": num_samples, "rank_by": rank_by, "metrics": numbers, "files": hashes}
+    body = {"num_samples": num_samples, "rank_by": how.rank_by, "metrics": numbers, "stability": stability}
+    body |= {"fdr": how.fdr, "num_flagged": int(np.count_nonzero(verdict.flagged)), "files": hashes}
     files.write_manifest(out, KIND, FORMAT, body)
 
 
