@@ -1,0 +1,141 @@
+"""p and flags: in range, falling with every number, quiet on usual samples, loud on extreme ones."""
+
+import numpy as np
+import pytest
+
+from hcm_scale.score.evidence import KINDS
+from hcm_scale.score.threshold import check_rate, discoveries, evidence_p, judge, kind_surprise, sum_p
+
+SAMPLES = {
+    "normal": lambda rng, n: rng.standard_normal(n),
+    "exponential": lambda rng, n: rng.exponential(size=n),
+    "gamma": lambda rng, n: rng.gamma(3.0, size=n),
+    "lognormal": lambda rng, n: np.exp(rng.standard_normal(n)),
+    "half zero": lambda rng, n: np.maximum(rng.standard_normal(n), 0.0),
+}
+BENDING = ("hop", "context", "attributes")  # the kinds that may have any tail; the others are logarithms
+
+
+def sample(name: str, n: int, seed: int, kinds=tuple(KINDS)) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {kind: SAMPLES[name](rng, n) for kind in kinds}
+
+
+def flagged(numbers, rate: float = 0.1) -> np.ndarray:
+    n = len(next(iter(numbers.values())))
+    return np.flatnonzero(judge(numbers, np.ones(n, bool), rate).flagged)
+
+
+def slow_discoveries(p, rate: float) -> list[bool]:
+    """Benjamini and Hochberg's definition, word for word."""
+    ordered = sorted(p)
+    chosen = [k for k in range(1, len(p) + 1) if ordered[k - 1] <= rate * k / len(p)]
+    return [bool(chosen) and value <= ordered[chosen[-1] - 1] for value in p]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("rate", [0.05, 0.3])
+def test_discoveries__are_those_of_the_definition(seed, rate):
+    rng = np.random.default_rng(seed)
+    p = np.round(rng.random(60) ** rng.integers(1, 6), 3)
+    assert discoveries(p, rate).tolist() == slow_discoveries(p.tolist(), rate)
+
+
+def test_discoveries__are_few_under_uniform_p():
+    found = [discoveries(np.random.default_rng(seed).random(500), 0.1).any() for seed in range(200)]
+    assert np.mean(found) < 0.15  # 0.1 is what the procedure promises
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0, -1.0, float("nan")])
+def test_rate__is_between_0_and_1(rate):
+    with pytest.raises(ValueError, match="above 0 and below 1"):
+        check_rate(rate)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("n", [1, 2, 10, 300])
+def test_p__is_above_0_and_at_most_1(name, n):
+    numbers = sample(name, n, seed=0)
+    numbers["hop"][0] = 1e12
+    p = evidence_p(numbers, np.ones(n, bool))
+    assert np.all((p > 0.0) & (p <= 1.0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", SAMPLES)
+def test_surprise__rises_with_the_number(kind, name):
+    values = np.sort(np.append(SAMPLES[name](np.random.default_rng(1), 500), [10.0, 100.0, 1e4]))
+    assert np.all(np.diff(kind_surprise(kind, values)) >= 0.0)
+
+
+def test_p__falls_with_the_sum():
+    total = np.sort(np.append(np.random.default_rng(0).gamma(3.0, size=400), [20.0, 50.0, 2000.0]))
+    assert np.all(np.diff(sum_p(total, 5)) <= 0.0)
+
+
+def test_p__of_the_bulk_is_its_rank():
+    p = evidence_p(sample("normal", 1000, seed=3), np.ones(1000, bool))
+    np.testing.assert_allclose(np.sort(p)[200:], (np.arange(200, 1000) + 0.5) / 1000)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("same", [False, True], ids=["apart", "all the same"])
+@pytest.mark.parametrize("n", [10, 30, 200, 2000])
+def test_usual_nodes__are_hardly_ever_flagged(name, same, n):
+    kinds = BENDING if name == "lognormal" else tuple(KINDS)
+    counts = []
+    for seed in range(20):
+        numbers = sample(name, n, seed, kinds)
+        counts.append(len(flagged(dict.fromkeys(kinds, numbers["hop"]) if same else numbers)))
+    assert np.count_nonzero(counts) <= 3
+    assert np.mean(counts) <= max(0.2, 0.001 * n)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_extreme_number_of_one_kind__is_flagged(kind):
+    numbers = sample("normal", 1000, seed=5)
+    numbers[kind][:10] = 30.0
+    found = flagged(numbers)
+    assert set(range(10)) <= set(found.tolist())
+    assert len(found) <= 11
+
+
+def test_large_numbers_of_several_kinds__are_flagged_together():
+    numbers = sample("normal", 2000, seed=6)
+    for values in numbers.values():
+        values[:40] = np.abs(values[:40]) + 4.0
+    found = flagged(numbers)
+    assert np.isin(np.arange(40), found).all()
+    assert len(found) <= 44
+
+
+def test_more_flags__at_a_larger_rate():
+    numbers = sample("normal", 2000, seed=7)
+    for values in numbers.values():
+        values[:60] += 2.5
+    few, many = flagged(numbers, 0.01), flagged(numbers, 0.3)
+    assert set(few) < set(many)
+
+
+def test_constant_numbers__flag_nobody_and_change_nothing():
+    numbers = sample("normal", 500, seed=8)
+    assert len(flagged({kind: np.zeros(500) for kind in KINDS})) == 0
+    fewer = {kind: numbers[kind] for kind in BENDING}
+    both = fewer | {"closure": np.zeros(500)}
+    everyone = np.ones(500, bool)
+    np.testing.assert_allclose(np.argsort(evidence_p(both, everyone)), np.argsort(evidence_p(fewer, everyone)))
+
+
+def test_nodes_without_neighbors__are_judged_by_their_attributes_alone():
+    numbers = sample("normal", 1000, seed=9)
+    has = np.ones(1000, bool)
+    has[:20] = False
+    for kind in ("hop", "closure", "context", "context_closure"):
+        numbers[kind][:20] = 1e6  # of no meaning
+    numbers["attributes"][0] = 200.0
+    assert np.flatnonzero(judge(numbers, has, 0.1).flagged).tolist() == [0]
+    assert not judge(numbers, np.zeros(1000, bool), 0.1).flagged[1:].any()
+
+
+def test_no_nodes__have_no_p():
+    assert evidence_p({"hop": np.zeros(0)}, np.zeros(0, bool)).shape == (0,)
