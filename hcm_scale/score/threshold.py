@@ -12,7 +12,7 @@ its own kind, which odd nodes, being few, do not move:
 3. Benjamini and Hochberg: the k nodes of smallest p are flagged for the largest k with p_(k) <= rate * k / n.
 
 Small graphs show less of their bulk, so scales are widened by a term in 1 / n. p falls with every number, and does not
-depend on labels or seeds. Measurements, and what did not work: docs/detector.md. Memory: 32 bytes a node.
+depend on labels or seeds. Measurements, and what did not work: docs/detector.md. Memory: 90 bytes a node.
 """
 
 from collections.abc import Mapping
