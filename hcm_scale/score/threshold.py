@@ -68,15 +68,16 @@ def evidence_p(numbers: Mapping[str, Values], has_neighbors: NDArray[np.bool_]) 
     """The chance of a usual node to have as much evidence, of all kinds together, (n,); above 0, at most 1."""
     if not len(has_neighbors) or not numbers:
         return np.ones(len(has_neighbors))
-    total = np.zeros(len(has_neighbors))
+    total, num_telling = np.zeros(len(has_neighbors)), 0
     for kind, values in numbers.items():
         known = has_neighbors if kind in OF_NEIGHBORS else np.ones(len(values), bool)
         if known.any():
             gained = kind_surprise(kind, values[known])
             gained -= gained.min()  # a number that most nodes share is no evidence
+            num_telling += bool(gained.any())
             total[known] += gained
             total[~known] += np.median(gained)
-    return sum_p(total, len(numbers))
+    return sum_p(total, max(1, num_telling))
 
 
 def kind_surprise(kind: str, values: Values) -> Values:
@@ -89,11 +90,12 @@ def kind_surprise(kind: str, values: Values) -> Values:
     if beyond.any():
         excess = values[beyond]
         excess -= excess.min()  # of numbers with gaps, the next one beyond the quantile is not yet odd
+        seen = len(values) * (1.0 - low)
         scale, shape = _tail(bulk, 0.5 * np.log((1.0 - low) / (1.0 - _HIGH)), bends=kind not in _LOGS)
         if bulk[0] == bulk[-1]:  # most nodes share one number: those above it are judged among themselves
-            scale = float(np.median(excess)) / np.log(2.0)
+            seen, scale = len(excess), float(np.median(excess)) / np.log(2.0) or float(excess.mean())
         scale = max(scale, _LEAST_OF_LOGS if kind in _LOGS else 0.0, 1e-12 * abs(bulk[-1]), _LEAST_P)
-        excess /= scale * _widening(len(values), low)
+        excess /= scale * _widening(seen)
         out[beyond] = max(start, -np.log(beyond.mean())) + (np.log1p(shape * excess) / shape if shape else excess)
     return out
 
@@ -107,8 +109,9 @@ def _tail(bulk: Values, step: float, *, bends: bool) -> tuple[float, float]:
     return (high - middle) * (shape / -np.expm1(-step * shape) if shape else 1.0 / step), shape
 
 
-def _widening(num_nodes: int, quantile: float) -> float:
-    return 1.0 + _SMALL / (num_nodes * (1.0 - quantile))
+def _widening(num_seen: float) -> float:
+    """What to widen a scale by that so many nodes have shown."""
+    return 1.0 + _SMALL / num_seen
 
 
 def sum_p(total: Values, num_kinds: int) -> Values:
@@ -117,11 +120,10 @@ def sum_p(total: Values, num_kinds: int) -> Values:
     low, high = np.quantile(total, [_SUM_LOW, _SUM_HIGH])
     spread = gammaincinv(parts, _SUM_HIGH) / gammaincinv(parts, _SUM_LOW)  # falls with the number of parts
     shape = np.interp(high / low if low > 0.0 else np.inf, spread[::-1], parts[::-1])
-    scale = max(1.0, high / gammaincinv(shape, _SUM_HIGH)) * _widening(len(total), _SUM_HIGH)
+    scale = max(1.0, high / gammaincinv(shape, _SUM_HIGH)) * _widening(len(total) * (1.0 - _SUM_HIGH))
     p = np.maximum(1.0 - middle_ranks(total), 1.0 - _SUM_HIGH)
     beyond = total > high
-    tail = gammaincc(shape, total[beyond] / scale) / gammaincc(shape, high / scale)
-    p[beyond] = np.maximum((1.0 - _SUM_HIGH) * tail, _LEAST_P)
+    p[beyond] = np.clip(gammaincc(shape, total[beyond] / scale), _LEAST_P, 1.0 - _SUM_HIGH)
     return p
 
 
