@@ -20,7 +20,7 @@ import torch
 
 from bench.accuracy.many import Task, run_all
 from bench.accuracy.methods import METHODS
-from bench.accuracy.problem import DATA
+from bench.accuracy.problem import DATA, parse_name, zoo_of
 from bench.accuracy.runner import Limits
 from bench.accuracy.table import latest, markdown, read_lines
 from bench.harness import RESULTS
@@ -75,6 +75,15 @@ def parse_seeds(text: str) -> list[int]:
     return list(range(first, last + 1))
 
 
+def data_name(text: str) -> str:
+    """A name that `problem.prepare` knows."""
+    try:
+        parse_name(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
 def command(arguments: list[str] | None) -> str:
     """The command as a person would type it."""
     return " ".join(["python -m bench.accuracy", *(sys.argv[1:] if arguments is None else arguments)])
@@ -85,7 +94,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.accuracy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", nargs="+", choices=DATA, default=["BlogCatalog", "Flickr", "Amazon", "Enron"])
+    parser.add_argument(
+        "--data", nargs="+", type=data_name, default=["BlogCatalog", "Flickr", "Amazon", "Enron"], help=", ".join(DATA)
+    )
+    parser.add_argument("--zoo", action="store_true", help="plant the twelve problems of the zoo into every data set")
     parser.add_argument("--seeds", nargs="+", type=parse_seeds, default=[[0]], help="numbers or ranges: 0-4 7")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--data-dir", type=Path, default=Path(os.environ.get("HCM_DATA", "data")))
@@ -99,6 +111,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="run also what is in the output file already")
     options = parser.parse_args(arguments)
     options.seeds = sorted({seed for group in options.seeds for seed in group})
+    options.data = [name for base in options.data for name in zoo_of(base)] if options.zoo else options.data
     if options.jobs < 1:
         parser.error(f"--jobs={options.jobs} must be at least 1")
     if options.device == "auto":

@@ -6,6 +6,9 @@ their own, `one_way/` (the file's arcs as they stand there). All methods open th
 graph. The seed plants the anomalies where a data set has none of its own, and is the model's seed. Some files with
 labels of their own were planted by others, and say which anomaly is of which kind (see `known_kinds`).
 
+`Amazon+clique` and `Amazon+clique-weak` are problems of the zoo: one kind of odd nodes planted into a data set as it
+came, whose known anomalies are left out of the measurement (zoo.py; `judged.npy`).
+
 Memory: the features; the graph is a memory map.
 """
 
@@ -18,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.accuracy.zoo import KINDS, plant
 from hcm_scale.features.transform import transform
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import ATTRIBUTE, NORMAL, STRUCTURAL
@@ -61,6 +65,7 @@ class Problem:
     graph: Graph
     x: NDArray[np.float32]
     one_way: Graph | None = None
+    judged: NDArray[np.bool_] | None = None  # nodes that take part in the measurement; None: all
 
     @property
     def sources(self) -> NDArray[np.int64]:
@@ -70,16 +75,18 @@ class Problem:
 
 def prepare(name: str, seed: int, data_dir: Path, out: Path) -> None:
     """Writes the problem `name` with anomalies planted by `seed` into the folder `out`."""
-    if name not in DATA:
-        raise ValueError(f"data={name!r} is unknown; it is one of {', '.join(DATA)}")
-    data = DATA[name]
+    base, kind, strong = parse_name(name)
+    data = DATA[base]
     with tempfile.TemporaryDirectory(dir=out) as raw:
         if data.file is None:
             graph = community(600, num_communities=4, seed=seed)
         else:
             graph = _read(data.file, data_dir, Path(raw) / "graph")
             graph = replace(graph, kind=known_kinds(data_dir / data.file))
-        if data.num_cliques:
+        if kind is not None:
+            graph, judged = plant(graph, kind, strong=strong, seed=seed)
+            np.save(out / "judged.npy", judged, allow_pickle=False)
+        elif data.num_cliques:
             graph = inject(
                 graph,
                 num_cliques=data.num_cliques,
@@ -91,9 +98,30 @@ def prepare(name: str, seed: int, data_dir: Path, out: Path) -> None:
             raise ValueError(f"data={name}: {data.file} lacks attributes or labels")
         graph.save(out / "graph")
         np.save(out / "x.npy", transform(graph.x, **data.features).x, allow_pickle=False)
-    if data.file is not None and not data.num_cliques:
+    if data.file is not None and not data.num_cliques and kind is None:
         _read(data.file, data_dir, out / "one_way", directed=True)
     (out / "problem.json").write_text(json.dumps({"name": name, "seed": seed}))
+
+
+def parse_name(name: str) -> tuple[str, str | None, bool]:
+    """The data set, the kind of the zoo that is planted into it or None, and whether strongly.
+
+    >>> parse_name("Amazon"), parse_name("Amazon+hub-weak")
+    (('Amazon', None, True), ('Amazon', 'hub', False))
+    """
+    base, _, planted = name.partition("+")
+    kind, _, strength = planted.partition("-")
+    if base not in DATA or kind not in ("", *KINDS) or strength not in ("", "weak"):
+        raise ValueError(
+            f"data={name!r} is unknown; it is one of {', '.join(DATA)}, or one of these with +KIND or +KIND-weak; "
+            f"KIND is one of {', '.join(KINDS)}"
+        )
+    return base, kind or None, strength != "weak"
+
+
+def zoo_of(base: str) -> list[str]:
+    """The twelve problems of the zoo on one data set."""
+    return [f"{base}+{kind}{strength}" for kind in KINDS for strength in ("", "-weak")]
 
 
 def _read(file: str, data_dir: Path, out: Path, directed: bool = False) -> Graph:
@@ -127,4 +155,5 @@ def open_problem(folder: Path) -> Problem:
     said = json.loads((folder / "problem.json").read_text())
     x = np.load(folder / "x.npy", allow_pickle=False)
     one_way = Graph.open(folder / "one_way") if (folder / "one_way").is_dir() else None
-    return Problem(said["name"], said["seed"], Graph.open(folder / "graph"), x, one_way)
+    judged = np.load(folder / "judged.npy", allow_pickle=False) if (folder / "judged.npy").is_file() else None
+    return Problem(said["name"], said["seed"], Graph.open(folder / "graph"), x, one_way, judged)

@@ -1,9 +1,9 @@
 """Runs a method in a process of its own under a limit of memory and of time; running into either is an outcome.
 
 The process is forked from a server that has imported what methods need and done nothing else, so that it starts at
-once; on a GPU it is started afresh, because imports touch the driver and no child could use it then. Its resident memory, and that of its children, is read ten times a
-second; over the limit, or past the time, it is killed with them. (A limit on address space would not do: CUDA and
-thread pools reserve far more than they use.)
+once; for a GPU it is started afresh, because imports touch the driver and no forked child could use it then. Its
+resident memory, and that of its children, is read ten times a second; over the limit, or past the time, it is killed
+with them. (A limit on address space would not do: CUDA and thread pools reserve far more than they use.)
 """
 
 import json
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import forkserver, get_context
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.context import ForkServerProcess, SpawnProcess
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -27,6 +27,7 @@ from bench.accuracy.methods import METHODS
 from bench.accuracy.worker import Outcome
 
 CONTEXT = get_context("forkserver")
+Process = ForkServerProcess | SpawnProcess
 _IMPORTED = [
     "bench.accuracy.worker",
     "bench.accuracy.hcm",
@@ -58,11 +59,13 @@ class Limits:
 
 def start_server(threads: int) -> None:
     """Starts the server unless one runs; kernels and linear algebra in all its children use so many threads."""
-    count = str(threads)
-    variables = {f"{name}_NUM_THREADS": count for name in ("OMP", "OPENBLAS", "MKL", "NUMBA")}
-    with mock.patch.dict(os.environ, variables):
+    with mock.patch.dict(os.environ, _variables(threads)):
         CONTEXT.set_forkserver_preload(_IMPORTED)
         forkserver.ensure_running()
+
+
+def _variables(threads: int) -> dict[str, str]:
+    return {f"{name}_NUM_THREADS": str(threads) for name in ("OMP", "OPENBLAS", "MKL", "NUMBA")}
 
 
 def run_method(method: str, folder: Path, limits: Limits, stop: threading.Event | None = None) -> list[Outcome]:
@@ -72,7 +75,7 @@ def run_method(method: str, folder: Path, limits: Limits, stop: threading.Event 
     start_server(limits.threads)
     with tempfile.TemporaryDirectory() as scratch:
         result, log = Path(scratch) / "result.json", Path(scratch) / "log"
-        process = start(log, worker.work, method, folder, limits.device, result)
+        process = start(log, limits, worker.work, method, folder, limits.device, result)
         verdict, peak = watch(process, limits, stop)
         if result.is_file():
             outcomes = json.loads(result.read_text())
@@ -82,10 +85,11 @@ def run_method(method: str, folder: Path, limits: Limits, stop: threading.Event 
         return [{**outcome, "peak_rss_bytes": peak} for outcome in outcomes]
 
 
-def start(log: Path, function: Callable[..., Any], *arguments: Any) -> ForkServerProcess:
+def start(log: Path, limits: Limits, function: Callable[..., Any], *arguments: Any) -> Process:
     """Calls a function in a process of its own, which leads a session of its own and writes what it says to `log`."""
-    process = CONTEXT.Process(target=_apart, args=(log, function, *arguments))
-    with _PROCESSES:
+    context = get_context("spawn") if limits.device == "cuda" else CONTEXT
+    process = context.Process(target=_apart, args=(log, function, *arguments))
+    with _PROCESSES, mock.patch.dict(os.environ, _variables(limits.threads)):
         process.start()
     return process
 
@@ -98,9 +102,7 @@ def _apart(log: Path, function: Callable[..., Any], *arguments: Any) -> None:
     function(*arguments)
 
 
-def watch(
-    process: ForkServerProcess, limits: Limits, stop: threading.Event | None = None
-) -> tuple[tuple[str, str] | None, int]:
+def watch(process: Process, limits: Limits, stop: threading.Event | None = None) -> tuple[tuple[str, str] | None, int]:
     """Waits for a process; (status, reason) where it had to be killed, and the peak memory seen."""
     assert process.pid is not None, "a process that was started has a number"
     started, peak, verdict = time.monotonic(), 0, None
@@ -122,12 +124,12 @@ def watch(
     return verdict, peak
 
 
-def _is_alive(process: ForkServerProcess) -> bool:
+def _is_alive(process: Process) -> bool:
     with _PROCESSES:
         return process.is_alive()
 
 
-def _kill(process: ForkServerProcess, pid: int) -> None:
+def _kill(process: Process, pid: int) -> None:
     """With its children, once it leads a session; it may not have come that far."""
     try:
         os.killpg(pid, signal.SIGKILL)

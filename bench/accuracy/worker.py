@@ -42,7 +42,8 @@ def measure(problem: Problem, score: NDArray[Any]) -> Outcome:
     assert graph.y is not None
     if not np.isfinite(score).all():
         return {"status": "failed", "reason": f"{np.count_nonzero(~np.isfinite(score))} scores are not finite"}
-    found = evaluate(graph.y, score, graph.kind)
+    among = slice(None) if problem.judged is None else problem.judged | (graph.y > 0)
+    found = evaluate(graph.y[among], score[among], None if graph.kind is None else graph.kind[among])
     kinds = {kind: numbers["roc_auc"] for kind, numbers in found.get("by_kind", {}).items()}
     return {"status": "ok", "auc": found["roc_auc"], "average_precision": found["average_precision"], **kinds}
 

@@ -24,7 +24,7 @@ def context(edges: EdgeIndex, distance: NDArray[np.float32]) -> NDArray[np.float
     >>> from hcm_scale.score.numbering import edge_index
     >>> path = edge_index(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], np.int32))
     >>> context(path, np.array([0.5, 1.5], np.float32)).round(2).tolist()
-    [-0.69, 0.01, 0.68]
+    [-0.69, -0.01, 0.68]
     """
     if distance.shape != (edges.num_edges,):
         raise ValueError(f"distances have shape {distance.shape}; this graph has {edges.num_edges} edges")

@@ -31,7 +31,6 @@ def summary(run_dir: Path, folders: Mapping[str, Path], records: Sequence[StageR
     parts = []
     if "scores" in folders:
         parts.append(_list(folders["scores"], Graph.open(folders["graph"])))
-        parts.append(_flagged(folders["scores"]))
         parts.append(_quality(folders["scores"]))
     parts.append(_costs(records))
     if "report" in folders:
@@ -89,15 +88,6 @@ def _heads(table: pa.Table) -> str:
     for kind, rows in heads(table, _HEAD).items():
         lines.append(f"  {named(kind):<42}" + ", ".join(clip(row["id"], 24) for row in rows))
     return "\n".join(["the first by each kind", *lines]) if lines else ""
-
-
-def _flagged(scores: Path) -> str:
-    """How many nodes stand out, and how far the encoders agree about the first ones."""
-    made = open_scores(scores)
-    verb = "stands" if made.num_flagged == 1 else "stand"
-    count = f"{made.num_flagged:,} {verb}" if made.num_flagged else "no node stands"
-    agreed = "" if made.stability is None else f"; the encoders share {made.stability:.0%} of their first nodes"
-    return f"{count} out at a false-discovery rate of {100 * made.fdr:g}%{agreed}"
 
 
 def _quality(scores: Path) -> str:

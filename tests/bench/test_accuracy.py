@@ -152,7 +152,7 @@ def test_run_method__a_death_is_an_outcome(tmp_path):
 
 
 def test_watch__kills_children_too(tmp_path):
-    process = start(tmp_path / "log", subprocess.run, ["sh", "-c", "sleep 99 & sleep 99"])
+    process = start(tmp_path / "log", LIMITS, subprocess.run, ["sh", "-c", "sleep 99 & sleep 99"])
     verdict, _ = watch(process, replace(LIMITS, seconds=1.0))
     assert verdict == ("time", "over 1 s")
     gone = subprocess.run(["ps", "-o", "stat=", "-g", str(process.pid)], capture_output=True, text=True, check=False)
@@ -162,7 +162,7 @@ def test_watch__kills_children_too(tmp_path):
 def test_watch__stops_when_told(tmp_path):
     stop = threading.Event()
     stop.set()
-    assert watch(start(tmp_path / "log", time.sleep, 99), LIMITS, stop)[0] == ("stopped", "the run was ended")
+    assert watch(start(tmp_path / "log", LIMITS, time.sleep, 99), LIMITS, stop)[0] == ("stopped", "the run was ended")
 
 
 def test_main__ended_from_outside_takes_its_method_along(tmp_path):

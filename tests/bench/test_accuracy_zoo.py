@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from bench.accuracy.problem import open_problem, parse_name, prepare
+from bench.accuracy.worker import measure
 from bench.accuracy.zoo import KINDS, plant
+from bench.accuracy.zoo_table import markdown
 from hcm_scale.graph import SparseRows
 from hcm_scale.synthetic.families import community
 
@@ -60,3 +63,25 @@ def test_plant__known_anomalies_are_neither_planted_nor_judged():
 def test_plant__refuses_what_it_does_not_know():
     with pytest.raises(ValueError, match="kind='ghost' is unknown"):
         plant(GRAPH, "ghost", strong=True, seed=0)
+
+
+def test_zoo_problem__leaves_known_anomalies_out_of_the_measurement(tmp_path):
+    prepare("Planted+far-weak", 0, tmp_path, tmp_path)
+    problem = open_problem(tmp_path)
+    assert problem.judged is not None
+    problem = replace(problem, judged=np.arange(600) % 2 == 0)
+    everywhere = np.where(problem.judged, problem.graph.y, 9.0)  # what is not judged would come first
+    assert measure(problem, everywhere)["auc"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["Nowhere", "Amazon+ghost", "Amazon+hub-mild"])
+def test_zoo_problem__of_an_unknown_name_is_refused(name):
+    with pytest.raises(ValueError, match="is unknown; it is one of BlogCatalog"):
+        parse_name(name)
+
+
+def test_zoo_table__means_by_kind_and_graph():
+    data = {"Amazon+hub": 0.25, "Amazon+hub-weak": 0.75, "dblp+far": 1.0}
+    lines = [{"data": name, "row": "X", "status": "ok", "auc": auc} for name, auc in data.items()]
+    table = markdown([*lines, {"data": "Amazon", "row": "X", "status": "ok", "auc": 0.0}])
+    assert "| X | 0.667 | - | 1.000 | - | - | - | 0.500 | 0.500 | 1.000 | 1 of 3 |" in table

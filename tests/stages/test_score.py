@@ -233,7 +233,9 @@ def test_score__refuses_bad_input_before_any_work(graph, structure, features, sa
 def test_scores_table__of_the_stage_has_the_promised_columns(graph, structure, features, samples, tmp_path):
     names = score(graph, structure, features, samples, tmp_path / "scores").table().column_names
     evidence = ["ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "score"]
-    assert names == ["id", "node", *evidence, "rank", "degree", "flags", "y", "kind"]
+    ranks = ["hop_rank", "closure_rank", "context_rank", "context_closure_rank", "attributes_rank"]
+    judged = ["evidence", *ranks, "p", "flagged"]
+    assert names == ["id", "node", *evidence, *judged, "rank", "degree", "flags", "y", "kind"]
 
 
 def test_score__closure_and_seed_reach_the_scores(graph, structure, features, samples, tmp_path):

@@ -17,6 +17,9 @@ from hcm_scale.sweep.figures import MAX_CURVES, axis_places, draw
 from hcm_scale.sweep.jobs import Job, find_jobs, flatten
 
 
+SCORES = {"num_samples": 1, "rank_by": "ahp", "fdr": 0.1, "num_flagged": 0, "stability": None}
+
+
 def auc(ratio: float, seed: int) -> float:
     return 0.7 + ratio / 4 + seed / 100
 
@@ -32,7 +35,7 @@ def write_job(folder: Path, ratio: float, seed: int, *, finished: bool = True, *
         (folder / "scores").mkdir()
         numbers = {"roc_auc": auc(ratio, seed), "average_precision": 0.5}
         metrics = {"ahp": numbers | {"by_kind": {"structural": numbers}}, "hav": numbers}
-        files.write_manifest(folder / "scores", KIND, FORMAT, {"num_samples": 1, "rank_by": "ahp", "metrics": metrics})
+        files.write_manifest(folder / "scores", KIND, FORMAT, SCORES | {"metrics": metrics})
 
 
 @pytest.fixture
@@ -119,8 +122,7 @@ def test_collect__tells_of_jobs_that_never_started(sweep):
 
 def test_collect__works_without_known_anomalies(tmp_path):
     write_job(tmp_path / "a", 0.1, 0)
-    body = {"num_samples": 1, "rank_by": "ahp", "metrics": None}
-    files.write_manifest(tmp_path / "a" / "scores", KIND, FORMAT, body)
+    files.write_manifest(tmp_path / "a" / "scores", KIND, FORMAT, SCORES | {"metrics": None})
     assert "no job has known anomalies" in collect(tmp_path)
 
 
