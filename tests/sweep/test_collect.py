@@ -16,7 +16,6 @@ from hcm_scale.sweep.collect import collect, once
 from hcm_scale.sweep.figures import MAX_CURVES, axis_places, draw
 from hcm_scale.sweep.jobs import Job, find_jobs, flatten
 
-
 SCORES = {"num_samples": 1, "rank_by": "ahp", "fdr": 0.1, "num_flagged": 0, "stability": None}
 
 
