@@ -6,7 +6,7 @@ the one place where the configuration meets the stages.
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +162,7 @@ def _score(walk: Run) -> Iterator[Stage]:
         yield _score_view(walk, views[0], "scores", how)
         return
     for view in views:
-        yield _score_view(walk, view, f"scores-{view}", how)
+        yield _score_view(walk, view, f"scores-{view}", replace(how, fdr=None))
 
     def make(out: Path) -> dict[str, Any]:
         folders = [walk.workspace.folders[f"scores-{view}"] for view in views]
@@ -245,6 +245,6 @@ def _last_metrics(path: Path) -> dict[str, Any]:
 
 
 def _score_facts(made: score.ScoreResult) -> dict[str, Any]:
-    facts: dict[str, Any] = {"num_flagged": made.num_flagged, "fdr": made.fdr}
-    facts |= {} if made.stability is None else {"stability": made.stability}
+    known = {name: getattr(made, name) for name in ("num_flagged", "fdr", "stability")}
+    facts = {name: value for name, value in known.items() if value is not None}
     return facts | ({} if made.metrics is None else {"roc_auc": made.metrics[made.rank_by]["roc_auc"]})

@@ -53,8 +53,8 @@ class ScoreResult:
     num_samples: int
     rank_by: str
     metrics: dict[str, Any] | None
-    fdr: float
-    num_flagged: int  # nodes that stand out at this false-discovery rate
+    fdr: float | None
+    num_flagged: int | None  # nodes that stand out at this false-discovery rate
     stability: float | None  # share of the first nodes that two encoders agree on; None where there is one
 
     def table(self) -> pa.Table:
@@ -83,13 +83,14 @@ class Scoring:
     far_share: float  # of the edges: those count as far where triangles of far edges are counted
     max_neighbors: int | None
     rank_by: str
-    fdr: float  # the false-discovery rate at which nodes are flagged
+    fdr: float | None  # the false-discovery rate at which nodes are flagged; None: none is, as of one view of several
     precision: str
 
     def __post_init__(self) -> None:
         nodes.check_trim(self.trim)
         nodes.check_rank_by(self.rank_by)
-        check_rate(self.fdr)
+        if self.fdr is not None:
+            check_rate(self.fdr)
 
 
 def score(
@@ -215,7 +216,7 @@ def _write(
     stability: float | None = None,
 ) -> None:
     """Table, edges, metrics, and the manifest last."""
-    verdict = nodes.verdict_of(scores, how.fdr)
+    verdict = None if how.fdr is None else nodes.verdict_of(scores, how.fdr)
     table.write_scores(out / table.FILE, table.scores_table(graph, scores, how.rank_by, verdict))
     save_hops(hops, out)
     numbers = None
@@ -223,7 +224,8 @@ def _write(
         numbers = {by: metrics.evaluate(graph.y, scores.by(by), graph.kind) for by in RANKINGS}
     hashes = {name: files.hash_file(out / name) for name in (table.FILE, MEAN_FILE, VAR_FILE)}
     body = {"num_samples": num_samples, "rank_by": how.rank_by, "metrics": numbers, "stability": stability}
-    body |= {"fdr": how.fdr, "num_flagged": int(np.count_nonzero(verdict.flagged)), "files": hashes}
+    num_flagged = None if verdict is None else int(np.count_nonzero(verdict.flagged))
+    body |= {"fdr": how.fdr, "num_flagged": num_flagged, "files": hashes}
     files.write_manifest(out, KIND, FORMAT, body)
 
 
