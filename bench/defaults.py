@@ -19,11 +19,5 @@ _RECORD = Record(
     tensorboard=_CONFIG.posterior.tensorboard,
 )
 TRAIN: dict[str, Any] = {"seed": 0, "workers": _CONFIG.sampling.workers, "record": _RECORD}
-SCORE: dict[str, Any] = {
-    "how": scoring_of(_CONFIG),
-    "seed": 0,
-    "state": "memory",
-    "chunk_edges": None,
-    "features": None,
-}
+SCORE: dict[str, Any] = {"how": scoring_of(_CONFIG), "seed": 0, "state": "memory", "chunk_edges": None}
 REPORT = {"top": _CONFIG.score.explained, "table_rows": _CONFIG.score.table_rows}

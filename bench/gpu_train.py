@@ -183,7 +183,7 @@ def stages(root: Path, work: Work) -> dict[str, float]:
     run: dict[str, Any] = {"recipe": recipe, "device": "cuda", **TRAIN}
     samples = clocked("train", lambda: train(clean.graph, x, labels, root / "train", **run))
     inputs = graph, clean.graph, x, samples, root / "scores"
-    clocked("score", lambda: score(*inputs, propagated=True, device="cuda", **SCORE))
+    clocked("score", lambda: score(*inputs, features=clean.features, propagated=True, device="cuda", **SCORE))
     found = {"metrics": root / "train" / "metrics.jsonl", "labels": root / "labels", "run": {"name": "bench"}}
     clocked("report", lambda: report(graph, clean.graph, root / "scores", root / "report", **found, **REPORT))
     return seconds

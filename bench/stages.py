@@ -83,7 +83,7 @@ def score(folder: Path, out: Path, work: Work) -> dict[str, Any]:
     """One parameter sample over all edges of the original graph."""
     made, graph = open_purified(folder / "purify"), Graph.open(folder / "graph")
     x, samples = open_propagated(folder / "propagate"), open_samples(folder / "train" / "samples")
-    score_stage(graph, made.graph, x, samples, out, propagated=True, device="cpu", **SCORE)
+    score_stage(graph, made.graph, x, samples, out, features=made.features, propagated=True, device="cpu", **SCORE)
     return {"num_edges": graph.num_edges}
 
 
