@@ -98,11 +98,6 @@ def weigh(numbers: Mapping[str, NDArray[np.float64]], has_neighbors: NDArray[np.
     return Weighed(total, places)
 
 
-def combine(numbers: Mapping[str, NDArray[np.float64]], has_neighbors: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The score alone."""
-    return weigh(numbers, has_neighbors).score
-
-
 def num_ranked(kinds: Iterable[str], has_neighbors: NDArray[np.bool_]) -> list[int]:
     """How many nodes each kind tells apart: all, or those with neighbours."""
     scored = int(np.count_nonzero(has_neighbors))

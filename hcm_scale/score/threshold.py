@@ -61,7 +61,7 @@ def judge(numbers: Mapping[str, Values], has_neighbors: NDArray[np.bool_], rate:
 def check_rate(rate: float) -> None:
     """Refuses a false-discovery rate that flags nobody, or everybody."""
     if not 0.0 < rate < 1.0:
-        raise ValueError(f"fdr={rate} must be above 0 and below 1: the share of false flags to put up with")
+        raise ValueError(f"score.fdr={rate} must be above 0 and below 1: the share of false flags to put up with")
 
 
 def evidence_p(numbers: Mapping[str, Values], has_neighbors: NDArray[np.bool_]) -> Values:
