@@ -47,7 +47,7 @@ def found_text(found: Mapping[str, Any]) -> str:
     """How many nodes stand out, and how far two encoders agree, where that is known.
 
     >>> found_text({"num_flagged": 3, "fdr": 0.1, "stability": 0.84})
-    '3 nodes stand out at a false-discovery rate of 10%. Two encoders agree on 84% of the first 100.'
+    '3 nodes stand out at a false-discovery rate of 10%. Two encoders agree on 84% of their first nodes.'
     >>> found_text({"num_flagged": 0, "fdr": 0.1})
     'No node stands out at a false-discovery rate of 10%.'
     """
@@ -57,7 +57,7 @@ def found_text(found: Mapping[str, Any]) -> str:
         who = "No node stands" if not count else "1 node stands" if count == 1 else f"{count:,} nodes stand"
         told.append(f"{who} out at a false-discovery rate of {percent(fdr)}.")
     if stability is not None:
-        told.append(f"Two encoders agree on {100 * stability:.0f}% of the first 100.")
+        told.append(f"Two encoders agree on {100 * stability:.0f}% of their first nodes.")
     return " ".join(told)
 
 

@@ -78,7 +78,7 @@ def test_page__shows_p_and_flags_and_how_many_stand_out(scored_world: World, tmp
     assert "p" not in report["scores"]
     assert report["found"] == {"num_flagged": 4, "fdr": 0.1, "stability": 0.61}
     text = " ".join(render(report).split())
-    assert "4 nodes stand out at a false-discovery rate of 10%. Two encoders agree on 61% of the first 100." in text
+    assert "4 nodes stand out at a false-discovery rate of 10%. Two encoders agree on 61% of their first nodes." in text
     table = ranking_data(text)
     keys = [column["key"] for column in table["columns"]]
     assert [row[keys.index("flagged")] for row in table["rows"]][:5] == ["yes"] * 4 + [""]
