@@ -25,6 +25,11 @@ def recipe_of(config: Config) -> Recipe:
     if sampling.hub_cap and "all" not in sampling.fan_out:
         log.warning("sampling.hub_cap=%s has no effect: no fan-out is `all`", sampling.hub_cap)
     plan_fields = {field.name for field in dataclasses.fields(ChainPlan)}
+    plan = {name: value for name, value in asdict(posterior).items() if name in plan_fields}
+    if posterior.num_samples is None:
+        plan["num_samples"] = posterior.max_samples
+    else:
+        plan["settled"] = None
     return Recipe(
         network=Network(**asdict(config.model)),
         batching=Batching(
@@ -34,9 +39,10 @@ def recipe_of(config: Config) -> Recipe:
             hub_cap=sampling.hub_cap,
             exact_first_hop=sampling.first_hop == "exact",
             backend=sampling.backend,
+            whole_graph=sampling.whole_graph,
         ),
         langevin=Langevin(kernel=posterior.kernel, prior=posterior.prior, temperature=posterior.temperature),
-        plan=ChainPlan(**{name: value for name, value in asdict(posterior).items() if name in plan_fields}),
+        plan=ChainPlan(**plan),
     )
 
 

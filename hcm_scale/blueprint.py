@@ -214,7 +214,7 @@ def _report(walk: Run) -> Iterator[Stage]:
             folders["scores"],
             out,
             x=purified.features,
-            run={"name": config.graph.name, "seed": config.seed, "num_samples": config.posterior.num_samples},
+            run={"name": config.graph.name, "seed": config.seed},
             metrics=folders[f"train-{config.score.views[0]}"] / "metrics.jsonl",
             labels=folders["labels"],
             features=purified.record,

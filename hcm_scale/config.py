@@ -154,7 +154,7 @@ class ShardsConfig:
 
 @dataclass
 class SamplingConfig:
-    batch_pairs: int = number(1_024, 2)
+    batch_pairs: int = number(512, 2)
     ratio: float = number(0.3, 0.0001, 1.0)
     fan_out: list[str] = names(["all"])
     hub_cap: int | None = number(256, 1)
@@ -162,13 +162,14 @@ class SamplingConfig:
     backend: str = choice("numba", tables.BACKENDS)
     workers: int = number(1, 0, 64)
     full_batch: bool = False
+    whole_graph: bool = True  # steps on all nodes where a batch's neighbourhood would be most of them
 
 
 @dataclass
 class ModelConfig:
     num_layers: int = number(2, 1, 16)
-    width: int = number(128, 1, 8_192)
-    head_width: int = number(256, 1, 8_192)
+    width: int = number(64, 1, 8_192)
+    head_width: int = number(64, 1, 8_192)
     last_relu: bool = False
 
 
@@ -176,14 +177,16 @@ class ModelConfig:
 class PosteriorConfig:
     kernel: str = choice("psgld", tables.KERNELS)
     schedule: str = choice("polynomial", tables.SCHEDULES)
-    step_size: float = number(0.01, 1e-12, 10.0)
+    step_size: float = number(0.02, 1e-12, 10.0)
     decay_offset: float = number(100.0, 1e-6)
     decay_power: float = number(0.55, 0.51, 1.0)
     cycle_steps: int = number(200, 1)
     prior: float = number(5e-8, 0.0)
     temperature: float | None = number(None, 0.0)
     burn_in_steps: int = number(200, 0)
-    num_samples: int = number(10, 1)
+    num_samples: int | None = number(None, 1)  # None: until one more no longer moves the ranking
+    max_samples: int = number(10, 1)  # where num_samples is None
+    settled: float = number(0.995, 0.0, 1.0)  # rank correlation of the means without and with the newest sample
     thin_steps: int = number(10, 1)
     checkpoint_every: int = number(200, 1)
     log_every: int = number(20, 1)

@@ -75,7 +75,7 @@ class HopModel(nn.Module):
 
     >>> model = HopModel(num_attributes=20, num_classes=4, width=8, num_layers=2)
     >>> [tuple(layer.weight.shape) for layer in model.encoder], tuple(model.head[1].weight.shape)
-    ([(20, 8), (8, 8)], (256, 4))
+    ([(20, 8), (8, 8)], (64, 4))
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class HopModel(nn.Module):
         num_attributes: int,
         num_classes: int = 4,
         *,
-        width: int = 128,
+        width: int = 64,
         num_layers: int = 2,
-        head_width: int = 256,
+        head_width: int = 64,
         directed: bool = False,
         last_relu: bool = False,
         seed: int = 0,

@@ -194,7 +194,7 @@ def test_model__weights_are_a_function_of_sizes_and_seed():
     second, other = HopModel(20, seed=3).state_dict(), HopModel(20, seed=4).state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not torch.equal(first["encoder.0.weight"], other["encoder.0.weight"])
-    bound = (6 / (20 + 128)) ** 0.5
+    bound = (6 / (20 + 64)) ** 0.5
     assert 0.95 * bound < float(first["encoder.0.weight"].abs().max()) <= bound
     assert sorted(first) == sorted(
         f"{part}.{i}.{name}" for part in ("encoder", "head") for i in (0, 1) for name in ("weight", "bias")

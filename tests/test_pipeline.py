@@ -199,6 +199,7 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
             "first_hop": "sampled",
             "backend": "torch_sparse",
             "full_batch": True,
+            "whole_graph": False,
         },
         None: {"workers": 3},
     },
@@ -207,7 +208,7 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
         "train-purified": {
             "kernel": "adam",
             "schedule": "constant",
-            "step_size": 0.02,
+            "step_size": 0.03,
             "decay_offset": 50.0,
             "decay_power": 0.6,
             "cycle_steps": 7,
@@ -217,7 +218,14 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
             "num_samples": 4,
             "thin_steps": 3,
         },
-        None: {"checkpoint_every": 7, "log_every": 7, "trend_every": 2, "tensorboard": True},
+        None: {  # the first two decide where num_samples is null
+            "max_samples": 5,
+            "settled": 0.9,
+            "checkpoint_every": 7,
+            "log_every": 7,
+            "trend_every": 2,
+            "tensorboard": True,
+        },
     },
     "score": {
         "propagated-original": {"views": ["original"]},

@@ -23,13 +23,18 @@ _WARM_UP_STEPS = 3  # compile kernels, make library handles and settle the alloc
 
 
 @contextlib.contextmanager
-def training_on(device: torch.device | str) -> Iterator[None]:
+def training_on(device: torch.device | str, num_threads: int | None = None) -> Iterator[None]:
     """Makes a GPU the current one, with products in TF32: 10 bits of mantissa, and the noise of a batch is far larger.
 
-    Does nothing where `device` is the CPU.
+    On the CPU torch works with `num_threads` threads meanwhile, where they are given.
     """
     if torch.device(device).type != "cuda":
-        yield
+        had = torch.get_num_threads()
+        torch.set_num_threads(num_threads or had)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(had)
         return
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")

@@ -51,6 +51,11 @@ def write_sample(folder: Path, index: int, sample: dict[str, Tensor]) -> None:
     files.write_bytes(sample_path(folder, index), save_tensors(sample))
 
 
+def load_sample(folder: Path, index: int) -> dict[str, Tensor]:
+    """One sample of a folder that need not be finished."""
+    return load_tensors(sample_path(folder, index).read_bytes())
+
+
 def seal_samples(folder: Path, num_samples: int, model: dict[str, Any]) -> Samples:
     """Declares the folder finished."""
     hashes = [files.hash_file(sample_path(folder, index)) for index in range(num_samples)]

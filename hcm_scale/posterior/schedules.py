@@ -45,8 +45,9 @@ class ChainPlan:
     decay_power: float  # gamma
     cycle_steps: int
     burn_in_steps: int
-    num_samples: int
+    num_samples: int  # the most, where the chain may settle before
     thin_steps: int
+    settled: float | None = None  # ends the chain (settle.py); None: all samples are drawn
 
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:

@@ -31,6 +31,7 @@ class Batching:
     hub_cap: int | None  # the most neighbours drawn where the fan-out is all
     exact_first_hop: bool
     backend: str
+    whole_graph: bool = False  # steps on all nodes where a batch's neighbourhood would be most of them
 
     def layer_fan_outs(self, num_layers: int) -> tuple[int | None, ...]:
         """One fan-out per sampled layer.

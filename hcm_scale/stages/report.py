@@ -52,20 +52,21 @@ def report(
     """Writes the report of one run into the folder `out` and returns it.
 
     `graph` is the graph with the user's own attributes, `scores` the folder of the score stage, `x` the features. `run`
-    says what ran (name, seed, command, num_samples); version, date and hardware are filled in. `features` is the record
+    says what ran (name, seed, command); samples, version, date and hardware are filled in. `features` is the record
     of the purify stage.
     """
     edge_mean, edge_var = _edge_hops(Path(scores), graph)
+    found = found_by(Path(scores))
     return write_report(
         out,
-        run=about() | dict(run),
+        run=about() | {"num_samples": found.get("num_samples")} | dict(run),
         scores=Path(scores) / table.FILE,
         graph=graph,
         purified=purified,
         edge_mean=edge_mean,
         edge_var=edge_var,
         x=x,
-        found=found_by(Path(scores)),
+        found=found,
         records=() if metrics is None else read_records(Path(metrics)),
         labels=None if labels is None else files.read_manifest(Path(labels), schema.KIND, schema.FORMAT),
         features=features,

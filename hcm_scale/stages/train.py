@@ -2,9 +2,10 @@
 
     out/  checkpoints/  samples/  metrics.jsonl  tensorboard/
 
-A sample is written before the checkpoint that counts it, so a kill at any moment costs the steps since the last
-checkpoint and nothing else; on the CPU the resumed run ends in the same bytes, on a GPU it goes on with the same
-batches and noise.
+The chain ends with the plan's last sample, or before, where one more no longer moves the ranking of some edges
+(`posterior.settle`). A sample is written before the checkpoint that counts it, so a kill at any moment costs the steps
+since the last checkpoint and nothing else; on the CPU the resumed run ends in the same bytes, on a GPU it goes on with
+the same batches and noise.
 
 Memory: the model, a few prepared batches, one window of pairs per class; graph, features and pairs stay on disk. A GPU
 holds graph, features and pairs too, as far as they fit (`sampling.device.batches`).
@@ -28,13 +29,16 @@ from hcm_scale.posterior.journal import Journal
 from hcm_scale.posterior.loop import Chain, Step, run_chain
 from hcm_scale.posterior.meter import Meter
 from hcm_scale.posterior.recorded import Recorder, training_on
-from hcm_scale.posterior.samples import Samples, open_samples, seal_samples, write_sample
+from hcm_scale.posterior.samples import Samples, load_sample, open_samples, seal_samples, write_sample
+from hcm_scale.posterior.settle import Settling
 from hcm_scale.ranks.world import ALONE, World
+from hcm_scale.sampling.batches import MiniBatch
 from hcm_scale.shards import Labels
 from hcm_scale.stages.recipe import ChainPlan, Recipe
-from hcm_scale.stages.train_batches import training_batches
+from hcm_scale.stages.train_batches import probe_batch, training_batches
 
-FORMAT = 1  # of the folder and of the arithmetic behind it
+FORMAT = 2  # of the folder and of the arithmetic behind it
+_SMALL_PRODUCT = 1 << 24  # multiplications of a step's largest product: about a millisecond of one core
 
 
 @dataclass(frozen=True)
@@ -87,16 +91,23 @@ def train(
     chain = start_chain(out, model, device)
     source: dict[str, Any] = {"seed": seed, "first_step": chain.num_done, "world": world, "workers": workers}
     made = training_batches(structure, x, labels, recipe, device=device, **source)
-    with training_on(device), contextlib.closing(made) as batches:
+    with training_on(device, step_threads(recipe)), contextlib.closing(made) as batches:
         sampler = dataclasses.asdict(recipe.langevin) | {"num_pairs": labels.num_pairs, "seed": seed}
         sum_ranks = world.sum if world.size > 1 else None
         steps = run_chain(chain, batches, recipe.plan, sum_ranks=sum_ranks, measure=Recorder(), **sampler)
         meter = Meter(labels.num_pairs, recipe.langevin.temperature)
-        if world.leads:
-            write_steps(chain, steps, meter, recipe.plan, record, out, world)
-            seal_samples(out / "samples", recipe.plan.num_samples, model)
+        settling = None
+        if recipe.plan.settled is not None and world.leads:
+            probe = probe_batch(structure, x, recipe, seed=seed, device=device)
+            settling = start_settling(chain, probe, recipe.plan, out / "samples")
+        if world.broadcast(settling is not None and settling.has_settled):
+            pass  # killed between its last checkpoint and its seal
+        elif world.leads:
+            write_steps(chain, steps, meter, recipe.plan, record, out, settling=settling, world=world)
         else:
             check_steps(chain, steps, meter, recipe.plan, record, world)
+        if world.leads:
+            seal_samples(out / "samples", recipe.plan.num_kept(chain.num_done), model)
     world.barrier()
     return open_samples(out / "samples")
 
@@ -119,11 +130,35 @@ def start_chain(out: Path, model: dict[str, Any], device: str) -> Chain:
     return chain
 
 
+def start_settling(chain: Chain, probe: MiniBatch, plan: ChainPlan, samples: Path) -> Settling:
+    """What watches for the end of the chain, told of the samples that the chain has kept so far."""
+    assert plan.settled is not None
+    settling = Settling(chain.model, probe, plan.settled)
+    for index in range(plan.num_kept(chain.num_done)):
+        settling.add(load_sample(samples, index))
+    return settling
+
+
+def step_threads(recipe: Recipe) -> int | None:
+    """One for steps of a few million products, where threads wait for each other longer than they work; None: all."""
+    network, pairs = recipe.network, recipe.batching.batch_pairs
+    is_small = pairs is not None and pairs * network.width * max(network.width, network.head_width) <= _SMALL_PRODUCT
+    return 1 if is_small else None
+
+
 def write_steps(
-    chain: Chain, steps: Iterator[Step], meter: Meter, plan: ChainPlan, record: Record, out: Path, world: World
+    chain: Chain,
+    steps: Iterator[Step],
+    meter: Meter,
+    plan: ChainPlan,
+    record: Record,
+    out: Path,
+    *,
+    settling: Settling | None,
+    world: World,
 ) -> None:
     """Runs the chain to its end and puts down what comes: samples, then checkpoints, then metrics."""
-    samples = out / "samples"
+    samples, is_settled = out / "samples", False
     with Journal(out, plan.num_steps, chain.num_done, tensorboard=record.tensorboard) as journal:
         for step in steps:
             meter.add(step)
@@ -135,11 +170,16 @@ def write_steps(
                 if record.trend is not None and record.has_trend(kept):
                     journal.write({"step": done, "num_samples": kept, **record.trend(samples, kept)})
                     world.barrier()  # a trend may take longer than a step may wait
+                if settling is not None:
+                    settling.add(step.sample)
+                    is_settled = world.broadcast(settling.has_settled)
             if done % record.checkpoint_every == 0:
                 meter.check(chain)
                 save_checkpoint(out / "checkpoints", done, chain.tensors())
-            if done % record.log_every == 0 or done == plan.num_steps:
+            if done % record.log_every == 0 or done == plan.num_steps or is_settled:
                 journal.tell(meter.read(chain))
+            if is_settled:
+                break
 
 
 def check_steps(
@@ -151,5 +191,8 @@ def check_steps(
         done = step.t + 1
         if step.sample is not None and record.has_trend(plan.num_kept(done)):
             world.barrier()
-        if done % record.log_every == 0:
+        is_settled = step.sample is not None and plan.settled is not None and world.broadcast(None)
+        if done % record.log_every == 0 or is_settled:
             meter.read(chain)
+        if is_settled:
+            break

@@ -2,11 +2,13 @@
 
 Which batch comes at which step is a function of (labels, settings, seed, step), so a resumed run asks for the batches
 from its step on and gets those of the uninterrupted run. On the CPU `workers` threads prepare them ahead; none prepares
-them in the caller's own thread. A GPU makes them itself from what fits its memory (`sampling.gpu` has the table), and
-where the graph does not fit the host's batches are copied to it while it works.
+them in the caller's own thread. Where the graph is so small that a batch would reach most of it, its neighbourhoods are
+prepared once and every step embeds all nodes. A GPU makes batches itself from what fits its memory
+(`sampling.device.batches` has the table); where the graph does not fit, the host's are copied to it while it works.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,9 +28,11 @@ from hcm_scale.sampling.device.transfer import to_gpu
 from hcm_scale.sampling.pairs import Cut, PairBatch, cut_epoch, pair_batches, pairs_per_epoch
 from hcm_scale.sampling.prefetch import WaitClock, prefetch
 from hcm_scale.shards import Labels
-from hcm_scale.stages.recipe import Recipe
+from hcm_scale.stages.recipe import Batching, Recipe
 
 _NEIGHBORS = 0x4E42  # keeps the neighbour draws apart from all others made with the same seed
+_PROBE = 0x5072
+_PROBED_EDGES = 1_024  # a rank correlation of so many is good to a thousandth where it is near one
 _AHEAD = 3  # prepared batches a worker: enough to level out hubs, few enough to stay small
 
 
@@ -63,22 +67,27 @@ def training_batches(
         source = pairs_to(device, labels) if fit.has_pairs else prefetch(pairs, lambda item: item, depth=_AHEAD)
         yield from gpu_batches(graph, source, recipe, cut, fit, seed=seed, first_step=first_step)
     else:
-        batches = host_batches(structure, x, recipe, pairs, seed=seed, workers=workers, pin=on_gpu, clock=clock)
+        make = batch_maker(structure, x, recipe, seed=seed)
+        batches = host_batches(make, pairs, workers=workers, pin=on_gpu, clock=clock)
         yield from to_gpu(batches, device) if on_gpu else batches
 
 
-def host_batches(
-    structure: Graph,
-    x: NDArray[np.float32],
-    recipe: Recipe,
-    pairs: Iterator[PairBatch],
-    *,
-    seed: int,
-    workers: int,
-    pin: bool,
-    clock: WaitClock | None = None,
-) -> Iterator[MiniBatch]:
-    """Batches made by threads on the CPU, in page-locked memory where `pin` is set."""
+def probe_batch(
+    structure: Graph, x: NDArray[np.float32], recipe: Recipe, *, seed: int, device: torch.device | str
+) -> MiniBatch:
+    """Some edges of the graph as one batch, all of class 0: a function of the graph, the recipe and the seed."""
+    rng = np.random.default_rng(key(seed, _PROBE))
+    count = min(_PROBED_EDGES, len(structure.indices))
+    entries = np.sort(rng.choice(len(structure.indices), count, replace=False, shuffle=False))
+    u = np.searchsorted(structure.indptr, entries, side="right") - 1
+    pairs = PairBatch(0, 0, count, u, structure.indices[entries].astype(np.int64), np.zeros(count, np.int64))
+    return batch_maker(structure, x, recipe, seed=seed)(pairs).to(device)
+
+
+def batch_maker(
+    structure: Graph, x: NDArray[np.float32], recipe: Recipe, *, seed: int
+) -> Callable[[PairBatch], MiniBatch]:
+    """From pairs to batches, on the CPU."""
     batching, network = recipe.batching, recipe.network
     sample = make_sampler(
         batching.backend,
@@ -92,13 +101,43 @@ def host_batches(
     # attributes get no gradient, so a first block that sums them directly needs no transpose
     input_gradients = batching.exact_first_hop or x.shape[1] > network.width
 
-    def make(item: PairBatch) -> MiniBatch:
-        batch = make_batch(item, x, sample, input_gradients=input_gradients)
-        return batch.pin() if pin else batch
+    def make(pairs: PairBatch) -> MiniBatch:
+        return make_batch(pairs, x, sample, input_gradients=input_gradients)
 
+    if not takes_whole_graph(structure, batching):
+        return make
+    nodes = np.arange(structure.num_nodes)
+    everything = make(PairBatch(0, 0, len(nodes), nodes, nodes, nodes))
+
+    def choose(pairs: PairBatch) -> MiniBatch:
+        u, v, hop = (torch.from_numpy(values) for values in (pairs.u, pairs.v, pairs.hop))
+        return replace(everything, left=u, right=v, hop=hop, epoch=pairs.epoch, step=pairs.step)
+
+    return choose
+
+
+def takes_whole_graph(structure: Graph, batching: Batching) -> bool:
+    """Whether steps embed all nodes: wanted, the same neighbourhoods, and few more nodes than a batch has seeds."""
+    takes_all = batching.backend == "numba" and all(fan_out is None for fan_out in batching.fan_outs)
+    is_small = batching.batch_pairs is None or structure.num_nodes <= 2 * batching.batch_pairs
+    if not (batching.whole_graph and takes_all and is_small):
+        return False
+    return batching.hub_cap is None or int(structure.degrees.max(initial=0)) <= batching.hub_cap
+
+
+def host_batches(
+    make: Callable[[PairBatch], MiniBatch],
+    pairs: Iterator[PairBatch],
+    *,
+    workers: int,
+    pin: bool,
+    clock: WaitClock | None = None,
+) -> Iterator[MiniBatch]:
+    """Batches made by threads on the CPU, in page-locked memory where `pin` is set."""
+    made: Callable[[PairBatch], MiniBatch] = (lambda item: make(item).pin()) if pin else make
     if workers:
-        return prefetch(pairs, make, depth=_AHEAD * workers, workers=workers, clock=clock)
-    return map(make, pairs)
+        return prefetch(pairs, made, depth=_AHEAD * workers, workers=workers, clock=clock)
+    return map(made, pairs)
 
 
 def gpu_fit(

@@ -26,7 +26,7 @@ from hcm_scale.shards import open_labels
 from hcm_scale.stages.label import label
 from hcm_scale.stages.recipe import Recipe
 from hcm_scale.stages.train import Record, train
-from hcm_scale.stages.train_batches import host_batches
+from hcm_scale.stages.train_batches import batch_maker, takes_whole_graph
 
 NUM_NODES = 150
 DEFAULT = recipe_of(Config())
@@ -34,7 +34,9 @@ RECIPE = replace(
     DEFAULT,
     network=replace(DEFAULT.network, width=16, head_width=16),
     batching=replace(DEFAULT.batching, batch_pairs=128, fan_outs=(5,)),
-    plan=replace(DEFAULT.plan, schedule="constant", step_size=0.02, burn_in_steps=6, thin_steps=4, num_samples=3),
+    plan=replace(
+        DEFAULT.plan, schedule="constant", step_size=0.02, burn_in_steps=6, thin_steps=4, num_samples=3, settled=None
+    ),
 )
 RECORD = Record(checkpoint_every=5, log_every=4, tensorboard=False)
 EVERY_PAIR = label_options(Config()) | {"num_sources": None, "pairs_per_class": None}
@@ -255,6 +257,14 @@ class Threads(World):
     def barrier(self) -> None:
         self.meet.wait()
 
+    def broadcast(self, value):
+        if self.leads:
+            self.box["told"] = value
+        self.meet.wait()
+        told = self.box["told"]
+        self.meet.wait()
+        return told
+
     def sum(self, vector: torch.Tensor) -> torch.Tensor:
         self.box[self.rank] = vector
         self.meet.wait()
@@ -263,12 +273,14 @@ class Threads(World):
         return total
 
 
-def test_ranks__two_that_reduce_their_gradients_equal_one(labels, tmp_path):
+@pytest.mark.parametrize(("settled", "num_samples"), [(None, 3), (0.0, 4)])
+def test_ranks__two_that_reduce_their_gradients_equal_one(labels, tmp_path, settled, num_samples):
     """Two chains in step, each on its half of every batch, end where one on whole batches does, up to rounding.
 
     One layer on an exact first hop sums over no neighbours, so the two threads do not meet in numba's pool.
     """
-    recipe = replace(RECIPE, network=replace(RECIPE.network, num_layers=1))
+    plan = replace(RECIPE.plan, num_samples=3 if settled is None else 9, settled=settled)
+    recipe = replace(RECIPE, network=replace(RECIPE.network, num_layers=1), plan=plan)
     meet, box = threading.Barrier(2, timeout=60), {}
 
     def member(rank: int) -> None:
@@ -283,12 +295,77 @@ def test_ranks__two_that_reduce_their_gradients_equal_one(labels, tmp_path):
     for sample, expected in pairs:
         for name, value in sample.items():
             torch.testing.assert_close(value, expected[name], rtol=1e-2, atol=1e-3)
+    assert len(open_samples(tmp_path / "two" / "samples")) == num_samples
+
+
+SETTLES = replace(RECIPE, plan=replace(RECIPE.plan, num_samples=9, settled=0.0))  # at its fourth sample, at step 22
+
+
+def test_settled_chain__ends_early_with_the_samples_of_the_longer_one(labels, tmp_path):
+    run(labels, tmp_path / "early", SETTLES)
+    run(labels, tmp_path / "whole", replace(SETTLES, plan=replace(SETTLES.plan, settled=None)))
+    early, whole = (sample_hashes(tmp_path / name) for name in ("early", "whole"))
+    assert (len(early), len(whole)) == (4, 9)
+    assert early.items() < whole.items()
+    assert metrics(tmp_path / "early")[-1]["step"] == 22
+
+
+@pytest.mark.parametrize("checkpoint_every", [22, 18, 11])
+def test_settled_chain__killed_before_its_seal_ends_the_same(labels, tmp_path, checkpoint_every):
+    """The last checkpoint holds four samples, three, or four again after one of one."""
+    record = replace(RECORD, checkpoint_every=checkpoint_every)
+    run(labels, tmp_path, SETTLES, record=record)
+    before = sample_hashes(tmp_path)
+    (tmp_path / "samples" / "manifest.json").unlink()
+    assert len(run(labels, tmp_path, SETTLES, record=record)) == 4
+    assert sample_hashes(tmp_path) == before
+
+
+def test_whole_graph__gives_the_numbers_of_sampled_batches(labels, tmp_path):
+    batching = replace(RECIPE.batching, fan_outs=(None,))
+    for name, wanted in (("sampled", False), ("whole", True)):
+        recipe = replace(RECIPE, batching=replace(batching, whole_graph=wanted))
+        assert takes_whole_graph(make_graph(), recipe.batching) is wanted
+        run(labels, tmp_path / name, recipe)
+    for one, other in zip(*(open_samples(tmp_path / name / "samples") for name in ("sampled", "whole")), strict=True):
+        for name, value in one.items():
+            torch.testing.assert_close(value, other[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "taken"),
+    [
+        ({}, True),
+        ({"batch_pairs": 75}, True),
+        ({"batch_pairs": 74}, False),
+        ({"batch_pairs": None}, True),
+        ({"hub_cap": 3}, False),
+        ({"hub_cap": None}, True),
+        ({"fan_outs": (5,)}, False),
+        ({"whole_graph": False}, False),
+        ({"backend": "torch_sparse"}, False),
+    ],
+)
+def test_whole_graph__is_taken_where_it_is_small_and_changes_nothing(changed, taken):
+    batching = replace(RECIPE.batching, fan_outs=(None,), hub_cap=4, whole_graph=True)
+    assert takes_whole_graph(make_graph(), replace(batching, **changed)) is taken
+
+
+def test_small_steps__do_not_depend_on_the_threads(labels, tmp_path):
+    had = torch.get_num_threads()
+    try:
+        for num_threads in (1, 3):
+            torch.set_num_threads(num_threads)
+            run(labels, tmp_path / str(num_threads))
+            assert torch.get_num_threads() == num_threads
+    finally:
+        torch.set_num_threads(had)
+    assert sample_hashes(tmp_path / "1") == sample_hashes(tmp_path / "3")
 
 
 def test_seed__moves_first_weights_and_neighbours(labels, tmp_path):
     assert run(labels, tmp_path, seed=5).model["seed"] == 5
     recipe = replace(RECIPE, batching=replace(RECIPE.batching, fan_outs=(2,)))
     pairs = next(pair_batches(open_labels(labels), batch_pairs=128, sampling_ratio=0.3, seed=0))
-    how = {"workers": 0, "pin": False}
-    made = [next(host_batches(make_graph(), make_features(), recipe, iter([pairs]), seed=s, **how)) for s in (0, 1)]
+    made = [batch_maker(make_graph(), make_features(), recipe, seed=seed)(pairs) for seed in (0, 1)]
     assert not torch.equal(*(batch.nodes for batch in made))
