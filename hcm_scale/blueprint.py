@@ -109,10 +109,9 @@ def _label(walk: Run) -> Iterator[Stage]:
 
 
 def _train(walk: Run) -> Iterator[Stage]:
-    for view in walk.config.score.views:
-        if walk.exact_first_hop:
-            yield _propagate_view(walk, view)
-        yield _train_view(walk, view)
+    if walk.exact_first_hop:
+        yield from (_propagate_view(walk, view) for view in walk.config.score.views)
+    yield from (_train_view(walk, view) for view in walk.config.score.views)
 
 
 def _propagate_view(walk: Run, view: str) -> Stage:
@@ -142,7 +141,10 @@ def _train_view(walk: Run, view: str) -> Stage:
         return {"view": view, "samples": len(samples)} | _last_metrics(out / "metrics.jsonl")
 
     reads = ("graph", "purified", "labels", *([f"propagated-{view}"] if walk.exact_first_hop else []))
-    return Stage(f"train-{view}", train.FORMAT, [asdict(recipe), config.seed, view], reads, make, together=True)
+    options = [asdict(recipe), config.seed, view]
+    is_small = walk.device == "cpu" and world.size == 1 and train.step_threads(recipe) == 1
+    group = "train" if is_small else None  # a core each
+    return Stage(f"train-{view}", train.FORMAT, options, reads, make, together=True, group=group)
 
 
 def _trend(walk: Run, recipe: Recipe, structure: Graph, x: NDArray[np.float32]) -> Trend | None:

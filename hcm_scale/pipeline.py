@@ -6,7 +6,9 @@ scoring.
 """
 
 import contextlib
+import itertools
 import logging
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from hcm_scale import config as schema
 from hcm_scale import sources
 from hcm_scale.arguments import num_blocks
 from hcm_scale.base import files
+from hcm_scale.base.torch_threads import torch_threads
 from hcm_scale.blueprint import Run, stages
 from hcm_scale.config import Config, parse_fan_out
 from hcm_scale.graph import Graph
@@ -25,7 +28,7 @@ from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.report import terminal
 from hcm_scale.stages import purify, report, score
 from hcm_scale.stages.summary import summary
-from hcm_scale.workspace import Workspace, begin_run, finished_stages
+from hcm_scale.workspace import Stage, Workspace, begin_run, finished_stages
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +38,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
 
     `graph` takes the place of the source that the configuration names.
     """
+    started = time.perf_counter()
     schema.check(config)
     parse_fan_out(config.sampling.fan_out, num_blocks(config))
     _check_world(config.world, world)
@@ -53,10 +57,22 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
             files.write_json(run_dir / "config.json", asdict(config))
         _set_threads(config.world.threads, world)
         workspace = Workspace(run_dir, share, world)
-        for stage in stages(Run(config, workspace, device, graph), until):
-            workspace.make(stage)
+        for _, group in itertools.groupby(stages(Run(config, workspace, device, graph), until), _group_of):
+            make(workspace, *group)
         _warn_too_late(config.posterior, workspace)
-        return summary(run_dir, workspace.folders, workspace.records) if world.leads else ""
+        if not world.leads:
+            return ""
+        return summary(run_dir, workspace.folders, workspace.records, time.perf_counter() - started)
+
+
+def make(workspace: Workspace, *group: Stage) -> None:
+    """Has stages made; several at the same time get one thread of torch each."""
+    with torch_threads(None if len(group) == 1 else 1):
+        workspace.make(*group)
+
+
+def _group_of(stage: Stage) -> str:
+    return stage.group or stage.name
 
 
 def explain(config: Config) -> str:

@@ -18,6 +18,7 @@ per folder lets two jobs race for one safely: the second waits and then finds it
 """
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale.base import files, progress
+from hcm_scale.base.beside import side_by_side
 from hcm_scale.ranks.world import ALONE, World
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ class Stage:
     reads: tuple[str, ...]  # names of stages
     make: Callable[[Path], dict[str, Any]]
     together: bool = False  # whether every rank calls `make`, or rank 0 alone
+    group: str | None = None  # stages of one group that follow each other may be made at the same time, by one rank
 
     def key(self, keys: Mapping[str, str]) -> str:
         """What the result is known by, given the keys of the stages that it reads."""
@@ -80,17 +83,25 @@ class Workspace:
     folders: dict[str, Path] = field(default_factory=dict)
     records: list[StageRecord] = field(default_factory=list)
 
-    def make(self, stage: Stage) -> Path:
-        """Makes a stage's folder, or finds it made; the stages that it reads come first."""
+    def make(self, *stages: Stage) -> None:
+        """Makes the folders of stages, or finds them made: one, or a group of them. What they read comes first."""
         if self.world.leads:
-            folder, key = self._lead(stage)
+            found = side_by_side([functools.partial(self._lead, stage) for stage in stages])
         else:
-            folder, key = self._follow(stage)
+            found = [self._follow(stage) for stage in stages]
         self.world.barrier()
-        self.folders[stage.name], self.keys[stage.name] = folder, key
-        return folder
+        for stage, (folder, key, record) in zip(stages, found, strict=True):
+            self.folders[stage.name], self.keys[stage.name] = folder, key
+            if record is not None:
+                self._note(record)
 
-    def _lead(self, stage: Stage) -> tuple[Path, str]:
+    def _note(self, record: StageRecord) -> None:
+        """Adds a stage to the list of what this run found."""
+        self.records.append(record)
+        files.write_json(self.run_dir / _LIST, [asdict(entry) for entry in self.records])
+        log.info("%s", _line(record))
+
+    def _lead(self, stage: Stage) -> tuple[Path, str, StageRecord | None]:
         key, link = stage.key(self.keys), self.run_dir / stage.name
         folder = link if self.share_dir is None else self.share_dir / f"{stage.name}-{key[:16]}"
         _check_ours(link)
@@ -104,17 +115,14 @@ class Workspace:
         if folder != link:
             _point(link, folder)
         costs = made["seconds"], made["peak_rss_bytes"]
-        self.records.append(StageRecord(stage.name, key, str(folder), *costs, record is not None, made["detail"]))
-        files.write_json(self.run_dir / _LIST, [asdict(entry) for entry in self.records])
-        log.info("%s", _line(self.records[-1]))
-        return folder, key
+        return folder, key, StageRecord(stage.name, key, str(folder), *costs, record is not None, made["detail"])
 
-    def _follow(self, stage: Stage) -> tuple[Path, str]:
+    def _follow(self, stage: Stage) -> tuple[Path, str, StageRecord | None]:
         """What the other ranks do for a stage: what rank 0 says."""
         decision = self.world.broadcast(None)
         if stage.together and not decision["finished"]:
             stage.make(Path(decision["folder"]))
-        return Path(decision["folder"]), decision["key"]
+        return Path(decision["folder"]), decision["key"], None
 
 
 def begin_run(run_dir: Path) -> None:

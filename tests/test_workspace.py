@@ -7,7 +7,9 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,8 @@ def write(text: str, calls: list[str]):
 
 
 def make(workspace: Workspace, name: str, options, function, version: int = 1) -> Path:
-    return workspace.make(Stage(name, version, options, (), function))
+    workspace.make(Stage(name, version, options, (), function))
+    return workspace.folders[name]
 
 
 def test_stage__is_made_once_for_equal_inputs(tmp_path):
@@ -34,6 +37,31 @@ def test_stage__is_made_once_for_equal_inputs(tmp_path):
         folder = make(Workspace(tmp_path), "graph", {"seed": 0}, write("a", calls))
     assert calls == ["a"]
     assert (folder / "data").read_text() == "a"
+
+
+def test_group__is_made_at_the_same_time_and_listed_in_order(tmp_path):
+    meet, workspace = threading.Barrier(2, timeout=30), Workspace(tmp_path)
+
+    def make(folder: Path) -> dict:
+        meet.wait()
+        return {}
+
+    workspace.make(*(Stage(name, 1, 0, (), make, group="both") for name in ("b", "a")))
+    assert [record.name for record in workspace.records] == ["b", "a"]
+    assert finished_stages(tmp_path) == {"a", "b"}
+
+
+def test_group__of_which_one_fails_keeps_the_other_and_goes_on(tmp_path):
+    calls: list[str] = []
+
+    def fail(folder: Path) -> dict:
+        raise ValueError("no")
+
+    good, bad = Stage("a", 1, 0, (), write("a", calls)), Stage("b", 1, 0, (), fail)
+    with pytest.raises(ValueError, match="no"):
+        Workspace(tmp_path).make(good, bad)
+    Workspace(tmp_path).make(good, replace(bad, make=write("b", calls)))
+    assert calls == ["a", "b"]
 
 
 def test_stage__is_made_again_when_an_input_changes(tmp_path):

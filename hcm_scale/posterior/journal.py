@@ -28,7 +28,7 @@ class Journal:
     def __init__(self, folder: Path, num_steps: int, num_done: int = 0, *, tensorboard: bool = False) -> None:
         keep_until(folder / METRICS, num_done)
         self._lines = open(folder / METRICS, "a", encoding="utf-8")  # noqa: SIM115  closed by close()
-        self._bar = bar(num_steps, "step", "train", initial=num_done)
+        self._bar = bar(num_steps, "step", folder.name, initial=num_done)
         self._board = _board(folder / "tensorboard", num_done) if tensorboard else None
         self._last_told_at = time.perf_counter()
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hcm_scale.base.torch_threads import torch_threads
 from hcm_scale.posterior.loop import Measured, measure
 
 _WARM_UP_STEPS = 3  # compile kernels, make library handles and settle the allocator, none of which can be recorded
@@ -29,12 +30,8 @@ def training_on(device: torch.device | str, num_threads: int | None = None) -> I
     On the CPU torch works with `num_threads` threads meanwhile, where they are given.
     """
     if torch.device(device).type != "cuda":
-        had = torch.get_num_threads()
-        torch.set_num_threads(num_threads or had)
-        try:
+        with torch_threads(num_threads):
             yield
-        finally:
-            torch.set_num_threads(had)
         return
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")

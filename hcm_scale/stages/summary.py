@@ -4,7 +4,6 @@ ranking is where that is known, and what it cost.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,13 +25,13 @@ _HEAD = 5  # of each kind of evidence
 _MEMBERS = 15  # of a group
 
 
-def summary(run_dir: Path, folders: Mapping[str, Path], records: Sequence[StageRecord]) -> str:
-    """What a person wants to know at the end of a run, as text."""
+def summary(run_dir: Path, folders: Mapping[str, Path], records: Sequence[StageRecord], seconds: float) -> str:
+    """What a person wants to know at the end of a run of so many seconds, as text."""
     parts = []
     if "scores" in folders:
         parts.append(_list(folders["scores"], Graph.open(folders["graph"])))
         parts.append(_quality(folders["scores"]))
-    parts.append(_costs(records))
+    parts.append(_costs(records, seconds))
     if "report" in folders:
         parts.append(f"report  {run_dir / 'report' / 'report.html'}\nscores  {run_dir / 'scores' / FILE}")
     else:
@@ -102,11 +101,10 @@ def _quality(scores: Path) -> str:
     return "\n".join(lines)
 
 
-def _costs(records: Sequence[StageRecord]) -> str:
+def _costs(records: Sequence[StageRecord], seconds: float) -> str:
     lines = ["stage                  seconds   peak GiB"]
     for record in records:
         kept = "   kept from before" if record.skipped else ""
         lines.append(f"{record.name:<20}{record.seconds:>10.1f}{record.peak_rss_bytes / 2**30:>11.2f}{kept}")
-    total: Any = sum(record.seconds for record in records if not record.skipped)
-    lines.append(f"{'this run':<20}{total:>10.1f}")
+    lines.append(f"{'this run':<20}{seconds:>10.1f}")
     return "\n".join(lines)

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
+from hcm_scale.base.beside import check_wanted
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
 from hcm_scale.posterior.checkpoint import load_checkpoint, save_checkpoint
@@ -161,6 +162,7 @@ def write_steps(
     samples, is_settled = out / "samples", False
     with Journal(out, plan.num_steps, chain.num_done, tensorboard=record.tensorboard) as journal:
         for step in steps:
+            check_wanted()
             meter.add(step)
             done = step.t + 1
             if step.sample is not None:

@@ -1,0 +1,58 @@
+"""Work side by side: at the same time, all or the first error, and nobody works on for nothing."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from hcm_scale.base.beside import UnwantedError, check_wanted, side_by_side
+
+
+def until_unwanted(seen: list[str]):
+    def work() -> None:
+        try:
+            while True:
+                check_wanted()
+                time.sleep(0.001)
+        except UnwantedError:
+            seen.append("stopped")
+            raise
+
+    return work
+
+
+def test_tasks__run_at_the_same_time_and_answer_in_order():
+    meet = threading.Barrier(3, timeout=30)
+    assert side_by_side([lambda n=n: (meet.wait(), n)[1] for n in range(3)]) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_error_of_one__ends_the_others_and_is_raised(failing):
+    def fail() -> None:
+        raise ValueError("this one")
+
+    seen: list[str] = []
+    tasks = [until_unwanted(seen), until_unwanted(seen)]
+    tasks[failing] = fail
+    with pytest.raises(ValueError, match="this one"):
+        side_by_side(tasks)
+    assert seen == ["stopped"]
+
+
+def test_interrupt__while_waiting_for_the_others_ends_them():
+    seen: list[str] = []
+
+    def work() -> None:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        until_unwanted(seen)()
+
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side([lambda: None, work])
+    assert seen == ["stopped"]
+
+
+def test_check_wanted__alone_says_nothing():
+    side_by_side([lambda: None])
+    check_wanted()
