@@ -4,6 +4,9 @@ A job is a function `job(**arguments) -> run`: calling it prepares (imports, com
 of which alone time and memory are measured, returns a dict of facts. `run_apart` starts it under a cap of the address
 space and of time. Running out of either is a result, not an error.
 
+`process_seconds` is the whole life of the process instead, from its start to its end, as somebody who types a command
+waits for it.
+
 Peak RSS counts pages of mapped files too, which the system may drop at will; peak anonymous memory does not. The first
 is the process's own high-water mark since it was prepared, the second is polled from outside every 10 ms.
 """
@@ -18,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,7 @@ class Outcome:
     seconds: float = float("nan")
     peak_rss_bytes: float = float("nan")
     peak_anonymous_bytes: float = float("nan")
+    process_seconds: float = float("nan")
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -46,16 +50,27 @@ class Outcome:
 
 
 def run_apart(
-    job: Job, arguments: dict[str, Any], *, limit_seconds: float, cap_bytes: int | None = None, apart: bool = True
+    job: Job,
+    arguments: dict[str, Any],
+    *,
+    limit_seconds: float,
+    cap_bytes: int | None = None,
+    apart: bool = True,
+    environment: dict[str, str] | None = None,
 ) -> Outcome:
-    """Runs a module-level job in a process of its own; with `apart` off in this one, which smoke tests use."""
+    """Runs a module-level job in a process of its own; with `apart` off in this one, which smoke tests use.
+
+    `environment` adds to the variables of that process.
+    """
     if not apart:
         return _run_here(job, arguments)
     name = f"{job.__module__}:{job.__qualname__}"
     command = [sys.executable, "-m", "bench.apart", name, json.dumps(arguments), str(cap_bytes or 0)]
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complaints:
+        started = time.perf_counter()
         process = subprocess.Popen(
             command,
+            env=os.environ | (environment or {}),
             cwd=Path(__file__).parents[1],
             stdout=said,
             stderr=complaints,
@@ -67,18 +82,21 @@ def run_apart(
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        lived = time.perf_counter() - started
         if not in_time:
             return Outcome(f"over {limit_seconds:g} s", peak_anonymous_bytes=peak)
         said.seek(0)
         complaints.seek(0)
-        return _outcome(process.returncode, said.read().decode(), complaints.read().decode(errors="replace"), peak)
+        texts = said.read().decode(), complaints.read().decode(errors="replace")
+        return replace(_outcome(process.returncode, *texts, peak), process_seconds=lived)
 
 
 def _run_here(job: Job, arguments: dict[str, Any]) -> Outcome:
     run = job(**arguments)
     started = time.perf_counter()
     facts = run()
-    return Outcome("done", time.perf_counter() - started, peak_rss_bytes(), float("nan"), facts)
+    seconds = time.perf_counter() - started
+    return Outcome("done", seconds, peak_rss_bytes(), process_seconds=seconds, facts=facts)
 
 
 def _watch(process: "subprocess.Popen[bytes]", output: int, limit_seconds: float) -> tuple[float, bool]:

@@ -27,14 +27,16 @@ def grid(side: int) -> Graph:
     return synthetic.grid(side, side, num_attributes=1)
 
 
+def folder() -> Path:
+    """Where real graphs are looked for: the folder that HCM_DATA names, else `shared/data` beside the checkout."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    return Path(os.environ.get("HCM_DATA", beside))
+
+
 @functools.lru_cache(maxsize=1)
 def debian() -> Graph | None:
-    """Files, directories and packages of Debian, 1.77 million nodes; None where the file is not at hand.
-
-    It is looked for in the folder that HCM_DATA names, else in `shared/data` beside the checkout.
-    """
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    path = Path(os.environ.get("HCM_DATA", beside)) / DEBIAN
+    """Files, directories and packages of Debian, 1.77 million nodes; None where the file is not at hand."""
+    path = folder() / DEBIAN
     if not path.is_file():
         return None
     with np.load(path, allow_pickle=False) as arrays:

@@ -12,6 +12,7 @@ from scipy import linalg, sparse
 from bench.accuracy import amen, hcm, lof, madan, pygod_methods, resgcn, trivial
 from bench.accuracy.methods import METHODS, PYGOD
 from bench.accuracy.problem import Problem, open_problem, prepare
+from bench.pygod_batches import WholeGraph
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.score.metrics import roc_auc
 
@@ -214,7 +215,7 @@ def test_pygod__raw_attributes_are_the_graphs_own(random_csr):
 
 def test_whole_graph__is_one_batch_in_the_graphs_order(random_csr):
     data = pygod_methods.as_data(small(random_csr), raw=False)
-    (batch,) = pygod_methods.WholeGraph(data, "cpu")
+    (batch,) = WholeGraph(data, "cpu")
     assert batch.batch_size == 40
     assert batch.n_id.tolist() == list(range(40))
     assert torch.equal(batch.x, data.x)
