@@ -96,7 +96,7 @@ def chain_steps(graph: DeviceGraph, pairs: DevicePairs, batch_pairs: int, fan_ou
     """An endless chain, warmed up."""
     num_batches = CLASSES * POOL // batch_pairs
     batches = gpu.fused_batches(graph, pairs, Cut(num_batches * batch_pairs, num_batches, 0, 1), fan_out, seed=0)
-    chain = Chain.start(HopModel(graph.num_attributes, CLASSES, width=WIDTH).cuda())
+    chain = Chain.start(HopModel(graph.num_attributes, CLASSES, width=WIDTH, head_width=2 * WIDTH).cuda())
     plan = replace(PLAN, burn_in_steps=10**9)
     with training_on("cuda"):
         steps = run_chain(chain, batches, plan, num_pairs=CLASSES * POOL, measure=Recorder(), **SAMPLER)

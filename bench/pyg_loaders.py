@@ -1,15 +1,23 @@
-"""PyG's loaders on torch-sparse, as its documentation builds them; ImportError where torch-sparse is missing."""
+"""PyG's loaders on torch-sparse and on pyg-lib, as its documentation builds them.
+
+PyG takes pyg-lib where both are installed, so torch-sparse is measured with pyg-lib hidden. A backend that is missing is
+an ImportError, and benchmarks name it as absent.
+"""
 
 import contextlib
+import importlib
 import warnings
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hcm_scale.graph.store import Graph
+
+BACKENDS = {"torch-sparse": "torch_sparse", "pyg-lib": "pyg_lib"}
 
 
 @contextlib.contextmanager
@@ -26,11 +34,21 @@ def edge_index(graph: Graph) -> Tensor:
     return torch.from_numpy(np.stack([graph.indices.astype(np.int64), nodes]))
 
 
+@contextlib.contextmanager
+def sampling_by(backend: str) -> Iterator[None]:
+    """PyG's loaders draw through this backend, one of BACKENDS; ImportError where it is missing."""
+    import torch_geometric.typing
+
+    with quiet():
+        importlib.import_module(BACKENDS[backend])  # the loader says only when used that it needs one
+    with mock.patch.object(torch_geometric.typing, "WITH_PYG_LIB", backend == "pyg-lib"):
+        yield
+
+
 def make(name: str, graph: Graph, *, x: Tensor | None = None, workers: int, **options: Any) -> Any:
-    """The loader of this name, workers kept between epochs."""
+    """The loader of this name, workers kept between epochs; made and used within `sampling_by`."""
     with quiet():
         import torch_geometric.loader as loaders
-        import torch_sparse  # noqa: F401  the loader says only when used that it needs it
         from torch_geometric.data import Data
 
         data = Data(x=x, edge_index=edge_index(graph), num_nodes=graph.num_nodes)

@@ -1,4 +1,5 @@
-"""Neighbour sampling: edges drawn a second, against PyG's NeighborLoader on torch-sparse with no and with two workers.
+"""Neighbour sampling: edges drawn a second, against PyG's NeighborLoader with no and with two workers, on torch-sparse and on
+pyg-lib, where they are.
 
 Same graph (R-MAT), same seeds in the same batches of 1,024, fan-out 10, 10, no attributes. An edge is an entry drawn:
 self loops, which only our blocks have, do not count. Ours also weighs every edge, and draws anew for all targets of a
@@ -42,15 +43,16 @@ def prepare(size: str) -> Problem:
 
 
 def cases(size: str) -> Iterator[Case]:
-    """One case; PyG is absent where torch-sparse is."""
+    """One case; PyG is absent with a backend that is."""
     problem = prepare(size)
     contenders = [ours(problem, workers) for workers in (1, 2)]
-    floors, absent = [], []
-    try:
-        contenders += [pyg(problem, workers, PEER_BATCHES[size]) for workers in (0, 2)]
-        floors = [Floor(contenders[1].name, peer.name, 15) for peer in contenders[2:]]
-    except ImportError as error:
-        absent = [f"PyG NeighborLoader ({error})"]
+    absent = []
+    for backend in pyg_loaders.BACKENDS:
+        try:
+            contenders += [pyg(problem, workers, PEER_BATCHES[size], backend) for workers in (0, 2)]
+        except ImportError as error:
+            absent.append(f"PyG NeighborLoader on {backend} ({error})")
+    floors = [Floor(contenders[1].name, peer.name, 15) for peer in contenders[2:] if "torch-sparse" in peer.name]
     title = f"fan-out 10, 10; R-MAT, {data.describe(problem.graph)}"
     yield Case(title, "edges/s", contenders, floors, absent)
 
@@ -78,15 +80,20 @@ def ours(problem: Problem, workers: int) -> Contender:
     return Contender(f"hcm_scale, {workers} threads", run, num_edges, verify)
 
 
-def pyg(problem: Problem, workers: int, num_batches: int) -> Contender:
-    """PyG's NeighborLoader, which samples through torch-sparse."""
+def pyg(problem: Problem, workers: int, num_batches: int, backend: str) -> Contender:
+    """PyG's NeighborLoader."""
     graph, seeds = problem.graph, torch.from_numpy(np.concatenate(problem.batches[:num_batches]))
     options: dict[str, Any] = {
         "num_neighbors": list(FAN_OUTS),
         "batch_size": len(problem.batches[0]),
         "input_nodes": seeds,
     }
-    loader = pyg_loaders.make("NeighborLoader", graph, workers=workers, **options)
+    with pyg_loaders.sampling_by(backend):
+        loader = pyg_loaders.make("NeighborLoader", graph, workers=workers, **options)
+
+    def run() -> list[Any]:
+        with pyg_loaders.sampling_by(backend):
+            return list(loader)
 
     def verify(result: list[Any]) -> None:
         drawn, nodes = result[0].edge_index.numpy(), result[0].n_id.numpy()
@@ -95,7 +102,7 @@ def pyg(problem: Problem, workers: int, num_batches: int) -> Contender:
     def num_edges(result: list[Any]) -> float:
         return float(sum(batch.edge_index.shape[1] for batch in result))
 
-    return Contender(f"PyG NeighborLoader, {workers} workers", lambda: list(loader), num_edges, verify)
+    return Contender(f"PyG NeighborLoader on {backend}, {workers} workers", run, num_edges, verify)
 
 
 def check_draw(graph: Graph, u: NDArray[np.int64], v: NDArray[np.int64], targets: NDArray[np.int64]) -> None:

@@ -1,4 +1,5 @@
-"""Training: pairs a second, against PyG's LinkNeighborLoader and GCNConv on torch-sparse with no and with two workers.
+"""Training: pairs a second, against PyG's LinkNeighborLoader and GCNConv with no and with two workers, on
+torch-sparse and on pyg-lib, where they are.
 
 Same graph (R-MAT), same pairs in the same batches of 1,024, fan-out 10, 10, two layers of 128 units, 20 attributes, the
 same head, one step of pSGLD here and of Adam there. Ours runs twice: with the first propagation done once and exactly
@@ -54,16 +55,16 @@ def prepare(size: str) -> Problem:
 
 
 def cases(size: str) -> Iterator[Case]:
-    """One case; PyG is absent where torch-sparse is."""
+    """One case; PyG is absent with a backend that is."""
     problem = prepare(size)
     contenders = [ours(problem, exact=True), ours(problem, exact=False)]
-    floors, absent = [], []
-    try:
-        peers = [pyg(problem, workers, PEER_BATCHES[size]) for workers in (0, 2)]
-        contenders += peers
-        floors = [Floor(contenders[0].name, peer.name, 10) for peer in peers]
-    except ImportError as error:
-        absent = [f"PyG LinkNeighborLoader ({error})"]
+    absent = []
+    for backend in pyg_loaders.BACKENDS:
+        try:
+            contenders += [pyg(problem, workers, PEER_BATCHES[size], backend) for workers in (0, 2)]
+        except ImportError as error:
+            absent.append(f"PyG LinkNeighborLoader on {backend} ({error})")
+    floors = [Floor(contenders[0].name, peer.name, 10) for peer in contenders[2:] if "torch-sparse" in peer.name]
     title = f"{BATCH:,} pairs a batch, fan-out {FAN_OUT}, {FAN_OUT}; R-MAT, {data.describe(problem.graph)}"
     yield Case(title, "pairs/s", contenders, floors, absent)
 
@@ -102,22 +103,27 @@ def checker(num_batches: int) -> Callable[[Any], None]:
     return verify
 
 
-def pyg(problem: Problem, workers: int, num_batches: int) -> Contender:
-    """The usual loop over PyG's loader, which samples through torch-sparse."""
+def pyg(problem: Problem, workers: int, num_batches: int, backend: str) -> Contender:
+    """The usual loop over PyG's loader."""
     batches = problem.batches[:num_batches]
     ends = [np.concatenate([getattr(batch, end) for batch in batches]) for end in ("u", "v")]
-    loader = pyg_loaders.make(
-        "LinkNeighborLoader",
-        problem.graph,
-        x=torch.tensor(problem.x),
-        workers=workers,
-        num_neighbors=[FAN_OUT, FAN_OUT],
-        edge_label_index=torch.from_numpy(np.stack(ends)),
-        edge_label=torch.from_numpy(np.concatenate([batch.hop for batch in batches])),
-        batch_size=BATCH,
-    )
+    with pyg_loaders.sampling_by(backend):
+        loader = pyg_loaders.make(
+            "LinkNeighborLoader",
+            problem.graph,
+            x=torch.tensor(problem.x),
+            workers=workers,
+            num_neighbors=[FAN_OUT, FAN_OUT],
+            edge_label_index=torch.from_numpy(np.stack(ends)),
+            edge_label=torch.from_numpy(np.concatenate([batch.hop for batch in batches])),
+            batch_size=BATCH,
+        )
 
     def run() -> list[float]:
+        with pyg_loaders.sampling_by(backend):
+            return train(loader)
+
+    def train(loader: Any) -> list[float]:
         model = peer_model(problem.x.shape[1])
         optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
         losses = []
@@ -129,7 +135,8 @@ def pyg(problem: Problem, workers: int, num_batches: int) -> Contender:
             losses.append(loss.item())
         return losses
 
-    return Contender(f"PyG LinkNeighborLoader, {workers} workers", run, BATCH * num_batches, checker(num_batches))
+    name = f"PyG LinkNeighborLoader on {backend}, {workers} workers"
+    return Contender(name, run, BATCH * num_batches, checker(num_batches))
 
 
 def peer_model(num_attributes: int) -> nn.Module:
