@@ -1,7 +1,7 @@
 """PyG's loaders on torch-sparse and on pyg-lib, as its documentation builds them.
 
-PyG takes pyg-lib where both are installed, so torch-sparse is measured with pyg-lib hidden. A backend that is missing is
-an ImportError, and benchmarks name it as absent.
+PyG takes pyg-lib where both are installed, so torch-sparse is measured with pyg-lib hidden. A backend that is missing
+is an ImportError, and benchmarks name it as absent.
 """
 
 import contextlib

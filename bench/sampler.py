@@ -1,5 +1,5 @@
-"""Neighbour sampling: edges drawn a second, against PyG's NeighborLoader with no and with two workers, on torch-sparse and on
-pyg-lib, where they are.
+"""Neighbour sampling: edges drawn a second, against PyG's NeighborLoader with no and with two workers, on torch-sparse
+and on pyg-lib, where they are.
 
 Same graph (R-MAT), same seeds in the same batches of 1,024, fan-out 10, 10, no attributes. An edge is an entry drawn:
 self loops, which only our blocks have, do not count. Ours also weighs every edge, and draws anew for all targets of a
