@@ -151,6 +151,8 @@ def open_stages(run_dir: Path, *names: str, only: Collection[str] | None = None)
             raise ValueError(f"{path} lists no {name}: finish the run in run_dir={run_dir} first with hcm-scale run")
     folders = [(run_dir / name).resolve() for name in names]
     for name, folder in zip(names, folders, strict=True):
+        if folder.is_dir() and not _beside(folder).is_file():
+            raise files.FolderError(f"{_beside(folder)} is missing; {_remedy(folder)}")
         record = _finished(folder, listed[name])
         if record is None:
             raise files.FolderError(f"{folder} is not the {name} that {path} lists; hcm-scale run makes it again")
@@ -267,7 +269,8 @@ def _check_ours(folder: Path) -> None:
     if folder.is_symlink() or not folder.exists() or any(path.exists() for path in ours):
         return
     if not folder.is_dir() or any(folder.iterdir()):
-        raise ValueError(f"{folder} holds files that no run made; name another run_dir, or move them")
+        why = f"{folder} holds files that no run made, there being no {ours[0]}"
+        raise ValueError(f"{why}; name another run_dir, or move them")
 
 
 def _point(link: Path, folder: Path) -> None:

@@ -1,9 +1,9 @@
 """Files that are believed only while their bytes are those that were written: hashes of a folder, taken and checked.
 
-A file is read once a process. Its hash is kept under what the system says of the file (device, inode, size, time of its
-last change): a file that was written again, replaced or swapped with another is read again. One that changed a moment
-ago could change once more without a new time, and is not kept. A bit that the disk itself turned changes none of these,
-and is noticed by the next process.
+A file is read once a process. Its hash is kept under what the system says of the file (device, inode, size, times of
+its last changes): a file that was written again, replaced or swapped with another is read again. One that changed a
+moment ago could change once more without a new time, and is not kept. A bit that the disk itself turned changes none of
+these, and is noticed by the next process.
 """
 
 import os
@@ -20,10 +20,10 @@ _MOMENT_NS = 100_000_000  # far more than the steps in which systems tell the ti
 def hash_once(path: Path) -> str:
     """The hash of a file; it is read only where this process has not read it as it stands."""
     found = path.stat()
-    known_as = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    known_as = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
     if known_as in _KNOWN:
         return _KNOWN[known_as]
-    at_rest = time.time_ns() - found.st_mtime_ns > _MOMENT_NS
+    at_rest = time.time_ns() - found.st_ctime_ns > _MOMENT_NS
     digest = files.hash_file(path)
     if at_rest:
         _KNOWN[known_as] = digest
