@@ -27,7 +27,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -134,8 +134,8 @@ def begin_run(run_dir: Path) -> None:
     files.write_json(run_dir / _LIST, [])
 
 
-def open_stages(run_dir: Path, *names: str, only: Collection[str] | None = None) -> list[Path]:
-    """The folders of these stages of the last run here, their files checked, or `only` those of these names.
+def open_stages(run_dir: Path, *names: str) -> list[Path]:
+    """The folders of these stages of the last run here, all of their files checked.
 
     ValueError where a stage is not finished, FolderError where it is not what the run left.
     """
@@ -155,8 +155,8 @@ def open_stages(run_dir: Path, *names: str, only: Collection[str] | None = None)
             raise files.FolderError(f"{_beside(folder)} is missing; {_remedy(folder)}")
         record = _finished(folder, listed[name])
         if record is None:
-            raise files.FolderError(f"{folder} is not the {name} that {path} lists; hcm-scale run makes it again")
-        _check(folder, {file: hash for file, hash in record["files"].items() if only is None or file in only})
+            raise files.FolderError(f"{_beside(folder)} is not of the {name} in {path}; hcm-scale run makes it again")
+        _check(folder, record["files"])
     return folders
 
 

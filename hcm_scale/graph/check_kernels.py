@@ -1,6 +1,6 @@
 """Kernels that look at a CSR before it is believed. None reads outside its arrays, whatever the arrays hold.
 
-Each returns the first place that is wrong, or -1. `first_fall` comes first, then `first_stray`, then `first_one_way`:
+Each returns a place that is wrong, or -1. `first_fall` comes first, then `first_stray`, then `first_one_way`:
 the later ones rely on what the earlier ones have found to hold.
 """
 
@@ -31,7 +31,7 @@ def first_stray(indptr, indices, num_columns, loops):
 
 @kernel
 def first_one_way(indptr, indices, cursor):
-    """The first arc without its reverse. `cursor` (n,) holds the starts of the rows.
+    """An arc without its reverse. `cursor` (n,) holds the starts of the rows.
 
     Rows u are walked upwards, so the arcs u -> v, v > u, must meet the entries of each row v that are below v in their
     order, and leave none of them: half of the arcs are looked up, each once.
@@ -40,8 +40,11 @@ def first_one_way(indptr, indices, cursor):
         for at in range(indptr[row], indptr[row + 1]):
             column = indices[at]
             if column > row:
-                if cursor[column] == indptr[column + 1] or indices[cursor[column]] != row:
+                met = cursor[column]
+                if met == indptr[column + 1] or indices[met] > row:
                     return at
+                if indices[met] < row:
+                    return met
                 cursor[column] += 1
     for row in range(len(cursor)):
         if cursor[row] < indptr[row + 1] and indices[cursor[row]] < row:
