@@ -6,7 +6,7 @@ array, the place and what is legal. Costs one pass over every array and a look-u
 Ten million nodes with 160 million arcs and 20 attributes each take about TIME on one core.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ def check_shape(name: str, dtype: Any, shape: Any) -> None:
         raise ValueError(f"{name} has shape {shape!r}; it must have {num_dimensions} dimension(s)")
 
 
-def check_arrays(arrays: Arrays, *, directed: bool, num_columns: int, columns: tuple[str, ...]) -> None:
+def check_arrays(arrays: Arrays, *, directed: bool, num_columns: int, columns: Sequence[str]) -> None:
     """ValueError with the first fault of a graph's arrays, given by the names of their files."""
     check_names(arrays)
     for name, array in arrays.items():
@@ -114,7 +114,7 @@ def _check_symmetric(indptr: NDArray[np.int64], indices: NDArray[Any]) -> None:
         raise ValueError(f"indices holds the arc {u} -> {v} and not {v} -> {u}; such a graph must be declared directed")
 
 
-def _check_attributes(arrays: Arrays, num_nodes: int, num_columns: int, columns: tuple[str, ...]) -> None:
+def _check_attributes(arrays: Arrays, num_nodes: int, num_columns: int, columns: Sequence[str]) -> None:
     found = 0
     if "x" in arrays:
         _check_length("x", arrays["x"], num_nodes)

@@ -163,13 +163,7 @@ class Graph:
 
         Without `verify` only the manifest, the headers and the sizes of files are looked at: for folders of our own.
         """
-        graph = _open(Path(folder), verify)
-        if verify:
-            try:
-                graph.check()
-            except ValueError as error:
-                raise files.FolderError(f"{folder} is no graph: {error}; {_REMEDY}") from error
-        return graph
+        return _open(Path(folder), verify)
 
 
 def _arrays(graph: Graph) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -243,6 +237,12 @@ def _open(folder: Path, verify: bool) -> Graph:
     except ValueError as error:
         raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {error}; {_REMEDY}") from error
     arrays = {name: _map(folder / f"{name}.npy", entry, verify) for name, entry in described.items()}
+    if verify:
+        named = {name: manifest[name] for name in ("directed", "num_columns", "columns")}
+        try:
+            check_arrays(arrays, **named)
+        except ValueError as error:
+            raise files.FolderError(f"{folder} is no graph: {error}; {_REMEDY}") from error
     x: Attributes | None = arrays.get("x")
     if "x_indptr" in arrays:
         x = SparseRows(arrays["x_indptr"], arrays["x_indices"], arrays["x_data"], manifest["num_columns"])
@@ -264,6 +264,8 @@ def _open(folder: Path, verify: bool) -> Graph:
         path = folder / files.MANIFEST
         raise files.FolderError(f"{path} is damaged: its fingerprint is not that of its content; {_REMEDY}")
     graph.__dict__["fingerprint"] = fingerprint  # fills the cached property: no byte is read
+    if verify:
+        graph.__dict__["checked"] = True
     return graph
 
 
