@@ -3,7 +3,7 @@
 Types and shapes come first, then the values of one file after the other; the first fault is a ValueError that names the
 array, the place and what is legal. Costs one pass over every array and a look-up for half of the arcs; 8 bytes a node.
 
-Ten million nodes with 160 million arcs and 20 attributes each take about TIME on one core.
+Ten million nodes with 160 million arcs and 20 attributes a node take about ten seconds of one core (`bench/verify.py`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -220,7 +220,15 @@ def stranger(folder: Path, made: dict[str, Graph], case: int) -> str:
 
 
 def is_graph(folder: Path) -> bool:
-    """The slow twin: whether the arrays of a folder are a graph."""
+    """Whether the slow twin finds a graph in a folder."""
+    try:
+        return holds_graph(folder)
+    except (ValueError, LookupError, TypeError):
+        return False
+
+
+def holds_graph(folder: Path) -> bool:
+    """The slow twin: whether the arrays of a folder are a graph; any error means that they are not."""
     manifest = json.loads((folder / files.MANIFEST).read_text())
     arrays = {name: np.load(folder / f"{name}.npy") for name in manifest["files"] if not name.startswith("in_")}
     indptr = arrays["indptr"].tolist()
