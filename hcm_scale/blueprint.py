@@ -39,7 +39,7 @@ class Run:
     given: Graph | None = None
 
     def graph(self) -> Graph:
-        return Graph.open(self.workspace.folders["graph"])
+        return Graph.open(self.workspace.folders["graph"], verify=False)
 
     def purified(self) -> purify.Purified:
         return purify.open_purified(self.workspace.folders["purified"])
@@ -71,8 +71,10 @@ def _ingest(walk: Run) -> Iterator[Stage]:
     config, given = walk.config, walk.given
     injects = config.inject.num_cliques > 0 or bool(config.inject.num_attribute_anomalies)
     injection = asdict(config.inject) if injects else None
+    if given is not None:
+        given.check()
     options: Any = given.fingerprint if given is not None else [asdict(config.graph), sources.stamp(config.graph)]
-    read: ingest.Reader = given.save if given is not None else sources.reader(config.graph)
+    read: ingest.Reader = ingest.copy_graph(given) if given is not None else sources.reader(config.graph)
 
     def make(out: Path) -> dict[str, Any]:
         graph = ingest.ingest(out, read, injection)
@@ -144,7 +146,8 @@ def _train_view(walk: Run, view: str) -> Stage:
     options = [asdict(recipe), config.seed, view]
     is_small = walk.device == "cpu" and world.size == 1 and train.step_threads(recipe) == 1
     group = "train" if is_small else None  # a core each
-    return Stage(f"train-{view}", train.FORMAT, options, reads, make, together=True, group=group)
+    leaves = ("checkpoints", "tensorboard")
+    return Stage(f"train-{view}", train.FORMAT, options, reads, make, together=True, group=group, leaves=leaves)
 
 
 def _trend(walk: Run, recipe: Recipe, structure: Graph, x: NDArray[np.float32]) -> Trend | None:

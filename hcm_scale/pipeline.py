@@ -28,7 +28,7 @@ from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.report import terminal
 from hcm_scale.stages import purify, report, score
 from hcm_scale.stages.summary import summary
-from hcm_scale.workspace import Stage, Workspace, begin_run, finished_stages
+from hcm_scale.workspace import Stage, Workspace, begin_run, open_stages
 
 log = logging.getLogger(__name__)
 
@@ -80,17 +80,15 @@ def explain(config: Config) -> str:
     run_dir = Path(config.run_dir)
     if config.node is None:
         raise ValueError("node is missing: hcm-scale explain node=ID, with an id of the graph")
-    missing = {"graph", "purified", "scores"} - finished_stages(run_dir)
-    if missing:
-        raise ValueError(f"run_dir={run_dir} has no {min(missing)}: finish the run first with hcm-scale run")
-    purified = purify.open_purified(run_dir / "purified")
-    graph = Graph.open(run_dir / "graph")
-    return terminal.text(report.explain(graph, purified.graph, run_dir / "scores", config.node, purified.features))
+    folder, purified, scores = open_stages(run_dir, "graph", "purified", "scores")
+    graph, made = Graph.open(folder, verify=False), purify.open_purified(purified)
+    return terminal.text(report.explain(graph, made.graph, scores, config.node, made.features))
 
 
 def read_scores(run_dir: Path) -> Any:
     """The ranked table of a finished run."""
-    return score.open_scores(run_dir / "scores").table()
+    (scores,) = open_stages(run_dir, "scores")
+    return score.open_scores(scores).table()
 
 
 def _warn_too_late(posterior: schema.PosteriorConfig, workspace: Workspace) -> None:

@@ -10,6 +10,10 @@ folder that the next run does not know. A finished folder of the same key is use
 back to the stage, to go on. A finished one of another key is set aside until the new one is finished: a slip in an
 option costs nothing.
 
+The record holds the hash of every file of the folder, and a seal of its own. A folder that is kept is checked against
+it before anything reads it. Damage is refused by the name of the file and of the folder to remove, never mended: a
+stage may have taken days, and a disk that turns bits should be looked at before more is written to it.
+
 Where several ranks make a run, rank 0 decides what is kept and what is made, says so to the others, and writes every
 record. A stage is made by all of them together, or by rank 0 while the others wait.
 
@@ -29,7 +33,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hcm_scale.base import files, progress
+from hcm_scale.base import files, progress, sealed
 from hcm_scale.base.beside import side_by_side
 from hcm_scale.ranks.world import ALONE, World
 
@@ -53,6 +57,7 @@ class Stage:
     make: Callable[[Path], dict[str, Any]]
     together: bool = False  # whether every rank calls `make`, or rank 0 alone
     group: str | None = None  # stages of one group that follow each other may be made at the same time, by one rank
+    leaves: tuple[str, ...] = ()  # folders in its own that nothing reads once it is finished: they may go, or change
 
     def key(self, keys: Mapping[str, str]) -> str:
         """What the result is known by, given the keys of the stages that it reads."""
@@ -109,6 +114,8 @@ class Workspace:
             for place in (folder.parent, folder.parent / RECORDS):
                 files.remove_torn(place, folder.name)
             record = _finished(folder, key) or _take_back(folder, key)
+            if record is not None:
+                _check(folder, record["files"])
             earlier = 0.0 if record else _prepare(stage, folder, key)
             self.world.broadcast({"folder": str(folder), "key": key, "finished": record is not None})
             made = record or _fill(stage, folder, key, earlier)
@@ -135,13 +142,38 @@ def begin_run(run_dir: Path) -> None:
     files.write_json(run_dir / _LIST, [])
 
 
-def finished_stages(run_dir: Path) -> set[str]:
-    """The stages that the last run in this folder made or found, and that still stand there as it left them."""
+def open_stages(run_dir: Path, *names: str) -> list[Path]:
+    """The folders of these stages of the last run here, all of their files checked.
+
+    ValueError where a stage is not finished, FolderError where it is not what the run left.
+    """
+    path = run_dir / _LIST
     try:
-        listed = {stage["name"]: stage["key"] for stage in json.loads((run_dir / _LIST).read_text())}
-    except (OSError, ValueError, LookupError, TypeError):
-        return set()
-    return {name for name, key in listed.items() if _finished((run_dir / name).resolve(), key) is not None}
+        listed = {stage["name"]: stage["key"] for stage in json.loads(path.read_bytes())}
+    except FileNotFoundError:
+        listed = {}
+    except (ValueError, LookupError, TypeError) as error:
+        raise files.FolderError(f"{path} is damaged; hcm-scale run writes it again") from error
+    for name in names:
+        if name not in listed:
+            raise ValueError(f"{path} lists no {name}: finish the run in run_dir={run_dir} first with hcm-scale run")
+    folders = [(run_dir / name).resolve() for name in names]
+    for name, folder in zip(names, folders, strict=True):
+        if folder.is_dir() and not _beside(folder).is_file():
+            raise files.FolderError(f"{_beside(folder)} is missing; {_remedy(folder)}")
+        record = _finished(folder, listed[name])
+        if record is None:
+            raise files.FolderError(f"{_beside(folder)} is not of the {name} in {path}; hcm-scale run makes it again")
+        _check(folder, record["files"])
+    return folders
+
+
+def _check(folder: Path, hashes: Mapping[str, str]) -> None:
+    sealed.check_folder(folder, hashes, _remedy(folder))
+
+
+def _remedy(folder: Path) -> str:
+    return f"remove {folder} to have it made again"
 
 
 def _beside(folder: Path, ending: str = ".json") -> Path:
@@ -149,20 +181,35 @@ def _beside(folder: Path, ending: str = ".json") -> Path:
     return folder.parent / RECORDS / f"{folder.name}{ending}"
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """A record; empty where there is none, or none that can be read."""
-    try:
-        record = json.loads(path.read_text())
-    except (OSError, ValueError):
+def _write(path: Path, record: dict[str, Any]) -> None:
+    """Writes a record with its seal."""
+    files.write_json(path, record | {"seal": files.hash_value(record)})
+
+
+def _read(folder: Path, ending: str = ".json") -> dict[str, Any]:
+    """The record of a folder that stands; empty where there is none, FolderError where it is damaged.
+
+    Records of earlier versions have no seal and no hashes: what they call finished is handed back to its stage.
+    """
+    path, stands = _beside(folder, ending), folder if ending == ".json" else _beside(folder, ".before")
+    if folder.is_symlink() or not stands.is_dir() or not path.is_file():
         return {}
-    return record if isinstance(record, dict) else {}
+    try:
+        record = json.loads(path.read_bytes())
+        seal = record.pop("seal", None)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise files.FolderError(f"{path} is damaged; {_remedy(stands)}") from error
+    if seal is None:
+        return record | {"finished": False}
+    if seal != files.hash_value(record):
+        raise files.FolderError(f"{path} is damaged: its seal is not that of its content; {_remedy(stands)}")
+    return record
 
 
 def _finished(folder: Path, key: str, ending: str = ".json") -> dict[str, Any] | None:
     """The record of a finished folder of this key; None where it is unfinished, another's, or gone."""
-    record = _read(_beside(folder, ending))
-    stands = (folder if ending == ".json" else _beside(folder, ".before")).is_dir() and not folder.is_symlink()
-    return record if stands and record.get("key") == key and record.get("finished") else None
+    record = _read(folder, ending)
+    return record if record.get("key") == key and record.get("finished") else None
 
 
 def _take_back(folder: Path, key: str) -> dict[str, Any] | None:
@@ -170,9 +217,9 @@ def _take_back(folder: Path, key: str) -> dict[str, Any] | None:
     record = _finished(folder, key, ".before.json")
     if record is not None:
         _remove(folder)
-        files.write_json(_beside(folder), {"key": key, "finished": False})  # never a folder under another's record
+        _write(_beside(folder), {"key": key, "finished": False})  # never a folder under another's record
         _beside(folder, ".before").rename(folder)
-        files.write_json(_beside(folder), record)
+        _write(_beside(folder), record)
         _beside(folder, ".before.json").unlink()
     return record
 
@@ -182,7 +229,7 @@ def _prepare(stage: Stage, folder: Path, key: str) -> float:
 
     A finished folder of another key is set aside, with its record; an unfinished one is removed.
     """
-    record = _read(_beside(folder))
+    record = _read(folder)
     if record.get("key") == key and folder.is_dir():
         log.info("%-20s goes on where it was stopped", stage.name)
         for place, _, _ in os.walk(folder):
@@ -190,11 +237,11 @@ def _prepare(stage: Stage, folder: Path, key: str) -> float:
         return float(record.get("seconds", 0.0))
     if folder.is_dir() and not folder.is_symlink() and record.get("finished"):
         _forget_before(folder)
-        files.write_json(_beside(folder, ".before.json"), record)
+        _write(_beside(folder, ".before.json"), record)
         folder.rename(_beside(folder, ".before"))
     else:
         _remove(folder)
-    files.write_json(_beside(folder), {"key": key, "finished": False})
+    _write(_beside(folder), {"key": key, "finished": False})
     folder.mkdir(parents=True)
     return 0.0
 
@@ -205,14 +252,15 @@ def _fill(stage: Stage, folder: Path, key: str, earlier: float) -> dict[str, Any
     started = time.perf_counter() - earlier
     try:
         detail = stage.make(folder)
+        hashes = sealed.hash_folder(folder, stage.leaves)
     except BaseException:
         spent = {"key": key, "finished": False, "seconds": time.perf_counter() - started}
         with contextlib.suppress(OSError):  # a full disk, say: the error that is under way tells more
-            files.write_json(_beside(folder), spent)
+            _write(_beside(folder), spent)
         raise
     seconds, peak = time.perf_counter() - started, progress.peak_rss_bytes()
     record = {"key": key, "finished": True, "seconds": seconds, "peak_rss_bytes": peak, "detail": detail}
-    files.write_json(_beside(folder), record)
+    _write(_beside(folder), record | {"files": hashes})
     _forget_before(folder)
     return record
 
@@ -229,7 +277,8 @@ def _check_ours(folder: Path) -> None:
     if folder.is_symlink() or not folder.exists() or any(path.exists() for path in ours):
         return
     if not folder.is_dir() or any(folder.iterdir()):
-        raise ValueError(f"{folder} holds files that no run made; name another run_dir, or move them")
+        why = f"{folder} holds files that no run made, there being no {ours[0]}"
+        raise ValueError(f"{why}; name another run_dir, or move them")
 
 
 def _point(link: Path, folder: Path) -> None:

@@ -76,6 +76,8 @@ def artifacts(run_dir: Path) -> dict[str, Any]:
         name = re.sub(r"train-(\w+)/propagated/", r"propagated-\1/", name)  # where it was once
         if path.is_file() and not any(path.match(pattern) for pattern in IGNORED):
             found[name] = content(path)
+            if name.startswith("records/"):  # hashes there are of files with clocks in them
+                found[name] = {key: value for key, value in found[name].items() if key not in ("files", "seal")}
     return found
 
 

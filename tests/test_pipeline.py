@@ -109,7 +109,7 @@ def test_explain__does_not_mix_the_folders_of_two_runs(tmp_path, graph):
     other = small(tmp_path, purify__ratio=0.6)
     pipeline.run(other, until="purify", graph=graph)
     other.node = "17"
-    with pytest.raises(ValueError, match="has no scores: finish the run first"):
+    with pytest.raises(ValueError, match="lists no scores: finish the run in run_dir="):
         pipeline.explain(other)
 
 
@@ -134,7 +134,7 @@ def test_threads__beyond_those_of_numba_are_warned_about_and_do_not_stop_a_run(t
 def test_explain__before_a_run_says_so(tmp_path):
     config = small(tmp_path / "nothing")
     config.node = "1"
-    with pytest.raises(ValueError, match="finish the run first"):
+    with pytest.raises(ValueError, match="finish the run in run_dir="):
         pipeline.explain(config)
 
 

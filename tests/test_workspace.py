@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from hcm_scale.workspace import Stage, Workspace, begin_run, finished_stages
+from hcm_scale.base.files import FolderError
+from hcm_scale.workspace import Stage, Workspace, begin_run, open_stages
 
 
 def write(text: str, calls: list[str]):
@@ -48,7 +49,7 @@ def test_group__is_made_at_the_same_time_and_listed_in_order(tmp_path):
 
     workspace.make(*(Stage(name, 1, 0, (), make, group="both") for name in ("b", "a")))
     assert [record.name for record in workspace.records] == ["b", "a"]
-    assert finished_stages(tmp_path) == {"a", "b"}
+    assert open_stages(tmp_path, "a", "b") == [tmp_path / "a", tmp_path / "b"]
 
 
 def test_group__of_which_one_fails_keeps_the_other_and_goes_on(tmp_path):
@@ -152,17 +153,77 @@ def test_link_of_a_sweep__gives_way_to_a_run_of_its_own(tmp_path):
     assert not here.is_symlink()
 
 
-def test_finished_stages__are_those_of_the_last_run_that_still_stand(tmp_path):
-    assert finished_stages(tmp_path) == set()
+def test_open_stages__gives_those_of_the_last_run_that_still_stand(tmp_path):
+    with pytest.raises(ValueError, match=r"stages\.json lists no graph: finish the run"):
+        open_stages(tmp_path, "graph")
     workspace = Workspace(tmp_path)
     for name in ("graph", "scores"):
         make(workspace, name, 1, write("a", []))
-    assert finished_stages(tmp_path) == {"graph", "scores"}
-    make(Workspace(tmp_path), "graph", 2, write("b", []))
-    assert finished_stages(tmp_path) == {"graph"}
+    assert open_stages(tmp_path, "graph", "scores") == [tmp_path / "graph", tmp_path / "scores"]
+    make(Workspace(tmp_path, keys={}), "scores", 2, write("b", []))
+    with pytest.raises(ValueError, match=r"lists no graph"):
+        open_stages(tmp_path, "graph")
     begin_run(tmp_path)
-    assert finished_stages(tmp_path) == set()
-    assert (tmp_path / "graph" / "data").read_text() == "b"
+    with pytest.raises(ValueError, match=r"lists no scores"):
+        open_stages(tmp_path, "scores")
+    assert (tmp_path / "scores" / "data").read_text() == "b"
+
+
+def damaged(path: Path) -> None:
+    """Turns a bit of a file, in a new file of its name."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.unlink()
+    path.write_bytes(data)
+
+
+def test_damaged_file__is_refused_by_name_until_its_folder_is_removed(tmp_path):
+    calls: list[str] = []
+    folder = make(Workspace(tmp_path), "graph", 1, write("a", calls))
+    for hurt in (damaged, Path.unlink):
+        hurt(folder / "data")
+        for use in (
+            lambda: make(Workspace(tmp_path), "graph", 1, write("a", calls)),
+            lambda: open_stages(tmp_path, "graph"),
+        ):
+            with pytest.raises(
+                FolderError, match=rf"graph/data is (damaged|missing).*; remove {folder} to have it made"
+            ):
+                use()
+        shutil.rmtree(folder)
+        make(Workspace(tmp_path), "graph", 1, write("a", calls))
+    assert calls == ["a", "a", "a"]
+
+
+def test_damaged_file__of_a_folder_set_aside_is_refused_too(tmp_path):
+    folder = make(Workspace(tmp_path), "graph", 1, write("a", []))
+    with pytest.raises(ZeroDivisionError):
+        make(Workspace(tmp_path), "graph", 2, lambda folder: 1 / 0)
+    damaged(tmp_path / "records" / "graph.before" / "data")
+    with pytest.raises(FolderError, match=f"{folder}/data is damaged"):
+        make(Workspace(tmp_path), "graph", 1, write("a", []))
+
+
+def test_damaged_list__is_refused_by_name(tmp_path):
+    make(Workspace(tmp_path), "graph", 1, write("a", []))
+    (tmp_path / "stages.json").write_text("[1")
+    with pytest.raises(FolderError, match=r"stages\.json is damaged; hcm-scale run writes it again"):
+        open_stages(tmp_path, "graph")
+
+
+def test_what_a_stage_leaves__may_go(tmp_path):
+    def fill(folder: Path) -> dict:
+        (folder / "checkpoints").mkdir()
+        for name in ("data", "checkpoints/last"):
+            (folder / name).write_text("a")
+        return {}
+
+    stage = Stage("train", 1, 1, (), fill, leaves=("checkpoints",))
+    folder = Workspace(tmp_path).make(stage)
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "note").write_text("mine")
+    Workspace(tmp_path).make(stage)
+    assert (folder / "note").read_text() == "mine"
 
 
 def test_unfinished_work_of_other_inputs__is_removed(tmp_path):
@@ -176,12 +237,25 @@ def test_unfinished_work_of_other_inputs__is_removed(tmp_path):
     assert not (folder / "half").exists()
 
 
-def test_damaged_record__means_unfinished(tmp_path):
+@pytest.mark.parametrize("hurt", [damaged, lambda path: path.write_text("{"), lambda path: path.write_text("[]")])
+def test_damaged_record__is_refused_by_name_until_its_folder_is_removed(tmp_path, hurt):
     calls: list[str] = []
-    make(Workspace(tmp_path), "graph", 0, write("a", calls))
-    (tmp_path / "records" / "graph.json").write_text("{")
+    folder = make(Workspace(tmp_path), "graph", 0, write("a", calls))
+    hurt(tmp_path / "records" / "graph.json")
+    with pytest.raises(FolderError, match=rf"records/graph\.json is damaged.*; remove {folder} to have it made again"):
+        make(Workspace(tmp_path), "graph", 0, write("a", calls))
+    shutil.rmtree(folder)
     make(Workspace(tmp_path), "graph", 0, write("a", calls))
     assert calls == ["a", "a"]
+
+
+def test_record_of_an_earlier_version__hands_its_folder_back_to_the_stage(tmp_path):
+    make(Workspace(tmp_path), "labels", 0, write("a", []))
+    path = tmp_path / "records" / "labels.json"
+    path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != "seal"}))
+    seen = []
+    make(Workspace(tmp_path), "labels", 0, lambda folder: {"data": seen.append((folder / "data").read_text())})
+    assert seen == ["a"]
 
 
 def test_shared_stages__are_made_once_and_linked(tmp_path):
@@ -295,7 +369,7 @@ def test_kill__at_any_change_leaves_nothing_that_the_next_run_refuses_or_mixes(t
         assert code in (0, -signal.SIGKILL)
         assert run_apart(run_dir, later) == 0
         assert {path.name: path.read_text() for path in (run_dir / "graph").iterdir()} == {"one": later, "two": later}
-        assert finished_stages(run_dir) == {"graph"}
+        assert open_stages(run_dir, "graph") == [(run_dir / "graph").resolve()]
         if "shared" not in killed or killed == later:  # what nobody asks for again is not looked at
             assert not [path for path in run_dir.rglob(".*") if path.suffix in (".tmp", ".old", ".new")]
         if code == 0:

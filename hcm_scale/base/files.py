@@ -90,13 +90,13 @@ def read_manifest(folder: Path, kind: str, version: int) -> dict[str, Any]:
         raise FolderError(f"{folder} is {state}; a finished {kind} folder was expected")
     try:
         manifest = json.loads(path.read_text())
-    except (ValueError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise FolderError(f"{path} is damaged: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("kind") != kind:
         found = manifest.get("kind") if isinstance(manifest, dict) else type(manifest).__name__
         raise FolderError(f"{folder} holds {found!r}, not a {kind!r}")
     found_version = manifest.get("format")
-    if not isinstance(found_version, int) or found_version > version:
+    if type(found_version) is not int or not 1 <= found_version <= version:
         raise FolderError(
             f"{folder} has format {found_version!r}; this version reads up to {version}: upgrade hcm-scale"
         )

@@ -8,15 +8,15 @@
 | y, kind                         | u8          | optional: 1 = anomaly; injected: 0 no, 1 structural, 2 attribute  |
 | ids  or  ids_offsets, ids_bytes | i64, u8     | optional: the user's own ids, integers or UTF-8 strings           |
 
-Opening reads the manifest and the .npy headers, nothing else, so it takes milliseconds whatever the size. The manifest
-holds the hash of every file; the fingerprint is the hash of those hashes, equal for equal content wherever it came
-from.
+The manifest holds the hash of every file; the fingerprint is the hash of those hashes, equal for equal content wherever
+it came from. Opening believes nothing that the folder says: the manifest and the .npy headers must be of the table
+above, every byte is hashed and every value looked at (`check.py`). A run, which does so once when a graph comes in and
+keeps hashes of its own (`workspace.py`), opens its folders without: that takes milliseconds whatever the size.
 """
 
 import functools
 import io
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,12 +28,14 @@ import xxhash
 from numpy.typing import NDArray
 from scipy import sparse
 
-from hcm_scale.base import files
+from hcm_scale.base import files, sealed
+from hcm_scale.graph.check import check_arrays, check_names, check_shape, ids_of
 
 KIND = "hcm_scale graph"
 FORMAT = 1
 NORMAL, STRUCTURAL, ATTRIBUTE = 0, 1, 2
 KIND_NAMES = ("normal", "structural", "attribute")
+_REMEDY = "have the folder written again by Graph.save"
 _FORMER = ("in_indptr", "in_indices")  # written for directed graphs once, and read by nothing
 
 
@@ -144,11 +146,23 @@ class Graph:
             for name, array in _arrays(self):
                 np.save(fresh / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)  # as hashed
             finish(fresh, num_columns=self.num_attributes, columns=self.columns, directed=self.directed, info=self.info)
-        return Graph.open(folder)
+        return Graph.open(folder, verify=False)
+
+    def check(self) -> None:
+        """ValueError naming the first array that cannot be a graph's, and what is legal; once a graph is enough."""
+        if "checked" not in self.__dict__:
+            if self.ids is not None and self.ids.null_count:
+                raise ValueError(f"ids holds {self.ids.null_count} nulls; each node has an id")
+            named: dict[str, Any] = {"num_columns": self.num_attributes, "columns": self.columns}
+            check_arrays(dict(_arrays(self)), directed=self.directed, **named)
+            self.__dict__["checked"] = True
 
     @staticmethod
-    def open(folder: Path | str, verify: bool = False) -> "Graph":
-        """Maps a finished folder. Sizes are always checked; `verify` reads and hashes every byte."""
+    def open(folder: Path | str, verify: bool = True) -> "Graph":
+        """Maps a finished folder, and reads and checks all of it; FolderError with the file and its fault.
+
+        Without `verify` only the manifest, the headers and the sizes of files are looked at: for folders of our own.
+        """
         return _open(Path(folder), verify)
 
 
@@ -200,7 +214,7 @@ def finish(folder: Path, *, num_columns: int, columns: tuple[str, ...], directed
     described = {}
     for path in sorted(folder.glob("*.npy")):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-        described[path.stem] = {"dtype": array.dtype.str, "shape": list(array.shape), "hash": files.hash_file(path)}
+        described[path.stem] = {"dtype": array.dtype.str, "shape": list(array.shape), "hash": sealed.hash_once(path)}
         files.sync_file(path)
     hashes = {name: entry["hash"] for name, entry in described.items()}
     body = {
@@ -218,8 +232,17 @@ def finish(folder: Path, *, num_columns: int, columns: tuple[str, ...], directed
 
 def _open(folder: Path, verify: bool) -> Graph:
     manifest = files.read_manifest(folder, KIND, FORMAT)
-    described = {name: entry for name, entry in manifest["files"].items() if name not in _FORMER}
+    try:
+        described = _described(manifest)
+    except ValueError as error:
+        raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {error}; {_REMEDY}") from error
     arrays = {name: _map(folder / f"{name}.npy", entry, verify) for name, entry in described.items()}
+    if verify:
+        named = {name: manifest[name] for name in ("directed", "num_columns", "columns")}
+        try:
+            check_arrays(arrays, **named)
+        except ValueError as error:
+            raise files.FolderError(f"{folder} is no graph: {error}; {_REMEDY}") from error
     x: Attributes | None = arrays.get("x")
     if "x_indptr" in arrays:
         x = SparseRows(arrays["x_indptr"], arrays["x_indices"], arrays["x_data"], manifest["num_columns"])
@@ -229,39 +252,71 @@ def _open(folder: Path, verify: bool) -> Graph:
         x=x,
         y=arrays.get("y"),
         kind=arrays.get("kind"),
-        ids=_ids(arrays),
+        ids=ids_of(arrays) if {"ids", "ids_offsets"} & arrays.keys() else None,
         columns=tuple(manifest["columns"]),
         directed=manifest["directed"],
         info=manifest["info"],
         path=folder,
     )
-    graph.__dict__["fingerprint"] = manifest["fingerprint"]  # fills the cached property: no byte is read
+    hashes = {name: entry["hash"] for name, entry in described.items()}
+    fingerprint = _fingerprint(hashes, graph.columns, graph.directed)
+    if described == manifest["files"] and fingerprint != manifest["fingerprint"]:
+        path = folder / files.MANIFEST
+        raise files.FolderError(f"{path} is damaged: its fingerprint is not that of its content; {_REMEDY}")
+    graph.__dict__["fingerprint"] = fingerprint  # fills the cached property: no byte is read
+    if verify:
+        graph.__dict__["checked"] = True
     return graph
+
+
+def _described(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What a manifest says of the files that are opened; ValueError where a value is of no legal type or size."""
+    types = {"files": dict, "num_columns": int, "columns": list, "directed": bool, "info": dict, "fingerprint": str}
+    for name, kind in types.items():
+        if type(manifest.get(name)) is not kind:
+            raise ValueError(f"{name} is {manifest.get(name)!r:.60}; it must be of type {kind.__name__}")
+    if not 0 <= manifest["num_columns"] < 2**31:
+        raise ValueError(f"num_columns is {manifest['num_columns']}; legal are 0 to {2**31 - 1}")
+    if not all(isinstance(name, str) for name in manifest["columns"]):
+        raise ValueError("columns holds something that is no text")
+    described = {name: entry for name, entry in manifest["files"].items() if name not in _FORMER}
+    check_names(described)
+    for name, entry in described.items():
+        if not isinstance(entry, dict) or not isinstance(entry.get("hash"), str):
+            raise ValueError(f"files has no hash of {name}")
+        check_shape(name, entry.get("dtype"), entry.get("shape"))
+    if described["indptr"]["shape"] == [0]:
+        raise ValueError("indptr is empty; a graph has one node at least")
+    return described
 
 
 def _map(path: Path, entry: dict[str, Any], verify: bool) -> NDArray[Any]:
     """One file as a memory map, checked against its manifest entry."""
     if not path.is_file():
-        raise files.FolderError(f"{path} is named in the manifest and missing")
+        raise files.FolderError(f"{path} is named in the manifest and missing; {_REMEDY}")
     dtype, shape = np.dtype(entry["dtype"]), tuple(entry["shape"])
-    data_bytes = dtype.itemsize * math.prod(shape)
-    if os.path.getsize(path) < data_bytes:
-        raise files.FolderError(f"{path} is torn: {os.path.getsize(path)} bytes, at least {data_bytes} expected")
-    if verify and files.hash_file(path) != entry["hash"]:
-        raise files.FolderError(f"{path} is damaged: its hash differs from the manifest")
-    try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r" if data_bytes else None, allow_pickle=False)
-    except (ValueError, OSError) as error:
-        raise files.FolderError(f"{path} is damaged: {error}") from error
-    if array.dtype != dtype or array.shape != shape:
-        raise files.FolderError(f"{path} holds {array.dtype} {array.shape}; the manifest says {dtype} {shape}")
-    return array.view(np.ndarray)
+    offset = _read_header(path, dtype, shape)
+    num_bytes, expected = path.stat().st_size, offset + dtype.itemsize * math.prod(shape)
+    if num_bytes != expected:
+        raise files.FolderError(f"{path} is torn: {num_bytes} bytes, {expected} expected; {_REMEDY}")
+    if verify and sealed.hash_once(path) != entry["hash"]:
+        raise files.FolderError(f"{path} is damaged: its hash differs from the manifest; {_REMEDY}")
+    if num_bytes == offset:  # nothing cannot be mapped
+        return np.empty(shape, dtype)
+    return np.memmap(path, dtype, "r", offset, shape).view(np.ndarray)
 
 
-def _ids(arrays: dict[str, NDArray[Any]]) -> pa.Array | None:
-    if "ids" in arrays:
-        return pa.array(arrays["ids"])
-    if "ids_offsets" not in arrays:
-        return None
-    offsets, data = pa.py_buffer(arrays["ids_offsets"]), pa.py_buffer(arrays["ids_bytes"])
-    return pa.LargeStringArray.from_buffers(len(arrays["ids_offsets"]) - 1, offsets, data)
+def _read_header(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    """Where the values of a .npy file begin; FolderError where its header is not that of such an array."""
+    with open(path, "rb") as stream:
+        try:
+            version = np.lib.format.read_magic(stream)
+            read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}[version[0]]
+            found_shape, fortran, found = read(stream)
+        except Exception as error:  # numpy parses Python's own syntax here, and any of its errors may come out
+            raise files.FolderError(f"{path} is damaged: it has no header of a .npy file; {_REMEDY}") from error
+        if found != dtype or found_shape != shape:
+            raise files.FolderError(f"{path} holds {found} {found_shape}; the manifest says {dtype} {shape}; {_REMEDY}")
+        if fortran and len(shape) > 1:
+            raise files.FolderError(f"{path} is in Fortran order; legal is C order; {_REMEDY}")
+        return stream.tell()

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hcm_scale.base import files
 from hcm_scale.graph import Graph
+from hcm_scale.ingest import readers
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
 
@@ -31,8 +33,19 @@ def ingest(out: Path, read: Reader, injection: dict[str, Any] | None = None) -> 
 
 
 def copy_folder(source: Path | str) -> Reader:
-    """A reader of a graph folder that was written before."""
-    return lambda out: Graph.open(source, verify=True).save(out)
+    """A reader of a graph folder that was written before, by whomever: all of it is checked before it is copied."""
+    return lambda out: copy_graph(Graph.open(source))(out)
+
+
+def copy_graph(graph: Graph) -> Reader:
+    """A reader of a graph that is there already; what it says of its own reading must be a summary that we can tell."""
+    if "ingest" in graph.info:
+        try:
+            readers.summary(graph).table(), readers.columns_told(graph)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            where = "info" if graph.path is None else f"{graph.path / files.MANIFEST}: info"
+            raise files.FolderError(f"{where} holds an `ingest` that is no summary of ours; remove it there") from error
+    return graph.save
 
 
 def make_default(seed: int) -> Reader:

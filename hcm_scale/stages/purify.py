@@ -65,4 +65,4 @@ def open_purified(folder: Path) -> Purified:
     """Maps a finished folder."""
     body = files.read_manifest(folder, KIND, FORMAT)
     x = np.load(folder / "x.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray)
-    return Purified(x, Graph.open(folder / "graph"), body["features"])
+    return Purified(x, Graph.open(folder / "graph", verify=False), body["features"])

@@ -50,7 +50,7 @@ class Planted:
         config.inject = InjectConfig()
         config.run_dir = str(search.folder / "source")
         pipeline.run(config, until="ingest")
-        graph = Graph.open(Path(config.run_dir) / "graph")
+        graph = Graph.open(Path(config.run_dir) / "graph", verify=False)
         return Planted(dataclasses.replace(graph, y=None, kind=None, path=None))
 
     def config(self, search: Search, chosen: dict[str, Any], repeat: int) -> Config:

@@ -1,4 +1,4 @@
-"""Runs of several processes that can be watched and hurt from outside."""
+"""Runs of several processes that can be watched and hurt from outside, and children that go through many cases."""
 
 import json
 import os
@@ -99,3 +99,35 @@ def start(tmp_path) -> Iterator[Callable[..., Running]]:
     yield begin
     for running in started:
         running.kill_all()
+
+
+@pytest.fixture
+def go_through() -> Callable[[str, Path, range], list[str]]:
+    """Runs the cases of a script, `python SCRIPT FOLDER FIRST LAST`, and returns those that went wrong, a line each.
+
+    The script prints `begins`, then how it ended, for every case. A child that crashes or hangs has done so in the case
+    that it began last, and is followed by one that goes on after it.
+    """
+
+    def go(script: str, folder: Path, cases: range) -> list[str]:
+        wrong, first = [], cases.start
+        while first < cases.stop:
+            command = [sys.executable, script, str(folder), str(first), str(cases.stop)]
+            output = folder / "output"
+            with open(output, "w") as stream:
+                process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
+                try:
+                    status = str(process.wait(ENDS_WITHIN_SECONDS + 5 * (cases.stop - first)))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    status = "hangs"
+            told = output.read_text(errors="replace")
+            lines = [line.split("\t") for line in told.splitlines() if line.count("\t") == 2]
+            assert lines, told
+            wrong += [" ".join(line) for line in lines if line[0] in ("silent", "unnamed", "traceback")]
+            if status != "0":
+                wrong.append(f"status {status} in {' '.join(lines[-1])}: {told[-500:]}")
+            first = int(lines[-1][1]) + 1
+        return wrong
+
+    return go

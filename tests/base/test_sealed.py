@@ -1,0 +1,71 @@
+"""Hashes of files: read once a process, and again when the file is another."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from hcm_scale.base import files, sealed
+
+
+@pytest.fixture
+def read(monkeypatch) -> list[str]:
+    """The names of the files that are hashed from here on, in their order."""
+    names: list[str] = []
+    real = files.hash_file
+
+    def noted(path: Path) -> str:
+        names.append(path.name)
+        return real(path)
+
+    monkeypatch.setattr(files, "hash_file", noted)
+    return names
+
+
+def write(path: Path, text: str) -> Path:
+    """Writes a file and lets it rest for a moment, with a time of its last change that is always the same."""
+    path.write_text(text)
+    os.utime(path, (10, 10))
+    time.sleep(0.15)
+    return path
+
+
+def test_hash_once__reads_a_file_once_until_it_is_another(tmp_path, read):
+    path = write(tmp_path / "one", "ab")
+    first = [sealed.hash_once(path) for _ in range(2)]
+    assert read == ["one"]
+    assert first == [files.hash_file(path)] * 2
+    write(path, "cd")
+    assert sealed.hash_once(path) == files.hash_file(path) != first[0]
+    write(tmp_path / "two", "ef").replace(path)
+    assert sealed.hash_once(path) == files.hash_file(path)
+    path.unlink()
+    write(path, "gh")
+    assert sealed.hash_once(path) == files.hash_file(path)
+
+
+def test_hash_once__does_not_keep_what_changed_just_now(tmp_path):
+    for text in ("ab", "cd", "ef"):
+        (tmp_path / "one").write_text(text)
+        assert sealed.hash_once(tmp_path / "one") == files.hash_file(tmp_path / "one")
+
+
+def test_hash_folder__passes_over_hidden_files_and_what_is_left_out(tmp_path):
+    for name in ("a", ".lock", "deep/b", "deep/kept/c", "kept/d"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert sorted(sealed.hash_folder(tmp_path, ["kept"])) == ["a", "deep/b", "deep/kept/c"]
+
+
+def test_check_folder__names_the_file_and_what_to_do(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+    hashes = sealed.hash_folder(tmp_path)
+    sealed.check_folder(tmp_path, hashes, "call us")
+    (tmp_path / "b").write_text("c")
+    with pytest.raises(files.FolderError, match=f"{tmp_path}/b is damaged: .*; call us"):
+        sealed.check_folder(tmp_path, hashes, "call us")
+    (tmp_path / "a").unlink()
+    with pytest.raises(files.FolderError, match=f"{tmp_path}/a is missing; call us"):
+        sealed.check_folder(tmp_path, hashes, "call us")

@@ -1,0 +1,306 @@
+"""A stranger's graph folder, every hash in it right: whatever it holds, it is refused by name, or it is a graph.
+
+This file is both the test and the child that runs the cases, many in one process, as in `test_damage.py`. A case is a
+number: it decides the graph, what is changed in its folder, and by which door the folder comes in. Whether a folder
+that was let in is a graph is told by a slow twin of the check, in plain Python.
+"""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import sys
+import traceback
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import sparse
+
+from hcm_scale import pipeline
+from hcm_scale.base import files
+from hcm_scale.config import Config, FolderGraph
+from hcm_scale.graph import Graph, SparseRows, store
+from hcm_scale.options import with_options
+from hcm_scale.synthetic.families import community
+
+NUM_NODES = 120
+OPTIONS = {
+    "hops.num_sources": 30, "hops.pairs_per_class": 10, "sampling.batch_pairs": 64, "model.width": 4,
+    "model.head_width": 4, "posterior.burn_in_steps": 2, "posterior.num_samples": 1, "posterior.thin_steps": 1,
+    "posterior.checkpoint_every": 100, "score.explained": 1, "world.threads": 1, "world.device": "cpu",
+}  # fmt: skip
+
+
+@pytest.mark.timeout(600)
+def test_stranger__is_refused_by_name_or_is_a_graph(tmp_path, go_through):
+    assert go_through(__file__, tmp_path, range(60)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_strangers__are_refused_by_name_or_are_graphs(tmp_path, go_through):
+    assert go_through(__file__, tmp_path, range(60, 560)) == []
+
+
+def graphs() -> dict[str, Graph]:
+    made = community(NUM_NODES, num_attributes=4)
+    texts = pa.array([f"node ü {i}" for i in range(NUM_NODES)])
+    y = (np.arange(NUM_NODES) % 9 == 0).astype(np.uint8)
+    rows = SparseRows.of(sparse.csr_array(np.abs(made.x) * (made.x > 0)))
+    return {
+        "dense": Graph(made.indptr, made.indices, made.x, y, y * 2, texts, ("a", "b", "c", "d")),
+        "sparse": Graph(made.indptr, made.indices, rows, ids=pa.array(range(1000, 1000 + NUM_NODES))),
+        "directed": Graph(made.indptr, made.indices, made.x, directed=True),
+    }
+
+
+Arrays = dict[str, np.ndarray]
+Change = Callable[[Arrays, str, random.Random], None]
+
+
+def value(*odd: float) -> Change:
+    """One of these values at a place that is drawn."""
+
+    def change(arrays: Arrays, name: str, draw: random.Random) -> None:
+        array = arrays[name].copy()
+        if array.size:
+            with np.errstate(all="ignore"):
+                array.flat[draw.randrange(array.size)] = np.array(draw.choice(odd)).astype(array.dtype)
+        arrays[name] = array
+
+    return change
+
+
+def made_by(function: Callable[[np.ndarray], Any]) -> Change:
+    def change(arrays: Arrays, name: str, draw: random.Random) -> None:
+        arrays[name] = np.asarray(function(arrays[name]))
+
+    return change
+
+
+def swap_two(arrays: Arrays, name: str, draw: random.Random) -> None:
+    array = arrays[name].copy()
+    if array.size > 1:
+        i, j = draw.sample(range(array.size), 2)
+        array.flat[i], array.flat[j] = array.flat[j], array.flat[i]
+    arrays[name] = array
+
+
+def drop_arc(arrays: Arrays, name: str, draw: random.Random) -> None:
+    at = draw.randrange(len(arrays["indices"]))
+    arrays["indices"] = np.delete(arrays["indices"], at)
+    arrays["indptr"] = arrays["indptr"] - (arrays["indptr"] > at)
+
+
+def copy_of(arrays: Arrays, name: str, draw: random.Random) -> None:
+    arrays[name] = arrays[draw.choice(sorted(arrays))]
+
+
+def gone(arrays: Arrays, name: str, draw: random.Random) -> None:
+    del arrays[name]
+
+
+CHANGES: list[Change] = [
+    *(value(-1, NUM_NODES, 10**9, 2**31 - 1, -(2**31), 2**62, 0, 1, 2, 3, 200, np.nan, np.inf, 3.4e38),) * 6,
+    *(swap_two,) * 2,
+    *(drop_arc, copy_of, gone),
+    *(made_by(lambda a: a[:-1]), made_by(lambda a: np.concatenate([a, a[-1:]])), made_by(lambda a: a[:0])),
+    *(made_by(lambda a: a[::-1]), made_by(lambda a: a.reshape(1, -1)), made_by(lambda a: a.reshape(-1)[0])),
+    *(made_by(np.zeros_like), made_by(np.sort), made_by(lambda a: -a), made_by(np.asfortranarray)),
+    *(made_by(lambda a, t=t: a.astype(t)) for t in ("i2", "i4", "i8", "u4", "u8", "f4", "f8", "f2", "?", ">i8", "S8")),
+    *(made_by(lambda a: a.astype(object)), made_by(lambda a: a.astype([("a", "i4"), ("b", "f4")]))),
+]
+ODD: list[Any] = [None, True, False, 0, 1, -1, 2**70, 1.5, float("nan"), "", "x", "<i8", "O", "../../y", [], [0], [-1]]
+ODD += [[2**62, 2**62], ["a", "b", "c", "d"], {}, {"a": 1}, {"ingest": 5}, {"ingest": {"counts": {"num_nodes": "x"}}}]
+ODD += [{"ingest": {"counts": [1]}}, {"ingest": {}}, [None], [[[[0]]]]]
+TEXTS = [b"", b"null", b"[]", b"{", b"\xff\xfe", b"[" * 200_000, b'{"kind": "hcm_scale graph", "format": 1}', b"\0" * 9]
+HEADERS = [
+    b"",
+    b"{}",
+    b"(" * 5000,
+    b"__import__('os').abort()",
+    b"{'descr': 'O', 'fortran_order': False, 'shape': (9,)}",
+]
+HEADERS += [b"{'descr': '<i8', 'fortran_order': False, 'shape': (%s,)}" % size for size in (b"-1", b"10**9", b"99" * 9)]
+HEADERS += [b"{'descr': [('a', '<i8', (2**40,))], 'fortran_order': 1, 'shape': ()}", b"'" * 77, b"\xff" * 60, b"1 +"]
+
+
+def change_array(folder: Path, draw: random.Random) -> str:
+    """One array changed, or two, and the folder sealed again."""
+    arrays = {path.stem: np.load(path) for path in sorted(folder.glob("*.npy"))}
+    names = [draw.choice(sorted(arrays)) for _ in range(draw.choice((1, 1, 1, 2)))]
+    for name in names:
+        if name in arrays:
+            try:
+                draw.choice(CHANGES)(arrays, name, draw)
+            except (ValueError, TypeError, IndexError):  # this type has no such value
+                continue
+    for path in folder.glob("*.npy"):
+        path.unlink()
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array, allow_pickle=True)
+    return "array " + " and ".join(names)
+
+
+def change_manifest(folder: Path, draw: random.Random) -> str:
+    """A value of the manifest, or all of it."""
+    path = folder / files.MANIFEST
+    if draw.random() < 0.2:
+        path.write_bytes(draw.choice(TEXTS))
+        return "text of the manifest"
+    manifest = json.loads(path.read_text())
+    place, name = manifest, draw.choice(sorted(manifest))
+    while isinstance(place[name], dict) and place[name] and draw.random() < 0.8:
+        place, name = place[name], draw.choice(sorted(place[name]))
+    odd = draw.choice(ODD)
+    if draw.random() < 0.2:
+        del place[name]
+    elif draw.random() < 0.1:
+        place[draw.choice(("../x", "z", "in_indptr", "x_indptr", "ids"))] = odd
+    else:
+        place[name] = odd
+    path.write_text(json.dumps(manifest))
+    return f"manifest {name}: {str(odd)[:40]}"
+
+
+def change_file(folder: Path, draw: random.Random) -> str:
+    """The bytes of a .npy file, or what stands under its name."""
+    path = draw.choice(sorted(folder.glob("*.npy")))
+    data = path.read_bytes()
+    header = draw.choice(HEADERS)
+    version = draw.choice((b"\1\0", b"\1\0", b"\2\0", b"\3\0", b"\x09\x09"))
+    length = len(header).to_bytes(2 if version == b"\1\0" else 4, "little")
+    contents = [b"\x93NUMPY" + version + length + header + data[128:], data + b"more", data[:-3], b"", os.urandom(300)]
+    places = [path.mkdir, lambda: path.symlink_to("/dev/zero"), lambda: path.symlink_to(path), lambda: os.mkfifo(path)]
+    path.unlink()
+    if draw.random() < 0.2:
+        draw.choice(places)()
+        return f"another thing under {path.name}"
+    path.write_bytes(draw.choice([contents[0]] * 4 + contents[1:]))
+    return f"bytes of {path.name}"
+
+
+def seal_again(folder: Path) -> None:
+    """Makes every hash right, and says of each file what it says of itself."""
+    path = folder / files.MANIFEST
+    manifest = json.loads(path.read_text())
+    manifest["files"] = {}
+    for file in sorted(folder.glob("*.npy")):
+        if not file.is_file():
+            manifest["files"][file.stem] = {"dtype": "<i8", "shape": [1], "hash": "0"}
+            continue
+        described = {"dtype": "<i8", "shape": [NUM_NODES + 1]}
+        with open(file, "rb") as stream, contextlib.suppress(Exception):  # no array: then it is no matter what is said
+            np.lib.format.read_magic(stream)
+            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+            described = {"dtype": dtype.str, "shape": list(shape)}
+        manifest["files"][file.stem] = described | {"hash": files.hash_file(file)}
+    hashes = {name: entry["hash"] for name, entry in manifest["files"].items()}
+    manifest["fingerprint"] = store._fingerprint(hashes, tuple(manifest["columns"]), manifest["directed"])
+    path.write_text(json.dumps(manifest))
+
+
+def stranger(folder: Path, made: dict[str, Graph], case: int) -> str:
+    """Writes the folder of a case; what is odd about it."""
+    draw = random.Random(case)
+    shutil.rmtree(folder, ignore_errors=True)
+    kind = draw.choice(sorted(made))
+    made[kind].save(folder)
+    change = draw.choice((change_array, change_array, change_array, change_manifest, change_file))
+    told = change(folder, draw)
+    if change is not change_manifest:
+        seal_again(folder)
+    return f"{kind}, {told}"
+
+
+def is_graph(folder: Path) -> bool:
+    """Whether the slow twin finds a graph in a folder."""
+    try:
+        return holds_graph(folder)
+    except (ValueError, LookupError, TypeError):
+        return False
+
+
+def holds_graph(folder: Path) -> bool:
+    """The slow twin: whether the arrays of a folder are a graph; any error means that they are not."""
+    manifest = json.loads((folder / files.MANIFEST).read_text())
+    arrays = {name: np.load(folder / f"{name}.npy") for name in manifest["files"] if not name.startswith("in_")}
+    indptr = arrays["indptr"].tolist()
+    n, width = len(indptr) - 1, manifest["num_columns"]
+    arcs = rows_of(indptr, arrays["indices"].tolist(), n)
+    good = arcs is not None and not any(u in row for u, row in enumerate(arcs))
+    good = good and (manifest["directed"] or all(u in arcs[v] for u, row in enumerate(arcs) for v in row))
+    if "x_indptr" in arrays:
+        good = good and rows_of(arrays["x_indptr"].tolist(), arrays["x_indices"].tolist(), width) is not None
+        good = good and len(arrays["x_indptr"]) == n + 1 and len(arrays["x_data"]) == len(arrays["x_indices"])
+    elif "x" in arrays:
+        good = good and arrays["x"].shape == (n, width)
+    good = good and all(np.isfinite(arrays[name]).all() for name in ("x", "x_data") if name in arrays)
+    for name, largest in (("y", 1), ("kind", 2)):
+        good = good and (name not in arrays or (len(arrays[name]) == n and max(arrays[name]) <= largest))
+    if "ids" in arrays:
+        good = good and len(set(arrays["ids"].tolist())) == len(arrays["ids"]) == n
+    if "ids_offsets" in arrays:
+        offsets, data = arrays["ids_offsets"].tolist(), arrays["ids_bytes"].tobytes()
+        texts = {data[a:b].decode() for a, b in pairwise(offsets)}
+        good = good and offsets == sorted(offsets) and (offsets[0], offsets[-1]) == (0, len(data))
+        good = good and len(texts) == len(offsets) - 1 == n
+    types = {"indptr": "<i8", "x": "<f4", "y": "|u1", "kind": "|u1", "ids": "<i8", "x_indices": "<i4", "x_data": "<f4"}
+    return bool(good and all(arrays[name].dtype.str == kind for name, kind in types.items() if name in arrays))
+
+
+def rows_of(indptr: list[int], indices: list[int], width: int) -> list[list[int]] | None:
+    """The rows of a CSR; None where it is none, or rows are not sorted sets of 0 .. width - 1."""
+    if not indptr or indptr != sorted(indptr) or (indptr[0], indptr[-1]) != (0, len(indices)):
+        return None
+    rows = [indices[a:b] for a, b in pairwise(indptr)]
+    legal = all(row == sorted(set(row)) and all(0 <= v < width for v in row) for row in rows)
+    return rows if legal else None
+
+
+def let_in(folder: Path, run_dir: Path, by_folder: bool) -> None:
+    """Both doors, and then all rooms."""
+    config = with_options(Config(), OPTIONS)
+    config.run_dir, graph = str(run_dir), None
+    if by_folder:
+        config.graph = FolderGraph(path=str(folder))
+    else:
+        graph = Graph.open(folder)
+        assert len({graph.external_id(node) for node in range(graph.num_nodes)}) == graph.num_nodes
+    pipeline.run(config, graph=graph)
+
+
+def outcome(folder: Path, run_dir: Path, by_folder: bool) -> str:
+    try:
+        let_in(folder, run_dir, by_folder)
+    except (ValueError, OSError, FloatingPointError) as error:  # what the command line tells as an error
+        if str(folder) in str(error):
+            return "refused"
+        return "odd" if is_graph(folder) else f"unnamed\t{error!r}"  # a graph may still be one that cannot be learned
+    except Exception:
+        return f"traceback\t{traceback.format_exc(limit=-2)}"
+    return "same" if is_graph(folder) else "silent"
+
+
+def main() -> int:
+    place, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    made = graphs()
+    for case in range(first, last):
+        folder, run_dir = place / "stranger", place / "run"
+        shutil.rmtree(run_dir, ignore_errors=True)
+        told = f"{stranger(folder, made, case)}, {'graph=folder' if case % 2 else 'Graph.open'}"
+        print("begins", case, told, sep="\t", flush=True)
+        kind, _, why = outcome(folder, run_dir, bool(case % 2)).partition("\t")
+        print(kind, case, f"{told} {' '.join(why.split())}", sep="\t", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    np.seterr(all="ignore")
+    sys.exit(main())
