@@ -219,7 +219,8 @@ def test_what_a_stage_leaves__may_go(tmp_path):
         return {}
 
     stage = Stage("train", 1, 1, (), fill, leaves=("checkpoints",))
-    folder = Workspace(tmp_path).make(stage)
+    Workspace(tmp_path).make(stage)
+    folder = tmp_path / "train"
     shutil.rmtree(folder / "checkpoints")
     (folder / "note").write_text("mine")
     Workspace(tmp_path).make(stage)
