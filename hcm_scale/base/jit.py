@@ -45,13 +45,11 @@ def kernel(function: F, /) -> F: ...
 @overload
 def kernel(**flags: Any) -> Callable[[F], F]: ...
 def kernel(function: Any = None, /, **flags: Any) -> Any:
-    """`@kernel` or `@kernel(parallel=True)`: compiles a function of a module, with flags of numba.njit."""
+    """`@kernel` or `@kernel(fastmath=True)`: compiles a function with flags of numba.njit; it needs no GIL."""
     if function is None:
         return functools.partial(kernel, **flags)
     assert "<locals>" not in function.__qualname__, "the cache knows a kernel by its module and name"
-    if config.BOUNDSCHECK:  # type: ignore[attr-defined]
-        flags["parallel"] = False  # numba forgets what is raised inside a parallel loop
-    compiled = numba.njit(**flags)(function)
+    compiled = numba.njit(**{"nogil": True, **flags})(function)
     compiled._cache = SourceCache(function)
     KERNELS.append(compiled)
     return compiled
