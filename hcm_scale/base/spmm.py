@@ -45,7 +45,7 @@ def _ask_ahead(x, indices, e):
         prefetch(x, place + k)
 
 
-@kernel(fastmath={"contract"})
+@kernel(allocates=False, fastmath={"contract"})
 def gcn_rows(part, indptr, indices, scale, x, first, out):
     """out[i] = row first + i of Â, times x, for i of the part."""
     width = x.shape[1]
@@ -64,7 +64,7 @@ def gcn_rows(part, indptr, indices, scale, x, first, out):
             row[k] *= own
 
 
-@kernel
+@kernel(allocates=False)
 def mean_rows(part, indptr, indices, x, first, out):
     """out[i] = the mean of x over the entries of row first + i, 0 where there are none, for i of the part."""
     width = x.shape[1]

@@ -68,7 +68,7 @@ def _ask_ahead(x, indices, e):
     prefetch(x, place + width - 1)
 
 
-@kernel(fastmath={"reassoc", "contract"})
+@kernel(allocates=False, fastmath={"reassoc", "contract"})
 def dense_euclidean(part, starts, ends, offsets, indices, x, out):
     """out[e] = -|x[u] - x[v]|."""
     for task in range(part[0], part[1]):
@@ -86,7 +86,7 @@ def dense_euclidean(part, starts, ends, offsets, indices, x, out):
                 out[e + shift] = -np.sqrt(total)
 
 
-@kernel(fastmath={"reassoc", "contract"})
+@kernel(allocates=False, fastmath={"reassoc", "contract"})
 def dense_cosine(part, starts, ends, offsets, indices, x, out):
     """out[e] = x[u] . x[v] / (|x[u]| |x[v]|), or 0 where a norm is 0."""
     for task in range(part[0], part[1]):
@@ -108,7 +108,7 @@ def dense_cosine(part, starts, ends, offsets, indices, x, out):
                 out[e + shift] = product / scale if scale > 0.0 else 0.0
 
 
-@kernel
+@kernel(allocates=False)
 def dense_jaccard(part, starts, ends, offsets, indices, x, out):
     """out[e] = shared non-zero columns of u and v, over the columns non-zero in either; 0 where there are none."""
     for task in range(part[0], part[1]):

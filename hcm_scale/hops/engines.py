@@ -27,6 +27,7 @@ from hcm_scale.hops.wide_kernels import WideScratch, label_block
 WORDS = (8, 4, 2, 1)
 STATE_BYTES = 256 << 20
 _NUM_PILOTS = 16
+_FEW_ROWS, _USUAL_SOURCES = 1 << 22, 4096
 # Nanoseconds, measured on one machine: only their ratios matter, and those roughly.
 _PLAIN_ARC, _WIDE_ARC = 4.5, 5.0
 _WIDE_ROW, _WIDE_ROW_PER_CLASS = 6.0, 0.7  # per word of a row
@@ -113,9 +114,14 @@ def plain_labeller(layout: Layout, order: Any, sources: Any, *, seed: int, most:
 def choose_words(num_linked: int, num_sources: int, pairs_per_class: int, threads: int) -> int:
     """The widest block that fits into the budget and leaves a block for every thread.
 
-    >>> choose_words(1000, 4096, 256, threads=2), choose_words(1000, 300, 256, threads=2)
+    Each width is a kernel of its own to compile. Where the searches take no time at all, the width is that of a run
+    with the usual number of sources.
+
+    >>> choose_words(10**5, 4096, 256, threads=2), choose_words(10**5, 300, 256, threads=2)
     (8, 2)
     """
+    if num_linked * num_sources <= _FEW_ROWS:
+        num_sources = max(num_sources, _USUAL_SOURCES)
     for words in WORDS:
         fits = wide_bytes(num_linked, words, pairs_per_class) <= STATE_BYTES
         if fits and 64 * words * threads <= num_sources:

@@ -23,7 +23,7 @@ def sort_by_degree(degrees, starts, names):
         starts[k] += 1
 
 
-@kernel
+@kernel(allocates=False)
 def rename_rows(part, indptr, indices, names, places, out_indptr, out_indices):
     """Row i becomes the row of node names[i] under new names, its hubs first (else in any order).
 

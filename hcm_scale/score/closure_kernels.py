@@ -25,7 +25,7 @@ def _neighbor_ahead(indices, position, distance):
     return np.uint64(indices[np.uint64(min(position + distance, len(indices) - 1))])
 
 
-@kernel
+@kernel(allocates=False)
 def count_successors(part, indptr, indices, start, marked, count):
     """count[u] += marked edges that point away from u; edge numbers run along the upper triangle of the CSR."""
     for u in range(part[0], part[1]):
@@ -44,7 +44,7 @@ def count_successors(part, indptr, indices, start, marked, count):
             fetch_add(count, u, own)
 
 
-@kernel
+@kernel(allocates=False)
 def list_successors(part, indptr, indices, start, marked, cursor, out):
     """Writes the successors of u to out[cursor[u]], out[cursor[u] + 1], ... in any order, and moves cursor[u] on."""
     for u in range(part[0], part[1]):

@@ -27,7 +27,7 @@ def count_bins(part, distance, counts):
             counts[task, _bin(distance[e])] += 1
 
 
-@kernel
+@kernel(allocates=False)
 def sum_surprise(part, edges, distance, surprise, out):
     """out[v] = the sum over v's edges of the surprise of their bin, over all of them, drawn or not."""
     indptr, indices, start, directed, _, _ = edges

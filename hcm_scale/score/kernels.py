@@ -91,7 +91,7 @@ def list_edges(edges, first, last, row, left, right, number):
     return found
 
 
-@kernel
+@kernel(allocates=False)
 def pair_inputs(part, z, left, right, signed, out):
     """out[i] = |z[left[i]] - z[right[i]]|, without the absolute value where `signed`."""
     width = z.shape[1]
@@ -232,24 +232,31 @@ def _nearest(hops, spreads, keep):
     return hop / num_kept, spread / num_kept
 
 
+@kernel(allocates=False)
+def _gather_row(edges, v, mean, var, hops, spreads):
+    """Copies `mean` and `var` of v's drawn edges; returns how many there are."""
+    indptr, indices, start, directed, limit, seed = edges
+    all_drawn = len(limit) == 0
+    size = 0
+    for position in range(indptr[v], indptr[v + 1]):
+        if all_drawn and not directed:
+            _ask_ahead(indptr, indices, start, v, position, mean, var)
+        if all_drawn or bits(seed, v, indices[position]) <= limit[v]:
+            e = np.uint64(edge_number(indptr, indices, start, directed, v, position))
+            hops[size] = mean[e]
+            spreads[size] = var[e]
+            size += 1
+    return size
+
+
 @kernel
 def average_rows(part, edges, keep, mean, var, ahp, iv):
     """ahp[v], iv[v] = averages of `mean` and `var` over v's drawn edges, nearest share `keep`; 0 without any.
 
     Memory: 8 bytes a thread for each entry of the longest row.
     """
-    indptr, indices, start, directed, limit, seed = edges
-    all_drawn = len(limit) == 0
-    widest = _longest_row(indptr, part[0], part[1])
+    widest = _longest_row(edges.indptr, part[0], part[1])
     hops, spreads = np.empty(widest, np.float32), np.empty(widest, np.float32)
     for v in range(part[0], part[1]):
-        size = 0
-        for position in range(indptr[v], indptr[v + 1]):
-            if all_drawn and not directed:
-                _ask_ahead(indptr, indices, start, v, position, mean, var)
-            if all_drawn or bits(seed, v, indices[position]) <= limit[v]:
-                e = np.uint64(edge_number(indptr, indices, start, directed, v, position))
-                hops[size] = mean[e]
-                spreads[size] = var[e]
-                size += 1
+        size = _gather_row(edges, v, mean, var, hops, spreads)
         ahp[v], iv[v] = _nearest(hops[:size], spreads[:size], keep) if size else (0.0, 0.0)
