@@ -22,7 +22,6 @@ import torch
 from hcm_scale import sources
 from hcm_scale.arguments import label_options, recipe_of, scoring_of
 from hcm_scale.base import ahead, jit, kept
-from hcm_scale.base.parent import end_with_parent
 from hcm_scale.base.seconds import SECONDS
 from hcm_scale.config import Config, TablesGraph
 from hcm_scale.features.propagate import propagate_features
@@ -40,13 +39,11 @@ _NUM_NODES, _NUM_ATTRIBUTES = 200, 5
 _FEW = {"posterior.burn_in_steps": 1, "posterior.num_samples": 1, "posterior.thin_steps": 1}
 
 
-def main() -> int:
+def main() -> None:
     """What `ahead.start` starts: compiles from the last stage to the first, in the folder that it is given."""
-    end_with_parent()
     numba.set_num_threads(1)
     torch.set_num_threads(1)
     walk(Path(sys.argv[1]), backwards=True)
-    return 0
 
 
 def warm() -> str:
@@ -163,7 +160,3 @@ def _some_labels(graph: Graph, config: Config, out: Path) -> Any:
 
 def _num_compiled() -> int:
     return sum(kernel._cache.is_kept() for kernel in jit.KERNELS if kernel._cache.title in SECONDS)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -22,6 +22,7 @@ from hcm_scale.base import kept
 
 PACKAGE = Path(__file__).resolve().parents[1]
 _STAMP = "ready.nbc."
+_CODE = "from hcm_scale.base.parent import end_with_parent as first; first(); from hcm_scale.warm import main; main()"
 _running: list[subprocess.Popen[bytes]] = []
 
 
@@ -30,7 +31,7 @@ def start() -> None:
     if _running or is_ready() or kept.writable(PACKAGE) is None or len(os.sched_getaffinity(0)) < 2:
         return
     scratch = tempfile.mkdtemp(prefix="hcm-scale-ahead-")
-    command = [sys.executable, "-m", "hcm_scale.warm", scratch]
+    command = [sys.executable, "-c", _CODE, scratch]
     quiet = subprocess.DEVNULL
     _running.append(subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True))
     atexit.register(stop, scratch)
