@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale import __version__
+from hcm_scale.base import ahead
 from hcm_scale.config import SOURCES, Config
 from hcm_scale.options import refuse_renamed, to_config
 
@@ -32,6 +33,7 @@ STAGE_COMMANDS = {
 OTHER_COMMANDS = {
     "explain": "why one node is where it is: hcm-scale explain node=ID",
     "collect": "gather the runs of a sweep into a table and figures: hcm-scale collect multirun/NAME",
+    "warm": "compile what runs need, which the first run would otherwise do: once after an installation",
     "bench": "throughput against the peers: hcm-scale bench THEME (from a checkout)",
 }
 EXAMPLES = """examples:
@@ -101,6 +103,8 @@ def _job(command: str, node: str | None, composed: Any) -> None:
         config.run_dir = hydra.runtime.output_dir
         if swept and config.share_dir is None:
             config.share_dir = str(Path(hydra.sweep.dir).resolve() / "stages")
+        if command != "explain":
+            ahead.start()
         from hcm_scale import pipeline
         from hcm_scale.ranks import launch
 
@@ -200,6 +204,20 @@ def _collect(arguments: list[str]) -> int:
     return 0
 
 
+def _warm(arguments: list[str]) -> int:
+    from hcm_scale.warm import warm
+
+    if arguments:
+        print(f"error: hcm-scale warm takes no arguments, got {arguments[0]!r}", file=sys.stderr)
+        return 2
+    try:
+        print(warm())
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
 def main() -> int:
     """The entry point of the `hcm-scale` script."""
     arguments = sys.argv[1:]
@@ -213,6 +231,8 @@ def main() -> int:
         return _collect(rest)
     elif command == "bench":
         return _bench(rest)
+    elif command == "warm":
+        return _warm(rest)
     elif command in STAGE_COMMANDS or command == "explain":
         return _stages(command, rest)
     else:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from hcm_scale.aggregate import Bipartite, aggregate, row_sums
 from hcm_scale.base.spmm import gcn_rows, gcn_scale
+from hcm_scale.base.threads import in_threads
 
 
 class Batch(Protocol):
@@ -216,7 +217,7 @@ def _host_sums(indptr: NDArray[np.int64], indices: NDArray[Any]) -> RowSums:
 
     def sums(h: Any, rows: slice) -> Tensor:
         out = np.empty((rows.stop - rows.start, h.shape[1]), np.float32)
-        gcn_rows(indptr, indices, scale, np.asarray(h), rows.start, rows.stop, out)
+        in_threads(len(out), gcn_rows, indptr, indices, scale, np.asarray(h), rows.start, out)
         return torch.from_numpy(out)
 
     return sums

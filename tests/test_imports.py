@@ -58,7 +58,8 @@ MAY_IMPORT = {
     "ranks.launch": {"base", "config", "pipeline", "ranks"},  # start whole runs, and so know the pipeline
     "ranks.rank": {"base", "config", "options", "pipeline", "ranks"},
     "detector": {"pipeline", "config", "options", "graph", "ingest"},
-    "cli": {"base", "config", "options", "pipeline", "ranks", "sweep"},
+    "warm": {"arguments", "base", "config", "options", "sources", "stages"} | ROOMS,
+    "cli": {"base", "config", "options", "pipeline", "ranks", "sweep", "warm"},
     "sweep": {"base", "config", "pipeline", "graph", "ingest", "score", "stages"},
     "__main__": {"cli"},
     "__init__": {"detector"},
@@ -108,6 +109,22 @@ def test_files__import_each_other_in_no_circle(folder):
     finished: set[str] = set()
     for name in imports:
         visit(name, ())
+
+
+def test_help__loads_nothing_heavy():
+    heavy = {"hydra", "jinja2", "numba", "numpy", "omegaconf", "pyarrow", "scipy", "torch", "tqdm", "yaml"}
+    code = f"import hcm_scale, sys; assert not {heavy!r} & sys.modules.keys();"
+    code += "from hcm_scale.cli import main; sys.argv = ['hcm-scale', '--help']; main();"
+    code += f"assert not {heavy!r} & sys.modules.keys(), {heavy!r} & sys.modules.keys()"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_pipeline__loads_no_more_than_runs_need():
+    rare = {"hydra", "matplotlib", "optuna", "scipy.stats", "torch_geometric", "triton"}
+    code = f"import hcm_scale.pipeline, sys; print(*sorted({rare!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
 
 
 def test_import__prints_nothing_and_compiles_nothing():

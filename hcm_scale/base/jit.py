@@ -4,138 +4,130 @@
 functions and constants of other files are compiled into it, and named tuples of others are its arguments. Here compiled
 code is known by
 
-    its sources  the kernel's file, all files of the package that it imports, directly or not, and numba's versions
-    its call     the types of the arguments with the fields of named tuples, the processor, whether bounds are checked
+    its recipe  the code of the kernel and of all functions that it names, directly or not, and the values of its
+                constants (`recipes.py`): an edit elsewhere compiles nothing again
+    its call    the types of the arguments with the fields of named tuples, the processor, whether bounds are checked
 
-It is one file, named by both and written whole, in the folder that numba would take: NUMBA_CACHE_DIR, `__pycache__`
-beside the source, or the user's cache. A file that is absent or cannot be read means that the kernel is compiled again;
-saving it removes the files that other sources of the same kernel have left. A source that was changed after this module
-was imported may not be the one that runs, so its kernels are neither loaded nor saved.
+It is one file, named by both and written whole, in a folder of `kept.py`. A file that is absent or cannot be read means
+that the kernel is compiled again; saving it removes the files that other recipes of the same kernel have left. Where
+another process is just then compiling the same, this one waits and takes what comes, for a minute at most.
 
-Nothing is read or compiled at import: the sources are hashed when a kernel is first called.
+Nothing is read or compiled at import. The log is told once when something is compiled, and about how long that takes.
 """
 
-import ast
 import contextlib
 import functools
-import hashlib
-import importlib.util
+import logging
 import pickle
 import sys
-import time
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-import llvmlite
 import numba
 from numba.core import config, sigutils
-from numba.core.caching import CompileResultCacheImpl, NullCache
+from numba.core.caching import NullCache
+from numba.core.compiler import CompileResult
+from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
+
+from hcm_scale.base import ahead, kept
+from hcm_scale.base.recipes import describe, hash_text
+from hcm_scale.base.seconds import SECONDS
 
 F = TypeVar("F", bound=Callable[..., Any])
 KERNELS: list[Any] = []  # all that were defined so far
-_IMPORTED = time.time()
-_VERSIONS = f"{numba.__version__} {llvmlite.__version__}"
+log = logging.getLogger(__name__)
 
 
 @overload
 def kernel(function: F, /) -> F: ...
 @overload
 def kernel(**flags: Any) -> Callable[[F], F]: ...
-def kernel(function: Any = None, /, **flags: Any) -> Any:
-    """`@kernel` or `@kernel(parallel=True)`: compiles a function of a module, with flags of numba.njit."""
+def kernel(function: Any = None, /, allocates: bool = True, **flags: Any) -> Any:
+    """`@kernel` or `@kernel(fastmath=True)`: compiles a function with flags of numba.njit; it needs no GIL.
+
+    One that makes no arrays says `allocates=False`: it then counts no references, which costs an inner loop dear.
+    """
     if function is None:
-        return functools.partial(kernel, **flags)
+        return functools.partial(kernel, allocates=allocates, **flags)
     assert "<locals>" not in function.__qualname__, "the cache knows a kernel by its module and name"
-    if config.BOUNDSCHECK:  # type: ignore[attr-defined]
-        flags["parallel"] = False  # numba forgets what is raised inside a parallel loop
-    compiled = numba.njit(**flags)(function)
-    compiled._cache = SourceCache(function)
+    compiled = numba.njit(**{"nogil": True, "_nrt": allocates, **flags})(function)
+    compiled._cache = RecipeCache(compiled)
     KERNELS.append(compiled)
     return compiled
 
 
-class SourceCache(NullCache):
+def missing_seconds() -> float:
+    """About how long compiling takes on one core, of all imported kernels that a run needs and that are not kept."""
+    return sum(SECONDS.get(kernel._cache.title, 0.0) for kernel in KERNELS if not kernel._cache.is_kept())
+
+
+class RecipeCache(NullCache):
     """The compiled code of one kernel on disk, as numba's dispatcher asks for it."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
+    def __init__(self, compiled: Any) -> None:
+        self._kernel = compiled
+        self._source = Path(compiled.py_func.__code__.co_filename).parent
+        self._locks: dict[Any, contextlib.ExitStack] = {}  # by call, while it is compiled
+        self.title = f"{compiled.py_func.__module__}.{compiled.py_func.__qualname__}"
 
     @functools.cached_property
-    def _numba(self) -> Any:
-        """What numba knows: in which folder to look, and how code becomes bytes."""
-        return CompileResultCacheImpl(self._function)
+    def name(self) -> str:
+        """What every file of this recipe is called, up to the hash of the call."""
+        return f"{self.title}.{sys.implementation.cache_tag}-{hash_text(describe(self._kernel))}"
+
+    def is_kept(self) -> bool:
+        """Whether there is compiled code, of whatever call."""
+        return any(path for folder in kept.folders(self._source) for path in folder.glob(f"{self.name}-*.nbc"))
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
-        """The compiled code, or None where there is none that can be used."""
-        target_context.refresh()
-        try:
-            data = self._path(signature, target_context.codegen()).read_bytes()
-            return self._numba.rebuild(target_context, pickle.loads(data))  # code of ours, kept where our sources are
-        except Exception:  # absent, cut short, of classes that are gone: compiling is the answer to all
-            return None
+        """The compiled code, or None where there is none that can be used: numba then compiles, and saves it."""
+        rtsys.initialize(target_context)  # the memory of arrays that kernels make; the rest is needed to compile alone
+        file = self._file(signature, target_context.codegen())
+        found = _load((folder / file for folder in kept.folders(self._source)), target_context)
+        target = kept.writable(self._source) if found is None else None
+        if target is not None:
+            with contextlib.ExitStack() as lock:
+                if lock.enter_context(kept.alone(target / file)):
+                    found = _load([target / file], target_context)
+                if found is None:
+                    self._locks[signature] = lock.pop_all()
+        if found is None:
+            _tell_once()
+        return found
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
-        """Keeps the compiled code, where there is a folder for it, and removes what other sources have left."""
-        with contextlib.suppress(OSError, RuntimeError):  # no folder can be written, or sources have changed
-            path = self._path(signature, compiled.codegen)
-            if not self._numba.check_cachable(compiled):
-                return
-            temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-            temporary.write_bytes(dumps(self._numba.reduce(compiled)))
-            temporary.replace(path)
-            name, sources, _call = path.name.rsplit("-", 2)
-            for other in path.parent.glob(f"{name}-*"):
-                if not other.name.startswith(f"{name}-{sources}-"):
-                    other.unlink(missing_ok=True)
+        """Keeps the compiled code, where there is a folder for it, and removes what other recipes have left."""
+        target = kept.writable(self._source)
+        with self._locks.pop(signature, contextlib.ExitStack()), contextlib.suppress(OSError):
+            if target is not None and not compiled.lifted and not compiled.library.has_dynamic_globals:
+                kept.write(target / self._file(signature, compiled.codegen), dumps(compiled._reduce()))
+                for other in target.glob(f"{self.title}.{sys.implementation.cache_tag}-*"):
+                    if not other.name.startswith(f"{self.name}-"):
+                        other.unlink(missing_ok=True)
 
-    def _path(self, signature: Any, codegen: Any) -> Path:
-        function = self._function
+    def _file(self, signature: Any, codegen: Any) -> str:
         arguments, returned = sigutils.normalize_signature(signature)
         spelled = [_spell(kind) for kind in arguments]
-        call = _hash(spelled, returned, codegen.magic_tuple(), config.BOUNDSCHECK)  # type: ignore[attr-defined]
-        name = f"{function.__module__}.{function.__qualname__}.{sys.implementation.cache_tag}"
-        folder = Path(self._numba.locator.get_cache_path())
-        return folder / f"{name}-{hash_sources(function.__module__)}-{call}.nbc"
+        call = spelled, returned, codegen.magic_tuple(), config.BOUNDSCHECK  # type: ignore[attr-defined]
+        return f"{self.name}-{hash_text(repr(call))}.nbc"
 
 
-def hash_sources(module: str) -> str:
-    """A hash over the module's file and all that it imports from its own package and this one."""
-    packages = {module.split(".")[0], __name__.split(".")[0]}
-    found: dict[str, str] = {}
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file is None or name in found or name.split(".")[0] not in packages:
-            continue
-        found[name], imports = _read_source(Path(file), sys.modules[name].__package__)
-        waiting += imports
-    return _hash(sorted(found.items()), _VERSIONS)
+def _load(paths: Iterable[Path], target_context: Any) -> Any:
+    for path in paths:
+        with contextlib.suppress(Exception):  # absent, cut short, of classes that are gone: compiling answers all
+            return CompileResult._rebuild(target_context, *pickle.loads(path.read_bytes()))  # see kept.py for whose
+    return None
 
 
 @functools.cache
-def _read_source(path: Path, package: str) -> tuple[str, tuple[str, ...]]:
-    """The hash of a source, and every name that its import statements mention, whether it is a module or not."""
-    if path.stat().st_mtime > _IMPORTED:
-        raise RuntimeError(f"{path} was changed while this process ran")
-    text, names = path.read_bytes(), []
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    return hashlib.sha256(text).hexdigest(), tuple(names)
+def _tell_once() -> None:
+    seconds = missing_seconds() / ahead.num_compiling()
+    log.info("compiling kernels, once%s", f", about {seconds:.0f} s" if seconds >= 1 else "")
 
 
 def _spell(kind: Any) -> str:
     """A type in words; numba's own words for a named tuple leave its fields out."""
     inner = [_spell(part) for part in getattr(kind, "types", ())]  # of a tuple
     return f"{kind} {getattr(kind, 'fields', '')} {inner}"
-
-
-def _hash(*values: object) -> str:
-    return hashlib.sha256(repr(values).encode()).hexdigest()[:20]

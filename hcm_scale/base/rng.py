@@ -5,7 +5,7 @@ same whatever the thread, the rank or the order in which it is asked for. There 
 The mixer is the finaliser of SplitMix64, applied once per argument: a bijection of the running state at every step,
 so two keys that differ in their last argument never collide.
 
-`mix`, `bits`, `below` and `unit` are jitted, for use inside kernels; plain Python asks `key` for a seed.
+`mix`, `bits`, `below` and `unit` are jitted, for use inside kernels; plain Python asks `key` for a seed, and `scaled`.
 """
 
 import numpy as np
@@ -21,6 +21,7 @@ _S31 = np.uint64(31)
 _S32 = np.uint64(32)
 _S11 = np.uint64(11)
 _LOW32 = np.uint64(0xFFFFFFFF)
+_LOW64 = 0xFFFFFFFFFFFFFFFF
 
 
 @kernel(inline="always")
@@ -62,6 +63,18 @@ def key(*parts: int) -> int:
     (True, False)
     """
     state = 0
-    for part in parts:
-        state = int(mix(np.uint64(state), np.uint64(part & 0xFFFFFFFFFFFFFFFF)))
+    for part in parts:  # `mix` in Python's own numbers: a run asks for few keys, and need not load a kernel for them
+        z = state ^ (part * int(_GOLDEN) + int(_GOLDEN)) & _LOW64
+        z = (z ^ (z >> 30)) * int(_M1) & _LOW64
+        z = (z ^ (z >> 27)) * int(_M2) & _LOW64
+        state = z ^ (z >> 31)
     return state >> 1
+
+
+def scaled(word: int, bound: int) -> int:
+    """`below` in Python's own numbers.
+
+    >>> scaled(1 << 63, 10)
+    5
+    """
+    return word * bound >> 64

@@ -1,22 +1,21 @@
 """Sparse x dense products over CSR rows, the one arithmetic that all rooms share.
 
 `gcn_rows` multiplies rows of Â = D^-1/2 (A + I) D^-1/2 without storing its weights: they are products of two node
-scales; `mean_rows` averages over neighbours; both run in numba's pool. `csr_row_range` takes explicit weights and runs
-in the calling thread, without the GIL. All write each output row in one go, in CSR order, so the result is the same for
-any thread count. All ask for the rows of neighbours to come: 1.5 to 2.2 times as fast where x does not fit the cache.
-Memory: the output, nothing else.
+scales; `mean_rows` averages over neighbours; both take a part of the rows, for `in_threads`. `csr_row_range` takes
+explicit weights and runs in the calling thread. All write each output row in one go, in CSR order, so the result is the
+same for any thread count. All ask for the rows of neighbours to come: 1.5 to 2.2 times as fast where x does not fit the
+cache. Memory: the output, nothing else.
 """
 
 from typing import Any
 
 import numpy as np
-from numba import prange
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.prefetch import prefetch
+from hcm_scale.base.threads import in_threads
 
-_ROWS_PER_TASK = 256  # small enough that a hub's task does not keep the other threads waiting
 _AHEAD = 4  # neighbours; few, because a row of 128 numbers is eight cache lines to wait for
 _LINE_BYTES = 64
 
@@ -33,7 +32,7 @@ def gcn_scale(indptr: NDArray[np.int64]) -> NDArray[np.float32]:
 def propagate(indptr: NDArray[np.int64], indices: NDArray[Any], x: NDArray[np.float32]) -> NDArray[np.float32]:
     """Â x over the whole graph."""
     out = np.empty_like(x)
-    gcn_rows(indptr, indices, gcn_scale(indptr), x, 0, len(x), out)
+    in_threads(len(x), gcn_rows, indptr, indices, gcn_scale(indptr), x, 0, out)
     return out
 
 
@@ -46,49 +45,44 @@ def _ask_ahead(x, indices, e):
         prefetch(x, place + k)
 
 
-@kernel(parallel=True, fastmath={"contract"})
-def gcn_rows(indptr, indices, scale, x, first, last, out):
-    """out[i] = row first + i of Â, times x."""
+@kernel(allocates=False, fastmath={"contract"})
+def gcn_rows(part, indptr, indices, scale, x, first, out):
+    """out[i] = row first + i of Â, times x, for i of the part."""
     width = x.shape[1]
-    num_tasks = (last - first + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK
-    for task in prange(num_tasks):
-        start = first + task * _ROWS_PER_TASK
-        for u in range(start, min(start + _ROWS_PER_TASK, last)):
-            row = out[u - first]
-            own = scale[u]
+    for i in range(part[0], part[1]):
+        u, row = first + i, out[i]
+        own = scale[u]
+        for k in range(width):
+            row[k] = own * x[u, k]
+        for e in range(indptr[u], indptr[u + 1]):
+            _ask_ahead(x, indices, e)
+            v = indices[e]
+            weight = scale[v]
             for k in range(width):
-                row[k] = own * x[u, k]
-            for e in range(indptr[u], indptr[u + 1]):
-                _ask_ahead(x, indices, e)
-                v = indices[e]
-                weight = scale[v]
-                for k in range(width):
-                    row[k] += weight * x[v, k]
-            for k in range(width):
-                row[k] *= own
+                row[k] += weight * x[v, k]
+        for k in range(width):
+            row[k] *= own
 
 
-@kernel(parallel=True)
-def mean_rows(indptr, indices, x, first, last, out):
-    """out[i] = the mean of x over the entries of row first + i, 0 where there are none."""
+@kernel(allocates=False)
+def mean_rows(part, indptr, indices, x, first, out):
+    """out[i] = the mean of x over the entries of row first + i, 0 where there are none, for i of the part."""
     width = x.shape[1]
-    for task in prange((last - first + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK):
-        start = first + task * _ROWS_PER_TASK
-        for u in range(start, min(start + _ROWS_PER_TASK, last)):
-            row = out[u - first]
+    for i in range(part[0], part[1]):
+        u, row = first + i, out[i]
+        for k in range(width):
+            row[k] = 0.0
+        for e in range(indptr[u], indptr[u + 1]):
+            _ask_ahead(x, indices, e)
+            v = indices[e]
             for k in range(width):
-                row[k] = 0.0
-            for e in range(indptr[u], indptr[u + 1]):
-                _ask_ahead(x, indices, e)
-                v = indices[e]
-                for k in range(width):
-                    row[k] += x[v, k]
-            num_entries = max(1, indptr[u + 1] - indptr[u])
-            for k in range(width):
-                row[k] /= num_entries
+                row[k] += x[v, k]
+        num_entries = max(1, indptr[u + 1] - indptr[u])
+        for k in range(width):
+            row[k] /= num_entries
 
 
-@kernel(nogil=True, fastmath={"contract"})
+@kernel(fastmath={"contract"})
 def csr_row_range(indptr, indices, weights, x, first, last, out):
     """out[u] = sum over entries e of row u of weights[e] * x[indices[e]], for u in first .. last - 1."""
     width = x.shape[1]

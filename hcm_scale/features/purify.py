@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.names import SIMILARITIES
+from hcm_scale.base.threads import in_threads
 from hcm_scale.features import purify_kernels as kernels
 from hcm_scale.graph.store import Attributes, Graph, SparseRows
 
@@ -46,11 +47,13 @@ def edge_similarity(
     if isinstance(x, SparseRows):
         data = x.data if similarity != "jaccard" else (x.data != 0).astype(np.float32)
         squares = np.empty(x.shape[0], np.float64)
-        kernels.sparse_squares(x.indptr, data, squares)
+        in_threads(len(squares), kernels.sparse_squares, x.indptr, data, squares)
         attributes = kernels.SparseAttributes(x.indptr, x.indices, data, x.num_columns, squares)
-        kernels.sparse_similarity(spans, indices, attributes, SIMILARITIES.index(similarity), out)
+        measure = SIMILARITIES.index(similarity)
+        in_threads(kernels.NUM_TASKS, kernels.sparse_similarity, spans, indices, attributes, measure, out)
     else:
-        _DENSE_KERNELS[similarity](*spans, indices, np.ascontiguousarray(x, np.float32), out)
+        dense = np.ascontiguousarray(x, np.float32)
+        in_threads(kernels.NUM_TASKS, _DENSE_KERNELS[similarity], *spans, indices, dense, out)
     return out
 
 
@@ -104,7 +107,7 @@ def _edge_spans(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bool
     if directed:
         return kernels.EdgeSpans(indptr[:-1], indptr[1:], indptr)
     starts = np.empty(len(indptr) - 1, np.int64)
-    kernels.first_above(indptr, indices, starts)
+    in_threads(len(starts), kernels.first_above, indptr, indices, starts)
     return kernels.EdgeSpans(starts, indptr[1:], np.concatenate([[0], np.cumsum(indptr[1:] - starts)]))
 
 

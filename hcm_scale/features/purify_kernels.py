@@ -9,13 +9,12 @@ threads.
 from typing import NamedTuple
 
 import numpy as np
-from numba import prange
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.prefetch import prefetch
 
-_NUM_TASKS = 256
+NUM_TASKS = 256
 _AHEAD = 8  # how many neighbours on a row is asked for before it is needed
 
 
@@ -37,10 +36,10 @@ class SparseAttributes(NamedTuple):
     squares: NDArray[np.float64]
 
 
-@kernel(parallel=True)
-def first_above(indptr, indices, starts):
+@kernel
+def first_above(part, indptr, indices, starts):
     """starts[u] = the first entry of row u with column > u."""
-    for u in prange(len(starts)):
+    for u in range(part[0], part[1]):
         low, high = indptr[u], indptr[u + 1]
         while low < high:
             middle = (low + high) // 2
@@ -55,8 +54,8 @@ def first_above(indptr, indices, starts):
 def _task_rows(task, offsets):
     """The rows (first, last) of a task: borders where the running edge count passes the task's share."""
     num_edges = offsets[-1]
-    first = np.searchsorted(offsets, num_edges * task // _NUM_TASKS)
-    last = np.searchsorted(offsets, num_edges * (task + 1) // _NUM_TASKS)
+    first = np.searchsorted(offsets, num_edges * task // NUM_TASKS)
+    last = np.searchsorted(offsets, num_edges * (task + 1) // NUM_TASKS)
     return first, min(last, len(offsets) - 1)
 
 
@@ -69,10 +68,10 @@ def _ask_ahead(x, indices, e):
     prefetch(x, place + width - 1)
 
 
-@kernel(parallel=True, fastmath={"reassoc", "contract"})
-def dense_euclidean(starts, ends, offsets, indices, x, out):
+@kernel(allocates=False, fastmath={"reassoc", "contract"})
+def dense_euclidean(part, starts, ends, offsets, indices, x, out):
     """out[e] = -|x[u] - x[v]|."""
-    for task in prange(_NUM_TASKS):
+    for task in range(part[0], part[1]):
         first, last = _task_rows(task, offsets)
         for u in range(first, last):
             own = x[u]
@@ -87,10 +86,10 @@ def dense_euclidean(starts, ends, offsets, indices, x, out):
                 out[e + shift] = -np.sqrt(total)
 
 
-@kernel(parallel=True, fastmath={"reassoc", "contract"})
-def dense_cosine(starts, ends, offsets, indices, x, out):
+@kernel(allocates=False, fastmath={"reassoc", "contract"})
+def dense_cosine(part, starts, ends, offsets, indices, x, out):
     """out[e] = x[u] . x[v] / (|x[u]| |x[v]|), or 0 where a norm is 0."""
-    for task in prange(_NUM_TASKS):
+    for task in range(part[0], part[1]):
         first, last = _task_rows(task, offsets)
         for u in range(first, last):
             own = x[u]
@@ -109,10 +108,10 @@ def dense_cosine(starts, ends, offsets, indices, x, out):
                 out[e + shift] = product / scale if scale > 0.0 else 0.0
 
 
-@kernel(parallel=True)
-def dense_jaccard(starts, ends, offsets, indices, x, out):
+@kernel(allocates=False)
+def dense_jaccard(part, starts, ends, offsets, indices, x, out):
     """out[e] = shared non-zero columns of u and v, over the columns non-zero in either; 0 where there are none."""
-    for task in prange(_NUM_TASKS):
+    for task in range(part[0], part[1]):
         first, last = _task_rows(task, offsets)
         for u in range(first, last):
             own = x[u]
@@ -128,10 +127,10 @@ def dense_jaccard(starts, ends, offsets, indices, x, out):
                 out[e + shift] = both / either if either > 0 else 0.0
 
 
-@kernel(parallel=True)
-def sparse_squares(x_indptr, x_data, out):
+@kernel
+def sparse_squares(part, x_indptr, x_data, out):
     """out[i] = |x[i]|^2."""
-    for i in prange(len(out)):
+    for i in range(part[0], part[1]):
         total = 0.0
         for k in range(x_indptr[i], x_indptr[i + 1]):
             total += np.float64(x_data[k]) * np.float64(x_data[k])
@@ -150,12 +149,12 @@ def _from_product(product, square_u, square_v, measure):
     return -np.sqrt(max(0.0, square_u + square_v - 2.0 * product))
 
 
-@kernel(parallel=True)
-def sparse_similarity(spans, indices, x, measure, out):
+@kernel
+def sparse_similarity(part, spans, indices, x, measure, out):
     """out[e] = the similarity of u and v. Row u is spread into a dense strip once; a neighbour costs its entries."""
     starts, ends, offsets = spans
     x_indptr, x_indices, x_data, num_columns, squares = x
-    for task in prange(_NUM_TASKS):
+    for task in range(part[0], part[1]):
         first, last = _task_rows(task, offsets)
         strip = np.zeros(num_columns if last > first else 0, np.float64)
         for u in range(first, last):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse, special, stats
+from scipy import sparse, special
 
 from hcm_scale.base.names import SCALINGS
 from hcm_scale.graph.store import Attributes, SparseRows
@@ -72,7 +72,9 @@ def normal_scores(x: NDArray[Any]) -> NDArray[np.float32]:
     """
     out = np.empty(x.shape, np.float32)
     for k in range(x.shape[1]):
-        out[:, k] = special.ndtri((stats.rankdata(x[:, k]) - 0.5) / len(x))
+        _, place, count = np.unique(x[:, k], return_inverse=True, return_counts=True)
+        ranks = np.cumsum(count) - 0.5 * (count - 1)  # of each value, 1 the lowest
+        out[:, k] = special.ndtri((ranks[place] - 0.5) / len(x))
     return out
 
 

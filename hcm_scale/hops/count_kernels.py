@@ -21,13 +21,13 @@ _TWO, _FOUR, _EIGHT = np.uint64(2), np.uint64(4), np.uint64(8)
 _LOW_BITS = np.uint64(0x0101010101010101)
 
 
-@kernel(nogil=True, inline="always")
+@kernel(inline="always")
 def bit_of(i):
     """The bit of a lane on which its i-th source sits."""
     return np.uint64(((i & 7) << 3) | ((i >> 3) & 7))
 
 
-@kernel(nogil=True)
+@kernel
 def bits_before(num):
     """A word with the bits of the first `num` sources of a lane; any integer will do for `num`."""
     if num >= 64:
@@ -38,14 +38,14 @@ def bits_before(num):
     return _LOW_BITS * ((_ONE << full) - _ONE) | (_LOW_BITS << full) & ((_ONE << part) - _ONE)
 
 
-@kernel(nogil=True, inline="always")
+@kernel(inline="always")
 def add_carry(a, b, c):
     """Bitwise a + b + c: (sum, carry)."""
     half = a ^ b
     return half ^ c, (a & b) | (half & c)
 
 
-@kernel(nogil=True)
+@kernel
 def count_chunk(rows, first, order, start, lanes, masked, counts):
     """counts[8 k : 8 k + 8], read as bytes, become the column sums of lane k over the (up to 64) rows from `first` on.
 
@@ -69,7 +69,7 @@ def count_chunk(rows, first, order, start, lanes, masked, counts):
         count_columns(masked, k, counts[8 * k : 8 * k + 8])
 
 
-@kernel(nogil=True)
+@kernel
 def count_columns(rows, k, counts):
     """Byte i of the eight counts becomes the number of rows, of 64, that hold bit_of(i) in lane k."""
     ones = twos = fours = _ZERO
@@ -90,7 +90,7 @@ def count_columns(rows, k, counts):
         counts[shift] = counts[shift] * _EIGHT + low
 
 
-@kernel(nogil=True)
+@kernel
 def sum_groups(active, chunk_counts, group_counts, sizes):
     """Adds the chunks up to groups and the groups to the size of every column; empty chunks hold stale bytes."""
     sizes[:] = 0

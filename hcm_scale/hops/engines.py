@@ -16,16 +16,18 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base.threads import share
 from hcm_scale.hops.count_kernels import CHUNK, GROUP
 from hcm_scale.hops.layout import NOT_A_SOURCE, Layout
-from hcm_scale.hops.plain_kernels import IS_SOURCE, STRETCH, PlainScratch, arcs_around, label_plain
+from hcm_scale.hops.plain_kernels import IS_SOURCE, SOURCES_PER_TASK, STRETCH, PlainScratch, arcs_around, label_plain
 from hcm_scale.hops.rows import Rows
 from hcm_scale.hops.sample_kernels import Request
-from hcm_scale.hops.wide_kernels import WideScratch, label_wide
+from hcm_scale.hops.wide_kernels import WideScratch, label_block
 
 WORDS = (8, 4, 2, 1)
 STATE_BYTES = 256 << 20
 _NUM_PILOTS = 16
+_FEW_ROWS, _USUAL_SOURCES = 1 << 22, 4096
 # Nanoseconds, measured on one machine: only their ratios matter, and those roughly.
 _PLAIN_ARC, _WIDE_ARC = 4.5, 5.0
 _WIDE_ROW, _WIDE_ROW_PER_CLASS = 6.0, 0.7  # per word of a row
@@ -33,8 +35,8 @@ _WIDE_ROW, _WIDE_ROW_PER_CLASS = 6.0, 0.7  # per word of a row
 Labeller = Callable[[int, int, Rows], None]
 
 
-def wide_scratch(num_linked: int, words: int, pairs_per_class: int, threads: int) -> WideScratch:
-    """The state of `threads` blocks, uninitialised: a block clears what it uses."""
+def wide_scratch(num_linked: int, words: int, pairs_per_class: int) -> WideScratch:
+    """The state of a block, uninitialised: a block clears what it uses."""
     chunks = -(-num_linked // CHUNK)
     columns = 64 * words
     shapes: dict[str, tuple[tuple[int, ...], Any]] = {
@@ -52,7 +54,7 @@ def wide_scratch(num_linked: int, words: int, pairs_per_class: int, threads: int
         "ranks": ((columns, pairs_per_class), np.int64),
         "table": ((3 * pairs_per_class,), np.int64),
     }
-    return WideScratch(**{name: np.empty((threads, *shape), dtype) for name, (shape, dtype) in shapes.items()})
+    return WideScratch(**{name: np.empty(shape, dtype) for name, (shape, dtype) in shapes.items()})
 
 
 def wide_bytes(num_linked: int, words: int, pairs_per_class: int) -> int:
@@ -65,35 +67,46 @@ def wide_bytes(num_linked: int, words: int, pairs_per_class: int) -> int:
 def wide_labeller(layout: Layout, order: Any, sources: Any, *, seed: int, most: int, words: int) -> Labeller:
     """Labels ranges of sources in blocks of 64 `words`."""
     sample = most if most < layout.num_nodes else 0  # where all pairs are kept no rank is drawn
-    scratch = wide_scratch(layout.num_linked, words, sample, numba.get_num_threads())
+    scratch = [wide_scratch(layout.num_linked, words, sample) for _ in range(numba.get_num_threads())]
     lanes = (np.uint64(0),) * words
     request = Request(order, sources, np.uint64(seed), most)
 
     def label(first: int, last: int, rows: Rows) -> None:
-        with numba.parallel_chunksize(1):
-            label_wide(layout, request, first, last, scratch, lanes, rows)
+        def work(me: int, i: int) -> None:
+            label_block(layout, request, first + i, scratch[me], lanes, rows.part(i, i + 64 * words))
+
+        share(len(scratch), range(0, last - first, 64 * words), work)
 
     return label
 
 
+def plain_scratch(order: NDArray[np.int32], names_dtype: Any, pairs_per_class: int) -> PlainScratch:
+    """The state of one thread's searches, none of them made yet."""
+    n = len(order)
+    return PlainScratch(
+        (order < NOT_A_SOURCE).astype(np.uint16) * np.uint16(IS_SOURCE),
+        np.zeros(1, np.int64),
+        np.empty(n, names_dtype),
+        np.empty(n // STRETCH + 1, np.int64),
+        np.empty(n // STRETCH + 1, np.int64),
+        np.empty(pairs_per_class, np.int64),
+        np.empty(3 * pairs_per_class, np.int64),
+    )
+
+
 def plain_labeller(layout: Layout, order: Any, sources: Any, *, seed: int, most: int) -> Labeller:
     """Labels ranges of sources one by one."""
-    threads, n = numba.get_num_threads(), layout.num_nodes
-    sample = most if most < n else 0
-    scratch = PlainScratch(
-        np.tile((order < NOT_A_SOURCE).astype(np.uint16) * np.uint16(IS_SOURCE), (threads, 1)),
-        np.zeros((threads, 1), np.int64),
-        np.empty((threads, n), layout.names.dtype),
-        np.empty((threads, n // STRETCH + 1), np.int64),
-        np.empty((threads, n // STRETCH + 1), np.int64),
-        np.empty((threads, sample), np.int64),
-        np.empty((threads, 3 * sample), np.int64),
-    )
+    n = layout.num_nodes
+    scratch = [
+        plain_scratch(order, layout.names.dtype, most if most < n else 0) for _ in range(numba.get_num_threads())
+    ]
     request = Request(order, sources, np.uint64(seed), most)
 
     def label(first: int, last: int, rows: Rows) -> None:
-        with numba.parallel_chunksize(1):
-            label_plain(layout, request, first, last, scratch, rows)
+        def work(me: int, i: int) -> None:
+            label_plain(layout, request, first + i, scratch[me], rows.part(i, i + SOURCES_PER_TASK))
+
+        share(len(scratch), range(0, last - first, SOURCES_PER_TASK), work)
 
     return label
 
@@ -101,9 +114,14 @@ def plain_labeller(layout: Layout, order: Any, sources: Any, *, seed: int, most:
 def choose_words(num_linked: int, num_sources: int, pairs_per_class: int, threads: int) -> int:
     """The widest block that fits into the budget and leaves a block for every thread.
 
-    >>> choose_words(1000, 4096, 256, threads=2), choose_words(1000, 300, 256, threads=2)
+    Each width is a kernel of its own to compile. Where the searches take no time at all, the width is that of a run
+    with the usual number of sources.
+
+    >>> choose_words(10**5, 4096, 256, threads=2), choose_words(10**5, 300, 256, threads=2)
     (8, 2)
     """
+    if num_linked * num_sources <= _FEW_ROWS:
+        num_sources = max(num_sources, _USUAL_SOURCES)
     for words in WORDS:
         fits = wide_bytes(num_linked, words, pairs_per_class) <= STATE_BYTES
         if fits and 64 * words * threads <= num_sources:

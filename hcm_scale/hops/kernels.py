@@ -24,7 +24,7 @@ AHEAD = 8  # arcs: asking for a row so far ahead makes a bottom-up pass 1.6 time
 _ONE, _ZERO = np.uint64(1), np.uint64(0)
 
 
-@kernel(nogil=True)
+@kernel
 def start_search(roots, seen, front, active):
     """Empties the state and puts source i on bit i of its root."""
     seen[:] = _ZERO
@@ -38,7 +38,7 @@ def start_search(roots, seen, front, active):
         active[v >> 6] |= _ONE << np.uint64(v & 63)
 
 
-@kernel(nogil=True)
+@kernel
 def clear_rows(rows, active):
     """Zeroes the rows named by the bitmap, and the bitmap."""
     for chunk in range(len(active)):
@@ -49,7 +49,7 @@ def clear_rows(rows, active):
         active[chunk] = _ZERO
 
 
-@kernel(nogil=True)
+@kernel
 def count_arcs(indptr, active):
     """How many arcs leave the nodes of the bitmap."""
     arcs = 0
@@ -62,7 +62,7 @@ def count_arcs(indptr, active):
     return arcs
 
 
-@kernel(nogil=True)
+@kernel
 def push(indptr, indices, front, front_active, new, new_active, lanes):
     """Top-down: ORs every row of the frontier into the rows of its out-neighbours. `new` must come in empty."""
     last = len(indices) - 1
@@ -82,7 +82,7 @@ def push(indptr, indices, front, front_active, new, new_active, lanes):
                 new_active[v >> 6] |= _ONE << np.uint64(v & 63)
 
 
-@kernel(nogil=True)
+@kernel
 def pull(indptr, indices, front, first, stop, new, lanes):
     """Bottom-up: each row of new[first:stop] becomes the OR of the rows of its in-neighbours."""
     last = len(indices) - 1
@@ -97,7 +97,7 @@ def pull(indptr, indices, front, first, stop, new, lanes):
             new[v, k] = row[k]
 
 
-@kernel(nogil=True)
+@kernel
 def settle(touched, first, seen, new, lanes):
     """Removes what was seen from the touched rows of a chunk and marks the rest as seen; returns the rows that stay."""
     active = _ZERO

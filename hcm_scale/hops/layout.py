@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.hops.layout_kernels import rename_rows, reverse_arcs, sort_by_degree
+from hcm_scale.base.threads import in_threads
+from hcm_scale.hops.layout_kernels import TASKS, rename_rows, reverse_arcs, sort_by_degree
 
 NOT_A_SOURCE = np.iinfo(np.int32).max
 
@@ -63,7 +64,7 @@ def by_degree(indptr: NDArray[np.int64], indices: NDArray[Any], *, directed: boo
     out_indptr = np.zeros(len(linked) + 1, np.int64)
     np.cumsum(out_degrees[linked], out=out_indptr[1:])
     out_indices = np.empty(len(indices), indices.dtype)
-    rename_rows(indptr, indices, linked, places, out_indptr, out_indices)
+    in_threads(TASKS, rename_rows, indptr, indices, linked, places, out_indptr, out_indices)
     return _frozen(out_indptr, out_indices, out_indptr, out_indices, names, places)
 
 

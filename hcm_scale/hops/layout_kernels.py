@@ -1,16 +1,15 @@
 """Sorting nodes by degree, and renaming and reversing the arcs of a CSR graph, jitted."""
 
 import numpy as np
-from numba import prange
 
 from hcm_scale.base.jit import kernel
 
 HUBS = 4096  # their rows of words fit into a second-level cache
-_ROWS_PER_BLOCK, _TASKS = 64, 128
+_ROWS_PER_BLOCK, TASKS = 64, 128
 _ONE = np.uint64(1)
 
 
-@kernel(nogil=True)
+@kernel
 def sort_by_degree(degrees, starts, names):
     """Counting sort: the nodes by falling degree, then number; `starts` comes in zeroed, of max degree + 2."""
     highest = len(starts) - 2
@@ -24,15 +23,15 @@ def sort_by_degree(degrees, starts, names):
         starts[k] += 1
 
 
-@kernel(parallel=True, nogil=True)
-def rename_rows(indptr, indices, names, places, out_indptr, out_indices):
+@kernel(allocates=False)
+def rename_rows(part, indptr, indices, names, places, out_indptr, out_indices):
     """Row i becomes the row of node names[i] under new names, its hubs first (else in any order).
 
     Rows come by falling degree, so a task takes every 128th block of them: as many arcs as any other task.
     """
     num_blocks = (len(names) + _ROWS_PER_BLOCK - 1) // _ROWS_PER_BLOCK
-    for task in prange(_TASKS):
-        for block in range(task, num_blocks, _TASKS):
+    for task in range(part[0], part[1]):
+        for block in range(task, num_blocks, TASKS):
             for i in range(block * _ROWS_PER_BLOCK, min((block + 1) * _ROWS_PER_BLOCK, len(names))):
                 u = names[i]
                 front, back = np.uint64(out_indptr[i]), np.uint64(out_indptr[i + 1])
@@ -46,7 +45,7 @@ def rename_rows(indptr, indices, names, places, out_indptr, out_indices):
                         out_indices[back] = v
 
 
-@kernel(nogil=True)
+@kernel
 def reverse_arcs(indptr, indices, cursor, out_indptr, out_indices):
     """The arcs u -> v as rows of v; `cursor` is scratch, one number a node."""
     num_nodes = len(indptr) - 1

@@ -15,7 +15,6 @@ order read from memory had cost a quarter of a search.
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import get_thread_id, prange
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
@@ -29,7 +28,7 @@ _ONE = np.uint64(1)
 
 
 class PlainScratch(NamedTuple):
-    """The state of one thread's search; with one more axis in front, that of all threads (n nodes)."""
+    """The state of one thread's search (n nodes)."""
 
     visited: NDArray[np.uint16]  # (n,), the mark of the last level that reached a node, and a flag
     spent: NDArray[np.int64]  # (1,), the highest mark of earlier searches
@@ -40,24 +39,16 @@ class PlainScratch(NamedTuple):
     table: NDArray[np.int64]  # (3 x pairs per class,)
 
 
-@kernel(parallel=True, nogil=True)
-def label_plain(layout, request, first, last, scratch, rows):
-    """Labels the sources first .. last - 1 of a request; row i of the output belongs to source first + i."""
-    for task in prange((last - first + SOURCES_PER_TASK - 1) // SOURCES_PER_TASK):
-        me = get_thread_id()
-        own = PlainScratch(
-            scratch.visited[me], scratch.spent[me], scratch.queue[me], scratch.free[me], scratch.held[me],
-            scratch.ranks[me], scratch.table[me],
-        )  # fmt: skip
-        start = first + task * SOURCES_PER_TASK
-        if request.most > 0:
-            count_free(request.order, start, own.free)
-        for position in range(start, min(start + SOURCES_PER_TASK, last)):
-            i = position - first
-            label_one(layout, request, position, own, rows.counts[i], rows.kept[i], rows.targets[i])
+@kernel
+def label_plain(layout, request, start, scratch, rows):
+    """All classes of some sources, the first of which has position `start`, one row each."""
+    if request.most > 0:
+        count_free(request.order, start, scratch.free)
+    for i in range(len(rows.counts)):
+        label_one(layout, request, start + i, scratch, rows.counts[i], rows.kept[i], rows.targets[i])
 
 
-@kernel(nogil=True)
+@kernel
 def count_free(order, position, free):
     """free[c] = nodes of stretch c that are no source, or a source at or after this position."""
     free[:] = 0
@@ -65,7 +56,7 @@ def count_free(order, position, free):
         free[v // STRETCH] += order[v] >= position
 
 
-@kernel(nogil=True)
+@kernel
 def label_one(layout, request, position, scratch, counts, kept, targets):
     """Counts and keeps all classes of one source; `targets` receives the kept nodes class after class."""
     visited, queue = scratch.visited, scratch.queue
@@ -99,7 +90,7 @@ def label_one(layout, request, position, scratch, counts, kept, targets):
         hold_back(queue[:stop], order, position, scratch.free, 1)
 
 
-@kernel(nogil=True)
+@kernel
 def fresh_marks(visited, spent, num):
     """Reserves the `num` marks above the returned one, so that no search cleans up; wipes all when they run out."""
     if spent[0] + num > _MOST_MARKS:
@@ -109,7 +100,7 @@ def fresh_marks(visited, spent, num):
     return spent[0] - num
 
 
-@kernel(nogil=True)
+@kernel
 def expand(layout, root, spent, mark, visited, frontier, fresh):
     """Marks the unvisited neighbours of the frontier and writes them to `fresh`.
 
@@ -131,7 +122,7 @@ def expand(layout, root, spent, mark, visited, frontier, fresh):
     return found, earlier
 
 
-@kernel(nogil=True)
+@kernel
 def count_last(layout, root, spent, mark, visited, frontier):
     """How many unvisited neighbours of the frontier may be paired with the source; marks them, lists none."""
     indptr, indices = layout.out_indptr, layout.out_indices
@@ -148,7 +139,7 @@ def count_last(layout, root, spent, mark, visited, frontier):
     return size
 
 
-@kernel(nogil=True)
+@kernel
 def keep_after(level, order, position):
     """The nodes that may be paired with the source at `position`, moved to the front."""
     size = 0
@@ -161,7 +152,7 @@ def keep_after(level, order, position):
     return level[:size]
 
 
-@kernel(nogil=True)
+@kernel
 def hold_back(reached, order, position, free, change):
     """Takes the reached nodes out of the free ones (change -1) or returns them (+1)."""
     for v in reached:
@@ -169,7 +160,7 @@ def hold_back(reached, order, position, free, change):
             free[v // STRETCH] += change
 
 
-@kernel(nogil=True)
+@kernel
 def take_level(members, request, position, hop, spent, scratch, targets):
     """Writes all members of a level, or those at drawn ranks."""
     if len(members) <= request.most:
@@ -183,7 +174,7 @@ def take_level(members, request, position, hop, spent, scratch, targets):
         take_marked(marks, request.order, position, scratch.visited, scratch.held, scratch.ranks, targets)
 
 
-@kernel(nogil=True)
+@kernel
 def take_rest(size, request, position, hop, spent, scratch, targets):
     """Writes all nodes that no level reached and no earlier source was paired with, or those at drawn ranks."""
     if size > request.most:
@@ -194,7 +185,7 @@ def take_rest(size, request, position, hop, spent, scratch, targets):
     take_marked((0, spent), request.order, position, scratch.visited, scratch.free, ranks, targets)
 
 
-@kernel(nogil=True)
+@kernel
 def take_marked(marks, order, position, visited, held, ranks, targets):
     """Writes the nodes at these ranks among those that carry the marks (lowest, highest) or one between.
 
@@ -215,7 +206,7 @@ def take_marked(marks, order, position, visited, held, ranks, targets):
         targets[k] = v - 1
 
 
-@kernel(nogil=True)
+@kernel
 def arcs_around(layout, source, num_levels, limit, visited, queue):
     """The arcs that a search of this depth reads; it stops early once they pass the limit."""
     root = layout.places[source]

@@ -1,18 +1,16 @@
 """From rows of kept nodes to pairs, jitted."""
 
-from numba import prange
-
 from hcm_scale.base.jit import kernel
 
 
-@kernel(parallel=True, nogil=True)
-def fill_pairs(rows, names, sources, starts, u, v, hop):
+@kernel
+def fill_pairs(part, rows, names, sources, starts, pairs):
     """Writes class c of source i at starts[c, i], under the original names, sorted."""
     kept, targets = rows.kept, rows.targets
-    num_sources, num_classes = kept.shape
-    for i in prange(num_sources):
+    u, v, hop = pairs
+    for i in range(part[0], part[1]):
         read = 0
-        for c in range(num_classes):
+        for c in range(kept.shape[1]):
             begin = starts[c, i]
             end = begin + kept[i, c]
             for k in range(begin, end):

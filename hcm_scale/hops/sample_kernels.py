@@ -56,7 +56,7 @@ class Cursor(NamedTuple):
     ranks: NDArray[np.int64]  # (columns, pairs per class), the wanted ranks of this class
 
 
-@kernel(nogil=True)
+@kernel
 def draw_ranks(seed, source, hop, count, ranks, table):
     """Fills `ranks` with sorted distinct numbers below count > len(ranks); `table` has 3 slots a rank."""
     num = len(ranks)
@@ -74,7 +74,7 @@ def draw_ranks(seed, source, hop, count, ranks, table):
             k += 1
 
 
-@kernel(nogil=True, inline="always")
+@kernel(inline="always")
 def insert(table, slots_per_value, value):
     """Adds a value at or after the slot in proportion to it; False where it was there already."""
     slot = np.int64(value * slots_per_value)
@@ -86,7 +86,7 @@ def insert(table, slots_per_value, value):
     return True
 
 
-@kernel(nogil=True, inline="always")
+@kernel(inline="always")
 def place(value, ranks, k):
     """One step of insertion sort: the table is nearly in order, so this moves little."""
     while k > 0 and ranks[k - 1] > value:
@@ -95,7 +95,7 @@ def place(value, ranks, k):
     ranks[k] = value
 
 
-@kernel(nogil=True)
+@kernel
 def want(request, source, hop, size, j, table, cursor):
     """Decides which ranks of a class of this size are wanted in column j: all, or a sample."""
     most = request.most
@@ -108,7 +108,7 @@ def want(request, source, hop, size, j, table, cursor):
     look_ahead(cursor, j)
 
 
-@kernel(nogil=True, inline="always")
+@kernel(inline="always")
 def look_ahead(cursor, j):
     """Sets the next wanted rank of column j."""
     taken = cursor.taken[j]
@@ -118,7 +118,7 @@ def look_ahead(cursor, j):
         cursor.coming[j] = taken if cursor.take_all[j] else cursor.ranks[j, taken]
 
 
-@kernel(nogil=True, inline="always")
+@kernel(inline="always")
 def take(v, j, cursor, targets):
     """Writes one target of column j."""
     targets[j, cursor.filled[j]] = v
@@ -127,7 +127,7 @@ def take(v, j, cursor, targets):
     look_ahead(cursor, j)
 
 
-@kernel(nogil=True)
+@kernel
 def pick(members, cursor, targets):
     """Writes the nodes at the wanted ranks of column j, in rank order, into row j of `targets`; for all columns."""
     group_counts = members.group_counts
@@ -139,7 +139,7 @@ def pick(members, cursor, targets):
             cursor.below[j] = above
 
 
-@kernel(nogil=True)
+@kernel
 def pick_group(members, group, j, cursor, targets):
     """Finds the chunks of a group that hold wanted ranks of column j, and walks down those."""
     active, chunk_counts = members.active, members.chunk_counts
@@ -153,7 +153,7 @@ def pick_group(members, group, j, cursor, targets):
         below_chunk = above
 
 
-@kernel(nogil=True)
+@kernel
 def pick_chunk(members, chunk, j, rank, above, cursor, targets):
     """Walks down column j of one chunk, whose ranks are rank .. above - 1, and takes the nodes that are wanted."""
     rows, order, start = members.rows, members.order, members.start

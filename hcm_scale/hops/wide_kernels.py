@@ -8,13 +8,11 @@ nodes behind it.
 from typing import NamedTuple
 
 import numpy as np
-from numba import get_thread_id, prange
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
 from hcm_scale.hops.count_kernels import CHUNK, count_chunk, sum_groups
 from hcm_scale.hops.kernels import clear_rows, count_arcs, pull, push, settle, start_search
-from hcm_scale.hops.rows import Rows
 from hcm_scale.hops.sample_kernels import BitClass, Cursor, pick, take, want
 
 _PUSH_BELOW = 0.5  # of all arcs: pushing along an arc reads and writes, pulling only reads
@@ -30,7 +28,7 @@ class Level(NamedTuple):
 
 
 class WideScratch(NamedTuple):
-    """The state of one thread's block; with one more axis in front, that of all threads (m linked nodes, W words)."""
+    """The state of one thread's block (m linked nodes, W words)."""
 
     seen: NDArray[np.uint64]  # (m, W)
     front: NDArray[np.uint64]  # (m, W)
@@ -47,23 +45,7 @@ class WideScratch(NamedTuple):
     table: NDArray[np.int64]  # (3 x pairs per class,)
 
 
-@kernel(parallel=True, nogil=True)
-def label_wide(layout, request, first, last, scratch, lanes, rows):
-    """Labels the sources first .. last - 1 of a request; row i of the output belongs to source first + i."""
-    width = 64 * len(lanes)
-    for block in prange((last - first + width - 1) // width):
-        me = get_thread_id()
-        own = WideScratch(
-            scratch.seen[me], scratch.front[me], scratch.new[me], scratch.front_active[me], scratch.new_active[me],
-            scratch.masked[me], scratch.chunk_counts[me], scratch.group_counts[me], scratch.sizes[me],
-            scratch.cursor[me], scratch.take_all[me], scratch.ranks[me], scratch.table[me],
-        )  # fmt: skip
-        i, j = block * width, min((block + 1) * width, last - first)
-        part = Rows(rows.counts[i:j], rows.kept[i:j], rows.targets[i:j])
-        label_block(layout, request, first + i, own, lanes, part)
-
-
-@kernel(nogil=True)
+@kernel
 def label_block(layout, request, start, scratch, lanes, rows):
     """All classes of one block of sources, the first of which has position `start`."""
     front, new = Level(scratch.front, scratch.front_active), Level(scratch.new, scratch.new_active)
@@ -80,7 +62,7 @@ def label_block(layout, request, start, scratch, lanes, rows):
     take_class(num_classes, request, start, new, scratch, lanes, rows)
 
 
-@kernel(nogil=True)
+@kernel
 def advance(layout, seen, front, new, lanes):
     """One level, in the direction that touches less: `new` becomes what the frontier reaches for the first time."""
     rows, active = new.rows, new.active
@@ -96,7 +78,7 @@ def advance(layout, seen, front, new, lanes):
             active[chunk] = settle(_ALL >> np.uint64(CHUNK - (stop - first)), first, seen, rows, lanes)
 
 
-@kernel(nogil=True)
+@kernel
 def list_unseen(seen, new, lanes):
     """`new` becomes the complement of `seen`."""
     rows, active = new.rows, new.active
@@ -107,7 +89,7 @@ def list_unseen(seen, new, lanes):
     active[-1] = _ALL >> np.uint64(CHUNK * len(active) - len(rows))
 
 
-@kernel(nogil=True)
+@kernel
 def take_class(hop, request, start, level, scratch, lanes, rows):
     """Counts the class that a level holds, and keeps all of it or a sample.
 

@@ -1,7 +1,6 @@
 """Kernels of ids: the user's texts and numbers to node numbers, by open addressing."""
 
 import numpy as np
-from numba import prange
 
 from hcm_scale.base.jit import kernel
 
@@ -53,10 +52,10 @@ def _number_slot(number, known, slots):
     return slot
 
 
-@kernel(parallel=True)
-def find_texts(offsets, data, known_offsets, known_data, slots, out):
+@kernel
+def find_texts(part, offsets, data, known_offsets, known_data, slots, out):
     """out[i] = number of text i, -1 where it is not known."""
-    for i in prange(len(out)):
+    for i in range(part[0], part[1]):
         out[i] = slots[_text_slot(data, offsets[i], offsets[i + 1], known_offsets, known_data, slots)]
 
 
@@ -88,10 +87,10 @@ def place_texts(count, known_offsets, known_data, slots):
         slots[_text_slot(known_data, start, stop, known_offsets, known_data, slots)] = known
 
 
-@kernel(parallel=True)
-def find_numbers(numbers, known, slots, out):
+@kernel
+def find_numbers(part, numbers, known, slots, out):
     """out[i] = position of numbers[i] among the known ones, -1 where it is not."""
-    for i in prange(len(out)):
+    for i in range(part[0], part[1]):
         out[i] = slots[_number_slot(numbers[i], known, slots)]
 
 

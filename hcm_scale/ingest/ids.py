@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from hcm_scale.base.threads import in_threads
 from hcm_scale.ingest import id_kernels as kernels
 
 _FIRST_SLOTS = 1 << 10
@@ -47,7 +48,7 @@ class TextIds:
         """The number of each name, -1 where it is not known."""
         offsets, data = _text_buffers(names)
         out = np.empty(len(names), np.int64)
-        kernels.find_texts(offsets, data, self._offsets, self._data, self._slots, out)
+        in_threads(len(out), kernels.find_texts, offsets, data, self._offsets, self._data, self._slots, out)
         return out
 
     def column(self) -> pa.Array:
@@ -87,7 +88,7 @@ class NumberIds:
     def find(self, names: pa.Array) -> Numbers:
         """The number of each id, -1 where it is not known."""
         out = np.empty(len(names), np.int64)
-        kernels.find_numbers(_integers(names), self._known, self._slots, out)
+        in_threads(len(out), kernels.find_numbers, _integers(names), self._known, self._slots, out)
         return out
 
     def column(self) -> pa.Array:

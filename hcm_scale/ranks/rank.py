@@ -11,13 +11,11 @@ a rank that is just then telling of another's death.
 """
 
 import contextlib
-import ctypes
 import functools
 import json
 import logging
 import os
 import secrets
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -26,6 +24,7 @@ from typing import Any
 
 from hcm_scale import pipeline
 from hcm_scale.base import files, progress
+from hcm_scale.base.parent import end_with_parent
 from hcm_scale.config import SOURCES, Config
 from hcm_scale.options import with_options
 from hcm_scale.ranks.world import LostRankError, Seat, World, join
@@ -89,7 +88,7 @@ def take_part(config: Config, until: str, seat: Seat, refuse: Callable[[Exceptio
 
     `refuse` is told of an error that no restart mends, before the others can notice that this rank is gone.
     """
-    _die_with_parent()
+    end_with_parent()
     if seat.hosted and not seat.one_machine:
         log.warning(
             "torchrun without TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in front of it may fail to restart lost ranks"
@@ -207,12 +206,6 @@ def _redirect(folder: Path, rank: int) -> None:
     with open(folder / f"rank-{rank}.log", "a") as stream:
         for descriptor in (1, 2):
             os.dup2(stream.fileno(), descriptor)
-
-
-def _die_with_parent() -> None:
-    """Asks Linux to end this rank when the process that started it is gone, lest it work on unwatched."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.rng import below, key
+from hcm_scale.base.rng import key, scaled
 from hcm_scale.shards.kernels import shuffle_pairs
 
 SPREAD = 16  # a draw reaches over at least so many row groups: with 4 an epoch saw too few sources, and AUC fell by .01
@@ -59,7 +59,7 @@ def class_order(rows: NDArray[np.int64], num_draw: int, reach: int, seed: int) -
     shuffle_pairs(key(seed, _LAYOUT), group, size)
     total = int(size.sum())
     reach = min(total, max(num_draw, reach))
-    start = 0 if reach == total else int(below(np.uint64(2 * key(seed, _START)), total))
+    start = 0 if reach == total else scaled(2 * key(seed, _START), total)
     group, first, last = _stretch(group, size, start, reach)
     ends = np.cumsum(last - first)
     return ClassOrder(group, first, last, _quotas(ends, num_draw, reach, key(seed, _PHASE) % reach))

@@ -18,6 +18,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base.threads import in_threads
 from hcm_scale.score import closure_kernels as kernels
 from hcm_scale.score import far_kernels
 from hcm_scale.score.numbering import EdgeIndex
@@ -31,17 +32,18 @@ def far_edges(mean: NDArray[np.float32], share: float) -> NDArray[np.bool_]:
     """
     bits, far = mean.view(np.uint32), np.zeros(len(mean), bool)
     counts = np.zeros((numba.get_num_threads(), far_kernels.NUM_KEYS), np.int64)
-    far_kernels.count_upper(bits, counts)
+    in_threads(len(counts), far_kernels.count_upper, bits, counts)
     wanted = min(math.floor(Fraction(str(float(share))) * len(mean)), int(counts.sum()))
     if wanted == 0:
         return far
     upper, wanted = _rank_from_top(counts.sum(axis=0), wanted)
     counts[:] = 0
-    far_kernels.count_lower(bits, upper, counts)
+    in_threads(len(counts), far_kernels.count_lower, bits, upper, counts)
     lower, wanted = _rank_from_top(counts.sum(axis=0), wanted)
     ties = counts[:, lower]
     after = ties[::-1].cumsum()[::-1] - ties  # ties in the stretches behind each one
-    far_kernels.mark_largest(bits, np.uint32(upper << 16 | lower), np.clip(wanted - after, 0, ties), far)
+    ties = np.clip(wanted - after, 0, ties)
+    in_threads(len(counts), far_kernels.mark_largest, bits, np.uint32(upper << 16 | lower), ties, far)
     return far
 
 
@@ -60,15 +62,15 @@ def far_triangles(edges: EdgeIndex, far: NDArray[np.bool_]) -> NDArray[np.int64]
     """The number of triangles of far edges at every node of an undirected graph, (n,)."""
     graph = edges.indptr, edges.indices, edges.start, far
     indptr = np.zeros(edges.num_nodes + 1, np.int64)
-    kernels.count_successors(*graph, indptr[1:])
+    in_threads(edges.num_nodes, kernels.count_successors, *graph, indptr[1:])
     np.cumsum(indptr, out=indptr)
     indices = np.empty(indptr[-1], edges.indices.dtype)
     cursor = indptr[:-1].copy()
-    kernels.list_successors(*graph, cursor, indices)
-    kernels.sort_rows(indptr, indices)
+    in_threads(edges.num_nodes, kernels.list_successors, *graph, cursor, indices)
+    in_threads(edges.num_nodes, kernels.sort_rows, indptr, indices)
     count = cursor
     count[:] = 0
-    kernels.count_triangles(indptr, indices, count)
+    in_threads(edges.num_nodes, kernels.count_triangles, indptr, indices, count)
     return count
 
 

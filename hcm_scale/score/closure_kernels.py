@@ -7,13 +7,11 @@ depend on who counted what, and nothing but the stack grows with the threads.
 """
 
 import numpy as np
-from numba import prange
 
 from hcm_scale.base.atomics import fetch_add
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.prefetch import prefetch
 
-_ROWS_PER_TASK = 256
 _AHEAD = 16  # neighbours between asking for a node's numbers and reading them
 _SHORT = 32  # a row that insertion sorts faster
 _FILTER = 1 << 13  # bytes, most of them 0: a node whose byte is 0 is no successor and need not be searched for
@@ -27,46 +25,40 @@ def _neighbor_ahead(indices, position, distance):
     return np.uint64(indices[np.uint64(min(position + distance, len(indices) - 1))])
 
 
-@kernel(parallel=True)
-def count_successors(indptr, indices, start, marked, count):
+@kernel(allocates=False)
+def count_successors(part, indptr, indices, start, marked, count):
     """count[u] += marked edges that point away from u; edge numbers run along the upper triangle of the CSR."""
-    num_nodes = len(indptr) - 1
-    for task in prange((num_nodes + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK):
-        first = task * _ROWS_PER_TASK
-        for u in range(first, min(first + _ROWS_PER_TASK, num_nodes)):
-            degree, shift, own = indptr[u + 1] - indptr[u], indptr[u + 1] - start[u + 1], 0
-            for e in range(start[u], start[u + 1]):
-                ahead = _neighbor_ahead(indices, e + shift, _AHEAD)
-                prefetch(indptr, ahead)
-                prefetch(count, ahead)
-                if marked[np.uint64(e)]:
-                    v = np.uint64(indices[np.uint64(e + shift)])
-                    if degree <= indptr[v + _ONE] - indptr[v]:  # u < v, so of equal degrees u's end is the lower
-                        own += 1
-                    else:
-                        fetch_add(count, v, 1)
-            if own:
-                fetch_add(count, u, own)
+    for u in range(part[0], part[1]):
+        degree, shift, own = indptr[u + 1] - indptr[u], indptr[u + 1] - start[u + 1], 0
+        for e in range(start[u], start[u + 1]):
+            ahead = _neighbor_ahead(indices, e + shift, _AHEAD)
+            prefetch(indptr, ahead)
+            prefetch(count, ahead)
+            if marked[np.uint64(e)]:
+                v = np.uint64(indices[np.uint64(e + shift)])
+                if degree <= indptr[v + _ONE] - indptr[v]:  # u < v, so of equal degrees u's end is the lower
+                    own += 1
+                else:
+                    fetch_add(count, v, 1)
+        if own:
+            fetch_add(count, u, own)
 
 
-@kernel(parallel=True)
-def list_successors(indptr, indices, start, marked, cursor, out):
+@kernel(allocates=False)
+def list_successors(part, indptr, indices, start, marked, cursor, out):
     """Writes the successors of u to out[cursor[u]], out[cursor[u] + 1], ... in any order, and moves cursor[u] on."""
-    num_nodes = len(indptr) - 1
-    for task in prange((num_nodes + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK):
-        first = task * _ROWS_PER_TASK
-        for u in range(first, min(first + _ROWS_PER_TASK, num_nodes)):
-            degree, shift = indptr[u + 1] - indptr[u], indptr[u + 1] - start[u + 1]
-            for e in range(start[u], start[u + 1]):
-                ahead = _neighbor_ahead(indices, e + shift, _AHEAD)
-                prefetch(indptr, ahead)
-                prefetch(cursor, ahead)
-                if marked[np.uint64(e)]:
-                    v = np.uint64(indices[np.uint64(e + shift)])
-                    if degree <= indptr[v + _ONE] - indptr[v]:
-                        out[np.uint64(fetch_add(cursor, u, 1))] = v
-                    else:
-                        out[np.uint64(fetch_add(cursor, v, 1))] = u
+    for u in range(part[0], part[1]):
+        degree, shift = indptr[u + 1] - indptr[u], indptr[u + 1] - start[u + 1]
+        for e in range(start[u], start[u + 1]):
+            ahead = _neighbor_ahead(indices, e + shift, _AHEAD)
+            prefetch(indptr, ahead)
+            prefetch(cursor, ahead)
+            if marked[np.uint64(e)]:
+                v = np.uint64(indices[np.uint64(e + shift)])
+                if degree <= indptr[v + _ONE] - indptr[v]:
+                    out[np.uint64(fetch_add(cursor, u, 1))] = v
+                else:
+                    out[np.uint64(fetch_add(cursor, v, 1))] = u
 
 
 @kernel
@@ -82,14 +74,11 @@ def _sort(row):
         row[j] = value
 
 
-@kernel(parallel=True)
-def sort_rows(indptr, indices):
+@kernel
+def sort_rows(part, indptr, indices):
     """Puts every row of a CSR in order."""
-    num_nodes = len(indptr) - 1
-    for task in prange((num_nodes + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK):
-        first = task * _ROWS_PER_TASK
-        for u in range(first, min(first + _ROWS_PER_TASK, num_nodes)):
-            _sort(indices[indptr[u] : indptr[u + 1]])
+    for u in range(part[0], part[1]):
+        _sort(indices[indptr[u] : indptr[u + 1]])
 
 
 @kernel(inline="always")
@@ -132,13 +121,10 @@ def _count_at(indptr, indices, u, seen, count):
         seen[np.uint64(indices[np.uint64(e)]) & _LAST_BITS] = 0
 
 
-@kernel(parallel=True)
-def count_triangles(indptr, indices, count):
+@kernel
+def count_triangles(part, indptr, indices, count):
     """count[v] += triangles at v, from the CSR of successors with sorted rows."""
-    num_nodes = len(indptr) - 1
-    for task in prange((num_nodes + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK):
-        first = task * _ROWS_PER_TASK
-        seen = np.zeros(_FILTER, np.uint8)
-        for u in range(first, min(first + _ROWS_PER_TASK, num_nodes)):
-            if indptr[u + 1] - indptr[u] > 1:
-                _count_at(indptr, indices, u, seen, count)
+    seen = np.zeros(_FILTER, np.uint8)
+    for u in range(part[0], part[1]):
+        if indptr[u + 1] - indptr[u] > 1:
+            _count_at(indptr, indices, u, seen, count)

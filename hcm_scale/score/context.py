@@ -14,6 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base.threads import in_threads
 from hcm_scale.score import context_kernels as kernels
 from hcm_scale.score.numbering import EdgeIndex
 
@@ -29,7 +30,7 @@ def context(edges: EdgeIndex, distance: NDArray[np.float32]) -> NDArray[np.float
     if distance.shape != (edges.num_edges,):
         raise ValueError(f"distances have shape {distance.shape}; this graph has {edges.num_edges} edges")
     total, degree = np.zeros(edges.num_nodes), np.diff(edges.indptr)
-    kernels.sum_surprise(edges.for_kernels, distance, surprise_of_bins(distance), total)
+    in_threads(edges.num_nodes, kernels.sum_surprise, edges.for_kernels, distance, surprise_of_bins(distance), total)
     has = degree > 0
     ninth = 1.0 / (9.0 * degree[has])
     total[has] = (np.cbrt(total[has] / degree[has]) - 1.0 + ninth) / np.sqrt(ninth)
@@ -39,7 +40,7 @@ def context(edges: EdgeIndex, distance: NDArray[np.float32]) -> NDArray[np.float
 def surprise_of_bins(distance: NDArray[np.float32]) -> NDArray[np.float64]:
     """-log(1 - rank) of every bin of distances, the rank of its middle edge among all edges."""
     counts = np.zeros((numba.get_num_threads(), kernels.NUM_BINS), np.int64)
-    kernels.count_bins(distance, counts)
+    in_threads(len(counts), kernels.count_bins, distance, counts)
     in_bin = counts.sum(axis=0)
     middle = np.cumsum(in_bin) - 0.5 * in_bin
     return -np.log1p(-np.minimum(middle / max(1, len(distance)), 1.0 - 1e-12))

@@ -6,7 +6,6 @@ over the array, without a copy of it. What is not finite has no rank. Each task 
 """
 
 import numpy as np
-from numba import prange
 
 from hcm_scale.base.jit import kernel
 
@@ -25,31 +24,31 @@ def _key(bits):
     return bits ^ (_ALL if bits & _SIGN else _SIGN)
 
 
-@kernel(parallel=True)
-def count_upper(bits, counts):
+@kernel
+def count_upper(part, bits, counts):
     """counts[task, h] = finite values of the task's stretch whose key has the upper half h; comes in as zeros."""
     num_tasks = len(counts)
-    for task in prange(num_tasks):
+    for task in range(part[0], part[1]):
         for i in range(task * len(bits) // num_tasks, (task + 1) * len(bits) // num_tasks):
             if _is_finite(bits[i]):
                 counts[task, _key(bits[i]) >> _HALF] += 1
 
 
-@kernel(parallel=True)
-def count_lower(bits, upper, counts):
+@kernel
+def count_lower(part, bits, upper, counts):
     """counts[task, l] = finite values whose key has the halves `upper` and l; comes in as zeros."""
     num_tasks = len(counts)
-    for task in prange(num_tasks):
+    for task in range(part[0], part[1]):
         for i in range(task * len(bits) // num_tasks, (task + 1) * len(bits) // num_tasks):
             if _is_finite(bits[i]) and _key(bits[i]) >> _HALF == upper:
                 counts[task, _key(bits[i]) & _LOW] += 1
 
 
-@kernel(parallel=True)
-def mark_largest(bits, threshold, num_ties, marked):
+@kernel
+def mark_largest(part, bits, threshold, num_ties, marked):
     """Marks what has a key above `threshold`, and in each task's stretch the last num_ties[task] that have just it."""
     num_tasks = len(num_ties)
-    for task in prange(num_tasks):
+    for task in range(part[0], part[1]):
         ties = num_ties[task]
         first, last = task * len(bits) // num_tasks, (task + 1) * len(bits) // num_tasks
         for i in range(last - 1, first - 1, -1):

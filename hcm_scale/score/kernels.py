@@ -15,15 +15,12 @@ it is drawn when its hash is at most `limit[v]`, the k-th smallest of the row.
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import prange
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.prefetch import prefetch
 from hcm_scale.base.rng import bits
 
-_ROWS_PER_TASK = 256  # small enough that a hub's task does not keep the other threads waiting
-_EDGES_PER_TASK = 64
 _AHEAD = 16  # neighbours between asking for an edge and reading it
 _ONE = np.uint64(1)
 MAX_HASH = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -41,10 +38,10 @@ class Edges(NamedTuple):
     seed: int
 
 
-@kernel(parallel=True)
-def count_upper(indptr, indices, out):
+@kernel
+def count_upper(part, indptr, indices, out):
     """out[u] = entries of row u with column > u."""
-    for u in prange(len(indptr) - 1):
+    for u in range(part[0], part[1]):
         low, high = indptr[u], indptr[u + 1]
         while low < high:
             middle = (low + high) // 2
@@ -55,21 +52,18 @@ def count_upper(indptr, indices, out):
         out[u] = indptr[u + 1] - low
 
 
-@kernel(parallel=True)
-def draw_limits(indptr, indices, num_drawn, seed, out):
+@kernel
+def draw_limits(part, indptr, indices, num_drawn, seed, out):
     """out[v] = the num_drawn-th smallest hash of row v's arcs; rows that short are drawn whole."""
-    num_nodes = len(indptr) - 1
-    for task in prange((num_nodes + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK):
-        first = task * _ROWS_PER_TASK
-        for v in range(first, min(first + _ROWS_PER_TASK, num_nodes)):
-            degree = indptr[v + 1] - indptr[v]
-            out[v] = MAX_HASH
-            if degree > num_drawn:
-                hashes = np.empty(degree, np.uint64)
-                for i in range(degree):
-                    hashes[i] = bits(seed, v, indices[indptr[v] + i])
-                hashes.sort()
-                out[v] = hashes[num_drawn - 1]
+    for v in range(part[0], part[1]):
+        degree = indptr[v + 1] - indptr[v]
+        out[v] = MAX_HASH
+        if degree > num_drawn:
+            hashes = np.empty(degree, np.uint64)
+            for i in range(degree):
+                hashes[i] = bits(seed, v, indices[indptr[v] + i])
+            hashes.sort()
+            out[v] = hashes[num_drawn - 1]
 
 
 @kernel
@@ -97,21 +91,18 @@ def list_edges(edges, first, last, row, left, right, number):
     return found
 
 
-@kernel(parallel=True)
-def pair_inputs(z, left, right, signed, out):
+@kernel(allocates=False)
+def pair_inputs(part, z, left, right, signed, out):
     """out[i] = |z[left[i]] - z[right[i]]|, without the absolute value where `signed`."""
     width = z.shape[1]
-    num_pairs = len(left)
-    for task in prange((num_pairs + _EDGES_PER_TASK - 1) // _EDGES_PER_TASK):
-        first = task * _EDGES_PER_TASK
-        for i in range(first, min(first + _EDGES_PER_TASK, num_pairs)):
-            a, b, row = z[left[i]], z[right[i]], out[i]
-            if signed:
-                for k in range(width):
-                    row[k] = a[k] - b[k]
-            else:
-                for k in range(width):
-                    row[k] = abs(a[k] - b[k])
+    for i in range(part[0], part[1]):
+        a, b, row = z[left[i]], z[right[i]], out[i]
+        if signed:
+            for k in range(width):
+                row[k] = a[k] - b[k]
+        else:
+            for k in range(width):
+                row[k] = abs(a[k] - b[k])
 
 
 @kernel(inline="always")
@@ -127,14 +118,14 @@ def _expected_hop(logits):
     return weighted / total
 
 
-@kernel(parallel=True)
-def update_moments(logits, number, expected, count, mean, m2):
+@kernel
+def update_moments(part, logits, number, expected, count, mean, m2):
     """Welford's step of edge number[i] with the hop that logits[i] predict; `count` includes this sample.
 
     Arithmetic is float64, so that a step adds one float32 rounding to `mean` and one to `m2`, no more. Where a logit is
     not finite, which argmax would hide, both become NaN.
     """
-    for i in prange(len(number)):
+    for i in range(part[0], part[1]):
         row = logits[i]
         hop = _expected_hop(row) if expected else np.float64(row.argmax() + 1)
         hop += 0.0 * row.sum()
@@ -241,28 +232,31 @@ def _nearest(hops, spreads, keep):
     return hop / num_kept, spread / num_kept
 
 
-@kernel(parallel=True)
-def average_rows(edges, keep, mean, var, ahp, iv):
+@kernel(allocates=False)
+def _gather_row(edges, v, mean, var, hops, spreads):
+    """Copies `mean` and `var` of v's drawn edges; returns how many there are."""
+    indptr, indices, start, directed, limit, seed = edges
+    all_drawn = len(limit) == 0
+    size = 0
+    for position in range(indptr[v], indptr[v + 1]):
+        if all_drawn and not directed:
+            _ask_ahead(indptr, indices, start, v, position, mean, var)
+        if all_drawn or bits(seed, v, indices[position]) <= limit[v]:
+            e = np.uint64(edge_number(indptr, indices, start, directed, v, position))
+            hops[size] = mean[e]
+            spreads[size] = var[e]
+            size += 1
+    return size
+
+
+@kernel
+def average_rows(part, edges, keep, mean, var, ahp, iv):
     """ahp[v], iv[v] = averages of `mean` and `var` over v's drawn edges, nearest share `keep`; 0 without any.
 
     Memory: 8 bytes a thread for each entry of the longest row.
     """
-    indptr, indices, start, directed, limit, seed = edges
-    num_nodes = len(indptr) - 1
-    all_drawn = len(limit) == 0
-    for task in prange((num_nodes + _ROWS_PER_TASK - 1) // _ROWS_PER_TASK):
-        first = task * _ROWS_PER_TASK
-        last = min(first + _ROWS_PER_TASK, num_nodes)
-        widest = _longest_row(indptr, first, last)
-        hops, spreads = np.empty(widest, np.float32), np.empty(widest, np.float32)
-        for v in range(first, last):
-            size = 0
-            for position in range(indptr[v], indptr[v + 1]):
-                if all_drawn and not directed:
-                    _ask_ahead(indptr, indices, start, v, position, mean, var)
-                if all_drawn or bits(seed, v, indices[position]) <= limit[v]:
-                    e = np.uint64(edge_number(indptr, indices, start, directed, v, position))
-                    hops[size] = mean[e]
-                    spreads[size] = var[e]
-                    size += 1
-            ahp[v], iv[v] = _nearest(hops[:size], spreads[:size], keep) if size else (0.0, 0.0)
+    widest = _longest_row(edges.indptr, part[0], part[1])
+    hops, spreads = np.empty(widest, np.float32), np.empty(widest, np.float32)
+    for v in range(part[0], part[1]):
+        size = _gather_row(edges, v, mean, var, hops, spreads)
+        ahp[v], iv[v] = _nearest(hops[:size], spreads[:size], keep) if size else (0.0, 0.0)

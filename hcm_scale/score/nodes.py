@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.names import RANKINGS
+from hcm_scale.base.threads import in_threads
 from hcm_scale.score import kernels
 from hcm_scale.score.closure import closure
 from hcm_scale.score.context import context
@@ -82,7 +83,7 @@ def score_nodes(edges: EdgeIndex, hops: EdgeHops, *, trim: float) -> NodeScores:
         if values.shape != (edges.num_edges,):
             raise ValueError(f"the edges' {name} has shape {values.shape}; this graph has {edges.num_edges} edges")
     ahp, iv = np.empty(edges.num_nodes), np.empty(edges.num_nodes)
-    kernels.average_rows(edges.for_kernels, 1.0 - trim, *hops, ahp, iv)
+    in_threads(edges.num_nodes, kernels.average_rows, edges.for_kernels, 1.0 - trim, *hops, ahp, iv)
     degree = np.diff(edges.indptr)
     return _node_scores(ahp, iv, degree, _flags(edges, degree))
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base import rng
+from hcm_scale.base.threads import in_threads
 from hcm_scale.score import kernels
 
 _PURPOSE = 0x5C0E  # keeps these draws apart from other uses of the same seed
@@ -78,10 +79,10 @@ def edge_index(
     start = indptr
     if not directed:
         start = np.zeros(len(indptr), np.int64)
-        kernels.count_upper(indptr, indices, start[1:])
+        in_threads(len(indptr) - 1, kernels.count_upper, indptr, indices, start[1:])
         np.cumsum(start, out=start)
     limit, key = np.empty(0, np.uint64), rng.key(seed, _PURPOSE)
     if max_neighbors is not None:
         limit = np.empty(len(indptr) - 1, np.uint64)
-        kernels.draw_limits(indptr, indices, max_neighbors, key, limit)
+        in_threads(len(limit), kernels.draw_limits, indptr, indices, max_neighbors, key, limit)
     return EdgeIndex(indptr, indices, start, directed, limit, key)

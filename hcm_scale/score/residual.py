@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from hcm_scale.base.spmm import mean_rows
+from hcm_scale.base.threads import in_threads
 
 _CHUNK_ROWS = 1 << 15
 _RIDGE = 1e-3  # of the mean variance of the neighbours' means
@@ -50,7 +51,7 @@ def _chunks(indptr: Any, indices: Any, x: NDArray[np.float32], centre: NDArray[n
     for first in range(0, len(x), _CHUNK_ROWS):
         which = slice(first, min(first + _CHUNK_ROWS, len(x)))
         means = np.empty((which.stop - first, x.shape[1]), np.float32)
-        mean_rows(indptr, indices, x, first, which.stop, means)
+        in_threads(len(means), mean_rows, indptr, indices, x, first, means)
         around = means - centre
         around[np.diff(indptr[first : which.stop + 1]) == 0] = 0.0
         yield which, x[which] - centre, around

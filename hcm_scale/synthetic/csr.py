@@ -6,10 +6,10 @@ sorted, so the result depends on nothing but the set of pairs. Memory beside the
 """
 
 import numpy as np
-from numba import prange
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
+from hcm_scale.base.threads import in_threads
 
 _NUM_CHUNKS = 64
 _MAX_BUCKETS = 512
@@ -29,37 +29,37 @@ def symmetric_csr(
     shift = max(0, (num_nodes - 1).bit_length() - (_MAX_BUCKETS - 1).bit_length())
     num_buckets = ((num_nodes - 1) >> shift) + 1
     counts = np.zeros((_NUM_CHUNKS, num_buckets), np.int64)
-    count_buckets(u, v, shift, counts)
+    in_threads(_NUM_CHUNKS, count_buckets, u, v, shift, counts)
     ends = np.cumsum(counts.T).reshape(num_buckets, _NUM_CHUNKS).T
     arcs = np.empty(ends[-1, -1], np.uint64)
-    deal_arcs(u, v, shift, np.ascontiguousarray(ends - counts), arcs)
+    in_threads(_NUM_CHUNKS, deal_arcs, u, v, shift, np.ascontiguousarray(ends - counts), arcs)
     starts = np.concatenate([[0], ends[-1]])
     columns = np.empty(len(arcs), np.int32)
     indptr = np.zeros(num_nodes + 1, np.int64)
-    sort_buckets(arcs, starts, shift, columns, indptr[1:])
+    in_threads(num_buckets, sort_buckets, arcs, starts, shift, columns, indptr[1:])
     del arcs
     np.cumsum(indptr, out=indptr)
     indices = np.empty(indptr[-1], np.int32)
-    join_buckets(columns, starts, shift, indptr, indices)
+    in_threads(num_buckets, join_buckets, columns, starts, shift, indptr, indices)
     return indptr, indices
 
 
-@kernel(parallel=True)
-def count_buckets(u, v, shift, counts):
+@kernel
+def count_buckets(part, u, v, shift, counts):
     """counts[chunk, bucket] = the arcs that a chunk of pairs, taken both ways and without loops, puts into a bucket."""
     num_chunks = counts.shape[0]
-    for chunk in prange(num_chunks):
+    for chunk in range(part[0], part[1]):
         for e in range(len(u) * chunk // num_chunks, len(u) * (chunk + 1) // num_chunks):
             if u[e] != v[e]:
                 counts[chunk, u[e] >> shift] += 1
                 counts[chunk, v[e] >> shift] += 1
 
 
-@kernel(parallel=True)
-def deal_arcs(u, v, shift, places, arcs):
+@kernel
+def deal_arcs(part, u, v, shift, places, arcs):
     """Writes each arc as (row << 32 | column) at the next of its chunk's places in its bucket; moves `places` on."""
     num_chunks = places.shape[0]
-    for chunk in prange(num_chunks):
+    for chunk in range(part[0], part[1]):
         for e in range(len(u) * chunk // num_chunks, len(u) * (chunk + 1) // num_chunks):
             if u[e] != v[e]:
                 a, b = u[e] >> shift, v[e] >> shift
@@ -69,10 +69,10 @@ def deal_arcs(u, v, shift, places, arcs):
                 places[chunk, b] += 1
 
 
-@kernel(parallel=True)
-def sort_buckets(arcs, starts, shift, columns, degrees):
+@kernel
+def sort_buckets(part, arcs, starts, shift, columns, degrees):
     """Sorts each bucket into rows of distinct, rising columns, packed from its start; their lengths go to `degrees`."""
-    for bucket in prange(len(starts) - 1):
+    for bucket in range(part[0], part[1]):
         first = bucket << shift
         num_rows = min(np.int64(1) << shift, len(degrees) - first)
         ends = np.zeros(num_rows + 1, np.int64)
@@ -116,11 +116,11 @@ def _sort_row(row):
     return kept
 
 
-@kernel(parallel=True)
-def join_buckets(columns, starts, shift, indptr, indices):
+@kernel
+def join_buckets(part, columns, starts, shift, indptr, indices):
     """Closes the gaps that merged repeats left between buckets."""
     num_nodes = len(indptr) - 1
-    for bucket in prange(len(starts) - 1):
+    for bucket in range(part[0], part[1]):
         first = indptr[bucket << shift]
         last = indptr[min((bucket + 1) << shift, num_nodes)]
         for e in range(last - first):

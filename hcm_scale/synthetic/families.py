@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.rng import key
+from hcm_scale.base.threads import in_threads
 from hcm_scale.graph.store import Graph
 from hcm_scale.synthetic import kernels
 from hcm_scale.synthetic.csr import symmetric_csr
@@ -54,12 +55,14 @@ def community(
     u, v = _empty_pairs(num_nodes * edges_per_node)
     num_bits = (num_nodes - 1).bit_length()
     drawn = kernels.Communities(bounds, roots, _HUB_RANK, np.cbrt(_HUB_RANK))
-    kernels.community_pairs(_key(seed, _STRUCTURE), drawn, float(homophily), num_bits, u, v)
+    key = _key(seed, _STRUCTURE)
+    in_threads(len(u), kernels.community_pairs, key, drawn, float(homophily), num_bits, u, v)
     indptr, indices = symmetric_csr(u, v, num_nodes)
     del u, v
     x = _noise(num_nodes, num_attributes, seed)
     centroids = _centroids(num_communities, num_attributes, seed)
-    kernels.add_centroids(communities(num_nodes, num_communities=num_communities, seed=seed), centroids, x)
+    members = communities(num_nodes, num_communities=num_communities, seed=seed)
+    in_threads(num_nodes, kernels.add_centroids, members, centroids, x)
     settings = {"edges_per_node": edges_per_node, "num_communities": num_communities, "homophily": homophily}
     return _graph("community", indptr, indices, x, seed, settings)
 
@@ -73,7 +76,8 @@ def communities(num_nodes: int, *, num_communities: int | None = None, seed: int
     num_communities = max(1, num_nodes // _NODES_PER_COMMUNITY) if num_communities is None else num_communities
     members = np.empty(num_nodes, np.int32)
     bounds = _community_bounds(num_nodes, num_communities)
-    kernels.community_members(_key(seed, _STRUCTURE), bounds, (num_nodes - 1).bit_length(), members)
+    num_bits = (num_nodes - 1).bit_length()
+    in_threads(num_communities, kernels.community_members, _key(seed, _STRUCTURE), bounds, num_bits, members)
     return members
 
 
@@ -87,7 +91,7 @@ def rmat(scale: int, *, edge_factor: int = 8, num_attributes: int = 20, seed: in
     _check("edge_factor", edge_factor, 0, 2**20)
     num_nodes = 2**scale
     u, v = _empty_pairs(num_nodes * edge_factor)
-    kernels.rmat_pairs(_key(seed, _STRUCTURE), scale, u, v)
+    in_threads(len(u), kernels.rmat_pairs, _key(seed, _STRUCTURE), scale, u, v)
     indptr, indices = symmetric_csr(u, v, num_nodes)
     del u, v
     x = _noise(num_nodes, num_attributes, seed)
@@ -105,7 +109,8 @@ def grid(width: int, height: int, *, num_attributes: int = 20, removed_share: fl
     _check("width * height", width * height, 1, _MAX_NODES)
     _check("removed_share", removed_share, 0, 1)
     u, v = _empty_pairs(2 * width * height)
-    kernels.grid_pairs(_key(seed, _STRUCTURE), width, height, float(removed_share), u, v)
+    key = _key(seed, _STRUCTURE)
+    in_threads(width * height, kernels.grid_pairs, key, width, height, float(removed_share), u, v)
     indptr, indices = symmetric_csr(u, v, width * height)
     x = _noise(width * height, num_attributes, seed)
     settings = {"width": width, "height": height, "removed_share": removed_share}
@@ -130,7 +135,7 @@ def _community_bounds(num_nodes: int, num_communities: int) -> NDArray[np.int64]
 
 def _centroids(num_communities: int, num_attributes: int, seed: int) -> NDArray[np.float32]:
     centroids = np.empty((num_communities, num_attributes), np.float32)
-    kernels.bell_rows(_key(seed, _CENTROIDS), centroids)
+    in_threads(num_communities, kernels.bell_rows, _key(seed, _CENTROIDS), centroids)
     norms = np.linalg.norm(centroids, axis=1, keepdims=True)
     return centroids * (np.float32(_CENTROID_NORM) / np.maximum(norms, np.float32(1e-6)))
 
@@ -138,7 +143,7 @@ def _centroids(num_communities: int, num_attributes: int, seed: int) -> NDArray[
 def _noise(num_nodes: int, num_attributes: int, seed: int) -> NDArray[np.float32]:
     _check("num_attributes", num_attributes, 1, 2**20)
     x = np.empty((num_nodes, num_attributes), np.float32)
-    kernels.bell_rows(_key(seed, _ATTRIBUTES), x)
+    in_threads(num_nodes, kernels.bell_rows, _key(seed, _ATTRIBUTES), x)
     return x
 
 

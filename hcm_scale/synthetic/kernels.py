@@ -8,7 +8,6 @@ too.
 from typing import NamedTuple
 
 import numpy as np
-from numba import prange
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
@@ -63,21 +62,21 @@ def _bell(word):
     return np.float32(np.float64(total) - _BELL_MEAN) * _BELL_SCALE
 
 
-@kernel(parallel=True)
-def bell_rows(seed, out):
+@kernel
+def bell_rows(part, seed, out):
     """out[i, k] = independent bell-shaped noise of mean 0 and variance 1."""
-    for i in prange(out.shape[0]):
+    for i in range(part[0], part[1]):
         row = mix(np.uint64(seed), i)
         for k in range(out.shape[1]):
             out[i, k] = _bell(mix(row, k))
 
 
-@kernel(parallel=True)
-def rmat_pairs(seed, scale, u, v):
+@kernel
+def rmat_pairs(part, seed, scale, u, v):
     """Pair e of an R-MAT graph of 2^scale nodes, labels permuted so that degree says nothing about the id."""
     num_nodes = np.int64(1) << np.int64(scale)
     labels = mix(np.uint64(seed), 1)
-    for e in prange(len(u)):
+    for e in range(part[0], part[1]):
         state = mix(np.uint64(seed), e + 2)
         word = np.uint64(0)
         row = np.int64(0)
@@ -111,13 +110,13 @@ def _member(word, community, communities):
     return first + min(rank, bounds[community + 1] - first - 1)
 
 
-@kernel(parallel=True)
-def community_pairs(seed, communities, homophily, num_bits, u, v):
+@kernel
+def community_pairs(part, seed, communities, homophily, num_bits, u, v):
     """Pair e of a community graph: a member of a random community, and one of the same (homophily) or of any."""
     bounds = communities.bounds
     num_nodes = bounds[-1]
     labels = mix(np.uint64(seed), 1)
-    for e in prange(len(u)):
+    for e in range(part[0], part[1]):
         state = mix(np.uint64(seed), e + 2)
         own = np.searchsorted(bounds, below(mix(state, 0), num_nodes), side="right") - 1
         other = own
@@ -129,29 +128,29 @@ def community_pairs(seed, communities, homophily, num_bits, u, v):
         v[e] = permute(right, num_bits, num_nodes, labels)
 
 
-@kernel(parallel=True)
-def community_members(seed, bounds, num_bits, out):
+@kernel
+def community_members(part, seed, bounds, num_bits, out):
     """out[i] = the community of node i."""
     num_nodes = bounds[-1]
     labels = mix(np.uint64(seed), 1)
-    for community in prange(len(bounds) - 1):
+    for community in range(part[0], part[1]):
         for position in range(bounds[community], bounds[community + 1]):
             out[permute(position, num_bits, num_nodes, labels)] = community
 
 
-@kernel(parallel=True)
-def add_centroids(members, centroids, x):
+@kernel
+def add_centroids(part, members, centroids, x):
     """x[i] += the centroid of node i's community."""
-    for i in prange(len(members)):
+    for i in range(part[0], part[1]):
         centre = centroids[members[i]]
         for k in range(x.shape[1]):
             x[i, k] += centre[k]
 
 
-@kernel(parallel=True)
-def grid_pairs(seed, width, height, removed_share, u, v):
+@kernel
+def grid_pairs(part, seed, width, height, removed_share, u, v):
     """Pairs 2i and 2i + 1: cell i with its right and its lower neighbour, or a loop where there is none."""
-    for cell in prange(width * height):
+    for cell in range(part[0], part[1]):
         state = mix(np.uint64(seed), cell)
         for side in range(2):
             inside = (cell % width < width - 1) if side == 0 else (cell < width * (height - 1))

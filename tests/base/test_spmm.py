@@ -70,5 +70,5 @@ def test_gcn_rows__of_a_range_equal_the_whole(random_csr):
     indptr, indices = random_csr(1000, 5000)
     x = np.random.default_rng(0).normal(size=(1000, 8)).astype(np.float32)
     whole, part = spmm.propagate(indptr, indices, x), np.empty((300, 8), np.float32)
-    spmm.gcn_rows(indptr, indices, spmm.gcn_scale(indptr), x, 400, 700, part)
+    spmm.gcn_rows((0, 300), indptr, indices, spmm.gcn_scale(indptr), x, 400, part)
     assert np.array_equal(part, whole[400:700])

@@ -152,15 +152,13 @@ def test_write_pairs__orders_by_class_then_source_then_node():
 @pytest.mark.parametrize("words", [1, 2, 4, 8])
 @pytest.mark.parametrize("num_linked", [1, 64, 1000, 54321])
 def test_wide_scratch__holds_three_words_a_node_and_small_buffers(words, num_linked):
-    threads, pairs = 3, 17
-    scratch = engines.wide_scratch(num_linked, words, pairs, threads)
+    pairs = 17
+    scratch = engines.wide_scratch(num_linked, words, pairs)
     wide = sum(array.nbytes for array in (scratch.seen, scratch.front, scratch.new))
-    assert wide == threads * num_linked * 3 * 8 * words
+    assert wide == num_linked * 3 * 8 * words
     total = sum(array.nbytes for array in scratch)
-    assert wide < total <= threads * engines.wide_bytes(num_linked, words, pairs)
-    per_node = (
-        (total - sum(array.nbytes for array in (scratch.ranks, scratch.table, scratch.cursor))) / threads / num_linked
-    )
+    assert wide < total <= engines.wide_bytes(num_linked, words, pairs)
+    per_node = (total - sum(array.nbytes for array in (scratch.ranks, scratch.table, scratch.cursor))) / num_linked
     if num_linked > 10_000:
         assert per_node <= 1.1 * 3 * 8 * words  # the buffers are under a tenth of the state
 

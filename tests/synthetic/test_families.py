@@ -120,7 +120,7 @@ def test_community__degree_and_community_say_nothing_about_the_node_number():
 def test_rmat__has_the_quadrant_shares_of_graph500():
     """Over one level the four quadrants are the four possible pairs of two nodes, before labels are permuted."""
     u, v = np.empty((2, 100_000), np.int32)
-    kernels.rmat_pairs(np.uint64(0), 1, u, v)
+    kernels.rmat_pairs((0, len(u)), np.uint64(0), 1, u, v)
     shares = np.bincount(2 * u + v, minlength=4) / len(u)
     expected = np.array([0.57, 0.19, 0.19, 0.05])
     assert min(np.abs(shares - expected).max(), np.abs(shares - expected[::-1]).max()) < 0.01

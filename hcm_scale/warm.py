@@ -1,0 +1,162 @@
+"""Every kernel of a default run, compiled before it is needed: `hcm-scale warm`, and `base/ahead.py` beside a cold run.
+
+Each step below is one stage of a run with default options over a graph of a few dozen nodes, so that kernels meet the
+types that they meet in a real run. A step needs no other: what earlier stages would leave is put there by hand, without
+kernels of theirs. From the last stage to the first they are what a process does beside a run, which goes the other way.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from hcm_scale import sources
+from hcm_scale.arguments import label_options, recipe_of, scoring_of
+from hcm_scale.base import ahead, jit, kept
+from hcm_scale.base.seconds import SECONDS
+from hcm_scale.config import Config, TablesGraph
+from hcm_scale.features.propagate import propagate_features
+from hcm_scale.graph import Graph
+from hcm_scale.model import HopModel
+from hcm_scale.options import with_options
+from hcm_scale.posterior.samples import seal_samples, write_sample
+from hcm_scale.shards import LabelPlan, folder, open_labels
+from hcm_scale.shards.writer import write_shard
+from hcm_scale.stages import label, purify, report, score, train
+from hcm_scale.synthetic import families
+from hcm_scale.synthetic.inject import inject
+
+_NUM_NODES, _NUM_ATTRIBUTES = 200, 5
+_FEW = {"posterior.burn_in_steps": 1, "posterior.num_samples": 1, "posterior.thin_steps": 1}
+
+
+def main() -> None:
+    """What `ahead.start` starts: compiles from the last stage to the first, in the folder that it is given."""
+    numba.set_num_threads(1)
+    torch.set_num_threads(1)
+    walk(Path(sys.argv[1]), backwards=True)
+
+
+def warm() -> str:
+    """Compiles what is missing, and says in words what was done."""
+    began, before = time.perf_counter(), _num_compiled()
+    where = kept.writable(ahead.PACKAGE)
+    if where is None:
+        raise ValueError("no folder for compiled kernels can be written: set NUMBA_CACHE_DIR to one that can")
+    folders = f"{where.parent}" if where.parent != ahead.PACKAGE else f"{ahead.PACKAGE}, in __pycache__ folders"
+    seconds = jit.missing_seconds()
+    if seconds:
+        ahead.start()
+        print(f"compiling kernels into {folders}: about {seconds / ahead.num_compiling():.0f} s", flush=True)
+    with tempfile.TemporaryDirectory(prefix="hcm-scale-warm-") as scratch:
+        walk(Path(scratch))
+    num_new = _num_compiled() - before
+    if not num_new:
+        return f"all {_num_compiled()} kernels are ready, in {folders}"
+    return f"{num_new} kernels compiled in {time.perf_counter() - began:.0f} s; all are ready, in {folders}"
+
+
+def walk(scratch: Path, *, backwards: bool = False) -> None:
+    """All steps, in the order of a run or from its end."""
+    config, stamp = with_options(Config(), _FEW), ahead.stamp()
+    graph = ring(scratch / "graph")
+    for step in reversed(STEPS) if backwards else STEPS:
+        step(graph, config, scratch / step.__name__)
+    ahead.set_ready(stamp)
+
+
+def ring(out: Path) -> Graph:
+    """A graph on disk: a ring in which every node knows the next three, with random attributes."""
+    ends = np.arange(_NUM_NODES)[:, None] + np.array([-3, -2, -1, 1, 2, 3])
+    indices = np.sort(ends % _NUM_NODES, axis=1).astype(np.int32).ravel()
+    x = np.random.default_rng(0).random((_NUM_NODES, _NUM_ATTRIBUTES), np.float32)
+    Graph(np.arange(_NUM_NODES + 1) * 6, indices, x=x).save(out)
+    return Graph.open(out)
+
+
+def made(_graph: Graph, _config: Config, _out: Path) -> None:
+    """A graph that is made, with planted anomalies."""
+    inject(families.community(_NUM_NODES, num_attributes=_NUM_ATTRIBUTES), num_cliques=1, num_attribute_anomalies=None)
+
+
+def tables(graph: Graph, _config: Config, out: Path) -> None:
+    """A graph read from tables, with text and with numbers as ids."""
+    u, v = np.repeat(np.arange(_NUM_NODES), 6), graph.indices
+    ids_of = {"text": [f"node {i}" for i in range(_NUM_NODES)], "number": [7 * i for i in range(_NUM_NODES)]}
+    for name, ids in ids_of.items():
+        place = out / name
+        place.mkdir(parents=True)
+        names = pa.array(ids)
+        pq.write_table(
+            pa.table({"source": names.take(pa.array(u)), "target": names.take(pa.array(v))}), place / "edges.parquet"
+        )
+        pq.write_table(pa.table({"id": names, "size": np.asarray(graph.x)[:, 0]}), place / "nodes.parquet")
+        given = TablesGraph(path=str(place / "edges.parquet"), nodes=str(place / "nodes.parquet"), id_column="id")
+        sources.reader(given)(place / "graph")
+
+
+def purified(graph: Graph, config: Config, out: Path) -> None:
+    """Features, and the graph without its least similar edges."""
+    out.mkdir()
+    purify.purify(graph, out, **vars(config.attributes), **vars(config.purify))
+
+
+def labels(graph: Graph, config: Config, out: Path) -> None:
+    """Labelled pairs."""
+    label.label(graph, out, **label_options(config))
+
+
+def training(graph: Graph, config: Config, out: Path) -> None:
+    """A step of the chain, over pairs that nobody labelled."""
+    x = propagate_features(graph, np.asarray(graph.x), out / "propagated")
+    record = train.Record(checkpoint_every=10, log_every=10, tensorboard=False)
+    where: dict[str, Any] = {"device": "cpu", "workers": config.sampling.workers}
+    pairs, recipe = _some_labels(graph, config, out / "labels"), recipe_of(config)
+    train.train(graph, x, pairs, out / "train", recipe=recipe, seed=0, record=record, **where)
+
+
+def scores(graph: Graph, config: Config, out: Path) -> None:
+    """Scores under parameters that nobody trained, and the report."""
+    x, how = propagate_features(graph, np.asarray(graph.x), out / "propagated"), scoring_of(config)
+    model = vars(recipe_of(config).network) | {"num_attributes": x.shape[1], "num_classes": config.hops.classes}
+    model |= {"directed": False, "seed": 0}
+    write_sample(out / "samples", 0, HopModel(**model).state_dict())
+    samples = seal_samples(out / "samples", 1, model)
+    options: dict[str, Any] = {"propagated": True, "seed": 0, "state": config.score.state, "device": "cpu"}
+    options |= {"chunk_edges": config.score.chunk_edges, "features": None, "how": replace(how, fdr=None)}
+    views = [out / view for view in config.score.views]
+    for view in views:
+        score.score(graph, graph, x, samples, view, **options)
+    score.combine_scores(graph, views, out / "all", how=how, features=np.asarray(graph.x), seed=0)
+    shown: dict[str, Any] = {"top": config.score.explained, "table_rows": config.score.table_rows}
+    about = {"name": "warm", "seed": 0, "num_samples": 1}
+    report.report(graph, graph, out / "all", out / "report", x=np.asarray(graph.x), run=about, **shown)
+
+
+STEPS: tuple[Callable[[Graph, Config, Path], None], ...] = (made, tables, purified, labels, training, scores)
+
+
+def _some_labels(graph: Graph, config: Config, out: Path) -> Any:
+    """A labels folder with as many pairs of each class as there are nodes."""
+    hops, n = config.hops, graph.num_nodes
+    sizes = vars(config.shards) | {"num_sources": n, "pairs_per_class": hops.pairs_per_class, "seed": 0}
+    plan = LabelPlan(graph.fingerprint, n, False, classes=hops.classes, **sizes)
+    u = np.tile(np.arange(n, dtype=np.int32), hops.classes)
+    hop = np.repeat(np.arange(1, hops.classes + 1, dtype=np.uint8), n)
+    out.mkdir(parents=True)
+    write_shard(out, plan, 0, u, (u + hop) % np.int32(n), hop, np.full(hops.classes, n))
+    folder.seal(out, plan, folder.collect(out, plan))
+    return open_labels(out, graph.fingerprint)
+
+
+def _num_compiled() -> int:
+    return sum(kernel._cache.is_kept() for kernel in jit.KERNELS if kernel._cache.title in SECONDS)
