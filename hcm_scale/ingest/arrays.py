@@ -152,7 +152,8 @@ def _count_nodes(edges: Edges, x: DenseRows | SparseRows | None, policy: Policy)
 def _check_plausible(num_nodes: int, num_rows: int) -> None:
     """Refuses far more nodes than edges can name: one damaged number must not ask for all memory."""
     if num_nodes > max(_FEW_NODES, _NODES_PER_END * 2 * num_rows):
+        meant = f"; graph.num_nodes={num_nodes} says that it is meant" if num_nodes <= MAX_NODES else ""
         raise ValueError(
-            f"{num_rows:,} edge rows, which name at most {2 * num_rows:,} nodes, would make a graph of "
-            f"{num_nodes:,}; graph.num_nodes={num_nodes} says that it is meant, with up to {MAX_NODES:,}"
+            f"{num_rows:,} edge rows, which name at most {2 * num_rows:,} nodes, would make a graph of {num_nodes:,}, "
+            f"and {MAX_NODES:,} are the most that can be{meant}"
         )

@@ -42,8 +42,7 @@ def write_dense(
     start = 0
     for block in blocks:
         stop = start + len(block)
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows float32 is found by the next line
-            x[start:stop] = block
+        x[start:stop] = block  # what overflows float32 is found by the next line
         wrong = ~np.isfinite(x[start:stop])
         bad.add(wrong.ravel(), lambda i: f"row {start + i // shape[1]:,} column {i % shape[1]}")  # noqa: B023
         start = stop
@@ -131,13 +130,12 @@ def check_sparse(indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any]
         raise ValueError(f"x_indices run from {low} to {top} of {num_columns} columns; legal are 0 .. {legal - 1}")
     if len(data) != len(indices):
         raise ValueError(f"x_data has {len(data):,} entries and x_indices {len(indices):,}; they must be equal")
-    with np.errstate(over="ignore", invalid="ignore"):
-        return SparseRows(
-            check_indptr(indptr, len(indices), "x_indptr"),
-            indices.astype(np.int32, copy=False),
-            data.astype(np.float32, copy=False),
-            num_columns,
-        )
+    return SparseRows(
+        check_indptr(indptr, len(indices), "x_indptr"),
+        indices.astype(np.int32, copy=False),
+        data.astype(np.float32, copy=False),
+        num_columns,
+    )
 
 
 def require(num_columns: int, policy: Policy) -> None:

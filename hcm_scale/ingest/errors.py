@@ -9,6 +9,8 @@ import contextlib
 import errno
 from collections.abc import Iterator
 
+import numpy as np
+
 _OFTEN = 100  # no table or matrix that tells something packs better than this
 _OF_THE_FILE = (None, errno.EINVAL)  # a seek to a place that a damaged file names; other numbers are of the system
 
@@ -40,9 +42,13 @@ def reading(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming(origin: str) -> Iterator[None]:
-    """Puts the name of the files before a ValueError of a room that knows no files."""
+    """Puts the name of the files before a ValueError of a room that knows no files.
+
+    numpy warns of no NaN inside: the checks find them, whatever they were made from.
+    """
     try:
-        yield
+        with np.errstate(over="ignore", invalid="ignore"):
+            yield
     except InputError:
         raise
     except ValueError as error:

@@ -28,7 +28,8 @@ def id_kind(columns: Sequence[tuple[str, pa.DataType]], id_type: str = "auto") -
     kinds = set()
     for name, stored in columns:
         kind = stored.value_type if pa.types.is_dictionary(stored) else stored
-        if not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        plain = is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        if pa.types.is_nested(kind) or not (plain or id_type != "auto"):
             raise InputError(f"column {name!r} of type {kind} cannot hold ids; legal are text and integers")
         kinds.add("text" if is_text(kind) else "integer")
     if id_type != "auto":

@@ -91,5 +91,4 @@ def _rows(variable: Variable, num_rows: int) -> SparseRows | DenseRows:
     if isinstance(matrix, np.ndarray):
         starts = range(0, len(matrix), _BLOCK_ROWS)
         return DenseRows(matrix.shape, lambda: (matrix[start : start + _BLOCK_ROWS] for start in starts))
-    with np.errstate(over="ignore"):  # what overflows float32 is found when it is written
-        return SparseRows.of(matrix)
+    return SparseRows.of(matrix)

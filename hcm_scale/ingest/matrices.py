@@ -177,12 +177,21 @@ def _scipy_matrix(arrays: Arrays, path: Path) -> Any:
         part.require(NUMBERS if name == "data" else INTEGERS, "numbers" if name == "data" else "integers")
     loaded = [parts[name].load() for name in names]
     with reading(f"{path.name} is no {kind} matrix"):
+        if kind == "dia":
+            return _from_diagonals(loaded[0], loaded[1], shape)
         if kind == "coo":
             return sparse.coo_array((loaded[0], (loaded[1], loaded[2])), shape=shape)
         made: Any = getattr(sparse, f"{kind}_array")(tuple(loaded), shape=shape)
-        if kind != "dia":
-            made.check_format(full_check=True)
+        made.check_format(full_check=True)
         return made
+
+
+def _from_diagonals(data: NDArray[Any], offsets: NDArray[Any], shape: tuple[int, int]) -> sparse.coo_array:
+    """data[k, j] is at row j - offsets[k] and column j; scipy's own way takes as long as the matrix is wide."""
+    columns = np.broadcast_to(np.arange(data.shape[1]), data.shape)
+    rows = columns - offsets.astype(np.int64)[:, None]
+    inside = (rows >= 0) & (rows < shape[0]) & (columns < shape[1]) & (data != 0)
+    return sparse.coo_array((data[inside], (rows[inside], columns[inside])), shape=shape)
 
 
 def _part(arrays: Arrays, name: str, path: Path) -> NpyFile:
@@ -229,8 +238,7 @@ def _attribute_file(path: Path, max_bytes: int) -> DenseRows | SparseRows:
     arrays = open_arrays(path, max_bytes)
     if "format" not in arrays:
         return _dense(_only("x", path, max_bytes))
-    with np.errstate(over="ignore"):  # what overflows float32 is found when it is written
-        return SparseRows.of(_scipy_matrix(arrays, path))
+    return SparseRows.of(_scipy_matrix(arrays, path))
 
 
 def _dense(array: NpyFile) -> DenseRows:
