@@ -196,7 +196,7 @@ def damage_values(values: Values, rng: Rng) -> Values:
     ]
     try:
         return ways[rng.integers(len(ways))]()
-    except (ValueError, TypeError, OverflowError):  # a type that cannot hold these values
+    except (ValueError, TypeError, OverflowError, RuntimeError):  # a type that cannot hold these values
         return values
 
 
