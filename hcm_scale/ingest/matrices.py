@@ -18,25 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from hcm_scale.graph.build import MAX_NODES, Chunk
+from hcm_scale.graph.build import Chunk
 from hcm_scale.graph.store import Graph, SparseRows
+from hcm_scale.ingest import scipy_file
 from hcm_scale.ingest.arrays import DenseRows, Edges, write_arrays
 from hcm_scale.ingest.attributes import check_indptr, check_sparse
-from hcm_scale.ingest.errors import InputError, naming, reading
-from hcm_scale.ingest.npy_stream import INTEGERS, NUMBERS, SLICE_ENTRIES, NpyFile, open_arrays
+from hcm_scale.ingest.errors import InputError, naming
+from hcm_scale.ingest.npy_stream import INTEGERS, NUMBERS, SLICE_ENTRIES, Arrays, NpyFile, listed, open_arrays
 from hcm_scale.ingest.policy import Policy
 
 ROLES = ("edge_index", "indptr", "indices", "x", "x_indptr", "x_indices", "x_data", "x_shape", "y")
-_SCIPY_PARTS = {
-    "csr": ("data", "indices", "indptr"),
-    "csc": ("data", "indices", "indptr"),
-    "coo": ("data", "row", "col"),
-    "dia": ("data", "offsets"),
-    "bsr": ("data", "indices", "indptr"),
-}
 _BLOCK_BYTES = 1 << 22
-_SHOWN_NAMES = 20
-Arrays = Mapping[str, NpyFile]
 
 
 def read_matrices(
@@ -71,16 +63,10 @@ def _renamed(arrays: Arrays, keys: Mapping[str, str], path: Path) -> Arrays:
         if role not in ROLES:
             raise ValueError(f"graph.keys={{{role!r}: ...}} must be one of {', '.join(ROLES)}")
         if name not in arrays:
-            raise InputError(f"graph.keys={{{role!r}: {name!r}}} is not in {path.name}; it holds {_listed(arrays)}")
+            raise InputError(f"graph.keys={{{role!r}: {name!r}}} is not in {path.name}; it holds {listed(arrays)}")
     if path.suffix == ".npy":
         return {"edge_index": next(iter(arrays.values()))}
     return {**arrays, **{role: arrays[name] for role, name in keys.items()}}
-
-
-def _listed(arrays: Arrays) -> str:
-    """The names, cut short where there are many."""
-    names = sorted(arrays)
-    return str(names) if len(names) <= _SHOWN_NAMES else f"{names[:_SHOWN_NAMES]} and {len(names) - _SHOWN_NAMES} more"
 
 
 def edges_of(arrays: Arrays, path: Path) -> Edges:
@@ -91,7 +77,7 @@ def edges_of(arrays: Arrays, path: Path) -> Edges:
         return _from_scipy(arrays, path)
     if "indptr" in arrays and "indices" in arrays:
         return _from_csr(arrays["indptr"], arrays["indices"])
-    raise InputError(f"{path.name} holds no edges: edge_index, or indptr and indices; it holds {_listed(arrays)}")
+    raise InputError(f"{path.name} holds no edges: edge_index, or indptr and indices; it holds {listed(arrays)}")
 
 
 def _from_edge_index(array: NpyFile) -> Edges:
@@ -143,61 +129,16 @@ def _rows_of(indptr: NDArray[Any], start: int, stop: int) -> NDArray[np.int64]:
 
 
 def _from_scipy(arrays: Arrays, path: Path) -> Edges:
-    kind, shape = _scipy_header(arrays, path)
+    kind, shape = scipy_file.header(arrays, path)
     if shape[0] != shape[1]:
         raise InputError(f"{path.name} holds a matrix of shape {shape}; an adjacency matrix must be square")
     if kind in ("csr", "csc"):
-        data, indices, indptr = (_part(arrays, name, path) for name in _SCIPY_PARTS[kind])
+        data, indices, indptr = (scipy_file.part(arrays, name, path) for name in scipy_file.PARTS[kind])
         edges = _from_csr(indptr, indices, data, flip=kind == "csc")
         if edges.num_nodes != shape[0]:
             raise InputError(f"{path.name}:indptr is of {edges.num_nodes:,} rows; {path.name}:shape says {shape}")
         return edges
-    return edges_of_matrix(_scipy_matrix(arrays, path), path.name)
-
-
-def _scipy_header(arrays: Arrays, path: Path) -> tuple[str, tuple[int, int]]:
-    """Format and shape of a matrix that scipy.sparse.save_npz wrote."""
-    text = arrays["format"].require("SU", "one of csr, csc, coo, dia, bsr", dims=0).load().item()
-    numbers = _part(arrays, "shape", path).require(INTEGERS, "two integers", dims=1).load().tolist()
-    kind = text.decode("latin1") if isinstance(text, bytes) else text
-    if kind not in _SCIPY_PARTS or len(numbers) != 2 or not 0 <= min(numbers) <= max(numbers) <= MAX_NODES:
-        raise InputError(
-            f"{path.name} holds a {kind!r} matrix of shape {numbers}; legal are {', '.join(_SCIPY_PARTS)} of up to "
-            f"{MAX_NODES:,} rows and columns"
-        )
-    return kind, (numbers[0], numbers[1])
-
-
-def _scipy_matrix(arrays: Arrays, path: Path) -> Any:
-    """The matrix in memory, all of its indices checked."""
-    kind, shape = _scipy_header(arrays, path)
-    names = _SCIPY_PARTS[kind]
-    parts = {name: _part(arrays, name, path) for name in names}
-    for name, part in parts.items():
-        part.require(NUMBERS if name == "data" else INTEGERS, "numbers" if name == "data" else "integers")
-    loaded = [parts[name].load() for name in names]
-    with reading(f"{path.name} is no {kind} matrix"):
-        if kind == "dia":
-            return _from_diagonals(loaded[0], loaded[1], shape)
-        if kind == "coo":
-            return sparse.coo_array((loaded[0], (loaded[1], loaded[2])), shape=shape)
-        made: Any = getattr(sparse, f"{kind}_array")(tuple(loaded), shape=shape)
-        made.check_format(full_check=True)
-        return made
-
-
-def _from_diagonals(data: NDArray[Any], offsets: NDArray[Any], shape: tuple[int, int]) -> sparse.coo_array:
-    """data[k, j] is at row j - offsets[k] and column j; scipy's own way takes as long as the matrix is wide."""
-    columns = np.broadcast_to(np.arange(data.shape[1]), data.shape)
-    rows = columns - offsets.astype(np.int64)[:, None]
-    inside = (rows >= 0) & (rows < shape[0]) & (columns < shape[1]) & (data != 0)
-    return sparse.coo_array((data[inside], (rows[inside], columns[inside])), shape=shape)
-
-
-def _part(arrays: Arrays, name: str, path: Path) -> NpyFile:
-    if name not in arrays:
-        raise InputError(f"{path.name} is a scipy file without {name!r}; it holds {_listed(arrays)}")
-    return arrays[name]
+    return edges_of_matrix(scipy_file.matrix(arrays, path), path.name)
 
 
 def edges_of_matrix(matrix: Any, origin: str) -> Edges:
@@ -238,7 +179,7 @@ def _attribute_file(path: Path, max_bytes: int) -> DenseRows | SparseRows:
     arrays = open_arrays(path, max_bytes)
     if "format" not in arrays:
         return _dense(_only("x", path, max_bytes))
-    return SparseRows.of(_scipy_matrix(arrays, path))
+    return SparseRows.of(scipy_file.matrix(arrays, path))
 
 
 def _dense(array: NpyFile) -> DenseRows:

@@ -19,6 +19,7 @@ from hcm_scale.ingest.errors import InputError, check_growth, reading
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 SLICE_ENTRIES = 1 << 18
+_SHOWN_NAMES = 20
 NUMBERS, INTEGERS = "iufb", "iu"  # kinds of numpy types
 
 
@@ -92,7 +93,10 @@ class NpyFile:
             yield flat.reshape(-1, self.shape[1])
 
 
-def open_arrays(path: Path, max_bytes: int) -> Mapping[str, NpyFile]:
+Arrays = Mapping[str, NpyFile]
+
+
+def open_arrays(path: Path, max_bytes: int) -> Arrays:
     """The arrays of a .npz archive, of a folder of .npy files, or of one .npy file, by name."""
     if path.is_dir():
         return {p.stem: _on_disk(p) for p in sorted(path.glob("*.npy")) if p.is_file()}
@@ -117,3 +121,9 @@ def _on_disk(path: Path) -> NpyFile:
 
 def _in_archive(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> NpyFile:
     return NpyFile.of(name, lambda: archive.open(member), member.file_size)
+
+
+def listed(arrays: Arrays) -> str:
+    """The names, cut short where there are many."""
+    names = sorted(arrays)
+    return str(names) if len(names) <= _SHOWN_NAMES else f"{names[:_SHOWN_NAMES]} and {len(names) - _SHOWN_NAMES} more"
