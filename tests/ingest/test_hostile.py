@@ -216,7 +216,6 @@ def test_pickle__is_never_run(tmp_path):
 
 
 def test_mat_with_rows_out_of_range__is_refused(tmp_path):
-    """A reader that takes such a file as it is writes past the end of an array."""
     matrix = sparse.csc_array(([1.0, 1.0], ([1, 2], [0, 1])), shape=(3, 3))
     scipy_io.savemat(tmp_path / "a.mat", {"A": matrix, "X": sparse.csc_array(np.eye(3))})
     data = (tmp_path / "a.mat").read_bytes()
