@@ -286,11 +286,11 @@ MAKERS: dict[str, Callable[[Any, Rng], Files]] = {
     "parquet": lambda f, rng: _tables(f, rng, ".parquet", lambda v: parquet(v, rng), False),
     "parquet text": lambda f, rng: _tables(f, rng, ".parquet", lambda v: parquet(v, rng), True),
     "parquet folder": lambda f, rng: {
-        "edges/day=1/part-0.parquet": parquet(edge_columns(False), rng),
-        "edges/day=2/part-0.parquet": parquet(f(edge_columns(False)), rng),
+        "tables-folder/day=1/part-0.parquet": parquet(edge_columns(False), rng),
+        "tables-folder/day=2/part-0.parquet": parquet(f(edge_columns(False)), rng),
     },
     "npy": lambda f, rng: {"g.npy": npy(next(iter(f({"edge_index": arrays()["edge_index"]}).values()), 0), rng)},
-    "npy folder": lambda f, rng: {f"g/{name}.npy": npy(array, rng) for name, array in f(arrays()).items()},
+    "npy folder": lambda f, rng: {f"npy-folder/{name}.npy": npy(array, rng) for name, array in f(arrays()).items()},
     "npz": lambda f, rng: {"g.npz": npz(f(arrays()), rng)},
     "npz csr": lambda f, rng: {"g.npz": npz(f(csr_arrays()), rng)},
     "scipy": lambda f, rng: {"g.npz": npz(f(scipy_arrays(str(rng.choice(["csr", "csc", "coo", "dia", "bsr"])))), rng)},
@@ -307,7 +307,7 @@ def read(kind: str, folder: Path, names: list[str]) -> Graph:
     policy = Policy(featureless="degree")
     if kind.startswith(("csv", "tsv", "parquet")):
         if "folder" in kind:
-            return read_tables(folder / "out", folder / "edges", policy=policy)
+            return read_tables(folder / "out", folder / "tables-folder", policy=policy)
         columns = (
             Columns(label="y") if "text" not in kind else Columns(label="y", id_type="text", categorical=("size",))
         )
