@@ -64,6 +64,7 @@ class PolicyGraph(GraphConfig):
     directed: bool = False
     nonfinite: str = choice("error", tables.POLICIES["nonfinite"])
     featureless: str = choice("error", tables.POLICIES["featureless"])
+    max_bytes: int = number(4 << 30, 1)  # that a file which grows over a hundred times may unpack to; a .mat at all
 
 
 @dataclass
@@ -94,7 +95,7 @@ class MatrixGraph(PolicyGraph):
     source: str = "matrix"
     name: str = "matrix"
     keys: dict[str, str] = field(default_factory=dict)
-    max_bytes: int = number(4 << 30, 1)
+    num_nodes: int | None = number(None, 1, 1 << 31)  # None: as many as the file says, if its edges make it plausible
 
 
 @dataclass

@@ -58,8 +58,8 @@ def _tables(graph: schema.TablesGraph) -> Reader:
 
 
 def _matrix(graph: schema.MatrixGraph) -> Reader:
-    options: dict[str, Any] = {"keys": graph.keys or None, "max_bytes": graph.max_bytes, "policy": _policy(graph)}
-    return lambda out: readers.read_matrix(out, graph.path, **options)
+    policy = _policy(graph, num_nodes=graph.num_nodes)
+    return lambda out: readers.read_matrix(out, graph.path, keys=graph.keys or None, policy=policy)
 
 
 def _pyg(graph: schema.PygGraph) -> Reader:
@@ -75,8 +75,9 @@ def _default(graph: schema.GraphConfig) -> Reader:
     return ingest_stage.make_default(getattr(graph, "seed", 0))
 
 
-def _policy(graph: schema.PolicyGraph, **more: str) -> readers.Policy:
-    return readers.Policy(directed=graph.directed, nonfinite=graph.nonfinite, featureless=graph.featureless, **more)
+def _policy(graph: schema.PolicyGraph, **more: Any) -> readers.Policy:
+    shared = ("directed", "nonfinite", "featureless", "max_bytes")
+    return readers.Policy(**{name: getattr(graph, name) for name in shared}, **more)
 
 
 _READERS: dict[type[schema.GraphConfig], Callable[[Any], Reader]] = {

@@ -164,7 +164,6 @@ def test_default_in_a_signature__is_that_of_the_schema():
     ]
     sections += [schema.PosteriorConfig, schema.ScoreConfig, schema.InjectConfig, schema.TablesGraph]
     known = {entry.name: entry.default for section in sections for entry in fields(section)}
-    known["max_bytes"] = schema.MatrixGraph.max_bytes
     for neutral in (
         "name",
         "source",

@@ -13,11 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
-from hcm_scale.graph.build import Chunk, build_csr
+from hcm_scale.graph.build import MAX_NODES, Chunk, build_csr
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest import attributes as features
+from hcm_scale.ingest.errors import naming
 from hcm_scale.ingest.policy import Offenders, Policy
 from hcm_scale.ingest.seal import seal
+
+_FEW_NODES = 1 << 20  # so many are made without a question
+_NODES_PER_END = 16
 
 
 @dataclass(frozen=True)
@@ -30,9 +34,10 @@ class DenseRows:
 
 @dataclass(frozen=True)
 class Edges:
-    """Chunks of positions, as often as asked; `num_nodes` None = as many as are named."""
+    """Chunks of positions, `num_rows` in all, as often as asked; `num_nodes` None = as many as are named."""
 
     chunks: Callable[[], Iterator[Chunk]]
+    num_rows: int
     num_nodes: int | None = None
 
 
@@ -45,11 +50,24 @@ def write_arrays(
     policy: Policy,
 ) -> Graph:
     """Writes the graph folder `out` and returns it opened; rows of `x` and entries of `y` must be the nodes."""
+    with naming(origin):
+        _write(Path(out), origin, edges, x, y, policy)
+    return Graph.open(out)
+
+
+def _write(
+    out: Path,
+    origin: str,
+    edges: Edges,
+    x: DenseRows | SparseRows | None,
+    y: NDArray[Any] | None,
+    policy: Policy,
+) -> None:
     width = 0 if x is None else x.shape[1]
     features.require(width, policy)
     known, num_nodes = _count_nodes(edges, x, policy)
     added = num_nodes - known
-    with files.replacing(Path(out)) as folder:
+    with files.replacing(out) as folder:
         num_anomalies = None if y is None else features.write_labels(folder, y, known, added)
         written = features.FeatureCounts()
         if isinstance(x, SparseRows) and width:
@@ -71,7 +89,6 @@ def write_arrays(
             added_nodes=added,
             num_anomalies=num_anomalies,
         )
-    return Graph.open(out)
 
 
 def checked(chunks: Iterable[Chunk], num_nodes: int, outside: Offenders, drop: bool = False) -> Iterator[Chunk]:
@@ -111,14 +128,32 @@ def _whole(values: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _count_nodes(edges: Edges, x: DenseRows | SparseRows | None, policy: Policy) -> tuple[int, int]:
-    """(nodes that have rows, all nodes): what the matrix has, what `x` has, or one more than the largest name."""
-    if edges.num_nodes is not None:
-        if x is not None and x.shape[0] != edges.num_nodes:
-            raise ValueError(f"x has {x.shape[0]:,} rows for {edges.num_nodes:,} nodes; they must be equal")
-        return edges.num_nodes, edges.num_nodes
-    known = None if x is None else x.shape[0]
-    if known is not None and policy.unknown != "add":
-        return known, known
-    top = max((float(max(u.max(), v.max())) for u, v in edges.chunks() if len(u)), default=-1.0)
-    named = int(top) + 1 if np.isfinite(top) else 0
-    return (named, named) if known is None else (known, max(known, named))
+    """(nodes that have rows, all nodes): what the matrix has, what `x` has, what is said, or the largest name and 1."""
+    said = policy.num_nodes
+    for what, rows in (("x", None if x is None else x.shape[0]), ("the adjacency matrix", edges.num_nodes)):
+        if said is not None and rows not in (None, said):
+            raise ValueError(f"{what} has {rows:,} rows; graph.num_nodes={said} must be equal or left out")
+    if x is not None and edges.num_nodes not in (None, x.shape[0]):
+        raise ValueError(f"x has {x.shape[0]:,} rows for {edges.num_nodes:,} nodes; they must be equal")
+    known = edges.num_nodes if x is None else x.shape[0]
+    if known is None:
+        known = said
+    if known is None or (policy.unknown == "add" and edges.num_nodes is None):
+        top = max((float(max(u.max(), v.max())) for u, v in edges.chunks() if len(u)), default=-1.0)
+        named = int(top) + 1 if np.isfinite(top) else 0
+        known, total = (named, named) if known is None else (known, max(known, named))
+    else:
+        total = known
+    if said is None:
+        _check_plausible(total, edges.num_rows)
+    return known, total
+
+
+def _check_plausible(num_nodes: int, num_rows: int) -> None:
+    """Refuses far more nodes than edges can name: one damaged number must not ask for all memory."""
+    if num_nodes > max(_FEW_NODES, _NODES_PER_END * 2 * num_rows):
+        meant = f"; graph.num_nodes={num_nodes} says that it is meant" if num_nodes <= MAX_NODES else ""
+        raise ValueError(
+            f"{num_rows:,} edge rows, which name at most {2 * num_rows:,} nodes, would make a graph of {num_nodes:,}, "
+            f"and {MAX_NODES:,} are the most that can be{meant}"
+        )

@@ -19,6 +19,7 @@ from hcm_scale.ingest.policy import Offenders, Policy
 
 _REMEDY = "graph.nonfinite=zero or mean replaces them"
 _REPAIR_ROWS = 1 << 14
+MAX_COLUMNS = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,7 @@ def write_dense(
     start = 0
     for block in blocks:
         stop = start + len(block)
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows float32 is found by the next line
-            x[start:stop] = block
+        x[start:stop] = block  # what overflows float32 is found by the next line
         wrong = ~np.isfinite(x[start:stop])
         bad.add(wrong.ravel(), lambda i: f"row {start + i // shape[1]:,} column {i % shape[1]}")  # noqa: B023
         start = stop
@@ -103,31 +103,39 @@ def _replaced(rows: SparseRows, wrong: NDArray[np.bool_], nonfinite: str) -> Spa
     """Entries that are not finite become zero (and vanish) or the mean of their column over all other rows."""
     data = np.where(wrong, 0, rows.data).astype(np.float32)
     if nonfinite == "mean":
-        columns, width = rows.indices, rows.num_columns
-        total = np.bincount(columns, data.astype(np.float64), width)
-        good = rows.shape[0] - np.bincount(columns[wrong], minlength=width)
+        used, columns = np.unique(rows.indices, return_inverse=True)  # there may be far more columns than entries
+        total = np.bincount(columns, data.astype(np.float64), len(used))
+        good = rows.shape[0] - np.bincount(columns[wrong], minlength=len(used))
         data[wrong] = (total / np.maximum(good, 1))[columns[wrong]]
     return SparseRows.of(sparse.csr_array((data, rows.indices, rows.indptr), shape=rows.shape))
 
 
+def check_indptr(indptr: NDArray[Any], num_entries: int, name: str) -> NDArray[np.int64]:
+    """Row starts as int64, refused where they do not rise from 0 to `num_entries`."""
+    if not len(indptr) or indptr[0] != 0 or indptr[-1] != num_entries or (indptr[1:] < indptr[:-1]).any():
+        raise ValueError(f"{name} must rise from 0 to the {num_entries:,} entries of indices")
+    return indptr.astype(np.int64, copy=False)
+
+
 def check_sparse(indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any], width: int | None) -> SparseRows:
     """CSR parts as `SparseRows`, refused where they do not fit together."""
+    if indices.dtype.kind == "f" and not (indices == np.floor(indices)).all():
+        first = int(np.argmax(indices != np.floor(indices)))
+        raise ValueError(f"x_indices[{first}] is {indices[first]}; legal are whole numbers")
     top = int(indices.max()) if len(indices) else -1
     low = int(indices.min()) if len(indices) else 0
     num_columns = top + 1 if width is None else width
-    if len(indptr) < 1 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
-        raise ValueError(f"x_indptr must rise from 0 to the {len(indices):,} entries of x_indices")
-    if low < 0 or top >= num_columns:
-        raise ValueError(f"x_indices run from {low} to {top}; legal are 0 .. {num_columns - 1}")
+    if low < 0 or top >= num_columns or num_columns > MAX_COLUMNS:
+        legal = num_columns if width is not None and 0 <= width <= MAX_COLUMNS else MAX_COLUMNS
+        raise ValueError(f"x_indices run from {low} to {top} of {num_columns} columns; legal are 0 .. {legal - 1}")
     if len(data) != len(indices):
         raise ValueError(f"x_data has {len(data):,} entries and x_indices {len(indices):,}; they must be equal")
-    with np.errstate(over="ignore", invalid="ignore"):
-        return SparseRows(
-            indptr.astype(np.int64, copy=False),
-            indices.astype(np.int32, copy=False),
-            data.astype(np.float32, copy=False),
-            num_columns,
-        )
+    return SparseRows(
+        check_indptr(indptr, len(indices), "x_indptr"),
+        indices.astype(np.int32, copy=False),
+        data.astype(np.float32, copy=False),
+        num_columns,
+    )
 
 
 def require(num_columns: int, policy: Policy) -> None:
@@ -143,6 +151,8 @@ def write_labels(folder: Path, labels: NDArray[Any], num_nodes: int, added: int 
     if labels.size != num_nodes:
         raise ValueError(f"y has {labels.size:,} entries for {num_nodes:,} nodes; they must be equal")
     flat = labels.ravel()
+    if labels.dtype.kind not in "iufb":
+        raise ValueError(f"y is {labels.dtype}; legal are the numbers 0 and 1")
     bad = Offenders("labels are not 0 or 1", "y")
     bad.add((flat != 0) & (flat != 1), lambda i: f"row {i:,}: {flat[i]}")
     bad.check()

@@ -3,10 +3,12 @@
 A table is a file, a folder or a glob; its files are read in the order of their names as one table whose types are those
 of the first file. What tools leave beside data under names that start with . or _ (`_SUCCESS`, `_temporary/`,
 `.ipynb_checkpoints/`) is no data, unless the user spells such a name. Parquet is decoded page by page (a row group may
-be larger than memory), CSV block by block.
+be larger than memory), CSV block by block. What a file unpacks to is known before from the metadata of Parquet, and for
+a gzip, which has no such number that can be trusted, counted as it comes.
 """
 
 import glob
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -16,9 +18,11 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from hcm_scale.ingest.errors import InputError, check_growth, reading
+from hcm_scale.ingest.parquet import parquet_batches
+
 PARQUET = (".parquet", ".pq")
 CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
-BATCH_ROWS = 1 << 16
 _HIDDEN = (".", "_")
 _CSV_BLOCK_BYTES = 1 << 22
 _CSV_NULLS = ["", "NA", "N/A", "null", "NULL"]  # not NaN: that is a value, and a fault
@@ -30,6 +34,7 @@ class TableFiles:
 
     paths: tuple[Path, ...]
     schema: pa.Schema
+    max_bytes: int
     casts: dict[str, pa.DataType] = field(default_factory=dict)
 
     @property
@@ -41,7 +46,7 @@ class TableFiles:
         """Refuses names that the table does not have."""
         for name in names:
             if name not in self.schema.names:
-                raise ValueError(f"{option}={name!r} is not a column of {self.origin}; it has {self.schema.names}")
+                raise InputError(f"{option}={name!r} is not a column of {self.origin}; it has {self.schema.names}")
 
     def with_casts(self, casts: dict[str, pa.DataType]) -> "TableFiles":
         """The same files, some columns read as other types."""
@@ -49,10 +54,15 @@ class TableFiles:
 
     def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Streams the named columns, in order."""
+        types = self._types(names) if _is_parquet(self.paths[0]) else self._csv_types(names)
+        read = parquet_batches if _is_parquet(self.paths[0]) else _csv
         for path in self.paths:
-            yield from (
-                _parquet(path, names, self.casts) if _is_parquet(path) else _csv(path, names, self._csv_types(names))
-            )
+            yield from read(path, names, types, self.max_bytes)
+
+    def _types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
+        """The types of the first file for all; a column of nulls there may become any."""
+        stored = {name: _decoded(self.schema.field(name).type) for name in names}
+        return {**{name: kind for name, kind in stored.items() if not pa.types.is_null(kind)}, **self.casts}
 
     def _csv_types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
         """Types for all blocks of all files: a number is a double, as the first block cannot know the others."""
@@ -62,16 +72,17 @@ class TableFiles:
         return {**types, **wide, **text, **self.casts}
 
 
-def find_table(option: str, where: str | Path) -> TableFiles:
+def find_table(option: str, where: str | Path, max_bytes: int) -> TableFiles:
     """The table at a file, folder or glob; `option` is its name in messages."""
     paths = _find(option, str(where))
     first = paths[0]
-    if _is_parquet(first):
-        schema = pq.read_schema(first)
-    else:
-        with _open_csv(first, None, {}) as reader:
-            schema = reader.schema
-    return TableFiles(paths, schema)
+    with reading(f"{first} cannot be read as {'Parquet' if _is_parquet(first) else 'CSV'}"):
+        schema = pq.read_schema(first) if _is_parquet(first) else _open_csv(first, None, {}).schema
+        names = schema.names
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise InputError(f"{first.name} has {count} columns named {name!r}; legal is one of a name")
+    return TableFiles(paths, schema, max_bytes)
 
 
 def files_at(where: str) -> list[Path]:
@@ -101,10 +112,10 @@ def _find(option: str, where: str) -> tuple[Path, ...]:
     if Path(where).is_dir():
         found = [p for p in found if p.name.endswith(PARQUET + CSV)]
     if not found:
-        raise ValueError(f"{option}={where!r} names no Parquet or CSV file; legal are a file, a folder or a glob")
+        raise InputError(f"{option}={where!r} names no Parquet or CSV file; legal are a file, a folder or a glob")
     kinds = {next((s for s in PARQUET + CSV if p.name.endswith(s)), None) for p in found}
     if None in kinds or len({kind in PARQUET for kind in kinds}) > 1:
-        raise ValueError(
+        raise InputError(
             f"{option}={where!r} must name files of one kind, {PARQUET} or {CSV}; found {found[0].name} ..."
         )
     return tuple(found)
@@ -114,31 +125,19 @@ def _is_parquet(path: Path) -> bool:
     return path.name.endswith(PARQUET)
 
 
-def _parquet(path: Path, names: Sequence[str], casts: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
-        for name in names:
-            if name not in file.schema_arrow.names:
-                raise ValueError(f"{path.name} has no column {name!r}; it has {file.schema_arrow.names}")
-        for batch in file.iter_batches(BATCH_ROWS, columns=list(names), use_threads=False):
-            arrays = [plain(batch.column(n), casts.get(n)) for n in names]
-            yield pa.RecordBatch.from_arrays(arrays, list(names))
+def _decoded(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def plain(column: pa.Array, kind: pa.DataType | None = None) -> pa.Array:
-    """The column without dictionary encoding, cast to `kind` where one is given."""
-    decoded = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-    return decoded if kind is None else decoded.cast(kind)
-
-
-def _csv(path: Path, names: Sequence[str], types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-    try:
-        with _open_csv(path, names, types) as reader:
-            yield from reader
-    except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
-        raise ValueError(
-            f"{path.name}: {error}. Types come from the start of the first file; "
-            "graph.id_type=text and graph.categorical=[...] read a column as text"
-        ) from error
+def _csv(path: Path, names: Sequence[str], types: dict[str, pa.DataType], max_bytes: int) -> Iterator[pa.RecordBatch]:
+    advice = "graph.id_type=text and graph.categorical=[...] read a column as text"
+    what = f"{path.name} cannot be read with the types of the start of the first file ({advice})"
+    packed = path.name.endswith(".gz")
+    with reading(what), _open_csv(path, names, types) as reader:
+        for number, batch in enumerate(reader):
+            if packed:  # a batch is a block of text
+                check_growth(path.name, path.stat().st_size, number * _CSV_BLOCK_BYTES, max_bytes)
+            yield batch
 
 
 def _open_csv(path: Path, names: Sequence[str] | None, types: dict[str, pa.DataType]) -> pacsv.CSVStreamingReader:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.names import ID_TYPES
 from hcm_scale.ingest.encode import is_text
+from hcm_scale.ingest.errors import InputError
 from hcm_scale.ingest.policy import Offenders
 
 
@@ -24,17 +25,18 @@ def id_kind(columns: Sequence[tuple[str, pa.DataType]], id_type: str = "auto") -
     """
     if id_type not in ID_TYPES:
         raise ValueError(f"graph.id_type={id_type!r} must be one of {', '.join(map(repr, ID_TYPES))}")
-    if id_type != "auto":
-        return id_type
     kinds = set()
     for name, stored in columns:
         kind = stored.value_type if pa.types.is_dictionary(stored) else stored
-        if not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-            raise ValueError(f"column {name!r} of type {kind} cannot hold ids; legal are text and integers")
+        plain = is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        if pa.types.is_nested(kind) or not (plain or id_type != "auto"):
+            raise InputError(f"column {name!r} of type {kind} cannot hold ids; legal are text and integers")
         kinds.add("text" if is_text(kind) else "integer")
+    if id_type != "auto":
+        return id_type
     if len(kinds) > 1:
         described = ", ".join(f"{name!r} is {kind}" for name, kind in columns)
-        raise ValueError(f"ids are of two types: {described}; graph.id_type=text or integer reads them alike")
+        raise InputError(f"ids are of two types: {described}; graph.id_type=text or integer reads them alike")
     return kinds.pop()
 
 

@@ -20,14 +20,15 @@ from scipy import sparse
 
 from hcm_scale.graph.build import Chunk
 from hcm_scale.graph.store import Graph, SparseRows
+from hcm_scale.ingest import scipy_file
 from hcm_scale.ingest.arrays import DenseRows, Edges, write_arrays
-from hcm_scale.ingest.attributes import check_sparse
-from hcm_scale.ingest.npy_stream import SLICE_ENTRIES, NpyFile, open_arrays
+from hcm_scale.ingest.attributes import check_indptr, check_sparse
+from hcm_scale.ingest.errors import InputError, naming
+from hcm_scale.ingest.npy_stream import INTEGERS, NUMBERS, SLICE_ENTRIES, Arrays, NpyFile, listed, open_arrays
 from hcm_scale.ingest.policy import Policy
 
 ROLES = ("edge_index", "indptr", "indices", "x", "x_indptr", "x_indices", "x_data", "x_shape", "y")
 _BLOCK_BYTES = 1 << 22
-Arrays = Mapping[str, NpyFile]
 
 
 def read_matrices(
@@ -41,11 +42,20 @@ def read_matrices(
 ) -> Graph:
     """Reads the arrays at `path` (.npz, .npy or a folder of .npy) into the graph folder `out`; returns it opened."""
     path = Path(path)
-    arrays = _renamed(open_arrays(path), keys or {}, path)
-    attributes = _attributes(arrays) if x is None else _attribute_file(Path(x))
-    labels = open_arrays(Path(y)) if y is not None else arrays
-    named = labels.get("y") if y is None or "y" in labels else next(iter(labels.values()))
-    return write_arrays(out, path.name, edges_of(arrays, path), attributes, named.load() if named else None, policy)
+    with naming(path.name):
+        arrays = _renamed(open_arrays(path, policy.max_bytes), keys or {}, path)
+        attributes = _attributes(arrays) if x is None else _attribute_file(Path(x), policy.max_bytes)
+        labels = arrays.get("y") if y is None else _only("y", Path(y), policy.max_bytes)
+        edges = edges_of(arrays, path)
+        return write_arrays(out, path.name, edges, attributes, labels.load() if labels else None, policy)
+
+
+def _only(name: str, path: Path, max_bytes: int) -> NpyFile:
+    """The array of this name in a file, or its first one."""
+    arrays = open_arrays(path, max_bytes)
+    if not arrays:
+        raise InputError(f"{path.name} holds no array")
+    return arrays[name] if name in arrays else next(iter(arrays.values()))
 
 
 def _renamed(arrays: Arrays, keys: Mapping[str, str], path: Path) -> Arrays:
@@ -53,7 +63,7 @@ def _renamed(arrays: Arrays, keys: Mapping[str, str], path: Path) -> Arrays:
         if role not in ROLES:
             raise ValueError(f"graph.keys={{{role!r}: ...}} must be one of {', '.join(ROLES)}")
         if name not in arrays:
-            raise ValueError(f"graph.keys={{{role!r}: {name!r}}} is not in {path.name}; it holds {sorted(arrays)}")
+            raise InputError(f"graph.keys={{{role!r}: {name!r}}} is not in {path.name}; it holds {listed(arrays)}")
     if path.suffix == ".npy":
         return {"edge_index": next(iter(arrays.values()))}
     return {**arrays, **{role: arrays[name] for role, name in keys.items()}}
@@ -66,13 +76,14 @@ def edges_of(arrays: Arrays, path: Path) -> Edges:
     if "format" in arrays:
         return _from_scipy(arrays, path)
     if "indptr" in arrays and "indices" in arrays:
-        return _from_csr(arrays["indptr"].load(), arrays["indices"])
-    raise ValueError(f"{path.name} holds no edges: edge_index, or indptr and indices; it holds {sorted(arrays)}")
+        return _from_csr(arrays["indptr"], arrays["indices"])
+    raise InputError(f"{path.name} holds no edges: edge_index, or indptr and indices; it holds {listed(arrays)}")
 
 
 def _from_edge_index(array: NpyFile) -> Edges:
-    if len(array.shape) != 2 or array.shape[0] != 2:
-        raise ValueError(f"{array.name} has shape {array.shape}; legal is (2, E)")
+    array.require(NUMBERS, "whole numbers of shape (2, E)", dims=2)
+    if array.shape[0] != 2:
+        raise InputError(f"{array.name} has shape {array.shape}; legal is (2, E)")
     num_rows = array.shape[1]
 
     def chunks() -> Iterator[Chunk]:
@@ -82,20 +93,19 @@ def _from_edge_index(array: NpyFile) -> Edges:
         else:
             yield from zip(array.read_slices(0, num_rows), array.read_slices(num_rows, 2 * num_rows), strict=True)
 
-    return Edges(chunks)
+    return Edges(chunks, num_rows)
 
 
-def _from_csr(indptr: NDArray[Any], indices: NpyFile, data: NpyFile | None = None, flip: bool = False) -> Edges:
+def _from_csr(pointers: NpyFile, indices: NpyFile, data: NpyFile | None = None, flip: bool = False) -> Edges:
     """CSR (or, flipped, CSC) entries as edges; stored zeros in `data` are none."""
+    indices.require(NUMBERS, "whole numbers of shape (E)", dims=1)
     num_entries = indices.size
-    if (
-        indptr.ndim != 1
-        or not len(indptr)
-        or indptr[0] != 0
-        or indptr[-1] != num_entries
-        or (np.diff(indptr) < 0).any()
-    ):
-        raise ValueError(f"indptr must rise from 0 to the {num_entries:,} entries of indices")
+    indptr = pointers.require(INTEGERS, "integers of shape (n + 1)", dims=1).load()
+    indptr = check_indptr(indptr, num_entries, "indptr")
+    if data is not None and data.require(NUMBERS, "numbers of shape (E)", dims=1).size != num_entries:
+        raise InputError(
+            f"{data.name} has {data.size:,} entries and {indices.name} {num_entries:,}; they must be equal"
+        )
 
     def chunks() -> Iterator[Chunk]:
         values = data.read_slices(0, num_entries) if data is not None else None
@@ -108,7 +118,7 @@ def _from_csr(indptr: NDArray[Any], indices: NpyFile, data: NpyFile | None = Non
                 rows, columns = rows[stored], columns[stored]
             yield (columns, rows) if flip else (rows, columns)
 
-    return Edges(chunks, len(indptr) - 1)
+    return Edges(chunks, num_entries, len(indptr) - 1)
 
 
 def _rows_of(indptr: NDArray[Any], start: int, stop: int) -> NDArray[np.int64]:
@@ -119,20 +129,22 @@ def _rows_of(indptr: NDArray[Any], start: int, stop: int) -> NDArray[np.int64]:
 
 
 def _from_scipy(arrays: Arrays, path: Path) -> Edges:
-    shape = tuple(arrays["shape"].load().tolist())
-    if len(shape) != 2 or shape[0] != shape[1]:
-        raise ValueError(f"{path.name} holds a matrix of shape {shape}; an adjacency matrix must be square")
-    kind = arrays["format"].load().item()
-    kind = kind.decode() if isinstance(kind, bytes) else kind
+    kind, shape = scipy_file.header(arrays, path)
+    if shape[0] != shape[1]:
+        raise InputError(f"{path.name} holds a matrix of shape {shape}; an adjacency matrix must be square")
     if kind in ("csr", "csc"):
-        return _from_csr(arrays["indptr"].load(), arrays["indices"], arrays["data"], flip=kind == "csc")
-    return edges_of_matrix(sparse.load_npz(path))
+        data, indices, indptr = (scipy_file.part(arrays, name, path) for name in scipy_file.PARTS[kind])
+        edges = _from_csr(indptr, indices, data, flip=kind == "csc")
+        if edges.num_nodes != shape[0]:
+            raise InputError(f"{path.name}:indptr is of {edges.num_nodes:,} rows; {path.name}:shape says {shape}")
+        return edges
+    return edges_of_matrix(scipy_file.matrix(arrays, path), path.name)
 
 
-def edges_of_matrix(matrix: Any) -> Edges:
+def edges_of_matrix(matrix: Any, origin: str) -> Edges:
     """The nonzero entries of a square matrix in memory, dense or sparse, as edges."""
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(f"the adjacency matrix has shape {matrix.shape}; it must be square")
+        raise InputError(f"the adjacency matrix of {origin} has shape {matrix.shape}; it must be square")
     entries = sparse.coo_array(matrix)
 
     def chunks() -> Iterator[Chunk]:
@@ -141,7 +153,7 @@ def edges_of_matrix(matrix: Any) -> Edges:
             stored = entries.data[part] != 0
             yield entries.row[part][stored], entries.col[part][stored]
 
-    return Edges(chunks, int(matrix.shape[0]))
+    return Edges(chunks, entries.nnz, int(matrix.shape[0]))
 
 
 def _attributes(arrays: Arrays) -> DenseRows | SparseRows | None:
@@ -149,21 +161,28 @@ def _attributes(arrays: Arrays) -> DenseRows | SparseRows | None:
         return _dense(arrays["x"])
     if "x_indptr" not in arrays or "x_indices" not in arrays:
         return None
-    indices = arrays["x_indices"].load()
-    data = arrays["x_data"].load() if "x_data" in arrays else np.ones(len(indices), np.float32)
-    width = int(arrays["x_shape"].load()[1]) if "x_shape" in arrays else None
-    return check_sparse(arrays["x_indptr"].load(), indices, data, width)
+    indptr = arrays["x_indptr"].require(INTEGERS, "integers of shape (n + 1)", dims=1).load()
+    indices = arrays["x_indices"].require(NUMBERS, "whole numbers of one dimension", dims=1).load()
+    data: NDArray[Any] = np.ones(len(indices), np.float32)
+    if "x_data" in arrays:
+        data = arrays["x_data"].require(NUMBERS, "numbers of one dimension", dims=1).load()
+    width = None
+    if "x_shape" in arrays:
+        shape = arrays["x_shape"].require(INTEGERS, "the integers n and d", dims=1).load().tolist()
+        if len(shape) != 2 or shape[0] != len(indptr) - 1:
+            raise InputError(f"{arrays['x_shape'].name} is {shape}; legal is [{len(indptr) - 1}, d]")
+        width = shape[1]
+    return check_sparse(indptr, indices, data, width)
 
 
-def _attribute_file(path: Path) -> DenseRows | SparseRows:
-    arrays = open_arrays(path)
-    if "format" in arrays:
-        return SparseRows.of(sparse.load_npz(path))
-    return _dense(arrays["x"] if "x" in arrays else next(iter(arrays.values())))
+def _attribute_file(path: Path, max_bytes: int) -> DenseRows | SparseRows:
+    arrays = open_arrays(path, max_bytes)
+    if "format" not in arrays:
+        return _dense(_only("x", path, max_bytes))
+    return SparseRows.of(scipy_file.matrix(arrays, path))
 
 
 def _dense(array: NpyFile) -> DenseRows:
-    if len(array.shape) != 2 or array.dtype.kind not in "iufb":
-        raise ValueError(f"{array.name} is {array.dtype} of shape {array.shape}; legal are numbers of shape (n, d)")
+    array.require(NUMBERS, "numbers of shape (n, d)", dims=2)
     rows = max(1, _BLOCK_BYTES // max(1, array.dtype.itemsize * array.shape[1]))
     return DenseRows((array.shape[0], array.shape[1]), lambda: array.row_blocks(rows))

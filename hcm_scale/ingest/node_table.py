@@ -16,6 +16,7 @@ from hcm_scale.base.mapped import map_new
 from hcm_scale.ingest.attributes import FeatureCounts
 from hcm_scale.ingest.batches import TableFiles
 from hcm_scale.ingest.encode import Encoding, describe, is_date, is_number, is_text
+from hcm_scale.ingest.errors import InputError
 from hcm_scale.ingest.id_column import IdReader
 from hcm_scale.ingest.ids import Growing, NumberIds, TextIds
 from hcm_scale.ingest.policy import Offenders, Policy
@@ -88,10 +89,11 @@ def _survey(kind: pa.DataType, name: str, files: TableFiles, bad: Offenders, rul
     kind = files.casts.get(name, kind)
     if is_number(kind) or is_date(kind):
         return NumberSurvey(name, bad, dates=is_date(kind))
-    if is_text(kind):
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if is_text(value) or (value is not kind and (is_number(value) or is_date(value))):
         return CategorySurvey(name, rules)
-    raise ValueError(
-        f"column {name!r} of type {kind} is no attribute; graph.exclude=[{name}] or graph.categorical=[{name}]"
+    raise InputError(
+        f"{files.origin} column {name!r} of type {kind} is no attribute; graph.exclude=[{name}] leaves it out"
     )
 
 

@@ -26,6 +26,9 @@ class Policy:
     repeated      rows of the node table with the same id: error, or keep the first
     nonfinite     NaN and infinite attributes: error, zero, or the mean of the column's finite values
     featureless   a graph without attributes: error, or log1p(degree) as its one attribute
+    max_bytes     what a packed file may unpack to where it grows over a hundred times, and a .mat file in any case
+    num_nodes     of arrays: how many nodes there are; None is as many as they say, which must not be far more than
+                  their edges name
 
     >>> Policy(unknown="skip")
     Traceback (most recent call last):
@@ -37,6 +40,8 @@ class Policy:
     repeated: str = "error"
     nonfinite: str = "error"
     featureless: str = "error"
+    max_bytes: int = 4 << 30
+    num_nodes: int | None = None
 
     def __post_init__(self) -> None:
         for name, legal in POLICIES.items():

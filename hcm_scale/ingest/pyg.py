@@ -5,8 +5,12 @@ A name is a class of torch_geometric.datasets, with `/part` where the class hold
 caches under `root`. Labels of such data sets are classes, not anomalies: they become `y` only where `label` names them.
 """
 
+import contextlib
 import inspect
+import os
+import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +21,7 @@ from scipy import sparse
 from hcm_scale.graph.build import Chunk
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.arrays import DenseRows, Edges, write_arrays
+from hcm_scale.ingest.errors import InputError, check_growth, reading
 from hcm_scale.ingest.policy import Policy
 
 if TYPE_CHECKING:
@@ -31,6 +36,7 @@ SHORT_NAMES = {
     "CS": "Coauthor/CS",
     "Physics": "Coauthor/Physics",
 }
+_TENSORS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _CHUNK_ROWS = 1 << 18
 _BLOCK_ROWS = 1 << 14
 
@@ -47,23 +53,27 @@ def read_data(
 
     `label` names the tensor of 0/1 anomaly labels, if there is one.
     """
-    edge_index = getattr(data, "edge_index", None)
-    if edge_index is None or edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        found = "no edge_index" if edge_index is None else f"edge_index of shape {tuple(edge_index.shape)}"
-        raise ValueError(f"data has {found}; legal is a Data with edge_index (2, E)")
+    edge_index: Any = getattr(data, "edge_index", None)
+    shape = tuple(getattr(edge_index, "shape", ()))
+    if len(shape) != 2 or shape[0] != 2:
+        found = "no edge_index" if edge_index is None else f"edge_index of shape {shape}"
+        raise InputError(f"{origin}: data has {found}; legal is a Data with edge_index (2, E)")
     if label is not None and getattr(data, label, None) is None:
         raise ValueError(f"label={label!r} is not in the data; it has {sorted(data.keys())}")
-    ends = edge_index.cpu().numpy()
+    with reading(f"edge_index of {origin} holds no numbers"):
+        ends = edge_index.cpu().numpy()
 
     def chunks() -> Iterator[Chunk]:
         for start in range(0, ends.shape[1], _CHUNK_ROWS):
             part = ends[:, start : start + _CHUNK_ROWS]
             yield part[0], part[1]
 
-    x = _rows(getattr(data, "x", None))
-    num_nodes = data.num_nodes if "num_nodes" in data else None
-    y = None if label is None else getattr(data, label).cpu().numpy()
-    return write_arrays(out, origin, Edges(chunks, num_nodes), x, y, policy)
+    if "num_nodes" in data:
+        policy = replace(policy, num_nodes=data.num_nodes)
+    with reading(f"{origin} holds other than tensors of numbers"):
+        x = _rows(getattr(data, "x", None))
+        y = None if label is None else getattr(data, label).cpu().numpy()
+    return write_arrays(out, origin, Edges(chunks, ends.shape[1]), x, y, policy)
 
 
 def read_dataset(
@@ -76,17 +86,19 @@ def read_dataset(
     policy: Policy = Policy(),  # noqa: B008
 ) -> Graph:
     """Fetches a data set by name, kept under `root`, into the folder `out`; `index` picks one of several graphs."""
-    dataset = _fetch(name, Path(root))
+    dataset = _fetch(name, Path(root), policy.max_bytes)
     if index is None and len(dataset) != 1:
         raise ValueError(
             f"graph.dataset={name!r} holds {len(dataset):,} graphs; index=0 .. {len(dataset) - 1} picks one"
         )
     if index is not None and not 0 <= index < len(dataset):
         raise ValueError(f"index={index} must be between 0 and {len(dataset) - 1}")
-    return read_data(out, dataset[index or 0], label=label, origin=name, policy=policy)
+    with reading(f"graph.dataset={name!r}: graph {index or 0} cannot be read"):
+        data = dataset[index or 0]
+    return read_data(out, data, label=label, origin=name, policy=policy)
 
 
-def _fetch(name: str, root: Path) -> Any:
+def _fetch(name: str, root: Path, max_bytes: int) -> Any:
     import torch_geometric.datasets as table
 
     class_name, _, part = SHORT_NAMES.get(name, name).partition("/")
@@ -101,10 +113,33 @@ def _fetch(name: str, root: Path) -> Any:
         raise ValueError(
             f"graph.dataset={name!r}: {class_name} takes {', '.join(needed) or 'no part'}; legal is Class or Class/name"
         )
+    for path in (root / class_name).rglob("*.pt"):
+        if zipfile.is_zipfile(path):
+            with reading(f"{path} is no file of torch"), zipfile.ZipFile(path) as archive:
+                unpacked = sum(member.file_size for member in archive.infolist())
+            check_growth(str(path), path.stat().st_size, unpacked, max_bytes)
     try:
-        return maker(**options)
+        with (
+            _without_pickles(),
+            reading(f"graph.dataset={name!r} cannot be read; {root / class_name} is fetched anew if removed"),
+        ):
+            return maker(**options)
     except OSError as error:  # URLError is one: no network, no such file, a full disk
-        raise ValueError(f"graph.dataset={name!r} is not under {root} and could not be downloaded: {error}") from error
+        raise InputError(f"graph.dataset={name!r} is not under {root} and could not be downloaded: {error}") from error
+
+
+@contextlib.contextmanager
+def _without_pickles() -> Iterator[None]:
+    """Lets torch.load read tensors alone: torch_geometric, where that fails, would run what a file says."""
+    before = os.environ.get(_TENSORS_ONLY)
+    os.environ[_TENSORS_ONLY] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_TENSORS_ONLY]
+        else:
+            os.environ[_TENSORS_ONLY] = before
 
 
 def _rows(x: Any) -> DenseRows | SparseRows | None:
@@ -119,7 +154,7 @@ def _rows(x: Any) -> DenseRows | SparseRows | None:
         row, column = entries.indices().cpu().numpy()
         return SparseRows.of(sparse.coo_array((entries.values().cpu().numpy(), (row, column)), shape=tuple(x.shape)))
     if x.dim() != 2:
-        raise ValueError(f"x has shape {tuple(x.shape)}; legal is (n, d)")
+        raise InputError(f"x has shape {tuple(x.shape)}; legal is (n, d)")
 
     def blocks() -> Iterator[NDArray[np.float32]]:
         for start in range(0, len(x), _BLOCK_ROWS):

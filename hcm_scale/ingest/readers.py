@@ -9,13 +9,15 @@
 
 Each takes the folder to write first and a `Policy` as keyword, writes the folder whole or not at all in bounded memory
 (at most three times the finished graph), and returns it opened; `summary(graph).table()` is what to print.
+What is wrong with a file is an `InputError`.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 
 from hcm_scale.graph.store import Graph
-from hcm_scale.ingest import encode, matlab
+from hcm_scale.ingest import encode
+from hcm_scale.ingest.errors import InputError
 from hcm_scale.ingest.matlab import read_mat
 from hcm_scale.ingest.matrices import read_matrices
 from hcm_scale.ingest.policy import IngestSummary, Policy
@@ -25,6 +27,7 @@ from hcm_scale.ingest.tables import Columns, read_tables
 __all__ = [
     "Columns",
     "IngestSummary",
+    "InputError",
     "Policy",
     "columns_told",
     "read_data",
@@ -42,18 +45,17 @@ def read_matrix(
     path: str | Path,
     *,
     keys: Mapping[str, str] | None = None,
-    max_bytes: int = matlab.MAX_BYTES,
     policy: Policy = Policy(),  # noqa: B008
 ) -> Graph:
-    """Reads a .mat, .npz or .npy file, or a folder of .npy files, by its suffix; `max_bytes` is the limit for .mat."""
+    """Reads a .mat, .npz or .npy file, or a folder of .npy files, by its suffix."""
     path = Path(path)
-    if not path.exists():
-        raise ValueError(f"graph.path={str(path)!r} does not exist")
+    if not (path.is_file() or path.is_dir()):
+        raise InputError(f"graph.path={str(path)!r} does not exist, or is neither a file nor a folder")
     if path.suffix == ".mat":
-        return read_mat(out, path, keys=keys, max_bytes=max_bytes, policy=policy)
+        return read_mat(out, path, keys=keys, policy=policy)
     if path.suffix in (".npz", ".npy") or path.is_dir():
         return read_matrices(out, path, keys=keys, policy=policy)
-    raise ValueError(f"graph.path={str(path)!r} must end in .mat, .npz or .npy, or be a folder of .npy files")
+    raise InputError(f"graph.path={str(path)!r} must end in .mat, .npz or .npy, or be a folder of .npy files")
 
 
 def columns_told(graph: Graph) -> str:

@@ -19,6 +19,7 @@ from hcm_scale.ingest import attributes as features
 from hcm_scale.ingest import node_table
 from hcm_scale.ingest.batches import CSV, TableFiles, find_table
 from hcm_scale.ingest.edge_table import EdgeTable
+from hcm_scale.ingest.errors import naming
 from hcm_scale.ingest.id_column import id_kind
 from hcm_scale.ingest.ids import Growing, settled
 from hcm_scale.ingest.node_table import NodeRows
@@ -65,10 +66,19 @@ def read_tables(
     policy: Policy = Policy(),  # noqa: B008
 ) -> Graph:
     """Reads the tables at `edges` and `nodes` (file, folder or glob) into the graph folder `out`; returns it opened."""
-    edge_table, node_files = _open(edges, nodes, columns)
+    edge_table, node_files = _open(edges, nodes, columns, policy.max_bytes)
+    origin = edge_table.files.origin + (f", {node_files.origin}" if node_files else "")
+    with naming(origin):
+        _write(Path(out), origin, edge_table, node_files, columns, policy)
+    return Graph.open(out)
+
+
+def _write(
+    out: Path, origin: str, edge_table: EdgeTable, node_files: TableFiles | None, columns: Columns, policy: Policy
+) -> None:
     names = _attribute_names(node_files, columns) if node_files else ()
     features.require(len(names), policy)
-    with files.replacing(Path(out)) as folder:
+    with files.replacing(out) as folder:
         rows, added = _number_nodes(edge_table, node_files, columns, policy)
         shape = (len(rows.ids) - added, added)
         kept = frozenset(columns.categorical + (columns.attributes or ()))
@@ -86,7 +96,7 @@ def read_tables(
                 num_anomalies = node_table.write_labels(folder, node_files, columns.label, rows.left_out, shape)
         seal(
             folder,
-            edge_table.files.origin + (f", {node_files.origin}" if node_files else ""),
+            origin,
             policy,
             counts,
             written,
@@ -96,16 +106,17 @@ def read_tables(
             added_nodes=added if node_files else 0,
             num_anomalies=num_anomalies,
         )
-    return Graph.open(out)
 
 
-def _open(edges: str | Path, nodes: str | Path | None, columns: Columns) -> tuple[EdgeTable, TableFiles | None]:
+def _open(
+    edges: str | Path, nodes: str | Path | None, columns: Columns, max_bytes: int
+) -> tuple[EdgeTable, TableFiles | None]:
     """Finds the tables, checks the column names, settles the type of the ids."""
-    edge_files = find_table("graph.path", edges)
+    edge_files = find_table("graph.path", edges, max_bytes)
     edge_files.check_columns("graph.source_column", [columns.source])
     edge_files.check_columns("graph.target_column", [columns.target])
-    node_files = find_table("graph.nodes", nodes) if nodes is not None else None
-    typed = [(name, edge_files.schema.field(name).type) for name in (columns.source, columns.target)]
+    node_files = find_table("graph.nodes", nodes, max_bytes) if nodes is not None else None
+    typed = [(f"{edge_files.origin}:{n}", edge_files.schema.field(n).type) for n in (columns.source, columns.target)]
     if node_files is None and (columns.label or columns.attributes):
         raise ValueError(
             f"graph.label_column={columns.label!r}, graph.include={columns.attributes} need a node table: graph.nodes"
@@ -116,7 +127,7 @@ def _open(edges: str | Path, nodes: str | Path | None, columns: Columns) -> tupl
         node_files.check_columns("graph.include", columns.attributes or ())
         node_files.check_columns("graph.exclude", columns.exclude)
         node_files.check_columns("graph.categorical", columns.categorical)
-        typed.append((columns.id, node_files.schema.field(columns.id).type))
+        typed.append((f"{node_files.origin}:{columns.id}", node_files.schema.field(columns.id).type))
     kind = id_kind(typed, columns.id_type)
     if columns.id_type == "auto" and kind == "integer":
         tables = [(edge_files, (columns.source, columns.target)), (node_files, (columns.id,))]

@@ -1,12 +1,13 @@
 """torch_geometric objects and data sets."""
 
 import warnings
+import zipfile
 
 import numpy as np
 import pytest
 import torch
 
-from hcm_scale.ingest.readers import Policy, read_data, read_dataset, summary
+from hcm_scale.ingest.readers import InputError, Policy, read_data, read_dataset, summary
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch_geometric and what it imports warn about each other
@@ -86,3 +87,59 @@ def test_read_dataset__says_when_it_cannot_download(tmp_path, monkeypatch):
         monkeypatch.setenv(variable, "http://127.0.0.1:9")  # nobody listens there
     with pytest.raises(ValueError, match=r"dataset='Cora' is not under .* and could not be downloaded"):
         read_dataset(tmp_path / "g", "Cora", tmp_path)
+
+
+@pytest.fixture
+def cora(tmp_path, data):
+    """The file of a data set that was downloaded and prepared before; its raw files are there by name alone."""
+    folder = tmp_path / "Planetoid" / "Cora"
+    for part in ("raw", "processed"):
+        (folder / part).mkdir(parents=True)
+    for name in ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index"):
+        (folder / "raw" / f"ind.cora.{name}").touch()
+    path = folder / "processed" / "data.pt"
+    torch.save((data.to_dict(), None, Data), path)
+    torch.save("None", path.with_name("pre_transform.pt"))
+    torch.save("None", path.with_name("pre_filter.pt"))
+    return path
+
+
+def test_read_dataset__takes_a_prepared_one_without_the_network(cora, tmp_path):
+    assert read_dataset(tmp_path / "g", "Cora", tmp_path).num_edges == 2
+
+
+@pytest.mark.parametrize("way", ["empty", "torn", "foreign", "zeros"])
+def test_read_dataset__refuses_a_damaged_file(cora, tmp_path, way):
+    data = cora.read_bytes()
+    half = len(data) // 2
+    cora.write_bytes({"empty": b"", "torn": data[:half], "foreign": b"<html>", "zeros": data[:half] + bytes(half)}[way])
+    with pytest.raises(
+        InputError, match=r"graph\.dataset='Cora' cannot be read; .*Planetoid is fetched anew if removed: "
+    ):
+        read_dataset(tmp_path / "g", "Cora", tmp_path)
+
+
+def test_read_dataset__runs_nothing_that_a_file_says(cora, tmp_path):
+    torch.save(Trap(tmp_path / "sprung"), cora)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch_geometric, which is about to try again
+        with pytest.raises(InputError, match=r"graph\.dataset='Cora' cannot be read"):
+            read_dataset(tmp_path / "g", "Cora", tmp_path)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_read_dataset__refuses_a_bomb(cora, tmp_path):
+    with zipfile.ZipFile(cora, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data/0", bytes(3_000_000))
+    with pytest.raises(InputError, match=r"data\.pt has .* unpacks to 3,000,000 or more; graph\.max_bytes=1000000"):
+        read_dataset(tmp_path / "g", "Cora", tmp_path, policy=Policy(max_bytes=1_000_000))
+
+
+class Trap:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
