@@ -6,6 +6,7 @@ Everything else happens in `pipeline.py`.
 """
 
 import functools
+import gc
 import logging
 import os
 import re
@@ -105,9 +106,7 @@ def _job(command: str, node: str | None, composed: Any) -> None:
             config.share_dir = str(Path(hydra.sweep.dir).resolve() / "stages")
         if command != "explain":
             ahead.start()
-        from hcm_scale import pipeline
-        from hcm_scale.ranks import launch
-
+        pipeline, launch = _import_pipeline()
         if command == "explain":
             config.node = config.node if node is None else node
             text = pipeline.explain(config)
@@ -119,6 +118,17 @@ def _job(command: str, node: str | None, composed: Any) -> None:
         if swept:
             raise  # Hydra notes the job as failed and goes on with the others
         raise SystemExit(2 if isinstance(error, ValueError | FileNotFoundError) else 1) from error
+
+
+def _import_pipeline() -> tuple[Any, Any]:
+    """What runs need, torch and numba among it: nothing that Python need search for garbage, now or at the end."""
+    gc.disable()
+    from hcm_scale import pipeline
+    from hcm_scale.ranks import launch
+
+    gc.freeze()
+    gc.enable()
+    return pipeline, launch
 
 
 def _show(text: str) -> None:

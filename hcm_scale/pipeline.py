@@ -8,6 +8,7 @@ scoring.
 import contextlib
 import itertools
 import logging
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -56,6 +57,8 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
             begin_run(run_dir)  # what is asked now has found nothing yet
             files.write_json(run_dir / "config.json", asdict(config))
         _set_threads(config.world.threads, world)
+        if device != "cpu":
+            threading.Thread(target=_wake_gpu, args=(device,), daemon=True).start()
         workspace = Workspace(run_dir, share, world)
         for _, group in itertools.groupby(stages(Run(config, workspace, device, graph), until), _group_of):
             make(workspace, *group)
@@ -126,6 +129,12 @@ def _set_threads(wanted: int | None, world: World) -> None:
     if num_threads:
         numba.set_num_threads(min(num_threads, most))
         torch.set_num_threads(num_threads)
+
+
+def _wake_gpu(device: str) -> None:
+    """Has the driver and its libraries loaded while the first stages work; what fails here fails where it is used."""
+    with contextlib.suppress(RuntimeError):
+        torch.ones(8, 8, device=device).mm(torch.ones(8, 8, device=device)).sum().item()
 
 
 def device_of(world: schema.WorldConfig) -> str:

@@ -35,7 +35,7 @@ from hcm_scale.stages import label, purify, report, score, train
 from hcm_scale.synthetic import families
 from hcm_scale.synthetic.inject import inject
 
-_NUM_NODES, _NUM_ATTRIBUTES = 200, 5
+_NUM_NODES, _MANY_NODES, _NUM_ATTRIBUTES = 200, 5_000, 5
 _FEW = {"posterior.burn_in_steps": 1, "posterior.num_samples": 1, "posterior.thin_steps": 1}
 
 
@@ -74,12 +74,12 @@ def walk(scratch: Path, *, backwards: bool = False) -> None:
     ahead.set_ready(stamp)
 
 
-def ring(out: Path) -> Graph:
+def ring(out: Path, num_nodes: int = _NUM_NODES) -> Graph:
     """A graph on disk: a ring in which every node knows the next three, with random attributes."""
-    ends = np.arange(_NUM_NODES)[:, None] + np.array([-3, -2, -1, 1, 2, 3])
-    indices = np.sort(ends % _NUM_NODES, axis=1).astype(np.int32).ravel()
-    x = np.random.default_rng(0).random((_NUM_NODES, _NUM_ATTRIBUTES), np.float32)
-    Graph(np.arange(_NUM_NODES + 1) * 6, indices, x=x).save(out)
+    ends = np.arange(num_nodes)[:, None] + np.array([-3, -2, -1, 1, 2, 3])
+    indices = np.sort(ends % num_nodes, axis=1).astype(np.int32).ravel()
+    x = np.random.default_rng(0).random((num_nodes, _NUM_ATTRIBUTES), np.float32)
+    Graph(np.arange(num_nodes + 1) * 6, indices, x=x).save(out)
     return Graph.open(out)
 
 
@@ -111,8 +111,9 @@ def purified(graph: Graph, config: Config, out: Path) -> None:
 
 
 def labels(graph: Graph, config: Config, out: Path) -> None:
-    """Labelled pairs."""
-    label.label(graph, out, **label_options(config))
+    """Labelled pairs: by blocks of sources, and one by one as on a graph where neighbourhoods are a small part."""
+    label.label(graph, out / "blocks", **label_options(config))
+    label.label(ring(out / "long", _MANY_NODES), out / "one by one", **label_options(config))
 
 
 def training(graph: Graph, config: Config, out: Path) -> None:

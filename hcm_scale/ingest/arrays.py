@@ -52,7 +52,7 @@ def write_arrays(
     """Writes the graph folder `out` and returns it opened; rows of `x` and entries of `y` must be the nodes."""
     with naming(origin):
         _write(Path(out), origin, edges, x, y, policy)
-    return Graph.open(out)
+    return Graph.open(out, verify=False)
 
 
 def _write(

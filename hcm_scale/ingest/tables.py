@@ -70,7 +70,7 @@ def read_tables(
     origin = edge_table.files.origin + (f", {node_files.origin}" if node_files else "")
     with naming(origin):
         _write(Path(out), origin, edge_table, node_files, columns, policy)
-    return Graph.open(out)
+    return Graph.open(out, verify=False)
 
 
 def _write(

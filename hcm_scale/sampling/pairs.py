@@ -6,13 +6,14 @@ sequence is cut evenly into ceil(C * D / batch_pairs) global batches, whose size
 evenly into `num_ranks` slices: there is no small last batch, each slice is balanced, and the batches are the same at
 any number of ranks. A position is (epoch, step); a resume computes where it stands and reads on from there.
 
-Memory: per class the drawn pairs of at most WINDOW row groups (pair_order.py), one row group being read, and the batch.
+Memory: per class the drawn pairs of at most WINDOW row groups (pair_order.py), one row group being read, and the batch;
+labels of up to 16 MiB are read once and kept.
 """
 
 import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +23,13 @@ from numpy.typing import NDArray
 from hcm_scale.base.rng import key
 from hcm_scale.sampling.pair_kernels import pick_pairs
 from hcm_scale.sampling.pair_order import class_order, least_reach
-from hcm_scale.shards import Labels
+from hcm_scale.shards import Labels, RowGroup
 from hcm_scale.shards.kernels import shuffle_pairs
 
 _PAIRS = 0x7061  # keeps these draws apart from all others made with the same seed
 _ORDER, _PICK, _SHUFFLE = 0, 1, 2
+_KEPT_PAIRS = 1 << 21  # of 8 bytes
+Read = Callable[[RowGroup], tuple[NDArray[Any], NDArray[Any]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +91,8 @@ def pair_batches(
         raise ValueError(f"epoch_start={epoch_start}, step_start={step_start}: an epoch has steps 0 .. {num_steps}")
     epochs = itertools.count(epoch_start) if num_epochs is None else range(epoch_start, num_epochs)
     steps = (range(step_start if epoch == epoch_start else 0, num_steps) for epoch in itertools.count(epoch_start))
-    return itertools.chain.from_iterable(map(functools.partial(_epoch, labels, seed, cut), epochs, steps))
+    read = functools.cache(labels.read) if sum(labels.stored) <= _KEPT_PAIRS else labels.read
+    return itertools.chain.from_iterable(map(functools.partial(_epoch, labels, read, seed, cut), epochs, steps))
 
 
 @dataclass(frozen=True)
@@ -123,10 +127,10 @@ def cut_epoch(labels: Labels, *, batch_pairs: int, sampling_ratio: float, rank: 
     return Cut(num_pairs, num_steps, rank, num_ranks)
 
 
-def _epoch(labels: Labels, seed: int, cut: Cut, epoch: int, steps: range) -> Iterator[PairBatch]:
+def _epoch(labels: Labels, read: Read, seed: int, cut: Cut, epoch: int, steps: range) -> Iterator[PairBatch]:
     num_draw = cut.num_pairs // labels.classes
     hops = range(1, labels.classes + 1)
-    streams = [_ClassStream(labels, hop, num_draw, key(seed, _PAIRS, epoch, hop)) for hop in hops]
+    streams = [_ClassStream(labels, read, hop, num_draw, key(seed, _PAIRS, epoch, hop)) for hop in hops]
     for step in steps:
         start, stop, size = cut(step)
         yield PairBatch(epoch, step, size, *_gather(streams, start, stop))
@@ -147,8 +151,8 @@ def _gather(streams: "list[_ClassStream]", start: int, stop: int) -> tuple[NDArr
 class _ClassStream:
     """The epoch's draws of one class; holds one window of them."""
 
-    def __init__(self, labels: Labels, hop: int, num_draw: int, seed: int) -> None:
-        self._labels, self._seed = labels, seed
+    def __init__(self, labels: Labels, read: Read, hop: int, num_draw: int, seed: int) -> None:
+        self._labels, self._read, self._seed = labels, read, seed
         self._groups = labels.row_groups(hop)
         rows = np.array([group.rows for group in self._groups])
         self._order = class_order(rows, num_draw, least_reach(labels.plan.row_group_rows), key(seed, _ORDER))
@@ -184,7 +188,7 @@ class _ClassStream:
         self._window, self._u, self._v = window, u, v
 
     def _pick(self, part: int, out_u: NDArray[Any], out_v: NDArray[Any]) -> None:
-        u, v = self._labels.read(self._groups[self._order.group[part]])
+        u, v = self._read(self._groups[self._order.group[part]])
         rows = slice(self._order.first[part], self._order.last[part])
         u, v = u[rows], v[rows]
         if len(u) == len(out_u):
