@@ -1,6 +1,6 @@
 """The options of a run that sets none, for benchmarks that call its stages one by one."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from hcm_scale.arguments import label_options, recipe_of, scoring_of
@@ -10,8 +10,9 @@ from hcm_scale.stages.train import Record
 _CONFIG = Config()
 LABEL = label_options(_CONFIG)
 PURIFY = asdict(_CONFIG.attributes) | asdict(_CONFIG.purify)
-RECIPE = recipe_of(_CONFIG)
-PLAN = RECIPE.plan
+_RECIPE = recipe_of(_CONFIG)
+PLAN = replace(_RECIPE.plan, burn_in_epochs=None)  # themes say how many steps they make
+RECIPE = replace(_RECIPE, plan=PLAN)
 SAMPLER: dict[str, Any] = asdict(RECIPE.langevin) | {"seed": 0}
 _RECORD = Record(
     checkpoint_every=_CONFIG.posterior.checkpoint_every,

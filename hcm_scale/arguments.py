@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from hcm_scale.config import Config, parse_fan_out
-from hcm_scale.stages.recipe import Batching, ChainPlan, Langevin, Network, Recipe
+from hcm_scale.stages.recipe import MOST_BURN_IN, Batching, ChainPlan, Langevin, Network, Recipe
 from hcm_scale.stages.score import Scoring
 
 log = logging.getLogger(__name__)
@@ -26,6 +26,10 @@ def recipe_of(config: Config) -> Recipe:
         log.warning("sampling.hub_cap=%s has no effect: no fan-out is `all`", sampling.hub_cap)
     plan_fields = {field.name for field in dataclasses.fields(ChainPlan)}
     plan = {name: value for name, value in asdict(posterior).items() if name in plan_fields}
+    if posterior.burn_in_steps is None:
+        plan["burn_in_steps"] = MOST_BURN_IN
+    else:
+        plan["burn_in_epochs"] = None
     if posterior.num_samples is None:
         plan["num_samples"] = posterior.max_samples
     else:

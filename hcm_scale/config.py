@@ -184,7 +184,8 @@ class PosteriorConfig:
     cycle_steps: int = number(200, 1)
     prior: float = number(5e-8, 0.0)
     temperature: float | None = number(None, 0.0)
-    burn_in_steps: int = number(200, 0)
+    burn_in_steps: int | None = number(None, 0)  # None: burn_in_epochs, but 100 to 200 steps
+    burn_in_epochs: float = number(5.0, 0.0)  # where burn_in_steps is None
     num_samples: int | None = number(None, 1)  # None: until one more no longer moves the ranking
     max_samples: int = number(10, 1)  # where num_samples is None
     settled: float = number(0.995, 0.0, 1.0)  # rank correlation of the means without and with the newest sample

@@ -218,7 +218,8 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
             "num_samples": 4,
             "thin_steps": 3,
         },
-        None: {  # the first two decide where num_samples is null
+        None: {  # the first three decide where burn_in_steps or num_samples is null
+            "burn_in_epochs": 3.0,
             "max_samples": 5,
             "settled": 0.9,
             "checkpoint_every": 7,

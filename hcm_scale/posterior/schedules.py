@@ -11,9 +11,11 @@ The polynomial satisfies the conditions of convergence (steps sum to infinity, t
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hcm_scale.base.names import SCHEDULES
+
+LEAST_BURN_IN, MOST_BURN_IN = 100, 200  # steps, where epochs decide (docs/detector.md)
 
 
 def polynomial(t: int, a: float, b: float, gamma: float) -> float:
@@ -48,6 +50,7 @@ class ChainPlan:
     num_samples: int  # the most, where the chain may settle before
     thin_steps: int
     settled: float | None = None  # ends the chain (settle.py); None: all samples are drawn
+    burn_in_epochs: float | None = None  # ends the burn-in sooner (`within`); None: all of its steps are made
 
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:
@@ -62,6 +65,18 @@ class ChainPlan:
         for name, least in (("burn_in_steps", 0), ("thin_steps", 1), ("cycle_steps", 1), ("num_samples", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least {least}")
+
+    def within(self, epoch_steps: int) -> "ChainPlan":
+        """The same plan with its burn-in ended after so many epochs, of `epoch_steps` each, but not before 100 steps.
+
+        >>> plan = ChainPlan("constant", 0.01, 100.0, 0.55, 200, 200, num_samples=2, thin_steps=5, burn_in_epochs=5)
+        >>> [plan.within(epoch_steps).burn_in_steps for epoch_steps in (1, 30, 1000)]
+        [100, 150, 200]
+        """
+        if self.burn_in_epochs is None:
+            return self
+        enough = max(LEAST_BURN_IN, math.ceil(self.burn_in_epochs * epoch_steps))
+        return replace(self, burn_in_steps=min(self.burn_in_steps, enough), burn_in_epochs=None)
 
     @property
     def spacing(self) -> int:

@@ -6,9 +6,9 @@ not here.
 
 from dataclasses import dataclass
 
-from hcm_scale.posterior.schedules import ChainPlan
+from hcm_scale.posterior.schedules import MOST_BURN_IN, ChainPlan
 
-__all__ = ["Batching", "ChainPlan", "Langevin", "Network", "Recipe"]
+__all__ = ["MOST_BURN_IN", "Batching", "ChainPlan", "Langevin", "Network", "Recipe"]
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.sampling.batches import MiniBatch
 from hcm_scale.shards import Labels
 from hcm_scale.stages.recipe import ChainPlan, Recipe
-from hcm_scale.stages.train_batches import probe_batch, training_batches
+from hcm_scale.stages.train_batches import epoch_steps, probe_batch, training_batches
 
 FORMAT = 2  # of the folder and of the arithmetic behind it
 _SMALL_PRODUCT = 1 << 24  # multiplications of a step's largest product: about a millisecond of one core
@@ -89,6 +89,7 @@ def train(
     out.mkdir(parents=True, exist_ok=True)
     model = dataclasses.asdict(recipe.network) | {"num_attributes": x.shape[1], "num_classes": labels.classes}
     model |= {"directed": structure.directed, "seed": seed}
+    recipe = dataclasses.replace(recipe, plan=recipe.plan.within(epoch_steps(labels, recipe.batching)))
     chain = start_chain(out, model, device)
     source: dict[str, Any] = {"seed": seed, "first_step": chain.num_done, "world": world, "workers": workers}
     made = training_batches(structure, x, labels, recipe, device=device, **source)

@@ -25,7 +25,7 @@ from hcm_scale.sampling.device.fused import EndsBatch
 from hcm_scale.sampling.device.graph import DeviceGraph, graph_to
 from hcm_scale.sampling.device.pairs import DevicePairs, pairs_to
 from hcm_scale.sampling.device.transfer import to_gpu
-from hcm_scale.sampling.pairs import Cut, PairBatch, cut_epoch, pair_batches, pairs_per_epoch
+from hcm_scale.sampling.pairs import Cut, PairBatch, cut_epoch, pair_batches, pairs_per_epoch, steps_per_epoch
 from hcm_scale.sampling.prefetch import WaitClock, prefetch
 from hcm_scale.shards import Labels
 from hcm_scale.stages.recipe import Batching, Recipe
@@ -53,8 +53,7 @@ def training_batches(
 
     `x` is (n, q), holding Â X where the first hop is exact; `clock` adds up how long the consumer waited.
     """
-    ratio = recipe.batching.sampling_ratio
-    batch_pairs = recipe.batching.batch_pairs or pairs_per_epoch(labels, sampling_ratio=ratio)
+    ratio, batch_pairs = recipe.batching.sampling_ratio, pairs_per_step(labels, recipe.batching)
     ranks = {"rank": world.rank, "num_ranks": world.size}
     cut = cut_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=ratio, **ranks)
     epoch, step = divmod(first_step, cut.num_steps)
@@ -70,6 +69,17 @@ def training_batches(
         make = batch_maker(structure, x, recipe, seed=seed)
         batches = host_batches(make, pairs, workers=workers, pin=on_gpu, clock=clock)
         yield from to_gpu(batches, device) if on_gpu else batches
+
+
+def pairs_per_step(labels: Labels, batching: Batching) -> int:
+    """Pairs of a batch, over all ranks."""
+    return batching.batch_pairs or pairs_per_epoch(labels, sampling_ratio=batching.sampling_ratio)
+
+
+def epoch_steps(labels: Labels, batching: Batching) -> int:
+    """Steps of an epoch."""
+    pairs = pairs_per_step(labels, batching)
+    return steps_per_epoch(labels, batch_pairs=pairs, sampling_ratio=batching.sampling_ratio)
 
 
 def probe_batch(

@@ -61,3 +61,10 @@ def test_cyclical__is_smallest_where_a_sample_is_kept():
 def test_plan__refuses_impossible_values(wrong, message):
     with pytest.raises(ValueError, match=message):
         replace(PLAN, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "epoch_steps", "expected"), [(None, 1, 300), (5, 7, 100), (5, 40, 200), (5, 90, 300)]
+)
+def test_burn_in__is_so_many_epochs_but_a_hundred_steps_and_no_more_than_planned(epochs, epoch_steps, expected):
+    assert replace(PLAN, burn_in_epochs=epochs).within(epoch_steps).burn_in_steps == expected

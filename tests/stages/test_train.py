@@ -35,7 +35,14 @@ RECIPE = replace(
     network=replace(DEFAULT.network, width=16, head_width=16),
     batching=replace(DEFAULT.batching, batch_pairs=128, fan_outs=(5,)),
     plan=replace(
-        DEFAULT.plan, schedule="constant", step_size=0.02, burn_in_steps=6, thin_steps=4, num_samples=3, settled=None
+        DEFAULT.plan,
+        schedule="constant",
+        step_size=0.02,
+        burn_in_steps=6,
+        thin_steps=4,
+        num_samples=3,
+        settled=None,
+        burn_in_epochs=None,
     ),
 )
 RECORD = Record(checkpoint_every=5, log_every=4, tensorboard=False)
@@ -319,6 +326,13 @@ def test_settled_chain__killed_before_its_seal_ends_the_same(labels, tmp_path, c
     (tmp_path / "samples" / "manifest.json").unlink()
     assert len(run(labels, tmp_path, SETTLES, record=record)) == 4
     assert sample_hashes(tmp_path) == before
+
+
+def test_burn_in__follows_the_epochs_of_the_labels(labels, tmp_path):
+    """Half an epoch is far less than a hundred steps here, which are the least."""
+    plan = replace(RECIPE.plan, burn_in_steps=200, num_samples=1, burn_in_epochs=0.5)
+    run(labels, tmp_path, replace(RECIPE, plan=plan), record=replace(RECORD, checkpoint_every=10**6))
+    assert metrics(tmp_path)[-1]["step"] == 100 + plan.thin_steps
 
 
 def test_whole_graph__gives_the_numbers_of_sampled_batches(labels, tmp_path):
