@@ -7,7 +7,7 @@ is an ImportError, and benchmarks name it as absent.
 import contextlib
 import importlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bench.harness import Contender
 from hcm_scale.graph.store import Graph
 
 BACKENDS = {"torch-sparse": "torch_sparse", "pyg-lib": "pyg_lib"}
@@ -43,6 +44,17 @@ def sampling_by(backend: str) -> Iterator[None]:
         importlib.import_module(BACKENDS[backend])  # the loader says only when used that it needs one
     with mock.patch.object(torch_geometric.typing, "WITH_PYG_LIB", backend == "pyg-lib"):
         yield
+
+
+def contenders(loader: str, contender: Callable[[int, str], Contender]) -> tuple[list[Contender], list[str]]:
+    """contender(workers, backend) for no and two workers of every backend that is here; and the names of the others."""
+    found, absent = [], []
+    for backend in BACKENDS:
+        try:
+            found += [contender(workers, backend) for workers in (0, 2)]
+        except ImportError as error:
+            absent.append(f"PyG {loader} on {backend} ({error})")
+    return found, absent
 
 
 def make(name: str, graph: Graph, *, x: Tensor | None = None, workers: int, **options: Any) -> Any:

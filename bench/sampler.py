@@ -45,16 +45,13 @@ def prepare(size: str) -> Problem:
 def cases(size: str) -> Iterator[Case]:
     """One case; PyG is absent with a backend that is."""
     problem = prepare(size)
-    contenders = [ours(problem, workers) for workers in (1, 2)]
-    absent = []
-    for backend in pyg_loaders.BACKENDS:
-        try:
-            contenders += [pyg(problem, workers, PEER_BATCHES[size], backend) for workers in (0, 2)]
-        except ImportError as error:
-            absent.append(f"PyG NeighborLoader on {backend} ({error})")
-    floors = [Floor(contenders[1].name, peer.name, 15) for peer in contenders[2:] if "torch-sparse" in peer.name]
+    mine = [ours(problem, workers) for workers in (1, 2)]
+    peers, absent = pyg_loaders.contenders(
+        "NeighborLoader", lambda workers, backend: pyg(problem, workers, PEER_BATCHES[size], backend)
+    )
+    floors = [Floor(mine[1].name, peer.name, 15) for peer in peers if "torch-sparse" in peer.name]
     title = f"fan-out 10, 10; R-MAT, {data.describe(problem.graph)}"
-    yield Case(title, "edges/s", contenders, floors, absent)
+    yield Case(title, "edges/s", [*mine, *peers], floors, absent)
 
 
 def ours(problem: Problem, workers: int) -> Contender:

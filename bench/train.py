@@ -57,16 +57,13 @@ def prepare(size: str) -> Problem:
 def cases(size: str) -> Iterator[Case]:
     """One case; PyG is absent with a backend that is."""
     problem = prepare(size)
-    contenders = [ours(problem, exact=True), ours(problem, exact=False)]
-    absent = []
-    for backend in pyg_loaders.BACKENDS:
-        try:
-            contenders += [pyg(problem, workers, PEER_BATCHES[size], backend) for workers in (0, 2)]
-        except ImportError as error:
-            absent.append(f"PyG LinkNeighborLoader on {backend} ({error})")
-    floors = [Floor(contenders[0].name, peer.name, 10) for peer in contenders[2:] if "torch-sparse" in peer.name]
+    mine = [ours(problem, exact=True), ours(problem, exact=False)]
+    peers, absent = pyg_loaders.contenders(
+        "LinkNeighborLoader", lambda workers, backend: pyg(problem, workers, PEER_BATCHES[size], backend)
+    )
+    floors = [Floor(mine[0].name, peer.name, 10) for peer in peers if "torch-sparse" in peer.name]
     title = f"{BATCH:,} pairs a batch, fan-out {FAN_OUT}, {FAN_OUT}; R-MAT, {data.describe(problem.graph)}"
-    yield Case(title, "pairs/s", contenders, floors, absent)
+    yield Case(title, "pairs/s", [*mine, *peers], floors, absent)
 
 
 def new_model(problem: Problem) -> HopModel:

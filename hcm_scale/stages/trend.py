@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 
 from hcm_scale.graph import Graph
-from hcm_scale.posterior.samples import sample_path
+from hcm_scale.posterior.samples import load_sample
 from hcm_scale.score.edges import predict_edges
 from hcm_scale.score.metrics import roc_auc
 from hcm_scale.score.nodes import score_nodes, with_closure
@@ -42,7 +41,7 @@ def auc_trend(
     y, edges = graph.y, edge_index(graph.indptr, graph.indices, directed=graph.directed)
 
     def newest(folder: Path, num_samples: int) -> dict[str, float]:
-        sample = load_file(sample_path(folder, num_samples - 1))
+        sample = load_sample(folder, num_samples - 1)
         embedded = embed_samples(model, [sample], structure, x, propagated=propagated, device=device)
         hops = predict_edges(edges, embedded, hop=how.hop, device=device)
         scores = with_closure(score_nodes(edges, hops, trim=how.trim), edges, hops.mean, far_share=how.far_share)
