@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -57,15 +57,24 @@ def run_apart(
     cap_bytes: int | None = None,
     apart: bool = True,
     environment: dict[str, str] | None = None,
+    cores: Sequence[int] = (),
 ) -> Outcome:
     """Runs a module-level job in a process of its own; with `apart` off in this one, which smoke tests use.
 
-    `environment` adds to the variables of that process.
+    `environment` adds to the variables of that process, `cores` are those that it may use; none: all.
     """
     if not apart:
         return _run_here(job, arguments)
     name = f"{job.__module__}:{job.__qualname__}"
-    command = [sys.executable, "-m", "bench.apart", name, json.dumps(arguments), str(cap_bytes or 0)]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.apart",
+        name,
+        json.dumps(arguments),
+        str(cap_bytes or 0),
+        json.dumps(list(cores)),
+    ]
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complaints:
         started = time.perf_counter()
         process = subprocess.Popen(
@@ -136,8 +145,10 @@ def _outcome(code: int, said: str, complaints: str, peak: float) -> Outcome:
     return Outcome(f"failed: {reason}", peak_anonymous_bytes=peak)
 
 
-def main(name: str, arguments: str, cap_bytes: int) -> None:
+def main(name: str, arguments: str, cap_bytes: int, cores: list[int]) -> None:
     """The other side: prepares, says so, runs, and prints what was measured."""
+    if cores:
+        os.sched_setaffinity(0, cores)
     if cap_bytes:
         resource.setrlimit(resource.RLIMIT_AS, (cap_bytes, cap_bytes))
     module, function = name.split(":")
@@ -154,4 +165,4 @@ def main(name: str, arguments: str, cap_bytes: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4]))

@@ -74,7 +74,7 @@ def measure(name: str, graph: Graph, size: str, run_dir: Path) -> Iterator[dict[
     """Every chain on one graph; stages before the training are made once."""
     yardstick = None
     for label, options in CHAINS[size].items():
-        found = HCM(options, run_dir=run_dir, device="cpu").fit(graph)
+        found = HCM(options, run_dir=run_dir).fit(graph)
         records = json.loads((run_dir / "stages.json").read_text())
         timed = [record for record in records if record["name"].startswith(("train", "scores"))]
         trained = [record["seconds"] for record in timed if record["name"].startswith("train")]
