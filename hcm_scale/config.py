@@ -150,7 +150,7 @@ class HopsConfig:
 @dataclass
 class ShardsConfig:
     row_group_rows: int = number(65_536, 256)
-    shard_pairs: int = number(4_000_000, 1_024)
+    shard_pairs: int = number(1_000_000, 1_024)
 
 
 @dataclass

@@ -116,11 +116,13 @@ NAMED_AFTER = {  # an option that is named after a value says it, so that it out
 @pytest.mark.parametrize("word", WORDS)
 def test_option__is_legal_and_says_only_what_it_changes(word):
     group, _, option = word.partition("=")
-    body = OmegaConf.to_container(OmegaConf.load(ROOT / group / f"{option}.yaml"))
+    path = ROOT / group / f"{option}.yaml"
+    body = OmegaConf.to_container(OmegaConf.load(path))
     said = {key: value for key, value in body.items() if key not in ("defaults", "hydra")}
     default = schema.Config(graph=type(composed(word).graph)())
     known = dict(flatten(asdict(default)))
-    stated = dict(flatten(said if group in ("experiment", "sweep") else {group: said}))
+    is_whole = path.read_text().startswith("# @package _global_")
+    stated = dict(flatten(said if is_whole else {group: said}))
     assert stated.keys() <= known.keys()
     assert {key for key, value in stated.items() if value == known[key]} == NAMED_AFTER.get(word, set())
 
