@@ -1,5 +1,9 @@
 # make help lists the targets. Everything happens in .venv; nothing is installed outside it.
+# TORCH=torch==2.13.0 make demo (or any other word for pip) chooses torch; without it a machine that has no NVIDIA driver
+# gets the CPU build where pip can have it, a tenth of the size, and any other the one that pip brings.
 PYTHON ?= python3
+PLAIN_TORCH := torch==2.13.0
+TORCH ?= $(if $(shell command -v nvidia-smi),$(PLAIN_TORCH),$(PLAIN_TORCH)+cpu)
 WHEELS ?= ../shared/wheels
 BIN := .venv/bin
 SIDE_BY_SIDE := -n auto --dist loadfile --no-loadscope-reorder
@@ -11,14 +15,16 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
-.venv/.run: pyproject.toml constraints.txt
+.venv/.run: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(PIP) install -U pip
-	$(PIP) install -c constraints.txt -e .
+	@echo "installing $(TORCH) and the rest into .venv, minutes on a slow line"
+	@$(PIP) install "$(TORCH)" 2>/dev/null || $(PIP) install "$(PLAIN_TORCH)"
+	$(PIP) install -e .
 	@touch $@
 
 .venv/.dev: .venv/.run
-	$(PIP) install -c constraints.txt -e '.[dev]'
+	$(PIP) install -e '.[dev]'
 	@$(PIP) install --no-index --find-links $(WHEELS) torch-scatter torch-sparse 2>/dev/null \
 		|| echo "torch-sparse: no wheel for this platform under $(WHEELS); its tests will say that they are skipped"
 	@touch $@
@@ -27,6 +33,7 @@ setup: .venv/.dev ## make .venv with everything a developer needs
 
 demo: .venv/.run ## run the whole pipeline on the embedded data set and show the strangest nodes
 	$(BIN)/hcm-scale run
+	@echo "\nhcm-scale is in .venv: source .venv/bin/activate, or call $(BIN)/hcm-scale"
 
 test: .venv/.dev ## all tests that are not slow and need no GPU
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE)
