@@ -142,18 +142,24 @@ def begin_run(run_dir: Path) -> None:
     files.write_json(run_dir / _LIST, [])
 
 
+def read_stages(run_dir: Path) -> list[dict[str, Any]]:
+    """What the last run here found, a `StageRecord` a stage; empty where there was none."""
+    path = run_dir / _LIST
+    try:
+        return [asdict(StageRecord(**stage)) for stage in json.loads(path.read_bytes())]
+    except FileNotFoundError:
+        return []
+    except (ValueError, LookupError, TypeError) as error:
+        raise files.FolderError(f"{path} is damaged; hcm-scale run writes it again") from error
+
+
 def open_stages(run_dir: Path, *names: str) -> list[Path]:
     """The folders of these stages of the last run here, all of their files checked.
 
     ValueError where a stage is not finished, FolderError where it is not what the run left.
     """
     path = run_dir / _LIST
-    try:
-        listed = {stage["name"]: stage["key"] for stage in json.loads(path.read_bytes())}
-    except FileNotFoundError:
-        listed = {}
-    except (ValueError, LookupError, TypeError) as error:
-        raise files.FolderError(f"{path} is damaged; hcm-scale run writes it again") from error
+    listed = {stage["name"]: stage["key"] for stage in read_stages(run_dir)}
     for name in names:
         if name not in listed:
             raise ValueError(f"{path} lists no {name}: finish the run in run_dir={run_dir} first with hcm-scale run")

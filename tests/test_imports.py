@@ -60,6 +60,7 @@ MAY_IMPORT = {
     "detector": {"pipeline", "config", "options", "graph", "ingest"},
     "warm": {"arguments", "base", "config", "options", "sources", "stages"} | ROOMS,
     "cli": {"base", "config", "options", "pipeline", "ranks", "sweep", "warm"},
+    "commands": {"base", "graph", "posterior", "score", "shards", "stages", "warm", "workspace"},
     "sweep": {"base", "config", "pipeline", "graph", "ingest", "score", "stages"},
     "__main__": {"cli"},
     "__init__": {"detector"},

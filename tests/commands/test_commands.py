@@ -1,0 +1,138 @@
+"""doctor, inspect, export and clean over one small finished run."""
+
+import shutil
+from pathlib import Path
+
+import networkx as nx
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from hcm_scale import pipeline
+from hcm_scale.base.files import FolderError
+from hcm_scale.commands import clean, doctor, export, inspect
+from hcm_scale.config import Config
+from hcm_scale.options import with_options
+from hcm_scale.synthetic import families
+
+FEW = {"hops.num_sources": 30, "hops.pairs_per_class": 10, "sampling.batch_pairs": 64, "sampling.workers": 0}
+FEW |= {"model.width": 8, "model.head_width": 8, "posterior.burn_in_steps": 2, "posterior.num_samples": 2}
+FEW |= {"posterior.thin_steps": 1, "posterior.checkpoint_every": 1, "world.device": "cpu", "score.explained": 1}
+
+
+def run(run_dir: Path, **options: object) -> None:
+    graph = families.community(120, num_attributes=4, seed=1)
+    pipeline.run(with_options(Config(run_dir=str(run_dir)), FEW | options), graph=graph)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = tmp_path_factory.mktemp("commands") / "run"
+    run(run_dir)
+    return run_dir
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def test_doctor__names_versions_the_machine_and_what_is_missing(monkeypatch):
+    said = doctor.main([])
+    for word in ("hcm-scale", "torch", "cores", "GiB of memory", "GPU", "kernels"):
+        assert word in said
+    monkeypatch.setattr(doctor, "EXTRAS", {"tune": ("no_such_module", "a search")})
+    assert "no  no_such_module  for a search: pip install 'hcm-scale[tune]'" in doctor.main([])
+
+
+def test_inspect__tells_what_every_folder_of_a_run_holds(finished):
+    stages = inspect.main([str(finished)])
+    assert [line.split()[0] for line in stages.splitlines()[1:4]] == ["graph", "purified", "labels"]
+    for name, words in {
+        "graph": ["nodes         120", "attributes    4"],
+        "purified": ["features      4"],
+        "labels": ["sources       30"],
+        "train-purified/samples": ["samples       2", "width 8"],
+        "scores": ["ranked by     score"],
+    }.items():
+        said = inspect.main([str(finished / name), "--verify"])
+        assert all(word in said for word in words), said
+
+
+def test_inspect__verify_finds_a_flipped_bit(copied):
+    assert "as it was written" in inspect.main([str(copied), "--verify"])
+    path = copied / "graph" / "x.npy"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    for folder in (copied, copied / "graph"):
+        inspect.main([str(folder)])
+        with pytest.raises(FolderError, match=r"x\.npy"):
+            inspect.main([str(folder), "--verify"])
+
+
+@pytest.mark.parametrize("words", [["nowhere"], ["."], ["run", "--deep"], []])
+def test_inspect__refuses_what_it_does_not_know(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError):
+        inspect.main(words)
+
+
+@pytest.mark.parametrize(("top", "rows"), [(None, 120), (7, 7), (500, 120)])
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_export__writes_the_first_rows_of_the_table(finished, tmp_path, ending, top, rows):
+    out = tmp_path / f"list.{ending}"
+    said = export.main([str(finished), str(out), *([] if top is None else ["--top", str(top)])])
+    assert said.startswith(f"{rows} nodes")
+    found = pq.read_table(out) if ending == "parquet" else pa.csv.read_csv(out)
+    whole = pq.read_table(finished / "scores" / "scores.parquet")
+    for name in ("id", "rank", "evidence"):
+        assert found[name].to_pylist() == whole[name].slice(0, rows).to_pylist()
+
+
+@pytest.mark.parametrize(("ending", "read"), [("graphml", nx.read_graphml), ("gexf", nx.read_gexf)])
+def test_export__writes_neighbourhoods_for_graph_programs(finished, tmp_path, ending, read):
+    out = tmp_path / f"near.{ending}"
+    export.main([str(finished), str(out), "--top", "3"])
+    found = read(out)
+    table = pq.read_table(finished / "scores" / "scores.parquet")
+    by_rank = {data["rank"]: node for node, data in found.nodes(data=True)}
+    for row in table.slice(0, 3).to_pylist():
+        node = by_rank[row["rank"]]
+        assert found.degree(node) == row["degree"]
+        assert found.nodes[node]["evidence"] == row["evidence"]
+    assert all(1 <= hop <= 4 for _, _, hop in found.edges(data="hop"))
+
+
+@pytest.mark.parametrize("words", [["list.xls"], ["list.csv", "--top", "0"], ["nowhere/list.csv"]])
+def test_export__refuses_before_it_writes(finished, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"list|--top"):
+        export.main([str(finished), *words])
+    assert not list(tmp_path.iterdir())
+
+
+def test_clean__removes_what_is_listed_and_the_run_goes_on(copied):
+    run(copied, **{"purify.ratio": 0.3})
+    (copied / "records").joinpath("graph.before").mkdir(exist_ok=True)  # left by a kill between two writes
+    told = clean.main([str(copied)])
+    assert "checkpoints" in told
+    assert "set aside" in told
+    assert clean.main([str(copied)]) == told
+    clean.main([str(copied), "--yes"])
+    assert clean.main([str(copied)]).endswith("nothing to remove")
+    assert inspect.main([str(copied), "--verify"])
+    run(copied, **{"purify.ratio": 0.3})
+
+
+def test_clean__knows_shared_stages_that_no_run_links_to(tmp_path):
+    for name, ratio in (("a", 0.1), ("b", 0.3)):
+        run(tmp_path / name, **{"purify.ratio": ratio, "share_dir": str(tmp_path / "stages")})
+    assert "unused" not in clean.main([str(tmp_path)])
+    shutil.rmtree(tmp_path / "b")
+    lines = [line for line in clean.main([str(tmp_path)]).splitlines() if line.startswith("unused")]
+    assert {Path(line.split()[-1]).name.rsplit("-", 1)[0] for line in lines} >= {"purified", "labels", "scores"}
+    assert not any("/graph-" in line for line in lines)
+    clean.main([str(tmp_path), "--yes"])
+    assert inspect.main([str(tmp_path / "a"), "--verify"])
