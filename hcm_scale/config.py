@@ -22,8 +22,8 @@ def choice(default: str, names: tuple[str, ...]) -> Any:
 
 
 def names(default: list[str], table: tuple[str, ...] | None = None) -> Any:
-    """A list of names, each from a closed table where one is given."""
-    return field(default_factory=lambda: list(default), metadata={"each": table})
+    """A list of names, each from a closed table where one is given; it may be empty where its default is."""
+    return field(default_factory=lambda: list(default), metadata={"each": table, "may_be_empty": not default})
 
 
 @dataclass
@@ -226,6 +226,15 @@ class WorldConfig:
 
 
 @dataclass
+class TrackConfig:
+    """Experiment trackers that are told of a finished run."""
+
+    to: list[str] = names([], tables.TRACKERS)
+    uri: str | None = None  # where the tracker is; None: as its own environment says
+    project: str = "hcm_scale"
+
+
+@dataclass
 class Config:
     """Everything one run is made from."""
 
@@ -240,6 +249,7 @@ class Config:
     posterior: PosteriorConfig = field(default_factory=PosteriorConfig)
     score: ScoreConfig = field(default_factory=ScoreConfig)
     world: WorldConfig = field(default_factory=WorldConfig)
+    track: TrackConfig = field(default_factory=TrackConfig)
     seed: int = number(0, 0, 2**31 - 1)
     data_dir: str = "data"
     run_dir: str = "runs/default"
@@ -280,7 +290,7 @@ def _check_value(key: str, value: Any, rule: Any) -> None:
     if rule.get("names") and value not in rule["names"]:
         raise ValueError(f"{key}={value} is not known; legal are {', '.join(rule['names'])}")
     if "each" in rule:
-        if not value and rule["each"]:
+        if not value and rule["each"] and not rule["may_be_empty"]:
             raise ValueError(f"{key}=[] is empty; legal are {', '.join(rule['each'])}")
         for item in value:
             if rule["each"] and item not in rule["each"]:

@@ -18,7 +18,7 @@ import numba
 import torch
 
 from hcm_scale import config as schema
-from hcm_scale import sources
+from hcm_scale import sources, tracking
 from hcm_scale.arguments import num_blocks
 from hcm_scale.base import files
 from hcm_scale.base.torch_threads import torch_threads
@@ -48,6 +48,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         raise ValueError(f"score.precision={config.score.precision} needs a GPU; on a CPU it must be float32")
     if not config.run_dir:
         raise ValueError("run_dir is empty; it names the folder of the run")
+    tracking.check(config.track)
     run_dir = Path(config.run_dir)
     sources.check_apart(config.graph, run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -65,7 +66,9 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         _warn_too_late(config.posterior, workspace)
         if not world.leads:
             return ""
-        return summary(run_dir, workspace.folders, workspace.records, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        tracking.publish(config, run_dir, [asdict(record) for record in workspace.records], seconds)
+        return summary(run_dir, workspace.folders, workspace.records, seconds)
 
 
 def make(workspace: Workspace, *group: Stage) -> None:

@@ -53,6 +53,7 @@ MAY_IMPORT = {
         "report",
         "sources",
         "stages",
+        "tracking",
         "workspace",
     },
     "ranks.launch": {"base", "config", "pipeline", "ranks"},  # start whole runs, and so know the pipeline
@@ -60,6 +61,7 @@ MAY_IMPORT = {
     "detector": {"pipeline", "config", "options", "graph", "ingest"},
     "warm": {"arguments", "base", "config", "options", "sources", "stages"} | ROOMS,
     "cli": {"base", "config", "options", "pipeline", "ranks", "sweep", "warm"},
+    "tracking": {"config"},
     "commands": {"base", "graph", "posterior", "score", "shards", "stages", "warm", "workspace"},
     "sweep": {"base", "config", "pipeline", "graph", "ingest", "score", "stages"},
     "__main__": {"cli"},

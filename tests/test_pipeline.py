@@ -242,6 +242,7 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
         "report": {"table_rows": 9, "explained": 3},
         None: {"chunk_edges": 512, "state": "disk"},
     },
+    "track": {None: {"to": ["mlflow"], "uri": "here", "project": "other"}},
 }
 
 
