@@ -29,6 +29,9 @@ def collect(folder: Path) -> str:
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; give the folder of a sweep, such as multirun/blogcatalog")
+    sweeps = sorted(path.parent.name for path in folder.glob("*/multirun.yaml"))
+    if len(sweeps) > 1:
+        raise ValueError(f"{folder} holds {len(sweeps)} sweeps; collect one of them: {', '.join(sweeps)}")
     jobs = [read_job(path, path.relative_to(folder).as_posix()) for path in find_jobs(folder)]
     if not jobs:
         raise ValueError(f"{folder} holds no jobs: no config.json and no log below it")
@@ -100,7 +103,8 @@ def overview(jobs: Sequence[Job]) -> str:
 
 def _mean_std(group: Sequence[Job], number: str) -> str:
     found = [job.numbers[number] for job in group if number in job.numbers]
-    return f"{sum(found) / len(found):.3f} ± {curves.spread(found):.3f}" if found else "-"
+    deviation = f" ± {curves.spread(found):.3f}" if len(found) > 1 else ""
+    return f"{sum(found) / len(found):.3f}{deviation}" if found else "-"
 
 
 def failures(jobs: Sequence[Job]) -> str:

@@ -2,12 +2,19 @@
 
 Hydra runs the product of those lists and of the user's own, also where both name one option: `sweep=drop_ratio seed=0`
 would run every job five times under five names. Here the user's values take the place of the file's.
+
+A sweep without a name gets a folder of its own, `multirun/GRAPH/OPTIONS-THAT-VARY`, with a hash of the other overrides
+where there are any, so that the same words go on and others begin anew; its jobs are named by what varies alone.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from hcm_scale.base.files import hash_value
+
 _READS_ONLY = ("--cfg", "-c", "--info", "-i", "--resolve")
+_MANY = ("-m", "--multirun")
+_PLACES = ("run_dir", "data_dir", "share_dir", "sweep")  # decide no result
 
 
 def split(override: str) -> tuple[str, str]:
@@ -43,8 +50,8 @@ def settle(overrides: Sequence[str], conf: Path) -> list[str]:
     """The overrides with every option named once: where the user and the named sweep differ, the user wins."""
     name = named_sweep(overrides)
     if not name:
-        return list(overrides)
-    if not {"-m", "--multirun", *_READS_ONLY} & set(overrides):
+        return [*overrides, *own_folder(overrides)] if set(_MANY) & set(overrides) else list(overrides)
+    if not {*_MANY, *_READS_ONLY} & set(overrides):
         raise ValueError(f"sweep={name} is a list of runs: add -m")
     listed = listed_values(name, conf)
     given = {key for key, _ in map(split, overrides)}
@@ -52,3 +59,25 @@ def settle(overrides: Sequence[str], conf: Path) -> list[str]:
         return list(overrides)
     rest = [f"{key}={values}" for key, values in listed.items() if key not in given]
     return [*overrides, "hydra.sweeper.params=null", *rest]
+
+
+def own_folder(overrides: Sequence[str]) -> list[str]:
+    """Further overrides of a sweep without a name: its folder, where its jobs share stages, and how jobs are called."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    words = [word for word in overrides if split(word)[0]]
+    try:
+        parsed = OverridesParser.create().parse_overrides(words)
+    except HydraException:
+        return []  # told by whoever reads them next
+    varied = [split(word)[0] for word, found in zip(words, parsed, strict=True) if found.is_sweep_override()]
+    fixed = {key: value for key, value in map(split, words) if key not in (*varied, *_PLACES)}
+    ours = {key: value for key, value in fixed.items() if not key.startswith("hydra")}
+    keys = {split(word)[0] for word in words}
+    if not varied or "hydra.sweep.dir" in keys:
+        return []
+    name = "+".join(varied).replace("/", "-") + (f"-{hash_value(ours)[:8]}" if ours else "")
+    shared = [] if "share_dir" in keys else ["share_dir=multirun/${graph.name}/stages"]
+    named_by = f"hydra.job.config.override_dirname.exclude_keys=[{','.join((*_PLACES, *ours))}]"
+    return [f"hydra.sweep.dir='multirun/${{graph.name}}/{name}'", *shared, named_by]

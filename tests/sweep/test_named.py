@@ -17,7 +17,7 @@ from hcm_scale.config import parse_fan_out
 from hcm_scale.options import with_options
 from hcm_scale.sweep.collect import collect
 from hcm_scale.sweep.jobs import count_planned, find_jobs
-from hcm_scale.sweep.named import listed_values, named_sweep, settle, split
+from hcm_scale.sweep.named import listed_values, named_sweep, own_folder, settle, split
 
 TINY = [
     "graph=community",
@@ -151,3 +151,30 @@ def test_settle__a_sweep_can_be_looked_at_without_running_it():
 def test_names__of_overrides():
     assert named_sweep(["sweep=null"]) == named_sweep(["-m", "seed=0"]) == ""
     assert split("+a.b=c=d") == ("a.b", "c=d")
+
+
+def test_own_folder__is_named_by_what_varies_and_keeps_other_options_apart():
+    def folder(*words: str) -> str:
+        return next((word for word in own_folder(["-m", *words]) if word.startswith("hydra.sweep.dir=")), "")
+
+    plain = folder("seed=0,1", "purify.ratio=range(2)")
+    assert plain == "hydra.sweep.dir='multirun/${graph.name}/seed+purify.ratio'"
+    assert folder("seed=0,1", "purify.ratio=range(2)", "data_dir=/data") == plain
+    first, second = (folder("seed=0,1", f"purify.ratio={ratio}") for ratio in (0.1, 0.2))
+    assert first != second
+    assert first.startswith("hydra.sweep.dir='multirun/${graph.name}/seed-")
+    assert folder("seed=0,1", "hydra.sweep.dir=mine") == ""
+    assert "share_dir=multirun/${graph.name}/stages" not in own_folder(["-m", "seed=0,1", "share_dir=here"])
+
+
+@pytest.mark.gate
+def test_sweep_without_a_name__has_a_folder_of_its_own_and_short_names(tmp_path):
+    for ratio in ("0.1", "0.2"):
+        done = hcm_scale(tmp_path, "label", "-m", *TINY, f"purify.ratio={ratio}", "seed=0,1")
+        assert done.returncode == 0, done.stderr
+    folders = sorted(path for path in (tmp_path / "multirun" / "community-300").iterdir() if path.name != "stages")
+    assert len(folders) == 2
+    for folder in folders:
+        assert [path.name for path in find_jobs(folder)] == ["seed=0", "seed=1"]
+    with pytest.raises(ValueError, match="2 sweeps; collect one of them"):
+        collect(tmp_path / "multirun" / "community-300")
