@@ -33,7 +33,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hcm_scale.base import files, progress, sealed
+from hcm_scale.base import files, progress, sealed, stopping
 from hcm_scale.base.beside import side_by_side
 from hcm_scale.ranks.world import ALONE, World
 
@@ -90,6 +90,7 @@ class Workspace:
 
     def make(self, *stages: Stage) -> None:
         """Makes the folders of stages, or finds them made: one, or a group of them. What they read comes first."""
+        stopping.check_asked()
         if self.world.leads:
             found = side_by_side([functools.partial(self._lead, stage) for stage in stages])
         else:
