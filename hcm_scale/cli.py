@@ -162,8 +162,15 @@ def _import_pipeline() -> tuple[Any, Any]:
 
 
 def _show(text: str) -> None:
-    """Prints at once: whoever reads the output may stop when they have seen enough."""
-    print(text, end="\n" if text else "", flush=True)
+    """Prints; whoever reads the output may stop when they have seen enough."""
+    try:
+        print(text, end="\n" if text else "", flush=True)
+    except BrokenPipeError:
+        _forget_output()
+
+
+def _forget_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _with_hydra(command: str, node: str | None, words: list[str]) -> None:
@@ -211,6 +218,8 @@ def _stages(command: str, overrides: list[str]) -> int:
             _alone(command, node, settled)
     except failures.SaidError as error:
         return error.status
+    except BrokenPipeError:
+        raise
     except (HydraException, OmegaConfBaseException) as error:
         return failures.say(ValueError(in_words(error)))
     except failures.TOLD as error:
@@ -271,8 +280,8 @@ def main() -> int:
         status = _command(arguments)
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # whoever read the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # what Hydra prints
+        _forget_output()
         return 0
     except KeyboardInterrupt as stopped:
         again = shlex.join(["hcm-scale", *arguments])

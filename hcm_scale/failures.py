@@ -42,10 +42,10 @@ def say(error: Exception) -> int:
 
 
 def in_a_line(error: Exception, run_dir: str = ".") -> str:
-    """An error as a line: one of the system by what it is about, a full disk with the room that is left.
+    r"""An error as a line: one of the system by what it is about, a full disk with the room that is left.
 
-    >>> in_a_line(FileNotFoundError(2, "No such file or directory", "a\\nb.csv"))
-    'a\\\\nb.csv: No such file or directory'
+    >>> in_a_line(FileNotFoundError(2, "No such file or directory", "a\nb.csv"))
+    'a\\nb.csv: No such file or directory'
     """
     if isinstance(error, OSError):
         where = str(error.filename or run_dir)

@@ -110,7 +110,7 @@ def quote_texts(words: Sequence[str]) -> list[str]:
 def _quoted(word: str, known: dict[str, dataclasses.Field[Any]]) -> str:
     sign, key, value = _parts(word)
     kind = known[key].type if key in known else None
-    if value is None or kind not in (str, str | None) or (value == "null" and kind != str):
+    if value is None or kind not in (str, str | None) or (value == "null" and kind is not str):
         return word
     escaped = re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), value)
     return f"{sign}{key}='{escaped}'"
@@ -132,4 +132,6 @@ def in_words(error: Exception) -> str:
         having = sorted(name for name, source in SOURCES.items() if found[1] in dict(_fields(Config(graph=source()))))
         told = f" of this source; those that have it: {', '.join(having)}" if having else ""
         return f"{found[1]!r} is not an option{told or '; ' + hint(found[1], known)}"
-    return " ".join(line.strip() for line in text.splitlines() if line.strip())
+    about = getattr(error, "full_key", None)
+    lines = text.splitlines()[:1] if about else text.splitlines()  # the others are about types inside of OmegaConf
+    return (f"{about}: " if about else "") + " ".join(line.strip() for line in lines if line.strip())

@@ -153,7 +153,7 @@ def open_stages(run_dir: Path, *names: str) -> list[Path]:
         listed = {stage["name"]: stage["key"] for stage in json.loads(path.read_bytes())}
     except FileNotFoundError:
         listed = {}
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise files.FolderError(f"{path} is damaged; hcm-scale run writes it again") from error
     for name in names:
         if name not in listed:
@@ -198,7 +198,7 @@ def _read(folder: Path, ending: str = ".json") -> dict[str, Any]:
     try:
         record = json.loads(path.read_bytes())
         seal = record.pop("seal", None)
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise files.FolderError(f"{path} is damaged; {_remedy(stands)}") from error
     if seal is None:
         return record | {"finished": False}

@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "ranks": {"base"},
     "stages": {"base", "ranks", "report", "workspace"} | ROOMS,
     "workspace": {"base", "ranks"},
-    "sources": {"config", "stages", "graph", "ingest"},
+    "sources": {"base", "config", "stages", "graph", "ingest"},
     "arguments": {"config", "stages"},
     "blueprint": {"arguments", "config", "sources", "stages", "workspace"} | ROOMS,
     "pipeline": {

@@ -206,7 +206,7 @@ def _redirect(folder: Path, rank: int) -> None:
     if rank == 0:
         file = logging.FileHandler(folder.parent / "log")
         file.setFormatter(logging.Formatter(LOG_FORMAT))
-        handlers = [logging.StreamHandler(), file]
+        handlers: list[logging.Handler] = [logging.StreamHandler(), file]
         logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=handlers)
         return
     with open(folder / f"rank-{rank}.log", "a") as stream:
