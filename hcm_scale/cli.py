@@ -47,6 +47,8 @@ EXAMPLES = """examples:
   hcm-scale run -m seed=0,1,2 purify.ratio=0,0.2,0.4         a sweep; stages with equal inputs are made once
   hcm-scale explain node=42                                  why node 42 of the last such run is strange"""
 
+STATUS = "exit status: 0 done, 2 something you said or brought is wrong, 1 anything else, 128 + n stopped by signal n"
+
 
 def conf_dir() -> Path:
     """The folder of YAML options: inside an installed package, or beside it in a checkout."""
@@ -81,7 +83,7 @@ def help_text() -> str:
     for group in sorted(path for path in root.iterdir() if path.is_dir()):
         options = sorted(str(path.relative_to(group))[:-5] for path in group.rglob("*.yaml"))
         lines.append(f"  {group.name:<11}{' | '.join(options)}")
-    lines += ["", "  hcm-scale run --cfg job      every key with its value", "", EXAMPLES]
+    lines += ["", "  hcm-scale run --cfg job      every key with its value", "", EXAMPLES, "", STATUS]
     return "\n".join(lines)
 
 
@@ -112,6 +114,8 @@ def _alone(command: str, node: str | None, words: list[str]) -> None:
     if command == "explain":
         _work(command, node, config)
         return
+    if not config.run_dir:
+        raise ValueError("run_dir is empty; it names the folder of the run")
     run_dir = Path(config.run_dir)
     with failures.leaving_nothing(run_dir), _logging_to(run_dir / "log"):
         try:

@@ -32,7 +32,8 @@ class SaidError(Exception):
 
 
 def status_of(error: Exception) -> int:
-    return 2 if isinstance(error, _WRONG) and not isinstance(error, BrokenPipeError) else 1
+    """The status with which a command ends that failed so."""
+    return 2 if isinstance(error, _WRONG) else 1
 
 
 def say(error: Exception) -> int:
@@ -76,7 +77,7 @@ def leaving_nothing(run_dir: Path) -> Iterator[None]:
 
     A run that was stopped keeps what it has.
     """
-    if not str(run_dir) or (run_dir.exists() and not run_dir.is_dir()):
+    if run_dir.exists() and not run_dir.is_dir():
         raise ValueError(f"run_dir={run_dir} is a file; it names the folder of the run")
     if run_dir.is_symlink() and not run_dir.exists():
         raise ValueError(f"run_dir={run_dir} is a link to {run_dir.readlink()}, which is not there")

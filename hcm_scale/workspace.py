@@ -201,7 +201,7 @@ def _read(folder: Path, ending: str = ".json") -> dict[str, Any]:
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise files.FolderError(f"{path} is damaged; {_remedy(stands)}") from error
     if seal is None:
-        return record | {"finished": False}
+        return {"key": record.get("key"), "finished": False}
     if seal != files.hash_value(record):
         raise files.FolderError(f"{path} is damaged: its seal is not that of its content; {_remedy(stands)}")
     return record

@@ -169,6 +169,8 @@ def test_foreign_content__is_refused_by_name(command, finished, tmp_path, name, 
     (tmp_path / "run" / name).write_bytes(content)
     line = refusal(command("explain", "graph=community", *SMALL, "node=5", "run_dir=run"))
     assert Path(name).stem in line
+    answer = command("run", "graph=community", *SMALL, "run_dir=run")
+    assert answer[0] == 0 or Path(name).stem in refusal(answer)
 
 
 def test_emptied_array__is_refused_by_name(command, finished, tmp_path):
