@@ -198,7 +198,7 @@ def test_full_disk__is_told_with_path_and_room(tmp_path):
     done = subprocess.run((*NAMESPACE, shown), capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     (line,) = done.stderr.splitlines()
-    assert re.match(r"error: the disk of run.* is full: .*[\d,]+ bytes are free there", line)
+    assert re.match(r"error: the disk of run\S+npy is full: [\d,]+ bytes are needed, [\d,]+ bytes are free there", line)
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--version"], ["run", "--cfg", "job"]])
