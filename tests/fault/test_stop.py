@@ -100,6 +100,7 @@ def test_signal_in_any_other_stage__is_answered(start, stage):
     stop(running, signal.SIGTERM)
 
 
+@pytest.mark.gate
 def test_nohup__keeps_its_meaning(start, tiny):
     command = ("nohup", sys.executable, "-m", "hcm_scale", "ingest", *tiny)
     running = start(command=command)

@@ -71,6 +71,7 @@ def test_path__means_what_it_says(command, tmp_path, name):
     assert {path.name for path in tmp_path.iterdir()} == {name, f"{name}.csv"}
 
 
+@pytest.mark.gate
 def test_sweep__keeps_its_commas(tmp_path):
     words = ["ingest", "graph=community", *SMALL, "-m", "seed=1,2", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
     done = subprocess.run([sys.executable, "-m", "hcm_scale", *words], capture_output=True, text=True, cwd=tmp_path)
@@ -161,7 +162,7 @@ def test_latin_1__is_reported_as_such(command, tmp_path, late):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[]", b"7", b'"text"', b"{}", b'{"key": [1]}', b"\xff", b"[" * 5000, b"null", b'[{"name": {}}]']
+    "content", [b"", b"[]", b"7", b'{"key": [1]}', b"\xff", b"[" * 5000, b'[{"name": {}}]']
 )
 @pytest.mark.parametrize("name", ["stages.json", "records/scores.json"])
 def test_foreign_content__is_refused_by_name(command, finished, tmp_path, name, content):
@@ -180,6 +181,7 @@ def test_emptied_array__is_refused_by_name(command, finished, tmp_path):
         assert "indices.npy is damaged" in refusal(command(*words, "graph=community", *SMALL, "run_dir=run"))
 
 
+@pytest.mark.gate
 @pytest.mark.skipif(not has_namespaces(), reason="needs a mount namespace")
 def test_read_only_disk__is_enough_to_explain_and_one_line_for_a_run(finished):
     shown = "mount --bind -o ro {0} {0} && cd {0} && {1} -m hcm_scale explain graph=community node=5 run_dir=. && "
@@ -191,6 +193,7 @@ def test_read_only_disk__is_enough_to_explain_and_one_line_for_a_run(finished):
     assert (done.returncode, done.stderr) == (1, "error: new: Read-only file system\n")
 
 
+@pytest.mark.gate
 @pytest.mark.skipif(not has_namespaces(), reason="needs a mount namespace")
 def test_full_disk__is_told_with_path_and_room(tmp_path):
     words = "ingest graph=community graph.num_nodes=60000 run_dir=run"
