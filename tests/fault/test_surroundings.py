@@ -161,9 +161,7 @@ def test_latin_1__is_reported_as_such(command, tmp_path, late):
     assert "iconv -f LATIN1 -t UTF-8" in line
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"[]", b"7", b'{"key": [1]}', b"\xff", b"[" * 5000, b'[{"name": {}}]']
-)
+@pytest.mark.parametrize("content", [b"", b"[]", b"7", b'{"key": [1]}', b"\xff", b"[" * 5000, b'[{"name": {}}]'])
 @pytest.mark.parametrize("name", ["stages.json", "records/scores.json"])
 def test_foreign_content__is_refused_by_name(command, finished, tmp_path, name, content):
     shutil.copytree(finished, tmp_path / "run", symlinks=True)
