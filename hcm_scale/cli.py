@@ -1,24 +1,27 @@
 """The command line: `hcm-scale COMMAND [key=value ...]`.
 
-Hydra composes the configuration from `conf/` and the overrides, once per job, and under `-m` once per point of a sweep.
-This file finds `conf/`, registers the typed schema, picks the run directory and turns errors into one readable line.
-Everything else happens in `pipeline.py`.
+Hydra composes the configuration from `conf/` and the words; where flags or `hydra.*` are among them, as under `-m`, it
+also runs the jobs. This file finds `conf/`, registers the typed schema, keeps the log of a run, and turns errors and
+signals into one readable line on stderr and an exit status (`failures.py`). The rest happens in `pipeline.py`.
 """
 
+import contextlib
 import functools
 import gc
 import logging
 import os
-import re
+import shlex
 import sys
+from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from hcm_scale import __version__
-from hcm_scale.base import ahead
+from hcm_scale import __version__, failures
+from hcm_scale.base import ahead, stopping
 from hcm_scale.config import SOURCES, Config
-from hcm_scale.options import refuse_renamed, to_config
+from hcm_scale.options import to_config
+from hcm_scale.words import SWEEPS, check_words, in_words, quote_texts
 
 log = logging.getLogger("hcm_scale")
 
@@ -44,6 +47,8 @@ EXAMPLES = """examples:
   hcm-scale run -m seed=0,1,2 purify.ratio=0,0.2,0.4         a sweep; stages with equal inputs are made once
   hcm-scale explain node=42                                  why node 42 of the last such run is strange"""
 
+STATUS = "exit status: 0 done, 2 something you said or brought is wrong, 1 anything else, 128 + n stopped by signal n"
+
 
 def conf_dir() -> Path:
     """The folder of YAML options: inside an installed package, or beside it in a checkout."""
@@ -54,22 +59,12 @@ def conf_dir() -> Path:
     raise FileNotFoundError(f"conf/ is missing beside {here}: the installation is incomplete")
 
 
-def slug(text: str) -> str:
-    """A folder name from the overrides of a job.
-
-    >>> slug("purify.ratio=0.2,graph.path=/data/a.mat")
-    'purify.ratio=0.2,graph.path=-data-a.mat'
-    """
-    from hcm_scale.base.files import hash_value
-
-    name = re.sub(r"[^\w.,=+-]+", "-", text) or "defaults"
-    return name if len(name) <= 150 else f"{name[:130]}-{hash_value(text)[:12]}"
-
-
 def register() -> None:
     """Makes the typed schema and the `slug` resolver known to Hydra."""
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
+
+    from hcm_scale.base.files import slug
 
     store = ConfigStore.instance()
     store.store(name="schema", node=Config)
@@ -88,12 +83,12 @@ def help_text() -> str:
     for group in sorted(path for path in root.iterdir() if path.is_dir()):
         options = sorted(str(path.relative_to(group))[:-5] for path in group.rglob("*.yaml"))
         lines.append(f"  {group.name:<11}{' | '.join(options)}")
-    lines += ["", "  hcm-scale run --cfg job      every key with its value", "", EXAMPLES]
+    lines += ["", "  hcm-scale run --cfg job      every key with its value", "", EXAMPLES, "", STATUS]
     return "\n".join(lines)
 
 
 def _job(command: str, node: str | None, composed: Any) -> None:
-    """One Hydra job: check, run the pipeline up to the command's stage, print the summary; or explain `node`."""
+    """One job that Hydra runs, of a sweep or of a command with flags: as `_alone`, in the folder that Hydra made."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
@@ -104,20 +99,59 @@ def _job(command: str, node: str | None, composed: Any) -> None:
         config.run_dir = hydra.runtime.output_dir
         if swept and config.share_dir is None:
             config.share_dir = str(Path(hydra.sweep.dir).resolve() / "stages")
-        if command != "explain":
-            ahead.start()
-        pipeline, launch = _import_pipeline()
-        if command == "explain":
-            config.node = config.node if node is None else node
-            text = pipeline.explain(config)
-        else:
-            text = launch.run(config, until="report" if command == "run" else command, swept=swept)
-        _show(text)
-    except (ValueError, OSError, FloatingPointError) as error:
-        log.error("error: %s", error)
-        if swept:
-            raise  # Hydra notes the job as failed and goes on with the others
-        raise SystemExit(2 if isinstance(error, ValueError | FileNotFoundError) else 1) from error
+        _work(command, node, config, swept=swept)
+    except failures.TOLD as error:
+        log.error("error: %s", failures.in_a_line(error, hydra.runtime.output_dir))
+        raise failures.SaidError(error) from error  # under -m Hydra notes the job as failed and goes on
+
+
+def _alone(command: str, node: str | None, words: list[str]) -> None:
+    """One run, or an explanation, which reads only: our own log, and no folder where nothing came of it."""
+    from hydra import compose, initialize_config_dir
+
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        config = to_config(compose("config", words))
+    if command == "explain":
+        _work(command, node, config)
+        return
+    if not config.run_dir:
+        raise ValueError("run_dir is empty; it names the folder of the run")
+    run_dir = Path(config.run_dir)
+    with failures.leaving_nothing(run_dir), _logging_to(run_dir / "log"):
+        try:
+            _work(command, node, config)
+        except failures.TOLD as error:
+            log.error("error: %s", failures.in_a_line(error, config.run_dir))
+            raise failures.SaidError(error) from error
+
+
+def _work(command: str, node: str | None, config: Config, *, swept: bool = False) -> None:
+    """Runs the pipeline up to the command's stage, or explains a node, and prints what was found."""
+    if command != "explain":
+        ahead.start()
+    pipeline, launch = _import_pipeline()
+    if command == "explain":
+        config.node = config.node if node is None else node
+        _show(pipeline.explain(config))
+    else:
+        _show(launch.run(config, until="report" if command == "run" else command, swept=swept))
+
+
+@contextlib.contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    """What is logged goes to stderr, and with its time to a file."""
+    console, file = logging.StreamHandler(), logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+    file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    for handler in (console, file):
+        root.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in (console, file):
+            root.removeHandler(handler)
+        file.close()
 
 
 def _import_pipeline() -> tuple[Any, Any]:
@@ -136,14 +170,19 @@ def _show(text: str) -> None:
     try:
         print(text, end="\n" if text else "", flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
 
 
-def _compose_and_run(command: str, node: str | None, overrides: list[str]) -> None:
+def _forget_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _with_hydra(command: str, node: str | None, words: list[str]) -> None:
+    """Leaves the jobs to Hydra: it knows sweeps, launchers and its own flags."""
     import hydra
 
-    register()
-    sys.argv = ["hcm-scale", *overrides]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us, and not as Hydra's own text
+    sys.argv = ["hcm-scale", *sorted(words, key=lambda word: "=" in word and not word.startswith("-"))]  # flags first
     job = functools.partial(_job, command, node)
     job.__module__, job.__name__ = __name__, "run"  # type: ignore[attr-defined]
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
@@ -156,28 +195,39 @@ def _tune(overrides: list[str]) -> None:
     from hcm_scale.sweep.search import read_search
     from hcm_scale.sweep.study import tune
 
-    register()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        print(tune(read_search(overrides, lambda words: to_config(compose("config", words)), conf_dir())))
+        _show(tune(read_search(overrides, lambda words: to_config(compose("config", words)), conf_dir())))
 
 
 def _stages(command: str, overrides: list[str]) -> int:
     """A command that composes a configuration: one run, a sweep or a search."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
     from hcm_scale.sweep.named import named_sweep, settle, split
 
     try:
-        refuse_renamed(split(word)[0] for word in overrides)
         node, words = _take_node(overrides) if command == "explain" else (None, overrides)
+        check_words(words, conf_dir())
         settled = settle(words, conf_dir())
-        searches = command == "run" and named_sweep(words) == "optuna"
-        _tune(words) if searches else _compose_and_run(command, node, settled)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
-        return 130
+        if not set(SWEEPS) & set(settled):
+            settled = quote_texts(settled)
+        register()
+        if command == "run" and named_sweep(words) == "optuna":
+            _tune(words)
+        elif any(word.startswith("-") or split(word)[0].startswith("hydra") for word in settled):
+            _with_hydra(command, node, settled)
+        else:
+            _alone(command, node, settled)
+    except failures.SaidError as error:
+        return error.status
+    except BrokenPipeError:
+        raise
+    except (HydraException, OmegaConfBaseException) as error:
+        return failures.say(ValueError(in_words(error)))
+    except failures.TOLD as error:
+        return failures.say(error)
     return 0
 
 
@@ -207,10 +257,9 @@ def _collect(arguments: list[str]) -> int:
         print("usage: hcm-scale collect FOLDER, the folder of a sweep such as multirun/blogcatalog", file=sys.stderr)
         return 2
     try:
-        print(collect(Path(arguments[0])))
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        _show(collect(Path(arguments[0])))
+    except failures.TOLD as error:
+        return failures.say(error)
     return 0
 
 
@@ -221,22 +270,38 @@ def _warm(arguments: list[str]) -> int:
         print(f"error: hcm-scale warm takes no arguments, got {arguments[0]!r}", file=sys.stderr)
         return 2
     try:
-        print(warm())
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        _show(warm())
+    except failures.TOLD as error:
+        return failures.say(error)
     return 0
 
 
 def main() -> int:
     """The entry point of the `hcm-scale` script."""
     arguments = sys.argv[1:]
-    if not arguments or arguments[0] in ("-h", "--help", "help") or "--help" in arguments:
-        print(help_text())
+    stopping.listen()
+    try:
+        status = _command(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # what Hydra prints
+        _forget_output()
+        return 0
+    except KeyboardInterrupt as stopped:
+        again = shlex.join(["hcm-scale", *arguments])
+        print(f"stopped by {stopped or 'SIGINT'}; to go on from here: {again}", file=sys.stderr)
+        return 128 + getattr(stopped, "signum", 2)
+    finally:
+        stopping.end_at_once()
+
+
+def _command(arguments: list[str]) -> int:
+    if not arguments or arguments[0] == "help" or {"-h", "--help"} & set(arguments):
+        _show(help_text())
         return 0
     command, rest = arguments[0], arguments[1:]
-    if command == "--version":
-        print(__version__)
+    if "--version" in arguments:
+        _show(__version__)
     elif command == "collect":
         return _collect(rest)
     elif command == "bench":

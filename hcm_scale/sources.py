@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale import config as schema
+from hcm_scale.base.sealed import hash_once
 from hcm_scale.ingest import readers
 from hcm_scale.ingest.batches import files_at
 from hcm_scale.stages import ingest as ingest_stage
@@ -21,7 +22,7 @@ def reader(graph: schema.GraphConfig) -> Reader:
 
 
 def stamp(graph: schema.GraphConfig) -> list[Any]:
-    """What tells that the user's files changed: their names, sizes and times.
+    """What tells that the user's files changed: their names and hashes. Size and time may stay the same.
 
     Empty for graphs that are made, and for a torch_geometric data set: its name says which it is, and its folder, which
     other data sets share, is filled by the first read.
@@ -29,7 +30,7 @@ def stamp(graph: schema.GraphConfig) -> list[Any]:
     if isinstance(graph, schema.PygGraph):
         return []
     named = [path for path in (getattr(graph, "path", ""), getattr(graph, "nodes", None)) if path]
-    return [[[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in files_at(path)] for path in named]
+    return [[[str(p), hash_once(p)] for p in files_at(path)] for path in named]
 
 
 def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:

@@ -33,7 +33,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hcm_scale.base import files, progress, sealed
+from hcm_scale.base import files, progress, sealed, stopping
 from hcm_scale.base.beside import side_by_side
 from hcm_scale.ranks.world import ALONE, World
 
@@ -90,6 +90,7 @@ class Workspace:
 
     def make(self, *stages: Stage) -> None:
         """Makes the folders of stages, or finds them made: one, or a group of them. What they read comes first."""
+        stopping.check_asked()
         if self.world.leads:
             found = side_by_side([functools.partial(self._lead, stage) for stage in stages])
         else:
@@ -149,7 +150,7 @@ def read_stages(run_dir: Path) -> list[dict[str, Any]]:
         return [asdict(StageRecord(**stage)) for stage in json.loads(path.read_bytes())]
     except FileNotFoundError:
         return []
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise files.FolderError(f"{path} is damaged; hcm-scale run writes it again") from error
 
 
@@ -203,10 +204,10 @@ def _read(folder: Path, ending: str = ".json") -> dict[str, Any]:
     try:
         record = json.loads(path.read_bytes())
         seal = record.pop("seal", None)
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise files.FolderError(f"{path} is damaged; {_remedy(stands)}") from error
     if seal is None:
-        return record | {"finished": False}
+        return {"key": record.get("key"), "finished": False}
     if seal != files.hash_value(record):
         raise files.FolderError(f"{path} is damaged: its seal is not that of its content; {_remedy(stands)}")
     return record

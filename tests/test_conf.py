@@ -12,7 +12,8 @@ from omegaconf import OmegaConf
 
 from hcm_scale import config as schema
 from hcm_scale.base import names as tables
-from hcm_scale.cli import conf_dir, help_text, register, slug, to_config
+from hcm_scale.base.files import slug
+from hcm_scale.cli import conf_dir, help_text, register, to_config
 from hcm_scale.features import purify, rescale
 from hcm_scale.posterior import sgld
 from hcm_scale.sampling import batches

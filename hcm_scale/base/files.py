@@ -49,6 +49,16 @@ def hash_value(value: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def slug(text: str) -> str:
+    """A folder name from any text, such as the overrides of a job; never a way out of the folder above.
+
+    >>> slug("purify.ratio=0.2,graph.path=/data/a.mat"), slug("../../escaped"), slug("..")
+    ('purify.ratio=0.2,graph.path=-data-a.mat', 'escaped', 'defaults')
+    """
+    name = re.sub(r"[^\w.,=+-]+", "-", text).lstrip(".-") or "defaults"
+    return name if len(name) <= 150 else f"{name[:130]}-{hash_value(text)[:12]}"
+
+
 def sync_file(path: Path) -> None:
     """Flushes a file's bytes to the disk."""
     descriptor = os.open(path, os.O_RDONLY)

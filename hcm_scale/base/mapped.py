@@ -1,7 +1,7 @@
-"""New .npy files that are written through a memory map.
+"""New .npy files, written at once or through a memory map; a full disk is an error with the path and the bytes needed.
 
 A map of a sparse file asks the disk for room when a page is first touched, and where there is none left the process is
-killed by a signal. Here room is taken when the file is made, so that a full disk is an error like any other.
+killed by a signal. Here room is taken when the file is made.
 """
 
 import errno
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
@@ -25,5 +26,19 @@ def map_new(path: Path, dtype: Any, shape: tuple[int, ...]) -> "np.memmap[Any, A
     except OSError as error:
         if error.errno not in _NOT_SUPPORTED:
             path.unlink()
-            raise OSError(error.errno, f"{error.strerror}: {array.nbytes:,} bytes are needed", str(path)) from error
+            raise _named(error, path, array.nbytes) from error
     return array
+
+
+def save_new(path: Path, array: NDArray[Any]) -> None:
+    """Writes an array to a .npy file at `path`."""
+    try:
+        np.save(path, array, allow_pickle=False)
+    except OSError as error:
+        raise _named(error, path, array.nbytes) from error
+
+
+def _named(error: OSError, path: Path, num_bytes: int) -> OSError:
+    """The same error with the path; a write that came to no end has no number from numpy, and means a full disk."""
+    number = error.errno or errno.ENOSPC
+    return OSError(number, f"{os.strerror(number)}: {num_bytes:,} bytes are needed", str(path))

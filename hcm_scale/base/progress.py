@@ -1,21 +1,64 @@
-"""What a person sees while work goes on: one live line, silent when nobody watches, and what a stage cost."""
+"""What a person sees while work goes on: one live line on a terminal, else one line in the log every half minute.
 
+Also what a stage cost.
+"""
+
+import logging
 import resource
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tqdm import tqdm
 
+log = logging.getLogger(__name__)
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
+_LINE_EVERY_SECONDS = 30.0
 _draws = True
 
 
-def bar(total: int | None, unit: str, label: str, **options: Any) -> "tqdm[Any]":
-    """A tqdm bar on stderr, drawn only on a terminal, and not after `be_quiet`."""
-    quiet = not (_draws and sys.stderr.isatty())
-    return tqdm(total=total, unit=unit, desc=label, disable=quiet, dynamic_ncols=True, **options)
+def bar(total: int | None, unit: str, label: str, **options: Any) -> "tqdm[Any] | Lines":
+    """A tqdm bar as wide as the terminal, or lines where stderr is none; nothing after `be_quiet`."""
+    if _draws and not sys.stderr.isatty():
+        return Lines(total, unit, label, options.get("initial", 0))
+    return tqdm(total=total, unit=unit, desc=label, disable=not _draws, dynamic_ncols=True, **options)
+
+
+class Lines:
+    """What a bar does, as lines in the log."""
+
+    def __init__(self, total: int | None, unit: str, label: str, initial: int = 0) -> None:
+        self.n = self._first = initial
+        self._total, self._unit, self._label, self._more = total, unit, label, ""
+        self._started = self._told = time.monotonic()
+
+    def update(self, num_more: int = 1) -> None:
+        self.n += num_more
+        if time.monotonic() - self._told >= _LINE_EVERY_SECONDS:
+            self._told = time.monotonic()
+            log.info("%s", self)
+
+    def set_postfix(self, refresh: bool = True, **numbers: object) -> None:
+        self._more = "".join(f"   {name}={value}" for name, value in numbers.items())
+
+    def __str__(self) -> str:
+        seconds = time.monotonic() - self._started
+        done, left = f"{self.n:,}", ""
+        if self._total is not None:
+            done += f" of {self._total:,}"
+            left = f", about {seconds * (self._total - self.n) / max(1, self.n - self._first):,.0f} s left"
+        return f"{self._label:<20} {done} {self._unit}s in {seconds:,.0f} s{left}{self._more}"
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 def be_quiet() -> None:

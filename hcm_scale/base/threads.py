@@ -2,7 +2,7 @@
 
 Plain threads can do this because kernels run without the GIL. numba's `prange` runs no faster, and makes a kernel take
 two to four times as long to compile. `numba.set_num_threads` says how many threads there are. Who makes a task never
-shows in what it writes: a task writes what is its own, or adds integers.
+shows in what it writes: a task writes what is its own, or adds integers. Between two parts a signal is answered.
 """
 
 import itertools
@@ -19,7 +19,7 @@ Part = TypeVar("Part")
 def in_threads(num_tasks: int, kernel: Callable[..., Any], *arguments: Any) -> None:
     """Calls kernel((first, last), *arguments) for ranges that make up the tasks 0 .. num_tasks - 1."""
     threads = min(numba.get_num_threads(), num_tasks)
-    parts = min(num_tasks, threads * _PARTS_PER_THREAD) if threads > 1 else 1
+    parts = max(1, min(num_tasks, threads * _PARTS_PER_THREAD))
     bounds = [num_tasks * i // parts for i in range(parts + 1)]
     share(threads, itertools.pairwise(bounds), lambda _, part: kernel(part, *arguments))
 
@@ -45,10 +45,16 @@ def share(num_threads: int, parts: Iterable[Part], work: Callable[[int, Part], A
             errors.append(error)
 
     helpers = [threading.Thread(target=run, args=(me,)) for me in range(1, num_threads)]
+    try:
+        for helper in helpers:
+            helper.start()
+        run(0)
+        for helper in helpers:
+            helper.join()
+    except BaseException as error:  # a signal while the others work: they end with the parts that they are at
+        errors.append(error)
     for helper in helpers:
-        helper.start()
-    run(0)
-    for helper in helpers:
-        helper.join()
+        if helper.ident is not None:
+            helper.join()
     if errors:
         raise errors[0]

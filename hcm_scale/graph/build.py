@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.mapped import map_new
+from hcm_scale.base.mapped import map_new, save_new
 from hcm_scale.base.progress import bar
 from hcm_scale.graph import kernels
 from hcm_scale.graph.spill import RUN_KEYS, Spill
@@ -91,7 +91,7 @@ def _write_csr(folder: Path, edges: Path, num_nodes: int, directed: bool) -> int
             kernels.count_ends(block, False, indptr[1:])
     num_isolated = int(np.count_nonzero(degree == 0))
     np.cumsum(indptr, out=indptr)
-    np.save(folder / "indptr.npy", indptr, allow_pickle=False)
+    save_new(folder / "indptr.npy", indptr)
     dtype = np.int32 if num_nodes < MAX_NODES else np.int64
     indices = map_new(folder / "indices.npy", dtype, (int(indptr[-1]),))
     for block in _blocks(edges):

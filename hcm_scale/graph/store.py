@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from hcm_scale.base import files, sealed
+from hcm_scale.base.mapped import save_new
 from hcm_scale.graph.check import check_arrays, check_names, check_shape, ids_of
 
 KIND = "hcm_scale graph"
@@ -144,7 +145,7 @@ class Graph:
         """Writes the folder, whole or not at all, and returns the graph opened from it."""
         with files.replacing(Path(folder)) as fresh:
             for name, array in _arrays(self):
-                np.save(fresh / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)  # as hashed
+                save_new(fresh / f"{name}.npy", np.ascontiguousarray(array))  # as hashed
             finish(fresh, num_columns=self.num_attributes, columns=self.columns, directed=self.directed, info=self.info)
         return Graph.open(folder, verify=False)
 

@@ -74,9 +74,7 @@ def _write(
             written = features.write_sparse(folder, x, policy.nonfinite, added)
         elif isinstance(x, DenseRows) and width:
             written = features.write_dense(folder, x.blocks(), x.shape, policy.nonfinite, added)
-        outside = Offenders(
-            f"rows name a node outside 0 .. {num_nodes - 1:,}", "the edges", "graph.unknown=drop drops such edges"
-        )
+        outside = Offenders(f"rows name a node outside 0 .. {num_nodes - 1:,}", "the edges")
         chunks = checked(edges.chunks(), num_nodes, outside, policy.unknown == "drop")
         counts = build_csr(folder, chunks, num_nodes, policy.directed)
         seal(

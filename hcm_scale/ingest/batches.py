@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from hcm_scale.ingest.encoding import check_text, naming_encoding
 from hcm_scale.ingest.errors import InputError, check_growth, reading
 from hcm_scale.ingest.parquet import parquet_batches
 
@@ -76,9 +77,11 @@ def find_table(option: str, where: str | Path, max_bytes: int) -> TableFiles:
     """The table at a file, folder or glob; `option` is its name in messages."""
     paths = _find(option, str(where))
     first = paths[0]
-    with reading(f"{first} cannot be read as {'Parquet' if _is_parquet(first) else 'CSV'}"):
+    with reading(f"{first} cannot be read as {'Parquet' if _is_parquet(first) else 'CSV'}"), naming_encoding(first):
         schema = pq.read_schema(first) if _is_parquet(first) else _open_csv(first, None, {}).schema
         names = schema.names
+    if not _is_parquet(first):
+        check_text(first, schema)
     for name, count in Counter(names).items():
         if count > 1:
             raise InputError(f"{first.name} has {count} columns named {name!r}; legal is one of a name")
@@ -133,7 +136,7 @@ def _csv(path: Path, names: Sequence[str], types: dict[str, pa.DataType], max_by
     advice = "graph.id_type=text and graph.categorical=[...] read a column as text"
     what = f"{path.name} cannot be read with the types of the start of the first file ({advice})"
     packed = path.name.endswith(".gz")
-    with reading(what), _open_csv(path, names, types) as reader:
+    with reading(what), naming_encoding(path), _open_csv(path, names, types) as reader:
         for number, batch in enumerate(reader):
             if packed:  # a batch is a block of text
                 check_growth(path.name, path.stat().st_size, number * _CSV_BLOCK_BYTES, max_bytes)

@@ -30,7 +30,7 @@ class EdgeTable:
     def endpoints(self, drop_nulls: bool) -> Iterator[tuple[int, pa.Array, pa.Array]]:
         """Streams (first row, sources, targets) in the ids' own type; raises at the end where there were faults."""
         reader = IdReader(self.kind, "the edge table")
-        reader.null.remedy = "unknown='drop' drops their rows"
+        reader.null.remedy = "graph.unknown=drop drops their rows"
         row = 0
         for batch in self.files.batches(list(dict.fromkeys((self.source, self.target)))):
             yield row, reader.read(batch[self.source], row), reader.read(batch[self.target], row)

@@ -89,7 +89,7 @@ def read_dataset(
     dataset = _fetch(name, Path(root), policy.max_bytes)
     if index is None and len(dataset) != 1:
         raise ValueError(
-            f"graph.dataset={name!r} holds {len(dataset):,} graphs; index=0 .. {len(dataset) - 1} picks one"
+            f"graph.dataset={name!r} holds {len(dataset):,} graphs; legal is one, or index= of read_dataset"
         )
     if index is not None and not 0 <= index < len(dataset):
         raise ValueError(f"index={index} must be between 0 and {len(dataset) - 1}")

@@ -67,5 +67,6 @@ def likely_cause(t: int, step_size: float, temperature: float | None, num_pairs:
         )
     if temperature is not None and temperature * num_pairs > 10:
         times = f"{temperature * num_pairs:,.0f} times the default 1 / N = {1 / num_pairs:g}"
-        return f"temperature={temperature:g} is {times}: noise drowns the signal"
-    return f"step_size={step_size:g} is too large for these data: halve it, or choose kernel psgld"
+        return f"posterior.temperature={temperature:g} is {times}: noise drowns the signal"
+    remedy = "halve posterior.step_size, or take posterior.kernel=psgld"
+    return f"a step of {step_size:g} is too large for these data: {remedy}"

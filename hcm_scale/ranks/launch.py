@@ -10,7 +10,8 @@ meet at `world.rendezvous`. When a rank is lost the agents end the others and st
 `world.max_restarts` times; the stages then go on from their last checkpoint.
 
 How long that takes: the agent looks ten times a second and a start takes as long as importing torch and numba, so a
-killed process costs less than a minute; a machine that falls silent costs `world.timeout_seconds` more.
+killed process costs less than a minute; a machine that falls silent costs `world.timeout_seconds` more. A signal that
+asks to stop is handed on to the ranks; one that has not ended half a minute later is killed.
 """
 
 import contextlib
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from hcm_scale import pipeline
+from hcm_scale.base import stopping
 from hcm_scale.config import Config, WorldConfig
 from hcm_scale.ranks.rank import FAILED, JOB, RANKS, REFUSED, find_seat, take_part, write_job
 from hcm_scale.ranks.wire import watch_port
@@ -73,6 +75,7 @@ def num_processes(world: WorldConfig) -> int:
 
 def start_ranks(config: Config, until: str) -> None:
     """Starts this machine's ranks and returns when the run is finished; RankError, or the ValueError of a rank."""
+    from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.launcher.api import elastic_launch
@@ -89,11 +92,16 @@ def start_ranks(config: Config, until: str) -> None:
         # torch's agent lends the ranks a store that outlives them; after a restart they would trip over its old keys
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "OMP_NUM_THREADS": str(config.world.threads or cores),
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(stopping.heard()),
     }
-    with tempfile.TemporaryDirectory(prefix="hcm-scale-ranks-") as scratch, _environment(environment):
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)  # what it warns of is said here
+    scratched = tempfile.TemporaryDirectory(prefix="hcm-scale-ranks-")
+    with scratched as scratch, _environment(environment), stopping.handlers_kept():
         agent = elastic_launch(_agent_config(config.world, processes, run_id, meeting, scratch), sys.executable)
         try:
             agent("-m", "hcm_scale.ranks.rank", str(ranks / JOB))
+        except SignalException as error:
+            raise stopping.Stopped(error.sigval) from None
         except ChildFailedError as error:
             _raise_refusal(ranks)
             raise RankError(_first_failure(error.failures, config.world.max_restarts, ranks)) from error

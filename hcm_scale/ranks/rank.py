@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale import pipeline
-from hcm_scale.base import files, progress
+from hcm_scale.base import files, progress, stopping
 from hcm_scale.base.parent import end_with_parent
 from hcm_scale.config import SOURCES, Config
 from hcm_scale.options import with_options
@@ -32,6 +32,7 @@ from hcm_scale.ranks.world import LostRankError, Seat, World, join
 log = logging.getLogger("hcm_scale")
 FINAL = (ValueError, FileNotFoundError, FloatingPointError)
 RANKS, JOB, REFUSED, FAILED = "ranks", "job.json", "refused.json", "failed-{}.json"
+LOG_FORMAT = "%(asctime)s %(message)s"
 _TOGETHER = "world.json"
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _FIRST_PORT, _NUM_PORTS = 20_000, 10_000  # below what systems hand out themselves
@@ -108,6 +109,9 @@ def take_part(config: Config, until: str, seat: Seat, refuse: Callable[[Exceptio
             if refuse is not None:
                 refuse(error)
             raise
+        except LostRankError:
+            stopping.check_asked()  # the others heard the same signal, and were faster
+            raise
 
 
 def agree(world: World, config: Config, until: str) -> None:
@@ -142,7 +146,7 @@ def keep_log(run_dir: Path, rank: int) -> None:
         for handler in list(root.handlers):
             root.removeHandler(handler)
     handler = logging.FileHandler(run_dir / RANKS / f"rank-{rank}.log")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
     root.addHandler(handler)
     root.setLevel(logging.INFO)
 
@@ -164,6 +168,7 @@ def read_job(path: Path) -> tuple[Config, str]:
 
 def main() -> int:
     """What `launch.py` starts: `python -m hcm_scale.ranks.rank RUN_DIR/ranks/job.json`."""
+    stopping.listen()
     job = Path(sys.argv[1])
     config, until = read_job(job)
     seat = find_seat()
@@ -172,6 +177,8 @@ def main() -> int:
     refuse = functools.partial(_refuse, job.with_name(REFUSED), seat.rank)
     try:
         print(take_part(config, until, seat, refuse), end="\n" if seat.rank == 0 else "")
+    except stopping.Stopped as stopped:
+        return 128 + stopped.signum
     except FINAL as error:
         refuse(error)
     except Exception as error:
@@ -197,10 +204,9 @@ def _refuse(path: Path, rank: int, error: Exception) -> None:
 def _redirect(folder: Path, rank: int) -> None:
     """Rank 0 keeps the terminal and the run's log; of the others even what libraries print goes to their own log."""
     if rank == 0:
-        handlers: list[logging.Handler] = [
-            logging.StreamHandler(sys.stdout),
-            logging.FileHandler(folder.parent / "log"),
-        ]
+        file = logging.FileHandler(folder.parent / "log")
+        file.setFormatter(logging.Formatter(LOG_FORMAT))
+        handlers: list[logging.Handler] = [logging.StreamHandler(), file]
         logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=handlers)
         return
     with open(folder / f"rank-{rank}.log", "a") as stream:

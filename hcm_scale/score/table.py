@@ -113,10 +113,12 @@ def flag_bits(flags: pa.ChunkedArray) -> NDArray[np.uint8]:
 
 
 def write_scores(path: Path, table: pa.Table) -> None:
-    """Writes the table whole or not at all."""
+    """Writes the table whole or not at all; a row group is a call, between two of which a signal is answered."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True, row_group_size=_ROW_GROUP)
+        with pq.ParquetWriter(temporary, table.schema, compression="zstd", write_page_checksum=True) as writer:
+            for first in range(0, max(1, len(table)), _ROW_GROUP):
+                writer.write_table(table.slice(first, _ROW_GROUP), _ROW_GROUP)
         files.sync_file(temporary)
         os.replace(temporary, path)
     finally:

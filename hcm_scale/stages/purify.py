@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
+from hcm_scale.base.mapped import save_new
 from hcm_scale.features.auto import table
 from hcm_scale.features.purify import purify as drop_edges
 from hcm_scale.features.transform import transform
@@ -54,7 +55,7 @@ def purify(
         log.info("%s by rule (attributes=auto):\n%s", counts, table(features.record["columns"]))
     measured = features.x if attributes == "transformed" else graph.x
     drop_edges(graph, measured, similarity=similarity, ratio=ratio).save(out / "graph")
-    np.save(out / "x.npy", features.x, allow_pickle=False)
+    save_new(out / "x.npy", features.x)
     files.sync_file(out / "x.npy")
     body: dict[str, Any] = {"features": features.record, "columns": list(features.columns), "source": graph.fingerprint}
     files.write_manifest(out, KIND, FORMAT, body)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcm_scale.base import files
-from hcm_scale.base.mapped import map_new
+from hcm_scale.base.mapped import map_new, save_new
 from hcm_scale.ranks.world import World
 from hcm_scale.score.edges import CPU_CHUNK_EDGES, CUDA_CHUNK_EDGES, MEAN_FILE, VAR_FILE, EdgeHops, predict_edges
 from hcm_scale.score.head import Head
@@ -120,7 +120,7 @@ def save_hops(hops: EdgeHops, folder: Path) -> None:
         if isinstance(values, np.memmap) and (folder / name).exists():
             values.flush()
         else:
-            np.save(folder / name, values, allow_pickle=False)
+            save_new(folder / name, values)
         files.sync_file(folder / name)
 
 

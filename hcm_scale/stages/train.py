@@ -4,8 +4,8 @@
 
 The chain ends with the plan's last sample, or before, where one more no longer moves the ranking of some edges
 (`posterior.settle`). A sample is written before the checkpoint that counts it, so a kill at any moment costs the steps
-since the last checkpoint and nothing else; on the CPU the resumed run ends in the same bytes, on a GPU it goes on with
-the same batches and noise.
+since the last checkpoint and nothing else; a signal that asks to stop is answered after a step, with a checkpoint. On
+the CPU the resumed run ends in the same bytes, on a GPU it goes on with the same batches and noise.
 
 Memory: the model, a few prepared batches, one window of pairs per class; graph, features and pairs stay on disk. A GPU
 holds graph, features and pairs too, as far as they fit (`sampling.device.batches`).
@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base import files
-from hcm_scale.base.beside import check_wanted
+from hcm_scale.base import files, stopping
+from hcm_scale.base.beside import UnwantedError, check_wanted
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
 from hcm_scale.posterior.checkpoint import load_checkpoint, save_checkpoint
@@ -32,7 +32,7 @@ from hcm_scale.posterior.meter import Meter
 from hcm_scale.posterior.recorded import Recorder, training_on
 from hcm_scale.posterior.samples import Samples, load_sample, open_samples, seal_samples, write_sample
 from hcm_scale.posterior.settle import Settling
-from hcm_scale.ranks.world import ALONE, World
+from hcm_scale.ranks.world import ALONE, LostRankError, World
 from hcm_scale.sampling.batches import MiniBatch
 from hcm_scale.shards import Labels
 from hcm_scale.stages.recipe import ChainPlan, Recipe
@@ -161,9 +161,9 @@ def write_steps(
 ) -> None:
     """Runs the chain to its end and puts down what comes: samples, then checkpoints, then metrics."""
     samples, is_settled = out / "samples", False
-    with Journal(out, plan.num_steps, chain.num_done, tensorboard=record.tensorboard) as journal:
+    written = Journal(out, plan.num_steps, chain.num_done, tensorboard=record.tensorboard)
+    with written as journal, leaving_checkpoint(chain, meter, out):
         for step in steps:
-            check_wanted()
             meter.add(step)
             done = step.t + 1
             if step.sample is not None:
@@ -183,6 +183,21 @@ def write_steps(
                 journal.tell(meter.read(chain))
             if is_settled:
                 break
+            check_wanted()
+            stopping.check_asked()
+
+
+@contextlib.contextmanager
+def leaving_checkpoint(chain: Chain, meter: Meter, out: Path) -> Iterator[None]:
+    """Signals wait for the end of a step; whoever is then stopped by one leaves a checkpoint."""
+    with stopping.held():
+        try:
+            yield
+        except (stopping.StoppedAtRest, UnwantedError, LostRankError):  # all of them come between two steps
+            if stopping.is_asked():
+                meter.check(chain)
+                save_checkpoint(out / "checkpoints", chain.num_done, chain.tensors())
+            raise
 
 
 def check_steps(

@@ -8,6 +8,7 @@ stages and hidden folders are passed over. Reads JSON and manifests only; a job 
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from hcm_scale.stages.score import open_scores
 
 _PLACES = ("run_dir", "share_dir", "data_dir", "node")  # where a job ran, not what it was asked
 _NO_JOBS = ("stages", "source")  # what jobs share, and what a search reads once
-_ERROR = "error: "
+_ERROR = re.compile(r"(?:\d{4}-\d\d-\d\d \S+ )?error: (.*)")  # a line of a log, with its time or, once, without
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def _trend(path: Path) -> Iterator[dict[str, Any]]:
 
 def _last_error(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
-    return next((line.removeprefix(_ERROR) for line in reversed(lines) if line.startswith(_ERROR)), "")
+    return next((found[1] for line in reversed(lines) if (found := _ERROR.match(line))), "")
 
 
 def _one_line(error: Exception) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hcm_scale.base.files import slug
 from hcm_scale.base.names import OBJECTIVES
 from hcm_scale.config import Config, check, choice, number
 from hcm_scale.sweep.named import listed_values, split
@@ -62,7 +63,7 @@ def read_search(overrides: Sequence[str], compose: Compose, conf: Path) -> Searc
     named = {split(text)[0] for text in rest}
     space = {name: values for name, values in listed_values("optuna", conf).items() if name not in named}
     space |= dict(split(text) for text, entry in zip(rest, parsed, strict=True) if entry.is_sweep_override())
-    folder = options.folder or f"multirun/{compose(list(fixed)).graph.name}/optuna"
+    folder = options.folder or f"multirun/{slug(compose(list(fixed)).graph.name)}/optuna"
     return Search(fixed, space, dataclasses.replace(options, folder=folder), compose)
 
 

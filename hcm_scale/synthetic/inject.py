@@ -89,7 +89,7 @@ def _check(
         )
     if (graph.y is not None or graph.kind is not None) and not replace_labels:
         raise ValueError(
-            "this graph has labels; inject=none keeps them, replace_labels=True discards them for the planted ones"
+            "this graph has labels; inject=none keeps them (from Python, replace_labels=True discards them)"
         )
 
 

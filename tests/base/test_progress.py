@@ -1,4 +1,14 @@
-"""Bars are for a person at a terminal, and one process draws them."""
+"""Bars are for a person at a terminal, lines for whoever reads a log; one process of several draws or writes them."""
+
+import fcntl
+import logging
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
 
 import pytest
 
@@ -10,8 +20,33 @@ def test_bar__is_drawn_on_a_terminal_until_told_to_be_quiet(monkeypatch, capsys,
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
     monkeypatch.setattr(progress, "_draws", True)
     with progress.bar(3, "row", "rows") as bar:
-        assert bar.disable is not terminal
+        assert isinstance(bar, progress.Lines) is not terminal
     progress.be_quiet()
     with progress.bar(3, "row", "rows") as bar:
         assert bar.disable
     assert ("rows" in capsys.readouterr().err) is terminal
+
+
+@pytest.mark.parametrize(("every", "lines"), [(30.0, 0), (0.0, 2)])
+def test_lines__are_as_rare_as_promised_and_tell_how_far_it_is(monkeypatch, caplog, every, lines):
+    monkeypatch.setattr(progress, "_LINE_EVERY_SECONDS", every)
+    with caplog.at_level(logging.INFO), progress.Lines(2_000, "row", "rows", initial=500) as told:
+        told.set_postfix(pairs=7)
+        told.update(500)
+        told.update(500)
+    assert len(caplog.messages) == lines
+    if lines:
+        assert re.fullmatch(r"rows +1,500 of 2,000 rows in 0 s, about 0 s left   pairs=7", caplog.messages[-1])
+
+
+def test_bar__fits_the_terminal():
+    code = "from hcm_scale.base.progress import bar\n"
+    code += "with bar(9, 'source', 'labels of pairs') as b: b.set_postfix(pairs='1' * 60); b.update(3)"
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+    subprocess.run([sys.executable, "-c", code], stderr=theirs, check=True)
+    os.close(theirs)
+    drawn = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert "labels of pairs" in drawn
+    assert max(len(line) for line in re.split(r"[\r\n]", drawn)) <= 40

@@ -98,7 +98,7 @@ def test_finished_stages__are_kept_by_any_number_of_ranks(alone):
     before = (alone / "records" / "labels.json").stat().st_mtime_ns
     done = command("run", *OPTIONS, "world.processes=2", f"run_dir={alone}")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("unchanged, kept") == 11
+    assert done.stderr.count("unchanged, kept") == 11
     assert (alone / "records" / "labels.json").stat().st_mtime_ns == before
 
 
@@ -106,7 +106,7 @@ def test_finished_stages__are_kept_by_any_number_of_ranks(alone):
 def test_error_of_a_rank__is_told_once_and_not_tried_again(tmp_path):
     done = command("label", *OPTIONS, "world.processes=2", "hops.classes=16", f"run_dir={tmp_path / 'run'}")
     assert done.returncode == 2
-    assert done.stdout.count("error: hops.classes=16: no pair has hop") == 1
+    assert done.stderr.count("error: hops.classes=16: no pair has hop") == 1
     assert "Traceback" not in done.stdout + done.stderr
     assert (tmp_path / "run" / "ranks" / "rank-1.log").read_text().count("rank 1 of 2") == 1
 

@@ -1,0 +1,92 @@
+"""Signals that ask a run to stop: SIGINT, SIGTERM, SIGHUP and SIGUSR1, which SLURM sends before a job's time is over.
+
+A signal raises `Stopped` wherever the main thread is. Inside `held`, where work may be torn only between its steps, it
+waits for the next `check_asked`, in whatever thread that comes; a second signal does not wait. Python answers a signal
+when the main thread returns from compiled code, so kernels are called on parts of the work (`threads.py`).
+"""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+_lock = threading.RLock()  # the handler may come while its own thread holds it
+_num_held = 0
+_asked: int | None = None
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal came."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signum
+
+
+class StoppedAtRest(Stopped):
+    """A signal came, and work has come to a place where it can be put down."""
+
+
+def heard() -> list[str]:
+    """The names of those signals that are not ignored, as SIGHUP is under nohup."""
+    return [signum.name for signum in SIGNALS if signal.getsignal(signum) is not signal.SIG_IGN]
+
+
+def listen() -> None:
+    """From now on signals stop this process in order; one that is ignored stays so. Only the main thread may ask."""
+    if threading.current_thread() is threading.main_thread():
+        for name in heard():
+            signal.signal(signal.Signals[name], _hear)
+
+
+@contextlib.contextmanager
+def handlers_kept() -> Iterator[None]:
+    """Puts the handlers back that stand now, whatever a library puts in their place."""
+    kept = {signum: signal.getsignal(signum) for signum in SIGNALS}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for signum, handler in kept.items():
+                signal.signal(signum, handler)
+
+
+def end_at_once() -> None:
+    """From now on a signal ends this process where it is: there is nothing left to put in order."""
+    for signum in SIGNALS:
+        if signal.getsignal(signum) is _hear:
+            signal.signal(signum, signal.SIG_DFL)
+
+
+def _hear(signum: int, frame: FrameType | None) -> None:
+    global _asked
+    is_second, _asked = _asked is not None, signum
+    if is_second or _num_held == 0:
+        raise Stopped(signum)
+
+
+def is_asked() -> bool:
+    """Whether a signal has come."""
+    return _asked is not None
+
+
+def check_asked() -> None:
+    """Raises StoppedAtRest where a signal has come; also where a library swallowed what it raised."""
+    if _asked is not None:
+        raise StoppedAtRest(_asked)
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Signals wait for `check_asked`, at the latest for the end of this block."""
+    global _num_held
+    with _lock:
+        _num_held += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _num_held -= 1
+    check_asked()

@@ -1,0 +1,94 @@
+"""How a command fails: one line on stderr, and a status that says whose turn it is.
+
+| status  | meaning                                                                                              |
+|---------|------------------------------------------------------------------------------------------------------|
+| 0       | done                                                                                                 |
+| 2       | something that you said or brought is wrong: an option, a file, a folder                             |
+| 1       | anything else: a full disk, no memory, a lost rank, a chain that diverged                            |
+| 128 + n | stopped by signal n                                                                                  |
+"""
+
+import contextlib
+import errno
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+TOLD = (ValueError, OSError, FloatingPointError)  # errors that speak to the user; any other is a fault of ours
+_WRONG = (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_SHORT_WRITE = re.compile(r"(\d+) requested and (\d+) written")  # numpy, of its items
+_BYTES_NEEDED = re.compile(r"([\d,]+) bytes are needed")
+
+
+class SaidError(Exception):
+    """An error that the log has told already; `status` is what is left to say."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.status = status_of(error)
+
+
+def status_of(error: Exception) -> int:
+    """The status with which a command ends that failed so."""
+    return 2 if isinstance(error, _WRONG) else 1
+
+
+def say(error: Exception) -> int:
+    """Tells of an error where no log does; returns the status."""
+    print(f"error: {in_a_line(error)}", file=sys.stderr)
+    return status_of(error)
+
+
+def in_a_line(error: Exception, run_dir: str = ".") -> str:
+    r"""An error as a line: one of the system by what it is about, a full disk with the room that is left.
+
+    >>> in_a_line(FileNotFoundError(2, "No such file or directory", "a\nb.csv"))
+    'a\\nb.csv: No such file or directory'
+    """
+    if isinstance(error, OSError):
+        where = str(error.filename or run_dir)
+        if error.errno in _FULL or "No space left" in str(error) or _SHORT_WRITE.search(str(error)):
+            text = _full(error, where)
+        else:
+            text = f"{where}: {error.strerror}" if error.strerror and error.filename else str(error)
+    else:
+        text = str(error) or type(error).__name__
+    return text.replace("\n", "\\n")
+
+
+def _full(error: OSError, where: str) -> str:
+    place = Path(where).absolute()
+    while not place.exists():
+        place = place.parent
+    needed = _BYTES_NEEDED.search(str(error))
+    needs = f"{needed[0]}, " if needed else ""
+    return (
+        f"the disk of {where} is full: {needs}{shutil.disk_usage(place).free:,} bytes are free there; make room, and "
+        "the same command goes on"
+    )
+
+
+@contextlib.contextmanager
+def leaving_nothing(run_dir: Path) -> Iterator[None]:
+    """Makes the folder of a run; takes it away again, with those above it that were made, if no stage was finished.
+
+    A run that was stopped keeps what it has.
+    """
+    if run_dir.exists() and not run_dir.is_dir():
+        raise ValueError(f"run_dir={run_dir} is a file; it names the folder of the run")
+    if run_dir.is_symlink() and not run_dir.exists():
+        raise ValueError(f"run_dir={run_dir} is a link to {run_dir.readlink()}, which is not there")
+    made = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
+    run_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except Exception:
+        if made and not any('"finished": true' in path.read_text() for path in run_dir.glob("records/*.json")):
+            shutil.rmtree(run_dir, ignore_errors=True)
+            for path in made[1:]:
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+        raise

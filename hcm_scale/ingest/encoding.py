@@ -1,0 +1,43 @@
+"""Text that is not UTF-8: where it begins to differ, and what to do. Latin-1 from a spreadsheet is the usual case."""
+
+import contextlib
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from hcm_scale.ingest.errors import InputError
+
+_LINE_BYTES = 1 << 20  # of a line that has no end
+
+
+def check_text(path: Path, schema: pa.Schema) -> None:
+    """Refuses a CSV file in which the reader has found bytes instead of text."""
+    if any(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) for kind in schema.types):
+        raise InputError(_told(path))
+
+
+@contextlib.contextmanager
+def naming_encoding(path: Path) -> Iterator[None]:
+    """Turns what the CSV reader says of bytes that are no text into an error with their line."""
+    try:
+        yield
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in str(error):
+            raise InputError(_told(path)) from error
+        raise
+
+
+def _told(path: Path) -> str:
+    opened = gzip.open(path, "rb") if path.name.endswith(".gz") else open(path, "rb")  # noqa: SIM115  closed by `with`
+    with opened as stream:
+        for number, line in enumerate(iter(lambda: stream.readline(_LINE_BYTES), b""), 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                around = line[max(0, error.start - 10) : error.start + 10].decode("latin-1").strip()
+                where = f"line {number:,} has the byte 0x{line[error.start]:02X} in {around!r}, read as Latin-1"
+                remedy = f"iconv -f LATIN1 -t UTF-8 {path.name} > utf8.csv"
+                return f"{path} is not UTF-8 text: {where}; legal is UTF-8, which `{remedy}` makes of Latin-1"
+    return f"{path} is not UTF-8 text; legal is UTF-8"

@@ -1,0 +1,137 @@
+"""The words of a command line, looked at before Hydra reads them.
+
+Hydra has a grammar of its own for values, appends what it does not know where a word begins with +, and speaks of its
+own inner life where something is wrong. Here every word is held against the schema and the option files first, and text
+(paths, names of columns) is quoted, so that it means what it says: `run_dir=a=b,{c}` is a folder of that name. Under
+`-m` commas are a sweep and nothing is quoted. `in_words` turns what Hydra still refuses into one line.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from hcm_scale.config import SOURCES, Config, describe
+from hcm_scale.options import refuse_renamed
+
+SWEEPS = ("-m", "--multirun")
+_OWN_FOLDERS = ("-cd", "--config-dir", "-cp", "--config-path")
+_NO_VALUE = (*SWEEPS, "-r", "--run", "--resolve", "--experimental-rerun")
+_WORD = re.compile(r"(?P<sign>[+~]*)(?P<key>[^=]*)(=(?P<value>.*))?", re.DOTALL)
+
+
+def options() -> dict[str, dataclasses.Field[Any]]:
+    """Every option of every source by its key."""
+    found: dict[str, dataclasses.Field[Any]] = {}
+    for source in SOURCES.values():
+        found |= dict(_fields(Config(graph=source())))
+    return found
+
+
+def _fields(section: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field[Any]]]:
+    for entry in dataclasses.fields(section):
+        inner = getattr(section, entry.name)
+        if dataclasses.is_dataclass(inner):
+            yield from _fields(inner, f"{prefix}{entry.name}.")
+        else:
+            yield prefix + entry.name, entry
+
+
+def check_words(words: Sequence[str], conf: Path) -> None:
+    """ValueError for the first word that names no option of ours, or an option file that is not there."""
+    known = options()
+    swept = bool(set(SWEEPS) & set(words))
+    is_ours = not any(word.startswith(_OWN_FOLDERS) or "hydra.searchpath" in word for word in words)
+    for before, word in zip(["", *words], words, strict=False):
+        if word.startswith("-") or ("=" not in word and before.startswith("-") and before not in _NO_VALUE):
+            continue
+        sign, key, value = _parts(word)
+        if value is None and sign != "~":
+            raise ValueError(f"{word!r} is neither an option, KEY=VALUE, nor a flag such as -m")
+        group = conf / key.partition("@")[0]
+        if key.partition(".")[0] in ("hydra", "tune") or "@" in key or key.startswith("hydra/"):
+            continue
+        if sign == "+" and key in known:
+            raise ValueError(f"{key!r} is an option of ours: leave out the + before it")
+        if key and group.is_dir():
+            _check_group(key, value, group, swept) if is_ours else None
+        elif key not in known and not any(entry.type == dict[str, str] for entry in _above(key, known)) and is_ours:
+            refuse_renamed([key])
+            raise ValueError(f"{key!r} is not an option; {hint(key, known)}")
+
+
+def _above(key: str, known: dict[str, dataclasses.Field[Any]]) -> list[dataclasses.Field[Any]]:
+    """The option in which `key` is an entry: graph.keys of graph.keys.label."""
+    outer = key.rpartition(".")[0]
+    return [known[outer]] if outer in known else []
+
+
+def _check_group(key: str, value: str | None, group: Path, swept: bool) -> None:
+    """Refuses the name of an option file that is not there; lists and the like are left to Hydra."""
+    legal = sorted(str(path.relative_to(group).with_suffix("")) for path in group.rglob("*.yaml"))
+    for name in (value or "null").split(",") if swept else [value or "null"]:
+        if re.fullmatch(r"[\w./-]+", name) and name not in (*legal, "null"):
+            near = get_close_matches(name, legal, 1)
+            guess = f"did you mean {key}={near[0]}? " if near else ""
+            raise ValueError(f"{key}={name} is not known; {guess}legal are {', '.join(legal)}")
+
+
+def hint(key: str, known: Sequence[str] | dict[str, Any]) -> str:
+    """The option that was probably meant: alike as a whole, or of the same last name.
+
+    >>> hint("purify.ratoi", ["purify.ratio", "seed"]), hint("exclude", ["graph.exclude", "seed"])
+    ("did you mean 'purify.ratio'?", "did you mean 'graph.exclude'?")
+    """
+    last = {name.rpartition(".")[2]: name for name in known}
+    near = get_close_matches(key, list(known), 1) or [
+        last[name] for name in get_close_matches(key.rpartition(".")[2], list(last), 1)
+    ]
+    return f"did you mean {near[0]!r}?" if near else "hcm-scale run --cfg job lists all of them"
+
+
+def _parts(word: str) -> tuple[str, str, str | None]:
+    found = _WORD.fullmatch(word)
+    assert found is not None  # the expression takes anything
+    return found["sign"], found["key"], found["value"]
+
+
+def quote_texts(words: Sequence[str]) -> list[str]:
+    """The words with the values of text options quoted for Hydra; interpolations, ${...}, stay what they are.
+
+    >>> quote_texts(["run_dir=a=b, {c}", "graph.nodes=null", "seed=1"])
+    ["run_dir='a=b, {c}'", 'graph.nodes=null', 'seed=1']
+    """
+    known = options()
+    return [_quoted(word, known) for word in words]
+
+
+def _quoted(word: str, known: dict[str, dataclasses.Field[Any]]) -> str:
+    sign, key, value = _parts(word)
+    kind = known[key].type if key in known else None
+    if value is None or kind not in (str, str | None) or (value == "null" and kind is not str):
+        return word
+    escaped = re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), value)
+    return f"{sign}{key}='{escaped}'"
+
+
+def in_words(error: Exception) -> str:
+    """What Hydra or OmegaConf refused, in our own words as far as they tell which word it was."""
+    text, known = str(error), options()
+    word = getattr(error, "override", None)
+    if word is not None:
+        return f"{word!r} cannot be read; a value with any of , = [ ] {{ }} ( ) in it has to be quoted: KEY='VALUE'"
+    if found := re.match(r"Ambiguous value for argument '(.*)'\n", text):
+        return f"{found[1]} names several values: -m runs them all, quotes make them one text: KEY='VALUE'"
+    if found := re.match(r"Error merging override (.*)", text):
+        _, key, value = _parts(found[1])
+        legal = f": {describe(known[key])}" if key in known else ""
+        return f"{key}={value} is not legal{legal}"
+    if found := re.match(r"Could not override '(.*?)'", text):
+        having = sorted(name for name, source in SOURCES.items() if found[1] in dict(_fields(Config(graph=source()))))
+        told = f" of this source; those that have it: {', '.join(having)}" if having else ""
+        return f"{found[1]!r} is not an option{told or '; ' + hint(found[1], known)}"
+    about = getattr(error, "full_key", None)
+    lines = text.splitlines()[:1] if about else text.splitlines()  # the others are about types inside of OmegaConf
+    return (f"{about}: " if about else "") + " ".join(line.strip() for line in lines if line.strip())

@@ -1,0 +1,110 @@
+"""A signal stops a command within seconds: one line that says how to go on, a status of 128 + its number.
+
+In training a checkpoint is written first, so that nothing is lost; the run that goes on ends in the same samples.
+"""
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1]
+ANSWERS_WITHIN_SECONDS = 60  # on an idle machine under two; the number is for busy ones
+LONG = ("posterior.burn_in_steps=100000", "posterior.checkpoint_every=90000")
+
+
+def stop(running, signum: signal.Signals) -> str:
+    """Signals the command and waits for its end; the line that it leaves."""
+    before = len(running.output())
+    running.process.send_signal(signum)
+    sent = time.monotonic()
+    assert running.finish() == 128 + signum, running.output()
+    assert time.monotonic() - sent < ANSWERS_WITHIN_SECONDS
+    assert "Traceback" not in running.output()
+    told = [line for line in running.output()[before:].splitlines() if "topped" in line or "error" in line]
+    (line,) = told
+    assert line.startswith(f"stopped by {signum.name}; to go on from here: hcm-scale run ")
+    return line
+
+
+def checkpoints(running) -> list[int]:
+    notes = sorted((running.run_dir / "train-purified" / "checkpoints").glob("*.json"))
+    return [json.loads(path.read_text())["num_done"] for path in notes]
+
+
+def test_signal_in_training__leaves_a_checkpoint_and_the_command_to_go_on(start):
+    running = start(*LONG, "score.views=[purified]")
+    running.wait_until(lambda: running.step() >= 5)
+    line = stop(running, signal.SIGTERM)
+    assert shlex.split(line.partition("go on from here: ")[2])[1:] == running.process.args[3:]
+    (step,) = checkpoints(running)
+    assert step >= running.step() >= 5
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("signum", SIGNALS)
+def test_any_signal__stops_both_trainings_at_once(start, signum):
+    running = start(*LONG)
+    running.wait_until(lambda: running.step() >= 5)
+    stop(running, signum)
+    assert checkpoints(running)
+    assert list((running.run_dir / "train-original" / "checkpoints").glob("*.json"))
+
+
+@pytest.mark.gate
+def test_stopped_training__goes_on_to_the_same_samples(start):
+    whole = start("score.views=[purified]", "posterior.checkpoint_every=1000", name="whole")
+    assert whole.finish() == 0, whole.output()
+    options = ("score.views=[purified]", "posterior.checkpoint_every=1000")
+    for at_step in (20, 100):
+        running = start(*options)
+        running.wait_until(lambda running=running, at_step=at_step: running.step() >= at_step)
+        stop(running, signal.SIGTERM)
+    again = start(*options)
+    assert again.finish() == 0, again.output()
+    assert again.samples() == whole.samples()
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1])
+def test_signal_under_several_ranks__stops_all_of_them(start, signum):
+    running = start(*LONG, "world.processes=2", "score.views=[purified]")
+    running.wait_until(lambda: running.step() >= 5)
+    ranks = [running.pids(rank)[-1] for rank in (0, 1)]
+    stop(running, signum)
+    assert checkpoints(running)
+    left = subprocess.run(["ps", "-o", "pid=", "-p", ",".join(map(str, ranks))], capture_output=True, text=True)
+    assert left.stdout.split() == []
+
+
+@pytest.mark.gate
+def test_signal_under_a_multirun__stops_the_sweep(start, tmp_path, tiny):
+    command = (sys.executable, "-m", "hcm_scale", "run", "-m", *tiny, *LONG, "seed=0,1", "score.views=[purified]")
+    running = start(f"hydra.sweep.dir={tmp_path / 'sweep'}", command=command)
+    running.wait_until(lambda: any(tmp_path.glob("sweep/stages/train-*/metrics.jsonl")))
+    running.wait_until(lambda: any(path.stat().st_size for path in tmp_path.glob("sweep/stages/train-*/metrics.jsonl")))
+    stop(running, signal.SIGTERM)
+    assert any(tmp_path.glob("sweep/stages/train-*/checkpoints/*.json"))
+    assert len(list(tmp_path.glob("sweep/*/log"))) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["graph", "purified", "labels", "propagated-purified", "scores-purified", "scores"])
+def test_signal_in_any_other_stage__is_answered(start, stage):
+    running = start("graph.num_nodes=300000", "hops.num_sources=4096", "posterior.burn_in_steps=5")
+    running.wait_until(lambda: (running.run_dir / "records" / f"{stage}.json").is_file())
+    stop(running, signal.SIGTERM)
+
+
+@pytest.mark.gate
+def test_nohup__keeps_its_meaning(start, tiny):
+    command = ("nohup", sys.executable, "-m", "hcm_scale", "ingest", *tiny)
+    running = start(command=command)
+    running.wait_until(lambda: (running.run_dir / "log").exists())
+    if running.process.poll() is None:
+        running.process.send_signal(signal.SIGHUP)
+    assert running.finish() == 0, running.output()
