@@ -19,6 +19,7 @@ from hcm_scale.ingest import attributes as features
 from hcm_scale.ingest import node_table
 from hcm_scale.ingest.batches import CSV, TableFiles, find_table
 from hcm_scale.ingest.edge_table import EdgeTable
+from hcm_scale.ingest.encode import Encoding
 from hcm_scale.ingest.errors import naming
 from hcm_scale.ingest.id_column import id_kind
 from hcm_scale.ingest.ids import Growing, settled
@@ -26,6 +27,7 @@ from hcm_scale.ingest.node_table import NodeRows
 from hcm_scale.ingest.policy import Policy
 from hcm_scale.ingest.seal import seal
 from hcm_scale.ingest.surveys import TextRules
+from hcm_scale.ingest.told import ColumnLine, Counted, edge_lines, node_lines
 
 
 @dataclass(frozen=True)
@@ -101,11 +103,32 @@ def _write(
             counts,
             written,
             ids=ids.column(),
+            told=_told(edge_table, node_files, columns, policy, encodings, (len(ids) - added, num_anomalies)),
             unknown_edges=edge_table.unknown.count,
             repeated_nodes=len(rows.left_out),
             added_nodes=added if node_files else 0,
             num_anomalies=num_anomalies,
         )
+
+
+def _told(
+    edge_table: EdgeTable,
+    node_files: TableFiles | None,
+    columns: Columns,
+    policy: Policy,
+    encodings: list[Encoding],
+    counted: tuple[int, int | None],
+) -> list[ColumnLine]:
+    """What became of every column of both tables; `counted` are the rows of the node table and its anomalies."""
+    lines = edge_lines(edge_table.files.schema, edge_table.ends, policy.directed)
+    if node_files is None:
+        return lines
+    num_rows, num_anomalies = counted
+    known: dict[str, Counted] = {columns.id: ("names the nodes", num_rows, 0)}
+    if columns.label and num_anomalies is not None:
+        distinct = 1 + (0 < num_anomalies < num_rows)
+        known[columns.label] = ("the label, 1 = anomaly: it measures the ranking and decides nothing", distinct, 0)
+    return lines + node_lines(node_files.schema, known, encodings, columns.exclude)
 
 
 def _open(
