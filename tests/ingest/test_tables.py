@@ -13,7 +13,7 @@ from hcm_scale.base.files import MANIFEST
 from hcm_scale.features.transform import transform
 from hcm_scale.ingest.batches import files_at, find_table
 from hcm_scale.ingest.encode import bucket_of
-from hcm_scale.ingest.readers import Columns, Policy, columns_told, read_tables, summary
+from hcm_scale.ingest.readers import Columns, InputError, Policy, columns_told, read_tables, summary
 
 EDGES = {"source": ["a", "b", "b", "c", "a"], "target": ["b", "a", "b", "a", "b"]}
 NODES = {
@@ -188,6 +188,46 @@ def test_read_tables__reads_folders_and_globs_in_the_order_of_names(tmp_path):
     assert g.ids.to_pylist() == [0, 10, 1, 11, 2, 12]
     assert summary(g).unknown_edges == 1
     assert summary(g).origin == "part-0.parquet and 2 more, part-0.pq and 2 more"
+
+
+def test_folders__hold_columns_in_their_names_as_spark_writes_them(save, tmp_path):
+    ending = save("probe", {"id": [0]}).name.removeprefix("probe.")
+    rows = {
+        "2024-01-31/land=at": [0, 1],
+        "2024-02-02/land=a%20b": [2],
+        "2024-02-02/land=__HIVE_DEFAULT_PARTITION__": [3],
+    }
+    for number, (place, ids) in enumerate(rows.items()):
+        folder = tmp_path / "nodes" / f"day={place}" / "year=7"
+        folder.mkdir(parents=True)
+        save("part", {"id": ids, "s": [1.5] * len(ids)}).rename(folder / f"part-0000{number}.{ending}")
+        (folder / f".part-0000{number}.{ending}.crc").write_bytes(b"crc")
+    (tmp_path / "nodes" / "_SUCCESS").touch()
+    edges = save("e", OK_EDGES)
+    g = read_tables(tmp_path / "g", edges, tmp_path / "nodes")
+    assert g.columns == ("s", "day", "land=a b", "land=at", "land is null", "year")
+    assert g.x[:, 1].tolist() == [0, 0, 2, 2]
+    assert g.x[:, 2:4].tolist() == [[0, 1], [0, 1], [np.float32(1 / 3), np.float32(2 / 3)], [1, 0]]
+    assert told(g)["nodes.day"] == ("a number: days since 2024-01-31T00:00", 2, 0)
+    by_glob = read_tables(tmp_path / "g", edges, f"{tmp_path}/nodes/day=*/*/*/*.{ending}")
+    assert by_glob.columns == g.columns
+    inner = f"{tmp_path}/nodes/day=2024-01-31/land=*/*/*.{ending}"
+    some = read_tables(
+        tmp_path / "g", edges, inner, policy=Policy(unknown="drop"), columns=Columns(categorical=("year",))
+    )
+    assert some.columns == ("s", "land=at", "year=7")
+    alone = read_tables(tmp_path / "g", edges, tmp_path / "nodes", columns=Columns(attributes=("year", "day")))
+    assert alone.columns == ("year", "day")
+
+
+def test_folders__must_hold_the_same_columns_and_a_file_s_own_column_wins(tmp_path):
+    edges = parquet(tmp_path / "e.parquet", OK_EDGES)
+    (tmp_path / "n" / "k=1").mkdir(parents=True)
+    parquet(tmp_path / "n" / "k=1" / "a.parquet", OK_NODES | {"k": [5, 6, 7]})
+    assert read_tables(tmp_path / "g", edges, tmp_path / "n").x[:, 1].tolist() == [5, 6, 7]
+    parquet(tmp_path / "n" / "j=1" / "b.parquet", OK_NODES)
+    with pytest.raises(InputError, match=r"graph\.nodes=.* columns \['j'\], .* folders of \['k'\]; legal are the same"):
+        read_tables(tmp_path / "g", edges, tmp_path / "n")
 
 
 HIDDEN = ("_SUCCESS", "_temporary/0/part-9.csv", ".ipynb_checkpoints/part-0-checkpoint.csv", "._part-0.csv", "_old.csv")
