@@ -73,7 +73,8 @@ def _ingest(walk: Run) -> Iterator[Stage]:
     injection = asdict(config.inject) if injects else None
     if given is not None:
         given.check()
-    options: Any = given.fingerprint if given is not None else [asdict(config.graph), sources.stamp(config.graph)]
+    stamp = sources.stamp(config.graph) if given is None and walk.workspace.world.leads else []
+    options: Any = given.fingerprint if given is not None else [asdict(config.graph), stamp]
     read: ingest.Reader = ingest.copy_graph(given) if given is not None else sources.reader(config.graph)
 
     def make(out: Path) -> dict[str, Any]:

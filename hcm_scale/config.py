@@ -210,6 +210,7 @@ class ScoreConfig:
     precision: str = choice("float32", tables.PRECISIONS)  # of the products over edges, on a GPU
     table_rows: int = number(1_000, 1, 100_000)
     explained: int = number(10, 0, 100)
+    copy_to: str | None = None  # a URL or folder that gets the ranked list and the report once they are made
 
 
 @dataclass

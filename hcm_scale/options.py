@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from hcm_scale.base.remote import refuse_url
 from hcm_scale.config import Config, check, describe
 
 RENAMED = {"score.closure": "score.far_share"}
@@ -73,6 +74,13 @@ def refuse_renamed(keys: Iterable[str]) -> None:
     for key in keys:
         if key in RENAMED:
             raise ValueError(f"{key} is now {RENAMED[key]}")
+
+
+def refuse_urls(overrides: Iterable[tuple[str, str]]) -> None:
+    """Raises ValueError for a run_dir that is a URL, before Hydra makes a folder of that name."""
+    for key, value in overrides:
+        if key in ("run_dir", "share_dir", "data_dir"):
+            refuse_url(key, value.strip("'\""))
 
 
 def _hint(key: str) -> str:

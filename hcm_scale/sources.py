@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale import config as schema
-from hcm_scale.ingest import readers
-from hcm_scale.ingest.batches import files_at
+from hcm_scale.base import remote
+from hcm_scale.graph import Graph
+from hcm_scale.ingest import fetched, readers
+from hcm_scale.ingest.batches import CSV, PARQUET, files_at
 from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.ingest import Reader
 
 
 def reader(graph: schema.GraphConfig) -> Reader:
     """How to read the source that the configuration names."""
+    path = getattr(graph, "path", "")
+    if remote.is_url(path) and not isinstance(graph, schema.TablesGraph | schema.MatrixGraph):
+        raise ValueError(f"graph.path={path}: graph={graph.source} takes a folder of this machine; copy it there first")
     return _READERS[type(graph)](graph)
 
 
@@ -28,14 +33,21 @@ def stamp(graph: schema.GraphConfig) -> list[Any]:
     """
     if isinstance(graph, schema.PygGraph):
         return []
-    named = [path for path in (getattr(graph, "path", ""), getattr(graph, "nodes", None)) if path]
-    return [[[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in files_at(path)] for path in named]
+    named = [(f"graph.{option}", getattr(graph, option, None)) for option in ("path", "nodes")]
+    return [_stamp(option, path) for option, path in named if path]
+
+
+def _stamp(option: str, where: str) -> list[Any]:
+    where = remote.local_path(where)
+    if remote.is_url(where):
+        return fetched.stamp(option, where)
+    return [[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in files_at(where)]
 
 
 def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
     """Refuses a source that the run would write over: one in the folder of a stage."""
     for option in ("path", "nodes"):
-        given = getattr(graph, option, None)
+        given = remote.local_path(getattr(graph, option, None) or "")
         if given and Path(given).resolve().is_relative_to(run_dir.resolve() / "graph"):
             raise ValueError(f"graph.{option}={given} lies where run_dir={run_dir} keeps its own graph; name another")
 
@@ -54,12 +66,23 @@ def _tables(graph: schema.TablesGraph) -> Reader:
         id_type=graph.id_type,
     )
     policy = _policy(graph, unknown=graph.unknown, repeated=graph.repeated)
-    return lambda out: readers.read_tables(out, graph.path, graph.nodes, columns=columns, policy=policy)
+
+    def read(out: Path) -> Graph:
+        places = {"graph.path": graph.path, "graph.nodes": graph.nodes}
+        with fetched.fetched(out, places, PARQUET + CSV) as (edges, nodes):
+            return readers.read_tables(out, str(edges), nodes, columns=columns, policy=policy)
+
+    return read
 
 
 def _matrix(graph: schema.MatrixGraph) -> Reader:
     policy = _policy(graph, num_nodes=graph.num_nodes)
-    return lambda out: readers.read_matrix(out, graph.path, keys=graph.keys or None, policy=policy)
+
+    def read(out: Path) -> Graph:
+        with fetched.fetched(out, {"graph.path": graph.path}, (".mat", ".npz", ".npy")) as (path,):
+            return readers.read_matrix(out, str(path), keys=graph.keys or None, policy=policy)
+
+    return read
 
 
 def _pyg(graph: schema.PygGraph) -> Reader:

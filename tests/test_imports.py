@@ -36,11 +36,11 @@ MAY_IMPORT = {
     "score": {"base", "model", "graph"},
     "report": {"base", "graph", "score"},
     "config": {"base"},
-    "options": {"config"},
+    "options": {"base", "config"},
     "ranks": {"base"},
     "stages": {"base", "ranks", "report", "workspace"} | ROOMS,
     "workspace": {"base", "ranks"},
-    "sources": {"config", "stages", "graph", "ingest"},
+    "sources": {"base", "config", "stages", "graph", "ingest"},
     "arguments": {"config", "stages"},
     "blueprint": {"arguments", "config", "sources", "stages", "workspace"} | ROOMS,
     "pipeline": {

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -100,13 +100,13 @@ def files_at(where: str) -> list[Path]:
     if path.is_file():
         return [path]
     found = path.rglob("*") if path.is_dir() else map(Path, glob.glob(where, recursive=True))  # noqa: PTH207
-    return sorted(p for p in found if p.is_file() and not _is_hidden(p, path))
+    return sorted(p for p in found if p.is_file() and not is_hidden(p, path))
 
 
-def _is_hidden(path: Path, named: Path) -> bool:
+def is_hidden(path: PurePath, named: PurePath) -> bool:
     """Whether a part of the path starts with . or _ and no part of `named`, which may hold wildcards, says so.
 
-    >>> _is_hidden(Path("_in/_tmp/a.csv"), Path("_in")), _is_hidden(Path("_in/_tmp/a.csv"), Path("_in/_t*/*"))
+    >>> is_hidden(Path("_in/_tmp/a.csv"), Path("_in")), is_hidden(Path("_in/_tmp/a.csv"), Path("_in/_t*/*"))
     (True, False)
     """
     spelled = [part for part in named.parts if part.startswith(_HIDDEN)]
