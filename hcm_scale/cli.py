@@ -18,7 +18,7 @@ from typing import Any
 from hcm_scale import __version__
 from hcm_scale.base import ahead
 from hcm_scale.config import SOURCES, Config
-from hcm_scale.options import refuse_renamed, refuse_urls, to_config
+from hcm_scale.options import quote_sources, refuse_renamed, refuse_urls, to_config
 
 log = logging.getLogger("hcm_scale")
 
@@ -169,6 +169,7 @@ def _stages(command: str, overrides: list[str]) -> int:
     try:
         refuse_renamed(split(word)[0] for word in overrides)
         refuse_urls(map(split, overrides))
+        overrides = quote_sources(overrides)
         node, words = _take_node(overrides) if command == "explain" else (None, overrides)
         settled = settle(words, conf_dir())
         searches = command == "run" and named_sweep(words) == "optuna"

@@ -89,6 +89,16 @@ class TablesGraph(PolicyGraph):
 
 
 @dataclass
+class SqlGraph(TablesGraph):
+    """Queries in the place of tables: `edges` and optionally `nodes` of the database `uri`; `path` is not used."""
+
+    source: str = "sql"
+    name: str = "sql"
+    uri: str = ""
+    edges: str = ""
+
+
+@dataclass
 class MatrixGraph(PolicyGraph):
     """One .mat, .npz or .npy file; `keys` maps adjacency, attributes and label to the file's own names."""
 
@@ -252,6 +262,7 @@ SOURCES: dict[str, type[GraphConfig]] = {
     "default": DefaultGraph,
     "synthetic": SyntheticGraph,
     "tables": TablesGraph,
+    "sql": SqlGraph,
     "matrix": MatrixGraph,
     "pyg": PygGraph,
     "folder": FolderGraph,

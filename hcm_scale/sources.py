@@ -11,7 +11,7 @@ from typing import Any
 from hcm_scale import config as schema
 from hcm_scale.base import remote
 from hcm_scale.graph import Graph
-from hcm_scale.ingest import fetched, readers
+from hcm_scale.ingest import fetched, readers, sql
 from hcm_scale.ingest.batches import CSV, PARQUET, files_at
 from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.ingest import Reader
@@ -26,13 +26,15 @@ def reader(graph: schema.GraphConfig) -> Reader:
 
 
 def stamp(graph: schema.GraphConfig) -> list[Any]:
-    """What tells that the user's files changed: their names, sizes and times.
+    """What tells that the user's files changed: their names, sizes and times; of a database, a checksum of the rows.
 
     Empty for graphs that are made, and for a torch_geometric data set: its name says which it is, and its folder, which
     other data sets share, is filled by the first read.
     """
     if isinstance(graph, schema.PygGraph):
         return []
+    if isinstance(graph, schema.SqlGraph):
+        return sql.stamp(graph.uri, _queries(graph))
     named = [(f"graph.{option}", getattr(graph, option, None)) for option in ("path", "nodes")]
     return [_stamp(option, path) for option, path in named if path]
 
@@ -46,6 +48,8 @@ def _stamp(option: str, where: str) -> list[Any]:
 
 def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
     """Refuses a source that the run would write over: one in the folder of a stage."""
+    if isinstance(graph, schema.SqlGraph):
+        return
     for option in ("path", "nodes"):
         given = remote.local_path(getattr(graph, option, None) or "")
         if given and Path(given).resolve().is_relative_to(run_dir.resolve() / "graph"):
@@ -53,6 +57,35 @@ def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
 
 
 def _tables(graph: schema.TablesGraph) -> Reader:
+    more = _table_options(graph)
+
+    def read(out: Path) -> Graph:
+        places = {"graph.path": graph.path, "graph.nodes": graph.nodes}
+        with fetched.fetched(out, places, PARQUET + CSV) as (edges, nodes):
+            return readers.read_tables(out, str(edges), nodes, **more)
+
+    return read
+
+
+def _sql(graph: schema.SqlGraph) -> Reader:
+    more = _table_options(graph)
+
+    def read(out: Path) -> Graph:
+        with sql.saved(out, graph.uri, _queries(graph)) as paths:
+            return readers.read_tables(out, *paths, **more)
+
+    return read
+
+
+def _queries(graph: schema.SqlGraph) -> dict[str, str]:
+    """The queries of a graph, by option."""
+    if graph.path:
+        raise ValueError(f"graph.path={graph.path} has no place in graph=sql; graph.edges is the query of the edges")
+    return {"graph.edges": graph.edges} | ({} if graph.nodes is None else {"graph.nodes": graph.nodes})
+
+
+def _table_options(graph: schema.TablesGraph) -> dict[str, Any]:
+    """How the columns of tables are read."""
     columns = readers.Columns(
         source=graph.source_column,
         target=graph.target_column,
@@ -65,14 +98,7 @@ def _tables(graph: schema.TablesGraph) -> Reader:
         categorical=tuple(graph.categorical),
         id_type=graph.id_type,
     )
-    policy = _policy(graph, unknown=graph.unknown, repeated=graph.repeated)
-
-    def read(out: Path) -> Graph:
-        places = {"graph.path": graph.path, "graph.nodes": graph.nodes}
-        with fetched.fetched(out, places, PARQUET + CSV) as (edges, nodes):
-            return readers.read_tables(out, str(edges), nodes, columns=columns, policy=policy)
-
-    return read
+    return {"columns": columns, "policy": _policy(graph, unknown=graph.unknown, repeated=graph.repeated)}
 
 
 def _matrix(graph: schema.MatrixGraph) -> Reader:
@@ -105,6 +131,7 @@ def _policy(graph: schema.PolicyGraph, **more: Any) -> readers.Policy:
 
 _READERS: dict[type[schema.GraphConfig], Callable[[Any], Reader]] = {
     schema.TablesGraph: _tables,
+    schema.SqlGraph: _sql,
     schema.MatrixGraph: _matrix,
     schema.PygGraph: _pyg,
     schema.SyntheticGraph: _synthetic,

@@ -95,8 +95,8 @@ def telling(option: str, url: str, after: str = "") -> Iterator[None]:
     try:
         yield
     except Exception as error:  # aiohttp, botocore and pyarrow share no class
-        is_ours = isinstance(error, ValueError) and str(error).startswith(f"{option}=")
-        if is_ours or getattr(error, "errno", None) == errno.ENOSPC:
+        is_full = getattr(error, "errno", None) == errno.ENOSPC
+        if isinstance(error, ImportError) or is_full or str(error).startswith(f"{option}="):
             raise
         raise ValueError(f"{option}={url}: {_one_line(error)}{after}") from error
 
