@@ -139,8 +139,10 @@ class Distinct:
         """Takes some more hashes, uniform over 64 bits."""
         if len(self._smallest) > _KEPT_HASHES:
             hashes = hashes[hashes < self._smallest[-1]]
-        fresh = pc.unique(pa.array(hashes)).to_numpy()  # few of many, as a rule: less to sort
-        self._smallest = np.union1d(self._smallest, fresh)[: _KEPT_HASHES + 1]
+        merged = np.sort(np.concatenate([self._smallest, hashes]))  # many times faster than np.unique
+        is_first = np.ones(len(merged), np.bool_)
+        is_first[1:] = merged[1:] != merged[:-1]
+        self._smallest = merged[is_first][: _KEPT_HASHES + 1]
 
     def count(self) -> int:
         """The number of distinct hashes so far."""
