@@ -134,21 +134,29 @@ class Distinct:
 
     def __init__(self) -> None:
         self._smallest = np.zeros(0, np.uint64)
+        self._waiting: list[NDArray[np.uint64]] = []
 
     def add(self, hashes: NDArray[np.uint64]) -> None:
         """Takes some more hashes, uniform over 64 bits."""
         if len(self._smallest) > _KEPT_HASHES:
             hashes = hashes[hashes < self._smallest[-1]]
-        merged = np.sort(np.concatenate([self._smallest, hashes]))  # many times faster than np.unique
-        is_first = np.ones(len(merged), np.bool_)
-        is_first[1:] = merged[1:] != merged[:-1]
-        self._smallest = merged[is_first][: _KEPT_HASHES + 1]
+        self._waiting.append(hashes)
+        if sum(map(len, self._waiting)) > _KEPT_HASHES:
+            self._settle()
 
     def count(self) -> int:
         """The number of distinct hashes so far."""
+        self._settle()
         if len(self._smallest) <= _KEPT_HASHES:
             return len(self._smallest)
         return round(_KEPT_HASHES * 2.0**64 / float(self._smallest[-1]))
+
+    def _settle(self) -> None:
+        """Sorts in what waits; np.sort is many times faster than np.unique."""
+        merged = np.sort(np.concatenate([self._smallest, *self._waiting]))
+        is_first = np.ones(len(merged), np.bool_)
+        is_first[1:] = merged[1:] != merged[:-1]
+        self._smallest, self._waiting = merged[is_first][: _KEPT_HASHES + 1], []
 
 
 def _mixed(values: NDArray[np.float64]) -> NDArray[np.uint64]:
