@@ -78,6 +78,7 @@ class TablesGraph(PolicyGraph):
     target_column: str = "target"
     id_column: str = "id"
     label_column: str | None = None
+    type_column: str | None = None  # of the edge table, at most 16 values: told in explanations
     id_type: str = choice("auto", tables.ID_TYPES)
     include: list[str] | None = None
     exclude: list[str] = names([])

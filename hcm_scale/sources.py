@@ -91,6 +91,7 @@ def _table_options(graph: schema.TablesGraph) -> dict[str, Any]:
         target=graph.target_column,
         id=graph.id_column,
         label=graph.label_column,
+        type=graph.type_column,
         attributes=None if graph.include is None else tuple(graph.include),
         exclude=tuple(graph.exclude),
         max_categories=graph.max_categories,

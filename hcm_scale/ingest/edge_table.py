@@ -42,7 +42,7 @@ class EdgeTable:
         """Streams edges as node numbers; rows with an unknown end are counted, and dropped or refused at the end."""
         is_named, gaps = np.zeros((2, len(ids)), np.bool_), [0, 0]
         for row, sources, targets in self.endpoints(unknown == "drop"):
-            u, v = _find(ids, sources), _find(ids, targets)
+            u, v = find_nodes(ids, sources), find_nodes(ids, targets)
             gaps = [gaps[0] + sources.null_count, gaps[1] + targets.null_count]
             lost = (u < 0) | (v < 0)
             if lost.any():
@@ -64,7 +64,7 @@ class EdgeTable:
         return in_order(found)
 
 
-def _find(ids: Ids, column: pa.Array) -> Numbers:
+def find_nodes(ids: Ids, column: pa.Array) -> Numbers:
     """Node numbers, -1 for unknown ids and nulls."""
     if not column.null_count:
         return ids.find(column)

@@ -23,11 +23,12 @@ def seal(
     features: FeatureCounts,
     ids: pa.Array | None = None,
     told: Sequence[ColumnLine] = (),
+    edge_types: Sequence[str] | None = None,
     **counts: Any,
 ) -> IngestSummary:
     """Finishes a folder that holds the CSR and the attributes; `counts` are the other fields of the summary.
 
-    `told` says what became of the columns of the user's tables.
+    `told` says what became of the columns of the user's tables, `edge_types` are the names of the bits of edge_types.
     """
     if not features.num_columns:
         features = write_degree(folder, policy.directed)
@@ -52,6 +53,6 @@ def seal(
         num_columns=features.num_columns,
         columns=features.columns,
         directed=policy.directed,
-        info={"ingest": details},
+        info={"ingest": details} | ({} if edge_types is None else {"edge_types": list(edge_types)}),
     )
     return summary

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hcm_scale.ingest.encode import CategoryEncoding, EmptyEncoding, Encoding, is_date
+from hcm_scale.ingest.encode import CategoryEncoding, EmptyEncoding, Encoding, is_date, is_text
 
 _SHOWN = 60
 Counted = tuple[str, int | None, int | None]  # use, distinct values, gaps
@@ -30,15 +30,19 @@ class ColumnLine:
     gaps: int | None = None
 
 
-def edge_lines(schema: pa.Schema, ends: Mapping[str, tuple[int, int]], directed: bool) -> list[ColumnLine]:
-    """The columns of an edge table; `ends` has distinct ids and gaps of the two that name nodes, source first."""
-    uses = dict.fromkeys(ends, "an end of each edge; which end is not kept: graph.directed=true keeps it")
+def edge_lines(
+    schema: pa.Schema, ends: Mapping[str, tuple[int, int]], typed: Mapping[str, tuple[int, int]], directed: bool
+) -> list[ColumnLine]:
+    """The columns of an edge table; of those that name nodes, source first, and types: distinct values and gaps."""
+    uses = dict.fromkeys(typed, "the type of each edge, told in explanations; it decides no score")
+    uses |= dict.fromkeys(ends, "an end of each edge; which end is not kept: graph.directed=true keeps it")
     if directed:
-        uses = dict(zip(ends, ("where each edge starts", "where each edge ends"), strict=False))
+        uses |= dict(zip(ends, ("where each edge starts", "where each edge ends"), strict=False))
+    told: dict[str, Counted] = {name: (uses[name], *counts) for name, counts in {**typed, **ends}.items()}
     return [
-        ColumnLine("edges", field.name, str(field.type), uses[field.name], *ends[field.name])
-        if field.name in ends
-        else ColumnLine("edges", field.name, str(field.type), _unused_of_edges(field.type))
+        ColumnLine(
+            "edges", field.name, str(field.type), *told.get(field.name, (_unused_of_edges(field.type), None, None))
+        )
         for field in schema
     ]
 
@@ -46,6 +50,8 @@ def edge_lines(schema: pa.Schema, ends: Mapping[str, tuple[int, int]], directed:
 def _unused_of_edges(kind: pa.DataType) -> str:
     if is_date(kind):
         return "not used: edges have no time here; select the rows of the time that you mean"
+    if is_text(kind):
+        return "not used: edges have no attributes here; graph.type_column takes one with few values as their type"
     return "not used: edges have no weight and no attributes here; sums over a node's edges can be node columns"
 
 

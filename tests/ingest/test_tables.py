@@ -11,6 +11,7 @@ import pytest
 
 from hcm_scale.base.files import MANIFEST
 from hcm_scale.features.transform import transform
+from hcm_scale.graph.store import Graph
 from hcm_scale.ingest.batches import files_at, find_table
 from hcm_scale.ingest.encode import bucket_of
 from hcm_scale.ingest.readers import Columns, InputError, Policy, columns_told, read_tables, summary
@@ -108,6 +109,44 @@ def test_told__has_a_line_for_every_column_of_both_tables(tmp_path):
     g = read_tables(tmp_path / "g", edges, nodes, columns=Columns(attributes=("size",)), policy=Policy(directed=True))
     assert told(g)["edges.target"] == ("where each edge ends", 2, 0)
     assert told(g)["nodes.kind"] == ("not used: graph.include does not name it", None, None)
+
+
+def types_of(graph, u, v):
+    at = graph.indptr[u] + graph.indices[graph.indptr[u] : graph.indptr[u + 1]].tolist().index(v)
+    return [name for i, name in enumerate(graph.info["edge_types"]) if graph.edge_types[at] >> i & 1]
+
+
+def test_types__of_edges_are_kept_beside_them(save, tmp_path):
+    table = {
+        "source": [3, 1, 1, 2, 0, 0, 9],
+        "target": [1, 3, 2, 1, 0, 3, 0],
+        "kind": ["call", "mail", None, "mail", "x", "call", "y"],
+    }
+    columns, options = Columns(type="kind"), {"featureless": "degree", "unknown": "drop"}
+    nodes = save("n", {"id": [0, 1, 2, 3], "s": [1.0, 2.0, 3.0, 4.0]})
+    g = read_tables(tmp_path / "g", save("e", table), nodes, columns=columns, policy=Policy(**options))
+    assert g.info["edge_types"] == ["call", "mail", "x", "y"]
+    expected = {(1, 3): ["call", "mail"], (1, 2): ["mail"], (0, 3): ["call"]}
+    for (u, v), names in expected.items():
+        assert types_of(g, u, v) == types_of(g, v, u) == names
+    assert told(g)["edges.kind"] == ("the type of each edge, told in explanations; it decides no score", 4, 1)
+    assert Graph.open(g.path).edge_types.tolist() == g.edge_types.tolist()
+    d = read_tables(tmp_path / "d", save("e", table), nodes, columns=columns, policy=Policy(directed=True, **options))
+    assert (types_of(d, 3, 1), types_of(d, 1, 3), types_of(d, 1, 2)) == (["call"], ["mail"], [])
+    many = {"source": range(17), "target": range(1, 18), "kind": [f"k{i}" for i in range(17)]}
+    with pytest.raises(InputError, match=r"graph\.type_column='kind' has more than 16 values: k0, k1"):
+        read_tables(tmp_path / "m", save("e", many), columns=columns, policy=Policy(featureless="degree"))
+    with pytest.raises(InputError, match=r"graph\.type_column='nope' is not a column of e\."):
+        read_tables(tmp_path / "m", save("e", many), columns=Columns(type="nope"))
+
+
+def test_types__may_be_the_folders_of_several_edge_tables(tmp_path):
+    for kind, row in (("call", [0, 1]), ("mail", [1, 2])):
+        (tmp_path / "edges" / f"kind={kind}").mkdir(parents=True)
+        parquet(tmp_path / "edges" / f"kind={kind}" / "a.parquet", {"source": row[:1], "target": row[1:]})
+    nodes = parquet(tmp_path / "n.parquet", OK_NODES)
+    g = read_tables(tmp_path / "g", tmp_path / "edges", nodes, columns=Columns(type="kind"))
+    assert (types_of(g, 1, 0), types_of(g, 1, 2)) == (["call"], ["mail"])
 
 
 def test_told__counts_gaps_and_nodes_of_the_rows_that_are_dropped(tmp_path):
