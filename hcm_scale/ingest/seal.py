@@ -21,6 +21,7 @@ def seal(
     policy: Policy,
     edges: EdgeCounts,
     features: FeatureCounts,
+    *,
     ids: pa.Array | None = None,
     told: Sequence[ColumnLine] = (),
     edge_types: Sequence[str] | None = None,
