@@ -82,7 +82,7 @@ def _ingest(walk: Run) -> Iterator[Stage]:
         if "ingest" in graph.info:
             log.info("%s", readers.summary(graph).table())
         if told := readers.columns_told(graph):
-            log.info("%-18s%s", "table columns", told)
+            log.info("%s", told)
         facts = {"nodes": graph.num_nodes, "edges": graph.num_edges, "attributes": graph.num_attributes}
         return facts | ({"anomalies": int(graph.y.sum())} if graph.y is not None else {})
 

@@ -20,7 +20,7 @@ from typing import Any
 from hcm_scale import __version__, failures
 from hcm_scale.base import ahead, stopping
 from hcm_scale.config import SOURCES, Config
-from hcm_scale.options import to_config
+from hcm_scale.options import quote_sources, refuse_urls, to_config
 from hcm_scale.words import SWEEPS, check_words, in_words, quote_texts
 
 log = logging.getLogger("hcm_scale")
@@ -208,11 +208,11 @@ def _stages(command: str, overrides: list[str]) -> int:
     from hcm_scale.sweep.named import named_sweep, settle, split
 
     try:
+        refuse_urls(map(split, overrides))
         node, words = _take_node(overrides) if command == "explain" else (None, overrides)
         check_words(words, conf_dir())
         settled = settle(words, conf_dir())
-        if not set(SWEEPS) & set(settled):
-            settled = quote_texts(settled)
+        settled = quote_sources(settled) if set(SWEEPS) & set(settled) else quote_texts(settled)
         register()
         if command == "run" and named_sweep(words) == "optuna":
             _tune(words)

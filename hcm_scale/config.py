@@ -78,6 +78,7 @@ class TablesGraph(PolicyGraph):
     target_column: str = "target"
     id_column: str = "id"
     label_column: str | None = None
+    type_column: str | None = None  # of the edge table, at most 16 values: told in explanations
     id_type: str = choice("auto", tables.ID_TYPES)
     include: list[str] | None = None
     exclude: list[str] = names([])
@@ -86,6 +87,16 @@ class TablesGraph(PolicyGraph):
     hash_buckets: int = number(32, 1)
     unknown: str = choice("error", tables.POLICIES["unknown"])
     repeated: str = choice("error", tables.POLICIES["repeated"])
+
+
+@dataclass
+class SqlGraph(TablesGraph):
+    """Queries in the place of tables: `edges` and optionally `nodes` of the database `uri`; `path` is not used."""
+
+    source: str = "sql"
+    name: str = "sql"
+    uri: str = ""
+    edges: str = ""
 
 
 @dataclass
@@ -210,6 +221,7 @@ class ScoreConfig:
     precision: str = choice("float32", tables.PRECISIONS)  # of the products over edges, on a GPU
     table_rows: int = number(1_000, 1, 100_000)
     explained: int = number(10, 0, 100)
+    copy_to: str | None = None  # a URL or folder that gets the ranked list and the report once they are made
 
 
 @dataclass
@@ -261,6 +273,7 @@ SOURCES: dict[str, type[GraphConfig]] = {
     "default": DefaultGraph,
     "synthetic": SyntheticGraph,
     "tables": TablesGraph,
+    "sql": SqlGraph,
     "matrix": MatrixGraph,
     "pyg": PygGraph,
     "folder": FolderGraph,

@@ -5,12 +5,17 @@ and what is legal, before anything is made.
 """
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from hcm_scale.base.remote import refuse_url
 from hcm_scale.config import Config, check, describe
 
+_SOURCE = re.compile(
+    r"^(graph\.(?:edges|nodes|path)=)((?:select|with|from|values|table)\s.*|[a-z0-9+.-]+://[^,]*)", re.I | re.S
+)
 RENAMED = {"score.closure": "score.far_share"}
 
 
@@ -84,6 +89,27 @@ def refuse_renamed(keys: Iterable[str]) -> None:
     for key in keys:
         if key in RENAMED:
             raise ValueError(f"{key} is now {RENAMED[key]}")
+
+
+def refuse_urls(overrides: Iterable[tuple[str, str]]) -> None:
+    """Raises ValueError for a run_dir that is a URL, before Hydra makes a folder of that name."""
+    for key, value in overrides:
+        if key in ("run_dir", "share_dir", "data_dir"):
+            refuse_url(key, value.strip("'\""))
+
+
+def quote_sources(overrides: Iterable[str]) -> list[str]:
+    """The overrides with queries and URLs of graphs in quotes, for they may hold what Hydra's grammar takes as its own.
+
+    >>> quote_sources(["graph.edges=select a, b from t", "graph.path=s3://b/day=*/x.csv", "graph.path=a.csv,b.csv"])
+    ["graph.edges='select a, b from t'", "graph.path='s3://b/day=*/x.csv'", 'graph.path=a.csv,b.csv']
+    """
+    return [_SOURCE.sub(lambda found: f"{found[1]}'{_escaped(found[2])}'", word) for word in overrides]
+
+
+def _escaped(text: str) -> str:
+    """A text as it stands between single quotes in Hydra's grammar."""
+    return re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + (found[2] and "\\'"), text)
 
 
 def _hint(key: str) -> str:

@@ -20,7 +20,7 @@ import torch
 from hcm_scale import config as schema
 from hcm_scale import sources, tracking
 from hcm_scale.arguments import num_blocks
-from hcm_scale.base import files
+from hcm_scale.base import files, remote
 from hcm_scale.base.torch_threads import torch_threads
 from hcm_scale.blueprint import Run, stages
 from hcm_scale.config import Config, parse_fan_out
@@ -49,6 +49,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
     if not config.run_dir:
         raise ValueError("run_dir is empty; it names the folder of the run")
     tracking.check(config.track)
+    _check_places(config)
     run_dir = Path(config.run_dir)
     sources.check_apart(config.graph, run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -67,6 +68,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         if not world.leads:
             return ""
         seconds = time.perf_counter() - started
+        _send_results(config, workspace)
         tracking.publish(config, run_dir, [asdict(record) for record in workspace.records], seconds)
         return summary(run_dir, workspace.folders, workspace.records, seconds)
 
@@ -75,6 +77,24 @@ def make(workspace: Workspace, *group: Stage) -> None:
     """Has stages made; several at the same time get one thread of torch each."""
     with torch_threads(None if len(group) == 1 else 1):
         workspace.make(*group)
+
+
+def _check_places(config: Config) -> None:
+    """Refuses URLs where a run needs a folder, and a place for its results that is not there."""
+    for option in ("run_dir", "share_dir", "data_dir"):
+        remote.refuse_url(option, getattr(config, option))
+    if config.score.copy_to:
+        remote.check_place("score.copy_to", config.score.copy_to)
+
+
+def _send_results(config: Config, workspace: Workspace) -> None:
+    """Copies the ranked list and the report to `score.copy_to`, as far as this run has made them."""
+    made = {"scores": ("scores.parquet",), "report": ("report.html", "report.json")}
+    paths = [workspace.folders[stage] / name for stage in made if stage in workspace.folders for name in made[stage]]
+    if config.score.copy_to and paths:
+        after = f"; the run in run_dir={config.run_dir} is finished, and the same command copies it again"
+        remote.send("score.copy_to", config.score.copy_to, paths, after)
+        log.info("copied %s to %s", ", ".join(path.name for path in paths), config.score.copy_to)
 
 
 def _group_of(stage: Stage) -> str:

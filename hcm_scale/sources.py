@@ -9,44 +9,91 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale import config as schema
+from hcm_scale.base import remote
 from hcm_scale.base.sealed import hash_once
-from hcm_scale.ingest import readers
-from hcm_scale.ingest.batches import files_at
+from hcm_scale.graph import Graph
+from hcm_scale.ingest import fetched, readers, sql
+from hcm_scale.ingest.batches import CSV, PARQUET, files_at
 from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.ingest import Reader
 
 
 def reader(graph: schema.GraphConfig) -> Reader:
     """How to read the source that the configuration names."""
+    path = getattr(graph, "path", "")
+    if remote.is_url(path) and not isinstance(graph, schema.TablesGraph | schema.MatrixGraph):
+        raise ValueError(f"graph.path={path}: graph={graph.source} takes a folder of this machine; copy it there first")
     return _READERS[type(graph)](graph)
 
 
 def stamp(graph: schema.GraphConfig) -> list[Any]:
-    """What tells that the user's files changed: their names and hashes. Size and time may stay the same.
+    """What tells that the user's files changed: their names and hashes (size and time may stay the same); of a URL
+    what its server says of it, of a database a checksum of the rows.
 
     Empty for graphs that are made, and for a torch_geometric data set: its name says which it is, and its folder, which
     other data sets share, is filled by the first read.
     """
     if isinstance(graph, schema.PygGraph):
         return []
-    named = [path for path in (getattr(graph, "path", ""), getattr(graph, "nodes", None)) if path]
-    return [[[str(p), hash_once(p)] for p in files_at(path)] for path in named]
+    if isinstance(graph, schema.SqlGraph):
+        return sql.stamp(graph.uri, _queries(graph))
+    named = [(f"graph.{option}", getattr(graph, option, None)) for option in ("path", "nodes")]
+    return [_stamp(option, path) for option, path in named if path]
+
+
+def _stamp(option: str, where: str) -> list[Any]:
+    where = remote.local_path(where)
+    if remote.is_url(where):
+        return fetched.stamp(option, where)
+    return [[str(p), hash_once(p)] for p in files_at(where)]
 
 
 def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
     """Refuses a source that the run would write over: one in the folder of a stage."""
+    if isinstance(graph, schema.SqlGraph):
+        return
     for option in ("path", "nodes"):
-        given = getattr(graph, option, None)
+        given = remote.local_path(getattr(graph, option, None) or "")
         if given and Path(given).resolve().is_relative_to(run_dir.resolve() / "graph"):
             raise ValueError(f"graph.{option}={given} lies where run_dir={run_dir} keeps its own graph; name another")
 
 
 def _tables(graph: schema.TablesGraph) -> Reader:
+    more = _table_options(graph)
+
+    def read(out: Path) -> Graph:
+        places = {"graph.path": graph.path, "graph.nodes": graph.nodes}
+        with fetched.fetched(out, places, PARQUET + CSV) as (edges, nodes):
+            return readers.read_tables(out, str(edges), nodes, **more)
+
+    return read
+
+
+def _sql(graph: schema.SqlGraph) -> Reader:
+    more = _table_options(graph)
+
+    def read(out: Path) -> Graph:
+        with sql.saved(out, graph.uri, _queries(graph)) as paths:
+            return readers.read_tables(out, *paths, **more)
+
+    return read
+
+
+def _queries(graph: schema.SqlGraph) -> dict[str, str]:
+    """The queries of a graph, by option."""
+    if graph.path:
+        raise ValueError(f"graph.path={graph.path} has no place in graph=sql; graph.edges is the query of the edges")
+    return {"graph.edges": graph.edges} | ({} if graph.nodes is None else {"graph.nodes": graph.nodes})
+
+
+def _table_options(graph: schema.TablesGraph) -> dict[str, Any]:
+    """How the columns of tables are read."""
     columns = readers.Columns(
         source=graph.source_column,
         target=graph.target_column,
         id=graph.id_column,
         label=graph.label_column,
+        type=graph.type_column,
         attributes=None if graph.include is None else tuple(graph.include),
         exclude=tuple(graph.exclude),
         max_categories=graph.max_categories,
@@ -54,13 +101,17 @@ def _tables(graph: schema.TablesGraph) -> Reader:
         categorical=tuple(graph.categorical),
         id_type=graph.id_type,
     )
-    policy = _policy(graph, unknown=graph.unknown, repeated=graph.repeated)
-    return lambda out: readers.read_tables(out, graph.path, graph.nodes, columns=columns, policy=policy)
+    return {"columns": columns, "policy": _policy(graph, unknown=graph.unknown, repeated=graph.repeated)}
 
 
 def _matrix(graph: schema.MatrixGraph) -> Reader:
     policy = _policy(graph, num_nodes=graph.num_nodes)
-    return lambda out: readers.read_matrix(out, graph.path, keys=graph.keys or None, policy=policy)
+
+    def read(out: Path) -> Graph:
+        with fetched.fetched(out, {"graph.path": graph.path}, (".mat", ".npz", ".npy")) as (path,):
+            return readers.read_matrix(out, str(path), keys=graph.keys or None, policy=policy)
+
+    return read
 
 
 def _pyg(graph: schema.PygGraph) -> Reader:
@@ -83,6 +134,7 @@ def _policy(graph: schema.PolicyGraph, **more: Any) -> readers.Policy:
 
 _READERS: dict[type[schema.GraphConfig], Callable[[Any], Reader]] = {
     schema.TablesGraph: _tables,
+    schema.SqlGraph: _sql,
     schema.MatrixGraph: _matrix,
     schema.PygGraph: _pyg,
     schema.SyntheticGraph: _synthetic,

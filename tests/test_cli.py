@@ -125,3 +125,10 @@ def test_wheel__carries_its_configuration_and_runs_elsewhere(tmp_path):
     done = hcm_scale("label", *TINY, cwd=elsewhere, python=python)
     assert done.returncode == 0, done.stderr
     assert (elsewhere / "runs" / "community-300" / "labels" / "manifest.json").is_file()
+
+
+def test_run_dir__that_is_a_url_is_refused_before_a_folder_is_made(tmp_path):
+    done = hcm_scale("run", "run_dir=s3://bucket/run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "error: run_dir=s3://bucket/run is a URL, and a run works in a folder of this machine" in done.stderr
+    assert list(tmp_path.iterdir()) == []

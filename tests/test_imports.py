@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "score": {"base", "model", "graph"},
     "report": {"base", "graph", "score"},
     "config": {"base"},
-    "options": {"config"},
+    "options": {"base", "config"},
     "ranks": {"base"},
     "stages": {"base", "ranks", "report", "workspace"} | ROOMS,
     "workspace": {"base", "ranks"},

@@ -240,7 +240,7 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
             "precision": "bfloat16",
         },
         "report": {"table_rows": 9, "explained": 3},
-        None: {"chunk_edges": 512, "state": "disk"},
+        None: {"chunk_edges": 512, "state": "disk", "copy_to": "elsewhere"},
     },
     "track": {None: {"to": ["mlflow"], "uri": "here", "project": "other"}},
 }

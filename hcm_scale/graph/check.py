@@ -20,6 +20,7 @@ Arrays = Mapping[str, NDArray[Any]]
 TYPES = {  # by name: the types and the number of dimensions that are legal
     "indptr": (("<i8",), 1),
     "indices": (("<i4", "<i8"), 1),
+    "edge_types": (("<u2",), 1),
     "x": (("<f4",), 2),
     "x_indptr": (("<i8",), 1),
     "x_indices": (("<i4",), 1),
@@ -72,6 +73,8 @@ def check_arrays(arrays: Arrays, *, directed: bool, num_columns: int, columns: S
     check_rows("indptr", "indices", arrays, num_nodes, loops=False)
     if not directed:
         _check_symmetric(arrays["indptr"], arrays["indices"])
+    if "edge_types" in arrays:
+        _check_length("edge_types", arrays["edge_types"], len(arrays["indices"]))
     _check_attributes(arrays, num_nodes, num_columns, columns)
     for name, largest in _LARGEST.items():
         if name in arrays:

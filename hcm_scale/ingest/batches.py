@@ -1,10 +1,11 @@
 """Parquet and CSV files as a stream of record batches, in the memory of a few batches.
 
 A table is a file, a folder or a glob; its files are read in the order of their names as one table whose types are those
-of the first file. What tools leave beside data under names that start with . or _ (`_SUCCESS`, `_temporary/`,
-`.ipynb_checkpoints/`) is no data, unless the user spells such a name. Parquet is decoded page by page (a row group may
-be larger than memory), CSV block by block. What a file unpacks to is known before from the metadata of Parquet, and for
-a gzip, which has no such number that can be trusted, counted as it comes.
+of the first file, with the columns that names of folders hold (partitions.py). What tools leave beside data under names
+that start with . or _ (`_SUCCESS`, `_temporary/`, `.ipynb_checkpoints/`) is no data, unless the user spells such a
+name. Parquet is decoded page by page (a row group may be larger than memory), CSV block by block. What a file unpacks
+to is known before from the metadata of Parquet, and for a gzip, which has no such number that can be trusted, counted
+as it comes.
 """
 
 import glob
@@ -12,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 from hcm_scale.ingest.encoding import check_text, naming_encoding
 from hcm_scale.ingest.errors import InputError, check_growth, reading
 from hcm_scale.ingest.parquet import parquet_batches
+from hcm_scale.ingest.partitions import Part, find_parts, part_fields, with_part
 
 PARQUET = (".parquet", ".pq")
 CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
@@ -37,6 +39,7 @@ class TableFiles:
     schema: pa.Schema
     max_bytes: int
     casts: dict[str, pa.DataType] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()  # of each path: the columns in the names of its folders
 
     @property
     def origin(self) -> str:
@@ -55,10 +58,13 @@ class TableFiles:
 
     def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Streams the named columns, in order."""
-        types = self._types(names) if _is_parquet(self.paths[0]) else self._csv_types(names)
-        read = parquet_batches if _is_parquet(self.paths[0]) else _csv
-        for path in self.paths:
-            yield from read(path, names, types, self.max_bytes)
+        is_parquet = _is_parquet(self.paths[0])
+        read, types = parquet_batches if is_parquet else _csv, self._types if is_parquet else self._csv_types
+        known = {name: self.casts.get(name, self.schema.field(name).type) for name in names}
+        for path, part in zip(self.paths, self.parts or [{}] * len(self.paths), strict=True):
+            stored = [name for name in names if name not in part] or self.schema.names[:1]
+            for batch in read(path, stored, types(stored), self.max_bytes):
+                yield with_part(batch, names, part, known) if part else batch
 
     def _types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
         """The types of the first file for all; a column of nulls there may become any."""
@@ -85,7 +91,10 @@ def find_table(option: str, where: str | Path, max_bytes: int) -> TableFiles:
     for name, count in Counter(names).items():
         if count > 1:
             raise InputError(f"{first.name} has {count} columns named {name!r}; legal is one of a name")
-    return TableFiles(paths, schema, max_bytes)
+    parts = [{n: v for n, v in part.items() if n not in names} for part in find_parts(option, str(where), paths)]
+    for entry in part_fields(parts):
+        schema = schema.append(entry)
+    return TableFiles(paths, schema, max_bytes, parts=tuple(parts))
 
 
 def files_at(where: str) -> list[Path]:
@@ -94,13 +103,13 @@ def files_at(where: str) -> list[Path]:
     if path.is_file():
         return [path]
     found = path.rglob("*") if path.is_dir() else map(Path, glob.glob(where, recursive=True))  # noqa: PTH207
-    return sorted(p for p in found if p.is_file() and not _is_hidden(p, path))
+    return sorted(p for p in found if p.is_file() and not is_hidden(p, path))
 
 
-def _is_hidden(path: Path, named: Path) -> bool:
+def is_hidden(path: PurePath, named: PurePath) -> bool:
     """Whether a part of the path starts with . or _ and no part of `named`, which may hold wildcards, says so.
 
-    >>> _is_hidden(Path("_in/_tmp/a.csv"), Path("_in")), _is_hidden(Path("_in/_tmp/a.csv"), Path("_in/_t*/*"))
+    >>> is_hidden(Path("_in/_tmp/a.csv"), Path("_in")), is_hidden(Path("_in/_tmp/a.csv"), Path("_in/_t*/*"))
     (True, False)
     """
     spelled = [part for part in named.parts if part.startswith(_HIDDEN)]

@@ -26,6 +26,7 @@ class EdgeTable:
             "rows name an id that is not a node", "the edge table", "graph.unknown=drop or add accepts them"
         )
     )
+    ends: dict[str, tuple[int, int]] = field(default_factory=dict)  # distinct nodes and gaps of both, once read
 
     def endpoints(self, drop_nulls: bool) -> Iterator[tuple[int, pa.Array, pa.Array]]:
         """Streams (first row, sources, targets) in the ids' own type; raises at the end where there were faults."""
@@ -39,13 +40,18 @@ class EdgeTable:
 
     def chunks(self, ids: Ids, unknown: str) -> Iterator[Chunk]:
         """Streams edges as node numbers; rows with an unknown end are counted, and dropped or refused at the end."""
+        is_named, gaps = np.zeros((2, len(ids)), np.bool_), [0, 0]
         for row, sources, targets in self.endpoints(unknown == "drop"):
-            u, v = _find(ids, sources), _find(ids, targets)
+            u, v = find_nodes(ids, sources), find_nodes(ids, targets)
+            gaps = [gaps[0] + sources.null_count, gaps[1] + targets.null_count]
             lost = (u < 0) | (v < 0)
             if lost.any():
                 self.unknown.add(lost, lambda i: f"row {row + i:,}: {sources[i]} -> {targets[i]}")  # noqa: B023
                 u, v = u[~lost], v[~lost]
+            is_named[0, u] = is_named[1, v] = True
             yield u, v
+        self.ends[self.source] = int(is_named[0].sum()), gaps[0]
+        self.ends[self.target] = int(is_named[1].sum()), gaps[1]
         if unknown != "drop":
             self.unknown.check()
 
@@ -58,7 +64,7 @@ class EdgeTable:
         return in_order(found)
 
 
-def _find(ids: Ids, column: pa.Array) -> Numbers:
+def find_nodes(ids: Ids, column: pa.Array) -> Numbers:
     """Node numbers, -1 for unknown ids and nulls."""
     if not column.null_count:
         return ids.find(column)

@@ -42,6 +42,8 @@ class NumberEncoding:
     nonfinite: int
     origin: float = 0.0  # of dates: the earliest, in days since 1970
     method: str = "number"
+    distinct: int = 0
+    gaps: int = 0  # rows of the table without a value; `nulls` counts added rows too
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -65,6 +67,8 @@ class CategoryEncoding:
     buckets: int
     shares: tuple[float, ...]  # of the values that are there; empty where there are no nulls
     nulls: int
+    distinct: int = 0
+    gaps: int = 0
 
     @property
     def method(self) -> str:
@@ -94,6 +98,7 @@ class EmptyEncoding:
 
     name: str
     distinct: int = 0
+    gaps: int = 0
     nulls: int = 0
     names: tuple[str, ...] = ()
     method: str = "left out"
@@ -122,19 +127,6 @@ def bucket_of(value: str, buckets: int) -> int:
 def describe(encoding: Encoding) -> dict[str, Any]:
     """An encoding as JSON, for the manifest."""
     return {key: value for key, value in {**asdict(encoding), "method": encoding.method}.items() if key != "names"}
-
-
-def tell(details: list[dict[str, Any]]) -> str:
-    """The described encodings of a table in one line: how many columns of each kind; dates and those left out by name.
-
-    >>> tell([{"name": "age", "method": "number"}, {"name": "born", "method": "date"}])
-    'number 1; date 1: born'
-    """
-    names: dict[str, list[str]] = {}
-    for column in details:
-        names.setdefault(column["method"], []).append(column["name"])
-    said = {"date", "left out"}
-    return "; ".join(f"{kind} {len(n)}{': ' + ', '.join(n) if kind in said else ''}" for kind, n in names.items())
 
 
 def is_number(kind: pa.DataType) -> bool:

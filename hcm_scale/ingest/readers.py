@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hcm_scale.graph.store import Graph
-from hcm_scale.ingest import encode
 from hcm_scale.ingest.errors import InputError
 from hcm_scale.ingest.matlab import read_mat
 from hcm_scale.ingest.matrices import read_matrices
 from hcm_scale.ingest.policy import IngestSummary, Policy
 from hcm_scale.ingest.pyg import read_data, read_dataset
 from hcm_scale.ingest.tables import Columns, read_tables
+from hcm_scale.ingest.told import as_text
 
 __all__ = [
     "Columns",
@@ -59,8 +59,8 @@ def read_matrix(
 
 
 def columns_told(graph: Graph) -> str:
-    """What the columns of a table became, in a line; empty where the graph was not read from one."""
-    return encode.tell(graph.info.get("ingest", {}).get("columns", []))
+    """What became of every column of the tables, a line each; empty where the graph was not read from one."""
+    return as_text(graph.info.get("ingest", {}).get("told", []))
 
 
 def summary(graph: Graph) -> IngestSummary:

@@ -1,5 +1,6 @@
 """The last step of every reader: the summary, the ids, the manifest."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from hcm_scale.graph import store
 from hcm_scale.graph.build import EdgeCounts
 from hcm_scale.ingest.attributes import FeatureCounts, write_degree
 from hcm_scale.ingest.policy import IngestSummary, Policy
+from hcm_scale.ingest.told import ColumnLine, as_json
 
 
 def seal(
@@ -19,10 +21,16 @@ def seal(
     policy: Policy,
     edges: EdgeCounts,
     features: FeatureCounts,
+    *,
     ids: pa.Array | None = None,
+    told: Sequence[ColumnLine] = (),
+    edge_types: Sequence[str] | None = None,
     **counts: Any,
 ) -> IngestSummary:
-    """Finishes a folder that holds the CSR and the attributes; `counts` are the other fields of the summary."""
+    """Finishes a folder that holds the CSR and the attributes; `counts` are the other fields of the summary.
+
+    `told` says what became of the columns of the user's tables, `edge_types` are the names of the bits of edge_types.
+    """
     if not features.num_columns:
         features = write_degree(folder, policy.directed)
     if ids is not None:
@@ -40,11 +48,12 @@ def seal(
         **counts,
     )
     details = {"counts": asdict(summary), "policy": asdict(policy), "columns": list(features.details)}
+    details["told"] = as_json(told)
     store.finish(
         folder,
         num_columns=features.num_columns,
         columns=features.columns,
         directed=policy.directed,
-        info={"ingest": details},
+        info={"ingest": details} | ({} if edge_types is None else {"edge_types": list(edge_types)}),
     )
     return summary

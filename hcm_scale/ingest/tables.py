@@ -19,6 +19,8 @@ from hcm_scale.ingest import attributes as features
 from hcm_scale.ingest import node_table
 from hcm_scale.ingest.batches import CSV, TableFiles, find_table
 from hcm_scale.ingest.edge_table import EdgeTable
+from hcm_scale.ingest.edge_types import write_edge_types
+from hcm_scale.ingest.encode import Encoding
 from hcm_scale.ingest.errors import naming
 from hcm_scale.ingest.id_column import id_kind
 from hcm_scale.ingest.ids import Growing, settled
@@ -26,6 +28,7 @@ from hcm_scale.ingest.node_table import NodeRows
 from hcm_scale.ingest.policy import Policy
 from hcm_scale.ingest.seal import seal
 from hcm_scale.ingest.surveys import TextRules
+from hcm_scale.ingest.told import ColumnLine, Counted, edge_lines, node_lines
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Columns:
     """Which column is what, and how text becomes attributes.
 
     source, target   the id columns of the edge table;  id   of the node table
+    type             of the edge table: what kind of edge a row is, told in explanations
     label            a 0/1 column of the node table, 1 = anomaly
     attributes       columns of the node table to use; None is all but id, label, `exclude` and nearly unique text
     categorical      columns to take as text whatever their type, and however many distinct values they have
@@ -44,6 +48,7 @@ class Columns:
     target: str = "target"
     id: str = "id"
     label: str | None = None
+    type: str | None = None
     attributes: tuple[str, ...] | None = None
     exclude: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
@@ -89,6 +94,9 @@ def _write(
         features.require(sum(len(encoding.names) for encoding in encodings), policy)
         ids = settled(rows.ids)
         counts = build_csr(folder, edge_table.chunks(ids, policy.unknown), len(ids), policy.directed)
+        types = None
+        if columns.type:
+            types = write_edge_types(folder, edge_table, columns.type, ids, policy.directed)
         written, num_anomalies = features.FeatureCounts(), None
         if node_files is not None:
             written = node_table.write_features(folder, node_files, encodings, rows.left_out, shape)
@@ -101,11 +109,35 @@ def _write(
             counts,
             written,
             ids=ids.column(),
+            told=_told(edge_table, node_files, columns, policy, encodings, (len(ids) - added, num_anomalies), types),
+            edge_types=types[0] if types else None,
             unknown_edges=edge_table.unknown.count,
             repeated_nodes=len(rows.left_out),
             added_nodes=added if node_files else 0,
             num_anomalies=num_anomalies,
         )
+
+
+def _told(
+    edge_table: EdgeTable,
+    node_files: TableFiles | None,
+    columns: Columns,
+    policy: Policy,
+    encodings: list[Encoding],
+    counted: tuple[int, int | None],
+    types: tuple[list[str], int] | None,
+) -> list[ColumnLine]:
+    """What became of every column of both tables; `counted` are the rows of the node table and its anomalies."""
+    typed = {columns.type: (len(types[0]), types[1])} if columns.type and types else {}
+    lines = edge_lines(edge_table.files.schema, edge_table.ends, typed, policy.directed)
+    if node_files is None:
+        return lines
+    num_rows, num_anomalies = counted
+    known: dict[str, Counted] = {columns.id: ("names the nodes", num_rows, 0)}
+    if columns.label and num_anomalies is not None:
+        distinct = 1 + (0 < num_anomalies < num_rows)
+        known[columns.label] = ("the label, 1 = anomaly: it measures the ranking and decides nothing", distinct, 0)
+    return lines + node_lines(node_files.schema, known, encodings, columns.exclude)
 
 
 def _open(
@@ -115,6 +147,7 @@ def _open(
     edge_files = find_table("graph.path", edges, max_bytes)
     edge_files.check_columns("graph.source_column", [columns.source])
     edge_files.check_columns("graph.target_column", [columns.target])
+    edge_files.check_columns("graph.type_column", [columns.type] if columns.type else [])
     node_files = find_table("graph.nodes", nodes, max_bytes) if nodes is not None else None
     typed = [(f"{edge_files.origin}:{n}", edge_files.schema.field(n).type) for n in (columns.source, columns.target)]
     if node_files is None and (columns.label or columns.attributes):

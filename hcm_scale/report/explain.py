@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hcm_scale.graph.store import KIND_NAMES
+from hcm_scale.graph.store import KIND_NAMES, Graph
 from hcm_scale.report.evidence import Evidence, contains, neighbors_of, row_mean
 from hcm_scale.report.reasons import Reason, reasons
 
@@ -25,7 +25,8 @@ from hcm_scale.report.reasons import Reason, reasons
 class Neighbor:
     """One edge of the explained node.
 
-    `hop` and `std` are None where the edge was not scored, `dropped` where nothing was purified.
+    `hop` and `std` are None where the edge was not scored, `dropped` where nothing was purified. `types` are those of
+    the user's edge table.
     """
 
     id: int | str
@@ -33,6 +34,7 @@ class Neighbor:
     hop: float | None
     std: float | None
     dropped: bool | None
+    types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,10 +141,20 @@ def _neighbors(evidence: Evidence, node: int) -> tuple[Neighbor, ...]:
     if purified is not None:
         dropped = (~contains(purified, node, row)).tolist()
     order = np.argsort(-np.where(np.isfinite(hop), hop, -np.inf), kind="stable")
+    types = _edge_types(graph, node)
     return tuple(
-        Neighbor(graph.external_id(int(row[i])), int(row[i]), finite(hop[i]), finite(std[i]), dropped[i])
+        Neighbor(graph.external_id(int(row[i])), int(row[i]), finite(hop[i]), finite(std[i]), dropped[i], types[i])
         for i in order.tolist()
     )
+
+
+def _edge_types(graph: Graph, node: int) -> list[tuple[str, ...]]:
+    """The types of the edges of a node, in the order of its row."""
+    names = graph.info.get("edge_types")
+    if graph.edge_types is None or not isinstance(names, list):
+        return [()] * int(graph.degrees[node])
+    row = graph.edge_types[graph.indptr[node] : graph.indptr[node + 1]].tolist()
+    return [tuple(str(name) for i, name in enumerate(names) if bits >> i & 1) for bits in row]
 
 
 def _differences(evidence: Evidence, node: int, limit: int) -> tuple[Difference, ...]:

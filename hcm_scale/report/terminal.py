@@ -33,11 +33,12 @@ def _neighbor_lines(e: Explanation, limit: int) -> list[str]:
     if not shown:
         return []
     width = max(10, *(len(clip(n.id, _ID_WIDTH)) for n in shown))
-    lines = ["", f"{'neighbour':<{width}}   predicted hop   edge"]
+    lines = ["", f"{'neighbour':<{width}}   predicted hop   edge{'       type' if any(n.types for n in shown) else ''}"]
     for n in shown:
         hop = "  not scored " if n.hop is None else f"{n.hop:5.2f} ± {n.std or 0.0:<5.2f}"
         edge = {None: "", True: "dropped", False: "kept"}[n.dropped]
-        lines.append(f"{clip(n.id, _ID_WIDTH):<{width}}   {hop}   {edge}".rstrip())
+        types = f"{edge:<8}   {', '.join(n.types)}" if n.types else edge
+        lines.append(f"{clip(n.id, _ID_WIDTH):<{width}}   {hop}   {types}".rstrip())
     hidden = e.degree - len(shown)
     return [*lines, f"and {hidden:,} nearer"] if hidden else lines
 

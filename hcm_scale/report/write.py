@@ -22,7 +22,7 @@ from hcm_scale.report.explain import explain, finite, label_of, score_names
 from hcm_scale.score.evidence import KINDS
 from hcm_scale.score.table import kind_rank, read_scores
 
-FORMAT = 3
+FORMAT = 4
 JSON_FILE, HTML_FILE = "report.json", "report.html"
 _NEIGHBORS = 8  # listed per explained node
 _HEAD = 10  # nodes shown of each kind of evidence
@@ -106,6 +106,7 @@ def gather(
         },
         "training": digest.training(records),
         "labels": None if labels is None else {k: list(labels[k]) for k in ("counts", "stored") if labels.get(k)},
+        "columns": list(graph.info.get("ingest", {}).get("told", [])),
         "attributes": list((features or {}).get("columns", [])),
         "stages": [dict(stage) for stage in stages],
         "top": _top(evidence, min(top, graph.num_nodes)),

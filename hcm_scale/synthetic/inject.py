@@ -144,7 +144,7 @@ def _join_cliques(graph: Graph, members: NDArray[np.int64]) -> Graph:
     rows, columns = members[:, left].ravel(), members[:, right].ravel()
     order = np.lexsort((columns, rows))
     indptr, indices = _insert_arcs(graph.indptr, graph.indices, rows[order], columns[order])
-    return replace(graph, indptr=indptr, indices=indices, path=None)
+    return replace(graph, indptr=indptr, indices=indices, edge_types=None, path=None)
 
 
 def _insert_arcs(

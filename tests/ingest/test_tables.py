@@ -11,9 +11,10 @@ import pytest
 
 from hcm_scale.base.files import MANIFEST
 from hcm_scale.features.transform import transform
+from hcm_scale.graph.store import Graph
 from hcm_scale.ingest.batches import files_at, find_table
 from hcm_scale.ingest.encode import bucket_of
-from hcm_scale.ingest.readers import Columns, Policy, columns_told, read_tables, summary
+from hcm_scale.ingest.readers import Columns, InputError, Policy, columns_told, read_tables, summary
 
 EDGES = {"source": ["a", "b", "b", "c", "a"], "target": ["b", "a", "b", "a", "b"]}
 NODES = {
@@ -63,6 +64,103 @@ def edge_set(graph):
     rows = np.repeat(np.arange(graph.num_nodes), graph.degrees)
     names = [graph.external_id(i) for i in range(graph.num_nodes)]
     return {(names[u], names[v]) for u, v in zip(rows, graph.indices, strict=True)}
+
+
+def told(graph):
+    """What became of each column: (use, distinct values, gaps)."""
+    lines = graph.info["ingest"]["told"]
+    return {f"{line['table']}.{line['column']}": (line["use"], line["distinct"], line["gaps"]) for line in lines}
+
+
+UNUSED = "not used: edges have no weight and no attributes here; sums over a node's edges can be node columns"
+
+
+def test_told__has_a_line_for_every_column_of_both_tables(tmp_path):
+    more = {"amount": [1.0] * 5, "at": [DAY] * 5}
+    nodes = NODES | {
+        "gone": ["x"] * 4,
+        "void": pa.nulls(4, pa.int8()),
+        "spent": pa.array([1, 2, 2, None]),
+        "w": [-0.0] * 4,
+    }
+    edges, nodes = parquet(tmp_path / "e.parquet", EDGES | more), parquet(tmp_path / "n.parquet", nodes)
+    g = read_tables(tmp_path / "g", edges, nodes, columns=Columns(label="odd", exclude=("gone",)))
+    end, flag = (
+        "an end of each edge; which end is not kept: graph.directed=true keeps it",
+        ", and a flag where there is a gap",
+    )
+    assert told(g) == {
+        "edges.source": (end, 3, 0),
+        "edges.target": (end, 2, 0),
+        "edges.amount": (UNUSED, None, None),
+        "edges.at": ("not used: edges have no time here; select the rows of the time that you mean", None, None),
+        "nodes.id": ("names the nodes", 4, 0),
+        "nodes.size": (f"a number, as it is{flag}", 3, 1),
+        "nodes.flag": (f"a number, as it is{flag}", 2, 1),
+        "nodes.kind": (f"a 0/1 column for each value{flag}", 2, 1),
+        "nodes.odd": ("the label, 1 = anomaly: it measures the ranking and decides nothing", 2, 0),
+        "nodes.gone": ("not used: graph.exclude names it", None, None),
+        "nodes.void": ("not used: it has no value", 0, 4),
+        "nodes.spent": (f"a number, as it is{flag}", 2, 1),
+        "nodes.w": ("a number, as it is", 1, 0),
+    }
+    lines = columns_told(g).splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [name.split(".") for name in told(g)]
+    g = read_tables(tmp_path / "g", edges, nodes, columns=Columns(attributes=("size",)), policy=Policy(directed=True))
+    assert told(g)["edges.target"] == ("where each edge ends", 2, 0)
+    assert told(g)["nodes.kind"] == ("not used: graph.include does not name it", None, None)
+
+
+def types_of(graph, u, v):
+    at = graph.indptr[u] + graph.indices[graph.indptr[u] : graph.indptr[u + 1]].tolist().index(v)
+    return [name for i, name in enumerate(graph.info["edge_types"]) if graph.edge_types[at] >> i & 1]
+
+
+def test_types__of_edges_are_kept_beside_them(save, tmp_path):
+    table = {
+        "source": [3, 1, 1, 2, 0, 0, 9],
+        "target": [1, 3, 2, 1, 0, 3, 0],
+        "kind": ["call", "mail", None, "mail", "x", "call", "y"],
+    }
+    columns, options = Columns(type="kind"), {"featureless": "degree", "unknown": "drop"}
+    nodes = save("n", {"id": [0, 1, 2, 3], "s": [1.0, 2.0, 3.0, 4.0]})
+    g = read_tables(tmp_path / "g", save("e", table), nodes, columns=columns, policy=Policy(**options))
+    assert g.info["edge_types"] == ["call", "mail", "x", "y"]
+    expected = {(1, 3): ["call", "mail"], (1, 2): ["mail"], (0, 3): ["call"]}
+    for (u, v), names in expected.items():
+        assert types_of(g, u, v) == types_of(g, v, u) == names
+    assert told(g)["edges.kind"] == ("the type of each edge, told in explanations; it decides no score", 4, 1)
+    assert Graph.open(g.path).edge_types.tolist() == g.edge_types.tolist()
+    d = read_tables(tmp_path / "d", save("e", table), nodes, columns=columns, policy=Policy(directed=True, **options))
+    assert (types_of(d, 3, 1), types_of(d, 1, 3), types_of(d, 1, 2)) == (["call"], ["mail"], [])
+    many = {"source": range(17), "target": range(1, 18), "kind": [f"k{i}" for i in range(17)]}
+    with pytest.raises(InputError, match=r"graph\.type_column='kind' has more than 16 values: k0, k1"):
+        read_tables(tmp_path / "m", save("e", many), columns=columns, policy=Policy(featureless="degree"))
+    with pytest.raises(InputError, match=r"graph\.type_column='nope' is not a column of e\."):
+        read_tables(tmp_path / "m", save("e", many), columns=Columns(type="nope"))
+
+
+def test_types__may_be_the_folders_of_several_edge_tables(tmp_path):
+    for kind, row in (("call", [0, 1]), ("mail", [1, 2])):
+        (tmp_path / "edges" / f"kind={kind}").mkdir(parents=True)
+        parquet(tmp_path / "edges" / f"kind={kind}" / "a.parquet", {"source": row[:1], "target": row[1:]})
+    nodes = parquet(tmp_path / "n.parquet", OK_NODES)
+    g = read_tables(tmp_path / "g", tmp_path / "edges", nodes, columns=Columns(type="kind"))
+    assert (types_of(g, 1, 0), types_of(g, 1, 2)) == (["call"], ["mail"])
+
+
+def test_told__counts_gaps_and_nodes_of_the_rows_that_are_dropped(tmp_path):
+    edges = parquet(tmp_path / "e.parquet", {"source": ["a", "z", None], "target": ["b", "a", None]})
+    g = read_tables(tmp_path / "g", edges, parquet(tmp_path / "n.parquet", NODES), policy=Policy(unknown="drop"))
+    assert [told(g)[f"edges.{end}"][1:] for end in ("source", "target")] == [(1, 1), (1, 1)]
+
+
+def test_told__shows_the_first_of_very_many_columns(tmp_path):
+    nodes = parquet(tmp_path / "n.parquet", {"id": [0, 1, 2]} | {f"f{i}": [i, 1, 2] for i in range(70)})
+    g = read_tables(tmp_path / "g", parquet(tmp_path / "e.parquet", OK_EDGES), nodes)
+    lines = columns_told(g).splitlines()
+    assert (len(lines), lines[-1]) == (62, "and 13 more columns, told in graph/manifest.json")
+    assert len(g.info["ingest"]["told"]) == 73
 
 
 def test_read_tables__encodes_every_kind_of_column(save, tmp_path):
@@ -129,6 +227,46 @@ def test_read_tables__reads_folders_and_globs_in_the_order_of_names(tmp_path):
     assert g.ids.to_pylist() == [0, 10, 1, 11, 2, 12]
     assert summary(g).unknown_edges == 1
     assert summary(g).origin == "part-0.parquet and 2 more, part-0.pq and 2 more"
+
+
+def test_folders__hold_columns_in_their_names_as_spark_writes_them(save, tmp_path):
+    ending = save("probe", {"id": [0]}).name.removeprefix("probe.")
+    rows = {
+        "2024-01-31/land=at": [0, 1],
+        "2024-02-02/land=a%20b": [2],
+        "2024-02-02/land=__HIVE_DEFAULT_PARTITION__": [3],
+    }
+    for number, (place, ids) in enumerate(rows.items()):
+        folder = tmp_path / "nodes" / f"day={place}" / "year=7"
+        folder.mkdir(parents=True)
+        save("part", {"id": ids, "s": [1.5] * len(ids)}).rename(folder / f"part-0000{number}.{ending}")
+        (folder / f".part-0000{number}.{ending}.crc").write_bytes(b"crc")
+    (tmp_path / "nodes" / "_SUCCESS").touch()
+    edges = save("e", OK_EDGES)
+    g = read_tables(tmp_path / "g", edges, tmp_path / "nodes")
+    assert g.columns == ("s", "day", "land=a b", "land=at", "land is null", "year")
+    assert g.x[:, 1].tolist() == [0, 0, 2, 2]
+    assert g.x[:, 2:4].tolist() == [[0, 1], [0, 1], [np.float32(1 / 3), np.float32(2 / 3)], [1, 0]]
+    assert told(g)["nodes.day"] == ("a number: days since 2024-01-31T00:00", 2, 0)
+    by_glob = read_tables(tmp_path / "g", edges, f"{tmp_path}/nodes/day=*/*/*/*.{ending}")
+    assert by_glob.columns == g.columns
+    inner = f"{tmp_path}/nodes/day=2024-01-31/land=*/*/*.{ending}"
+    some = read_tables(
+        tmp_path / "g", edges, inner, policy=Policy(unknown="drop"), columns=Columns(categorical=("year",))
+    )
+    assert some.columns == ("s", "land=at", "year=7")
+    alone = read_tables(tmp_path / "g", edges, tmp_path / "nodes", columns=Columns(attributes=("year", "day")))
+    assert alone.columns == ("year", "day")
+
+
+def test_folders__must_hold_the_same_columns_and_a_file_s_own_column_wins(tmp_path):
+    edges = parquet(tmp_path / "e.parquet", OK_EDGES)
+    (tmp_path / "n" / "k=1").mkdir(parents=True)
+    parquet(tmp_path / "n" / "k=1" / "a.parquet", OK_NODES | {"k": [5, 6, 7]})
+    assert read_tables(tmp_path / "g", edges, tmp_path / "n").x[:, 1].tolist() == [5, 6, 7]
+    parquet(tmp_path / "n" / "j=1" / "b.parquet", OK_NODES)
+    with pytest.raises(InputError, match=r"graph\.nodes=.* columns \['j'\], .* folders of \['k'\]; legal are the same"):
+        read_tables(tmp_path / "g", edges, tmp_path / "n")
 
 
 HIDDEN = ("_SUCCESS", "_temporary/0/part-9.csv", ".ipynb_checkpoints/part-0-checkpoint.csv", "._part-0.csv", "_old.csv")
@@ -201,7 +339,8 @@ def test_read_tables__counts_dates_in_days_since_the_earliest(tmp_path, kind):
     g = read_tables(tmp_path / "g", edges, parquet(tmp_path / "n.parquet", {"id": range(4), "t": dates}))
     assert g.columns == ("t", "t is null")
     np.testing.assert_allclose(g.x, [[2, 0], [20_002 / 3, 1], [0, 0], [20_000, 0]], rtol=1e-6)
-    assert columns_told(g) == "date 1: t"
+    first = "2020-02-28T00:00" if pa.types.is_date(kind) else "2020-02-28T12:00"
+    assert told(g)["nodes.t"] == (f"a number: days since {first}, and a flag where there is a gap", 3, 1)
 
 
 def test_read_tables__reads_dates_and_times_of_a_csv(tmp_path):
@@ -211,7 +350,7 @@ def test_read_tables__reads_dates_and_times_of_a_csv(tmp_path):
     )
     g = read_tables(tmp_path / "g", tmp_path / "e.csv", tmp_path / "n.csv")
     assert g.x.tolist() == [[0, 0], [2, 0.5]]
-    assert columns_told(g) == "date 2: day, moment"
+    assert told(g)["nodes.moment"] == ("a number: days since 2020-01-31T06:00", 2, 0)
 
 
 def test_read_tables__leaves_out_text_that_is_nearly_unique_and_says_so(tmp_path, caplog):
@@ -222,7 +361,8 @@ def test_read_tables__leaves_out_text_that_is_nearly_unique_and_says_so(tmp_path
     assert g.columns == tuple(f"city#{b}" for b in range(32))
     assert "column 'name' is left out: it has 200 distinct values in 200 rows" in caplog.text
     assert "graph.categorical=[name]" in caplog.text
-    assert columns_told(g) == "left out 1: name; hashed 1"
+    assert told(g)["nodes.name"][0].startswith("not used: nearly every row has a value of its own (a name, free text)")
+    assert told(g)["nodes.city"] == ("32 0/1 columns, by a hash of the text", 80, 0)
     for columns in (Columns(categorical=("name",)), Columns(attributes=("name", "city"))):
         assert "name#0" in read_tables(tmp_path / "g", edges, nodes, columns=columns).columns
 

@@ -1,0 +1,129 @@
+"""URLs as file systems: s3:// and gs:// by pyarrow, https:// and what else fsspec knows by the extra `remote`.
+
+Credentials, regions and endpoints are those of the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ~/.aws,
+GOOGLE_APPLICATION_CREDENTIALS, ...): none stands in an option, since options are kept in the run's folder. What a
+library raises becomes one line that names the option.
+"""
+
+import contextlib
+import errno
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+_OF_ARROW = ("s3", "gs", "gcs", "file")
+_SAID = {
+    "NO_SUCH_BUCKET": "there is no such bucket",
+    "NoSuchBucket": "there is no such bucket",
+    "ACCESS_DENIED": "access is denied; credentials come from the environment or ~/.aws, as for any S3 client",
+    "INVALID_ACCESS_KEY_ID": "AWS_ACCESS_KEY_ID is not known there",
+    "SIGNATURE_DOES_NOT_MATCH": "AWS_SECRET_ACCESS_KEY is not the one of AWS_ACCESS_KEY_ID",
+}
+
+
+def is_url(where: Any) -> bool:
+    """Whether a place is named by a URL, and not by a path of this machine.
+
+    >>> is_url("s3://bucket/run"), is_url("C://x"), is_url("runs/a")
+    (True, False, False)
+    """
+    return isinstance(where, str) and _URL.match(where) is not None
+
+
+def local_path(where: str) -> str:
+    """A file:// URL as a path; anything else as it is.
+
+    >>> local_path("file:///data/my%20edges.csv"), local_path("edges.csv")
+    ('/data/my edges.csv', 'edges.csv')
+    """
+    return unquote(urlsplit(where).path) if where.startswith("file://") else where
+
+
+def refuse_url(option: str, where: str) -> None:
+    """Refuses a URL for a folder in which a run works."""
+    if is_url(where):
+        raise ValueError(
+            f"{option}={where} is a URL, and a run works in a folder of this machine: {option}=runs/NAME; "
+            f"score.copy_to={where} copies its results there"
+        )
+
+
+def refuse_secrets(option: str, url: str) -> None:
+    """Refuses a URL that holds a password: options are kept in the run's folder."""
+    parts = urlsplit(url)
+    if parts.password or re.search(r"[?&]password=", url):
+        raise ValueError(
+            f"{option}={parts.scheme}://... holds a password, which the run's folder would keep; put it into the "
+            "environment (PGPASSWORD, AWS_SECRET_ACCESS_KEY) or the file that its client reads (~/.pgpass, ~/.aws)"
+        )
+
+
+def open_place(option: str, url: str) -> tuple[Any, str]:
+    """The pyarrow file system of a URL or path, and the path in it; wildcards stay as they are."""
+    from pyarrow import fs
+
+    if not is_url(url) or url.startswith("file://"):
+        return fs.LocalFileSystem(), str(Path(local_path(url)).absolute())
+    refuse_secrets(option, url)
+    scheme, rest = url.split("://", 1)
+    with telling(option, url):
+        if scheme in _OF_ARROW:
+            bucket, _, path = rest.partition("/")
+            if not bucket:
+                raise ValueError("it names no bucket")
+            system, root = fs.FileSystem.from_uri(f"{scheme}://{bucket}")
+            return system, f"{root}/{path}".rstrip("/")
+        return fs.PyFileSystem(fs.FSSpecHandler(_fsspec(option, url, scheme))), url
+
+
+def _fsspec(option: str, url: str, scheme: str) -> Any:
+    try:
+        import fsspec
+
+        return fsspec.filesystem(scheme)
+    except ImportError as error:
+        more = f"{scheme}:// needs the extra remote, pip install 'hcm-scale[remote]', or a package of its own"
+        raise ValueError(f"{option}={url}: {more} ({error})") from error
+
+
+@contextlib.contextmanager
+def telling(option: str, url: str, after: str = "") -> Iterator[None]:
+    """Turns what a client of a file system raises into a ValueError of one line."""
+    try:
+        yield
+    except Exception as error:  # aiohttp, botocore and pyarrow share no class
+        is_full = getattr(error, "errno", None) == errno.ENOSPC
+        if isinstance(error, ImportError) or is_full or str(error).startswith(f"{option}="):
+            raise
+        raise ValueError(f"{option}={url}: {_one_line(error)}{after}") from error
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    said = next((words for code, words in _SAID.items() if code in text), "")
+    return said or re.sub(r" \(Request ID: [^)]*\)", "", text)[:300]
+
+
+def send(option: str, url: str, paths: Sequence[Path], after: str) -> None:
+    """Copies files into the folder at a URL or path; `after` ends the message where that fails."""
+    from pyarrow import fs
+
+    system, folder = open_place(option, url)
+    with telling(option, url, after):
+        if isinstance(system, fs.LocalFileSystem):
+            system.create_dir(folder)
+        for path in paths:
+            fs.copy_files(str(path.absolute()), f"{folder}/{path.name}", fs.LocalFileSystem(), system)
+
+
+def check_place(option: str, url: str) -> None:
+    """Refuses a URL that nothing can be sent to because its bucket is not there, before a run works for it."""
+    system, folder = open_place(option, url)
+    if url.startswith(("s3://", "gs://", "gcs://")):
+        bucket = folder.partition("/")[0]
+        with telling(option, url):
+            if system.get_file_info(bucket).type.name == "NotFound":
+                raise FileNotFoundError("there is no such bucket")

@@ -1,0 +1,111 @@
+"""What became of every column of a user's tables, a line each: how it is used, or why it is not.
+
+The lines are kept in the graph's manifest (`info.ingest.told`), written to the log and shown in the report. Of columns
+that are used they have the number of distinct values and of gaps; others are not read, so nothing is known of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hcm_scale.ingest.encode import CategoryEncoding, EmptyEncoding, Encoding, is_date, is_text
+
+_SHOWN = 60
+Counted = tuple[str, int | None, int | None]  # use, distinct values, gaps
+_HEADER = ("table", "column", "type", "distinct", "gaps", "use")
+
+
+@dataclass(frozen=True)
+class ColumnLine:
+    """One column of a table of the user's; None: not counted, since the column is not read."""
+
+    table: str
+    column: str
+    type: str
+    use: str
+    distinct: int | None = None
+    gaps: int | None = None
+
+
+def edge_lines(
+    schema: pa.Schema, ends: Mapping[str, tuple[int, int]], typed: Mapping[str, tuple[int, int]], directed: bool
+) -> list[ColumnLine]:
+    """The columns of an edge table; of those that name nodes, source first, and types: distinct values and gaps."""
+    uses = dict.fromkeys(typed, "the type of each edge, told in explanations; it decides no score")
+    uses |= dict.fromkeys(ends, "an end of each edge; which end is not kept: graph.directed=true keeps it")
+    if directed:
+        uses |= dict(zip(ends, ("where each edge starts", "where each edge ends"), strict=False))
+    told: dict[str, Counted] = {name: (uses[name], *counts) for name, counts in {**typed, **ends}.items()}
+    return [
+        ColumnLine(
+            "edges", field.name, str(field.type), *told.get(field.name, (_unused_of_edges(field.type), None, None))
+        )
+        for field in schema
+    ]
+
+
+def _unused_of_edges(kind: pa.DataType) -> str:
+    if is_date(kind):
+        return "not used: edges have no time here; select the rows of the time that you mean"
+    if is_text(kind):
+        return "not used: edges have no attributes here; graph.type_column takes one with few values as their type"
+    return "not used: edges have no weight and no attributes here; sums over a node's edges can be node columns"
+
+
+def node_lines(
+    schema: pa.Schema, known: Mapping[str, Counted], encodings: Sequence[Encoding], excluded: Sequence[str]
+) -> list[ColumnLine]:
+    """The columns of a node table; `known` are those that are no attributes, `excluded` what graph.exclude names."""
+    told: dict[str, Counted] = dict.fromkeys(excluded, ("not used: graph.exclude names it", None, None))
+    for code in encodings:
+        told[code.name] = _use(code, schema.field(code.name).type), code.distinct, code.gaps
+    told.update(known)
+    rest: Counted = ("not used: graph.include does not name it", None, None)
+    return [ColumnLine("nodes", field.name, str(field.type), *told.get(field.name, rest)) for field in schema]
+
+
+def _use(encoding: Encoding, kind: pa.DataType) -> str:
+    """What an attribute column became, in words."""
+    flag = ", and a flag where there is a gap" if encoding.nulls else ""
+    if isinstance(encoding, EmptyEncoding):
+        if not encoding.distinct:
+            return "not used: it has no value"
+        return (
+            "not used: nearly every row has a value of its own (a name, free text); "
+            f"graph.categorical=[{encoding.name}] takes it, hashed"
+        )
+    if isinstance(encoding, CategoryEncoding):
+        if encoding.buckets:
+            return f"{encoding.buckets} 0/1 columns, by a hash of the text{flag}"
+        return f"a 0/1 column for each value{flag}"
+    if encoding.method == "date":
+        first = np.datetime64(round(encoding.origin * 1440), "m")
+        since = "less the shortest" if pa.types.is_time(kind) or pa.types.is_duration(kind) else f"since {first}"
+        return f"a number: days {since}{flag}"
+    return f"a number, as it is{flag}"
+
+
+def as_json(lines: Sequence[ColumnLine]) -> list[dict[str, Any]]:
+    """The lines for the manifest."""
+    return [asdict(line) for line in lines]
+
+
+def as_text(lines: Sequence[Mapping[str, Any]]) -> str:
+    """The lines of a manifest as an aligned table; of very many columns the first.
+
+    >>> print(as_text([asdict(ColumnLine("nodes", "age", "int64", "a number, as it is", 80, 2))]))
+    table  column  type   distinct  gaps  use
+    nodes  age     int64  80        2     a number, as it is
+    """
+    rows = [_HEADER, *(tuple(_cell(line[name]) for name in _HEADER) for line in lines[:_SHOWN])]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADER))]
+    shown = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    more = [f"and {len(lines) - _SHOWN:,} more columns, told in graph/manifest.json"] if len(lines) > _SHOWN else []
+    return "\n".join([*shown, *more]) if lines else ""
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)

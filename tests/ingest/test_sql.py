@@ -1,0 +1,189 @@
+"""Queries as tables: DuckDB as it is, and a PostgreSQL server that the tests start."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hcm_scale import pipeline
+from hcm_scale.config import Config, SqlGraph
+from hcm_scale.sources import check_apart, reader, stamp
+
+duckdb = pytest.importorskip("duckdb")
+
+EDGES, NODES = "select payer as source, payee as target, paid from transfers", "select * from accounts"
+FILL = [
+    "create table accounts (id varchar(8), opened date, credit numeric(10, 2), kind text, open boolean, risk real)",
+    "insert into accounts values ('a', '2020-01-01', 1.50, 'shop', true, 1), ('b', '2020-01-03', 2.25, null, false, 2),"
+    " ('c', null, null, 'bank', null, 4)",
+    "create table transfers (payer varchar(8), payee varchar(8), paid numeric(10, 2))",
+    "insert into transfers values ('a', 'b', 9), ('b', 'c', 1), ('b', 'a', 3)",
+]
+COLUMNS = ("opened", "opened is null", "credit", "credit is null", "kind=bank", "kind=shop", "kind is null")
+ROWS = [[0, 0, 1.5, 0, 0, 1, 0], [2, 0, 2.25, 0, 0.5, 0.5, 1], [1, 1, 1.875, 1, 1, 0, 0]]
+
+
+@pytest.fixture
+def database(tmp_path):
+    """The URI of a DuckDB file."""
+    with duckdb.connect(str(tmp_path / "bank.db")) as connection:
+        for statement in FILL:
+            connection.execute(statement)
+    return f"duckdb://{tmp_path}/bank.db"
+
+
+def check_graph(made, folder):
+    """Whether the accounts and transfers became what they should, and nothing was left beside them."""
+    assert (made.columns[:7], made.num_edges) == (COLUMNS, 2)
+    np.testing.assert_allclose(made.x[np.argsort(made.ids.to_pylist()), :7], ROWS)
+    told = {line["column"]: line["use"] for line in made.info["ingest"]["told"]}
+    assert told["paid"].startswith("not used: edges have no weight")
+    assert [path.name for path in folder.glob("*graph*")] == ["graph"]
+
+
+def test_queries__are_read_as_tables(database, tmp_path):
+    graph = SqlGraph(uri=database, edges=EDGES, nodes=f"{NODES}; ")
+    check_graph(reader(graph)(tmp_path / "graph"), tmp_path)
+
+
+def test_file__may_be_named_as_sqlalchemy_does(database, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = reader(SqlGraph(uri="duckdb:///bank.db", edges=EDGES, featureless="degree"))(tmp_path / "graph")
+    assert made.ids.to_pylist() == ["a", "b", "c"]
+
+
+def test_queries__read_files_where_they_lie(tmp_path):
+    pq.write_table(pa.table({"u": [0, 1], "v": [1, 2]}), tmp_path / "e.parquet")
+    (tmp_path / "n.csv").write_text("id,s\n0,1.5\n1,2.5\n2,3.5\n")
+    edges, nodes = f"select u as source, v as target from '{tmp_path}/e.parquet' -- all", f"from '{tmp_path}/n.csv'"
+    graph = SqlGraph(uri="duckdb://", edges=edges, nodes=nodes)
+    before = stamp(graph)
+    made = reader(graph)(tmp_path / "graph")
+    assert (made.x.ravel().tolist(), made.num_edges) == ([1.5, 2.5, 3.5], 2)
+    assert stamp(graph) == before
+    (tmp_path / "n.csv").write_text("id,s\n0,1.5\n1,2.5\n2,7.5\n")
+    assert stamp(graph) != before
+
+
+def test_stamp__is_of_the_rows(database):
+    graph = SqlGraph(uri=database, edges=EDGES, nodes=NODES)
+    before = stamp(graph)
+    for statement, is_same in (("create table other (x int)", True), ("update accounts set risk = 3", False)):
+        with duckdb.connect(database.removeprefix("duckdb://")) as connection:
+            connection.execute(statement)
+        assert (stamp(graph)[1] == before[1]) == is_same
+        assert stamp(graph)[0] == before[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"uri": ""}, r"graph\.uri='' is no database that can be read; legal are duckdb:///file\.db"),
+        ({"uri": "mysql://h/db"}, r"graph\.uri='mysql://h/db' is no database"),
+        ({"uri": "duckdb:///none.db"}, r"graph\.uri=duckdb:///none\.db: there is no file /none\.db or none\.db"),
+        ({"uri": "duckdb://broken.db"}, r"graph\.uri=duckdb://broken\.db: .*not a valid DuckDB database"),
+        ({"uri": "postgresql://u:secret@h/db"}, r"graph\.uri=postgresql://\.\.\. holds a password.*PGPASSWORD"),
+        ({"uri": "postgresql://h/db?password=secret"}, r"graph\.uri=postgresql://\.\.\. holds a password"),
+        ({"edges": ""}, r"graph\.edges is empty; it is a query, such as graph\.edges='select"),
+        ({"edges": "select * from nope"}, r"graph\.edges='select \* from nope': .*nope does not exist"),
+        ({"nodes": "selec"}, r"graph\.nodes='selec': .*syntax error"),
+        ({"edges": "drop table accounts"}, r"graph\.edges='drop table accounts': "),
+        ({"edges": "select payer from transfers"}, r"graph\.source_column='source' is not a column of edges\.parquet"),
+        ({"path": "edges.csv"}, r"graph\.path=edges\.csv has no place in graph=sql"),
+    ],
+)
+def test_faults__are_one_line_that_names_the_option(database, tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    Path("broken.db").write_bytes(b"x" * 5000)
+    graph = SqlGraph(**{"uri": database, "edges": EDGES, "nodes": NODES} | options)
+    with pytest.raises(ValueError, match=message) as caught:
+        reader(graph)(tmp_path / "graph")
+    assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert not list(tmp_path.glob("*graph*"))
+
+
+def test_run__knows_the_rows_it_was_made_from(database, tmp_path):
+    config = Config(graph=SqlGraph(uri=database, edges=EDGES, nodes=NODES), run_dir=str(tmp_path / "run"))
+    pipeline.run(config, until="ingest")
+    kept = (tmp_path / "run" / "graph" / "manifest.json").stat().st_mtime_ns
+    pipeline.run(config, until="ingest")
+    assert (tmp_path / "run" / "graph" / "manifest.json").stat().st_mtime_ns == kept
+    with duckdb.connect(database.removeprefix("duckdb://")) as connection:
+        connection.execute("delete from transfers where payer = 'a'")
+    pipeline.run(config, until="ingest")
+    assert (tmp_path / "run" / "graph" / "manifest.json").stat().st_mtime_ns != kept
+    check_apart(config.graph, tmp_path)
+
+
+def test_extra__is_named_where_it_is_missing(database, monkeypatch):
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(ValueError, match=r"graph\.uri=duckdb://.* needs the extra sql: pip install 'hcm-scale\[sql\]'"):
+        stamp(SqlGraph(uri=database, edges=EDGES))
+
+
+@pytest.fixture(scope="module")
+def postgres():
+    """The URI of a PostgreSQL server, which refuses to be started by root."""
+    pytest.importorskip("adbc_driver_postgresql")
+    server = shutil.which("postgres")
+    if server is None:
+        pytest.skip("postgres is not at hand")
+    home, tools = Path("/tmp") / f"hcm-postgres-{os.getpid()}", Path(server).resolve().parent
+    home.mkdir()
+    user = "postgres" if os.geteuid() == 0 else None
+    if user:
+        shutil.chown(home, user)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def call(tool, *arguments):
+        subprocess.run([tools / tool, *arguments], user=user, cwd=home, check=True, stdout=subprocess.DEVNULL)
+
+    try:
+        call("initdb", "-D", home / "data", "-U", "reader", "--auth=trust", "-E", "UTF8", "--no-sync")
+        options = f"-p {port} -k {home} -h 127.0.0.1"
+        call("pg_ctl", "-D", home / "data", "-w", "-l", home / "log", "-o", options, "start")
+        yield f"postgresql://reader@127.0.0.1:{port}/postgres"
+        call("pg_ctl", "-D", home / "data", "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(home)
+
+
+@pytest.mark.gate
+def test_postgres__is_read_as_duckdb_is(postgres, tmp_path):
+    from adbc_driver_postgresql import dbapi
+
+    with dbapi.connect(postgres) as connection, connection.cursor() as cursor:
+        for statement in FILL:
+            cursor.execute(statement)
+        connection.commit()
+    graph = SqlGraph(uri=postgres, edges=EDGES, nodes=NODES)
+    before = stamp(graph)
+    check_graph(reader(graph)(tmp_path / "graph"), tmp_path)
+    assert stamp(graph) == before
+    with dbapi.connect(postgres) as connection, connection.cursor() as cursor:
+        cursor.execute("update accounts set credit = 7 where id = 'a'")
+        connection.commit()
+    assert stamp(graph)[0] == before[0]
+    assert stamp(graph)[1] != before[1]
+    for options, message in (
+        ({"edges": "select * from nope"}, r"^graph\.edges='select \* from nope': .*\"nope\" does not exist"),
+        ({"edges": "delete from transfers returning payer"}, r"^graph\.edges='delete .*read-only|syntax error"),
+        (
+            {"uri": postgres.replace("/postgres", "/none")},
+            r"^graph\.uri=postgresql://.*database \"none\" does not exist",
+        ),
+        ({"uri": "postgresql://reader@127.0.0.1:9/db"}, r"^graph\.uri=postgresql://.*Connection refused"),
+    ):
+        with pytest.raises(ValueError, match=message) as caught:
+            reader(SqlGraph(**{"uri": postgres, "edges": EDGES, "nodes": NODES} | options))(tmp_path / "other")
+        assert "\n" not in str(caught.value)
