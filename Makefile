@@ -10,7 +10,7 @@ SIDE_BY_SIDE := -n auto --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gate test-slow lint bench bench-full clean
+.PHONY: help setup demo test test-gate test-slow lint bench bench-full sbom clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -54,6 +54,11 @@ bench: .venv/.dev ## throughput against the peers, minutes on two cores
 
 bench-full: .venv/.dev ## the same at full size
 	$(BIN)/python -m bench all --full
+
+sbom: .venv/.dev ## the bill of materials of what a plain install brings, dist/sbom.cdx.json
+	@mkdir -p dist
+	$(BIN)/python -m bench.requirements > dist/requirements.txt
+	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml -o dist/sbom.cdx.json dist/requirements.txt
 
 clean: ## remove .venv and caches, those of compiled kernels too
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

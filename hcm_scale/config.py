@@ -115,6 +115,7 @@ class PygGraph(PolicyGraph):
 
     source: str = "pyg"
     dataset: str = ""
+    trust_pickle: bool = False  # lets files of the data set run code; without it arrays and tensors alone are read
 
 
 @dataclass

@@ -26,19 +26,19 @@ def to_config(composed: Any) -> Config:
     config = OmegaConf.to_object(composed)
     if not isinstance(config, Config):
         raise TypeError(f"a configuration must start from the schema, got {type(config).__name__}")
-    _refuse_added(composed, config)
+    _refuse_added(config)
     check(config)
     return config
 
 
-def _refuse_added(composed: Any, section: Any, prefix: str = "") -> None:
-    """ValueError for a key that the schema does not have: Hydra adds what a word with + names."""
-    known = {entry.name for entry in dataclasses.fields(section)}
-    for name in composed:
+def _refuse_added(section: Any, prefix: str = "") -> None:
+    """Raises ValueError for a key that `+` added on the command line, or a file beside the schema: `_target_`, say."""
+    known = [entry.name for entry in dataclasses.fields(section)]
+    for name in vars(section):
         if name not in known:
-            raise ValueError(f"{prefix + name!r} is not an option of this run; {_hint(prefix + name)}")
+            raise ValueError(f"{prefix + name!r} is not an option; {_hint(prefix + name)}")
         if dataclasses.is_dataclass(getattr(section, name)):
-            _refuse_added(composed[name], getattr(section, name), f"{prefix}{name}.")
+            _refuse_added(getattr(section, name), f"{prefix}{name}.")
 
 
 def with_options(config: Config, options: Mapping[str, Any]) -> Config:

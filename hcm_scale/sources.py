@@ -115,8 +115,8 @@ def _matrix(graph: schema.MatrixGraph) -> Reader:
 
 
 def _pyg(graph: schema.PygGraph) -> Reader:
-    policy = _policy(graph)
-    return lambda out: readers.read_dataset(out, graph.dataset, graph.path, policy=policy)
+    trust, policy = graph.trust_pickle, _policy(graph)
+    return lambda out: readers.read_dataset(out, graph.dataset, graph.path, trust_pickle=trust, policy=policy)
 
 
 def _synthetic(graph: schema.SyntheticGraph) -> Reader:

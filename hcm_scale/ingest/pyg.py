@@ -22,6 +22,7 @@ from hcm_scale.graph.build import Chunk
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.arrays import DenseRows, Edges, write_arrays
 from hcm_scale.ingest.errors import InputError, check_growth, reading
+from hcm_scale.ingest.pickles import arrays_only
 from hcm_scale.ingest.policy import Policy
 
 if TYPE_CHECKING:
@@ -83,10 +84,14 @@ def read_dataset(
     *,
     index: int | None = None,
     label: str | None = None,
+    trust_pickle: bool = False,
     policy: Policy = Policy(),  # noqa: B008
 ) -> Graph:
-    """Fetches a data set by name, kept under `root`, into the folder `out`; `index` picks one of several graphs."""
-    dataset = _fetch(name, Path(root), policy.max_bytes)
+    """Fetches a data set by name, kept under `root`, into the folder `out`; `index` picks one of several graphs.
+
+    Files that hold other than tensors and arrays are refused, unless `trust_pickle` lets them run what they say.
+    """
+    dataset = _fetch(name, Path(root), policy.max_bytes, trust_pickle)
     if index is None and len(dataset) != 1:
         raise ValueError(
             f"graph.dataset={name!r} holds {len(dataset):,} graphs; legal is one, or index= of read_dataset"
@@ -98,7 +103,7 @@ def read_dataset(
     return read_data(out, data, label=label, origin=name, policy=policy)
 
 
-def _fetch(name: str, root: Path, max_bytes: int) -> Any:
+def _fetch(name: str, root: Path, max_bytes: int, trust_pickle: bool) -> Any:
     import torch_geometric.datasets as table
 
     class_name, _, part = SHORT_NAMES.get(name, name).partition("/")
@@ -120,7 +125,7 @@ def _fetch(name: str, root: Path, max_bytes: int) -> Any:
             check_growth(str(path), path.stat().st_size, unpacked, max_bytes)
     try:
         with (
-            _without_pickles(),
+            contextlib.nullcontext() if trust_pickle else _without_pickles(name),
             reading(f"graph.dataset={name!r} cannot be read; {root / class_name} is fetched anew if removed"),
         ):
             return maker(**options)
@@ -129,12 +134,13 @@ def _fetch(name: str, root: Path, max_bytes: int) -> Any:
 
 
 @contextlib.contextmanager
-def _without_pickles() -> Iterator[None]:
-    """Lets torch.load read tensors alone: torch_geometric, where that fails, would run what a file says."""
+def _without_pickles(name: str) -> Iterator[None]:
+    """Lets torch.load read tensors and pickles hold arrays alone: torch_geometric would run what a file says."""
     before = os.environ.get(_TENSORS_ONLY)
     os.environ[_TENSORS_ONLY] = "1"
     try:
-        yield
+        with arrays_only(f"graph.dataset={name!r}"):
+            yield
     finally:
         if before is None:
             del os.environ[_TENSORS_ONLY]

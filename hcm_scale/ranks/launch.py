@@ -10,8 +10,9 @@ meet at `world.rendezvous`. When a rank is lost the agents end the others and st
 `world.max_restarts` times; the stages then go on from their last checkpoint.
 
 How long that takes: the agent looks ten times a second and a start takes as long as importing torch and numba, so a
-killed process costs less than a minute; a machine that falls silent costs `world.timeout_seconds` more. A signal that
-asks to stop is handed on to the ranks; one that has not ended half a minute later is killed.
+killed process costs less than a minute; a machine that falls silent, or a rank that is stopped, costs
+`world.timeout_seconds` more, and the half minute that the agent gives a process to end. A signal that asks to stop is
+handed on to the ranks; one that has not ended half a minute later is killed.
 """
 
 import contextlib
@@ -30,16 +31,14 @@ from hcm_scale import pipeline
 from hcm_scale.base import stopping
 from hcm_scale.config import Config, WorldConfig
 from hcm_scale.ranks.rank import FAILED, JOB, RANKS, REFUSED, find_seat, take_part, write_job
-from hcm_scale.ranks.wire import watch_port
-from hcm_scale.ranks.world import Seat, addresses_towards
+from hcm_scale.ranks.wire import SilentRankError
+from hcm_scale.ranks.world import LOOPBACK, Seat, addresses_towards
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-    from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
     from torch.distributed.launcher.api import LaunchConfig
 
 log = logging.getLogger("hcm_scale")
-_RENDEZVOUS = "hcm_scale"  # the name under which torch knows `_meet_watched`
 
 
 class RankError(ChildProcessError):
@@ -135,7 +134,7 @@ def rendezvous(world: WorldConfig) -> Meeting:
     if world.nodes == 1:
         if world.rendezvous is not None:
             log.warning("world.rendezvous=%s is ignored: there is one machine", world.rendezvous)
-        return Meeting("127.0.0.1:0", "127.0.0.1", hosts=True)
+        return Meeting(f"{LOOPBACK}:0", LOOPBACK, hosts=True)
     if world.rendezvous is None:
         raise ValueError(
             f"world.nodes={world.nodes} needs world.rendezvous=HOST:PORT, an address of one of the machines, and the "
@@ -156,14 +155,16 @@ def _agent_config(world: WorldConfig, processes: int, run_id: str, meeting: Meet
     from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
     from torch.distributed.launcher.api import LaunchConfig
 
+    from hcm_scale.ranks import meeting as agents
+
     seconds = int(world.timeout_seconds)
-    rendezvous_handler_registry.register(_RENDEZVOUS, _meet_watched)
+    rendezvous_handler_registry.register(agents.NAME, agents.meet)
     return LaunchConfig(
         min_nodes=world.nodes,
         max_nodes=world.nodes,
         nproc_per_node=processes,
         run_id=run_id,
-        rdzv_backend=_RENDEZVOUS,
+        rdzv_backend=agents.NAME,
         rdzv_endpoint=meeting.endpoint,
         rdzv_configs={
             "timeout": seconds,
@@ -177,29 +178,22 @@ def _agent_config(world: WorldConfig, processes: int, run_id: str, meeting: Meet
     )
 
 
-def _meet_watched(parameters: "RendezvousParameters") -> "RendezvousHandler":
-    """The rendezvous `c10d` of torch, with the kernel's watch on this agent's connection to the host."""
-    from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
-    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
-
-    backend, store = create_backend(parameters)
-    parameters.backend = backend.name  # torch looks whether it got what it asked for
-    watch_port(int(parameters.endpoint.rpartition(":")[2]), float(parameters.get("read_timeout")))
-    return create_handler(store, backend, parameters)
-
-
 def _first_failure(failures: Mapping[int, "ProcessFailure"], num_restarts: int, ranks: Path) -> str:
-    """The failure that caused the others, in words: a signal comes from outside, so first; a lost peer comes last."""
+    """The failure that caused the others, in words: a signal comes from outside, so first; a lost peer comes last.
+
+    A silent peer comes before all: the signal is then the agent's own, to that peer.
+    """
 
     def describe(rank: int) -> tuple[int, str]:
         failure, path = failures[rank], ranks / FAILED.format(rank)
         if failure.exitcode < 0:
             hint = ", as the system does when memory runs out" if failure.exitcode == -9 else ""
-            return 0, f"killed by {failure.signal_name()}{hint}"
+            return 1, f"killed by {failure.signal_name()}{hint}"
         if not path.is_file():
-            return 1, f"ended with status {failure.exitcode}"
+            return 2, f"ended with status {failure.exitcode}"
         error = json.loads(path.read_text())
-        return (2 if error["lost"] else 1), f"{error['kind']}: {error['message']}"
+        place = 0 if error["kind"] == SilentRankError.__name__ else 3 if error["lost"] else 2
+        return place, f"{error['kind']}: {error['message']}"
 
     rank = min(failures, key=lambda rank: (describe(rank)[0], failures[rank].timestamp))
     return f"rank {rank}: {describe(rank)[1]} (restarts tried: {num_restarts}; every rank's log is in {ranks})"

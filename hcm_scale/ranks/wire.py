@@ -1,12 +1,17 @@
 """How ranks wait for each other, however long that takes, and notice at once when one is gone.
 
 A stage may keep one rank busy for an hour while the others wait. A collective with a timeout cannot tell such a rank
-from a dead one, so waiting does not go through collectives: rank 0 keeps one TCP connection to each other rank, and
-the kernel of either side tells the truth. A process that dies closes its end, whatever killed it; a machine that falls
-silent fails the keep-alive probes. Nothing depends on a thread of a busy process getting its turn, and a waiting rank
-still runs its signal handlers. What torch offers instead, and why not: `docs/decisions/006-torch-distributed.md`.
+from a dead one, so waiting does not go through collectives: rank 0 keeps one TCP connection to each other rank.
 
-Messages are JSON, one a line, and small: decisions, keys, paths. Cost: a socket a rank, one round trip a meeting.
+    a process that dies        closes its end, whatever killed it: noticed at once
+    one that is stopped        sends no beats any more: a thread of every rank sends six within `timeout_seconds`
+    a machine that is silent   the same, and the kernel's keep-alive probes fail
+
+A waiting rank still runs its signal handlers, and does not count the time for which it was stopped itself. What torch
+offers instead, and why not: `docs/decisions/006-torch-distributed.md`.
+
+Messages are JSON, one a line, and small: decisions, keys, paths; a beat is an empty line. Cost: a thread a rank, a
+socket for each other rank, one round trip a meeting.
 """
 
 import contextlib
@@ -15,12 +20,15 @@ import json
 import os
 import selectors
 import socket
+import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 _PROBE_SECONDS = 5  # between keep-alive probes of a silent connection
+_NUM_BEATS = 6  # within the time after which a silent rank is given up
 _CHUNK_BYTES = 1 << 16
 _HELLO_SECONDS = 10  # within which a stranger on our port has to know the token
 
@@ -29,83 +37,128 @@ class LostRankError(ConnectionError):
     """Another rank ended or cannot be reached; its own error is the one to read."""
 
 
+class SilentRankError(LostRankError):
+    """Another rank gave no sign of life; it may have been stopped, and is yet to be killed."""
+
+
 @dataclass(eq=False)
 class Line:
-    """One connection: JSON values in, JSON values out."""
+    """One connection: JSON values in, JSON values out, and beats between them."""
 
     rank: int  # who is at the other end
     connection: socket.socket
-    _unread: bytearray = field(default_factory=bytearray)
+    _unread: bytes = b""
+    _sending: threading.Lock = field(default_factory=threading.Lock)
 
     def send(self, value: Any) -> None:
         try:
-            self.connection.sendall(json.dumps(value).encode() + b"\n")
+            with self._sending:
+                self.connection.sendall(json.dumps(value).encode() + b"\n")
         except OSError as error:
-            raise self._lost(error) from error
+            raise self.lost(error) from error
 
-    def receive(self) -> Any:
-        """The next value; waits for it as long as the other end lives."""
-        while b"\n" not in self._unread:
-            try:
-                chunk = self.connection.recv(_CHUNK_BYTES)
-            except OSError as error:
-                raise self._lost(error) from error
-            if not chunk:
-                raise self._lost("it ended")
-            self._unread += chunk
+    def beat(self) -> None:
+        """A sign of life. A value on its way, or a full buffer, is one too; a broken line is found by the reader."""
+        if self._sending.acquire(blocking=False):
+            with contextlib.suppress(OSError):
+                self.connection.send(b"\n", socket.MSG_DONTWAIT)
+            self._sending.release()
+
+    @property
+    def has_value(self) -> bool:
+        return b"\n" in self._unread
+
+    def read(self) -> None:
+        """Takes in what has come."""
+        try:
+            chunk = self.connection.recv(_CHUNK_BYTES)
+        except OSError as error:
+            raise self.lost(error) from error
+        if not chunk:
+            raise self.lost("it ended")
+        self._unread = (self._unread + chunk).lstrip(b"\n")
+
+    def take(self) -> Any:
+        """The first value that has come."""
         text, _, rest = self._unread.partition(b"\n")
-        self._unread = rest
+        self._unread = rest.lstrip(b"\n")
         return json.loads(text)
 
-    def _lost(self, reason: object) -> LostRankError:
+    def lost(self, reason: object) -> LostRankError:
         return LostRankError(f"rank {self.rank} is gone ({reason}); its own error is in its log")
 
 
-@dataclass(frozen=True, eq=False)
+def hear(lines: Sequence[Line], timeout_seconds: float) -> list[Any]:
+    """One value from each, in whatever order they come: a rank that is lost is noticed before a slow one is heard."""
+    silent = {line: 0.0 for line in lines if not line.has_value}
+    with selectors.DefaultSelector() as selector:
+        for line in silent:
+            selector.register(line.connection, selectors.EVENT_READ, line)
+        while silent:
+            before = time.monotonic()
+            ready = [entry.data for entry, _ in selector.select(timeout_seconds / _NUM_BEATS)]
+            waited = min(time.monotonic() - before, timeout_seconds / _NUM_BEATS)  # more if we were stopped ourselves
+            for line in ready:
+                line.read()
+                if line.has_value:
+                    selector.unregister(line.connection)
+                    del silent[line]
+            for line in silent:
+                silent[line] = 0.0 if line in ready else silent[line] + waited
+                if silent[line] > timeout_seconds:
+                    raise SilentRankError(
+                        f"rank {line.rank} gave no sign of life for world.timeout_seconds={timeout_seconds:g}: was it "
+                        "stopped?"
+                    )
+    return [line.take() for line in lines]
+
+
 class Wire:
     """Rank 0 has a line to every other rank, each of them one to rank 0."""
 
-    lines: tuple[Line, ...]
-    leads: bool  # whether this is rank 0
+    def __init__(self, lines: Sequence[Line], *, leads: bool, timeout_seconds: float) -> None:
+        self.lines = lines
+        self.leads = leads  # whether this is rank 0
+        self._timeout_seconds = timeout_seconds
+        self._closed = threading.Event()
+        self._beats = threading.Thread(target=self._beat, name="hcm-scale-beats", daemon=True)
+        self._beats.start()
 
     def meet(self) -> None:
         """Returns when every rank has come here."""
         if self.leads:
-            self._hear_all()
+            hear(self.lines, self._timeout_seconds)
             self.tell(None)
         else:
             self.lines[0].send(None)
-            self.lines[0].receive()
+            self.tell(None)
 
     def tell(self, value: Any) -> Any:
         """Rank 0's value, on every rank; what the others pass is not looked at."""
         if not self.leads:
-            return self.lines[0].receive()
+            return hear(self.lines, self._timeout_seconds)[0]
         for line in self.lines:
             line.send(value)
         return value
 
     def close(self) -> None:
+        self._closed.set()
+        self._beats.join()
         for line in self.lines:
             line.connection.close()
 
-    def _hear_all(self) -> None:
-        """One value from each, in whatever order they come: a rank that dies is noticed before a slow one is heard."""
-        with selectors.DefaultSelector() as silent:
+    def _beat(self) -> None:
+        while not self._closed.wait(self._timeout_seconds / _NUM_BEATS):
             for line in self.lines:
-                silent.register(line.connection, selectors.EVENT_READ, line)
-            while silent.get_map():
-                for ready, _ in silent.select():
-                    silent.unregister(ready.fileobj)
-                    ready.data.receive()
+                line.beat()
 
 
-def listen(address: str) -> socket.socket:
-    """A socket on a free port of this address, or of all addresses where it is empty."""
+def listen(address: str, port: int = 0) -> socket.socket:
+    """A socket on this port, or a free one, of this address, or of all addresses where it is empty."""
     if not address and socket.has_dualstack_ipv6():
-        return socket.create_server((address, 0), family=socket.AF_INET6, dualstack_ipv6=True)
+        return socket.create_server((address, port), family=socket.AF_INET6, dualstack_ipv6=True)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return socket.create_server((address, 0), family=family)
+    return socket.create_server((address, port), family=family)
 
 
 def accept_all(server: socket.socket, size: int, token: str, timeout_seconds: float) -> Wire:
@@ -126,7 +179,7 @@ def accept_all(server: socket.socket, size: int, token: str, timeout_seconds: fl
                 continue
             lines[rank] = Line(rank, _watched(connection, timeout_seconds))
             lines[rank].send("welcome")
-    return Wire(tuple(lines[rank] for rank in sorted(lines)), leads=True)
+    return Wire([lines[rank] for rank in sorted(lines)], leads=True, timeout_seconds=timeout_seconds)
 
 
 def call(address: tuple[str, int], rank: int, token: str, timeout_seconds: float) -> Wire:
@@ -137,8 +190,8 @@ def call(address: tuple[str, int], rank: int, token: str, timeout_seconds: float
         raise LostRankError(f"rank 0 cannot be reached at {address[0]}, port {address[1]} ({error})") from error
     line = Line(0, _watched(connection, timeout_seconds))
     line.send({"rank": rank, "token": token})
-    line.receive()
-    return Wire((line,), leads=False)
+    hear([line], timeout_seconds)
+    return Wire([line], leads=False, timeout_seconds=timeout_seconds)
 
 
 def _greeted(connection: socket.socket, token: str) -> int | None:
@@ -155,8 +208,8 @@ def _greeted(connection: socket.socket, token: str) -> int | None:
 
 
 def _watched(connection: socket.socket, timeout_seconds: float) -> socket.socket:
-    """Waits without limit on a connection whose other end the kernel asks for a sign of life."""
-    connection.settimeout(None)
+    """A connection whose other end the kernel asks for a sign of life; a message must leave within the limit."""
+    connection.settimeout(timeout_seconds)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     _watch(connection, timeout_seconds)
     return connection

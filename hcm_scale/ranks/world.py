@@ -8,10 +8,14 @@ A rank joins with a `Seat`, the place that whoever started it gave it. Gradients
 GPU of its own, else over gloo, which also carries tensors of a GPU that ranks share. A collective gives up after
 `timeout_seconds`; a rank that died is noticed sooner, because its connections close.
 
+Ranks of one machine listen on its loopback alone; those of several on the address by which the others know them, or on
+all where that is a name, which every machine resolves for itself.
+
 Network: a step moves the parameters and a handful of counts, about twice 4 bytes each, per rank.
 """
 
 import contextlib
+import ipaddress
 import json
 import os
 import secrets
@@ -28,7 +32,9 @@ from torch import Tensor
 
 from hcm_scale.ranks.wire import LostRankError, Wire, accept_all, call, listen
 
-__all__ = ["ALONE", "LostRankError", "Seat", "World", "join"]
+__all__ = ["ALONE", "LOOPBACK", "LostRankError", "Seat", "World", "join"]
+LOOPBACK = "127.0.0.1"
+_INTERFACE = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}  # variables of the two backends
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,11 @@ class Seat:
     @property
     def one_machine(self) -> bool:
         return self.local_size == self.size
+
+    @property
+    def meeting(self) -> str:
+        """The address over which the ranks talk."""
+        return LOOPBACK if self.one_machine else self.address
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,28 +156,31 @@ def _num_cores() -> int:
 
 def _open_store(seat: Seat, timeout_seconds: float) -> dist.Store:
     """The small key-value store through which ranks find each other."""
+    address = seat.address if seat.hosted else seat.meeting
+    is_master = seat.rank == 0 and not seat.hosted
     try:
         store = dist.TCPStore(
-            seat.address,
+            address,
             seat.port,
             seat.size,
-            is_master=seat.rank == 0 and not seat.hosted,
+            is_master=is_master,
             timeout=timedelta(seconds=timeout_seconds),
             wait_for_workers=False,
             multi_tenant=True,
+            master_listen_fd=listen(own_address(address, seat.port), seat.port).detach() if is_master else None,
         )
-    except RuntimeError as error:
-        raise LostRankError(f"the ranks' store at {seat.address}:{seat.port} cannot be reached ({error})") from error
+    except (OSError, RuntimeError) as error:
+        raise LostRankError(f"the ranks' store at {address}:{seat.port} cannot be reached ({error})") from error
     return dist.PrefixStore(f"hcm_scale/{seat.attempt}", store)
 
 
 def _open_wire(seat: Seat, store: dist.Store, timeout_seconds: float) -> Wire:
     """Rank 0 says in the store where it listens, and the others call."""
     if seat.rank == 0:
-        local, remote = addresses_towards(seat.address, seat.port)
-        server = listen(local if seat.one_machine else "")
+        local, remote = addresses_towards(seat.meeting, seat.port)
+        known_as = seat.meeting if local == remote else local  # the name that reached the store reaches us too
+        server = listen(own_address(known_as, seat.port))
         token = secrets.token_hex(16)
-        known_as = seat.address if local == remote else local  # the name that reached the store reaches us too
         store.set("wire", json.dumps([known_as, server.getsockname()[1], token]))
         return accept_all(server, seat.size, token, timeout_seconds)
     try:
@@ -177,11 +191,14 @@ def _open_wire(seat: Seat, store: dist.Store, timeout_seconds: float) -> Wire:
 
 
 def _open_group(seat: Seat, store: dist.Store, backend: str, timeout_seconds: float) -> None:
-    """The process group of torch; gloo is told which interface leads to the others, for a hostname often lies."""
-    if backend == "gloo" and "GLOO_SOCKET_IFNAME" not in os.environ:
-        interface = interface_of(addresses_towards(seat.address, seat.port)[0])
+    """The process group of torch; it is told which interface leads to the others, for a hostname often lies.
+
+    NCCL finds the interface between machines itself.
+    """
+    if (backend == "gloo" or seat.one_machine) and _INTERFACE[backend] not in os.environ:
+        interface = interface_of(addresses_towards(seat.meeting, seat.port)[0])
         if interface is not None:
-            os.environ["GLOO_SOCKET_IFNAME"] = interface
+            os.environ[_INTERFACE[backend]] = interface
     options: dict[str, Any] = {"rank": seat.rank, "world_size": seat.size}
     timeout = timedelta(seconds=timeout_seconds)
     try:
@@ -200,6 +217,19 @@ def addresses_towards(host: str, port: int) -> tuple[str, str]:
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(target)
         return probe.getsockname()[0], probe.getpeername()[0]
+
+
+def own_address(host: str, port: int) -> str:
+    """The address on which to listen for those who know us as `host`; empty, all of them, where that is a name.
+
+    >>> own_address("127.0.0.1", 1), own_address("a-name.invalid", 1)
+    ('127.0.0.1', '')
+    """
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return ""
+    return host if host == addresses_towards(host, port)[0] else ""
 
 
 def interface_of(address: str) -> str | None:

@@ -1,6 +1,6 @@
 """The train stage: an encoder's graph, its input and labelled pairs in; a folder of posterior samples out.
 
-    out/  checkpoints/  samples/  metrics.jsonl  tensorboard/
+    out/  checkpoints/  samples/  metrics.jsonl  tensorboard/  train.json (of GPUs: what they hold)
 
 The chain ends with the plan's last sample, or before, where one more no longer moves the ranking of some edges
 (`posterior.settle`). A sample is written before the checkpoint that counts it, so a kill at any moment costs the steps
@@ -38,7 +38,7 @@ from hcm_scale.shards import Labels
 from hcm_scale.stages.recipe import ChainPlan, Recipe
 from hcm_scale.stages.train_batches import epoch_steps, probe_batch, training_batches
 
-FORMAT = 2  # of the folder and of the arithmetic behind it
+FORMAT = 3  # of the folder and of the arithmetic behind it
 _SMALL_PRODUCT = 1 << 24  # multiplications of a step's largest product: about a millisecond of one core
 
 
@@ -92,7 +92,7 @@ def train(
     recipe = dataclasses.replace(recipe, plan=recipe.plan.within(epoch_steps(labels, recipe.batching)))
     chain = start_chain(out, model, device)
     source: dict[str, Any] = {"seed": seed, "first_step": chain.num_done, "world": world, "workers": workers}
-    made = training_batches(structure, x, labels, recipe, device=device, **source)
+    made = training_batches(structure, x, labels, recipe, device=device, note=out / "train.json", **source)
     with training_on(device, step_threads(recipe)), contextlib.closing(made) as batches:
         sampler = dataclasses.asdict(recipe.langevin) | {"num_pairs": labels.num_pairs, "seed": seed}
         sum_ranks = world.sum if world.size > 1 else None

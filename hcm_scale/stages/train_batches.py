@@ -5,16 +5,21 @@ from its step on and gets those of the uninterrupted run. On the CPU `workers` t
 them in the caller's own thread. Where the graph is so small that a batch would reach most of it, its neighbourhoods are
 prepared once and every step embeds all nodes. A GPU makes batches itself from what fits its memory
 (`sampling.device.batches` has the table); where the graph does not fit, the host's are copied to it while it works.
+Pairs on a GPU come in another order than pairs from the host, so the ranks settle together what all their GPUs hold,
+and note it: a resumed training, with more memory free, keeps to it.
 """
 
+import json
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hcm_scale.base import files
 from hcm_scale.base.rng import key
 from hcm_scale.base.spmm import gcn_scale
 from hcm_scale.graph import Graph
@@ -47,11 +52,13 @@ def training_batches(
     world: World,
     workers: int,
     device: torch.device | str,
+    note: Path | None = None,
     clock: WaitClock | None = None,
 ) -> Generator[MiniBatch | EndsBatch, None, None]:
     """Batches first_step, first_step + 1, ... without end, on `device`; close it to stop its threads.
 
-    `x` is (n, q), holding Â X where the first hop is exact; `clock` adds up how long the consumer waited.
+    `x` is (n, q), holding Â X where the first hop is exact; `note` is a file that says what GPUs hold; `clock` adds up
+    how long the consumer waited.
     """
     ratio, batch_pairs = recipe.batching.sampling_ratio, pairs_per_step(labels, recipe.batching)
     ranks = {"rank": world.rank, "num_ranks": world.size}
@@ -60,7 +67,7 @@ def training_batches(
     where = ranks | {"epoch_start": epoch, "step_start": step}
     pairs = pair_batches(labels, batch_pairs=batch_pairs, sampling_ratio=ratio, seed=seed, **where)
     on_gpu = torch.device(device).type == "cuda"
-    fit = gpu_fit(structure, x, labels, recipe, cut, device) if on_gpu else None
+    fit = agree(gpu_fit(structure, x, labels, recipe, cut, device), world, device, note) if on_gpu else None
     if fit is not None:
         graph = graph_to(device, structure.indptr, structure.indices, x, fit.columns)
         source = pairs_to(device, labels) if fit.has_pairs else prefetch(pairs, lambda item: item, depth=_AHEAD)
@@ -168,6 +175,17 @@ def gpu_fit(
         widths=(network.width, network.head_width),
         exact_first_hop=batching.exact_first_hop,
     )
+
+
+def agree(fit: gpu.Fit | None, world: World, device: torch.device | str, note: Path | None) -> gpu.Fit | None:
+    """What this rank's GPU is to hold: no more than fits that of every rank, and no more than `note` says."""
+    noted = json.loads(note.read_text()) if note is not None and note.exists() else {"graph": True, "pairs": True}
+    wanted = [fit is not None and noted["graph"], fit is not None and fit.has_pairs and noted["pairs"]]
+    votes = world.sum(torch.tensor(wanted, dtype=torch.float32, device=device))
+    graph, pairs = (votes == world.size).tolist()
+    if note is not None and world.leads:
+        files.write_json(note, {"graph": graph, "pairs": pairs})
+    return replace(fit, has_pairs=pairs) if fit is not None and graph else None
 
 
 def gpu_batches(

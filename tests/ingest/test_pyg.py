@@ -1,11 +1,15 @@
 """torch_geometric objects and data sets."""
 
+import os
+import pickle
 import warnings
 import zipfile
+from collections import defaultdict
 
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 
 from hcm_scale.ingest.readers import InputError, Policy, read_data, read_dataset, summary
 
@@ -136,10 +140,44 @@ def test_read_dataset__refuses_a_bomb(cora, tmp_path):
 
 
 class Trap:
-    """Writes a file when it is unpickled."""
+    """Makes a folder when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
 
     def __reduce__(self):
-        return (open, (str(self.path), "w"))
+        return (os.mkdir, (str(self.path),))
+
+
+@pytest.fixture
+def raw_cora(tmp_path):
+    """The pickles that torch_geometric downloads for Cora and reads once: a ring of 600 nodes, two for the test."""
+    folder = tmp_path / "Planetoid" / "Cora" / "raw"
+    folder.mkdir(parents=True)
+    x, y = sparse.csr_matrix(np.eye(600, 3, dtype=np.float32)), np.eye(600, 2, dtype=np.int32)
+    graph = defaultdict(list, {node: [(node + 1) % 600] for node in range(600)})
+    parts = {"x": x[:1], "allx": x[:598], "tx": x[598:], "y": y[:1], "ally": y[:598], "ty": y[598:], "graph": graph}
+    for name, value in parts.items():
+        (folder / f"ind.cora.{name}").write_bytes(pickle.dumps(value, protocol=2))
+    (folder / "ind.cora.test.index").write_text("598\n599\n")
+    return folder
+
+
+def test_read_dataset__takes_raw_pickles_of_arrays(raw_cora, tmp_path):
+    g = read_dataset(tmp_path / "g", "Cora", tmp_path)
+    assert (g.num_nodes, g.num_edges, g.num_attributes) == (600, 600, 3)
+
+
+def test_read_dataset__runs_no_raw_pickle_unless_it_is_trusted(raw_cora, tmp_path):
+    (raw_cora / "ind.cora.graph").write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
+    with pytest.raises(InputError, match=r"'Cora' holds a pickle that asks for \w+\.mkdir, .*trust_pickle=true"):
+        read_dataset(tmp_path / "g", "Cora", tmp_path)
+    assert not (tmp_path / "sprung").exists()
+    with pytest.raises(InputError, match="'Cora' cannot be read"):
+        read_dataset(tmp_path / "g", "Cora", tmp_path, trust_pickle=True)
+    assert (tmp_path / "sprung").exists()
+
+
+def test_pickles__of_other_readers_are_not_looked_at(tmp_path):
+    read_dataset(tmp_path / "g", "KarateClub", tmp_path)
+    assert pickle.loads(pickle.dumps(Policy())) == Policy()

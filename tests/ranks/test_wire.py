@@ -1,4 +1,4 @@
-"""Ranks wait for each other without a limit, and notice at once when one is gone."""
+"""Ranks wait for each other without a limit, and notice when one is gone or stopped."""
 
 import fcntl
 import os
@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hcm_scale.ranks.wire import Line, LostRankError, Wire, accept_all, call, listen, watch_port
+from hcm_scale.ranks.wire import Line, LostRankError, SilentRankError, Wire, accept_all, call, hear, listen, watch_port
 
 TOKEN = "secret"
 
@@ -55,12 +55,13 @@ def test_meet__works_with_descriptors_beyond_a_thousand():
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 3000), hard))
     here, there = socket.socketpair()
     far = socket.socket(fileno=fcntl.fcntl(here.fileno(), fcntl.F_DUPFD, 2000))
-    ends = [Wire((Line(1, far),), leads=True), Wire((Line(0, there),), leads=False)]
+    ends = [Wire([Line(end, near)], leads=end == 1, timeout_seconds=30) for end, near in ((1, far), (0, there))]
     try:
         together(ends, lambda rank, end: end.meet())
     finally:
-        for connection in (here, there, far):
-            connection.close()
+        here.close()
+        for end in ends:
+            end.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
@@ -104,15 +105,29 @@ def test_lost_rank__is_named_even_while_another_is_slow(wires):
         wires[0].meet()
 
 
-def test_silent_rank__is_waited_for_past_the_limit():
+@pytest.fixture
+def hasty():
+    """The ends of two ranks that wait 1.5 s for a sign of life."""
     server = listen("127.0.0.1")
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(call, server.getsockname()[:2], 1, TOKEN, 0.5)
-        ends = [accept_all(server, 2, TOKEN, 0.5), other.result()]
-    together(ends, lambda rank, end: time.sleep(1.5 * rank) or end.meet())
-    together(ends, lambda rank, end: time.sleep(1.5 * (1 - rank)) or end.meet())
+        other = pool.submit(call, server.getsockname()[:2], 1, TOKEN, 1.5)
+        ends = [accept_all(server, 2, TOKEN, 1.5), other.result()]
+    yield ends
     for end in ends:
         end.close()
+
+
+def test_busy_rank__is_waited_for_past_the_limit(hasty):
+    together(hasty, lambda rank, end: time.sleep(2.5 * rank) or end.meet())
+    together(hasty, lambda rank, end: time.sleep(2.5 * (1 - rank)) or end.meet())
+
+
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_rank_without_beats__is_given_up_by_the_limit(hasty, waiting):
+    stopped = hasty[1 - waiting]
+    stopped._closed.set()  # its thread ends, its connection stays open: all that is seen of a process under SIGSTOP
+    with pytest.raises(SilentRankError, match=rf"rank {1 - waiting} gave no sign of life for .*_seconds=1\.5"):
+        hasty[waiting].meet()
 
 
 @pytest.mark.timeout(30)
@@ -168,8 +183,7 @@ def test_first_word_of_a_rank__is_not_lost_behind_its_greeting():
         time.sleep(0.2)  # all that it says by itself is under way before rank 0 looks
         leader = accept_all(server, 2, TOKEN, 30.0)
         try:
-            leader.lines[0].connection.settimeout(5)
-            assert leader.lines[0].receive() is None
+            assert hear(leader.lines, 5.0) == [None]
             leader.tell(None)
         finally:
             leader.close()
@@ -201,14 +215,14 @@ def test_watch_port__finds_connections_that_others_opened_and_leaves_them_open()
             assert near.recv(1) == b"x"
 
 
-def test_line__joins_what_the_network_cuts():
+def test_line__joins_what_the_network_cuts_and_hears_no_value_in_beats():
     near, far = socket.socketpair()
-    sender = threading.Thread(target=lambda: [near.sendall(bytes([byte])) for byte in b'{"a": 1}\n[2]\n'])
+    sender = threading.Thread(target=lambda: [near.sendall(bytes([byte])) for byte in b'\n{"a": 1}\n\n\n[2]\n\n'])
     sender.start()
     line = Line(3, far)
-    assert [line.receive(), line.receive()] == [{"a": 1}, [2]]
+    assert [hear([line], 5.0), hear([line], 5.0)] == [[{"a": 1}], [[2]]]
     sender.join()
     near.close()
     with pytest.raises(LostRankError, match=r"rank 3 is gone \(it ended\)"):
-        line.receive()
+        hear([line], 5.0)
     far.close()

@@ -1,0 +1,96 @@
+"""What GPUs hold is settled by all ranks together: two of them, in processes of their own, told of unequal memory."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hcm_scale.arguments import label_options
+from hcm_scale.config import Config
+from hcm_scale.graph import Graph
+from hcm_scale.ranks.world import ALONE
+from hcm_scale.sampling.device.batches import Fit
+from hcm_scale.sampling.pairs import pair_batches
+from hcm_scale.shards import open_labels
+from hcm_scale.stages.label import label
+from hcm_scale.stages.train_batches import agree
+
+MEMBER = """
+import json, sys
+from pathlib import Path
+import numpy as np
+import torch
+from hcm_scale.arguments import recipe_of
+from hcm_scale.config import Config
+from hcm_scale.graph import Graph
+from hcm_scale.ranks.world import Seat, join
+from hcm_scale.sampling.device import batches
+from hcm_scale.sampling.device.pairs import draw, epoch_key, pairs_to
+from hcm_scale.sampling.pairs import cut_epoch, pair_batches
+from hcm_scale.shards import open_labels
+from hcm_scale.stages.train_batches import agree, gpu_fit
+
+rank, port, free, folder, labels = (cast(text) for cast, text in zip((int, int, int, Path, open_labels), sys.argv[1:]))
+torch.set_num_threads(1)
+graph, x, recipe = Graph.open(folder / "graph"), np.ones((300, 4), np.float32), recipe_of(Config())
+batches._free_bytes = lambda device: free
+cut = cut_epoch(labels, batch_pairs=64, sampling_ratio=1.0, rank=rank, num_ranks=2)
+with join(Seat(rank, 2, rank, 2, "127.0.0.1", port), timeout_seconds=60) as world:
+    own = gpu_fit(graph, x, labels, recipe, cut, "cpu")
+    fit = agree(own, world, "cpu", folder / "train.json")
+    if fit is not None and fit.has_pairs:
+        drawn = torch.stack(draw(pairs_to("cpu", labels), *cut(0)[:2], epoch_key(0, 0))[:2]).T
+    else:
+        host = next(pair_batches(labels, batch_pairs=64, sampling_ratio=1.0, seed=0, rank=rank, num_ranks=2))
+        drawn = torch.from_numpy(np.stack([host.u, host.v], 1))
+    print(json.dumps([own and own.has_pairs, fit and fit.has_pairs, drawn.tolist()]))
+"""
+EVERYTHING, WITHOUT_PAIRS = 10**12, 900_000
+
+
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory) -> Path:
+    """The labelled pairs of a ring of 300 nodes, which lies beside them."""
+    folder, around = tmp_path_factory.mktemp("ring"), np.arange(300)
+    rows = np.sort(np.stack([(around - 1) % 300, (around + 1) % 300], 1), axis=1)
+    graph = Graph(np.arange(0, 601, 2, dtype=np.int64), rows.ravel().astype(np.int32))
+    graph.save(folder / "graph")
+    return label(graph, folder / "labels", **label_options(Config()) | {"pairs_per_class": None}).folder
+
+
+def two_ranks(labels: Path, free: tuple[int, int]) -> list:
+    """What each rank had chosen for itself, what they chose together, and the pairs of its first batch."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-W", "error", "-c", MEMBER]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(port), str(free[rank]), str(labels.parent), str(labels)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    return [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
+
+
+def test_ranks_of_unequal_memory__draw_from_one_order(labels):
+    (first, first_together, ours), (second, second_together, theirs) = two_ranks(labels, (EVERYTHING, WITHOUT_PAIRS))
+    assert (first, second) == (True, False)
+    assert first_together is second_together is False
+    assert json.loads((labels.parent / "train.json").read_text()) == {"graph": True, "pairs": False}
+    alone = next(pair_batches(open_labels(labels), batch_pairs=64, sampling_ratio=1.0, seed=0))
+    assert sorted(ours + theirs) == sorted(np.stack([alone.u, alone.v], 1).tolist())
+
+
+def test_agree__keeps_to_what_is_noted_and_notes_what_is_less(tmp_path):
+    note = tmp_path / "train.json"
+    assert agree(Fit(True, 8), ALONE, "cpu", note) == Fit(True, 8)
+    assert agree(Fit(False, 8), ALONE, "cpu", note) == Fit(False, 8)
+    assert agree(Fit(True, 8), ALONE, "cpu", note) == Fit(False, 8)
+    assert agree(None, ALONE, "cpu", note) is None
+    assert agree(Fit(True, 8), ALONE, "cpu", note) is None
