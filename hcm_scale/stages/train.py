@@ -38,7 +38,7 @@ from hcm_scale.shards import Labels
 from hcm_scale.stages.recipe import ChainPlan, Recipe
 from hcm_scale.stages.train_batches import epoch_steps, probe_batch, training_batches
 
-FORMAT = 2  # of the folder and of the arithmetic behind it
+FORMAT = 3  # of the folder and of the arithmetic behind it
 _SMALL_PRODUCT = 1 << 24  # multiplications of a step's largest product: about a millisecond of one core
 
 
@@ -90,7 +90,7 @@ def train(
     model = dataclasses.asdict(recipe.network) | {"num_attributes": x.shape[1], "num_classes": labels.classes}
     model |= {"directed": structure.directed, "seed": seed}
     recipe = dataclasses.replace(recipe, plan=recipe.plan.within(epoch_steps(labels, recipe.batching)))
-    chain = start_chain(out, model, device)
+    chain, hashes = start_chain(out, model, device, in_blocks=step_threads(recipe) is None)
     source: dict[str, Any] = {"seed": seed, "first_step": chain.num_done, "world": world, "workers": workers}
     made = training_batches(structure, x, labels, recipe, device=device, **source)
     with training_on(device, step_threads(recipe)), contextlib.closing(made) as batches:
@@ -105,11 +105,11 @@ def train(
         if world.broadcast(settling is not None and settling.has_settled):
             pass  # killed between its last checkpoint and its seal
         elif world.leads:
-            write_steps(chain, steps, meter, recipe.plan, record, out, settling=settling, world=world)
+            write_steps(chain, steps, meter, recipe.plan, record, out, hashes, settling=settling, world=world)
         else:
             check_steps(chain, steps, meter, recipe.plan, record, world)
         if world.leads:
-            seal_samples(out / "samples", recipe.plan.num_kept(chain.num_done), model)
+            seal_samples(out / "samples", hashes, model)
     world.barrier()
     return open_samples(out / "samples")
 
@@ -123,13 +123,17 @@ def check_sizes(structure: Graph, x: NDArray[np.float32], labels: Labels) -> Non
         )
 
 
-def start_chain(out: Path, model: dict[str, Any], device: str) -> Chain:
-    """A chain at its beginning, or where its last checkpoint left it."""
-    chain = Chain.start(HopModel(**model).to(device))
-    saved = load_checkpoint(out / "checkpoints")
-    if saved is not None:
-        chain.restore(*saved)
-    return chain
+def start_chain(out: Path, model: dict[str, Any], device: str, *, in_blocks: bool) -> tuple[Chain, list[str]]:
+    """A chain at its beginning, or where its last checkpoint left it, and the hashes of the samples kept so far."""
+    network = HopModel(**model).to(device)
+    for layer in (*network.encoder, *network.head):
+        layer.in_blocks = in_blocks
+    chain = Chain.start(network)
+    saved = load_checkpoint(out / "checkpoints", out / "samples")
+    if saved is None:
+        return chain, []
+    chain.restore(saved.num_done, saved.tensors)
+    return chain, saved.sample_hashes
 
 
 def start_settling(chain: Chain, probe: MiniBatch, plan: ChainPlan, samples: Path) -> Settling:
@@ -155,11 +159,15 @@ def write_steps(
     plan: ChainPlan,
     record: Record,
     out: Path,
+    hashes: list[str],
     *,
     settling: Settling | None,
     world: World,
 ) -> None:
-    """Runs the chain to its end and puts down what comes: samples, then checkpoints, then metrics."""
+    """Runs the chain to its end and puts down what comes: samples, then checkpoints, then metrics.
+
+    `hashes` are those of the samples so far, and grow with them.
+    """
     samples, is_settled = out / "samples", False
     with Journal(out, plan.num_steps, chain.num_done, tensorboard=record.tensorboard) as journal:
         for step in steps:
@@ -168,7 +176,7 @@ def write_steps(
             done = step.t + 1
             if step.sample is not None:
                 meter.check(chain)
-                write_sample(samples, plan.num_kept(step.t), step.sample)
+                hashes.append(write_sample(samples, plan.num_kept(step.t), step.sample))
                 kept = plan.num_kept(done)
                 if record.trend is not None and record.has_trend(kept):
                     journal.write({"step": done, "num_samples": kept, **record.trend(samples, kept)})
@@ -178,7 +186,7 @@ def write_steps(
                     is_settled = world.broadcast(settling.has_settled)
             if done % record.checkpoint_every == 0:
                 meter.check(chain)
-                save_checkpoint(out / "checkpoints", done, chain.tensors())
+                save_checkpoint(out / "checkpoints", done, chain.tensors(), hashes)
             if done % record.log_every == 0 or done == plan.num_steps or is_settled:
                 journal.tell(meter.read(chain))
             if is_settled:
