@@ -3,9 +3,9 @@
     out/  checkpoints/  samples/  metrics.jsonl  tensorboard/
 
 The chain ends with the plan's last sample, or before, where one more no longer moves the ranking of some edges
-(`posterior.settle`). A sample is written before the checkpoint that counts it, so a kill at any moment costs the steps
-since the last checkpoint and nothing else; on the CPU the resumed run ends in the same bytes, on a GPU it goes on with
-the same batches and noise.
+(`posterior.settle`). Samples and metrics are written before the checkpoint that counts them, so a kill at any moment
+costs the steps since the last checkpoint and nothing else; on the CPU the resumed run ends in the same bytes, on a GPU
+it goes on with the same batches and noise.
 
 Memory: the model, a few prepared batches, one window of pairs per class; graph, features and pairs stay on disk. A GPU
 holds graph, features and pairs too, as far as they fit (`sampling.device.batches`).
@@ -164,7 +164,7 @@ def write_steps(
     settling: Settling | None,
     world: World,
 ) -> None:
-    """Runs the chain to its end and puts down what comes: samples, then checkpoints, then metrics.
+    """Runs the chain to its end and puts down what comes: samples, then metrics, then the checkpoints that count them.
 
     `hashes` are those of the samples so far, and grow with them.
     """
@@ -184,11 +184,11 @@ def write_steps(
                 if settling is not None:
                     settling.add(step.sample)
                     is_settled = world.broadcast(settling.has_settled)
+            if done % record.log_every == 0 or done == plan.num_steps or is_settled:
+                journal.tell(meter.read(chain))
             if done % record.checkpoint_every == 0:
                 meter.check(chain)
                 save_checkpoint(out / "checkpoints", done, chain.tensors(), hashes)
-            if done % record.log_every == 0 or done == plan.num_steps or is_settled:
-                journal.tell(meter.read(chain))
             if is_settled:
                 break
 
