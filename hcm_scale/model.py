@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hcm_scale.aggregate import Bipartite, aggregate, row_sums
+from hcm_scale.base.product import affine, affine_into
 from hcm_scale.base.spmm import gcn_rows, gcn_scale
 from hcm_scale.base.threads import in_threads
 
@@ -51,6 +52,8 @@ class SummingBatch(Protocol):
 class Affine(nn.Module):
     """x W + b with `weight` (in, out), drawn as Glorot and Bengio do; the bias starts at zero."""
 
+    in_blocks = True  # whether products are the same at any number of threads; where there is always one, torch's own
+
     def __init__(self, num_inputs: int, num_outputs: int, generator: torch.Generator) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(num_inputs, num_outputs))
@@ -63,7 +66,13 @@ class Affine(nn.Module):
         return self.weight.shape[1] < self.weight.shape[0]
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.addmm(self.bias, x, self.weight)
+        return self.multiply(x, self.bias)
+
+    def multiply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The product of x and the weight, plus a bias where one is given."""
+        if self.in_blocks:
+            return affine(x, self.weight, bias)
+        return x @ self.weight if bias is None else torch.addmm(bias, x, self.weight)
 
 
 def _stack(widths: Sequence[int], generator: torch.Generator) -> list[Affine]:
@@ -146,7 +155,7 @@ class HopModel(nn.Module):
 def convolve(layer: Affine, block: Bipartite, h: Tensor) -> Tensor:
     """One graph convolution without its relu: (sources, in) -> (targets, out)."""
     if layer.narrows:
-        return aggregate(block, h @ layer.weight) + layer.bias
+        return aggregate(block, layer.multiply(h)) + layer.bias
     result: Tensor = layer(aggregate(block, h))
     return result
 
@@ -199,11 +208,12 @@ def _embed_layer(
     if multiplied:
         product = torch.empty(len(h), weight.shape[1], device=place)
         for rows in chunks:
-            torch.mm(_take(h, rows, place), weight, out=product[rows])
+            affine_into(product[rows], _take(h, rows, place), weight)
         h = product
     for rows in chunks:
         chunk = _take(h, rows, place) if sums is None else sums(h, rows)
-        out[rows] = model.activate(depth, chunk.add_(bias) if multiplied else torch.addmm(bias, chunk, weight))
+        made = chunk.add_(bias) if multiplied else affine_into(out[rows], chunk, weight, bias)
+        out[rows] = model.activate(depth, made)
     return out
 
 

@@ -130,8 +130,8 @@ def scores(graph: Graph, config: Config, out: Path) -> None:
     x, how = propagate_features(graph, np.asarray(graph.x), out / "propagated"), scoring_of(config)
     model = vars(recipe_of(config).network) | {"num_attributes": x.shape[1], "num_classes": config.hops.classes}
     model |= {"directed": False, "seed": 0}
-    write_sample(out / "samples", 0, HopModel(**model).state_dict())
-    samples = seal_samples(out / "samples", 1, model)
+    digest = write_sample(out / "samples", 0, HopModel(**model).state_dict())
+    samples = seal_samples(out / "samples", [digest], model)
     options: dict[str, Any] = {"propagated": True, "seed": 0, "state": config.score.state, "device": "cpu"}
     options |= {"chunk_edges": config.score.chunk_edges, "features": None, "how": replace(how, fdr=None)}
     views = [out / view for view in config.score.views]

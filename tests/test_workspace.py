@@ -1,9 +1,7 @@
 """Stages run once, go on where they stopped, and are shared by content."""
 
-import itertools
 import json
 import multiprocessing
-import os
 import shutil
 import signal
 import sys
@@ -13,6 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+sys.path.append(str(Path(__file__).parent))
+from dying import die_at_change
 
 from hcm_scale.base.files import FolderError
 from hcm_scale.workspace import Stage, Workspace, begin_run, open_stages
@@ -323,19 +324,6 @@ def test_temporary_files_of_killed_runs__go_when_the_next_begins(tmp_path):
     begin_run(tmp_path)
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
     assert left == [".hidden", "notes.tmp", "records", "stages.json"]
-
-
-def die_at_change(moment: int, root: Path) -> None:
-    """Kills this process before the n-th change that it makes below `root`; 0 is never."""
-    changes = itertools.count(1)
-
-    def hook(event: str, args: tuple) -> None:
-        opens = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
-        writes = event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink")
-        if (opens or writes) and str(root) in str(args[0]) and next(changes) == moment:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(hook)
 
 
 def run_options(run_dir: Path, options: str, moment: int) -> None:

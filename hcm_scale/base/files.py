@@ -39,6 +39,11 @@ def hash_file(path: Path) -> str:
     return digest.hexdigest()
 
 
+def hash_bytes(data: bytes) -> str:
+    """The hash that `hash_file` gives a file of these bytes."""
+    return xxhash.xxh3_128(data).hexdigest()
+
+
 def hash_value(value: Any) -> str:
     """A stable hash of a JSON-able value, used as the key of a stage.
 

@@ -15,7 +15,10 @@ import torch
 def torch_threads(num_threads: int | None) -> Iterator[None]:
     """Has torch work with so many threads; None leaves it alone."""
     had = torch.get_num_threads()
-    torch.set_num_threads(num_threads or had)
+    if num_threads is None or num_threads == had:  # setting the same number costs as much as a small product
+        yield
+        return
+    torch.set_num_threads(num_threads)
     try:
         yield
     finally:

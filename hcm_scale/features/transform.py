@@ -1,8 +1,8 @@
 """Attributes as the model wants them, dense f32 rows: by rule (auto.py), or rescaled, then reduced, then standardised.
 
 Everything is streamed over blocks of rows with sums in float64, so memory-mapped input is read piece by piece and
-sparse input is never made dense as a whole. Memory: the output (4 bytes n q), one block, and what PCA needs (see
-pca.py).
+sparse input is never made dense as a whole. Products run in one thread, so that sums have one order. Memory: the output
+(4 bytes n q), one block, and what PCA needs (see pca.py).
 """
 
 import logging
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from threadpoolctl import threadpool_limits
 
 from hcm_scale.features import pca as principal
 from hcm_scale.features.auto_fit import automatic
@@ -32,6 +33,7 @@ class Features:
     record: dict[str, Any]
 
 
+@threadpool_limits.wrap(limits=1, user_api="blas")
 def transform(
     x: Attributes,
     *,

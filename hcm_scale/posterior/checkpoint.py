@@ -1,52 +1,75 @@
 """Checkpoints: where a chain is, on disk, whole or absent.
 
-| file                        | what                                                                        |
-|-----------------------------|-----------------------------------------------------------------------------|
-| step-000001200.safetensors  | the parameters and the kernel's state                                       |
-| step-000001200.json         | the number of steps and the hash of the tensors; written last                |
+| file                        | what                                                                                  |
+|-----------------------------|---------------------------------------------------------------------------------------|
+| step-000001200.safetensors  | the parameters and the kernel's state                                                 |
+| step-000001200.json         | the number of steps, the hashes of the tensors and of all samples so far; written last |
 
 Randomness is a function of (seed, step), so there is no generator to save: a chain restored here repeats the
-uninterrupted run bit for bit on the CPU. The last two are kept; a damaged one is passed over for the one before it,
-with a warning. The folder is that of one run: whoever gives it sees to that.
+uninterrupted run bit for bit on the CPU. The last two are kept. One that is damaged, or counts a sample that is no
+longer as it was written, is passed over for the one before it, with a warning; where none is left the chain begins
+anew. The folder is that of one run: whoever gives it sees to that.
 """
 
 import json
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from hcm_scale.base import files
+from hcm_scale.posterior.samples import sample_path
 
 NUM_KEPT = 2
 
 
-def save_checkpoint(folder: Path, num_done: int, tensors: dict[str, Tensor]) -> None:
+class Checkpoint(NamedTuple):
+    """Where a chain was: steps done, what it holds, and the hashes of the samples that it has kept."""
+
+    num_done: int
+    tensors: dict[str, Tensor]
+    sample_hashes: list[str]
+
+
+def save_checkpoint(folder: Path, num_done: int, tensors: dict[str, Tensor], sample_hashes: Sequence[str] = ()) -> None:
     """Writes the state after `num_done` steps and forgets all but the last two."""
     folder.mkdir(parents=True, exist_ok=True)
-    data = folder / f"step-{num_done:09d}.safetensors"
-    files.write_bytes(data, save_tensors({name: value.detach().cpu().contiguous() for name, value in tensors.items()}))
-    files.write_json(data.with_suffix(".json"), {"num_done": num_done, "hash": files.hash_file(data)})
+    path = folder / f"step-{num_done:09d}.safetensors"
+    data = save_tensors({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
+    files.write_bytes(path, data)
+    note = {"num_done": num_done, "hash": files.hash_bytes(data), "samples": list(sample_hashes)}
+    files.write_json(path.with_suffix(".json"), note | {"seal": files.hash_value(note)})
     for old in _notes(folder)[:-NUM_KEPT]:
         old.unlink()
         old.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
-def load_checkpoint(folder: Path) -> tuple[int, dict[str, Tensor]] | None:
-    """The newest whole checkpoint as (steps done, tensors), or None where there is none."""
+def load_checkpoint(folder: Path, samples: Path) -> Checkpoint | None:
+    """The newest whole checkpoint, whose samples stand in the folder `samples`; None where there is none."""
     for path in reversed(_notes(folder)):
         try:
             note = json.loads(path.read_text())
             data = path.with_suffix(".safetensors").read_bytes()
-            whole = files.hash_file(path.with_suffix(".safetensors")) == note["hash"]
-        except (ValueError, KeyError, OSError):
+            whole = note.pop("seal") == files.hash_value(note) and files.hash_bytes(data) == note["hash"]
+        except (ValueError, LookupError, AttributeError, TypeError, OSError):
             whole = False
-        if not whole:
-            warnings.warn(f"{path.with_suffix('')} is damaged; the checkpoint before it is used", stacklevel=2)
-            continue
-        return int(note["num_done"]), load_tensors(data)
+        hurt = _hurt_sample(samples, note["samples"]) if whole else path.with_suffix("")
+        if hurt is None:
+            return Checkpoint(note["num_done"], load_tensors(data), note["samples"])
+        warnings.warn(f"{hurt} is damaged; the chain goes on from the checkpoint before it", stacklevel=2)
+    return None
+
+
+def _hurt_sample(folder: Path, hashes: Sequence[str]) -> Path | None:
+    """The first of these samples that is missing or not as it was written."""
+    for index, digest in enumerate(hashes):
+        path = sample_path(folder, index)
+        if not path.is_file() or files.hash_file(path) != digest:
+            return path
     return None
 
 

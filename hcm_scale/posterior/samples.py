@@ -45,20 +45,21 @@ def sample_path(folder: Path, index: int) -> Path:
     return folder / f"sample-{index:05d}.safetensors"
 
 
-def write_sample(folder: Path, index: int, sample: dict[str, Tensor]) -> None:
-    """Writes one sample, whole or not at all."""
+def write_sample(folder: Path, index: int, sample: dict[str, Tensor]) -> str:
+    """Writes one sample, whole or not at all, and returns its hash."""
     folder.mkdir(parents=True, exist_ok=True)
-    files.write_bytes(sample_path(folder, index), save_tensors(sample))
+    data = save_tensors(sample)
+    files.write_bytes(sample_path(folder, index), data)
+    return files.hash_bytes(data)
 
 
 def load_sample(folder: Path, index: int) -> dict[str, Tensor]:
-    """One sample of a folder that need not be finished."""
+    """One sample of a folder that need not be finished; whoever asks knows that it is whole."""
     return load_tensors(sample_path(folder, index).read_bytes())
 
 
-def seal_samples(folder: Path, num_samples: int, model: dict[str, Any]) -> Samples:
-    """Declares the folder finished."""
-    hashes = [files.hash_file(sample_path(folder, index)) for index in range(num_samples)]
+def seal_samples(folder: Path, hashes: list[str], model: dict[str, Any]) -> Samples:
+    """Declares the folder finished; `hashes` are those that its samples had when they were written."""
     files.write_manifest(folder, KIND, FORMAT, {"model": model, "hashes": hashes})
     return open_samples(folder)
 

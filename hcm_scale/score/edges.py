@@ -22,6 +22,7 @@ from torch import Tensor
 
 from hcm_scale.base.mapped import map_new
 from hcm_scale.base.names import HOPS, PRECISIONS, Hop
+from hcm_scale.base.product import affine_into
 from hcm_scale.base.threads import in_threads
 from hcm_scale.score import kernels
 from hcm_scale.score.device import sweep_device
@@ -127,8 +128,8 @@ def _sweep_cpu(
             left, right, number = edges.edges(first, min(first + chunk, edges.num_edges))
             k = len(number)
             in_threads(k, kernels.pair_inputs, rows, left, right, edges.directed, pairs[:k].numpy())
-            torch.addmm(head.bias0, pairs[:k], head.weight0, out=hidden[:k]).relu_()
-            torch.addmm(head.bias1, hidden[:k], head.weight1, out=logits[:k])
+            affine_into(hidden[:k], pairs[:k], head.weight0, head.bias0).relu_()
+            affine_into(logits[:k], hidden[:k], head.weight1, head.bias1)
             in_threads(k, kernels.update_moments, logits[:k].numpy(), number, expected, count, mean, m2)
             check_finite(bool(np.isfinite(mean[number]).all()), count)
             on_edges(k)

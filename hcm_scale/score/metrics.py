@@ -164,7 +164,8 @@ def _roc_auc(counts: Sweep) -> float:
 
 def _average_precision(counts: Sweep) -> float:
     precision = counts.true_positives / (counts.true_positives + counts.false_positives)
-    return float(np.diff(counts.true_positives, prepend=0) @ precision) / counts.num_positives
+    new_positives = np.diff(counts.true_positives, prepend=0)
+    return float((new_positives * precision).sum()) / counts.num_positives  # not @, which may sum in threads
 
 
 def _thin(x: NDArray[np.float64], y: NDArray[np.float64], max_points: int) -> tuple[NDArray[Any], NDArray[Any]]:

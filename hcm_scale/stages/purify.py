@@ -23,7 +23,7 @@ from hcm_scale.graph import Graph
 log = logging.getLogger(__name__)
 
 KIND = "hcm_scale purified"
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, eq=False)

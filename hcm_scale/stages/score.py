@@ -39,7 +39,7 @@ from hcm_scale.score.threshold import check_rate
 from hcm_scale.stages.shared_edges import Sharing, chunk_of, predict_shared, save_hops
 
 KIND = "hcm_scale scores"
-FORMAT = 3
+FORMAT = 4
 
 
 _IN_MANIFEST = ("num_samples", "rank_by", "metrics", "fdr", "num_flagged", "stability")

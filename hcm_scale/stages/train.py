@@ -3,9 +3,9 @@
     out/  checkpoints/  samples/  metrics.jsonl  tensorboard/  train.json (of GPUs: what they hold)
 
 The chain ends with the plan's last sample, or before, where one more no longer moves the ranking of some edges
-(`posterior.settle`). A sample is written before the checkpoint that counts it, so a kill at any moment costs the steps
-since the last checkpoint and nothing else; a signal that asks to stop is answered after a step, with a checkpoint. On
-the CPU the resumed run ends in the same bytes, on a GPU it goes on with the same batches and noise.
+(`posterior.settle`). Samples and metrics are written before the checkpoint that counts them, so a kill at any moment
+costs the steps since the last checkpoint and nothing else; a signal that asks to stop is answered after a step, with a
+checkpoint. On the CPU the resumed run ends in the same bytes, on a GPU it goes on with the same batches and noise.
 
 Memory: the model, a few prepared batches, one window of pairs per class; graph, features and pairs stay on disk. A GPU
 holds graph, features and pairs too, as far as they fit (`sampling.device.batches`).
@@ -90,7 +90,7 @@ def train(
     model = dataclasses.asdict(recipe.network) | {"num_attributes": x.shape[1], "num_classes": labels.classes}
     model |= {"directed": structure.directed, "seed": seed}
     recipe = dataclasses.replace(recipe, plan=recipe.plan.within(epoch_steps(labels, recipe.batching)))
-    chain = start_chain(out, model, device)
+    chain, hashes = start_chain(out, model, device, in_blocks=step_threads(recipe) is None)
     source: dict[str, Any] = {"seed": seed, "first_step": chain.num_done, "world": world, "workers": workers}
     made = training_batches(structure, x, labels, recipe, device=device, note=out / "train.json", **source)
     with training_on(device, step_threads(recipe)), contextlib.closing(made) as batches:
@@ -105,11 +105,11 @@ def train(
         if world.broadcast(settling is not None and settling.has_settled):
             pass  # killed between its last checkpoint and its seal
         elif world.leads:
-            write_steps(chain, steps, meter, recipe.plan, record, out, settling=settling, world=world)
+            write_steps(chain, steps, meter, recipe.plan, record, out, hashes, settling=settling, world=world)
         else:
             check_steps(chain, steps, meter, recipe.plan, record, world)
         if world.leads:
-            seal_samples(out / "samples", recipe.plan.num_kept(chain.num_done), model)
+            seal_samples(out / "samples", hashes, model)
     world.barrier()
     return open_samples(out / "samples")
 
@@ -123,13 +123,17 @@ def check_sizes(structure: Graph, x: NDArray[np.float32], labels: Labels) -> Non
         )
 
 
-def start_chain(out: Path, model: dict[str, Any], device: str) -> Chain:
-    """A chain at its beginning, or where its last checkpoint left it."""
-    chain = Chain.start(HopModel(**model).to(device))
-    saved = load_checkpoint(out / "checkpoints")
-    if saved is not None:
-        chain.restore(*saved)
-    return chain
+def start_chain(out: Path, model: dict[str, Any], device: str, *, in_blocks: bool) -> tuple[Chain, list[str]]:
+    """A chain at its beginning, or where its last checkpoint left it, and the hashes of the samples kept so far."""
+    network = HopModel(**model).to(device)
+    for layer in (*network.encoder, *network.head):
+        layer.in_blocks = in_blocks
+    chain = Chain.start(network)
+    saved = load_checkpoint(out / "checkpoints", out / "samples")
+    if saved is None:
+        return chain, []
+    chain.restore(saved.num_done, saved.tensors)
+    return chain, saved.sample_hashes
 
 
 def start_settling(chain: Chain, probe: MiniBatch, plan: ChainPlan, samples: Path) -> Settling:
@@ -155,20 +159,24 @@ def write_steps(
     plan: ChainPlan,
     record: Record,
     out: Path,
+    hashes: list[str],
     *,
     settling: Settling | None,
     world: World,
 ) -> None:
-    """Runs the chain to its end and puts down what comes: samples, then checkpoints, then metrics."""
+    """Runs the chain to its end and puts down what comes: samples, then metrics, then the checkpoints that count them.
+
+    `hashes` are those of the samples so far, and grow with them.
+    """
     samples, is_settled = out / "samples", False
     written = Journal(out, plan.num_steps, chain.num_done, tensorboard=record.tensorboard)
-    with written as journal, leaving_checkpoint(chain, meter, out):
+    with written as journal, leaving_checkpoint(chain, meter, out, hashes):
         for step in steps:
             meter.add(step)
             done = step.t + 1
             if step.sample is not None:
                 meter.check(chain)
-                write_sample(samples, plan.num_kept(step.t), step.sample)
+                hashes.append(write_sample(samples, plan.num_kept(step.t), step.sample))
                 kept = plan.num_kept(done)
                 if record.trend is not None and record.has_trend(kept):
                     journal.write({"step": done, "num_samples": kept, **record.trend(samples, kept)})
@@ -176,11 +184,11 @@ def write_steps(
                 if settling is not None:
                     settling.add(step.sample)
                     is_settled = world.broadcast(settling.has_settled)
-            if done % record.checkpoint_every == 0:
-                meter.check(chain)
-                save_checkpoint(out / "checkpoints", done, chain.tensors())
             if done % record.log_every == 0 or done == plan.num_steps or is_settled:
                 journal.tell(meter.read(chain))
+            if done % record.checkpoint_every == 0:
+                meter.check(chain)
+                save_checkpoint(out / "checkpoints", done, chain.tensors(), hashes)
             if is_settled:
                 break
             check_wanted()
@@ -188,7 +196,7 @@ def write_steps(
 
 
 @contextlib.contextmanager
-def leaving_checkpoint(chain: Chain, meter: Meter, out: Path) -> Iterator[None]:
+def leaving_checkpoint(chain: Chain, meter: Meter, out: Path, hashes: list[str]) -> Iterator[None]:
     """Signals wait for the end of a step; whoever is then stopped by one leaves a checkpoint."""
     with stopping.held():
         try:
@@ -196,7 +204,7 @@ def leaving_checkpoint(chain: Chain, meter: Meter, out: Path) -> Iterator[None]:
         except (stopping.StoppedAtRest, UnwantedError, LostRankError):  # all of them come between two steps
             if stopping.is_asked():
                 meter.check(chain)
-                save_checkpoint(out / "checkpoints", chain.num_done, chain.tensors())
+                save_checkpoint(out / "checkpoints", chain.num_done, chain.tensors(), hashes)
             raise
 
 

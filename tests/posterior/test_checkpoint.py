@@ -5,6 +5,7 @@ import torch
 
 from hcm_scale.posterior.checkpoint import load_checkpoint, save_checkpoint
 from hcm_scale.posterior.journal import keep_until
+from hcm_scale.posterior.samples import sample_path, write_sample
 
 
 def tensors(value: float) -> dict[str, torch.Tensor]:
@@ -12,10 +13,10 @@ def tensors(value: float) -> dict[str, torch.Tensor]:
 
 
 def test_load__returns_the_newest_bit_for_bit(tmp_path):
-    assert load_checkpoint(tmp_path / "none") is None
+    assert load_checkpoint(tmp_path / "none", tmp_path) is None
     for step in (5, 10, 15):
         save_checkpoint(tmp_path, step, tensors(step / 7))
-    num_done, found = load_checkpoint(tmp_path)
+    num_done, found, _ = load_checkpoint(tmp_path, tmp_path)
     assert num_done == 15
     assert found.keys() == tensors(0).keys()
     assert all(torch.equal(found[name], value) for name, value in tensors(15 / 7).items())
@@ -29,7 +30,7 @@ def test_save__keeps_the_last_two(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("damage", ["flip", "tear", "remove", "note"])
+@pytest.mark.parametrize("damage", ["flip", "tear", "remove", "note", "count"])
 def test_load__passes_over_a_damaged_one_with_a_warning(tmp_path, damage):
     save_checkpoint(tmp_path, 5, tensors(5))
     save_checkpoint(tmp_path, 10, tensors(10))
@@ -42,18 +43,37 @@ def test_load__passes_over_a_damaged_one_with_a_warning(tmp_path, damage):
         data.write_bytes(data.read_bytes()[:20])
     elif damage == "remove":
         data.unlink()
+    elif damage == "count":
+        note = data.with_suffix(".json")
+        note.write_text(note.read_text().replace('"num_done": 10', '"num_done": 11'))
     else:
         data.with_suffix(".json").write_text("{")
     with pytest.warns(UserWarning, match="step-000000010 is damaged"):
-        num_done, found = load_checkpoint(tmp_path)
+        num_done, found, _ = load_checkpoint(tmp_path, tmp_path)
     assert num_done == 5
     assert torch.equal(found["parameters"], tensors(5)["parameters"])
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"?"), lambda path: path.unlink()])
+def test_load__passes_over_one_that_counts_a_damaged_sample(tmp_path, damage):
+    samples, hashes = tmp_path / "samples", []
+    for index in range(2):
+        hashes.append(write_sample(samples, index, tensors(index)))
+        save_checkpoint(tmp_path, 5 + index, tensors(index), hashes)
+    assert load_checkpoint(tmp_path, samples).sample_hashes == hashes
+    damage(sample_path(samples, 1))
+    with pytest.warns(UserWarning, match="sample-00001.safetensors is damaged"):
+        found = load_checkpoint(tmp_path, samples)
+    assert (found.num_done, found.sample_hashes) == (5, hashes[:1])
+    damage(sample_path(samples, 0))
+    with pytest.warns(UserWarning, match="sample-00000.safetensors is damaged"):
+        assert load_checkpoint(tmp_path, samples) is None
 
 
 def test_load__ignores_tensors_without_a_note(tmp_path):
     save_checkpoint(tmp_path, 5, tensors(5))
     (tmp_path / "step-000000010.safetensors").write_bytes(b"half written")
-    assert load_checkpoint(tmp_path)[0] == 5
+    assert load_checkpoint(tmp_path, tmp_path).num_done == 5
 
 
 def test_keep_until__keeps_the_line_of_the_step_itself(tmp_path):

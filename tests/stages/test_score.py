@@ -25,10 +25,11 @@ SIZES = {"num_attributes": Q, "num_classes": 4, "width": 8, "head_width": 16, "n
 
 def write_samples(folder: Path, *, num_samples: int = 4, directed: bool = False) -> Samples:
     model = SIZES | {"directed": directed}
+    hashes = []
     for i in range(num_samples):
         net = HopModel(**model, seed=i)
-        write_sample(folder, i, {name: value.detach() for name, value in net.named_parameters()})
-    return seal_samples(folder, num_samples, model)
+        hashes.append(write_sample(folder, i, {name: value.detach() for name, value in net.named_parameters()}))
+    return seal_samples(folder, hashes, model)
 
 
 def score(graph, structure, features, samples, out, propagated=False, **options):

@@ -365,7 +365,12 @@ def test_whole_graph__is_taken_where_it_is_small_and_changes_nothing(changed, ta
     assert takes_whole_graph(make_graph(), replace(batching, **changed)) is taken
 
 
-def test_small_steps__do_not_depend_on_the_threads(labels, tmp_path):
+@pytest.mark.parametrize("small_product", [1 << 24, 0])
+def test_steps__do_not_depend_on_the_threads(labels, tmp_path, monkeypatch, small_product):
+    """Small ones have one thread; large ones, here made of some rows, are cut into the same blocks."""
+    monkeypatch.setattr("hcm_scale.stages.train._SMALL_PRODUCT", small_product)
+    monkeypatch.setattr("hcm_scale.base.product._BLOCK_PRODUCTS", 1 << 10)
+    monkeypatch.setattr("hcm_scale.base.product._LEAST_ROWS", 16)
     had = torch.get_num_threads()
     try:
         for num_threads in (1, 3):

@@ -1,0 +1,44 @@
+"""Products in blocks: torch's numbers, and the same bits at any number of threads."""
+
+import threading
+
+import pytest
+import torch
+
+from hcm_scale.base.product import affine
+from hcm_scale.base.torch_threads import torch_threads
+
+
+def made(multiply, x, weight, bias, gradient):
+    """The product and its three gradients."""
+    leaves = [tensor.clone().requires_grad_() for tensor in (x, weight, bias)]
+    out = multiply(*leaves)
+    return [out.detach(), *torch.autograd.grad(out, leaves, gradient)]
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 500, 2_049, 20_000])
+@pytest.mark.parametrize("widths", [(20, 64), (64, 64), (64, 4), (1, 1), (300, 128)])
+def test_affine__is_torchs_and_does_not_depend_on_the_threads(num_rows, widths):
+    rng = torch.Generator().manual_seed(0)
+    shapes = (num_rows, widths[0]), widths, widths[1:], (num_rows, widths[1])
+    parts = [torch.randn(shape, generator=rng) for shape in shapes]
+    found = []
+    for num_threads in (1, 2, 3):
+        with torch_threads(num_threads):
+            found.append(made(affine, *parts))
+            assert torch.get_num_threads() == num_threads
+    expected = made(lambda x, weight, bias: bias + x @ weight, *(part.double() for part in parts))
+    for name, one, two, three, exact in zip(("x W + b", "x", "W", "b"), *found, expected, strict=True):
+        assert torch.equal(one, two), name
+        assert torch.equal(one, three), name
+        torch.testing.assert_close(one.double(), exact, rtol=1e-4, atol=1e-4 * max(1, num_rows) ** 0.5)
+
+
+def test_affine__leaves_other_threads_alone():
+    with torch_threads(2):
+        affine(torch.ones(20_000, 64), torch.ones(64, 64))
+        seen: list[int] = []
+        thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+    assert seen == [2]
