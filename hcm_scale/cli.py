@@ -97,6 +97,9 @@ def _job(command: str, node: str | None, composed: Any) -> None:
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
 
+    from hcm_scale.base.budget import check_start
+    from hcm_scale.base.shortage import is_shortage, told
+
     hydra = HydraConfig.get()
     swept = hydra.mode == RunMode.MULTIRUN
     try:
@@ -104,6 +107,7 @@ def _job(command: str, node: str | None, composed: Any) -> None:
         config.run_dir = hydra.runtime.output_dir
         if swept and config.share_dir is None:
             config.share_dir = str(Path(hydra.sweep.dir).resolve() / "stages")
+        check_start()
         if command != "explain":
             ahead.start()
         pipeline, launch = _import_pipeline()
@@ -113,8 +117,10 @@ def _job(command: str, node: str | None, composed: Any) -> None:
         else:
             text = launch.run(config, until="report" if command == "run" else command, swept=swept)
         _show(text)
-    except (ValueError, OSError, FloatingPointError) as error:
-        log.error("error: %s", error)
+    except (ValueError, OSError, FloatingPointError, MemoryError, RuntimeError, ImportError) as error:
+        if isinstance(error, RuntimeError | ImportError) and not is_shortage(error):
+            raise
+        log.error("error: %s", told(error))
         if swept:
             raise  # Hydra notes the job as failed and goes on with the others
         raise SystemExit(2 if isinstance(error, ValueError | FileNotFoundError) else 1) from error

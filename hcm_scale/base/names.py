@@ -24,5 +24,6 @@ Hop = Literal["expected", "argmax"]
 HOPS = get_args(Hop)
 PRECISIONS = ("float32", "bfloat16")
 RANKINGS = ("score", "strange", "ahp", "hav")
-STATES = ("memory", "disk")
+PLACES = ("memory", "disk")
+STATES = ("auto", *PLACES)
 OBJECTIVES = ("planted", "labels")

@@ -30,7 +30,7 @@ from hcm_scale.options import with_options
 from hcm_scale.ranks.world import LostRankError, Seat, World, join
 
 log = logging.getLogger("hcm_scale")
-FINAL = (ValueError, FileNotFoundError, FloatingPointError)
+FINAL = (ValueError, FileNotFoundError, FloatingPointError, MemoryError)
 RANKS, JOB, REFUSED, FAILED = "ranks", "job.json", "refused.json", "failed-{}.json"
 _TOGETHER = "world.json"
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
