@@ -21,6 +21,7 @@ THEMES = {
     "score": "the edge pass, against its matrix product alone",
     "bounds": "each hot kernel and its distance from the machine's bound",
     "memory": "peak memory of the label and train stages",
+    "foreseen": "what each stage was foreseen to take of memory, against what it took",
     "end_to_end": "the whole run: PyGOD's detectors, time and memory",
     "quality": "ROC-AUC and stability of the ranking against seconds, chains of several lengths",
     "growth": "time and peak memory of each stage from 10^4 nodes on, fitted exponents",

@@ -8,13 +8,16 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale import sources
+from hcm_scale import foresight, sources
 from hcm_scale.arguments import label_options, recipe_of, scoring_of
+from hcm_scale.base.budget import Need
+from hcm_scale.base.free_memory import gib
+from hcm_scale.base.threads import kernel_threads
 from hcm_scale.config import Config
 from hcm_scale.features import propagate
 from hcm_scale.graph import Graph, store
@@ -22,11 +25,13 @@ from hcm_scale.ingest import readers
 from hcm_scale.posterior.samples import open_samples
 from hcm_scale.shards import open_labels
 from hcm_scale.stages import ingest, label, purify, report, score, train
+from hcm_scale.stages.memory import Searches
 from hcm_scale.stages.recipe import Recipe
 from hcm_scale.stages.trend import Trend, auc_trend
 from hcm_scale.workspace import Stage, Workspace
 
 log = logging.getLogger(__name__)
+Choice = TypeVar("Choice")
 
 
 @dataclass
@@ -37,6 +42,7 @@ class Run:
     workspace: Workspace
     device: str  # where this process computes
     given: Graph | None = None
+    until: str = "report"  # the command whose stages are the last
 
     def graph(self) -> Graph:
         return Graph.open(self.workspace.folders["graph"], verify=False)
@@ -54,6 +60,29 @@ class Run:
             return propagate.open_propagated(self.workspace.folders[f"propagated-{view}"])
         return self.purified().features
 
+    def choose(self, stage: str, ways: list[tuple[Choice, Need]]) -> Choice:
+        """The first way to make a stage that fits into memory; what is not the fastest is said."""
+        chosen, need = self.workspace.budget.choose(ways)
+        if chosen != ways[0][0]:
+            free = self.workspace.budget.free()
+            told = stage, chosen, gib(ways[0][1].held), gib(need.held), gib(free.held), free.bound
+            log.info("%s: %s to save memory: %s would be needed, this takes %s, and %s are %s", *told)
+        return chosen
+
+    def on_host(self, needs: Callable[[], list[Need]]) -> Callable[[], list[Need]] | None:
+        """What a stage that computes on a GPU needs of the host is not foreseen."""
+        return needs if self.device == "cpu" else None
+
+    def check_scores(self) -> None:
+        """Refuses before labels and samples are made what would be refused when they are to be scored."""
+        views = self.config.score.views
+        if self.device == "cpu" and self.until in ("score", "report"):
+            graph, x = self.graph(), self.purified().features
+            *_, (_, least) = foresight.score(self.config, graph, x, alone=len(views) == 1)
+            self.workspace.check_fits("scores, later", least)
+            if len(views) > 1:
+                self.workspace.check_fits("scores, later", foresight.combine(graph, len(views)))
+
     @property
     def exact_first_hop(self) -> bool:
         return self.config.sampling.first_hop == "exact"
@@ -61,6 +90,7 @@ class Run:
 
 def stages(walk: Run, until: str = "report") -> Iterator[Stage]:
     """The stages of a run in the order in which they are made, up to those of the command `until`."""
+    walk.until = until
     for command, stages_of in _STAGES_OF.items():
         yield from stages_of(walk)
         if command == until:
@@ -86,7 +116,10 @@ def _ingest(walk: Run) -> Iterator[Stage]:
         facts = {"nodes": graph.num_nodes, "edges": graph.num_edges, "attributes": graph.num_attributes}
         return facts | ({"anomalies": int(graph.y.sum())} if graph.y is not None else {})
 
-    yield Stage("graph", store.FORMAT, [options, injection, ingest.FORMAT], (), make)
+    def needs() -> list[Need]:
+        return [foresight.ingest(config.graph, given, injects=injects)]
+
+    yield Stage("graph", store.FORMAT, [options, injection, ingest.FORMAT], (), make, needs=needs)
 
 
 def _purify(walk: Run) -> Iterator[Stage]:
@@ -98,17 +131,30 @@ def _purify(walk: Run) -> Iterator[Stage]:
         dropped = graph.num_edges - made.graph.num_edges
         return {"features": made.features.shape[1], "edges": made.graph.num_edges, "dropped": dropped}
 
-    yield Stage("purified", purify.FORMAT, options, ("graph",), make)
+    def needs() -> list[Need]:
+        return [foresight.purify(walk.config, walk.graph())]
+
+    yield Stage("purified", purify.FORMAT, options, ("graph",), make, needs=needs)
 
 
 def _label(walk: Run) -> Iterator[Stage]:
     options = label_options(walk.config)
 
+    def ways() -> list[tuple[Searches, Need]]:
+        return foresight.label(options, walk.purified().graph)
+
+    def needs() -> list[Need]:
+        walk.check_scores()
+        return [need for _, need in ways()]
+
     def make(out: Path) -> dict[str, Any]:
-        labels = label.label(walk.purified().graph, out, world=walk.workspace.world, **options)
+        how = walk.choose("labels", ways())
+        made: dict[str, Any] = {"state_bytes": how.state_bytes, "world": walk.workspace.world}
+        with kernel_threads(how.threads):
+            labels = label.label(walk.purified().graph, out, **made, **options)
         return {"pairs": labels.num_pairs, "sources": labels.plan.num_sources}
 
-    yield Stage("labels", label.FORMAT, options, ("purified",), make, together=True)
+    yield Stage("labels", label.FORMAT, options, ("purified",), make, together=True, needs=needs)
 
 
 def _train(walk: Run) -> Iterator[Stage]:
@@ -123,14 +169,27 @@ def _propagate_view(walk: Run, view: str) -> Stage:
         return {"view": view, "columns": made.shape[1]}
 
     reads = ("purified",) if view == "purified" else ("graph", "purified")
-    return Stage(f"propagated-{view}", propagate.FORMAT, view, reads, make)
+
+    def needs() -> list[Need]:
+        return [foresight.propagate(walk.structure(view), walk.purified().features)]
+
+    return Stage(f"propagated-{view}", propagate.FORMAT, view, reads, make, needs=needs)
 
 
 def _train_view(walk: Run, view: str) -> Stage:
     config, recipe, world = walk.config, recipe_of(walk.config), walk.workspace.world
 
+    def ways() -> list[tuple[int, Need]]:
+        labels = open_labels(walk.workspace.folders["labels"])
+        return foresight.train(config, recipe, walk.structure(view), walk.encoder_input(view), labels)
+
+    def needs() -> list[Need]:
+        walk.check_scores()
+        return [need for _, need in ways()]
+
     def make(out: Path) -> dict[str, Any]:
         structure, x = walk.structure(view), walk.encoder_input(view)
+        workers = walk.choose(f"train-{view}", ways()) if walk.device == "cpu" else config.sampling.workers
         record = train.Record(
             checkpoint_every=config.posterior.checkpoint_every,
             log_every=config.posterior.log_every,
@@ -138,7 +197,7 @@ def _train_view(walk: Run, view: str) -> Stage:
             trend=_trend(walk, recipe, structure, x) if config.posterior.trend_every else None,
             trend_every=config.posterior.trend_every or 1,
         )
-        where: dict[str, Any] = {"device": walk.device, "workers": config.sampling.workers, "world": world}
+        where: dict[str, Any] = {"device": walk.device, "workers": workers, "world": world}
         labels = open_labels(walk.workspace.folders["labels"])
         samples = train.train(structure, x, labels, out, recipe=recipe, seed=config.seed, record=record, **where)
         return {"view": view, "samples": len(samples)} | _last_metrics(out / "metrics.jsonl")
@@ -148,7 +207,8 @@ def _train_view(walk: Run, view: str) -> Stage:
     is_small = walk.device == "cpu" and world.size == 1 and train.step_threads(recipe) == 1
     group = "train" if is_small else None  # a core each
     leaves = ("checkpoints", "tensorboard")
-    return Stage(f"train-{view}", train.FORMAT, options, reads, make, together=True, group=group, leaves=leaves)
+    made: dict[str, Any] = {"together": True, "group": group, "leaves": leaves}
+    return Stage(f"train-{view}", train.FORMAT, options, reads, make, needs=walk.on_host(needs), **made)
 
 
 def _trend(walk: Run, recipe: Recipe, structure: Graph, x: NDArray[np.float32]) -> Trend | None:
@@ -176,19 +236,26 @@ def _score(walk: Run) -> Iterator[Stage]:
         made = score.combine_scores(walk.graph(), folders, out, how=how, features=features, seed=seed)
         return _score_facts(made)
 
-    yield Stage(
-        "scores",
-        score.FORMAT,
-        [asdict(how), walk.config.seed],
-        ("purified", *(f"scores-{view}" for view in views)),
-        make,
-    )
+    def needs() -> list[Need]:
+        return [foresight.combine(walk.graph(), len(views))]
+
+    reads = "purified", *(f"scores-{view}" for view in views)
+    yield Stage("scores", score.FORMAT, [asdict(how), walk.config.seed], reads, make, needs=needs)
 
 
 def _score_view(walk: Run, view: str, name: str, how: score.Scoring) -> Stage:
     config = walk.config
 
+    def ways() -> list[tuple[str, Need]]:
+        return foresight.score(config, walk.graph(), walk.encoder_input(view), alone=name == "scores")
+
+    def needs() -> list[Need]:
+        return [need for _, need in ways()]
+
     def make(out: Path) -> dict[str, Any]:
+        state = walk.choose(name, ways())
+        if config.score.state == "auto":
+            log.info("score.state=auto is %s for %s", state, name)
         made = score.score(
             walk.graph(),
             walk.structure(view),
@@ -199,14 +266,15 @@ def _score_view(walk: Run, view: str, name: str, how: score.Scoring) -> Stage:
             features=walk.purified().features if name == "scores" else None,
             propagated=walk.exact_first_hop,
             seed=config.seed,
-            state=config.score.state,
+            state=state,
             chunk_edges=config.score.chunk_edges,
             device=walk.device,
             world=walk.workspace.world,
         )
         return _score_facts(made)
 
-    return Stage(name, score.FORMAT, [asdict(how), config.seed], (f"train-{view}",), make, together=True)
+    options, reads = [asdict(how), config.seed], (f"train-{view}",)
+    return Stage(name, score.FORMAT, options, reads, make, together=True, needs=walk.on_host(needs))
 
 
 def _report(walk: Run) -> Iterator[Stage]:
@@ -231,7 +299,11 @@ def _report(walk: Run) -> Iterator[Stage]:
         return {"rows": len(made["table"])}
 
     options = [config.score.explained, config.score.table_rows, config.graph.name]
-    yield Stage("report", report.FORMAT, options, ("scores", "labels"), make)
+
+    def needs() -> list[Need]:
+        return [foresight.report(walk.graph())]
+
+    yield Stage("report", report.FORMAT, options, ("scores", "labels"), make, needs=needs)
 
 
 _STAGES_OF: dict[str, Callable[[Run], Iterator[Stage]]] = {  # by command

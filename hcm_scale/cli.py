@@ -127,14 +127,19 @@ def _alone(command: str, node: str | None, words: list[str]) -> None:
 
 def _work(command: str, node: str | None, config: Config, *, swept: bool = False) -> None:
     """Runs the pipeline up to the command's stage, or explains a node, and prints what was found."""
-    if command != "explain":
-        ahead.start()
-    pipeline, launch = _import_pipeline()
-    if command == "explain":
-        config.node = config.node if node is None else node
-        _show(pipeline.explain(config))
-    else:
-        _show(launch.run(config, until="report" if command == "run" else command, swept=swept))
+    from hcm_scale.base.budget import check_start
+    from hcm_scale.base.shortage import shortage_told
+
+    check_start()
+    with shortage_told(command):
+        if command != "explain":
+            ahead.start()
+        pipeline, launch = _import_pipeline()
+        if command == "explain":
+            config.node = config.node if node is None else node
+            _show(pipeline.explain(config))
+        else:
+            _show(launch.run(config, until="report" if command == "run" else command, swept=swept))
 
 
 @contextlib.contextmanager

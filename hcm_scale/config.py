@@ -218,7 +218,7 @@ class ScoreConfig:
     fdr: float = number(0.1, 1e-6, 0.999)  # the share of false flags to put up with among the flagged
     max_neighbors: int | None = number(None, 1)
     chunk_edges: int | None = number(None, 256)
-    state: str = choice("memory", tables.STATES)
+    state: str = choice("auto", tables.STATES)  # where the moments of edges are kept; auto: in memory if they fit
     precision: str = choice("float32", tables.PRECISIONS)  # of the products over edges, on a GPU
     table_rows: int = number(1_000, 1, 100_000)
     explained: int = number(10, 0, 100)
@@ -235,6 +235,7 @@ class WorldConfig:
     nodes: int = number(1, 1, 65_536)  # machines
     rendezvous: str | None = None  # HOST:PORT on one of the machines, where there are several
     max_restarts: int = number(3, 0, 1_000)  # after a rank is lost, from the last checkpoint
+    memory_gib: float | None = number(None, 0.001)  # that the ranks of one machine may take; None: what is free
     timeout_seconds: float = number(300.0, 5.0, 86_400.0)  # for a rank that does not answer
 
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-TOLD = (ValueError, OSError, FloatingPointError)  # errors that speak to the user; any other is a fault of ours
+TOLD = (ValueError, OSError, FloatingPointError, MemoryError)  # they speak to the user; any other is a fault of ours
 _WRONG = (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SHORT_WRITE = re.compile(r"(\d+) requested and (\d+) written")  # numpy, of its items

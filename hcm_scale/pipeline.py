@@ -21,6 +21,7 @@ from hcm_scale import config as schema
 from hcm_scale import sources, tracking
 from hcm_scale.arguments import num_blocks
 from hcm_scale.base import files, remote
+from hcm_scale.base.budget import Budget
 from hcm_scale.base.torch_threads import torch_threads
 from hcm_scale.blueprint import Run, stages
 from hcm_scale.config import Config, parse_fan_out
@@ -58,12 +59,13 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         if world.leads:
             begin_run(run_dir)  # what is asked now has found nothing yet
             files.write_json(run_dir / "config.json", asdict(config))
-        _set_threads(config.world.threads, world)
+        set_threads(config.world.threads, world)
         if device != "cpu":
             threading.Thread(target=_wake_gpu, args=(device,), daemon=True).start()
-        workspace = Workspace(run_dir, share, world)
+        workspace = Workspace(run_dir, share, world, _budget(config.world, world))
         for _, group in itertools.groupby(stages(Run(config, workspace, device, graph), until), _group_of):
-            make(workspace, *group)
+            for part in workspace.fitting(list(group)):
+                make(workspace, *part)
         _warn_too_late(config.posterior, workspace)
         if not world.leads:
             return ""
@@ -71,6 +73,12 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         _send_results(config, workspace)
         tracking.publish(config, run_dir, [asdict(record) for record in workspace.records], seconds)
         return summary(run_dir, workspace.folders, workspace.records, seconds)
+
+
+def _budget(wanted: schema.WorldConfig, world: World) -> Budget:
+    """The memory that is free, or allowed, for this rank."""
+    allowed = None if wanted.memory_gib is None else int(wanted.memory_gib * 2**30)
+    return Budget(allowed, world.local_size, torch.get_num_threads())
 
 
 def make(workspace: Workspace, *group: Stage) -> None:
@@ -143,7 +151,7 @@ def _check_world(wanted: schema.WorldConfig, world: World) -> None:
         )
 
 
-def _set_threads(wanted: int | None, world: World) -> None:
+def set_threads(wanted: int | None, world: World) -> None:
     """Uses as many threads as are asked for, or as fall to this rank, and at most as many as numba was started with."""
     most = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     if wanted and wanted > most:

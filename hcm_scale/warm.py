@@ -132,7 +132,7 @@ def scores(graph: Graph, config: Config, out: Path) -> None:
     model |= {"directed": False, "seed": 0}
     digest = write_sample(out / "samples", 0, HopModel(**model).state_dict())
     samples = seal_samples(out / "samples", [digest], model)
-    options: dict[str, Any] = {"propagated": True, "seed": 0, "state": config.score.state, "device": "cpu"}
+    options: dict[str, Any] = {"propagated": True, "seed": 0, "state": "memory", "device": "cpu"}
     options |= {"chunk_edges": config.score.chunk_edges, "features": None, "how": replace(how, fdr=None)}
     views = [out / view for view in config.score.views]
     for view in views:

@@ -28,13 +28,15 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hcm_scale.base import files, progress, sealed, stopping
 from hcm_scale.base.beside import side_by_side
+from hcm_scale.base.budget import Budget, Need
+from hcm_scale.base.shortage import shortage_told
 from hcm_scale.ranks.world import ALONE, World
 
 log = logging.getLogger(__name__)
@@ -58,6 +60,7 @@ class Stage:
     together: bool = False  # whether every rank calls `make`, or rank 0 alone
     group: str | None = None  # stages of one group that follow each other may be made at the same time, by one rank
     leaves: tuple[str, ...] = ()  # folders in its own that nothing reads once it is finished: they may go, or change
+    needs: Callable[[], Sequence[Need]] | None = None  # of memory, by the ways to make it, the fastest first
 
     def key(self, keys: Mapping[str, str]) -> str:
         """What the result is known by, given the keys of the stages that it reads."""
@@ -84,6 +87,7 @@ class Workspace:
     run_dir: Path
     share_dir: Path | None = None
     world: World = ALONE
+    budget: Budget = field(default_factory=Budget)
     keys: dict[str, str] = field(default_factory=dict)
     folders: dict[str, Path] = field(default_factory=dict)
     records: list[StageRecord] = field(default_factory=list)
@@ -101,6 +105,21 @@ class Workspace:
             if record is not None:
                 self._note(record)
 
+    def fitting(self, group: Sequence[Stage]) -> list[Sequence[Stage]]:
+        """The stages of a group all at once, or one after the other where memory is too small for that."""
+        if len(group) == 1:
+            return [group]
+        lacked = self.budget.lacks(*(stage.needs()[-1] for stage in group if stage.needs is not None))
+        if lacked:
+            log.info("%s: one after the other, because together %s", ", ".join(stage.name for stage in group), lacked)
+        return [[stage] for stage in group] if lacked else [group]
+
+    def check_fits(self, name: str, need: Need) -> None:
+        """Refuses a stage that will not fit into memory."""
+        if lacked := self.budget.lacks(need):
+            change = f"{need.change}, or " if need.change else ""
+            raise ValueError(f"{name}: {lacked}; {change}say world.memory_gib=N to have it tried with N GiB")
+
     def _note(self, record: StageRecord) -> None:
         """Adds a stage to the list of what this run found."""
         self.records.append(record)
@@ -117,6 +136,8 @@ class Workspace:
             record = _finished(folder, key) or _take_back(folder, key)
             if record is not None:
                 _check(folder, record["files"])
+            elif stage.needs is not None:
+                self.check_fits(stage.name, stage.needs()[-1])
             earlier = 0.0 if record else _prepare(stage, folder, key)
             self.world.broadcast({"folder": str(folder), "key": key, "finished": record is not None})
             made = record or _fill(stage, folder, key, earlier)
@@ -129,7 +150,8 @@ class Workspace:
         """What the other ranks do for a stage: what rank 0 says."""
         decision = self.world.broadcast(None)
         if stage.together and not decision["finished"]:
-            stage.make(Path(decision["folder"]))
+            with shortage_told(stage.name):
+                stage.make(Path(decision["folder"]))
         return Path(decision["folder"]), decision["key"], None
 
 
@@ -258,7 +280,8 @@ def _fill(stage: Stage, folder: Path, key: str, earlier: float) -> dict[str, Any
     progress.reset_peak_rss()
     started = time.perf_counter() - earlier
     try:
-        detail = stage.make(folder)
+        with shortage_told(stage.name):
+            detail = stage.make(folder)
         hashes = sealed.hash_folder(folder, stage.leaves)
     except BaseException:
         spent = {"key": key, "finished": False, "seconds": time.perf_counter() - started}

@@ -42,7 +42,8 @@ MAY_IMPORT = {
     "workspace": {"base", "ranks"},
     "sources": {"base", "config", "stages", "graph", "ingest"},
     "arguments": {"config", "stages"},
-    "blueprint": {"arguments", "config", "sources", "stages", "workspace"} | ROOMS,
+    "foresight": {"base", "config", "stages"} | ROOMS,
+    "blueprint": {"arguments", "base", "config", "foresight", "sources", "stages", "workspace"} | ROOMS,
     "pipeline": {
         "arguments",
         "base",

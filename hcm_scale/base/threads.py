@@ -5,9 +5,10 @@ two to four times as long to compile. `numba.set_num_threads` says how many thre
 shows in what it writes: a task writes what is its own, or adds integers. Between two parts a signal is answered.
 """
 
+import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import numba
@@ -22,6 +23,17 @@ def in_threads(num_tasks: int, kernel: Callable[..., Any], *arguments: Any) -> N
     parts = max(1, min(num_tasks, threads * _PARTS_PER_THREAD))
     bounds = [num_tasks * i // parts for i in range(parts + 1)]
     share(threads, itertools.pairwise(bounds), lambda _, part: kernel(part, *arguments))
+
+
+@contextlib.contextmanager
+def kernel_threads(num_threads: int) -> Iterator[None]:
+    """Has the kernels that this thread calls work with so many threads, for a while."""
+    had = numba.get_num_threads()
+    numba.set_num_threads(num_threads)
+    try:
+        yield
+    finally:
+        numba.set_num_threads(had)
 
 
 def share(num_threads: int, parts: Iterable[Part], work: Callable[[int, Part], Any]) -> None:

@@ -25,6 +25,7 @@ from hcm_scale.graph.store import Attributes, SparseRows
 
 log = logging.getLogger(__name__)
 
+_FEW_ROWS = 1 << 10
 _LEAST_DEVIATION = 0.5  # that normal scores are divided by
 _SINGLE = ("gap flag", "two values", "heavy tail", "standard")
 Curve = tuple[NDArray[np.float32], NDArray[np.float32]]  # rising values, and the score of each
@@ -91,11 +92,9 @@ def automatic(
            [ 0.5]], dtype=float32), ('flag',))
     """
     names = columns or tuple(f"a{k}" for k in range(x.shape[1]))
-    drawn, gaps = sample(x), gap_columns(names, x.shape[1])
+    drawn = sample(x)
     turned = by_column(drawn)
-    seen = [look(*values_of(turned, k, int(gap))) for k, gap in enumerate(gaps)]
-    flags = [k for k, name in enumerate(names) if name.endswith(GAP_SUFFIX)]
-    decision = decide(seen, flags, isinstance(x, SparseRows))
+    seen, gaps, decision = _decide(turned, names, isinstance(x, SparseRows))
     singles = _fit_singles(turned, decision, seen, gaps)
     rotated = {rule: _fit_rotated(drawn, decision, seen, rule, pca) for rule in COMPONENTS if rule in decision.rules}
     if pca is not None and not rotated:
@@ -109,6 +108,26 @@ def automatic(
     record |= {"rules": decision.runs(), "left_out": [names[k] for k in decision.columns("constant")]}
     record["explained_variance"] = {rule: part.explained for rule, part in rotated.items()}
     return out, (*(names[k] for k in singles.columns), *_component_names(widths)), record
+
+
+def foreseen_width(x: Attributes, pca: int | None, columns: tuple[str, ...]) -> int:
+    """About how many features `automatic` will make, judged by a few rows.
+
+    >>> foreseen_width(np.array([[0, 5], [1, 5]], np.float32), None, ("flag", "same"))
+    1
+    """
+    names = columns or tuple(f"a{k}" for k in range(x.shape[1]))
+    _, _, decision = _decide(by_column(sample(x, _FEW_ROWS)), names, isinstance(x, SparseRows))
+    groups = ((len(decision.columns(rule)), COMPONENTS[rule] if pca is None else pca) for rule in COMPONENTS)
+    return len(decision.columns(*_SINGLE)) + sum(min(pair) for pair in groups)
+
+
+def _decide(turned: Any, names: tuple[str, ...], is_sparse: bool) -> tuple[list[Seen], NDArray[np.int64], Decision]:
+    """What every column of a sample looks like, which column flags its gaps, and the rules that follow."""
+    gaps = gap_columns(names, len(names))
+    seen = [look(*values_of(turned, k, int(gap))) for k, gap in enumerate(gaps)]
+    flags = [k for k, name in enumerate(names) if name.endswith(GAP_SUFFIX)]
+    return seen, gaps, decide(seen, flags, is_sparse)
 
 
 def _component_names(widths: dict[str, int]) -> list[str]:

@@ -32,10 +32,15 @@ def blocks(x: Attributes, scale: str = "none") -> Iterator[tuple[slice, Attribut
     """The rows of x in order, block by block, rescaled: (which rows, their values)."""
     rows = x.csr() if isinstance(x, SparseRows) else x
     width = x.shape[1] if not isinstance(x, SparseRows) else len(x.indices) // max(1, x.shape[0])
-    step = max(64, _BLOCK_VALUES // max(1, width))
+    step = block_rows(width)
     for first in range(0, x.shape[0], step):
         which = slice(first, min(first + step, x.shape[0]))
         yield which, _rescale_block(rows[which], scale)
+
+
+def block_rows(width: int) -> int:
+    """Rows of a block where a row holds so many values."""
+    return max(64, _BLOCK_VALUES // max(1, width))
 
 
 def rescale(x: Attributes, scale: str, columns: tuple[str, ...] = ()) -> Attributes:

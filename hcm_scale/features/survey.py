@@ -42,18 +42,23 @@ class Seen:
         return self.low == self.high
 
 
-def sample(x: Attributes) -> Attributes:
-    """Evenly spaced rows of x, all where there are few; a sparse sample of sparse rows.
+def sample(x: Attributes, most: int = MAX_ROWS) -> Attributes:
+    """Evenly spaced rows of x, at most so many, all where there are few; a sparse sample of sparse rows.
 
     >>> sample(np.arange(6, dtype=np.float32)[:, None]).ravel().tolist()
     [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     """
     width = x.shape[1] if not isinstance(x, SparseRows) else len(x.indices) // max(1, x.shape[0])
-    num_rows = min(MAX_ROWS, max(_MIN_ROWS, _MAX_VALUES // max(1, width)))
+    num_rows = min(most, sampled_rows(width))
     if x.shape[0] <= num_rows:
         return x
     rows = np.arange(num_rows) * x.shape[0] // num_rows
     return SparseRows.of(x.csr()[rows]) if isinstance(x, SparseRows) else x[rows]
+
+
+def sampled_rows(width: int) -> int:
+    """The most rows of a sample where a row holds so many values."""
+    return min(MAX_ROWS, max(_MIN_ROWS, _MAX_VALUES // max(1, width)))
 
 
 def by_column(x: Attributes) -> Any:

@@ -6,7 +6,8 @@ sources one by one, plain searches are taken, on the graph as given.
 
 State per thread, for m linked nodes and W words (64 W sources a block): 3 wide words of 8 W bytes a node, and as
 buffers W + W / 4 + 1 / 4 bytes a node of counts and bitmaps, and 512 W q bytes of ranks for samples of q. Plain: 2
-bytes and 1 index a node. The widest block of at most `STATE_BYTES` a thread is taken that leaves no thread idle.
+bytes and 1 index a node. The widest block of at most `STATE_BYTES` a thread, or of
+what the caller can spare, is taken that leaves no thread idle.
 """
 
 from collections.abc import Callable
@@ -111,7 +112,9 @@ def plain_labeller(layout: Layout, order: Any, sources: Any, *, seed: int, most:
     return label
 
 
-def choose_words(num_linked: int, num_sources: int, pairs_per_class: int, threads: int) -> int:
+def choose_words(
+    num_linked: int, num_sources: int, pairs_per_class: int, threads: int, state_bytes: int = STATE_BYTES
+) -> int:
     """The widest block that fits into the budget and leaves a block for every thread.
 
     Each width is a kernel of its own to compile. Where the searches take no time at all, the width is that of a run
@@ -123,7 +126,7 @@ def choose_words(num_linked: int, num_sources: int, pairs_per_class: int, thread
     if num_linked * num_sources <= _FEW_ROWS:
         num_sources = max(num_sources, _USUAL_SOURCES)
     for words in WORDS:
-        fits = wide_bytes(num_linked, words, pairs_per_class) <= STATE_BYTES
+        fits = wide_bytes(num_linked, words, pairs_per_class) <= state_bytes
         if fits and 64 * words * threads <= num_sources:
             return words
     return 1

@@ -18,7 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base import rng
-from hcm_scale.hops.engines import WORDS, Labeller, choose_words, plain_labeller, sharing_pays, wide_labeller
+from hcm_scale.hops.engines import (
+    STATE_BYTES,
+    WORDS,
+    Labeller,
+    choose_words,
+    plain_labeller,
+    sharing_pays,
+    wide_labeller,
+)
 from hcm_scale.hops.layout import Layout, as_given, by_degree, source_order, with_in_arcs
 from hcm_scale.hops.rows import Rows, write_pairs
 
@@ -105,11 +113,13 @@ def label_hops(
     first: int = 0,
     last: int | None = None,
     words: int | None = None,
+    state_bytes: int = STATE_BYTES,
 ) -> Iterator[HopBlock]:
     """One HopBlock per `sources_per_block` consecutive sources between positions `first` and `last`, in order.
 
     `sources` are sorted, distinct and have neighbours; `first` is a multiple of `sources_per_block`. `words` forces
-    bit-parallel blocks of 64 `words` sources (1, 2, 4 or 8); None takes what is fastest. The blocks are the same.
+    bit-parallel blocks of 64 `words` sources (1, 2, 4 or 8); None takes what is fastest with `state_bytes` a thread.
+    The blocks are the same.
     """
     sources = np.ascontiguousarray(sources, np.int64)
     last = len(sources) if last is None else last
@@ -117,10 +127,8 @@ def label_hops(
     _check(indptr, sources, classes=classes, pairs=pairs, step=step, first=first, last=last, words=words)
     num_nodes = len(indptr) - 1
     most = num_nodes if pairs is None else min(pairs, num_nodes)
-    num = last - first
-    layout, label = _engine(
-        indptr, indices, sources, classes=classes, most=most, seed=seed, directed=directed, num=num, words=words
-    )
+    how: dict[str, Any] = {"num": last - first, "words": words, "state_bytes": state_bytes}
+    layout, label = _engine(indptr, indices, sources, classes=classes, most=most, seed=seed, directed=directed, **how)
     return _stream(layout, sources, label, classes=classes, most=most, step=step, first=first, last=last)
 
 
@@ -128,9 +136,8 @@ def _stream(
     layout: Layout, sources: Any, label: Labeller, *, classes: int, most: int, step: int, first: int, last: int
 ) -> Iterator[HopBlock]:
     """Labels as many blocks at once as keep all threads busy, and yields them one by one."""
-    busy = _ROUNDS * numba.get_num_threads() * 64 * max(WORDS)
     row_bytes = min(layout.num_nodes, most * classes) * layout.names.itemsize
-    batch = max(1, min(busy, _ROWS_BYTES // max(1, row_bytes)) // step) * step
+    batch = rows_in_flight(row_bytes, step, numba.get_num_threads())
     for start in range(first, last, batch):
         stop = min(start + batch, last)
         rows = _rows(layout, stop - start, classes, most)
@@ -139,6 +146,12 @@ def _stream(
             end = min(begin + step, stop)
             part = Rows(*(array[begin - start : end - start] for array in rows))
             yield HopBlock(begin, end, *write_pairs(part, layout.names, sources[begin:end]), part.counts.sum(axis=0))
+
+
+def rows_in_flight(row_bytes: int, step: int, threads: int) -> int:
+    """Sources whose rows are held at once: whole blocks of `step`, enough to keep all threads busy."""
+    busy = _ROUNDS * threads * 64 * max(WORDS)
+    return max(1, min(busy, _ROWS_BYTES // max(1, row_bytes)) // step) * step
 
 
 def _rows(layout: Layout, num_sources: int, classes: int, most: int) -> Rows:
@@ -158,6 +171,7 @@ def _engine(
     directed: bool,
     num: int,
     words: int | None,
+    state_bytes: int = STATE_BYTES,
 ) -> tuple[Layout, Labeller]:
     """The layout, a function of graph, sources and C; and bit-parallel blocks on it, or plain searches."""
     layout, key = as_given(indptr, indices), rng.key(seed)
@@ -170,7 +184,7 @@ def _engine(
     if directed:
         layout = with_in_arcs(layout)
     sample = most if most < layout.num_nodes else 0
-    width = words or choose_words(layout.num_linked, num, sample, numba.get_num_threads())
+    width = words or choose_words(layout.num_linked, num, sample, numba.get_num_threads(), state_bytes)
     return layout, wide_labeller(layout, order, sources, seed=key, most=most, words=width)
 
 

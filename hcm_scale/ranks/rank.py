@@ -30,7 +30,7 @@ from hcm_scale.options import with_options
 from hcm_scale.ranks.world import LostRankError, Seat, World, join
 
 log = logging.getLogger("hcm_scale")
-FINAL = (ValueError, FileNotFoundError, FloatingPointError)
+FINAL = (ValueError, FileNotFoundError, FloatingPointError, MemoryError)
 RANKS, JOB, REFUSED, FAILED = "ranks", "job.json", "refused.json", "failed-{}.json"
 LOG_FORMAT = "%(asctime)s %(message)s"
 _TOGETHER = "world.json"

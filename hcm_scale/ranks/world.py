@@ -77,6 +77,7 @@ class World:
     device: str | None = None  # where this rank computes; None where the configuration alone decides
     num_threads: int | None = None  # this rank's share of the machine's cores; None: all of them
     wire: Wire | None = None
+    local_size: int = 1  # ranks of this machine, which share its memory
 
     @property
     def leads(self) -> bool:
@@ -127,7 +128,7 @@ def join(seat: Seat, *, device: str = "cpu", timeout_seconds: float = 300.0) -> 
     wire = _open_wire(seat, store, timeout_seconds)
     with contextlib.closing(wire):
         _open_group(seat, store, backend, timeout_seconds)
-        world = World(seat.rank, seat.size, device, num_threads, wire)
+        world = World(seat.rank, seat.size, device, num_threads, wire, seat.local_size)
         yield world
         world.barrier()  # nobody closes a connection that another still reads from
         dist.destroy_process_group()

@@ -28,7 +28,7 @@ from hcm_scale.shards.kernels import shuffle_pairs
 
 _PAIRS = 0x7061  # keeps these draws apart from all others made with the same seed
 _ORDER, _PICK, _SHUFFLE = 0, 1, 2
-_KEPT_PAIRS = 1 << 21  # of 8 bytes
+KEPT_PAIRS = 1 << 21  # of 8 bytes
 Read = Callable[[RowGroup], tuple[NDArray[Any], NDArray[Any]]]
 
 
@@ -91,7 +91,7 @@ def pair_batches(
         raise ValueError(f"epoch_start={epoch_start}, step_start={step_start}: an epoch has steps 0 .. {num_steps}")
     epochs = itertools.count(epoch_start) if num_epochs is None else range(epoch_start, num_epochs)
     steps = (range(step_start if epoch == epoch_start else 0, num_steps) for epoch in itertools.count(epoch_start))
-    read = functools.cache(labels.read) if sum(labels.stored) <= _KEPT_PAIRS else labels.read
+    read = functools.cache(labels.read) if sum(labels.stored) <= KEPT_PAIRS else labels.read
     return itertools.chain.from_iterable(map(functools.partial(_epoch, labels, read, seed, cut), epochs, steps))
 
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from hcm_scale.base.progress import bar
 from hcm_scale.graph import Graph
 from hcm_scale.hops import HopBlock, choose_sources, label_hops, largest_usable_classes
+from hcm_scale.hops.engines import STATE_BYTES
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.shards import LabelPlan, Labels, folder, open_labels
 from hcm_scale.shards.schema import FORMAT, Shard
@@ -42,12 +43,13 @@ def label(
     seed: int,
     shard_pairs: int,
     row_group_rows: int,
+    state_bytes: int = STATE_BYTES,
     world: World = ALONE,
 ) -> Labels:
     """Labels the pairs of `graph`, the purified one, into the folder `out` and opens it.
 
     `out` is empty, or holds what an earlier call with the same arguments left. Where there are several ranks each calls
-    this, and every one refuses what one refuses.
+    this, and every one refuses what one refuses. `state_bytes` bounds the searches of a thread, and never shows.
     """
     sources = choose_sources(graph.indptr, num_sources=num_sources, seed=seed)
     if len(sources) == 0:
@@ -67,7 +69,7 @@ def label(
     world.barrier()  # all have looked before one writes
     if not sealed:
         out.mkdir(parents=True, exist_ok=True)
-        write_shards(graph, sources, out, plan, world)
+        write_shards(graph, sources, out, plan, world, state_bytes)
         world.barrier()
         shards = folder.collect(out, plan)
         world.barrier()
@@ -80,7 +82,14 @@ def label(
     return open_labels(out, graph.fingerprint)
 
 
-def write_shards(graph: Graph, sources: NDArray[Any], out: Path, plan: LabelPlan, world: World = ALONE) -> None:
+def write_shards(
+    graph: Graph,
+    sources: NDArray[Any],
+    out: Path,
+    plan: LabelPlan,
+    world: World = ALONE,
+    state_bytes: int = STATE_BYTES,
+) -> None:
     """Makes the shards that fall to this rank and are not finished yet."""
     mine = range(*(plan.num_shards * rank // world.size for rank in (world.rank, world.rank + 1)))
     kept = {index: shard for index in mine if (shard := folder.done(out, plan, index)) is not None}
@@ -92,7 +101,8 @@ def write_shards(graph: Graph, sources: NDArray[Any], out: Path, plan: LabelPlan
     ):
         progress.update(sum(shard.last - shard.first for shard in kept.values()))
         pending: deque[Future[Shard]] = deque()
-        for index, block in _blocks(graph, sources, plan, [index for index in mine if index not in kept]):
+        todo = [index for index in mine if index not in kept]
+        for index, block in _blocks(graph, sources, plan, todo, state_bytes):
             if len(pending) == num_writers():
                 num_pairs += pending.popleft().result().num_rows
             pending.append(writer.submit(write_shard, out, plan, index, block.u, block.v, block.hop, block.counts))
@@ -108,7 +118,7 @@ def num_writers() -> int:
 
 
 def _blocks(
-    graph: Graph, sources: NDArray[Any], plan: LabelPlan, todo: Sequence[int]
+    graph: Graph, sources: NDArray[Any], plan: LabelPlan, todo: Sequence[int], state_bytes: int
 ) -> Iterator[tuple[int, HopBlock]]:
     """(shard, its pairs) for the shards still to do: one walk over the graph's sources a run of neighbouring shards."""
     cuts = [0, *(at + 1 for at, (a, b) in enumerate(pairwise(todo)) if b != a + 1), len(todo)]
@@ -124,6 +134,7 @@ def _blocks(
             sources_per_block=plan.sources_per_shard,
             first=plan.source_range(run[0])[0],
             last=plan.source_range(run[-1])[1],
+            state_bytes=state_bytes,
         )
         yield from zip(run, blocks, strict=True)
 

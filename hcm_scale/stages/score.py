@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcm_scale.base import files
-from hcm_scale.base.names import RANKINGS, STATES
+from hcm_scale.base.names import PLACES, RANKINGS
 from hcm_scale.base.progress import bar
 from hcm_scale.features.purify import edge_similarity
 from hcm_scale.graph import Graph
@@ -192,8 +192,8 @@ def embed_samples(
 
 
 def _check_parts(graph: Graph, structure: Graph, x: NDArray[np.float32], samples: Samples, state: str) -> None:
-    if state not in STATES:
-        raise ValueError(f"state={state!r} must be one of {', '.join(STATES)}")
+    if state not in PLACES:
+        raise ValueError(f"state={state!r} must be one of {', '.join(PLACES)}")
     if not graph.num_nodes == structure.num_nodes == len(x):
         raise ValueError(
             f"the graph has {graph.num_nodes} nodes, the encoder's graph {structure.num_nodes} and the features "

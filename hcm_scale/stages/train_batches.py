@@ -38,7 +38,7 @@ from hcm_scale.stages.recipe import Batching, Recipe
 _NEIGHBORS = 0x4E42  # keeps the neighbour draws apart from all others made with the same seed
 _PROBE = 0x5072
 _PROBED_EDGES = 1_024  # a rank correlation of so many is good to a thousandth where it is near one
-_AHEAD = 3  # prepared batches a worker: enough to level out hubs, few enough to stay small
+AHEAD = 3  # prepared batches a worker: enough to level out hubs, few enough to stay small
 
 
 def training_batches(
@@ -70,7 +70,7 @@ def training_batches(
     fit = agree(gpu_fit(structure, x, labels, recipe, cut, device), world, device, note) if on_gpu else None
     if fit is not None:
         graph = graph_to(device, structure.indptr, structure.indices, x, fit.columns)
-        source = pairs_to(device, labels) if fit.has_pairs else prefetch(pairs, lambda item: item, depth=_AHEAD)
+        source = pairs_to(device, labels) if fit.has_pairs else prefetch(pairs, lambda item: item, depth=AHEAD)
         yield from gpu_batches(graph, source, recipe, cut, fit, seed=seed, first_step=first_step)
     else:
         make = batch_maker(structure, x, recipe, seed=seed)
@@ -153,7 +153,7 @@ def host_batches(
     """Batches made by threads on the CPU, in page-locked memory where `pin` is set."""
     made: Callable[[PairBatch], MiniBatch] = (lambda item: make(item).pin()) if pin else make
     if workers:
-        return prefetch(pairs, made, depth=_AHEAD * workers, workers=workers, clock=clock)
+        return prefetch(pairs, made, depth=AHEAD * workers, workers=workers, clock=clock)
     return map(made, pairs)
 
 
