@@ -25,7 +25,8 @@ from hcm_scale.report.reasons import Reason, reasons
 class Neighbor:
     """One edge of the explained node.
 
-    `hop` and `std` are None where the edge was not scored, `dropped` where nothing was purified.
+    `hop` and `std` are None where the edge was not scored, `dropped` where nothing was purified. `rank` is the
+    neighbour's own, 0 where it is not told.
     """
 
     id: int | str
@@ -33,6 +34,7 @@ class Neighbor:
     hop: float | None
     std: float | None
     dropped: bool | None
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Explanation:
     differences: tuple[Difference, ...]
     reasons: tuple[Reason, ...] = ()
     ranked_by: str = ""
+    p: float | None = None
+    flagged: bool | None = None
 
     @property
     def degree(self) -> int:
@@ -99,6 +103,8 @@ def explain(evidence: Evidence, node: int, num_differences: int = 6) -> Explanat
         differences=_differences(evidence, node, num_differences),
         reasons=reasons(evidence, node, row),
         ranked_by=evidence.ranked_by,
+        p=row.get("p"),
+        flagged=row.get("flagged"),
     )
 
 
@@ -139,8 +145,9 @@ def _neighbors(evidence: Evidence, node: int) -> tuple[Neighbor, ...]:
     if purified is not None:
         dropped = (~contains(purified, node, row)).tolist()
     order = np.argsort(-np.where(np.isfinite(hop), hop, -np.inf), kind="stable")
+    ranks = (evidence.row_of_node[row] + 1).tolist()
     return tuple(
-        Neighbor(graph.external_id(int(row[i])), int(row[i]), finite(hop[i]), finite(std[i]), dropped[i])
+        Neighbor(graph.external_id(int(row[i])), int(row[i]), finite(hop[i]), finite(std[i]), dropped[i], ranks[i])
         for i in order.tolist()
     )
 

@@ -48,6 +48,7 @@ def report(
     stages: Sequence[Mapping[str, Any]] = (),
     top: int,
     table_rows: int,
+    csv: bool = False,
 ) -> dict[str, Any]:
     """Writes the report of one run into the folder `out` and returns it.
 
@@ -73,6 +74,7 @@ def report(
         stages=stages,
         top=top,
         table_rows=table_rows,
+        csv=csv,
     )
 
 
