@@ -28,8 +28,8 @@ HELP = {
 }
 
 TERMS = {
-    "Node, edge, neighbour": "A node is one thing of your data, such as an account; an edge joins two of them and makes "
-    "them neighbours.",
+    "Node, edge, neighbour": "A node is one thing of your data, such as an account; an edge joins two of them and "
+    "makes them neighbours.",
     "Hop": "One step along an edge. Neighbours are one hop apart, neighbours of neighbours two.",
     "Predicted hop": "How many hops apart two nodes look to the model, judging by their attributes and surroundings. "
     "Two neighbours ought to look about one hop apart; where they look farther, the edge between them is a surprise.",
@@ -42,8 +42,8 @@ TERMS = {
     "Odd attributes (attributes)": HELP["attributes"],
     "p": HELP["p"] + " It is estimated from how the bulk of the nodes is spread.",
     "Flagged, stands out": HELP["flagged"],
-    "False-discovery rate": "The share of false alarms to put up with among the flagged nodes: at 10%, about one in ten "
-    "of them may be there by chance (score.fdr).",
+    "False-discovery rate": "The share of false alarms to put up with among the flagged nodes: at 10%, about one in "
+    "ten of them may be there by chance (score.fdr).",
     "Group": "Nodes that stand out and are joined to each other. Look at a group as one finding.",
     "Difference of attributes": "From 0, alike, to 2, opposite: one minus the cosine of what the attributes became.",
     "Deviations": "How far a value lies from the neighbours' mean, in standard deviations over all nodes.",
@@ -57,6 +57,6 @@ TERMS = {
 }
 OF_KNOWN = {  # where anomalies are known
     "ROC-AUC": "The chance that a known anomaly stands above a normal node. 0.5 is guessing, 1 is perfect.",
-    "Average precision": "How pure the head of the list is. Guessing gives the share of known anomalies among all nodes, "
-    "1 is perfect.",
+    "Average precision": "How pure the head of the list is. Guessing gives the share of known anomalies among all "
+    "nodes, 1 is perfect.",
 }

@@ -80,8 +80,8 @@ def headline(report: Mapping[str, Any]) -> str:
 def flag_text(report: Mapping[str, Any]) -> str:
     """What standing out means in a report: the largest p among the flagged nodes, and the false-discovery rate.
 
-    >>> flag_text({"flagged": {"num": 3, "largest_p": 0.0002}, "found": {"fdr": 0.1, "stability": 0.84}})
-    'Nodes stand out from p = 0.0002 down; about 10% of them may be there by chance. Two encoders, trained apart, agree on 84% of their first nodes.'
+    >>> flag_text({"flagged": {"num": 3, "largest_p": 0.0002}, "found": {"fdr": 0.1}})
+    'Nodes stand out from p = 0.0002 down; about 10% of them may be there by chance.'
     """
     flagged, fdr, stability = report["flagged"], report["found"].get("fdr"), report["found"].get("stability")
     told = []

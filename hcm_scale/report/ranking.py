@@ -38,12 +38,12 @@ def columns(names: Collection[str], scores: Sequence[str]) -> list[dict[str, Any
     apart = "evidence" in names
     shown = [_column("rank", "Rank", "count"), _column("id", "Node", "text")]
     for i, name in enumerate(scores):
-        about = {"digits": _DIGITS.get(name, 3), "bar": i == 0, "minor": apart or i > 0}
-        shown.append(_column(name, score_title(name), "score") | about)
+        shape = {"digits": _DIGITS.get(name, 3), "bar": i == 0, "minor": apart or i > 0}
+        shown.append(_column(name, score_title(name), "score") | shape)
     if apart:
         shown.append(_column("evidence", "Stands out by", "words") | {"words": WORDS})
         for kind, title in _KIND_TITLES.items():
-            about = {"help": f"Rank by this alone: {WORDS[kind]} ({kind}). {HELP[kind]}", "minor": True}
+            about: dict[str, Any] = {"help": f"Rank by this alone: {WORDS[kind]} ({kind}). {HELP[kind]}", "minor": True}
             shown.append(_column(kind_rank(kind), title, "count") | about)
     shown.append(_column("p", "p", "p"))
     shown.append(_column("flagged", "Flagged", "flag") | {"minor": True})

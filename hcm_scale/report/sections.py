@@ -45,7 +45,8 @@ def ranking(report: dict[str, Any]) -> dict[str, Any]:
     known = {key: column for key, column in report["table"].items() if key == "rank" or any(column)}
     scores = listed_scores(report["scores"], report["ranked_by"], "evidence" in known)
     shown = columns([*known, *scores], scores)
-    return {"columns": shown, "values": {column["key"]: report["table"][column["key"]] for column in shown}}
+    values = {column["key"]: report["table"][column["key"]] for column in shown}
+    return {"columns": shown, "values": values | {"id": [str(value) for value in values["id"]]}}  # a script rounds them
 
 
 def score_charts(report: dict[str, Any]) -> list[Chart]:

@@ -154,7 +154,7 @@ def _flagged(table: pa.Table) -> dict[str, Any] | None:
     if "flagged" not in table.column_names:
         return None
     chosen = table.filter(table["flagged"])
-    by_kind = {kind: 0 for kind in KINDS}
+    by_kind = dict.fromkeys(KINDS, 0)
     if kinds.has_kinds(table):
         by_kind |= {count["values"]: count["counts"] for count in pc.value_counts(chosen["evidence"]).to_pylist()}
     return {"num": chosen.num_rows, "largest_p": pc.max(chosen["p"]).as_py(), "by_kind": by_kind}
