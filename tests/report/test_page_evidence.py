@@ -96,3 +96,25 @@ def test_page__groups_are_a_section_of_their_own(report: dict[str, Any]):
     assert "all joined to each other, group of strangers (closure) for 2 of them" in text
     assert HOSTILE not in text
     assert 'id="groups"' not in render(report | {"groups": []})
+
+
+def test_page__spells_out_every_heading_and_short_name(report: dict[str, Any]):
+    text = render(report)
+    for column in ranking_data(text)["columns"]:
+        assert column["help"], column["key"]
+    for term in ("AHP", "IV", "HAV", "False-discovery rate", "Group of strangers (closure)", "ROC-AUC"):
+        assert f"<dt>{term}</dt>" in text
+
+
+def test_page__says_whom_the_outermost_bars_count(report: dict[str, Any]):
+    folded = report | {"distributions": dict(report["distributions"])}
+    folded["distributions"]["score"] = report["distributions"]["score"] | {"folded": [0, 4]}
+    assert "The last bar counts 4 nodes farther out." in render(folded)
+
+
+def test_page__tiles_are_findings_and_not_settings(report: dict[str, Any]):
+    tiles = re.search(r'<dl class="numbers">(.*?)</dl>', render(report | {"stages": []}), re.S)
+    assert tiles is not None
+    assert "ROC-AUC" in tiles[1]
+    assert "memory" not in tiles[1]
+    assert "dropped" not in tiles[1]
