@@ -40,16 +40,19 @@ class Filter:
         """Which rows of a piece pass."""
         passes = np.ones(piece.num_rows, bool)
         if self.kind:
-            passes &= _numpy(pc.equal(piece["evidence"].cast(pa.string()), self.kind))
+            passes &= _is_word(piece["evidence"], self.kind)
         if self.flagged:
             passes &= _numpy(piece["flagged"])
         if self.prefix:
             passes &= _numpy(pc.starts_with(piece["id"].cast(pa.string()), self.prefix))
         return passes
 
-    def is_id(self, piece: pa.RecordBatch) -> NDArray[np.bool_] | bool:
-        """Which rows have an id that is the whole text: such a node comes first, whatever the order."""
-        return _numpy(pc.equal(piece["id"].cast(pa.string()), self.prefix)) if self.prefix else False
+    def keys(self, piece: pa.RecordBatch, rows: NDArray[Any], sort: str, down: bool) -> NDArray[np.float64]:
+        """Numbers by which these rows of a piece are sorted; that of an id which is the whole text comes first."""
+        keys = _keys(piece[sort].take(pa.array(rows)), down)
+        if self.prefix:
+            keys[_numpy(pc.equal(piece["id"].take(pa.array(rows)).cast(pa.string()), self.prefix))] = -np.inf
+        return keys
 
 
 class RankedFile:
@@ -106,7 +109,7 @@ class RankedFile:
         for start, piece in self.pieces(list(dict.fromkeys([*wanted.columns, sort]))):
             passing = np.flatnonzero(wanted.mask(piece))
             total += len(passing)
-            own = np.where(wanted.is_id(piece), -np.inf, _keys(piece[sort], down))[passing]
+            own = wanted.keys(piece, passing, sort, down)
             best = np.concatenate([best, passing[own < bound] + start])
             keys = np.concatenate([keys, own[own < bound]])
             if len(best) > 2 * limit:
@@ -120,7 +123,7 @@ class RankedFile:
             yield piece.filter(pa.array(wanted.mask(piece)))
 
     def _file(self) -> pq.ParquetFile:
-        return pq.ParquetFile(self.path, page_checksum_verification=True, pre_buffer=False)
+        return pq.ParquetFile(self.path, memory_map=True, page_checksum_verification=True)  # touches what it reads
 
 
 def _smallest(rows: NDArray[np.int64], keys: NDArray[Any], count: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
@@ -133,6 +136,12 @@ def _keys(column: pa.Array, down: bool) -> NDArray[np.float64]:
     """Numbers that sort as the column does; what is missing comes last."""
     values = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
     return np.where(np.isfinite(values), -values if down else values, np.finfo(np.float64).max)
+
+
+def _is_word(column: pa.DictionaryArray, word: str) -> NDArray[np.bool_]:
+    """Which rows of a column of categories are this one."""
+    words = column.dictionary.to_pylist()
+    return _numpy(column.indices) == (words.index(word) if word in words else -1)
 
 
 def _numpy(column: pa.Array) -> NDArray[Any]:

@@ -7,7 +7,6 @@ its own style and script, by their hashes, and ask only this server.
 """
 
 import contextlib
-import logging
 import secrets
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,8 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 from hcm_scale.report.csv_file import stream_csv
 from hcm_scale.serve.views import Views
 
-log = logging.getLogger(__name__)
-
+_NOTHING = "there is nothing here\n"
 _HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -54,39 +52,45 @@ class Handler(BaseHTTPRequestHandler):
         target = urlsplit(self.path)
         token, _, page = target.path.removeprefix("/").partition("/")
         if self.headers.get_all("Host", []) not in [[host] for host in self.server.hosts]:
-            self._answer(HTTPStatus.FORBIDDEN, "text/plain", "this server answers to its own address only\n")
+            self._answer(HTTPStatus.FORBIDDEN, "text/plain", "this server answers to its own address only\n", {})
         elif not secrets.compare_digest(token.encode(), self.server.token.encode()):
-            self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is nothing here\n")
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", _NOTHING, {})
         else:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                self._page(page, dict(parse_qsl(target.query)))
+                asked = dict(parse_qsl(target.query))
+                self._csv(asked) if page == "scores.csv" else self._answer(*self._found(page, asked))
 
-    def _page(self, page: str, asked: dict[str, str]) -> None:
+    def _found(self, page: str, asked: dict[str, str]) -> tuple[HTTPStatus, str, str, dict[str, str]]:
+        """What to answer: the status, the kind of text, the text and headers of its own."""
         views = self.server.views
         try:
             if page == "":
                 text, policy = views.page()
-                self._answer(HTTPStatus.OK, "text/html", text, {"Content-Security-Policy": policy})
-            elif page == "rows":
-                self._answer(HTTPStatus.OK, "application/json", views.rows(asked))
-            elif page == "explained":
-                self._answer(HTTPStatus.OK, "text/html", views.explained(asked))
-            elif page == "scores.csv":
-                self._csv(asked)
-            else:
-                self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is nothing here\n")
+                return HTTPStatus.OK, "text/html", text, {"Content-Security-Policy": policy}
+            if page == "rows":
+                return HTTPStatus.OK, "application/json", views.rows(asked), {}
+            if page == "explained":
+                return HTTPStatus.OK, "text/html", views.explained(asked), {}
         except ValueError as error:
-            self._answer(HTTPStatus.BAD_REQUEST, "text/plain", f"{error}\n")
+            return HTTPStatus.BAD_REQUEST, "text/plain", f"{error}\n", {}
+        except OSError as error:
+            return HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", f"{error}\n", {}
+        return HTTPStatus.NOT_FOUND, "text/plain", _NOTHING, {}
 
     def _csv(self, asked: dict[str, str]) -> None:
         """The rows that pass, as they are read: the connection's end is theirs."""
-        ranked, wanted = self.server.views.ranked, self.server.views.filter(asked)
-        self._start(HTTPStatus.OK, "text/csv", {"Content-Disposition": 'attachment; filename="scores.csv"'})
-        stream_csv(self.wfile, ranked.passing(wanted), ranked.schema)
+        ranked = self.server.views.ranked
+        try:
+            wanted = self.server.views.filter(asked)
+        except ValueError as error:
+            self._answer(HTTPStatus.BAD_REQUEST, "text/plain", f"{error}\n", {})
+        else:
+            self._start(HTTPStatus.OK, "text/csv", {"Content-Disposition": 'attachment; filename="scores.csv"'})
+            stream_csv(self.wfile, ranked.passing(wanted), ranked.schema)
 
-    def _answer(self, status: HTTPStatus, kind: str, text: str, headers: dict[str, str] | None = None) -> None:
+    def _answer(self, status: HTTPStatus, kind: str, text: str, headers: dict[str, str]) -> None:
         body = text.encode()
-        self._start(status, kind, {"Content-Length": str(len(body))} | (headers or {}))
+        self._start(status, kind, {"Content-Length": str(len(body))} | headers)
         self.wfile.write(body)
 
     def _start(self, status: HTTPStatus, kind: str, headers: dict[str, str]) -> None:

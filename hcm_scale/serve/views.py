@@ -42,6 +42,8 @@ class Views:
         names = self.ranked.column_names
         self.ranked_by = (self.ranked.schema.metadata or {}).get(b"rank_by", b"ahp").decode()
         self.scores = ranking.listed_scores(score_names(self.ranked), self.ranked_by, "evidence" in names)
+        unread = {"node", *score_names(self.ranked)} - {*self.scores}
+        self.read = [name for name in names if name not in unread]
         self.columns = ranking.columns([*names, *(["label"] if "y" in names else [])], self.scores)
         self.sortable = [column["key"] for column in self.columns if column["kind"] not in _WORDY]
         self.highest = self.ranked.slice(0, 1)[self.ranked_by].to_pylist()
@@ -76,7 +78,7 @@ class Views:
             raise ValueError(f"sort={sort} is not legal; legal are {', '.join(self.sortable)}")
         first = _whole("page", number, 0, self.ranked.num_rows) * PAGE_ROWS
         rows, total = self.ranked.find(self.filter(asked), sort, asked.get("down") == "true", first, PAGE_ROWS)
-        shown = ranking.values(self.ranked.take(rows, self.ranked.column_names), self.scores)
+        shown = ranking.values(self.ranked.take(rows, self.read), self.scores)
         shown["id"] = [str(value) for value in shown["id"]]  # a script would round large numbers
         by_row = [dict(zip(shown, row, strict=True)) for row in zip(*shown.values(), strict=True)]
         return json.dumps({"rows": by_row, "total": total, "barTop": max(self.highest, default=0)}, allow_nan=False)
