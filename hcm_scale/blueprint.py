@@ -295,10 +295,11 @@ def _report(walk: Run) -> Iterator[Stage]:
             stages=[asdict(record) for record in walk.workspace.records],
             top=config.score.explained,
             table_rows=config.score.table_rows,
+            csv=config.score.csv,
         )
-        return {"rows": len(made["table"])}
+        return {"rows": len(made["table"]["rank"])}
 
-    options = [config.score.explained, config.score.table_rows, config.graph.name]
+    options = [config.score.explained, config.score.table_rows, config.score.csv, config.graph.name]
 
     def needs() -> list[Need]:
         return [foresight.report(walk.graph())]

@@ -38,6 +38,7 @@ OTHER_COMMANDS = {
     "explain": "why one node is where it is: hcm-scale explain node=ID",
     "collect": "gather the runs of a sweep into a table and figures: hcm-scale collect multirun/NAME",
     "warm": "compile what runs need, which the first run would otherwise do: once after an installation",
+    "serve": "a local page over every node of a finished run: hcm-scale serve RUN [port=N]",
     "bench": "throughput against the peers: hcm-scale bench THEME (from a checkout)",
 }
 EXAMPLES = """examples:
@@ -281,6 +282,24 @@ def _warm(arguments: list[str]) -> int:
     return 0
 
 
+def _serve(arguments: list[str]) -> int:
+    from hcm_scale.serve.server import serve
+
+    runs = [word for word in arguments if not word.startswith("port=")]
+    ports = [word.removeprefix("port=") for word in arguments if word.startswith("port=")] or ["0"]
+    if len(runs) != 1 or len(ports) != 1:
+        print("usage: hcm-scale serve RUN [port=N], the folder of a finished run such as runs/default", file=sys.stderr)
+        return 2
+    try:
+        if not (ports[0].isascii() and ports[0].isdecimal() and int(ports[0]) < 1 << 16):
+            raise ValueError(f"port={ports[0]} is not legal: a whole number from 0, any free one, to 65535")
+        serve(Path(runs[0]), int(ports[0]))
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
 def main() -> int:
     """The entry point of the `hcm-scale` script."""
     arguments = sys.argv[1:]
@@ -313,6 +332,8 @@ def _command(arguments: list[str]) -> int:
         return _bench(rest)
     elif command == "warm":
         return _warm(rest)
+    elif command == "serve":
+        return _serve(rest)
     elif command in STAGE_COMMANDS or command == "explain":
         return _stages(command, rest)
     else:

@@ -1,9 +1,16 @@
 """Fixtures shared by all rooms: random graphs, and the real data sets where they are at hand."""
 
 import contextlib
+import json
 import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 # Tests run side by side, so each has one thread; those about threads ask for `all_threads`, two of them.
 os.environ["NUMBA_NUM_THREADS"] = "2"
@@ -91,3 +98,100 @@ def random_csr() -> Callable[..., CSR]:
         return matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
 
     return make
+
+
+CHROMIUM, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
+
+
+class Browser:
+    """One headless Chromium session, driven through chromedriver's HTTP protocol (W3C WebDriver)."""
+
+    def __init__(self, address: str, options: dict[str, Any]):
+        capabilities = {
+            "goog:loggingPrefs": {"browser": "ALL"},
+            "goog:chromeOptions": {"binary": CHROMIUM, **options},
+        }
+        self.root = f"{address}/session"
+        answer = self.call("POST", "", {"capabilities": {"alwaysMatch": capabilities}})
+        self.root += f"/{answer['sessionId']}"
+
+    def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.root + path, data, {"Content-Type": "application/json"}, method=method)
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return json.load(reply)["value"]
+
+    def open(self, page: Path | str) -> None:
+        self.call("POST", "/url", {"url": page.as_uri() if isinstance(page, Path) else page})
+        self.wait("return document.querySelectorAll('#ranking-table tbody tr').length > 0")
+
+    def wait(self, script: str) -> None:
+        """Until the script returns something true."""
+        for _ in range(200):
+            if self.run(script):
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"in vain: {script}")
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
+
+    def element(self, css: str) -> str:
+        return next(iter(self.call("POST", "/element", {"using": "css selector", "value": css}).values()))
+
+    def click(self, css: str) -> None:
+        self.call("POST", f"/element/{self.element(css)}/click", {})
+
+    def type(self, css: str, text: str) -> None:
+        self.call("POST", f"/element/{self.element(css)}/value", {"text": text})
+
+    def column(self, number: int) -> list[str]:
+        """What the ranked table shows in one column, from 1."""
+        script = "return [...document.querySelectorAll(arguments[0])].map(cell => cell.innerText.trim())"
+        return self.run(script, f"#ranking-table tbody td:nth-child({number})")
+
+    def console(self) -> list[str]:
+        return [entry["message"] for entry in self.call("POST", "/se/log", {"type": "browser"})]
+
+
+@pytest.fixture(scope="session")
+def driver() -> Iterator[str]:
+    """The address of a chromedriver of our own."""
+    if not (CHROMIUM and DRIVER):
+        pytest.skip("needs chromium and chromedriver (Debian: apt-get install chromium chromium-driver)")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen([str(DRIVER), f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(300):
+            try:
+                with urllib.request.urlopen(f"{address}/status", timeout=5):
+                    break
+            except OSError:
+                time.sleep(0.1)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _session(driver: str, **options: Any) -> Iterator[Browser]:
+    arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1280,900"]
+    browser = Browser(driver, {"args": arguments, **options})
+    try:
+        yield browser
+    finally:
+        browser.call("DELETE", "")
+
+
+@pytest.fixture
+def desktop(driver: str) -> Iterator[Browser]:
+    yield from _session(driver)
+
+
+@pytest.fixture
+def phone(driver: str) -> Iterator[Browser]:
+    metrics = {"width": 360, "height": 780, "pixelRatio": 2.0, "touch": True}
+    yield from _session(driver, mobileEmulation={"deviceMetrics": metrics})

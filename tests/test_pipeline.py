@@ -239,7 +239,7 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
             "max_neighbors": 9,
             "precision": "bfloat16",
         },
-        "report": {"table_rows": 9, "explained": 3},
+        "report": {"table_rows": 9, "explained": 3, "csv": True},
         None: {"chunk_edges": 512, "state": "disk", "copy_to": "elsewhere"},
     },
     "track": {None: {"to": ["mlflow"], "uri": "here", "project": "other"}},

@@ -63,7 +63,10 @@ class Frame:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing and its caption; `label` tells it to those who cannot see it, `values` are (x, y, text) above bars."""
+    """A drawing and its caption; `label` tells it to those who cannot see it, `values` are (x, y, text) above bars.
+
+    `note` is what to bear in mind when reading it.
+    """
 
     title: str
     label: str
@@ -74,6 +77,7 @@ class Chart:
     y_ticks: Sequence[tuple[float, str]]
     paths: Sequence[Path] = ()
     values: Sequence[tuple[float, float, str]] = ()
+    note: str = ""
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -118,6 +122,7 @@ def histogram_chart(
     x_label: str,
     y_label: str,
     sizes: Mapping[str, int] | None = None,
+    note: str = "",
 ) -> Chart:
     """Overlapping histograms; `edges` has one more entry than each group, `sizes` are told in the legend."""
     top = max((max(heights) for heights in groups.values()), default=0.0) or 1.0
@@ -127,7 +132,7 @@ def histogram_chart(
         for i, (name, heights) in enumerate(groups.items(), start=1)
     ]
     label = f"Distribution of {x_label}: {', '.join(groups)}"
-    return Chart(title, label, x_label, y_label, frame, frame.x_ticks(), frame.y_ticks(percent), paths)
+    return Chart(title, label, x_label, y_label, frame, frame.x_ticks(), frame.y_ticks(percent), paths, note=note)
 
 
 def bar_chart(title: str, names: Sequence[str], values: Sequence[float], x_label: str, y_label: str) -> Chart:

@@ -38,7 +38,7 @@ def distribution(values: NDArray[Any], y: NDArray[Any] | None = None, bins: int 
     """The share of nodes per bin, of anomalous and normal nodes apart where labels are known.
 
     The outermost two in a thousand of each group, on either side, fall into the outermost bin, so that one outlier does
-    not flatten the rest.
+    not flatten the rest; `folded` is how many nodes there are below and above the range.
     """
     known = np.isfinite(values)
     groups = {"all nodes": known} if y is None else {"normal": known & (y == 0), "anomalous": known & (y != 0)}
@@ -52,7 +52,10 @@ def distribution(values: NDArray[Any], y: NDArray[Any] | None = None, bins: int 
         name: (np.histogram(np.clip(group, edges[0], edges[-1]), edges)[0] / len(group)).round(6).tolist()
         for name, group in members.items()
     }
-    return {"edges": edges.round(6).tolist(), "groups": shares, "sizes": {k: len(v) for k, v in members.items()}}
+    everyone = np.concatenate(list(members.values()))
+    folded = [int(np.count_nonzero(everyone < edges[0])), int(np.count_nonzero(everyone > edges[-1]))]
+    sizes = {name: len(group) for name, group in members.items()}
+    return {"edges": edges.round(6).tolist(), "groups": shares, "sizes": sizes, "folded": folded}
 
 
 def hop_distribution(hops: NDArray[np.float32], bins: int = _BINS) -> dict[str, Any] | None:

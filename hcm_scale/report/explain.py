@@ -26,7 +26,7 @@ class Neighbor:
     """One edge of the explained node.
 
     `hop` and `std` are None where the edge was not scored, `dropped` where nothing was purified. `types` are those of
-    the user's edge table.
+    the user's edge table. `rank` is the neighbour's own, 0 where it is not told.
     """
 
     id: int | str
@@ -35,6 +35,7 @@ class Neighbor:
     std: float | None
     dropped: bool | None
     types: tuple[str, ...] = ()
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class Explanation:
     differences: tuple[Difference, ...]
     reasons: tuple[Reason, ...] = ()
     ranked_by: str = ""
+    p: float | None = None
+    flagged: bool | None = None
 
     @property
     def degree(self) -> int:
@@ -101,6 +104,8 @@ def explain(evidence: Evidence, node: int, num_differences: int = 6) -> Explanat
         differences=_differences(evidence, node, num_differences),
         reasons=reasons(evidence, node, row),
         ranked_by=evidence.ranked_by,
+        p=row.get("p"),
+        flagged=row.get("flagged"),
     )
 
 
@@ -141,9 +146,11 @@ def _neighbors(evidence: Evidence, node: int) -> tuple[Neighbor, ...]:
     if purified is not None:
         dropped = (~contains(purified, node, row)).tolist()
     order = np.argsort(-np.where(np.isfinite(hop), hop, -np.inf), kind="stable")
-    types = _edge_types(graph, node)
+    types, ranks = _edge_types(graph, node), (evidence.row_of_node[row] + 1).tolist()
     return tuple(
-        Neighbor(graph.external_id(int(row[i])), int(row[i]), finite(hop[i]), finite(std[i]), dropped[i], types[i])
+        Neighbor(
+            graph.external_id(int(row[i])), int(row[i]), finite(hop[i]), finite(std[i]), dropped[i], types[i], ranks[i]
+        )
         for i in order.tolist()
     )
 

@@ -20,8 +20,8 @@ LONG_NAMES = {
     "residual": "distance of attributes to what the neighbourhood predicts",
 }
 _MEANS = {
-    "score": "the higher a node stands, the more it stands out, by the hops predicted to its neighbours, by its "
-    "attributes beside theirs, or by a group that it is joined to",
+    "score": "a node stands high where its neighbours seem far from it, where its attributes are unlike theirs or "
+    "unexpected, or where it belongs to a group of such nodes",
     "ahp": "the higher a node stands, the farther its own neighbours seem to be from it",
     "hav": "the higher a node stands, the farther its own neighbours seem to be from it and the less sure that is",
     "strange": "the higher a node stands, the farther its own neighbours seem to be from it and the more of its far "
@@ -59,6 +59,49 @@ def found_text(found: Mapping[str, Any]) -> str:
     if stability is not None:
         told.append(f"Two encoders agree on {100 * stability:.0f}% of their first nodes.")
     return " ".join(told)
+
+
+def headline(report: Mapping[str, Any]) -> str:
+    """The finding of a report in one line.
+
+    >>> headline({"flagged": {"num": 3}, "graph": {"num_nodes": 2000}})
+    '3 of 2,000 nodes stand out'
+    >>> headline({"flagged": None, "graph": {"num_nodes": 2000}})
+    '2,000 nodes, the oddest first'
+    """
+    flagged, total = report["flagged"], f"{report['graph']['num_nodes']:,}"
+    if flagged is None:
+        return f"{total} nodes, the oddest first"
+    if not flagged["num"]:
+        return f"None of {total} nodes stands out"
+    return f"{flagged['num']:,} of {total} nodes {'stands' if flagged['num'] == 1 else 'stand'} out"
+
+
+def flag_text(report: Mapping[str, Any]) -> str:
+    """What standing out means in a report: the largest p among the flagged nodes, and the false-discovery rate.
+
+    >>> flag_text({"flagged": {"num": 3, "largest_p": 0.0002}, "found": {"fdr": 0.1}})
+    'Nodes stand out from p = 0.0002 down; about 10% of them may be there by chance.'
+    """
+    flagged, fdr, stability = report["flagged"], report["found"].get("fdr"), report["found"].get("stability")
+    told = []
+    if flagged and flagged["num"]:
+        chance = "" if fdr is None else f"; about {percent(fdr)} of them may be there by chance"
+        told.append(f"Nodes stand out from p = {flagged['largest_p']:.1g} down{chance}.")
+    elif flagged:
+        told.append("The list has a first node all the same; the most odd may be quite usual.")
+    if stability is not None:
+        told.append(f"Two encoders, trained apart, agree on {100 * stability:.0f}% of their first nodes.")
+    return " ".join(told)
+
+
+def sentence(text: str) -> str:
+    """The text with a capital at its beginning.
+
+    >>> sentence("average hop prediction (AHP)")
+    'Average hop prediction (AHP)'
+    """
+    return text[:1].upper() + text[1:]
 
 
 def group_text(group: Mapping[str, Any]) -> str:

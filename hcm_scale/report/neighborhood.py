@@ -79,7 +79,8 @@ def _place(neighbor: Neighbor, turn: float, num_rings: int) -> dict[str, Any]:
     hop, std = neighbor.hop or 1.0, neighbor.std or 0.0
     near, far = (_polar(angle, _radius(hop + side * std, num_rings)) for side in (-1, 1))
     x, y = _polar(angle, _radius(hop, num_rings))
-    return {"x": x, "y": y, "whisker": [*near, *far], "dropped": bool(neighbor.dropped), "hop": hop, "id": neighbor.id}
+    seen = {"hop": hop, "dropped": bool(neighbor.dropped), "id": neighbor.id, "rank": neighbor.rank}
+    return {"x": x, "y": y, "whisker": [*near, *far]} | seen
 
 
 def _polar(angle: float, radius: float) -> tuple[float, float]:

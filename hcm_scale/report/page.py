@@ -15,9 +15,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hcm_scale.report import neighborhood, sections
+from hcm_scale.report.glossary import HELP
 from hcm_scale.report.kinds import WORDS
-from hcm_scale.report.listing import found_text, group_text, long_name, meaning
-from hcm_scale.report.quantities import bytes_text, detail_text, fixed, seconds_text
+from hcm_scale.report.listing import flag_text, group_text, headline, long_name, meaning, sentence
+from hcm_scale.report.quantities import bytes_text, detail_text, fixed, p_text, seconds_text
 from hcm_scale.report.wording import score_title
 
 PAGE_ROWS = 15
@@ -31,7 +32,7 @@ def render(report: dict[str, Any]) -> str:
         report=report,
         numbers=_numbers(report),
         sections=sections.all_sections(report),
-        policy=_policy(**allowed),
+        policy=policy(**allowed),
         **allowed,
     )
 
@@ -47,7 +48,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.globals |= {"page_rows": PAGE_ROWS, "hood_size": neighborhood.SIZE, "kind_words": WORDS}
+    environment.globals |= {"page_rows": PAGE_ROWS, "hood_size": neighborhood.SIZE, "kind_words": WORDS, "help": HELP}
     environment.filters |= {
         "count": "{:,}".format,
         "fixed": fixed,
@@ -57,7 +58,10 @@ def templates() -> Environment:
         "score_title": score_title,
         "long_name": long_name,
         "meaning": meaning,
-        "found_text": found_text,
+        "headline": headline,
+        "flag_text": flag_text,
+        "sentence": sentence,
+        "p_text": p_text,
         "group_text": group_text,
         "accuracy_rows": sections.accuracy_rows,
         "code_parts": re.compile("`([^`]*)`").split,  # text and what stands between ticks, in turns
@@ -65,7 +69,7 @@ def templates() -> Environment:
     return environment
 
 
-def _policy(**allowed: str) -> str:
+def policy(**allowed: str) -> str:
     """Nothing but the given `style` and `script`, and pictures written into the page."""
     hashes = {kind: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for kind, text in allowed.items()}
     sources = "; ".join(f"{kind}-src 'sha256-{value}'" for kind, value in hashes.items())
@@ -73,19 +77,21 @@ def _policy(**allowed: str) -> str:
 
 
 def _numbers(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """The key numbers: (name, value)."""
-    entries = []
-    if report["found"].get("num_flagged") is not None:
-        entries.append(("nodes stand out", f"{report['found']['num_flagged']:,}"))
+    """The key findings: (name, value)."""
+    flagged, entries = report["flagged"], []
+    if flagged is not None:
+        entries.append(("nodes stand out", f"{flagged['num']:,}"))
+        kinds = sorted(flagged["by_kind"].items(), key=lambda entry: -entry[1])
+        entries += [(f"of them: {WORDS[kind]}", f"{count:,}") for kind, count in kinds if count]
     if report["groups"]:
-        entries.append(("groups", f"{len(report['groups']):,}"))
+        entries.append(
+            (
+                "groups of joined nodes" if len(report["groups"]) > 1 else "group of joined nodes",
+                f"{len(report['groups']):,}",
+            )
+        )
     best = (report["accuracy"] or {"scores": {}})["scores"].get(report["ranked_by"])
     if best:
-        entries += [("ROC-AUC", fixed(best["roc_auc"])), ("average precision", fixed(best["average_precision"]))]
         entries += [("known anomalies", f"{report['graph']['num_anomalies']:,}")]
-    purified = report["edges"]["purified"]
-    if purified and purified["num_edges"]:
-        entries.append(("edges dropped", f"{100 * purified['num_dropped'] / purified['num_edges']:.1f}%"))
-    seconds, peaks = ([stage[key] or 0 for stage in report["stages"]] for key in ("seconds", "peak_rss_bytes"))
-    entries += [("in all stages", seconds_text(sum(seconds)))] if seconds else []
-    return entries + ([("peak memory", bytes_text(max(peaks)))] if any(peaks) else [])
+        entries += [("ROC-AUC", fixed(best["roc_auc"])), ("average precision", fixed(best["average_precision"]))]
+    return entries

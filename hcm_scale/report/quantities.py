@@ -34,6 +34,15 @@ def fixed(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
+def p_text(value: float) -> str:
+    """A chance, as many digits as matter.
+
+    >>> p_text(0.25), p_text(2.04e-9)
+    ('0.250', '2e-9')
+    """
+    return f"{value:.3f}" if value >= 0.001 else f"{value:.0e}".replace("e-0", "e-")
+
+
 def seconds_text(seconds: float) -> str:
     """A duration as people say it.
 

@@ -5,23 +5,15 @@ from typing import Any
 
 from hcm_scale.report.charts import Chart, Line, bar_chart, histogram_chart, line_chart
 from hcm_scale.report.digest import class_names
-from hcm_scale.report.kinds import WORDS
+from hcm_scale.report.glossary import OF_KNOWN, TERMS
+from hcm_scale.report.listing import long_name, sentence
 from hcm_scale.report.quantities import fixed
-from hcm_scale.report.wording import score_title
-from hcm_scale.score.table import kind_rank
+from hcm_scale.report.ranking import columns, listed_scores
 
 _CURVES = (
     ("roc", "roc_auc", "ROC curve", "false_positive_rate", "true_positive_rate"),
     ("pr", "average_precision", "Precision and recall", "recall", "precision"),
 )
-_DIGITS = {"iv": 4, "score": 2}
-_KIND_TITLES = {  # short, because five of them stand side by side
-    "hop": "Hop",
-    "closure": "Closure",
-    "context": "Context",
-    "context_closure": "Context closure",
-    "attributes": "Attributes",
-}
 _TRENDS = (
     ("loss", "Loss", "cross entropy"),
     ("accuracy", "Accuracy per class", "accuracy"),
@@ -43,62 +35,50 @@ def all_sections(report: dict[str, Any]) -> dict[str, Any]:
         "graph": graph_charts(report),
         "attributes": report.get("attributes") or None,
         "cost": report["stages"] or None,
+        "glossary": TERMS | (OF_KNOWN if report["accuracy"] else {}),
     }
     return {name: content for name, content in shown.items() if content is not None}
 
 
 def ranking(report: dict[str, Any]) -> dict[str, Any]:
-    """The table as the page's script reads it: columns, and rows as lists in their order."""
-    rows = report["table"]
-    first = report["ranked_by"]
-    has = set(rows[0]) if rows else set()
-    apart = "evidence" in has  # then ranks by kind say more than the numbers behind them
-    order = [first, *(name for name in report["scores"] if name != first and not apart)]
-    columns: list[dict[str, Any]] = [
-        {"key": "rank", "name": "Rank", "kind": "count"},
-        {"key": "id", "name": "Node", "kind": "text"},
-    ]
-    for name in order:
-        shown = {"key": name, "name": score_title(name), "kind": "score"}
-        columns.append(shown | {"digits": _DIGITS.get(name, 3), "bar": name == first})
-    if apart:
-        columns.append({"key": "evidence", "name": "Stands out by", "kind": "text"})
-        columns += [{"key": kind_rank(kind), "name": name, "kind": "count"} for kind, name in _KIND_TITLES.items()]
-    if "p" in has:
-        columns.append({"key": "p", "name": "p", "kind": "p"})
-    columns.append({"key": "degree", "name": "Degree", "kind": "count"})
-    for key, name in (("flagged", "Flagged"), ("label", "Known as"), ("flags", "Flags")):
-        if any(row.get(key) for row in rows):
-            columns.append({"key": key, "name": name, "kind": "text"})
-    keys = [column["key"] for column in columns]
-    return {"columns": columns, "rows": [[_cell(key, row[key]) for key in keys] for row in rows]}
-
-
-def _cell(key: str, value: Any) -> Any:
-    """A value as the table shows and searches it."""
-    if key == "id":
-        return str(value)
-    if key == "evidence":
-        return WORDS.get(value, value)
-    return ("yes" if value else "") if key == "flagged" else value
+    """The table as the page's script reads it: what the columns are, and a list of values for each."""
+    known = {key: column for key, column in report["table"].items() if key == "rank" or any(column)}
+    scores = listed_scores(report["scores"], report["ranked_by"], "evidence" in known)
+    shown = columns([*known, *scores], scores)
+    values = {column["key"]: report["table"][column["key"]] for column in shown}
+    return {"columns": shown, "values": values | {"id": [str(value) for value in values["id"]]}}  # a script rounds them
 
 
 def score_charts(report: dict[str, Any]) -> list[Chart]:
     """Distributions, and where labels are known how well the scores tell anomalies apart."""
     known = report["accuracy"]
-    spread = [(score_title(name), report["distributions"][name]) for name in report["scores"]]
-    charts = [
-        histogram_chart(f"{name} of every node", d["edges"], d["groups"], name, "share of its group", d["sizes"])
-        for name, d in spread
-        if d
-    ]
+    charts = []
+    for name in report["scores"]:
+        if shown := report["distributions"][name]:
+            title, share = sentence(long_name(name)), "share of nodes" if len(shown["sizes"]) == 1 else "share of group"
+            bars = shown["edges"], shown["groups"]
+            charts.append(histogram_chart(title, *bars, "", share, shown["sizes"], _folded(shown["folded"])))
     return charts + ([_curve(known, *curve) for curve in _CURVES] if known else [])
+
+
+def _folded(counts: list[int]) -> str:
+    """Whom the outermost bars stand for besides their own.
+
+    >>> _folded([0, 4]), _folded([1, 3])
+    ('The last bar counts 4 nodes farther out.', 'The first and last bars count 1 and 3 nodes farther out.')
+    """
+    below, above = counts
+    if below and above:
+        return f"The first and last bars count {below:,} and {above:,} nodes farther out."
+    if not below and not above:
+        return ""
+    return f"The {'first' if below else 'last'} bar counts {below or above:,} nodes farther out."
 
 
 def _curve(known: Mapping[str, Any], curve: str, measure: str, title: str, x_key: str, y_key: str) -> Chart:
     lines = []
     for score, numbers in known["scores"].items():
-        name, points = score_title(score), known["curves"][score][curve]
+        name, points = sentence(long_name(score)), known["curves"][score][curve]
         lines.append(Line(name, points[x_key], points[y_key], f"{name} {fixed(numbers[measure])}"))
     labels = x_key.replace("_", " "), y_key.replace("_", " ")
     return line_chart(title, lines, *labels, x_range=(0, 1), y_range=(0, 1), diagonal=curve == "roc")

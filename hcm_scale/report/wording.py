@@ -67,8 +67,9 @@ def dropped(e: Explanation) -> str:
     if count < max(1.0, _NOTABLE_SHARE * e.degree):
         return ""
     if e.degree == 1:
-        return "Purification dropped its only edge."
-    return f"Purification dropped {'all' if count == e.degree else f'{count:,}'} of its {e.degree:,} edges."
+        return "Before learning its only edge was dropped, because its ends are so unlike."
+    some = f"{'all' if count == e.degree else f'{count:,} of'} its {e.degree:,} edges"
+    return f"Before learning {some} {'was' if count == 1 else 'were'} dropped, because their ends are so unlike."
 
 
 def _rank(r: Reason) -> str:
@@ -78,31 +79,32 @@ def _rank(r: Reason) -> str:
 def _hop(e: Explanation, r: Reason) -> str:
     if r.value is None:
         return "none of its edges was scored"
-    usual = "" if r.usual is None else f", where {r.usual:.1f} is usual"
+    usual = "" if r.usual is None else f", where {r.usual:.1f} is usual for two neighbours"
     if r.count == 1:
-        return f"its only {'scored ' if e.degree > 1 else ''}neighbour is predicted {r.value:.1f} hops away{usual}"
-    return f"its {r.count:,} neighbours are predicted {r.value:.1f} hops away on average{usual}"
+        return (
+            f"its only {'scored ' if e.degree > 1 else ''}neighbour looks {r.value:.1f} hops away to the model{usual}"
+        )
+    return f"its {r.count:,} neighbours look {r.value:.1f} hops away to the model, on average{usual}"
 
 
 def _closure(e: Explanation, r: Reason) -> str:
     if r.value is None:
         return "few of its far edges close triangles"
     usual = "" if r.usual is None else f", where {r.usual:.1f} is usual"
-    far = f"although the model takes them to be {r.value:.1f} hops apart{usual}"
+    far = f"although they look {r.value:.1f} hops apart to the model{usual}"
     return f"{_of_neighbors(e, r)} are also joined to each other, {far}"
 
 
 def _context(e: Explanation, r: Reason) -> str:
     if r.value is None or r.usual is None:
         return "its attributes are not like theirs"
-    usual = f"the graph's median is {r.usual:.2f}"
-    return f"the mean cosine distance of its features to theirs is {r.value:.2f}, {usual}"
+    return f"its attributes differ from theirs by {r.value:.2f} of at most 2, where {r.usual:.2f} is usual"
 
 
 def _context_closure(e: Explanation, r: Reason) -> str:
     if r.value is None or r.usual is None:
         return "edges between unlike nodes close triangles around it"
-    far = f"although their features are unlike: cosine distance {r.value:.2f}, where {r.usual:.2f} is usual"
+    far = f"although their attributes differ by {r.value:.2f} of at most 2, where {r.usual:.2f} is usual"
     return f"{_of_neighbors(e, r)} are also joined to each other, {far}"
 
 

@@ -1,8 +1,9 @@
 """The report: everything a person should see of a run, as `report.json` and as one self-contained `report.html`.
 
 `gather` turns the outcome of a run into one small JSON-able dict; `write_report` writes that dict, and the page made
-from it alone, so a page can be made again from its report.json. Size: a few hundred kilobytes whatever the graph (the
-first `table_rows` nodes, `top` explanations, thinned curves). Memory: the score columns and what `Evidence` holds.
+from it alone, so a page can be made again from its report.json. Size: at most two megabytes whatever the graph (the
+first `table_rows` nodes, `top` explanations and those of their groups, thinned curves). Memory: the score columns and
+what `Evidence` holds. Where asked for, `scores.csv` beside them is the whole ranked table as text.
 """
 
 import math
@@ -12,22 +13,24 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
 from hcm_scale.graph.store import Graph
-from hcm_scale.report import digest, groups, kinds, neighborhood, page, wording
+from hcm_scale.report import csv_file, digest, groups, kinds, page, ranking
+from hcm_scale.report.card import card, num_rings
 from hcm_scale.report.evidence import Evidence
-from hcm_scale.report.explain import explain, finite, label_of, score_names
+from hcm_scale.report.explain import score_names
 from hcm_scale.score.evidence import KINDS
-from hcm_scale.score.table import kind_rank, read_scores
+from hcm_scale.score.table import read_scores
 
 FORMAT = 4
-JSON_FILE, HTML_FILE = "report.json", "report.html"
+JSON_FILE, HTML_FILE, CSV_FILE = "report.json", "report.html", "scores.csv"
 _NEIGHBORS = 8  # listed per explained node
 _HEAD = 10  # nodes shown of each kind of evidence
+_GROUP_CARDS = 20  # explained beyond the first ones: the rest of their groups
 _FOUND = ("num_flagged", "fdr", "stability")
-_ID_CHARACTERS = 1000  # an id longer than this is cut: nobody reads on, and a page of them would not load
 
 
 def write_report(
@@ -47,6 +50,7 @@ def write_report(
     stages: Sequence[Mapping[str, Any]] = (),
     top: int = 10,
     table_rows: int = 1000,
+    csv: bool = False,
 ) -> dict[str, Any]:
     """Writes report.json and report.html into the folder `out` and returns the report.
 
@@ -54,7 +58,8 @@ def write_report(
     metrics.jsonl; `labels` has `counts` and `stored`, pairs per class; `features` may have `columns`, what attributes
     became by which rule; each of `stages` has name, seconds, peak_rss_bytes, skipped and detail. `graph` carries the
     user's own attributes and column names, `x` are the features that they became, by which distances are told. `found`
-    may have num_flagged and fdr (how many nodes stand out) and stability (how far two encoders agree).
+    may have num_flagged and fdr (how many nodes stand out) and stability (how far two encoders agree). `csv` writes
+    the whole table to scores.csv too.
     """
     table = scores if isinstance(scores, pa.Table) else read_scores(Path(scores))
     evidence = Evidence.of(graph, purified, table, edge_mean, edge_var, x)
@@ -64,6 +69,8 @@ def write_report(
     folder.mkdir(parents=True, exist_ok=True)
     files.write_json(folder / JSON_FILE, report, sort_keys=False)  # the order of keys is the page's: its colours
     files.write_bytes(folder / HTML_FILE, page.render(report).encode())
+    if csv:
+        csv_file.write_csv(folder / CSV_FILE, table.to_batches(max_chunksize=1 << 16), table.schema)
     return report
 
 
@@ -87,6 +94,8 @@ def gather(
     graph, table = evidence.graph, evidence.scores
     y, kind = (table[name].to_numpy() if name in table.column_names else None for name in ("y", "kind"))
     values = {name: table[name].to_numpy() for name in shown_scores(table, evidence.ranked_by)}
+    listed = ranking.listed_scores(list(values), evidence.ranked_by, kinds.has_kinds(table))
+    found_groups = groups.groups(graph, table)
     report = {
         "format": FORMAT,
         "run": dict(run),
@@ -94,9 +103,10 @@ def gather(
         "scores": list(values),
         "ranked_by": evidence.ranked_by,
         "found": {name: value for name, value in (found or {}).items() if name in _FOUND and value is not None},
-        "table": _table(table, table_rows),
+        "flagged": _flagged(table),
+        "table": ranking.values(table.slice(0, table_rows), listed),
         "kinds": _heads(table),
-        "groups": groups.groups(graph, table),
+        "groups": found_groups,
         "num_grouped": groups.num_first(table),
         "distributions": {name: digest.distribution(value, y) for name, value in values.items()},
         "accuracy": None if y is None else digest.accuracy(y, values, kind),
@@ -109,7 +119,8 @@ def gather(
         "columns": list(graph.info.get("ingest", {}).get("told", [])),
         "attributes": list((features or {}).get("columns", [])),
         "stages": [dict(stage) for stage in stages],
-        "top": _top(evidence, min(top, graph.num_nodes)),
+        "num_first": min(top, graph.num_nodes),
+        "top": _top(evidence, min(top, graph.num_nodes), found_groups),
     }
     return json_safe(report)
 
@@ -124,7 +135,7 @@ def shown_scores(table: pa.Table, ranked_by: str) -> list[str]:
 def _heads(table: pa.Table) -> dict[str, list[dict[str, Any]]]:
     """The first nodes by each kind of evidence."""
     found = kinds.heads(table, _HEAD)
-    return {kind: [row | {"id": _id(row["id"])} for row in rows] for kind, rows in found.items()}
+    return {kind: [row | {"id": ranking.cut_id(row["id"])} for row in rows] for kind, rows in found.items()}
 
 
 def _graph_facts(graph: Graph, y: NDArray[Any] | None) -> dict[str, Any]:
@@ -139,43 +150,27 @@ def _graph_facts(graph: Graph, y: NDArray[Any] | None) -> dict[str, Any]:
     }
 
 
-def _table(scores: pa.Table, limit: int) -> list[dict[str, Any]]:
-    """The first rows of the ranking."""
-    rows = []
-    names = score_names(scores)
-    apart = ["evidence", *(kind_rank(kind) for kind in KINDS), "p", "flagged"]
-    for row in scores.slice(0, limit).to_pylist():
-        label = label_of(row.get("y"), row.get("kind"))
-        scored = {name: finite(row[name]) for name in names} | {name: row[name] for name in apart if name in row}
-        rows.append(
-            {
-                "rank": row["rank"],
-                "id": _id(row["id"]),
-                **scored,
-                "degree": row["degree"],
-                "label": label,
-                "flags": row["flags"].replace(",", ", ").replace("_", " "),
-            }
-        )
-    return rows
+def _flagged(table: pa.Table) -> dict[str, Any] | None:
+    """Of the flagged nodes: how many, the largest p, and how many by each kind; None where nobody judged."""
+    if "flagged" not in table.column_names:
+        return None
+    chosen = table.filter(table["flagged"])
+    by_kind = dict.fromkeys(KINDS, 0)
+    if kinds.has_kinds(table):
+        by_kind |= {count["values"]: count["counts"] for count in pc.value_counts(chosen["evidence"]).to_pylist()}
+    return {"num": chosen.num_rows, "largest_p": pc.max(chosen["p"]).as_py(), "by_kind": by_kind}
 
 
-def _id(value: Any) -> Any:
-    return value[:_ID_CHARACTERS] + "…" if isinstance(value, str) and len(value) > _ID_CHARACTERS else value
-
-
-def _top(evidence: Evidence, count: int) -> list[dict[str, Any]]:
-    """The first nodes of the ranking, explained, each with its picture; all pictures have the same rings."""
-    highest = float(np.nanmax(evidence.edge_mean, initial=1.0)) if len(evidence.edge_mean) else 1.0
-    num_rings = max(2, math.ceil(highest))
-    nodes = evidence.scores["node"].slice(0, count).to_pylist()
-    explained = [explain(evidence, node) for node in nodes]
-    return [
-        e.as_dict(limit=_NEIGHBORS)
-        | {"lead": wording.lead(e), "told": [told._asdict() for told in wording.reasons(e)]}
-        | {"dropped": wording.dropped(e), "picture": neighborhood.layout(evidence.graph, e, num_rings)}
-        for e in explained
-    ]
+def _top(evidence: Evidence, count: int, found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The first nodes of the ranking and the rest of their groups, explained, each with its picture."""
+    ranks = set(range(1, count + 1))
+    for group in found:
+        members = [member["rank"] for member in group["members"]]
+        if members[0] <= count:
+            ranks |= set(members)
+    rings = num_rings(evidence)
+    nodes = evidence.scores["node"].slice(0, max(ranks, default=0)).to_numpy()
+    return [card(evidence, int(nodes[rank - 1]), rings, _NEIGHBORS) for rank in sorted(ranks)[: count + _GROUP_CARDS]]
 
 
 def json_safe(value: Any) -> Any:

@@ -48,6 +48,7 @@ def report(
     stages: Sequence[Mapping[str, Any]] = (),
     top: int,
     table_rows: int,
+    csv: bool = False,
 ) -> dict[str, Any]:
     """Writes the report of one run into the folder `out` and returns it.
 
@@ -55,7 +56,7 @@ def report(
     says what ran (name, seed, command); samples, version, date and hardware are filled in. `features` is the record
     of the purify stage.
     """
-    edge_mean, edge_var = _edge_hops(Path(scores), graph)
+    edge_mean, edge_var = edge_hops(Path(scores), graph)
     found = found_by(Path(scores))
     return write_report(
         out,
@@ -73,6 +74,7 @@ def report(
         stages=stages,
         top=top,
         table_rows=table_rows,
+        csv=csv,
     )
 
 
@@ -86,7 +88,7 @@ def explain(
     """Explains the node that the user calls `external_id`; `x` are the features, by which distances are told."""
     node = graph.node_of(external_id)
     ranked = table.read_scores(Path(scores) / table.FILE)
-    return explain_node(Evidence.of(graph, purified, ranked, *_edge_hops(Path(scores), graph), x), node)
+    return explain_node(Evidence.of(graph, purified, ranked, *edge_hops(Path(scores), graph), x), node)
 
 
 def found_by(scores: Path) -> dict[str, Any]:
@@ -118,7 +120,7 @@ def about() -> dict[str, Any]:
     }
 
 
-def _edge_hops(scores: Path, graph: Graph) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def edge_hops(scores: Path, graph: Graph) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Mean and variance of every edge's predicted hop, mapped; a graph without edges has no files to map."""
     if graph.num_edges == 0:
         return np.zeros(0, np.float32), np.zeros(0, np.float32)

@@ -114,8 +114,8 @@ def test_explain__of_a_node_without_neighbours_and_without_attributes():
     assert "no neighbours" in text(lonely)
     assert "rank 3 of 3" in text(lonely)
     other = explain(evidence, 0)
-    assert other.neighbors == (Neighbor(1, 1, 2.0, 0.5, None),)
-    assert "its only neighbour is predicted 2.0 hops away" in text(other)
+    assert other.neighbors == (Neighbor(1, 1, 2.0, 0.5, None, rank=2),)
+    assert "its only neighbour looks 2.0 hops away" in text(other)
 
 
 def test_explain__directed_arcs_are_numbered_as_they_lie():

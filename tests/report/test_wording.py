@@ -33,14 +33,14 @@ def test_reasons__every_kind_in_words_with_its_numbers_and_its_rank():
         Reason("context_closure", 40, 19_990, 0.9, 0.31, 5),
     )
     assert found == [
-        "neighbours seem far: its 5 neighbours are predicted 3.6 hops away on average, where 1.4 is usual "
-        "(rank 2 of 19,990 by hop)",
-        "group of strangers: 4 of its 5 neighbours are also joined to each other, although the model takes them to be "
-        "3.4 hops apart, where 1.4 is usual (rank 1 of 19,990 by closure)",
-        "unlike its neighbours: the mean cosine distance of its features to theirs is 0.97, the graph's median is 0.31 "
+        "neighbours seem far: its 5 neighbours look 3.6 hops away to the model, on average, where 1.4 is usual for two "
+        "neighbours (rank 2 of 19,990 by hop)",
+        "group of strangers: 4 of its 5 neighbours are also joined to each other, although they look 3.4 hops apart to "
+        "the model, where 1.4 is usual (rank 1 of 19,990 by closure)",
+        "unlike its neighbours: its attributes differ from theirs by 0.97 of at most 2, where 0.31 is usual "
         "(rank 12 of 19,990 by context)",
-        "group of unlike nodes: all its 5 neighbours are also joined to each other, although their features are "
-        "unlike: cosine distance 0.90, where 0.31 is usual (rank 40 of 19,990 by context_closure)",
+        "group of unlike nodes: all its 5 neighbours are also joined to each other, although their attributes differ "
+        "by 0.90 of at most 2, where 0.31 is usual (rank 40 of 19,990 by context_closure)",
     ]
 
 
@@ -76,7 +76,7 @@ def test_lead__says_that_nothing_stands_out_or_that_there_are_no_neighbours():
 
 
 def test_dropped__is_told_where_many_edges_went():
-    assert dropped(made()) == "Purification dropped 2 of its 5 edges."
+    assert dropped(made()) == "Before learning 2 of its 5 edges were dropped, because their ends are so unlike."
     kept = tuple(replace(n, dropped=False) for n in made().neighbors)
     assert dropped(made(neighbors=kept)) == ""
 

@@ -1,5 +1,6 @@
 """What the report gathers: equal to the obvious computation, small whatever the graph, valid JSON."""
 
+import csv
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +29,7 @@ def test_write_report__shows_whatever_scores_the_table_has(scored_world: World, 
     report = write_report(tmp_path, run={}, **world._asdict() | {"scores": scores})
     assert report["scores"] == ["ahp", "hav", "closure", "strange", *CONTEXT, "score", "far_closure"]
     assert report["ranked_by"] == "far_closure"
-    assert report["top"][0]["scores"]["far_closure"] == report["table"][0]["far_closure"]
+    assert report["top"][0]["scores"]["far_closure"] == report["table"]["far_closure"][0]
     assert "Ranked by far closure" in (tmp_path / "report.html").read_text()
 
 
@@ -36,10 +37,36 @@ def test_write_report__writes_the_dict_that_it_returns(scored_world: World, tmp_
     world = scored_world()
     report = write_report(tmp_path, run={"name": "ring"}, **world._asdict(), top=4, table_rows=20)
     assert json.loads((tmp_path / "report.json").read_text(), parse_constant=pytest.fail) == report
-    assert [row["rank"] for row in report["table"]] == list(range(1, 21))
-    assert [node["rank"] for node in report["top"]] == [1, 2, 3, 4]
-    assert report["table"][0]["id"] == world.scores["id"][0].as_py()
+    assert report["table"]["rank"] == list(range(1, 21))
+    assert [node["rank"] for node in report["top"]][:4] == [1, 2, 3, 4]
+    assert report["table"]["id"][0] == world.scores["id"][0].as_py()
     assert "<!doctype html>" in (tmp_path / "report.html").read_text()
+
+
+def test_write_report__csv_is_the_whole_table(scored_world: World, tmp_path: Path):
+    world = scored_world(first_ids=('a "quoted", id\nin two lines',))
+    write_report(tmp_path, run={}, **world._asdict(), table_rows=5)
+    assert not (tmp_path / "scores.csv").exists()
+    write_report(tmp_path, run={}, **world._asdict(), table_rows=5, csv=True)
+    with (tmp_path / "scores.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["id"] for row in rows] == world.scores["id"].to_pylist()
+    assert [row["evidence"] for row in rows] == world.scores["evidence"].to_pylist()
+    assert [float(row["ahp"]) for row in rows] == world.scores["ahp"].to_pylist()
+
+
+def test_write_report__explains_the_rest_of_a_group(scored_world: World, tmp_path: Path):
+    world = scored_world()
+    nodes = world.scores["node"].to_numpy()[[1, 4, 6, 9]]
+    clique = np.array(sorted((u, v) for u in nodes for v in nodes if u != v))
+    indptr = np.r_[0, np.cumsum(np.bincount(clique[:, 0], minlength=60))]
+    graph = Graph(indptr, clique[:, 1].astype(np.int32), ids=world.graph.ids)
+    edges = np.full(graph.num_edges, 2.0, np.float32)
+    known = {"purified": None, "edge_mean": edges, "edge_var": edges, "x": None}
+    report = write_report(tmp_path, run={}, **world._asdict() | known | {"graph": graph}, top=3)
+    assert [[member["rank"] for member in group["members"]] for group in report["groups"]] == [[2, 5, 7, 10]]
+    assert [node["rank"] for node in report["top"]] == [1, 2, 3, 5, 7, 10]
+    assert "The first 3 and the rest of their groups" in page.render(report)
 
 
 def test_render__of_the_json_is_the_page(scored_world: World, tmp_path: Path):
@@ -92,6 +119,10 @@ def test_distribution__counts_every_node_once():
     assert shown["sizes"] == {"normal": 899, "anomalous": 100}
     assert [sum(shares) for shares in shown["groups"].values()] == pytest.approx([1.0, 1.0], abs=1e-4)
     assert shown["edges"][-1] < 10  # one outlier does not flatten the rest
+    known = values[np.isfinite(values)]
+    beyond = [int(np.sum(known < shown["edges"][0])), int(np.sum(known > shown["edges"][-1]))]
+    assert shown["folded"] == beyond
+    assert beyond[1] >= 1
     assert digest.distribution(np.full(3, np.nan)) is None
     assert digest.distribution(np.ones(5)) is not None
 
