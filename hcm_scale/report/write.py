@@ -26,7 +26,7 @@ FORMAT = 3
 JSON_FILE, HTML_FILE = "report.json", "report.html"
 _NEIGHBORS = 8  # listed per explained node
 _HEAD = 10  # nodes shown of each kind of evidence
-_FOUND = ("num_flagged", "fdr", "stability")
+FOUND = ("num_flagged", "fdr", "stability")
 _ID_CHARACTERS = 1000  # an id longer than this is cut: nobody reads on, and a page of them would not load
 
 
@@ -93,8 +93,8 @@ def gather(
         "graph": _graph_facts(graph, y),
         "scores": list(values),
         "ranked_by": evidence.ranked_by,
-        "found": {name: value for name, value in (found or {}).items() if name in _FOUND and value is not None},
-        "table": _table(table, table_rows),
+        "found": {name: value for name, value in (found or {}).items() if name in FOUND and value is not None},
+        "table": first_rows(table, table_rows),
         "kinds": _heads(table),
         "groups": groups.groups(graph, table),
         "num_grouped": groups.num_first(table),
@@ -138,7 +138,7 @@ def _graph_facts(graph: Graph, y: NDArray[Any] | None) -> dict[str, Any]:
     }
 
 
-def _table(scores: pa.Table, limit: int) -> list[dict[str, Any]]:
+def first_rows(scores: pa.Table, limit: int) -> list[dict[str, Any]]:
     """The first rows of the ranking."""
     rows = []
     names = score_names(scores)
