@@ -18,7 +18,7 @@ from typing import Any
 from hcm_scale import __version__
 from hcm_scale.base import ahead
 from hcm_scale.config import SOURCES, Config
-from hcm_scale.options import refuse_renamed, to_config
+from hcm_scale.options import conf_dir, refuse_renamed, to_config
 
 log = logging.getLogger("hcm_scale")
 
@@ -43,15 +43,6 @@ EXAMPLES = """examples:
   hcm-scale run graph=matrix graph.path=BlogCatalog.mat inject=paper attributes=log1p_pca
   hcm-scale run -m seed=0,1,2 purify.ratio=0,0.2,0.4         a sweep; stages with equal inputs are made once
   hcm-scale explain node=42                                  why node 42 of the last such run is strange"""
-
-
-def conf_dir() -> Path:
-    """The folder of YAML options: inside an installed package, or beside it in a checkout."""
-    here = Path(__file__).resolve().parent
-    for candidate in (here / "conf", here.parent / "conf"):
-        if (candidate / "config.yaml").is_file():
-            return candidate
-    raise FileNotFoundError(f"conf/ is missing beside {here}: the installation is incomplete")
 
 
 def slug(text: str) -> str:

@@ -53,7 +53,7 @@ def _tables(graph: schema.TablesGraph) -> Reader:
         categorical=tuple(graph.categorical),
         id_type=graph.id_type,
     )
-    policy = _policy(graph, unknown=graph.unknown, repeated=graph.repeated)
+    policy = _policy(graph, repeated=graph.repeated)
     return lambda out: readers.read_tables(out, graph.path, graph.nodes, columns=columns, policy=policy)
 
 
@@ -76,7 +76,7 @@ def _default(graph: schema.GraphConfig) -> Reader:
 
 
 def _policy(graph: schema.PolicyGraph, **more: Any) -> readers.Policy:
-    shared = ("directed", "nonfinite", "featureless", "max_bytes")
+    shared = ("directed", "unknown", "nonfinite", "featureless", "max_bytes")
     return readers.Policy(**{name: getattr(graph, name) for name in shared}, **more)
 
 
