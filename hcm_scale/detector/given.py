@@ -56,7 +56,7 @@ def take(data: Any) -> Given:
     """Finds out what was given; TypeError where it is nothing that can be read."""
     if isinstance(data, Graph):
         return Given("a Graph", FolderGraph(), lambda _, section: data)
-    if hasattr(data, "edge_index"):
+    if hasattr(data, "edge_index") and not is_table(data):
         read: Read = lambda out, section: read_data(out, data, policy=_policy(section))  # noqa: E731
         return Given("a torch_geometric Data", PygGraph(name="data"), read)
     if networkx_graph.is_networkx(data):

@@ -28,6 +28,8 @@ from hcm_scale.detector.parameters import KEYS, Parameters, check_contamination,
 from hcm_scale.detector.results import Results
 from hcm_scale.graph import Graph
 
+_GIVEN = ".given"  # what was in memory, in the folder of the run, until the run has it
+
 
 class HCM(Results, Parameters):
     """Hop-count based anomaly detector for attributed graphs.
@@ -122,11 +124,11 @@ class HCM(Results, Parameters):
             config.run_dir = str(folder)
             read = given.read or (givens.from_section if label is not None else None)
             try:
-                graph = None if read is None else read(folder / "given", config.graph)
+                graph = None if read is None else read(folder / _GIVEN, config.graph)
                 labelled = graph if graph is None or label is None else givens.with_label(graph, label)
                 pipeline.run(config, until="score", graph=labelled)
             finally:
-                shutil.rmtree(folder / "given", ignore_errors=True)  # the run has a graph of its own
+                shutil.rmtree(folder / _GIVEN, ignore_errors=True)  # the run has a graph of its own
         source = graph or Graph.open(folder / "graph", verify=False)
         table = pipeline.read_scores(folder)
         self._fitted = Fitted(folder, table, source.fingerprint, columns, self.contamination)
@@ -139,7 +141,7 @@ class HCM(Results, Parameters):
     @classmethod
     def load(cls, folder: Path | str) -> Self:
         """The detector that `save` wrote: the same scores and explanations. The folder stays where it is."""
-        parameters, fitted = saved.load(Path(folder))
+        parameters, fitted = saved.load(Path(folder).absolute())
         detector = cls(**parameters)
         detector._fitted = fitted
         return detector
@@ -183,8 +185,7 @@ class HCM(Results, Parameters):
         if self.run_dir is None and self._temporary is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="hcm-scale-"))
             weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
-        folder = Path(self.run_dir) if self.run_dir is not None else self._temporary
-        assert folder is not None
+        folder = Path(self.run_dir or self._temporary or "").absolute()
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 

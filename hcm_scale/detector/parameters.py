@@ -33,6 +33,7 @@ KEYS = {  # keyword -> key of the configuration, whose default is the keyword's
     "device": "world.device",
     "threads": "world.threads",
 }
+_SECTIONS = {entry.name for entry in dataclasses.fields(Config) if dataclasses.is_dataclass(entry.type)}
 _ELSEWHERE = {
     "run_dir": "HCM(run_dir=...) says it",
     "node": "explain(node) says it",
@@ -61,7 +62,8 @@ class Parameters:
         return self
 
     def __repr__(self) -> str:
-        changed = [f"{n}={v!r}" for n, v in self.get_params().items() if v is not None and v != self._defaults()[n]]
+        defaults = self._defaults()
+        changed = [f"{name}={value!r}" for name, value in self.get_params().items() if value != defaults[name]]
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def _check(self) -> None:
@@ -82,35 +84,35 @@ def make_config(
 ) -> Config:
     """The configuration of a run over the section `graph`; without one, the options of `graph.` are only checked.
 
-    An option goes before the keyword of the same key, unless both were said and differ.
+    The files of groups come first, then the keywords that are not at their defaults, then single options.
     """
     said = dotted(options)
     for key in said:
         if key in _ELSEWHERE:
             raise ValueError(f"options[{key!r}]={said[key]!r} is no option here: {_ELSEWHERE[key]}")
-    for name, key in KEYS.items():
-        if key in said and keywords[name] != defaults[name] and plain(keywords[name]) != plain(said[key]):
-            raise ValueError(f"{name}={keywords[name]!r} and options[{key!r}]={said[key]!r} differ: leave out one")
+    changed = {name: value for name, value in keywords.items() if plain(value) != plain(defaults[name])}
+    for name, value in changed.items():
+        if plain(said.get(KEYS[name], value)) != plain(value):
+            told = f"options[{KEYS[name]!r}]={said[KEYS[name]]!r}"
+            raise ValueError(f"{name}={value!r} and {told} differ: leave out one")
     of_graph = {key: value for key, value in said.items() if key.startswith("graph.")}
-    chosen = {KEYS[name]: value for name, value in keywords.items()}
-    chosen |= {key: value for key, value in said.items() if key not in of_graph}
     config = Config(graph=graph or _section_for(of_graph))
     _refuse_foreign(of_graph, config.graph, what)
-    made = with_options(config, chosen | of_graph)
+    groups = {key: value for key, value in said.items() if key in _SECTIONS}
+    made = with_options(config, groups | {KEYS[name]: value for name, value in changed.items()} | said)
     schema.parse_fan_out(made.sampling.fan_out, num_blocks(made))
     return made
 
 
-def dotted(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def dotted(options: Mapping[str, Any]) -> dict[str, Any]:
     """Sections in sections as dotted keys.
 
     >>> dotted({"purify": {"ratio": 0.1}, "graph.keys": {"x": "attrb"}, "hops": "all"})
     {'purify.ratio': 0.1, 'graph.keys': {'x': 'attrb'}, 'hops': 'all'}
     """
-    sections = {entry.name for entry in dataclasses.fields(Config) if dataclasses.is_dataclass(entry.type)}
     flat: dict[str, Any] = {}
     for key, value in options.items():
-        is_section = key in sections and isinstance(value, Mapping)
+        is_section = key in _SECTIONS and isinstance(value, Mapping)
         flat |= {f"{key}.{name}": inner for name, inner in value.items()} if is_section else {str(key): value}
     return flat
 

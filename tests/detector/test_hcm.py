@@ -37,7 +37,7 @@ def test_fit__gives_the_bytes_of_the_command_line(found, small, tmp_path):
         launch.run(to_config(compose("config", words)), until="score")
     ours, theirs = (run / "scores" / "scores.parquet" for run in (found.run_dir, tmp_path / "run"))
     assert ours.read_bytes() == theirs.read_bytes()
-    assert not (found.run_dir / "given").exists()
+    assert not (found.run_dir / ".given").exists()
 
 
 def test_results__are_one_under_all_names(found):

@@ -112,6 +112,9 @@ def test_options__may_name_a_file_of_a_group_as_on_the_command_line():
     config = HCM({"purify": "none", "sampling": "fast", "score.trim": 0.1, "inject": "paper"}, seed=3).config
     assert (config.purify.ratio, config.sampling.fan_out, config.score.trim) == (0.0, ["10"], 0.1)
     assert (config.inject.num_cliques, config.inject.seed) == (10, 3)
+    assert HCM({"hops": "all"}).config.hops.num_sources is None
+    assert HCM({"hops": "all"}, num_sources=7).config.hops.num_sources == 7
+    assert HCM({"hops.classes": 5, "hops": "all"}, classes=5).config.hops.classes == 5
 
 
 def test_params__are_kept_as_given_and_cloned(tmp_path):
@@ -119,7 +122,7 @@ def test_params__are_kept_as_given_and_cloned(tmp_path):
     detector = HCM(**given)
     assert detector.get_params() == HCM().get_params() | given
     assert clone(detector).get_params() == detector.get_params()
-    assert repr(HCM(classes=3, seed=1)) == "HCM(classes=3, seed=1)"
+    assert repr(HCM(num_sources=None, seed=1)) == "HCM(num_sources=None, seed=1)"
 
 
 def test_set_params__changes_all_or_nothing():
