@@ -3,7 +3,10 @@
 >>> from hcm_scale import HCM  # the Python face; loaded when first asked for
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hcm_scale.detector import HCM
 
 __version__ = "0.1.0"
 __all__ = ["HCM", "__version__"]

@@ -20,7 +20,7 @@ from typing import Any
 from hcm_scale import __version__, failures
 from hcm_scale.base import ahead, stopping
 from hcm_scale.config import SOURCES, Config
-from hcm_scale.options import quote_sources, refuse_urls, to_config
+from hcm_scale.options import conf_dir, quote_sources, refuse_urls, to_config
 from hcm_scale.words import SWEEPS, check_words, in_words, quote_texts
 
 log = logging.getLogger("hcm_scale")
@@ -49,15 +49,6 @@ EXAMPLES = """examples:
   hcm-scale explain node=42                                  why node 42 of the last such run is strange"""
 
 STATUS = "exit status: 0 done, 2 something you said or brought is wrong, 1 anything else, 128 + n stopped by signal n"
-
-
-def conf_dir() -> Path:
-    """The folder of YAML options: inside an installed package, or beside it in a checkout."""
-    here = Path(__file__).resolve().parent
-    for candidate in (here / "conf", here.parent / "conf"):
-        if (candidate / "config.yaml").is_file():
-            return candidate
-    raise FileNotFoundError(f"conf/ is missing beside {here}: the installation is incomplete")
 
 
 def register() -> None:

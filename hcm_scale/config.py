@@ -62,6 +62,7 @@ class PolicyGraph(GraphConfig):
 
     path: str = ""
     directed: bool = False
+    unknown: str = choice("error", tables.POLICIES["unknown"])
     nonfinite: str = choice("error", tables.POLICIES["nonfinite"])
     featureless: str = choice("error", tables.POLICIES["featureless"])
     max_bytes: int = number(4 << 30, 1)  # that a file which grows over a hundred times may unpack to; a .mat at all
@@ -85,7 +86,6 @@ class TablesGraph(PolicyGraph):
     categorical: list[str] = names([])
     max_categories: int = number(64, 1)
     hash_buckets: int = number(32, 1)
-    unknown: str = choice("error", tables.POLICIES["unknown"])
     repeated: str = choice("error", tables.POLICIES["repeated"])
 
 
@@ -346,7 +346,7 @@ def parse_fan_out(fan_out: list[str], num_blocks: int) -> list[int | None]:
         return parsed * num_blocks
     if len(parsed) != num_blocks:
         raise ValueError(
-            f"sampling.fan_out={fan_out} has {len(parsed)} entries; this model samples {num_blocks} layers: give one "
-            f"entry for all of them or {num_blocks}, input side first"
+            f"sampling.fan_out={fan_out} has {len(parsed)} entries, and {num_blocks} of the model's layers are sampled "
+            f"(not the first with sampling.first_hop=exact): give {num_blocks}, input side first, or one for all"
         )
     return parsed

@@ -1,22 +1,33 @@
 """From options as people and files give them to a checked `Config`: typed, every key known, every value legal.
 
-Keys are those of the command line, dotted or as sections in sections. What is refused is named with its key, its value
-and what is legal, before anything is made.
+Keys are those of the command line, dotted or as sections in sections; a whole section may be the name of one of its
+files in `conf/`, as in purify=none. What is refused is named with its key, its value and what is legal, before anything
+is made.
 """
 
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from hcm_scale.base.remote import refuse_url
-from hcm_scale.config import Config, check, describe
+from hcm_scale.config import Config, TablesGraph, check, describe
 
 _SOURCE = re.compile(
     r"^(graph\.(?:edges|nodes|path)=)((?:select|with|from|values|table)\s.*|[a-z0-9+.-]+://[^,]*)", re.I | re.S
 )
 RENAMED = {"score.closure": "score.far_share"}
+
+
+def conf_dir() -> Path:
+    """The folder of YAML options: inside an installed package, or beside it in a checkout."""
+    here = Path(__file__).resolve().parent
+    for candidate in (here / "conf", here.parent / "conf"):
+        if (candidate / "config.yaml").is_file():
+            return candidate
+    raise FileNotFoundError(f"conf/ is missing beside {here}: the installation is incomplete")
 
 
 def to_config(composed: Any) -> Config:
@@ -53,12 +64,26 @@ def with_options(config: Config, options: Mapping[str, Any]) -> Config:
 
     filled = OmegaConf.structured(config)
     for key, entry, value in _entries(config, options):
-        plain = value.item() if hasattr(value, "item") else value  # of numpy's numbers
         try:
-            OmegaConf.update(filled, key, plain, merge=False)
+            OmegaConf.update(filled, key, plain(value), merge=False)
         except OmegaConfBaseException as error:
             raise ValueError(f"{key}={value!r} is not legal: {describe(entry)}") from error
     return to_config(filled)
+
+
+def plain(value: Any) -> Any:
+    """The value in types that YAML and JSON have: of numpy's numbers and arrays, tuples, paths and torch's devices.
+
+    >>> plain({"a": (1, Path("b"))})
+    {'a': [1, 'b']}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def _entries(
@@ -69,6 +94,8 @@ def _entries(
     for key, value in options.items():
         name, _, rest = key.partition(".")
         inner = getattr(section, name, None) if name in known else None
+        if dataclasses.is_dataclass(inner) and not rest and isinstance(value, str):
+            value = _choice(prefix + name, value)
         if dataclasses.is_dataclass(inner) and (rest or isinstance(value, Mapping)):
             yield from _entries(inner, {rest: value} if rest else value, f"{prefix}{name}.")
         elif name not in known or rest:
@@ -76,6 +103,20 @@ def _entries(
             raise ValueError(f"{prefix + key!r} is not an option; {_hint(prefix + key)}")
         else:
             yield prefix + name, known[name], value
+
+
+def _choice(group: str, name: str) -> Mapping[str, Any]:
+    """What the file of a group in `conf/` says.
+
+    >>> _choice("purify", "none")
+    {'ratio': 0.0}
+    """
+    from omegaconf import OmegaConf
+
+    files = {path.stem: path for path in sorted((conf_dir() / group).glob("*.yaml"))}
+    if name not in files:
+        raise ValueError(f"{group}={name} is not known; legal are {', '.join(files)}, or a section of values")
+    return OmegaConf.to_container(OmegaConf.load(files[name]))  # type: ignore[return-value]
 
 
 def refuse_renamed(keys: Iterable[str]) -> None:
@@ -113,7 +154,7 @@ def _escaped(text: str) -> str:
 
 
 def _hint(key: str) -> str:
-    near = get_close_matches(key, list(_keys(Config())), 1)
+    near = get_close_matches(key, list(_keys(Config(graph=TablesGraph()))), 1)
     return f"did you mean {near[0]!r}?" if near else "options are named as on the command line, such as purify.ratio"
 
 

@@ -28,6 +28,7 @@ from hcm_scale.config import Config, parse_fan_out
 from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.report import terminal
+from hcm_scale.report.explain import Explanation
 from hcm_scale.stages import purify, report, score
 from hcm_scale.stages.summary import summary
 from hcm_scale.workspace import Stage, Workspace, begin_run, open_stages
@@ -111,12 +112,22 @@ def _group_of(stage: Stage) -> str:
 
 def explain(config: Config) -> str:
     """Why `config.node` of the finished run in `config.run_dir` is where it is, as text."""
-    run_dir = Path(config.run_dir)
     if config.node is None:
         raise ValueError("node is missing: hcm-scale explain node=ID, with an id of the graph")
+    return terminal.text(explanation(Path(config.run_dir), config.node))
+
+
+def explanation(run_dir: Path, node: str) -> Explanation:
+    """Why the node of this id in the finished run in `run_dir` is where it is, in numbers."""
     folder, purified, scores = open_stages(run_dir, "graph", "purified", "scores")
     graph, made = Graph.open(folder, verify=False), purify.open_purified(purified)
-    return terminal.text(report.explain(graph, made.graph, scores, config.node, made.features))
+    return report.explain(graph, made.graph, scores, node, made.features)
+
+
+def show(run_dir: Path, count: int = 10) -> str:
+    """The finished run in `run_dir` as a piece of HTML, with the first `count` nodes."""
+    graph, scores = open_stages(run_dir, "graph", "scores")
+    return report.show(Graph.open(graph, verify=False), scores, count)
 
 
 def read_scores(run_dir: Path) -> Any:

@@ -101,7 +101,7 @@ def _table_options(graph: schema.TablesGraph) -> dict[str, Any]:
         categorical=tuple(graph.categorical),
         id_type=graph.id_type,
     )
-    return {"columns": columns, "policy": _policy(graph, unknown=graph.unknown, repeated=graph.repeated)}
+    return {"columns": columns, "policy": _policy(graph, repeated=graph.repeated)}
 
 
 def _matrix(graph: schema.MatrixGraph) -> Reader:
@@ -128,7 +128,7 @@ def _default(graph: schema.GraphConfig) -> Reader:
 
 
 def _policy(graph: schema.PolicyGraph, **more: Any) -> readers.Policy:
-    shared = ("directed", "nonfinite", "featureless", "max_bytes")
+    shared = ("directed", "unknown", "nonfinite", "featureless", "max_bytes")
     return readers.Policy(**{name: getattr(graph, name) for name in shared}, **more)
 
 

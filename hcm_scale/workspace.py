@@ -125,6 +125,7 @@ class Workspace:
         self.records.append(record)
         files.write_json(self.run_dir / _LIST, [asdict(entry) for entry in self.records])
         log.info("%s", _line(record))
+        progress.tell(progress.Step(record.name, 1, 1, "stage"))
 
     def _lead(self, stage: Stage) -> tuple[Path, str, StageRecord | None]:
         key, link = stage.key(self.keys), self.run_dir / stage.name
@@ -195,6 +196,20 @@ def open_stages(run_dir: Path, *names: str) -> list[Path]:
             raise files.FolderError(f"{_beside(folder)} is not of the {name} in {path}; hcm-scale run makes it again")
         _check(folder, record["files"])
     return folders
+
+
+def copy_run(run_dir: Path, out: Path) -> None:
+    """Copies the finished stages of the last run here, checked, into the folder `out`: a run of its own."""
+    listed = json.loads((run_dir / _LIST).read_bytes())
+    for stage, folder in zip(listed, open_stages(run_dir, *(stage["name"] for stage in listed)), strict=True):
+        record, target = _read(folder), out / stage["name"]
+        for name in record["files"]:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / name, target / name)
+        (out / RECORDS).mkdir(exist_ok=True)
+        _write(_beside(target), record)
+    files.write_json(out / _LIST, [stage | {"folder": stage["name"]} for stage in listed])
+    shutil.copyfile(run_dir / "config.json", out / "config.json")
 
 
 def _check(folder: Path, hashes: Mapping[str, str]) -> None:

@@ -119,6 +119,7 @@ def test_wheel__carries_its_configuration_and_runs_elsewhere(tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     python = str(tmp_path / "env" / "bin" / "python")
+    assert (site / "hcm_scale" / "py.typed").is_file()
     where = [python, "-c", "import hcm_scale; print(hcm_scale.__file__)"]
     found = subprocess.run(where, cwd=elsewhere, capture_output=True, text=True)
     assert found.stdout.startswith(str(site))

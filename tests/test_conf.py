@@ -176,6 +176,7 @@ def test_default_in_a_signature__is_that_of_the_schema():
         "scale",
     ):  # of something else, or of nothing in particular
         known.pop(neutral, None)
-    found = [(place, name, default) for place, name, default in signature_defaults() if name in known]
+    found = [entry for entry in signature_defaults() if entry[1] in known]
+    found = [entry for entry in found if entry[0] != "hcm.py fit"]  # where a column that is not named is guessed
     assert len(found) > 10
     assert [entry for entry in found if entry[2] != known[entry[1]]] == []

@@ -1,14 +1,17 @@
 """What a person sees while work goes on: one live line on a terminal, else one line in the log every half minute.
 
-Also what a stage cost.
+`shown` says for a while whether bars are drawn and who is told of each step. Also what a stage cost.
 """
 
+import contextlib
 import logging
 import resource
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from tqdm import tqdm
 
@@ -16,14 +19,34 @@ log = logging.getLogger(__name__)
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 _LINE_EVERY_SECONDS = 30.0
-_draws = True
 
 
-def bar(total: int | None, unit: str, label: str, **options: Any) -> "tqdm[Any] | Lines":
-    """A tqdm bar as wide as the terminal, or lines where stderr is none; nothing after `be_quiet`."""
-    if _draws and not sys.stderr.isatty():
-        return Lines(total, unit, label, options.get("initial", 0))
-    return tqdm(total=total, unit=unit, desc=label, disable=not _draws, dynamic_ncols=True, **options)
+class Step(NamedTuple):
+    """How far a piece of work is: its name, how much of `total` is done (None: nobody knows), and of what."""
+
+    label: str
+    done: int
+    total: int | None
+    unit: str
+
+
+Watcher = Callable[[Step], None]
+_draws: bool | None = None  # None: on a terminal, and elsewhere as lines in the log
+_watcher: Watcher | None = None
+_telling = threading.Lock()
+
+
+class Bar(tqdm):
+    """A tqdm bar that tells the watcher of every update, drawn or not."""
+
+    def __init__(self, label: str, total: int | None, unit: str, **options: Any) -> None:
+        self._step = Step(label, options.get("initial", 0), total, unit)
+        super().__init__(total=total, unit=unit, desc=label, **options)
+
+    def update(self, n: float | None = 1) -> bool | None:
+        self._step = self._step._replace(done=self._step.done + int(n or 0))
+        tell(self._step)
+        return super().update(n)
 
 
 class Lines:
@@ -36,6 +59,7 @@ class Lines:
 
     def update(self, num_more: int = 1) -> None:
         self.n += num_more
+        tell(Step(self._label, self.n, self._total, self._unit))
         if time.monotonic() - self._told >= _LINE_EVERY_SECONDS:
             self._told = time.monotonic()
             log.info("%s", self)
@@ -59,6 +83,37 @@ class Lines:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def bar(total: int | None, unit: str, label: str, **options: Any) -> Bar | Lines:
+    """A tqdm bar as wide as the terminal, or lines where stderr is none; nothing after `be_quiet`."""
+    if _draws is None and not sys.stderr.isatty():
+        return Lines(total, unit, label, options.get("initial", 0))
+    return Bar(label, total, unit, disable=_draws is False, dynamic_ncols=True, **options)
+
+
+def tell(step: Step) -> None:
+    """Tells the watcher, if there is one; one call at a time, whatever the number of threads."""
+    if _watcher is not None:
+        with _telling:
+            _watcher(step)
+
+
+def is_watched() -> bool:
+    """Whether a person sees stderr as it is written: on a terminal, or in a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+@contextlib.contextmanager
+def shown(draws: bool, watcher: Watcher | None = None) -> Iterator[None]:
+    """Draws bars or does not, and tells `watcher` of every step, until the end of the block."""
+    global _draws, _watcher
+    before = _draws, _watcher
+    _draws, _watcher = draws, watcher
+    try:
+        yield
+    finally:
+        _draws, _watcher = before
 
 
 def be_quiet() -> None:

@@ -32,7 +32,7 @@ def parquet_batches(
         check_growth(path.name, path.stat().st_size, _unpacked_bytes(file.metadata, names), max_bytes)
         rows = _batch_rows(path, file.metadata, names, max_bytes)
         for batch in file.iter_batches(rows, columns=list(names), use_threads=False):
-            arrays = [_checked(batch.column(n), types.get(n), f"{path.name} column {n!r}", row) for n in names]
+            arrays = [checked(batch.column(n), types.get(n), f"{path.name} column {n!r}", row) for n in names]
             row += len(batch)
             yield pa.RecordBatch.from_arrays(arrays, list(names))
 
@@ -73,7 +73,7 @@ def _unpacked_bytes(metadata: pq.FileMetaData, names: Sequence[str]) -> int:
     return total
 
 
-def _checked(column: pa.Array, kind: pa.DataType | None, where: str, first_row: int) -> pa.Array:
+def checked(column: pa.Array, kind: pa.DataType | None, where: str, first_row: int) -> pa.Array:
     """The column without dictionary encoding as `kind`; refused where it cannot be, or where a text is not UTF-8."""
     rows = f"{where}, rows {first_row:,} .. {first_row + len(column) - 1:,}"
     with reading(f"{rows}, cannot be read as {kind or column.type}"):

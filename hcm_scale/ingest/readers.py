@@ -6,6 +6,7 @@
 | .npz, .npy, scipy sparse .npz          | `matrices.read_matrices`  |
 | .mat (v5)                              | `matlab.read_mat`         |
 | torch_geometric `Data`, or a data set  | `pyg.read_data`, `pyg.read_dataset` |
+| scipy sparse matrices in memory        | `sparse.read_sparse`      |
 
 Each takes the folder to write first and a `Policy` as keyword, writes the folder whole or not at all in bounded memory
 (at most three times the finished graph), and returns it opened; `summary(graph).table()` is what to print.
@@ -21,6 +22,7 @@ from hcm_scale.ingest.matlab import read_mat
 from hcm_scale.ingest.matrices import read_matrices
 from hcm_scale.ingest.policy import IngestSummary, Policy
 from hcm_scale.ingest.pyg import read_data, read_dataset
+from hcm_scale.ingest.sparse import read_sparse
 from hcm_scale.ingest.tables import Columns, read_tables
 from hcm_scale.ingest.told import as_text
 
@@ -35,6 +37,7 @@ __all__ = [
     "read_mat",
     "read_matrices",
     "read_matrix",
+    "read_sparse",
     "read_tables",
     "summary",
 ]

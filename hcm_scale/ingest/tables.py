@@ -17,13 +17,14 @@ from hcm_scale.graph.build import build_csr
 from hcm_scale.graph.store import Graph
 from hcm_scale.ingest import attributes as features
 from hcm_scale.ingest import node_table
-from hcm_scale.ingest.batches import CSV, TableFiles, find_table
+from hcm_scale.ingest.batches import CSV, TableFiles
 from hcm_scale.ingest.edge_table import EdgeTable
 from hcm_scale.ingest.edge_types import write_edge_types
 from hcm_scale.ingest.encode import Encoding
 from hcm_scale.ingest.errors import naming
 from hcm_scale.ingest.id_column import id_kind
 from hcm_scale.ingest.ids import Growing, settled
+from hcm_scale.ingest.memory import Where, open_table
 from hcm_scale.ingest.node_table import NodeRows
 from hcm_scale.ingest.policy import Policy
 from hcm_scale.ingest.seal import seal
@@ -64,13 +65,13 @@ class Columns:
 
 def read_tables(
     out: Path | str,
-    edges: str | Path,
-    nodes: str | Path | None = None,
+    edges: Where,
+    nodes: Where | None = None,
     *,
     columns: Columns = Columns(),  # noqa: B008
     policy: Policy = Policy(),  # noqa: B008
 ) -> Graph:
-    """Reads the tables at `edges` and `nodes` (file, folder or glob) into the graph folder `out`; returns it opened."""
+    """Reads the tables at `edges` and `nodes` (file, folder, glob or Arrow table) into the folder `out`; returns it."""
     edge_table, node_files = _open(edges, nodes, columns, policy.max_bytes)
     origin = edge_table.files.origin + (f", {node_files.origin}" if node_files else "")
     with naming(origin):
@@ -140,15 +141,13 @@ def _told(
     return lines + node_lines(node_files.schema, known, encodings, columns.exclude)
 
 
-def _open(
-    edges: str | Path, nodes: str | Path | None, columns: Columns, max_bytes: int
-) -> tuple[EdgeTable, TableFiles | None]:
+def _open(edges: Where, nodes: Where | None, columns: Columns, max_bytes: int) -> tuple[EdgeTable, TableFiles | None]:
     """Finds the tables, checks the column names, settles the type of the ids."""
-    edge_files = find_table("graph.path", edges, max_bytes)
+    edge_files = open_table("graph.path", edges, max_bytes)
     edge_files.check_columns("graph.source_column", [columns.source])
     edge_files.check_columns("graph.target_column", [columns.target])
     edge_files.check_columns("graph.type_column", [columns.type] if columns.type else [])
-    node_files = find_table("graph.nodes", nodes, max_bytes) if nodes is not None else None
+    node_files = open_table("graph.nodes", nodes, max_bytes) if nodes is not None else None
     typed = [(f"{edge_files.origin}:{n}", edge_files.schema.field(n).type) for n in (columns.source, columns.target)]
     if node_files is None and (columns.label or columns.attributes):
         raise ValueError(
@@ -175,7 +174,7 @@ def _open(
 
 def _has_leading_zeros(table: TableFiles, names: tuple[str, ...]) -> bool:
     """Whether a CSV's ids, in its first block, are digits that a number would not keep: 007."""
-    if not table.paths[0].name.endswith(CSV):
+    if not (table.paths and table.paths[0].name.endswith(CSV)):
         return False
     for batch in table.with_casts({name: pa.string() for name in names}).batches(names):
         return any(pc.any(pc.match_substring_regex(column, "^-?0[0-9]")).as_py() for column in batch.columns)

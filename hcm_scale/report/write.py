@@ -30,7 +30,7 @@ JSON_FILE, HTML_FILE, CSV_FILE = "report.json", "report.html", "scores.csv"
 _NEIGHBORS = 8  # listed per explained node
 _HEAD = 10  # nodes shown of each kind of evidence
 _GROUP_CARDS = 20  # explained beyond the first ones: the rest of their groups
-_FOUND = ("num_flagged", "fdr", "stability")
+FOUND = ("num_flagged", "fdr", "stability")
 
 
 def write_report(
@@ -102,7 +102,7 @@ def gather(
         "graph": _graph_facts(graph, y),
         "scores": list(values),
         "ranked_by": evidence.ranked_by,
-        "found": {name: value for name, value in (found or {}).items() if name in _FOUND and value is not None},
+        "found": {name: value for name, value in (found or {}).items() if name in FOUND and value is not None},
         "flagged": _flagged(table),
         "table": ranking.values(table.slice(0, table_rows), listed),
         "kinds": _heads(table),

@@ -1,4 +1,5 @@
-"""The report stage: what earlier stages left in their folders, joined into report.json and report.html; and `explain`.
+"""The report stage: what earlier stages left in their folders, joined into report.json and report.html. And `explain`,
+`show`: one node in numbers, the list as a piece of HTML.
 
 Reads the scores folder (scores.parquet, edges_mean.npy, edges_var.npy; the last two as memory maps), and where they are
 given the training's metrics.jsonl and the labels folder's manifest. Both may be missing: the page then leaves their
@@ -24,6 +25,7 @@ from hcm_scale.graph.store import Graph
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Explanation
 from hcm_scale.report.explain import explain as explain_node
+from hcm_scale.report.notebook import fragment
 from hcm_scale.report.write import FORMAT, write_report
 from hcm_scale.score import table
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE
@@ -31,7 +33,7 @@ from hcm_scale.shards import schema
 from hcm_scale.stages.score import FORMAT as SCORES_FORMAT
 from hcm_scale.stages.score import KIND
 
-__all__ = ["FORMAT", "explain", "report"]
+__all__ = ["FORMAT", "explain", "report", "show"]
 
 
 def report(
@@ -89,6 +91,11 @@ def explain(
     node = graph.node_of(external_id)
     ranked = table.read_scores(Path(scores) / table.FILE)
     return explain_node(Evidence.of(graph, purified, ranked, *edge_hops(Path(scores), graph), x), node)
+
+
+def show(graph: Graph, scores: Path, count: int) -> str:
+    """The ranked list of a scores folder as a piece of HTML for a notebook: `count` rows, and pictures."""
+    return fragment(graph, table.read_scores(scores / table.FILE), edge_hops(scores, graph)[0], found_by(scores), count)
 
 
 def found_by(scores: Path) -> dict[str, Any]:

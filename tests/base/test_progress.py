@@ -1,4 +1,4 @@
-"""Bars are for a person at a terminal, lines for whoever reads a log; one process of several draws or writes them."""
+"""Bars are for a person at a terminal, lines for whoever reads a log; a watcher is told either way."""
 
 import fcntl
 import logging
@@ -18,7 +18,7 @@ from hcm_scale.base import progress
 @pytest.mark.parametrize("terminal", [False, True])
 def test_bar__is_drawn_on_a_terminal_until_told_to_be_quiet(monkeypatch, capsys, terminal):
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
-    monkeypatch.setattr(progress, "_draws", True)
+    monkeypatch.setattr(progress, "_draws", None)
     with progress.bar(3, "row", "rows") as bar:
         assert isinstance(bar, progress.Lines) is not terminal
     progress.be_quiet()
@@ -50,3 +50,15 @@ def test_bar__fits_the_terminal():
     os.close(ours)
     assert "labels of pairs" in drawn
     assert max(len(line) for line in re.split(r"[\r\n]", drawn)) <= 40
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_shown__tells_every_step_and_ends_with_its_block(capsys, draws):
+    steps = []
+    with progress.shown(draws, steps.append), progress.bar(5, "row", "rows", initial=1) as bar:
+        bar.update(3)
+        bar.update()
+    with progress.bar(5, "row", "rows") as bar:
+        bar.update(5)
+    assert steps == [progress.Step("rows", 4, 5, "row"), progress.Step("rows", 5, 5, "row")]
+    assert ("rows" in capsys.readouterr().err) is draws

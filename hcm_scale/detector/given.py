@@ -1,0 +1,146 @@
+"""What `fit` may be given, each as the section of the configuration that describes it and a way to read it.
+
+| given                                                    | section      |
+|----------------------------------------------------------|--------------|
+| `Graph`, or the path of its folder                       | FolderGraph  |
+| tables in memory or their paths: edges, or (edges, nodes) | TablesGraph  |
+| a networkx graph                                         | TablesGraph  |
+| (scipy sparse adjacency, attributes)                     | MatrixGraph  |
+| the path of a .mat, .npz or .npy, or a folder of .npy    | MatrixGraph  |
+| a torch_geometric `Data`                                 | PygGraph     |
+
+Options of `graph.` are checked against the section. What lies in files is read by the run itself, as on the command
+line; the rest is read into a folder first, by the same readers.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hcm_scale import sources
+from hcm_scale.base.files import MANIFEST
+from hcm_scale.config import FolderGraph, GraphConfig, MatrixGraph, PygGraph, TablesGraph
+from hcm_scale.graph import Graph
+from hcm_scale.ingest import guess, networkx_graph
+from hcm_scale.ingest.memory import as_arrow, is_table, open_table
+from hcm_scale.ingest.readers import InputError, Policy, read_data, read_sparse
+
+log = logging.getLogger(__name__)
+COLUMNS = ("source_column", "target_column", "id_column", "label_column")  # that fit takes, beside tables
+_LEGAL = (
+    "a torch_geometric Data, a networkx graph, tables of edges or of (edges, nodes) in pandas, Polars, Arrow or files, "
+    "(scipy sparse adjacency, attributes), a Graph, or the path of a graph"
+)
+NETWORKX = "a networkx graph"
+Read = Callable[[Path, Any], Graph]
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """`what` it is in words, the `section` to set options on, how to `read` it, None where the section says all of it.
+
+    `tables` are the edges and nodes of a TablesGraph, each a path or an Arrow table.
+    """
+
+    what: str
+    section: GraphConfig
+    read: Read | None = None
+    tables: tuple[Any, Any] | None = None
+
+
+def take(data: Any) -> Given:
+    """Finds out what was given; TypeError where it is nothing that can be read."""
+    if isinstance(data, Graph):
+        return Given("a Graph", FolderGraph(), lambda _, section: data)
+    if hasattr(data, "edge_index") and not is_table(data):
+        read: Read = lambda out, section: read_data(out, data, policy=_policy(section))  # noqa: E731
+        return Given("a torch_geometric Data", PygGraph(name="data"), read)
+    if networkx_graph.is_networkx(data):
+        edges, nodes = networkx_graph.tables_of(data)
+        section = TablesGraph(name="networkx", directed=data.is_directed(), id_column=networkx_graph.ID)
+        return _tables(NETWORKX, (edges, nodes), section)
+    if isinstance(data, str | Path):
+        return _path(data)
+    first, second = data if isinstance(data, tuple | list) and len(data) == 2 else (data, None)
+    if hasattr(first, "tocoo"):
+        return Given(
+            "a scipy matrix", MatrixGraph(), lambda out, section: read_sparse(out, first, second, _policy(section))
+        )
+    if all(isinstance(part, str | Path) or is_table(part) for part in (first, second) if part is not None):
+        parts = zip((first, second), ("the edge table", "the node table"), strict=True)
+        edges, nodes = (as_arrow(part, what) if is_table(part) else part and str(part) for part, what in parts)
+        return _tables("tables", (edges, nodes), TablesGraph())
+    named = type(data).__name__ if second is None else f"({type(first).__name__}, {type(second).__name__})"
+    raise TypeError(f"data is of type {named}; legal are {_LEGAL}")
+
+
+def _path(path: str | Path) -> Given:
+    folder = Path(path)
+    if (folder / MANIFEST).is_file():
+        return Given("a graph folder", FolderGraph(path=str(path)))
+    if folder.suffix in (".mat", ".npz", ".npy") or (folder.is_dir() and any(folder.glob("*.npy"))):
+        return Given("a matrix file", MatrixGraph(path=str(path)))
+    return _tables("tables", (str(path), None), TablesGraph())
+
+
+def _tables(what: str, parts: tuple[Any, Any], section: TablesGraph) -> Given:
+    if all(isinstance(part, str | None) for part in parts):
+        return Given(what, dataclasses.replace(section, path=parts[0], nodes=parts[1]), None, parts)
+    held: dict[str, Any] = {"path": parts[0], "nodes": parts[1]}  # Arrow tables in the place of paths
+
+    def read(out: Path, section: TablesGraph) -> Graph:
+        return sources.reader(dataclasses.replace(section, **held))(out)
+
+    return Given(what, section, read, parts)
+
+
+def name_columns(given: Given, said: dict[str, str | None]) -> dict[str, str]:
+    """The options that name the columns of tables: those that were said, and for the others a guess, which is logged.
+
+    `said` are `COLUMNS`, as fit was given them or else the options; None is unsaid.
+    """
+    known = {name: value for name, value in said.items() if value is not None}
+    if given.tables is None:
+        for name, value in known.items():
+            raise ValueError(f"{name}={value!r} means nothing for {given.what}: it names a column of a table")
+        return {}
+    if given.what == NETWORKX:
+        for name in known.keys() - {"label_column"}:
+            raise ValueError(f"{name}={known[name]!r} means nothing for {NETWORKX}, which knows its nodes")
+        return known
+    max_bytes = getattr(given.section, "max_bytes", 0)
+    edges = open_table("graph.path", given.tables[0], max_bytes)
+    ends = guess.guess_ends(edges, known.get("source_column"), known.get("target_column"))
+    found = known | dict(zip(COLUMNS, ends, strict=False))
+    if given.tables[1] is not None and "id_column" not in known:
+        for name, end in zip(COLUMNS, ends, strict=False):
+            edges.check_columns(name, [end])
+        found["id_column"] = guess.guess_id(open_table("graph.nodes", given.tables[1], max_bytes), edges, ends)
+    guessed = [f"{name}={value!r}" for name, value in found.items() if name not in known]
+    if guessed:
+        log.info("guessed from the tables: %s", ", ".join(guessed))
+    return found
+
+
+def from_section(out: Path, section: GraphConfig) -> Graph:
+    """Reads what a section describes all of."""
+    return sources.reader(section)(out)
+
+
+def with_label(graph: Graph, label: Any) -> Graph:
+    """The graph with known anomalies: 0 or 1 for each node, in node order."""
+    y = np.asarray(label.cpu() if hasattr(label, "cpu") else label).ravel()
+    if len(y) != graph.num_nodes:
+        raise InputError(f"label has {len(y):,} entries for {graph.num_nodes:,} nodes; they must be equal")
+    if not np.isin(y, (0, 1)).all():
+        raise InputError("label holds other values than 0 and 1")
+    return dataclasses.replace(graph, y=y.astype(np.uint8), kind=None)
+
+
+def _policy(section: GraphConfig) -> Policy:
+    names = [entry.name for entry in dataclasses.fields(Policy) if hasattr(section, entry.name)]
+    return Policy(**{name: getattr(section, name) for name in names})

@@ -1,0 +1,225 @@
+"""`HCM`: the detector. It runs the stages of the command line and reads what they left.
+
+    found = HCM(drop_ratio=0.1, seed=0).fit(data)
+    found.strangest(10), found.decision_score_, found.label_, print(found.explain(42))
+
+Names are those of PyGOD (`decision_score_`, `label_`, `threshold_`, `predict`: torch tensors) and of scikit-learn and
+PyOD (`get_params`, `decision_scores_`, `labels_`: numpy arrays).
+"""
+
+import contextlib
+import logging
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from hcm_scale import pipeline
+from hcm_scale.base import progress
+from hcm_scale.config import Config, GraphConfig
+from hcm_scale.detector import given as givens
+from hcm_scale.detector import saved
+from hcm_scale.detector.fitted import Fitted
+from hcm_scale.detector.parameters import KEYS, Parameters, check_contamination, check_place, dotted, make_config
+from hcm_scale.detector.results import Results
+from hcm_scale.graph import Graph
+
+_GIVEN = ".given"  # what was in memory, in the folder of the run, until the run has it
+
+
+class HCM(Results, Parameters):
+    """Hop-count based anomaly detector for attributed graphs.
+
+    options:        any other option of the command line, {"sampling.fan_out": [10]} or {"sampling": {"fan_out": [10]}}
+                    or, for a whole group, {"sampling": "fast"}; those of `graph.` say how data are read
+    classes:        hop counts that are told apart: 1, 2, ... and this many or more
+    num_sources:    nodes from which hops are counted; None is every node
+    drop_ratio:     share of the edges, the least similar, that is dropped before hops are counted
+    similarity:     of the two ends of an edge: euclidean, cosine, jaccard, ...
+    scale:          how attributes are rescaled: auto decides column by column
+    pca:            components that attributes are reduced to; None is as the rule says, or no reduction
+    num_layers:     layers of the encoder
+    width:          numbers a node in each layer
+    num_samples:    samples of the posterior; None is until one more no longer moves the ranking
+    views:          graphs that encoders run on; "purified" alone takes half of the time
+    rank_by:        the score that ranks: score (all evidence), strange, ahp or hav
+    fdr:            share of false flags to put up with among the flagged
+    contamination:  share of the nodes that `label_` and `predict` mark, above 0 and at most 0.5; None marks those that
+                    are flagged at `fdr`
+    seed:           the same seed, options and data give the same bytes
+    device:         auto, cpu or cuda
+    threads:        None is all cores
+    run_dir:        folder of the run, which keeps what did not change between fits; None is a temporary one
+    verbose:        1 draws bars and log lines on stderr, 0 does not; None does on a terminal and in a notebook
+    callback:       called with a `Step` (label, done, total, unit) as work goes on; what it raises ends the fit
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any] | None = None,
+        *,
+        classes: int = 4,
+        num_sources: int | None = 4_096,
+        drop_ratio: float = 0.2,
+        similarity: str = "euclidean",
+        scale: str = "auto",
+        pca: int | None = None,
+        num_layers: int = 2,
+        width: int = 64,
+        num_samples: int | None = None,
+        views: Sequence[str] = ("purified", "original"),
+        rank_by: str = "score",
+        fdr: float = 0.1,
+        contamination: float | None = None,
+        seed: int = 0,
+        device: str | torch.device = "auto",
+        threads: int | None = None,
+        run_dir: Path | str | None = None,
+        verbose: int | None = None,
+        callback: Callable[[progress.Step], None] | None = None,
+    ) -> None:
+        self.options = options
+        self.classes, self.num_sources = classes, num_sources
+        self.drop_ratio, self.similarity = drop_ratio, similarity
+        self.scale, self.pca = scale, pca
+        self.num_layers, self.width = num_layers, width
+        self.num_samples, self.views = num_samples, views
+        self.rank_by, self.fdr, self.contamination = rank_by, fdr, contamination
+        self.seed, self.device, self.threads = seed, device, threads
+        self.run_dir, self.verbose, self.callback = run_dir, verbose, callback
+        self._fitted: Fitted | None = None
+        self._temporary: Path | None = None
+        self._check()
+
+    def fit(
+        self,
+        data: Any,
+        label: Any = None,
+        *,
+        source_column: str | None = None,
+        target_column: str | None = None,
+        id_column: str | None = None,
+        label_column: str | None = None,
+    ) -> Self:
+        """Scores every node of a graph.
+
+        data:     a torch_geometric `Data` with edge_index and x; a networkx graph, whose node attributes are used;
+                  a table of edges, or a pair of (edges, nodes), in pandas, Polars or Arrow or as paths of Parquet or
+                  CSV; (scipy sparse adjacency, attributes); a `Graph`; the path of a graph folder, .mat or .npz
+        label:    known anomalies, 0 or 1 for each node, which are reported on and never learned from
+        source_column, target_column:  of the edge table; else `source` and `target`, or its first two
+        id_column:     of the node table; else `id`, or a column named as an end is, or one that holds their ids
+        label_column:  of the node table, or an attribute of networkx: known anomalies, 0 or 1
+        """
+        self._fitted = None
+        given = givens.take(data)
+        said = dict(zip(givens.COLUMNS, (source_column, target_column, id_column, label_column), strict=True))
+        with self._watched():
+            config, columns = self._configure(given, said)
+            folder = self._folder()
+            config.run_dir = str(folder)
+            read = given.read or (givens.from_section if label is not None else None)
+            try:
+                graph = None if read is None else read(folder / _GIVEN, config.graph)
+                labelled = graph if graph is None or label is None else givens.with_label(graph, label)
+                pipeline.run(config, until="score", graph=labelled)
+            finally:
+                shutil.rmtree(folder / _GIVEN, ignore_errors=True)  # the run has a graph of its own
+        source = graph or Graph.open(folder / "graph", verify=False)
+        table = pipeline.read_scores(folder)
+        self._fitted = Fitted(folder, table, source.fingerprint, columns, self.contamination)
+        return self
+
+    def save(self, folder: Path | str) -> None:
+        """Copies the finished run and the parameters to a folder, for `HCM.load`."""
+        saved.save(Path(folder), self._found(), self.get_params())
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Self:
+        """The detector that `save` wrote: the same scores and explanations. The folder stays where it is."""
+        parameters, fitted = saved.load(Path(folder).absolute())
+        detector = cls(**parameters)
+        detector._fitted = fitted
+        return detector
+
+    @property
+    def config(self) -> Config:
+        """The configuration that the parameters make, before data say more."""
+        return self._make_config()
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._fitted is not None:
+            raise TypeError("a fitted HCM is not pickled: save(folder) writes it and HCM.load(folder) reads it")
+        return self.get_params()
+
+    def __setstate__(self, parameters: dict[str, Any]) -> None:
+        self.__init__(**parameters)  # type: ignore[misc]
+
+    def _check(self) -> None:
+        check_contamination(self.contamination)
+        check_place(self.run_dir)
+        if self.verbose not in (None, 0, 1):
+            raise ValueError(f"verbose={self.verbose!r} is not legal: 0, 1 or None")
+        self._make_config()
+
+    def _make_config(
+        self, graph: GraphConfig | None = None, what: str = "", columns: Mapping[str, str] | None = None
+    ) -> Config:
+        keywords = {name: getattr(self, name) for name in KEYS}
+        named = {f"graph.{name}": value for name, value in (columns or {}).items()}
+        return make_config(keywords, self._defaults(), {**(self.options or {}), **named}, graph, what)
+
+    def _configure(self, given: givens.Given, said: Mapping[str, str | None]) -> tuple[Config, dict[str, str]]:
+        """The configuration to read `given` with, and the columns of its tables; what fit was told goes first."""
+        options = dotted(self.options or {})
+        known = {name: value if value is not None else options.get(f"graph.{name}") for name, value in said.items()}
+        columns = givens.name_columns(given, known)
+        return self._make_config(given.section, given.what, columns), columns
+
+    def _folder(self) -> Path:
+        """Where the run goes: the folder that was named, or a temporary one that goes away with the detector."""
+        if self.run_dir is None and self._temporary is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="hcm-scale-"))
+            weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
+        folder = Path(self.run_dir or self._temporary or "").absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _check_same(self, data: Any) -> None:
+        found = self._found()
+        if data is None:
+            return
+        given = givens.take(data)
+        config, _ = self._configure(given, found.columns if given.tables is not None else {})
+        with tempfile.TemporaryDirectory(prefix="hcm-scale-") as scratch:
+            read = given.read or givens.from_section
+            if read(Path(scratch) / "graph", config.graph).fingerprint != found.fingerprint:
+                raise ValueError("data differs from what was fitted; fit(data) scores it")
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Shows bars and log lines, or does not, as `verbose` says."""
+        draws = progress.is_watched() if self.verbose is None else bool(self.verbose)
+        with progress.shown(draws, self.callback), log_lines() if draws else contextlib.nullcontext():
+            yield
+
+
+@contextlib.contextmanager
+def log_lines() -> Iterator[None]:
+    """Writes what the stages log to stderr, unless somebody has said where it goes."""
+    log, handler = logging.getLogger("hcm_scale"), logging.StreamHandler()
+    level = log.level
+    if log.hasHandlers():
+        yield
+        return
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)

@@ -1,0 +1,143 @@
+"""The parameters of the detector, as scikit-learn knows them, and the configuration that they make.
+
+A keyword stands for one key of the configuration (`KEYS`); `options` holds any other key. Parameters are kept as they
+were given, so that `clone` finds them again, and are checked when they are set.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Iterable, Mapping
+from numbers import Real
+from pathlib import Path
+from typing import Any, Self
+
+from hcm_scale import config as schema
+from hcm_scale.arguments import num_blocks
+from hcm_scale.config import Config, GraphConfig, MatrixGraph, TablesGraph
+from hcm_scale.options import plain, with_options
+
+KEYS = {  # keyword -> key of the configuration, whose default is the keyword's
+    "classes": "hops.classes",
+    "num_sources": "hops.num_sources",
+    "drop_ratio": "purify.ratio",
+    "similarity": "purify.similarity",
+    "scale": "attributes.scale",
+    "pca": "attributes.pca",
+    "num_layers": "model.num_layers",
+    "width": "model.width",
+    "num_samples": "posterior.num_samples",
+    "views": "score.views",
+    "rank_by": "score.rank_by",
+    "fdr": "score.fdr",
+    "seed": "seed",
+    "device": "world.device",
+    "threads": "world.threads",
+}
+_SECTIONS = {entry.name for entry in dataclasses.fields(Config) if dataclasses.is_dataclass(entry.type)}
+_ELSEWHERE = {
+    "run_dir": "HCM(run_dir=...) says it",
+    "node": "explain(node) says it",
+    **{f"graph.{name}": "fit(data) says it" for name in ("source", "path", "nodes", "dataset")},
+}
+
+
+class Parameters:
+    """What scikit-learn expects of an estimator's parameters: the arguments of its constructor, under their names."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters by name, as they were given."""
+        return {name: getattr(self, name) for name in self._defaults()}
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Changes parameters; what was fitted stays until the next fit."""
+        before, known = self.get_params(), self._defaults()
+        for name in parameters.keys() - known.keys():
+            raise ValueError(f"{name!r} is no parameter of HCM; legal are {', '.join(known)}")
+        try:
+            self.__dict__.update(parameters)
+            self._check()
+        except ValueError:
+            self.__dict__.update(before)
+            raise
+        return self
+
+    def __repr__(self) -> str:
+        defaults = self._defaults()
+        changed = [f"{name}={value!r}" for name, value in self.get_params().items() if value != defaults[name]]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def _check(self) -> None:
+        """Refuses parameters that no fit could use."""
+
+    @classmethod
+    def _defaults(cls) -> dict[str, Any]:
+        arguments = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        return {argument.name: argument.default for argument in arguments}
+
+
+def make_config(
+    keywords: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    options: Mapping[str, Any],
+    graph: GraphConfig | None = None,
+    what: str = "",
+) -> Config:
+    """The configuration of a run over the section `graph`; without one, the options of `graph.` are only checked.
+
+    The files of groups come first, then the keywords that are not at their defaults, then single options.
+    """
+    said = dotted(options)
+    for key in said:
+        if key in _ELSEWHERE:
+            raise ValueError(f"options[{key!r}]={said[key]!r} is no option here: {_ELSEWHERE[key]}")
+    changed = {name: value for name, value in keywords.items() if plain(value) != plain(defaults[name])}
+    for name, value in changed.items():
+        if plain(said.get(KEYS[name], value)) != plain(value):
+            told = f"options[{KEYS[name]!r}]={said[KEYS[name]]!r}"
+            raise ValueError(f"{name}={value!r} and {told} differ: leave out one")
+    of_graph = {key: value for key, value in said.items() if key.startswith("graph.")}
+    config = Config(graph=graph or _section_for(of_graph))
+    _refuse_foreign(of_graph, config.graph, what)
+    groups = {key: value for key, value in said.items() if key in _SECTIONS}
+    made = with_options(config, groups | {KEYS[name]: value for name, value in changed.items()} | said)
+    schema.parse_fan_out(made.sampling.fan_out, num_blocks(made))
+    return made
+
+
+def dotted(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections in sections as dotted keys.
+
+    >>> dotted({"purify": {"ratio": 0.1}, "graph.keys": {"x": "attrb"}, "hops": "all"})
+    {'purify.ratio': 0.1, 'graph.keys': {'x': 'attrb'}, 'hops': 'all'}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in options.items():
+        is_section = key in _SECTIONS and isinstance(value, Mapping)
+        flat |= {f"{key}.{name}": inner for name, inner in value.items()} if is_section else {str(key): value}
+    return flat
+
+
+def _section_for(keys: Iterable[str]) -> GraphConfig:
+    """A section that knows these options, to check them before it is known what will be fitted."""
+    known = {f"graph.{entry.name}" for entry in dataclasses.fields(TablesGraph)}
+    return TablesGraph() if set(keys) <= known else MatrixGraph()
+
+
+def _refuse_foreign(of_graph: Mapping[str, Any], graph: GraphConfig, what: str) -> None:
+    """Refuses an option of the graph that means nothing for what is being read."""
+    legal = [f"graph.{e.name}" for e in dataclasses.fields(graph) if f"graph.{e.name}" not in _ELSEWHERE]
+    for key, value in of_graph.items():
+        if what and key not in legal:
+            raise ValueError(f"{key}={value!r} means nothing for {what}; legal there are {', '.join(legal)}")
+
+
+def check_contamination(share: float | None) -> None:
+    """Refuses a share of anomalies that PyGOD would refuse."""
+    if share is not None and not (isinstance(share, Real) and 0.0 < share <= 0.5):
+        raise ValueError(f"contamination={share!r} is out of range: above 0 and at most 0.5, or None")
+
+
+def check_place(run_dir: Path | str | None) -> None:
+    """Refuses an empty name for the folder of the run."""
+    if run_dir is not None and not str(run_dir):
+        raise ValueError("run_dir='' is empty; it names a folder, or is None for a temporary one")

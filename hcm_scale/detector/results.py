@@ -1,0 +1,140 @@
+"""What a fitted detector tells: scores, labels, probabilities, explanations, tables, under the names people know.
+
+PyGOD's (`decision_score_`, `label_`, `predict`, `decision_function`) are torch tensors; scikit-learn's and PyOD's
+(`decision_scores_`, `labels_`, `predict_proba`) are numpy arrays. All are in node order.
+"""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from hcm_scale import pipeline
+from hcm_scale.detector.explained import Explained
+from hcm_scale.detector.fitted import Fitted
+
+
+class NotFitted(ValueError, AttributeError):
+    """Asked of a detector that has not been fitted."""
+
+
+class Results:
+    """Everything that is read off a finished run."""
+
+    _fitted: Fitted | None
+
+    @property
+    def table(self) -> pa.Table:
+        """One row a node, strangest first; the columns of scores.parquet."""
+        return self._found().table
+
+    @property
+    def scores(self) -> NDArray[np.float64]:
+        """The score of every node, (n,), in node order; larger is stranger."""
+        return self._found().scores
+
+    @property
+    def ids_(self) -> NDArray[Any]:
+        """The user's own name of each node, (n,), in node order."""
+        return self._found().ids
+
+    @property
+    def p_values_(self) -> NDArray[np.float64]:
+        """The chance of a usual node to have as much evidence, (n,), in node order."""
+        return self._found().column("p")
+
+    @property
+    def columns_(self) -> dict[str, str]:
+        """The columns of the tables that were used, said or guessed; empty where there were no tables."""
+        return self._found().columns
+
+    @property
+    def decision_score_(self) -> torch.Tensor:
+        """`scores` as PyGOD has it."""
+        return torch.from_numpy(self._found().scores)
+
+    @property
+    def label_(self) -> torch.Tensor:
+        """1 for nodes that stand out, (n,), as PyGOD has it."""
+        return torch.from_numpy(self._found().labels)
+
+    @property
+    def threshold_(self) -> float:
+        """The score above which nodes are labelled; without a contamination, above which as many lie as are flagged."""
+        return self._found().threshold
+
+    @property
+    def decision_scores_(self) -> NDArray[np.float64]:
+        """`scores` as PyOD has it."""
+        return self._found().scores
+
+    @property
+    def labels_(self) -> NDArray[np.int64]:
+        """`label_` as PyOD has it."""
+        return self._found().labels
+
+    def _found(self) -> Fitted:
+        if self._fitted is None:
+            raise NotFitted("fit(data) comes first")
+        return self._fitted
+
+    def decision_function(self, data: Any = None, label: Any = None) -> torch.Tensor:
+        """The scores of the data that were fitted, (n,) in node order, larger being stranger."""
+        self._check_same(data)
+        return self.decision_score_
+
+    def predict(
+        self,
+        data: Any = None,
+        label: Any = None,
+        return_pred: bool = True,
+        return_score: bool = False,
+        return_prob: bool = False,
+        prob_method: str = "linear",
+        return_conf: bool = False,
+    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """Labels of the fitted nodes, 1 for those that stand out, and what else is asked for, in PyGOD's order.
+
+        return_score:  the scores;  return_conf:  how sure each label is
+        return_prob:   a number from 0 to 1 that rises with the score, by `prob_method`: linear, unify (both as PyGOD
+                       has them), or p, one less the chance of a usual node to have as much evidence
+        """
+        self._check_same(data)
+        found = self._found()
+        asked = [
+            (return_pred, lambda: found.labels),
+            (return_score, lambda: found.scores),
+            (return_prob, lambda: found.probabilities(prob_method)),
+            (return_conf, found.confidences),
+        ]
+        parts = tuple(torch.from_numpy(make()) for wanted, make in asked if wanted)
+        return parts[0] if len(parts) == 1 else parts
+
+    def predict_proba(self, data: Any = None, method: str = "linear") -> NDArray[np.float64]:
+        """(n, 2): how likely each node is to be usual and to be an anomaly; `method` as in `predict`."""
+        self._check_same(data)
+        odd = self._found().probabilities(method)
+        return np.stack([1.0 - odd, odd], axis=1)
+
+    def explain(self, node: int | str) -> Explained:
+        """Why a node, named by the user's own id, is where it is; prints as text, and `data` has the numbers."""
+        return Explained.of(pipeline.explanation(self._found().folder, str(node)))
+
+    def strangest(self, count: int = 10) -> list[dict[str, Any]]:
+        """The first rows of the ranked table."""
+        return self.table.slice(0, count).to_pylist()
+
+    def to_pandas(self) -> Any:
+        """The ranked table as a pandas DataFrame."""
+        try:
+            return self.table.to_pandas()
+        except ImportError as error:
+            raise ImportError("to_pandas needs pandas: pip install 'hcm-scale[frames]'") from error
+
+    def _repr_html_(self) -> str | None:
+        return None if self._fitted is None else pipeline.show(self._fitted.folder)
+
+    def _check_same(self, data: Any) -> None:
+        """Refuses data other than those that were fitted; None are those."""

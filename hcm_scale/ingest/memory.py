@@ -1,0 +1,78 @@
+"""Tables in memory, in the place of files: an Arrow table that streams as a table of files does.
+
+`as_arrow` takes what has an Arrow form: pandas, Polars, Arrow itself, whatever has `__arrow_c_stream__`. Nothing is
+written to disk: the table is read as often as files would be, its types checked in the same way.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from hcm_scale.ingest.batches import TableFiles, find_table
+from hcm_scale.ingest.errors import InputError, reading
+from hcm_scale.ingest.parquet import BATCH_ROWS, checked
+
+Where: TypeAlias = str | Path | pa.Table
+_NAMES = {"graph.path": "the edge table", "graph.nodes": "the node table"}
+
+
+@dataclass(frozen=True)
+class ArrowTable(TableFiles):
+    """One table in memory; `name` stands for the file in messages."""
+
+    table: pa.Table = field(default_factory=lambda: pa.table({}))
+    name: str = "the table"
+
+    @property
+    def origin(self) -> str:
+        return self.name
+
+    def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Streams the named columns, in order."""
+        types, row = self._types(names), 0
+        for batch in self.table.select(list(names)).to_batches(BATCH_ROWS):
+            arrays = [checked(batch[name], types.get(name), f"{self.name} column {name!r}", row) for name in names]
+            row += len(batch)
+            yield pa.RecordBatch.from_arrays(arrays, list(names))
+
+
+def open_table(option: str, where: Where, max_bytes: int) -> TableFiles:
+    """The table that an option names: in memory, or at a file, folder or glob."""
+    if not isinstance(where, pa.Table):
+        return find_table(option, where, max_bytes)
+    for name, count in Counter(where.schema.names).items():
+        if count > 1:
+            raise InputError(f"{_NAMES[option]} has {count} columns named {name!r}; legal is one of a name")
+    return ArrowTable((), where.schema, max_bytes, table=where, name=_NAMES[option])
+
+
+def is_table(data: Any) -> bool:
+    """Whether `as_arrow` takes it."""
+    return isinstance(data, pa.Table | pa.RecordBatch) or hasattr(data, "__arrow_c_stream__") or _is_pandas(data)
+
+
+def as_arrow(data: Any, what: str) -> pa.Table:
+    """The table as Arrow; a pandas index that has a name is a column, one without is none."""
+    with reading(f"{what} cannot be read as an Arrow table"):
+        if isinstance(data, pa.Table):
+            return data
+        if not _is_pandas(data):
+            table = pa.table(data)
+            return table.cast(pa.schema([field.with_type(_without_views(field.type)) for field in table.schema]))
+        has_names = all(name is not None for name in data.index.names)
+        return pa.Table.from_pandas(data.reset_index() if has_names else data, preserve_index=False)
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    """Text as Polars hands it over, views of text, in the form that all of Arrow's functions know."""
+    if pa.types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, _without_views(kind.value_type), kind.ordered)
+    return pa.large_string() if pa.types.is_string_view(kind) else kind
+
+
+def _is_pandas(data: Any) -> bool:
+    return hasattr(data, "reset_index") and hasattr(data, "dtypes")

@@ -1,0 +1,132 @@
+"""Whatever form a graph comes in, it is the same graph; what means nothing for a form is refused by name."""
+
+import networkx as nx
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+from scipy import sparse
+
+from hcm_scale import HCM
+from hcm_scale.detector import given
+
+
+def read(data, out, options=None, **said):
+    """The graph and the columns that `fit` would use."""
+    taken = given.take(data)
+    config, columns = HCM(options)._configure(taken, dict.fromkeys(given.COLUMNS) | said)
+    return (taken.read or given.from_section)(out / "graph", config.graph), columns
+
+
+def ends(graph):
+    return np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr)), graph.indices
+
+
+def as_scipy(world):
+    u, v = ends(world.graph)
+    return sparse.csr_matrix((np.ones(len(u)), (u, v)), shape=(200, 200)), world.graph.x
+
+
+def as_data(world):
+    from torch_geometric.data import Data
+
+    edge_index = torch.from_numpy(np.stack(ends(world.graph)).astype(np.int64))
+    return Data(edge_index=edge_index, x=torch.from_numpy(world.graph.x))
+
+
+def as_npz(world, tmp_path):
+    np.savez(tmp_path / "graph.npz", edge_index=np.stack(ends(world.graph)), x=world.graph.x)
+    return tmp_path / "graph.npz"
+
+
+def as_folder(world, tmp_path):
+    return str(world.graph.save(tmp_path / "kept").path)
+
+
+@pytest.mark.parametrize("form", ["Graph", "Data", "scipy", "npz", "folder"])
+def test_take__arrays_of_all_forms_are_one_graph(world, tmp_path, form):
+    forms = {"Graph": lambda: world.graph, "Data": lambda: as_data(world), "scipy": lambda: as_scipy(world)}
+    forms |= {"npz": lambda: as_npz(world, tmp_path), "folder": lambda: as_folder(world, tmp_path)}
+    graph, columns = read(forms[form](), tmp_path)
+    assert columns == {}
+    np.testing.assert_array_equal(graph.indices, world.graph.indices)
+    np.testing.assert_array_equal(graph.x, world.graph.x)
+
+
+@pytest.mark.parametrize("form", ["pandas", "polars", "arrow", "parquet", "mixed"])
+def test_take__tables_of_all_forms_are_one_graph_with_guessed_columns(world, tmp_path, form):
+    paths = tmp_path / "edges.parquet", tmp_path / "nodes.parquet"
+    world.edges.to_parquet(paths[0])
+    world.nodes.to_parquet(paths[1])
+    pair = {
+        "pandas": world[1:],
+        "polars": tuple(map(pl.from_pandas, world[1:])),
+        "arrow": [pa.Table.from_pandas(frame) for frame in world[1:]],
+        "parquet": paths,
+        "mixed": (str(paths[0]), world.nodes),
+    }[form]
+    graph, columns = read(pair, tmp_path)
+    assert columns == {"source_column": "from", "target_column": "to", "id_column": "account"}
+    np.testing.assert_array_equal(graph.indices, world.graph.indices)
+    np.testing.assert_array_equal(graph.x[:, -3:], world.graph.x)
+    assert graph.external_id(7) == "n007"
+    assert graph.columns[:2] == ("town=x", "town=y")
+
+
+def test_take__networkx_nodes_and_attributes(world, tmp_path):
+    named = nx.from_pandas_edgelist(world.edges, "from", "to", create_using=nx.DiGraph)
+    for name, value in zip(world.nodes["account"], world.nodes["a0"], strict=True):
+        named.add_node(name, a0=value, odd=name == "n003")
+    graph, columns = read(named, tmp_path, label_column="odd")
+    assert columns == {"label_column": "odd"}
+    assert graph.directed
+    assert graph.columns == ("a0",)
+    assert [graph.external_id(int(node)) for node in np.flatnonzero(graph.y)] == ["n003"]
+    assert not read(named, tmp_path, {"graph.directed": False}, label_column="odd")[0].directed
+
+
+def test_options_of_the_graph__reach_its_reader(world, tmp_path):
+    graph, _ = read(world[1:], tmp_path, {"graph": {"exclude": ["town"]}, "graph.directed": True})
+    assert (graph.columns, graph.directed) == (("a0", "a1", "a2"), True)
+    with pytest.raises(ValueError, match=r"graph\.featureless=degree gives it"):
+        read(world.edges, tmp_path)
+    assert read(world.edges, tmp_path, {"graph.featureless": "degree"})[0].num_attributes == 1
+    adjacency, x = as_scipy(world)
+    holed = np.where(x == x[0, 0], np.nan, x)
+    with pytest.raises(ValueError, match=r"graph\.nonfinite=zero or mean"):
+        read((adjacency, holed), tmp_path)
+    assert read((adjacency, holed), tmp_path, {"graph.nonfinite": "zero"})[0].x[0, 0] == 0
+
+
+def test_columns__said_to_fit_go_before_options_and_guesses(world, tmp_path):
+    nodes = world.nodes.assign(key=world.nodes["account"])
+    _, columns = read((world.edges, nodes), tmp_path, {"graph.id_column": "key", "graph.exclude": ["account"]})
+    assert columns["id_column"] == "key"
+    _, columns = read(
+        (world.edges, nodes), tmp_path, {"graph.id_column": "key"}, id_column="account", source_column="to"
+    )
+    assert columns == {"id_column": "account", "source_column": "to", "target_column": "from"}
+
+
+def test_mistakes__are_named(world, tmp_path):
+    with pytest.raises(ValueError, match=r"graph\.exclude=\['a'\] means nothing for a Graph; legal there are"):
+        read(world.graph, tmp_path, {"graph.exclude": ["a"]})
+    with pytest.raises(ValueError, match="id_column='a' means nothing for a scipy matrix"):
+        read(as_scipy(world), tmp_path, id_column="a")
+    with pytest.raises(ValueError, match="source_column='a' means nothing for a networkx graph"):
+        read(nx.path_graph(3), tmp_path, source_column="a")
+    with pytest.raises(ValueError, match="source_column='u' is not a column of the edge table; it has"):
+        read(world[1:], tmp_path, source_column="u")
+    with pytest.raises(TypeError, match=r"data is of type \(DataFrame, int\); legal are a torch_geometric Data"):
+        read((world.edges, 3), tmp_path)
+    with pytest.raises(ValueError, match=r"graph\.path='nowhere\.csv' names no Parquet or CSV file"):
+        read("nowhere.csv", tmp_path)
+
+
+def test_label__is_one_for_each_node(world):
+    assert given.with_label(world.graph, torch.arange(200) < 3).y.sum() == 3
+    with pytest.raises(ValueError, match="label has 3 entries for 200 nodes"):
+        given.with_label(world.graph, [0, 1, 0])
+    with pytest.raises(ValueError, match="label holds other values than 0 and 1"):
+        given.with_label(world.graph, np.arange(200))

@@ -1,0 +1,137 @@
+"""The Python face does what the command line does."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from hydra import compose, initialize_config_dir
+
+from hcm_scale import HCM, cli
+from hcm_scale.base.files import FolderError
+from hcm_scale.base.progress import Step
+from hcm_scale.options import to_config
+from hcm_scale.ranks import launch
+
+
+@pytest.fixture(scope="module")
+def found(small, world, tmp_path_factory) -> HCM:
+    """A detector fitted on two files, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("found")
+    world.edges.to_parquet(folder / "edges.parquet")
+    world.nodes.to_parquet(folder / "nodes.parquet")
+    detector = HCM(small, seed=1, drop_ratio=0.1, device="cpu", run_dir=folder / "run")
+    return detector.fit((folder / "edges.parquet", folder / "nodes.parquet"))
+
+
+def test_fit__gives_the_bytes_of_the_command_line(found, small, tmp_path):
+    given = {
+        "graph.path": found.run_dir.parent / "edges.parquet",
+        "graph.nodes": found.run_dir.parent / "nodes.parquet",
+    }
+    given |= {f"graph.{name}": value for name, value in found.columns_.items()}
+    given |= small | {"seed": 1, "purify.ratio": 0.1, "world": "cpu", "run_dir": tmp_path / "run"}
+    cli.register()
+    with initialize_config_dir(str(cli.conf_dir()), version_base="1.3"):
+        words = ["graph=tables", *(f"{key}={value}" for key, value in given.items())]
+        launch.run(to_config(compose("config", words)), until="score")
+    ours, theirs = (run / "scores" / "scores.parquet" for run in (found.run_dir, tmp_path / "run"))
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert not (found.run_dir / ".given").exists()
+
+
+def test_results__are_one_under_all_names(found):
+    assert found.scores.shape == (200,)
+    assert found.strangest(3)[0]["node"] == int(np.argmax(found.scores))
+    assert found.ids_[int(np.argmax(found.scores))] == found.strangest(1)[0]["id"]
+    for same in (found.decision_score_, found.decision_scores_, found.decision_function()):
+        np.testing.assert_array_equal(same, found.scores)
+    for same in (found.label_, found.labels_, found.predict()):
+        np.testing.assert_array_equal(same, found.to_pandas().sort_values("node")["flagged"])
+    labels, scores, chance, sure = found.predict(return_score=True, return_prob=True, return_conf=True)
+    assert {part.shape for part in (labels, scores, chance, sure)} == {(200,)}
+    np.testing.assert_allclose(found.predict_proba().sum(axis=1), 1.0)
+    np.testing.assert_allclose(found.predict_proba(method="p")[:, 0], found.p_values_)
+    assert isinstance(found.to_pandas(), pd.DataFrame)
+
+
+def test_explain__prints_as_text_and_holds_numbers(found):
+    first = found.explain(found.strangest(1)[0]["id"])
+    assert "rank 1 of 200" in str(first)
+    assert str(first) == repr(first) == first.text
+    assert (first.data["rank"], first.data["num_nodes"]) == (1, 200)
+    assert len(first.data["neighbors"]) == first.data["degree"]
+    with pytest.raises(ValueError, match="node='nobody' is not in this graph"):
+        found.explain("nobody")
+
+
+def test_notebook__shows_the_table_and_pictures_and_escapes_ids(found):
+    shown = found._repr_html_()
+    assert shown.count("<tr>") == 11
+    assert shown.count('<svg class="chart"') == 2
+    assert found.strangest(1)[0]["id"] in shown
+    assert HCM()._repr_html_() is None
+
+
+def test_data__that_were_fitted_are_known_again_and_others_refused(found, world):
+    np.testing.assert_array_equal(found.predict((world.edges, world.nodes)), found.label_)
+    for call in (found.predict, found.decision_function, found.predict_proba):
+        with pytest.raises(ValueError, match=r"data differs from what was fitted; fit\(data\) scores it"):
+            call((world.edges, world.nodes.assign(a0=0.5)))
+
+
+def test_save__carries_scores_and_explanations(found, tmp_path):
+    found.save(tmp_path / "kept")
+    found.save(tmp_path / "kept")
+    loaded = HCM.load(tmp_path / "kept")
+    np.testing.assert_array_equal(loaded.scores, found.scores)
+    assert loaded.explain("n003").data == found.explain("n003").data
+    assert loaded.get_params() == found.get_params() | {"run_dir": None}
+    assert (loaded.columns_, loaded.threshold_) == (found.columns_, found.threshold_)
+    assert "<table>" in loaded._repr_html_()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").touch()
+    with pytest.raises(FolderError, match=r"no manifest\.json; a finished hcm_scale detector folder was expected"):
+        found.save(tmp_path / "mine")
+    scores = tmp_path / "kept" / "scores" / "scores.parquet"
+    scores.write_bytes(scores.read_bytes()[:-1] + b"x")
+    with pytest.raises(FolderError, match=r"scores\.parquet is damaged"):
+        HCM.load(tmp_path / "kept")
+
+
+def test_pickle__of_a_fitted_detector_names_the_way(found):
+    with pytest.raises(TypeError, match=r"save\(folder\) writes it and HCM\.load\(folder\) reads it"):
+        pickle.dumps(found)
+
+
+def test_before_fit__everything_says_so():
+    unfitted = HCM()
+    for name in ("scores", "table", "label_", "decision_score_", "threshold_"):
+        with pytest.raises(ValueError, match=r"fit\(data\) comes first"):
+            getattr(unfitted, name)
+        assert not hasattr(unfitted, name)
+    for call in (unfitted.predict, unfitted.decision_function, lambda: unfitted.explain(3), lambda: unfitted.save("x")):
+        with pytest.raises(ValueError, match=r"fit\(data\) comes first"):
+            call()
+
+
+def test_fit__in_one_folder_makes_again_what_changed_and_shows_it(world, small, capsys, tmp_path):
+    known = np.arange(200) < 9
+    detector = HCM(small, device="cpu", verbose=1, run_dir=tmp_path / "run").fit(world.graph, known)
+    before, said = detector.scores, capsys.readouterr().err
+    assert "label:" in said
+    assert "y" in detector.table.column_names
+    again = detector.set_params(fdr=0.5, verbose=0).fit(world.graph, known)
+    np.testing.assert_array_equal(again.scores, before)
+    assert capsys.readouterr().err == ""
+
+
+def test_callback__ends_a_fit_by_raising(world, small):
+    def stop(step: Step) -> None:
+        if step.label == "labels":
+            raise KeyboardInterrupt
+
+    detector = HCM(small, device="cpu", callback=stop)
+    with pytest.raises(KeyboardInterrupt):
+        detector.fit(world.graph)
+    assert not hasattr(detector, "scores")

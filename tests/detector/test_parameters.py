@@ -1,0 +1,140 @@
+"""The parameters are the options of the command line under short names, checked when they are set."""
+
+import dataclasses
+import inspect
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+
+from hcm_scale import HCM
+from hcm_scale.config import Config
+from hcm_scale.detector.parameters import KEYS
+
+OWN = {"options", "contamination", "run_dir", "verbose", "callback"}  # that no key of the configuration stands for
+OTHER_TYPES = {"views": list[str], "device": str}  # a keyword may be given more types than the option has
+
+
+def field_of(key: str) -> tuple[Any, dataclasses.Field]:
+    section, *names = Config(), *key.split(".")
+    for name in names[:-1]:
+        section = getattr(section, name)
+    return getattr(section, names[-1]), next(e for e in dataclasses.fields(section) if e.name == names[-1])
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_keyword__has_the_default_and_the_type_of_its_option(name):
+    keyword = inspect.signature(HCM).parameters[name]
+    default, entry = field_of(KEYS[name])
+    assert keyword.default == (tuple(default) if isinstance(default, list) else default)
+    assert OTHER_TYPES.get(name, keyword.annotation) == entry.type
+
+
+def test_keywords__are_all_known_and_described():
+    names = set(inspect.signature(HCM).parameters)
+    assert names == OWN | KEYS.keys()
+    assert [name for name in names if f"    {name}:" not in HCM.__doc__] == []
+    assert HCM().config.hops == Config().hops
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_keyword__reaches_its_option(name):
+    values = {"views": ["original"], "similarity": "cosine", "scale": "none", "rank_by": "ahp", "device": "cpu"}
+    value = values.get(name, 0.3 if name in ("drop_ratio", "fdr") else 3)
+    section = HCM(**{name: value}).config
+    for part in KEYS[name].split("."):
+        section = getattr(section, part)
+    assert section == value
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"purify.rato": 0.1}, r"'purify\.rato' is not an option; did you mean 'purify\.ratio'\?"),
+        ({"purify": {"rato": 0.1}}, r"'purify\.rato' is not an option"),
+        ({"purify.ratio.low": 0.1}, r"'purify\.ratio\.low' is not an option"),
+        ({"anything": 1}, "'anything' is not an option; options are named as on the command line"),
+        ({"score.closure": 0.3}, r"score\.closure is now score\.far_share"),
+        ({"hops.classes": 99}, r"hops\.classes=99 is out of range: at least 2"),
+        ({"hops.classes": 3.5}, r"hops\.classes=3\.5 is not legal: int, at least 2 and at most 16"),
+        ({"hops.classes": "many"}, r"hops\.classes='many' is not legal: int, at least 2"),
+        ({"purify": 0.1}, r"purify=0\.1 is not legal: a section with similarity, ratio, attributes"),
+        ({"purify": "nothing"}, r"purify=nothing is not known; legal are cosine, euclidean, jaccard, none"),
+        ({"score.rank_by": None}, r"score\.rank_by=None is not legal: str, of score, strange, ahp, hav"),
+        ({"sampling.fan_out": "10"}, r"sampling\.fan_out='10' is not legal: list\[str\]"),
+        ({"sampling.fan_out": [10, 10]}, r"has 2 entries, and 1 of the model's layers are sampled \(not the first"),
+        ({"graph.path": "a.csv"}, r"options\['graph\.path'\]='a\.csv' is no option here: fit\(data\) says it"),
+        ({"run_dir": "here"}, r"no option here: HCM\(run_dir=\.\.\.\) says it"),
+        ({"graph.exclud": ["a"]}, r"'graph\.exclud' is not an option; did you mean 'graph\.exclude'\?"),
+        ({"graph.nonfinite": "ignore"}, r"graph\.nonfinite=ignore is not known; legal are error, zero, mean"),
+    ],
+)
+def test_mistake__is_named_with_what_is_legal(options, said):
+    with pytest.raises(ValueError, match=said):
+        HCM(options)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "said"),
+    [
+        ({"classes": 1}, r"hops\.classes=1 is out of range"),
+        ({"contamination": 0.7}, r"contamination=0\.7 is out of range: above 0 and at most 0\.5"),
+        ({"contamination": "some"}, "contamination='some' is out of range"),
+        ({"device": torch.device("meta")}, r"world\.device=meta is not known; legal are auto, cpu, cuda"),
+        ({"verbose": "yes"}, "verbose='yes' is not legal: 0, 1 or None"),
+        ({"run_dir": ""}, "run_dir='' is empty"),
+        (
+            {"classes": 3, "options": {"hops.classes": 5}},
+            r"classes=3 and options\['hops\.classes'\]=5 differ",
+        ),
+    ],
+)
+def test_wrong_keyword__is_named_with_what_is_legal(keywords, said):
+    with pytest.raises(ValueError, match=said):
+        HCM(**keywords)
+
+
+def test_options__are_those_of_the_command_line_and_become_its_types():
+    given = {"purify": {"ratio": np.float64(0.5)}, "hops.classes": np.int64(3), "sampling.fan_out": (10,)}
+    config = HCM(given, seed=np.int32(7), device=torch.device("cpu"), width="32").config
+    expected = Config(seed=7)
+    expected.purify.ratio, expected.hops.classes, expected.world.device = 0.5, 3, "cpu"
+    expected.sampling.fan_out, expected.model.width = ["10"], 32
+    expected.graph = config.graph
+    assert config == expected
+    assert {type(config.purify.ratio), type(config.hops.classes), type(config.seed)} == {float, int}
+
+
+def test_options__may_name_a_file_of_a_group_as_on_the_command_line():
+    config = HCM({"purify": "none", "sampling": "fast", "score.trim": 0.1, "inject": "paper"}, seed=3).config
+    assert (config.purify.ratio, config.sampling.fan_out, config.score.trim) == (0.0, ["10"], 0.1)
+    assert (config.inject.num_cliques, config.inject.seed) == (10, 3)
+    assert HCM({"hops": "all"}).config.hops.num_sources is None
+    assert HCM({"hops": "all"}, num_sources=7).config.hops.num_sources == 7
+    assert HCM({"hops.classes": 5, "hops": "all"}, classes=5).config.hops.classes == 5
+
+
+def test_params__are_kept_as_given_and_cloned(tmp_path):
+    given = {"options": {"score.trim": 0.1}, "classes": 3, "run_dir": tmp_path, "contamination": 0.2}
+    detector = HCM(**given)
+    assert detector.get_params() == HCM().get_params() | given
+    assert clone(detector).get_params() == detector.get_params()
+    assert repr(HCM(num_sources=None, seed=1)) == "HCM(num_sources=None, seed=1)"
+
+
+def test_set_params__changes_all_or_nothing():
+    detector = HCM(classes=3)
+    assert detector.set_params(classes=5, drop_ratio=0.0).config.hops.classes == 5
+    with pytest.raises(ValueError, match=r"hops\.classes=1 is out of range"):
+        detector.set_params(classes=1, drop_ratio=0.5)
+    with pytest.raises(ValueError, match="'clases' is no parameter of HCM; legal are options, classes"):
+        detector.set_params(clases=4)
+    assert (detector.classes, detector.drop_ratio) == (5, 0.0)
+
+
+def test_pickle__carries_a_detector_that_is_not_fitted():
+    detector = HCM({"score.trim": 0.1}, classes=3)
+    assert pickle.loads(pickle.dumps(detector)).get_params() == detector.get_params()

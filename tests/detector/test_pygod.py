@@ -1,0 +1,57 @@
+"""Ours stands where a PyGOD detector stands: the same evaluation runs on both, and the same scores say the same."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from pygod.detector import GAE
+from pygod.metric import eval_average_precision, eval_f1, eval_roc_auc
+from torch_geometric.data import Data
+
+from bench.pygod_batches import whole_graphs
+from hcm_scale import HCM
+from hcm_scale.base.progress import Step
+from hcm_scale.detector.fitted import Fitted
+
+
+@pytest.mark.filterwarnings("ignore:__array_wrap__")  # of PyGOD's
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_contamination__gives_what_pygod_gives(share):
+    scores = np.random.default_rng(0).gamma(2.0, size=40)
+    table = pa.table({"node": np.arange(40), "score": scores, "flagged": scores > 1})
+    found = Fitted(Path(), table.replace_schema_metadata({"rank_by": "score"}), "", {}, share)
+    twin = GAE(contamination=share)
+    twin.decision_score_ = torch.from_numpy(scores)
+    twin._process_decision_score()
+    assert found.threshold == twin.threshold_
+    assert found.labels.tolist() == twin.label_.tolist()
+    for method in ("linear", "unify"):
+        np.testing.assert_allclose(found.probabilities(method), twin.predict(return_prob=True, prob_method=method)[1])
+    np.testing.assert_allclose(found.confidences(), twin.predict(return_conf=True)[1], atol=1e-6)
+
+
+def as_data(world):
+    rows = np.repeat(np.arange(200), np.diff(world.graph.indptr))
+    ends = torch.from_numpy(np.stack([rows, world.graph.indices]).astype(np.int64))
+    return Data(edge_index=ends, x=torch.from_numpy(world.graph.x), y=(torch.arange(200) < 10).long())
+
+
+def test_evaluation__written_for_pygod_takes_ours(world, small, capsys):
+    data, steps = as_data(world), []
+    ours = HCM(small, device="cpu", contamination=0.1, callback=steps.append)
+    for detector in (GAE(epoch=2, contamination=0.1), ours):
+        with whole_graphs("cpu"):
+            detector.fit(data)
+        pred, score, prob, conf = detector.predict(return_score=True, return_prob=True, return_conf=True)
+        assert pred.sum() == 20
+        assert torch.equal(pred, detector.label_)
+        assert torch.equal(score > detector.threshold_, detector.label_.bool())
+        assert 0 <= eval_roc_auc(data.y, score) <= 1
+        assert 0 <= eval_average_precision(data.y, prob) <= 1
+        assert 0 <= eval_f1(data.y, pred) <= 1
+        assert ((conf >= 0) & (conf <= 1)).all()
+    assert capsys.readouterr().err == ""  # quiet where nobody watches
+    assert Step("label", 100, 100, "source") in steps
+    assert steps[-1] == Step("scores", 1, 1, "stage")

@@ -1,0 +1,139 @@
+"""Tables in memory become the graph that the same tables become as files, whichever library holds them."""
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy import sparse
+
+from hcm_scale.ingest import networkx_graph
+from hcm_scale.ingest.batches import find_table
+from hcm_scale.ingest.errors import InputError
+from hcm_scale.ingest.guess import guess_ends, guess_id
+from hcm_scale.ingest.memory import as_arrow, open_table
+from hcm_scale.ingest.policy import Policy
+from hcm_scale.ingest.readers import Columns, read_sparse, read_tables
+
+EDGES = pd.DataFrame({"source": ["a", "b", "c"], "target": ["b", "c", "a"]})
+NODES = pd.DataFrame(
+    {
+        "id": ["a", "b", "c", "d"],
+        "age": [1.5, np.nan, 3.0, 4.0],
+        "town": pd.Categorical(["x", "y", "x", "x"]),
+        "day": pd.to_datetime(["2024-01-01", "2024-02-01", "2024-03-01", "2024-01-05"]),
+        "member": [True, False, True, True],
+    }
+)
+OF = {
+    "pandas": lambda frame: frame,
+    "pandas, indexed": lambda frame: frame.set_index(frame.columns[0]),
+    "pandas, filtered": lambda frame: pd.concat([frame, frame]).iloc[: len(frame)].set_axis(range(5, 5 + len(frame))),
+    "polars": pl.from_pandas,
+    "arrow": pa.Table.from_pandas,
+    "record batch": pa.RecordBatch.from_pandas,
+}
+
+
+@pytest.mark.parametrize("library", OF)
+def test_read_tables__in_memory_equals_the_same_in_files(tmp_path, library):
+    for name, frame in (("edges", EDGES), ("nodes", NODES)):
+        pq.write_table(pa.Table.from_pandas(frame), tmp_path / f"{name}.parquet")
+    files = read_tables(tmp_path / "of_files", tmp_path / "edges.parquet", tmp_path / "nodes.parquet")
+    edges, nodes = (as_arrow(OF[library](frame), "the table") for frame in (EDGES, NODES))
+    held = read_tables(tmp_path / "held", edges, nodes)
+    assert held.fingerprint == files.fingerprint
+
+
+def test_read_tables__names_the_table_in_memory_where_something_is_wrong(tmp_path):
+    edges, nodes = pa.Table.from_pandas(EDGES), pa.Table.from_pandas(NODES)
+    with pytest.raises(InputError, match=r"graph\.id_column='key' is not a column of the node table; it has \['id'"):
+        read_tables(tmp_path / "out", edges, nodes, columns=Columns(id="key"))
+    with pytest.raises(InputError, match="the edge table has 2 columns named 'source'"):
+        read_tables(tmp_path / "out", pa.Table.from_arrays([*edges.columns], ["source", "source"]), nodes)
+    with pytest.raises(InputError, match="edges cannot be read as an Arrow table"):
+        as_arrow(pd.DataFrame({"source": [1, "b", []]}), "edges")
+
+
+def test_read_sparse__takes_both_kinds_of_attributes_and_no_stored_zeros(tmp_path):
+    x = np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]])
+    adjacency = sparse.coo_array((np.array([1, 1, 0]), ([0, 1, 0], [1, 2, 2])), shape=(3, 3))
+    dense = read_sparse(tmp_path / "dense", adjacency.tocsr(), x, Policy())
+    few = read_sparse(tmp_path / "sparse", adjacency, sparse.csr_matrix(x), Policy())
+    assert dense.indptr.tolist() == few.indptr.tolist() == [0, 1, 3, 4]
+    assert dense.indices.tolist() == few.indices.tolist() == [1, 0, 2, 1]
+    np.testing.assert_array_equal(dense.x, few.x.csr().toarray())
+    one_way = read_sparse(tmp_path / "directed", adjacency, x, Policy(directed=True))
+    assert one_way.directed
+    assert one_way.num_edges == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "x", "said"),
+    [
+        ((3, 2), np.ones((3, 1)), r"shape \(3, 2\); legal is \(n, n\)"),
+        ((3, 3), np.ones(3), r"attributes have shape \(3,\)"),
+        ((3, 3), np.full((3, 1), "a"), "type <U1; legal are numbers"),
+        ((3, 3), np.ones((2, 1)), "x has 2 rows for 3 nodes"),
+    ],
+)
+def test_read_sparse__refuses_what_is_no_graph(tmp_path, shape, x, said):
+    with pytest.raises(InputError, match=said):
+        read_sparse(tmp_path / "out", sparse.csr_array(shape), x, Policy())
+
+
+def test_networkx__attributes_become_columns_and_names_stay():
+    graph = nx.Graph([("a", "b"), ("b", "c")])
+    nx.set_node_attributes(graph, {"a": 1, "c": 2}, "age")
+    nx.set_node_attributes(graph, {"a": [0.0, 1.0], "b": (1.0, 1.0), "c": np.array([2.0, 1.0])}, "place")
+    edges, nodes = networkx_graph.tables_of(graph)
+    assert edges.to_pydict() == {"source": ["a", "b"], "target": ["b", "c"]}
+    expected = {"age": [1, None, 2], "place_0": [0.0, 1.0, 2.0], "place_1": [1.0, 1.0, 1.0]}
+    assert nodes.to_pydict() == {networkx_graph.ID: ["a", "b", "c"], **expected}
+
+
+def test_networkx__names_are_numbers_where_all_are_and_text_where_not():
+    assert networkx_graph.tables_of(nx.path_graph(3))[1].to_pydict() == {networkx_graph.ID: [0, 1, 2]}
+    edges, _ = networkx_graph.tables_of(nx.grid_2d_graph(1, 2))
+    assert edges.to_pydict() == {"source": ["(0, 0)"], "target": ["(0, 1)"]}
+    mixed = nx.Graph()
+    mixed.add_node(0, age="old")
+    mixed.add_node(1, age=3)
+    with pytest.raises(InputError, match="attribute 'age' of the networkx graph is of several types"):
+        networkx_graph.tables_of(mixed)
+
+
+def table(option: str, **columns: list) -> object:
+    return open_table(option, pa.table(columns), 1 << 30)
+
+
+def test_guess__ends_are_named_or_the_first_two():
+    named = table("graph.path", weight=[1.0], target=["b"], source=["a"])
+    assert guess_ends(named, None, None) == ("source", "target")
+    assert guess_ends(named, "weight", None) == ("weight", "target")
+    assert guess_ends(table("graph.path", u=[1], v=[2], w=[3]), None, None) == ("u", "v")
+    assert guess_ends(table("graph.path", u=[1], v=[2], w=[3]), None, "u") == ("v", "u")
+    with pytest.raises(InputError, match="the edge table has the columns"):
+        guess_ends(table("graph.path", u=[1]), None, None)
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"age": [1, 2], "id": [7, 8]}, "id"),
+        ({"age": [1, 2], "v": [7, 8]}, "v"),
+        ({"town": ["x1", "x2"], "group": [1, 1], "age": [1, 5], "key": [2, 1]}, "key"),
+    ],
+)
+def test_guess__id_is_found_by_name_or_by_what_it_holds(tmp_path, columns, expected):
+    edges = table("graph.path", u=[1, 2], v=[2, 1])
+    assert guess_id(table("graph.nodes", **columns), edges, ("u", "v")) == expected
+    pd.DataFrame(columns).to_csv(tmp_path / "nodes.csv", index=False)  # whose numbers are read as floats elsewhere
+    assert guess_id(find_table("graph.nodes", tmp_path / "nodes.csv", 1 << 30), edges, ("u", "v")) == expected
+
+
+def test_guess__says_so_where_no_column_holds_the_ids():
+    with pytest.raises(InputError, match=r"no column of the node table holds the ids in 'u' .* it has \['key'\]"):
+        guess_id(table("graph.nodes", key=[5, 6]), table("graph.path", u=[1], v=[2]), ("u", "v"))
