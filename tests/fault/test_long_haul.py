@@ -96,6 +96,7 @@ def check_level(rounds: list[dict[str, int]]) -> None:
 
 
 @pytest.mark.gate
+@pytest.mark.timeout(900)
 def test_a_minute_of_training__needs_no_more_at_its_end(tmp_path):
     check_level(haul(tmp_path, 45))
 
