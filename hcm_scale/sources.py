@@ -15,8 +15,10 @@ from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.ingest import Reader
 
 
-def reader(graph: schema.GraphConfig) -> Reader:
-    """How to read the source that the configuration names."""
+def reader(graph: schema.GraphConfig, known: list[readers.Encoding] | None = None) -> Reader:
+    """How to read the source that the configuration names; `known` is how an earlier table's columns were encoded."""
+    if isinstance(graph, schema.TablesGraph):
+        return _tables(graph, known)
     return _READERS[type(graph)](graph)
 
 
@@ -40,7 +42,7 @@ def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
             raise ValueError(f"graph.{option}={given} lies where run_dir={run_dir} keeps its own graph; name another")
 
 
-def _tables(graph: schema.TablesGraph) -> Reader:
+def _tables(graph: schema.TablesGraph, known: list[readers.Encoding] | None) -> Reader:
     columns = readers.Columns(
         source=graph.source_column,
         target=graph.target_column,
@@ -54,7 +56,7 @@ def _tables(graph: schema.TablesGraph) -> Reader:
         id_type=graph.id_type,
     )
     policy = _policy(graph, unknown=graph.unknown, repeated=graph.repeated)
-    return lambda out: readers.read_tables(out, graph.path, graph.nodes, columns=columns, policy=policy)
+    return lambda out: readers.read_tables(out, graph.path, graph.nodes, columns=columns, policy=policy, known=known)
 
 
 def _matrix(graph: schema.MatrixGraph) -> Reader:
@@ -81,7 +83,6 @@ def _policy(graph: schema.PolicyGraph, **more: Any) -> readers.Policy:
 
 
 _READERS: dict[type[schema.GraphConfig], Callable[[Any], Reader]] = {
-    schema.TablesGraph: _tables,
     schema.MatrixGraph: _matrix,
     schema.PygGraph: _pyg,
     schema.SyntheticGraph: _synthetic,

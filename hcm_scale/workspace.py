@@ -147,13 +147,7 @@ def open_stages(run_dir: Path, *names: str) -> list[Path]:
 
     ValueError where a stage is not finished, FolderError where it is not what the run left.
     """
-    path = run_dir / _LIST
-    try:
-        listed = {stage["name"]: stage["key"] for stage in json.loads(path.read_bytes())}
-    except FileNotFoundError:
-        listed = {}
-    except (ValueError, LookupError, TypeError) as error:
-        raise files.FolderError(f"{path} is damaged; hcm-scale run writes it again") from error
+    path, listed = run_dir / _LIST, stage_keys(run_dir)
     for name in names:
         if name not in listed:
             raise ValueError(f"{path} lists no {name}: finish the run in run_dir={run_dir} first with hcm-scale run")
@@ -166,6 +160,17 @@ def open_stages(run_dir: Path, *names: str) -> list[Path]:
             raise files.FolderError(f"{_beside(folder)} is not of the {name} in {path}; hcm-scale run makes it again")
         _check(folder, record["files"])
     return folders
+
+
+def stage_keys(run_dir: Path) -> dict[str, str]:
+    """The keys of the stages that the last run here listed, by name; empty where there was none."""
+    path = run_dir / _LIST
+    try:
+        return {stage["name"]: stage["key"] for stage in json.loads(path.read_bytes())}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, LookupError, TypeError) as error:
+        raise files.FolderError(f"{path} is damaged; hcm-scale run writes it again") from error
 
 
 def _check(folder: Path, hashes: Mapping[str, str]) -> None:

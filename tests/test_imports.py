@@ -42,7 +42,8 @@ MAY_IMPORT = {
     "workspace": {"base", "ranks"},
     "sources": {"config", "stages", "graph", "ingest"},
     "arguments": {"config", "stages"},
-    "blueprint": {"arguments", "config", "sources", "stages", "workspace"} | ROOMS,
+    "trained": {"base", "config", "workspace"},
+    "blueprint": {"arguments", "config", "sources", "stages", "trained", "workspace"} | ROOMS,
     "pipeline": {
         "arguments",
         "base",
@@ -53,6 +54,7 @@ MAY_IMPORT = {
         "report",
         "sources",
         "stages",
+        "trained",
         "workspace",
     },
     "ranks.launch": {"base", "config", "pipeline", "ranks"},  # start whole runs, and so know the pipeline

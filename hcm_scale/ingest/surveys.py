@@ -62,6 +62,11 @@ class NumberSurvey:
         self._sum += float(good.sum())
         self._low = min(self._low, float(good.min(initial=np.inf)))
 
+    @property
+    def num_nonfinite(self) -> int:
+        """Values that are there and not finite."""
+        return self._nonfinite
+
     def encoding(self, nonfinite: str, added_rows: int) -> Encoding:
         """What to do with the column; `added_rows` more nulls will come."""
         present = self._rows - self._nulls - self._nonfinite
@@ -105,7 +110,7 @@ class CategorySurvey:
             return self._left_out()
         categories, nulls = tuple(sorted(self._values)) if few else (), self._nulls + added_rows
         counts = [self._values[name] for name in categories] if few else self._buckets.tolist()
-        shares = tuple(count / self._present for count in counts) if nulls else ()
+        shares = tuple(count / self._present for count in counts)
         return CategoryEncoding(self.name, categories, 0 if few else len(self._buckets), shares, nulls)
 
     def _left_out(self) -> Encoding:
