@@ -43,6 +43,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
     started = time.perf_counter()
     schema.check(config)
     config = settled(config)
+    schema.check(config)
     parse_fan_out(config.sampling.fan_out, num_blocks(config))
     _check_world(config.world, world)
     device = world.device or device_of(config.world)

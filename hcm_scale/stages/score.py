@@ -11,7 +11,7 @@ Several ranks share the edges (`shared_edges.py`) and end in the same bytes; ran
 
 Memory: two layers of embeddings (2 x n x width x 4 bytes), 8 bytes an edge unless on disk, a chunk; after them 4 bytes
 an edge, eleven numbers a node and five of 4 bytes. 10 million nodes and 80 million edges at width 128 take
-10.2 GB + 0.64 GB, then 1.4.
+10.2 GB + 0.64 GB, then 1.4; by the measure of another graph, as many numbers of each of its nodes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
