@@ -1,4 +1,4 @@
-"""The rules of auto.py carried out: fitted on the sample, as parts (fitted.py) that are applied to any rows.
+"""The rules of auto.py carried out: fitted on the sample, as parts (parts.py) that are applied to any rows.
 
 Columns that are kept one by one are moved and stretched, or follow a curve through the values of the sample (normal
 scores: exact where the sample is all rows, between two values of it in proportion, beyond its ends as at the ends).
@@ -17,7 +17,7 @@ from scipy import special
 from hcm_scale.base.names import GAP_SUFFIX
 from hcm_scale.features import pca as principal
 from hcm_scale.features.auto import COMPONENTS, GAP_WEIGHT, OWN_DEVIATION, Decision, decide, lines
-from hcm_scale.features.fitted import Curve, Part, Rotated, Singles, group_values
+from hcm_scale.features.parts import Curve, Part, Rotated, Singles, group_values
 from hcm_scale.features.rescale import blocks
 from hcm_scale.features.survey import Seen, by_column, gap_columns, look, sample, values_of
 from hcm_scale.graph.store import Attributes, SparseRows
@@ -33,7 +33,7 @@ def automatic(
 ) -> tuple[tuple[Part, ...], tuple[str, ...], dict[str, Any]]:
     """The parts that make features by the rules of auto.py, the features' names, and a record of what was decided.
 
-    >>> from hcm_scale.features.fitted import apply_parts
+    >>> from hcm_scale.features.parts import apply_parts
     >>> x = np.array([[0, 5], [1, 5]], np.float32)
     >>> parts, names, _ = automatic(x, None, ("flag", "same"))
     >>> apply_parts(parts, x).tolist(), names

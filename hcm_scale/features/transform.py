@@ -15,7 +15,8 @@ from scipy import sparse
 
 from hcm_scale.features import pca as principal
 from hcm_scale.features.auto_fit import automatic
-from hcm_scale.features.fitted import Curve, Fitted, Plain, apply_parts
+from hcm_scale.features.fitted import Fitted
+from hcm_scale.features.parts import Curve, Plain, apply_parts
 from hcm_scale.features.rescale import AUTO, NORMAL, blocks, check_scale, normal_scores
 from hcm_scale.features.survey import sample
 from hcm_scale.graph.store import Attributes, SparseRows
