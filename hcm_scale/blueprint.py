@@ -1,7 +1,8 @@
 """The stages of a run: its configuration, as a list of values that the workspace makes.
 
 Each `workspace.Stage` names the options that decide its result, the stages that it reads, and how to make it. This is
-the one place where the configuration meets the stages.
+the one place where the configuration meets the stages. A run with `trained` has neither labels nor training: its
+stages read the folders of the trained run, and are known by their keys.
 """
 
 import logging
@@ -22,12 +23,13 @@ from hcm_scale.config import Config
 from hcm_scale.features import propagate
 from hcm_scale.graph import Graph, store
 from hcm_scale.ingest import readers
-from hcm_scale.posterior.samples import open_samples
+from hcm_scale.posterior.samples import Samples, open_samples
 from hcm_scale.shards import open_labels
-from hcm_scale.stages import ingest, label, purify, report, score, train
+from hcm_scale.stages import drift, ingest, label, purify, report, score, train
 from hcm_scale.stages.memory import Searches
 from hcm_scale.stages.recipe import Recipe
 from hcm_scale.stages.trend import Trend, auc_trend
+from hcm_scale.trained import Trained
 from hcm_scale.workspace import Stage, Workspace
 
 log = logging.getLogger(__name__)
@@ -42,6 +44,7 @@ class Run:
     workspace: Workspace
     device: str  # where this process computes
     given: Graph | None = None
+    trained: Trained | None = None  # a finished run whose samples are used
     until: str = "report"  # the command whose stages are the last
 
     def graph(self) -> Graph:
@@ -83,6 +86,18 @@ class Run:
             if len(views) > 1:
                 self.workspace.check_fits("scores, later", foresight.combine(graph, len(views)))
 
+    def samples(self, view: str) -> Samples:
+        folders = self.workspace.folders if self.trained is None else self.trained.folders
+        return open_samples(folders[f"train-{view}"] / "samples")
+
+    def reference(self, name: str) -> score.Reference | None:
+        """The scores of the trained run that those of the stage `name` are measured by."""
+        return None if self.trained is None else score.open_reference(self.trained.folders[name])
+
+    def trained_keys(self, *names: str) -> list[str]:
+        """The keys of stages of the trained run, for the options of what reads them; empty where there is none."""
+        return [] if self.trained is None else [self.trained.keys[name] for name in names]
+
     @property
     def exact_first_hop(self) -> bool:
         return self.config.sampling.first_hop == "exact"
@@ -105,7 +120,11 @@ def _ingest(walk: Run) -> Iterator[Stage]:
         given.check()
     stamp = sources.stamp(config.graph) if given is None and walk.workspace.world.leads else []
     options: Any = given.fingerprint if given is not None else [asdict(config.graph), stamp]
-    read: ingest.Reader = ingest.copy_graph(given) if given is not None else sources.reader(config.graph)
+    known = None
+    if given is None and walk.trained is not None and "graph" in walk.trained.folders:
+        known = readers.columns_of(Graph.open(walk.trained.folders["graph"], verify=False))
+        options = [options, walk.trained_keys("graph")]
+    read: ingest.Reader = ingest.copy_graph(given) if given is not None else sources.reader(config.graph, known)
 
     def make(out: Path) -> dict[str, Any]:
         graph = ingest.ingest(out, read, injection)
@@ -124,20 +143,28 @@ def _ingest(walk: Run) -> Iterator[Stage]:
 
 def _purify(walk: Run) -> Iterator[Stage]:
     options = asdict(walk.config.attributes) | asdict(walk.config.purify)
+    trained = walk.trained
 
     def make(out: Path) -> dict[str, Any]:
         graph = walk.graph()
-        made = purify.purify(graph, out, **options)
+        if trained is None:
+            made = purify.purify(graph, out, **options)
+        else:
+            before = purify.open_purified(trained.folders["purified"])
+            made = purify.purify_like(graph, out, before, attributes=options["attributes"])
         dropped = graph.num_edges - made.graph.num_edges
         return {"features": made.features.shape[1], "edges": made.graph.num_edges, "dropped": dropped}
 
     def needs() -> list[Need]:
         return [foresight.purify(walk.config, walk.graph())]
 
-    yield Stage("purified", purify.FORMAT, options, ("graph",), make, needs=needs)
+    known_by = options if trained is None else [options, walk.trained_keys("purified")]
+    yield Stage("purified", purify.FORMAT, known_by, ("graph",), make, needs=needs)
 
 
 def _label(walk: Run) -> Iterator[Stage]:
+    if walk.trained is not None:
+        return
     options = label_options(walk.config)
 
     def ways() -> list[tuple[Searches, Need]]:
@@ -160,7 +187,8 @@ def _label(walk: Run) -> Iterator[Stage]:
 def _train(walk: Run) -> Iterator[Stage]:
     if walk.exact_first_hop:
         yield from (_propagate_view(walk, view) for view in walk.config.score.views)
-    yield from (_train_view(walk, view) for view in walk.config.score.views)
+    if walk.trained is None:
+        yield from (_train_view(walk, view) for view in walk.config.score.views)
 
 
 def _propagate_view(walk: Run, view: str) -> Stage:
@@ -223,6 +251,12 @@ def _trend(walk: Run, recipe: Recipe, structure: Graph, x: NDArray[np.float32]) 
 
 
 def _score(walk: Run) -> Iterator[Stage]:
+    yield from _scores(walk)
+    if walk.trained is not None:
+        yield _drift(walk, walk.trained)
+
+
+def _scores(walk: Run) -> Iterator[Stage]:
     views, how = walk.config.score.views, scoring_of(walk.config)
     if len(views) == 1:
         yield _score_view(walk, views[0], "scores", how)
@@ -232,15 +266,26 @@ def _score(walk: Run) -> Iterator[Stage]:
 
     def make(out: Path) -> dict[str, Any]:
         folders = [walk.workspace.folders[f"scores-{view}"] for view in views]
-        features, seed = walk.purified().features, walk.config.seed
-        made = score.combine_scores(walk.graph(), folders, out, how=how, features=features, seed=seed)
+        like = walk.reference("scores")
+        found = [] if like is None else [walk.reference(f"scores-{view}") for view in views]
+        made = score.combine_scores(
+            walk.graph(),
+            folders,
+            out,
+            how=how,
+            features=walk.purified().features,
+            seed=walk.config.seed,
+            like=like,
+            like_views=[view for view in found if view is not None],
+        )
         return _score_facts(made)
 
     def needs() -> list[Need]:
         return [foresight.combine(walk.graph(), len(views))]
 
+    options = [asdict(how), walk.config.seed, *walk.trained_keys("scores")]
     reads = "purified", *(f"scores-{view}" for view in views)
-    yield Stage("scores", score.FORMAT, [asdict(how), walk.config.seed], reads, make, needs=needs)
+    yield Stage("scores", score.FORMAT, options, reads, make, needs=needs)
 
 
 def _score_view(walk: Run, view: str, name: str, how: score.Scoring) -> Stage:
@@ -260,7 +305,7 @@ def _score_view(walk: Run, view: str, name: str, how: score.Scoring) -> Stage:
             walk.graph(),
             walk.structure(view),
             walk.encoder_input(view),
-            open_samples(walk.workspace.folders[f"train-{view}"] / "samples"),
+            walk.samples(view),
             out,
             how=how,
             features=walk.purified().features if name == "scores" else None,
@@ -270,15 +315,27 @@ def _score_view(walk: Run, view: str, name: str, how: score.Scoring) -> Stage:
             chunk_edges=config.score.chunk_edges,
             device=walk.device,
             world=walk.workspace.world,
+            like=walk.reference(name),
         )
         return _score_facts(made)
 
-    options, reads = [asdict(how), config.seed], (f"train-{view}",)
+    options = [asdict(how), config.seed, *walk.trained_keys(f"train-{view}", name)]
+    inputs = ("graph", "purified", *([f"propagated-{view}"] if walk.exact_first_hop else []))
+    reads = (f"train-{view}",) if walk.trained is None else inputs
     return Stage(name, score.FORMAT, options, reads, make, together=True, needs=walk.on_host(needs))
 
 
+def _drift(walk: Run, trained: Trained) -> Stage:
+    def make(out: Path) -> dict[str, Any]:
+        before, folders = purify.open_purified(trained.folders["purified"]), walk.workspace.folders
+        found = drift.compare(before, walk.purified(), trained.folders["scores"], folders["scores"], out)
+        return {"num_moved": len(found.moved), "line": found.line()}
+
+    return Stage("drift", drift.FORMAT, walk.trained_keys("purified", "scores"), ("purified", "scores"), make)
+
+
 def _report(walk: Run) -> Iterator[Stage]:
-    config, folders = walk.config, walk.workspace.folders
+    config, folders, trains = walk.config, walk.workspace.folders, walk.trained is None
 
     def make(out: Path) -> dict[str, Any]:
         purified = walk.purified()
@@ -289,8 +346,8 @@ def _report(walk: Run) -> Iterator[Stage]:
             out,
             x=purified.features,
             run={"name": config.graph.name, "seed": config.seed},
-            metrics=folders[f"train-{config.score.views[0]}"] / "metrics.jsonl",
-            labels=folders["labels"],
+            metrics=folders[f"train-{config.score.views[0]}"] / "metrics.jsonl" if trains else None,
+            labels=folders["labels"] if trains else None,
             features=purified.record,
             stages=[asdict(record) for record in walk.workspace.records],
             top=config.score.explained,
@@ -299,12 +356,11 @@ def _report(walk: Run) -> Iterator[Stage]:
         )
         return {"rows": len(made["table"]["rank"])}
 
-    options = [config.score.explained, config.score.table_rows, config.score.csv, config.graph.name]
-
     def needs() -> list[Need]:
         return [foresight.report(walk.graph())]
 
-    yield Stage("report", report.FORMAT, options, ("scores", "labels"), make, needs=needs)
+    options = [config.score.explained, config.score.table_rows, config.score.csv, config.graph.name]
+    yield Stage("report", report.FORMAT, options, ("scores", "labels") if trains else ("scores",), make, needs=needs)
 
 
 _STAGES_OF: dict[str, Callable[[Run], Iterator[Stage]]] = {  # by command

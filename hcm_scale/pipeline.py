@@ -31,6 +31,7 @@ from hcm_scale.report import terminal
 from hcm_scale.report.explain import Explanation
 from hcm_scale.stages import purify, report, score
 from hcm_scale.stages.summary import summary
+from hcm_scale.trained import open_trained, settled
 from hcm_scale.workspace import Stage, Workspace, begin_run, open_stages
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
     """
     started = time.perf_counter()
     schema.check(config)
+    config = settled(config)
+    schema.check(config)
     parse_fan_out(config.sampling.fan_out, num_blocks(config))
     _check_world(config.world, world)
     device = world.device or device_of(config.world)
@@ -54,6 +57,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
     _check_places(config)
     run_dir = Path(config.run_dir)
     sources.check_apart(config.graph, run_dir)
+    trained = open_trained(config)
     run_dir.mkdir(parents=True, exist_ok=True)
     share = Path(config.share_dir) if config.share_dir else None
     with files.locked(run_dir / ".lock") if world.leads else contextlib.nullcontext():
@@ -64,7 +68,8 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         if device != "cpu":
             threading.Thread(target=_wake_gpu, args=(device,), daemon=True).start()
         workspace = Workspace(run_dir, share, world, _budget(config.world, world))
-        for _, group in itertools.groupby(stages(Run(config, workspace, device, graph), until), _group_of):
+        walk = Run(config, workspace, device, graph, trained)
+        for _, group in itertools.groupby(stages(walk, until), _group_of):
             for part in workspace.fitting(list(group)):
                 make(workspace, *part)
         _warn_too_late(config.posterior, workspace)
@@ -134,6 +139,18 @@ def read_scores(run_dir: Path) -> Any:
     """The ranked table of a finished run."""
     (scores,) = open_stages(run_dir, "scores")
     return score.open_scores(scores).table()
+
+
+def score_with(trained: Path | str, graph: Graph, run_dir: Path | str, device: str = "auto") -> Any:
+    """The ranked table of another graph by what the finished run in `trained` learned; nothing is trained.
+
+    Attributes become features as they did there, and ranks are those that the nodes would have among its own. `run_dir`
+    is the folder of the new scores, where `explain` finds them.
+    """
+    config = Config(run_dir=str(run_dir), trained=str(trained))
+    config.world.device = device
+    run(config, until="score", graph=graph)
+    return read_scores(Path(run_dir))
 
 
 def _warn_too_late(posterior: schema.PosteriorConfig, workspace: Workspace) -> None:

@@ -18,11 +18,14 @@ from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.ingest import Reader
 
 
-def reader(graph: schema.GraphConfig) -> Reader:
-    """How to read the source that the configuration names."""
+def reader(graph: schema.GraphConfig, known: list[readers.Encoding] | None = None) -> Reader:
+    """How to read the source that the configuration names; `known` is how an earlier table's columns were encoded."""
     path = getattr(graph, "path", "")
     if remote.is_url(path) and not isinstance(graph, schema.TablesGraph | schema.MatrixGraph):
         raise ValueError(f"graph.path={path}: graph={graph.source} takes a folder of this machine; copy it there first")
+    if isinstance(graph, schema.TablesGraph):
+        more = _table_options(graph) | {"known": known}
+        return _sql(graph, more) if isinstance(graph, schema.SqlGraph) else _tables(graph, more)
     return _READERS[type(graph)](graph)
 
 
@@ -58,9 +61,7 @@ def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
             raise ValueError(f"graph.{option}={given} lies where run_dir={run_dir} keeps its own graph; name another")
 
 
-def _tables(graph: schema.TablesGraph) -> Reader:
-    more = _table_options(graph)
-
+def _tables(graph: schema.TablesGraph, more: dict[str, Any]) -> Reader:
     def read(out: Path) -> Graph:
         places = {"graph.path": graph.path, "graph.nodes": graph.nodes}
         with fetched.fetched(out, places, PARQUET + CSV) as (edges, nodes):
@@ -69,9 +70,7 @@ def _tables(graph: schema.TablesGraph) -> Reader:
     return read
 
 
-def _sql(graph: schema.SqlGraph) -> Reader:
-    more = _table_options(graph)
-
+def _sql(graph: schema.SqlGraph, more: dict[str, Any]) -> Reader:
     def read(out: Path) -> Graph:
         with sql.saved(out, graph.uri, _queries(graph)) as paths:
             return readers.read_tables(out, *paths, **more)
@@ -133,8 +132,6 @@ def _policy(graph: schema.PolicyGraph, **more: Any) -> readers.Policy:
 
 
 _READERS: dict[type[schema.GraphConfig], Callable[[Any], Reader]] = {
-    schema.TablesGraph: _tables,
-    schema.SqlGraph: _sql,
     schema.MatrixGraph: _matrix,
     schema.PygGraph: _pyg,
     schema.SyntheticGraph: _synthetic,

@@ -182,8 +182,7 @@ def open_stages(run_dir: Path, *names: str) -> list[Path]:
 
     ValueError where a stage is not finished, FolderError where it is not what the run left.
     """
-    path = run_dir / _LIST
-    listed = {stage["name"]: stage["key"] for stage in read_stages(run_dir)}
+    path, listed = run_dir / _LIST, stage_keys(run_dir)
     for name in names:
         if name not in listed:
             raise ValueError(f"{path} lists no {name}: finish the run in run_dir={run_dir} first with hcm-scale run")
@@ -198,9 +197,14 @@ def open_stages(run_dir: Path, *names: str) -> list[Path]:
     return folders
 
 
+def stage_keys(run_dir: Path) -> dict[str, str]:
+    """The keys of the stages that the last run here listed, by name; empty where there was none."""
+    return {stage["name"]: stage["key"] for stage in read_stages(run_dir)}
+
+
 def copy_run(run_dir: Path, out: Path) -> None:
     """Copies the finished stages of the last run here, checked, into the folder `out`: a run of its own."""
-    listed = json.loads((run_dir / _LIST).read_bytes())
+    listed = read_stages(run_dir)
     for stage, folder in zip(listed, open_stages(run_dir, *(stage["name"] for stage in listed)), strict=True):
         record, target = _read(folder), out / stage["name"]
         for name in record["files"]:

@@ -43,7 +43,8 @@ MAY_IMPORT = {
     "sources": {"base", "config", "stages", "graph", "ingest"},
     "arguments": {"config", "stages"},
     "foresight": {"base", "config", "stages"} | ROOMS,
-    "blueprint": {"arguments", "base", "config", "foresight", "sources", "stages", "workspace"} | ROOMS,
+    "trained": {"base", "config", "workspace"},
+    "blueprint": {"arguments", "base", "config", "foresight", "sources", "stages", "trained", "workspace"} | ROOMS,
     "pipeline": {
         "arguments",
         "base",
@@ -55,6 +56,7 @@ MAY_IMPORT = {
         "sources",
         "stages",
         "tracking",
+        "trained",
         "workspace",
     },
     "ranks.launch": {"base", "config", "pipeline", "ranks"},  # start whole runs, and so know the pipeline

@@ -1,4 +1,4 @@
-"""The rules of auto.py carried out: fitted on the sample, then applied to all rows, block by block.
+"""The rules of auto.py carried out: fitted on the sample, as parts (parts.py) that are applied to any rows.
 
 Columns that are kept one by one are moved and stretched, or follow a curve through the values of the sample (normal
 scores: exact where the sample is all rows, between two values of it in proportion, beyond its ends as at the ends).
@@ -8,18 +8,17 @@ sample (at most 256 MiB dense) and twice that for curves.
 """
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse, special
+from scipy import special
 
 from hcm_scale.base.names import GAP_SUFFIX
 from hcm_scale.features import pca as principal
 from hcm_scale.features.auto import COMPONENTS, GAP_WEIGHT, OWN_DEVIATION, Decision, decide, lines
-from hcm_scale.features.rescale import AttributeRows, blocks
+from hcm_scale.features.parts import Curve, Part, Rotated, Singles, group_values
+from hcm_scale.features.rescale import blocks
 from hcm_scale.features.survey import Seen, by_column, gap_columns, look, sample, values_of
 from hcm_scale.graph.store import Attributes, SparseRows
 
@@ -28,68 +27,18 @@ log = logging.getLogger(__name__)
 _FEW_ROWS = 1 << 10
 _LEAST_DEVIATION = 0.5  # that normal scores are divided by
 _SINGLE = ("gap flag", "two values", "heavy tail", "standard")
-Curve = tuple[NDArray[np.float32], NDArray[np.float32]]  # rising values, and the score of each
-
-
-@dataclass(frozen=True, eq=False)
-class Singles:
-    """Columns kept one by one: (value, cut to `low` .. `high`, - centre) * factor, or a curve; 0 at gaps."""
-
-    columns: NDArray[np.int64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    centre: NDArray[np.float64]
-    factor: NDArray[np.float64]
-    curves: dict[int, Curve]  # by place among `columns`
-    gaps: dict[int, list[int]]  # of a flag's place: the places of the columns whose gaps it flags
-
-    @property
-    def width(self) -> int:
-        return len(self.columns)
-
-    def apply(self, block: AttributeRows) -> NDArray[np.float64]:
-        """The features of a block of rows, (rows, width)."""
-        raw = block[:, self.columns]
-        values = np.asarray(raw.toarray() if sparse.issparse(raw) else raw, np.float64)
-        out = (np.clip(values, self.low, self.high) - self.centre) * self.factor
-        for place, (knots, scores) in self.curves.items():
-            out[:, place] = np.interp(values[:, place], knots, scores)
-        for flag, places in self.gaps.items():
-            out[np.ix_(np.flatnonzero(values[:, flag]), np.array(places))] = 0.0
-        return out
-
-
-@dataclass(frozen=True, eq=False)
-class Rotated:
-    """A group of columns reduced to principal components, each times its `factor`."""
-
-    columns: NDArray[np.int64]
-    values: Callable[[AttributeRows], AttributeRows]
-    components: principal.Components
-    factor: NDArray[np.float64]
-
-    @property
-    def width(self) -> int:
-        return len(self.factor)
-
-    @property
-    def explained(self) -> list[float]:
-        """Each component's share of the variance."""
-        shares = self.components.variances / (self.components.total_variance or 1.0)
-        return [round(float(share), 6) for share in shares]
-
-    def apply(self, block: AttributeRows) -> NDArray[np.float64]:
-        return self.components.project(self.values(block[:, self.columns])) * self.factor
 
 
 def automatic(
     x: Attributes, pca: int | None, columns: tuple[str, ...]
-) -> tuple[NDArray[np.float32], tuple[str, ...], dict[str, Any]]:
-    """Features (n, q) by the rules of auto.py, their names, and a record of what was decided.
+) -> tuple[tuple[Part, ...], tuple[str, ...], dict[str, Any]]:
+    """The parts that make features by the rules of auto.py, the features' names, and a record of what was decided.
 
-    >>> automatic(np.array([[0, 5], [1, 5]], np.float32), None, ("flag", "same"))[:2]
-    (array([[-0.5],
-           [ 0.5]], dtype=float32), ('flag',))
+    >>> from hcm_scale.features.parts import apply_parts
+    >>> x = np.array([[0, 5], [1, 5]], np.float32)
+    >>> parts, names, _ = automatic(x, None, ("flag", "same"))
+    >>> apply_parts(parts, x).tolist(), names
+    ([[-0.5], [0.5]], ('flag',))
     """
     names = columns or tuple(f"a{k}" for k in range(x.shape[1]))
     drawn = sample(x)
@@ -99,15 +48,12 @@ def automatic(
     rotated = {rule: _fit_rotated(drawn, decision, seen, rule, pca) for rule in COMPONENTS if rule in decision.rules}
     if pca is not None and not rotated:
         log.warning("attributes.pca=%s has no effect: no group of columns is reduced to components", pca)
-    parts: list[Singles | Rotated] = [*([singles] if singles.width else []), *rotated.values()]
-    out = np.empty((x.shape[0], sum(part.width for part in parts)), np.float32)
-    for which, block in blocks(x):
-        out[which] = np.concatenate([part.apply(block) for part in parts], axis=1)
+    parts: tuple[Part, ...] = (*([singles] if singles.width else []), *rotated.values())
     widths = {rule: part.width for rule, part in rotated.items()}
     record: dict[str, Any] = {"sampled_rows": drawn.shape[0], "columns": lines(decision, seen, names, widths)}
     record |= {"rules": decision.runs(), "left_out": [names[k] for k in decision.columns("constant")]}
     record["explained_variance"] = {rule: part.explained for rule, part in rotated.items()}
-    return out, (*(names[k] for k in singles.columns), *_component_names(widths)), record
+    return parts, (*(names[k] for k in singles.columns), *_component_names(widths)), record
 
 
 def foreseen_width(x: Attributes, pca: int | None, columns: tuple[str, ...]) -> int:
@@ -173,32 +119,13 @@ def score_curve(stored: NDArray[np.float64], num_rows: int) -> Curve:
 
 def _fit_rotated(drawn: Attributes, decision: Decision, seen: list[Seen], rule: str, pca: int | None) -> Rotated:
     chosen = np.array(decision.columns(rule), np.int64)
-    values = _values(decision.sparse_values if rule == "sparse" else "as they are", [seen[k] for k in chosen])
+    how = decision.sparse_values if rule == "sparse" else "as they are"
+    ends = np.array([seen[k].high if seen[k].high else seen[k].low for k in chosen])
+    values = group_values(how, ends)
     asked = COMPONENTS[rule] if pca is None else pca
     found = principal.fit(lambda: (values(block[:, chosen]) for _, block in blocks(drawn)), asked)
     if pca is not None and found.loadings.shape[1] < pca:
         log.info("attributes.pca=%d is cut to %d, the rank of its columns", pca, found.loadings.shape[1])
     variances = found.variances * ((drawn.shape[0] - 1) / drawn.shape[0])
     divisor = np.sqrt(variances if OWN_DEVIATION[rule] else np.full(len(variances), variances.mean()))
-    return Rotated(chosen, values, found, 1.0 / np.where(divisor > 0, divisor, 1.0))
-
-
-def _values(how: str, seen: list[Seen]) -> Callable[[AttributeRows], AttributeRows]:
-    """What is done with the values of a group: a function of blocks that keeps 0 at 0 and sparse sparse."""
-    ends = np.array([one.high if one.high else one.low for one in seen])  # beside 0, where there are two values
-
-    def presence(values: NDArray[Any], columns: Any) -> NDArray[Any]:
-        return np.clip(values / ends[columns], 0.0, 1.0)  # a share stands for a gap, and stays a share
-
-    def log1p(values: NDArray[Any], columns: Any) -> NDArray[Any]:
-        return np.copysign(np.log1p(np.abs(values)), values)  # rows outside the sample may be negative
-
-    valuewise = {"presence": presence, "log1p": log1p, "as they are": lambda values, columns: values}[how]
-
-    def whole(block: AttributeRows) -> AttributeRows:
-        if sparse.issparse(block):
-            data = valuewise(block.data, block.indices)
-            return sparse.csr_array((data, block.indices, block.indptr), shape=block.shape)
-        return valuewise(block, slice(None))
-
-    return whole
+    return Rotated(chosen, how, ends, found, 1.0 / np.where(divisor > 0, divisor, 1.0))

@@ -57,8 +57,10 @@ def edge_similarity(
     return out
 
 
-def purify(graph: Graph, x: Attributes, *, similarity: str, ratio: float) -> Graph:
+def purify(graph: Graph, x: Attributes, *, similarity: str, ratio: float, like: Graph | None = None) -> Graph:
     """The graph's structure without the floor(ratio * m) least similar edges: same nodes, no attributes, no labels.
+
+    With `like`, a purified graph, those edges go that are less similar than the ones that it kept, however many.
 
     >>> triangle = Graph(np.array([0, 2, 4, 6]), np.array([1, 2, 0, 2, 0, 1], np.int32))
     >>> purify(triangle, np.array([[0], [1], [5]], np.float32), similarity="euclidean", ratio=0.34).indices.tolist()
@@ -67,6 +69,8 @@ def purify(graph: Graph, x: Attributes, *, similarity: str, ratio: float) -> Gra
     if not 0 <= ratio < 1:
         raise ValueError(f"purify.ratio={ratio!r} is out of range; it runs from 0 up to, and without, 1")
     _check(graph.num_nodes, x, similarity)
+    if like is not None:
+        return _purify_like(graph, x, like.info["purified"])
     # As a decimal, because 0.29 of 100 edges is 29 and floor(0.29 * 100) in floating point is 28.
     num_dropped = math.floor(Fraction(str(float(ratio))) * graph.num_edges)
     info: dict[str, Any] = {
@@ -75,11 +79,26 @@ def purify(graph: Graph, x: Attributes, *, similarity: str, ratio: float) -> Gra
         "num_edges_before": graph.num_edges,
         "num_edges_dropped": num_dropped,
         "threshold": None,
+        "dropped_at_threshold": 0.0,  # the share that went of the edges that are just as similar
     }
     if num_dropped == 0:
         return Graph(graph.indptr, graph.indices, directed=graph.directed, info={"purified": info})
     values = edge_similarity(graph.indptr, graph.indices, x, similarity, directed=graph.directed)
     keep, info["threshold"] = keep_most_similar(values, num_dropped)
+    at = values == info["threshold"]
+    info["dropped_at_threshold"] = float(np.count_nonzero(at & ~keep) / np.count_nonzero(at))
+    return Graph(*_keep_edges(graph, keep), directed=graph.directed, info={"purified": info})
+
+
+def _purify_like(graph: Graph, x: Attributes, before: dict[str, Any]) -> Graph:
+    """The graph without the edges below the threshold of an earlier purification, and its share of those at it."""
+    info = before | {"num_edges_before": graph.num_edges, "num_edges_dropped": 0}
+    if before["threshold"] is None:
+        return Graph(graph.indptr, graph.indices, directed=graph.directed, info={"purified": info})
+    values = edge_similarity(graph.indptr, graph.indices, x, before["similarity"], directed=graph.directed)
+    keep, at = values >= before["threshold"], np.flatnonzero(values == before["threshold"])
+    keep[at[: round(before["dropped_at_threshold"] * len(at))]] = False
+    info["num_edges_dropped"] = len(keep) - int(np.count_nonzero(keep))
     return Graph(*_keep_edges(graph, keep), directed=graph.directed, info={"purified": info})
 
 

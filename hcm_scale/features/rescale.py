@@ -35,7 +35,7 @@ def blocks(x: Attributes, scale: str = "none") -> Iterator[tuple[slice, Attribut
     step = block_rows(width)
     for first in range(0, x.shape[0], step):
         which = slice(first, min(first + step, x.shape[0]))
-        yield which, _rescale_block(rows[which], scale)
+        yield which, rescale_block(rows[which], scale)
 
 
 def block_rows(width: int) -> int:
@@ -100,7 +100,8 @@ def check_scale(x: Attributes, scale: str, columns: tuple[str, ...] = ()) -> Non
         )
 
 
-def _rescale_block(block: AttributeRows, scale: str) -> AttributeRows:
+def rescale_block(block: AttributeRows, scale: str) -> AttributeRows:
+    """A block of rows with each value on a new scale; dense or sparse as it was."""
     if scale == "row":
         totals = np.asarray(abs(block).sum(axis=1, dtype=np.float64)).ravel()
         shares = 1.0 / np.where(totals > 0, totals, 1.0)

@@ -16,7 +16,10 @@ from threadpoolctl import threadpool_limits
 
 from hcm_scale.features import pca as principal
 from hcm_scale.features.auto_fit import automatic
+from hcm_scale.features.fitted import Fitted
+from hcm_scale.features.parts import Curve, Plain, apply_parts
 from hcm_scale.features.rescale import AUTO, NORMAL, blocks, check_scale, normal_scores
+from hcm_scale.features.survey import sample
 from hcm_scale.graph.store import Attributes, SparseRows
 
 log = logging.getLogger(__name__)
@@ -26,11 +29,12 @@ _MAX_DENSE_BYTES = 2 << 30  # sparse attributes whose dense form would be larger
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """What the model is given: f32 rows (n, q), a name for every column, and a record of what was done."""
+    """What the model is given: f32 rows (n, q), a name for every column, a record, and how to do it again."""
 
     x: NDArray[np.float32]
     columns: tuple[str, ...]
     record: dict[str, Any]
+    fitted: Fitted
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")
@@ -60,18 +64,39 @@ def transform(
     if scale == AUTO:
         if not standardise:
             log.warning("attributes.standardise=False has no effect: attributes.scale=auto decides column by column")
-        out, names, decided = automatic(x, pca, columns)
-        return Features(out, names, record | decided)
+        parts, names, decided = automatic(x, pca, columns)
+        return Features(apply_parts(parts, x), names, record | decided, Fitted(parts, columns, _means(x)))
+    means, curves = _means(x), {}
     if scale == NORMAL:
-        x, scale = normal_scores(_dense_enough(x)), "none"
+        raw = _dense_enough(x)
+        x, scale = normal_scores(raw), "none"
+        curves = {k: _curve(raw[:, k], x[:, k]) for k in range(num_columns)}
+    components = None
     if pca is None:
         out, names = _dense(x, scale), columns or tuple(f"a{k}" for k in range(num_columns))
     else:
-        out, explained = _reduce(x, scale, pca)
-        names, record["explained_variance"] = tuple(f"pc{k}" for k in range(len(explained))), explained
+        out, components = _reduce(x, scale, pca)
+        shares = components.variances / (components.total_variance or 1.0)
+        record["explained_variance"] = [round(float(share), 6) for share in shares]
+        names = tuple(f"pc{k}" for k in range(len(shares)))
+    centre, divisor = np.zeros(out.shape[1]), np.ones(out.shape[1])
     if standardise:
-        record["num_constant_columns"] = standardise_columns(out)
-    return Features(out, names, record)
+        centre, divisor = standardise_columns(out)
+        record["num_constant_columns"] = int(np.isinf(divisor).sum())
+    return Features(out, names, record, Fitted((Plain(scale, centre, divisor, curves, components),), columns, means))
+
+
+def _means(x: Attributes) -> NDArray[np.float64]:
+    """The mean of every column, over a sample of rows."""
+    drawn = sample(x)
+    rows = drawn.csr() if isinstance(drawn, SparseRows) else drawn
+    return np.asarray(rows.mean(axis=0, dtype=np.float64)).ravel()
+
+
+def _curve(values: NDArray[np.float32], scores: NDArray[np.float32]) -> Curve:
+    """The distinct values of a column, rising, and the score of each."""
+    knots, first = np.unique(values, return_index=True)
+    return knots, scores[first]
 
 
 def _dense_enough(x: Attributes) -> NDArray[np.float32]:
@@ -98,8 +123,8 @@ def _dense(x: Attributes, scale: str) -> NDArray[np.float32]:
     return out
 
 
-def _reduce(x: Attributes, scale: str, num_components: int) -> tuple[NDArray[np.float32], list[float]]:
-    """PCA scores (n, q), no more than the rank, and each component's share of the variance."""
+def _reduce(x: Attributes, scale: str, num_components: int) -> tuple[NDArray[np.float32], principal.Components]:
+    """PCA scores (n, q), no more than the rank, and the components."""
     components = principal.fit(lambda: (block for _, block in blocks(x, scale)), num_components)
     rank = components.loadings.shape[1]
     if rank < num_components:
@@ -107,18 +132,20 @@ def _reduce(x: Attributes, scale: str, num_components: int) -> tuple[NDArray[np.
     out = np.empty((x.shape[0], rank), np.float32)
     for which, block in blocks(x, scale):
         out[which] = components.project(block)
-    shares = components.variances / (components.total_variance or 1.0)
-    return out, [round(float(share), 6) for share in shares]
+    return out, components
 
 
-def standardise_columns(x: NDArray[np.float32]) -> int:
-    """Gives every column mean 0 and variance 1, in place; constant columns become 0. Returns how many were constant."""
+def standardise_columns(x: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Gives every column mean 0 and variance 1, in place; constant columns become 0.
+
+    Returns what was taken from every column, and what it was then divided by: infinity for constant ones.
+    """
     constant = x.min(axis=0) == x.max(axis=0)
     mean = x.mean(axis=0, dtype=np.float64)
     squares = np.zeros(x.shape[1])
     for _, block in blocks(x):
         squares += ((block - mean) ** 2).sum(axis=0)
-    deviation = np.where(constant, 1.0, np.sqrt(squares / len(x)))
+    deviation = np.where(constant, np.inf, np.sqrt(squares / len(x)))
     for which, block in blocks(x):
-        x[which] = np.where(constant, 0.0, (block - mean) / deviation)
-    return int(constant.sum())
+        x[which] = (block - mean) / deviation
+    return mean, deviation

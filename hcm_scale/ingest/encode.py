@@ -10,13 +10,16 @@
 | text, nearly all distinct      | left out, with a warning                   |                                       |
 | nothing but nulls              | left out                                   |                                       |
 
+A table that is read by the encodings of an earlier one (known.py) may hold what that did not: a text that was not among
+the values is a gap, and a gap in a column that had none is the mean, or the shares, without a flag.
+
 So a row with a gap lies amidst the others, and one flag, whose name ends in ` is null`, says that there is a gap: only
 columns with gaps have one. The hash is xxh3 of the UTF-8 bytes: the same bucket on every machine. Encodings are plain
 values and are kept in the manifest.
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -54,8 +57,7 @@ class NumberEncoding:
         values, empty = floats(column) - self.origin, null_mask(column)
         values[~is_finite(values)] = self.replacement
         out[:, 0] = values
-        if self.nulls:
-            out[empty] = (self.mean, 1.0)
+        out[empty] = (self.mean, *([1.0] if self.nulls else []))
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class CategoryEncoding:
     name: str
     categories: tuple[str, ...]
     buckets: int
-    shares: tuple[float, ...]  # of the values that are there; empty where there are no nulls
+    shares: tuple[float, ...]  # of the values that are there
     nulls: int
     distinct: int = 0
     gaps: int = 0
@@ -83,13 +85,16 @@ class CategoryEncoding:
         """Writes a batch of the column into `out` (rows, len(names)), which is zero."""
         encoded = pc.dictionary_encode(texts(column))
         codes = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
-        place = np.array([*map(self._place, encoded.dictionary.to_pylist()), len(self.names) - 1], np.int64)
-        out[np.arange(len(column)), place[codes]] = 1.0
-        if self.nulls:
-            out[null_mask(column)] = (*self.shares, 1.0)
+        place = np.array([*map(self._place, encoded.dictionary.to_pylist()), -1], np.int64)[codes]
+        has = np.flatnonzero(place >= 0)
+        out[has, place[has]] = 1.0
+        out[place < 0] = (*self.shares, *([1.0] if self.nulls else []))
 
     def _place(self, value: str) -> int:
-        return bucket_of(value, self.buckets) if self.buckets else self.categories.index(value)
+        """The column of a value; -1 where it has none, being unknown to the survey."""
+        if self.buckets:
+            return bucket_of(value, self.buckets)
+        return self.categories.index(value) if value in self.categories else -1
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,16 @@ def bucket_of(value: str, buckets: int) -> int:
 def describe(encoding: Encoding) -> dict[str, Any]:
     """An encoding as JSON, for the manifest."""
     return {key: value for key, value in {**asdict(encoding), "method": encoding.method}.items() if key != "names"}
+
+
+def described(column: dict[str, Any]) -> Encoding:
+    """The encoding that `describe` gave as JSON."""
+    kinds: dict[str, type[Any]] = {"one-hot": CategoryEncoding, "hashed": CategoryEncoding, "left out": EmptyEncoding}
+    kind = kinds.get(column["method"], NumberEncoding)
+    known = {entry.name for entry in fields(kind)} - {"names"}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in column.items()}
+    made: Encoding = kind(**{name: value for name, value in given.items() if name in known})
+    return made
 
 
 def is_number(kind: pa.DataType) -> bool:

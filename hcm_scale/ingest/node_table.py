@@ -105,33 +105,37 @@ def write_features(
     if not names:
         return FeatureCounts(details=tuple(describe(encoding) for encoding in encodings))
     x = map_new(folder / "x.npy", np.float32, (sum(shape), len(names)))
-    start = 0
-    for _, batch in kept_batches(files, [encoding.name for encoding in encodings], left_out):
-        _encode(encodings, batch, x[start : start + len(batch)])
+    start = imputed = 0
+    there = [encoding.name for encoding in encodings if encoding.name in files.schema.names]
+    for _, batch in kept_batches(files, there, left_out):
+        imputed += _encode(encodings, batch, x[start : start + len(batch)])
         start += len(batch)
-    blank = pa.RecordBatch.from_arrays(
-        [_blank(files, encoding.name) for encoding in encodings], [encoding.name for encoding in encodings]
-    )
     if shape[1]:
         row = np.zeros((1, len(names)), np.float32)
-        _encode(encodings, blank, row)
+        blank = pa.RecordBatch.from_arrays([_blank(files, name) for name in there], there)
+        imputed += shape[1] * _encode(encodings, blank, row)
         x[start:] = row
     x.flush()
     return FeatureCounts(
         names,
         len(names),
-        imputed=sum(encoding.nulls for encoding in encodings),
+        imputed=imputed,
         nonfinite=sum(getattr(encoding, "nonfinite", 0) for encoding in encodings),
         details=tuple(describe(encoding) for encoding in encodings),
     )
 
 
-def _encode(encodings: list[Encoding], batch: pa.RecordBatch, out: NDArray[np.float32]) -> None:
-    at = 0
+def _encode(encodings: list[Encoding], batch: pa.RecordBatch, out: NDArray[np.float32]) -> int:
+    """Writes a batch; columns that it lacks are gaps. Returns the number of gaps."""
+    at = num_gaps = 0
     for encoding in encodings:
         width = len(encoding.names)
-        encoding.encode(batch[encoding.name], out[:, at : at + width])
+        if width:
+            column = batch[encoding.name] if encoding.name in batch.schema.names else pa.nulls(len(batch))
+            encoding.encode(column, out[:, at : at + width])
+            num_gaps += column.null_count
         at += width
+    return num_gaps
 
 
 def _blank(files: TableFiles, name: str) -> pa.Array:

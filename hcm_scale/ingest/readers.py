@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hcm_scale.graph.store import Graph
+from hcm_scale.ingest import encode
+from hcm_scale.ingest.encode import Encoding
 from hcm_scale.ingest.errors import InputError
 from hcm_scale.ingest.matlab import read_mat
 from hcm_scale.ingest.matrices import read_matrices
@@ -28,9 +30,11 @@ from hcm_scale.ingest.told import as_text
 
 __all__ = [
     "Columns",
+    "Encoding",
     "IngestSummary",
     "InputError",
     "Policy",
+    "columns_of",
     "columns_told",
     "read_data",
     "read_dataset",
@@ -64,6 +68,12 @@ def read_matrix(
 def columns_told(graph: Graph) -> str:
     """What became of every column of the tables, a line each; empty where the graph was not read from one."""
     return as_text(graph.info.get("ingest", {}).get("told", []))
+
+
+def columns_of(graph: Graph) -> list[Encoding] | None:
+    """How the columns of the table became attributes; None where the graph was not read from a node table."""
+    described = graph.info.get("ingest", {}).get("columns", [])
+    return [encode.described(column) for column in described] or None
 
 
 def summary(graph: Graph) -> IngestSummary:

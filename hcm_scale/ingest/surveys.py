@@ -64,6 +64,11 @@ class NumberSurvey:
         self._low = min(self._low, float(good.min(initial=np.inf)))
         self._distinct.add(_mixed(good))
 
+    @property
+    def num_nonfinite(self) -> int:
+        """Values that are there and not finite."""
+        return self._nonfinite
+
     def encoding(self, nonfinite: str, added_rows: int) -> Encoding:
         """What to do with the column; `added_rows` more nulls will come."""
         present = self._rows - self._nulls - self._nonfinite
@@ -108,7 +113,7 @@ class CategorySurvey:
             return self._left_out()
         categories, nulls = tuple(sorted(self._values)) if few else (), self._nulls + added_rows
         counts = [self._values[name] for name in categories] if few else self._buckets.tolist()
-        shares = tuple(count / self._present for count in counts) if nulls else ()
+        shares = tuple(count / self._present for count in counts)
         buckets, distinct = (0, len(categories)) if few else (len(self._buckets), self._distinct.count())
         return CategoryEncoding(self.name, categories, buckets, shares, nulls, distinct, self._nulls)
 

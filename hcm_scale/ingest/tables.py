@@ -24,6 +24,7 @@ from hcm_scale.ingest.encode import Encoding
 from hcm_scale.ingest.errors import naming
 from hcm_scale.ingest.id_column import id_kind
 from hcm_scale.ingest.ids import Growing, settled
+from hcm_scale.ingest.known import check_table, text_casts
 from hcm_scale.ingest.memory import Where, open_table
 from hcm_scale.ingest.node_table import NodeRows
 from hcm_scale.ingest.policy import Policy
@@ -70,28 +71,43 @@ def read_tables(
     *,
     columns: Columns = Columns(),  # noqa: B008
     policy: Policy = Policy(),  # noqa: B008
+    known: list[Encoding] | None = None,
 ) -> Graph:
-    """Reads the tables at `edges` and `nodes` (file, folder, glob or Arrow table) into the folder `out`; returns it."""
+    """Reads the tables at `edges` and `nodes` (file, folder, glob or Arrow table) into the folder `out`; returns it.
+
+    `known` are the encodings of an earlier node table, by which this one is read (known.py).
+    """
     edge_table, node_files = _open(edges, nodes, columns, policy.max_bytes)
     origin = edge_table.files.origin + (f", {node_files.origin}" if node_files else "")
+    if known is not None and node_files is not None:
+        node_files = node_files.with_casts(text_casts(node_files, known))
     with naming(origin):
-        _write(Path(out), origin, edge_table, node_files, columns, policy)
+        _write(Path(out), origin, edge_table, node_files, columns, policy, known)
     return Graph.open(out, verify=False)
 
 
 def _write(
-    out: Path, origin: str, edge_table: EdgeTable, node_files: TableFiles | None, columns: Columns, policy: Policy
+    out: Path,
+    origin: str,
+    edge_table: EdgeTable,
+    node_files: TableFiles | None,
+    columns: Columns,
+    policy: Policy,
+    known: list[Encoding] | None,
 ) -> None:
     names = _attribute_names(node_files, columns) if node_files else ()
     features.require(len(names), policy)
     with files.replacing(out) as folder:
         rows, added = _number_nodes(edge_table, node_files, columns, policy)
         shape = (len(rows.ids) - added, added)
-        kept = frozenset(columns.categorical + (columns.attributes or ()))
-        rules = TextRules(columns.max_categories, columns.hash_buckets, kept)
-        encodings = (
-            node_table.plan_columns(node_files, names, rows.left_out, added, policy, rules) if node_files else []
-        )
+        encodings: list[Encoding] = []
+        if node_files is not None and known is not None:
+            unused = (columns.id, columns.label or columns.id, *columns.exclude)
+            encodings = check_table(node_files, known, unused, rows.left_out, policy)
+        elif node_files is not None:
+            kept = frozenset(columns.categorical + (columns.attributes or ()))
+            rules = TextRules(columns.max_categories, columns.hash_buckets, kept)
+            encodings = node_table.plan_columns(node_files, names, rows.left_out, added, policy, rules)
         features.require(sum(len(encoding.names) for encoding in encodings), policy)
         ids = settled(rows.ids)
         counts = build_csr(folder, edge_table.chunks(ids, policy.unknown), len(ids), policy.directed)

@@ -13,6 +13,7 @@ half a megabyte a thread.
 
 import math
 from fractions import Fraction
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -24,27 +25,55 @@ from hcm_scale.score import far_kernels
 from hcm_scale.score.numbering import EdgeIndex
 
 
+class Cut(NamedTuple):
+    """Where edges begin to be far: a float as `far_kernels` orders it, and the share that is far of those just there.
+
+    It is taken from one graph and tells far edges on others.
+    """
+
+    key: int
+    tied: float
+
+
+def far_cut(mean: NDArray[np.float32], share: float) -> Cut:
+    """The cut that leaves floor(share * m) edges beyond it, those with the largest mean hop (NaN is not scored)."""
+    if not 0.0 < share <= 1.0:
+        raise ValueError(f"share={share} must be above 0 and at most 1: the share of edges taken as far")
+    bits, counts = mean.view(np.uint32), _counts()
+    in_threads(len(counts), far_kernels.count_upper, bits, counts)
+    wanted = min(math.floor(Fraction(str(float(share))) * len(mean)), int(counts.sum()))
+    if wanted == 0:
+        return Cut(far_kernels.ABOVE_ALL, 0.0)
+    upper, wanted = _rank_from_top(counts.sum(axis=0), wanted)
+    counts[:] = 0
+    in_threads(len(counts), far_kernels.count_lower, bits, upper, counts)
+    in_lower = counts.sum(axis=0)
+    lower, wanted = _rank_from_top(in_lower, wanted)
+    return Cut(upper << 16 | lower, wanted / int(in_lower[lower]))
+
+
+def mark_far(mean: NDArray[np.float32], cut: Cut) -> NDArray[np.bool_]:
+    """Marks the edges beyond the cut, and its share of those just there, the later ones."""
+    bits, far, counts = mean.view(np.uint32), np.zeros(len(mean), bool), _counts()
+    in_threads(len(counts), far_kernels.count_lower, bits, cut.key >> 16, counts)
+    ties = counts[:, cut.key & 0xFFFF]
+    after = ties[::-1].cumsum()[::-1] - ties  # ties in the stretches behind each one
+    ties = np.clip(round(cut.tied * int(ties.sum())) - after, 0, ties)
+    in_threads(len(counts), far_kernels.mark_largest, bits, np.uint32(cut.key), ties, far)
+    return far
+
+
 def far_edges(mean: NDArray[np.float32], share: float) -> NDArray[np.bool_]:
     """Marks the floor(share * m) edges with the largest mean hop (NaN is not scored); of equal ones the later.
 
     >>> far_edges(np.array([1.0, 3.0, 2.0, 2.0], np.float32), 0.5).tolist()
     [False, True, False, True]
     """
-    bits, far = mean.view(np.uint32), np.zeros(len(mean), bool)
-    counts = np.zeros((numba.get_num_threads(), far_kernels.NUM_KEYS), np.int64)
-    in_threads(len(counts), far_kernels.count_upper, bits, counts)
-    wanted = min(math.floor(Fraction(str(float(share))) * len(mean)), int(counts.sum()))
-    if wanted == 0:
-        return far
-    upper, wanted = _rank_from_top(counts.sum(axis=0), wanted)
-    counts[:] = 0
-    in_threads(len(counts), far_kernels.count_lower, bits, upper, counts)
-    lower, wanted = _rank_from_top(counts.sum(axis=0), wanted)
-    ties = counts[:, lower]
-    after = ties[::-1].cumsum()[::-1] - ties  # ties in the stretches behind each one
-    ties = np.clip(wanted - after, 0, ties)
-    in_threads(len(counts), far_kernels.mark_largest, bits, np.uint32(upper << 16 | lower), ties, far)
-    return far
+    return mark_far(mean, far_cut(mean, share))
+
+
+def _counts() -> NDArray[np.int64]:
+    return np.zeros((numba.get_num_threads(), far_kernels.NUM_KEYS), np.int64)
 
 
 def _rank_from_top(counts: NDArray[np.int64], rank: int) -> tuple[int, int]:
@@ -74,11 +103,9 @@ def far_triangles(edges: EdgeIndex, far: NDArray[np.bool_]) -> NDArray[np.int64]
     return count
 
 
-def closure(edges: EdgeIndex, mean: NDArray[np.float32], *, share: float) -> NDArray[np.float64]:
+def closure(edges: EdgeIndex, mean: NDArray[np.float32], cut: Cut) -> NDArray[np.float64]:
     """log(1 + far triangles per neighbour) of every node, (n,); 0 for nodes without neighbours."""
-    if not 0.0 < share <= 1.0:
-        raise ValueError(f"share={share} must be above 0 and at most 1: the share of edges taken as far")
     if edges.directed:
         raise ValueError("closure counts triangles of undirected edges; this graph is directed: rank by ahp or hav")
-    triangles = far_triangles(edges, far_edges(mean, share))
+    triangles = far_triangles(edges, mark_far(mean, cut))
     return np.log1p(triangles / np.maximum(np.diff(edges.indptr), 1))

@@ -19,8 +19,12 @@ from hcm_scale.score import context_kernels as kernels
 from hcm_scale.score.numbering import EdgeIndex
 
 
-def context(edges: EdgeIndex, distance: NDArray[np.float32]) -> NDArray[np.float64]:
+def context(
+    edges: EdgeIndex, distance: NDArray[np.float32], surprise: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
     """The z-score of every node's distances to its neighbours, (n,); 0 for nodes without any.
+
+    `surprise` is that of every bin of distances, where it is not of these edges.
 
     >>> from hcm_scale.score.numbering import edge_index
     >>> path = edge_index(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], np.int32))
@@ -30,7 +34,9 @@ def context(edges: EdgeIndex, distance: NDArray[np.float32]) -> NDArray[np.float
     if distance.shape != (edges.num_edges,):
         raise ValueError(f"distances have shape {distance.shape}; this graph has {edges.num_edges} edges")
     total, degree = np.zeros(edges.num_nodes), np.diff(edges.indptr)
-    in_threads(edges.num_nodes, kernels.sum_surprise, edges.for_kernels, distance, surprise_of_bins(distance), total)
+    if surprise is None:
+        surprise = surprise_of_bins(distance)
+    in_threads(edges.num_nodes, kernels.sum_surprise, edges.for_kernels, distance, surprise, total)
     has = degree > 0
     ninth = 1.0 / (9.0 * degree[has])
     total[has] = (np.cbrt(total[has] / degree[has]) - 1.0 + ninth) / np.sqrt(ninth)

@@ -10,6 +10,7 @@ import numpy as np
 from hcm_scale.base.jit import kernel
 
 NUM_KEYS = 1 << 16
+ABOVE_ALL = 0xFFFFFFFF  # larger than the key of any finite value
 _SIGN, _ALL, _INFINITE = np.uint32(0x80000000), np.uint32(0xFFFFFFFF), np.uint32(0x7F800000)
 _HALF, _LOW = np.uint32(16), np.uint32(0xFFFF)
 

@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from hcm_scale.base.names import RANKINGS
 from hcm_scale.base.threads import in_threads
 from hcm_scale.score import kernels
-from hcm_scale.score.closure import closure
+from hcm_scale.score.calibration import ContextScale
+from hcm_scale.score.closure import Cut, closure
 from hcm_scale.score.context import context
 from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.evidence import KINDS, weigh
+from hcm_scale.score.evidence import KINDS, Numbers, weigh
 from hcm_scale.score.numbering import EdgeIndex
 from hcm_scale.score.residual import residual
 from hcm_scale.score.threshold import Verdict, judge
@@ -69,8 +70,11 @@ class NodeScores:
         return score
 
 
-def score_nodes(edges: EdgeIndex, hops: EdgeHops, *, trim: float) -> NodeScores:
+def score_nodes(edges: EdgeIndex, hops: EdgeHops, *, trim: float, like: NodeScores | None = None) -> NodeScores:
     """AHP, IV and HAV of every node; closure, which costs more, is 0 until `with_closure`, and so on.
+
+    Here and below `like` are the scores of another graph, whose maxima, means, spreads and ranks take the place of this
+    one's.
 
     >>> from hcm_scale.score.numbering import edge_index
     >>> path = edge_index(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], np.int32))
@@ -85,52 +89,67 @@ def score_nodes(edges: EdgeIndex, hops: EdgeHops, *, trim: float) -> NodeScores:
     ahp, iv = np.empty(edges.num_nodes), np.empty(edges.num_nodes)
     in_threads(edges.num_nodes, kernels.average_rows, edges.for_kernels, 1.0 - trim, *hops, ahp, iv)
     degree = np.diff(edges.indptr)
-    return _node_scores(ahp, iv, degree, _flags(edges, degree))
+    return _node_scores(ahp, iv, degree, _flags(edges, degree), like)
 
 
-def with_closure(scores: NodeScores, edges: EdgeIndex, mean: NDArray[np.float32], *, far_share: float) -> NodeScores:
+def with_closure(
+    scores: NodeScores, edges: EdgeIndex, mean: NDArray[np.float32], far: Cut, like: NodeScores | None = None
+) -> NodeScores:
     """The same scores with far closure, and the strangeness that it makes; `mean` is the edges' mean hop."""
     if edges.directed:
         return scores
-    found = closure(edges, mean, share=far_share)
-    strange = _add_standardized([scores.ahp, found], scores.has_neighbors)
+    found = closure(edges, mean, far)
+    usual = None if like is None else ([like.ahp, like.closure], like.has_neighbors)
+    strange = _add_standardized([scores.ahp, found], scores.has_neighbors, usual)
     return replace(scores, closure=found, strange=strange)
 
 
 def with_context(
-    scores: NodeScores, edges: EdgeIndex, x: NDArray[np.float32], distance: NDArray[np.float32], *, far_share: float
+    scores: NodeScores,
+    edges: EdgeIndex,
+    x: NDArray[np.float32],
+    distance: NDArray[np.float32],
+    scale: ContextScale,
+    like: NodeScores | None = None,
 ) -> NodeScores:
     """The same scores with the evidence of attributes: features x, (n, q), and their distance over every edge, (m,)."""
     found = replace(
         scores,
-        context=context(edges, distance),
-        context_closure=scores.context_closure if edges.directed else closure(edges, distance, share=far_share),
-        residual=residual(edges.indptr, edges.indices, x),
+        context=context(edges, distance, scale.surprise),
+        context_closure=scores.context_closure if edges.directed else closure(edges, distance, scale.unlike),
+        residual=residual(edges.indptr, edges.indices, x, scale.prediction),
     )
-    return with_score(found)
+    return with_score(found, like)
 
 
-def with_score(scores: NodeScores) -> NodeScores:
+def with_score(scores: NodeScores, like: NodeScores | None = None) -> NodeScores:
     """The same numbers, the place of every node by each kind, and the score that they add up to."""
-    return replace(scores, **weigh(_numbers(scores), scores.has_neighbors)._asdict())
+    own, usual = _numbers(scores), None if like is None else _numbers(like)
+    return replace(scores, **weigh(*own, usual)._asdict())
 
 
-def verdict_of(scores: NodeScores, fdr: float) -> Verdict:
+def verdict_of(scores: NodeScores, fdr: float, like: NodeScores | None = None) -> Verdict:
     """Which nodes stand out at this false-discovery rate (threshold.py)."""
-    return judge(_numbers(scores), scores.has_neighbors, fdr)
+    return judge(*_numbers(scores), fdr, None if like is None else _numbers(like))
 
 
-def _numbers(scores: NodeScores) -> dict[str, NDArray[np.float64]]:
+def _numbers(scores: NodeScores) -> Numbers:
     """The number of every kind of evidence."""
-    return {kind: getattr(scores, column) for kind, column in KINDS.items()}
+    return Numbers({kind: getattr(scores, column) for kind, column in KINDS.items()}, scores.has_neighbors)
 
 
 def _node_scores(
-    ahp: NDArray[np.float64], iv: NDArray[np.float64], degree: NDArray[np.int64], flags: NDArray[np.uint8]
+    ahp: NDArray[np.float64],
+    iv: NDArray[np.float64],
+    degree: NDArray[np.int64],
+    flags: NDArray[np.uint8],
+    like: NodeScores | None = None,
 ) -> NodeScores:
-    strange = _add_standardized([ahp], (flags & UNSCORED) == 0)
+    usual = None if like is None else ([like.ahp], like.has_neighbors)
+    strange = _add_standardized([ahp], (flags & UNSCORED) == 0, usual)
+    hav = _over_max(ahp, ahp if like is None else like.ahp) + _over_max(iv, iv if like is None else like.iv)
     nothing = np.zeros(len(ahp))  # shared by what is not known yet; no array of scores is ever written to
-    return NodeScores(ahp, iv, _hav(ahp, iv), nothing, strange, nothing, nothing, nothing, nothing, degree, flags)
+    return NodeScores(ahp, iv, hav, nothing, strange, nothing, nothing, nothing, nothing, degree, flags)
 
 
 def check_trim(trim: float) -> None:
@@ -145,12 +164,8 @@ def check_rank_by(rank_by: str) -> None:
         raise ValueError(f"rank_by={rank_by!r} must be one of {', '.join(RANKINGS)}")
 
 
-def _hav(ahp: NDArray[np.float64], iv: NDArray[np.float64]) -> NDArray[np.float64]:
-    return _over_max(ahp) + _over_max(iv)
-
-
-def _over_max(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    top = values.max(initial=0.0)
+def _over_max(values: NDArray[np.float64], usual: NDArray[np.float64]) -> NDArray[np.float64]:
+    top = usual.max(initial=0.0)
     return values / top if top > 0 else np.zeros_like(values)
 
 
@@ -162,7 +177,7 @@ def _flags(edges: EdgeIndex, degree: NDArray[np.int64]) -> NDArray[np.uint8]:
     return flags
 
 
-def combine_views(views: Sequence[NodeScores]) -> NodeScores:
+def combine_views(views: Sequence[NodeScores], like: Sequence[NodeScores] = ()) -> NodeScores:
     """One ranking from several encoders of the same graph: z-scored AHP (and IV) added up.
 
     z-scores are taken over the nodes that have neighbours, and the sum is shifted to start at 0, where nodes without
@@ -173,16 +188,27 @@ def combine_views(views: Sequence[NodeScores]) -> NodeScores:
         raise ValueError(f"views of {sizes} nodes cannot be combined: at least one, all of the same graph, are needed")
     flags = np.bitwise_or.reduce([view.flags for view in views])
     scored = (flags & UNSCORED) == 0
-    ahp = _add_standardized([view.ahp for view in views], scored)
-    iv = _add_standardized([view.iv for view in views], scored)
-    return _node_scores(ahp, iv, views[0].degree, flags)
+    usual = combine_views(like) if like else None
+    added = []
+    for name in ("ahp", "iv"):
+        among = ([getattr(view, name) for view in like], usual.has_neighbors) if usual is not None else None
+        added.append(_add_standardized([getattr(view, name) for view in views], scored, among))
+    return _node_scores(added[0], added[1], views[0].degree, flags, usual)
 
 
-def _add_standardized(values: list[NDArray[np.float64]], scored: NDArray[Any]) -> NDArray[np.float64]:
-    total = np.zeros(len(scored))
-    for value in values:
-        spread = value[scored].std() if scored.any() else 0.0
+def _add_standardized(
+    values: list[NDArray[np.float64]],
+    scored: NDArray[Any],
+    usual: tuple[list[NDArray[np.float64]], NDArray[Any]] | None = None,
+) -> NDArray[np.float64]:
+    """The z-scores of several numbers added up, less the least sum; `usual` are the numbers that say what is usual."""
+    among, known = usual or (values, scored)
+    total, usual_total = np.zeros(len(scored)), np.zeros(len(known))
+    for value, like in zip(values, among, strict=True):
+        of = like[known]
+        spread = of.std() if len(of) else 0.0
         if spread > 0:
-            total[scored] += (value[scored] - value[scored].mean()) / spread
-    total[scored] -= total[scored].min(initial=np.inf) if scored.any() else 0.0
+            total[scored] += (value[scored] - of.mean()) / spread
+            usual_total[known] += (of - of.mean()) / spread
+    total[scored] -= usual_total[known].min() if known.any() else 0.0
     return total

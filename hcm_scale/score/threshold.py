@@ -11,6 +11,9 @@ its own kind, which odd nodes, being few, do not move:
    read off the median and the 90 % quantile of the sums, and the tail beyond is p.
 3. Benjamini and Hochberg: the k nodes of smallest p are flagged for the largest k with p_(k) <= rate * k / n.
 
+Where a graph is scored by a model of another, the bulk is that of the other graph (`like`): p then says how usual a
+node would be there, and is the same from day to day. The procedure runs over the nodes that are scored.
+
 Small graphs show less of their bulk, so scales are widened by a term in 1 / n. p falls with every number, and does not
 depend on labels or seeds. Measurements, and what did not work: docs/detector.md. Memory: 90 bytes a node.
 """
@@ -22,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincc, gammaincinv
 
-from hcm_scale.score.evidence import OF_NEIGHBORS, middle_ranks, surprise
+from hcm_scale.score.evidence import Numbers, middle_ranks, ranks_among, surprise
 
 Values = NDArray[np.float64]
 
@@ -45,8 +48,12 @@ class Verdict(NamedTuple):
     rate: float
 
 
-def judge(numbers: Mapping[str, Values], has_neighbors: NDArray[np.bool_], rate: float) -> Verdict:
+def judge(
+    numbers: Mapping[str, Values], has_neighbors: NDArray[np.bool_], rate: float, like: Numbers | None = None
+) -> Verdict:
     """The verdict over all nodes from the numbers of each kind (`evidence.KINDS`), (n,) each.
+
+    `like` are the numbers of another graph, whose nodes are the usual ones.
 
     >>> usual = -np.log(np.linspace(1.0, 0.001, 1000))
     >>> found = judge({"closure": np.append(usual, [30.0, 40.0])}, np.ones(1002, bool), 0.1)
@@ -54,7 +61,7 @@ def judge(numbers: Mapping[str, Values], has_neighbors: NDArray[np.bool_], rate:
     [1000, 1001]
     """
     check_rate(rate)
-    p = evidence_p(numbers, has_neighbors)
+    p = evidence_p(numbers, has_neighbors, like)
     return Verdict(p, discoveries(p, rate), rate)
 
 
@@ -64,39 +71,48 @@ def check_rate(rate: float) -> None:
         raise ValueError(f"score.fdr={rate} must be above 0 and below 1: the share of false flags to put up with")
 
 
-def evidence_p(numbers: Mapping[str, Values], has_neighbors: NDArray[np.bool_]) -> Values:
+def evidence_p(numbers: Mapping[str, Values], has_neighbors: NDArray[np.bool_], like: Numbers | None = None) -> Values:
     """The chance of a usual node to have as much evidence, of all kinds together, (n,); above 0, at most 1."""
     if not len(has_neighbors) or not numbers:
         return np.ones(len(has_neighbors))
-    total, num_telling = np.zeros(len(has_neighbors)), 0
-    for kind, values in numbers.items():
-        known = has_neighbors if kind in OF_NEIGHBORS else np.ones(len(values), bool)
-        if known.any():
-            gained = kind_surprise(kind, values[known])
-            gained -= gained.min()  # a number that most nodes share is no evidence
+    own = Numbers(numbers, has_neighbors)
+    usual, total, num_telling = like or own, np.zeros(len(has_neighbors)), 0
+    usual_total = total if like is None else np.zeros(len(usual.has_neighbors))
+    for kind in numbers:
+        known, usual_known = own.known(kind), usual.known(kind)
+        if usual_known.any():
+            values = usual.of_kind[kind][usual_known]
+            gained = kind_surprise(kind, values)
+            least = gained.min()  # a number that most nodes share is no evidence
+            gained -= least
             num_telling += bool(gained.any())
-            total[known] += gained
-            total[~known] += np.median(gained)
-    return sum_p(total, max(1, num_telling))
+            usual_total[usual_known] += gained
+            usual_total[~usual_known] += np.median(gained)
+            if like is not None:
+                total[known] += np.maximum(kind_surprise(kind, numbers[kind][known], values) - least, 0.0)
+                total[~known] += np.median(gained)
+    return sum_p(total, max(1, num_telling), None if like is None else usual_total)
 
 
-def kind_surprise(kind: str, values: Values) -> Values:
-    """-log P(as much) of the numbers of one kind, (n,): by rank in the bulk, by its tail beyond."""
+def kind_surprise(kind: str, values: Values, usual: Values | None = None) -> Values:
+    """-log P(as much) of the numbers of one kind, (n,): by rank in the bulk of usual ones, by its tail beyond."""
     low = _LOW_OF_LOGS if kind in _LOGS else _LOW
-    start, out = -np.log1p(-_HIGH), surprise(middle_ranks(values))
-    bulk = np.quantile(values, [low, 1.0 - np.sqrt((1.0 - low) * (1.0 - _HIGH)), _HIGH])
-    beyond = values > bulk[-1]
+    start, out = -np.log1p(-_HIGH), surprise(middle_ranks(values) if usual is None else ranks_among(values, usual))
+    usual = values if usual is None else usual
+    bulk = np.quantile(usual, [low, 1.0 - np.sqrt((1.0 - low) * (1.0 - _HIGH)), _HIGH])
+    beyond, tail = values > bulk[-1], usual[usual > bulk[-1]]
     np.minimum(out, start, out=out)
     if beyond.any():
-        excess = values[beyond]
-        excess -= excess.min()  # of numbers with gaps, the next one beyond the quantile is not yet odd
-        seen = len(values) * (1.0 - low)
+        first = tail.min() if len(tail) else bulk[-1]  # of numbers with gaps, the next beyond is not yet odd
+        seen = len(usual) * (1.0 - low)
         scale, shape = _tail(bulk, 0.5 * np.log((1.0 - low) / (1.0 - _HIGH)), bends=kind not in _LOGS)
-        if bulk[0] == bulk[-1]:  # most nodes share one number: those above it are judged among themselves
-            seen, scale = len(excess), float(np.median(excess)) / np.log(2.0) or float(excess.mean())
+        if bulk[0] == bulk[-1] and len(tail):  # most nodes share one number: those above are judged among themselves
+            excess = tail - first
+            seen, scale = len(tail), float(np.median(excess)) / np.log(2.0) or float(excess.mean())
         scale = max(scale, _LEAST_OF_LOGS if kind in _LOGS else 0.0, 1e-12 * abs(bulk[-1]), _LEAST_P)
-        excess /= scale * _widening(seen)
-        out[beyond] = max(start, -np.log(beyond.mean())) + (np.log1p(shape * excess) / shape if shape else excess)
+        excess = np.maximum(values[beyond] - first, 0.0) / (scale * _widening(seen))
+        begin = max(start, -np.log(max(len(tail), 1) / len(usual)))
+        out[beyond] = begin + (np.log1p(shape * excess) / shape if shape else excess)
     return out
 
 
@@ -114,14 +130,16 @@ def _widening(num_seen: float) -> float:
     return 1.0 + _SMALL / num_seen
 
 
-def sum_p(total: Values, num_kinds: int) -> Values:
+def sum_p(total: Values, num_kinds: int, usual: Values | None = None) -> Values:
     """P(a usual node's surprises add up to as much), (n,): by rank in the bulk, by a gamma tail beyond."""
+    ranks = middle_ranks(total) if usual is None else ranks_among(total, usual)
+    usual = total if usual is None else usual
     parts = np.linspace(1.0, num_kinds, 1 + 20 * (num_kinds - 1))
-    low, high = np.quantile(total, [_SUM_LOW, _SUM_HIGH])
+    low, high = np.quantile(usual, [_SUM_LOW, _SUM_HIGH])
     spread = gammaincinv(parts, _SUM_HIGH) / gammaincinv(parts, _SUM_LOW)  # falls with the number of parts
     shape = np.interp(high / low if low > 0.0 else np.inf, spread[::-1], parts[::-1])
-    scale = max(1.0, high / gammaincinv(shape, _SUM_HIGH)) * _widening(len(total) * (1.0 - _SUM_HIGH))
-    p = np.maximum(1.0 - middle_ranks(total), 1.0 - _SUM_HIGH)
+    scale = max(1.0, high / gammaincinv(shape, _SUM_HIGH)) * _widening(len(usual) * (1.0 - _SUM_HIGH))
+    p = np.maximum(1.0 - ranks, 1.0 - _SUM_HIGH)
     beyond = total > high
     p[beyond] = np.clip(gammaincc(shape, total[beyond] / scale), _LEAST_P, 1.0 - _SUM_HIGH)
     return p

@@ -1,6 +1,7 @@
 """The purify stage: attributes become features, and the least similar edges are left out.
 
 out/x.npy            (n, q) float32, what the model is given
+out/fitted.safetensors  how attributes become these features, to be done to other rows too
 out/manifest.json    names of the features, and which rule made them of which attributes
 out/graph/           the purified graph: the same nodes, fewer edges, no attributes
 """
@@ -16,14 +17,16 @@ from numpy.typing import NDArray
 from hcm_scale.base import files
 from hcm_scale.base.mapped import save_new
 from hcm_scale.features.auto import table
+from hcm_scale.features.fitted import Fitted, from_bytes, to_bytes
 from hcm_scale.features.purify import purify as drop_edges
-from hcm_scale.features.transform import transform
+from hcm_scale.features.transform import Features, transform
 from hcm_scale.graph import Graph
 
 log = logging.getLogger(__name__)
 
 KIND = "hcm_scale purified"
 FORMAT = 3
+_FITTED = "fitted.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +36,12 @@ class Purified:
     features: NDArray[np.float32]
     graph: Graph
     record: dict[str, Any]
+    columns: tuple[str, ...]  # names of the features
+    folder: Path
+
+    def fitted(self) -> Fitted:
+        """How attributes become these features."""
+        return from_bytes((self.folder / _FITTED).read_bytes())
 
 
 def purify(
@@ -55,9 +64,27 @@ def purify(
         log.info("%s by rule (attributes=auto):\n%s", counts, table(features.record["columns"]))
     measured = features.x if attributes == "transformed" else graph.x
     drop_edges(graph, measured, similarity=similarity, ratio=ratio).save(out / "graph")
+    return _write(out, features, graph.fingerprint)
+
+
+def purify_like(graph: Graph, out: Path, like: Purified, *, attributes: str) -> Purified:
+    """The same of another graph, by the transform and the threshold of `like`: nothing is fitted anew."""
+    if graph.x is None:
+        raise ValueError("this graph has no attributes, and the trained one has")
+    fitted = like.fitted()
+    x = fitted.apply(graph.x, graph.columns)
+    measured = x if attributes == "transformed" else graph.x
+    settled = like.graph.info["purified"]
+    how: dict[str, Any] = {"similarity": settled["similarity"], "ratio": settled["ratio"]}
+    drop_edges(graph, measured, **how, like=like.graph).save(out / "graph")
+    return _write(out, Features(x, like.columns, like.record, fitted), graph.fingerprint)
+
+
+def _write(out: Path, features: Features, source: str) -> Purified:
     save_new(out / "x.npy", features.x)
     files.sync_file(out / "x.npy")
-    body: dict[str, Any] = {"features": features.record, "columns": list(features.columns), "source": graph.fingerprint}
+    files.write_bytes(out / _FITTED, to_bytes(features.fitted))
+    body: dict[str, Any] = {"features": features.record, "columns": list(features.columns), "source": source}
     files.write_manifest(out, KIND, FORMAT, body)
     return open_purified(out)
 
@@ -66,4 +93,5 @@ def open_purified(folder: Path) -> Purified:
     """Maps a finished folder."""
     body = files.read_manifest(folder, KIND, FORMAT)
     x = np.load(folder / "x.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray)
-    return Purified(x, Graph.open(folder / "graph", verify=False), body["features"])
+    graph = Graph.open(folder / "graph", verify=False)
+    return Purified(x, graph, body["features"], tuple(body["columns"]), folder)

@@ -1,21 +1,23 @@
 """The score stage: a graph, its encoder's structure and features, and parameter samples in; a folder of scores out.
 
-    out/  scores.parquet  edges_mean.npy  edges_var.npy  manifest.json
+    out/  scores.parquet  edges_mean.npy  edges_var.npy  scale.safetensors  manifest.json
 
 For each sample the whole graph is embedded layer by layer on `structure` (the purified or the original graph), and
 every edge of the original graph is predicted. The two edge files hold mean and variance of each edge's hop, in edge
 order; with `state="disk"` they are also where the running moments live, as memory maps. The manifest comes last.
+scale.safetensors and the table are what another graph's scores are measured by (`Reference`), so that its ranks are
+those that its nodes would have here: tomorrow's graph, scored with the samples of today.
 Several ranks share the edges (`shared_edges.py`) and end in the same bytes; rank 0 writes the folder.
 
 Memory: two layers of embeddings (2 x n x width x 4 bytes), 8 bytes an edge unless on disk, a chunk; after them 4 bytes
 an edge, eleven numbers a node and five of 4 bytes. 10 million nodes and 80 million edges at width 128 take
-10.2 GB + 0.64 GB, then 1.4.
+10.2 GB + 0.64 GB, then 1.4; by the measure of another graph, as many numbers of each of its nodes.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +34,8 @@ from hcm_scale.model import HopModel, embed_graph
 from hcm_scale.posterior.samples import Samples
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.score import metrics, nodes, table
+from hcm_scale.score.calibration import Scale, context_scale, from_bytes, to_bytes
+from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, check_options
 from hcm_scale.score.head import Head
 from hcm_scale.score.numbering import edge_index
@@ -40,6 +44,7 @@ from hcm_scale.stages.shared_edges import Sharing, chunk_of, predict_shared, sav
 
 KIND = "hcm_scale scores"
 FORMAT = 4
+SCALE_FILE = "scale.safetensors"
 
 
 _IN_MANIFEST = ("num_samples", "rank_by", "metrics", "fdr", "num_flagged", "stability")
@@ -72,6 +77,19 @@ def open_scores(folder: Path | str) -> ScoreResult:
     folder = Path(folder)
     body = files.read_manifest(folder, KIND, FORMAT)
     return ScoreResult(folder, **{name: body[name] for name in _IN_MANIFEST})
+
+
+class Reference(NamedTuple):
+    """The scores of another graph, and what they were measured by."""
+
+    nodes: nodes.NodeScores
+    scale: Scale
+
+
+def open_reference(folder: Path) -> Reference:
+    """A finished folder of scores, to measure those of another graph by."""
+    scale = from_bytes((folder / SCALE_FILE).read_bytes())
+    return Reference(table.node_scores(open_scores(folder).table()), scale)
 
 
 @dataclass(frozen=True)
@@ -109,13 +127,14 @@ def score(
     device: str,
     world: World = ALONE,
     chunk_rows: int = 65_536,
+    like: Reference | None = None,
 ) -> ScoreResult:
     """Scores every node of `graph`, the original one, into the folder `out`.
 
     `structure` is the graph the encoder was trained on, `x` its (n, q) input: Â X where `propagated`, else X.
     `features` are X; None leaves out the evidence of attributes, which `combine_scores` adds once for several views.
     `seed` decides which neighbours are scored where `how.max_neighbors` bounds them, nothing else. Where there are
-    several ranks each calls this.
+    several ranks each calls this. `like` are the scores of the graph that the samples are of, if it is another.
     """
     check_options(how.hop, chunk_edges, torch.device(device), how.precision)
     _check_parts(graph, structure, x, samples, state)
@@ -128,47 +147,73 @@ def score(
         predict = {"hop": how.hop, "device": device, "precision": how.precision, "on_edges": shown.update}
         hops = predict_shared(edges, embedded, sharing, **predict)
     if hops is not None:
-        scores = nodes.score_nodes(edges, hops, trim=how.trim)
-        scores = nodes.with_closure(scores, edges, hops.mean, far_share=how.far_share)
-        scores = nodes.with_score(scores) if features is None else _with_context(scores, graph, features, how)
-        _write(out, graph, scores, hops, how, len(samples))
+        usual = None if like is None else like.nodes
+        scale = Scale(far_cut(hops.mean, how.far_share)) if like is None else like.scale
+        scores = nodes.score_nodes(edges, hops, trim=how.trim, like=usual)
+        scores = nodes.with_closure(scores, edges, hops.mean, scale.far, usual)
+        if features is None:
+            scores = nodes.with_score(scores, usual)
+        else:
+            scores, scale = _with_context(scores, graph, features, how, scale, usual)
+        _write(out, graph, scores, hops, how, scale, len(samples), usual=usual)
     world.barrier()
     return open_scores(out)
 
 
 def combine_scores(
-    graph: Graph, views: Iterable[Path], out: Path, *, how: Scoring, features: NDArray[np.float32], seed: int
+    graph: Graph,
+    views: Iterable[Path],
+    out: Path,
+    *,
+    how: Scoring,
+    features: NDArray[np.float32],
+    seed: int,
+    like: Reference | None = None,
+    like_views: Sequence[Reference] = (),
 ) -> ScoreResult:
     """One folder from the folders of several encoders: the scores of their averaged edges.
 
-    `strange` alone adds up the z-scored AHP of each encoder.
+    `strange` alone adds up the z-scored AHP of each encoder. `like` and `like_views` are the scores of the graph that
+    the samples were trained on, and those of its encoders, if it is another.
     """
     results = [open_scores(view) for view in views]
     parts = [table.node_scores(result.table()) for result in results]
-    added = nodes.combine_views(parts)
+    usual, usual_parts = None if like is None else like.nodes, [view.nodes for view in like_views]
+    added = nodes.combine_views(parts, usual_parts)
     found = [result.edges() for result in results]
     hops = EdgeHops(_mean([view.mean for view in found]), _mean([view.var for view in found]))
     drawn: dict[str, Any] = {"directed": graph.directed, "max_neighbors": how.max_neighbors, "seed": seed}
     edges = edge_index(graph.indptr, graph.indices, **drawn)
-    closed = nodes.with_closure(added, edges, hops.mean, far_share=how.far_share)
-    scores = nodes.score_nodes(edges, hops, trim=how.trim)
+    scale = Scale(far_cut(hops.mean, how.far_share)) if like is None else like.scale
+    usual_added = None if usual is None else replace(nodes.combine_views(usual_parts), closure=usual.closure)
+    closed = nodes.with_closure(added, edges, hops.mean, scale.far, usual_added)
+    scores = nodes.score_nodes(edges, hops, trim=how.trim, like=usual)
     scores = replace(scores, closure=closed.closure, strange=closed.strange)
-    scores = _with_context(scores, graph, features, how)
+    scores, scale = _with_context(scores, graph, features, how, scale, usual)
     out.mkdir(parents=True, exist_ok=True)
     num_samples = sum(result.num_samples for result in results)
     stability = metrics.top_overlap([part.by(how.rank_by) for part in parts])
-    _write(out, graph, scores, hops, how, num_samples, stability)
+    _write(out, graph, scores, hops, how, scale, num_samples, stability, usual)
     return open_scores(out)
 
 
 def _with_context(
-    scores: nodes.NodeScores, graph: Graph, features: NDArray[np.float32], how: Scoring
-) -> nodes.NodeScores:
-    """The scores with the evidence of attributes, and the score of all evidence; 4 bytes an edge while it lasts."""
+    scores: nodes.NodeScores,
+    graph: Graph,
+    features: NDArray[np.float32],
+    how: Scoring,
+    scale: Scale,
+    usual: nodes.NodeScores | None,
+) -> tuple[nodes.NodeScores, Scale]:
+    """The scores with the evidence of attributes, the score of all evidence, and the whole scale.
+
+    4 bytes an edge while it lasts.
+    """
     distance = edge_similarity(graph.indptr, graph.indices, features, "cosine", directed=graph.directed)
     np.subtract(1.0, distance, out=distance)
     edges = edge_index(graph.indptr, graph.indices, directed=graph.directed)
-    return nodes.with_context(scores, edges, features, distance, far_share=how.far_share)
+    measure = scale.context or context_scale(edges, features, distance, how.far_share)
+    return nodes.with_context(scores, edges, features, distance, measure, usual), Scale(scale.far, measure)
 
 
 def embed_samples(
@@ -212,17 +257,20 @@ def _write(
     scores: nodes.NodeScores,
     hops: EdgeHops,
     how: Scoring,
+    scale: Scale,
     num_samples: int,
     stability: float | None = None,
+    usual: nodes.NodeScores | None = None,
 ) -> None:
-    """Table, edges, metrics, and the manifest last."""
-    verdict = None if how.fdr is None else nodes.verdict_of(scores, how.fdr)
+    """Table, edges, scale, metrics, and the manifest last."""
+    verdict = None if how.fdr is None else nodes.verdict_of(scores, how.fdr, usual)
     table.write_scores(out / table.FILE, table.scores_table(graph, scores, how.rank_by, verdict))
     save_hops(hops, out)
+    files.write_bytes(out / SCALE_FILE, to_bytes(scale))
     numbers = None
     if graph.y is not None and 0 < np.count_nonzero(graph.y) < graph.num_nodes:
         numbers = {by: metrics.evaluate(graph.y, scores.by(by), graph.kind) for by in RANKINGS}
-    hashes = {name: files.hash_file(out / name) for name in (table.FILE, MEAN_FILE, VAR_FILE)}
+    hashes = {name: files.hash_file(out / name) for name in (table.FILE, MEAN_FILE, VAR_FILE, SCALE_FILE)}
     body = {"num_samples": num_samples, "rank_by": how.rank_by, "metrics": numbers, "stability": stability}
     num_flagged = None if verdict is None else int(np.count_nonzero(verdict.flagged))
     body |= {"fdr": how.fdr, "num_flagged": num_flagged, "files": hashes}

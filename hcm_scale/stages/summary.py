@@ -15,6 +15,7 @@ from hcm_scale.report.kinds import WORDS, heads, named
 from hcm_scale.report.listing import found_text, group_text
 from hcm_scale.report.wording import clip, score_title
 from hcm_scale.score.table import FILE, kind_rank
+from hcm_scale.stages.drift import drift_line
 from hcm_scale.stages.report import found_by
 from hcm_scale.stages.score import open_scores
 from hcm_scale.workspace import StageRecord
@@ -31,6 +32,8 @@ def summary(run_dir: Path, folders: Mapping[str, Path], records: Sequence[StageR
     if "scores" in folders:
         parts.append(_list(folders["scores"], Graph.open(folders["graph"], verify=False)))
         parts.append(_quality(folders["scores"]))
+    if "drift" in folders:
+        parts.append(f"drift   {drift_line(folders['drift'])}")
     parts.append(_costs(records, seconds))
     if "report" in folders:
         parts.append(f"report  {run_dir / 'report' / 'report.html'}\nscores  {run_dir / 'scores' / FILE}")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.graph import Graph
 from hcm_scale.posterior.samples import load_sample
+from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edges import predict_edges
 from hcm_scale.score.metrics import roc_auc
 from hcm_scale.score.nodes import score_nodes, with_closure
@@ -44,7 +45,8 @@ def auc_trend(
         sample = load_sample(folder, num_samples - 1)
         embedded = embed_samples(model, [sample], structure, x, propagated=propagated, device=device)
         hops = predict_edges(edges, embedded, hop=how.hop, device=device)
-        scores = with_closure(score_nodes(edges, hops, trim=how.trim), edges, hops.mean, far_share=how.far_share)
+        scores = score_nodes(edges, hops, trim=how.trim)
+        scores = with_closure(scores, edges, hops.mean, far_cut(hops.mean, how.far_share))
         return {"ahp_auc": roc_auc(y, scores.ahp), "strange_auc": roc_auc(y, scores.strange)}
 
     return newest

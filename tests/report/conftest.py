@@ -10,6 +10,8 @@ import pytest
 
 from hcm_scale.features.purify import edge_similarity
 from hcm_scale.graph.store import Graph
+from hcm_scale.score.calibration import context_scale
+from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edges import EdgeHops
 from hcm_scale.score.nodes import score_nodes, with_closure, with_context
 from hcm_scale.score.numbering import edge_index
@@ -58,8 +60,9 @@ def scored_world() -> Callable[..., ScoredWorld]:
         var = rng.uniform(0, 0.3, len(pairs)).astype(np.float32)
         x = rng.normal(size=(num_nodes, len(columns))).astype(np.float32)
         edges = edge_index(indptr, indices)
-        scores = with_closure(score_nodes(edges, EdgeHops(mean, var), trim=0.0), edges, mean, far_share=0.4)
-        scores = with_context(scores, edges, x, 1 - edge_similarity(indptr, indices, x, "cosine"), far_share=0.4)
+        scores = with_closure(score_nodes(edges, EdgeHops(mean, var), trim=0.0), edges, mean, far_cut(mean, 0.4))
+        distance = 1 - edge_similarity(indptr, indices, x, "cosine")
+        scores = with_context(scores, edges, x, distance, context_scale(edges, x, distance, 0.4))
         scores = scores if kinds else replace(scores, places=None)
         ids = [f"node-{i}" for i in range(num_nodes)]
         for node, name in zip(np.argsort(-scores.by(rank_by), kind="stable"), first_ids, strict=False):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from hcm_scale.score.closure import closure, far_edges, far_triangles
+from hcm_scale.score.closure import closure, far_cut, far_edges, far_triangles
 from hcm_scale.score.numbering import edge_index
 from hcm_scale.synthetic import families as synthetic
 
@@ -89,7 +89,7 @@ def test_closure__finds_a_clique_of_far_edges(random_csr):
     indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
     u, v = np.nonzero(np.triu(matrix.toarray()))
     hop = np.where(np.isin(u, clique) & np.isin(v, clique), 3.0, 1.0).astype(np.float32)
-    score = closure(edge_index(indptr, indices), hop, share=0.1)
+    score = closure(edge_index(indptr, indices), hop, far_cut(hop, 0.1))
     assert set(np.argsort(-score)[: len(clique)]) == set(clique)
 
 
@@ -97,9 +97,9 @@ def test_closure__is_the_logarithm_of_far_triangles_a_neighbour():
     """A triangle whose node 0 has a neighbour more, by a near edge: 1 triangle over 3, 2, 2 and 1 neighbours."""
     edges = edge_index(np.array([0, 3, 5, 7, 8]), np.array([1, 2, 3, 0, 2, 0, 1, 0], np.int32))
     hop = np.array([3, 3, 1, 3], np.float32)
-    np.testing.assert_allclose(closure(edges, hop, share=0.75), np.log1p([1 / 3, 1 / 2, 1 / 2, 0]))
+    np.testing.assert_allclose(closure(edges, hop, far_cut(hop, 0.75)), np.log1p([1 / 3, 1 / 2, 1 / 2, 0]))
 
 
 def test_share__out_of_range_is_named():
     with pytest.raises(ValueError, match="share=0"):
-        closure(edge_index(np.array([0, 0]), np.zeros(0, np.int32)), np.zeros(0, np.float32), share=0.0)
+        far_cut(np.zeros(0, np.float32), 0.0)

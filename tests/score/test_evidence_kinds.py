@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from hcm_scale.graph.store import Graph
+from hcm_scale.score.calibration import context_scale
+from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edges import EdgeHops
 from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, double_places, middle_ranks, strongest, surprise, weigh
 from hcm_scale.score.nodes import NodeScores, score_nodes, with_closure, with_context
@@ -34,9 +36,10 @@ def scored(num_nodes: int = 80, lonely: int = 5) -> tuple[Graph, NodeScores]:
     edges = edge_index(graph.indptr, graph.indices)
     mean, far = (rng.random(edges.num_edges).astype(np.float32) + 1 for _ in range(2))
     scores = score_nodes(edges, EdgeHops(mean, np.zeros_like(mean)), trim=0.0)
-    scores = with_closure(scores, edges, mean, far_share=0.4)
+    scores = with_closure(scores, edges, mean, far_cut(mean, 0.4))
     assert graph.x is not None
-    return graph, with_context(scores, edges, graph.x, far - 1, far_share=0.4)
+    scale = context_scale(edges, graph.x, far - 1, 0.4)
+    return graph, with_context(scores, edges, graph.x, far - 1, scale)
 
 
 @pytest.mark.parametrize("num_nodes", [1, 2, 7, 60])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hcm_scale.base.rng import bits
+from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edges import EdgeHops
 from hcm_scale.score.nodes import (
     ISOLATED,
@@ -205,7 +206,7 @@ def test_with_closure__adds_two_z_scores_and_keeps_the_rest(random_csr):
     index = edge_index(*random_csr(60, 300, seed=4))
     hops = random_hops(index)
     plain = score_nodes(index, hops, trim=0.0)
-    scores = with_closure(plain, index, hops.mean, far_share=0.5)
+    scores = with_closure(plain, index, hops.mean, far_cut(hops.mean, 0.5))
     assert not plain.closure.any()
     assert scores.closure.any()
     expected = sum((part - part.mean()) / part.std() for part in (scores.ahp, scores.closure))
@@ -218,12 +219,13 @@ def test_with_closure__adds_two_z_scores_and_keeps_the_rest(random_csr):
 def test_with_closure__leaves_a_directed_graph_alone(random_csr):
     index = edge_index(*random_csr(30, 100, directed=True), directed=True)
     plain = score_nodes(index, random_hops(index), trim=0.0)
-    assert with_closure(plain, index, random_hops(index).mean, far_share=0.5) is plain
+    mean = random_hops(index).mean
+    assert with_closure(plain, index, mean, far_cut(mean, 0.5)) is plain
     assert np.all(np.diff(plain.strange[np.argsort(plain.ahp)]) >= 0)
 
 
 def test_with_closure__scores_nodes_that_drew_their_neighbours_too(random_csr):
     edges = edge_index(*random_csr(60, 400), max_neighbors=3)
     mean = np.random.default_rng(0).random(edges.num_edges).astype(np.float32)
-    scores = with_closure(score_nodes(edges, EdgeHops(mean, mean), trim=0.0), edges, mean, far_share=0.4)
+    scores = with_closure(score_nodes(edges, EdgeHops(mean, mean), trim=0.0), edges, mean, far_cut(mean, 0.4))
     assert np.count_nonzero(scores.strange == 0) == 1

@@ -1,0 +1,96 @@
+"""A finished run whose samples score another graph: `trained=RUN_DIR`, for tomorrow's graph without training anew.
+
+What the run learned stands in its folders: how attributes become features (purified), the samples (train-VIEW), and
+what scores are measured by (scores). `open_trained` checks those folders and gives their keys, by which the stages of
+the new run are known. What decided them is not up for choice: `settled` puts the options of the trained run in the
+place of the configuration's own.
+"""
+
+import json
+import logging
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from hcm_scale.base import files
+from hcm_scale.config import Config
+from hcm_scale.workspace import open_stages, stage_keys
+
+log = logging.getLogger(__name__)
+
+_SECTIONS = ("attributes", "purify", "hops", "sampling", "model", "posterior", "score")
+_HERE = ("precision", "chunk_edges", "state", "workers")  # how this machine computes
+_FREE = ("rank_by", "fdr", "table_rows", "explained")  # what is shown: as asked, else as the trained run did
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The folders of a finished run that another is made with, and their keys, by the names of the stages."""
+
+    folders: dict[str, Path]
+    keys: dict[str, str]
+
+
+def settled(config: Config) -> Config:
+    """The configuration with the options of the trained run where those decided what it learned.
+
+    An option that was asked for and is not to be changed is warned about; one that is at its default counts as not
+    asked for.
+    """
+    if config.trained is None:
+        return config
+    stored = _options_of(config)
+    sections = {}
+    for section in _SECTIONS:
+        now = getattr(config, section)
+        try:
+            before = type(now)(**stored[section])
+        except (LookupError, TypeError) as error:
+            raise files.FolderError(
+                f"trained={config.trained} was made by another version: its {section} options are not known; "
+                "run it again with hcm-scale run"
+            ) from error
+        sections[section] = _merged(section, now, before, config.trained)
+    return replace(config, **sections)
+
+
+def _options_of(config: Config) -> dict[str, Any]:
+    """The configuration of the trained run, as it was stored."""
+    where = Path(config.trained or "")
+    if where.resolve() == Path(config.run_dir).resolve():
+        raise ValueError(f"trained={config.trained} is run_dir itself; name another run_dir for the new scores")
+    try:
+        stored: dict[str, Any] = json.loads((where / "config.json").read_bytes())
+        earlier = stored.get("trained")
+    except OSError as error:
+        raise ValueError(f"trained={config.trained} is not the run_dir of a run: it has no config.json") from error
+    except (ValueError, AttributeError) as error:
+        raise files.FolderError(f"{where / 'config.json'} is damaged; hcm-scale run writes it again") from error
+    if earlier:
+        raise ValueError(f"trained={config.trained} was itself scored with trained={earlier}; name that one")
+    return stored
+
+
+def _merged(section: str, now: Any, before: Any, trained: str) -> Any:
+    """A section of the trained run, with what may be chosen anew."""
+    usual = type(now)()
+    for name in (entry.name for entry in fields(now)):
+        asked, had = getattr(now, name), getattr(before, name)
+        if name in _HERE or (name in _FREE and asked != getattr(usual, name)):
+            setattr(before, name, asked)
+        elif asked not in (getattr(usual, name), had):
+            log.warning("%s.%s=%s has no effect: trained=%s was made with %s", section, name, asked, trained, had)
+    return before
+
+
+def open_trained(config: Config) -> Trained | None:
+    """The folders that a run with `config.trained` is made with, all of their files checked; None where it trains."""
+    if config.trained is None:
+        return None
+    views = config.score.views
+    names = ["purified", *(f"train-{view}" for view in views), "scores"]
+    names += [f"scores-{view}" for view in views] if len(views) > 1 else []
+    names += ["graph"] if config.graph.source == "tables" else []
+    where = Path(config.trained)
+    folders, keys = open_stages(where, *names), stage_keys(where)
+    return Trained(dict(zip(names, folders, strict=True)), {name: keys[name] for name in names})

@@ -1,0 +1,98 @@
+"""Scores by the measure of another graph: like itself they are the same, and no other node moves a node's own."""
+
+import numpy as np
+import pytest
+
+from hcm_scale.score.calibration import Scale, context_scale, from_bytes, to_bytes
+from hcm_scale.score.closure import far_cut, mark_far
+from hcm_scale.score.drift import distance, drift
+from hcm_scale.score.evidence import KINDS, Numbers, middle_ranks, ranks_among, surprise_among, weigh
+from hcm_scale.score.numbering import edge_index
+from hcm_scale.score.threshold import evidence_p
+
+
+def numbers_of(size: int, seed: int = 0) -> Numbers:
+    rng = np.random.default_rng(seed)
+    found = {kind: rng.exponential(size=size).round(2) for kind in KINDS}
+    return Numbers(found, rng.random(size) < 0.9)
+
+
+def test_weigh_and_p__like_itself_are_the_same():
+    own = numbers_of(500)
+    np.testing.assert_array_equal(weigh(*own, own).score, weigh(*own).score)
+    np.testing.assert_array_equal(evidence_p(*own, own), evidence_p(*own))
+
+
+def test_weigh_and_p__of_a_node_do_not_depend_on_the_others():
+    usual, new = numbers_of(500), numbers_of(300, seed=1)
+    part = Numbers({kind: values[:20] for kind, values in new.of_kind.items()}, new.has_neighbors[:20])
+    np.testing.assert_array_equal(weigh(*new, usual).score[:20], weigh(*part, usual).score)
+    np.testing.assert_array_equal(evidence_p(*new, usual)[:20], evidence_p(*part, usual))
+
+
+def test_surprise_among__rises_also_beyond_all_that_was_seen():
+    usual = np.random.default_rng(0).normal(size=200)
+    found = surprise_among(np.linspace(-5, 50, 400), usual)
+    assert np.all(np.diff(found) >= 0)
+    assert np.all(np.diff(found[np.linspace(-5, 50, 400) > usual.max()]) > 0)
+    assert np.isfinite(found).all()
+    np.testing.assert_array_equal(ranks_among(usual, usual), middle_ranks(usual))
+
+
+def test_weigh__of_a_node_without_neighbours_is_told_by_its_attributes():
+    usual = numbers_of(500)
+    lone = Numbers({kind: np.array([0.0, 0.0]) for kind in KINDS}, np.zeros(2, bool))
+    lone.of_kind["attributes"][:] = np.quantile(usual.of_kind["attributes"], [0.5, 0.999])
+    everyone, found = weigh(*usual).score, weigh(*lone, usual).score
+    assert np.mean(everyone < found[0]) > 0.2
+    assert np.mean(everyone < found[1]) > 0.8
+
+
+@pytest.mark.parametrize("share", [0.01, 0.35, 1.0])
+def test_mark_far__by_the_cut_of_another_graph(share):
+    mean = np.random.default_rng(0).random(1_000).round(2).astype(np.float32)  # many ties
+    cut = far_cut(mean, share)
+    assert mark_far(mean, cut).sum() == int(share * 1_000)
+    twice = mark_far(np.concatenate([mean, mean]), cut)
+    assert twice.sum() == 2 * int(share * 1_000)
+    assert not mark_far(mean - 2, cut).any() or share == 1.0
+
+
+def test_scale__comes_back_from_its_file(random_csr):
+    edges = edge_index(*random_csr(40, 100))
+    rng = np.random.default_rng(0)
+    distance = rng.random(edges.num_edges).astype(np.float32)
+    for context in (None, context_scale(edges, rng.random((40, 3)).astype(np.float32), distance, 0.4)):
+        scale = Scale(far_cut(distance, 0.3), context)
+        again = from_bytes(to_bytes(scale))
+        assert again.far == scale.far
+        assert (again.context is None) == (context is None)
+        if context is not None and again.context is not None:
+            assert again.context.unlike == context.unlike
+            np.testing.assert_array_equal(again.context.surprise, context.surprise)
+            np.testing.assert_array_equal(again.context.prediction.weights, context.prediction.weights)
+
+
+def test_drift__names_what_moved_and_nothing_else():
+    rng = np.random.default_rng(0)
+    samples = {f"c{k}": (rng.normal(size=3_000), rng.normal(size=2_000)) for k in range(20)}
+    assert drift(samples).moved == []
+    assert drift(samples).line().startswith("like the training graph")
+    samples["c3"] = (samples["c3"][0], samples["c3"][1] + 0.5)
+    found = drift(samples)
+    assert found.moved == ["c3"]
+    assert "unlike the training graph: c3 0." in found.line()
+    assert "train anew" in found.line()
+
+
+def test_drift__of_a_handful_of_nodes_is_not_cried_over():
+    rng = np.random.default_rng(0)
+    found = [drift({"c": (rng.normal(size=2_000), rng.normal(size=10))}).moved for _ in range(100)]
+    assert sum(map(len, found)) == 0
+
+
+def test_distance__equals_the_slow_twin():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=50).round(1), rng.normal(0.3, size=70).round(1)
+    slow = max(abs(np.mean(a <= value) - np.mean(b <= value)) for value in [*a, *b])
+    assert distance(a, b) == pytest.approx(slow)

@@ -1,0 +1,198 @@
+"""Tomorrow's graph by a trained run: what is made and what is not, what stays the same, what is said."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy import sparse
+
+from hcm_scale import pipeline
+from hcm_scale.base.files import FolderError
+from hcm_scale.config import Config, TablesGraph
+from hcm_scale.graph import Graph
+from hcm_scale.synthetic import families as synthetic
+from hcm_scale.synthetic.inject import inject
+
+COMPARED = ("ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "score", "p", "rank")
+
+
+def small(run_dir: Path, trained: Path | None = None) -> Config:
+    config = Config(run_dir=str(run_dir), trained=None if trained is None else str(trained))
+    config.world.device = "cpu"
+    if trained is None:
+        config.hops.num_sources, config.hops.pairs_per_class, config.sampling.workers = 200, 40, 0
+        config.model.width, config.model.head_width, config.purify.ratio = 16, 16, 0.1
+        config.posterior.burn_in_steps, config.posterior.num_samples, config.posterior.thin_steps = 12, 2, 2
+    return config
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    made = synthetic.community(400, num_attributes=5, seed=1)
+    return inject(made, num_cliques=2, clique_size=8, seed=1, num_attribute_anomalies=None)
+
+
+@pytest.fixture(scope="module")
+def yesterday(graph, tmp_path_factory) -> Path:
+    run_dir = tmp_path_factory.mktemp("trained") / "yesterday"
+    pipeline.run(small(run_dir), until="score", graph=graph)
+    return run_dir
+
+
+def by_node(run_dir: Path, name: str) -> np.ndarray:
+    return pipeline.read_scores(run_dir).sort_by("node")[name].to_numpy()
+
+
+def joined(graph: Graph, x: np.ndarray, edges: list[tuple[int, int]]) -> Graph:
+    """The graph with more nodes, of attributes x, and more edges."""
+    size = graph.num_nodes + len(x)
+    rows = np.repeat(np.arange(graph.num_nodes), graph.degrees)
+    u, v = np.array(edges, np.int64).reshape(-1, 2).T
+    ends = np.concatenate([rows, u, v]), np.concatenate([graph.indices, v, u])
+    matrix = sparse.csr_array((np.ones(len(ends[0]), np.int8), ends), shape=(size, size))
+    matrix.sort_indices()
+    attributes = np.concatenate([np.asarray(graph.x), x]).astype(np.float32)
+    return Graph(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), x=attributes)
+
+
+def test_same_graph__has_the_same_scores(graph, yesterday, tmp_path):
+    pipeline.score_with(yesterday, graph, tmp_path, device="cpu")
+    for name in COMPARED:
+        np.testing.assert_array_equal(by_node(tmp_path, name), by_node(yesterday, name))
+
+
+def test_new_nodes__are_scored_without_labels_and_training_and_move_no_other(graph, yesterday, tmp_path, caplog):
+    caplog.set_level("INFO")
+    far = joined(graph, np.asarray(graph.x)[:3] + 0.1, [(400, 401), (401, 402), (400, 402)])
+    said = pipeline.run(small(tmp_path, yesterday), graph=far)
+    made = [record["name"] for record in json.loads((tmp_path / "stages.json").read_text())]
+    views = ("purified", "original")
+    steps = ["graph", "purified", *(f"propagated-{v}" for v in views), *(f"scores-{v}" for v in views)]
+    assert made == [*steps, "scores", "drift", "report"]
+    for name in COMPARED[:-1]:
+        np.testing.assert_array_equal(by_node(tmp_path, name)[:400], by_node(yesterday, name))
+    assert "drift   like the training graph" in said
+    assert "like the training graph" in caplog.text
+    assert (tmp_path / "report" / "report.html").is_file()
+    assert "like the training graph" in json.loads((tmp_path / "records" / "drift.json").read_text())["detail"]["line"]
+
+
+def test_new_node_without_edges__ranks_by_its_attributes(graph, yesterday, tmp_path):
+    x = np.asarray(graph.x)
+    usual = x[np.abs(x - x.mean(axis=0)).sum(axis=1).argsort()[200]]
+    table = pipeline.score_with(yesterday, joined(graph, np.stack([usual, 3 * np.abs(x).max(axis=0)]), []), tmp_path)
+    rank = dict(zip(table["node"].to_pylist(), table["rank"].to_pylist(), strict=True))
+    assert rank[401] < 100 < rank[400] < 402
+
+
+def test_again__keeps_every_stage_and_other_samples_make_it_anew(graph, yesterday, tmp_path):
+    pipeline.run(small(tmp_path / "run", yesterday), until="score", graph=graph)
+    pipeline.run(small(tmp_path / "run", yesterday), until="score", graph=graph)
+    assert all(record["skipped"] for record in json.loads((tmp_path / "run" / "stages.json").read_text()))
+    other = small(tmp_path / "other")
+    other.seed = 1
+    pipeline.run(other, until="score", graph=graph)
+    pipeline.run(small(tmp_path / "run", tmp_path / "other"), until="score", graph=graph)
+    kept = {r["name"]: r["skipped"] for r in json.loads((tmp_path / "run" / "stages.json").read_text())}
+    assert [name for name, was_kept in kept.items() if not was_kept] == [
+        "scores-purified",
+        "scores-original",
+        "scores",
+        "drift",
+    ]
+
+
+def test_drift__is_said_where_a_column_moved(graph, yesterday, tmp_path, caplog):
+    x = np.array(graph.x)
+    x[:, 2] += 3
+    said = pipeline.run(small(tmp_path, yesterday), until="score", graph=replace(graph, x=x))
+    assert "drift   unlike the training graph: " in said
+    assert json.loads((tmp_path / "drift" / "manifest.json").read_text())["moved"] == ["predicted hop", "a2"]
+    assert "train anew, without trained=" in caplog.text
+
+
+def test_options__of_the_trained_run_hold_and_others_are_warned_about(graph, yesterday, tmp_path, caplog):
+    config = small(tmp_path, yesterday)
+    config.purify.ratio, config.score.fdr, config.model.width = 0.5, 0.3, 64
+    pipeline.run(config, until="score", graph=graph)
+    assert f"purify.ratio=0.5 has no effect: trained={yesterday} was made with 0.1" in caplog.text
+    assert "model.width" not in caplog.text  # as by default
+    stored = json.loads((tmp_path / "config.json").read_text())
+    assert stored["purify"]["ratio"] == 0.1
+    assert stored["score"]["fdr"] == 0.3
+    np.testing.assert_array_equal(by_node(tmp_path, "score"), by_node(yesterday, "score"))
+
+
+def test_trained__that_cannot_be_used_is_named_before_anything_is_written(graph, yesterday, tmp_path):
+    with pytest.raises(ValueError, match="is not the run_dir of a run"):
+        pipeline.run(small(tmp_path / "new", tmp_path / "nothing"), graph=graph)
+    with pytest.raises(ValueError, match="is run_dir itself"):
+        pipeline.run(small(yesterday, yesterday), graph=graph)
+    begun = tmp_path / "begun"
+    pipeline.run(small(begun), until="purify", graph=graph)
+    with pytest.raises(ValueError, match=f"lists no train-purified: finish the run in run_dir={begun}"):
+        pipeline.run(small(tmp_path / "new", begun), graph=graph)
+    assert not (tmp_path / "new").exists()
+
+
+def test_trained__is_checked_and_must_have_trained_itself(graph, yesterday, tmp_path):
+    pipeline.run(small(tmp_path / "today", yesterday), until="score", graph=graph)
+    with pytest.raises(ValueError, match=f"was itself scored with trained={yesterday}; name that one"):
+        pipeline.run(small(tmp_path / "new", tmp_path / "today"), graph=graph)
+    pipeline.run(small(tmp_path / "own"), until="score", graph=graph)
+    sample = tmp_path / "own" / "train-purified" / "samples" / "sample-00000.safetensors"
+    sample.write_bytes(sample.read_bytes()[:-1] + b"?")
+    with pytest.raises(FolderError, match="sample-00000"):
+        pipeline.run(small(tmp_path / "new", tmp_path / "own"), graph=graph)
+
+
+def write_tables(folder: Path, kinds: list[str | None], **columns: object) -> TablesGraph:
+    """An edge table, a ring with chords, and a node table with a text column and others."""
+    folder.mkdir()
+    n = len(kinds)
+    u = np.arange(2 * n) % n
+    ends = pa.table({"source": u, "target": (u + np.repeat([1, 7], n)) % n})
+    pq.write_table(ends, folder / "edges.parquet")
+    pq.write_table(pa.table({"id": [*range(n)], "kind": kinds, **columns}), folder / "nodes.parquet")
+    return TablesGraph(path=str(folder / "edges.parquet"), nodes=str(folder / "nodes.parquet"))
+
+
+def test_tables__are_read_by_the_encodings_of_the_trained_run(tmp_path, caplog):
+    rng, n = np.random.default_rng(0), 60
+    kinds = [["a", "b", "c"][i % 3] for i in range(n)]
+    size, day = rng.normal(5, 2, n), np.arange(n).astype("datetime64[D]")
+    first = small(tmp_path / "one")
+    first.graph = write_tables(tmp_path / "day1", kinds, size=size, day=day, old=rng.random(n))
+    pipeline.run(first, until="score")
+    second = small(tmp_path / "two", tmp_path / "one")
+    changed = ["new", None, *kinds[2:-1], "b"]
+    second.graph = write_tables(tmp_path / "day2", changed, day=day + 30, size=[None, *size[1:]], extra=size)
+    pipeline.run(second, until="score")
+    graphs = [Graph.open(tmp_path / run / "graph") for run in ("one", "two")]
+    assert graphs[0].columns == graphs[1].columns == ("kind=a", "kind=b", "kind=c", "size", "day", "old")
+    before, now = (np.asarray(graph.x) for graph in graphs)
+    np.testing.assert_allclose(now[0, :3], 1 / 3)  # an unknown value, and a gap, are the shares
+    np.testing.assert_allclose(now[1, :3], 1 / 3)
+    np.testing.assert_array_equal(now[2:-1, :3], before[2:-1, :3])
+    assert now[0, 3] == pytest.approx(size.mean())
+    np.testing.assert_array_equal(now[:, 4], before[:, 4] + 30)
+    assert np.ptp(now[:, 5]) == 0
+    assert "column 'kind' has 1 rows with values that the trained graph did not have, taken as gaps: new" in caplog.text
+    assert "1 columns of the trained graph are missing here, and taken as gaps: old" in caplog.text
+    assert "1 columns are not of the trained graph, and not used: extra" in caplog.text
+    assert graphs[1].info["ingest"]["counts"]["imputed_values"] == 2 + n
+
+
+def test_tables__of_another_type_are_refused_by_name(tmp_path):
+    kinds = ["a", "b"] * 20
+    first = small(tmp_path / "one")
+    first.graph = write_tables(tmp_path / "day1", kinds, size=np.arange(40.0))
+    pipeline.run(first, until="score")
+    second = small(tmp_path / "two", tmp_path / "one")
+    second.graph = write_tables(tmp_path / "day2", kinds, size=[f"{i} kB" for i in range(40)])
+    with pytest.raises(ValueError, match="column 'size' is of type string, and was a number in the trained graph"):
+        pipeline.run(second, until="score")
