@@ -126,7 +126,16 @@ def _write(
             counts,
             written,
             ids=ids.column(),
-            told=_told(edge_table, node_files, columns, policy, encodings, (len(ids) - added, num_anomalies), types),
+            told=_told(
+                edge_table,
+                node_files,
+                columns,
+                policy,
+                encodings,
+                (len(ids) - added, num_anomalies),
+                types,
+                trained=known is not None,
+            ),
             edge_types=types[0] if types else None,
             unknown_edges=edge_table.unknown.count,
             repeated_nodes=len(rows.left_out),
@@ -143,6 +152,8 @@ def _told(
     encodings: list[Encoding],
     counted: tuple[int, int | None],
     types: tuple[list[str], int] | None,
+    *,
+    trained: bool,
 ) -> list[ColumnLine]:
     """What became of every column of both tables; `counted` are the rows of the node table and its anomalies."""
     typed = {columns.type: (len(types[0]), types[1])} if columns.type and types else {}
@@ -154,7 +165,7 @@ def _told(
     if columns.label and num_anomalies is not None:
         distinct = 1 + (0 < num_anomalies < num_rows)
         known[columns.label] = ("the label, 1 = anomaly: it measures the ranking and decides nothing", distinct, 0)
-    return lines + node_lines(node_files.schema, known, encodings, columns.exclude)
+    return lines + node_lines(node_files.schema, known, encodings, columns.exclude, trained=trained)
 
 
 def _open(edges: Where, nodes: Where | None, columns: Columns, max_bytes: int) -> tuple[EdgeTable, TableFiles | None]:

@@ -56,14 +56,25 @@ def _unused_of_edges(kind: pa.DataType) -> str:
 
 
 def node_lines(
-    schema: pa.Schema, known: Mapping[str, Counted], encodings: Sequence[Encoding], excluded: Sequence[str]
+    schema: pa.Schema,
+    known: Mapping[str, Counted],
+    encodings: Sequence[Encoding],
+    excluded: Sequence[str],
+    *,
+    trained: bool = False,
 ) -> list[ColumnLine]:
-    """The columns of a node table; `known` are those that are no attributes, `excluded` what graph.exclude names."""
+    """The columns of a node table; `known` are those that are no attributes, `excluded` what graph.exclude names.
+
+    Encodings of a trained graph (`trained`) have counts of that graph, which are not told here.
+    """
     told: dict[str, Counted] = dict.fromkeys(excluded, ("not used: graph.exclude names it", None, None))
     for code in encodings:
-        told[code.name] = _use(code, schema.field(code.name).type), code.distinct, code.gaps
+        if code.name in schema.names:
+            counts = (None, None) if trained else (code.distinct, code.gaps)
+            told[code.name] = _use(code, schema.field(code.name).type), *counts
     told.update(known)
-    rest: Counted = ("not used: graph.include does not name it", None, None)
+    why = "the trained graph has no such column" if trained else "graph.include does not name it"
+    rest: Counted = (f"not used: {why}", None, None)
     return [ColumnLine("nodes", field.name, str(field.type), *told.get(field.name, rest)) for field in schema]
 
 
