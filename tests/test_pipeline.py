@@ -14,6 +14,7 @@ from hcm_scale import pipeline
 from hcm_scale.blueprint import Run, stages
 from hcm_scale.config import Config, SyntheticGraph
 from hcm_scale.graph import Graph
+from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.stages import score
 from hcm_scale.sweep.jobs import read_job
 from hcm_scale.synthetic import families as synthetic
@@ -174,10 +175,10 @@ def test_seed__changes_labels_that_are_drawn_and_no_others(tmp_path, graph):
     assert num_different(hops__num_sources=None, hops__pairs_per_class=None) == 1
 
 
-def keys(config: Config, graph: Graph) -> dict[str, str]:
+def keys(config: Config, graph: Graph, world: World = ALONE) -> dict[str, str]:
     """What each stage is known by; nothing is made."""
     found: dict[str, str] = {}
-    for stage in stages(Run(config, Workspace(Path("nowhere")), "cpu", graph)):
+    for stage in stages(Run(config, Workspace(Path("nowhere"), world=world), "cpu", graph)):
         found[stage.name] = stage.key(found)
     return found
 
@@ -272,6 +273,12 @@ def test_seed__changes_every_stage_that_draws(tmp_path, graph):
         "scores",
         "report",
     }
+
+
+def test_ranks__change_the_training_and_what_follows(tmp_path, graph):
+    before, after = (keys(small(tmp_path), graph, World(size=size)) for size in (1, 2))
+    changed = {stage for stage in after if after[stage] != before[stage]}
+    assert changed == {"train-purified", "scores", "report"}
 
 
 def test_two_views__are_known_by_the_options_of_both(tmp_path, graph):

@@ -15,6 +15,7 @@ import torch
 from hcm_scale.arguments import label_options, recipe_of
 from hcm_scale.base.files import FolderError, hash_file
 from hcm_scale.base.spmm import propagate
+from hcm_scale.base.torch_threads import torch_threads
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, embed_graph
@@ -365,21 +366,23 @@ def test_whole_graph__is_taken_where_it_is_small_and_changes_nothing(changed, ta
     assert takes_whole_graph(make_graph(), replace(batching, **changed)) is taken
 
 
-@pytest.mark.parametrize("small_product", [1 << 24, 0])
-def test_steps__do_not_depend_on_the_threads(labels, tmp_path, monkeypatch, small_product):
-    """Small ones have one thread; large ones, here made of some rows, are cut into the same blocks."""
-    monkeypatch.setattr("hcm_scale.stages.train._SMALL_PRODUCT", small_product)
-    monkeypatch.setattr("hcm_scale.base.product._BLOCK_PRODUCTS", 1 << 10)
-    monkeypatch.setattr("hcm_scale.base.product._LEAST_ROWS", 16)
-    had = torch.get_num_threads()
-    try:
-        for num_threads in (1, 3):
-            torch.set_num_threads(num_threads)
-            run(labels, tmp_path / str(num_threads))
+LARGE = replace(
+    RECIPE,
+    network=replace(RECIPE.network, width=64, head_width=64),
+    batching=replace(RECIPE.batching, batch_pairs=None, sampling_ratio=1.0),
+)
+
+
+@pytest.mark.parametrize("recipe", [RECIPE, LARGE], ids=["small", "large"])
+def test_steps__do_not_depend_on_the_threads(labels, tmp_path, monkeypatch, recipe):
+    """Small ones have one thread; large ones are cut into the same blocks, here some more than there would be."""
+    monkeypatch.setattr("hcm_scale.base.product._BLOCK_PRODUCTS", 1 << 19)
+    monkeypatch.setattr("hcm_scale.base.product._LEAST_ROWS", 128)
+    for num_threads in (1, 2):
+        with torch_threads(num_threads):
+            run(labels, tmp_path / str(num_threads), recipe)
             assert torch.get_num_threads() == num_threads
-    finally:
-        torch.set_num_threads(had)
-    assert sample_hashes(tmp_path / "1") == sample_hashes(tmp_path / "3")
+    assert sample_hashes(tmp_path / "1") == sample_hashes(tmp_path / "2")
 
 
 def test_seed__moves_first_weights_and_neighbours(labels, tmp_path):
