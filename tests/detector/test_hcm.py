@@ -65,7 +65,7 @@ def test_explain__prints_as_text_and_holds_numbers(found):
         found.explain("nobody")
 
 
-def test_notebook__shows_the_table_and_pictures_and_escapes_ids(found):
+def test_notebook__shows_the_table_and_pictures(found):
     shown = found._repr_html_()
     assert shown.count("<tr>") == 11
     assert shown.count('<svg class="chart"') == 2
