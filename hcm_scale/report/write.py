@@ -49,7 +49,7 @@ def write_report(
     features: Mapping[str, Any] | None = None,
     stages: Sequence[Mapping[str, Any]] = (),
     top: int = 10,
-    table_rows: int = 1000,
+    table_rows: int = 20_000,
     csv: bool = False,
 ) -> dict[str, Any]:
     """Writes report.json and report.html into the folder `out` and returns the report.
@@ -84,7 +84,7 @@ def gather(
     features: Mapping[str, Any] | None = None,
     stages: Sequence[Mapping[str, Any]] = (),
     top: int = 10,
-    table_rows: int = 1000,
+    table_rows: int = 20_000,
 ) -> dict[str, Any]:
     """The report as a JSON-able dict."""
     if top < 0:
