@@ -78,8 +78,9 @@ def all_options() -> Iterator[Option]:
 
 def _of_graphs() -> Iterator[Option]:
     having: dict[str, list[str]] = {}
+    sources: dict[str, type[GraphConfig]] = {"tables": TablesGraph, **SOURCES}  # tables first: their defaults are told
     fields: dict[str, tuple[GraphConfig, dataclasses.Field[Any]]] = {}
-    for name, source in {"tables": TablesGraph, **SOURCES}.items():  # tables first: their defaults are told
+    for name, source in sources.items():
         for entry in dataclasses.fields(source):
             having.setdefault(entry.name, []).append(name)
             fields.setdefault(entry.name, (source(), entry))
