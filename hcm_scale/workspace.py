@@ -136,7 +136,8 @@ class Workspace:
         """Refuses a stage that will not fit into memory."""
         if lacked := self.budget.lacks(need):
             change = f"{need.change}, or " if need.change else ""
-            raise ValueError(f"{name}: {lacked}; {change}say world.memory_gib=N to have it tried with N GiB")
+            allow = "raise it" if "ulimit" in lacked else "say world.memory_gib=N to have it tried with N GiB"
+            raise ValueError(f"{name}: {lacked}; {change}{allow}")
 
     def _note(self, record: StageRecord) -> None:
         """Adds a stage to the list of what this run found."""
