@@ -231,7 +231,7 @@ def _train_view(walk: Run, view: str) -> Stage:
         return {"view": view, "samples": len(samples)} | _last_metrics(out / "metrics.jsonl")
 
     reads = ("graph", "purified", "labels", *([f"propagated-{view}"] if walk.exact_first_hop else []))
-    options = [asdict(recipe), config.seed, view, world.size]  # ranks sum their gradients, and sums of parts round
+    options = [asdict(recipe), config.seed, view]
     is_small = walk.device == "cpu" and world.size == 1 and train.step_threads(recipe) == 1
     group = "train" if is_small else None  # a core each
     leaves = ("checkpoints", "tensorboard")

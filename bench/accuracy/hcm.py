@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bench.accuracy.problem import Problem
 from bench.accuracy.trivial import Scores
 from hcm_scale.detector import HCM
+from hcm_scale.options import WHOLE
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 _ROOMS = ("attributes", "purify", "hops", "sampling", "model", "posterior", "score")
@@ -72,9 +73,11 @@ def settings(experiment: str | None, conf: Path = CONF) -> dict[str, Any]:
     }
     options: dict[str, Any] = {}
     for room in _ROOMS:
-        own = body.get(room) or {}
-        for name, value in {**_load(conf / room / f"{chosen[room]}.yaml"), **own}.items():
-            options[f"{room}.{name}"] = value
+        path = conf / room / f"{chosen[room]}.yaml"
+        said = _load(path)
+        sections = said if path.read_text().startswith(WHOLE) else {room: said}
+        for section, values in (*sections.items(), (room, body.get(room) or {})):
+            options |= {f"{section}.{name}": value for name, value in values.items()}
     return options
 
 

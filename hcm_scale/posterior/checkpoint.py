@@ -3,15 +3,17 @@
 | file                        | what                                                                                  |
 |-----------------------------|---------------------------------------------------------------------------------------|
 | step-000001200.safetensors  | the parameters and the kernel's state                                                 |
-| step-000001200.json         | the number of steps, the hashes of the tensors and of all samples so far; written last |
+| step-000001200.json         | the number of steps and of ranks, the hashes of the tensors and of all samples so far |
 
 Randomness is a function of (seed, step), so there is no generator to save: a chain restored here repeats the
 uninterrupted run bit for bit on the CPU. The last two are kept. One that is damaged, or counts a sample that is no
 longer as it was written, is passed over for the one before it, with a warning; where none is left the chain begins
-anew. The folder is that of one run: whoever gives it sees to that.
+anew. So it does where another number of ranks goes on: they add up their gradients, and sums of other parts round
+otherwise. The folder is that of one run: whoever gives it sees to that.
 """
 
 import json
+import logging
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +26,7 @@ from torch import Tensor
 from hcm_scale.base import files
 from hcm_scale.posterior.samples import sample_path
 
+log = logging.getLogger(__name__)
 NUM_KEPT = 2
 
 
@@ -35,20 +38,22 @@ class Checkpoint(NamedTuple):
     sample_hashes: list[str]
 
 
-def save_checkpoint(folder: Path, num_done: int, tensors: dict[str, Tensor], sample_hashes: Sequence[str] = ()) -> None:
+def save_checkpoint(
+    folder: Path, num_done: int, tensors: dict[str, Tensor], sample_hashes: Sequence[str] = (), num_ranks: int = 1
+) -> None:
     """Writes the state after `num_done` steps and forgets all but the last two."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{num_done:09d}.safetensors"
     data = save_tensors({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
     files.write_bytes(path, data)
-    note = {"num_done": num_done, "hash": files.hash_bytes(data), "samples": list(sample_hashes)}
+    note = {"num_done": num_done, "ranks": num_ranks, "hash": files.hash_bytes(data), "samples": list(sample_hashes)}
     files.write_json(path.with_suffix(".json"), note | {"seal": files.hash_value(note)})
     for old in _notes(folder)[:-NUM_KEPT]:
         old.unlink()
         old.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
-def load_checkpoint(folder: Path, samples: Path) -> Checkpoint | None:
+def load_checkpoint(folder: Path, samples: Path, num_ranks: int = 1) -> Checkpoint | None:
     """The newest whole checkpoint, whose samples stand in the folder `samples`; None where there is none."""
     for path in reversed(_notes(folder)):
         try:
@@ -57,6 +62,9 @@ def load_checkpoint(folder: Path, samples: Path) -> Checkpoint | None:
             whole = note.pop("seal") == files.hash_value(note) and files.hash_bytes(data) == note["hash"]
         except (ValueError, LookupError, AttributeError, TypeError, OSError):
             whole = False
+        if whole and note["ranks"] != num_ranks:
+            log.info("%s was left by %d ranks; %d begin anew", path.with_suffix(""), note["ranks"], num_ranks)
+            return None
         hurt = _hurt_sample(samples, note["samples"]) if whole else path.with_suffix("")
         if hurt is None:
             return Checkpoint(note["num_done"], load_tensors(data), note["samples"])

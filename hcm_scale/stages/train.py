@@ -13,6 +13,7 @@ holds graph, features and pairs too, as far as they fit (`sampling.device.batche
 
 import contextlib
 import dataclasses
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +91,10 @@ def train(
     model = dataclasses.asdict(recipe.network) | {"num_attributes": x.shape[1], "num_classes": labels.classes}
     model |= {"directed": structure.directed, "seed": seed}
     recipe = dataclasses.replace(recipe, plan=recipe.plan.within(epoch_steps(labels, recipe.batching)))
-    chain, hashes = start_chain(out, model, device, in_blocks=step_threads(recipe) is None)
+    chain, hashes = start_chain(out, model, device, world.size, in_blocks=step_threads(recipe) is None)
+    world.barrier()  # all have read before one removes
+    if chain.num_done == 0 and world.leads:
+        shutil.rmtree(out / "checkpoints", ignore_errors=True)  # damaged ones, or of another number of ranks
     source: dict[str, Any] = {"seed": seed, "first_step": chain.num_done, "world": world, "workers": workers}
     made = training_batches(structure, x, labels, recipe, device=device, note=out / "train.json", **source)
     with training_on(device, step_threads(recipe)), contextlib.closing(made) as batches:
@@ -123,13 +127,15 @@ def check_sizes(structure: Graph, x: NDArray[np.float32], labels: Labels) -> Non
         )
 
 
-def start_chain(out: Path, model: dict[str, Any], device: str, *, in_blocks: bool) -> tuple[Chain, list[str]]:
+def start_chain(
+    out: Path, model: dict[str, Any], device: str, num_ranks: int, *, in_blocks: bool
+) -> tuple[Chain, list[str]]:
     """A chain at its beginning, or where its last checkpoint left it, and the hashes of the samples kept so far."""
     network = HopModel(**model).to(device)
     for layer in (*network.encoder, *network.head):
         layer.in_blocks = in_blocks
     chain = Chain.start(network)
-    saved = load_checkpoint(out / "checkpoints", out / "samples")
+    saved = load_checkpoint(out / "checkpoints", out / "samples", num_ranks)
     if saved is None:
         return chain, []
     chain.restore(saved.num_done, saved.tensors)
@@ -170,7 +176,7 @@ def write_steps(
     """
     samples, is_settled = out / "samples", False
     written = Journal(out, plan.num_steps, chain.num_done, tensorboard=record.tensorboard)
-    with written as journal, leaving_checkpoint(chain, meter, out, hashes):
+    with written as journal, leaving_checkpoint(chain, meter, out, hashes, world):
         for step in steps:
             meter.add(step)
             done = step.t + 1
@@ -188,7 +194,7 @@ def write_steps(
                 journal.tell(meter.read(chain))
             if done % record.checkpoint_every == 0:
                 meter.check(chain)
-                save_checkpoint(out / "checkpoints", done, chain.tensors(), hashes)
+                save_checkpoint(out / "checkpoints", done, chain.tensors(), hashes, world.size)
             if is_settled:
                 break
             check_wanted()
@@ -196,7 +202,7 @@ def write_steps(
 
 
 @contextlib.contextmanager
-def leaving_checkpoint(chain: Chain, meter: Meter, out: Path, hashes: list[str]) -> Iterator[None]:
+def leaving_checkpoint(chain: Chain, meter: Meter, out: Path, hashes: list[str], world: World) -> Iterator[None]:
     """Signals wait for the end of a step; whoever is then stopped by one leaves a checkpoint."""
     with stopping.held():
         try:
@@ -204,7 +210,7 @@ def leaving_checkpoint(chain: Chain, meter: Meter, out: Path, hashes: list[str])
         except (stopping.StoppedAtRest, UnwantedError, LostRankError):  # all of them come between two steps
             if stopping.is_asked():
                 meter.check(chain)
-                save_checkpoint(out / "checkpoints", chain.num_done, chain.tensors(), hashes)
+                save_checkpoint(out / "checkpoints", chain.num_done, chain.tensors(), hashes, world.size)
             raise
 
 

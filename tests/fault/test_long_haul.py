@@ -69,7 +69,7 @@ def walk(folder: Path, seconds: float) -> None:
             except Stopped:
                 continue
         epochs = json.loads((folder / "train" / "metrics.jsonl").read_text().splitlines()[-1])["epoch"]
-        assert load_checkpoint(folder / "train" / "checkpoints") is not None
+        assert load_checkpoint(folder / "train" / "checkpoints", folder / "train" / "samples") is not None
         shutil.rmtree(folder / "train")
         gc.collect()
         after = {"files_after": process.num_fds(), "threads_after": process.num_threads()}

@@ -81,3 +81,9 @@ def test_keep_until__keeps_the_line_of_the_step_itself(tmp_path):
     path.write_text('{"step": 4}\n{"step": 8}\n{"step": 12}\n{"st')
     keep_until(path, 8)
     assert path.read_text() == '{"step": 4}\n{"step": 8}\n'
+
+
+def test_checkpoint__of_another_number_of_ranks_is_not_gone_on_with(tmp_path):
+    save_checkpoint(tmp_path, 5, tensors(5), num_ranks=2)
+    assert load_checkpoint(tmp_path, tmp_path, num_ranks=2).num_done == 5
+    assert load_checkpoint(tmp_path, tmp_path) is None
