@@ -28,6 +28,7 @@ from hcm_scale.score.table import read_scores
 FORMAT = 4
 JSON_FILE, HTML_FILE, CSV_FILE = "report.json", "report.html", "scores.csv"
 _NEIGHBORS = 8  # listed per explained node
+_PLAIN = {str, int, bool, type(None)}
 _HEAD = 10  # nodes shown of each kind of evidence
 _GROUP_CARDS = 20  # explained beyond the first ones: the rest of their groups
 FOUND = ("num_flagged", "fdr", "stability")
@@ -67,7 +68,7 @@ def write_report(
     report = gather(evidence, **told, stages=stages, top=top, table_rows=table_rows)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    files.write_json(folder / JSON_FILE, report, sort_keys=False)  # the order of keys is the page's: its colours
+    files.write_json(folder / JSON_FILE, report, sort_keys=False, indent=None)  # the order is the page's: its colours
     files.write_bytes(folder / HTML_FILE, page.render(report).encode())
     if csv:
         csv_file.write_csv(folder / CSV_FILE, table.to_batches(max_chunksize=1 << 16), table.schema)
@@ -184,7 +185,8 @@ def json_safe(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return [json_safe(item) for item in value]
+        plain = set(map(type, value)) <= _PLAIN  # as most columns of the table are
+        return list(value) if plain else [json_safe(item) for item in value]
     if isinstance(value, float):
         return float(f"{value:.7g}") if math.isfinite(value) else None
     return value if isinstance(value, str | int | bool | None) else str(value)
