@@ -12,43 +12,18 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from hcm_scale import __version__, failures
+from hcm_scale import __version__, failures, manual
 from hcm_scale.base import ahead, stopping
 from hcm_scale.config import SOURCES, Config
 from hcm_scale.options import conf_dir, quote_sources, refuse_urls, to_config
 from hcm_scale.words import SWEEPS, check_words, in_words, quote_texts
 
 log = logging.getLogger("hcm_scale")
-
-STAGE_COMMANDS = {
-    "run": "everything, from the input to the report",
-    "ingest": "read or make the graph, check it, inject anomalies if asked to",
-    "purify": "transform the attributes and drop the least similar edges",
-    "label": "hop labels of node pairs, written to Parquet shards",
-    "train": "sample the posterior of the hop-count model",
-    "score": "score every edge and node under the samples",
-    "report": "the ranked list as Parquet, JSON and one HTML page",
-}
-OTHER_COMMANDS = {
-    "explain": "why one node is where it is: hcm-scale explain node=ID",
-    "collect": "gather the runs of a sweep into a table and figures: hcm-scale collect multirun/NAME",
-    "warm": "compile what runs need, which the first run would otherwise do: once after an installation",
-    "serve": "a local page over every node of a finished run: hcm-scale serve RUN [port=N]",
-    "bench": "throughput against the peers: hcm-scale bench THEME (from a checkout)",
-}
-EXAMPLES = """examples:
-  hcm-scale run                                              the embedded data set: 20,000 nodes with planted anomalies
-  hcm-scale run graph=tables graph.path=edges.parquet graph.nodes=nodes.parquet graph.id_column=account
-  hcm-scale run graph=matrix graph.path=BlogCatalog.mat inject=paper attributes=log1p_pca
-  hcm-scale run -m seed=0,1,2 purify.ratio=0,0.2,0.4         a sweep; stages with equal inputs are made once
-  hcm-scale explain node=42                                  why node 42 of the last such run is strange"""
-
-STATUS = "exit status: 0 done, 2 something you said or brought is wrong, 1 anything else, 128 + n stopped by signal n"
 
 
 def register() -> None:
@@ -63,20 +38,6 @@ def register() -> None:
     for name, node in SOURCES.items():
         store.store(group="graph/schema", name=name, node=node)
     OmegaConf.register_new_resolver("slug", slug, replace=True)
-
-
-def help_text() -> str:
-    """The page behind --help: commands, option groups and examples."""
-    lines = [f"hcm-scale {__version__}: hop-count based anomaly detection on attributed graphs", ""]
-    lines += ["usage: hcm-scale COMMAND [GROUP=OPTION ...] [KEY=VALUE ...] [-m]", "", "commands:"]
-    lines += [f"  {name:<9}{text}" for name, text in {**STAGE_COMMANDS, **OTHER_COMMANDS}.items()]
-    lines += ["", "options, one YAML file each (GROUP=OPTION):"]
-    root = conf_dir()
-    for group in sorted(path for path in root.iterdir() if path.is_dir()):
-        options = sorted(str(path.relative_to(group))[:-5] for path in group.rglob("*.yaml"))
-        lines.append(f"  {group.name:<11}{' | '.join(options)}")
-    lines += ["", "  hcm-scale run --cfg job      every key with its value", "", EXAMPLES, "", STATUS]
-    return "\n".join(lines)
 
 
 def _job(command: str, node: str | None, composed: Any) -> None:
@@ -238,56 +199,39 @@ def _take_node(overrides: list[str]) -> tuple[str | None, list[str]]:
     return ids[-1] if ids else None, [word for word in overrides if not word.startswith("node=")]
 
 
-def _bench(arguments: list[str]) -> int:
+def _main_of(command: str) -> Callable[[list[str]], str]:
+    """What a command of `commands/` does; each imports what it needs."""
+    if command == "doctor":
+        from hcm_scale.commands.doctor import main
+    elif command == "inspect":
+        from hcm_scale.commands.inspect import main
+    elif command == "export":
+        from hcm_scale.commands.export import main
+    elif command == "clean":
+        from hcm_scale.commands.clean import main
+    elif command == "collect":
+        from hcm_scale.commands.collect import main
+    elif command == "warm":
+        from hcm_scale.commands.warm import main
+    elif command == "serve":
+        from hcm_scale.commands.serve import main
+    else:
+        from hcm_scale.commands.bench import main
+    return main
+
+
+def _plain(command: str, arguments: list[str]) -> int:
+    """A command without a configuration: argparse reads its words, and prints its help."""
     try:
-        from bench.__main__ import main as bench_main
-    except ImportError as error:
-        print(f"error: bench needs a checkout of the project and its dev extra ({error})", file=sys.stderr)
-        return 2
-    return bench_main(arguments)
-
-
-def _collect(arguments: list[str]) -> int:
-    from hcm_scale.sweep.collect import collect
-
-    if len(arguments) != 1:
-        print("usage: hcm-scale collect FOLDER, the folder of a sweep such as multirun/blogcatalog", file=sys.stderr)
-        return 2
-    try:
-        _show(collect(Path(arguments[0])))
+        _show(_main_of(command)(arguments))
+    except failures.SaidError as error:
+        return error.status
+    except SystemExit as error:  # of argparse, after --help
+        return int(error.code or 0)
+    except BrokenPipeError:
+        raise
     except failures.TOLD as error:
         return failures.say(error)
-    return 0
-
-
-def _warm(arguments: list[str]) -> int:
-    from hcm_scale.warm import warm
-
-    if arguments:
-        print(f"error: hcm-scale warm takes no arguments, got {arguments[0]!r}", file=sys.stderr)
-        return 2
-    try:
-        _show(warm())
-    except failures.TOLD as error:
-        return failures.say(error)
-    return 0
-
-
-def _serve(arguments: list[str]) -> int:
-    from hcm_scale.serve.server import serve
-
-    runs = [word for word in arguments if not word.startswith("port=")]
-    ports = [word.removeprefix("port=") for word in arguments if word.startswith("port=")] or ["0"]
-    if len(runs) != 1 or len(ports) != 1:
-        print("usage: hcm-scale serve RUN [port=N], the folder of a finished run such as runs/default", file=sys.stderr)
-        return 2
-    try:
-        if not (ports[0].isascii() and ports[0].isdecimal() and int(ports[0]) < 1 << 16):
-            raise ValueError(f"port={ports[0]} is not legal: a whole number from 0, any free one, to 65535")
-        serve(Path(runs[0]), int(ports[0]))
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     return 0
 
 
@@ -311,28 +255,27 @@ def main() -> int:
 
 
 def _command(arguments: list[str]) -> int:
-    if not arguments or arguments[0] == "help" or {"-h", "--help"} & set(arguments):
-        _show(help_text())
-        return 0
-    command, rest = arguments[0], arguments[1:]
-    if "--version" in arguments:
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
+    if command == "help" and rest:
+        command, rest = rest[0], ["--help"]
+    asks = bool({"-h", "--help"} & set(rest))
+    if not arguments:
+        _show(manual.first_page())
+    elif command in ("help", "-h", "--help"):
+        _show(manual.full_page())
+    elif "--version" in arguments:
         _show(__version__)
-    elif command == "collect":
-        return _collect(rest)
-    elif command == "bench":
-        return _bench(rest)
-    elif command == "warm":
-        return _warm(rest)
-    elif command == "serve":
-        return _serve(rest)
-    elif command in STAGE_COMMANDS or command == "explain":
+    elif command in manual.COMMANDS:
+        return _plain(command, rest)
+    elif command in manual.STAGES and asks:
+        _show(manual.page_of(command))
+    elif command in manual.STAGES:
         return _stages(command, rest)
     else:
-        known = [*STAGE_COMMANDS, *OTHER_COMMANDS]
+        known = [*manual.STAGES, *manual.COMMANDS]
         close = get_close_matches(command, known, 1)
         hint = f"; did you mean {close[0]!r}?" if close else f"; legal are {', '.join(known)}"
-        print(f"error: {command!r} is not a command{hint}", file=sys.stderr)
-        return 2
+        return failures.say(ValueError(f"{command!r} is not a command{hint}"))
     return 0
 
 

@@ -30,6 +30,23 @@ def conf_dir() -> Path:
     raise FileNotFoundError(f"conf/ is missing beside {here}: the installation is incomplete")
 
 
+def own_conf_dir() -> Path | None:
+    """The folder `conf/` in the working folder, where it is the user's own: option files beside ours."""
+    own = Path.cwd() / "conf"
+    return own if own.is_dir() and own.resolve() != conf_dir() else None
+
+
+def groups() -> list[str]:
+    """The groups of options, each a folder of YAML files."""
+    return sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
+
+
+def option_names(group: str) -> list[str]:
+    """The options of a group: those of the package, and the user's own."""
+    places = [conf / group for conf in (conf_dir(), own_conf_dir()) if conf is not None]
+    return sorted({str(path.relative_to(place).with_suffix("")) for place in places for path in place.rglob("*.yaml")})
+
+
 def to_config(composed: Any) -> Config:
     """An OmegaConf configuration over the schema, as checked dataclasses."""
     from omegaconf import OmegaConf

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hcm_scale import cli
+from hcm_scale import cli, manual
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = [
@@ -37,6 +37,37 @@ def test_help__is_for_people(tmp_path):
     assert done.returncode == 0
     assert "usage: hcm-scale COMMAND" in done.stdout
     assert "graph " in done.stdout
+
+
+def said(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
+    """Status, output and errors of a command in this process."""
+    monkeypatch.setattr("sys.argv", ["hcm-scale", *words])
+    status = cli.main()
+    return status, *capsys.readouterr()
+
+
+def test_no_words__are_answered_with_a_screenful_that_names_what_to_type_first(monkeypatch, capsys):
+    status, out, _ = said(monkeypatch, capsys)
+    assert status == 0
+    assert len(out.splitlines()) <= 24
+    assert all(word in out for word in ("hcm-scale run ", "hcm-scale explain", "--help"))
+
+
+@pytest.mark.parametrize("command", sorted(manual.STAGES | manual.COMMANDS))
+def test_every_command__has_a_page_of_its_own(monkeypatch, capsys, command):
+    status, out, err = said(monkeypatch, capsys, command, "--help")
+    assert (status, err) == (0, "")
+    assert out.startswith("usage: python -m bench" if command == "bench" else f"usage: hcm-scale {command} ")
+    assert command in manual.full_page()
+
+
+@pytest.mark.parametrize("command", ["doctor", "inspect", "export", "clean", "collect", "warm"])
+def test_wrong_words_of_a_command__are_one_line(monkeypatch, capsys, command):
+    status, out, err = said(monkeypatch, capsys, command, "nowhere", "too", "many")
+    assert (status, out) == (2, "")
+    assert err.startswith("error: ")
+    assert f"usage: hcm-scale {command}" in err
+    assert err.count("\n") == 1
 
 
 def test_unknown_command__suggests_the_nearest(tmp_path):
