@@ -15,13 +15,13 @@ import sys
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from hcm_scale import __version__, failures, manual
+from hcm_scale import __version__, brought, failures, manual
 from hcm_scale.base import ahead, stopping
 from hcm_scale.config import SOURCES, Config
 from hcm_scale.options import conf_dir, quote_sources, refuse_urls, to_config
-from hcm_scale.words import SWEEPS, check_words, in_words, quote_texts
+from hcm_scale.words import SWEEPS, check_words, in_words, is_flag, quote_texts
 
 log = logging.getLogger("hcm_scale")
 
@@ -40,7 +40,15 @@ def register() -> None:
     OmegaConf.register_new_resolver("slug", slug, replace=True)
 
 
-def _job(command: str, node: str | None, composed: Any) -> None:
+class Asked(NamedTuple):
+    """What a command is to do beside its configuration."""
+
+    command: str
+    node: str | None  # to explain
+    words: tuple[str, ...]  # those beside which files were brought, whose columns may have to be guessed; else none
+
+
+def _job(asked: Asked, composed: Any) -> None:
     """One job that Hydra runs, of a sweep or of a command with flags: as `_alone`, in the folder that Hydra made."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
@@ -52,47 +60,54 @@ def _job(command: str, node: str | None, composed: Any) -> None:
         config.run_dir = hydra.runtime.output_dir
         if swept and config.share_dir is None:
             config.share_dir = str(Path(hydra.sweep.dir).resolve() / "stages")
-        _work(command, node, config, swept=swept)
+        _work(asked, config, swept=swept)
     except failures.TOLD as error:
         log.error("error: %s", failures.in_a_line(error, hydra.runtime.output_dir))
         raise failures.SaidError(error) from error  # under -m Hydra notes the job as failed and goes on
 
 
-def _alone(command: str, node: str | None, words: list[str]) -> None:
+def _alone(asked: Asked, words: list[str]) -> None:
     """One run, or an explanation, which reads only: our own log, and no folder where nothing came of it."""
     from hydra import compose, initialize_config_dir
 
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = to_config(compose("config", words))
-    if command == "explain":
-        _work(command, node, config)
+    if asked.command == "explain":
+        _work(asked, config)
         return
     if not config.run_dir:
         raise ValueError("run_dir is empty; it names the folder of the run")
     run_dir = Path(config.run_dir)
     with failures.leaving_nothing(run_dir), _logging_to(run_dir / "log"):
         try:
-            _work(command, node, config)
+            _work(asked, config)
         except failures.TOLD as error:
             log.error("error: %s", failures.in_a_line(error, config.run_dir))
             raise failures.SaidError(error) from error
 
 
-def _work(command: str, node: str | None, config: Config, *, swept: bool = False) -> None:
+def _work(asked: Asked, config: Config, *, swept: bool = False) -> None:
     """Runs the pipeline up to the command's stage, or explains a node, and prints what was found."""
     from hcm_scale.base.budget import check_start
     from hcm_scale.base.shortage import shortage_told
 
     check_start()
-    with shortage_told(command):
-        if command != "explain":
-            ahead.start()
-        pipeline, launch = _import_pipeline()
-        if command == "explain":
-            config.node = config.node if node is None else node
-            _show(pipeline.explain(config))
-        else:
-            _show(launch.run(config, until="report" if command == "run" else command, swept=swept))
+    with shortage_told(asked.command):
+        if asked.command == "explain":
+            config.node = config.node if asked.node is None else asked.node
+            _show(_import_pipeline()[0].explain(config))
+            return
+        ahead.start()
+        _, launch = _import_pipeline()
+        _name_columns(asked, config)
+        _show(launch.run(config, until="report" if asked.command == "run" else asked.command, swept=swept))
+
+
+def _name_columns(asked: Asked, config: Config) -> Config:
+    """The configuration, with the columns of files that were brought."""
+    if asked.words:
+        config.graph = brought.name_columns(config.graph, asked.words)
+    return config
 
 
 @contextlib.contextmanager
@@ -135,27 +150,33 @@ def _forget_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _with_hydra(command: str, node: str | None, words: list[str]) -> None:
+def _with_hydra(asked: Asked, words: list[str]) -> None:
     """Leaves the jobs to Hydra: it knows sweeps, launchers and its own flags."""
     import hydra
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us, and not as Hydra's own text
     sys.argv = ["hcm-scale", *sorted(words, key=lambda word: "=" in word and not word.startswith("-"))]  # flags first
-    job = functools.partial(_job, command, node)
+    job = functools.partial(_job, asked)
     job.__module__, job.__name__ = __name__, "run"  # type: ignore[attr-defined]
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
 
 
-def _tune(overrides: list[str]) -> None:
+def _tune(asked: Asked, overrides: list[str]) -> None:
     """`sweep=optuna`: our own driver composes the trials, because Hydra's plugin does not work with today's Optuna."""
     from hydra import compose, initialize_config_dir
 
-    from hcm_scale.sweep.search import read_search
+    from hcm_scale.sweep.search import Compose, read_search
     from hcm_scale.sweep.study import tune
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        _show(tune(read_search(overrides, lambda words: to_config(compose("config", words)), conf_dir())))
+        _show(
+            tune(
+                read_search(
+                    overrides, lambda words: _name_columns(asked, to_config(compose("config", words))), conf_dir()
+                )
+            )
+        )
 
 
 def _stages(command: str, overrides: list[str]) -> int:
@@ -168,16 +189,21 @@ def _stages(command: str, overrides: list[str]) -> int:
     try:
         refuse_urls(map(split, overrides))
         node, words = _take_node(overrides) if command == "explain" else (None, overrides)
+        files, words = _take_files(words)
+        is_sweep = bool(set(SWEEPS) & set(words))
+        named = brought.as_options(files, words)
+        words = [*(quote_texts(named) if is_sweep else named), *words]
         check_words(words, conf_dir())
         settled = settle(words, conf_dir())
-        settled = quote_sources(settled) if set(SWEEPS) & set(settled) else quote_texts(settled)
+        settled = quote_sources(settled) if is_sweep else quote_texts(settled)
+        asked = Asked(command, node, tuple(words) if files else ())
         register()
         if command == "run" and named_sweep(words) == "optuna":
-            _tune(words)
+            _tune(asked, words)
         elif any(word.startswith("-") or split(word)[0].startswith("hydra") for word in settled):
-            _with_hydra(command, node, settled)
+            _with_hydra(asked, settled)
         else:
-            _alone(command, node, settled)
+            _alone(asked, settled)
     except failures.SaidError as error:
         return error.status
     except BrokenPipeError:
@@ -197,6 +223,12 @@ def _take_node(overrides: list[str]) -> tuple[str | None, list[str]]:
     """
     ids = [word.removeprefix("node=") for word in overrides if word.startswith("node=")]
     return ids[-1] if ids else None, [word for word in overrides if not word.startswith("node=")]
+
+
+def _take_files(words: list[str]) -> tuple[list[str], list[str]]:
+    """The words that name files, and the others."""
+    files = [w for before, w in zip(["", *words], words, strict=False) if not is_flag(before, w) and brought.is_file(w)]
+    return files, [word for word in words if word not in files]
 
 
 def _main_of(command: str) -> Callable[[list[str]], str]:

@@ -45,11 +45,11 @@ def check_words(words: Sequence[str], conf: Path) -> None:
     swept = bool(set(SWEEPS) & set(words))
     is_ours = not any(word.startswith(_OWN_FOLDERS) or "hydra.searchpath" in word for word in words)
     for before, word in zip(["", *words], words, strict=False):
-        if word.startswith("-") or ("=" not in word and before.startswith("-") and before not in _NO_VALUE):
+        if is_flag(before, word):
             continue
         sign, key, value = _parts(word)
         if value is None and sign != "~":
-            raise ValueError(f"{word!r} is neither an option, KEY=VALUE, nor a flag such as -m")
+            raise ValueError(f"{word!r} is neither an option, KEY=VALUE, a file that is there, nor a flag such as -m")
         group = conf / key.partition("@")[0]
         if key.partition(".")[0] in ("hydra", "tune") or "@" in key or key.startswith("hydra/"):
             continue
@@ -60,6 +60,15 @@ def check_words(words: Sequence[str], conf: Path) -> None:
         elif key not in known and not any(entry.type == dict[str, str] for entry in _above(key, known)) and is_ours:
             refuse_renamed([key])
             raise ValueError(f"{key!r} is not an option; {hint(key, known)}")
+
+
+def is_flag(before: str, word: str) -> bool:
+    """Whether a word is one of Hydra's flags, or the value of the flag before it.
+
+    >>> is_flag("", "-m"), is_flag("-m", "edges.csv"), is_flag("--cfg", "job")
+    (True, False, True)
+    """
+    return word.startswith("-") or ("=" not in word and before.startswith("-") and before not in _NO_VALUE)
 
 
 def _above(key: str, known: dict[str, dataclasses.Field[Any]]) -> list[dataclasses.Field[Any]]:

@@ -93,6 +93,7 @@ MAY_IMPORT = {
         "workspace",
     },
     "manual": {"options"},
+    "brought": {"base", "config", "ingest"},
     "words": {"config", "options"},
     "failures": set(),
     "serve": {"base", "graph", "report", "score", "stages", "workspace"},
