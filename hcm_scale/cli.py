@@ -67,12 +67,12 @@ def _job(asked: Asked, composed: Any) -> None:
 
 
 def _alone(asked: Asked, words: list[str]) -> None:
-    """One run, or an explanation, which reads only: our own log, and no folder where nothing came of it."""
+    """One run, or a command that reads only: our own log, and no folder where nothing came of it."""
     from hydra import compose, initialize_config_dir
 
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = to_config(compose("config", words))
-    if asked.command == "explain":
+    if asked.command in manual.READING:
         _work(asked, config)
         return
     if not config.run_dir:
@@ -96,6 +96,9 @@ def _work(asked: Asked, config: Config, *, swept: bool = False) -> None:
         if asked.command == "explain":
             config.node = config.node if asked.node is None else asked.node
             _show(_import_pipeline()[0].explain(config))
+            return
+        if asked.command == "plan":
+            _show(_import_pipeline()[0].foresee(_name_columns(asked, config)))
             return
         ahead.start()
         _, launch = _import_pipeline()
@@ -165,18 +168,15 @@ def _tune(asked: Asked, overrides: list[str]) -> None:
     """`sweep=optuna`: our own driver composes the trials, because Hydra's plugin does not work with today's Optuna."""
     from hydra import compose, initialize_config_dir
 
-    from hcm_scale.sweep.search import Compose, read_search
+    from hcm_scale.sweep.search import read_search
     from hcm_scale.sweep.study import tune
+
+    def configured(words: list[str]) -> Config:
+        return _name_columns(asked, to_config(compose("config", words)))
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        _show(
-            tune(
-                read_search(
-                    overrides, lambda words: _name_columns(asked, to_config(compose("config", words))), conf_dir()
-                )
-            )
-        )
+        _show(tune(read_search(overrides, configured, conf_dir())))
 
 
 def _stages(command: str, overrides: list[str]) -> int:
@@ -241,6 +241,8 @@ def _main_of(command: str) -> Callable[[list[str]], str]:
         from hcm_scale.commands.export import main
     elif command == "clean":
         from hcm_scale.commands.clean import main
+    elif command == "options":
+        from hcm_scale.commands.options import main
     elif command == "collect":
         from hcm_scale.commands.collect import main
     elif command == "warm":

@@ -15,14 +15,17 @@ STAGES = {
     "train": "sample the posterior of the hop-count model",
     "score": "score every edge and node under the samples",
     "report": "the ranked list as Parquet, JSON and one HTML page",
+    "plan": "what a run with the same words would do, keep and take, without doing it",
     "explain": "why one node is where it is: hcm-scale explain node=ID",
 }
+READING = ("plan", "explain")  # of STAGES: they make nothing
 COMMANDS = {
     "serve": "a local page over every node of a finished run: hcm-scale serve RUN [--port N]",
     "export": "the result for other programs: hcm-scale export RUN FILE.csv|.parquet|.graphml|.gexf [--top K]",
     "inspect": "what a folder of ours holds: hcm-scale inspect RUN [--verify]",
     "clean": "what in a run or a sweep can go: hcm-scale clean FOLDER [--yes]",
     "collect": "the runs of a sweep as a table and figures: hcm-scale collect multirun/NAME",
+    "options": "every option with its default and what is legal: hcm-scale options [BEGINNING]",
     "doctor": "what this installation and this machine have, and what is missing",
     "warm": "compile what runs need, which the first run would otherwise do: once after an installation",
     "bench": "throughput against the peers: hcm-scale bench THEME (from a checkout)",
@@ -44,7 +47,8 @@ EXAMPLES = """examples:
   hcm-scale run -m seed=0,1,2 purify.ratio=0,0.2,0.4         a sweep; stages with equal inputs are made once
   hcm-scale explain node=42                                  why node 42 of the last such run is strange"""
 STATUS = "exit status: 0 done, 2 something you said or brought is wrong, 1 anything else, 128 + n stopped by signal n"
-ALL_KEYS = """  hcm-scale run --cfg job      every key with its value
+ALL_KEYS = """  hcm-scale options            every key, its default, what is legal and what it is for
+  hcm-scale run --cfg job      every key with its value
   conf/GROUP/NAME.yaml         in the working folder is an option file of your own: GROUP=NAME"""
 
 
