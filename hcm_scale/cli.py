@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hcm_scale import __version__, brought, failures, manual
-from hcm_scale.base import ahead, stopping
+from hcm_scale.base import ahead, json_log, stopping
 from hcm_scale.config import SOURCES, Config
 from hcm_scale.options import conf_dir, quote_sources, refuse_urls, to_config
 from hcm_scale.words import SWEEPS, check_words, in_words, is_flag, quote_texts
@@ -27,12 +27,14 @@ log = logging.getLogger("hcm_scale")
 
 
 def register() -> None:
-    """Makes the typed schema and the `slug` resolver known to Hydra."""
+    """Makes the typed schema, the `slug` resolver and the user's own option files known to Hydra."""
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
+    from hcm_scale import own_options
     from hcm_scale.base.files import slug
 
+    own_options.register()
     store = ConfigStore.instance()
     store.store(name="schema", node=Config)
     for name, node in SOURCES.items():
@@ -57,6 +59,8 @@ def _job(asked: Asked, composed: Any) -> None:
     swept = hydra.mode == RunMode.MULTIRUN
     try:
         config = to_config(composed)
+        if config.log == "json":
+            json_log.use(logging.getLogger().handlers)
         config.run_dir = hydra.runtime.output_dir
         if swept and config.share_dir is None:
             config.share_dir = str(Path(hydra.sweep.dir).resolve() / "stages")
@@ -78,7 +82,7 @@ def _alone(asked: Asked, words: list[str]) -> None:
     if not config.run_dir:
         raise ValueError("run_dir is empty; it names the folder of the run")
     run_dir = Path(config.run_dir)
-    with failures.leaving_nothing(run_dir), _logging_to(run_dir / "log"):
+    with failures.leaving_nothing(run_dir), _logging_to(run_dir / "log", config.log):
         try:
             _work(asked, config)
         except failures.TOLD as error:
@@ -114,14 +118,16 @@ def _name_columns(asked: Asked, config: Config) -> Config:
 
 
 @contextlib.contextmanager
-def _logging_to(path: Path) -> Iterator[None]:
-    """What is logged goes to stderr, and with its time to a file."""
+def _logging_to(path: Path, kind: str) -> Iterator[None]:
+    """What is logged goes to stderr, and with its time to a file; as JSON to both where `kind` says so."""
     console, file = logging.StreamHandler(), logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
     file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     root = logging.getLogger()
     root.setLevel(logging.INFO)
     for handler in (console, file):
         root.addHandler(handler)
+    if kind == "json":
+        json_log.use([console, file])
     try:
         yield
     finally:
@@ -176,15 +182,16 @@ def _tune(asked: Asked, overrides: list[str]) -> None:
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        _show(tune(read_search(overrides, configured, conf_dir())))
+        _show(tune(read_search(overrides, configured)))
 
 
 def _stages(command: str, overrides: list[str]) -> int:
     """A command that composes a configuration: one run, a sweep or a search."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
-    from hcm_scale.sweep.named import named_sweep, settle, split
+    from hcm_scale.sweep.named import READS_ONLY, named_sweep, settle, split
 
     try:
         refuse_urls(map(split, overrides))
@@ -193,25 +200,27 @@ def _stages(command: str, overrides: list[str]) -> int:
         is_sweep = bool(set(SWEEPS) & set(words))
         named = brought.as_options(files, words)
         words = [*(quote_texts(named) if is_sweep else named), *words]
-        check_words(words, conf_dir())
-        settled = settle(words, conf_dir())
+        check_words(words)
+        settled = settle(words)
         settled = quote_sources(settled) if is_sweep else quote_texts(settled)
         asked = Asked(command, node, tuple(words) if files else ())
         register()
-        if command == "run" and named_sweep(words) == "optuna":
+        if command == "run" and named_sweep(words) == "optuna" and not set(READS_ONLY) & set(words):
             _tune(asked, words)
         elif any(word.startswith("-") or split(word)[0].startswith("hydra") for word in settled):
-            _with_hydra(asked, settled)
+            _with_hydra(asked, [word for word in settled if not word.startswith("tune.")])
         else:
             _alone(asked, settled)
     except failures.SaidError as error:
         return error.status
     except BrokenPipeError:
         raise
+    except YAMLError as error:  # of an option file
+        return failures.say(ValueError(" ".join(str(error).split())), overrides)
     except (HydraException, OmegaConfBaseException) as error:
-        return failures.say(ValueError(in_words(error)))
+        return failures.say(ValueError(in_words(error)), overrides)
     except failures.TOLD as error:
-        return failures.say(error)
+        return failures.say(error, overrides)
     return 0
 
 
@@ -282,7 +291,8 @@ def main() -> int:
         return 0
     except KeyboardInterrupt as stopped:
         again = shlex.join(["hcm-scale", *arguments])
-        print(f"stopped by {stopped or 'SIGINT'}; to go on from here: {again}", file=sys.stderr)
+        text = f"stopped by {stopped or 'SIGINT'}; to go on from here: {again}"
+        print(json_log.line("error", text) if "log=json" in arguments else text, file=sys.stderr)
         return 128 + getattr(stopped, "signum", 2)
     finally:
         stopping.end_at_once()

@@ -1,5 +1,6 @@
 """The command line as a user meets it: in a process of its own, from another folder."""
 
+import json
 import os
 import subprocess
 import sys
@@ -164,3 +165,39 @@ def test_run_dir__that_is_a_url_is_refused_before_a_folder_is_made(tmp_path):
     assert done.returncode == 2
     assert "error: run_dir=s3://bucket/run is a URL, and a run works in a folder of this machine" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_log__as_json_is_one_object_a_line_on_stderr_and_in_the_file(tmp_path):
+    done = hcm_scale("purify", *TINY, "log=json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert {"time", "level", "message"} <= lines[0].keys()
+    assert {line["stage"] for line in lines if "stage" in line} == {"graph", "purified"}
+    written = (tmp_path / "runs" / "community-300" / "log").read_text().splitlines()
+    assert [json.loads(line)["message"] for line in written] == [line["message"] for line in lines]
+
+
+@pytest.mark.parametrize("words", [["purify.ratoi=1"], ["graph=tables", "graph.path=nowhere.csv"], ["-m", "seed=x"]])
+def test_log__as_json_tells_errors_too(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    status, _, err = said(monkeypatch, capsys, "ingest", "log=json", *words)
+    assert status == 2
+    last = json.loads(err.splitlines()[-1])
+    assert last["level"] == "error"
+    assert last["message"].startswith("error: ")
+
+
+def test_configuration_of_a_search__is_printed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = said(monkeypatch, capsys, "run", "--cfg", "job", "sweep=optuna", "tune.num_trials=3")
+    assert status == 0, err
+    assert "purify:" in out
+
+
+def test_experiment_without_its_file__says_where_it_comes_from(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HCM_DATA", raising=False)
+    status, _, err = said(monkeypatch, capsys, "ingest", "experiment=best/enron")
+    assert status == 2
+    assert "graph.path=data/Enron.mat is not there" in err
+    assert "data_dir=data (or HCM_DATA) names the folder of data sets, and docs/results.md says which file it is" in err
