@@ -252,6 +252,8 @@ def _main_of(command: str) -> Callable[[list[str]], str]:
         from hcm_scale.commands.clean import main
     elif command == "options":
         from hcm_scale.commands.options import main
+    elif command == "completion":
+        from hcm_scale.commands.completion import main
     elif command == "collect":
         from hcm_scale.commands.collect import main
     elif command == "warm":
@@ -307,6 +309,12 @@ def _command(arguments: list[str]) -> int:
         _show(manual.first_page())
     elif command in ("help", "-h", "--help"):
         _show(manual.full_page())
+    elif command == "--complete":
+        from hcm_scale.completing import candidates
+
+        _show("\n".join(candidates(rest)))
+    elif {"-sc", "--shell-completion"} & set(arguments):
+        return failures.say(ValueError("--shell-completion is not taken: hcm-scale completion bash prints a script"))
     elif "--version" in arguments:
         _show(__version__)
     elif command in manual.COMMANDS:

@@ -28,6 +28,7 @@ COMMANDS = {
     "options": "every option with its default and what is legal: hcm-scale options [BEGINNING]",
     "doctor": "what this installation and this machine have, and what is missing",
     "warm": "compile what runs need, which the first run would otherwise do: once after an installation",
+    "completion": "a script that has your shell complete these words: hcm-scale completion bash|zsh|fish",
     "bench": "throughput against the peers: hcm-scale bench THEME (from a checkout)",
 }
 TITLE = f"hcm-scale {__version__}: hop-count based anomaly detection on attributed graphs"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import venv
@@ -84,9 +85,14 @@ def test_run__from_any_folder_ends_with_a_summary(tmp_path):
     report = tmp_path / "runs" / "community-300" / "report" / "report.html"
     assert report.is_file()
     assert "report.html" in done.stdout
-    strangest = hcm_scale("explain", *TINY, "node=5", cwd=tmp_path)
+    steps = [shlex.split(line, comments=True) for line in done.stdout.splitlines() if line.startswith("  hcm-scale ")]
+    assert [step[1] for step in steps] == ["explain", "serve", "export"]
+    strangest = hcm_scale(*steps[0][1:], cwd=tmp_path)
     assert strangest.returncode == 0, strangest.stderr
-    assert "of 300" in strangest.stdout
+    assert "1 of 300" in strangest.stdout
+    exported = hcm_scale(*steps[2][1:], cwd=tmp_path)
+    assert exported.returncode == 0, exported.stderr
+    assert len((tmp_path / "list.csv").read_text().splitlines()) == 301
 
 
 def test_stage_command__stops_at_its_stage(tmp_path):

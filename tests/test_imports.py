@@ -78,6 +78,7 @@ MAY_IMPORT = {
     "tracking": {"config"},
     "commands": {
         "base",
+        "completing",
         "config",
         "failures",
         "graph",
@@ -95,6 +96,7 @@ MAY_IMPORT = {
         "workspace",
     },
     "manual": {"options"},
+    "completing": {"manual", "options", "words"},
     "option_words": set(),
     "own_options": {"options"},
     "brought": {"base", "config", "ingest"},
@@ -106,6 +108,7 @@ MAY_IMPORT = {
         "base",
         "brought",
         "commands",
+        "completing",
         "config",
         "failures",
         "manual",
