@@ -12,52 +12,29 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from hcm_scale import __version__, failures
-from hcm_scale.base import ahead, stopping
+from hcm_scale import __version__, brought, failures, manual
+from hcm_scale.base import ahead, json_log, stopping
 from hcm_scale.config import SOURCES, Config
 from hcm_scale.options import conf_dir, quote_sources, refuse_urls, to_config
-from hcm_scale.words import SWEEPS, check_words, in_words, quote_texts
+from hcm_scale.words import SWEEPS, check_words, in_words, is_flag, quote_texts
 
 log = logging.getLogger("hcm_scale")
 
-STAGE_COMMANDS = {
-    "run": "everything, from the input to the report",
-    "ingest": "read or make the graph, check it, inject anomalies if asked to",
-    "purify": "transform the attributes and drop the least similar edges",
-    "label": "hop labels of node pairs, written to Parquet shards",
-    "train": "sample the posterior of the hop-count model",
-    "score": "score every edge and node under the samples",
-    "report": "the ranked list as Parquet, JSON and one HTML page",
-}
-OTHER_COMMANDS = {
-    "explain": "why one node is where it is: hcm-scale explain node=ID",
-    "collect": "gather the runs of a sweep into a table and figures: hcm-scale collect multirun/NAME",
-    "warm": "compile what runs need, which the first run would otherwise do: once after an installation",
-    "serve": "a local page over every node of a finished run: hcm-scale serve RUN [port=N]",
-    "bench": "throughput against the peers: hcm-scale bench THEME (from a checkout)",
-}
-EXAMPLES = """examples:
-  hcm-scale run                                              the embedded data set: 20,000 nodes with planted anomalies
-  hcm-scale run graph=tables graph.path=edges.parquet graph.nodes=nodes.parquet graph.id_column=account
-  hcm-scale run graph=matrix graph.path=BlogCatalog.mat inject=paper attributes=log1p_pca
-  hcm-scale run -m seed=0,1,2 purify.ratio=0,0.2,0.4         a sweep; stages with equal inputs are made once
-  hcm-scale explain node=42                                  why node 42 of the last such run is strange"""
-
-STATUS = "exit status: 0 done, 2 something you said or brought is wrong, 1 anything else, 128 + n stopped by signal n"
-
 
 def register() -> None:
-    """Makes the typed schema and the `slug` resolver known to Hydra."""
+    """Makes the typed schema, the `slug` resolver and the user's own option files known to Hydra."""
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
+    from hcm_scale import own_options
     from hcm_scale.base.files import slug
 
+    own_options.register()
     store = ConfigStore.instance()
     store.store(name="schema", node=Config)
     for name, node in SOURCES.items():
@@ -65,21 +42,15 @@ def register() -> None:
     OmegaConf.register_new_resolver("slug", slug, replace=True)
 
 
-def help_text() -> str:
-    """The page behind --help: commands, option groups and examples."""
-    lines = [f"hcm-scale {__version__}: hop-count based anomaly detection on attributed graphs", ""]
-    lines += ["usage: hcm-scale COMMAND [GROUP=OPTION ...] [KEY=VALUE ...] [-m]", "", "commands:"]
-    lines += [f"  {name:<9}{text}" for name, text in {**STAGE_COMMANDS, **OTHER_COMMANDS}.items()]
-    lines += ["", "options, one YAML file each (GROUP=OPTION):"]
-    root = conf_dir()
-    for group in sorted(path for path in root.iterdir() if path.is_dir()):
-        options = sorted(str(path.relative_to(group))[:-5] for path in group.rglob("*.yaml"))
-        lines.append(f"  {group.name:<11}{' | '.join(options)}")
-    lines += ["", "  hcm-scale run --cfg job      every key with its value", "", EXAMPLES, "", STATUS]
-    return "\n".join(lines)
+class Asked(NamedTuple):
+    """What a command is to do beside its configuration."""
+
+    command: str
+    node: str | None  # to explain
+    words: tuple[str, ...]  # those beside which files were brought, whose columns may have to be guessed; else none
 
 
-def _job(command: str, node: str | None, composed: Any) -> None:
+def _job(asked: Asked, composed: Any) -> None:
     """One job that Hydra runs, of a sweep or of a command with flags: as `_alone`, in the folder that Hydra made."""
     from hydra.core.hydra_config import HydraConfig
     from hydra.types import RunMode
@@ -88,61 +59,75 @@ def _job(command: str, node: str | None, composed: Any) -> None:
     swept = hydra.mode == RunMode.MULTIRUN
     try:
         config = to_config(composed)
+        if config.log == "json":
+            json_log.use(logging.getLogger().handlers)
         config.run_dir = hydra.runtime.output_dir
         if swept and config.share_dir is None:
             config.share_dir = str(Path(hydra.sweep.dir).resolve() / "stages")
-        _work(command, node, config, swept=swept)
+        _work(asked, config, swept=swept)
     except failures.TOLD as error:
         log.error("error: %s", failures.in_a_line(error, hydra.runtime.output_dir))
         raise failures.SaidError(error) from error  # under -m Hydra notes the job as failed and goes on
 
 
-def _alone(command: str, node: str | None, words: list[str]) -> None:
-    """One run, or an explanation, which reads only: our own log, and no folder where nothing came of it."""
+def _alone(asked: Asked, words: list[str]) -> None:
+    """One run, or a command that reads only: our own log, and no folder where nothing came of it."""
     from hydra import compose, initialize_config_dir
 
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = to_config(compose("config", words))
-    if command == "explain":
-        _work(command, node, config)
+    if asked.command in manual.READING:
+        _work(asked, config)
         return
     if not config.run_dir:
         raise ValueError("run_dir is empty; it names the folder of the run")
     run_dir = Path(config.run_dir)
-    with failures.leaving_nothing(run_dir), _logging_to(run_dir / "log"):
+    with failures.leaving_nothing(run_dir), _logging_to(run_dir / "log", config.log):
         try:
-            _work(command, node, config)
+            _work(asked, config)
         except failures.TOLD as error:
             log.error("error: %s", failures.in_a_line(error, config.run_dir))
             raise failures.SaidError(error) from error
 
 
-def _work(command: str, node: str | None, config: Config, *, swept: bool = False) -> None:
+def _work(asked: Asked, config: Config, *, swept: bool = False) -> None:
     """Runs the pipeline up to the command's stage, or explains a node, and prints what was found."""
     from hcm_scale.base.budget import check_start
     from hcm_scale.base.shortage import shortage_told
 
     check_start()
-    with shortage_told(command):
-        if command != "explain":
-            ahead.start()
-        pipeline, launch = _import_pipeline()
-        if command == "explain":
-            config.node = config.node if node is None else node
-            _show(pipeline.explain(config))
-        else:
-            _show(launch.run(config, until="report" if command == "run" else command, swept=swept))
+    with shortage_told(asked.command):
+        if asked.command == "explain":
+            config.node = config.node if asked.node is None else asked.node
+            _show(_import_pipeline()[0].explain(config))
+            return
+        if asked.command == "plan":
+            _show(_import_pipeline()[0].foresee(_name_columns(asked, config)))
+            return
+        ahead.start()
+        _, launch = _import_pipeline()
+        _name_columns(asked, config)
+        _show(launch.run(config, until="report" if asked.command == "run" else asked.command, swept=swept))
+
+
+def _name_columns(asked: Asked, config: Config) -> Config:
+    """The configuration, with the columns of files that were brought."""
+    if asked.words:
+        config.graph = brought.name_columns(config.graph, asked.words)
+    return config
 
 
 @contextlib.contextmanager
-def _logging_to(path: Path) -> Iterator[None]:
-    """What is logged goes to stderr, and with its time to a file."""
+def _logging_to(path: Path, kind: str) -> Iterator[None]:
+    """What is logged goes to stderr, and with its time to a file; as JSON to both where `kind` says so."""
     console, file = logging.StreamHandler(), logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
     file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     root = logging.getLogger()
     root.setLevel(logging.INFO)
     for handler in (console, file):
         root.addHandler(handler)
+    if kind == "json":
+        json_log.use([console, file])
     try:
         yield
     finally:
@@ -174,57 +159,68 @@ def _forget_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _with_hydra(command: str, node: str | None, words: list[str]) -> None:
+def _with_hydra(asked: Asked, words: list[str]) -> None:
     """Leaves the jobs to Hydra: it knows sweeps, launchers and its own flags."""
     import hydra
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us, and not as Hydra's own text
     sys.argv = ["hcm-scale", *sorted(words, key=lambda word: "=" in word and not word.startswith("-"))]  # flags first
-    job = functools.partial(_job, command, node)
+    job = functools.partial(_job, asked)
     job.__module__, job.__name__ = __name__, "run"  # type: ignore[attr-defined]
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
 
 
-def _tune(overrides: list[str]) -> None:
+def _tune(asked: Asked, overrides: list[str]) -> None:
     """`sweep=optuna`: our own driver composes the trials, because Hydra's plugin does not work with today's Optuna."""
     from hydra import compose, initialize_config_dir
 
     from hcm_scale.sweep.search import read_search
     from hcm_scale.sweep.study import tune
 
+    def configured(words: list[str]) -> Config:
+        return _name_columns(asked, to_config(compose("config", words)))
+
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        _show(tune(read_search(overrides, lambda words: to_config(compose("config", words)), conf_dir())))
+        _show(tune(read_search(overrides, configured)))
 
 
 def _stages(command: str, overrides: list[str]) -> int:
     """A command that composes a configuration: one run, a sweep or a search."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
-    from hcm_scale.sweep.named import named_sweep, settle, split
+    from hcm_scale.sweep.named import READS_ONLY, named_sweep, settle, split
 
     try:
         refuse_urls(map(split, overrides))
         node, words = _take_node(overrides) if command == "explain" else (None, overrides)
-        check_words(words, conf_dir())
-        settled = settle(words, conf_dir())
-        settled = quote_sources(settled) if set(SWEEPS) & set(settled) else quote_texts(settled)
+        files, words = _take_files(words)
+        is_sweep = bool(set(SWEEPS) & set(words))
+        named = brought.as_options(files, words)
+        words = [*(quote_texts(named) if is_sweep else named), *words]
+        check_words(words)
+        settled = settle(words)
+        settled = quote_sources(settled) if is_sweep else quote_texts(settled)
+        asked = Asked(command, node, tuple(words) if files else ())
         register()
-        if command == "run" and named_sweep(words) == "optuna":
-            _tune(words)
+        if command == "run" and named_sweep(words) == "optuna" and not set(READS_ONLY) & set(words):
+            _tune(asked, words)
         elif any(word.startswith("-") or split(word)[0].startswith("hydra") for word in settled):
-            _with_hydra(command, node, settled)
+            _with_hydra(asked, [word for word in settled if not word.startswith("tune.")])
         else:
-            _alone(command, node, settled)
+            _alone(asked, settled)
     except failures.SaidError as error:
         return error.status
     except BrokenPipeError:
         raise
+    except YAMLError as error:  # of an option file
+        return failures.say(ValueError(" ".join(str(error).split())), overrides)
     except (HydraException, OmegaConfBaseException) as error:
-        return failures.say(ValueError(in_words(error)))
+        return failures.say(ValueError(in_words(error)), overrides)
     except failures.TOLD as error:
-        return failures.say(error)
+        return failures.say(error, overrides)
     return 0
 
 
@@ -238,56 +234,49 @@ def _take_node(overrides: list[str]) -> tuple[str | None, list[str]]:
     return ids[-1] if ids else None, [word for word in overrides if not word.startswith("node=")]
 
 
-def _bench(arguments: list[str]) -> int:
+def _take_files(words: list[str]) -> tuple[list[str], list[str]]:
+    """The words that name files, and the others."""
+    files = [w for before, w in zip(["", *words], words, strict=False) if not is_flag(before, w) and brought.is_file(w)]
+    return files, [word for word in words if word not in files]
+
+
+def _main_of(command: str) -> Callable[[list[str]], str]:
+    """What a command of `commands/` does; each imports what it needs."""
+    if command == "doctor":
+        from hcm_scale.commands.doctor import main
+    elif command == "inspect":
+        from hcm_scale.commands.inspect import main
+    elif command == "export":
+        from hcm_scale.commands.export import main
+    elif command == "clean":
+        from hcm_scale.commands.clean import main
+    elif command == "options":
+        from hcm_scale.commands.options import main
+    elif command == "completion":
+        from hcm_scale.commands.completion import main
+    elif command == "collect":
+        from hcm_scale.commands.collect import main
+    elif command == "warm":
+        from hcm_scale.commands.warm import main
+    elif command == "serve":
+        from hcm_scale.commands.serve import main
+    else:
+        from hcm_scale.commands.bench import main
+    return main
+
+
+def _plain(command: str, arguments: list[str]) -> int:
+    """A command without a configuration: argparse reads its words, and prints its help."""
     try:
-        from bench.__main__ import main as bench_main
-    except ImportError as error:
-        print(f"error: bench needs a checkout of the project and its dev extra ({error})", file=sys.stderr)
-        return 2
-    return bench_main(arguments)
-
-
-def _collect(arguments: list[str]) -> int:
-    from hcm_scale.sweep.collect import collect
-
-    if len(arguments) != 1:
-        print("usage: hcm-scale collect FOLDER, the folder of a sweep such as multirun/blogcatalog", file=sys.stderr)
-        return 2
-    try:
-        _show(collect(Path(arguments[0])))
+        _show(_main_of(command)(arguments))
+    except failures.SaidError as error:
+        return error.status
+    except SystemExit as error:  # of argparse, after --help
+        return int(error.code or 0)
+    except BrokenPipeError:
+        raise
     except failures.TOLD as error:
         return failures.say(error)
-    return 0
-
-
-def _warm(arguments: list[str]) -> int:
-    from hcm_scale.warm import warm
-
-    if arguments:
-        print(f"error: hcm-scale warm takes no arguments, got {arguments[0]!r}", file=sys.stderr)
-        return 2
-    try:
-        _show(warm())
-    except failures.TOLD as error:
-        return failures.say(error)
-    return 0
-
-
-def _serve(arguments: list[str]) -> int:
-    from hcm_scale.serve.server import serve
-
-    runs = [word for word in arguments if not word.startswith("port=")]
-    ports = [word.removeprefix("port=") for word in arguments if word.startswith("port=")] or ["0"]
-    if len(runs) != 1 or len(ports) != 1:
-        print("usage: hcm-scale serve RUN [port=N], the folder of a finished run such as runs/default", file=sys.stderr)
-        return 2
-    try:
-        if not (ports[0].isascii() and ports[0].isdecimal() and int(ports[0]) < 1 << 16):
-            raise ValueError(f"port={ports[0]} is not legal: a whole number from 0, any free one, to 65535")
-        serve(Path(runs[0]), int(ports[0]))
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     return 0
 
 
@@ -304,35 +293,41 @@ def main() -> int:
         return 0
     except KeyboardInterrupt as stopped:
         again = shlex.join(["hcm-scale", *arguments])
-        print(f"stopped by {stopped or 'SIGINT'}; to go on from here: {again}", file=sys.stderr)
+        text = f"stopped by {stopped or 'SIGINT'}; to go on from here: {again}"
+        print(json_log.line("error", text) if "log=json" in arguments else text, file=sys.stderr)
         return 128 + getattr(stopped, "signum", 2)
     finally:
         stopping.end_at_once()
 
 
 def _command(arguments: list[str]) -> int:
-    if not arguments or arguments[0] == "help" or {"-h", "--help"} & set(arguments):
-        _show(help_text())
-        return 0
-    command, rest = arguments[0], arguments[1:]
-    if "--version" in arguments:
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
+    if command == "help" and rest:
+        command, rest = rest[0], ["--help"]
+    asks = bool({"-h", "--help"} & set(rest))
+    if not arguments:
+        _show(manual.first_page())
+    elif command in ("help", "-h", "--help"):
+        _show(manual.full_page())
+    elif command == "--complete":
+        from hcm_scale.completing import candidates
+
+        _show("\n".join(candidates(rest)))
+    elif {"-sc", "--shell-completion"} & set(arguments):
+        return failures.say(ValueError("--shell-completion is not taken: hcm-scale completion bash prints a script"))
+    elif "--version" in arguments:
         _show(__version__)
-    elif command == "collect":
-        return _collect(rest)
-    elif command == "bench":
-        return _bench(rest)
-    elif command == "warm":
-        return _warm(rest)
-    elif command == "serve":
-        return _serve(rest)
-    elif command in STAGE_COMMANDS or command == "explain":
+    elif command in manual.COMMANDS:
+        return _plain(command, rest)
+    elif command in manual.STAGES and asks:
+        _show(manual.page_of(command))
+    elif command in manual.STAGES:
         return _stages(command, rest)
     else:
-        known = [*STAGE_COMMANDS, *OTHER_COMMANDS]
+        known = [*manual.STAGES, *manual.COMMANDS]
         close = get_close_matches(command, known, 1)
         hint = f"; did you mean {close[0]!r}?" if close else f"; legal are {', '.join(known)}"
-        print(f"error: {command!r} is not a command{hint}", file=sys.stderr)
-        return 2
+        return failures.say(ValueError(f"{command!r} is not a command{hint}"))
     return 0
 
 

@@ -270,6 +270,7 @@ class Config:
     run_dir: str = "runs/default"
     share_dir: str | None = None
     node: str | None = None
+    log: str = choice("text", ("text", "json"))
     trained: str | None = None  # the run_dir of a finished run, whose samples score this graph; None: train here
 
 

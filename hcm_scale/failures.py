@@ -13,8 +13,10 @@ import errno
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from hcm_scale.base import json_log
 
 TOLD = (ValueError, OSError, FloatingPointError, MemoryError)  # they speak to the user; any other is a fault of ours
 _WRONG = (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
@@ -36,9 +38,10 @@ def status_of(error: Exception) -> int:
     return 2 if isinstance(error, _WRONG) else 1
 
 
-def say(error: Exception) -> int:
-    """Tells of an error where no log does; returns the status."""
-    print(f"error: {in_a_line(error)}", file=sys.stderr)
+def say(error: Exception, words: Sequence[str] = ()) -> int:
+    """Tells of an error where no log does, as the words of the command ask for; returns the status."""
+    text = f"error: {in_a_line(error)}"
+    print(json_log.line("error", text) if "log=json" in words else text, file=sys.stderr)
     return status_of(error)
 
 

@@ -110,6 +110,7 @@ WORDS = {
     "data_dir": "the folder of data sets that experiments read; HCM_DATA is its default",
     "run_dir": "the folder of the run",
     "share_dir": "a folder in which runs share stages that are equal; null: none, in a sweep its own",
+    "log": "how stderr and the run's log are written: for people, or one JSON object a line",
     "trained": "the folder of a finished run whose samples score this graph; null: train",
     "node": "the node to explain, by its id",
 }

@@ -31,6 +31,36 @@ def conf_dir() -> Path:
     raise FileNotFoundError(f"conf/ is missing beside {here}: the installation is incomplete")
 
 
+def own_conf_dir() -> Path | None:
+    """The folder `conf/` in the working folder, where it is the user's own: option files beside ours."""
+    own = Path.cwd() / "conf"
+    return own if own.is_dir() and own.resolve() != conf_dir() else None
+
+
+def groups() -> list[str]:
+    """The groups of options, each a folder of YAML files."""
+    return sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
+
+
+def group_folders(group: str) -> list[Path]:
+    """The folders of a group that are there: that of the package, then the user's own."""
+    return [conf / group for conf in (conf_dir(), own_conf_dir()) if conf is not None and (conf / group).is_dir()]
+
+
+def option_names(group: str) -> list[str]:
+    """The options of a group: those of the package, and the user's own."""
+    found = ((place, path) for place in group_folders(group) for path in place.rglob("*.yaml"))
+    return sorted({path.relative_to(place).with_suffix("").as_posix() for place, path in found})
+
+
+def option_file(group: str, name: str) -> Path | None:
+    """The file of an option, None where there is none; ValueError where one of the user's is named as one of ours."""
+    found = [place / f"{name}.yaml" for place in group_folders(group) if (place / f"{name}.yaml").is_file()]
+    if len(found) > 1:
+        raise ValueError(f"{found[1]} has the name of an option of the package, {group}={name}: give it another")
+    return found[0] if found else None
+
+
 def to_config(composed: Any) -> Config:
     """An OmegaConf configuration over the schema, as checked dataclasses."""
     from omegaconf import OmegaConf

@@ -61,6 +61,17 @@ def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
             raise ValueError(f"graph.{option}={given} lies where run_dir={run_dir} keeps its own graph; name another")
 
 
+def check_there(graph: schema.GraphConfig, data_dir: str) -> None:
+    """Says of a file in the folder of data sets, as experiments name it, where it comes from if it is not there."""
+    if isinstance(graph, schema.MatrixGraph) and not remote.is_url(graph.path):
+        path = Path(graph.path)
+        if path.is_relative_to(data_dir) and not path.exists():
+            raise readers.InputError(
+                f"graph.path={path} is not there: data_dir={data_dir} (or HCM_DATA) names the folder of data sets, and "
+                "docs/results.md says which file it is"
+            )
+
+
 def _tables(graph: schema.TablesGraph, more: dict[str, Any]) -> Reader:
     def read(out: Path) -> Graph:
         places = {"graph.path": graph.path, "graph.nodes": graph.nodes}

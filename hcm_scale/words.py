@@ -10,11 +10,10 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 from hcm_scale.config import SOURCES, Config, describe
-from hcm_scale.options import refuse_renamed
+from hcm_scale.options import group_folders, option_file, option_names, refuse_renamed
 
 SWEEPS = ("-m", "--multirun")
 _OWN_FOLDERS = ("-cd", "--config-dir", "-cp", "--config-path")
@@ -39,27 +38,35 @@ def _fields(section: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.F
             yield prefix + entry.name, entry
 
 
-def check_words(words: Sequence[str], conf: Path) -> None:
+def check_words(words: Sequence[str]) -> None:
     """ValueError for the first word that names no option of ours, or an option file that is not there."""
     known = options()
     swept = bool(set(SWEEPS) & set(words))
     is_ours = not any(word.startswith(_OWN_FOLDERS) or "hydra.searchpath" in word for word in words)
     for before, word in zip(["", *words], words, strict=False):
-        if word.startswith("-") or ("=" not in word and before.startswith("-") and before not in _NO_VALUE):
+        if is_flag(before, word):
             continue
         sign, key, value = _parts(word)
         if value is None and sign != "~":
-            raise ValueError(f"{word!r} is neither an option, KEY=VALUE, nor a flag such as -m")
-        group = conf / key.partition("@")[0]
+            raise ValueError(f"{word!r} is neither an option, KEY=VALUE, a file that is there, nor a flag such as -m")
         if key.partition(".")[0] in ("hydra", "tune") or "@" in key or key.startswith("hydra/"):
             continue
         if sign == "+" and key in known:
             raise ValueError(f"{key!r} is an option of ours: leave out the + before it")
-        if key and group.is_dir():
-            _check_group(key, value, group, swept) if is_ours else None
+        if key and group_folders(key):
+            _check_group(key, value, swept) if is_ours else None
         elif key not in known and not any(entry.type == dict[str, str] for entry in _above(key, known)) and is_ours:
             refuse_renamed([key])
             raise ValueError(f"{key!r} is not an option; {hint(key, known)}")
+
+
+def is_flag(before: str, word: str) -> bool:
+    """Whether a word is one of Hydra's flags, or the value of the flag before it.
+
+    >>> is_flag("", "-m"), is_flag("-m", "edges.csv"), is_flag("--cfg", "job")
+    (True, False, True)
+    """
+    return word.startswith("-") or ("=" not in word and before.startswith("-") and before not in _NO_VALUE)
 
 
 def _above(key: str, known: dict[str, dataclasses.Field[Any]]) -> list[dataclasses.Field[Any]]:
@@ -68,11 +75,11 @@ def _above(key: str, known: dict[str, dataclasses.Field[Any]]) -> list[dataclass
     return [known[outer]] if outer in known else []
 
 
-def _check_group(key: str, value: str | None, group: Path, swept: bool) -> None:
+def _check_group(key: str, value: str | None, swept: bool) -> None:
     """Refuses the name of an option file that is not there; lists and the like are left to Hydra."""
-    legal = sorted(str(path.relative_to(group).with_suffix("")) for path in group.rglob("*.yaml"))
+    legal = option_names(key)
     for name in (value or "null").split(",") if swept else [value or "null"]:
-        if re.fullmatch(r"[\w./-]+", name) and name not in (*legal, "null"):
+        if re.fullmatch(r"[\w./-]+", name) and name != "null" and option_file(key, name) is None:
             near = get_close_matches(name, legal, 1)
             guess = f"did you mean {key}={near[0]}? " if near else ""
             raise ValueError(f"{key}={name} is not known; {guess}legal are {', '.join(legal)}")

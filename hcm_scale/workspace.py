@@ -33,7 +33,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hcm_scale.base import files, progress, sealed, stopping
+from hcm_scale.base import files, json_log, progress, sealed, stopping
 from hcm_scale.base.beside import side_by_side
 from hcm_scale.base.budget import Budget, Need
 from hcm_scale.base.shortage import shortage_told
@@ -143,14 +143,15 @@ class Workspace:
         """Adds a stage to the list of what this run found."""
         self.records.append(record)
         files.write_json(self.run_dir / _LIST, [asdict(entry) for entry in self.records])
-        log.info("%s", _line(record))
+        with json_log.of_stage(record.name):
+            log.info("%s", _line(record))
         progress.tell(progress.Step(record.name, 1, 1, "stage"))
 
     def _lead(self, stage: Stage) -> tuple[Path, str, StageRecord | None]:
         key, link = stage.key(self.keys), self.run_dir / stage.name
         folder = self._folder(stage, key)
         _check_ours(link)
-        with files.locked(_beside(folder, ".lock")):
+        with files.locked(_beside(folder, ".lock")), json_log.of_stage(stage.name):
             for place in (folder.parent, folder.parent / RECORDS):
                 files.remove_torn(place, folder.name)
             record = _finished(folder, key) or _take_back(folder, key)
@@ -170,7 +171,7 @@ class Workspace:
         """What the other ranks do for a stage: what rank 0 says."""
         decision = self.world.broadcast(None)
         if stage.together and not decision["finished"]:
-            with shortage_told(stage.name):
+            with shortage_told(stage.name), json_log.of_stage(stage.name):
                 stage.make(Path(decision["folder"]))
         return Path(decision["folder"]), decision["key"], None
 

@@ -1,6 +1,8 @@
 """The command line as a user meets it: in a process of its own, from another folder."""
 
+import json
 import os
+import shlex
 import subprocess
 import sys
 import venv
@@ -8,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hcm_scale import cli
+from hcm_scale import cli, manual
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = [
@@ -39,6 +41,37 @@ def test_help__is_for_people(tmp_path):
     assert "graph " in done.stdout
 
 
+def said(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
+    """Status, output and errors of a command in this process."""
+    monkeypatch.setattr("sys.argv", ["hcm-scale", *words])
+    status = cli.main()
+    return status, *capsys.readouterr()
+
+
+def test_no_words__are_answered_with_a_screenful_that_names_what_to_type_first(monkeypatch, capsys):
+    status, out, _ = said(monkeypatch, capsys)
+    assert status == 0
+    assert len(out.splitlines()) <= 24
+    assert all(word in out for word in ("hcm-scale run ", "hcm-scale explain", "--help"))
+
+
+@pytest.mark.parametrize("command", sorted(manual.STAGES | manual.COMMANDS))
+def test_every_command__has_a_page_of_its_own(monkeypatch, capsys, command):
+    status, out, err = said(monkeypatch, capsys, command, "--help")
+    assert (status, err) == (0, "")
+    assert out.startswith("usage: python -m bench" if command == "bench" else f"usage: hcm-scale {command} ")
+    assert command in manual.full_page()
+
+
+@pytest.mark.parametrize("command", ["doctor", "inspect", "export", "clean", "collect", "warm"])
+def test_wrong_words_of_a_command__are_one_line(monkeypatch, capsys, command):
+    status, out, err = said(monkeypatch, capsys, command, "nowhere", "too", "many")
+    assert (status, out) == (2, "")
+    assert err.startswith("error: ")
+    assert f"usage: hcm-scale {command}" in err
+    assert err.count("\n") == 1
+
+
 def test_unknown_command__suggests_the_nearest(tmp_path):
     done = hcm_scale("lable", cwd=tmp_path)
     assert done.returncode == 2
@@ -52,9 +85,14 @@ def test_run__from_any_folder_ends_with_a_summary(tmp_path):
     report = tmp_path / "runs" / "community-300" / "report" / "report.html"
     assert report.is_file()
     assert "report.html" in done.stdout
-    strangest = hcm_scale("explain", *TINY, "node=5", cwd=tmp_path)
+    steps = [shlex.split(line, comments=True) for line in done.stdout.splitlines() if line.startswith("  hcm-scale ")]
+    assert [step[1] for step in steps] == ["explain", "serve", "export"]
+    strangest = hcm_scale(*steps[0][1:], cwd=tmp_path)
     assert strangest.returncode == 0, strangest.stderr
-    assert "of 300" in strangest.stdout
+    assert "1 of 300" in strangest.stdout
+    exported = hcm_scale(*steps[2][1:], cwd=tmp_path)
+    assert exported.returncode == 0, exported.stderr
+    assert len((tmp_path / "list.csv").read_text().splitlines()) == 301
 
 
 def test_stage_command__stops_at_its_stage(tmp_path):
@@ -133,3 +171,39 @@ def test_run_dir__that_is_a_url_is_refused_before_a_folder_is_made(tmp_path):
     assert done.returncode == 2
     assert "error: run_dir=s3://bucket/run is a URL, and a run works in a folder of this machine" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_log__as_json_is_one_object_a_line_on_stderr_and_in_the_file(tmp_path):
+    done = hcm_scale("purify", *TINY, "log=json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert {"time", "level", "message"} <= lines[0].keys()
+    assert {line["stage"] for line in lines if "stage" in line} == {"graph", "purified"}
+    written = (tmp_path / "runs" / "community-300" / "log").read_text().splitlines()
+    assert [json.loads(line)["message"] for line in written] == [line["message"] for line in lines]
+
+
+@pytest.mark.parametrize("words", [["purify.ratoi=1"], ["graph=tables", "graph.path=nowhere.csv"], ["-m", "seed=x"]])
+def test_log__as_json_tells_errors_too(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    status, _, err = said(monkeypatch, capsys, "ingest", "log=json", *words)
+    assert status == 2
+    last = json.loads(err.splitlines()[-1])
+    assert last["level"] == "error"
+    assert last["message"].startswith("error: ")
+
+
+def test_configuration_of_a_search__is_printed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = said(monkeypatch, capsys, "run", "--cfg", "job", "sweep=optuna", "tune.num_trials=3")
+    assert status == 0, err
+    assert "purify:" in out
+
+
+def test_experiment_without_its_file__says_where_it_comes_from(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HCM_DATA", raising=False)
+    status, _, err = said(monkeypatch, capsys, "ingest", "experiment=best/enron")
+    assert status == 2
+    assert "graph.path=data/Enron.mat is not there" in err
+    assert "data_dir=data (or HCM_DATA) names the folder of data sets, and docs/results.md says which file it is" in err

@@ -13,8 +13,9 @@ from omegaconf import OmegaConf
 from hcm_scale import config as schema
 from hcm_scale.base import names as tables
 from hcm_scale.base.files import slug
-from hcm_scale.cli import conf_dir, help_text, register, to_config
+from hcm_scale.cli import conf_dir, register, to_config
 from hcm_scale.features import purify, rescale
+from hcm_scale.manual import full_page
 from hcm_scale.posterior import sgld
 from hcm_scale.sampling import batches
 from hcm_scale.sweep import objectives
@@ -88,7 +89,7 @@ def test_slug__is_a_folder_name_however_long_the_overrides():
 
 
 def test_help__names_every_group():
-    text = help_text()
+    text = full_page()
     for path in ROOT.iterdir():
         if path.is_dir():
             assert path.name in text

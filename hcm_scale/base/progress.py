@@ -31,6 +31,7 @@ class Step(NamedTuple):
 
 
 Watcher = Callable[[Step], None]
+_as_lines = False
 _draws: bool | None = None  # None: on a terminal, and elsewhere as lines in the log
 _watcher: Watcher | None = None
 _telling = threading.Lock()
@@ -87,7 +88,7 @@ class Lines:
 
 def bar(total: int | None, unit: str, label: str, **options: Any) -> Bar | Lines:
     """A tqdm bar as wide as the terminal, or lines where stderr is none; nothing after `be_quiet`."""
-    if _draws is None and not sys.stderr.isatty():
+    if _draws is None and (_as_lines or not sys.stderr.isatty()):
         return Lines(total, unit, label, options.get("initial", 0))
     return Bar(label, total, unit, disable=_draws is False, dynamic_ncols=True, **options)
 
@@ -114,6 +115,12 @@ def shown(draws: bool, watcher: Watcher | None = None) -> Iterator[None]:
         yield
     finally:
         _draws, _watcher = before
+
+
+def draw_no_bars() -> None:
+    """From now on progress is lines in the log, on a terminal too."""
+    global _as_lines
+    _as_lines = True
 
 
 def be_quiet() -> None:

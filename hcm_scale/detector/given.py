@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from hcm_scale import sources
-from hcm_scale.base.files import MANIFEST
 from hcm_scale.config import FolderGraph, GraphConfig, MatrixGraph, PygGraph, TablesGraph
 from hcm_scale.graph import Graph
 from hcm_scale.ingest import guess, networkx_graph
-from hcm_scale.ingest.memory import as_arrow, is_table, open_table
+from hcm_scale.ingest.kind import kind_of
+from hcm_scale.ingest.memory import as_arrow, is_table
 from hcm_scale.ingest.readers import Encoding, InputError, Policy, columns_of, read_data, read_sparse, read_tables
 
 log = logging.getLogger(__name__)
@@ -79,10 +79,10 @@ def take(data: Any) -> Given:
 
 
 def _path(path: str | Path) -> Given:
-    folder = Path(path)
-    if (folder / MANIFEST).is_file():
+    kind = kind_of(str(path))
+    if kind == "folder":
         return Given("a graph folder", FolderGraph(path=str(path)))
-    if folder.suffix in (".mat", ".npz", ".npy") or (folder.is_dir() and any(folder.glob("*.npy"))):
+    if kind == "matrix":
         return Given("a matrix file", MatrixGraph(path=str(path)))
     return _tables("tables", (str(path), None), TablesGraph())
 
@@ -112,13 +112,7 @@ def name_columns(given: Given, said: dict[str, str | None]) -> dict[str, str]:
             raise ValueError(f"{name}={known[name]!r} means nothing for {NETWORKX}, which knows its nodes")
         return known
     max_bytes = getattr(given.section, "max_bytes", 0)
-    edges = open_table("graph.path", given.tables[0], max_bytes)
-    ends = guess.guess_ends(edges, known.get("source_column"), known.get("target_column"))
-    found = known | dict(zip(COLUMNS, ends, strict=False))
-    if given.tables[1] is not None and "id_column" not in known:
-        for name, end in zip(COLUMNS, ends, strict=False):
-            edges.check_columns(name, [end])
-        found["id_column"] = guess.guess_id(open_table("graph.nodes", given.tables[1], max_bytes), edges, ends)
+    found = guess.guess_columns(given.tables, known, max_bytes)
     guessed = [f"{name}={value!r}" for name, value in found.items() if name not in known]
     if guessed:
         log.info("guessed from the tables: %s", ", ".join(guessed))

@@ -5,6 +5,7 @@ named as an end is, else the first column of distinct values, text or whole numb
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,8 +13,24 @@ import pyarrow.compute as pc
 from hcm_scale.ingest.batches import TableFiles
 from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.errors import InputError
+from hcm_scale.ingest.memory import open_table
 
 _FIRST = 1_000  # ends that are looked for
+
+
+def guess_columns(tables: tuple[Any, Any], known: dict[str, str], max_bytes: int, prefix: str = "") -> dict[str, str]:
+    """The options that name columns of (edges, nodes or None): `known`, and for the others a guess.
+
+    A table is a path or an Arrow table. `prefix` stands before the names of options in messages.
+    """
+    edges = open_table("graph.path", tables[0], max_bytes)
+    ends = guess_ends(edges, known.get("source_column"), known.get("target_column"))
+    found = known | {"source_column": ends[0], "target_column": ends[1]}
+    if tables[1] is not None and "id_column" not in known:
+        for name, end in zip(("source_column", "target_column"), ends, strict=True):
+            edges.check_columns(prefix + name, [end])
+        found["id_column"] = guess_id(open_table("graph.nodes", tables[1], max_bytes), edges, ends)
+    return found
 
 
 def guess_ends(edges: TableFiles, source: str | None, target: str | None) -> tuple[str, str]:

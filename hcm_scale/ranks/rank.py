@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale import pipeline
-from hcm_scale.base import files, progress, stopping
+from hcm_scale.base import files, json_log, progress, stopping
 from hcm_scale.base.parent import end_with_parent
 from hcm_scale.config import SOURCES, Config
 from hcm_scale.options import with_options
@@ -100,6 +100,8 @@ def take_part(config: Config, until: str, seat: Seat, refuse: Callable[[Exceptio
     with join(seat, device=device, timeout_seconds=config.world.timeout_seconds) as world:
         agree(world, config, until)
         keep_log(Path(config.run_dir), world.rank)
+        if config.log == "json":
+            json_log.use(logging.getLogger().handlers)
         log.info("rank %d of %d on %s, process %d", world.rank, world.size, world.device, os.getpid())
         if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0:
             log.info("restart %(TORCHELASTIC_RESTART_COUNT)s of at most %(TORCHELASTIC_MAX_RESTARTS)s", os.environ)

@@ -1,7 +1,8 @@
 """The last page in the terminal: the strangest nodes, their groups, the first by each kind of evidence, how good the
-ranking is where that is known, and what it cost.
+ranking is where that is known, what it cost, and what to type next.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -37,9 +38,22 @@ def summary(run_dir: Path, folders: Mapping[str, Path], records: Sequence[StageR
     parts.append(_costs(records, seconds))
     if "report" in folders:
         parts.append(f"report  {run_dir / 'report' / 'report.html'}\nscores  {run_dir / 'scores' / FILE}")
+        parts.append(_next_steps(run_dir, folders["scores"]))
     else:
         parts.append(f"made in {run_dir}; `hcm-scale run` goes on to the report")
     return "\n\n".join(part for part in parts if part)
+
+
+def _next_steps(run_dir: Path, scores: Path) -> str:
+    """Commands to type next, of this run; an id that cannot be typed is left out."""
+    (first,) = next(pq.ParquetFile(scores / FILE).iter_batches(1, columns=["id"]))["id"].to_pylist()
+    steps = [["explain", f"run_dir={run_dir}", f"node={first}"]] if str(first).isprintable() else []
+    steps += [["serve", str(run_dir)], ["export", str(run_dir), "list.csv"]]
+    told = ["why the first node is there", "a local page over all nodes", "the whole list for other programs"]
+    lines = [shlex.join(["hcm-scale", *words]) for words in steps]
+    width = max(len(line) for line in lines)
+    shown = zip(lines, told[-len(lines) :], strict=True)
+    return "\n".join(["next, beside opening the report", *(f"  {line:<{width}}   # {text}" for line, text in shown)])
 
 
 def _list(scores: Path, graph: Graph) -> str:

@@ -8,11 +8,11 @@ where there are any, so that the same words go on and others begin anew; its job
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from hcm_scale.base.files import hash_value
+from hcm_scale.options import option_file, option_names
 
-_READS_ONLY = ("--cfg", "-c", "--info", "-i", "--resolve")
+READS_ONLY = ("--cfg", "-c", "--info", "-i", "--resolve")
 _MANY = ("-m", "--multirun")
 _PLACES = ("run_dir", "data_dir", "share_dir", "sweep")  # decide no result
 
@@ -34,26 +34,25 @@ def named_sweep(overrides: Sequence[str]) -> str:
     return next((value for key, value in map(split, reversed(overrides)) if key == "sweep" and value != "null"), "")
 
 
-def listed_values(name: str, conf: Path) -> dict[str, str]:
+def listed_values(name: str) -> dict[str, str]:
     """Option to list of values, as the sweep's file has them."""
     from omegaconf import OmegaConf
 
-    path = conf / "sweep" / f"{name}.yaml"
-    if not path.is_file():
-        legal = ", ".join(sorted(found.stem for found in path.parent.glob("*.yaml")))
-        raise ValueError(f"sweep={name} is not known; legal are {legal}")
+    path = option_file("sweep", name)
+    if path is None:
+        raise ValueError(f"sweep={name} is not known; legal are {', '.join(option_names('sweep'))}")
     listed = OmegaConf.select(OmegaConf.load(path), "hydra.sweeper.params") or {}
     return {str(key): str(values) for key, values in listed.items()}
 
 
-def settle(overrides: Sequence[str], conf: Path) -> list[str]:
+def settle(overrides: Sequence[str]) -> list[str]:
     """The overrides with every option named once: where the user and the named sweep differ, the user wins."""
     name = named_sweep(overrides)
     if not name:
         return [*overrides, *own_folder(overrides)] if set(_MANY) & set(overrides) else list(overrides)
-    if not {*_MANY, *_READS_ONLY} & set(overrides):
+    if not {*_MANY, *READS_ONLY} & set(overrides):
         raise ValueError(f"sweep={name} is a list of runs: add -m")
-    listed = listed_values(name, conf)
+    listed = listed_values(name)
     given = {key for key, _ in map(split, overrides)}
     if not given & set(listed):
         return list(overrides)

@@ -49,7 +49,7 @@ class Search:
         return config
 
 
-def read_search(overrides: Sequence[str], compose: Compose, conf: Path) -> Search:
+def read_search(overrides: Sequence[str], compose: Compose) -> Search:
     """Reads the command line; flags such as -m are passed over."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -61,7 +61,7 @@ def read_search(overrides: Sequence[str], compose: Compose, conf: Path) -> Searc
     parsed = OverridesParser.create().parse_overrides(rest)
     fixed = tuple(text for text, entry in zip(rest, parsed, strict=True) if not entry.is_sweep_override())
     named = {split(text)[0] for text in rest}
-    space = {name: values for name, values in listed_values("optuna", conf).items() if name not in named}
+    space = {name: values for name, values in listed_values("optuna").items() if name not in named}
     space |= dict(split(text) for text, entry in zip(rest, parsed, strict=True) if entry.is_sweep_override())
     folder = options.folder or f"multirun/{slug(compose(list(fixed)).graph.name)}/optuna"
     return Search(fixed, space, dataclasses.replace(options, folder=folder), compose)

@@ -108,7 +108,7 @@ def test_every_point_of_a_sweep__is_legal(name):
     words, parser = ["experiment=best/flickr", f"sweep={name}"], OverridesParser.create()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         base = to_config(compose("config", words))
-        for key, values in listed_values(name, conf_dir()).items():
+        for key, values in listed_values(name).items():
             points = list(parser.parse_override(f"{key}={values}").sweep_string_iterator())
             for point in (f"{key}={value}" for value in (points if key != "seed" else points[-1:])):
                 if "." in key:
@@ -119,7 +119,7 @@ def test_every_point_of_a_sweep__is_legal(name):
 
 
 def test_paper_ranges__are_covered():
-    listed = {name: listed_values(name, conf_dir()) for name in SWEEPS}
+    listed = {name: listed_values(name) for name in SWEEPS}
     assert listed["drop_ratio"]["purify.ratio"] == "0,0.1,0.2,0.3,0.4,0.5"
     assert listed["classes"]["hops.classes"] == "range(2,8)"
     assert listed["sampling_ratio"]["sampling.ratio"].split(",")[0::9] == ["0.1", "1.0"]
@@ -127,12 +127,12 @@ def test_paper_ranges__are_covered():
 
 def test_settle__leaves_alone_what_does_not_clash():
     for words in (["-m", "sweep=classes"], ["seed=0,1"], ["-m", "sweep=classes", "purify.ratio=0"]):
-        assert settle(words, conf_dir()) == words
+        assert settle(words) == words
 
 
 def test_settle__the_user_wins_and_the_rest_stays():
     words = ["-m", "sweep=classes", "seed=0,1"]
-    assert settle(words, conf_dir()) == [*words, "hydra.sweeper.params=null", "hops.classes=range(2,8)"]
+    assert settle(words) == [*words, "hydra.sweeper.params=null", "hops.classes=range(2,8)"]
 
 
 @pytest.mark.parametrize(
@@ -141,11 +141,11 @@ def test_settle__the_user_wins_and_the_rest_stays():
 )
 def test_settle__refuses_at_the_door(words, said):
     with pytest.raises(ValueError, match=said):
-        settle(words, conf_dir())
+        settle(words)
 
 
 def test_settle__a_sweep_can_be_looked_at_without_running_it():
-    assert settle(["sweep=classes", "--cfg", "job"], conf_dir()) == ["sweep=classes", "--cfg", "job"]
+    assert settle(["sweep=classes", "--cfg", "job"]) == ["sweep=classes", "--cfg", "job"]
 
 
 def test_names__of_overrides():

@@ -44,9 +44,7 @@ def search(tmp_path):
 
         def make(*words: str) -> Search:
             words_of_trial = [*TINY, f"tune.folder={tmp_path}/search", *words]
-            return read_search(
-                ["-m", "sweep=optuna", *words_of_trial], lambda all_: to_config(compose("config", all_)), conf_dir()
-            )
+            return read_search(["-m", "sweep=optuna", *words_of_trial], lambda all_: to_config(compose("config", all_)))
 
         yield make
 

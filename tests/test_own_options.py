@@ -1,0 +1,93 @@
+"""Option files of the user's own, in conf/ of the working folder."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hcm_scale import cli, manual
+
+MINE = """# @package _global_
+defaults:
+  - override /graph: small
+purify:
+  ratio: 0.3
+"""
+SMALL = """defaults:
+  - schema/synthetic@_here_
+  - _self_
+name: small one
+num_nodes: 60
+"""
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder, with a space in its name, that has option files."""
+    folder = tmp_path / "my work"
+    for name, text in {"experiment/mine.yaml": MINE, "graph/small.yaml": SMALL}.items():
+        path = folder / "conf" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    monkeypatch.chdir(folder)
+    return folder / "conf"
+
+
+def said(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
+    monkeypatch.setattr("sys.argv", ["hcm-scale", *words])
+    return cli.main(), *capsys.readouterr()
+
+
+def test_own_experiment__composes_with_our_schema(monkeypatch, capsys):
+    status, _, err = said(monkeypatch, capsys, "ingest", "experiment=mine", "world=cpu", "graph.num_attributes=3")
+    assert status == 0, err
+    config = json.loads(Path("runs/small-one/config.json").read_text())
+    assert (config["graph"]["num_nodes"], config["purify"]["ratio"]) == (60, 0.3)
+
+
+def test_own_option__composes_where_hydra_runs_the_job(monkeypatch, capsys):
+    status, out, err = said(monkeypatch, capsys, "run", "--cfg", "job", "graph=small")
+    assert status == 0, err
+    assert "num_nodes: 60" in out
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        ("experiment=mien", "experiment=mien is not known; did you mean experiment=mine?"),
+        ("graph=smal", "did you mean graph=small?"),
+    ],
+)
+def test_misspelt_name__is_refused_with_the_nearest_of_both_places(monkeypatch, capsys, word, answer):
+    status, _, err = said(monkeypatch, capsys, "run", word)
+    assert status == 2
+    assert answer in err
+    assert "best/enron" in err or "tables" in err
+
+
+def test_unknown_key_in_an_own_file__is_named(monkeypatch, capsys, own):
+    (own / "experiment" / "mine.yaml").write_text(MINE.replace("ratio", "ratoi"))
+    status, _, err = said(monkeypatch, capsys, "run", "experiment=mine")
+    assert status == 2
+    assert "ratoi" in err
+    assert "Traceback" not in err
+
+
+def test_own_file_that_is_no_yaml__is_named(monkeypatch, capsys, own):
+    (own / "graph" / "small.yaml").write_text("name: [")
+    status, _, err = said(monkeypatch, capsys, "run", "graph=small")
+    assert status == 2
+    assert "small.yaml" in err
+    assert err.count("\n") == 1
+
+
+def test_own_file_with_the_name_of_ours__is_refused(monkeypatch, capsys, own):
+    (own / "graph" / "tables.yaml").write_text(SMALL)
+    status, _, err = said(monkeypatch, capsys, "run", "graph=tables")
+    assert status == 2
+    assert "tables.yaml has the name of an option of the package" in err
+
+
+def test_help__lists_own_options():
+    assert " mine" in manual.full_page()
+    assert "rmat | small | sql" in manual.full_page()
