@@ -18,6 +18,7 @@ from hcm_scale.config import Config, TablesGraph, check, describe
 _SOURCE = re.compile(
     r"^(graph\.(?:edges|nodes|path)=)((?:select|with|from|values|table)\s.*|[a-z0-9+.-]+://[^,]*)", re.I | re.S
 )
+WHOLE = "# @package _global_"  # the first line of an option file that speaks of several sections
 RENAMED = {"score.closure": "score.far_share"}
 
 
@@ -95,8 +96,8 @@ def _entries(
         name, _, rest = key.partition(".")
         inner = getattr(section, name, None) if name in known else None
         if dataclasses.is_dataclass(inner) and not rest and isinstance(value, str):
-            value = _choice(prefix + name, value)
-        if dataclasses.is_dataclass(inner) and (rest or isinstance(value, Mapping)):
+            yield from _entries(section, _choice(prefix + name, value), prefix)
+        elif dataclasses.is_dataclass(inner) and (rest or isinstance(value, Mapping)):
             yield from _entries(inner, {rest: value} if rest else value, f"{prefix}{name}.")
         elif name not in known or rest:
             refuse_renamed([prefix + key])
@@ -106,17 +107,18 @@ def _entries(
 
 
 def _choice(group: str, name: str) -> Mapping[str, Any]:
-    """What the file of a group in `conf/` says.
+    """What the file of a group in `conf/` says, as sections.
 
-    >>> _choice("purify", "none")
-    {'ratio': 0.0}
+    >>> _choice("purify", "none"), list(_choice("hops", "all"))
+    ({'purify': {'ratio': 0.0}}, ['hops', 'shards'])
     """
     from omegaconf import OmegaConf
 
     files = {path.stem: path for path in sorted((conf_dir() / group).glob("*.yaml"))}
     if name not in files:
         raise ValueError(f"{group}={name} is not known; legal are {', '.join(files)}, or a section of values")
-    return OmegaConf.to_container(OmegaConf.load(files[name]))  # type: ignore[return-value]
+    said: Any = OmegaConf.to_container(OmegaConf.load(files[name]))
+    return said if files[name].read_text().startswith(WHOLE) else {group: said}
 
 
 def refuse_renamed(keys: Iterable[str]) -> None:

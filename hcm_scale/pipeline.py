@@ -26,6 +26,7 @@ from hcm_scale.base.torch_threads import torch_threads
 from hcm_scale.blueprint import Run, stages
 from hcm_scale.config import Config, parse_fan_out
 from hcm_scale.graph import Graph
+from hcm_scale.plan import plan
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.report import terminal
 from hcm_scale.report.explain import Explanation
@@ -113,6 +114,13 @@ def _send_results(config: Config, workspace: Workspace) -> None:
 
 def _group_of(stage: Stage) -> str:
     return stage.group or stage.name
+
+
+def foresee(config: Config, until: str = "report") -> str:
+    """What a run of this configuration would do, as text; nothing is made."""
+    schema.check(config)
+    set_threads(config.world.threads, ALONE)
+    return plan(config, device_of(config.world), until)
 
 
 def explain(config: Config) -> str:

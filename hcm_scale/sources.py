@@ -24,7 +24,7 @@ def reader(graph: schema.GraphConfig, known: list[readers.Encoding] | None = Non
     if remote.is_url(path) and not isinstance(graph, schema.TablesGraph | schema.MatrixGraph):
         raise ValueError(f"graph.path={path}: graph={graph.source} takes a folder of this machine; copy it there first")
     if isinstance(graph, schema.TablesGraph):
-        more = _table_options(graph) | {"known": known}
+        more = table_options(graph) | {"known": known}
         return _sql(graph, more) if isinstance(graph, schema.SqlGraph) else _tables(graph, more)
     return _READERS[type(graph)](graph)
 
@@ -85,7 +85,7 @@ def _queries(graph: schema.SqlGraph) -> dict[str, str]:
     return {"graph.edges": graph.edges} | ({} if graph.nodes is None else {"graph.nodes": graph.nodes})
 
 
-def _table_options(graph: schema.TablesGraph) -> dict[str, Any]:
+def table_options(graph: schema.TablesGraph) -> dict[str, Any]:
     """How the columns of tables are read."""
     columns = readers.Columns(
         source=graph.source_column,

@@ -90,7 +90,7 @@ def open_trained(config: Config) -> Trained | None:
     views = config.score.views
     names = ["purified", *(f"train-{view}" for view in views), "scores"]
     names += [f"scores-{view}" for view in views] if len(views) > 1 else []
-    names += ["graph"] if config.graph.source == "tables" else []
+    names += ["graph"] if config.graph.source in ("tables", "sql") else []
     where = Path(config.trained)
     folders, keys = open_stages(where, *names), stage_keys(where)
     return Trained(dict(zip(names, folders, strict=True)), {name: keys[name] for name in names})

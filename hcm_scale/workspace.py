@@ -105,6 +105,24 @@ class Workspace:
             if record is not None:
                 self._note(record)
 
+    def look(self, stage: Stage) -> tuple[str, dict[str, Any]]:
+        """What `make` would do for a stage, "kept", "goes on" or "made", and the record of what is there; reads only.
+
+        What reads the stage can be looked at next.
+        """
+        key = stage.key(self.keys)
+        folder = self._folder(stage, key)
+        record = _finished(folder, key) or _finished(folder, key, ".before.json")
+        self.keys[stage.name] = key
+        if record is not None:
+            self.folders[stage.name] = folder
+            return "kept", record
+        unfinished = _read(folder)
+        return "goes on" if unfinished.get("key") == key else "made", unfinished
+
+    def _folder(self, stage: Stage, key: str) -> Path:
+        return self.run_dir / stage.name if self.share_dir is None else self.share_dir / f"{stage.name}-{key[:16]}"
+
     def fitting(self, group: Sequence[Stage]) -> list[Sequence[Stage]]:
         """The stages of a group all at once, or one after the other where memory is too small for that."""
         if len(group) == 1:
@@ -118,7 +136,8 @@ class Workspace:
         """Refuses a stage that will not fit into memory."""
         if lacked := self.budget.lacks(need):
             change = f"{need.change}, or " if need.change else ""
-            raise ValueError(f"{name}: {lacked}; {change}say world.memory_gib=N to have it tried with N GiB")
+            allow = "raise it" if "ulimit" in lacked else "say world.memory_gib=N to have it tried with N GiB"
+            raise ValueError(f"{name}: {lacked}; {change}{allow}")
 
     def _note(self, record: StageRecord) -> None:
         """Adds a stage to the list of what this run found."""
@@ -129,7 +148,7 @@ class Workspace:
 
     def _lead(self, stage: Stage) -> tuple[Path, str, StageRecord | None]:
         key, link = stage.key(self.keys), self.run_dir / stage.name
-        folder = link if self.share_dir is None else self.share_dir / f"{stage.name}-{key[:16]}"
+        folder = self._folder(stage, key)
         _check_ours(link)
         with files.locked(_beside(folder, ".lock")):
             for place in (folder.parent, folder.parent / RECORDS):

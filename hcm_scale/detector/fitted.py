@@ -27,6 +27,7 @@ class Fitted:
     fingerprint: str
     columns: dict[str, str]
     contamination: float | None = None
+    bound: float | None = None  # the threshold of another run, by which this one was scored
 
     def column(self, name: str) -> NDArray[Any]:
         """A column of the table in node order."""
@@ -56,6 +57,8 @@ class Fitted:
     @cached_property
     def threshold(self) -> float:
         """The score above which nodes are labelled; without a contamination, above which as many lie as are flagged."""
+        if self.bound is not None:
+            return self.bound
         if self.contamination is not None:
             return float(np.percentile(self.scores, 100 * (1 - self.contamination)))
         return threshold_of(self.scores, int(self.labels.sum()))

@@ -27,7 +27,7 @@ from hcm_scale.config import FolderGraph, GraphConfig, MatrixGraph, PygGraph, Ta
 from hcm_scale.graph import Graph
 from hcm_scale.ingest import guess, networkx_graph
 from hcm_scale.ingest.memory import as_arrow, is_table, open_table
-from hcm_scale.ingest.readers import InputError, Policy, read_data, read_sparse
+from hcm_scale.ingest.readers import Encoding, InputError, Policy, columns_of, read_data, read_sparse, read_tables
 
 log = logging.getLogger(__name__)
 COLUMNS = ("source_column", "target_column", "id_column", "label_column")  # that fit takes, beside tables
@@ -36,7 +36,7 @@ _LEGAL = (
     "(scipy sparse adjacency, attributes), a Graph, or the path of a graph"
 )
 NETWORKX = "a networkx graph"
-Read = Callable[[Path, Any], Graph]
+Read = Callable[..., Graph]  # of a folder and a section; tables also of the columns of an earlier one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,10 +90,9 @@ def _path(path: str | Path) -> Given:
 def _tables(what: str, parts: tuple[Any, Any], section: TablesGraph) -> Given:
     if all(isinstance(part, str | None) for part in parts):
         return Given(what, dataclasses.replace(section, path=parts[0], nodes=parts[1]), None, parts)
-    held: dict[str, Any] = {"path": parts[0], "nodes": parts[1]}  # Arrow tables in the place of paths
 
-    def read(out: Path, section: TablesGraph) -> Graph:
-        return sources.reader(dataclasses.replace(section, **held))(out)
+    def read(out: Path, section: TablesGraph, known: list[Encoding] | None = None) -> Graph:
+        return read_tables(out, *parts, **sources.table_options(section), known=known)
 
     return Given(what, section, read, parts)
 
@@ -124,6 +123,15 @@ def name_columns(given: Given, said: dict[str, str | None]) -> dict[str, str]:
     if guessed:
         log.info("guessed from the tables: %s", ", ".join(guessed))
     return found
+
+
+def read_like(given: Given, out: Path, section: GraphConfig, trained: Path) -> Graph | None:
+    """Reads what was given, tables by the columns of the graph folder `trained`; None where the run reads it itself."""
+    if given.read is None:
+        return None
+    if given.tables is None:
+        return given.read(out, section)
+    return given.read(out, section, columns_of(Graph.open(trained, verify=False)))
 
 
 def from_section(out: Path, section: GraphConfig) -> Graph:

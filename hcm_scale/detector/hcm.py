@@ -8,6 +8,7 @@ PyOD (`get_params`, `decision_scores_`, `labels_`: numpy arrays).
 """
 
 import contextlib
+import dataclasses
 import logging
 import shutil
 import tempfile
@@ -120,19 +121,32 @@ class HCM(Results, Parameters):
         said = dict(zip(givens.COLUMNS, (source_column, target_column, id_column, label_column), strict=True))
         with self._watched():
             config, columns = self._configure(given, said)
-            folder = self._folder()
-            config.run_dir = str(folder)
             read = given.read or (givens.from_section if label is not None else None)
-            try:
-                graph = None if read is None else read(folder / _GIVEN, config.graph)
+            with self._scratch() as (folder, scratch):
+                graph = None if read is None else read(scratch, config.graph)
                 labelled = graph if graph is None or label is None else givens.with_label(graph, label)
+                config.run_dir = str(folder)
                 pipeline.run(config, until="score", graph=labelled)
-            finally:
-                shutil.rmtree(folder / _GIVEN, ignore_errors=True)  # the run has a graph of its own
-        source = graph or Graph.open(folder / "graph", verify=False)
-        table = pipeline.read_scores(folder)
-        self._fitted = Fitted(folder, table, source.fingerprint, columns, self.contamination)
+        self._fitted = self._read_back(folder, graph, columns)
         return self
+
+    def apply(self, data: Any, *, run_dir: Path | str | None = None) -> Self:
+        """Another graph, such as tomorrow's, scored by what was learned from the fitted one; nothing is trained.
+
+        Returns a detector that is fitted to it: scores are comparable with those of this one, and with `contamination`
+        so is the threshold. `data` is anything that `fit` takes, tables with the same column names.
+        """
+        found, given = self._found(), givens.take(data)
+        other = type(self)(**self.get_params() | {"run_dir": run_dir})
+        with self._watched():
+            config, columns = self._configure(given, found.columns if given.tables is not None else {})
+            with other._scratch() as (folder, scratch):
+                graph = givens.read_like(given, scratch, config.graph, found.folder / "graph")
+                config.run_dir, config.trained = str(folder), str(found.folder)
+                pipeline.run(config, until="score", graph=graph)
+        bound = None if self.contamination is None else found.threshold
+        other._fitted = dataclasses.replace(other._read_back(folder, graph, columns), bound=bound)
+        return other
 
     def save(self, folder: Path | str) -> None:
         """Copies the finished run and the parameters to a folder, for `HCM.load`."""
@@ -189,16 +203,31 @@ class HCM(Results, Parameters):
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def _check_same(self, data: Any) -> None:
+    @contextlib.contextmanager
+    def _scratch(self) -> Iterator[tuple[Path, Path]]:
+        """The folder of the run, and one in it for what is in memory, until the run has a graph of its own."""
+        folder = self._folder()
+        try:
+            yield folder, folder / _GIVEN
+        finally:
+            shutil.rmtree(folder / _GIVEN, ignore_errors=True)
+
+    def _read_back(self, folder: Path, graph: Graph | None, columns: dict[str, str]) -> Fitted:
+        source = graph or Graph.open(folder / "graph", verify=False)
+        return Fitted(folder, pipeline.read_scores(folder), source.fingerprint, columns, self.contamination)
+
+    def _scored(self, data: Any) -> Fitted:
+        """The fitted run where `data` are None or those of the fit, else what `apply` makes of them."""
         found = self._found()
         if data is None:
-            return
+            return found
         given = givens.take(data)
         config, _ = self._configure(given, found.columns if given.tables is not None else {})
         with tempfile.TemporaryDirectory(prefix="hcm-scale-") as scratch:
             read = given.read or givens.from_section
-            if read(Path(scratch) / "graph", config.graph).fingerprint != found.fingerprint:
-                raise ValueError("data differs from what was fitted; fit(data) scores it")
+            if read(Path(scratch) / "graph", config.graph).fingerprint == found.fingerprint:
+                return found
+        return self.apply(data)._found()
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:

@@ -81,9 +81,8 @@ class Results:
         return self._fitted
 
     def decision_function(self, data: Any = None, label: Any = None) -> torch.Tensor:
-        """The scores of the data that were fitted, (n,) in node order, larger being stranger."""
-        self._check_same(data)
-        return self.decision_score_
+        """The scores of the fitted data, or of others by what was learned (`apply`): (n,), larger being stranger."""
+        return torch.from_numpy(self._scored(data).scores)
 
     def predict(
         self,
@@ -97,12 +96,13 @@ class Results:
     ) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """Labels of the fitted nodes, 1 for those that stand out, and what else is asked for, in PyGOD's order.
 
+        Other data are scored by what was learned from the fitted ones (`apply`).
+
         return_score:  the scores;  return_conf:  how sure each label is
         return_prob:   a number from 0 to 1 that rises with the score, by `prob_method`: linear, unify (both as PyGOD
                        has them), or p, one less the chance of a usual node to have as much evidence
         """
-        self._check_same(data)
-        found = self._found()
+        found = self._scored(data)
         asked = [
             (return_pred, lambda: found.labels),
             (return_score, lambda: found.scores),
@@ -114,8 +114,7 @@ class Results:
 
     def predict_proba(self, data: Any = None, method: str = "linear") -> NDArray[np.float64]:
         """(n, 2): how likely each node is to be usual and to be an anomaly; `method` as in `predict`."""
-        self._check_same(data)
-        odd = self._found().probabilities(method)
+        odd = self._scored(data).probabilities(method)
         return np.stack([1.0 - odd, odd], axis=1)
 
     def explain(self, node: int | str) -> Explained:
@@ -136,5 +135,6 @@ class Results:
     def _repr_html_(self) -> str | None:
         return None if self._fitted is None else pipeline.show(self._fitted.folder)
 
-    def _check_same(self, data: Any) -> None:
-        """Refuses data other than those that were fitted; None are those."""
+    def _scored(self, data: Any) -> Fitted:
+        """What was found of these data; None are those of the fit."""
+        raise NotImplementedError

@@ -1,7 +1,7 @@
 """The types of edges, as bits beside the CSR: bit i of an entry says that a row of type i joins the two nodes.
 
 Repeated edges are merged, so a pair of nodes may be joined by edges of several types. One more pass over the edge table
-finds every row's place in the finished CSR; two million rows a second.
+finds every row's place in the finished CSR, by the binary search of graph/lookup.py.
 """
 
 from pathlib import Path

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.graph.store import Graph
 from hcm_scale.report import digest, page, ranking, sections
+from hcm_scale.report.listing import found_text
 from hcm_scale.report.write import FOUND, json_safe
 
 _PICTURED = 3  # charts
@@ -41,7 +42,7 @@ def fragment(
         .get_template("notebook.html")
         .render(
             graph=graph,
-            found={name: found[name] for name in FOUND if found.get(name) is not None},
+            found=found_text({name: found[name] for name in FOUND if found.get(name) is not None}),
             **_rows(sections.ranking(report)),
             charts=charts,
         )

@@ -70,9 +70,8 @@ def _folded(counts: list[int]) -> str:
     below, above = counts
     if below and above:
         return f"The first and last bars count {below:,} and {above:,} nodes farther out."
-    if not below and not above:
-        return ""
-    return f"The {'first' if below else 'last'} bar counts {below or above:,} nodes farther out."
+    some = below or above
+    return f"The {'first' if below else 'last'} bar counts {some:,} node{'s' * (some > 1)} farther out." if some else ""
 
 
 def _curve(known: Mapping[str, Any], curve: str, measure: str, title: str, x_key: str, y_key: str) -> Chart:

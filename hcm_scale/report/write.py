@@ -1,7 +1,7 @@
 """The report: everything a person should see of a run, as `report.json` and as one self-contained `report.html`.
 
 `gather` turns the outcome of a run into one small JSON-able dict; `write_report` writes that dict, and the page made
-from it alone, so a page can be made again from its report.json. Size: at most two megabytes whatever the graph (the
+from it alone, so a page can be made again from its report.json. Size: a few megabytes whatever the graph (the
 first `table_rows` nodes, `top` explanations and those of their groups, thinned curves). Memory: the score columns and
 what `Evidence` holds. Where asked for, `scores.csv` beside them is the whole ranked table as text.
 """
@@ -49,7 +49,7 @@ def write_report(
     features: Mapping[str, Any] | None = None,
     stages: Sequence[Mapping[str, Any]] = (),
     top: int = 10,
-    table_rows: int = 1000,
+    table_rows: int = 20_000,
     csv: bool = False,
 ) -> dict[str, Any]:
     """Writes report.json and report.html into the folder `out` and returns the report.
@@ -84,7 +84,7 @@ def gather(
     features: Mapping[str, Any] | None = None,
     stages: Sequence[Mapping[str, Any]] = (),
     top: int = 10,
-    table_rows: int = 1000,
+    table_rows: int = 20_000,
 ) -> dict[str, Any]:
     """The report as a JSON-able dict."""
     if top < 0:

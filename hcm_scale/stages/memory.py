@@ -21,6 +21,7 @@ from hcm_scale.stages.train_batches import AHEAD
 
 MIB = 1 << 20
 _CHUNK_ROWS = 65_536  # of embeddings, one product
+_COVARIANCE_COLUMNS = {True: 2_048, False: 8_192}  # by whether storage is sparse: of more none is formed (pca.py)
 _START = {"graph": 8 * MIB, "purify": 10 * MIB, "label": 16 * MIB, "train": 50 * MIB, "score": 35 * MIB}
 _START |= {"combine": 45 * MIB, "report": 45 * MIB, "propagate": 2 * MIB}
 
@@ -43,9 +44,9 @@ def purify_bytes(
 ) -> int:
     """Features and purified graph; `num_values` are the attribute values that are stored, n d of them where dense.
 
-    First the survey, which holds a sample of the rows twice, and the principal components of sparse columns; then
-    blocks of rows in float64 beside the features; then similarities (4 bytes an edge, twice, and two marks) and the new
-    CSR, beside the features.
+    First the survey, which holds a sample of the rows twice, and the covariance where columns are reduced; then blocks
+    of rows in float64 beside the features; then similarities (4 bytes an edge, twice, and two marks) and the new CSR,
+    beside the features.
     """
     per_row = max(1, num_values // max(1, num_nodes))
     is_sparse = num_values < num_nodes * num_attributes
@@ -53,7 +54,9 @@ def purify_bytes(
     value_bytes = 8 if is_sparse else 4
     survey = value_bytes * sample * per_row * (2 if sample < num_nodes else 1)
     if is_sparse:
-        survey += 20 * sample * per_row + 28 * min(num_attributes, 2048) ** 2
+        survey += 20 * sample * per_row
+    if num_features < num_attributes <= _COVARIANCE_COLUMNS[is_sparse]:
+        survey += (16 if is_sparse else 24) * num_attributes**2
     block = min(num_nodes, block_rows(per_row))
     blocks = block * (36 * per_row + 16 * num_features if is_sparse else 20 * per_row + 8 * num_features)
     edges = 32 * num_nodes + 4 * num_edges + max(6 * num_edges, num_edges + int(8 * (1 - ratio) * num_edges))

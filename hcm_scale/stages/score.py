@@ -155,7 +155,7 @@ def score(
             scores = nodes.with_score(scores, usual)
         else:
             scores, scale = _with_context(scores, graph, features, how, scale, usual)
-        _write(out, graph, scores, hops, how, scale, len(samples), usual=usual)
+        _write(out, graph, scores, hops, how, scale=scale, num_samples=len(samples), usual=usual)
     world.barrier()
     return open_scores(out)
 
@@ -193,7 +193,8 @@ def combine_scores(
     out.mkdir(parents=True, exist_ok=True)
     num_samples = sum(result.num_samples for result in results)
     stability = metrics.top_overlap([part.by(how.rank_by) for part in parts])
-    _write(out, graph, scores, hops, how, scale, num_samples, stability, usual)
+    told: dict[str, Any] = {"num_samples": num_samples, "stability": stability}
+    _write(out, graph, scores, hops, how, scale=scale, usual=usual, **told)
     return open_scores(out)
 
 
@@ -257,6 +258,7 @@ def _write(
     scores: nodes.NodeScores,
     hops: EdgeHops,
     how: Scoring,
+    *,
     scale: Scale,
     num_samples: int,
     stability: float | None = None,

@@ -1,5 +1,6 @@
 """The Python face does what the command line does."""
 
+import dataclasses
 import pickle
 
 import numpy as np
@@ -73,11 +74,27 @@ def test_notebook__shows_the_table_and_pictures(found):
     assert HCM()._repr_html_() is None
 
 
-def test_data__that_were_fitted_are_known_again_and_others_refused(found, world):
-    np.testing.assert_array_equal(found.predict((world.edges, world.nodes)), found.label_)
-    for call in (found.predict, found.decision_function, found.predict_proba):
-        with pytest.raises(ValueError, match=r"data differs from what was fitted; fit\(data\) scores it"):
-            call((world.edges, world.nodes.assign(a0=0.5)))
+def test_apply__scores_other_data_without_training_and_on_the_same_scale(found, world, tmp_path):
+    np.testing.assert_array_equal(found.predict((world.edges, world.nodes)), found.label_)  # known again
+    odd = world.nodes.assign(a0=world.nodes["a0"].where(world.nodes.index != 7, 1e6))
+    tomorrow = found.apply((world.edges, odd), run_dir=tmp_path / "tomorrow")
+    assert not (tmp_path / "tomorrow" / "labels").exists()
+    place = {row["id"]: row["rank"] for row in tomorrow.strangest(200)}
+    before = {row["id"]: row["rank"] for row in found.strangest(200)}
+    name = world.nodes["account"][7]
+    assert place[name] < before[name]
+    assert f"rank {place[name]} of 200" in str(tomorrow.explain(name))
+    for same in (found.decision_function((world.edges, odd)), found.predict((world.edges, odd), return_score=True)[1]):
+        np.testing.assert_array_equal(same, tomorrow.scores)
+
+
+def test_apply__keeps_the_threshold_and_works_after_loading(found, world, tmp_path):
+    found.save(tmp_path / "kept")
+    loaded = HCM.load(tmp_path / "kept").set_params(contamination=0.1)
+    loaded._fitted = dataclasses.replace(loaded._fitted, contamination=0.1)
+    tomorrow = loaded.apply((world.edges, world.nodes.assign(a0=0.5)))
+    assert tomorrow.threshold_ == loaded.threshold_
+    np.testing.assert_array_equal(tomorrow.labels_, tomorrow.scores > loaded.threshold_)
 
 
 def test_save__carries_scores_and_explanations(found, tmp_path):

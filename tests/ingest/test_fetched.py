@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import threading
+import time
 import urllib.request
 
 import numpy as np
@@ -87,10 +88,13 @@ def test_stamp__of_s3_changes_with_the_files(bucket):
     graph = TablesGraph(path="s3://tables/edges.csv")
     before = stamp(graph)
     assert before == stamp(graph)
-    bucket("edges.csv", b"source,target\n0,1\n1,2\n")
+    time.sleep(1.1)  # S3 tells seconds
+    bucket("edges.csv", b"source,target\n0,2\n")
     assert stamp(graph) != before
     graph = TablesGraph(path="s3://tables/*.csv")
     before = stamp(graph)
+    bucket("_more.csv", b"source,target\n0,1\n")
+    assert stamp(graph) == before
     bucket("more.csv", b"source,target\n0,1\n")
     assert stamp(graph) != before
 

@@ -81,7 +81,7 @@ def test_told__has_a_line_for_every_column_of_both_tables(tmp_path):
         "gone": ["x"] * 4,
         "void": pa.nulls(4, pa.int8()),
         "spent": pa.array([1, 2, 2, None]),
-        "w": [-0.0] * 4,
+        "w": [-0.0, 0.0, 0.0, 0.0],
     }
     edges, nodes = parquet(tmp_path / "e.parquet", EDGES | more), parquet(tmp_path / "n.parquet", nodes)
     g = read_tables(tmp_path / "g", edges, nodes, columns=Columns(label="odd", exclude=("gone",)))

@@ -26,6 +26,7 @@ def page(scored_world: Callable[..., Any], tmp_path_factory: pytest.TempPathFact
         **world._asdict(),
         records=[{"step": i, "loss": 1 / i, "accuracy": [0.5, 0.6, 0.7, 0.8], "auc": 0.7} for i in range(1, 50)],
         labels={"counts": [10, 200, 3000, 40000], "stored": [10, 200, 300, 400]},
+        table_rows=1000,
         stages=[
             {"name": "graph", "seconds": 1.5, "peak_rss_bytes": 1e9, "skipped": False, "detail": {"num_nodes": 1200}}
         ],

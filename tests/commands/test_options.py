@@ -1,0 +1,33 @@
+"""Every option has words, and the page of options is the one that the schema gives."""
+
+from pathlib import Path
+
+import pytest
+
+from hcm_scale.commands import options
+from hcm_scale.option_words import WORDS
+from hcm_scale.words import options as known
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "options.md"
+
+
+def test_words__are_there_for_every_option_and_no_other():
+    assert WORDS.keys() == known().keys()
+    assert [option.key for option in options.all_options()] == list(dict.fromkeys(o.key for o in options.all_options()))
+    assert {option.key for option in options.all_options()} == known().keys()
+
+
+def test_page__is_what_the_schema_gives():
+    assert PAGE.read_text() == options.main(["--markdown"]) + "\n", "hcm-scale options --markdown > docs/options.md"
+
+
+def test_options__lists_those_that_begin_so():
+    said = options.main(["purify"])
+    assert said.startswith("purify.similarity=euclidean\n")
+    assert "at least 0.0 and at most 0.99" in said
+    assert "hops" not in said
+
+
+def test_options__unknown_beginning_names_the_nearest():
+    with pytest.raises(ValueError, match=r"did you mean 'purify.ratio'"):
+        options.main(["purify.ratoi"])

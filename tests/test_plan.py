@@ -1,0 +1,50 @@
+"""The plan of a run against what the run then does."""
+
+from pathlib import Path
+
+from hcm_scale import pipeline
+from hcm_scale.config import Config, SyntheticGraph
+from hcm_scale.options import with_options
+from hcm_scale.workspace import read_stages
+
+FEW = {"hops.num_sources": 20, "hops.pairs_per_class": 5, "sampling.batch_pairs": 32, "sampling.workers": 0}
+FEW |= {"model.width": 8, "model.head_width": 8, "posterior.burn_in_steps": 2, "posterior.num_samples": 1}
+FEW |= {"posterior.thin_steps": 1, "world.device": "cpu", "score.views": ["purified"]}
+
+
+def small(run_dir: Path, **options: object) -> Config:
+    graph = SyntheticGraph(num_nodes=100, num_attributes=3)
+    return with_options(Config(graph=graph, run_dir=str(run_dir)), FEW | options)
+
+
+def states(text: str) -> dict[str, str]:
+    """The stages of a plan, and whether each is kept."""
+    rows = [line.split() for line in text.splitlines()[2:] if not line.startswith(("in all", "since", "sizes"))]
+    return {row[0]: row[1] for row in rows}
+
+
+def test_plan__of_a_new_run_makes_everything_and_writes_nothing(tmp_path):
+    text = pipeline.foresee(small(tmp_path / "run"))
+    assert set(states(text).values()) == {"made"}
+    assert not (tmp_path / "run").exists()
+
+
+def test_plan__says_what_is_kept_and_what_changed(tmp_path):
+    pipeline.run(small(tmp_path))
+    assert set(states(pipeline.foresee(small(tmp_path))).values()) == {"kept"}
+    changed = small(tmp_path, **{"hops.pairs_per_class": 6})
+    text = pipeline.foresee(changed)
+    assert "hops.pairs_per_class: 5 -> 6" in text
+    planned = states(text)
+    pipeline.run(changed)
+    done = {stage["name"]: "kept" if stage["skipped"] else "made" for stage in read_stages(tmp_path)}
+    assert planned == done
+    assert planned["purified"] == "kept"
+    assert planned["labels"] == "made"
+
+
+def test_plan__foresees_memory_and_disk_of_what_can_be_known(tmp_path):
+    pipeline.run(small(tmp_path), until="purify")
+    lines = {line.split()[0]: line for line in pipeline.foresee(small(tmp_path)).splitlines()}
+    assert lines["labels"].count("MiB") == 2  # what the searches hold, and the shards
+    assert "kept" in lines["purified"]
