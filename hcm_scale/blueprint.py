@@ -66,7 +66,7 @@ class Run:
     def choose(self, stage: str, ways: list[tuple[Choice, Need]]) -> Choice:
         """The first way to make a stage that fits into memory; what is not the fastest is said."""
         chosen, need = self.workspace.budget.choose(ways)
-        if chosen != ways[0][0]:
+        if chosen != ways[0][0] and self.workspace.world.leads:
             free = self.workspace.budget.free()
             told = stage, chosen, gib(ways[0][1].held), gib(need.held), gib(free.held), free.bound
             log.info("%s: %s to save memory: %s would be needed, this takes %s, and %s are %s", *told)
@@ -299,7 +299,7 @@ def _score_view(walk: Run, view: str, name: str, how: score.Scoring) -> Stage:
 
     def make(out: Path) -> dict[str, Any]:
         state = walk.choose(name, ways())
-        if config.score.state == "auto":
+        if config.score.state == "auto" and walk.workspace.world.leads:
             log.info("score.state=auto is %s for %s", state, name)
         made = score.score(
             walk.graph(),

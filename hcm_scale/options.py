@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale.base.remote import refuse_url
-from hcm_scale.config import Config, TablesGraph, check, describe
+from hcm_scale.config import SOURCES, Config, TablesGraph, check, describe
 
 _SOURCE = re.compile(
     r"^(graph\.(?:edges|nodes|path)=)((?:select|with|from|values|table)\s.*|[a-z0-9+.-]+://[^,]*)", re.I | re.S
@@ -48,7 +48,7 @@ def _refuse_added(section: Any, prefix: str = "") -> None:
     known = [entry.name for entry in dataclasses.fields(section)]
     for name in vars(section):
         if name not in known:
-            raise ValueError(f"{prefix + name!r} is not an option; {_hint(prefix + name)}")
+            raise ValueError(f"{prefix + name!r} is not an option of this run; {_hint(prefix + name)}")
         if dataclasses.is_dataclass(getattr(section, name)):
             _refuse_added(getattr(section, name), f"{prefix}{name}.")
 
@@ -156,6 +156,10 @@ def _escaped(text: str) -> str:
 
 
 def _hint(key: str) -> str:
+    """The option that was probably meant, or the sources of a graph that have this one."""
+    having = [name for name, source in SOURCES.items() if key in _keys(Config(graph=source()))]
+    if having:
+        return f"those that have it: {', '.join(f'graph={name}' for name in sorted(having))}"
     near = get_close_matches(key, list(_keys(Config(graph=TablesGraph()))), 1)
     return f"did you mean {near[0]!r}?" if near else "options are named as on the command line, such as purify.ratio"
 

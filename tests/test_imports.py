@@ -76,6 +76,7 @@ MAY_IMPORT = {
     },
     "warm": {"arguments", "base", "config", "options", "sources", "stages"} | ROOMS,
     "tracking": {"config"},
+    "option_words": set(),
     "plan": {"blueprint", "config", "trained", "workspace"},
     "commands": {
         "base",
