@@ -10,7 +10,7 @@ SIDE_BY_SIDE := -n auto --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gate test-slow lint bench bench-full sbom clean
+.PHONY: help setup demo test test-gate test-slow lint docs bench bench-full sbom clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ lint: .venv/.dev ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: .venv/.dev ## the documentation as a site, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: .venv/.dev ## throughput against the peers, minutes on two cores
 	$(BIN)/python -m bench all
 
@@ -61,5 +64,5 @@ sbom: .venv/.dev ## the bill of materials of what a plain install brings, dist/s
 	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml -o dist/sbom.cdx.json dist/requirements.txt
 
 clean: ## remove .venv and caches, those of compiled kernels too
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache
 	find hcm_scale bench -name '*.nb[ci]*' -delete

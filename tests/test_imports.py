@@ -193,3 +193,35 @@ def test_import__prints_nothing_and_compiles_nothing():
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+AS_ON_WINDOWS = """
+import importlib, os, pkgutil, signal, sys, hcm_scale
+
+def import_all():
+    for found in pkgutil.walk_packages(hcm_scale.__path__, "hcm_scale."):
+        if not found.name.endswith("__main__"):
+            importlib.import_module(found.name)
+
+import_all()  # what others import is there from now on
+for name in [name for name in sys.modules if name.split(".")[0] == "hcm_scale"]:
+    del sys.modules[name]
+sys.modules.update(fcntl=None, resource=None)
+for owner, name in (os, "sched_getaffinity"), (os, "getuid"), (os, "fork"), (signal, "SIGHUP"), (signal, "SIGUSR1"):
+    delattr(owner, name)
+import hcm_scale
+import_all()
+
+from pathlib import Path
+from hcm_scale.base import ahead, cores, files, free_memory, kept, stopping
+assert cores.num_cores() == os.cpu_count()
+assert free_memory.free_memory().address is None
+assert [signum.name for signum in stopping.SIGNALS] == ["SIGINT", "SIGTERM"]
+with files.locked(Path(sys.argv[1]) / "lock"), kept.alone(Path(sys.argv[1]) / "kernel") as waited:
+    assert not waited
+"""
+
+
+def test_imports__need_nothing_that_windows_has_not(tmp_path):
+    done = subprocess.run([sys.executable, "-c", AS_ON_WINDOWS, str(tmp_path)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

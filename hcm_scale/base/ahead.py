@@ -19,6 +19,7 @@ import tempfile
 from pathlib import Path
 
 from hcm_scale.base import kept
+from hcm_scale.base.cores import num_cores
 
 PACKAGE = Path(__file__).resolve().parents[1]
 _STAMP = "ready.nbc."
@@ -28,7 +29,7 @@ _running: list[subprocess.Popen[bytes]] = []
 
 def start() -> None:
     """Starts compiling ahead, where something may be missing, can be kept, and there is a core for it."""
-    if _running or is_ready() or kept.writable(PACKAGE) is None or len(os.sched_getaffinity(0)) < 2:
+    if _running or is_ready() or kept.writable(PACKAGE) is None or num_cores() < 2:
         return
     scratch = tempfile.mkdtemp(prefix="hcm-scale-ahead-")
     command = [sys.executable, "-c", _CODE, scratch]

@@ -7,7 +7,6 @@ is foreign, one with a higher `format` was written by a newer version; each is r
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
@@ -19,6 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import xxhash
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
@@ -65,7 +69,9 @@ def slug(text: str) -> str:
 
 
 def sync_file(path: Path) -> None:
-    """Flushes a file's bytes to the disk."""
+    """Flushes a file's bytes to the disk; Windows does not where a file is open for reading alone."""
+    if os.name == "nt":
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -158,8 +164,11 @@ def remove_torn(folder: Path, of: str = "") -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds an exclusive lock on `path` between processes; a killed holder lets go of it."""
+    """Holds an exclusive lock on `path` between processes; a killed holder lets go of it. Windows has no such lock."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        yield
+        return
     with open(path, "a") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

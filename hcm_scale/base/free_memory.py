@@ -9,12 +9,16 @@ A number that cannot be read bounds nothing.
 """
 
 import contextlib
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
@@ -40,9 +44,15 @@ def free_memory(allowed: int | None = None, sharers: int = 1) -> Free:
         held, bound = allowed, "allowed by world.memory_gib"
     if sharers > 1:
         bound = f"this rank's share of {gib(held)} {bound}"
+    return Free(held // sharers, bound, _address_space())
+
+
+def _address_space() -> int | None:
+    """Bytes that `ulimit -v` leaves; None where there is no such limit."""
+    if resource is None:
+        return None
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    address = None if limit == resource.RLIM_INFINITY else max(0, limit - _status_bytes("VmSize"))
-    return Free(held // sharers, bound, address)
+    return None if limit == resource.RLIM_INFINITY else max(0, limit - _status_bytes("VmSize"))
 
 
 def gib(num_bytes: int) -> str:

@@ -13,7 +13,6 @@ user, root and the owner of the source, is passed over, and the last two must be
 """
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import logging
@@ -24,8 +23,14 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 log = logging.getLogger(__name__)
 _LOCK = "kernels.nbc.lock"
+_USER = os.getuid() if hasattr(os, "getuid") else 0
 _WAIT_SECONDS, _LOOK_SECONDS = 60.0, 0.02
 _LOCKS = 1 << 30  # bytes of the lock file, one for each file that may be made: two that share one wait for each other
 
@@ -72,7 +77,7 @@ def alone(path: Path) -> Iterator[bool]:
     """
     place = int.from_bytes(hashlib.sha256(path.name.encode()).digest()[:4], "little") % _LOCKS
     until, waited = time.monotonic() + _WAIT_SECONDS, False
-    file = _lock_file(path.parent)
+    file = None if fcntl is None else _lock_file(path.parent)
     while file is not None and time.monotonic() < until:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
@@ -112,7 +117,7 @@ def _candidates(source: Path) -> Iterator[tuple[Path, bool]]:
     with contextlib.suppress(RuntimeError):  # this user has no home
         home = os.environ.get("XDG_CACHE_HOME")
         yield (Path(home) if home else Path.home() / ".cache") / "hcm_scale" / name, True
-    yield Path(tempfile.gettempdir()) / f"hcm_scale-{os.getuid()}" / name, True
+    yield Path(tempfile.gettempdir()) / f"hcm_scale-{_USER}" / name, True
 
 
 def _can_trust(folder: Path, is_private: bool, source: Path) -> bool:
@@ -122,7 +127,7 @@ def _can_trust(folder: Path, is_private: bool, source: Path) -> bool:
         for part in (folder.parent, folder):
             with contextlib.suppress(OSError):
                 part.mkdir(mode=0o700 if is_private else 0o755, exist_ok=True)
-        owners = {os.getuid()} if is_private else {os.getuid(), 0, source.stat().st_uid}
+        owners = {_USER} if is_private else {_USER, 0, source.stat().st_uid}
         for part in (folder.parent, folder) if is_private else (folder,):
             found = part.lstat()
             if part.is_symlink() or found.st_uid not in owners or found.st_mode & (0o022 if is_private else 0o002):

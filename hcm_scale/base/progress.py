@@ -5,7 +5,6 @@
 
 import contextlib
 import logging
-import resource
 import sys
 import threading
 import time
@@ -14,6 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from tqdm import tqdm
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
 _STATUS = Path("/proc/self/status")
@@ -135,6 +139,10 @@ def peak_rss_bytes() -> int:
         for line in _STATUS.read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
+    if resource is None:
+        import psutil
+
+        return psutil.Process().memory_info().peak_wset  # as Windows calls it
     scale = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 

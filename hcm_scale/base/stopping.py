@@ -11,7 +11,8 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")  # Windows has the first two
+SIGNALS = tuple(signal.Signals[name] for name in _NAMES if hasattr(signal, name))
 _lock = threading.RLock()  # the handler may come while its own thread holds it
 _num_held = 0
 _asked: int | None = None

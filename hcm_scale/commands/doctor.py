@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from hcm_scale import __version__
+from hcm_scale.base.cores import num_cores
 from hcm_scale.commands.arguments import parser
 
 REQUIRED = ("torch", "torch-geometric", "numba", "numpy", "scipy", "pyarrow", "hydra-core", "safetensors")
@@ -52,7 +53,7 @@ def versions() -> list[str]:
 
 def cores() -> str:
     """The cores that this process may use."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = num_cores()
     limited = f" of {os.cpu_count()}" if usable != os.cpu_count() else ""
     return f"{usable}{limited} cores to use (world.threads=N takes fewer)"
 

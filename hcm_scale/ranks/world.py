@@ -30,6 +30,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from hcm_scale.base.cores import num_cores
 from hcm_scale.ranks.wire import LostRankError, Wire, accept_all, call, listen
 
 __all__ = ["ALONE", "LOOPBACK", "LostRankError", "Seat", "World", "join"]
@@ -120,7 +121,7 @@ def join(seat: Seat, *, device: str = "cpu", timeout_seconds: float = 300.0) -> 
     device, backend = choose_device(device, seat.local_rank, seat.local_size)
     if device != "cpu":
         torch.cuda.set_device(device)
-    num_threads = max(1, _num_cores() // seat.local_size) if seat.local_size > 1 else None
+    num_threads = max(1, num_cores() // seat.local_size) if seat.local_size > 1 else None
     if seat.size == 1:
         yield World(device=device, num_threads=num_threads)
         return
@@ -148,11 +149,6 @@ def choose_device(device: str, local_rank: int, local_size: int) -> tuple[str, s
             "world.device=cuda but this machine has no CUDA device that torch can use; legal here: cpu, auto"
         )
     return f"cuda:{local_rank % num_gpus}", "nccl" if local_size <= num_gpus else "gloo"
-
-
-def _num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _open_store(seat: Seat, timeout_seconds: float) -> dist.Store:

@@ -1,22 +1,157 @@
-"""The page about the Python face is a program that runs."""
+"""The pages for users are programs that run: their Python blocks and their shell blocks, from top to bottom,
+and errors that a page shows are what is printed.
+"""
 
+import itertools
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import nbformat
+import numpy as np
+import pandas as pd
 import pytest
+import torch
+from nbclient import NotebookClient
+from scipy import io
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "python.md"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def shell(tmp_path_factory, monkeypatch):
+    """A shell in which `hcm-scale` is this checkout's."""
+    folder = tmp_path_factory.mktemp("bin")
+    command = folder / "hcm-scale"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m hcm_scale "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+    def run(block: str) -> None:
+        done = subprocess.run(["bash", "-euc", block], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        print(done.stdout)
+
+    return run
+
+
+def run_page(name: str, shell) -> tuple[int, int]:
+    """Runs a page in the current folder; how many blocks of Python and of the shell it has."""
+    blocks = re.findall(r"```(python|bash)\n(.*?)```", (ROOT / "docs" / name).read_text(), re.S)
+    names: dict[str, object] = {}
+    for language, block in blocks:
+        if language == "python":
+            exec(compile(block, name, "exec"), names)
+        else:
+            shell(block)
+    languages = [language for language, _ in blocks]
+    return languages.count("python"), languages.count("bash")
 
 
 @pytest.mark.gate
-def test_python_page__runs_from_top_to_bottom(tmp_path, monkeypatch, capsys):
+def test_python_page__runs_from_top_to_bottom(tmp_path, monkeypatch, capsys, shell):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
-    assert len(blocks) == 7
-    names: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, str(PAGE), "exec"), names)
+    assert run_page("python.md", shell) == (7, 0)
     said = capsys.readouterr().out
     assert "{'source_column': 'payer', 'target_column': 'payee', 'id_column': 'account'}" in said
     assert "rank" in said
     assert "scores 1 1 stage" in said
+
+
+@pytest.mark.gate
+def test_tutorial__runs_from_top_to_bottom_and_finds_what_it_planted(tmp_path, monkeypatch, capsys, shell):
+    monkeypatch.chdir(tmp_path)
+    assert run_page("tutorial.md", shell) == (4, 3)
+    said = capsys.readouterr().out
+    assert "acc-0071   rank 1 of 1,500" in said
+    flagged, found = map(int, re.search(r"(\d+) flagged, (\d+) of 15 planted", said).groups())
+    assert found >= 12
+    assert flagged - found <= 3
+    assert "drift   like the training graph" in said
+    rank = int(re.search(r"\((\d+), '\w+', True\)", said)[1])
+    assert rank <= 20
+    assert (tmp_path / "runs/monday/report/scores.csv").exists()
+
+
+def write_faulty_tables() -> None:
+    """Tables of 60 nodes in a ring, each with one fault that the page of questions and errors names."""
+    ids = [f"n{number:02}" for number in range(60)]
+    edges = pd.DataFrame(
+        [(ids[a], ids[(a + step) % 60]) for a in range(60) for step in (1, 2)], columns=["source", "target"]
+    )
+    nodes = pd.DataFrame({"id": ids, "income": np.arange(60.0) % 7, "kind": ["a", "b", "c"] * 20})
+    edges.to_csv("edges.csv", index=False)
+    nodes.to_csv("nodes.csv", index=False)
+    Path("empty.csv").write_text("")
+    Path("header.csv").write_text("source,target\n")
+    Path("notes.txt").write_text("hello")
+    nodes.assign(kind="café").to_csv("latin.csv", index=False, encoding="latin-1")
+    Path("strangers.csv").write_text("source,target\nn00,n01\nn01,n02\nn02,nobody\n")
+    pd.concat([nodes, nodes[:1]]).to_csv("twice.csv", index=False)
+    pd.DataFrame({"source": [0, 1], "target": [1, 2]}).to_parquet("numbers.parquet")
+    Path("gap.csv").write_text("source,target\nn00,n01\n,n02\n")
+    nodes.assign(income=[*range(5), np.inf, *range(54)]).to_parquet("infinite.parquet")
+    nodes.assign(tags=[[1, 2]] * 60).to_parquet("lists.parquet")
+    nodes.assign(fraud="maybe").to_csv("maybe.csv", index=False)
+    pairs = itertools.combinations(range(30), 2)
+    pd.DataFrame(pairs, columns=["source", "target"]).to_csv("dense.csv", index=False)
+    io.savemat("odd.mat", {"stuff": np.eye(3)})
+
+
+EACH_COMMAND = """
+import os, shlex, sys, hydra
+from hcm_scale import cli, pipeline
+from hcm_scale.ranks import launch
+
+for command in sys.stdin.read().splitlines():
+    child = os.fork()  # each in a process of its own, which need not import everything anew
+    if not child:
+        with open("said", "w") as said:
+            os.dup2(said.fileno(), 2)
+        sys.argv = shlex.split(command)
+        sys.exit(cli.main())
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with open("said") as said:
+        print(status, said.read().splitlines()[-1], flush=True)
+"""
+
+
+@pytest.mark.gate
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the page has what is said where there is no GPU")
+def test_questions__has_errors_as_they_are_printed(tmp_path, monkeypatch, shell, small):
+    monkeypatch.chdir(tmp_path)
+    write_faulty_tables()
+    options = " ".join(f"{key}={value}" for key, value in small.items())
+    shell(f"hcm-scale run graph=tables graph.path=edges.csv graph.nodes=nodes.csv run_dir=runs/monday {options}")
+    shutil.copytree("runs/monday", "runs/hurt")
+    with open("runs/hurt/purified/x.npy", "ab") as file:
+        file.write(b"x")
+
+    page = re.findall(r"```console\n\$ (.*)\n(.*)\n```", (ROOT / "docs/faq.md").read_text())
+    assert len(page) == 34
+    commands = "\n".join(command for command, _ in page)
+    done = subprocess.run(
+        [sys.executable, "-c", EACH_COMMAND], input=commands, capture_output=True, text=True, check=True
+    )
+    found = [(int(line[0]), line[2:]) for line in done.stdout.splitlines()]
+    told = [".+".join(map(re.escape, line.split("..."))) for _, line in page]
+    others = [now for now, line in zip(found, told, strict=True) if now[0] != 2 or not re.fullmatch(line, now[1])]
+    assert others == []
+
+
+@pytest.mark.gate
+def test_notebook__runs_and_finds_what_it_planted(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+    notebook = nbformat.read(ROOT / "examples/accounts.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+    NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = "\n".join(str(cell.get("outputs")) for cell in notebook.cells)
+    assert "'source_column': 'payer'" in shown
+    counts = re.search(r"True +(\d+) +(\d+)", next(line for line in shown.splitlines() if "planted" in line))
+    assert int(counts[2]) >= 12
+    assert " of 1,500 (above " in shown

@@ -1,0 +1,23 @@
+"""The documentation is a site: every page is in its index, every link leads somewhere, and it asks no other host."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.gate
+def test_site__is_built_strictly_and_needs_no_network(tmp_path):
+    nowhere = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, **nowhere})
+    assert done.returncode == 0, done.stderr
+    pages = [path.read_text() for path in (tmp_path / "site").rglob("*.html")]
+    assert len(pages) >= len(list((ROOT / "docs").glob("*.md")))
+    assert not [found for page in pages for found in re.findall(r"<(?:script|link|img)[^>]+https?://[^>]+", page)]
+    assert (tmp_path / "site/figures/report.png").stat().st_size < 250_000
