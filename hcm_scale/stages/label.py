@@ -6,7 +6,7 @@ The sources are cut into shards by the plan alone; a process takes a run of cons
 graph out once. Killed at any moment and started again, with any number of threads or processes, the stage keeps the
 finished shards and ends in the same bytes.
 
-Memory: what the BFS holds, and one shard more than there are writers (two on up to seven cores), each of at most about
+Memory: what the BFS holds, and one shard more than there are writers (two on up to three cores), each of at most about
 `shard_pairs` pairs in three copies of 9 to 17 bytes a pair.
 """
 
@@ -113,8 +113,8 @@ def write_shards(
 
 
 def num_writers() -> int:
-    """Shards written at a time, each of them in memory: one writer keeps up with about four threads of searches."""
-    return max(1, numba.get_num_threads() // 4)
+    """Shards written at a time, each of them in memory; on many cores enough for the few shards of a default run."""
+    return max(1, numba.get_num_threads() // 2)
 
 
 def _blocks(

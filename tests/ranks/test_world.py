@@ -139,7 +139,7 @@ def test_addresses__lead_to_an_interface():
 def test_sum__goes_over_nccl_beside_other_kernels():
     """NCCL takes one rank a GPU, so on one GPU the group is of one: the call, its stream and its order are real."""
     store = torch.distributed.HashStore()
-    _open_group(Seat(0, 1, 0, 1, "127.0.0.1", 0), store, "nccl", timeout_seconds=60)
+    _open_group(Seat(0, 1, 0, 1, "127.0.0.1", 1), store, "nccl", timeout_seconds=60)
     try:
         vector, expected = torch.zeros(1 << 20, device="cuda"), 0
         for step in range(10):
