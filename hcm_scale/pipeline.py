@@ -58,7 +58,8 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
     _check_places(config)
     run_dir = Path(config.run_dir)
     sources.check_apart(config.graph, run_dir)
-    sources.check_there(config.graph, config.data_dir)
+    if graph is None:
+        sources.check_there(config.graph, config.data_dir)
     trained = open_trained(config)
     run_dir.mkdir(parents=True, exist_ok=True)
     share = Path(config.share_dir) if config.share_dir else None

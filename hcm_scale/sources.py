@@ -62,7 +62,12 @@ def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
 
 
 def check_there(graph: schema.GraphConfig, data_dir: str) -> None:
-    """Says of a file in the folder of data sets, as experiments name it, where it comes from if it is not there."""
+    """Refuses a source whose graph.path is not said; of a file in the folder of data sets says where it comes from."""
+    by_path = isinstance(graph, schema.TablesGraph | schema.MatrixGraph | schema.FolderGraph)
+    if by_path and not isinstance(graph, schema.SqlGraph) and not getattr(graph, "path", ""):
+        raise ValueError(
+            f"graph.path is missing: graph={graph.source} reads what it names, such as graph.path=edges.csv"
+        )
     if isinstance(graph, schema.MatrixGraph) and not remote.is_url(graph.path):
         path = Path(graph.path)
         if path.is_relative_to(data_dir) and not path.exists():

@@ -3,8 +3,8 @@
 import pytest
 
 from hcm_scale.base.names import FAMILIES
-from hcm_scale.config import FolderGraph, MatrixGraph, PygGraph, SyntheticGraph, TablesGraph
-from hcm_scale.sources import check_apart, reader, stamp
+from hcm_scale.config import FolderGraph, MatrixGraph, PygGraph, SqlGraph, SyntheticGraph, TablesGraph
+from hcm_scale.sources import check_apart, check_there, reader, stamp
 
 
 def test_stamp__knows_the_files_of_a_folder_and_of_a_glob(tmp_path):
@@ -49,3 +49,10 @@ def test_stamp__of_what_has_no_file_of_its_own_never_changes(tmp_path):
 def test_synthetic__makes_every_family_that_the_configuration_accepts(tmp_path, family):
     made = reader(SyntheticGraph(family=family, num_nodes=64, num_attributes=2))(tmp_path / "graph")
     assert made.num_nodes == 64
+
+
+@pytest.mark.parametrize("graph", [TablesGraph(), MatrixGraph(), FolderGraph()])
+def test_path__that_is_not_said_is_asked_for(graph):
+    with pytest.raises(ValueError, match=r"graph\.path is missing: graph=(tables|matrix|folder)"):
+        check_there(graph, "data")
+    check_there(SqlGraph(), "data")
