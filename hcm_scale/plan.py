@@ -58,7 +58,7 @@ def plan(config: Config, device: str, until: str = "report") -> str:
         lines.append(_line(stage, state, seconds, size, config))
     why = changed(run_dir / "config.json", config)
     head = f"{'stage':<22}{'':<10}{'about':>9}{'memory':>12}{'disk':>12}"
-    end = [f"{'in all':<32}{total:>7.0f} s"]
+    end = [f"{'in all':<32}{total:>7.0f} s"] if size is not None else []
     end += [f"since the last run here: {', '.join(why)}"] if why else []
     end += (
         ["sizes are not known before the graph is read: hcm-scale ingest, with the same words"] if size is None else []

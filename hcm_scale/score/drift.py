@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 USUAL = 0.1  # a distance that makes no difference
 _ERROR = 0.01  # chance that any number is said to have moved that has not
 _NAMED = 5
+_BOUND = f"up to {USUAL}, and a little more among few nodes,"
 
 Samples = tuple[NDArray[np.floating], NDArray[np.floating]]
 
@@ -28,16 +29,16 @@ class Drift(NamedTuple):
     def line(self) -> str:
         """What a person should know.
 
-        >>> Drift({"age": 0.03, "degree": 0.01}, []).line()
-        'like the training graph (largest distance 0.03, of age; up to 0.1 is usual)'
+        >>> Drift({"a": 0.03, "degree": 0.01}, []).line()
+        'like the training graph (largest distance 0.03, of a; up to 0.1, and a little more among few nodes, is usual)'
         """
         largest, distance = next(iter(self.distances.items()), ("nothing", 0.0))
         if not self.moved:
-            return f"like the training graph (largest distance {distance:.2f}, of {largest}; up to {USUAL} is usual)"
+            return f"like the training graph (largest distance {distance:.2f}, of {largest}; {_BOUND} is usual)"
         named = ", ".join(f"{name} {self.distances[name]:.2f}" for name in self.moved[:_NAMED])
         more = f" and {len(self.moved) - _NAMED:,} more" if len(self.moved) > _NAMED else ""
         return (
-            f"unlike the training graph: {named}{more} (distance of distributions; up to {USUAL} is usual); "
+            f"unlike the training graph: {named}{more} (distance of distributions; {_BOUND} is usual); "
             "train anew, without trained="
         )
 
