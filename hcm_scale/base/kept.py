@@ -30,7 +30,6 @@ except ImportError:  # Windows
 
 log = logging.getLogger(__name__)
 _LOCK = "kernels.nbc.lock"
-_USER = os.getuid() if hasattr(os, "getuid") else 0
 _WAIT_SECONDS, _LOOK_SECONDS = 60.0, 0.02
 _LOCKS = 1 << 30  # bytes of the lock file, one for each file that may be made: two that share one wait for each other
 
@@ -117,7 +116,7 @@ def _candidates(source: Path) -> Iterator[tuple[Path, bool]]:
     with contextlib.suppress(RuntimeError):  # this user has no home
         home = os.environ.get("XDG_CACHE_HOME")
         yield (Path(home) if home else Path.home() / ".cache") / "hcm_scale" / name, True
-    yield Path(tempfile.gettempdir()) / f"hcm_scale-{_USER}" / name, True
+    yield Path(tempfile.gettempdir()) / f"hcm_scale-{_user()}" / name, True
 
 
 def _can_trust(folder: Path, is_private: bool, source: Path) -> bool:
@@ -127,13 +126,17 @@ def _can_trust(folder: Path, is_private: bool, source: Path) -> bool:
         for part in (folder.parent, folder):
             with contextlib.suppress(OSError):
                 part.mkdir(mode=0o700 if is_private else 0o755, exist_ok=True)
-        owners = {_USER} if is_private else {_USER, 0, source.stat().st_uid}
+        owners = {_user()} if is_private else {_user(), 0, source.stat().st_uid}
         for part in (folder.parent, folder) if is_private else (folder,):
             found = part.lstat()
             if part.is_symlink() or found.st_uid not in owners or found.st_mode & (0o022 if is_private else 0o002):
                 return False
         return folder.is_dir()
     return False
+
+
+def _user() -> int:
+    return os.getuid() if hasattr(os, "getuid") else 0  # Windows
 
 
 def _can_write(folder: Path) -> bool:

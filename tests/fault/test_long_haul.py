@@ -95,7 +95,7 @@ def check_level(rounds: list[dict[str, int]]) -> None:
     print(f"{len(rounds)} rounds of {rounds[0]['epochs'] + 1} epochs, {grown / 2**20:+.1f} MiB;", first[0], last[-1])
 
 
-@pytest.mark.gate
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_minute_of_training__needs_no_more_at_its_end(tmp_path):
     check_level(haul(tmp_path, 45))
