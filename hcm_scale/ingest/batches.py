@@ -25,6 +25,8 @@ from hcm_scale.ingest.parquet import parquet_batches
 from hcm_scale.ingest.partitions import Part, find_parts, part_fields, with_part
 
 PARQUET = (".parquet", ".pq")
+_SEPARATORS = (",", ";", "\t", "|")  # of equally many the first
+_HEADER_BYTES = 1 << 16
 CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 _HIDDEN = (".", "_")
 _CSV_BLOCK_BYTES = 1 << 22
@@ -153,11 +155,10 @@ def _csv(path: Path, names: Sequence[str], types: dict[str, pa.DataType], max_by
 
 
 def _open_csv(path: Path, names: Sequence[str] | None, types: dict[str, pa.DataType]) -> pacsv.CSVStreamingReader:
-    tabs = path.name.endswith((".tsv", ".tsv.gz"))
     return pacsv.open_csv(
         path,
         read_options=pacsv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=False),
-        parse_options=pacsv.ParseOptions(delimiter="\t" if tabs else ","),
+        parse_options=pacsv.ParseOptions(delimiter=separator(path)),
         convert_options=pacsv.ConvertOptions(
             column_types=types,
             include_columns=list(names or ()),
@@ -166,3 +167,12 @@ def _open_csv(path: Path, names: Sequence[str] | None, types: dict[str, pa.DataT
             quoted_strings_can_be_null=False,
         ),
     )
+
+
+def separator(path: Path) -> str:
+    """What stands between the columns: a tab in .tsv, else whichever of , ; tab and | the first line has most of."""
+    if path.name.endswith((".tsv", ".tsv.gz")):
+        return "\t"
+    with pa.input_stream(str(path), compression="detect") as stream:
+        header = stream.read(_HEADER_BYTES).split(b"\n")[0]
+    return max(_SEPARATORS, key=lambda sign: header.count(sign.encode()))

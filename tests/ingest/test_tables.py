@@ -518,3 +518,20 @@ def test_read_tables__takes_debian_packages_as_they_come(real_data, tmp_path):
     assert added.num_nodes == 62_662 + summary(added).added_nodes
     assert {"section=libs", "source#0", "source is null", "arch_all"} <= set(added.columns)
     assert np.isfinite(added.x).all()
+
+
+@pytest.mark.parametrize(("sign", "ending"), [(";", "csv"), ("|", "csv.gz"), ("\t", "csv"), (",", "csv")])
+def test_separator__is_found_in_the_first_line(tmp_path, sign, ending):
+    def write(name: str, rows: list[list[str]]) -> str:
+        text = "\n".join(sign.join(row) for row in rows).encode()
+        path = tmp_path / f"{name}.{ending}"
+        path.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
+        return str(path)
+
+    edges = write("edges", [["source", "target"], ["a", "b"], ["b", "c"]])
+    notes = '"one, two; three | four"'
+    nodes = write("nodes", [["id", "size", "note"], ["a", "1.5", notes], ["b", "2", "x"], ["c", "3", "x"]])
+    graph = read_tables(tmp_path / "graph", edges, nodes)
+    assert graph.num_edges == 2
+    assert graph.columns[0] == "size"
+    assert np.asarray(graph.x)[:, 0].tolist() == [1.5, 2.0, 3.0]
