@@ -151,6 +151,19 @@ def _choice(group: str, name: str) -> Mapping[str, Any]:
     return said if files[name].read_text().startswith(WHOLE) else {group: said}
 
 
+def flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Sections in sections as full keys.
+
+    >>> dict(flat({"hops": {"classes": 4}, "seed": 0}))
+    {'hops.classes': 4, 'seed': 0}
+    """
+    for name, value in section.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
 def refuse_renamed(keys: Iterable[str]) -> None:
     """Raises ValueError for a key that has another name now.
 

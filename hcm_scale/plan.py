@@ -7,13 +7,14 @@ read.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hcm_scale.blueprint import Run, stages
 from hcm_scale.config import Config, SyntheticGraph
+from hcm_scale.options import flat
 from hcm_scale.trained import open_trained, settled
 from hcm_scale.workspace import Stage, Workspace, read_stages
 
@@ -121,21 +122,13 @@ def _made_size(config: Config) -> Size | None:
 def changed(stored: Path, config: Config) -> list[str]:
     """What differs from the options of the last run in this folder, as `key: before -> now`."""
     try:
-        before = dict(_flat(json.loads(stored.read_bytes())))
+        before = dict(flat(json.loads(stored.read_bytes())))
     except (OSError, ValueError):
         return []
-    now = dict(_flat(json.loads(json.dumps(asdict(config)))))
+    now = dict(flat(json.loads(json.dumps(asdict(config)))))
     places = ("run_dir", "share_dir", "data_dir", "node")
     differing = [key for key in now if key not in places and before.get(key, now[key]) != now[key]]
     return [f"{key}: {before[key]} -> {now[key]}" for key in differing]
-
-
-def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in section.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
 
 
 def _gib(num_bytes: int | None) -> str:

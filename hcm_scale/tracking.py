@@ -8,12 +8,13 @@ the first rank, so that a tracker which cannot be reached costs a warning and no
 import importlib.util
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hcm_scale.config import Config, TrackConfig
+from hcm_scale.options import flat
 
 log = logging.getLogger(__name__)
 
@@ -55,19 +56,6 @@ def gather(config: Config, run_dir: Path, stages: list[dict[str, Any]], seconds:
         metrics += list(_training(run_dir / stage["name"] / "metrics.jsonl", stage["name"]))
     wanted = [run_dir / "report" / "report.html", run_dir / "scores" / "scores.parquet"]
     return Told(config.graph.name, dict(flat(asdict(config))), metrics, [path for path in wanted if path.is_file()])
-
-
-def flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Sections in sections as full keys.
-
-    >>> dict(flat({"hops": {"classes": 4}, "seed": 0}))
-    {'hops.classes': 4, 'seed': 0}
-    """
-    for name, value in section.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
 
 
 def _training(path: Path, stage: str) -> Iterator[tuple[str, float, int]]:

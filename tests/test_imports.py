@@ -75,7 +75,7 @@ MAY_IMPORT = {
         "workspace",
     },
     "warm": {"arguments", "base", "config", "options", "sources", "stages"} | ROOMS,
-    "tracking": {"config"},
+    "tracking": {"config", "options"},
     "commands": {
         "base",
         "completing",
@@ -100,7 +100,7 @@ MAY_IMPORT = {
     "option_words": set(),
     "own_options": {"options"},
     "brought": {"base", "config", "ingest"},
-    "plan": {"blueprint", "config", "trained", "workspace"},
+    "plan": {"blueprint", "config", "options", "trained", "workspace"},
     "words": {"config", "options"},
     "failures": {"base"},
     "serve": {"base", "graph", "report", "score", "stages", "workspace"},
