@@ -190,12 +190,12 @@ def quote_sources(overrides: Iterable[str]) -> list[str]:
     >>> quote_sources(["graph.edges=select a, b from t", "graph.path=s3://b/day=*/x.csv", "graph.path=a.csv,b.csv"])
     ["graph.edges='select a, b from t'", "graph.path='s3://b/day=*/x.csv'", 'graph.path=a.csv,b.csv']
     """
-    return [_SOURCE.sub(lambda found: f"{found[1]}'{_escaped(found[2])}'", word) for word in overrides]
+    return [_SOURCE.sub(lambda found: f"{found[1]}'{escaped(found[2])}'", word) for word in overrides]
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """A text as it stands between single quotes in Hydra's grammar."""
-    return re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + (found[2] and "\\'"), text)
+    return re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
 
 
 def _hint(key: str) -> str:

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from hcm_scale.config import SOURCES, Config, describe
-from hcm_scale.options import group_folders, option_file, option_names, refuse_renamed
+from hcm_scale.options import escaped, group_folders, option_file, option_names, refuse_renamed
 
 SWEEPS = ("-m", "--multirun")
 _OWN_FOLDERS = ("-cd", "--config-dir", "-cp", "--config-path")
@@ -119,8 +119,7 @@ def _quoted(word: str, known: dict[str, dataclasses.Field[Any]]) -> str:
     kind = known[key].type if key in known else None
     if value is None or kind not in (str, str | None) or (value == "null" and kind is not str):
         return word
-    escaped = re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), value)
-    return f"{sign}{key}='{escaped}'"
+    return f"{sign}{key}='{escaped(value)}'"
 
 
 def in_words(error: Exception) -> str:
