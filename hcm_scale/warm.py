@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,11 +132,8 @@ def scores(graph: Graph, config: Config, out: Path) -> None:
     digest = write_sample(out / "samples", 0, HopModel(**model).state_dict())
     samples = seal_samples(out / "samples", [digest], model)
     options: dict[str, Any] = {"propagated": True, "seed": 0, "state": "memory", "device": "cpu"}
-    options |= {"chunk_edges": config.score.chunk_edges, "features": None, "how": replace(how, fdr=None)}
-    views = [out / view for view in config.score.views]
-    for view in views:
-        score.score(graph, graph, x, samples, view, **options)
-    score.combine_scores(graph, views, out / "all", how=how, features=np.asarray(graph.x), seed=0)
+    options |= {"chunk_edges": config.score.chunk_edges, "features": np.asarray(graph.x), "how": how}
+    score.score(graph, [score.View(graph, x, samples)] * len(config.score.views), out / "all", **options)
     shown: dict[str, Any] = {"top": config.score.explained, "table_rows": config.score.table_rows}
     about = {"name": "warm", "seed": 0, "num_samples": 1}
     report.report(graph, graph, out / "all", out / "report", x=np.asarray(graph.x), run=about, **shown)

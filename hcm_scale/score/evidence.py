@@ -35,6 +35,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base import order
+
 KINDS = {  # by name: the column of the number behind it
     "hop": "ahp",
     "closure": "closure",
@@ -60,18 +62,12 @@ def _ranks(double: NDArray[np.int64], size: int) -> NDArray[np.float64]:
 
 
 def double_places(values: NDArray[np.float64], known: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-    """The best and the worst place that equal values hold, added; 1 is the largest. The middle where not `known`.
-
-    >>> double_places(np.array([3.0, 1.0, 3.0, 9.0])).tolist()
-    [5, 8, 5, 2]
-    """
-    chosen = values if known is None else values[known]
-    size = len(chosen)
-    out = np.full(len(values), max(1, size) + 1)
-    if size:
-        _, group, counts = np.unique(chosen, return_inverse=True, return_counts=True)
-        best = size + 1 - np.cumsum(counts)
-        out[slice(None) if known is None else known] = (2 * best + counts - 1)[group]
+    """The best and the worst place that equal values hold, added; 1 is the largest. The middle where not `known`."""
+    if known is None:
+        return order.double_places(values)
+    chosen = values[known]
+    out = np.full(len(values), max(1, len(chosen)) + 1)
+    out[known] = order.double_places(chosen)
     return out
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base.order import order
 from hcm_scale.graph.store import ATTRIBUTE, KIND_NAMES, NORMAL, STRUCTURAL
 
 DEFAULT_KS = (10, 50, 100, 200, 300)
@@ -40,8 +41,8 @@ def sweep(y: NDArray[Any], score: NDArray[Any]) -> Sweep:
 def _sorted(y: NDArray[Any], score: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[Any]]:
     """Hits and scores in the order of the ranking."""
     _check(y, score)
-    order = ranking(score)
-    return np.asarray(y)[order] != 0, np.asarray(score)[order]
+    ranked = ranking(score)
+    return np.asarray(y)[ranked] != 0, np.asarray(score)[ranked]
 
 
 def _sweep(hits: NDArray[np.bool_], values: NDArray[Any]) -> Sweep:
@@ -56,7 +57,7 @@ def ranking(score: NDArray[Any]) -> NDArray[np.int64]:
     >>> ranking(np.array([1.0, 3.0, 1.0, 2.0])).tolist()
     [1, 3, 0, 2]
     """
-    return np.argsort(-np.asarray(score, np.float64), kind="stable")
+    return order(-np.asarray(score, np.float64))
 
 
 def top_overlap(scores: Sequence[NDArray[Any]], most: int = 100) -> float:
@@ -99,15 +100,18 @@ def evaluate(
     `precision_at` and `recall_at` map k, as text, to the number; k beyond n are left out. `by_kind` maps a kind's
     name to the same numbers; a kind that does not occur is left out.
     """
-    result: dict[str, Any] = _numbers(y, score, ks)
+    _check(y, score)
+    ranked = ranking(score)
+    hits, values = np.asarray(y)[ranked] != 0, np.asarray(score)[ranked]
+    result: dict[str, Any] = _numbers(hits, values, ks)
     if kind is not None:
-        kind = np.asarray(kind)
-        normal = (kind == NORMAL) & (np.asarray(y) == 0)
+        kind = np.asarray(kind)[ranked]
+        normal = (kind == NORMAL) & ~hits
         result["by_kind"] = {}
         for code in (STRUCTURAL, ATTRIBUTE):
             chosen = normal | (kind == code)
             if normal.any() and np.count_nonzero(chosen) > np.count_nonzero(normal):
-                result["by_kind"][KIND_NAMES[code]] = _numbers((kind == code)[chosen], score[chosen], ks)
+                result["by_kind"][KIND_NAMES[code]] = _numbers((kind == code)[chosen], values[chosen], ks)
     return result
 
 
@@ -137,8 +141,8 @@ def _check(y: NDArray[Any], score: NDArray[Any]) -> None:
         raise ValueError(f"{num_positives} of {len(y)} nodes are anomalies; both kinds must occur")
 
 
-def _numbers(y: NDArray[Any], score: NDArray[Any], ks: Sequence[int]) -> dict[str, Any]:
-    hits, values = _sorted(y, score)
+def _numbers(hits: NDArray[np.bool_], values: NDArray[Any], ks: Sequence[int]) -> dict[str, Any]:
+    """The numbers of a ranking: which nodes are anomalies, and their scores, in its order."""
     counts = _sweep(hits, values)
     at = {str(k): _at_k(hits, k) for k in ks if k <= len(hits)}
     return {
@@ -147,7 +151,7 @@ def _numbers(y: NDArray[Any], score: NDArray[Any], ks: Sequence[int]) -> dict[st
         "precision_at": {k: precision for k, (precision, _) in at.items()},
         "recall_at": {k: recall for k, (_, recall) in at.items()},
         "num_anomalies": counts.num_positives,
-        "num_nodes": len(y),
+        "num_nodes": len(hits),
     }
 
 
