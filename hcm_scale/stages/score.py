@@ -35,6 +35,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, embed_graph
 from hcm_scale.posterior.samples import Samples
 from hcm_scale.ranks.world import ALONE, World
+from hcm_scale.sampling.device.graph import graph_to
 from hcm_scale.score import metrics, nodes, table
 from hcm_scale.score.calibration import Scale, context_scale, from_bytes, to_bytes
 from hcm_scale.score.closure import far_cut
@@ -42,6 +43,7 @@ from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, check_opti
 from hcm_scale.score.head import Head
 from hcm_scale.score.numbering import EdgeIndex, edge_index
 from hcm_scale.score.threshold import check_rate
+from hcm_scale.stages.embed_device import columns_for, embed_all
 from hcm_scale.stages.shared_edges import Sharing, chunk_of, predict_shared, save_hops
 
 KIND = "hcm_scale scores"
@@ -227,6 +229,12 @@ def embed_samples(
 ) -> Iterator[tuple[Tensor, Head]]:
     """(embedding of all nodes, pair head) of each sample, one at a time; on a CPU the embeddings share one buffer."""
     net = HopModel(**model).to(device)
+    if (columns := columns_for(net, torch.device(device), propagated=propagated)) is not None:
+        held = graph_to(device, structure.indptr, structure.indices, x, columns)
+        for sample in samples:
+            net.load_state_dict(dict(sample))
+            yield embed_all(net, held), Head.of(sample)
+        return
     width = net.encoder[-1].weight.shape[1]
     buffer = np.empty((structure.num_nodes, width), np.float32) if torch.device(device).type == "cpu" else None
     where: dict[str, Any] = {"propagated": propagated, "chunk_rows": chunk_rows, "device": device}
