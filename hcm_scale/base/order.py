@@ -25,8 +25,11 @@ def order(values: NDArray[Any]) -> NDArray[np.int64]:
     >>> order(np.array([3.0, -1.0, 3.0, 0.5])).tolist()
     [1, 3, 0, 2]
     """
-    if len(values) < _FEW:
-        return np.argsort(values, kind="stable")
+    return np.argsort(values, kind="stable") if len(values) < _FEW else _sort(values)[1]
+
+
+def _sort(values: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Integers that sort as the values do, in order, and the positions of those."""
     keys, other_keys = np.empty((2, len(values)), np.uint64)
     found, other_found = np.empty((2, len(values)), np.int64)
     in_threads(len(values), kernels.float_keys, np.asarray(values, np.float64), keys, found)
@@ -39,7 +42,7 @@ def order(values: NDArray[Any]) -> NDArray[np.int64]:
         starts = (counts.T.cumsum().reshape(counts.shape[::-1]).T - counts).copy()
         in_threads(len(counts), kernels.move, keys, found, np.uint64(shift), starts, (other_keys, other_found))
         keys, other_keys, found, other_found = other_keys, keys, other_found, found
-    return found
+    return keys, found
 
 
 def double_places(values: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -48,7 +51,10 @@ def double_places(values: NDArray[np.float64]) -> NDArray[np.int64]:
     >>> double_places(np.array([3.0, 1.0, 3.0, 9.0])).tolist()
     [5, 8, 5, 2]
     """
-    by_size = order(values)
+    if len(values) < _FEW:
+        _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
+        return (2 * (len(values) - np.cumsum(counts)) + counts + 1)[group]
+    keys, positions = _sort(values)
     out = np.empty(len(values), np.int64)
-    in_threads(len(values), kernels.share_places, values[by_size], by_size, out)
+    in_threads(len(values), kernels.share_places, keys, positions, out)
     return out

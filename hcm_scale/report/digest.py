@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base.threads import share
 from hcm_scale.graph.store import KIND_NAMES, Graph
 from hcm_scale.report.explain import finite
 from hcm_scale.score import metrics
@@ -17,6 +18,7 @@ from hcm_scale.score import metrics
 _BINS = 48
 _POINTS = 160  # of a curve
 _KS = (10, 100)
+_AT_ONCE = 3  # scores that are measured at the same time
 _NUMBERS = ("loss", "pairs_per_second", "step_size")
 _EDGES = 1 << 22  # a pass over the edges looks at so many together
 
@@ -28,10 +30,15 @@ def accuracy(y: NDArray[Any], scores: Mapping[str, NDArray[Any]], kind: NDArray[
         return None
     ks = sorted({k for k in (*_KS, num_anomalies) if k <= max(num_anomalies, _KS[0])})
     usable = {name: values for name, values in scores.items() if not np.isnan(values).any()}
-    return {
-        "scores": {name: metrics.evaluate(y, values, kind, ks) for name, values in usable.items()},
-        "curves": {name: metrics.curves(y, values, _POINTS) for name, values in usable.items()},
-    }
+    numbers: dict[str, Any] = {}
+    curves: dict[str, Any] = {}
+
+    def measure(_: int, name: str) -> None:
+        ranked = metrics.Ranked.of(y, usable[name])
+        numbers[name], curves[name] = metrics.measure(ranked, kind, ks), metrics.curves(ranked, _POINTS)
+
+    share(_AT_ONCE, usable, measure)
+    return {"scores": {name: numbers[name] for name in usable}, "curves": {name: curves[name] for name in usable}}
 
 
 def distribution(values: NDArray[Any], y: NDArray[Any] | None = None, bins: int = _BINS) -> dict[str, Any] | None:

@@ -36,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base import order
+from hcm_scale.base.threads import in_slices
 
 KINDS = {  # by name: the column of the number behind it
     "hop": "ahp",
@@ -58,7 +59,13 @@ def middle_ranks(values: NDArray[np.float64], known: NDArray[np.bool_] | None = 
 
 
 def _ranks(double: NDArray[np.int64], size: int) -> NDArray[np.float64]:
-    return 1.0 - (double - 1) / (2.0 * max(1, size))
+    out = np.empty(len(double))
+
+    def fill(part: slice) -> None:
+        out[part] = 1.0 - (double[part] - 1) / (2.0 * max(1, size))
+
+    in_slices(len(double), fill)
+    return out
 
 
 def double_places(values: NDArray[np.float64], known: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
@@ -100,7 +107,14 @@ def surprise_among(values: NDArray[np.float64], usual: NDArray[np.float64]) -> N
 
 def surprise(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
     """-log(1 - rank), the evidence of a rank."""
-    return -np.log1p(-ranks)
+    out = np.empty_like(ranks)
+
+    def fill(part: slice) -> None:
+        np.log1p(-ranks[part], out=out[part])
+        np.negative(out[part], out=out[part])
+
+    in_slices(len(ranks), fill)
+    return out
 
 
 class Weighed(NamedTuple):
@@ -158,10 +172,12 @@ def strongest(places: NDArray[np.signedinteger[Any]], has_neighbors: NDArray[np.
     >>> strongest(np.array([[1, 3], [2, 1], [3, 3], [3, 3], [3, 3]]), np.ones(2, bool)).tolist()
     [0, 1]
     """
-    best, share = np.zeros(len(has_neighbors), np.int8), np.full(len(has_neighbors), np.inf)
-    for kind, size in enumerate(num_ranked(KINDS, has_neighbors)):
-        own = (places[kind] - 0.5) / max(1, size)
-        nearer = own < share
-        best[nearer], share[nearer] = kind, own[nearer]
+    best = np.empty(len(has_neighbors), np.int8)
+    sizes = np.maximum(num_ranked(KINDS, has_neighbors), 1)
+
+    def fill(part: slice) -> None:
+        best[part] = np.argmin((places[:, part] - 0.5) / sizes[:, None], axis=0)
+
+    in_slices(len(best), fill)
     best[~has_neighbors] = list(KINDS).index("attributes")
     return best

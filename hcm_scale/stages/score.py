@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcm_scale.base import files
+from hcm_scale.base.beside import side_by_side
 from hcm_scale.base.names import PLACES, RANKINGS
 from hcm_scale.base.progress import bar
 from hcm_scale.features.purify import edge_similarity
@@ -259,6 +260,13 @@ def _check_view(graph: Graph, view: View, state: str) -> None:
         )
 
 
+def _measure(graph: Graph, scores: nodes.NodeScores) -> dict[str, Any] | None:
+    """How good every ranking is, where labels tell two groups apart."""
+    if graph.y is None or not 0 < np.count_nonzero(graph.y) < graph.num_nodes:
+        return None
+    return {by: metrics.evaluate(graph.y, scores.by(by), graph.kind) for by in RANKINGS}
+
+
 def _write(
     out: Path,
     graph: Graph,
@@ -273,12 +281,13 @@ def _write(
 ) -> None:
     """Table, edges, scale, metrics, and the manifest last."""
     verdict = nodes.verdict_of(scores, how.fdr, usual)
-    table.write_scores(out / table.FILE, table.scores_table(graph, scores, how.rank_by, verdict))
-    save_hops(hops, out)
-    files.write_bytes(out / SCALE_FILE, to_bytes(scale))
-    numbers = None
-    if graph.y is not None and 0 < np.count_nonzero(graph.y) < graph.num_nodes:
-        numbers = {by: metrics.evaluate(graph.y, scores.by(by), graph.kind) for by in RANKINGS}
+
+    def write_files() -> None:
+        table.write_scores(out / table.FILE, table.row_groups(graph, scores, how.rank_by, verdict))
+        save_hops(hops, out)
+        files.write_bytes(out / SCALE_FILE, to_bytes(scale))
+
+    _, numbers = side_by_side([write_files, lambda: _measure(graph, scores)])
     hashes = {name: files.hash_file(out / name) for name in (table.FILE, MEAN_FILE, VAR_FILE, SCALE_FILE)}
     body = {"num_samples": num_samples, "rank_by": how.rank_by, "metrics": numbers, "stability": stability}
     body |= {"fdr": how.fdr, "num_flagged": int(np.count_nonzero(verdict.flagged)), "files": hashes}
