@@ -46,7 +46,7 @@ def edge_pass(size: str) -> Iterator[Table]:
     pairs = Pairs(*edge_ends(problem.index, device), signed=False, expected=True)
     z, head = problem.z.to(device), Head(*(part.to(device) for part in problem.head))
     exact = torch.zeros(2, len(pairs.left), device=device)
-    plain_step(z, head, pairs, 1, exact, chunk=CUDA_CHUNK_EDGES)
+    plain_step(z, head, pairs, 1, exact, chunk=CUDA_CHUNK_EDGES, precision="float32")
     contenders, absent = [], []
     for name, step, tolerance in steps(z, head, pairs, sweep=size == "full"):
         try:

@@ -2,8 +2,8 @@
 
 float32 is plain torch, chunk by chunk, with full-precision products whatever the process has switched on; it agrees
 with the CPU to 1e-4. bfloat16 is one fused kernel (`fused.py`), or plain torch with bfloat16 products where Triton is
-missing. auto is the kernel where it can serve the model, else float32. The moments are copied out once, after the last
-sample.
+missing. auto is the kernel where it can serve the model and hops are expected ones, else float32. The moments are
+copied out once, after the last sample.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ def sweep_device(
     chunk: int,
     device: torch.device,
     expected: bool,
+    precision: str,
     on_edges: Callable[[int], object] = lambda num_edges: None,
-    precision: str = "float32",
 ) -> int:
     """Every sample over every edge on `device`; fills `mean` and `m2` on the host, returns the number of samples."""
     pairs = Pairs(*edge_ends(edges, device), signed=edges.directed, expected=expected)
@@ -45,7 +45,7 @@ def sweep_device(
             check_sample(edges, z, head)
             count += 1
             if count == 1:
-                fused_step, precision = _choose(precision, head)
+                fused_step, precision = _choose(precision, head, expected)
             z, head = z.to(device), Head(*(part.to(device) for part in head))
             if fused_step is not None:
                 fused_step(z, head, pairs, count, moments)
@@ -79,9 +79,7 @@ def edge_ends(edges: EdgeIndex, device: torch.device) -> tuple[Tensor, Tensor]:
     return ends[0, :filled], ends[1, :filled]
 
 
-def plain_step(
-    z: Tensor, head: Head, pairs: Pairs, count: int, moments: Tensor, *, chunk: int, precision: str = "float32"
-) -> None:
+def plain_step(z: Tensor, head: Head, pairs: Pairs, count: int, moments: Tensor, *, chunk: int, precision: str) -> None:
     """One sample over all pairs in plain torch: gather, two products, softmax, Welford into `moments` (2, m)."""
     weight0, bias0, weight1, bias1 = (part.to(getattr(torch, precision)) for part in head)
     z = z.to(weight0.dtype)
@@ -99,10 +97,12 @@ def plain_step(
         m2 += delta * (hop - mean)
 
 
-def _choose(precision: str, head: Head) -> tuple[Callable[[Tensor, Head, Pairs, int, Tensor], None] | None, str]:
+def _choose(
+    precision: str, head: Head, expected: bool
+) -> tuple[Callable[[Tensor, Head, Pairs, int, Tensor], None] | None, str]:
     """The Triton kernel's step, or None, and the precision of plain torch where that is to do."""
-    if precision == "float32":
-        return None, precision
+    if precision == "float32" or (precision == "auto" and not expected):  # a likeliest class may turn on the last bit
+        return None, "float32"
     from hcm_scale.score import fused  # Triton takes a second to import
 
     if precision == "auto":

@@ -50,7 +50,7 @@ def predict_edges(
     chunk_edges: int | None = None,
     folder: Path | None = None,
     device: torch.device | str = "cpu",
-    precision: str = "float32",
+    precision: str = "auto",
     on_edges: Callable[[int], object] = lambda num_edges: None,
 ) -> EdgeHops:
     """Mean and variance of the predicted hop of every scored edge over the samples, an iterable of (z, head).
