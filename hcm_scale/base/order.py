@@ -7,6 +7,7 @@ In a pass every thread counts and then moves a stretch of its own, so the result
 Memory: 32 bytes a value beside the result.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numba
@@ -26,6 +27,31 @@ def order(values: NDArray[Any]) -> NDArray[np.int64]:
     [1, 3, 0, 2]
     """
     return np.argsort(values, kind="stable") if len(values) < _FEW else _sort(values)[1]
+
+
+class Sorted:
+    """An array of floats, sorted once: its quantiles, and the places that equal values share."""
+
+    def __init__(self, values: NDArray[np.float64]) -> None:
+        self._values = values
+        self._found = _sort(values) if len(values) >= _FEW else None
+
+    def double_places(self) -> NDArray[np.int64]:
+        """The best and the worst place that equal values hold, added; 1 is the largest."""
+        if self._found is None:
+            _, group, counts = np.unique(self._values, return_inverse=True, return_counts=True)
+            return (2 * (len(self._values) - np.cumsum(counts)) + counts + 1)[group]
+        out = np.empty(len(self._values), np.int64)
+        in_threads(len(out), kernels.share_places, *self._found, out)
+        return out
+
+    def quantiles(self, shares: Sequence[float]) -> NDArray[np.float64]:
+        """As `np.quantile`."""
+        if self._found is None:
+            return np.asarray(np.quantile(self._values, shares))
+        places = np.multiply(shares, len(self._values) - 1)
+        around = np.unique(np.concatenate([np.floor(places), np.ceil(places)]).astype(np.int64))
+        return np.asarray(np.interp(places, around, self._values[self._found[1][around]]))
 
 
 def _sort(values: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -51,10 +77,4 @@ def double_places(values: NDArray[np.float64]) -> NDArray[np.int64]:
     >>> double_places(np.array([3.0, 1.0, 3.0, 9.0])).tolist()
     [5, 8, 5, 2]
     """
-    if len(values) < _FEW:
-        _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
-        return (2 * (len(values) - np.cumsum(counts)) + counts + 1)[group]
-    keys, positions = _sort(values)
-    out = np.empty(len(values), np.int64)
-    in_threads(len(values), kernels.share_places, keys, positions, out)
-    return out
+    return Sorted(values).double_places()

@@ -7,10 +7,12 @@ nothing to show, so that a report of ten million nodes is as small as one of a t
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.threads import share
+from hcm_scale.base.order import Sorted
+from hcm_scale.base.threads import in_slices, share
 from hcm_scale.graph.store import KIND_NAMES, Graph
 from hcm_scale.report.explain import finite
 from hcm_scale.score import metrics
@@ -52,17 +54,26 @@ def distribution(values: NDArray[Any], y: NDArray[Any] | None = None, bins: int 
     members = {name: np.asarray(values[mask], np.float64) for name, mask in groups.items() if mask.any()}
     if not members:
         return None
-    low = min(float(np.quantile(group, 0.002)) for group in members.values())
-    high = max(float(np.quantile(group, 0.998)) for group in members.values())
+    ends = np.array([Sorted(group).quantiles([0.002, 0.998]) for group in members.values()])
+    low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
     edges = np.linspace(low, high if high > low else low + 1.0, bins + 1)
-    shares = {
-        name: (np.histogram(np.clip(group, edges[0], edges[-1]), edges)[0] / len(group)).round(6).tolist()
-        for name, group in members.items()
-    }
-    everyone = np.concatenate(list(members.values()))
-    folded = [int(np.count_nonzero(everyone < edges[0])), int(np.count_nonzero(everyone > edges[-1]))]
+    shares = {name: (_count(group, edges) / len(group)).round(6).tolist() for name, group in members.items()}
+    below, above = edges[0], edges[-1]
+    folded = [
+        sum(int(np.count_nonzero(group < below)) for group in members.values()),
+        sum(int(np.count_nonzero(group > above)) for group in members.values()),
+    ]
     sizes = {name: len(group) for name, group in members.items()}
     return {"edges": edges.round(6).tolist(), "groups": shares, "sizes": sizes, "folded": folded}
+
+
+def _count(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:
+    """How many values fall into each bin, the outermost ones reaching as far as they do."""
+    counts: list[NDArray[np.int64]] = []
+    in_slices(
+        len(values), lambda part: counts.append(np.histogram(np.clip(values[part], edges[0], edges[-1]), edges)[0])
+    )
+    return np.sum(counts, axis=0)
 
 
 def hop_distribution(hops: NDArray[np.float32], bins: int = _BINS) -> dict[str, Any] | None:
@@ -74,7 +85,9 @@ def hop_distribution(hops: NDArray[np.float32], bins: int = _BINS) -> dict[str, 
     if not highest:
         return None
     edges = np.linspace(1.0, max(2.0, np.ceil(highest)), bins + 1)
-    counts = np.sum([np.histogram(hops[block], edges)[0] for block in blocks], axis=0)
+    found: list[NDArray[np.int64]] = []
+    share(numba.get_num_threads(), blocks, lambda _, block: found.append(np.histogram(hops[block], edges)[0]))
+    counts = np.sum(found, axis=0)
     return {"edges": edges.round(6).tolist(), "shares": (counts / max(counts.sum(), 1)).round(6).tolist()}
 
 

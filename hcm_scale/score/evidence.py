@@ -55,10 +55,11 @@ def middle_ranks(values: NDArray[np.float64], known: NDArray[np.bool_] | None = 
     [0.5, 0.125, 0.5, 0.875]
     """
     size = len(values) if known is None else np.count_nonzero(known)
-    return _ranks(double_places(values, known), int(size))
+    return ranks_of(double_places(values, known), int(size))
 
 
-def _ranks(double: NDArray[np.int64], size: int) -> NDArray[np.float64]:
+def ranks_of(double: NDArray[np.int64], size: int) -> NDArray[np.float64]:
+    """The ranks, between 0 and 1, of double places among so many."""
     out = np.empty(len(double))
 
     def fill(part: slice) -> None:
@@ -91,7 +92,7 @@ def places_among(values: NDArray[np.float64], usual: NDArray[np.float64]) -> NDA
 
 def ranks_among(values: NDArray[np.float64], usual: NDArray[np.float64]) -> NDArray[np.float64]:
     """`middle_ranks` that values would have among usual ones, at most that of the first."""
-    return _ranks(np.maximum(places_among(values, usual), 2), len(usual))
+    return ranks_of(np.maximum(places_among(values, usual), 2), len(usual))
 
 
 def surprise_among(values: NDArray[np.float64], usual: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -153,7 +154,7 @@ def weigh(
         double = double_places(values, has_neighbors if size < num_nodes else None)
         places[row] = double // 2
         if like is None:
-            total += surprise(_ranks(double, size))
+            total += surprise(ranks_of(double, size))
         else:
             gained = surprise_among(values, like.of_kind[kind][like.known(kind)])
             total += np.where(own.known(kind), gained, np.log(2.0))

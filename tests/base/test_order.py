@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hcm_scale.base import order as module
-from hcm_scale.base.order import double_places, order
+from hcm_scale.base.order import Sorted, double_places, order
 
 RNG = np.random.default_rng(0)
 ARRAYS = {
@@ -39,3 +39,9 @@ def test_double_places__counts_those_above_twice_and_equals_once(values):
     above = np.array([np.count_nonzero(values > value) for value in values[some]])
     equal = np.array([np.count_nonzero(values == value) for value in values[some]])
     np.testing.assert_array_equal(double_places(values)[some], 2 * above + equal + 1)
+
+
+def test_sorted__has_the_quantiles_of_numpy():
+    shares = [0.0, 0.002, 0.5, 0.731, 1.0]
+    for values in (ARRAYS["normal"], ARRAYS["tied"], ARRAYS["one"]):
+        np.testing.assert_allclose(Sorted(values).quantiles(shares), np.quantile(values, shares), rtol=1e-14)
