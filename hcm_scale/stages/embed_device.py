@@ -25,10 +25,12 @@ def columns_for(model: HopModel, device: torch.device, *, propagated: bool) -> i
 
 
 @torch.no_grad()
-def embed_all(model: HopModel, graph: DeviceGraph) -> Tensor:
-    """Embeddings of all nodes, (n, width) f32, from exact neighbourhoods; products are as exact as torch is set to."""
+def embed_all(model: HopModel, graph: DeviceGraph, out: Tensor) -> Tensor:
+    """Embeddings of all nodes into `out`, (n, width) f32, from exact neighbourhoods; as exact as torch's products are.
+
+    `out` may hold the embeddings of another sample, which are used up.
+    """
     first, second = model.encoder
-    out = torch.empty(graph.num_nodes, second.weight.shape[1], device=graph.device)
     none, key = graph.indices[:0], torch.zeros(1, dtype=torch.int64, device=graph.device)
     row = EndsBatch(graph, none, none, key, limit=_ALL, epoch=0, step=0)
     for begin in range(0, graph.num_nodes, CHUNK_ROWS):

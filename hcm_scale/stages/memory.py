@@ -65,7 +65,7 @@ def purify_bytes(
 
 
 def propagate_bytes(num_nodes: int, num_features: int) -> int:
-    """One chunk of rows, and a weight a node."""
+    """A weight a node, and what looks whether values are finite."""
     return _START["propagate"] + 12 * num_nodes + 5 * min(num_nodes, 1 << 17) * num_features
 
 

@@ -228,13 +228,14 @@ def embed_samples(
     chunk_rows: int = 65_536,
     device: str,
 ) -> Iterator[tuple[Tensor, Head]]:
-    """(embedding of all nodes, pair head) of each sample, one at a time; on a CPU the embeddings share one buffer."""
+    """(embedding of all nodes, pair head) of each sample, one at a time; all embeddings share one buffer."""
     net = HopModel(**model).to(device)
     if (columns := columns_for(net, torch.device(device), propagated=propagated)) is not None:
         held = graph_to(device, structure.indptr, structure.indices, x, columns)
+        room = torch.empty(held.num_nodes, net.encoder[-1].weight.shape[1], device=device)
         for sample in samples:
             net.load_state_dict(dict(sample))
-            yield embed_all(net, held), Head.of(sample)
+            yield embed_all(net, held, room), Head.of(sample)
         return
     width = net.encoder[-1].weight.shape[1]
     buffer = np.empty((structure.num_nodes, width), np.float32) if torch.device(device).type == "cpu" else None
