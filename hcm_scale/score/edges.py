@@ -63,7 +63,7 @@ def predict_edges(
     """
     device = torch.device(device)
     check_options(hop, chunk_edges, device, precision)
-    mean, m2 = _allocate(edges, folder)
+    mean, m2 = allocate(edges, folder)
     options: dict[str, Any] = {"expected": hop == "expected", "on_edges": on_edges}
     if device.type == "cuda":
         chunk = chunk_edges or CUDA_CHUNK_EDGES
@@ -89,8 +89,8 @@ def check_options(hop: str, chunk_edges: int | None, device: torch.device, preci
         raise ValueError(f"precision={precision!r} needs a CUDA device; on {device.type} it must be float32 or auto")
 
 
-def _allocate(edges: EdgeIndex, folder: Path | None) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Mean and squared deviations, filled with NaN where some edges will not be scored."""
+def allocate(edges: EdgeIndex, folder: Path | None) -> EdgeHops:
+    """Room for two numbers an edge, in files of `folder` if there is one; NaN where some edges will not be scored."""
 
     def make(name: str) -> NDArray[np.float32]:
         shape = (edges.num_edges,)
@@ -102,7 +102,7 @@ def _allocate(edges: EdgeIndex, folder: Path | None) -> tuple[NDArray[np.float32
             out[:] = np.nan
         return out
 
-    return make(MEAN_FILE), make(VAR_FILE)
+    return EdgeHops(make(MEAN_FILE), make(VAR_FILE))
 
 
 @torch.no_grad()

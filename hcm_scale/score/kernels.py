@@ -233,30 +233,33 @@ def _nearest(hops, spreads, keep):
 
 
 @kernel(allocates=False)
-def _gather_row(edges, v, mean, var, hops, spreads):
-    """Copies `mean` and `var` of v's drawn edges; returns how many there are."""
+def _gather_row(edges, v, means, var, hops, spreads):
+    """Copies each of `means`, to a row of `hops`, and `var` of v's drawn edges; returns how many there are."""
     indptr, indices, start, directed, limit, seed = edges
     all_drawn = len(limit) == 0
     size = 0
     for position in range(indptr[v], indptr[v + 1]):
         if all_drawn and not directed:
-            _ask_ahead(indptr, indices, start, v, position, mean, var)
+            _ask_ahead(indptr, indices, start, v, position, means[0], var)
         if all_drawn or bits(seed, v, indices[position]) <= limit[v]:
             e = np.uint64(edge_number(indptr, indices, start, directed, v, position))
-            hops[size] = mean[e]
+            for i in range(len(means)):
+                hops[i, size] = means[i][e]
             spreads[size] = var[e]
             size += 1
     return size
 
 
 @kernel
-def average_rows(part, edges, keep, mean, var, ahp, iv):
-    """ahp[v], iv[v] = averages of `mean` and `var` over v's drawn edges, nearest share `keep`; 0 without any.
+def average_rows(part, edges, keep, means, var, ahp, iv):
+    """ahp[i, v], iv[i, v] = averages of means[i] and `var` over v's drawn edges, nearest share `keep`; 0 without any.
 
-    Memory: 8 bytes a thread for each entry of the longest row.
+    Of several means the edges of v are looked for once. Memory: for each entry of the longest row 4 bytes a thread and
+    mean, and 4 more.
     """
     widest = _longest_row(edges.indptr, part[0], part[1])
-    hops, spreads = np.empty(widest, np.float32), np.empty(widest, np.float32)
+    hops, spreads = np.empty((len(means), widest), np.float32), np.empty(widest, np.float32)
     for v in range(part[0], part[1]):
-        size = _gather_row(edges, v, mean, var, hops, spreads)
-        ahp[v], iv[v] = _nearest(hops[:size], spreads[:size], keep) if size else (0.0, 0.0)
+        size = _gather_row(edges, v, means, var, hops, spreads)
+        for i in range(len(means)):
+            ahp[i, v], iv[i, v] = _nearest(hops[i, :size], spreads[:size], keep) if size else (0.0, 0.0)

@@ -75,10 +75,18 @@ class NodeScores:
         return score
 
 
-def score_nodes(edges: EdgeIndex, hops: EdgeHops, *, trim: float, like: NodeScores | None = None) -> NodeScores:
+def score_nodes(
+    edges: EdgeIndex,
+    hops: EdgeHops,
+    *,
+    trim: float,
+    like: NodeScores | None = None,
+    known: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
+) -> NodeScores:
     """AHP, IV and HAV of every node; closure, which costs more, is 0 until `with_closure`, and so on.
 
-    Here and below `like` are the scores of another graph, whose maxima and ranks take the place of this one's.
+    `known` are AHP and IV, where they have been averaged already. Here and below `like` are the scores of another graph,
+    whose maxima and ranks take the place of this one's.
 
     >>> from hcm_scale.score.numbering import edge_index
     >>> path = edge_index(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], np.int32))
@@ -90,7 +98,10 @@ def score_nodes(edges: EdgeIndex, hops: EdgeHops, *, trim: float, like: NodeScor
     for name, values in hops._asdict().items():
         if values.shape != (edges.num_edges,):
             raise ValueError(f"the edges' {name} has shape {values.shape}; this graph has {edges.num_edges} edges")
-    ahp, iv = average_hops(edges, hops, trim)
+    if known is None:
+        (ahp,), iv = average_hops(edges, [hops.mean], hops.var, trim)
+    else:
+        ahp, iv = known
     degree = np.diff(edges.indptr)
     hav = _over_max(ahp, ahp if like is None else like.ahp) + _over_max(iv, iv if like is None else like.iv)
     nothing = np.zeros(len(ahp))  # shared by what is not known yet; no array of scores is ever written to
@@ -98,11 +109,13 @@ def score_nodes(edges: EdgeIndex, hops: EdgeHops, *, trim: float, like: NodeScor
     return NodeScores(ahp, iv, hav, *nothings, degree, _flags(edges, degree))
 
 
-def average_hops(edges: EdgeIndex, hops: EdgeHops, trim: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """AHP and IV of every node, (n,) each."""
-    ahp, iv = np.empty(edges.num_nodes), np.empty(edges.num_nodes)
-    in_threads(edges.num_nodes, kernels.average_rows, edges.for_kernels, 1.0 - trim, *hops, ahp, iv)
-    return ahp, iv
+def average_hops(
+    edges: EdgeIndex, means: Sequence[NDArray[np.float32]], var: NDArray[np.float32], trim: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """AHP of every node by each mean, (means, n), and its IV by the first of them, (n,)."""
+    ahp, iv = np.empty((2, len(means), edges.num_nodes))
+    in_threads(edges.num_nodes, kernels.average_rows, edges.for_kernels, 1.0 - trim, tuple(means), var, ahp, iv)
+    return ahp, iv[0]
 
 
 def with_closure(scores: NodeScores, edges: EdgeIndex, mean: NDArray[np.float32], far: Cut) -> NodeScores:

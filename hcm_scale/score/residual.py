@@ -5,7 +5,8 @@ residual is the length of what is left. Where neighbours are alike this is the d
 nothing about each other it is the distance to the middle of all nodes: the graph itself decides how much context
 counts. A node without neighbours is predicted as the middle.
 
-The map is fitted by least squares over all nodes, with a ridge of a thousandth, in two passes over the edges.
+The map is fitted by least squares, with a ridge of a thousandth, over all nodes, or a million of them in stretches
+spread evenly: it has few numbers. Then one pass over the edges gives the residuals.
 Memory: 8 bytes a node and a chunk of rows a thread. A product runs in one thread, and sums are added in the order of
 the chunks, so that the result does not depend on the number of threads.
 """
@@ -22,6 +23,7 @@ from hcm_scale.base.spmm import mean_rows
 from hcm_scale.base.threads import share
 
 _CHUNK_ROWS = 1 << 15
+_FITTED_ROWS, _STRETCH = 1 << 20, 1 << 12
 _RIDGE = 1e-3  # of the mean variance of the neighbours' means
 
 
@@ -33,15 +35,16 @@ class Prediction(NamedTuple):
 
 
 def fit(indptr: NDArray[np.int64], indices: NDArray[Any], x: NDArray[np.float32]) -> Prediction:
-    """What the neighbours say about a node, over all nodes of a graph; x is (n, q)."""
+    """What the neighbours say about a node, over the nodes of a graph; x is (n, q)."""
     centre, width = column_means(x), x.shape[1]
-    parts = np.empty((-(-len(x) // _CHUNK_ROWS), 2, width, width))
+    chunks = _fitted_chunks(len(x))
+    parts = np.empty((len(chunks), 2, width, width))
 
-    def add(number: int, own: NDArray[np.float64], around: NDArray[np.float64]) -> None:
+    def add(number: int, _: slice, own: NDArray[np.float64], around: NDArray[np.float64]) -> None:
         np.matmul(around.T, around, out=parts[number, 0])
         np.matmul(around.T, own, out=parts[number, 1])
 
-    _in_chunks(indptr, indices, x, centre, add)
+    _in_chunks(indptr, indices, x, centre, chunks, add)
     squares, products = np.zeros((width, width)), np.zeros((width, width))
     for part in parts:
         squares += part[0]
@@ -66,20 +69,32 @@ def residual(
     centre, weights = by or fit(indptr, indices, x)
     out = np.empty(len(x))
 
-    def fill(number: int, own: NDArray[np.float64], around: NDArray[np.float64]) -> None:
-        first = number * _CHUNK_ROWS
-        out[first : first + len(own)] = np.linalg.norm(own - around @ weights, axis=1)
+    def fill(_: int, rows: slice, own: NDArray[np.float64], around: NDArray[np.float64]) -> None:
+        out[rows] = np.linalg.norm(own - around @ weights, axis=1)
 
-    _in_chunks(indptr, indices, x, centre, fill)
+    _in_chunks(indptr, indices, x, centre, _chunks(len(x)), fill)
     return out
+
+
+def _chunks(num_rows: int) -> list[slice]:
+    return [slice(first, min(first + _CHUNK_ROWS, num_rows)) for first in range(0, num_rows, _CHUNK_ROWS)]
+
+
+def _fitted_chunks(num_rows: int) -> list[slice]:
+    """All rows, or stretches of them that have _FITTED_ROWS together."""
+    if num_rows <= _FITTED_ROWS:
+        return _chunks(num_rows)
+    starts = np.linspace(0, num_rows - _STRETCH, _FITTED_ROWS // _STRETCH).astype(np.int64).tolist()
+    return [slice(start, start + _STRETCH) for start in starts]
 
 
 def column_means(x: NDArray[np.float32]) -> NDArray[np.float64]:
     """The mean of every column, in float64, summed by chunks of rows."""
-    parts = np.empty((-(-len(x) // _CHUNK_ROWS), x.shape[1]))
+    chunks = _chunks(len(x))
+    parts = np.empty((len(chunks), x.shape[1]))
 
     def add(_: int, number: int) -> None:
-        parts[number] = x[number * _CHUNK_ROWS : (number + 1) * _CHUNK_ROWS].sum(axis=0, dtype=np.float64)
+        parts[number] = x[chunks[number]].sum(axis=0, dtype=np.float64)
 
     share(numba.get_num_threads(), range(len(parts)), add)
     total: NDArray[np.float64] = parts.sum(axis=0) / max(1, len(x))
@@ -91,22 +106,22 @@ def _in_chunks(
     indices: Any,
     x: NDArray[np.float32],
     centre: NDArray[np.float64],
-    work: Callable[[int, NDArray[np.float64], NDArray[np.float64]], None],
+    chunks: list[slice],
+    work: Callable[[int, slice, NDArray[np.float64], NDArray[np.float64]], None],
 ) -> None:
-    """Calls work(number, own, around) for chunks of rows, in threads, a core each.
+    """Calls work(number, rows, own, around) for chunks of rows, in threads, a core each.
 
     `own` are the rows of x and `around` the means of their neighbours' rows, both less the centre, which is where nodes
     without neighbours are.
     """
 
     def one(_: int, number: int) -> None:
-        first = number * _CHUNK_ROWS
-        last = min(first + _CHUNK_ROWS, len(x))
+        first, last = chunks[number].start, chunks[number].stop
         means = np.empty((last - first, x.shape[1]), np.float32)
         mean_rows((0, last - first), indptr, indices, x, first, means)
         around = means - centre
         around[np.diff(indptr[first : last + 1]) == 0] = 0.0
-        work(number, x[first:last] - centre, around)
+        work(number, chunks[number], x[first:last] - centre, around)
 
     with threadpool_limits(limits=1, user_api="blas"):
-        share(numba.get_num_threads(), range(-(-len(x) // _CHUNK_ROWS)), one)
+        share(numba.get_num_threads(), range(len(chunks)), one)

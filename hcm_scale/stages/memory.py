@@ -185,8 +185,9 @@ def score_bytes(
     several = num_views > 1
     moments = 0 if on_disk else 8 * num_edges
     embedding = 4 * layers * num_nodes * width + 20 * num_nodes + rows + chunk + moments * several
+    averaged = 3 * moments * several
     about_nodes = (380 + 16 * several) * num_nodes + 7 * num_edges
-    return _START["score"] + moments + max(embedding, about_nodes)
+    return _START["score"] + max(moments + max(embedding, about_nodes), averaged)
 
 
 def report_bytes(num_nodes: int, num_edges: int) -> int:

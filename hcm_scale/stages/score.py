@@ -10,14 +10,15 @@ memory maps. The manifest comes last. scale.safetensors and the table are what a
 (`Reference`), so that its ranks are those that its nodes would have here: tomorrow's graph, scored with the samples of
 today. Several ranks share the edges (`shared_edges.py`) and end in the same bytes; rank 0 writes the folder.
 
-Memory: two layers of embeddings (2 x n x width x 4 bytes), 8 bytes an edge unless on disk, twice where there are
-several views, and a chunk; after them 4 bytes an edge, eleven numbers a node and five of 4 bytes. By the measure
+Memory: two layers of embeddings (2 x n x width x 4 bytes), 8 bytes an edge unless on disk, three times where there
+are several views, and a chunk; after them 4 bytes an edge, eleven numbers a node and five of 4 bytes. By the measure
 of another graph, as many numbers of each of its nodes.
 """
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from hcm_scale.base import files
 from hcm_scale.base.beside import side_by_side
 from hcm_scale.base.names import PLACES, RANKINGS
 from hcm_scale.base.progress import bar
+from hcm_scale.base.threads import in_slices
 from hcm_scale.features.purify import edge_similarity
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, embed_graph
@@ -40,7 +42,7 @@ from hcm_scale.sampling.device.graph import graph_to
 from hcm_scale.score import metrics, nodes, table
 from hcm_scale.score.calibration import Scale, context_scale, from_bytes, to_bytes
 from hcm_scale.score.closure import far_cut
-from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, check_options
+from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, allocate, check_options
 from hcm_scale.score.head import Head
 from hcm_scale.score.numbering import EdgeIndex, edge_index
 from hcm_scale.score.threshold import check_rate
@@ -153,64 +155,73 @@ def score(
     embed: dict[str, Any] = {"propagated": propagated, "chunk_rows": chunk_rows, "device": device}
     found = _predict_views(edges, views, sharing, how, embed)
     if found is not None:
-        hops, apart = found
-        scores, scale = _score_nodes(graph, edges, hops, apart, features, how, like)
-        stability = nodes.stability(scores, apart, how.rank_by)
+        scores, scale = _score_nodes(graph, edges, found, features, how, like)
+        stability = nodes.stability(scores, found.apart, how.rank_by)
         told: dict[str, Any] = {"num_samples": sum(len(view.samples) for view in views), "stability": stability}
-        _write(out, graph, scores, hops, how, scale=scale, usual=None if like is None else like.nodes, **told)
+        _write(out, graph, scores, found.hops, how, scale=scale, usual=None if like is None else like.nodes, **told)
     world.barrier()
     return open_scores(out)
 
 
+class Predicted(NamedTuple):
+    """The hop of every edge, averaged over the views; AHP and IV of every node, (n,), and the AHP of each view."""
+
+    hops: EdgeHops
+    ahp: NDArray[np.float64]
+    iv: NDArray[np.float64]
+    apart: Sequence[NDArray[np.float64]]  # empty where there is one view
+
+
 def _predict_views(
     edges: EdgeIndex, views: Sequence[View], sharing: Sharing, how: Scoring, embed: dict[str, Any]
-) -> tuple[EdgeHops, list[NDArray[np.float64]]] | None:
-    """The hop of every edge, averaged over the views, and the AHP of each where there are several; None but on rank 0.
-
-    The first view's hops are where the others are added.
-    """
-    total: EdgeHops | None = None
-    apart = []
+) -> Predicted | None:
+    """What the samples of all views say about edges; None but on rank 0."""
+    found = []
     work = sharing.num_own(edges.num_edges) * sum(len(view.samples) for view in views)
     with bar(work, "edge", "score", unit_scale=True) as shown:
         predict = {"hop": how.hop, "device": embed["device"], "precision": how.precision, "on_edges": shown.update}
         for number, view in enumerate(views):
-            own = sharing if number == 0 else replace(sharing, folder=sharing.folder / f"view-{number}")
+            own = sharing if len(views) == 1 else replace(sharing, folder=sharing.folder / f"view-{number}")
             embedded = embed_samples(view.samples.model, view.samples, view.structure, view.x, **embed)
-            hops = predict_shared(edges, embedded, own, **predict)
-            if hops is None:
-                continue
-            if len(views) > 1:
-                apart.append(nodes.average_hops(edges, hops, how.trim)[0])
-            if total is None:
-                total = hops
-            else:
-                for whole, part in zip(total, hops, strict=True):
-                    whole += part
-                del hops, part
-                shutil.rmtree(own.folder)
-    if total is None:
+            found.append(predict_shared(edges, embedded, own, **predict))
+    parts = [hops for hops in found if hops is not None]
+    if not parts:
         return None
-    for whole in total:
-        whole /= len(views)
-    return total, apart
+    if len(views) == 1:
+        (ahp,), iv = nodes.average_hops(edges, [parts[0].mean], parts[0].var, how.trim)
+        return Predicted(parts[0], ahp, iv, [])
+    hops = allocate(edges, sharing.folder if sharing.on_disk else None)
+    for whole, *of_views in zip(hops, *parts, strict=True):
+        in_slices(len(whole), partial(_average, of_views, whole))
+    (ahp, *apart), iv = nodes.average_hops(edges, [hops.mean, *(part.mean for part in parts)], hops.var, how.trim)
+    del parts, found, of_views
+    for number in range(len(views)):
+        shutil.rmtree(sharing.folder / f"view-{number}", ignore_errors=True)
+    return Predicted(hops, ahp, iv, apart)
+
+
+def _average(parts: Sequence[NDArray[np.float32]], out: NDArray[np.float32], which: slice) -> None:
+    total = parts[0][which] + parts[1][which]
+    for part in parts[2:]:
+        total += part[which]
+    np.divide(total, len(parts), out=out[which])
 
 
 def _score_nodes(
     graph: Graph,
     edges: EdgeIndex,
-    hops: EdgeHops,
-    apart: Sequence[NDArray[np.float64]],
+    found: Predicted,
     features: NDArray[np.float32],
     how: Scoring,
     like: Reference | None,
 ) -> tuple[nodes.NodeScores, Scale]:
     """All numbers of the nodes, and what they are measured by; 4 bytes an edge while distances are there."""
     usual, scale = (None, None) if like is None else like
-    far = far_cut(hops.mean, how.far_share) if scale is None else scale.far
-    scores = nodes.score_nodes(edges, hops, trim=how.trim, like=usual)
-    scores = nodes.with_closure(scores, edges, hops.mean, far)
-    scores, strange = nodes.with_strange(scores, apart, None if scale is None else scale.strange)
+    mean = found.hops.mean
+    far = far_cut(mean, how.far_share) if scale is None else scale.far
+    scores = nodes.score_nodes(edges, found.hops, trim=how.trim, like=usual, known=(found.ahp, found.iv))
+    scores = nodes.with_closure(scores, edges, mean, far)
+    scores, strange = nodes.with_strange(scores, found.apart, None if scale is None else scale.strange)
     distance = edge_similarity(graph.indptr, graph.indices, features, "cosine", directed=graph.directed)
     np.subtract(1.0, distance, out=distance)
     every = replace(edges, limit=edges.limit[:0])
