@@ -8,6 +8,7 @@ full run also the labelled ones that HCM_DATA has.
 """
 
 import json
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,7 +56,9 @@ def cases(size: str) -> Iterator[Table]:
     rows = []
     with tempfile.TemporaryDirectory(prefix="bench-quality-") as root:
         for name, graph in graphs(size, Path(root)):
-            rows += list(measure(name, graph, size, Path(root) / f"{name}-run"))
+            for row in measure(name, graph, size, Path(root) / f"{name}-run"):
+                print(f"  {json.dumps(row)}", file=sys.stderr, flush=True)
+                rows.append(row)
     yield Table("chains of several lengths", rows, figure=draw(rows))
 
 

@@ -85,8 +85,8 @@ def score_nodes(
 ) -> NodeScores:
     """AHP, IV and HAV of every node; closure, which costs more, is 0 until `with_closure`, and so on.
 
-    `known` are AHP and IV, where they have been averaged already. Here and below `like` are the scores of another graph,
-    whose maxima and ranks take the place of this one's.
+    `known` are AHP and IV, where they have been averaged already. Here and below `like` are the scores of another
+    graph, whose maxima and ranks take the place of this one's.
 
     >>> from hcm_scale.score.numbering import edge_index
     >>> path = edge_index(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], np.int32))
