@@ -102,9 +102,11 @@ def draw(rows: list[dict[str, Any]]) -> Any:
         for i, name in enumerate(names):
             of_graph = [row for row in rows if row["graph"] == name and "," not in row["chain"]]
             of_graph.sort(key=lambda row: row["seconds"])
-            axes.plot(
-                [row["seconds"] for row in of_graph], [row[key] for row in of_graph], ".-", color=f"C{i}", label=name
+            points, style = (
+                [[row["seconds"] for row in of_graph], [row[key] for row in of_graph]],
+                ".-" if i < 10 else ".:",
             )
+            axes.plot(*points, style, color=f"C{i}", label=name)
             usual = [row for row in of_graph if row["chain"] == "default"]
             axes.plot([row["seconds"] for row in usual], [row[key] for row in usual], "o", color=f"C{i}", markersize=9)
         axes.set(xscale="log", xlabel="seconds of training and scoring; the large dot is the default", ylabel=key)
