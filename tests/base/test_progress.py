@@ -52,6 +52,17 @@ def test_bar__fits_the_terminal():
     assert max(len(line) for line in re.split(r"[\r\n]", drawn)) <= 40
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_bar__is_the_only_one_where_the_cursor_cannot_go_up(monkeypatch, capsys, terminal):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    with progress.shown(True), progress.bar(3, "row", "first") as first, progress.bar(3, "row", "second") as second:
+        assert isinstance(first, progress.Bar)
+        assert isinstance(second, progress.Bar) is terminal
+    with progress.shown(True), progress.bar(3, "row", "third") as third:
+        assert isinstance(third, progress.Bar)
+    assert ("\x1b[A" in capsys.readouterr().err) is terminal
+
+
 @pytest.mark.parametrize("draws", [False, True])
 def test_shown__tells_every_step_and_ends_with_its_block(capsys, draws):
     steps = []
