@@ -19,6 +19,7 @@ from hcm_scale.base import progress
 def test_bar__is_drawn_on_a_terminal_until_told_to_be_quiet(monkeypatch, capsys, terminal):
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
     monkeypatch.setattr(progress, "_draws", None)
+    monkeypatch.setattr(progress, "_as_lines", False)  # a run with log=json, before in this process
     with progress.bar(3, "row", "rows") as bar:
         assert isinstance(bar, progress.Lines) is not terminal
     progress.be_quiet()

@@ -37,7 +37,7 @@ def test_keyword__has_the_default_and_the_type_of_its_option(name):
 def test_keywords__are_all_known_and_described():
     names = HCM().get_params().keys()
     assert names == OWN | KEYS.keys()
-    assert [name for name in names if f"    {name}:" not in HCM.__doc__] == []
+    assert [name for name in names if f"\n{name}:" not in inspect.getdoc(HCM)] == []
     assert HCM().config.hops == Config().hops
 
 
