@@ -27,7 +27,15 @@ from hcm_scale.config import Config, GraphConfig
 from hcm_scale.detector import given as givens
 from hcm_scale.detector import saved
 from hcm_scale.detector.fitted import Fitted
-from hcm_scale.detector.parameters import KEYS, Parameters, check_contamination, check_place, dotted, make_config
+from hcm_scale.detector.parameters import (
+    KEYS,
+    Parameters,
+    check_contamination,
+    check_options,
+    check_place,
+    dotted,
+    make_config,
+)
 from hcm_scale.detector.peers import unknown
 from hcm_scale.detector.results import Results
 from hcm_scale.detector.spoken import in_python
@@ -190,8 +198,11 @@ class HCM(Results, Parameters):
 
     @in_python()
     def _check(self) -> None:
+        check_options(self.options)
         check_contamination(self.contamination)
         check_place(self.run_dir)
+        if not (self.callback is None or callable(self.callback)):
+            raise ValueError(f"callback={self.callback!r} is not legal: a function of a Step, or None")
         if self.verbose not in (None, 0, 1, 2, 3):
             raise ValueError(f"verbose={self.verbose!r} is not legal: 0, 1, which 2 and 3 are too, or None")
         self._make_config()

@@ -140,6 +140,12 @@ def check_contamination(share: float | None) -> None:
 
 
 def check_place(run_dir: Path | str | None) -> None:
-    """Refuses an empty name for the folder of the run."""
-    if run_dir is not None and not str(run_dir):
-        raise ValueError("run_dir='' is empty; it names a folder, or is None for a temporary one")
+    """Refuses what is no name for the folder of the run."""
+    if run_dir is not None and not (isinstance(run_dir, str | Path) and str(run_dir)):
+        raise ValueError(f"run_dir={run_dir!r} is not legal: it names a folder, or is None for a temporary one")
+
+
+def check_options(options: Any) -> None:
+    """Refuses options that are not named: a number, say, that was meant for the first of another detector's."""
+    if not isinstance(options, Mapping | None):
+        raise ValueError(f'options={options!r} is not legal: options by name, such as {{"purify.ratio": 0.1}}, or None')

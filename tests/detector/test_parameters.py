@@ -87,7 +87,10 @@ def test_mistake__is_named_with_what_is_legal(options, said):
         ({"contamination": "some"}, "contamination='some' is out of range"),
         ({"device": torch.device("meta")}, r"world\.device=meta is not known; legal are auto, cpu, cuda"),
         ({"verbose": "yes"}, "verbose='yes' is not legal: 0, 1, which 2 and 3 are too, or None"),
-        ({"run_dir": ""}, "run_dir='' is empty"),
+        ({"run_dir": ""}, "run_dir='' is not legal: it names a folder"),
+        ({"run_dir": 3}, "run_dir=3 is not legal: it names a folder"),
+        ({"options": 64}, "options=64 is not legal: options by name, such as"),
+        ({"callback": 3}, "callback=3 is not legal: a function of a Step, or None"),
         (
             {"classes": 3, "options": {"hops.classes": 5}},
             r"classes=3 and options\['hops\.classes'\]=5 differ",
