@@ -28,7 +28,7 @@ THEMES = {
     "growth": "time and peak memory of each stage from 10^4 nodes on, fitted exponents",
 }
 NEEDS_GPU = {"gpu": "the edge pass on a CUDA device"}
-REPEATS = {"smoke": 1, "quick": 3, "full": 5}
+REPEATS = {"smoke": 1, "quick": 3, "full": 5, "huge": 1}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,10 +43,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("theme", choices=[*THEMES, *NEEDS_GPU, "all"], metavar="THEME")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--full", action="store_true", help="full size, up to hours")
+    size.add_argument("--huge", action="store_true", help="of gpu alone: a hundred million nodes, ten minutes, 60 GB")
     size.add_argument("--smoke", action="store_true", help="tiny data, no claim judged, nothing written")
     parser.add_argument("--repeats", type=int, default=None, help="timed runs of each contender")
     options = parser.parse_args(arguments)
-    chosen = "full" if options.full else "smoke" if options.smoke else "quick"
+    chosen = "full" if options.full else "smoke" if options.smoke else "huge" if options.huge else "quick"
+    if options.huge and options.theme != "gpu":
+        parser.error("--huge is a size of the theme gpu")
     if options.repeats is not None and options.repeats < 1:
         parser.error(f"--repeats {options.repeats} must be at least 1")
     themes_to_run = THEMES if options.theme == "all" else (options.theme,)

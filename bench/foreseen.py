@@ -26,7 +26,7 @@ from hcm_scale.options import with_options
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.workspace import Workspace
 
-STAGES = ("graph", "purified", "labels", "propagated-purified", "train-purified", "scores-purified", "scores", "report")
+STAGES = ("graph", "purified", "labels", "propagated-purified", "train-purified", "scores", "report")
 LIMIT_SECONDS = 600
 MOST_RATIO = 1.5
 

@@ -34,7 +34,7 @@ from hcm_scale.sampling.pairs import Cut
 from hcm_scale.stages.label import label
 from hcm_scale.stages.purify import purify
 from hcm_scale.stages.report import report
-from hcm_scale.stages.score import score
+from hcm_scale.stages.score import View, score
 from hcm_scale.stages.train import train
 from hcm_scale.synthetic import families as synthetic
 
@@ -182,7 +182,7 @@ def stages(root: Path, work: Work) -> dict[str, float]:
     x = clocked("propagate", lambda: propagate_features(clean.graph, clean.features, root / "propagated"))
     run: dict[str, Any] = {"recipe": recipe, "device": "cuda", **TRAIN}
     samples = clocked("train", lambda: train(clean.graph, x, labels, root / "train", **run))
-    inputs = graph, clean.graph, x, samples, root / "scores"
+    inputs = graph, [View(clean.graph, x, samples)], root / "scores"
     clocked("score", lambda: score(*inputs, features=clean.features, propagated=True, device="cuda", **SCORE))
     found = {"metrics": root / "train" / "metrics.jsonl", "labels": root / "labels", "run": {"name": "bench"}}
     clocked("report", lambda: report(graph, clean.graph, root / "scores", root / "report", **found, **REPORT))

@@ -22,6 +22,7 @@ from hcm_scale.stages.label import label as label_stage
 from hcm_scale.stages.purify import open_purified
 from hcm_scale.stages.purify import purify as purify_stage
 from hcm_scale.stages.report import report as report_stage
+from hcm_scale.stages.score import View
 from hcm_scale.stages.score import score as score_stage
 from hcm_scale.stages.train import train as train_stage
 from hcm_scale.synthetic import families as synthetic
@@ -83,7 +84,8 @@ def score(folder: Path, out: Path, work: Work) -> dict[str, Any]:
     """One parameter sample over all edges of the original graph."""
     made, graph = open_purified(folder / "purify"), Graph.open(folder / "graph", verify=False)
     x, samples = open_propagated(folder / "propagate"), open_samples(folder / "train" / "samples")
-    score_stage(graph, made.graph, x, samples, out, features=made.features, propagated=True, device="cpu", **SCORE)
+    views = [View(made.graph, x, samples)]
+    score_stage(graph, views, out, features=made.features, propagated=True, device="cpu", **SCORE)
     return {"num_edges": graph.num_edges}
 
 

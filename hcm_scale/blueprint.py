@@ -7,7 +7,7 @@ stages read the folders of the trained run, and are known by their keys.
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -78,21 +78,17 @@ class Run:
 
     def check_scores(self) -> None:
         """Refuses before labels and samples are made what would be refused when they are to be scored."""
-        views = self.config.score.views
         if self.device == "cpu" and self.until in ("score", "report"):
-            graph, x = self.graph(), self.purified().features
-            *_, (_, least) = foresight.score(self.config, graph, x, alone=len(views) == 1)
+            *_, (_, least) = foresight.score(self.config, self.graph(), self.purified().features)
             self.workspace.check_fits("scores, later", least)
-            if len(views) > 1:
-                self.workspace.check_fits("scores, later", foresight.combine(graph, len(views)))
 
     def samples(self, view: str) -> Samples:
         folders = self.workspace.folders if self.trained is None else self.trained.folders
         return open_samples(folders[f"train-{view}"] / "samples")
 
-    def reference(self, name: str) -> score.Reference | None:
-        """The scores of the trained run that those of the stage `name` are measured by."""
-        return None if self.trained is None else score.open_reference(self.trained.folders[name])
+    def reference(self) -> score.Reference | None:
+        """The scores of the trained run, by which those of this one are measured."""
+        return None if self.trained is None else score.open_reference(self.trained.folders["scores"])
 
     def trained_keys(self, *names: str) -> list[str]:
         """The keys of stages of the trained run, for the options of what reads them; empty where there is none."""
@@ -251,78 +247,47 @@ def _trend(walk: Run, recipe: Recipe, structure: Graph, x: NDArray[np.float32]) 
 
 
 def _score(walk: Run) -> Iterator[Stage]:
-    yield from _scores(walk)
+    yield _scores(walk)
     if walk.trained is not None:
         yield _drift(walk, walk.trained)
 
 
-def _scores(walk: Run) -> Iterator[Stage]:
-    views, how = walk.config.score.views, scoring_of(walk.config)
-    if len(views) == 1:
-        yield _score_view(walk, views[0], "scores", how)
-        return
-    for view in views:
-        yield _score_view(walk, view, f"scores-{view}", replace(how, fdr=None))
-
-    def make(out: Path) -> dict[str, Any]:
-        folders = [walk.workspace.folders[f"scores-{view}"] for view in views]
-        like = walk.reference("scores")
-        found = [] if like is None else [walk.reference(f"scores-{view}") for view in views]
-        made = score.combine_scores(
-            walk.graph(),
-            folders,
-            out,
-            how=how,
-            features=walk.purified().features,
-            seed=walk.config.seed,
-            like=like,
-            like_views=[view for view in found if view is not None],
-        )
-        return _score_facts(made)
-
-    def needs() -> list[Need]:
-        return [foresight.combine(walk.graph(), len(views))]
-
-    options = [asdict(how), walk.config.seed, *walk.trained_keys("scores")]
-    reads = "purified", *(f"scores-{view}" for view in views)
-    yield Stage("scores", score.FORMAT, options, reads, make, needs=needs)
-
-
-def _score_view(walk: Run, view: str, name: str, how: score.Scoring) -> Stage:
-    config = walk.config
+def _scores(walk: Run) -> Stage:
+    config, views, how = walk.config, walk.config.score.views, scoring_of(walk.config)
 
     def ways() -> list[tuple[str, Need]]:
-        return foresight.score(config, walk.graph(), walk.encoder_input(view), alone=name == "scores")
+        return foresight.score(config, walk.graph(), walk.purified().features)
 
     def needs() -> list[Need]:
         return [need for _, need in ways()]
 
     def make(out: Path) -> dict[str, Any]:
-        state = walk.choose(name, ways())
+        state = walk.choose("scores", ways())
         if config.score.state == "auto" and walk.workspace.world.leads:
-            log.info("score.state=auto is %s for %s", state, name)
+            log.info("score.state=auto is %s for scores", state)
         made = score.score(
             walk.graph(),
-            walk.structure(view),
-            walk.encoder_input(view),
-            walk.samples(view),
+            [score.View(walk.structure(view), walk.encoder_input(view), walk.samples(view)) for view in views],
             out,
             how=how,
-            features=walk.purified().features if name == "scores" else None,
+            features=walk.purified().features,
             propagated=walk.exact_first_hop,
             seed=config.seed,
             state=state,
             chunk_edges=config.score.chunk_edges,
             device=walk.device,
             world=walk.workspace.world,
-            like=walk.reference(name),
+            like=walk.reference(),
         )
-        return _score_facts(made)
+        facts = {"num_flagged": made.num_flagged, "fdr": made.fdr}
+        facts |= {} if made.stability is None else {"stability": made.stability}
+        return facts | ({} if made.metrics is None else {"roc_auc": made.metrics[made.rank_by]["roc_auc"]})
 
-    options = [asdict(how), config.seed, *walk.trained_keys(f"train-{view}", name)]
-    inputs = ("graph", "purified", *([f"propagated-{view}"] if walk.exact_first_hop else []))
-    reads = (f"train-{view}",) if walk.trained is None else inputs
-    return Stage(name, score.FORMAT, options, reads, make, together=True, needs=walk.on_host(needs))
+    trains = [f"train-{view}" for view in views]
+    options = [asdict(how), config.seed, *walk.trained_keys(*trains, "scores")]
+    inputs = [f"propagated-{view}" for view in views] if walk.exact_first_hop else []
+    reads = "graph", "purified", *(trains if walk.trained is None else inputs)
+    return Stage("scores", score.FORMAT, options, reads, make, together=True, needs=walk.on_host(needs))
 
 
 def _drift(walk: Run, trained: Trained) -> Stage:
@@ -377,9 +342,3 @@ def _last_metrics(path: Path) -> dict[str, Any]:
     """Loss and speed from the last line of a metrics file."""
     last: dict[str, Any] = next((line for line in reversed(report.read_records(path)) if "loss" in line), {})
     return {name: last[name] for name in ("loss", "pairs_per_second") if name in last}
-
-
-def _score_facts(made: score.ScoreResult) -> dict[str, Any]:
-    known = {name: getattr(made, name) for name in ("num_flagged", "fdr", "stability")}
-    facts = {name: value for name, value in known.items() if value is not None}
-    return facts | ({} if made.metrics is None else {"roc_auc": made.metrics[made.rank_by]["roc_auc"]})

@@ -219,7 +219,7 @@ class ScoreConfig:
     max_neighbors: int | None = number(None, 1)
     chunk_edges: int | None = number(None, 256)
     state: str = choice("auto", tables.STATES)  # where the moments of edges are kept; auto: in memory if they fit
-    precision: str = choice("float32", tables.PRECISIONS)  # of the products over edges, on a GPU
+    precision: str = choice("auto", tables.PRECISIONS)  # of the products over edges, on a GPU
     table_rows: int = number(20_000, 1, 100_000)  # of the report's list
     csv: bool = False  # write report/scores.csv, the whole list as text
     explained: int = number(10, 0, 100)

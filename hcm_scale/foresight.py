@@ -106,14 +106,14 @@ def train(
         "num_drawn": pairs_per_epoch(labels, sampling_ratio=batching.sampling_ratio),
         "window": memory.pair_window(labels.classes, labels.plan.row_group_rows),
     }
-    trend = score(config, graph, x, alone=False)[-1][1].held if config.posterior.trend_every else 0
+    trend = score(config, graph, x)[-1][1].held if config.posterior.trend_every else 0
     change = "lower sampling.batch_pairs, sampling.fan_out, sampling.hub_cap or model.width"
     workers = range(config.sampling.workers, -1, -1)
     held = {count: trend + memory.train_bytes(graph.num_nodes, batch, workers=count, **sizes) for count in workers}
     return [(count, Need(held[count], graph.num_bytes + x.nbytes, change)) for count in workers]
 
 
-def score(config: schema.Config, graph: Graph, x: NDArray[np.float32], *, alone: bool) -> list[tuple[str, Need]]:
+def score(config: schema.Config, graph: Graph, x: NDArray[np.float32]) -> list[tuple[str, Need]]:
     """The moments of edges where score.state says; with auto in memory, then on disk."""
     options, network = config.score, config.model
     places = ("memory", "disk") if options.state == "auto" else (options.state,)
@@ -124,21 +124,15 @@ def score(config: schema.Config, graph: Graph, x: NDArray[np.float32], *, alone:
         "num_layers": network.num_layers,
         "classes": config.hops.classes,
         "chunk_edges": chunk_of(options.chunk_edges, "cpu"),
-        "alone": alone,
+        "num_views": len(options.views),
     }
     ways = []
     for place in places:
         on_disk = place == "disk"
         held = memory.score_bytes(graph.num_nodes, graph.num_edges, on_disk=on_disk, **sizes)
-        mapped = 2 * graph.num_bytes + 2 * x.nbytes + 8 * graph.num_edges * on_disk
+        mapped = 2 * graph.num_bytes + 2 * x.nbytes + 16 * graph.num_edges * on_disk
         ways.append((place, Need(held, mapped, change)))
     return ways
-
-
-def combine(graph: Graph, num_views: int) -> Need:
-    """The mean over views is in memory."""
-    held = memory.combine_bytes(graph.num_nodes, graph.num_edges, num_views)
-    return Need(held, graph.num_bytes + 8 * num_views * graph.num_edges, "set score.views=[purified]")
 
 
 def report(graph: Graph) -> Need:

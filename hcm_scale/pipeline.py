@@ -50,8 +50,8 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
     parse_fan_out(config.sampling.fan_out, num_blocks(config))
     _check_world(config.world, world)
     device = world.device or device_of(config.world)
-    if config.score.precision != "float32" and device == "cpu":
-        raise ValueError(f"score.precision={config.score.precision} needs a GPU; on a CPU it must be float32")
+    if config.score.precision == "bfloat16" and device == "cpu":
+        raise ValueError(f"score.precision={config.score.precision} needs a GPU; on a CPU it must be auto or float32")
     if not config.run_dir:
         raise ValueError("run_dir is empty; it names the folder of the run")
     tracking.check(config.track)

@@ -87,9 +87,7 @@ def open_trained(config: Config) -> Trained | None:
     """The folders that a run with `config.trained` is made with, all of their files checked; None where it trains."""
     if config.trained is None:
         return None
-    views = config.score.views
-    names = ["purified", *(f"train-{view}" for view in views), "scores"]
-    names += [f"scores-{view}" for view in views] if len(views) > 1 else []
+    names = ["purified", *(f"train-{view}" for view in config.score.views), "scores"]
     names += ["graph"] if config.graph.source in ("tables", "sql") else []
     where = Path(config.trained)
     folders, keys = open_stages(where, *names), stage_keys(where)

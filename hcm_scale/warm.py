@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import torch
 from hcm_scale import sources
 from hcm_scale.arguments import label_options, recipe_of, scoring_of
 from hcm_scale.base import ahead, jit, kept
+from hcm_scale.base.order import double_places
 from hcm_scale.base.seconds import SECONDS
 from hcm_scale.config import Config, TablesGraph
 from hcm_scale.features.propagate import propagate_features
@@ -36,6 +36,7 @@ from hcm_scale.synthetic import families
 from hcm_scale.synthetic.inject import inject
 
 _NUM_NODES, _MANY_NODES, _NUM_ATTRIBUTES = 200, 5_000, 5
+_MANY_VALUES = 1 << 17
 _FEW = {"posterior.burn_in_steps": 1, "posterior.num_samples": 1, "posterior.thin_steps": 1}
 
 
@@ -126,18 +127,16 @@ def training(graph: Graph, config: Config, out: Path) -> None:
 
 
 def scores(graph: Graph, config: Config, out: Path) -> None:
-    """Scores under parameters that nobody trained, and the report."""
+    """Scores under parameters that nobody trained, and the report; before it, how very many nodes are sorted."""
+    double_places(np.arange(_MANY_VALUES, dtype=np.float64))
     x, how = propagate_features(graph, np.asarray(graph.x), out / "propagated"), scoring_of(config)
     model = vars(recipe_of(config).network) | {"num_attributes": x.shape[1], "num_classes": config.hops.classes}
     model |= {"directed": False, "seed": 0}
     digest = write_sample(out / "samples", 0, HopModel(**model).state_dict())
     samples = seal_samples(out / "samples", [digest], model)
     options: dict[str, Any] = {"propagated": True, "seed": 0, "state": "memory", "device": "cpu"}
-    options |= {"chunk_edges": config.score.chunk_edges, "features": None, "how": replace(how, fdr=None)}
-    views = [out / view for view in config.score.views]
-    for view in views:
-        score.score(graph, graph, x, samples, view, **options)
-    score.combine_scores(graph, views, out / "all", how=how, features=np.asarray(graph.x), seed=0)
+    options |= {"chunk_edges": config.score.chunk_edges, "features": np.asarray(graph.x), "how": how}
+    score.score(graph, [score.View(graph, x, samples)] * len(config.score.views), out / "all", **options)
     shown: dict[str, Any] = {"top": config.score.explained, "table_rows": config.score.table_rows}
     about = {"name": "warm", "seed": 0, "num_samples": 1}
     report.report(graph, graph, out / "all", out / "report", x=np.asarray(graph.x), run=about, **shown)

@@ -71,7 +71,7 @@ def test_new_nodes__are_scored_without_labels_and_training_and_move_no_other(gra
     said = pipeline.run(small(tmp_path, yesterday), graph=far)
     made = [record["name"] for record in json.loads((tmp_path / "stages.json").read_text())]
     views = ("purified", "original")
-    steps = ["graph", "purified", *(f"propagated-{v}" for v in views), *(f"scores-{v}" for v in views)]
+    steps = ["graph", "purified", *(f"propagated-{v}" for v in views)]
     assert made == [*steps, "scores", "drift", "report"]
     for name in COMPARED[:-1]:
         np.testing.assert_array_equal(by_node(tmp_path, name)[:400], by_node(yesterday, name))
@@ -98,12 +98,7 @@ def test_again__keeps_every_stage_and_other_samples_make_it_anew(graph, yesterda
     pipeline.run(other, until="score", graph=graph)
     pipeline.run(small(tmp_path / "run", tmp_path / "other"), until="score", graph=graph)
     kept = {r["name"]: r["skipped"] for r in json.loads((tmp_path / "run" / "stages.json").read_text())}
-    assert [name for name, was_kept in kept.items() if not was_kept] == [
-        "scores-purified",
-        "scores-original",
-        "scores",
-        "drift",
-    ]
+    assert [name for name, was_kept in kept.items() if not was_kept] == ["scores", "drift"]
 
 
 def test_drift__is_said_where_a_column_moved(graph, yesterday, tmp_path, caplog):

@@ -5,13 +5,18 @@ This tells a person how long to wait, and is the list of what `hcm-scale warm` m
 """
 
 SECONDS = {
+    "hcm_scale.base.order_kernels.count_digits": 0.2,
+    "hcm_scale.base.order_kernels.float_keys": 0.1,
+    "hcm_scale.base.order_kernels.move": 0.3,
+    "hcm_scale.base.order_kernels.share_places": 0.4,
     "hcm_scale.base.spmm.csr_row_range": 0.5,
     "hcm_scale.base.spmm.gcn_rows": 1.6,
     "hcm_scale.base.spmm.mean_rows": 0.3,
+    "hcm_scale.features.purify_kernels.count_kept": 0.3,
     "hcm_scale.features.purify_kernels.dense_cosine": 0.6,
     "hcm_scale.features.purify_kernels.dense_euclidean": 1.4,
+    "hcm_scale.features.purify_kernels.fill_kept": 0.4,
     "hcm_scale.features.purify_kernels.first_above": 0.1,
-    "hcm_scale.features.purify_kernels.keep_undirected": 0.6,
     "hcm_scale.graph.check_kernels.first_fall": 0.3,
     "hcm_scale.graph.check_kernels.first_one_way": 0.1,
     "hcm_scale.graph.check_kernels.first_stray": 0.1,

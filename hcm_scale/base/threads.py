@@ -25,6 +25,15 @@ def in_threads(num_tasks: int, kernel: Callable[..., Any], *arguments: Any) -> N
     share(threads, itertools.pairwise(bounds), lambda _, part: kernel(part, *arguments))
 
 
+def in_slices(length: int, work: Callable[[slice], Any], size: int = 1 << 18) -> None:
+    """Calls work(part) for slices that make up 0 .. length - 1: numpy lets go of the GIL while it computes.
+
+    Slices do not depend on the number of threads, nor does what is computed from each alone.
+    """
+    parts = [slice(first, min(first + size, length)) for first in range(0, length, size)]
+    share(min(numba.get_num_threads(), len(parts)), parts, lambda _, part: work(part))
+
+
 @contextlib.contextmanager
 def kernel_threads(num_threads: int) -> Iterator[None]:
     """Has the kernels that this thread calls work with so many threads, for a while."""

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from hcm_scale.base.threads import in_slices
 from hcm_scale.features.pca import Components
-from hcm_scale.features.rescale import AttributeRows, blocks, rescale_block
-from hcm_scale.graph.store import Attributes
+from hcm_scale.features.rescale import AttributeRows, block_rows, blocks, rescale_block
+from hcm_scale.graph.store import Attributes, SparseRows
 
 Curve = tuple[NDArray[np.float32], NDArray[np.float32]]  # rising values, and the score of each
 
@@ -128,8 +129,15 @@ def group_values(how: str, ends: NDArray[np.float64]) -> Callable[[AttributeRows
 
 
 def apply_parts(parts: tuple[Part, ...], x: Attributes) -> NDArray[np.float32]:
-    """The features (n, q) of all rows, block by block."""
+    """The features (n, q) of all rows, block by block; where each column is for itself, a small block a thread."""
     out = np.empty((x.shape[0], sum(part.width for part in parts)), np.float32)
-    for which, block in blocks(x):
+
+    def fill(which: slice, block: AttributeRows) -> None:
         out[which] = np.concatenate([part.apply(block) for part in parts], axis=1)
+
+    if not isinstance(x, SparseRows) and all(isinstance(part, Singles) for part in parts):
+        in_slices(len(out), lambda which: fill(which, x[which]), size=block_rows(x.shape[1]) // 16)
+    else:
+        for which, block in blocks(x):
+            fill(which, block)
     return out

@@ -1,12 +1,13 @@
 """The first propagation, Â X, computed exactly and once, and kept on disk.
 
 It has no parameters, so a GCN of L layers trained on it samples only L - 1 hops, and the first is free of sampling
-noise; scoring begins with it too. Rows are written in chunks: memory is one chunk, and whatever of X the system keeps
-mapped.
+noise; scoring begins with it too. Rows are written straight to the file: memory is a weight a node, and whatever the
+system keeps mapped.
 
     out/  x.npy  (n, q) float32   manifest.json
 """
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,12 @@ from hcm_scale.base import files
 from hcm_scale.base.mapped import map_new
 from hcm_scale.base.progress import bar
 from hcm_scale.base.spmm import gcn_rows, gcn_scale
-from hcm_scale.base.threads import in_threads
+from hcm_scale.base.threads import in_slices, in_threads
 from hcm_scale.graph import Graph
 
 KIND = "hcm_scale propagated features"
 FORMAT = 1
-_CHUNK_ROWS = 1 << 17
+_CHUNK_ROWS = 1 << 20
 
 
 def propagate_features(structure: Graph, x: NDArray[np.float32], out: Path) -> NDArray[np.float32]:
@@ -44,17 +45,20 @@ def open_propagated(folder: Path) -> NDArray[np.float32]:
     return result
 
 
+def _check_finite(chunk: NDArray[np.float32], first: int, part: slice) -> None:
+    finite = np.isfinite(chunk[part]).all(axis=1)
+    if not finite.all():
+        node = first + part.start + int(np.argmin(finite))
+        raise ValueError(f"features hold NaN or infinity, at or beside node {node}")
+
+
 def _write(structure: Graph, x: NDArray[np.float32], path: Path) -> None:
     scale = gcn_scale(structure.indptr)
     target = map_new(path, np.float32, x.shape)
     with bar(len(x), "row", "propagate") as progress:
         for first in range(0, len(x), _CHUNK_ROWS):
-            last = min(first + _CHUNK_ROWS, len(x))
-            chunk = np.empty((last - first, x.shape[1]), np.float32)
+            chunk = target[first : first + _CHUNK_ROWS].view(np.ndarray)
             in_threads(len(chunk), gcn_rows, structure.indptr, structure.indices, scale, x, first, chunk)
-            finite = np.isfinite(chunk).all(axis=1)
-            if not finite.all():
-                raise ValueError(f"features hold NaN or infinity, at or beside node {first + int(np.argmin(finite))}")
-            target[first:last] = chunk
-            progress.update(last - first)
+            in_slices(len(chunk), partial(_check_finite, chunk, first), size=1 << 15)
+            progress.update(len(chunk))
     target.flush()

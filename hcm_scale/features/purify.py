@@ -134,7 +134,10 @@ def _keep_edges(graph: Graph, keep: NDArray[np.bool_]) -> CSR:
     """The CSR of the kept edges."""
     if graph.directed:
         return np.concatenate([[0], np.cumsum(keep)])[graph.indptr], graph.indices[keep]
-    indptr, indices = np.empty_like(graph.indptr), np.empty(2 * np.count_nonzero(keep), graph.indices.dtype)
-    spans = _edge_spans(graph.indptr, graph.indices, directed=False)
-    kernels.keep_undirected(*spans, graph.indices, keep, indptr, indices)
+    of_edges = graph.indices, _edge_spans(graph.indptr, graph.indices, directed=False), keep
+    indptr = np.zeros_like(graph.indptr)
+    in_threads(graph.num_nodes, kernels.count_kept, *of_edges, indptr[1:])
+    np.cumsum(indptr, out=indptr)
+    indices = np.empty(indptr[-1], graph.indices.dtype)
+    in_threads(graph.num_nodes, kernels.fill_kept, graph.indptr, *of_edges, (indptr, indices))
     return indptr, indices

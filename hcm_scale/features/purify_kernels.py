@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base.atomics import fetch_add
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.prefetch import prefetch
 
@@ -173,28 +174,48 @@ def sparse_similarity(part, spans, indices, x, measure, out):
                 strip[x_indices[k]] = 0.0
 
 
-@kernel
-def keep_undirected(starts, ends, offsets, indices, keep, indptr_out, indices_out):
-    """The symmetric CSR of the kept edges. indptr_out is given as room for n + 1 numbers.
+@kernel(allocates=False)
+def _edge_at(spans, indices, u, v):
+    """The number of the edge between u < v, found in row u by bisection."""
+    starts, ends, offsets = spans
+    low, high = starts[u], ends[u]
+    while low < high:
+        middle = (low + high) // 2
+        if indices[middle] < v:
+            low = middle + 1
+        else:
+            high = middle
+    return offsets[u] + low - starts[u]
 
-    Rows are visited in rising order, so when edge (u, v) is appended to row v, all its smaller columns are there
-    already, and when row u's turn comes its lower half is complete: rows come out sorted without a search or a sort.
+
+@kernel
+def count_kept(part, indices, spans, keep, counts):
+    """Adds to counts[v] the kept edges of v, of an undirected graph."""
+    starts, ends, offsets = spans
+    for u in range(part[0], part[1]):
+        count = 0
+        for e in range(starts[u], ends[u]):
+            if keep[offsets[u] + e - starts[u]]:
+                count += 1
+                fetch_add(counts, indices[e], 1)
+        fetch_add(counts, u, count)
+
+
+@kernel
+def fill_kept(part, indptr, indices, spans, keep, out):
+    """Writes the kept neighbours of v, in order, from indptr_out[v] on; out is (indptr_out, indices_out).
+
+    An edge to a smaller node is looked up in that one's row.
     """
-    num_nodes = len(starts)
-    indptr_out[:] = 0
-    for u in range(num_nodes):
-        for e in range(starts[u], ends[u]):
-            if keep[offsets[u] + e - starts[u]]:
-                indptr_out[u + 1] += 1
-                indptr_out[indices[e] + 1] += 1
-    for u in range(num_nodes):
-        indptr_out[u + 1] += indptr_out[u]
-    places = indptr_out[:-1].copy()
-    for u in range(num_nodes):
-        for e in range(starts[u], ends[u]):
-            if keep[offsets[u] + e - starts[u]]:
-                v = indices[e]
-                indices_out[places[u]] = v
-                places[u] += 1
-                indices_out[places[v]] = u
-                places[v] += 1
+    starts, ends, offsets = spans
+    indptr_out, indices_out = out
+    for v in range(part[0], part[1]):
+        place = indptr_out[v]
+        for e in range(indptr[v], starts[v]):
+            if keep[_edge_at(spans, indices, indices[e], v)]:
+                indices_out[place] = indices[e]
+                place += 1
+        for e in range(starts[v], ends[v]):
+            if keep[offsets[v] + e - starts[v]]:
+                indices_out[place] = indices[e]
+                place += 1

@@ -7,9 +7,12 @@ nothing to show, so that a report of ten million nodes is as small as one of a t
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base.order import Sorted
+from hcm_scale.base.threads import in_slices, share
 from hcm_scale.graph.store import KIND_NAMES, Graph
 from hcm_scale.report.explain import finite
 from hcm_scale.score import metrics
@@ -17,6 +20,7 @@ from hcm_scale.score import metrics
 _BINS = 48
 _POINTS = 160  # of a curve
 _KS = (10, 100)
+_AT_ONCE = 3  # scores that are measured at the same time
 _NUMBERS = ("loss", "pairs_per_second", "step_size")
 _EDGES = 1 << 22  # a pass over the edges looks at so many together
 
@@ -28,10 +32,15 @@ def accuracy(y: NDArray[Any], scores: Mapping[str, NDArray[Any]], kind: NDArray[
         return None
     ks = sorted({k for k in (*_KS, num_anomalies) if k <= max(num_anomalies, _KS[0])})
     usable = {name: values for name, values in scores.items() if not np.isnan(values).any()}
-    return {
-        "scores": {name: metrics.evaluate(y, values, kind, ks) for name, values in usable.items()},
-        "curves": {name: metrics.curves(y, values, _POINTS) for name, values in usable.items()},
-    }
+    numbers: dict[str, Any] = {}
+    curves: dict[str, Any] = {}
+
+    def measure(_: int, name: str) -> None:
+        ranked = metrics.Ranked.of(y, usable[name])
+        numbers[name], curves[name] = metrics.measure(ranked, kind, ks), metrics.curves(ranked, _POINTS)
+
+    share(_AT_ONCE, usable, measure)
+    return {"scores": {name: numbers[name] for name in usable}, "curves": {name: curves[name] for name in usable}}
 
 
 def distribution(values: NDArray[Any], y: NDArray[Any] | None = None, bins: int = _BINS) -> dict[str, Any] | None:
@@ -45,17 +54,26 @@ def distribution(values: NDArray[Any], y: NDArray[Any] | None = None, bins: int 
     members = {name: np.asarray(values[mask], np.float64) for name, mask in groups.items() if mask.any()}
     if not members:
         return None
-    low = min(float(np.quantile(group, 0.002)) for group in members.values())
-    high = max(float(np.quantile(group, 0.998)) for group in members.values())
+    ends = np.array([Sorted(group).quantiles([0.002, 0.998]) for group in members.values()])
+    low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
     edges = np.linspace(low, high if high > low else low + 1.0, bins + 1)
-    shares = {
-        name: (np.histogram(np.clip(group, edges[0], edges[-1]), edges)[0] / len(group)).round(6).tolist()
-        for name, group in members.items()
-    }
-    everyone = np.concatenate(list(members.values()))
-    folded = [int(np.count_nonzero(everyone < edges[0])), int(np.count_nonzero(everyone > edges[-1]))]
+    shares = {name: (_count(group, edges) / len(group)).round(6).tolist() for name, group in members.items()}
+    below, above = edges[0], edges[-1]
+    folded = [
+        sum(int(np.count_nonzero(group < below)) for group in members.values()),
+        sum(int(np.count_nonzero(group > above)) for group in members.values()),
+    ]
     sizes = {name: len(group) for name, group in members.items()}
     return {"edges": edges.round(6).tolist(), "groups": shares, "sizes": sizes, "folded": folded}
+
+
+def _count(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:
+    """How many values fall into each bin, the outermost ones reaching as far as they do."""
+    counts: list[NDArray[np.int64]] = []
+    in_slices(
+        len(values), lambda part: counts.append(np.histogram(np.clip(values[part], edges[0], edges[-1]), edges)[0])
+    )
+    return np.sum(counts, axis=0)
 
 
 def hop_distribution(hops: NDArray[np.float32], bins: int = _BINS) -> dict[str, Any] | None:
@@ -67,7 +85,9 @@ def hop_distribution(hops: NDArray[np.float32], bins: int = _BINS) -> dict[str, 
     if not highest:
         return None
     edges = np.linspace(1.0, max(2.0, np.ceil(highest)), bins + 1)
-    counts = np.sum([np.histogram(hops[block], edges)[0] for block in blocks], axis=0)
+    found: list[NDArray[np.int64]] = []
+    share(numba.get_num_threads(), blocks, lambda _, block: found.append(np.histogram(hops[block], edges)[0]))
+    counts = np.sum(found, axis=0)
     return {"edges": edges.round(6).tolist(), "shares": (counts / max(counts.sum(), 1)).round(6).tolist()}
 
 

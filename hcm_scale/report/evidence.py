@@ -10,10 +10,12 @@ attributes are never made dense.
 from dataclasses import dataclass
 from typing import Any
 
+import numba
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hcm_scale.base.threads import share
 from hcm_scale.graph.store import Attributes, Graph, SparseRows
 from hcm_scale.report.distances import usual_distance, usual_hop
 from hcm_scale.score.numbering import EdgeIndex, edge_index
@@ -122,8 +124,18 @@ def column_moments(x: Attributes) -> tuple[NDArray[np.float64], NDArray[np.float
         squares, stored = _sparse_sums(x, mean, power=2)
         return mean, np.sqrt((squares + (num_rows - stored) * mean**2) / num_rows)
     blocks = [slice(first, first + _ROWS) for first in range(0, num_rows, _ROWS)]
-    mean = np.sum([x[block].sum(axis=0, dtype=np.float64) for block in blocks], axis=0) / num_rows
-    return mean, np.sqrt(np.sum([((x[block] - mean) ** 2).sum(axis=0) for block in blocks], axis=0) / num_rows)
+    sums = np.empty((len(blocks), num_columns))
+
+    def add(_: int, number: int) -> None:
+        sums[number] = x[blocks[number]].sum(axis=0, dtype=np.float64)
+
+    def add_squares(_: int, number: int) -> None:
+        sums[number] = ((x[blocks[number]] - mean) ** 2).sum(axis=0)
+
+    share(numba.get_num_threads(), range(len(blocks)), add)
+    mean = np.sum(sums, axis=0) / num_rows
+    share(numba.get_num_threads(), range(len(blocks)), add_squares)
+    return mean, np.sqrt(np.sum(sums, axis=0) / num_rows)
 
 
 def _sparse_sums(x: SparseRows, center: NDArray[np.float64], power: int) -> tuple[NDArray[np.float64], NDArray[Any]]:

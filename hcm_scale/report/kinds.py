@@ -59,6 +59,8 @@ def heads(table: pa.Table, count: int) -> dict[str, list[dict[str, Any]]]:
 
 def _first(places: Any, nodes: Any, count: int) -> Any:
     """Rows with the smallest places, without sorting all of them."""
-    last = np.partition(places, min(count, len(places)) - 1)[min(count, len(places)) - 1]
-    rows = np.flatnonzero(places <= last)
+    rows = np.flatnonzero(places <= count)
+    if len(rows) < min(count, len(places)):  # more than that share the first place
+        last = np.partition(places, min(count, len(places)) - 1)[min(count, len(places)) - 1]
+        rows = np.flatnonzero(places <= last)
     return rows[np.lexsort((nodes[rows], places[rows]))][:count]

@@ -1,9 +1,10 @@
 """What the numbers of nodes are measured by: taken from the edges and nodes of one graph, and good for another.
 
-`Scale.far` tells far edges by their predicted hop, `ContextScale` says what is usual about attributes over edges: from
-which distance on two ends are unlike, how surprising every distance is, and what neighbours predict. A run takes them
-from its own graph and keeps them beside its scores, 1 megabyte at most as a rule; a run that scores tomorrow's graph
-with the same samples reads them there, so that a node in the same surroundings has the same numbers on both days.
+`Scale.far` tells far edges by their predicted hop, `Strangeness` says which AHP and closure are usual, `ContextScale`
+what is usual about attributes over edges: from which distance on two ends are unlike, how surprising every distance is,
+and what neighbours predict. A run takes them from its own graph and keeps them beside its scores, 1 megabyte at most as
+a rule; a run that scores tomorrow's graph with the same samples reads them there, so that a node in the same
+surroundings has the same numbers on both days.
 """
 
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from hcm_scale.score.closure import Cut, far_cut
 from hcm_scale.score.context import surprise_of_bins
 from hcm_scale.score.numbering import EdgeIndex
 from hcm_scale.score.residual import Prediction, fit
+from hcm_scale.score.standard import Usual
 
 
 class ContextScale(NamedTuple):
@@ -26,11 +28,19 @@ class ContextScale(NamedTuple):
     prediction: Prediction
 
 
+class Strangeness(NamedTuple):
+    """What `strange` is measured by: AHP and closure, and the AHP of each encoder where there are several."""
+
+    both: Usual
+    views: Usual | None = None
+
+
 class Scale(NamedTuple):
-    """What is usual about hops, and about attributes where they are evidence."""
+    """What is usual about hops, and about attributes."""
 
     far: Cut
-    context: ContextScale | None = None
+    strange: Strangeness
+    context: ContextScale
 
 
 def context_scale(
@@ -43,18 +53,21 @@ def context_scale(
 
 def to_bytes(scale: Scale) -> bytes:
     """The scale as a safetensors file."""
-    arrays = {"far": np.array(scale.far, np.float64)}
-    if scale.context is not None:
-        unlike, surprise, prediction = scale.context
-        arrays |= {"unlike": np.array(unlike, np.float64), "surprise": surprise, **prediction._asdict()}
-    return save(arrays)
+    unlike, surprise, prediction = scale.context
+    arrays = {"far": np.array(scale.far, np.float64), "unlike": np.array(unlike, np.float64), "surprise": surprise}
+    arrays |= {name: np.hstack(usual) for name, usual in scale.strange._asdict().items() if usual is not None}
+    return save(arrays | prediction._asdict())
 
 
 def from_bytes(data: bytes) -> Scale:
     """The inverse of `to_bytes`."""
     arrays = load(data)
-    cuts = [Cut(int(arrays[name][0]), float(arrays[name][1])) for name in ("far", "unlike") if name in arrays]
-    if len(cuts) == 1:
-        return Scale(cuts[0])
+    far, unlike = (Cut(int(arrays[name][0]), float(arrays[name][1])) for name in ("far", "unlike"))
+    strange = Strangeness(_usual(arrays["both"]), _usual(arrays["views"]) if "views" in arrays else None)
     prediction = Prediction(arrays["centre"], arrays["weights"])
-    return Scale(cuts[0], ContextScale(cuts[1], arrays["surprise"], prediction))
+    return Scale(far, strange, ContextScale(unlike, arrays["surprise"], prediction))
+
+
+def _usual(numbers: NDArray[np.float64]) -> Usual:
+    means, spreads = numbers[:-1].reshape(2, -1)
+    return Usual(means, spreads, float(numbers[-1]))

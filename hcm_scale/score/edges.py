@@ -50,14 +50,15 @@ def predict_edges(
     chunk_edges: int | None = None,
     folder: Path | None = None,
     device: torch.device | str = "cpu",
-    precision: str = "float32",
+    precision: str = "auto",
     on_edges: Callable[[int], object] = lambda num_edges: None,
 ) -> EdgeHops:
     """Mean and variance of the predicted hop of every scored edge over the samples, an iterable of (z, head).
 
     `samples` is consumed once, lazily, and each z is used up before the next is asked for: all may share one buffer.
     With `folder` the result is a pair of .npy memory maps in it, else it is held in memory. `chunk_edges` (16,384 on a
-    CPU, 262,144 on CUDA) changes speed and memory alone. `precision="bfloat16"` is for CUDA devices and good to 1e-2.
+    CPU, 262,144 on CUDA) changes speed and memory alone. `precision="bfloat16"` is for CUDA devices and good to 1e-2;
+    "auto" is float32 elsewhere.
     `on_edges` hears, as work goes on, how many more edges were predicted under one sample.
     """
     device = torch.device(device)
@@ -84,8 +85,8 @@ def check_options(hop: str, chunk_edges: int | None, device: torch.device, preci
         raise ValueError(f"chunk_edges={chunk_edges} must be at least 1")
     if precision not in PRECISIONS:
         raise ValueError(f"precision={precision!r} must be one of {', '.join(PRECISIONS)}")
-    if precision != "float32" and device.type != "cuda":
-        raise ValueError(f"precision={precision!r} needs a CUDA device; on {device.type} it must be float32")
+    if precision == "bfloat16" and device.type != "cuda":
+        raise ValueError(f"precision={precision!r} needs a CUDA device; on {device.type} it must be float32 or auto")
 
 
 def _allocate(edges: EdgeIndex, folder: Path | None) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -35,6 +35,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base import order
+from hcm_scale.base.threads import in_slices
+
 KINDS = {  # by name: the column of the number behind it
     "hop": "ahp",
     "closure": "closure",
@@ -52,26 +55,27 @@ def middle_ranks(values: NDArray[np.float64], known: NDArray[np.bool_] | None = 
     [0.5, 0.125, 0.5, 0.875]
     """
     size = len(values) if known is None else np.count_nonzero(known)
-    return _ranks(double_places(values, known), int(size))
+    return ranks_of(double_places(values, known), int(size))
 
 
-def _ranks(double: NDArray[np.int64], size: int) -> NDArray[np.float64]:
-    return 1.0 - (double - 1) / (2.0 * max(1, size))
+def ranks_of(double: NDArray[np.int64], size: int) -> NDArray[np.float64]:
+    """The ranks, between 0 and 1, of double places among so many."""
+    out = np.empty(len(double))
+
+    def fill(part: slice) -> None:
+        out[part] = 1.0 - (double[part] - 1) / (2.0 * max(1, size))
+
+    in_slices(len(double), fill)
+    return out
 
 
 def double_places(values: NDArray[np.float64], known: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-    """The best and the worst place that equal values hold, added; 1 is the largest. The middle where not `known`.
-
-    >>> double_places(np.array([3.0, 1.0, 3.0, 9.0])).tolist()
-    [5, 8, 5, 2]
-    """
-    chosen = values if known is None else values[known]
-    size = len(chosen)
-    out = np.full(len(values), max(1, size) + 1)
-    if size:
-        _, group, counts = np.unique(chosen, return_inverse=True, return_counts=True)
-        best = size + 1 - np.cumsum(counts)
-        out[slice(None) if known is None else known] = (2 * best + counts - 1)[group]
+    """The best and the worst place that equal values hold, added; 1 is the largest. The middle where not `known`."""
+    if known is None:
+        return order.double_places(values)
+    chosen = values[known]
+    out = np.full(len(values), max(1, len(chosen)) + 1)
+    out[known] = order.double_places(chosen)
     return out
 
 
@@ -88,7 +92,7 @@ def places_among(values: NDArray[np.float64], usual: NDArray[np.float64]) -> NDA
 
 def ranks_among(values: NDArray[np.float64], usual: NDArray[np.float64]) -> NDArray[np.float64]:
     """`middle_ranks` that values would have among usual ones, at most that of the first."""
-    return _ranks(np.maximum(places_among(values, usual), 2), len(usual))
+    return ranks_of(np.maximum(places_among(values, usual), 2), len(usual))
 
 
 def surprise_among(values: NDArray[np.float64], usual: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -104,7 +108,14 @@ def surprise_among(values: NDArray[np.float64], usual: NDArray[np.float64]) -> N
 
 def surprise(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
     """-log(1 - rank), the evidence of a rank."""
-    return -np.log1p(-ranks)
+    out = np.empty_like(ranks)
+
+    def fill(part: slice) -> None:
+        np.log1p(-ranks[part], out=out[part])
+        np.negative(out[part], out=out[part])
+
+    in_slices(len(ranks), fill)
+    return out
 
 
 class Weighed(NamedTuple):
@@ -143,7 +154,7 @@ def weigh(
         double = double_places(values, has_neighbors if size < num_nodes else None)
         places[row] = double // 2
         if like is None:
-            total += surprise(_ranks(double, size))
+            total += surprise(ranks_of(double, size))
         else:
             gained = surprise_among(values, like.of_kind[kind][like.known(kind)])
             total += np.where(own.known(kind), gained, np.log(2.0))
@@ -162,10 +173,12 @@ def strongest(places: NDArray[np.signedinteger[Any]], has_neighbors: NDArray[np.
     >>> strongest(np.array([[1, 3], [2, 1], [3, 3], [3, 3], [3, 3]]), np.ones(2, bool)).tolist()
     [0, 1]
     """
-    best, share = np.zeros(len(has_neighbors), np.int8), np.full(len(has_neighbors), np.inf)
-    for kind, size in enumerate(num_ranked(KINDS, has_neighbors)):
-        own = (places[kind] - 0.5) / max(1, size)
-        nearer = own < share
-        best[nearer], share[nearer] = kind, own[nearer]
+    best = np.empty(len(has_neighbors), np.int8)
+    sizes = np.maximum(num_ranked(KINDS, has_neighbors), 1)
+
+    def fill(part: slice) -> None:
+        best[part] = np.argmin((places[:, part] - 0.5) / sizes[:, None], axis=0)
+
+    in_slices(len(best), fill)
     best[~has_neighbors] = list(KINDS).index("attributes")
     return best

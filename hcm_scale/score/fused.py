@@ -9,7 +9,7 @@ on, where an expected hop spans more and 1e-2 would be missed. Sums are float32 
 the embeddings, is what keeps near neighbours apart: a bfloat16 z has an error in proportion to |z|, a bfloat16
 |z_u - z_v| one in proportion to itself.
 
-This is the one file that imports Triton, and only CUDA scoring in bfloat16 imports this file. Where Triton is missing
+Only CUDA scoring in bfloat16 imports this file, because Triton takes a second to import. Where Triton is missing
 the file can still be read, and `AVAILABLE` is False.
 """
 
@@ -116,7 +116,8 @@ def fused_step(
     classes.
     """
     width, hidden, num_classes = *head.weight0.shape, len(head.bias1)
-    _check(width, hidden, num_classes)
+    if wrong := _wrong_size(width, hidden, num_classes):
+        raise ValueError(f"{wrong} bfloat16 scoring; use float32")
     product = product or (torch.bfloat16 if num_classes <= _COARSE_CLASSES else torch.float32)
     num_pairs = len(pairs.left)
     if num_pairs == 0:
@@ -148,11 +149,17 @@ def fused_step(
     )
 
 
-def _check(width: int, hidden: int, num_classes: int) -> None:
+def can_serve(head: Head) -> bool:
+    """Whether the kernel takes a head of this size."""
+    width, hidden = head.weight0.shape
+    return not _wrong_size(width, hidden, len(head.bias1))
+
+
+def _wrong_size(width: int, hidden: int, num_classes: int) -> str:
+    """What the kernel cannot take, as the beginning of a sentence; empty where it can."""
     for name, size in (("width", width), ("hidden", hidden)):
         if size < 16 or size & (size - 1):
-            raise ValueError(f"{name}={size} must be a power of two of at least 16 for bfloat16 scoring; use float32")
+            return f"{name}={size} must be a power of two of at least 16 for"
     if num_classes > _PADDED_CLASSES:
-        raise ValueError(
-            f"{num_classes} hop classes are more than the {_PADDED_CLASSES} of bfloat16 scoring; use float32"
-        )
+        return f"{num_classes} hop classes are more than the {_PADDED_CLASSES} of"
+    return ""

@@ -5,11 +5,14 @@
     strange(v) = z-score of AHP(v) + z-score of closure(v)          (closure.py: far triangles around v)
     score(v) = the evidence of all kinds, added up by rank          (evidence.py)
 
+Of several encoders the hops of each edge are averaged; `strange` alone adds up the z-scored AHP of each, and takes the
+z-score of that.
+
 Neighbours are those of the original graph; out-neighbours where it is directed. With `trim` = t only the nearest
 ceil((1 - t) * degree) of them count, at least one, in both averages, so that a normal node is not blamed for an odd
 neighbour. A node without neighbours scores 0 everywhere, the least anomalous value there is (a hop is at least 1), and
 is flagged; its score is that of its attributes alone. z-scores are taken over the nodes that have neighbours and
-shifted to start at 0; on a directed graph closures are 0. Memory: eleven numbers a node, and five
+shifted to start at 0 (standard.py); on a directed graph closures are 0. Memory: eleven numbers a node, and five
 of 4 bytes.
 """
 
@@ -23,13 +26,15 @@ from numpy.typing import NDArray
 from hcm_scale.base.names import RANKINGS
 from hcm_scale.base.threads import in_threads
 from hcm_scale.score import kernels
-from hcm_scale.score.calibration import ContextScale
+from hcm_scale.score.calibration import ContextScale, Strangeness
 from hcm_scale.score.closure import Cut, closure
 from hcm_scale.score.context import context
 from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.evidence import KINDS, Numbers, weigh
+from hcm_scale.score.evidence import KINDS, Numbers, middle_ranks, surprise, weigh
+from hcm_scale.score.metrics import top_overlap
 from hcm_scale.score.numbering import EdgeIndex
 from hcm_scale.score.residual import residual
+from hcm_scale.score.standard import add_standardized, usual_among
 from hcm_scale.score.threshold import Verdict, judge
 
 FLAG_NAMES = ("isolated", "no_out_neighbors", "sampled")
@@ -73,8 +78,7 @@ class NodeScores:
 def score_nodes(edges: EdgeIndex, hops: EdgeHops, *, trim: float, like: NodeScores | None = None) -> NodeScores:
     """AHP, IV and HAV of every node; closure, which costs more, is 0 until `with_closure`, and so on.
 
-    Here and below `like` are the scores of another graph, whose maxima, means, spreads and ranks take the place of this
-    one's.
+    Here and below `like` are the scores of another graph, whose maxima and ranks take the place of this one's.
 
     >>> from hcm_scale.score.numbering import edge_index
     >>> path = edge_index(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], np.int32))
@@ -86,22 +90,39 @@ def score_nodes(edges: EdgeIndex, hops: EdgeHops, *, trim: float, like: NodeScor
     for name, values in hops._asdict().items():
         if values.shape != (edges.num_edges,):
             raise ValueError(f"the edges' {name} has shape {values.shape}; this graph has {edges.num_edges} edges")
+    ahp, iv = average_hops(edges, hops, trim)
+    degree = np.diff(edges.indptr)
+    hav = _over_max(ahp, ahp if like is None else like.ahp) + _over_max(iv, iv if like is None else like.iv)
+    nothing = np.zeros(len(ahp))  # shared by what is not known yet; no array of scores is ever written to
+    nothings = nothing, nothing, nothing, nothing, nothing, nothing
+    return NodeScores(ahp, iv, hav, *nothings, degree, _flags(edges, degree))
+
+
+def average_hops(edges: EdgeIndex, hops: EdgeHops, trim: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """AHP and IV of every node, (n,) each."""
     ahp, iv = np.empty(edges.num_nodes), np.empty(edges.num_nodes)
     in_threads(edges.num_nodes, kernels.average_rows, edges.for_kernels, 1.0 - trim, *hops, ahp, iv)
-    degree = np.diff(edges.indptr)
-    return _node_scores(ahp, iv, degree, _flags(edges, degree), like)
+    return ahp, iv
 
 
-def with_closure(
-    scores: NodeScores, edges: EdgeIndex, mean: NDArray[np.float32], far: Cut, like: NodeScores | None = None
-) -> NodeScores:
-    """The same scores with far closure, and the strangeness that it makes; `mean` is the edges' mean hop."""
-    if edges.directed:
-        return scores
-    found = closure(edges, mean, far)
-    usual = None if like is None else ([like.ahp, like.closure], like.has_neighbors)
-    strange = _add_standardized([scores.ahp, found], scores.has_neighbors, usual)
-    return replace(scores, closure=found, strange=strange)
+def with_closure(scores: NodeScores, edges: EdgeIndex, mean: NDArray[np.float32], far: Cut) -> NodeScores:
+    """The same scores with far closure; `mean` is the edges' mean hop."""
+    return scores if edges.directed else replace(scores, closure=closure(edges, mean, far))
+
+
+def with_strange(
+    scores: NodeScores, views: Sequence[NDArray[np.float64]] = (), usual: Strangeness | None = None
+) -> tuple[NodeScores, Strangeness]:
+    """The same scores with their strangeness, and what it is measured by; `usual` is that of another graph.
+
+    `views` are the AHP of each encoder, (n,) each, where there are several.
+    """
+    scored = scores.has_neighbors
+    of_views = usual.views if usual is not None else usual_among(views, scored) if views else None
+    hop = scores.ahp if of_views is None else add_standardized(views, scored, of_views)
+    both = [hop, scores.closure]
+    measure = usual or Strangeness(usual_among(both, scored), of_views)
+    return replace(scores, strange=add_standardized(both, scored, measure.both)), measure
 
 
 def with_context(
@@ -133,23 +154,23 @@ def verdict_of(scores: NodeScores, fdr: float, like: NodeScores | None = None) -
     return judge(*_numbers(scores), fdr, None if like is None else _numbers(like))
 
 
+def stability(scores: NodeScores, views: Sequence[NDArray[np.float64]], rank_by: str) -> float | None:
+    """The share of the first nodes that stay first whichever encoder alone tells the hops; None where there is one.
+
+    `views` are the AHP of each encoder; all other evidence stays what it is.
+    """
+    if len(views) < 2:
+        return None
+    if rank_by != "score":
+        return top_overlap(views)
+    known = scores.has_neighbors
+    others = scores.score - surprise(middle_ranks(scores.ahp, known))
+    return top_overlap([others + surprise(middle_ranks(view, known)) for view in views])
+
+
 def _numbers(scores: NodeScores) -> Numbers:
     """The number of every kind of evidence."""
     return Numbers({kind: getattr(scores, column) for kind, column in KINDS.items()}, scores.has_neighbors)
-
-
-def _node_scores(
-    ahp: NDArray[np.float64],
-    iv: NDArray[np.float64],
-    degree: NDArray[np.int64],
-    flags: NDArray[np.uint8],
-    like: NodeScores | None = None,
-) -> NodeScores:
-    usual = None if like is None else ([like.ahp], like.has_neighbors)
-    strange = _add_standardized([ahp], (flags & UNSCORED) == 0, usual)
-    hav = _over_max(ahp, ahp if like is None else like.ahp) + _over_max(iv, iv if like is None else like.iv)
-    nothing = np.zeros(len(ahp))  # shared by what is not known yet; no array of scores is ever written to
-    return NodeScores(ahp, iv, hav, nothing, strange, nothing, nothing, nothing, nothing, degree, flags)
 
 
 def check_trim(trim: float) -> None:
@@ -175,40 +196,3 @@ def _flags(edges: EdgeIndex, degree: NDArray[np.int64]) -> NDArray[np.uint8]:
     if len(edges.limit):
         flags[edges.limit < kernels.MAX_HASH] |= SAMPLED
     return flags
-
-
-def combine_views(views: Sequence[NodeScores], like: Sequence[NodeScores] = ()) -> NodeScores:
-    """One ranking from several encoders of the same graph: z-scored AHP (and IV) added up.
-
-    z-scores are taken over the nodes that have neighbours, and the sum is shifted to start at 0, where nodes without
-    neighbours stay. Degrees are the first view's, a flag of any view is kept.
-    """
-    if not views or len({len(view.ahp) for view in views}) != 1:
-        sizes = [len(view.ahp) for view in views]
-        raise ValueError(f"views of {sizes} nodes cannot be combined: at least one, all of the same graph, are needed")
-    flags = np.bitwise_or.reduce([view.flags for view in views])
-    scored = (flags & UNSCORED) == 0
-    usual = combine_views(like) if like else None
-    added = []
-    for name in ("ahp", "iv"):
-        among = ([getattr(view, name) for view in like], usual.has_neighbors) if usual is not None else None
-        added.append(_add_standardized([getattr(view, name) for view in views], scored, among))
-    return _node_scores(added[0], added[1], views[0].degree, flags, usual)
-
-
-def _add_standardized(
-    values: list[NDArray[np.float64]],
-    scored: NDArray[Any],
-    usual: tuple[list[NDArray[np.float64]], NDArray[Any]] | None = None,
-) -> NDArray[np.float64]:
-    """The z-scores of several numbers added up, less the least sum; `usual` are the numbers that say what is usual."""
-    among, known = usual or (values, scored)
-    total, usual_total = np.zeros(len(scored)), np.zeros(len(known))
-    for value, like in zip(values, among, strict=True):
-        of = like[known]
-        spread = of.std() if len(of) else 0.0
-        if spread > 0:
-            total[scored] += (value[scored] - of.mean()) / spread
-            usual_total[known] += (of - of.mean()) / spread
-    total[scored] -= usual_total[known].min() if known.any() else 0.0
-    return total

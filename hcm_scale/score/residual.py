@@ -6,23 +6,23 @@ nothing about each other it is the distance to the middle of all nodes: the grap
 counts. A node without neighbours is predicted as the middle.
 
 The map is fitted by least squares over all nodes, with a ridge of a thousandth, in two passes over the edges.
-Memory: 8 bytes a node and one chunk of rows. Products run in one thread, so that sums have one order.
+Memory: 8 bytes a node and a chunk of rows a thread. A product runs in one thread, and sums are added in the order of
+the chunks, so that the result does not depend on the number of threads.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from hcm_scale.base.spmm import mean_rows
-from hcm_scale.base.threads import in_threads
+from hcm_scale.base.threads import share
 
 _CHUNK_ROWS = 1 << 15
 _RIDGE = 1e-3  # of the mean variance of the neighbours' means
-
-Chunk = tuple[slice, NDArray[np.float64], NDArray[np.float64]]
 
 
 class Prediction(NamedTuple):
@@ -34,13 +34,20 @@ class Prediction(NamedTuple):
 
 def fit(indptr: NDArray[np.int64], indices: NDArray[Any], x: NDArray[np.float32]) -> Prediction:
     """What the neighbours say about a node, over all nodes of a graph; x is (n, q)."""
-    centre, width = x.mean(axis=0, dtype=np.float64), x.shape[1]
+    centre, width = column_means(x), x.shape[1]
+    parts = np.empty((-(-len(x) // _CHUNK_ROWS), 2, width, width))
+
+    def add(number: int, own: NDArray[np.float64], around: NDArray[np.float64]) -> None:
+        np.matmul(around.T, around, out=parts[number, 0])
+        np.matmul(around.T, own, out=parts[number, 1])
+
+    _in_chunks(indptr, indices, x, centre, add)
     squares, products = np.zeros((width, width)), np.zeros((width, width))
+    for part in parts:
+        squares += part[0]
+        products += part[1]
+    ridge = _RIDGE * np.trace(squares) / width
     with threadpool_limits(limits=1, user_api="blas"):
-        for _, own, around in _chunks(indptr, indices, x, centre):
-            squares += around.T @ around
-            products += around.T @ own
-        ridge = _RIDGE * np.trace(squares) / width
         weights = np.linalg.solve(squares + (ridge or 1.0) * np.eye(width), products)
     return Prediction(centre, weights.astype(np.float64, copy=False))
 
@@ -58,18 +65,48 @@ def residual(
     """
     centre, weights = by or fit(indptr, indices, x)
     out = np.empty(len(x))
-    with threadpool_limits(limits=1, user_api="blas"):
-        for which, own, around in _chunks(indptr, indices, x, centre):
-            out[which] = np.linalg.norm(own - around @ weights, axis=1)
+
+    def fill(number: int, own: NDArray[np.float64], around: NDArray[np.float64]) -> None:
+        first = number * _CHUNK_ROWS
+        out[first : first + len(own)] = np.linalg.norm(own - around @ weights, axis=1)
+
+    _in_chunks(indptr, indices, x, centre, fill)
     return out
 
 
-def _chunks(indptr: Any, indices: Any, x: NDArray[np.float32], centre: NDArray[np.float64]) -> Iterator[Chunk]:
-    """Rows of x, and the means of their neighbours' rows, both less the centre; 0 where there are no neighbours."""
-    for first in range(0, len(x), _CHUNK_ROWS):
-        which = slice(first, min(first + _CHUNK_ROWS, len(x)))
-        means = np.empty((which.stop - first, x.shape[1]), np.float32)
-        in_threads(len(means), mean_rows, indptr, indices, x, first, means)
+def column_means(x: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The mean of every column, in float64, summed by chunks of rows."""
+    parts = np.empty((-(-len(x) // _CHUNK_ROWS), x.shape[1]))
+
+    def add(_: int, number: int) -> None:
+        parts[number] = x[number * _CHUNK_ROWS : (number + 1) * _CHUNK_ROWS].sum(axis=0, dtype=np.float64)
+
+    share(numba.get_num_threads(), range(len(parts)), add)
+    total: NDArray[np.float64] = parts.sum(axis=0) / max(1, len(x))
+    return total
+
+
+def _in_chunks(
+    indptr: Any,
+    indices: Any,
+    x: NDArray[np.float32],
+    centre: NDArray[np.float64],
+    work: Callable[[int, NDArray[np.float64], NDArray[np.float64]], None],
+) -> None:
+    """Calls work(number, own, around) for chunks of rows, in threads, a core each.
+
+    `own` are the rows of x and `around` the means of their neighbours' rows, both less the centre, which is where nodes
+    without neighbours are.
+    """
+
+    def one(_: int, number: int) -> None:
+        first = number * _CHUNK_ROWS
+        last = min(first + _CHUNK_ROWS, len(x))
+        means = np.empty((last - first, x.shape[1]), np.float32)
+        mean_rows((0, last - first), indptr, indices, x, first, means)
         around = means - centre
-        around[np.diff(indptr[first : which.stop + 1]) == 0] = 0.0
-        yield which, x[which] - centre, around
+        around[np.diff(indptr[first : last + 1]) == 0] = 0.0
+        work(number, x[first:last] - centre, around)
+
+    with threadpool_limits(limits=1, user_api="blas"):
+        share(numba.get_num_threads(), range(-(-len(x) // _CHUNK_ROWS)), one)

@@ -27,16 +27,20 @@ apart, such as those without neighbours, have its middle rank. Which score ranks
 """
 
 import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
+from hcm_scale.base.threads import share
 from hcm_scale.graph.store import Graph
 from hcm_scale.score import evidence
 from hcm_scale.score.metrics import ranking
@@ -44,47 +48,56 @@ from hcm_scale.score.nodes import FLAG_NAMES, NodeScores
 from hcm_scale.score.threshold import Verdict
 
 FILE = "scores.parquet"
-_ROW_GROUP = 1 << 20
+_FEW = 1 << 16  # rows that one thread takes in the time that it takes to start others
+_NUMBERS = ("ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "score")
 
 
 def scores_table(graph: Graph, scores: NodeScores, rank_by: str, verdict: Verdict | None = None) -> pa.Table:
     """The ranked table of all nodes of `graph`."""
+    return pa.concat_tables(row_groups(graph, scores, rank_by, verdict))
+
+
+def row_groups(
+    graph: Graph, scores: NodeScores, rank_by: str, verdict: Verdict | None = None, size: int = 1 << 20
+) -> Iterator[pa.Table]:
+    """The ranked table in pieces, most anomalous node first; of no nodes one empty piece."""
     score = scores.by(rank_by)
     if len(score) != graph.num_nodes:
         raise ValueError(f"scores of {len(score)} nodes do not fit a graph of {graph.num_nodes}")
     if np.isnan(score).any():
         raise ValueError(f"{np.count_nonzero(np.isnan(score))} of {len(score)} scores are NaN and cannot be ranked")
     order = ranking(score)
-    columns = {
-        "id": pa.array(order) if graph.ids is None else graph.ids.take(pa.array(order)),
-        "node": order,
-        "ahp": scores.ahp[order],
-        "iv": scores.iv[order],
-        "hav": scores.hav[order],
-        "closure": scores.closure[order],
-        "strange": scores.strange[order],
-        "context": scores.context[order],
-        "context_closure": scores.context_closure[order],
-        "residual": scores.residual[order],
-        "score": scores.score[order],
-        **_kinds_apart(scores, order),
-        **({} if verdict is None else {"p": verdict.p[order], "flagged": verdict.flagged[order]}),
-        "rank": np.arange(1, len(order) + 1),
-        "degree": scores.degree[order],
-        "flags": flag_text(scores.flags[order]),
-    }
-    columns |= {name: known[order] for name, known in (("y", graph.y), ("kind", graph.kind)) if known is not None}
-    rate = {} if verdict is None else {"fdr": str(verdict.rate)}
-    return pa.table(columns).replace_schema_metadata({"rank_by": rank_by, **rate})
+    columns = {name: getattr(scores, name) for name in _NUMBERS} | _kinds_apart(scores)
+    columns |= {} if verdict is None else {"p": verdict.p, "flagged": verdict.flagged}
+    columns |= {"rank": None, "degree": scores.degree, "flags": scores.flags}
+    columns |= {name: known for name, known in (("y", graph.y), ("kind", graph.kind)) if known is not None}
+    told = {"rank_by": rank_by} | ({} if verdict is None else {"fdr": str(verdict.rate)})
+    for first in range(0, max(1, len(order)), size):
+        yield _rows(graph, columns, order[first : first + size], first).replace_schema_metadata(told)
 
 
-def _kinds_apart(scores: NodeScores, order: NDArray[np.int64]) -> dict[str, Any]:
-    """The strongest kind of evidence about every node, and its rank by each kind."""
+def _rows(graph: Graph, columns: Mapping[str, NDArray[Any] | None], nodes: NDArray[np.int64], first: int) -> pa.Table:
+    """The rows of these nodes, which begin at place `first` of the ranking; columns are taken in threads."""
+    found: dict[str, Any] = {}
+
+    def take(_: int, name: str) -> None:
+        values = columns[name]
+        found[name] = np.arange(first + 1, first + len(nodes) + 1) if values is None else values.take(nodes)
+
+    share(numba.get_num_threads() if len(nodes) > _FEW else 1, columns, take)
+    names = pa.array(list(evidence.KINDS))
+    shown = {"evidence": lambda codes: pa.DictionaryArray.from_arrays(pa.array(codes), names), "flags": flag_text}
+    ids = pa.array(nodes) if graph.ids is None else graph.ids.take(pa.array(nodes))
+    made = {name: shown.get(name, pa.array)(found[name]) for name in columns}
+    return pa.table({"id": ids, "node": nodes, **made})
+
+
+def _kinds_apart(scores: NodeScores) -> dict[str, NDArray[Any]]:
+    """The strongest kind of evidence about every node, by number, and its rank by each kind."""
     if scores.places is None:
         return {}
-    strongest = pa.array(evidence.strongest(scores.places, scores.has_neighbors)[order])
-    ranks = {kind_rank(kind): places[order] for kind, places in zip(evidence.KINDS, scores.places, strict=True)}
-    return {"evidence": pa.DictionaryArray.from_arrays(strongest, pa.array(list(evidence.KINDS))), **ranks}
+    ranks = {kind_rank(kind): places for kind, places in zip(evidence.KINDS, scores.places, strict=True)}
+    return {"evidence": evidence.strongest(scores.places, scores.has_neighbors), **ranks}
 
 
 def kind_rank(kind: str) -> str:
@@ -112,13 +125,23 @@ def flag_bits(flags: pa.ChunkedArray) -> NDArray[np.uint8]:
     return np.array(bits, np.uint8)[encoded.indices.to_numpy()]
 
 
-def write_scores(path: Path, table: pa.Table) -> None:
-    """Writes the table whole or not at all; a row group is a call, between two of which a signal is answered."""
+def write_scores(path: Path, groups: Iterable[pa.Table]) -> None:
+    """Writes the pieces of a table, a row group each, whole or not at all; while one is written the next is made.
+
+    Numbers that hardly repeat are not looked up in a dictionary, which would take longer than writing them.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    options: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}
+    options |= {"use_dictionary": ["evidence", "flags"]}
     try:
-        with pq.ParquetWriter(temporary, table.schema, compression="zstd", write_page_checksum=True) as writer:
-            for first in range(0, max(1, len(table)), _ROW_GROUP):
-                writer.write_table(table.slice(first, _ROW_GROUP), _ROW_GROUP)
+        with ThreadPoolExecutor(1) as maker:
+            waiting = iter(groups)
+            group = next(waiting)
+            with pq.ParquetWriter(temporary, group.schema, **options) as writer:
+                while group is not None:
+                    coming = maker.submit(next, waiting, None)
+                    writer.write_table(group, max(1, len(group)))
+                    group = coming.result()
         files.sync_file(temporary)
         os.replace(temporary, path)
     finally:

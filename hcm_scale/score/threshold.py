@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincc, gammaincinv
 
-from hcm_scale.score.evidence import Numbers, middle_ranks, ranks_among, surprise
+from hcm_scale.base.order import Sorted, order
+from hcm_scale.score.evidence import Numbers, ranks_among, ranks_of, surprise
 
 Values = NDArray[np.float64]
 
@@ -81,25 +82,37 @@ def evidence_p(numbers: Mapping[str, Values], has_neighbors: NDArray[np.bool_], 
     for kind in numbers:
         known, usual_known = own.known(kind), usual.known(kind)
         if usual_known.any():
-            values = usual.of_kind[kind][usual_known]
+            values = usual.of_kind[kind] if usual_known.all() else usual.of_kind[kind][usual_known]
             gained = kind_surprise(kind, values)
             least = gained.min()  # a number that most nodes share is no evidence
             gained -= least
             num_telling += bool(gained.any())
-            usual_total[usual_known] += gained
-            usual_total[~usual_known] += np.median(gained)
+            _add(usual_total, usual_known, gained, gained)
             if like is not None:
-                total[known] += np.maximum(kind_surprise(kind, numbers[kind][known], values) - least, 0.0)
-                total[~known] += np.median(gained)
+                own_gained = np.maximum(kind_surprise(kind, numbers[kind][known], values) - least, 0.0)
+                _add(total, known, own_gained, gained)
     return sum_p(total, max(1, num_telling), None if like is None else usual_total)
+
+
+def _add(total: Values, known: NDArray[np.bool_], gained: Values, usual: Values) -> None:
+    """Adds what the known nodes gained to their totals, and what is usual to those of the others."""
+    if known.all():
+        total += gained
+    else:
+        total[known] += gained
+        total[~known] += np.median(usual)
 
 
 def kind_surprise(kind: str, values: Values, usual: Values | None = None) -> Values:
     """-log P(as much) of the numbers of one kind, (n,): by rank in the bulk of usual ones, by its tail beyond."""
     low = _LOW_OF_LOGS if kind in _LOGS else _LOW
-    start, out = -np.log1p(-_HIGH), surprise(middle_ranks(values) if usual is None else ranks_among(values, usual))
-    usual = values if usual is None else usual
-    bulk = np.quantile(usual, [low, 1.0 - np.sqrt((1.0 - low) * (1.0 - _HIGH)), _HIGH])
+    start, shares = -np.log1p(-_HIGH), [low, 1.0 - np.sqrt((1.0 - low) * (1.0 - _HIGH)), _HIGH]
+    if usual is None:
+        by_size, usual = Sorted(values), values
+        ranks, bulk = ranks_of(by_size.double_places(), len(values)), by_size.quantiles(shares)
+    else:
+        ranks, bulk = ranks_among(values, usual), np.quantile(usual, shares)
+    out = surprise(ranks)
     beyond, tail = values > bulk[-1], usual[usual > bulk[-1]]
     np.minimum(out, start, out=out)
     if beyond.any():
@@ -132,10 +145,12 @@ def _widening(num_seen: float) -> float:
 
 def sum_p(total: Values, num_kinds: int, usual: Values | None = None) -> Values:
     """P(a usual node's surprises add up to as much), (n,): by rank in the bulk, by a gamma tail beyond."""
-    ranks = middle_ranks(total) if usual is None else ranks_among(total, usual)
-    usual = total if usual is None else usual
+    if usual is None:
+        by_size, usual = Sorted(total), total
+        ranks, (low, high) = ranks_of(by_size.double_places(), len(total)), by_size.quantiles([_SUM_LOW, _SUM_HIGH])
+    else:
+        ranks, (low, high) = ranks_among(total, usual), np.quantile(usual, [_SUM_LOW, _SUM_HIGH])
     parts = np.linspace(1.0, num_kinds, 1 + 20 * (num_kinds - 1))
-    low, high = np.quantile(usual, [_SUM_LOW, _SUM_HIGH])
     spread = gammaincinv(parts, _SUM_HIGH) / gammaincinv(parts, _SUM_LOW)  # falls with the number of parts
     shape = np.interp(high / low if low > 0.0 else np.inf, spread[::-1], parts[::-1])
     scale = max(1.0, high / gammaincinv(shape, _SUM_HIGH)) * _widening(len(usual) * (1.0 - _SUM_HIGH))
@@ -151,6 +166,6 @@ def discoveries(p: Values, rate: float) -> NDArray[np.bool_]:
     >>> discoveries(np.array([0.5, 0.01, 0.04, 0.9]), 0.1).tolist()
     [False, True, True, False]
     """
-    ordered = np.sort(p)
+    ordered = p[order(p)]
     below = np.flatnonzero(ordered <= rate / max(1, len(p)) * np.arange(1, len(p) + 1))
     return p <= ordered[below[-1]] if len(below) else np.zeros(len(p), bool)

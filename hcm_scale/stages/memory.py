@@ -23,7 +23,7 @@ MIB = 1 << 20
 _CHUNK_ROWS = 65_536  # of embeddings, one product
 _COVARIANCE_COLUMNS = {True: 2_048, False: 8_192}  # by whether storage is sparse: of more none is formed (pca.py)
 _START = {"graph": 8 * MIB, "purify": 10 * MIB, "label": 16 * MIB, "train": 50 * MIB, "score": 35 * MIB}
-_START |= {"combine": 45 * MIB, "report": 45 * MIB, "propagate": 2 * MIB}
+_START |= {"report": 45 * MIB, "propagate": 2 * MIB}
 
 
 def synthetic_bytes(num_nodes: int, edges_per_node: int, num_attributes: int) -> int:
@@ -65,7 +65,7 @@ def purify_bytes(
 
 
 def propagate_bytes(num_nodes: int, num_features: int) -> int:
-    """One chunk of rows, and a weight a node."""
+    """A weight a node, and what looks whether values are finite."""
     return _START["propagate"] + 12 * num_nodes + 5 * min(num_nodes, 1 << 17) * num_features
 
 
@@ -168,34 +168,25 @@ def score_bytes(
     num_layers: int,
     classes: int,
     chunk_edges: int,
+    num_views: int,
     on_disk: bool,
-    alone: bool,
 ) -> int:
     """First embeddings and the running moments of edges, then everything about nodes.
 
     Two layers of embeddings are alive at once, three where there are more than two, and a chunk of rows as it passes
-    through a layer, twice where malloc keeps the one before; the moments take 8 bytes an edge unless they are on disk.
-    About nodes there are scores and the table (`node_bytes`), and distances where a view `alone` adds the evidence of
-    attributes itself.
+    through a layer, twice where malloc keeps the one before; the moments take 8 bytes an edge unless they are on disk,
+    and as much again while a second view is predicted. About nodes there are eleven numbers, sorted by every kind, and
+    their table; marks of far edges and distances.
     """
     width, head_width = widths
     layers = min(num_layers, 2) + (num_layers > 2) + (num_features > width)
     chunk = 4 * chunk_edges * (width + head_width + classes + 8)
     rows = min(num_nodes, _CHUNK_ROWS) * (10 * width + 6 * num_features) * (1 + (num_nodes > _CHUNK_ROWS))
-    embedding = 4 * layers * num_nodes * width + 20 * num_nodes + rows + chunk
+    several = num_views > 1
     moments = 0 if on_disk else 8 * num_edges
-    return _START["score"] + moments + max(embedding, node_bytes(num_nodes, num_edges, attributes=alone))
-
-
-def node_bytes(num_nodes: int, num_edges: int, *, attributes: bool) -> int:
-    """The scores of nodes, eleven numbers, sorted by every kind, and their table; marks of far edges and distances."""
-    return (380 if attributes else 300) * num_nodes + (7 if attributes else 3) * num_edges
-
-
-def combine_bytes(num_nodes: int, num_edges: int, num_views: int) -> int:
-    """The tables (150 bytes a node) and scores (130) of all views, the moments of edges, and what one view needs."""
-    views = num_views * 280 * num_nodes
-    return _START["combine"] + views + 8 * num_edges + node_bytes(num_nodes, num_edges, attributes=True)
+    embedding = 4 * layers * num_nodes * width + 20 * num_nodes + rows + chunk + moments * several
+    about_nodes = (380 + 16 * several) * num_nodes + 7 * num_edges
+    return _START["score"] + moments + max(embedding, about_nodes)
 
 
 def report_bytes(num_nodes: int, num_edges: int) -> int:

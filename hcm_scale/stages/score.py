@@ -1,19 +1,21 @@
-"""The score stage: a graph, its encoder's structure and features, and parameter samples in; a folder of scores out.
+"""The score stage: a graph and, of each view, the encoder's structure, features and parameter samples in; a folder of
+scores out.
 
     out/  scores.parquet  edges_mean.npy  edges_var.npy  scale.safetensors  manifest.json
 
-For each sample the whole graph is embedded layer by layer on `structure` (the purified or the original graph), and
-every edge of the original graph is predicted. The two edge files hold mean and variance of each edge's hop, in edge
-order; with `state="disk"` they are also where the running moments live, as memory maps. The manifest comes last.
-scale.safetensors and the table are what another graph's scores are measured by (`Reference`), so that its ranks are
-those that its nodes would have here: tomorrow's graph, scored with the samples of today.
-Several ranks share the edges (`shared_edges.py`) and end in the same bytes; rank 0 writes the folder.
+For each sample of each view the whole graph is embedded layer by layer on the view's structure (the purified or the
+original graph), and every edge of the original graph is predicted. The two edge files hold mean and variance of each
+edge's hop, averaged over the views, in edge order; with `state="disk"` they are also where the running moments live, as
+memory maps. The manifest comes last. scale.safetensors and the table are what another graph's scores are measured by
+(`Reference`), so that its ranks are those that its nodes would have here: tomorrow's graph, scored with the samples of
+today. Several ranks share the edges (`shared_edges.py`) and end in the same bytes; rank 0 writes the folder.
 
-Memory: two layers of embeddings (2 x n x width x 4 bytes), 8 bytes an edge unless on disk, a chunk; after them 4 bytes
-an edge, eleven numbers a node and five of 4 bytes. 10 million nodes and 80 million edges at width 128 take
-10.2 GB + 0.64 GB, then 1.4; by the measure of another graph, as many numbers of each of its nodes.
+Memory: two layers of embeddings (2 x n x width x 4 bytes), 8 bytes an edge unless on disk, twice where there are
+several views, and a chunk; after them 4 bytes an edge, eleven numbers a node and five of 4 bytes. By the measure
+of another graph, as many numbers of each of its nodes.
 """
 
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcm_scale.base import files
+from hcm_scale.base.beside import side_by_side
 from hcm_scale.base.names import PLACES, RANKINGS
 from hcm_scale.base.progress import bar
 from hcm_scale.features.purify import edge_similarity
@@ -33,17 +36,19 @@ from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, embed_graph
 from hcm_scale.posterior.samples import Samples
 from hcm_scale.ranks.world import ALONE, World
+from hcm_scale.sampling.device.graph import graph_to
 from hcm_scale.score import metrics, nodes, table
 from hcm_scale.score.calibration import Scale, context_scale, from_bytes, to_bytes
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, check_options
 from hcm_scale.score.head import Head
-from hcm_scale.score.numbering import edge_index
+from hcm_scale.score.numbering import EdgeIndex, edge_index
 from hcm_scale.score.threshold import check_rate
+from hcm_scale.stages.embed_device import columns_for, embed_all
 from hcm_scale.stages.shared_edges import Sharing, chunk_of, predict_shared, save_hops
 
 KIND = "hcm_scale scores"
-FORMAT = 4
+FORMAT = 5
 SCALE_FILE = "scale.safetensors"
 
 
@@ -58,9 +63,9 @@ class ScoreResult:
     num_samples: int
     rank_by: str
     metrics: dict[str, Any] | None
-    fdr: float | None
-    num_flagged: int | None  # nodes that stand out at this false-discovery rate
-    stability: float | None  # share of the first nodes that two encoders agree on; None where there is one
+    fdr: float
+    num_flagged: int  # nodes that stand out at this false-discovery rate
+    stability: float | None  # share of the first nodes that stay first by either encoder; None where there is one
 
     def table(self) -> pa.Table:
         """The ranked table, most anomalous node first."""
@@ -101,25 +106,30 @@ class Scoring:
     far_share: float  # of the edges: those count as far where triangles of far edges are counted
     max_neighbors: int | None
     rank_by: str
-    fdr: float | None  # the false-discovery rate at which nodes are flagged; None: none is, as of one view of several
+    fdr: float  # the false-discovery rate at which nodes are flagged
     precision: str
 
     def __post_init__(self) -> None:
         nodes.check_trim(self.trim)
         nodes.check_rank_by(self.rank_by)
-        if self.fdr is not None:
-            check_rate(self.fdr)
+        check_rate(self.fdr)
+
+
+class View(NamedTuple):
+    """One encoder: the graph it runs on, its (n, q) input, Â X or X, and the samples of its parameters."""
+
+    structure: Graph
+    x: NDArray[np.float32]
+    samples: Samples
 
 
 def score(
     graph: Graph,
-    structure: Graph,
-    x: NDArray[np.float32],
-    samples: Samples,
+    views: Sequence[View],
     out: Path,
     *,
     how: Scoring,
-    features: NDArray[np.float32] | None,
+    features: NDArray[np.float32],
     propagated: bool,
     seed: int,
     state: str,
@@ -131,90 +141,81 @@ def score(
 ) -> ScoreResult:
     """Scores every node of `graph`, the original one, into the folder `out`.
 
-    `structure` is the graph the encoder was trained on, `x` its (n, q) input: Â X where `propagated`, else X.
-    `features` are X; None leaves out the evidence of attributes, which `combine_scores` adds once for several views.
-    `seed` decides which neighbours are scored where `how.max_neighbors` bounds them, nothing else. Where there are
-    several ranks each calls this. `like` are the scores of the graph that the samples are of, if it is another.
+    `features` are X, (n, q); the inputs of the views are Â X where `propagated`. `seed` decides which neighbours are
+    scored where `how.max_neighbors` bounds them, nothing else. Where there are several ranks each calls this. `like`
+    are the scores of the graph that the samples are of, if it is another.
     """
     check_options(how.hop, chunk_edges, torch.device(device), how.precision)
-    _check_parts(graph, structure, x, samples, state)
+    for view in views:
+        _check_view(graph, view, state)
     edges = edge_index(graph.indptr, graph.indices, directed=graph.directed, max_neighbors=how.max_neighbors, seed=seed)
-    embedded = embed_samples(
-        samples.model, samples, structure, x, propagated=propagated, chunk_rows=chunk_rows, device=device
-    )
     sharing = Sharing(world, out, chunk_of(chunk_edges, device), on_disk=state == "disk")
-    with bar(sharing.num_own(edges.num_edges) * len(samples), "edge", "score", unit_scale=True) as shown:
-        predict = {"hop": how.hop, "device": device, "precision": how.precision, "on_edges": shown.update}
-        hops = predict_shared(edges, embedded, sharing, **predict)
-    if hops is not None:
-        usual = None if like is None else like.nodes
-        scale = Scale(far_cut(hops.mean, how.far_share)) if like is None else like.scale
-        scores = nodes.score_nodes(edges, hops, trim=how.trim, like=usual)
-        scores = nodes.with_closure(scores, edges, hops.mean, scale.far, usual)
-        if features is None:
-            scores = nodes.with_score(scores, usual)
-        else:
-            scores, scale = _with_context(scores, graph, features, how, scale, usual)
-        _write(out, graph, scores, hops, how, scale=scale, num_samples=len(samples), usual=usual)
+    embed: dict[str, Any] = {"propagated": propagated, "chunk_rows": chunk_rows, "device": device}
+    found = _predict_views(edges, views, sharing, how, embed)
+    if found is not None:
+        hops, apart = found
+        scores, scale = _score_nodes(graph, edges, hops, apart, features, how, like)
+        stability = nodes.stability(scores, apart, how.rank_by)
+        told: dict[str, Any] = {"num_samples": sum(len(view.samples) for view in views), "stability": stability}
+        _write(out, graph, scores, hops, how, scale=scale, usual=None if like is None else like.nodes, **told)
     world.barrier()
     return open_scores(out)
 
 
-def combine_scores(
-    graph: Graph,
-    views: Iterable[Path],
-    out: Path,
-    *,
-    how: Scoring,
-    features: NDArray[np.float32],
-    seed: int,
-    like: Reference | None = None,
-    like_views: Sequence[Reference] = (),
-) -> ScoreResult:
-    """One folder from the folders of several encoders: the scores of their averaged edges.
+def _predict_views(
+    edges: EdgeIndex, views: Sequence[View], sharing: Sharing, how: Scoring, embed: dict[str, Any]
+) -> tuple[EdgeHops, list[NDArray[np.float64]]] | None:
+    """The hop of every edge, averaged over the views, and the AHP of each where there are several; None but on rank 0.
 
-    `strange` alone adds up the z-scored AHP of each encoder. `like` and `like_views` are the scores of the graph that
-    the samples were trained on, and those of its encoders, if it is another.
+    The first view's hops are where the others are added.
     """
-    results = [open_scores(view) for view in views]
-    parts = [table.node_scores(result.table()) for result in results]
-    usual, usual_parts = None if like is None else like.nodes, [view.nodes for view in like_views]
-    added = nodes.combine_views(parts, usual_parts)
-    found = [result.edges() for result in results]
-    hops = EdgeHops(_mean([view.mean for view in found]), _mean([view.var for view in found]))
-    drawn: dict[str, Any] = {"directed": graph.directed, "max_neighbors": how.max_neighbors, "seed": seed}
-    edges = edge_index(graph.indptr, graph.indices, **drawn)
-    scale = Scale(far_cut(hops.mean, how.far_share)) if like is None else like.scale
-    usual_added = None if usual is None else replace(nodes.combine_views(usual_parts), closure=usual.closure)
-    closed = nodes.with_closure(added, edges, hops.mean, scale.far, usual_added)
-    scores = nodes.score_nodes(edges, hops, trim=how.trim, like=usual)
-    scores = replace(scores, closure=closed.closure, strange=closed.strange)
-    scores, scale = _with_context(scores, graph, features, how, scale, usual)
-    out.mkdir(parents=True, exist_ok=True)
-    num_samples = sum(result.num_samples for result in results)
-    stability = metrics.top_overlap([part.by(how.rank_by) for part in parts])
-    told: dict[str, Any] = {"num_samples": num_samples, "stability": stability}
-    _write(out, graph, scores, hops, how, scale=scale, usual=usual, **told)
-    return open_scores(out)
+    total: EdgeHops | None = None
+    apart = []
+    work = sharing.num_own(edges.num_edges) * sum(len(view.samples) for view in views)
+    with bar(work, "edge", "score", unit_scale=True) as shown:
+        predict = {"hop": how.hop, "device": embed["device"], "precision": how.precision, "on_edges": shown.update}
+        for number, view in enumerate(views):
+            own = sharing if number == 0 else replace(sharing, folder=sharing.folder / f"view-{number}")
+            embedded = embed_samples(view.samples.model, view.samples, view.structure, view.x, **embed)
+            hops = predict_shared(edges, embedded, own, **predict)
+            if hops is None:
+                continue
+            if len(views) > 1:
+                apart.append(nodes.average_hops(edges, hops, how.trim)[0])
+            if total is None:
+                total = hops
+            else:
+                for whole, part in zip(total, hops, strict=True):
+                    whole += part
+                del hops, part
+                shutil.rmtree(own.folder)
+    if total is None:
+        return None
+    for whole in total:
+        whole /= len(views)
+    return total, apart
 
 
-def _with_context(
-    scores: nodes.NodeScores,
+def _score_nodes(
     graph: Graph,
+    edges: EdgeIndex,
+    hops: EdgeHops,
+    apart: Sequence[NDArray[np.float64]],
     features: NDArray[np.float32],
     how: Scoring,
-    scale: Scale,
-    usual: nodes.NodeScores | None,
+    like: Reference | None,
 ) -> tuple[nodes.NodeScores, Scale]:
-    """The scores with the evidence of attributes, the score of all evidence, and the whole scale.
-
-    4 bytes an edge while it lasts.
-    """
+    """All numbers of the nodes, and what they are measured by; 4 bytes an edge while distances are there."""
+    usual, scale = (None, None) if like is None else like
+    far = far_cut(hops.mean, how.far_share) if scale is None else scale.far
+    scores = nodes.score_nodes(edges, hops, trim=how.trim, like=usual)
+    scores = nodes.with_closure(scores, edges, hops.mean, far)
+    scores, strange = nodes.with_strange(scores, apart, None if scale is None else scale.strange)
     distance = edge_similarity(graph.indptr, graph.indices, features, "cosine", directed=graph.directed)
     np.subtract(1.0, distance, out=distance)
-    edges = edge_index(graph.indptr, graph.indices, directed=graph.directed)
-    measure = scale.context or context_scale(edges, features, distance, how.far_share)
-    return nodes.with_context(scores, edges, features, distance, measure, usual), Scale(scale.far, measure)
+    every = replace(edges, limit=edges.limit[:0])
+    context = context_scale(every, features, distance, how.far_share) if scale is None else scale.context
+    return nodes.with_context(scores, every, features, distance, context, usual), Scale(far, strange, context)
 
 
 def embed_samples(
@@ -227,8 +228,15 @@ def embed_samples(
     chunk_rows: int = 65_536,
     device: str,
 ) -> Iterator[tuple[Tensor, Head]]:
-    """(embedding of all nodes, pair head) of each sample, one at a time; on a CPU the embeddings share one buffer."""
+    """(embedding of all nodes, pair head) of each sample, one at a time; all embeddings share one buffer."""
     net = HopModel(**model).to(device)
+    if (columns := columns_for(net, torch.device(device), propagated=propagated)) is not None:
+        held = graph_to(device, structure.indptr, structure.indices, x, columns)
+        room = torch.empty(held.num_nodes, net.encoder[-1].weight.shape[1], device=device)
+        for sample in samples:
+            net.load_state_dict(dict(sample))
+            yield embed_all(net, held, room), Head.of(sample)
+        return
     width = net.encoder[-1].weight.shape[1]
     buffer = np.empty((structure.num_nodes, width), np.float32) if torch.device(device).type == "cpu" else None
     where: dict[str, Any] = {"propagated": propagated, "chunk_rows": chunk_rows, "device": device}
@@ -237,7 +245,8 @@ def embed_samples(
         yield embed_graph(net, structure.indptr, structure.indices, x, out=buffer, **where), Head.of(sample)
 
 
-def _check_parts(graph: Graph, structure: Graph, x: NDArray[np.float32], samples: Samples, state: str) -> None:
+def _check_view(graph: Graph, view: View, state: str) -> None:
+    structure, x, samples = view
     if state not in PLACES:
         raise ValueError(f"state={state!r} must be one of {', '.join(PLACES)}")
     if not graph.num_nodes == structure.num_nodes == len(x):
@@ -252,6 +261,13 @@ def _check_parts(graph: Graph, structure: Graph, x: NDArray[np.float32], samples
         )
 
 
+def _measure(graph: Graph, scores: nodes.NodeScores) -> dict[str, Any] | None:
+    """How good every ranking is, where labels tell two groups apart."""
+    if graph.y is None or not 0 < np.count_nonzero(graph.y) < graph.num_nodes:
+        return None
+    return {by: metrics.evaluate(graph.y, scores.by(by), graph.kind) for by in RANKINGS}
+
+
 def _write(
     out: Path,
     graph: Graph,
@@ -261,27 +277,19 @@ def _write(
     *,
     scale: Scale,
     num_samples: int,
-    stability: float | None = None,
-    usual: nodes.NodeScores | None = None,
+    stability: float | None,
+    usual: nodes.NodeScores | None,
 ) -> None:
     """Table, edges, scale, metrics, and the manifest last."""
-    verdict = None if how.fdr is None else nodes.verdict_of(scores, how.fdr, usual)
-    table.write_scores(out / table.FILE, table.scores_table(graph, scores, how.rank_by, verdict))
-    save_hops(hops, out)
-    files.write_bytes(out / SCALE_FILE, to_bytes(scale))
-    numbers = None
-    if graph.y is not None and 0 < np.count_nonzero(graph.y) < graph.num_nodes:
-        numbers = {by: metrics.evaluate(graph.y, scores.by(by), graph.kind) for by in RANKINGS}
+    verdict = nodes.verdict_of(scores, how.fdr, usual)
+
+    def write_files() -> None:
+        table.write_scores(out / table.FILE, table.row_groups(graph, scores, how.rank_by, verdict))
+        save_hops(hops, out)
+        files.write_bytes(out / SCALE_FILE, to_bytes(scale))
+
+    _, numbers = side_by_side([write_files, lambda: _measure(graph, scores)])
     hashes = {name: files.hash_file(out / name) for name in (table.FILE, MEAN_FILE, VAR_FILE, SCALE_FILE)}
     body = {"num_samples": num_samples, "rank_by": how.rank_by, "metrics": numbers, "stability": stability}
-    num_flagged = None if verdict is None else int(np.count_nonzero(verdict.flagged))
-    body |= {"fdr": how.fdr, "num_flagged": num_flagged, "files": hashes}
+    body |= {"fdr": how.fdr, "num_flagged": int(np.count_nonzero(verdict.flagged)), "files": hashes}
     files.write_manifest(out, KIND, FORMAT, body)
-
-
-def _mean(views: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """The average of several arrays, without a copy of each in memory."""
-    total = np.zeros(views[0].shape, np.float32)
-    for view in views:
-        total += view
-    return np.divide(total, len(views), out=total)

@@ -16,7 +16,7 @@ from hcm_scale.posterior.samples import load_sample
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edges import predict_edges
 from hcm_scale.score.metrics import roc_auc
-from hcm_scale.score.nodes import score_nodes, with_closure
+from hcm_scale.score.nodes import score_nodes, with_closure, with_strange
 from hcm_scale.score.numbering import edge_index
 from hcm_scale.stages.score import Scoring, embed_samples
 
@@ -46,7 +46,7 @@ def auc_trend(
         embedded = embed_samples(model, [sample], structure, x, propagated=propagated, device=device)
         hops = predict_edges(edges, embedded, hop=how.hop, device=device)
         scores = score_nodes(edges, hops, trim=how.trim)
-        scores = with_closure(scores, edges, hops.mean, far_cut(hops.mean, how.far_share))
+        scores, _ = with_strange(with_closure(scores, edges, hops.mean, far_cut(hops.mean, how.far_share)))
         return {"ahp_auc": roc_auc(y, scores.ahp), "strange_auc": roc_auc(y, scores.strange)}
 
     return newest

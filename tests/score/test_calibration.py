@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from hcm_scale.score.calibration import Scale, context_scale, from_bytes, to_bytes
+from hcm_scale.score.calibration import Scale, Strangeness, context_scale, from_bytes, to_bytes
 from hcm_scale.score.closure import far_cut, mark_far
-from hcm_scale.score.drift import distance, drift
 from hcm_scale.score.evidence import KINDS, Numbers, middle_ranks, ranks_among, surprise_among, weigh
 from hcm_scale.score.numbering import edge_index
+from hcm_scale.score.standard import Usual
 from hcm_scale.score.threshold import evidence_p
 
 
@@ -62,37 +62,13 @@ def test_scale__comes_back_from_its_file(random_csr):
     edges = edge_index(*random_csr(40, 100))
     rng = np.random.default_rng(0)
     distance = rng.random(edges.num_edges).astype(np.float32)
-    for context in (None, context_scale(edges, rng.random((40, 3)).astype(np.float32), distance, 0.4)):
-        scale = Scale(far_cut(distance, 0.3), context)
+    context = context_scale(edges, rng.random((40, 3)).astype(np.float32), distance, 0.4)
+    both, views = Usual(np.array([1.0, 2.0]), np.array([3.0, 4.0]), -5.0), Usual(np.ones(3), np.zeros(3), 0.5)
+    for strange in (Strangeness(both), Strangeness(both, views)):
+        scale = Scale(far_cut(distance, 0.3), strange, context)
         again = from_bytes(to_bytes(scale))
         assert again.far == scale.far
-        assert (again.context is None) == (context is None)
-        if context is not None and again.context is not None:
-            assert again.context.unlike == context.unlike
-            np.testing.assert_array_equal(again.context.surprise, context.surprise)
-            np.testing.assert_array_equal(again.context.prediction.weights, context.prediction.weights)
-
-
-def test_drift__names_what_moved_and_nothing_else():
-    rng = np.random.default_rng(0)
-    samples = {f"c{k}": (rng.normal(size=3_000), rng.normal(size=2_000)) for k in range(20)}
-    assert drift(samples).moved == []
-    assert drift(samples).line().startswith("like the training graph")
-    samples["c3"] = (samples["c3"][0], samples["c3"][1] + 0.5)
-    found = drift(samples)
-    assert found.moved == ["c3"]
-    assert "unlike the training graph: c3 0." in found.line()
-    assert "train anew" in found.line()
-
-
-def test_drift__of_a_handful_of_nodes_is_not_cried_over():
-    rng = np.random.default_rng(0)
-    found = [drift({"c": (rng.normal(size=2_000), rng.normal(size=10))}).moved for _ in range(100)]
-    assert sum(map(len, found)) == 0
-
-
-def test_distance__equals_the_slow_twin():
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(size=50).round(1), rng.normal(0.3, size=70).round(1)
-    slow = max(abs(np.mean(a <= value) - np.mean(b <= value)) for value in [*a, *b])
-    assert distance(a, b) == pytest.approx(slow)
+        assert again.context.unlike == context.unlike
+        np.testing.assert_array_equal(again.context.surprise, context.surprise)
+        np.testing.assert_array_equal(again.context.prediction.weights, context.prediction.weights)
+        assert str(again.strange) == str(strange)

@@ -150,7 +150,7 @@ def test_sweep_device__plain_torch_agrees(random_csr, directed, hop):
     samples = draw_samples(6)
     number = index.edges(0, index.num_edges)[2]
     mean, m2 = np.zeros((2, index.num_edges), np.float32)
-    options = {"expected": hop == "expected", "chunk": 41, "device": torch.device("cpu")}
+    options = {"expected": hop == "expected", "chunk": 41, "device": torch.device("cpu"), "precision": "float32"}
     assert sweep_device(index, iter(samples), mean, m2, **options) == 6
     wanted = predict_edges(index, samples, hop=hop)
     np.testing.assert_allclose(mean[number], wanted.mean[number], atol=1e-5)
@@ -170,7 +170,7 @@ def test_predict_edges__refuses_a_sample_that_diverged(random_csr, hop):
     with pytest.raises(ValueError, match="sample 1 predicts NaN or infinite"):
         predict_edges(index, [(z, head), bad], hop=hop)
     mean, m2 = np.zeros((2, index.num_edges), np.float32)
-    options = {"expected": hop == "expected", "chunk": 64, "device": torch.device("cpu")}
+    options = {"expected": hop == "expected", "chunk": 64, "device": torch.device("cpu"), "precision": "float32"}
     with pytest.raises(ValueError, match="sample 1 predicts NaN or infinite"):
         sweep_device(index, [(z, head), bad], mean, m2, **options)
 

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from hcm_scale.score.metrics import at_k, average_precision, curves, evaluate, ranking, roc_auc
+from hcm_scale.score.metrics import Ranked, at_k, average_precision, curves, evaluate, ranking, roc_auc
 
 labelled = st.lists(st.tuples(st.integers(0, 1), st.integers(-3, 3)), min_size=2, max_size=60)
 
@@ -66,7 +66,7 @@ def test_evaluate__leaves_out_kinds_that_do_not_occur():
 def test_curves__equal_scikit_learn_where_nothing_is_thinned():
     rng = np.random.default_rng(2)
     y, score = rng.integers(0, 2, 100), rng.integers(0, 30, 100)
-    found = curves(y, score)
+    found = curves(Ranked.of(y, score))
     fallout, recall, _ = sk.roc_curve(y, score, drop_intermediate=False)
     np.testing.assert_allclose(found["roc"]["false_positive_rate"], fallout)
     np.testing.assert_allclose(found["roc"]["true_positive_rate"], recall)
@@ -79,7 +79,7 @@ def test_curves__thinned_keep_their_ends_and_their_area():
     rng = np.random.default_rng(3)
     y = rng.random(200_000) < 0.02
     score = rng.normal(size=len(y)) + 1.5 * y
-    found = curves(y, score, max_points=500)
+    found = curves(Ranked.of(y, score), max_points=500)
     x, height = found["roc"].values()
     assert len(x) <= 500
     assert (x[0], height[0], x[-1], height[-1]) == (0, 0, 1, 1)
@@ -99,4 +99,4 @@ def test_metrics__refuse_what_cannot_be_measured():
     with pytest.raises(ValueError, match="k=0 must be at least 1"):
         at_k(y, np.arange(3.0), 0)
     with pytest.raises(ValueError, match="max_points=1 must be at least 2"):
-        curves(y, np.arange(3.0), max_points=1)
+        curves(Ranked.of(y, np.arange(3.0)), max_points=1)

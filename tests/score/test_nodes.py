@@ -1,6 +1,7 @@
 """AHP, IV and HAV against plain loops over neighbours."""
 
 import math
+from dataclasses import replace
 
 import numba
 import numpy as np
@@ -9,14 +10,16 @@ import pytest
 from hcm_scale.base.rng import bits
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edges import EdgeHops
+from hcm_scale.score.evidence import middle_ranks, surprise
 from hcm_scale.score.nodes import (
     ISOLATED,
     NO_OUT_NEIGHBORS,
     SAMPLED,
     NodeScores,
-    combine_views,
     score_nodes,
+    stability,
     with_closure,
+    with_strange,
 )
 from hcm_scale.score.numbering import edge_index
 
@@ -166,47 +169,63 @@ def test_score_nodes__refuses_bad_input(random_csr):
         score_nodes(index, random_hops(index), trim=0.0).by("iv")
 
 
-def view(ahp, flags=None):
-    ahp = np.asarray(ahp, float)
-    flags = np.zeros(len(ahp), np.uint8) if flags is None else np.asarray(flags, np.uint8)
-    nothing = np.zeros(len(ahp))
-    context = dict.fromkeys(("context", "context_closure", "residual", "score"), nothing)
-    return NodeScores(ahp, ahp**2, ahp, nothing, ahp, **context, degree=np.ones(len(ahp), np.int64), flags=flags)
+def scores_of(closure, flags=None) -> NodeScores:
+    flags = np.zeros(len(closure), np.uint8) if flags is None else np.asarray(flags, np.uint8)
+    numbers = ("ahp", "iv", "hav", "strange", "context", "context_closure", "residual", "score")
+    nothing = dict.fromkeys(numbers, np.zeros(len(closure)))
+    degree = np.ones(len(closure), np.int64)
+    return NodeScores(**nothing, closure=np.asarray(closure, float), degree=degree, flags=flags)
 
 
-def test_combine_views__adds_z_scores_and_starts_at_zero():
+def standard(values):
+    return (values - values.mean()) / values.std()
+
+
+def test_with_strange__adds_the_z_scores_of_all_views_and_closure_and_starts_at_zero():
     a, b = np.array([1.0, 2.0, 4.0, 3.0]), np.array([10.0, 30.0, 20.0, 5.0])
-    combined = combine_views([view(a), view(b)])
-    wanted = (a - a.mean()) / a.std() + (b - b.mean()) / b.std()
-    np.testing.assert_allclose(combined.ahp, wanted - wanted.min(), atol=1e-12)
+    closure = np.array([0.0, 1.0, 0.0, 3.0])
+    scores, usual = with_strange(scores_of(closure), [a, b])
+    wanted = standard(standard(a) + standard(b)) + standard(closure)
+    np.testing.assert_allclose(scores.strange, wanted - wanted.min(), atol=1e-12)
+    again, _ = with_strange(scores_of(closure), [a, b], usual)
+    np.testing.assert_array_equal(again.strange, scores.strange)
+    moved, _ = with_strange(scores_of(closure), [a + 1, b], usual)
+    assert np.all(moved.strange > scores.strange), "by the measure of another graph"
 
 
-def test_combine_views__unscored_nodes_stay_at_zero_and_out_of_the_statistics():
+def test_with_strange__unscored_nodes_stay_at_zero_and_out_of_the_statistics():
     flags = [0, 0, 0, ISOLATED]
-    with_isolated = combine_views([view([1, 2, 4, 0], flags), view([3, 1, 2, 0], flags)])
-    without = combine_views([view([1, 2, 4]), view([3, 1, 2])])
-    assert with_isolated.ahp[3] == 0
-    assert with_isolated.flags.tolist() == flags
-    np.testing.assert_allclose(with_isolated.ahp[:3], without.ahp)
+    views = [np.array([1.0, 2.0, 4.0, 0.0]), np.array([3.0, 1.0, 2.0, 0.0])]
+    with_isolated, _ = with_strange(scores_of(np.zeros(4), flags), views)
+    without, _ = with_strange(scores_of(np.zeros(3)), [view[:3] for view in views])
+    assert with_isolated.strange[3] == 0
+    np.testing.assert_allclose(with_isolated.strange[:3], without.strange)
 
 
-def test_combine_views__one_view_keeps_its_ranking_and_flat_views_do_not_divide_by_zero():
-    assert np.array_equal(np.argsort(combine_views([view([3, 1, 2])]).ahp), [1, 2, 0])
-    assert not combine_views([view([2, 2, 2]), view([5, 5, 5])]).ahp.any()
-    assert not combine_views([view([0, 0], [ISOLATED, ISOLATED])]).ahp.any()
+def test_with_strange__flat_views_do_not_divide_by_zero():
+    flat = [np.full(3, 2.0), np.full(3, 5.0)]
+    assert not with_strange(scores_of(np.zeros(3)), flat)[0].strange.any()
+    assert not with_strange(scores_of(np.zeros(2), [ISOLATED, ISOLATED]), flat[:0])[0].strange.any()
 
 
-def test_combine_views__refuses_views_of_other_graphs():
-    for views in ([], [view([1, 2]), view([1, 2, 3])]):
-        with pytest.raises(ValueError, match="cannot be combined"):
-            combine_views(views)
+def test_stability__is_the_share_of_first_nodes_that_stay_with_either_encoder():
+    numbers = np.arange(40.0)
+    scores = replace(scores_of(np.zeros(40)), ahp=numbers, score=surprise(middle_ranks(numbers)))
+    assert stability(scores, [numbers], "score") is None
+    assert stability(scores, [numbers, numbers], "score") == 1.0
+    other = numbers.copy()
+    other[[38, 0]] = other[[0, 38]]
+    assert stability(scores, [numbers, other], "score") == 0.75
+    assert stability(scores, [numbers, other], "ahp") == 0.75
+    sure = replace(scores, score=scores.score + 100 * (numbers >= 36))
+    assert stability(sure, [numbers, other], "score") == 1.0, "other evidence holds them"
 
 
 def test_with_closure__adds_two_z_scores_and_keeps_the_rest(random_csr):
     index = edge_index(*random_csr(60, 300, seed=4))
     hops = random_hops(index)
     plain = score_nodes(index, hops, trim=0.0)
-    scores = with_closure(plain, index, hops.mean, far_cut(hops.mean, 0.5))
+    scores, _ = with_strange(with_closure(plain, index, hops.mean, far_cut(hops.mean, 0.5)))
     assert not plain.closure.any()
     assert scores.closure.any()
     expected = sum((part - part.mean()) / part.std() for part in (scores.ahp, scores.closure))
@@ -221,11 +240,11 @@ def test_with_closure__leaves_a_directed_graph_alone(random_csr):
     plain = score_nodes(index, random_hops(index), trim=0.0)
     mean = random_hops(index).mean
     assert with_closure(plain, index, mean, far_cut(mean, 0.5)) is plain
-    assert np.all(np.diff(plain.strange[np.argsort(plain.ahp)]) >= 0)
+    assert np.all(np.diff(with_strange(plain)[0].strange[np.argsort(plain.ahp)]) >= 0)
 
 
 def test_with_closure__scores_nodes_that_drew_their_neighbours_too(random_csr):
     edges = edge_index(*random_csr(60, 400), max_neighbors=3)
     mean = np.random.default_rng(0).random(edges.num_edges).astype(np.float32)
     scores = with_closure(score_nodes(edges, EdgeHops(mean, mean), trim=0.0), edges, mean, far_cut(mean, 0.4))
-    assert np.count_nonzero(scores.strange == 0) == 1
+    assert np.count_nonzero(with_strange(scores)[0].strange == 0) == 1

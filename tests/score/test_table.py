@@ -6,7 +6,16 @@ import pytest
 
 from hcm_scale.graph.store import Graph
 from hcm_scale.score.nodes import ISOLATED, NO_OUT_NEIGHBORS, SAMPLED, NodeScores
-from hcm_scale.score.table import FILE, flag_bits, flag_text, node_scores, read_scores, scores_table, write_scores
+from hcm_scale.score.table import (
+    FILE,
+    flag_bits,
+    flag_text,
+    node_scores,
+    read_scores,
+    row_groups,
+    scores_table,
+    write_scores,
+)
 
 
 def four_nodes(**parts) -> Graph:
@@ -51,20 +60,20 @@ def test_scores_table__without_ids_gives_node_numbers():
 
 def test_write_scores__reads_back_equal_and_the_same_bytes(tmp_path):
     table = scores_table(four_nodes(), scores_of([1, 4, 2, 3], flags=(0, ISOLATED, SAMPLED, 0)), rank_by="ahp")
-    write_scores(tmp_path / FILE, table)
+    write_scores(tmp_path / FILE, [table])
     assert read_scores(tmp_path / FILE).equals(table, check_metadata=True)
     first = (tmp_path / FILE).read_bytes()
-    write_scores(tmp_path / FILE, table)
+    write_scores(tmp_path / FILE, [table])
     assert (tmp_path / FILE).read_bytes() == first
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
 def test_write_scores__a_failure_leaves_the_old_file_alone(tmp_path):
     table = scores_table(four_nodes(), scores_of([1, 4, 2, 3]), rank_by="ahp")
-    write_scores(tmp_path / FILE, table)
+    write_scores(tmp_path / FILE, [table])
     first = (tmp_path / FILE).read_bytes()
     with pytest.raises(AttributeError):
-        write_scores(tmp_path / FILE, "not a table")
+        write_scores(tmp_path / FILE, ["not a table"])
     assert (tmp_path / FILE).read_bytes() == first
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
@@ -72,7 +81,7 @@ def test_write_scores__a_failure_leaves_the_old_file_alone(tmp_path):
 def test_read_scores__refuses_a_flipped_bit(tmp_path):
     ahp = np.random.default_rng(0).random(5000)
     graph = Graph(np.zeros(5001, np.int64), np.empty(0, np.int32))
-    write_scores(tmp_path / FILE, scores_table(graph, scores_of(ahp, flags=np.zeros(5000)), rank_by="ahp"))
+    write_scores(tmp_path / FILE, row_groups(graph, scores_of(ahp, flags=np.zeros(5000)), rank_by="ahp", size=999))
     data = bytearray((tmp_path / FILE).read_bytes())
     data[len(data) // 2] ^= 4
     (tmp_path / FILE).write_bytes(data)

@@ -20,7 +20,7 @@ PLAN = LabelPlan(
     shard_pairs=4_000_000,
     row_group_rows=65_536,
 )
-SCORE = {"num_features": 20, "widths": (64, 64), "num_layers": 2, "classes": 4, "chunk_edges": 1 << 14}
+SCORE = {"num_features": 20, "widths": (64, 64), "num_layers": 2, "classes": 4, "chunk_edges": 1 << 14, "num_views": 1}
 WIDE = Searches(2, STATE_BYTES)
 SIZES = [1_000, 30_000, 1_000_000, 30_000_000]
 
@@ -46,8 +46,7 @@ def train(n=1_000_000, *, pairs=512, drawn=(16.0,), workers=1, widths=(64, 64)):
         lambda n: memory.propagate_bytes(n, 20),
         lambda n: label(dataclasses.replace(PLAN, num_nodes=n), arcs=16 * n, shares=False),
         train,
-        lambda n: memory.score_bytes(n, 8 * n, on_disk=False, alone=True, **SCORE),
-        lambda n: memory.combine_bytes(n, 8 * n, 2),
+        lambda n: memory.score_bytes(n, 8 * n, on_disk=False, **SCORE),
         lambda n: memory.report_bytes(n, 8 * n),
     ],
 )
@@ -59,13 +58,13 @@ def test_bytes__grow_with_the_graph_and_no_faster(held):
 
 def test_score_bytes__on_disk_saves_the_moments_of_edges():
     sizes = 10**6, 10**8
-    held = {on_disk: memory.score_bytes(*sizes, on_disk=on_disk, alone=False, **SCORE) for on_disk in (True, False)}
+    held = {on_disk: memory.score_bytes(*sizes, on_disk=on_disk, **SCORE) for on_disk in (True, False)}
     assert held[False] - held[True] == 8 * 10**8
 
 
 def test_score_bytes__ten_million_nodes_are_as_in_the_books():
     wide = SCORE | {"widths": (128, 256)}
-    held = memory.score_bytes(10**7, 8 * 10**7, on_disk=False, alone=True, **wide)
+    held = memory.score_bytes(10**7, 8 * 10**7, on_disk=False, **wide)
     assert 10.2e9 + 0.64e9 < held < 1.1 * (10.2e9 + 0.64e9)  # two layers of embeddings and 8 bytes an edge
 
 

@@ -16,7 +16,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, embed_graph
 from hcm_scale.posterior.samples import Samples, open_samples, seal_samples, write_sample
 from hcm_scale.stages import score as stage
-from hcm_scale.stages.score import combine_scores, open_scores
+from hcm_scale.stages.score import View, open_scores
 
 N, Q = 60, 5
 PLAIN = replace(scoring_of(Config()), trim=0.0, rank_by="ahp")
@@ -33,11 +33,13 @@ def write_samples(folder: Path, *, num_samples: int = 4, directed: bool = False)
 
 
 def score(graph, structure, features, samples, out, propagated=False, **options):
-    """The stage with no neighbour left out and AHP as the ranking, apart from `options`."""
+    """The stage with no neighbour left out and AHP as the ranking, apart from `options`; a view for each structure."""
     how = replace(PLAIN, **{name: options.pop(name) for name in [*options] if hasattr(PLAIN, name)})
     usual = {"seed": 0, "state": "memory", "chunk_edges": None, "device": "cpu", "features": features}
     samples = samples if isinstance(samples, Samples) else open_samples(samples)
-    return stage.score(graph, structure, features, samples, out, how=how, propagated=propagated, **usual | options)
+    structures = structure if isinstance(structure, list) else [structure]
+    views = [View(one, features, samples) for one in structures]
+    return stage.score(graph, views, out, how=how, propagated=propagated, **usual | options)
 
 
 @pytest.fixture
@@ -191,10 +193,11 @@ def zscores(values, among):
     return (values - values[among].mean()) / values[among].std()
 
 
-def test_combine_scores__averages_edges_and_strange_adds_views(graph, structure, features, samples, tmp_path):
+@pytest.mark.parametrize("state", ["memory", "disk"])
+def test_score__of_two_views_averages_edges_and_strange_adds_them(graph, structure, features, samples, tmp_path, state):
     one = score(graph, structure, features, samples, tmp_path / "purified")
     two = score(graph, graph, features, samples, tmp_path / "original")
-    both = combine_scores(graph, [one.folder, two.folder], tmp_path / "scores", how=PLAIN, features=features, seed=0)
+    both = score(graph, [structure, graph], features, samples, tmp_path / "scores", state=state)
     scored = graph.degrees > 0
     total = sum((a - a[scored].mean()) / a[scored].std() for a in (by_node(one, "ahp"), by_node(two, "ahp")))
     strange = by_node(both, "strange") - zscores(by_node(both, "closure"), scored)
@@ -202,7 +205,9 @@ def test_combine_scores__averages_edges_and_strange_adds_views(graph, structure,
     mean_ahp = (by_node(one, "ahp") + by_node(two, "ahp")) / 2  # nothing is trimmed here
     np.testing.assert_allclose(by_node(both, "ahp"), mean_ahp, rtol=1e-6)
     np.testing.assert_allclose(both.edges().mean, (one.edges().mean + two.edges().mean) / 2, rtol=1e-6)
+    np.testing.assert_allclose(both.edges().var, (one.edges().var + two.edges().var) / 2, rtol=1e-6)
     assert both.num_samples == 8
+    assert sorted(path.name for path in both.folder.iterdir()) == sorted(path.name for path in one.folder.iterdir())
     assert both.metrics["ahp"]["num_anomalies"] == 6
 
 
@@ -246,19 +251,3 @@ def test_score__closure_and_seed_reach_the_scores(graph, structure, features, sa
     assert not np.array_equal(column("closure", "few", far_share=0.3), column("closure", "many", far_share=0.9))
     draws = [column("ahp", f"seed-{seed}", max_neighbors=2, seed=seed) for seed in (0, 1)]
     assert not np.array_equal(*draws)
-
-
-def test_combine_scores__averages_variances_and_takes_the_share_of_far_edges(
-    graph, structure, features, samples, tmp_path
-):
-    one = score(graph, structure, features, samples, tmp_path / "purified")
-    two = score(graph, graph, features, samples, tmp_path / "original")
-    folders = [one.folder, two.folder]
-    few, many = (
-        combine_scores(
-            graph, folders, tmp_path / f"{share}", how=replace(PLAIN, far_share=share), features=features, seed=0
-        )
-        for share in (0.3, 0.9)
-    )
-    np.testing.assert_allclose(many.edges().var, (one.edges().var + two.edges().var) / 2, rtol=1e-6)
-    assert not np.array_equal(by_node(few, "closure"), by_node(many, "closure"))

@@ -68,7 +68,7 @@ def test_multirun__shares_equal_stages_and_outlives_a_failed_job(tmp_path, launc
     sweep = tmp_path / "sweep"
     assert done.returncode != 0, "a failed job must show in the exit status"
     shared = {"graph": 1, "purified": 1, "labels": 1, "propagated-purified": 1, "propagated-original": 1}
-    own = ("train-purified", "train-original", "scores-purified", "scores-original", "scores", "report")
+    own = ("train-purified", "train-original", "scores", "report")
     assert made_stages(sweep) == shared | dict.fromkeys(own, 2)
     said = collect(sweep)
     status = pq.read_table(sweep / "collected.parquet")["status"].to_pylist()

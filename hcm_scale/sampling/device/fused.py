@@ -76,15 +76,20 @@ def fused_columns(num_attributes: int, width: int, device: torch.device) -> int 
     return columns
 
 
+def sum_hidden(batch: EndsBatch, nodes: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Of each node (-1 is none), the weighted sum of relu(x W + b) over its row of Â, as the batch draws it."""
+    out = weight.new_empty(len(nodes), weight.shape[1])
+    grid = (-(-len(out) // _FORWARD["TARGETS"]),)
+    kernels.sum_hidden[grid](*_inputs(batch, nodes, weight, bias), out, **_shape(batch, weight), **_FORWARD)
+    return out
+
+
 class _SumHidden(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor, nodes: Tensor, batch: EndsBatch) -> Tensor:
         ctx.save_for_backward(weight, bias, nodes)
         ctx.batch = batch
-        out = weight.new_empty(len(nodes), weight.shape[1])
-        grid = (-(-len(out) // _FORWARD["TARGETS"]),)
-        kernels.sum_hidden[grid](*_inputs(batch, nodes, weight, bias), out, **_shape(batch, weight), **_FORWARD)
-        return out
+        return sum_hidden(batch, nodes, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:

@@ -1,0 +1,65 @@
+"""A whole graph embedded and scored on a GPU: what the CPU gives, in the memory of one layer."""
+
+import numpy as np
+import pytest
+import torch
+
+from hcm_scale.base.spmm import propagate
+from hcm_scale.model import HopModel, embed_graph
+from hcm_scale.sampling.device import kernels
+from hcm_scale.sampling.device.graph import graph_bytes, graph_to
+from hcm_scale.score.edges import predict_edges
+from hcm_scale.score.head import Head
+from hcm_scale.score.numbering import edge_index
+from hcm_scale.stages.embed_device import CHUNK_ROWS, columns_for, embed_all
+from hcm_scale.synthetic.families import community, rmat
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+    pytest.mark.skipif(not kernels.AVAILABLE, reason="Triton is not installed"),
+]
+DEVICE = torch.device("cuda")
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("make", [lambda: community(3_000), lambda: rmat(11, num_attributes=7)])
+@pytest.mark.parametrize("last_relu", [False, True])
+def test_embed_all__agrees_with_the_cpu(make, last_relu):
+    graph = make()
+    x = propagate(graph.indptr, graph.indices, np.asarray(graph.x))
+    model = HopModel(x.shape[1], 4, width=64, last_relu=last_relu, seed=1)
+    wanted = embed_graph(model, graph.indptr, graph.indices, x, propagated=True)
+    model.to(DEVICE)
+    columns = columns_for(model, DEVICE, propagated=True)
+    held = graph_to(DEVICE, graph.indptr, graph.indices, x, columns)
+    found = embed_all(model, held, torch.empty(graph.num_nodes, 64, device=DEVICE))
+    torch.testing.assert_close(found.cpu(), wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_columns_for__leaves_other_models_to_plain_torch():
+    two, three = HopModel(20, width=64).to(DEVICE), HopModel(20, width=64, num_layers=3).to(DEVICE)
+    assert columns_for(two, DEVICE, propagated=True) == 32
+    assert columns_for(two, DEVICE, propagated=False) is None
+    assert columns_for(three, DEVICE, propagated=True) is None
+    assert columns_for(HopModel(20, width=48).to(DEVICE), DEVICE, propagated=True) is None
+
+
+@pytest.mark.parametrize("num_nodes", [100_000, 1_000_000, 3_000_000])
+def test_scoring__holds_the_graph_one_layer_and_sixteen_bytes_an_edge(num_nodes):
+    graph, width = community(num_nodes), 64
+    x = np.asarray(graph.x)
+    model = HopModel(x.shape[1], 4, width=width, seed=1).to(DEVICE)
+    index = edge_index(graph.indptr, graph.indices)
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    held = graph_to(DEVICE, graph.indptr, graph.indices, x, 32)
+    room = torch.empty(num_nodes, width, device=DEVICE)
+    samples = ((embed_all(model, held, room), Head.of(model.state_dict())) for _ in range(2))
+    predict_edges(index, samples, device=DEVICE, precision="auto")
+    taken = torch.cuda.max_memory_allocated() - before
+    layer, chunk = 4 * width * num_nodes, 4 * width * min(CHUNK_ROWS, num_nodes)
+    foreseen = graph_bytes(num_nodes, graph.indices, 32) + layer + 17 * graph.num_edges + chunk
+    print(taken / foreseen)
+    assert foreseen - layer < taken < 1.05 * foreseen + 64 * MIB
