@@ -5,7 +5,6 @@ import os
 import shlex
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
@@ -136,34 +135,6 @@ def test_missing_file__is_named(tmp_path):
     done = hcm_scale("ingest", "graph=tables", "graph.path=nowhere.parquet", cwd=tmp_path)
     assert done.returncode == 2
     assert "nowhere.parquet" in done.stderr
-
-
-@pytest.mark.gate
-def test_wheel__carries_its_configuration_and_runs_elsewhere(tmp_path):
-    """Built, installed into a clean environment beside the libraries, and run from another folder."""
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(tmp_path), str(ROOT)],
-        check=True,
-        capture_output=True,
-    )
-    (wheel,) = tmp_path.glob("*.whl")
-    venv.create(tmp_path / "env", with_pip=False)
-    site = next((tmp_path / "env" / "lib").glob("python*/site-packages"))
-    subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), str(wheel)], check=True
-    )
-    libraries = next(path for path in sys.path if path.endswith("site-packages"))
-    (site / "libraries.pth").write_text(libraries)  # torch and the rest; the package itself comes from the wheel
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    python = str(tmp_path / "env" / "bin" / "python")
-    assert (site / "hcm_scale" / "py.typed").is_file()
-    where = [python, "-c", "import hcm_scale; print(hcm_scale.__file__)"]
-    found = subprocess.run(where, cwd=elsewhere, capture_output=True, text=True)
-    assert found.stdout.startswith(str(site))
-    done = hcm_scale("label", *TINY, cwd=elsewhere, python=python)
-    assert done.returncode == 0, done.stderr
-    assert (elsewhere / "runs" / "community-300" / "labels" / "manifest.json").is_file()
 
 
 def test_run_dir__that_is_a_url_is_refused_before_a_folder_is_made(tmp_path):

@@ -91,8 +91,13 @@ class Lines:
 
 
 def bar(total: int | None, unit: str, label: str, **options: Any) -> Bar | Lines:
-    """A tqdm bar as wide as the terminal, or lines where stderr is none; nothing after `be_quiet`."""
-    if _draws is None and (_as_lines or not sys.stderr.isatty()):
+    """A tqdm bar as wide as the terminal, or lines where stderr is none; nothing after `be_quiet`.
+
+    A notebook has no cursor that goes up: beside a bar that is drawn there, another one is lines.
+    """
+    is_terminal = sys.stderr.isatty()
+    is_second = not is_terminal and any(isinstance(other, Bar) for other in list(Bar._instances))
+    if (_draws is None and (_as_lines or not is_terminal)) or (_draws and is_second):
         return Lines(total, unit, label, options.get("initial", 0))
     return Bar(label, total, unit, disable=_draws is False, dynamic_ncols=True, **options)
 

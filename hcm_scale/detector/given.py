@@ -15,6 +15,7 @@ line; the rest is read into a folder first, by the same readers.
 
 import dataclasses
 import logging
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,22 @@ def read_like(given: Given, out: Path, section: GraphConfig, trained: Path) -> G
 def from_section(out: Path, section: GraphConfig) -> Graph:
     """Reads what a section describes all of."""
     return sources.reader(section)(out)
+
+
+def labels_of(data: Any) -> Any:
+    """`y` of a torch_geometric `Data` that holds 0 and 1; None where there is none, or another, which is warned of."""
+    y = getattr(data, "y", None) if hasattr(data, "edge_index") and not is_table(data) else None
+    if y is None:
+        return None
+    values = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
+    if values.size == data.num_nodes and np.isin(values, (0, 1)).all():
+        return values
+    told = f"{values.dtype} of shape {values.shape}"
+    if values.size and values.dtype.kind in "biuf":
+        told += f" from {values.min()} to {values.max()}"
+    legal = "0 or 1 for each node; fit(data, label) takes them too"
+    warnings.warn(f"data.y is not taken as known anomalies: it is {told}; legal is {legal}", stacklevel=4)
+    return None
 
 
 def with_label(graph: Graph, label: Any) -> Graph:

@@ -15,9 +15,11 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Never, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hcm_scale import pipeline
 from hcm_scale.base import progress
@@ -25,8 +27,18 @@ from hcm_scale.config import Config, GraphConfig
 from hcm_scale.detector import given as givens
 from hcm_scale.detector import saved
 from hcm_scale.detector.fitted import Fitted
-from hcm_scale.detector.parameters import KEYS, Parameters, check_contamination, check_place, dotted, make_config
+from hcm_scale.detector.parameters import (
+    KEYS,
+    Parameters,
+    check_contamination,
+    check_options,
+    check_place,
+    dotted,
+    make_config,
+)
+from hcm_scale.detector.peers import unknown
 from hcm_scale.detector.results import Results
+from hcm_scale.detector.spoken import in_python
 from hcm_scale.graph import Graph
 
 _GIVEN = ".given"  # what was in memory, in the folder of the run, until the run has it
@@ -82,7 +94,10 @@ class HCM(Results, Parameters):
         run_dir: Path | str | None = None,
         verbose: int | None = None,
         callback: Callable[[progress.Step], None] | None = None,
+        **others: Never,
     ) -> None:
+        if others:
+            raise TypeError(unknown(others, self._defaults()))
         self.options = options
         self.classes, self.num_sources = classes, num_sources
         self.drop_ratio, self.similarity = drop_ratio, similarity
@@ -96,6 +111,7 @@ class HCM(Results, Parameters):
         self._temporary: Path | None = None
         self._check()
 
+    @in_python()
     def fit(
         self,
         data: Any,
@@ -111,13 +127,15 @@ class HCM(Results, Parameters):
         data:     a torch_geometric `Data` with edge_index and x; a networkx graph, whose node attributes are used;
                   a table of edges, or a pair of (edges, nodes), in pandas, Polars or Arrow or as paths of Parquet or
                   CSV; (scipy sparse adjacency, attributes); a `Graph`; the path of a graph folder, .mat or .npz
-        label:    known anomalies, 0 or 1 for each node, which are reported on and never learned from
+        label:    known anomalies, 0 or 1 for each node, which are reported on and never learned from; `y` of a `Data`
+                  where it holds 0 and 1
         source_column, target_column:  of the edge table; else `source` and `target`, or its first two
         id_column:     of the node table; else `id`, or a column named as an end is, or one that holds their ids
         label_column:  of the node table, or an attribute of networkx: known anomalies, 0 or 1
         """
         self._fitted = None
         given = givens.take(data)
+        label = givens.labels_of(data) if label is None else label
         said = dict(zip(givens.COLUMNS, (source_column, target_column, id_column, label_column), strict=True))
         with self._watched():
             config, columns = self._configure(given, said)
@@ -130,6 +148,11 @@ class HCM(Results, Parameters):
         self._fitted = self._read_back(folder, graph, columns)
         return self
 
+    def fit_predict(self, data: Any, label: Any = None, **columns: str | None) -> NDArray[np.int64]:
+        """`labels_` after `fit`, which takes the same: (n,), 1 for nodes that stand out."""
+        return self.fit(data, label, **columns).labels_
+
+    @in_python()
     def apply(self, data: Any, *, run_dir: Path | str | None = None) -> Self:
         """Another graph, such as tomorrow's, scored by what was learned from the fitted one; nothing is trained.
 
@@ -173,11 +196,15 @@ class HCM(Results, Parameters):
     def __setstate__(self, parameters: dict[str, Any]) -> None:
         self.__init__(**parameters)  # type: ignore[misc]
 
+    @in_python()
     def _check(self) -> None:
+        check_options(self.options)
         check_contamination(self.contamination)
         check_place(self.run_dir)
-        if self.verbose not in (None, 0, 1):
-            raise ValueError(f"verbose={self.verbose!r} is not legal: 0, 1 or None")
+        if not (self.callback is None or callable(self.callback)):
+            raise ValueError(f"callback={self.callback!r} is not legal: a function of a Step, or None")
+        if self.verbose not in (None, 0, 1, 2, 3):
+            raise ValueError(f"verbose={self.verbose!r} is not legal: 0, 1, which 2 and 3 are too, or None")
         self._make_config()
 
     def _make_config(
@@ -216,6 +243,7 @@ class HCM(Results, Parameters):
         source = graph or Graph.open(folder / "graph", verify=False)
         return Fitted(folder, pipeline.read_scores(folder), source.fingerprint, columns, self.contamination)
 
+    @in_python()
     def _scored(self, data: Any) -> Fitted:
         """The fitted run where `data` are None or those of the fit, else what `apply` makes of them."""
         found = self._found()

@@ -14,6 +14,7 @@ from typing import Any, Self
 from hcm_scale import config as schema
 from hcm_scale.arguments import num_blocks
 from hcm_scale.config import Config, GraphConfig, MatrixGraph, TablesGraph
+from hcm_scale.detector.peers import unknown
 from hcm_scale.options import plain, with_options
 
 KEYS = {  # keyword -> key of the configuration, whose default is the keyword's
@@ -33,8 +34,8 @@ KEYS = {  # keyword -> key of the configuration, whose default is the keyword's
     "device": "world.device",
     "threads": "world.threads",
 }
-_SECTIONS = {entry.name for entry in dataclasses.fields(Config) if dataclasses.is_dataclass(entry.type)}
-_ELSEWHERE = {
+SECTIONS = {entry.name for entry in dataclasses.fields(Config) if dataclasses.is_dataclass(entry.type)}
+ELSEWHERE = {
     "run_dir": "HCM(run_dir=...) says it",
     "node": "explain(node) says it",
     **{f"graph.{name}": "fit(data) says it" for name in ("source", "path", "nodes", "dataset")},
@@ -51,8 +52,9 @@ class Parameters:
     def set_params(self, **parameters: Any) -> Self:
         """Changes parameters; what was fitted stays until the next fit."""
         before, known = self.get_params(), self._defaults()
-        for name in parameters.keys() - known.keys():
-            raise ValueError(f"{name!r} is no parameter of HCM; legal are {', '.join(known)}")
+        others = {name: value for name, value in parameters.items() if name not in known}
+        if others:
+            raise ValueError(unknown(others, known))
         try:
             self.__dict__.update(parameters)
             self._check()
@@ -72,7 +74,7 @@ class Parameters:
     @classmethod
     def _defaults(cls) -> dict[str, Any]:
         arguments = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        return {argument.name: argument.default for argument in arguments}
+        return {argument.name: argument.default for argument in arguments if argument.kind != argument.VAR_KEYWORD}
 
 
 def make_config(
@@ -88,8 +90,8 @@ def make_config(
     """
     said = dotted(options)
     for key in said:
-        if key in _ELSEWHERE:
-            raise ValueError(f"options[{key!r}]={said[key]!r} is no option here: {_ELSEWHERE[key]}")
+        if key in ELSEWHERE:
+            raise ValueError(f"options[{key!r}]={said[key]!r} is no option here: {ELSEWHERE[key]}")
     changed = {name: value for name, value in keywords.items() if plain(value) != plain(defaults[name])}
     for name, value in changed.items():
         if plain(said.get(KEYS[name], value)) != plain(value):
@@ -98,7 +100,7 @@ def make_config(
     of_graph = {key: value for key, value in said.items() if key.startswith("graph.")}
     config = Config(graph=graph or _section_for(of_graph))
     _refuse_foreign(of_graph, config.graph, what)
-    groups = {key: value for key, value in said.items() if key in _SECTIONS}
+    groups = {key: value for key, value in said.items() if key in SECTIONS}
     made = with_options(config, groups | {KEYS[name]: value for name, value in changed.items()} | said)
     schema.parse_fan_out(made.sampling.fan_out, num_blocks(made))
     return made
@@ -112,7 +114,7 @@ def dotted(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     flat: dict[str, Any] = {}
     for key, value in options.items():
-        is_section = key in _SECTIONS and isinstance(value, Mapping)
+        is_section = key in SECTIONS and isinstance(value, Mapping)
         flat |= {f"{key}.{name}": inner for name, inner in value.items()} if is_section else {str(key): value}
     return flat
 
@@ -125,7 +127,7 @@ def _section_for(keys: Iterable[str]) -> GraphConfig:
 
 def _refuse_foreign(of_graph: Mapping[str, Any], graph: GraphConfig, what: str) -> None:
     """Refuses an option of the graph that means nothing for what is being read."""
-    legal = [f"graph.{e.name}" for e in dataclasses.fields(graph) if f"graph.{e.name}" not in _ELSEWHERE]
+    legal = [f"graph.{e.name}" for e in dataclasses.fields(graph) if f"graph.{e.name}" not in ELSEWHERE]
     for key, value in of_graph.items():
         if what and key not in legal:
             raise ValueError(f"{key}={value!r} means nothing for {what}; legal there are {', '.join(legal)}")
@@ -138,6 +140,12 @@ def check_contamination(share: float | None) -> None:
 
 
 def check_place(run_dir: Path | str | None) -> None:
-    """Refuses an empty name for the folder of the run."""
-    if run_dir is not None and not str(run_dir):
-        raise ValueError("run_dir='' is empty; it names a folder, or is None for a temporary one")
+    """Refuses what is no name for the folder of the run."""
+    if run_dir is not None and not (isinstance(run_dir, str | Path) and str(run_dir)):
+        raise ValueError(f"run_dir={run_dir!r} is not legal: it names a folder, or is None for a temporary one")
+
+
+def check_options(options: Any) -> None:
+    """Refuses options that are not named: a number, say, that was meant for the first of another detector's."""
+    if not isinstance(options, Mapping | None):
+        raise ValueError(f'options={options!r} is not legal: options by name, such as {{"purify.ratio": 0.1}}, or None')

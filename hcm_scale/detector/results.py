@@ -4,7 +4,7 @@ PyGOD's (`decision_score_`, `label_`, `predict`, `decision_function`) are torch 
 (`decision_scores_`, `labels_`, `predict_proba`) are numpy arrays. All are in node order.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from hcm_scale import pipeline
 from hcm_scale.detector.explained import Explained
 from hcm_scale.detector.fitted import Fitted
+from hcm_scale.detector.peers import MISSING
+from hcm_scale.detector.spoken import in_python
 
 
 class NotFitted(ValueError, AttributeError):
@@ -93,33 +95,48 @@ class Results:
         return_prob: bool = False,
         prob_method: str = "linear",
         return_conf: bool = False,
+        *,
+        return_confidence: bool = False,
+        return_emb: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """Labels of the fitted nodes, 1 for those that stand out, and what else is asked for, in PyGOD's order.
 
         Other data are scored by what was learned from the fitted ones (`apply`).
 
-        return_score:  the scores;  return_conf:  how sure each label is
+        return_score:  the scores;  return_conf, or PyOD's return_confidence:  how sure each label is
         return_prob:   a number from 0 to 1 that rises with the score, by `prob_method`: linear, unify (both as PyGOD
                        has them), or p, one less the chance of a usual node to have as much evidence
         """
+        if return_emb:
+            raise ValueError(f"return_emb=True is not legal: {MISSING['emb']}")
         found = self._scored(data)
         asked = [
             (return_pred, lambda: found.labels),
             (return_score, lambda: found.scores),
             (return_prob, lambda: found.probabilities(prob_method)),
-            (return_conf, found.confidences),
+            (return_conf or return_confidence, found.confidences),
         ]
         parts = tuple(torch.from_numpy(make()) for wanted, make in asked if wanted)
         return parts[0] if len(parts) == 1 else parts
 
-    def predict_proba(self, data: Any = None, method: str = "linear") -> NDArray[np.float64]:
+    def predict_proba(
+        self, data: Any = None, method: str = "linear", return_confidence: bool = False
+    ) -> NDArray[np.float64] | tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(n, 2): how likely each node is to be usual and to be an anomaly; `method` as in `predict`."""
-        odd = self._scored(data).probabilities(method)
-        return np.stack([1.0 - odd, odd], axis=1)
+        found = self._scored(data)
+        odd = found.probabilities(method)
+        both = np.stack([1.0 - odd, odd], axis=1)
+        return (both, found.confidences()) if return_confidence else both
 
-    def explain(self, node: int | str) -> Explained:
+    def predict_confidence(self, data: Any = None) -> NDArray[np.float64]:
+        """How sure each label is, (n,), from 0 to 1."""
+        return self._scored(data).confidences()
+
+    @in_python()
+    def explain(self, node: Any) -> Explained:
         """Why a node, named by the user's own id, is where it is; prints as text, and `data` has the numbers."""
-        return Explained.of(pipeline.explanation(self._found().folder, str(node)))
+        named = node.item() if hasattr(node, "item") else node  # of torch and numpy
+        return Explained.of(pipeline.explanation(self._found().folder, str(named)))
 
     def strangest(self, count: int = 10) -> list[dict[str, Any]]:
         """The first rows of the ranked table."""
@@ -134,6 +151,22 @@ class Results:
 
     def _repr_html_(self) -> str | None:
         return None if self._fitted is None else pipeline.show(self._fitted.folder)
+
+    if not TYPE_CHECKING:  # a checker would believe that every name is there
+
+        def __getattr__(self, name: str) -> Any:
+            """Python asks here for what is not there: names that PyGOD, PyOD and scikit-learn have are told why."""
+            if name in MISSING:
+                raise AttributeError(f"HCM has no {name}: {MISSING[name]}")
+            return self.__getattribute__(name)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._fitted is not None
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import Tags, TargetTags  # which asks for them
+
+        return Tags(estimator_type="outlier_detector", target_tags=TargetTags(required=False))
 
     def _scored(self, data: Any) -> Fitted:
         """What was found of these data; None are those of the fit."""

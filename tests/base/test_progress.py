@@ -19,6 +19,7 @@ from hcm_scale.base import progress
 def test_bar__is_drawn_on_a_terminal_until_told_to_be_quiet(monkeypatch, capsys, terminal):
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
     monkeypatch.setattr(progress, "_draws", None)
+    monkeypatch.setattr(progress, "_as_lines", False)  # a run with log=json, before in this process
     with progress.bar(3, "row", "rows") as bar:
         assert isinstance(bar, progress.Lines) is not terminal
     progress.be_quiet()
@@ -50,6 +51,17 @@ def test_bar__fits_the_terminal():
     os.close(ours)
     assert "labels of pairs" in drawn
     assert max(len(line) for line in re.split(r"[\r\n]", drawn)) <= 40
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_bar__is_the_only_one_where_the_cursor_cannot_go_up(monkeypatch, capsys, terminal):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    with progress.shown(True), progress.bar(3, "row", "first") as first, progress.bar(3, "row", "second") as second:
+        assert isinstance(first, progress.Bar)
+        assert isinstance(second, progress.Bar) is terminal
+    with progress.shown(True), progress.bar(3, "row", "third") as third:
+        assert isinstance(third, progress.Bar)
+    assert ("\x1b[A" in capsys.readouterr().err) is terminal
 
 
 @pytest.mark.parametrize("draws", [False, True])

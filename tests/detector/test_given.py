@@ -124,6 +124,30 @@ def test_mistakes__are_named(world, tmp_path):
         read("nowhere.csv", tmp_path)
 
 
+@pytest.mark.parametrize("kind", [torch.bool, torch.uint8, torch.int64, torch.float32])
+def test_y__of_zeros_and_ones_is_the_label(world, kind):
+    data = as_data(world)
+    assert given.labels_of(data) is None
+    data.y = (torch.arange(200) < 3).to(kind)
+    assert given.with_label(world.graph, given.labels_of(data)).y.sum() == 3
+
+
+@pytest.mark.parametrize(
+    ("y", "said"),
+    [
+        (torch.arange(200) % 7, r"int64 of shape \(200,\) from 0 to 6; legal is 0 or 1 for each node"),
+        (torch.full((200,), 0.5), r"float32 of shape \(200,\) from 0\.5 to 0\.5"),
+        (torch.ones(200, 3), r"float32 of shape \(200, 3\) from 1\.0 to 1\.0"),
+        (["a"] * 200, r"<U1 of shape \(200,\); legal"),
+    ],
+)
+def test_y__of_other_values_is_told(world, y, said):
+    data = as_data(world)
+    data.y = y
+    with pytest.warns(UserWarning, match=f"data.y is not taken as known anomalies: it is {said}"):
+        assert given.labels_of(data) is None
+
+
 def test_label__is_one_for_each_node(world):
     assert given.with_label(world.graph, torch.arange(200) < 3).y.sum() == 3
     with pytest.raises(ValueError, match="label has 3 entries for 200 nodes"):

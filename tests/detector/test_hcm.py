@@ -1,12 +1,18 @@
 """The Python face does what the command line does."""
 
 import dataclasses
+import os
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
+from sklearn.base import is_outlier_detector
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
 
 from hcm_scale import HCM, cli
 from hcm_scale.base.files import FolderError
@@ -53,6 +59,10 @@ def test_results__are_one_under_all_names(found):
     assert {part.shape for part in (labels, scores, chance, sure)} == {(200,)}
     np.testing.assert_allclose(found.predict_proba().sum(axis=1), 1.0)
     np.testing.assert_allclose(found.predict_proba(method="p")[:, 0], found.p_values_)
+    for same in (found.predict_confidence(), found.predict(return_confidence=True)[1], sure):
+        np.testing.assert_array_equal(same, found.predict_proba(return_confidence=True)[1])
+    check_is_fitted(found)
+    assert is_outlier_detector(found)
     assert isinstance(found.to_pandas(), pd.DataFrame)
 
 
@@ -127,6 +137,8 @@ def test_before_fit__everything_says_so():
         with pytest.raises(ValueError, match=r"fit\(data\) comes first"):
             getattr(unfitted, name)
         assert not hasattr(unfitted, name)
+    with pytest.raises(NotFittedError):
+        check_is_fitted(unfitted)
     for call in (unfitted.predict, unfitted.decision_function, lambda: unfitted.explain(3), lambda: unfitted.save("x")):
         with pytest.raises(ValueError, match=r"fit\(data\) comes first"):
             call()
@@ -141,6 +153,30 @@ def test_fit__in_one_folder_makes_again_what_changed_and_shows_it(world, small, 
     again = detector.set_params(fdr=0.5, verbose=0).fit(world.graph, known)
     np.testing.assert_array_equal(again.scores, before)
     assert capsys.readouterr().err == ""
+
+
+def test_fit_predict__gives_labels_and_nodes_are_named_by_any_number(world, small):
+    detector = HCM(small, device="cpu", contamination=0.1)
+    labels = detector.fit_predict(world.graph)
+    assert labels.sum() == 20
+    np.testing.assert_array_equal(labels, detector.labels_)
+    for five in (torch.tensor(5), np.int32(5), np.array(5), "5"):
+        assert detector.explain(five) == detector.explain(5)
+
+
+def test_fit__runs_where_linux_is_not(world, small, monkeypatch):
+    """As on macOS: no /proc, no cgroups, no affinity, no room taken in advance."""
+    for name in ("exists", "read_text", "write_text"):
+        real = getattr(Path, name)
+
+        def elsewhere(path, *given, real=real, **options):
+            hidden = str(path).startswith(("/proc", "/sys"))
+            return real(Path("/nowhere") / "file" if hidden else path, *given, **options)
+
+        monkeypatch.setattr(Path, name, elsewhere)
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.delattr(os, "posix_fallocate")
+    assert HCM(small, device="cpu").fit(world.graph).scores.shape == (200,)
 
 
 def test_callback__ends_a_fit_by_raising(world, small):

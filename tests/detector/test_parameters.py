@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.model_selection import ParameterGrid
 
 from hcm_scale import HCM
 from hcm_scale.config import Config
@@ -34,9 +35,9 @@ def test_keyword__has_the_default_and_the_type_of_its_option(name):
 
 
 def test_keywords__are_all_known_and_described():
-    names = set(inspect.signature(HCM).parameters)
+    names = HCM().get_params().keys()
     assert names == OWN | KEYS.keys()
-    assert [name for name in names if f"    {name}:" not in HCM.__doc__] == []
+    assert [name for name in names if f"\n{name}:" not in inspect.getdoc(HCM)] == []
     assert HCM().config.hops == Config().hops
 
 
@@ -80,12 +81,16 @@ def test_mistake__is_named_with_what_is_legal(options, said):
 @pytest.mark.parametrize(
     ("keywords", "said"),
     [
-        ({"classes": 1}, r"hops\.classes=1 is out of range"),
+        ({"classes": 1}, r"hops\.classes=1 is out of range: .* \(in Python: HCM\(classes=\.\.\.\)\)$"),
+        ({"options": {"score.trim": 2}}, r' \(in Python: HCM\(options=\{"score\.trim": \.\.\.\}\)\)$'),
         ({"contamination": 0.7}, r"contamination=0\.7 is out of range: above 0 and at most 0\.5"),
         ({"contamination": "some"}, "contamination='some' is out of range"),
         ({"device": torch.device("meta")}, r"world\.device=meta is not known; legal are auto, cpu, cuda"),
-        ({"verbose": "yes"}, "verbose='yes' is not legal: 0, 1 or None"),
-        ({"run_dir": ""}, "run_dir='' is empty"),
+        ({"verbose": "yes"}, "verbose='yes' is not legal: 0, 1, which 2 and 3 are too, or None"),
+        ({"run_dir": ""}, "run_dir='' is not legal: it names a folder"),
+        ({"run_dir": 3}, "run_dir=3 is not legal: it names a folder"),
+        ({"options": 64}, "options=64 is not legal: options by name, such as"),
+        ({"callback": 3}, "callback=3 is not legal: a function of a Step, or None"),
         (
             {"classes": 3, "options": {"hops.classes": 5}},
             r"classes=3 and options\['hops\.classes'\]=5 differ",
@@ -95,6 +100,33 @@ def test_mistake__is_named_with_what_is_legal(options, said):
 def test_wrong_keyword__is_named_with_what_is_legal(keywords, said):
     with pytest.raises(ValueError, match=said):
         HCM(**keywords)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "said"),
+    [
+        ({"gpu": 0, "lr": 1}, 'gpu=0 is no parameter of HCM: device="cuda" .*; lr=1 is none: options='),
+        ({"hid_dim": 64}, "hid_dim=64 is no parameter of HCM: width says it"),
+        ({"random_state": 1}, "random_state=1 is no parameter of HCM: seed says it"),
+        ({"burn_in_steps": 9}, 'burn_in_steps=9 .*: options={"posterior.burn_in_steps": 9} says it'),
+        ({"purify.ratio": 0.1}, 'purify.ratio=0.1 .*: options={"purify.ratio": 0.1} says it'),
+        ({"num_layer": 3}, r"num_layer=3 is no parameter of HCM: did you mean 'num_layers'\?"),
+        ({"zzz": 3}, "zzz=3 is no parameter of HCM: legal are options, classes, "),
+    ],
+)
+def test_unknown_keyword__is_told_our_word(keywords, said):
+    with pytest.raises(TypeError, match=said):
+        HCM(**keywords)
+    with pytest.raises(ValueError, match=said):
+        HCM().set_params(**keywords)
+
+
+def test_grid__of_scikit_learn_sets_parameters():
+    grid = ParameterGrid({"classes": [2, 3], "options": [None, {"score.trim": 0.1}]})
+    made = [clone(HCM(seed=1)).set_params(**point).config for point in grid]
+    assert [(config.hops.classes, config.score.trim, config.seed) for config in made] == [
+        *((2, 0.2, 1), (2, 0.1, 1), (3, 0.2, 1), (3, 0.1, 1))
+    ]
 
 
 def test_options__are_those_of_the_command_line_and_become_its_types():
@@ -130,7 +162,7 @@ def test_set_params__changes_all_or_nothing():
     assert detector.set_params(classes=5, drop_ratio=0.0).config.hops.classes == 5
     with pytest.raises(ValueError, match=r"hops\.classes=1 is out of range"):
         detector.set_params(classes=1, drop_ratio=0.5)
-    with pytest.raises(ValueError, match="'clases' is no parameter of HCM; legal are options, classes"):
+    with pytest.raises(ValueError, match=r"clases=4 is no parameter of HCM: did you mean 'classes'\?"):
         detector.set_params(clases=4)
     assert (detector.classes, detector.drop_ratio) == (5, 0.0)
 

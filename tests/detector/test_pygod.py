@@ -1,12 +1,13 @@
 """Ours stands where a PyGOD detector stands: the same evaluation runs on both, and the same scores say the same."""
 
+import inspect
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from pygod.detector import GAE
+from pygod.detector import GAE, DeepDetector
 from pygod.metric import eval_average_precision, eval_f1, eval_roc_auc
 from torch_geometric.data import Data
 
@@ -14,6 +15,7 @@ from bench.pygod_batches import whole_graphs
 from hcm_scale import HCM
 from hcm_scale.base.progress import Step
 from hcm_scale.detector.fitted import Fitted
+from hcm_scale.detector.peers import KEYWORDS, MISSING
 
 
 @pytest.mark.filterwarnings("ignore:__array_wrap__")  # of PyGOD's
@@ -30,6 +32,22 @@ def test_contamination__gives_what_pygod_gives(share):
     for method in ("linear", "unify"):
         np.testing.assert_allclose(found.probabilities(method), twin.predict(return_prob=True, prob_method=method)[1])
     np.testing.assert_allclose(found.confidences(), twin.predict(return_conf=True)[1], atol=1e-6)
+
+
+def test_words_of_pygod__are_ours_or_explained():
+    def takes(function):
+        return inspect.signature(function).parameters.keys()
+
+    assert takes(DeepDetector) - {"kwargs"} <= KEYWORDS.keys() | HCM().get_params().keys()
+    assert takes(DeepDetector.predict) <= takes(HCM.predict)
+    assert {name for name in dir(DeepDetector) if name[0] != "_"} <= MISSING.keys() | set(dir(HCM))
+    assert not MISSING.keys() & set(dir(HCM))
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_missing__is_explained_in_a_sentence(name):
+    with pytest.raises(AttributeError, match=f"HCM has no {name}: "):
+        getattr(HCM(), name)
 
 
 def as_data(world):
@@ -52,6 +70,9 @@ def test_evaluation__written_for_pygod_takes_ours(world, small, capsys):
         assert 0 <= eval_average_precision(data.y, prob) <= 1
         assert 0 <= eval_f1(data.y, pred) <= 1
         assert ((conf >= 0) & (conf <= 1)).all()
+    assert ours.table["y"].to_numpy().sum() == 10
+    with pytest.raises(ValueError, match="return_emb=True is not legal: every sample"):
+        ours.predict(return_emb=True)
     assert capsys.readouterr().err == ""  # quiet where nobody watches
     assert Step("label", 100, 100, "source") in steps
     assert steps[-1] == Step("scores", 1, 1, "stage")
