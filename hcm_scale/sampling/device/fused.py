@@ -10,6 +10,7 @@ TF32 unless torch is set to the highest precision. Memory: 40 + 4 width bytes an
 """
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from hcm_scale.sampling.block import Block
-from hcm_scale.sampling.device import kernels
 from hcm_scale.sampling.device.graph import DeviceGraph
 
 _FORWARD = {"TARGETS": 1, "num_warps": 2}  # targets a program works on at once
@@ -71,13 +71,15 @@ def fused_columns(num_attributes: int, width: int, device: torch.device) -> int 
     """
     columns = max(16, 1 << (num_attributes - 1).bit_length())
     is_power = width >= 16 and width & (width - 1) == 0
-    if device.type != "cuda" or not kernels.AVAILABLE or not is_power or columns * width > _LARGEST:
+    if device.type != "cuda" or find_spec("triton") is None or not is_power or columns * width > _LARGEST:
         return None
     return columns
 
 
 def sum_hidden(batch: EndsBatch, nodes: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Of each node (-1 is none), the weighted sum of relu(x W + b) over its row of Â, as the batch draws it."""
+    from hcm_scale.sampling.device import kernels  # Triton takes a while to import, for GPUs alone
+
     out = weight.new_empty(len(nodes), weight.shape[1])
     grid = (-(-len(out) // _FORWARD["TARGETS"]),)
     kernels.sum_hidden[grid](*_inputs(batch, nodes, weight, bias), out, **_shape(batch, weight), **_FORWARD)
@@ -93,6 +95,8 @@ class _SumHidden(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        from hcm_scale.sampling.device import kernels
+
         weight, bias, nodes = ctx.saved_tensors
         num_tiles = -(-len(nodes) // _BACKWARD["TARGETS"])
         programs = min(num_tiles, _num_cores(weight.device) * _PROGRAMS_PER_CORE)

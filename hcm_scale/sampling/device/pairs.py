@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from hcm_scale.base.rng import key
-from hcm_scale.sampling.device import kernels
 from hcm_scale.sampling.device.shuffle import MAX_SIZE, shuffled, word_of
 from hcm_scale.sampling.prefetch import prefetch
 from hcm_scale.shards import Labels
@@ -79,6 +78,8 @@ def draw_into(pairs: DevicePairs, place: Tensor, ends: Tensor, hop: Tensor) -> N
 
     `ends` (2 * room,) takes u of every pair, then v; rows beyond the last pair get node 0 and hop -100.
     """
+    from hcm_scale.sampling.device import kernels  # Triton takes a while to import, for GPUs alone
+
     room = len(hop)
     grid = (-(-room // _TILE),)
     kernels.draw_pairs[grid](
