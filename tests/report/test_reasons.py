@@ -38,8 +38,10 @@ def test_far_group__are_the_neighbours_of_the_far_triangles(scored_world: World)
             for u, v in itertools.combinations(around, 2)
             if all(far.get(frozenset(pair)) for pair in ((u, v), (node, u), (node, v)))
         ]
-        value, count = far_group(evidence, node, _hops(evidence), len(closed))
-        assert count == len({end for pair in closed for end in pair})
+        value, count, pairs, far_pairs = far_group(evidence, node, _hops(evidence), len(closed))
+        members = {end for pair in closed for end in pair}
+        joined = [pair for pair in itertools.combinations(members, 2) if frozenset(pair) in length]
+        assert (count, pairs, far_pairs) == (len(members), len(joined), len(closed))
         if closed:
             assert value == pytest.approx(np.mean([length[frozenset(pair)] for pair in closed]), rel=1e-5)
         else:
