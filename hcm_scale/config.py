@@ -6,6 +6,7 @@ states, naming the key, the value and what is legal. Nothing below `blueprint.py
 
 import dataclasses
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from hcm_scale.base import names as tables
@@ -285,6 +286,9 @@ SOURCES: dict[str, type[GraphConfig]] = {
 }
 
 
+_MEANT = {"gpu": "cuda"}  # what people say elsewhere
+
+
 def check(config: Any, prefix: str = "") -> None:
     """Raises ValueError for the first value outside what its field states as legal.
 
@@ -306,7 +310,11 @@ def _check_value(key: str, value: Any, rule: Any) -> None:
     if (low is not None and not value >= low) or (high is not None and not value <= high):
         raise ValueError(f"{key}={value} is out of range: {_bounds(rule)}")
     if rule.get("names") and value not in rule["names"]:
-        raise ValueError(f"{key}={value} is not known; legal are {', '.join(rule['names'])}")
+        close = (
+            [_MEANT.get(value, "")] if _MEANT.get(value) in rule["names"] else get_close_matches(value, rule["names"])
+        )
+        guess = f"did you mean {key}={close[0]}? " if close else ""
+        raise ValueError(f"{key}={value} is not known; {guess}legal are {', '.join(rule['names'])}")
     if "each" in rule:
         if not value and rule["each"] and not rule["may_be_empty"]:
             raise ValueError(f"{key}=[] is empty; legal are {', '.join(rule['each'])}")

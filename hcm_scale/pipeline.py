@@ -10,6 +10,7 @@ import itertools
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -125,18 +126,19 @@ def foresee(config: Config, until: str = "report") -> str:
     return plan(config, device_of(config.world), until)
 
 
-def explain(config: Config) -> str:
-    """Why `config.node` of the finished run in `config.run_dir` is where it is, as text."""
-    if config.node is None:
-        raise ValueError("node is missing: hcm-scale explain node=ID, with an id of the graph")
-    return terminal.text(explanation(Path(config.run_dir), config.node))
+def explain(config: Config, nodes: Sequence[str] = ()) -> str:
+    """Why `nodes`, or `config.node`, of the finished run in `config.run_dir` are where they are, as text."""
+    asked = nodes or ([] if config.node is None else [config.node])
+    if not asked:
+        raise ValueError("node is missing: hcm-scale explain RUN ID, or node=ID, with an id of the graph")
+    return "\n\n\n".join(map(terminal.text, explanations(Path(config.run_dir), asked)))
 
 
-def explanation(run_dir: Path, node: str) -> Explanation:
-    """Why the node of this id in the finished run in `run_dir` is where it is, in numbers."""
+def explanations(run_dir: Path, nodes: Sequence[str]) -> list[Explanation]:
+    """Why the nodes of these ids in the finished run in `run_dir` are where they are, in numbers."""
     folder, purified, scores = open_stages(run_dir, "graph", "purified", "scores")
     graph, made = Graph.open(folder, verify=False), purify.open_purified(purified)
-    return report.explain(graph, made.graph, scores, node, made.features)
+    return report.explain(graph, made.graph, scores, nodes, made.features)
 
 
 def show(run_dir: Path, count: int = 10) -> str:

@@ -61,7 +61,17 @@ def test_matrix__is_read_by_its_own_source(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nowhere.csv"], "'nowhere.csv' is neither an option, KEY=VALUE, a file that is there"),
+        (["edge"], "'edge' is neither an option, KEY=VALUE, a file that is there"),
+        (["node.csv"], "error: node.csv is not there; did you mean nodes.csv"),
+        (["nowhere/nodes.csv"], "error: nowhere/nodes.csv is not there: there is no folder nowhere"),
+        (
+            ["--links", "my edges.csv"],
+            "--links is not a flag (options are KEY=VALUE, files are named alone); hcm-scale",
+        ),
+        (["--seed", "1"], "--seed is not a flag (options are KEY=VALUE, files are named alone); did you mean 'seed'?"),
+        (["graph.exclude=age", "nodes.csv"], "list[str]; a list is written in brackets: graph.exclude=[age]"),
+        (["score.fdr=10%"], "at most 0.999; 10% is written score.fdr=0.1"),
+        (["world.device=gpu"], "world.device=gpu is not known; did you mean world.device=cuda? legal are auto, cpu"),
         (["nodes.csv", "my edges.csv", "nodes.csv"], "3 files; legal are an edge table and a node table"),
         (["nodes.csv", "graph.path=a.csv"], "nodes.csv and graph.path=... both name the graph"),
         (["my edges.csv", "nodes.csv", "graph.source_column=payr"], "graph.source_column='payr' is not a column of my"),

@@ -101,7 +101,7 @@ MAY_IMPORT = {
     "own_options": {"options"},
     "brought": {"base", "config", "ingest"},
     "plan": {"blueprint", "config", "options", "trained", "workspace"},
-    "words": {"config", "options"},
+    "words": {"base", "config", "options"},
     "failures": {"base"},
     "serve": {"base", "graph", "report", "score", "stages", "workspace"},
     "cli": {

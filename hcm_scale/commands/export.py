@@ -1,6 +1,7 @@
 """The result of a run for other programs: `hcm-scale export RUN FILE [--top K]`.
 
-    FILE.csv, FILE.parquet     the ranked table, all of it or its first K rows
+    FILE.csv, FILE.parquet     the ranked table, all of it or its first K rows; `reason` says in words why a node is
+                               where it is: of the flagged or first 100 nodes, with --top K of all K (at most 10,000)
     FILE.graphml, FILE.gexf    the first K nodes (20 where not said) with their neighbours and the edges among them, for
                                Gephi, Cytoscape or networkx: rank, score, evidence and flag of every node, and of every
                                edge the mean predicted hop
@@ -20,6 +21,8 @@ from hcm_scale.commands.arguments import parser
 from hcm_scale.graph import Graph
 from hcm_scale.score.numbering import edge_index
 from hcm_scale.score.table import FILE
+from hcm_scale.stages.purify import open_purified
+from hcm_scale.stages.report import first_reasons
 from hcm_scale.stages.score import open_scores
 from hcm_scale.workspace import open_stages
 
@@ -41,24 +44,32 @@ def main(arguments: list[str]) -> str:
         raise ValueError(f"--top {given.top} must be at least 1")
     if not given.file.parent.is_dir():
         raise ValueError(f"{given.file}: there is no folder {given.file.parent}")
-    scores, folder = open_stages(given.run, "scores", "graph")
+    scores, folder, purified = open_stages(given.run, "scores", "graph", "purified")
+    graph = Graph.open(folder, verify=False)
     if given.file.suffix in TABLES:
-        return f"{write_table(scores / FILE, given.file, given.top):,} nodes in {given.file}"
-    found = neighborhoods(Graph.open(folder, verify=False), scores, given.top or _TOP)
+        made = open_purified(purified)
+        reasons = first_reasons(graph, made.graph, scores, given.top, made.features)
+        count = write_table(scores / FILE, given.file, given.top, reasons)
+        more = f", the first {len(reasons):,} with a reason in words" if len(reasons) < count else ""
+        return f"{count:,} nodes in {given.file}{more}"
+    found = neighborhoods(graph, scores, given.top or _TOP)
     write_graph(found, given.file)
     return f"{len(found):,} nodes and {found.number_of_edges():,} edges in {given.file}"
 
 
-def write_table(scores: Path, out: Path, top: int | None) -> int:
-    """Copies the first rows of the ranked table, row group by row group; how many."""
+def write_table(scores: Path, out: Path, top: int | None, reasons: list[str]) -> int:
+    """Copies the first rows of the ranked table, row group by row group, with reasons for the first; how many."""
     source = pq.ParquetFile(scores)
     wanted, written = min(top or source.metadata.num_rows, source.metadata.num_rows), 0
-    schema = pa.schema([_plain(entry) for entry in source.schema_arrow], source.schema_arrow.metadata)
+    plain = pa.schema([_plain(entry) for entry in source.schema_arrow], source.schema_arrow.metadata)
+    schema = plain.append(pa.field("reason", pa.string()))
     new = pq.ParquetWriter if out.suffix == ".parquet" else pc_csv.CSVWriter
     with new(out, schema) as sink:
         for at in range(source.num_row_groups):
-            part = source.read_row_group(at).slice(0, wanted - written).cast(schema)
-            sink.write_table(part)
+            part = source.read_row_group(at).slice(0, wanted - written).cast(plain)
+            told = reasons[written : written + len(part)]
+            padded = pa.array(told + [None] * (len(part) - len(told)), pa.string())
+            sink.write_table(part.append_column(schema.field("reason"), padded))
             written += len(part)
             if written == wanted:
                 break

@@ -119,7 +119,8 @@ class Results:
 
     def explain(self, node: int | str) -> Explained:
         """Why a node, named by the user's own id, is where it is; prints as text, and `data` has the numbers."""
-        return Explained.of(pipeline.explanation(self._found().folder, str(node)))
+        (found,) = pipeline.explanations(self._found().folder, [str(node)])
+        return Explained.of(found)
 
     def strangest(self, count: int = 10) -> list[dict[str, Any]]:
         """The first rows of the ranked table."""

@@ -62,6 +62,11 @@ def lead(e: Explanation) -> str:
     return ""
 
 
+def in_a_sentence(e: Explanation) -> str:
+    """The strongest reason alone, for a table."""
+    return " ".join(filter(None, [lead(e), *(f"{told.title}: {told.text}" for told in reasons(e)[:1])]))
+
+
 def dropped(e: Explanation) -> str:
     """How many of its edges purification dropped, where they are many."""
     count = sum(bool(n.dropped) for n in e.neighbors)
