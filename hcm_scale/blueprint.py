@@ -299,8 +299,6 @@ def _score_view(walk: Run, view: str, name: str, how: score.Scoring) -> Stage:
 
     def make(out: Path) -> dict[str, Any]:
         state = walk.choose(name, ways())
-        if config.score.state == "auto" and walk.workspace.world.leads:
-            log.info("score.state=auto is %s for %s", state, name)
         made = score.score(
             walk.graph(),
             walk.structure(view),

@@ -90,6 +90,6 @@ def name_columns(graph: GraphConfig, words: Sequence[str]) -> GraphConfig:
     ):
         found: dict[str, Any] = guess.guess_columns((edges, nodes), known, graph.max_bytes, "graph.")
     guessed = {f"graph.{name}": value for name, value in found.items() if name not in known}
-    for key, value in guessed.items():
-        log.info("guessed from the tables: %s=%s (say %s=COLUMN where it is another)", key, value, key)
+    named = ", ".join(f"{key}={value}" for key, value in guessed.items())
+    log.info("guessed from the tables: %s (say so where it is another column)", named)
     return dataclasses.replace(graph, **found)

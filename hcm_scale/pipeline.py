@@ -33,10 +33,12 @@ from hcm_scale.report import terminal
 from hcm_scale.report.explain import Explanation
 from hcm_scale.stages import purify, report, score
 from hcm_scale.stages.summary import summary
+from hcm_scale.stages.train_batches import check_backend
 from hcm_scale.trained import open_trained, settled
 from hcm_scale.workspace import Stage, Workspace, begin_run, open_stages
 
 log = logging.getLogger(__name__)
+_TRAINING = ("train", "score", "report")  # the commands whose runs train
 
 
 def run(config: Config, until: str = "report", graph: Graph | None = None, world: World = ALONE) -> str:
@@ -49,6 +51,8 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
     config = settled(config)
     schema.check(config)
     parse_fan_out(config.sampling.fan_out, num_blocks(config))
+    if config.trained is None and until in _TRAINING:
+        check_backend(config.sampling.backend)
     _check_world(config.world, world)
     device = world.device or device_of(config.world)
     if config.score.precision != "float32" and device == "cpu":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale import config as schema
-from hcm_scale.base import remote
+from hcm_scale.base import files, remote
 from hcm_scale.base.sealed import hash_once
 from hcm_scale.graph import Graph
 from hcm_scale.ingest import fetched, readers, sql
@@ -40,6 +40,10 @@ def stamp(graph: schema.GraphConfig) -> list[Any]:
         return []
     if isinstance(graph, schema.SqlGraph):
         return sql.stamp(graph.uri, _queries(graph))
+    if isinstance(graph, schema.FolderGraph) and not (Path(graph.path) / files.MANIFEST).is_file():
+        raise readers.InputError(
+            f"graph.path={graph.path} is no graph folder: there is no {files.MANIFEST} in it; graph=tables reads tables"
+        )
     named = [(f"graph.{option}", getattr(graph, option, None)) for option in ("path", "nodes")]
     return [_stamp(option, path) for option, path in named if path]
 

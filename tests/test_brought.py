@@ -35,7 +35,7 @@ def options(run_dir: str) -> dict[str, object]:
 def test_tables__are_read_with_guessed_columns_and_the_log_says_so(monkeypatch, capsys):
     status, err = ran(monkeypatch, capsys, "ingest", "my edges.csv", "nodes.csv", *SMALL)
     assert status == 0, err
-    assert "graph.id_column=account (say graph.id_column=COLUMN where it is another)" in err
+    assert "graph.target_column=payee, graph.id_column=account (say so where it is another column)" in err
     assert "graph.source_column=payer" in Path("runs/my-edges/log").read_text()
     found = options("runs/my-edges")
     assert [found[name] for name in ("path", "nodes", "id_column", "target_column", "name")] == [

@@ -179,6 +179,19 @@ def test_help__loads_nothing_heavy():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_help_of_every_command__loads_no_torch():
+    code = """
+import contextlib, io, sys
+from hcm_scale import cli, manual
+for command in (*manual.STAGES, *manual.COMMANDS):
+    sys.argv = ["hcm-scale", command, "--help"]
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert cli.main() == 0
+    assert not {"numba", "pyarrow", "torch"} & sys.modules.keys(), command
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, check=True)
+
+
 def test_pipeline__loads_no_more_than_runs_need():
     rare = {"hydra", "matplotlib", "optuna", "scipy.stats", "torch_geometric", "triton"}
     code = f"import hcm_scale.pipeline, sys; print(*sorted({rare!r} & sys.modules.keys()))"
