@@ -104,7 +104,8 @@ def _work(asked: Asked, config: Config, *, swept: bool = False) -> None:
             _show(_import_pipeline()[0].foresee(_name_columns(asked, config)))
             return
         ahead.start()
-        _, launch = _import_pipeline()
+        pipeline, launch = _import_pipeline()
+        pipeline.check_folder(config)
         _name_columns(asked, config)
         _show(launch.run(config, until="report" if asked.command == "run" else asked.command, swept=swept))
 

@@ -272,6 +272,7 @@ class Config:
     share_dir: str | None = None
     node: str | None = None
     log: str = choice("text", ("text", "json"))
+    overwrite: bool = False  # replace a finished run of another input in run_dir
     trained: str | None = None  # the run_dir of a finished run, whose samples score this graph; None: train here
 
 

@@ -89,6 +89,12 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         return summary(run_dir, workspace.folders, workspace.records, seconds)
 
 
+def check_folder(config: Config) -> None:
+    """Refuses a run_dir that holds a finished run of another input, unless it is to be replaced."""
+    if not config.overwrite:
+        sources.check_same(config.graph, Path(config.run_dir))
+
+
 def _budget(wanted: schema.WorldConfig, world: World) -> Budget:
     """The memory that is free, or allowed, for this rank."""
     allowed = None if wanted.memory_gib is None else int(wanted.memory_gib * 2**30)

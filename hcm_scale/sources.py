@@ -3,6 +3,7 @@
 One function a kind of source, found by the section's type.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +17,8 @@ from hcm_scale.ingest import fetched, readers, sql
 from hcm_scale.ingest.batches import CSV, PARQUET, files_at
 from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.ingest import Reader
+
+_INPUTS = ("path", "uri", "edges", "nodes", "dataset", "family")
 
 
 def reader(graph: schema.GraphConfig, known: list[readers.Encoding] | None = None) -> Reader:
@@ -63,6 +66,30 @@ def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
         given = remote.local_path(getattr(graph, option, None) or "")
         if given and Path(given).resolve().is_relative_to(run_dir.resolve() / "graph"):
             raise ValueError(f"graph.{option}={given} lies where run_dir={run_dir} keeps its own graph; name another")
+
+
+def check_same(graph: schema.GraphConfig, run_dir: Path) -> None:
+    """Refuses to put a run in the place of a finished one of another input: what took long is not lost by a slip."""
+    try:
+        before = json.loads((run_dir / "config.json").read_bytes())["graph"]
+        known, asked = _input(before), _input(asdict(graph))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return
+    if (run_dir / "scores").exists() and known != asked:
+        raise ValueError(
+            f"run_dir={run_dir} holds a finished run of {_told(before)}, and this one is of {_told(asdict(graph))}: "
+            "choose another run_dir, or say overwrite=true to replace it"
+        )
+
+
+def _input(graph: dict[str, Any]) -> list[str]:
+    """What says that two graphs are of one input: the source, the files or queries; the same files by any path."""
+    named = [graph.get(option) or "" for option in _INPUTS]
+    return [graph["source"], *(str(Path(name).resolve()) if Path(name).exists() else name for name in named)]
+
+
+def _told(graph: dict[str, Any]) -> str:
+    return ", ".join(graph[option] for option in _INPUTS if graph.get(option)) or f"graph={graph['source']}"
 
 
 def check_there(graph: schema.GraphConfig, data_dir: str) -> None:

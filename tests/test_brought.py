@@ -84,6 +84,24 @@ def test_mistake__is_named(monkeypatch, capsys, words, said):
     assert not Path("runs").exists()
 
 
+def test_finished_run_of_other_files__is_kept_unless_it_is_to_be_replaced(monkeypatch, capsys):
+    Path("other").mkdir()
+    Path("other/edges.csv").write_text(Path("my edges.csv").read_text())
+    assert ran(monkeypatch, capsys, "ingest", "my edges.csv", "nodes.csv", "run_dir=r", *SMALL)[0] == 0
+    Path("r/scores").mkdir()
+    other = ["ingest", "other/edges.csv", "nodes.csv", "run_dir=r", *SMALL]
+    status, err = ran(monkeypatch, capsys, *other)
+    assert status == 2
+    assert "run_dir=r holds a finished run of my edges.csv, nodes.csv, and this one is of other/edges.csv, node" in err
+    assert options("r")["path"] == "my edges.csv"
+    same = [f"{Path.cwd()}/my edges.csv", "nodes.csv", "graph.directed=true", "graph.name=x", "run_dir=r", *SMALL]
+    assert ran(monkeypatch, capsys, "ingest", *same)[0] == 0
+    Path("my edges.csv").write_text("payer,payee\nn0,n1\n")
+    assert ran(monkeypatch, capsys, "ingest", *same)[0] == 0
+    assert ran(monkeypatch, capsys, *other, "overwrite=true")[0] == 0
+    assert options("r")["path"] == "other/edges.csv"
+
+
 def test_value_of_a_flag__is_no_file(monkeypatch):
     Path("job").touch()
     assert cli._take_files(["--cfg", "job", "nodes.csv", "-m"]) == (["nodes.csv"], ["--cfg", "job", "-m"])
