@@ -5,7 +5,7 @@ One function a kind of source, found by the section's type.
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from hcm_scale import config as schema
 from hcm_scale.base import files, remote
 from hcm_scale.base.sealed import hash_once
 from hcm_scale.graph import Graph
-from hcm_scale.ingest import fetched, readers, sql
+from hcm_scale.ingest import fetched, guess, readers, sql
 from hcm_scale.ingest.batches import CSV, PARQUET, files_at
 from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.ingest import Reader
@@ -120,9 +120,22 @@ def _tables(graph: schema.TablesGraph, more: dict[str, Any]) -> Reader:
 def _sql(graph: schema.SqlGraph, more: dict[str, Any]) -> Reader:
     def read(out: Path) -> Graph:
         with sql.saved(out, graph.uri, _queries(graph)) as paths:
-            return readers.read_tables(out, *paths, **more)
+            columns = _guessed(graph, paths, more["columns"])
+            return readers.read_tables(out, *paths, **more | {"columns": columns}, origin=", ".join(_queries(graph)))
 
     return read
+
+
+def _guessed(graph: schema.SqlGraph, paths: list[Path], columns: readers.Columns) -> readers.Columns:
+    """The columns with a guess for those that nobody named, from the rows that the queries brought."""
+    named = {name: getattr(graph, name) for name in guess.COLUMNS}
+    known = {name: value for name, value in named.items() if value != getattr(schema.SqlGraph(), name)}
+    tables = str(paths[0]), str(paths[1]) if len(paths) > 1 else None
+    found = guess.guess_columns(tables, known, graph.max_bytes, "graph.")
+    guess.tell({name: value for name, value in found.items() if value != named[name]})
+    return replace(
+        columns, source=found["source_column"], target=found["target_column"], id=found.get("id_column", "id")
+    )
 
 
 def _queries(graph: schema.SqlGraph) -> dict[str, str]:
