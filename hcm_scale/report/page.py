@@ -49,7 +49,13 @@ def templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.globals |= {"page_rows": PAGE_ROWS, "hood_size": neighborhood.SIZE, "kind_words": WORDS, "help": HELP}
+    environment.globals |= {
+        "page_rows": PAGE_ROWS,
+        "most_columns": 200,
+        "hood_size": neighborhood.SIZE,
+        "kind_words": WORDS,
+        "help": HELP,
+    }
     environment.filters |= {
         "count": "{:,}".format,
         "fixed": fixed,

@@ -7,6 +7,7 @@ sections out.
 """
 
 import json
+import logging
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -27,13 +28,17 @@ from hcm_scale.report.explain import Explanation
 from hcm_scale.report.explain import explain as explain_node
 from hcm_scale.report.groups import num_first
 from hcm_scale.report.notebook import fragment
+from hcm_scale.report.weakness import weak_text
 from hcm_scale.report.wording import in_a_sentence
 from hcm_scale.report.write import FORMAT, write_report
 from hcm_scale.score import table
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE
 from hcm_scale.shards import schema
+from hcm_scale.stages.drift import drift_line
 from hcm_scale.stages.score import FORMAT as SCORES_FORMAT
 from hcm_scale.stages.score import KIND
+
+log = logging.getLogger(__name__)
 
 __all__ = ["FORMAT", "explain", "first_reasons", "report", "show"]
 MOST_REASONS = 10_000  # a few minutes of explaining
@@ -50,6 +55,7 @@ def report(
     metrics: Path | str | None = None,
     labels: Path | str | None = None,
     features: Mapping[str, Any] | None = None,
+    drift: Path | None = None,
     stages: Sequence[Mapping[str, Any]] = (),
     top: int,
     table_rows: int,
@@ -59,10 +65,15 @@ def report(
 
     `graph` is the graph with the user's own attributes, `scores` the folder of the score stage, `x` the features. `run`
     says what ran (name, seed, command); samples, version, date and hardware are filled in. `features` is the record
-    of the purify stage.
+    of the purify stage, `drift` the folder of that stage.
     """
     edge_mean, edge_var = edge_hops(Path(scores), graph)
     found = found_by(Path(scores))
+    records = () if metrics is None else read_records(Path(metrics))
+    labelled = None if labels is None else files.read_manifest(Path(labels), schema.KIND, schema.FORMAT)
+    weak = weak_text(graph, x, records, None if labelled is None else len(labelled["counts"]))
+    if weak:
+        log.warning("%s", weak)
     return write_report(
         out,
         run=about() | {"num_samples": found.get("num_samples")} | dict(run),
@@ -73,9 +84,10 @@ def report(
         edge_var=edge_var,
         x=x,
         found=found,
-        records=() if metrics is None else read_records(Path(metrics)),
-        labels=None if labels is None else files.read_manifest(Path(labels), schema.KIND, schema.FORMAT),
+        records=records,
+        labels=labelled,
         features=features,
+        notes=[note for note in (weak, "" if drift is None else f"Drift: {drift_line(drift)}.") if note],
         stages=stages,
         top=top,
         table_rows=table_rows,
