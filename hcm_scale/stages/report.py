@@ -41,7 +41,7 @@ from hcm_scale.stages.score import KIND
 log = logging.getLogger(__name__)
 
 __all__ = ["FORMAT", "explain", "first_reasons", "report", "show"]
-MOST_REASONS = 10_000  # a few minutes of explaining
+MOST_REASONS = 10_000  # about a minute of explaining
 
 
 def report(
