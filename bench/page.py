@@ -14,8 +14,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bench.harness import Table
 
 _VERSIONS = (
@@ -102,6 +100,8 @@ def context(theme: str, size: str) -> dict[str, Any]:
 
 def hardware() -> str:
     """The machine in words."""
+    import torch
+
     names = [line.split(":", 1)[1].strip() for line in _probe("lscpu") if line.startswith("Model name:")]
     model = names[0] if names else platform.processor() or platform.machine()
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
@@ -112,6 +112,8 @@ def hardware() -> str:
 
 def machine_name() -> str:
     """A short name for file names."""
+    import torch
+
     gpu = torch.cuda.get_device_name().split()[-1].lower() if torch.cuda.is_available() else ""
     return f"{platform.machine()}_{os.cpu_count()}cores{'_' + gpu if gpu else ''}"
 

@@ -263,8 +263,6 @@ def _scores(walk: Run) -> Stage:
 
     def make(out: Path) -> dict[str, Any]:
         state = walk.choose("scores", ways())
-        if config.score.state == "auto" and walk.workspace.world.leads:
-            log.info("score.state=auto is %s for scores", state)
         made = score.score(
             walk.graph(),
             [score.View(walk.structure(view), walk.encoder_input(view), walk.samples(view)) for view in views],
@@ -314,6 +312,7 @@ def _report(walk: Run) -> Iterator[Stage]:
             metrics=folders[f"train-{config.score.views[0]}"] / "metrics.jsonl" if trains else None,
             labels=folders["labels"] if trains else None,
             features=purified.record,
+            drift=folders.get("drift"),
             stages=[asdict(record) for record in walk.workspace.records],
             top=config.score.explained,
             table_rows=config.score.table_rows,
@@ -325,7 +324,7 @@ def _report(walk: Run) -> Iterator[Stage]:
         return [foresight.report(walk.graph())]
 
     options = [config.score.explained, config.score.table_rows, config.score.csv, config.graph.name]
-    yield Stage("report", report.FORMAT, options, ("scores", "labels") if trains else ("scores",), make, needs=needs)
+    yield Stage("report", report.FORMAT, options, ("scores", "labels" if trains else "drift"), make, needs=needs)
 
 
 _STAGES_OF: dict[str, Callable[[Run], Iterator[Stage]]] = {  # by command

@@ -7,7 +7,6 @@ configuration is composed; the log says what was guessed.
 
 import dataclasses
 import glob
-import logging
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -17,7 +16,6 @@ from hcm_scale.base import remote
 from hcm_scale.config import GraphConfig, TablesGraph
 from hcm_scale.ingest.kind import kind_of
 
-log = logging.getLogger(__name__)
 _COLUMNS = ("source_column", "target_column", "id_column")
 
 
@@ -89,7 +87,5 @@ def name_columns(graph: GraphConfig, words: Sequence[str]) -> GraphConfig:
         fetched.fetched(Path(scratch) / "graph", places, PARQUET + CSV) as (edges, nodes),
     ):
         found: dict[str, Any] = guess.guess_columns((edges, nodes), known, graph.max_bytes, "graph.")
-    guessed = {f"graph.{name}": value for name, value in found.items() if name not in known}
-    for key, value in guessed.items():
-        log.info("guessed from the tables: %s=%s (say %s=COLUMN where it is another)", key, value, key)
+    guess.tell({name: value for name, value in found.items() if name not in known})
     return dataclasses.replace(graph, **found)

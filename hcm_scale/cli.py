@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hcm_scale import __version__, brought, failures, manual
-from hcm_scale.base import ahead, json_log, stopping
+from hcm_scale.base import ahead, json_log, near, stopping
 from hcm_scale.config import SOURCES, Config
 from hcm_scale.options import conf_dir, quote_sources, refuse_urls, to_config
 from hcm_scale.words import SWEEPS, check_words, in_words, is_flag, quote_texts
@@ -46,7 +46,7 @@ class Asked(NamedTuple):
     """What a command is to do beside its configuration."""
 
     command: str
-    node: str | None  # to explain
+    nodes: tuple[str, ...]  # to explain
     words: tuple[str, ...]  # those beside which files were brought, whose columns may have to be guessed; else none
 
 
@@ -98,14 +98,14 @@ def _work(asked: Asked, config: Config, *, swept: bool = False) -> None:
     check_start()
     with shortage_told(asked.command):
         if asked.command == "explain":
-            config.node = config.node if asked.node is None else asked.node
-            _show(_import_pipeline()[0].explain(config))
+            _show(_import_pipeline()[0].explain(config, asked.nodes))
             return
         if asked.command == "plan":
             _show(_import_pipeline()[0].foresee(_name_columns(asked, config)))
             return
         ahead.start()
-        _, launch = _import_pipeline()
+        pipeline, launch = _import_pipeline()
+        pipeline.check_folder(config)
         _name_columns(asked, config)
         _show(launch.run(config, until="report" if asked.command == "run" else asked.command, swept=swept))
 
@@ -195,7 +195,7 @@ def _stages(command: str, overrides: list[str]) -> int:
 
     try:
         refuse_urls(map(split, overrides))
-        node, words = _take_node(overrides) if command == "explain" else (None, overrides)
+        nodes, words = _take_nodes(overrides) if command == "explain" else ([], overrides)
         files, words = _take_files(words)
         is_sweep = bool(set(SWEEPS) & set(words))
         named = brought.as_options(files, words)
@@ -203,7 +203,7 @@ def _stages(command: str, overrides: list[str]) -> int:
         check_words(words)
         settled = settle(words)
         settled = quote_sources(settled) if is_sweep else quote_texts(settled)
-        asked = Asked(command, node, tuple(words) if files else ())
+        asked = Asked(command, tuple(nodes), tuple(words) if files else ())
         register()
         if command == "run" and named_sweep(words) == "optuna" and not set(READS_ONLY) & set(words):
             _tune(asked, words)
@@ -224,14 +224,22 @@ def _stages(command: str, overrides: list[str]) -> int:
     return 0
 
 
-def _take_node(overrides: list[str]) -> tuple[str | None, list[str]]:
-    """The id of the last `node=ID`, and the other words: an id may hold what Hydra's grammar would read as its own.
+def _take_nodes(words: list[str]) -> tuple[list[str], list[str]]:
+    """The ids to explain and the other words: an id may hold what Hydra's grammar would read as its own.
 
-    >>> _take_node(["node=/usr/bin/[", "seed=1"])
-    ('/usr/bin/[', ['seed=1'])
+    They are said as `node=ID`, or behind the folder of a run: `explain runs/edges ID ID`.
+
+    >>> _take_nodes(["node=/usr/bin/[", "seed=1", "node=5"])
+    (['/usr/bin/[', '5'], ['seed=1'])
     """
-    ids = [word.removeprefix("node=") for word in overrides if word.startswith("node=")]
-    return ids[-1] if ids else None, [word for word in overrides if not word.startswith("node=")]
+    ids = [word.removeprefix("node=") for word in words if word.startswith("node=")]
+    rest = [word for word in words if not word.startswith("node=")]
+    if rest and (Path(rest[0]) / near.STAGES_FILE).is_file():
+        ids += [word for word in rest[1:] if "=" not in word]
+        return ids, [f"run_dir={rest[0]}", *(word for word in rest[1:] if "=" in word)]
+    if rest and "=" not in rest[0] and not (rest[0].startswith("-") or brought.is_file(rest[0])):
+        raise ValueError(near.no_run(Path(rest[0])))
+    return ids, rest
 
 
 def _take_files(words: list[str]) -> tuple[list[str], list[str]]:

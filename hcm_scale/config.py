@@ -6,6 +6,7 @@ states, naming the key, the value and what is legal. Nothing below `blueprint.py
 
 import dataclasses
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from hcm_scale.base import names as tables
@@ -271,6 +272,7 @@ class Config:
     share_dir: str | None = None
     node: str | None = None
     log: str = choice("text", ("text", "json"))
+    overwrite: bool = False  # replace a finished run of another input in run_dir
     trained: str | None = None  # the run_dir of a finished run, whose samples score this graph; None: train here
 
 
@@ -283,6 +285,9 @@ SOURCES: dict[str, type[GraphConfig]] = {
     "pyg": PygGraph,
     "folder": FolderGraph,
 }
+
+
+_MEANT = {"gpu": "cuda"}  # what people say elsewhere
 
 
 def check(config: Any, prefix: str = "") -> None:
@@ -306,7 +311,11 @@ def _check_value(key: str, value: Any, rule: Any) -> None:
     if (low is not None and not value >= low) or (high is not None and not value <= high):
         raise ValueError(f"{key}={value} is out of range: {_bounds(rule)}")
     if rule.get("names") and value not in rule["names"]:
-        raise ValueError(f"{key}={value} is not known; legal are {', '.join(rule['names'])}")
+        close = (
+            [_MEANT.get(value, "")] if _MEANT.get(value) in rule["names"] else get_close_matches(value, rule["names"])
+        )
+        guess = f"did you mean {key}={close[0]}? " if close else ""
+        raise ValueError(f"{key}={value} is not known; {guess}legal are {', '.join(rule['names'])}")
     if "each" in rule:
         if not value and rule["each"] and not rule["may_be_empty"]:
             raise ValueError(f"{key}=[] is empty; legal are {', '.join(rule['each'])}")

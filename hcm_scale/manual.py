@@ -16,7 +16,7 @@ STAGES = {
     "score": "score every edge and node under the samples",
     "report": "the ranked list as Parquet, JSON and one HTML page",
     "plan": "what a run with the same words would do, keep and take, without doing it",
-    "explain": "why one node is where it is: hcm-scale explain node=ID",
+    "explain": "why nodes are where they are: hcm-scale explain RUN ID ...",
 }
 READING = ("plan", "explain")  # of STAGES: they make nothing
 COMMANDS = {
@@ -38,7 +38,7 @@ It ranks the nodes of a graph by how little they fit to where they are, and says
 
   hcm-scale run                           the embedded data set: 20,000 nodes with planted anomalies
   hcm-scale run edges.csv nodes.csv       your own tables; runs/edges/report/report.html is the result
-  hcm-scale explain edges.csv node=ID     why one node of that run is where it is
+  hcm-scale explain runs/edges ID         why one node of that run is where it is
 
 hcm-scale doctor looks at this machine. hcm-scale --help lists every command and option,
 hcm-scale COMMAND --help tells of one command."""
@@ -46,7 +46,7 @@ EXAMPLES = """examples:
   hcm-scale run edges.parquet nodes.parquet graph.id_column=account
   hcm-scale run BlogCatalog.mat inject=paper attributes=log1p_pca
   hcm-scale run -m seed=0,1,2 purify.ratio=0,0.2,0.4         a sweep; stages with equal inputs are made once
-  hcm-scale explain node=42                                  why node 42 of the last such run is strange"""
+  hcm-scale explain runs/default 42                          why node 42 of that run is strange"""
 STATUS = "exit status: 0 done, 2 something you said or brought is wrong, 1 anything else, 128 + n stopped by signal n"
 ALL_KEYS = """  hcm-scale options            every key, its default, what is legal and what it is for
   hcm-scale run --cfg job      every key with its value
@@ -69,8 +69,11 @@ def page_of(command: str) -> str:
     """The page of a command that composes a configuration."""
     flags = "[FILE ...] [GROUP=OPTION ...] [KEY=VALUE ...]"
     if command == "explain":
-        usage, example = f"node=ID {flags}", "hcm-scale explain edges.csv node=42"
-        more = "The other words are those of the run: they say in which folder it is."
+        usage, example = (
+            f"RUN ID [ID ...]\n       hcm-scale explain node=ID {flags}",
+            "hcm-scale explain runs/edges 42 43",
+        )
+        more = "RUN is the folder of a finished run. Without it the words are those of the run: they say where it is."
     else:
         usage, example = f"{flags} [-m]", f"hcm-scale {command} edges.csv nodes.csv purify.ratio=0.1"
         more = "Stages that an earlier run with the same words has finished are not made again; -m is a sweep."

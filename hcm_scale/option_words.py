@@ -109,6 +109,7 @@ WORDS = {
     "seed": "of all that is drawn: labels, weights, batches, noise",
     "data_dir": "the folder of data sets that experiments read; HCM_DATA is its default",
     "run_dir": "the folder of the run",
+    "overwrite": "replace the finished run in run_dir where it is of another input; without it such a run is refused",
     "share_dir": "a folder in which runs share stages that are equal; null: none, in a sweep its own",
     "log": "how stderr and the run's log are written: for people, or one JSON object a line",
     "trained": "the folder of a finished run whose samples score this graph; null: train",

@@ -10,6 +10,7 @@ import itertools
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,12 @@ from hcm_scale.report import terminal
 from hcm_scale.report.explain import Explanation
 from hcm_scale.stages import purify, report, score
 from hcm_scale.stages.summary import summary
+from hcm_scale.stages.train_batches import check_backend
 from hcm_scale.trained import open_trained, settled
 from hcm_scale.workspace import Stage, Workspace, begin_run, open_stages
 
 log = logging.getLogger(__name__)
+_TRAINING = ("train", "score", "report")  # the commands whose runs train
 
 
 def run(config: Config, until: str = "report", graph: Graph | None = None, world: World = ALONE) -> str:
@@ -48,6 +51,8 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
     config = settled(config)
     schema.check(config)
     parse_fan_out(config.sampling.fan_out, num_blocks(config))
+    if config.trained is None and until in _TRAINING:
+        check_backend(config.sampling.backend)
     _check_world(config.world, world)
     device = world.device or device_of(config.world)
     if config.score.precision == "bfloat16" and device == "cpu":
@@ -82,6 +87,12 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         _send_results(config, workspace)
         tracking.publish(config, run_dir, [asdict(record) for record in workspace.records], seconds)
         return summary(run_dir, workspace.folders, workspace.records, seconds)
+
+
+def check_folder(config: Config) -> None:
+    """Refuses a run_dir that holds a finished run of another input, unless it is to be replaced."""
+    if not config.overwrite:
+        sources.check_same(config.graph, Path(config.run_dir))
 
 
 def _budget(wanted: schema.WorldConfig, world: World) -> Budget:
@@ -125,18 +136,19 @@ def foresee(config: Config, until: str = "report") -> str:
     return plan(config, device_of(config.world), until)
 
 
-def explain(config: Config) -> str:
-    """Why `config.node` of the finished run in `config.run_dir` is where it is, as text."""
-    if config.node is None:
-        raise ValueError("node is missing: hcm-scale explain node=ID, with an id of the graph")
-    return terminal.text(explanation(Path(config.run_dir), config.node))
+def explain(config: Config, nodes: Sequence[str] = ()) -> str:
+    """Why `nodes`, or `config.node`, of the finished run in `config.run_dir` are where they are, as text."""
+    asked = nodes or ([] if config.node is None else [config.node])
+    if not asked:
+        raise ValueError("node is missing: hcm-scale explain RUN ID, or node=ID, with an id of the graph")
+    return "\n\n\n".join(map(terminal.text, explanations(Path(config.run_dir), asked)))
 
 
-def explanation(run_dir: Path, node: str) -> Explanation:
-    """Why the node of this id in the finished run in `run_dir` is where it is, in numbers."""
+def explanations(run_dir: Path, nodes: Sequence[str]) -> list[Explanation]:
+    """Why the nodes of these ids in the finished run in `run_dir` are where they are, in numbers."""
     folder, purified, scores = open_stages(run_dir, "graph", "purified", "scores")
     graph, made = Graph.open(folder, verify=False), purify.open_purified(purified)
-    return report.explain(graph, made.graph, scores, node, made.features)
+    return report.explain(graph, made.graph, scores, nodes, made.features)
 
 
 def show(run_dir: Path, count: int = 10) -> str:

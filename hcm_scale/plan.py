@@ -125,7 +125,7 @@ def changed(stored: Path, config: Config) -> list[str]:
     except (OSError, ValueError):
         return []
     now = dict(flat(json.loads(json.dumps(asdict(config)))))
-    places = ("run_dir", "share_dir", "data_dir", "node")
+    places = ("run_dir", "share_dir", "data_dir", "node", "overwrite")
     differing = [key for key in now if key not in places and before.get(key, now[key]) != now[key]]
     return [f"{key}: {before[key]} -> {now[key]}" for key in differing]
 

@@ -3,19 +3,22 @@
 One function a kind of source, found by the section's type.
 """
 
+import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from hcm_scale import config as schema
-from hcm_scale.base import remote
+from hcm_scale.base import files, remote
 from hcm_scale.base.sealed import hash_once
 from hcm_scale.graph import Graph
-from hcm_scale.ingest import fetched, readers, sql
+from hcm_scale.ingest import fetched, guess, readers, sql
 from hcm_scale.ingest.batches import CSV, PARQUET, files_at
 from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.ingest import Reader
+
+_INPUTS = ("path", "uri", "edges", "nodes", "dataset", "family")
 
 
 def reader(graph: schema.GraphConfig, known: list[readers.Encoding] | None = None) -> Reader:
@@ -40,6 +43,10 @@ def stamp(graph: schema.GraphConfig) -> list[Any]:
         return []
     if isinstance(graph, schema.SqlGraph):
         return sql.stamp(graph.uri, _queries(graph))
+    if isinstance(graph, schema.FolderGraph) and not (Path(graph.path) / files.MANIFEST).is_file():
+        raise readers.InputError(
+            f"graph.path={graph.path} is no graph folder: there is no {files.MANIFEST} in it; graph=tables reads tables"
+        )
     named = [(f"graph.{option}", getattr(graph, option, None)) for option in ("path", "nodes")]
     return [_stamp(option, path) for option, path in named if path]
 
@@ -59,6 +66,30 @@ def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
         given = remote.local_path(getattr(graph, option, None) or "")
         if given and Path(given).resolve().is_relative_to(run_dir.resolve() / "graph"):
             raise ValueError(f"graph.{option}={given} lies where run_dir={run_dir} keeps its own graph; name another")
+
+
+def check_same(graph: schema.GraphConfig, run_dir: Path) -> None:
+    """Refuses to put a run in the place of a finished one of another input: what took long is not lost by a slip."""
+    try:
+        before = json.loads((run_dir / "config.json").read_bytes())["graph"]
+        known, asked = _input(before), _input(asdict(graph))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return
+    if (run_dir / "scores").exists() and known != asked:
+        raise ValueError(
+            f"run_dir={run_dir} holds a finished run of {_told(before)}, and this one is of {_told(asdict(graph))}: "
+            "choose another run_dir, or say overwrite=true to replace it"
+        )
+
+
+def _input(graph: dict[str, Any]) -> list[str]:
+    """What says that two graphs are of one input: the source, the files or queries; the same files by any path."""
+    named = [graph.get(option) or "" for option in _INPUTS]
+    return [graph["source"], *(str(Path(name).resolve()) if Path(name).exists() else name for name in named)]
+
+
+def _told(graph: dict[str, Any]) -> str:
+    return ", ".join(graph[option] for option in _INPUTS if graph.get(option)) or f"graph={graph['source']}"
 
 
 def check_there(graph: schema.GraphConfig, data_dir: str) -> None:
@@ -89,9 +120,22 @@ def _tables(graph: schema.TablesGraph, more: dict[str, Any]) -> Reader:
 def _sql(graph: schema.SqlGraph, more: dict[str, Any]) -> Reader:
     def read(out: Path) -> Graph:
         with sql.saved(out, graph.uri, _queries(graph)) as paths:
-            return readers.read_tables(out, *paths, **more)
+            columns = _guessed(graph, paths, more["columns"])
+            return readers.read_tables(out, *paths, **more | {"columns": columns}, origin=", ".join(_queries(graph)))
 
     return read
+
+
+def _guessed(graph: schema.SqlGraph, paths: list[Path], columns: readers.Columns) -> readers.Columns:
+    """The columns with a guess for those that nobody named, from the rows that the queries brought."""
+    named = {name: getattr(graph, name) for name in guess.COLUMNS}
+    known = {name: value for name, value in named.items() if value != getattr(schema.SqlGraph(), name)}
+    tables = str(paths[0]), str(paths[1]) if len(paths) > 1 else None
+    found = guess.guess_columns(tables, known, graph.max_bytes, "graph.")
+    guess.tell({name: value for name, value in found.items() if value != named[name]})
+    return replace(
+        columns, source=found["source_column"], target=found["target_column"], id=found.get("id_column", "id")
+    )
 
 
 def _queries(graph: schema.SqlGraph) -> dict[str, str]:

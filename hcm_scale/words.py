@@ -12,12 +12,17 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from hcm_scale.base import near
 from hcm_scale.config import SOURCES, Config, describe
 from hcm_scale.options import escaped, group_folders, option_file, option_names, refuse_renamed
 
 SWEEPS = ("-m", "--multirun")
 _OWN_FOLDERS = ("-cd", "--config-dir", "-cp", "--config-path")
 _NO_VALUE = (*SWEEPS, "-r", "--run", "--resolve", "--experimental-rerun")
+_FLAGS = (  # of Hydra's, those that make sense here
+    *(*_OWN_FOLDERS, *_NO_VALUE, "-c", "--cfg", "-p", "--package", "-cn", "--config-name", "-i", "--info"),
+    *("--hydra-help", "-h", "--help"),
+)
 _WORD = re.compile(r"(?P<sign>[+~]*)(?P<key>[^=]*)(=(?P<value>.*))?", re.DOTALL)
 
 
@@ -45,9 +50,12 @@ def check_words(words: Sequence[str]) -> None:
     is_ours = not any(word.startswith(_OWN_FOLDERS) or "hydra.searchpath" in word for word in words)
     for before, word in zip(["", *words], words, strict=False):
         if is_flag(before, word):
+            _check_flag(word, known)
             continue
         sign, key, value = _parts(word)
         if value is None and sign != "~":
+            if "/" in word or "." in word:
+                raise ValueError(near.no_file(word))
             raise ValueError(f"{word!r} is neither an option, KEY=VALUE, a file that is there, nor a flag such as -m")
         if key.partition(".")[0] in ("hydra", "tune") or "@" in key or key.startswith("hydra/"):
             continue
@@ -58,6 +66,16 @@ def check_words(words: Sequence[str]) -> None:
         elif key not in known and not any(entry.type == dict[str, str] for entry in _above(key, known)) and is_ours:
             refuse_renamed([key])
             raise ValueError(f"{key!r} is not an option; {hint(key, known)}")
+
+
+def _check_flag(word: str, known: dict[str, dataclasses.Field[Any]]) -> None:
+    """Refuses a flag that there is not, with the nearest flag or option."""
+    flag = word.partition("=")[0]
+    if not word.startswith("-") or flag in _FLAGS or re.match("-(cd|cp|cn|[cpi])[^-]", word):
+        return
+    close = get_close_matches(flag, _FLAGS, 1, 0.8)
+    meant = f"did you mean {close[0]}?" if close else hint(flag.strip("-").replace("-", "_"), known)
+    raise ValueError(f"{flag} is not a flag (options are KEY=VALUE, files are named alone); {meant}")
 
 
 def is_flag(before: str, word: str) -> bool:
@@ -80,8 +98,8 @@ def _check_group(key: str, value: str | None, swept: bool) -> None:
     legal = option_names(key)
     for name in (value or "null").split(",") if swept else [value or "null"]:
         if re.fullmatch(r"[\w./-]+", name) and name != "null" and option_file(key, name) is None:
-            near = get_close_matches(name, legal, 1)
-            guess = f"did you mean {key}={near[0]}? " if near else ""
+            close = get_close_matches(name, legal, 1)
+            guess = f"did you mean {key}={close[0]}? " if close else ""
             raise ValueError(f"{key}={name} is not known; {guess}legal are {', '.join(legal)}")
 
 
@@ -92,10 +110,10 @@ def hint(key: str, known: Sequence[str] | dict[str, Any]) -> str:
     ("did you mean 'purify.ratio'?", "did you mean 'graph.exclude'?")
     """
     last = {name.rpartition(".")[2]: name for name in known}
-    near = get_close_matches(key, list(known), 1) or [
+    close = get_close_matches(key, list(known), 1) or [
         last[name] for name in get_close_matches(key.rpartition(".")[2], list(last), 1)
     ]
-    return f"did you mean {near[0]!r}?" if near else "hcm-scale run --cfg job lists all of them"
+    return f"did you mean {close[0]!r}?" if close else "hcm-scale run --cfg job lists all of them"
 
 
 def _parts(word: str) -> tuple[str, str, str | None]:
@@ -122,6 +140,20 @@ def _quoted(word: str, known: dict[str, dataclasses.Field[Any]]) -> str:
     return f"{sign}{key}='{escaped(value)}'"
 
 
+def _written(key: str, value: str, entry: dataclasses.Field[Any]) -> str:
+    """How a value of another form would be written: one name as a list, per cent as a share.
+
+    >>> _written("score.fdr", "10%", options()["score.fdr"])
+    '; 10% is written score.fdr=0.1'
+    """
+    kind = str(entry.type)
+    if kind.startswith("list"):
+        return f"; a list is written in brackets: {key}=[{value}]"
+    if "float" in kind and re.fullmatch(r"[0-9.]+%", value):
+        return f"; {value} is written {key}={float(value[:-1]) / 100:g}"
+    return ""
+
+
 def in_words(error: Exception) -> str:
     """What Hydra or OmegaConf refused, in our own words as far as they tell which word it was."""
     text, known = str(error), options()
@@ -132,7 +164,7 @@ def in_words(error: Exception) -> str:
         return f"{found[1]} names several values: -m runs them all, quotes make them one text: KEY='VALUE'"
     if found := re.match(r"Error merging override (.*)", text):
         _, key, value = _parts(found[1])
-        legal = f": {describe(known[key])}" if key in known else ""
+        legal = f": {describe(known[key])}{_written(key, value or '', known[key])}" if key in known else ""
         return f"{key}={value} is not legal{legal}"
     if found := re.match(r"Could not override '(.*?)'", text):
         having = sorted(name for name, source in SOURCES.items() if found[1] in dict(_fields(Config(graph=source()))))

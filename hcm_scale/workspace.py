@@ -33,7 +33,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hcm_scale.base import files, json_log, progress, sealed, stopping
+from hcm_scale.base import files, json_log, near, progress, sealed, stopping
 from hcm_scale.base.beside import side_by_side
 from hcm_scale.base.budget import Budget, Need
 from hcm_scale.base.shortage import shortage_told
@@ -41,7 +41,7 @@ from hcm_scale.ranks.world import ALONE, World
 
 log = logging.getLogger(__name__)
 RECORDS = "records"
-_LIST = "stages.json"
+_LIST = near.STAGES_FILE
 
 
 @dataclass(frozen=True)
@@ -203,6 +203,8 @@ def open_stages(run_dir: Path, *names: str) -> list[Path]:
     ValueError where a stage is not finished, FolderError where it is not what the run left.
     """
     path, listed = run_dir / _LIST, stage_keys(run_dir)
+    if not path.is_file():
+        raise ValueError(near.no_run(run_dir))
     for name in names:
         if name not in listed:
             raise ValueError(f"{path} lists no {name}: finish the run in run_dir={run_dir} first with hcm-scale run")

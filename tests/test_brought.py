@@ -35,7 +35,7 @@ def options(run_dir: str) -> dict[str, object]:
 def test_tables__are_read_with_guessed_columns_and_the_log_says_so(monkeypatch, capsys):
     status, err = ran(monkeypatch, capsys, "ingest", "my edges.csv", "nodes.csv", *SMALL)
     assert status == 0, err
-    assert "graph.id_column=account (say graph.id_column=COLUMN where it is another)" in err
+    assert "graph.target_column=payee, graph.id_column=account (say so where it is another column)" in err
     assert "graph.source_column=payer" in Path("runs/my-edges/log").read_text()
     found = options("runs/my-edges")
     assert [found[name] for name in ("path", "nodes", "id_column", "target_column", "name")] == [
@@ -61,7 +61,17 @@ def test_matrix__is_read_by_its_own_source(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nowhere.csv"], "'nowhere.csv' is neither an option, KEY=VALUE, a file that is there"),
+        (["edge"], "'edge' is neither an option, KEY=VALUE, a file that is there"),
+        (["node.csv"], "error: node.csv is not there; did you mean nodes.csv"),
+        (["nowhere/nodes.csv"], "error: nowhere/nodes.csv is not there: there is no folder nowhere"),
+        (
+            ["--links", "my edges.csv"],
+            "--links is not a flag (options are KEY=VALUE, files are named alone); hcm-scale",
+        ),
+        (["--seed", "1"], "--seed is not a flag (options are KEY=VALUE, files are named alone); did you mean 'seed'?"),
+        (["graph.exclude=age", "nodes.csv"], "list[str]; a list is written in brackets: graph.exclude=[age]"),
+        (["score.fdr=10%"], "at most 0.999; 10% is written score.fdr=0.1"),
+        (["world.device=gpu"], "world.device=gpu is not known; did you mean world.device=cuda? legal are auto, cpu"),
         (["nodes.csv", "my edges.csv", "nodes.csv"], "3 files; legal are an edge table and a node table"),
         (["nodes.csv", "graph.path=a.csv"], "nodes.csv and graph.path=... both name the graph"),
         (["my edges.csv", "nodes.csv", "graph.source_column=payr"], "graph.source_column='payr' is not a column of my"),
@@ -72,6 +82,24 @@ def test_mistake__is_named(monkeypatch, capsys, words, said):
     assert status == 2
     assert said in err
     assert not Path("runs").exists()
+
+
+def test_finished_run_of_other_files__is_kept_unless_it_is_to_be_replaced(monkeypatch, capsys):
+    Path("other").mkdir()
+    Path("other/edges.csv").write_text(Path("my edges.csv").read_text())
+    assert ran(monkeypatch, capsys, "ingest", "my edges.csv", "nodes.csv", "run_dir=r", *SMALL)[0] == 0
+    Path("r/scores").mkdir()
+    other = ["ingest", "other/edges.csv", "nodes.csv", "run_dir=r", *SMALL]
+    status, err = ran(monkeypatch, capsys, *other)
+    assert status == 2
+    assert "run_dir=r holds a finished run of my edges.csv, nodes.csv, and this one is of other/edges.csv, node" in err
+    assert options("r")["path"] == "my edges.csv"
+    same = [f"{Path.cwd()}/my edges.csv", "nodes.csv", "graph.directed=true", "graph.name=x", "run_dir=r", *SMALL]
+    assert ran(monkeypatch, capsys, "ingest", *same)[0] == 0
+    Path("my edges.csv").write_text("payer,payee\nn0,n1\n")
+    assert ran(monkeypatch, capsys, "ingest", *same)[0] == 0
+    assert ran(monkeypatch, capsys, *other, "overwrite=true")[0] == 0
+    assert options("r")["path"] == "other/edges.csv"
 
 
 def test_value_of_a_flag__is_no_file(monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -89,6 +90,11 @@ def test_run__from_any_folder_ends_with_a_summary(tmp_path):
     strangest = hcm_scale(*steps[0][1:], cwd=tmp_path)
     assert strangest.returncode == 0, strangest.stderr
     assert "1 of 300" in strangest.stdout
+    ids = re.findall(r"^ +\d+  (\d+) ", done.stdout, re.MULTILINE)[:2]
+    both = hcm_scale("explain", "runs/community-300", *ids, cwd=tmp_path)
+    assert re.findall(r"^(\d+)   rank (\d) of 300", both.stdout, re.MULTILINE) == [(ids[0], "1"), (ids[1], "2")]
+    missing = hcm_scale("explain", "runs/comunity", ids[0], cwd=tmp_path)
+    assert missing.stderr == "error: runs/comunity is not there; runs that are: runs/community-300\n"
     exported = hcm_scale(*steps[2][1:], cwd=tmp_path)
     assert exported.returncode == 0, exported.stderr
     assert len((tmp_path / "list.csv").read_text().splitlines()) == 301
@@ -125,7 +131,7 @@ def test_mistake__is_one_readable_line_and_a_failure(tmp_path, override, status,
 def test_explain__takes_an_id_as_it_is(tmp_path, monkeypatch, capsys, node):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", [])
-    monkeypatch.setattr("hcm_scale.pipeline.explain", lambda config: f"{config.seed} {config.node}")
+    monkeypatch.setattr("hcm_scale.pipeline.explain", lambda config, nodes: f"{config.seed} {nodes[0]}")
     quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none"]
     assert cli._stages("explain", [f"node={node}", "seed=3", *quiet]) == 0
     assert capsys.readouterr().out == f"3 {node}\n"

@@ -1,6 +1,11 @@
-"""Completion: what may come next, and a real bash that asks for it."""
+"""Completion: what may come next, and real shells that ask for it."""
 
+import contextlib
 import os
+import pty
+import re
+import select
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,8 +13,19 @@ from pathlib import Path
 import pytest
 
 from hcm_scale import cli, manual
-from hcm_scale.commands import completion
 from hcm_scale.completing import candidates
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path) -> dict[str, str]:
+    """The environment of a shell that finds hcm-scale, and none of the user's own settings."""
+    script = tmp_path / "bin" / "hcm-scale"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hcm_scale "$@"\n')
+    script.chmod(0o755)
+    paths = {"PATH": f"{script.parent}:{os.environ['PATH']}", "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    return os.environ | paths | {"XDG_DATA_HOME": str(tmp_path), "TERM": "dumb"}
+
 
 ASK = """
 eval "$(hcm-scale completion bash)"
@@ -64,18 +80,54 @@ def test_own_options__are_candidates(tmp_path, monkeypatch):
         ("hcm-scale completion ", ["bash", "fish", "zsh"]),
     ],
 )
-def test_bash__completes(tmp_path: Path, line: str, found: list[str]):
-    script = tmp_path / "hcm-scale"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hcm_scale "$@"\n')
-    script.chmod(0o755)
-    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", ASK, "bash", line], capture_output=True, text=True, env=env)
+def test_bash__completes(surroundings: dict[str, str], line: str, found: list[str]):
+    done = subprocess.run(["bash", "-c", ASK, "bash", line], capture_output=True, text=True, env=surroundings)
     assert (done.stdout.split(), done.stderr) == (found, "")
 
 
-@pytest.mark.parametrize(("shell", "words"), [("zsh", "compdef _hcm_scale"), ("fish", "complete -c hcm-scale")])
-def test_other_shells__have_a_script(shell, words):
-    assert words in completion.main([shell])
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not at hand")
+def test_fish__completes_words_and_else_files(surroundings: dict[str, str], tmp_path: Path):
+    (tmp_path / "edges.csv").touch()
+    lines = {
+        "hcm-scale expl": "explain",
+        "hcm-scale run purify.similarity=": "purify.similarity=cosine purify.similarity=euclidean "
+        "purify.similarity=jaccard",
+        "hcm-scale run edg": "edges.csv",
+        "hcm-scale run graph.path=edg": "graph.path=edges.csv",
+    }
+    asked = " ".join(f"'{line}'" for line in lines)
+    code = f"hcm-scale completion fish | source; for line in {asked}; echo (complete -C $line); end"
+    done = subprocess.run(["fish", "-c", code], capture_output=True, text=True, env=surroundings, cwd=tmp_path)
+    assert (done.stdout.splitlines(), done.stderr) == (list(lines.values()), "")
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not at hand")
+def test_zsh__completes_words_and_else_files(surroundings: dict[str, str], tmp_path: Path):
+    """Typed into a shell on a terminal of its own: a line, a TAB, then `print` before it and Enter."""
+    (tmp_path / "edges.csv").touch()
+    lines = {
+        "hcm-scale expl": "hcm-scale explain",
+        "hcm-scale run purify.si": "hcm-scale run purify.similarity=",
+        "hcm-scale run graph=t": "hcm-scale run graph=tables",
+        "hcm-scale run graph.path=edg": "hcm-scale run graph.path=edges.csv",
+    }
+    typed = 'autoload -U compinit; compinit -u; eval "$(hcm-scale completion zsh)"\n'
+    typed += "".join(f'{line}\t\x01print -r -- fo""und \x05 do""ne\n' for line in lines) + "exit\n"
+    terminal, end = pty.openpty()
+    with subprocess.Popen(
+        ["zsh", "-f", "-i"], stdin=end, stdout=end, stderr=end, env=surroundings, cwd=tmp_path
+    ) as zsh:
+        os.write(terminal, typed.encode())
+        os.close(end)
+        shown = b""
+        with contextlib.suppress(OSError):  # the terminal's end
+            while select.select([terminal], [], [], 60)[0] and (part := os.read(terminal, 1 << 16)):
+                shown += part
+        zsh.kill()
+    os.close(terminal)
+    assert [found.split() for found in re.findall("found (.*?) done", shown.decode())] == [
+        line.split() for line in lines.values()
+    ]
 
 
 def test_completion__loads_nothing_heavy():

@@ -81,7 +81,7 @@ def test_summary__shows_the_list_its_groups_and_every_kind(run: tuple[Path, str]
     assert "nodes, all joined to each other" in said
     assert all(f"({kind})" in said for kind in KINDS)
     assert "at a false-discovery rate of 10%" in said
-    assert "Ranked by evidence of all kinds" in (folder / "report" / "report.html").read_text()
+    assert "Ranked by score (all kinds of evidence)" in (folder / "report" / "report.html").read_text()
 
 
 def test_summary__tells_what_the_score_stage_found(run: tuple[Path, str], tmp_path: Path):
@@ -102,6 +102,6 @@ def test_explain__says_which_evidence_made_the_node_stand_out(run: tuple[Path, s
     config, table = Config(run_dir=str(run[0])), scores_of(run[0])
     kind = table["kind"].to_numpy()
     config.node = str(table["id"][int(np.flatnonzero(kind == STRUCTURAL)[0])])
-    assert "joined to each other" in pipeline.explain(config)
+    assert "are joined" in pipeline.explain(config)
     config.node = str(table["id"][int(np.flatnonzero(kind == ATTRIBUTE)[0])])
     assert "where its neighbours' mean is" in " ".join(pipeline.explain(config).split())

@@ -101,7 +101,7 @@ MAY_IMPORT = {
     "own_options": {"options"},
     "brought": {"base", "config", "ingest"},
     "plan": {"blueprint", "config", "options", "trained", "workspace"},
-    "words": {"config", "options"},
+    "words": {"base", "config", "options"},
     "failures": {"base"},
     "serve": {"base", "graph", "report", "score", "stages", "workspace"},
     "cli": {
@@ -177,6 +177,19 @@ def test_help__loads_nothing_heavy():
     code += f"assert not {heavy!r} & sys.modules.keys(), {heavy!r} & sys.modules.keys()"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_help_of_every_command__loads_no_torch():
+    code = """
+import contextlib, io, sys
+from hcm_scale import cli, manual
+for command in (*manual.STAGES, *manual.COMMANDS):
+    sys.argv = ["hcm-scale", command, "--help"]
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert cli.main() == 0
+    assert not {"numba", "pyarrow", "torch"} & sys.modules.keys(), command
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, check=True)
 
 
 def test_pipeline__loads_no_more_than_runs_need():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import numba
@@ -135,8 +136,16 @@ def test_threads__beyond_those_of_numba_are_warned_about_and_do_not_stop_a_run(t
 def test_explain__before_a_run_says_so(tmp_path):
     config = small(tmp_path / "nothing")
     config.node = "1"
-    with pytest.raises(ValueError, match="finish the run in run_dir="):
+    with pytest.raises(ValueError, match="nothing is not there"):
         pipeline.explain(config)
+
+
+def test_sampler_that_is_not_installed__is_refused_at_the_door(tmp_path, graph, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch_sparse", None)
+    config = small(tmp_path / "run", sampling__backend="torch_sparse")
+    with pytest.raises(ValueError, match=r"sampling\.backend=torch_sparse needs the extra sparse"):
+        pipeline.run(config, graph=graph)
+    assert not (tmp_path / "run").exists()
 
 
 def test_bad_value__stops_before_anything_is_written(tmp_path, graph):

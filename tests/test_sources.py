@@ -21,6 +21,12 @@ def test_stamp__knows_the_files_of_a_folder_and_of_a_glob(tmp_path):
     assert stamp(graph) != before
 
 
+def test_folder_without_a_manifest__is_refused_before_it_is_walked(tmp_path, monkeypatch):
+    monkeypatch.setattr("hcm_scale.sources.files_at", lambda where: pytest.fail("it was walked"))
+    with pytest.raises(ValueError, match=r"graph\.path=.* is no graph folder: there is no manifest\.json in it"):
+        stamp(FolderGraph(path=str(tmp_path)))
+
+
 def test_source__in_the_place_of_the_run_s_own_graph_is_refused(tmp_path):
     check_apart(FolderGraph(path=str(tmp_path / "graph")), tmp_path / "run")
     for graph in (FolderGraph(path=str(tmp_path / "graph")), TablesGraph(path=str(tmp_path / "graph" / "edges.csv"))):

@@ -76,6 +76,7 @@ def test_new_nodes__are_scored_without_labels_and_training_and_move_no_other(gra
     for name in COMPARED[:-1]:
         np.testing.assert_array_equal(by_node(tmp_path, name)[:400], by_node(yesterday, name))
     assert "drift   like the training graph" in said
+    assert '<p class="note">Drift: like the training graph' in (tmp_path / "report" / "report.html").read_text()
     assert "like the training graph" in caplog.text
     assert (tmp_path / "report" / "report.html").is_file()
     assert "like the training graph" in json.loads((tmp_path / "records" / "drift.json").read_text())["detail"]["line"]

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import re
 import shutil
 import signal
 import sys
@@ -155,7 +156,7 @@ def test_link_of_a_sweep__gives_way_to_a_run_of_its_own(tmp_path):
 
 
 def test_open_stages__gives_those_of_the_last_run_that_still_stand(tmp_path):
-    with pytest.raises(ValueError, match=r"stages\.json lists no graph: finish the run"):
+    with pytest.raises(ValueError, match=f"{re.escape(str(tmp_path))} holds no run"):
         open_stages(tmp_path, "graph")
     workspace = Workspace(tmp_path)
     for name in ("graph", "scores"):

@@ -179,3 +179,8 @@ def locked(path: Path) -> Iterator[None]:
             yield
         finally:
             fcntl.flock(stream, fcntl.LOCK_UN)
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files below a folder, which may be a link to a shared one."""
+    return sum(path.stat().st_size for path in folder.resolve().rglob("*") if path.is_file() and not path.is_symlink())

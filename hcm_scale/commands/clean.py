@@ -14,8 +14,6 @@ from pathlib import Path
 
 from hcm_scale.base import files
 from hcm_scale.commands.arguments import parser
-from hcm_scale.commands.inspect import size_of
-from hcm_scale.workspace import RECORDS
 
 
 def main(arguments: list[str]) -> str:
@@ -26,7 +24,7 @@ def main(arguments: list[str]) -> str:
     given = words.parse_args(arguments)
     if not given.folder.is_dir():
         raise ValueError(f"{given.folder} is not a folder; clean takes a run, a sweep, or a folder of runs")
-    found = [(why, path, size_of(path)) for why, path in removable(given.folder)]
+    found = [(why, path, files.size_of(path)) for why, path in removable(given.folder)]
     if not found:
         return f"{given.folder}: nothing to remove"
     lines = [f"{why:<13}{size / 1e6:>12.1f} MB   {path}" for why, path, size in found]
@@ -40,6 +38,8 @@ def main(arguments: list[str]) -> str:
 
 def removable(root: Path) -> Iterator[tuple[str, Path]]:
     """(why, folder) of all that can go below a folder."""
+    from hcm_scale.workspace import RECORDS
+
     linked = {path.resolve() for path in root.rglob("*") if path.is_symlink()}
     for place, inside, _ in os.walk(root):
         records = Path(place) / RECORDS
@@ -60,6 +60,8 @@ def removable(root: Path) -> Iterator[tuple[str, Path]]:
 
 def remove(path: Path) -> None:
     """Removes a folder; of a stage the record first, under its lock, so that no run believes in it."""
+    from hcm_scale.workspace import RECORDS
+
     stage = path.parent.parent / path.name.removesuffix(".before") if path.name.endswith(".before") else path
     records = stage.parent / RECORDS
     if not records.is_dir():  # checkpoints

@@ -23,18 +23,31 @@ BASH = r"""_hcm_scale() {
 }
 complete -o default -F _hcm_scale hcm-scale"""
 ZSH = r"""_hcm_scale() {
-    local -a found
+    local -a found begun whole
     found=(${(f)"$("${words[1]}" --complete "${(@)words[2,CURRENT]}" 2>/dev/null)"})
-    if (( ${#found} )); then compadd -S '' -a found; else _files; fi
+    if (( ${#found} )); then
+        begun=(${(M)found:#*[=.]}) whole=(${found:#*[=.]})  # after a key or a section no space
+        (( ${#begun} )) && compadd -S '' -a begun
+        (( ${#whole} )) && compadd -a whole
+    else
+        compset -P '*='
+        _files
+    fi
 }
 compdef _hcm_scale hcm-scale"""
 FISH = r"""function __hcm_scale_next
     set -l typed (commandline -opc)
     set -l word (commandline -ct)
     set -e typed[1]
-    hcm-scale --complete $typed "$word" 2>/dev/null
+    set -l found (hcm-scale --complete $typed "$word" 2>/dev/null)
+    if test (count $found) -gt 0
+        printf '%s\n' $found
+    else
+        set -l key (string match -r '^.*=' -- $word)
+        __fish_complete_path (string replace -r '^.*=' '' -- $word) | string replace -r '^' -- "$key"
+    end
 end
-complete -c hcm-scale -a '(__hcm_scale_next)'"""
+complete -c hcm-scale -f -a '(__hcm_scale_next)'"""
 
 
 def main(arguments: list[str]) -> str:

@@ -3,20 +3,9 @@
 `--verify` reads every byte and compares it with the hash that was written with it.
 """
 
-import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from hcm_scale.base import files
 from hcm_scale.commands.arguments import parser
-from hcm_scale.graph import Graph, store
-from hcm_scale.posterior import samples
-from hcm_scale.shards import open_labels, schema
-from hcm_scale.stages import purify, score
-from hcm_scale.workspace import open_stages, read_stages
-
-_LISTED = 12  # columns of a graph
 
 
 def main(arguments: list[str]) -> str:
@@ -27,101 +16,6 @@ def main(arguments: list[str]) -> str:
     given = words.parse_args(arguments)
     if not given.path.is_dir():
         raise ValueError(f"{given.path} is not a folder; inspect takes a run, a graph, labels, samples or scores")
-    if (given.path / "stages.json").is_file():
-        return inspect_run(given.path, given.verify)
-    kind = _kind_of(given.path)
-    if kind not in READERS:
-        legal = ", ".join(name.removeprefix("hcm_scale ") for name in READERS)
-        raise ValueError(f"{given.path} holds {kind or 'nothing that a run wrote'}; inspect knows a run, {legal}")
-    facts = {"holds": kind, "bytes": f"{size_of(given.path):,}"} | READERS[kind](given.path, given.verify)
-    return "\n".join(f"{name:<14}{value}" for name, value in facts.items())
+    from hcm_scale.commands.inspected import inspect
 
-
-def inspect_run(run_dir: Path, verify: bool) -> str:
-    """The stages of the last run in a folder: what each cost, and what it counted."""
-    listed = read_stages(run_dir)
-    lines = [f"{'stage':<20}{'seconds':>9}{'peak GiB':>10}{'MB on disk':>12}   facts"]
-    for stage in listed:
-        folder = run_dir / stage["name"]
-        costs = f"{stage['seconds']:>9.1f}{stage['peak_rss_bytes'] / 2**30:>10.2f}{size_of(folder) / 1e6:>12.1f}"
-        facts = "  ".join(f"{name}={_short(value)}" for name, value in stage["detail"].items() if not _is_long(value))
-        lines.append(f"{stage['name']:<20}{costs}   {facts}")
-    if verify:
-        open_stages(run_dir, *(stage["name"] for stage in listed))
-        lines.append(f"every file of {len(listed)} stages is as it was written")
-    return "\n".join(lines)
-
-
-def size_of(folder: Path) -> int:
-    """Bytes of all files below a folder, which may be a link to a shared one."""
-    return sum(path.stat().st_size for path in folder.resolve().rglob("*") if path.is_file() and not path.is_symlink())
-
-
-def _graph(folder: Path, verify: bool) -> dict[str, Any]:
-    graph = Graph.open(folder, verify=verify)
-    more = f" and {len(graph.columns) - _LISTED} more" if len(graph.columns) > _LISTED else ""
-    return {
-        "nodes": f"{graph.num_nodes:,}",
-        "edges": f"{graph.num_edges:,}{', directed' if graph.directed else ''}",
-        "attributes": f"{graph.num_attributes}: {', '.join(graph.columns[:_LISTED])}{more}",
-        "ids": "numbers of nodes" if graph.ids is None else f"{graph.ids.type}, such as {graph.ids[0]}",
-        "anomalies": "not known" if graph.y is None else f"{int(graph.y.sum()):,}",
-        "fingerprint": graph.fingerprint,
-    }
-
-
-def _purified(folder: Path, verify: bool) -> dict[str, Any]:
-    made = purify.open_purified(folder)
-    if verify:
-        Graph.open(folder / "graph", verify=True)
-    return {"edges kept": f"{made.graph.num_edges:,}", "features": made.features.shape[1]}
-
-
-def _labels(folder: Path, verify: bool) -> dict[str, Any]:
-    labels = open_labels(folder, verify=verify)
-    by_hop = ", ".join(f"{hop}: {count:,}" for hop, count in enumerate(labels.counts, 1))
-    return {"pairs": f"{labels.num_pairs:,}", "sources": f"{labels.plan.num_sources:,}", "pairs by hop": by_hop}
-
-
-def _samples(folder: Path, verify: bool) -> dict[str, Any]:
-    found = samples.open_samples(folder)
-    if verify:
-        for _ in found:
-            pass
-    return {"samples": len(found), "model": ", ".join(f"{name} {size}" for name, size in found.model.items())}
-
-
-def _scores(folder: Path, verify: bool) -> dict[str, Any]:
-    found = score.open_scores(folder)
-    if verify:
-        manifest = files.read_manifest(folder, score.KIND, score.FORMAT)
-        for name, digest in manifest["files"].items():
-            if files.hash_file(folder / name) != digest:
-                raise files.FolderError(f"{folder / name} is damaged: its bytes are not those that were written")
-    auc = {} if found.metrics is None else {"ROC-AUC": f"{found.metrics[found.rank_by]['roc_auc']:.3f}"}
-    return {"samples": found.num_samples, "ranked by": found.rank_by, "flagged": found.num_flagged, **auc}
-
-
-READERS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {
-    store.KIND: _graph,
-    purify.KIND: _purified,
-    schema.KIND: _labels,
-    samples.KIND: _samples,
-    score.KIND: _scores,
-}
-
-
-def _kind_of(folder: Path) -> str:
-    try:
-        body = json.loads((folder / files.MANIFEST).read_bytes())
-        return str(body["kind"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return ""
-
-
-def _is_long(value: Any) -> bool:
-    return not isinstance(value, int | float | str) or len(str(value)) > 40
-
-
-def _short(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return inspect(given.path, given.verify)

@@ -38,6 +38,7 @@ SECTIONS = {entry.name for entry in dataclasses.fields(Config) if dataclasses.is
 ELSEWHERE = {
     "run_dir": "HCM(run_dir=...) says it",
     "node": "explain(node) says it",
+    "overwrite": "fit always does",
     **{f"graph.{name}": "fit(data) says it" for name in ("source", "path", "nodes", "dataset")},
 }
 

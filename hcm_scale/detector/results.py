@@ -136,7 +136,8 @@ class Results:
     def explain(self, node: Any) -> Explained:
         """Why a node, named by the user's own id, is where it is; prints as text, and `data` has the numbers."""
         named = node.item() if hasattr(node, "item") else node  # of torch and numpy
-        return Explained.of(pipeline.explanation(self._found().folder, str(named)))
+        (found,) = pipeline.explanations(self._found().folder, [str(named)])
+        return Explained.of(found)
 
     def strangest(self, count: int = 10) -> list[dict[str, Any]]:
         """The first rows of the ranked table."""

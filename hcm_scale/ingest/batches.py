@@ -9,6 +9,7 @@ as it comes.
 """
 
 import glob
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,11 +43,40 @@ class TableFiles:
     max_bytes: int
     casts: dict[str, pa.DataType] = field(default_factory=dict)
     parts: tuple[Part, ...] = ()  # of each path: the columns in the names of its folders
+    where: str = ""  # the file, folder or glob that the user named
+    starts: list[int] = field(default_factory=list, compare=False)  # the first row of each path, as far as it is read
 
     @property
     def origin(self) -> str:
-        more = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
-        return f"{self.paths[0].name}{more}"
+        """The table in messages: its file, or what names its files and how many they are."""
+        if len(self.paths) == 1:
+            return self.name_of(self.paths[0])
+        named = Path(self.where).name if Path(self.where).is_dir() else ""
+        return f"{named or self.where} ({len(self.paths):,} files)"
+
+    def name_of(self, path: Path) -> str:
+        """One of the files in messages: of a folder or a glob with the folders that it lies in."""
+        if Path(self.where).is_dir():
+            return str(path.relative_to(Path(self.where).parent))
+        return path.name if len(self.paths) == 1 else str(path)
+
+    def place(self, row: int) -> str:
+        """A row that was read, as a person finds it: a line of a CSV file, where the header is line 1, else its number.
+
+        A CSV with line breaks inside of values, or with empty lines, has it further down.
+        """
+        at = max(0, bisect_right(self.starts, row) - 1)
+        start, path = (self.starts[at], self.paths[at]) if self.starts else (0, None)
+        told = f"line {row - start + 2:,}" if self.is_csv else f"row {row - start:,}"
+        return f"{told} of {self.name_of(path)}" if path is not None and len(self.paths) > 1 else told
+
+    def rows_of(self, table: str) -> str:
+        """What stands before places in messages: `table`, and from where rows that have no lines are counted."""
+        return table if self.is_csv else f"{table} (rows from 0)"
+
+    @property
+    def is_csv(self) -> bool:
+        return bool(self.paths) and not _is_parquet(self.paths[0])
 
     def check_columns(self, option: str, names: Sequence[str]) -> None:
         """Refuses names that the table does not have."""
@@ -63,9 +93,13 @@ class TableFiles:
         is_parquet = _is_parquet(self.paths[0])
         read, types = parquet_batches if is_parquet else _csv, self._types if is_parquet else self._csv_types
         known = {name: self.casts.get(name, self.schema.field(name).type) for name in names}
+        row = 0
+        self.starts.clear()
         for path, part in zip(self.paths, self.parts or [{}] * len(self.paths), strict=True):
             stored = [name for name in names if name not in part] or self.schema.names[:1]
-            for batch in read(path, stored, types(stored), self.max_bytes):
+            self.starts.append(row)
+            for batch in read(path, self.name_of(path), stored, types(stored), self.max_bytes):
+                row += len(batch)
                 yield with_part(batch, names, part, known) if part else batch
 
     def _types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
@@ -96,7 +130,7 @@ def find_table(option: str, where: str | Path, max_bytes: int) -> TableFiles:
     parts = [{n: v for n, v in part.items() if n not in names} for part in find_parts(option, str(where), paths)]
     for entry in part_fields(parts):
         schema = schema.append(entry)
-    return TableFiles(paths, schema, max_bytes, parts=tuple(parts))
+    return TableFiles(paths, schema, max_bytes, parts=tuple(parts), where=str(where))
 
 
 def files_at(where: str) -> list[Path]:
@@ -143,14 +177,16 @@ def _decoded(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def _csv(path: Path, names: Sequence[str], types: dict[str, pa.DataType], max_bytes: int) -> Iterator[pa.RecordBatch]:
+def _csv(
+    path: Path, name: str, names: Sequence[str], types: dict[str, pa.DataType], max_bytes: int
+) -> Iterator[pa.RecordBatch]:
     advice = "graph.id_type=text and graph.categorical=[...] read a column as text"
-    what = f"{path.name} cannot be read with the types of the start of the first file ({advice})"
+    what = f"{name} cannot be read with the types of the start of the first file ({advice})"
     packed = path.name.endswith(".gz")
     with reading(what), naming_encoding(path), _open_csv(path, names, types) as reader:
         for number, batch in enumerate(reader):
             if packed:  # a batch is a block of text
-                check_growth(path.name, path.stat().st_size, number * _CSV_BLOCK_BYTES, max_bytes)
+                check_growth(name, path.stat().st_size, number * _CSV_BLOCK_BYTES, max_bytes)
             yield batch
 
 

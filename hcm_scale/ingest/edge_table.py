@@ -30,7 +30,7 @@ class EdgeTable:
 
     def endpoints(self, drop_nulls: bool) -> Iterator[tuple[int, pa.Array, pa.Array]]:
         """Streams (first row, sources, targets) in the ids' own type; raises at the end where there were faults."""
-        reader = IdReader(self.kind, "the edge table")
+        reader = IdReader(self.kind, self.files.rows_of("the edge table"), self.files.place)
         reader.null.remedy = "graph.unknown=drop drops their rows"
         row = 0
         for batch in self.files.batches(list(dict.fromkeys((self.source, self.target)))):
@@ -46,7 +46,8 @@ class EdgeTable:
             gaps = [gaps[0] + sources.null_count, gaps[1] + targets.null_count]
             lost = (u < 0) | (v < 0)
             if lost.any():
-                self.unknown.add(lost, lambda i: f"row {row + i:,}: {sources[i]} -> {targets[i]}")  # noqa: B023
+                self.unknown.where = self.files.rows_of("the edge table")
+                self.unknown.add(lost, lambda i: f"{self.files.place(row + i)}: {sources[i]} -> {targets[i]}")  # noqa: B023
                 u, v = u[~lost], v[~lost]
             is_named[0, u] = is_named[1, v] = True
             yield u, v

@@ -7,10 +7,12 @@ room that knows none. `check_growth` refuses what a packed file would unpack to.
 
 import contextlib
 import errno
+import re
 from collections.abc import Iterator
 
 import numpy as np
 
+_OF_CSV = re.compile(r"(?:In CSV column #\d+: )?Row #(\d+)")  # pyarrow counts as editors do: the header is 1
 _OFTEN = 100  # no table or matrix that tells something packs better than this
 _OF_THE_FILE = (None, errno.EINVAL)  # a seek to a place that a damaged file names; other numbers are of the system
 
@@ -37,7 +39,8 @@ def reading(what: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno not in _OF_THE_FILE:
             raise
-        raise InputError(f"{what}: {str(error) or type(error).__name__}") from error
+        text = _OF_CSV.sub(r"line \1", str(error))
+        raise InputError(f"{what}: {text or type(error).__name__}") from error
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ Ends are the columns `source` and `target` where there are such, else the first 
 named as an end is, else the first column of distinct values, text or whole numbers, among which the first ends are.
 """
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,8 @@ from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.errors import InputError
 from hcm_scale.ingest.memory import open_table
 
+log = logging.getLogger(__name__)
+COLUMNS = ("source_column", "target_column", "id_column")
 _FIRST = 1_000  # ends that are looked for
 
 
@@ -31,6 +34,13 @@ def guess_columns(tables: tuple[Any, Any], known: dict[str, str], max_bytes: int
             edges.check_columns(prefix + name, [end])
         found["id_column"] = guess_id(open_table("graph.nodes", tables[1], max_bytes), edges, ends)
     return found
+
+
+def tell(guessed: dict[str, str]) -> None:
+    """Says in the log what was guessed, by option."""
+    if guessed:
+        named = ", ".join(f"graph.{name}={value}" for name, value in guessed.items())
+        log.info("guessed from the tables: %s (say so where it is another column)", named)
 
 
 def guess_ends(edges: TableFiles, source: str | None, target: str | None) -> tuple[str, str]:

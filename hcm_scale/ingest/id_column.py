@@ -4,7 +4,7 @@
 counts what cannot be an id: fractions, negative numbers, nulls.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -42,10 +42,11 @@ def id_kind(columns: Sequence[tuple[str, pa.DataType]], id_type: str = "auto") -
 
 @dataclass
 class IdReader:
-    """Brings id columns of one table to one type; `where` names its rows in messages."""
+    """Brings id columns of one table to one type; `where` names its rows in messages, `place` one of them."""
 
     kind: str
     where: str
+    place: Callable[[int], str] = "row {:,}".format
     fractional: Offenders = field(init=False)
     negative: Offenders = field(init=False)
     null: Offenders = field(init=False)
@@ -57,14 +58,14 @@ class IdReader:
 
     def read(self, column: pa.Array, first_row: int) -> pa.Array:
         """The batch as large_string or int64, nulls kept; faults are counted, their values set to null."""
-        self.null.add(_mask(column.is_null()), lambda i: f"row {first_row + i:,}")
+        self.null.add(_mask(column.is_null()), lambda i: self.place(first_row + i))
         if self.kind == "text":
             return column.cast(pa.large_string())
         if pa.types.is_floating(column.type):
             column = self._whole(column, first_row)
         numbers = column.cast(pa.int64())
         values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
-        self.negative.add(values < 0, lambda i: f"row {first_row + i:,}: {values[i]}")
+        self.negative.add(values < 0, lambda i: f"{self.place(first_row + i)}: {values[i]}")
         return numbers
 
     def check(self, nulls: bool = True) -> None:
@@ -75,7 +76,7 @@ class IdReader:
     def _whole(self, column: pa.Array, first_row: int) -> pa.Array:
         values = column.fill_null(0).to_numpy(zero_copy_only=False)
         whole = (values == np.floor(values)) & (np.abs(values) < 2.0**63)
-        self.fractional.add(~whole, lambda i: f"row {first_row + i:,}: {values[i]}")
+        self.fractional.add(~whole, lambda i: f"{self.place(first_row + i)}: {values[i]}")
         return pa.array(np.where(whole, values, 0).astype(np.int64), mask=~whole | _mask(column.is_null()))
 
 

@@ -45,7 +45,8 @@ def check_table(
     new = [name for name in table.schema.names if name not in {*unused, *(one.name for one in known)}]
     if new:
         log.warning("%d columns are not of the trained graph, and not used: %s", len(new), _some(new))
-    bad = Offenders("attribute values are not finite", "the node table", "graph.nonfinite=zero or mean replaces them")
+    where = table.rows_of("the node table")
+    bad = Offenders("attribute values are not finite", where, "graph.nonfinite=zero or mean replaces them")
     numbers = [_number(table, one, bad) for one in there if isinstance(one, NumberEncoding)]
     categories = {one: Counter[str]() for one in there if isinstance(one, CategoryEncoding) and not one.buckets}
     names = [*(one.name for one in numbers), *(one.name for one in categories)]
@@ -82,7 +83,7 @@ def _number(table: TableFiles, known: NumberEncoding, bad: Offenders) -> NumberS
         raise InputError(
             f"{table.origin} column {known.name!r} is of type {kind}, and was a {known.method} in the trained graph"
         )
-    return NumberSurvey(known.name, bad, dates=dates)
+    return NumberSurvey(known.name, bad, table.place, dates=dates)
 
 
 def _tell(what: str, known: Sequence[Encoding], there: Sequence[Encoding]) -> None:

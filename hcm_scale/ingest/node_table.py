@@ -36,8 +36,9 @@ class NodeRows:
 def number_rows(files: TableFiles, id_column: str, kind: str, repeated: str) -> NodeRows:
     """Gives each distinct id a number, in the order of the rows."""
     ids: Growing = TextIds() if kind == "text" else NumberIds()
-    reader = IdReader(kind, "the node table")
-    again = Offenders("rows repeat an id", "the node table", "graph.repeated=first keeps the first row of each")
+    table = files.rows_of("the node table")
+    reader = IdReader(kind, table, files.place)
+    again = Offenders("rows repeat an id", table, "graph.repeated=first keeps the first row of each")
     row, left_out = 0, [np.zeros(0, np.int64)]
     for batch in files.batches([id_column]):
         column = reader.read(batch[id_column], row).drop_null()  # a null is an error when the reader checks
@@ -46,7 +47,7 @@ def number_rows(files: TableFiles, id_column: str, kind: str, repeated: str) -> 
         is_first = np.zeros(len(column), np.bool_)
         is_first[np.unique(numbers, return_index=True)[1]] = True
         late = ~is_first | (numbers < before)
-        again.add(late, lambda i: f"row {row + i:,}: {column[i]}")  # noqa: B023
+        again.add(late, lambda i: f"{files.place(row + i)}: {column[i]}")  # noqa: B023
         left_out.append(np.flatnonzero(late) + row)
         row += len(batch)
     reader.check()
@@ -75,7 +76,8 @@ def plan_columns(
     files: TableFiles, names: Sequence[str], left_out: Rows, added: int, policy: Policy, rules: TextRules
 ) -> list[Encoding]:
     """Surveys the columns over all kept rows."""
-    bad = Offenders("attribute values are not finite", "the node table", "graph.nonfinite=zero or mean replaces them")
+    table = files.rows_of("the node table")
+    bad = Offenders("attribute values are not finite", table, "graph.nonfinite=zero or mean replaces them")
     surveys = [_survey(files.schema.field(n).type, n, files, bad, rules) for n in names]
     for rows, batch in kept_batches(files, names, left_out) if names else ():
         for survey in surveys:
@@ -88,7 +90,7 @@ def plan_columns(
 def _survey(kind: pa.DataType, name: str, files: TableFiles, bad: Offenders, rules: TextRules) -> Survey:
     kind = files.casts.get(name, kind)
     if is_number(kind) or is_date(kind):
-        return NumberSurvey(name, bad, dates=is_date(kind))
+        return NumberSurvey(name, bad, files.place, dates=is_date(kind))
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     if is_text(value) or (value is not kind and (is_number(value) or is_date(value))):
         return CategorySurvey(name, rules)
@@ -145,7 +147,7 @@ def _blank(files: TableFiles, name: str) -> pa.Array:
 def write_labels(folder: Path, files: TableFiles, label: str, left_out: Rows, shape: tuple[int, int]) -> int:
     """Writes y.npy from a column of 0/1 or booleans, 0 for added nodes; returns the number of ones."""
     y = np.zeros(sum(shape), np.uint8)
-    bad = Offenders("labels are not 0 or 1", f"column {label!r}")
+    bad = Offenders("labels are not 0 or 1", files.rows_of(f"column {label!r}"))
     start = 0
     for rows, batch in kept_batches(files, [label], left_out):
         column = batch[label]
@@ -157,7 +159,7 @@ def write_labels(folder: Path, files: TableFiles, label: str, left_out: Rows, sh
             column.cast(pa.float64(), safe=False) if not pa.types.is_boolean(column.type) else column.cast(pa.uint8())
         )
         numbers = values.fill_null(2).to_numpy(zero_copy_only=False)
-        bad.add((numbers != 0) & (numbers != 1), lambda i: f"row {rows[i]:,}: {column[i]}")  # noqa: B023
+        bad.add((numbers != 0) & (numbers != 1), lambda i: f"{files.place(int(rows[i]))}: {column[i]}")  # noqa: B023
         y[start : start + len(batch)] = numbers == 1
         start += len(batch)
     bad.check()

@@ -20,19 +20,19 @@ _WIDTHS = {"INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
 
 def parquet_batches(
-    path: Path, names: Sequence[str], types: dict[str, pa.DataType], max_bytes: int
+    path: Path, shown: str, names: Sequence[str], types: dict[str, pa.DataType], max_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """Streams the named columns, cast to `types`."""
-    what, row = f"{path.name} cannot be read as Parquet", 0
+    """Streams the named columns, cast to `types`; `shown` is what the file is called in messages."""
+    what, row = f"{shown} cannot be read as Parquet", 0
     with reading(what), pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
         held = Counter(file.schema_arrow.names)
         for name in names:
             if held[name] != 1:
-                raise InputError(f"{path.name} has {held[name]} columns {name!r}, legal is one; it has {list(held)}")
-        check_growth(path.name, path.stat().st_size, _unpacked_bytes(file.metadata, names), max_bytes)
+                raise InputError(f"{shown} has {held[name]} columns {name!r}, legal is one; it has {list(held)}")
+        check_growth(shown, path.stat().st_size, _unpacked_bytes(file.metadata, names), max_bytes)
         rows = _batch_rows(path, file.metadata, names, max_bytes)
         for batch in file.iter_batches(rows, columns=list(names), use_threads=False):
-            arrays = [checked(batch.column(n), types.get(n), f"{path.name} column {n!r}", row) for n in names]
+            arrays = [checked(batch.column(n), types.get(n), f"{shown} column {n!r}", row) for n in names]
             row += len(batch)
             yield pa.RecordBatch.from_arrays(arrays, list(names))
 
@@ -75,7 +75,7 @@ def _unpacked_bytes(metadata: pq.FileMetaData, names: Sequence[str]) -> int:
 
 def checked(column: pa.Array, kind: pa.DataType | None, where: str, first_row: int) -> pa.Array:
     """The column without dictionary encoding as `kind`; refused where it cannot be, or where a text is not UTF-8."""
-    rows = f"{where}, rows {first_row:,} .. {first_row + len(column) - 1:,}"
+    rows = f"{where}, rows {first_row:,} .. {first_row + len(column) - 1:,} (from 0)"
     with reading(f"{rows}, cannot be read as {kind or column.type}"):
         array = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
         array = array if kind is None else array.cast(kind)

@@ -108,12 +108,12 @@ class IngestSummary:
     num_anomalies: int | None = None
 
     def table(self) -> str:
-        """The counts as lines of text: what, how many, and what was done."""
+        """The counts as lines of text: what, how many, and what was done; what there was none of is left out."""
         rows = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "origin"]
         lines = [
             f"{name.removeprefix('num_').replace('_', ' '):<18}{value:>15,}  {_DONE.get(name, '')}".rstrip()
             for name, value in rows
-            if value is not None
+            if value or name in ("num_nodes", "num_edges", "num_attributes")
         ]
         return "\n".join([f"read {self.origin}", *lines])
 

@@ -8,6 +8,7 @@ same order of rows to no two queries. What a run is known by is a checksum that 
 import contextlib
 import functools
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hcm_scale.base import remote
+from hcm_scale.ingest.errors import InputError
 
+_SHOWN = 100  # characters of a query
+_WRAPPED = re.compile(r"^.*(ERROR|FATAL):|^[A-Z_]+: (\[libpq\] )?(Failed to connect: )?")
 LEGAL = "legal are duckdb:///file.db, duckdb:// and postgresql://user@host/database"
 
 
@@ -72,13 +76,18 @@ def stamp(uri: str, queries: Mapping[str, str]) -> list[Any]:
 def saved(out: Path, uri: str, queries: Mapping[str, str]) -> Iterator[list[Path]]:
     """Parquet files with the rows of the queries, by option, beside `out`; they go at the end."""
     beside = out.with_name(f".{out.name}-sql.{os.getpid()}.tmp")
+    paths = {option: beside / f"{option}.parquet" for option in queries}
     try:
         beside.mkdir()
-        paths = {option: beside / f"{option.rpartition('.')[2]}.parquet" for option in queries}
         with _connect(uri) as database:
             for option, query in queries.items():
                 _asked(option, query, functools.partial(database.save, path=paths[option]))
         yield list(paths.values())
+    except InputError as error:
+        text = str(error)
+        for option, path in paths.items():
+            text = text.replace(str(path), path.name).replace(path.name, f"{option}={clipped(queries[option])}")
+        raise InputError(text) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
@@ -87,8 +96,36 @@ def _asked(option: str, query: str, ask: Any) -> Any:
     """What the database answers, or an error that names the option."""
     if not query.strip():
         raise ValueError(f"{option} is empty; it is a query, such as {option}='select source, target from transfers'")
-    with remote.telling(option, repr(query)):
+    with remote.telling(option, clipped(query)), _causes():
         return ask(query.rstrip().rstrip(";"))
+
+
+def clipped(query: str) -> str:
+    """A query as messages cite it: in quotes, on one line, its beginning alone where it is long."""
+    line = " ".join(query.split())
+    return repr(line if len(line) <= _SHOWN else line[: _SHOWN - 3] + "...")
+
+
+@contextlib.contextmanager
+def _causes() -> Iterator[None]:
+    """Leaves of what a database or its driver says the cause, without the statement that was made around the query."""
+    try:
+        yield
+    except (ImportError, OSError, ValueError):
+        raise
+    except Exception as error:  # duckdb and ADBC share no class
+        raise ValueError(cause(str(error))) from error
+
+
+def cause(text: str) -> str:
+    r"""The first line that says what is wrong, and the hint where there is one.
+
+    >>> cause('NOT_FOUND: Failed to prepare query: ERROR:  relation "a" does not exist\nLINE 1: select ...')
+    'relation "a" does not exist'
+    """
+    first, *rest = text.strip().splitlines() or [""]
+    hints = [line.strip() for line in rest if line.startswith(("HINT:", "Candidate bindings:"))]
+    return " ".join([_WRAPPED.sub("", first).strip(), *hints])
 
 
 @contextlib.contextmanager
@@ -100,7 +137,7 @@ def _connect(uri: str) -> Iterator[Database]:
         raise ValueError(f"graph.uri={uri!r} is no database that can be read; {LEGAL}")
     with contextlib.ExitStack() as stack:
         try:
-            with remote.telling("graph.uri", uri):
+            with remote.telling("graph.uri", uri), _causes():
                 database = _duckdb(uri, stack) if scheme == "duckdb" else _postgres(uri, stack)
         except ImportError as error:
             raise ValueError(f"graph.uri={uri} needs the extra sql: pip install 'hcm-scale[sql]' ({error})") from error

@@ -7,6 +7,7 @@ half a per cent.
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,17 +46,17 @@ class TextRules:
 class NumberSurvey:
     """Counts nulls and values that are not finite, and adds up the rest; of dates it finds the earliest."""
 
-    def __init__(self, name: str, bad: Offenders, *, dates: bool = False):
-        self.name, self._bad, self._dates = name, bad, dates
+    def __init__(self, name: str, bad: Offenders, place: Callable[[int], str] = "row {:,}".format, dates: bool = False):
+        self.name, self._bad, self._place, self._dates = name, bad, place, dates
         self._nulls = self._nonfinite = self._rows = 0
         self._sum, self._low = 0.0, np.inf
         self._distinct = Distinct()
 
     def add(self, column: pa.Array, rows: NDArray[np.int64]) -> None:
-        """Takes a batch; `rows` are its row numbers in the table, for messages."""
+        """Takes a batch; `rows` are its row numbers in the table, which messages tell as `place` does."""
         values, nulls = floats(column), null_mask(column)
         bad = ~is_finite(values) & ~nulls
-        self._bad.add(bad, lambda i: f"row {rows[i]:,} column {self.name!r} = {values[i]}")
+        self._bad.add(bad, lambda i: f"{self._place(int(rows[i]))} column {self.name!r} = {values[i]}")
         good = values[~nulls & ~bad]
         self._nulls += int(nulls.sum())
         self._nonfinite += int(bad.sum())

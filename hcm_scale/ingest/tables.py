@@ -72,13 +72,15 @@ def read_tables(
     columns: Columns = Columns(),  # noqa: B008
     policy: Policy = Policy(),  # noqa: B008
     known: list[Encoding] | None = None,
+    origin: str | None = None,
 ) -> Graph:
     """Reads the tables at `edges` and `nodes` (file, folder, glob or Arrow table) into the folder `out`; returns it.
 
-    `known` are the encodings of an earlier node table, by which this one is read (known.py).
+    `known` are the encodings of an earlier node table, by which this one is read (known.py). `origin` is what the
+    tables are called in messages; None: as their files are.
     """
     edge_table, node_files = _open(edges, nodes, columns, policy.max_bytes)
-    origin = edge_table.files.origin + (f", {node_files.origin}" if node_files else "")
+    origin = origin or edge_table.files.origin + (f", {node_files.origin}" if node_files else "")
     if known is not None and node_files is not None:
         node_files = node_files.with_casts(text_casts(node_files, known))
     with naming(origin):

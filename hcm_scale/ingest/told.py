@@ -93,7 +93,7 @@ def _use(encoding: Encoding, kind: pa.DataType) -> str:
             return f"{encoding.buckets} 0/1 columns, by a hash of the text{flag}"
         return f"a 0/1 column for each value{flag}"
     if encoding.method == "date":
-        first = np.datetime64(round(encoding.origin * 1440), "m")
+        first = np.datetime64(round(encoding.origin * 1440), "m").astype("M8[D]" if pa.types.is_date(kind) else "M8[m]")
         since = "less the shortest" if pa.types.is_time(kind) or pa.types.is_duration(kind) else f"since {first}"
         return f"a number: days {since}{flag}"
     return f"a number, as it is{flag}"

@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hcm_scale.graph.store import KIND_NAMES, Graph
+from hcm_scale.report.dates import first_days
 from hcm_scale.report.evidence import Evidence, contains, neighbors_of, row_mean
 from hcm_scale.report.reasons import Reason, reasons
 
@@ -42,7 +43,8 @@ class Neighbor:
 class Difference:
     """One attribute: the node's value, its neighbours' mean, and their distance in whole-graph standard deviations.
 
-    Of a hashed text (`is_text`) it is the bucket that differs most, and `column` is the name of the text.
+    Of a hashed text (`is_text`) it is the bucket that differs most, and `column` is the name of the text. Of a date the
+    values are days since `first_day`.
     """
 
     column: str
@@ -50,6 +52,7 @@ class Difference:
     neighbors: float
     deviations: float
     is_text: bool = False
+    first_day: str | None = None
 
 
 @dataclass(frozen=True)
@@ -171,11 +174,13 @@ def _differences(evidence: Evidence, node: int, limit: int) -> tuple[Difference,
     own, theirs = row_mean(x, np.array([node])), row_mean(x, row) if len(row) else evidence.mean
     deviations = _divide(own - theirs, evidence.spread)
     found: dict[str, Difference] = {}
+    first = first_days(evidence.graph)
     for c in np.argsort(-np.abs(deviations), kind="stable").tolist():
         if deviations[c] == 0.0 or len(found) == limit:
             break
         name, is_text = source_of(evidence.column_name(c), evidence.graph.columns)
-        found.setdefault(name, Difference(name, float(own[c]), float(theirs[c]), float(deviations[c]), is_text))
+        numbers = float(own[c]), float(theirs[c]), float(deviations[c])
+        found.setdefault(name, Difference(name, *numbers, is_text, first.get(name)))
     return tuple(found.values())
 
 

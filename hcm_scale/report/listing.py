@@ -9,7 +9,7 @@ from hcm_scale.report.kinds import named
 from hcm_scale.report.quantities import percent
 
 LONG_NAMES = {
-    "score": "evidence of all kinds",
+    "score": "score (all kinds of evidence)",
     "ahp": "average hop prediction (AHP)",
     "iv": "inference variance (IV)",
     "hav": "hops and their uncertainty (HAV)",

@@ -15,6 +15,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hcm_scale.report import neighborhood, sections
+from hcm_scale.report.dates import value_text
 from hcm_scale.report.glossary import HELP
 from hcm_scale.report.kinds import WORDS
 from hcm_scale.report.listing import flag_text, group_text, headline, long_name, meaning, sentence
@@ -48,7 +49,13 @@ def templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.globals |= {"page_rows": PAGE_ROWS, "hood_size": neighborhood.SIZE, "kind_words": WORDS, "help": HELP}
+    environment.globals |= {
+        "page_rows": PAGE_ROWS,
+        "most_columns": 200,
+        "hood_size": neighborhood.SIZE,
+        "kind_words": WORDS,
+        "help": HELP,
+    }
     environment.filters |= {
         "count": "{:,}".format,
         "fixed": fixed,
@@ -62,6 +69,7 @@ def templates() -> Environment:
         "flag_text": flag_text,
         "sentence": sentence,
         "p_text": p_text,
+        "value_text": value_text,
         "group_text": group_text,
         "accuracy_rows": sections.accuracy_rows,
         "code_parts": re.compile("`([^`]*)`").split,  # text and what stands between ticks, in turns

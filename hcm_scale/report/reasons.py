@@ -11,13 +11,14 @@ case. The numbers of a kind are taken from the edges around the node, because th
 | context_closure | mean distance between neighbours in its group       | the same              | those in the group |
 | attributes      | none: differences tell it                           |                       |                    |
 
-The group of a node are the neighbours with which it closes far triangles. How many there are is known from its closure,
-and the farthest ones, by their nearest edge, are those. Hubs are looked at by their farthest 256 neighbours.
+The group of a node are the neighbours with which it closes far triangles, each triangle by a pair of them (`far_pairs`,
+among `pairs` in the group that are joined). How many there are is known from its closure, and the farthest ones, by
+their nearest edge, are those. Hubs are looked at by their farthest 256 neighbours.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,8 @@ class Reason:
     value: float | None = None
     usual: float | None = None
     count: int = 0
+    pairs: int = 0
+    far_pairs: int = 0
 
     @property
     def notable(self) -> bool:
@@ -76,15 +79,18 @@ def _filled(evidence: Evidence, node: int, reason: Reason, row: dict[str, Any]) 
     if reason.kind in ("hop", "context"):
         own = lengths(node, neighbors_of(evidence.graph, node))
         own = own[np.isfinite(own)]
-        value, count = (float(own.mean()) if len(own) else None), len(own)
-    else:
-        num_triangles = round(math.expm1(row[KINDS[reason.kind]]) * row["degree"])
-        value, count = far_group(evidence, node, lengths, num_triangles)
-    return Reason(reason.kind, reason.rank, reason.num_ranked, value, usual, count)
+        return replace(reason, value=float(own.mean()) if len(own) else None, usual=usual, count=len(own))
+    num_triangles = round(math.expm1(row[KINDS[reason.kind]]) * row["degree"])
+    value, count, pairs, far_pairs = far_group(evidence, node, lengths, num_triangles)
+    return replace(reason, value=value, usual=usual, count=count, pairs=pairs, far_pairs=far_pairs)
 
 
-def far_group(evidence: Evidence, node: int, lengths: Lengths, num_triangles: int) -> tuple[float | None, int]:
-    """The mean length of the edges that close a node's farthest triangles, and how many neighbours are in them."""
+def far_group(
+    evidence: Evidence, node: int, lengths: Lengths, num_triangles: int
+) -> tuple[float | None, int, int, int]:
+    """The neighbours with which a node closes its farthest triangles: the mean length of the pairs of them that do, how
+    many neighbours they are, how many pairs of them are joined, and how many of these close the farthest triangles.
+    """
     around = neighbors_of(evidence.graph, node)
     own = lengths(node, around)
     chosen = np.sort(np.argsort(-own, kind="stable")[:_FARTHEST])
@@ -97,12 +103,14 @@ def far_group(evidence: Evidence, node: int, lengths: Lengths, num_triangles: in
         across.append(links)
         ends.append(np.stack([np.full(len(joined), i), joined]))
     if not nearest or num_triangles < 1:
-        return None, 0
+        return None, 0, 0, 0
     farthest = np.argsort(-np.concatenate(nearest), kind="stable")[:num_triangles]
     if not len(farthest):
-        return None, 0
-    members = np.unique(np.concatenate(ends, axis=1)[:, farthest])
-    return float(np.concatenate(across)[farthest].mean()), len(members)
+        return None, 0, 0, 0
+    pairs = np.concatenate(ends, axis=1)
+    members = np.unique(pairs[:, farthest])
+    num_joined = int(np.isin(pairs, members).all(axis=0).sum())
+    return float(np.concatenate(across)[farthest].mean()), len(members), num_joined, len(farthest)
 
 
 def _hops(evidence: Evidence) -> Lengths:

@@ -33,11 +33,17 @@ def all_sections(report: dict[str, Any]) -> dict[str, Any]:
         "scores": score_charts(report) or None,
         "training": training_charts(report["training"]) or None,
         "graph": graph_charts(report),
-        "attributes": report.get("attributes") or None,
+        "attributes": attribute_tables(report) or None,
         "cost": report["stages"] or None,
         "glossary": TERMS | (OF_KNOWN if report["accuracy"] else {}),
     }
     return {name: content for name, content in shown.items() if content is not None}
+
+
+def attribute_tables(report: dict[str, Any]) -> dict[str, Any]:
+    """What became of the columns of the user's tables, and of the attributes; either may be missing."""
+    tables = {name: report[name] for name in ("columns", "attributes")}
+    return tables if any(tables.values()) else {}
 
 
 def ranking(report: dict[str, Any]) -> dict[str, Any]:

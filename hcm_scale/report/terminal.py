@@ -2,6 +2,7 @@
 
 import textwrap
 
+from hcm_scale.report.dates import value_text
 from hcm_scale.report.explain import Explanation
 from hcm_scale.report.wording import clip, dropped, lead, reasons, score_title
 
@@ -48,10 +49,12 @@ def _difference_lines(e: Explanation) -> list[str]:
         return []
     names = [clip(f"text in {d.column}" if d.is_text else d.column, _ID_WIDTH) for d in e.differences]
     width = max(10, *map(len, names))
-    lines = ["", f"{'attribute':<{width}}   {'its value':>12}   {'neighbours':>12}   deviations"]
-    for name, d in zip(names, e.differences, strict=True):
-        values = f"{'':>27}" if d.is_text else f"{d.value:>12.4g}   {d.neighbors:>12.4g}"
-        lines.append(f"{name:<{width}}   {values}   {d.deviations:>+10.1f}")
+    own = ["" if d.is_text else value_text(d.value, d.first_day) for d in e.differences]
+    theirs = ["" if d.is_text else value_text(d.neighbors, d.first_day) for d in e.differences]
+    wide = max(12, *map(len, own + theirs))
+    lines = ["", f"{'attribute':<{width}}   {'its value':>{wide}}   {'neighbours':>{wide}}   deviations"]
+    for name, left, right, d in zip(names, own, theirs, e.differences, strict=True):
+        lines.append(f"{name:<{width}}   {left:>{wide}}   {right:>{wide}}   {d.deviations:>+10.1f}")
     return lines
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hcm_scale.base.names import GAP_SUFFIX
+from hcm_scale.report.dates import date_text
 from hcm_scale.report.explain import Difference, Explanation
 from hcm_scale.report.kinds import WORDS
 from hcm_scale.report.reasons import Reason
@@ -17,7 +18,7 @@ from hcm_scale.report.reasons import Reason
 _NOTABLE_DEVIATIONS = 2.0  # below this an attribute is like the neighbours'
 _NOTABLE_SHARE = 0.25  # of a node's edges: fewer dropped ones are not worth a line
 _CITED = 2  # attributes in a line
-_TITLES = {"score": "Evidence", "residual": "Odd attributes", "context_closure": "Unlike triangles"}
+_TITLES = {"residual": "Odd attributes", "context_closure": "Unlike triangles"}
 
 
 class Told(NamedTuple):
@@ -41,8 +42,8 @@ def clip(value: object, width: int) -> str:
 def score_title(name: str) -> str:
     """A score as a heading: short names are initials.
 
-    >>> score_title("ahp"), score_title("closure"), score_title("residual")
-    ('AHP', 'Closure', 'Odd attributes')
+    >>> score_title("ahp"), score_title("score"), score_title("residual")
+    ('AHP', 'Score', 'Odd attributes')
     """
     return _TITLES.get(name) or (name.upper() if len(name) <= 3 else name.replace("_", " ").capitalize())
 
@@ -59,6 +60,11 @@ def lead(e: Explanation) -> str:
     if e.reasons and e.reasons[0].rank is not None and not any(r.notable for r in e.reasons):
         return "Nothing about it stands out. What comes nearest:"
     return ""
+
+
+def in_a_sentence(e: Explanation) -> str:
+    """The strongest reason alone, for a table."""
+    return " ".join(filter(None, [lead(e), *(f"{told.title}: {told.text}" for told in reasons(e)[:1])]))
 
 
 def dropped(e: Explanation) -> str:
@@ -91,8 +97,8 @@ def _closure(e: Explanation, r: Reason) -> str:
     if r.value is None:
         return "few of its far edges close triangles"
     usual = "" if r.usual is None else f", where {r.usual:.1f} is usual"
-    far = f"although they look {r.value:.1f} hops apart to the model{usual}"
-    return f"{_of_neighbors(e, r)} are also joined to each other, {far}"
+    far = f"although {_far(r)} look {r.value:.1f} hops apart to the model{usual}"
+    return f"{_joined(e, r)}, {far}"
 
 
 def _context(e: Explanation, r: Reason) -> str:
@@ -104,12 +110,22 @@ def _context(e: Explanation, r: Reason) -> str:
 def _context_closure(e: Explanation, r: Reason) -> str:
     if r.value is None or r.usual is None:
         return "edges between unlike nodes close triangles around it"
-    far = f"although their attributes differ by {r.value:.2f} of at most 2, where {r.usual:.2f} is usual"
-    return f"{_of_neighbors(e, r)} are also joined to each other, {far}"
+    far = f"although {_far(r)} differ in their attributes by {r.value:.2f} of at most 2, where {r.usual:.2f} is usual"
+    return f"{_joined(e, r)}, {far}"
 
 
-def _of_neighbors(e: Explanation, r: Reason) -> str:
-    return f"all its {r.count:,} neighbours" if r.count == e.degree else f"{r.count:,} of its {e.degree:,} neighbours"
+def _joined(e: Explanation, r: Reason) -> str:
+    """How many pairs of its neighbours are joined, among how many of them: a few pairs are no clique."""
+    some = f"its {r.count:,} neighbours" if r.count == e.degree else f"{r.count:,} of its {e.degree:,} neighbours"
+    if r.count == 2:
+        return f"{some} are joined to each other"
+    pairs = r.count * (r.count - 1) // 2
+    told = f"all {pairs:,} pairs" if r.pairs == pairs else f"{r.pairs:,} of the {pairs:,} pairs"
+    return f"{told} among {some} are joined"
+
+
+def _far(r: Reason) -> str:
+    return "they" if r.far_pairs == r.pairs else f"{r.far_pairs:,} of these pairs"
 
 
 def _attributes(e: Explanation, r: Reason) -> str:
@@ -137,6 +153,9 @@ def _difference(d: Difference, whose: str) -> str:
     if is_share and is_category:
         told = f"`{clip(name, 48)}` is {'' if d.value else 'not '}`{clip(category, 48)}`"
         return f"{told}, which is so in {share}" if d.value else f"{told}, which it is in {share}"
+    if d.first_day is not None:
+        own, theirs = (date_text(days, d.first_day) for days in (d.value, d.neighbors))
+        return f"{column} = {own} where {whose} mean is {theirs}"
     return f"{column} = {_quantity(d.value)} where {whose} mean is {_quantity(d.neighbors)}"
 
 

@@ -25,7 +25,7 @@ from hcm_scale.report.explain import score_names
 from hcm_scale.score.evidence import KINDS
 from hcm_scale.score.table import read_scores
 
-FORMAT = 4
+FORMAT = 5
 JSON_FILE, HTML_FILE, CSV_FILE = "report.json", "report.html", "scores.csv"
 _NEIGHBORS = 8  # listed per explained node
 _PLAIN = {str, int, bool, type(None)}
@@ -48,6 +48,7 @@ def write_report(
     records: Sequence[Mapping[str, Any]] = (),
     labels: Mapping[str, Any] | None = None,
     features: Mapping[str, Any] | None = None,
+    notes: Sequence[str] = (),
     stages: Sequence[Mapping[str, Any]] = (),
     top: int = 10,
     table_rows: int = 20_000,
@@ -57,15 +58,15 @@ def write_report(
 
     `run` says what ran: any of name, seed, version, date, hardware, command, num_samples. `records` are the lines of
     metrics.jsonl; `labels` has `counts` and `stored`, pairs per class; `features` may have `columns`, what attributes
-    became by which rule; each of `stages` has name, seconds, peak_rss_bytes, skipped and detail. `graph` carries the
-    user's own attributes and column names, `x` are the features that they became, by which distances are told. `found`
-    may have num_flagged and fdr (how many nodes stand out) and stability (how far two encoders agree). `csv` writes
-    the whole table to scores.csv too.
+    became by which rule; `notes` are sentences about the run as a whole; each of `stages` has name, seconds,
+    peak_rss_bytes, skipped and detail. `graph` carries the user's own attributes and column names, `x` are the features
+    that they became, by which distances are told. `found` may have num_flagged and fdr (how many nodes stand out) and
+    stability (how far two encoders agree). `csv` writes the whole table to scores.csv too.
     """
     table = scores if isinstance(scores, pa.Table) else read_scores(Path(scores))
     evidence = Evidence.of(graph, purified, table, edge_mean, edge_var, x)
     told: dict[str, Any] = {"run": run, "found": found, "records": records, "labels": labels, "features": features}
-    report = gather(evidence, **told, stages=stages, top=top, table_rows=table_rows)
+    report = gather(evidence, **told, notes=notes, stages=stages, top=top, table_rows=table_rows)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     files.write_json(folder / JSON_FILE, report, sort_keys=False, indent=None)  # the order is the page's: its colours
@@ -83,6 +84,7 @@ def gather(
     records: Sequence[Mapping[str, Any]] = (),
     labels: Mapping[str, Any] | None = None,
     features: Mapping[str, Any] | None = None,
+    notes: Sequence[str] = (),
     stages: Sequence[Mapping[str, Any]] = (),
     top: int = 10,
     table_rows: int = 20_000,
@@ -119,6 +121,7 @@ def gather(
         "labels": None if labels is None else {k: list(labels[k]) for k in ("counts", "stored") if labels.get(k)},
         "columns": list(graph.info.get("ingest", {}).get("told", [])),
         "attributes": list((features or {}).get("columns", [])),
+        "notes": list(notes),
         "stages": [dict(stage) for stage in stages],
         "num_first": min(top, graph.num_nodes),
         "top": _top(evidence, min(top, graph.num_nodes), found_groups),

@@ -86,7 +86,8 @@ def import_sample_adj() -> Callable[..., Any]:
             import torch_sparse  # noqa: F401  registers the operator
     except (ImportError, OSError) as error:
         raise ValueError(
-            f"backend='torch_sparse' cannot import it ({error}): pip install hcm-scale[sparse], or take backend='numba'"
+            "sampling.backend=torch_sparse needs the extra sparse: pip install 'hcm-scale[sparse]', or take "
+            f"sampling.backend=numba ({error})"
         ) from error
     return torch.ops.torch_sparse.sample_adj
 

@@ -1,5 +1,5 @@
 """The report stage: what earlier stages left in their folders, joined into report.json and report.html. And `explain`,
-`show`: one node in numbers, the list as a piece of HTML.
+`first_reasons`, `show`: nodes in numbers, the first ones in a sentence each, the list as a piece of HTML.
 
 Reads the scores folder (scores.parquet, edges_mean.npy, edges_var.npy; the last two as memory maps), and where they are
 given the training's metrics.jsonl and the labels folder's manifest. Both may be missing: the page then leaves their
@@ -7,6 +7,7 @@ sections out.
 """
 
 import json
+import logging
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -25,15 +26,22 @@ from hcm_scale.graph.store import Graph
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Explanation
 from hcm_scale.report.explain import explain as explain_node
+from hcm_scale.report.groups import num_first
 from hcm_scale.report.notebook import fragment
+from hcm_scale.report.weakness import weak_text
+from hcm_scale.report.wording import in_a_sentence
 from hcm_scale.report.write import FORMAT, write_report
 from hcm_scale.score import table
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE
 from hcm_scale.shards import schema
+from hcm_scale.stages.drift import drift_line
 from hcm_scale.stages.score import FORMAT as SCORES_FORMAT
 from hcm_scale.stages.score import KIND
 
-__all__ = ["FORMAT", "explain", "report", "show"]
+log = logging.getLogger(__name__)
+
+__all__ = ["FORMAT", "explain", "first_reasons", "report", "show"]
+MOST_REASONS = 10_000  # about a minute of explaining
 
 
 def report(
@@ -47,6 +55,7 @@ def report(
     metrics: Path | str | None = None,
     labels: Path | str | None = None,
     features: Mapping[str, Any] | None = None,
+    drift: Path | None = None,
     stages: Sequence[Mapping[str, Any]] = (),
     top: int,
     table_rows: int,
@@ -56,10 +65,15 @@ def report(
 
     `graph` is the graph with the user's own attributes, `scores` the folder of the score stage, `x` the features. `run`
     says what ran (name, seed, command); samples, version, date and hardware are filled in. `features` is the record
-    of the purify stage.
+    of the purify stage, `drift` the folder of that stage.
     """
     edge_mean, edge_var = edge_hops(Path(scores), graph)
     found = found_by(Path(scores))
+    records = () if metrics is None else read_records(Path(metrics))
+    labelled = None if labels is None else files.read_manifest(Path(labels), schema.KIND, schema.FORMAT)
+    weak = weak_text(graph, x, records, None if labelled is None else len(labelled["counts"]))
+    if weak:
+        log.warning("%s", weak)
     return write_report(
         out,
         run=about() | {"num_samples": found.get("num_samples")} | dict(run),
@@ -70,9 +84,10 @@ def report(
         edge_var=edge_var,
         x=x,
         found=found,
-        records=() if metrics is None else read_records(Path(metrics)),
-        labels=None if labels is None else files.read_manifest(Path(labels), schema.KIND, schema.FORMAT),
+        records=records,
+        labels=labelled,
         features=features,
+        notes=[note for note in (weak, "" if drift is None else f"Drift: {drift_line(drift)}.") if note],
         stages=stages,
         top=top,
         table_rows=table_rows,
@@ -84,13 +99,24 @@ def explain(
     graph: Graph,
     purified: Graph | None,
     scores: Path | str,
-    external_id: int | str,
+    external_ids: Sequence[int | str],
     x: NDArray[np.float32] | None = None,
-) -> Explanation:
-    """Explains the node that the user calls `external_id`; `x` are the features, by which distances are told."""
-    node = graph.node_of(external_id)
+) -> list[Explanation]:
+    """Explains the nodes that the user calls `external_ids`; `x` are the features, by which distances are told."""
+    nodes = [graph.node_of(external_id) for external_id in external_ids]
     ranked = table.read_scores(Path(scores) / table.FILE)
-    return explain_node(Evidence.of(graph, purified, ranked, *edge_hops(Path(scores), graph), x), node)
+    evidence = Evidence.of(graph, purified, ranked, *edge_hops(Path(scores), graph), x)
+    return [explain_node(evidence, node) for node in nodes]
+
+
+def first_reasons(
+    graph: Graph, purified: Graph | None, scores: Path, count: int | None, x: NDArray[np.float32] | None = None
+) -> list[str]:
+    """Why the first nodes are where they are, a sentence each: `count` of them, or the flagged, and at least 100."""
+    ranked = table.read_scores(scores / table.FILE)
+    evidence = Evidence.of(graph, purified, ranked, *edge_hops(scores, graph), x)
+    nodes = ranked["node"].slice(0, min(num_first(ranked) if count is None else count, MOST_REASONS)).to_pylist()
+    return [in_a_sentence(explain_node(evidence, node)) for node in nodes]
 
 
 def show(graph: Graph, scores: Path, count: int) -> str:

@@ -47,7 +47,7 @@ def summary(run_dir: Path, folders: Mapping[str, Path], records: Sequence[StageR
 def _next_steps(run_dir: Path, scores: Path) -> str:
     """Commands to type next, of this run; an id that cannot be typed is left out."""
     (first,) = next(pq.ParquetFile(scores / FILE).iter_batches(1, columns=["id"]))["id"].to_pylist()
-    steps = [["explain", f"run_dir={run_dir}", f"node={first}"]] if str(first).isprintable() else []
+    steps = [["explain", str(run_dir), f"node={first}"]] if str(first).isprintable() else []
     steps += [["serve", str(run_dir)], ["export", str(run_dir), "list.csv"]]
     told = ["why the first node is there", "a local page over all nodes", "the whole list for other programs"]
     lines = [shlex.join(["hcm-scale", *words]) for words in steps]

@@ -24,6 +24,7 @@ from hcm_scale.base.rng import key
 from hcm_scale.base.spmm import gcn_scale
 from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import World
+from hcm_scale.sampling import torch_sparse_backend
 from hcm_scale.sampling.batches import MiniBatch, make_batch, make_sampler
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.fused import EndsBatch
@@ -81,6 +82,12 @@ def training_batches(
 def pairs_per_step(labels: Labels, batching: Batching) -> int:
     """Pairs of a batch, over all ranks."""
     return batching.batch_pairs or pairs_per_epoch(labels, sampling_ratio=batching.sampling_ratio)
+
+
+def check_backend(backend: str) -> None:
+    """Refuses a sampler that is not installed, before anything is made for it."""
+    if backend == "torch_sparse":
+        torch_sparse_backend.import_sample_adj()
 
 
 def epoch_steps(labels: Labels, batching: Batching) -> int:

@@ -89,6 +89,10 @@ def test_export__writes_the_first_rows_of_the_table(finished, tmp_path, ending, 
     whole = pq.read_table(finished / "scores" / "scores.parquet")
     for name in ("id", "rank", "evidence"):
         assert found[name].to_pylist() == whole[name].slice(0, rows).to_pylist()
+    told = [reason for reason in found["reason"].to_pylist() if reason]
+    assert len(told) == (100 if top is None else rows)
+    first = pipeline.explain(Config(run_dir=str(finished)), [str(found["id"][0])]).splitlines()[3]
+    assert told[0].startswith(first)
 
 
 @pytest.mark.parametrize(("ending", "read"), [("graphml", nx.read_graphml), ("gexf", nx.read_gexf)])

@@ -132,7 +132,7 @@ def test_questions__has_errors_as_they_are_printed(tmp_path, monkeypatch, shell,
         file.write(b"x")
 
     page = re.findall(r"```console\n\$ (.*)\n(.*)\n```", (ROOT / "docs/faq.md").read_text())
-    assert len(page) == 34
+    assert len(page) == 35
     commands = "\n".join(command for command, _ in page)
     done = subprocess.run(
         [sys.executable, "-c", EACH_COMMAND], input=commands, capture_output=True, text=True, check=True

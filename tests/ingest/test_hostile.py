@@ -51,7 +51,9 @@ def test_later_file_without_a_column_or_of_another_type__is_named(tmp_path):
     with pytest.raises(InputError, match=r"b\.parquet has 0 columns 'target', legal is one"):
         read_tables(tmp_path / "g", tmp_path / "e", policy=BARE)
     table(tmp_path / "e" / "b.parquet", {"source": [[0]], "target": [1]})
-    with pytest.raises(InputError, match=r"b\.parquet column 'source', rows 0 \.\. 0, cannot be read as int64: "):
+    with pytest.raises(
+        InputError, match=r"b\.parquet column 'source', rows 0 \.\. 0 \(from 0\), cannot be read as int64: "
+    ):
         read_tables(tmp_path / "g", tmp_path / "e", policy=BARE)
 
 
@@ -79,7 +81,7 @@ def test_ids_that_are_not_utf8__are_refused(tmp_path):
     buffers = [None, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"a\xff")]
     names = pa.Array.from_buffers(pa.string(), 2, buffers)
     edges = table(tmp_path / "e.parquet", {"source": names, "target": ["c", "d"]})
-    with pytest.raises(InputError, match=r"e\.parquet column 'source', rows 0 \.\. 1, .*: Invalid UTF8"):
+    with pytest.raises(InputError, match=r"e\.parquet column 'source', rows 0 \.\. 1 \(from 0\), .*: Invalid UTF8"):
         read_tables(tmp_path / "g", edges, policy=BARE)
 
 

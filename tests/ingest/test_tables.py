@@ -226,7 +226,23 @@ def test_read_tables__reads_folders_and_globs_in_the_order_of_names(tmp_path):
     g = read_tables(tmp_path / "g", tmp_path / "edges", str(tmp_path / "nodes" / "*.pq"), policy=Policy(unknown="drop"))
     assert g.ids.to_pylist() == [0, 10, 1, 11, 2, 12]
     assert summary(g).unknown_edges == 1
-    assert summary(g).origin == "part-0.parquet and 2 more, part-0.pq and 2 more"
+    assert summary(g).origin == f"edges (3 files), {tmp_path}/nodes/*.pq (3 files)"
+
+
+def test_faults__are_named_by_the_part_and_the_line_that_an_editor_shows(tmp_path):
+    for i, target in enumerate((1, "x")):
+        (tmp_path / "edges").mkdir(exist_ok=True)
+        (tmp_path / "edges" / f"part-{i}.csv").write_text(f"source,target\n0,1\n1,{target}\n")
+    nodes = parquet(tmp_path / "n.parquet", {"id": [0, 1, 1], "a": [1.0, 2.0, 3.0]})
+    with pytest.raises(ValueError, match=r"^edges/part-1\.csv cannot be read with .*: line 3: .* invalid value 'x'$"):
+        read_tables(tmp_path / "g", tmp_path / "edges", nodes, policy=Policy(repeated="first"))
+    (tmp_path / "edges" / "part-1.csv").write_text("source,target\n0,1\n7,1\n")
+    with pytest.raises(ValueError, match=r"rows from 0\): row 2: 1"):
+        read_tables(tmp_path / "g", tmp_path / "edges", nodes)
+    with pytest.raises(
+        ValueError, match=r"^edges \(2 files\), .* in the edge table: line 3 of edges/part-1\.csv: 7 -> 1"
+    ):
+        read_tables(tmp_path / "g", tmp_path / "edges", nodes, policy=Policy(repeated="first"))
 
 
 def test_folders__hold_columns_in_their_names_as_spark_writes_them(save, tmp_path):
@@ -247,7 +263,7 @@ def test_folders__hold_columns_in_their_names_as_spark_writes_them(save, tmp_pat
     assert g.columns == ("s", "day", "land=a b", "land=at", "land is null", "year")
     assert g.x[:, 1].tolist() == [0, 0, 2, 2]
     assert g.x[:, 2:4].tolist() == [[0, 1], [0, 1], [np.float32(1 / 3), np.float32(2 / 3)], [1, 0]]
-    assert told(g)["nodes.day"] == ("a number: days since 2024-01-31T00:00", 2, 0)
+    assert told(g)["nodes.day"] == ("a number: days since 2024-01-31", 2, 0)
     by_glob = read_tables(tmp_path / "g", edges, f"{tmp_path}/nodes/day=*/*/*/*.{ending}")
     assert by_glob.columns == g.columns
     inner = f"{tmp_path}/nodes/day=2024-01-31/land=*/*/*.{ending}"
@@ -339,7 +355,7 @@ def test_read_tables__counts_dates_in_days_since_the_earliest(tmp_path, kind):
     g = read_tables(tmp_path / "g", edges, parquet(tmp_path / "n.parquet", {"id": range(4), "t": dates}))
     assert g.columns == ("t", "t is null")
     np.testing.assert_allclose(g.x, [[2, 0], [20_002 / 3, 1], [0, 0], [20_000, 0]], rtol=1e-6)
-    first = "2020-02-28T00:00" if pa.types.is_date(kind) else "2020-02-28T12:00"
+    first = "2020-02-28" if pa.types.is_date(kind) else "2020-02-28T12:00"
     assert told(g)["nodes.t"] == (f"a number: days since {first}, and a flag where there is a gap", 3, 1)
 
 
@@ -433,15 +449,15 @@ OK_EDGES = {"source": [0, 1], "target": [1, 2]}
     ("edges", "nodes", "columns", "message"),
     [
         ({"source": [0, 7, 8], "target": [1, 1, 9]}, OK_NODES, {}, r"2 rows name .* row 1: 7 -> 1; row 2: 8 -> 9"),
-        ({"source": [0, -1], "target": [1, 1]}, OK_NODES, {}, r"1 negative ids in the edge table: row 1: -1"),
-        ({"source": [0, 0.5], "target": [1, 1]}, OK_NODES, {}, r"1 fractional ids in the edge table: row 1: 0\.5"),
-        ({"source": [0, None], "target": [1, 1]}, OK_NODES, {}, r"1 missing ids in the edge table: row 1"),
+        ({"source": [0, -1], "target": [1, 1]}, OK_NODES, {}, r"1 negative .* edge table \(rows from 0\): row 1: -1"),
+        ({"source": [0, 0.5], "target": [1, 1]}, OK_NODES, {}, r"1 fraction.* edge table \(rows from 0\): row 1: 0\.5"),
+        ({"source": [0, None], "target": [1, 1]}, OK_NODES, {}, r"1 missing .* edge table \(rows from 0\): row 1"),
         ({"source": ["a"], "target": ["b"]}, OK_NODES, {}, "ids are of two types"),
         ({"source": [0], "target": [0]}, OK_NODES, {}, "no edges: 1 rows read, 1 of them self loops"),
         (OK_EDGES, {"id": [0, 1, 2, 1], "s": [1.0] * 4}, {}, r"1 rows repeat an id .* row 3: 1\. graph\.repeated="),
-        (OK_EDGES, {"id": [0, 1, -2], "s": [1.0] * 3}, {}, "1 negative ids in the node table: row 2: -2"),
+        (OK_EDGES, {"id": [0, 1, -2], "s": [1.0] * 3}, {}, r"1 negative .* node table \(rows from 0\): row 2: -2"),
         (OK_EDGES, {"id": [0, 1, 2.5], "s": [1.0] * 3}, {}, "1 fractional ids in the node table"),
-        (OK_EDGES, {"id": [0, 1, None], "s": [1.0] * 3}, {}, "1 missing ids in the node table: row 2"),
+        (OK_EDGES, {"id": [0, 1, None], "s": [1.0] * 3}, {}, r"1 missing .* node table \(rows from 0\): row 2"),
         (OK_EDGES, {"id": pa.array([], pa.int64()), "s": pa.array([], pa.float64())}, {}, "the graph is empty"),
         (OK_EDGES, {"id": [0, 1, 2], "s": [1.0, np.nan, np.inf]}, {}, r"2 attribute .* row 1 column 's' = nan; row 2"),
         (OK_EDGES, {"id": [0, 1, 2]}, {}, r"zero attributes; graph\.featureless=degree"),
@@ -451,7 +467,7 @@ OK_EDGES = {"source": [0, 1], "target": [1, 2]}
         (OK_EDGES, OK_NODES, {"label": "y"}, r"graph\.label_column='y' is not a column"),
         (OK_EDGES, OK_NODES, {"exclude": ("q",)}, r"graph\.exclude='q' is not a column"),
         (OK_EDGES, OK_NODES, {"label": "s", "attributes": ("s",)}, "zero attributes"),
-        (OK_EDGES, {**OK_NODES, "l": [0, 1, 2]}, {"label": "l"}, "1 labels are not 0 or 1 in column 'l': row 2: 2"),
+        (OK_EDGES, {**OK_NODES, "l": [0, 1, 2]}, {"label": "l"}, r"1 labels .* column 'l' \(rows from 0\): row 2: 2"),
         (OK_EDGES, {**OK_NODES, "l": [0, 1, None]}, {"label": "l"}, "1 labels are not 0 or 1 .* row 2: None"),
         (OK_EDGES, {**OK_NODES, "l": ["a", "b", "c"]}, {"label": "l"}, r"graph\.label_column='l' is of type string"),
         (OK_EDGES, {**OK_NODES, "t": [[1], [2], [3]]}, {}, "column 't' of type .* is no attribute"),
@@ -488,7 +504,7 @@ def test_read_tables__says_how_to_read_a_csv_column_that_changes_its_type(tmp_pa
     rows = "".join(f"{i},{i + 1}\n" for i in range(400_000))
     (tmp_path / "e.csv").write_text(f"source,target\n{rows}x,y\n")
     policy = Policy(featureless="degree")
-    with pytest.raises(ValueError, match=r"e\.csv .*graph\.id_type=text.*: In CSV column #0: Row #400002"):
+    with pytest.raises(ValueError, match=r"e\.csv .*graph\.id_type=text.*: line 400002: CSV conversion error"):
         read_tables(tmp_path / "g", tmp_path / "e.csv", policy=policy)
 
 

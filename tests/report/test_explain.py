@@ -6,10 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from scipy import sparse
 
 from hcm_scale.graph.store import Graph, SparseRows
+from hcm_scale.ingest.readers import read_tables
+from hcm_scale.report.dates import first_days, value_text
 from hcm_scale.report.evidence import Evidence, column_moments, row_mean
 from hcm_scale.report.explain import Difference, Explanation, Neighbor, explain
 from hcm_scale.report.terminal import text
@@ -164,3 +167,15 @@ def test_explain__refuses_what_does_not_belong_together(scored_world: World):
         Evidence.of(world.graph, Graph(np.array([0, 0]), np.zeros(0, np.int32)), *world[2:])
     with pytest.raises(ValueError, match="node=60 is not in this graph"):
         explain(Evidence.of(*world), 60)
+
+
+def test_dates__are_known_from_what_the_ingest_noted(tmp_path):
+    days = pa.array([0, 1, 40], pa.date32())
+    moments = pa.array([0, 90_000, 7_200], pa.timestamp("s"))
+    nodes = pa.table(
+        {"id": [0, 1, 2], "day": days, "moment": moments, "wait": moments.cast(pa.int64()).cast(pa.duration("s"))}
+    )
+    graph = read_tables(tmp_path / "graph", pa.table({"source": [0, 1], "target": [1, 2]}), nodes)
+    assert first_days(graph) == {"day": "1970-01-01", "moment": "1970-01-01T00:00"}
+    assert graph.x is not None
+    assert [value_text(float(row[1]), first_days(graph)["moment"]) for row in graph.x][1] == "1970-01-02 01:00"

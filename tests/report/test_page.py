@@ -6,6 +6,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,15 @@ def test_page__tells_what_attributes_became(scored_world: World, tmp_path: Path)
     text = render(report)
     assert 'href="#attributes"' in text
     for told in ("&lt;size&gt;", row["seen"], row["done"]):
+        assert told in text
+
+
+def test_page__tells_what_columns_became_and_has_notes(scored_world: World, tmp_path: Path):
+    world = scored_world()
+    line = {"table": "nodes", "column": "<age>", "type": "int64", "distinct": 1234, "gaps": None, "use": "a number"}
+    graph = replace(world.graph, info={"ingest": {"told": [line] * 201}})
+    text = render(write_report(tmp_path, run={}, **world._asdict() | {"graph": graph}, notes=["a & b"]))
+    for told in ("&lt;age&gt;", "int64", "1,234", "a number", "and 1 more columns", '<p class="note">a &amp; b</p>'):
         assert told in text
 
 

@@ -31,7 +31,10 @@ def ranking_data(text: str) -> dict[str, Any]:
 
 def test_page__first_sentence_names_the_score_that_ranks(scored_world: World, tmp_path: Path):
     for by, words in (
-        ("score", "Ranked by evidence of all kinds: a node stands high where its neighbours seem far from it, where"),
+        (
+            "score",
+            "Ranked by score (all kinds of evidence): a node stands high where its neighbours seem far from it, where",
+        ),
         ("strange", "Ranked by hops and far triangles: the higher a node stands, the farther"),
         (
             "ahp",
@@ -54,7 +57,7 @@ def test_page__shows_the_first_of_every_kind(report: dict[str, Any]):
 def test_page__table_tells_the_strongest_kind_and_the_rank_by_each(report: dict[str, Any]):
     table = ranking_data(render(report))
     names = [column["name"] for column in table["columns"]]
-    assert names[2:9] == ["Evidence", "Stands out by", "Far", "Strangers", "Unlike", "Unlike group", "Odd"]
+    assert names[2:9] == ["Score", "Stands out by", "Far", "Strangers", "Unlike", "Unlike group", "Odd"]
     assert "p" not in names
 
 

@@ -26,20 +26,23 @@ def slow_lengths(graph: Graph, edge_mean: np.ndarray) -> dict[frozenset[int], fl
     return {frozenset(pair): float(mean) for pair, mean in zip(pairs, edge_mean, strict=True)}
 
 
-def test_far_group__are_the_neighbours_of_the_far_triangles(scored_world: World):
-    world = scored_world(80)
+@pytest.mark.parametrize("num_nodes", [16, 80])  # dense, and as thin as graphs are
+def test_far_group__are_the_neighbours_of_the_far_triangles(scored_world: World, num_nodes: int):
+    world = scored_world(num_nodes)
     evidence = Evidence.of(*world)
     length = slow_lengths(world.graph, world.edge_mean)
     far = dict(zip(length, far_edges(world.edge_mean, 0.4).tolist(), strict=True))
-    for node in range(80):
+    for node in range(num_nodes):
         around = neighbors_of(world.graph, node).tolist()
         closed = [
             (u, v)
             for u, v in itertools.combinations(around, 2)
             if all(far.get(frozenset(pair)) for pair in ((u, v), (node, u), (node, v)))
         ]
-        value, count = far_group(evidence, node, _hops(evidence), len(closed))
-        assert count == len({end for pair in closed for end in pair})
+        value, count, pairs, far_pairs = far_group(evidence, node, _hops(evidence), len(closed))
+        members = {end for pair in closed for end in pair}
+        joined = [pair for pair in itertools.combinations(members, 2) if frozenset(pair) in length]
+        assert (count, pairs, far_pairs) == (len(members), len(joined), len(closed))
         if closed:
             assert value == pytest.approx(np.mean([length[frozenset(pair)] for pair in closed]), rel=1e-5)
         else:

@@ -28,19 +28,19 @@ def told(*why: Reason, **changes: Any) -> list[str]:
 def test_reasons__every_kind_in_words_with_its_numbers_and_its_rank():
     found = told(
         Reason("hop", 2, 19_990, 3.61, 1.42, 5),
-        Reason("closure", 1, 19_990, 3.4, 1.42, 4),
+        Reason("closure", 1, 19_990, 3.4, 1.42, 4, 5, 3),
         Reason("context", 12, 19_990, 0.97, 0.31, 5),
-        Reason("context_closure", 40, 19_990, 0.9, 0.31, 5),
+        Reason("context_closure", 40, 19_990, 0.9, 0.31, 5, 10, 10),
     )
     assert found == [
         "neighbours seem far: its 5 neighbours look 3.6 hops away to the model, on average, where 1.4 is usual for two "
         "neighbours (rank 2 of 19,990 by hop)",
-        "group of strangers: 4 of its 5 neighbours are also joined to each other, although they look 3.4 hops apart to "
-        "the model, where 1.4 is usual (rank 1 of 19,990 by closure)",
+        "group of strangers: 5 of the 6 pairs among 4 of its 5 neighbours are joined, although 3 of these pairs look "
+        "3.4 hops apart to the model, where 1.4 is usual (rank 1 of 19,990 by closure)",
         "unlike its neighbours: its attributes differ from theirs by 0.97 of at most 2, where 0.31 is usual "
         "(rank 12 of 19,990 by context)",
-        "group of unlike nodes: all its 5 neighbours are also joined to each other, although their attributes differ "
-        "by 0.90 of at most 2, where 0.31 is usual (rank 40 of 19,990 by context_closure)",
+        "group of unlike nodes: all 10 pairs among its 5 neighbours are joined, although they differ in their "
+        "attributes by 0.90 of at most 2, where 0.31 is usual (rank 40 of 19,990 by context_closure)",
     ]
 
 
@@ -51,6 +51,10 @@ def test_reasons__every_kind_in_words_with_its_numbers_and_its_rank():
         (Difference("colour=red", 1.0, 0.02, 7.0), "`colour` is `red`, which is so in 2% of its neighbours"),
         (Difference("colour=red", 0.0, 0.98, -7.0), "`colour` is not `red`, which it is in 98% of its neighbours"),
         (Difference("age is null", 1.0, 0.1, 3.0), "`age` is missing, and missing in 10% of its neighbours"),
+        (
+            Difference("since", 405.0, 53.3, 4.1, first_day="2024-01-01"),
+            "`since` = 2025-02-09 where its neighbours' mean is 2024-02-23",
+        ),
         (Difference("name", 1.0, 0.0, 9.0, is_text=True), "text in `name` unlike its neighbours'"),
     ],
 )
@@ -83,14 +87,19 @@ def test_dropped__is_told_where_many_edges_went():
 
 def test_text__has_the_score_that_ranks_and_no_other():
     page = text(made(ODD, differences=(Difference("amount", 9310.0, 120.2, 7.0),)))
-    assert "Evidence 20" in page
+    assert "Score 20" in page
     assert "AHP" not in page
     assert page.index("odd attributes") < page.index("predicted hop")
+
+
+def test_text__shows_dates_as_dates():
+    page = text(made(ODD, differences=(Difference("since", 1.5, 0.0, 4.1, first_day="2024-01-31T08:00"),)))
+    assert "2024-02-01 20:00   2024-01-31 08:00" in page
 
 
 def test_meaning__is_true_for_every_ranking():
     assert "group" in meaning("score")
     assert "triangles" in meaning("strange")
     assert "triangles" not in meaning("ahp")
-    assert long_name("score") == "evidence of all kinds"
+    assert long_name("score") == "score (all kinds of evidence)"
     assert found_text({}) == ""

@@ -84,7 +84,7 @@ def test_sample_blocks__draws_without_replacement_and_repeatably(torch_sparse, r
 def test_sampler__names_the_extra_where_torch_sparse_is_absent(random_csr, monkeypatch):
     indptr, indices = random_csr(5, 9)
     monkeypatch.setitem(sys.modules, "torch_sparse", None)
-    with pytest.raises(ValueError, match=r"pip install hcm-scale\[sparse\]"):
+    with pytest.raises(ValueError, match=r"pip install 'hcm-scale\[sparse\]'"):
         torch_sparse_backend.sampler(indptr, indices, gcn_scale(indptr), [3], seed=0)
 
 

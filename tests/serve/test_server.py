@@ -126,7 +126,7 @@ def test_server__says_what_is_legal(server: Server, page: str, said: str):
     ("words", "said"),
     [
         ([], "usage: hcm-scale serve [-h] [--port N] RUN"),
-        (["nowhere"], "lists no graph: finish the run in run_dir=nowhere first"),
+        (["nowhere"], "nowhere is not there"),
         (["nowhere", "port=x"], "port=x is not legal"),
         (["nowhere", "--port", "-1"], "port"),
         (["nowhere", "port=65536"], "port=65536 is not legal"),
