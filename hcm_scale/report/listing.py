@@ -47,7 +47,7 @@ def found_text(found: Mapping[str, Any]) -> str:
     """How many nodes stand out, and how far two encoders agree, where that is known.
 
     >>> found_text({"num_flagged": 3, "fdr": 0.1, "stability": 0.84})
-    '3 nodes stand out at a false-discovery rate of 10%. Two encoders agree on 84% of their first nodes.'
+    '3 nodes stand out at a false-discovery rate of 10%. 84% of the first nodes stay so by either encoder alone.'
     >>> found_text({"num_flagged": 0, "fdr": 0.1})
     'No node stands out at a false-discovery rate of 10%.'
     """
@@ -57,7 +57,7 @@ def found_text(found: Mapping[str, Any]) -> str:
         who = "No node stands" if not count else "1 node stands" if count == 1 else f"{count:,} nodes stand"
         told.append(f"{who} out at a false-discovery rate of {percent(fdr)}.")
     if stability is not None:
-        told.append(f"Two encoders agree on {100 * stability:.0f}% of their first nodes.")
+        told.append(f"{100 * stability:.0f}% of the first nodes stay so by either encoder alone.")
     return " ".join(told)
 
 
@@ -91,7 +91,7 @@ def flag_text(report: Mapping[str, Any]) -> str:
     elif flagged:
         told.append("The list has a first node all the same; the most odd may be quite usual.")
     if stability is not None:
-        told.append(f"Two encoders, trained apart, agree on {100 * stability:.0f}% of their first nodes.")
+        told.append(f"{100 * stability:.0f}% of the first nodes stay so by either of two encoders, trained apart.")
     return " ".join(told)
 
 
