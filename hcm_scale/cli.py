@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hcm_scale import __version__, brought, failures, manual
-from hcm_scale.base import ahead, json_log, stopping
+from hcm_scale.base import ahead, json_log, preload, stopping
 from hcm_scale.config import SOURCES, Config
 from hcm_scale.options import conf_dir, quote_sources, refuse_urls, to_config
 from hcm_scale.words import SWEEPS, check_words, in_words, is_flag, quote_texts
@@ -140,8 +140,10 @@ def _import_pipeline() -> tuple[Any, Any]:
     """What runs need, torch and numba among it: nothing that Python need search for garbage, now or at the end."""
     gc.disable()
     from hcm_scale import pipeline
+    from hcm_scale.base.arrow import leave_pandas_out
     from hcm_scale.ranks import launch
 
+    leave_pandas_out()
     gc.freeze()
     gc.enable()
     return pipeline, launch
@@ -187,6 +189,8 @@ def _tune(asked: Asked, overrides: list[str]) -> None:
 
 def _stages(command: str, overrides: list[str]) -> int:
     """A command that composes a configuration: one run, a sweep or a search."""
+    gc.disable()  # until the run begins: what is made up to there stays (`_import_pipeline`)
+    preload.start()
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -221,6 +225,8 @@ def _stages(command: str, overrides: list[str]) -> int:
         return failures.say(ValueError(in_words(error)), overrides)
     except failures.TOLD as error:
         return failures.say(error, overrides)
+    finally:
+        gc.enable()
     return 0
 
 
