@@ -139,6 +139,7 @@ def _logging_to(path: Path, kind: str) -> Iterator[None]:
 def _import_pipeline() -> tuple[Any, Any]:
     """What runs need, torch and numba among it: nothing that Python need search for garbage, now or at the end."""
     gc.disable()
+    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")  # reads every installed package's entry points
     from hcm_scale import pipeline
     from hcm_scale.base.arrow import leave_pandas_out
     from hcm_scale.ranks import launch
@@ -190,7 +191,6 @@ def _tune(asked: Asked, overrides: list[str]) -> None:
 def _stages(command: str, overrides: list[str]) -> int:
     """A command that composes a configuration: one run, a sweep or a search."""
     gc.disable()  # until the run begins: what is made up to there stays (`_import_pipeline`)
-    preload.start()
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -209,6 +209,7 @@ def _stages(command: str, overrides: list[str]) -> int:
         settled = quote_sources(settled) if is_sweep else quote_texts(settled)
         asked = Asked(command, node, tuple(words) if files else ())
         register()
+        preload.start()
         if command == "run" and named_sweep(words) == "optuna" and not set(READS_ONLY) & set(words):
             _tune(asked, words)
         elif any(word.startswith("-") or split(word)[0].startswith("hydra") for word in settled):

@@ -1,8 +1,9 @@
-"""The libraries of torch, loaded by a thread while Python reads the options: a fifth of a second on two cores.
+"""The libraries of torch, loaded by a thread while Python composes the options: a fifth of a second on two cores.
 
 An import holds the GIL for as long as the system's loader works; a call of the loader by ctypes does not. The loader
-keeps what it has loaded, so the import that comes later finds it. The order is that of the import itself, and whatever
-goes wrong here goes wrong again there, where it is told.
+keeps what it has loaded, so the import that comes later finds it. It does one thing at a time: an import of any other
+library would wait for it, so this is for a while without such imports. The order is that of torch's own import, and
+whatever goes wrong here goes wrong again there, where it is told.
 """
 
 import importlib.util
