@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hcm_scale import __version__, brought, failures, manual
-from hcm_scale.base import ahead, json_log, near, stopping
+from hcm_scale.base import ahead, json_log, near, preload, stopping
 from hcm_scale.config import SOURCES, Config
 from hcm_scale.options import conf_dir, quote_sources, refuse_urls, to_config
 from hcm_scale.words import SWEEPS, check_words, in_words, is_flag, quote_texts
@@ -139,9 +139,12 @@ def _logging_to(path: Path, kind: str) -> Iterator[None]:
 def _import_pipeline() -> tuple[Any, Any]:
     """What runs need, torch and numba among it: nothing that Python need search for garbage, now or at the end."""
     gc.disable()
+    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")  # reads every installed package's entry points
     from hcm_scale import pipeline
+    from hcm_scale.base.arrow import leave_pandas_out
     from hcm_scale.ranks import launch
 
+    leave_pandas_out()
     gc.freeze()
     gc.enable()
     return pipeline, launch
@@ -187,6 +190,7 @@ def _tune(asked: Asked, overrides: list[str]) -> None:
 
 def _stages(command: str, overrides: list[str]) -> int:
     """A command that composes a configuration: one run, a sweep or a search."""
+    gc.disable()  # until the run begins: what is made up to there stays (`_import_pipeline`)
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -205,6 +209,7 @@ def _stages(command: str, overrides: list[str]) -> int:
         settled = quote_sources(settled) if is_sweep else quote_texts(settled)
         asked = Asked(command, tuple(nodes), tuple(words) if files else ())
         register()
+        preload.start()
         if command == "run" and named_sweep(words) == "optuna" and not set(READS_ONLY) & set(words):
             _tune(asked, words)
         elif any(word.startswith("-") or split(word)[0].startswith("hydra") for word in settled):
@@ -221,6 +226,8 @@ def _stages(command: str, overrides: list[str]) -> int:
         return failures.say(ValueError(in_words(error)), overrides)
     except failures.TOLD as error:
         return failures.say(error, overrides)
+    finally:
+        gc.enable()
     return 0
 
 

@@ -10,10 +10,12 @@ import base64
 import hashlib
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
 
+from hcm_scale.base import kept
 from hcm_scale.report import neighborhood, sections
 from hcm_scale.report.dates import value_text
 from hcm_scale.report.glossary import HELP
@@ -40,9 +42,14 @@ def render(report: dict[str, Any]) -> str:
 
 @cache
 def templates() -> Environment:
-    """The templates, which know how the page writes numbers and names, and refuse a value that is missing."""
+    """The templates, which know how the page writes numbers and names, and refuse a value that is missing.
+
+    They are compiled once, and kept where kernels are.
+    """
+    folder = kept.writable(Path(__file__).parent)
     environment = Environment(
         loader=PackageLoader(__package__),
+        bytecode_cache=FileSystemBytecodeCache(str(folder), "%s.jinja") if folder else None,
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.report.distances import cosine_distance
-from hcm_scale.report.evidence import Evidence, neighbors_of
+from hcm_scale.report.evidence import Evidence, contains, neighbors_of
 from hcm_scale.report.kinds import has_kinds
 from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS
 from hcm_scale.score.table import kind_rank
@@ -97,7 +97,7 @@ def far_group(
     around, own = around[chosen], own[chosen]
     nearest, across, ends = [], [], []
     for i in range(len(around) - 1):
-        joined = np.flatnonzero(np.isin(around[i + 1 :], neighbors_of(evidence.graph, int(around[i])))) + i + 1
+        joined = np.flatnonzero(contains(evidence.graph, int(around[i]), around[i + 1 :])) + i + 1
         links = lengths(int(around[i]), around[joined])
         nearest.append(np.minimum(np.minimum(own[i], own[joined]), links))
         across.append(links)

@@ -183,13 +183,13 @@ def json_safe(value: Any) -> Any:
     >>> json_safe({"a": np.float32(0.5), "b": (float("nan"), np.int64(2)), "c": Path("x")})
     {'a': 0.5, 'b': [None, 2], 'c': 'x'}
     """
+    if isinstance(value, float):  # first, as most values are
+        return float(f"{value:.7g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(key): json_safe(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
+        return json_safe(value.tolist())
     if isinstance(value, list | tuple):
         plain = set(map(type, value)) <= _PLAIN  # as most columns of the table are
         return list(value) if plain else [json_safe(item) for item in value]
-    if isinstance(value, float):
-        return float(f"{value:.7g}") if math.isfinite(value) else None
     return value if isinstance(value, str | int | bool | None) else str(value)

@@ -9,12 +9,11 @@ import logging
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from hcm_scale.base import files
 from hcm_scale.features.survey import sample
 from hcm_scale.score.drift import Drift, Samples, drift
-from hcm_scale.score.table import FILE
+from hcm_scale.score.table import FILE, read_scores
 from hcm_scale.stages.purify import Purified
 
 log = logging.getLogger(__name__)
@@ -27,7 +26,7 @@ def compare(before: Purified, now: Purified, scores_before: Path, scores_now: Pa
     """Compares two graphs by their features and scores; says what it found, and writes it into the folder `out`."""
     rows = [np.asarray(sample(graph.features)) for graph in (before, now)]
     samples: dict[str, Samples] = {name: (rows[0][:, k], rows[1][:, k]) for k, name in enumerate(before.columns)}
-    tables = [pq.read_table(scores / FILE, columns=["degree", "ahp"]) for scores in (scores_before, scores_now)]
+    tables = [read_scores(scores / FILE, ("degree", "ahp")) for scores in (scores_before, scores_now)]
     degrees, hops = ([np.asarray(table[name], np.float64) for table in tables] for name in ("degree", "ahp"))
     samples["degree"] = (_some(degrees[0]), _some(degrees[1]))
     has = [degree > 0 for degree in degrees]

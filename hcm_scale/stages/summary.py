@@ -15,7 +15,7 @@ from hcm_scale.report.groups import groups, num_first
 from hcm_scale.report.kinds import WORDS, heads, named
 from hcm_scale.report.listing import found_text, group_text
 from hcm_scale.report.wording import clip, score_title
-from hcm_scale.score.table import FILE, kind_rank
+from hcm_scale.score.table import FILE, kind_rank, read_scores
 from hcm_scale.stages.drift import drift_line
 from hcm_scale.stages.report import found_by
 from hcm_scale.stages.score import open_scores
@@ -66,10 +66,8 @@ def _list(scores: Path, graph: Graph) -> str:
 
 def _table(scores: Path) -> pa.Table:
     """The columns of the ranked table that are shown; the whole of it may be large."""
-    path = scores / FILE
     ranks = [kind_rank(kind) for kind in WORDS]
-    wanted = {*_COLUMNS, open_scores(scores).rank_by, *ranks}
-    return pq.read_table(path, columns=[name for name in pq.read_schema(path).names if name in wanted])
+    return read_scores(scores / FILE, {*_COLUMNS, open_scores(scores).rank_by, *ranks})
 
 
 def _strangest(table: pa.Table) -> str:
