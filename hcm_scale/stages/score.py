@@ -14,8 +14,9 @@ an edge, eleven numbers a node and five of 4 bytes. 10 million nodes and 80 mill
 10.2 GB + 0.64 GB, then 1.4; by the measure of another graph, as many numbers of each of its nodes.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,23 +24,22 @@ import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hcm_scale.base import files
 from hcm_scale.base.names import PLACES, RANKINGS
 from hcm_scale.base.progress import bar
 from hcm_scale.features.purify import edge_similarity
 from hcm_scale.graph import Graph
-from hcm_scale.model import HopModel, embed_graph
+from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.posterior.samples import Samples
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.score import metrics, nodes, table
 from hcm_scale.score.calibration import Scale, context_scale, from_bytes, to_bytes
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, check_options
-from hcm_scale.score.head import Head
 from hcm_scale.score.numbering import edge_index
 from hcm_scale.score.threshold import check_rate
+from hcm_scale.stages.embedding import embed_samples
 from hcm_scale.stages.shared_edges import Sharing, chunk_of, predict_shared, save_hops
 
 KIND = "hcm_scale scores"
@@ -126,7 +126,7 @@ def score(
     chunk_edges: int | None,
     device: str,
     world: World = ALONE,
-    chunk_rows: int = 65_536,
+    chunk_rows: int = CHUNK_ROWS,
     like: Reference | None = None,
 ) -> ScoreResult:
     """Scores every node of `graph`, the original one, into the folder `out`.
@@ -139,13 +139,16 @@ def score(
     check_options(how.hop, chunk_edges, torch.device(device), how.precision)
     _check_parts(graph, structure, x, samples, state)
     edges = edge_index(graph.indptr, graph.indices, directed=graph.directed, max_neighbors=how.max_neighbors, seed=seed)
-    embedded = embed_samples(
-        samples.model, samples, structure, x, propagated=propagated, chunk_rows=chunk_rows, device=device
-    )
-    sharing = Sharing(world, out, chunk_of(chunk_edges, device), on_disk=state == "disk")
+    chunk, on_disk = chunk_of(chunk_edges, device), state == "disk"
+    sharing = Sharing(world, out, chunk, on_disk=on_disk, device=device, samples=samples.hashes)
+    begun = sharing.begin(edges.num_edges)
+    where: dict[str, Any] = {"chunk_rows": chunk_rows, "device": device, "folder": sharing.layers, "world": world}
+    left = islice(samples, begun, None)
+    embedded = embed_samples(samples.model, left, structure, x, propagated=propagated, **where)
     with bar(sharing.num_own(edges.num_edges) * len(samples), "edge", "score", unit_scale=True) as shown:
         predict = {"hop": how.hop, "device": device, "precision": how.precision, "on_edges": shown.update}
-        hops = predict_shared(edges, embedded, sharing, **predict)
+        shown.update(begun * sharing.num_own(edges.num_edges))
+        hops = predict_shared(edges, embedded, sharing, begun=begun, **predict)
     if hops is not None:
         usual = None if like is None else like.nodes
         scale = Scale(far_cut(hops.mean, how.far_share)) if like is None else like.scale
@@ -215,26 +218,6 @@ def _with_context(
     edges = edge_index(graph.indptr, graph.indices, directed=graph.directed)
     measure = scale.context or context_scale(edges, features, distance, how.far_share)
     return nodes.with_context(scores, edges, features, distance, measure, usual), Scale(scale.far, measure)
-
-
-def embed_samples(
-    model: Mapping[str, Any],
-    samples: Iterable[Mapping[str, Tensor]],
-    structure: Graph,
-    x: NDArray[np.float32],
-    *,
-    propagated: bool,
-    chunk_rows: int = 65_536,
-    device: str,
-) -> Iterator[tuple[Tensor, Head]]:
-    """(embedding of all nodes, pair head) of each sample, one at a time; on a CPU the embeddings share one buffer."""
-    net = HopModel(**model).to(device)
-    width = net.encoder[-1].weight.shape[1]
-    buffer = np.empty((structure.num_nodes, width), np.float32) if torch.device(device).type == "cpu" else None
-    where: dict[str, Any] = {"propagated": propagated, "chunk_rows": chunk_rows, "device": device}
-    for sample in samples:
-        net.load_state_dict(dict(sample))
-        yield embed_graph(net, structure.indptr, structure.indices, x, out=buffer, **where), Head.of(sample)
 
 
 def _check_parts(graph: Graph, structure: Graph, x: NDArray[np.float32], samples: Samples, state: str) -> None:

@@ -18,6 +18,7 @@ from hcm_scale.score.numbering import edge_index
 from hcm_scale.stages.shared_edges import EdgeRange, Sharing, predict_shared
 
 WIDTH, HIDDEN, CLASSES, CHUNK = 8, 16, 4, 32
+SAMPLES = ("one", "two", "three")  # hashes
 
 
 def make_samples(num_nodes: int, num_samples: int = 3):
@@ -43,7 +44,9 @@ def predict_by_ranks(edges, num_ranks: int, folder, on_disk: bool):
     meetings = []
 
     def predict(world: World):
-        return predict_shared(edges, make_samples(edges.num_nodes), Sharing(world, folder, CHUNK, on_disk))
+        sharing = Sharing(world, folder, CHUNK, on_disk, "cpu", SAMPLES)
+        begun = sharing.begin(edges.num_edges)
+        return predict_shared(edges, make_samples(edges.num_nodes), sharing, begun=begun)
 
     def meet() -> None:
         meetings.append(0)
@@ -90,7 +93,7 @@ def test_edge_range__lists_the_edges_of_its_window(random_csr):
 
 @given(st.integers(0, 500), st.integers(1, 60), st.integers(1, 20))
 def test_sharing__covers_every_edge_once_in_whole_chunks(num_edges, chunk, num_ranks):
-    sharing = Sharing(World(size=num_ranks), Path("scores"), chunk, on_disk=False)
+    sharing = Sharing(World(size=num_ranks), Path("scores"), chunk, False, "cpu", SAMPLES)
     ranges = [sharing.edge_range(num_edges, rank) for rank in range(num_ranks)]
     assert ranges[0][0] == 0
     assert ranges[-1][1] == num_edges
