@@ -9,7 +9,7 @@ A rank keeps the moments of its edges after the last sample, and on a CPU after 
 after the last time. A stage that was killed goes on from there, with as many ranks and the same chunks as before:
 samples that all ranks have seen are passed over, and a rank that has seen more helps the others with the embeddings.
 
-Memory: 8 bytes an edge of the range, none where `on_disk`; rank 0 then holds 8 bytes an edge, or maps them.
+Memory: 8 bytes an edge of the range, none where `on_disk`; what rank 0 puts together is mapped.
 """
 
 import itertools
@@ -128,7 +128,7 @@ def chunk_of(chunk_edges: int | None, device: str) -> int:
 def predict_shared(
     edges: EdgeIndex, samples: Iterable[tuple[Tensor, Head]], sharing: Sharing, *, begun: int, **options: Any
 ) -> EdgeHops | None:
-    """Mean and variance of every edge on rank 0, in the folder where `on_disk`; None on the others.
+    """Mean and variance of every edge on rank 0, mapped in the folder where `on_disk` or shared; None on the others.
 
     `samples` are those after the first `begun`, the number that `Sharing.begin` gave. `options` are those of
     `predict_edges`.
@@ -186,9 +186,8 @@ def save_hops(hops: EdgeHops, folder: Path) -> None:
 
 
 def _join(sharing: Sharing, num_edges: int) -> EdgeHops:
-    """The ranges of all ranks in edge order: in memory, or as memory maps of files in the folder."""
-    folder = sharing.folder if sharing.on_disk else None
-    mean, var = new_moments(num_edges, folder)
+    """The ranges of all ranks in edge order, as memory maps of files in the folder."""
+    mean, var = new_moments(num_edges, sharing.folder)
     for rank in range(sharing.world.size):
         first, last = sharing.edge_range(num_edges, rank)
         if last > first:
