@@ -27,6 +27,7 @@ from hcm_scale.posterior.samples import Samples, open_samples
 from hcm_scale.shards import open_labels
 from hcm_scale.stages import drift, ingest, label, purify, report, score, train
 from hcm_scale.stages.memory import Searches
+from hcm_scale.stages.propagate import propagate_shared
 from hcm_scale.stages.recipe import Recipe
 from hcm_scale.stages.trend import Trend, auc_trend
 from hcm_scale.trained import Trained
@@ -193,7 +194,7 @@ def _train(walk: Run) -> Iterator[Stage]:
 
 def _propagate_view(walk: Run, view: str) -> Stage:
     def make(out: Path) -> dict[str, Any]:
-        made = propagate.propagate_features(walk.structure(view), walk.purified().features, out)
+        made = propagate_shared(walk.structure(view), walk.purified().features, out, walk.workspace.world)
         return {"view": view, "columns": made.shape[1]}
 
     reads = ("purified",) if view == "purified" else ("graph", "purified")
@@ -201,7 +202,7 @@ def _propagate_view(walk: Run, view: str) -> Stage:
     def needs() -> list[Need]:
         return [foresight.propagate(walk.structure(view), walk.purified().features)]
 
-    return Stage(f"propagated-{view}", propagate.FORMAT, view, reads, make, needs=needs)
+    return Stage(f"propagated-{view}", propagate.FORMAT, view, reads, make, together=True, needs=needs)
 
 
 def _train_view(walk: Run, view: str) -> Stage:

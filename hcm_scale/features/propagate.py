@@ -21,20 +21,30 @@ from hcm_scale.graph import Graph
 
 KIND = "hcm_scale propagated features"
 FORMAT = 1
-_CHUNK_ROWS = 1 << 17
+CHUNK_ROWS = 1 << 17
 
 
 def propagate_features(structure: Graph, x: NDArray[np.float32], out: Path) -> NDArray[np.float32]:
     """Writes Â x into the folder `out` and maps it, (n, q), read-only; x is (n, q), in memory or mapped."""
+    check(structure, x)
+    out.mkdir(parents=True, exist_ok=True)
+    write_rows(structure, x, out / "x.npy", 0, len(x))
+    seal(out, x.shape)
+    return open_propagated(out)
+
+
+def check(structure: Graph, x: NDArray[np.float32]) -> None:
+    """Refuses features of another graph."""
     if x.ndim != 2 or x.dtype != np.float32 or len(x) != structure.num_nodes:
         raise ValueError(
             f"features are {x.dtype} of shape {x.shape}; this graph needs an array of float32 with "
             f"{structure.num_nodes} rows"
         )
-    out.mkdir(parents=True, exist_ok=True)
-    _write(structure, x, out / "x.npy")
-    files.write_manifest(out, KIND, FORMAT, {"shape": list(x.shape)})
-    return open_propagated(out)
+
+
+def seal(out: Path, shape: tuple[int, ...]) -> None:
+    """Declares the folder finished."""
+    files.write_manifest(out, KIND, FORMAT, {"shape": list(shape)})
 
 
 def open_propagated(folder: Path) -> NDArray[np.float32]:
@@ -44,17 +54,18 @@ def open_propagated(folder: Path) -> NDArray[np.float32]:
     return result
 
 
-def _write(structure: Graph, x: NDArray[np.float32], path: Path) -> None:
+def write_rows(structure: Graph, x: NDArray[np.float32], path: Path, start: int, stop: int) -> None:
+    """The rows start .. stop - 1 of Â x, as a new .npy file."""
     scale = gcn_scale(structure.indptr)
-    target = map_new(path, np.float32, x.shape)
-    with bar(len(x), "row", "propagate") as progress:
-        for first in range(0, len(x), _CHUNK_ROWS):
-            last = min(first + _CHUNK_ROWS, len(x))
+    target = map_new(path, np.float32, (stop - start, x.shape[1]))
+    with bar(stop - start, "row", "propagate") as progress:
+        for first in range(start, stop, CHUNK_ROWS):
+            last = min(first + CHUNK_ROWS, stop)
             chunk = np.empty((last - first, x.shape[1]), np.float32)
             in_threads(len(chunk), gcn_rows, structure.indptr, structure.indices, scale, x, first, chunk)
             finite = np.isfinite(chunk).all(axis=1)
             if not finite.all():
                 raise ValueError(f"features hold NaN or infinity, at or beside node {first + int(np.argmin(finite))}")
-            target[first:last] = chunk
+            target[first - start : last - start] = chunk
             progress.update(last - first)
     target.flush()
