@@ -82,7 +82,8 @@ class Run:
         views = self.config.score.views
         if self.device == "cpu" and self.until in ("score", "report"):
             graph, x = self.graph(), self.purified().features
-            *_, (_, least) = foresight.score(self.config, graph, x, alone=len(views) == 1)
+            num_ranks = self.workspace.world.size
+            *_, (_, least) = foresight.score(self.config, graph, x, alone=len(views) == 1, num_ranks=num_ranks)
             self.workspace.check_fits("scores, later", least)
             if len(views) > 1:
                 self.workspace.check_fits("scores, later", foresight.combine(graph, len(views)))
@@ -293,7 +294,8 @@ def _score_view(walk: Run, view: str, name: str, how: score.Scoring) -> Stage:
     config = walk.config
 
     def ways() -> list[tuple[str, Need]]:
-        return foresight.score(config, walk.graph(), walk.encoder_input(view), alone=name == "scores")
+        how: dict[str, Any] = {"alone": name == "scores", "num_ranks": walk.workspace.world.size}
+        return foresight.score(config, walk.graph(), walk.encoder_input(view), **how)
 
     def needs() -> list[Need]:
         return [need for _, need in ways()]

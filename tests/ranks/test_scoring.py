@@ -121,8 +121,8 @@ def test_rank_that_dies__costs_its_range(tmp_path):
     make_inputs(tmp_path, 20_000, num_samples=2)
     make_inputs(tmp_path / "tiny", 2_000, num_samples=1)
     assert score(tmp_path, tmp_path / "alone", 1)[0] == [0]
-    assert score(tmp_path, tmp_path / "hurt", NUM_RANKS, ill=1)[0] == [3, -9, 3, 3]
-    statuses, ranks = score(tmp_path, tmp_path / "hurt", NUM_RANKS)
-    assert statuses == [0] * NUM_RANKS
-    assert [len(rank["predicted"]) for rank in ranks] == [0, 1, 0, 0]
+    assert score(tmp_path, tmp_path / "hurt", 2, ill=1)[0] == [3, -9]
+    statuses, ranks = score(tmp_path, tmp_path / "hurt", 2)
+    assert statuses == [0, 0]
+    assert [len(rank["predicted"]) for rank in ranks] == [0, 1]
     assert edge_files(tmp_path / "hurt") == edge_files(tmp_path / "alone")
