@@ -139,8 +139,8 @@ def score(
     check_options(how.hop, chunk_edges, torch.device(device), how.precision)
     _check_parts(graph, structure, x, samples, state)
     edges = edge_index(graph.indptr, graph.indices, directed=graph.directed, max_neighbors=how.max_neighbors, seed=seed)
-    chunk, on_disk = chunk_of(chunk_edges, device), state == "disk"
-    sharing = Sharing(world, out, chunk, on_disk=on_disk, device=device, samples=samples.hashes)
+    key = files.hash_value([structure.fingerprint, samples.hashes])
+    sharing = Sharing(world, out, chunk_of(chunk_edges, device), state == "disk", device, len(samples), key)
     begun = sharing.begin(edges.num_edges)
     where: dict[str, Any] = {"chunk_rows": chunk_rows, "device": device, "folder": sharing.layers, "world": world}
     left = islice(samples, begun, None)
@@ -159,6 +159,7 @@ def score(
         else:
             scores, scale = _with_context(scores, graph, features, how, scale, usual)
         _write(out, graph, scores, hops, how, scale=scale, num_samples=len(samples), usual=usual)
+    sharing.clear()
     world.barrier()
     return open_scores(out)
 

@@ -1,13 +1,14 @@
 """Ranks share the edges of the score stage: each predicts one contiguous range, rank 0 puts the ranges together.
 
-    out/parts/  rank-0/ (`kept_moments.py`)  rank-1/ ...    layers/ (`embedding.py`)
+    out/parts/KEY/  rank-0/ (`kept_moments.py`)  rank-1/ ...    layers/ (`embedding.py`)
 
 Ranges are cut where a single process ends a chunk, so every product has the same shape and every edge the same bits at
 any number of ranks. The nodes are embedded by all ranks together.
 
-A rank keeps the moments of its edges after the last sample, and on a CPU after any sample that ends a minute or more
-after the last time. A stage that was killed goes on from there, with as many ranks and the same chunks as before:
-samples that all ranks have seen are passed over, and a rank that has seen more helps the others with the embeddings.
+A rank keeps the moments of its edges after the last sample, and on a CPU, also where there is one process, after any
+sample that ends a minute or more after the last time. A stage that was killed goes on from there, with as many ranks
+and the same chunks as before: samples that all ranks have seen are passed over, and a rank that has seen more helps the
+others with the embeddings.
 
 Memory: 8 bytes an edge of the range, none where `on_disk`; what rank 0 puts together is mapped.
 """
@@ -74,11 +75,13 @@ class Sharing:
     chunk: int  # edges of one product
     on_disk: bool  # whether embeddings and running moments are in files
     device: str
-    samples: tuple[str, ...]  # hashes of the parameter samples
+    num_samples: int
+    key: str  # of what else decides the predictions: the samples, and the graph that they embed
 
     @property
     def parts(self) -> Path:
-        return self.folder / "parts"
+        """What is of use until the stage is finished."""
+        return self.folder / "parts" / self.key
 
     @property
     def layers(self) -> Path | None:
@@ -88,7 +91,7 @@ class Sharing:
     def edge_range(self, num_edges: int, rank: int) -> tuple[int, int]:
         """The edges first .. last - 1 of a rank: whole chunks, shared out evenly.
 
-        >>> sharing = Sharing(World(size=3), Path("scores"), chunk=30, on_disk=False, device="cpu", samples=())
+        >>> sharing = Sharing(World(size=3), Path("scores"), 30, False, "cpu", num_samples=5, key="")
         >>> [sharing.edge_range(100, rank) for rank in range(3)]
         [(0, 30), (30, 60), (60, 100)]
         """
@@ -104,7 +107,7 @@ class Sharing:
 
     def kept(self, num_edges: int, rank: int) -> KeptMoments:
         """What a rank keeps of its edges."""
-        of = [*self.edge_range(num_edges, rank), torch.device(self.device).type, files.hash_value(self.samples)]
+        of = [*self.edge_range(num_edges, rank), torch.device(self.device).type, self.num_samples]
         return KeptMoments(self.parts / f"rank-{rank}", of)
 
     def begin(self, num_edges: int) -> int:
@@ -118,6 +121,11 @@ class Sharing:
                     shutil.rmtree(path)
         self.world.barrier()
         return min((kept.num_samples() for kept in ranks), default=0)
+
+    def clear(self) -> None:
+        """Removes what was kept, by rank 0 when the scores are written."""
+        if self.world.leads:
+            shutil.rmtree(self.folder / "parts", ignore_errors=True)
 
 
 def chunk_of(chunk_edges: int | None, device: str) -> int:
@@ -141,17 +149,15 @@ def predict_shared(
     world.barrier()
     if not world.leads:
         return None
-    if world.size > 1:
-        hops = _join(sharing, edges.num_edges)
-    shutil.rmtree(sharing.parts, ignore_errors=True)
-    return hops
+    shutil.rmtree(sharing.parts / "layers", ignore_errors=True)
+    return hops if world.size == 1 and hops is not None else _join(sharing, edges.num_edges)
 
 
 def _predict_own(
     edges: EdgeIndex, samples: Iterator[tuple[Tensor, Head]], sharing: Sharing, begun: int, **options: Any
 ) -> EdgeHops | None:
-    """Mean and variance of this rank's edges, kept for rank 0 where there are several; None where they are kept."""
-    world, num_samples = sharing.world, len(sharing.samples)
+    """Mean and variance of this rank's edges, kept for rank 0 where there are several; None where they were kept."""
+    world, num_samples = sharing.world, sharing.num_samples
     kept = sharing.kept(edges.num_edges, world.rank)
     num_seen, last_time = kept.num_samples(), time.monotonic()
     for _ in itertools.islice(samples, num_seen - begun):
@@ -159,8 +165,8 @@ def _predict_own(
 
     def on_sample(num_seen: int, moments: EdgeHops) -> None:
         nonlocal last_time
-        is_due = time.monotonic() - last_time >= KEEP_SECONDS
-        if world.size > 1 if num_seen == num_samples else is_due:
+        is_asked_for = world.size > 1 and num_seen == num_samples
+        if is_asked_for or time.monotonic() - last_time >= KEEP_SECONDS:
             kept.keep(num_seen, moments)
             last_time = time.monotonic()
 
@@ -193,5 +199,5 @@ def _join(sharing: Sharing, num_edges: int) -> EdgeHops:
         if last > first:
             moments = sharing.kept(num_edges, rank).moments()
             mean[first:last] = moments.mean
-            np.divide(moments.var, len(sharing.samples), out=var[first:last])
+            np.divide(moments.var, sharing.num_samples, out=var[first:last])
     return EdgeHops(mean, var)

@@ -20,7 +20,7 @@ from hcm_scale.stages import shared_edges
 from hcm_scale.stages.shared_edges import EdgeRange, Sharing, predict_shared
 
 WIDTH, HIDDEN, CLASSES, CHUNK = 8, 16, 4, 32
-SAMPLES = ("one", "two", "three")  # hashes
+KEY = "of these samples"
 
 
 def make_samples(num_nodes: int, num_samples: int = 3):
@@ -36,7 +36,7 @@ def predict_by_ranks(together, tmp_path):
 
     def predict(edges, num_ranks: int, on_disk: bool = False, watch=lambda rank, number: None):
         def of_rank(world: World):
-            sharing = Sharing(world, tmp_path, CHUNK, on_disk, "cpu", SAMPLES)
+            sharing = Sharing(world, tmp_path, CHUNK, on_disk, "cpu", 3, KEY)
             begun = sharing.begin(edges.num_edges)
             left = islice(make_samples(edges.num_nodes), begun, None)
 
@@ -67,7 +67,7 @@ def test_predict_shared__any_number_of_ranks_gives_the_same_bits(
     for got, wanted in zip(shared, alone, strict=True):
         assert got.tobytes() == wanted.tobytes()
     assert isinstance(shared.mean, np.memmap) == (on_disk or num_ranks > 1)
-    assert not (tmp_path / "parts").exists()
+    assert not list((tmp_path / "parts").glob("*/layers"))
 
 
 def test_predict_shared__a_graph_without_edges(predict_by_ranks):
@@ -76,9 +76,14 @@ def test_predict_shared__a_graph_without_edges(predict_by_ranks):
 
 
 def test_predict_shared__clears_what_a_killed_run_left(random_csr, tmp_path, predict_by_ranks):
-    (tmp_path / "parts" / "rank-0").mkdir(parents=True)
+    sharing = Sharing(World(), tmp_path, CHUNK, False, "cpu", 3, KEY)
+    for name in ("rank-0", "rank-7", "layers"):
+        (sharing.parts / name).mkdir(parents=True)
     edges = edge_index(*random_csr(50, 100))
     assert len(predict_by_ranks(edges, 2).mean) == edges.num_edges
+    assert {path.name for path in sharing.parts.iterdir()} == {"rank-0", "rank-1"}
+    sharing.clear()
+    assert not (tmp_path / "parts").exists()
 
 
 class DiedError(Exception):
@@ -109,6 +114,9 @@ def test_predict_shared__goes_on_after_the_samples_that_all_ranks_have_seen(
     found = predict_by_ranks(edges, num_ranks, on_disk, lambda rank, number: seen.append(number))
     assert set(seen) <= {1, 2}  # a rank that came to sample 1 has kept sample 0
     assert 2 in seen
+    again = predict_by_ranks(edges, num_ranks, on_disk, lambda rank, number: seen.append(-1))
+    assert -1 not in seen  # all was kept until somebody clears it
+    assert [part.tobytes() for part in again] == [part.tobytes() for part in wanted]
     assert [part.tobytes() for part in found] == [part.tobytes() for part in wanted]
 
 
@@ -117,7 +125,8 @@ def test_predict_shared__keeps_the_ranges_that_are_finished(random_csr, tmp_path
     wanted = predict_edges(edges, make_samples(100), chunk_edges=CHUNK)
     with pytest.raises(DiedError):
         predict_by_ranks(edges, 3, watch=die(1, 2))
-    parts = [tmp_path / "parts" / f"rank-{rank}" / "progress.json" for rank in range(3)]
+    (folder,) = (tmp_path / "parts").iterdir()
+    parts = [folder / f"rank-{rank}" / "progress.json" for rank in range(3)]
     parts[2].unlink()
     before = parts[1].stat().st_mtime_ns
     with pytest.raises(DiedError):
@@ -138,10 +147,10 @@ def test_predict_shared__believes_nothing_that_was_kept_of_something_else(
     wanted = predict_edges(edges, make_samples(100), chunk_edges=CHUNK)
     with pytest.raises(DiedError):
         predict_by_ranks(edges, 3, watch=die(1, 2))
-    for path in (tmp_path / "parts").glob("rank-*/mean-*"):
+    for path in (tmp_path / "parts").glob("*/rank-*/mean-*"):
         path.write_bytes(path.read_bytes()[:-4] + b"torn" if change == "damaged" else path.read_bytes())
     if change == "samples":
-        monkeypatch.setattr(sys.modules[__name__], "SAMPLES", ("one", "two", "four"))
+        monkeypatch.setattr(sys.modules[__name__], "KEY", "of others")
     seen = []
     found = predict_by_ranks(edges, 2 if change == "ranks" else 3, watch=lambda rank, number: seen.append(number))
     assert min(seen) == 0
@@ -159,7 +168,7 @@ def test_edge_range__lists_the_edges_of_its_window(random_csr):
 
 @given(st.integers(0, 500), st.integers(1, 60), st.integers(1, 20))
 def test_sharing__covers_every_edge_once_in_whole_chunks(num_edges, chunk, num_ranks):
-    sharing = Sharing(World(size=num_ranks), Path("scores"), chunk, False, "cpu", SAMPLES)
+    sharing = Sharing(World(size=num_ranks), Path("scores"), chunk, False, "cpu", 3, KEY)
     ranges = [sharing.edge_range(num_edges, rank) for rank in range(num_ranks)]
     assert ranges[0][0] == 0
     assert ranges[-1][1] == num_edges
