@@ -29,8 +29,8 @@ from hcm_scale.ranks.world import LostRankError, Seat, join
 from hcm_scale.stages import shared_edges
 from hcm_scale.stages.score import score
 
-folder, out = Path(sys.argv[1]), Path(sys.argv[2])
-rank, size, port, ill = (int(text) for text in sys.argv[3:])
+folder, out, state = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+rank, size, port, ill = (int(text) for text in sys.argv[4:])
 torch.set_num_threads(1)
 numba.set_num_threads(1)
 peak, predicted, ended = 0, [], threading.Event()
@@ -44,7 +44,7 @@ def watch():
 
 def score_folder(folder, out, world):
     graph, x = Graph.open(folder / "graph", verify=False), open_propagated(folder / "propagated")
-    where = {"state": "memory", "device": "cpu", "chunk_edges": None, "world": world}
+    where = {"state": state, "device": "cpu", "chunk_edges": None, "world": world}
     how, samples = scoring_of(Config()), open_samples(folder / "samples")
     score(graph, graph, x, samples, out, how=how, features=graph.x, propagated=True, seed=0, **where)
 
@@ -84,11 +84,11 @@ def make_inputs(folder: Path, num_nodes: int, num_samples: int) -> None:
     seal_samples(folder / "samples", hashes, sizes)
 
 
-def score(folder: Path, out: Path, size: int, ill: int = -1) -> tuple[list[int], list[dict]]:
+def score(folder: Path, out: Path, size: int, ill: int = -1, state: str = "memory") -> tuple[list[int], list[dict]]:
     """Exit status and what was printed, of every rank."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    command = [sys.executable, "-c", MEMBER, str(folder), str(out)]
+    command = [sys.executable, "-c", MEMBER, str(folder), str(out), state]
     ranks = [
         subprocess.Popen([*command, *map(str, (rank, size, port, ill))], stdout=subprocess.PIPE, text=True)
         for rank in range(size)
@@ -102,18 +102,21 @@ def edge_files(out: Path) -> list[bytes]:
 
 
 @pytest.mark.gate
-def test_ranks__share_the_memory(tmp_path):
+def test_ranks_and_the_disk__take_the_load_off_memory(tmp_path):
     make_inputs(tmp_path, 200_000, num_samples=1)
     make_inputs(tmp_path / "tiny", 2_000, num_samples=1)
     statuses, (alone,) = score(tmp_path, tmp_path / "alone", 1)
     assert statuses == [0]
     assert alone["peak"] > 2 * 4 * WIDTH * 200_000  # two layers of embeddings
+    statuses, (on_disk,) = score(tmp_path, tmp_path / "disk", 1, state="disk")
+    assert statuses == [0]
+    assert on_disk["peak"] <= 0.5 * alone["peak"]
     statuses, ranks = score(tmp_path, tmp_path / "ranks", NUM_RANKS)
     assert statuses == [0] * NUM_RANKS
     shares = [rank["peak"] / alone["peak"] for rank in ranks]
     assert max(shares[1:]) <= 0.4
     assert shares[0] <= 0.5  # it also writes the table
-    assert edge_files(tmp_path / "ranks") == edge_files(tmp_path / "alone")
+    assert edge_files(tmp_path / "ranks") == edge_files(tmp_path / "disk") == edge_files(tmp_path / "alone")
 
 
 @pytest.mark.gate

@@ -120,6 +120,20 @@ def test_predict_shared__goes_on_after_the_samples_that_all_ranks_have_seen(
     assert [part.tobytes() for part in found] == [part.tobytes() for part in wanted]
 
 
+def test_predict_shared__a_rank_that_is_ahead_counts_no_sample_twice(
+    random_csr, tmp_path, monkeypatch, predict_by_ranks
+):
+    monkeypatch.setattr(shared_edges, "KEEP_SECONDS", 0.0)
+    edges = edge_index(*random_csr(100, 400))
+    wanted = predict_edges(edges, make_samples(100), chunk_edges=CHUNK)
+    with pytest.raises(DiedError):
+        predict_by_ranks(edges, 3, watch=die(0, 1))
+    (index,) = (tmp_path / "parts").glob("*/rank-0/progress.json")
+    index.unlink()
+    found = predict_by_ranks(edges, 3)
+    assert [part.tobytes() for part in found] == [part.tobytes() for part in wanted]
+
+
 def test_predict_shared__keeps_the_ranges_that_are_finished(random_csr, tmp_path, predict_by_ranks):
     edges = edge_index(*random_csr(100, 400))
     wanted = predict_edges(edges, make_samples(100), chunk_edges=CHUNK)
