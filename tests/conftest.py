@@ -126,7 +126,7 @@ def together() -> Callable[..., list[Any]]:
 
         def of_rank(rank: int) -> Any:
             try:
-                return work(World(rank, num_ranks, wire=Wire(meeting), local_size=num_ranks))
+                return work(World(rank, num_ranks, wire=Wire(meeting)))  # each on a machine of its own
             except BaseException as error:
                 errors.append(error)
                 meeting.abort()
