@@ -27,6 +27,7 @@ from hcm_scale.posterior.samples import Samples, open_samples
 from hcm_scale.shards import open_labels
 from hcm_scale.stages import drift, ingest, label, purify, report, score, train
 from hcm_scale.stages.memory import Searches
+from hcm_scale.stages.propagate import propagate_shared
 from hcm_scale.stages.recipe import Recipe
 from hcm_scale.stages.trend import Trend, auc_trend
 from hcm_scale.trained import Trained
@@ -79,7 +80,8 @@ class Run:
     def check_scores(self) -> None:
         """Refuses before labels and samples are made what would be refused when they are to be scored."""
         if self.device == "cpu" and self.until in ("score", "report"):
-            *_, (_, least) = foresight.score(self.config, self.graph(), self.purified().features)
+            where: dict[str, Any] = {"num_ranks": self.workspace.world.size}
+            *_, (_, least) = foresight.score(self.config, self.graph(), self.purified().features, **where)
             self.workspace.check_fits("scores, later", least)
 
     def samples(self, view: str) -> Samples:
@@ -189,7 +191,7 @@ def _train(walk: Run) -> Iterator[Stage]:
 
 def _propagate_view(walk: Run, view: str) -> Stage:
     def make(out: Path) -> dict[str, Any]:
-        made = propagate.propagate_features(walk.structure(view), walk.purified().features, out)
+        made = propagate_shared(walk.structure(view), walk.purified().features, out, walk.workspace.world)
         return {"view": view, "columns": made.shape[1]}
 
     reads = ("purified",) if view == "purified" else ("graph", "purified")
@@ -197,7 +199,7 @@ def _propagate_view(walk: Run, view: str) -> Stage:
     def needs() -> list[Need]:
         return [foresight.propagate(walk.structure(view), walk.purified().features)]
 
-    return Stage(f"propagated-{view}", propagate.FORMAT, view, reads, make, needs=needs)
+    return Stage(f"propagated-{view}", propagate.FORMAT, view, reads, make, together=True, needs=needs)
 
 
 def _train_view(walk: Run, view: str) -> Stage:
@@ -256,7 +258,8 @@ def _scores(walk: Run) -> Stage:
     config, views, how = walk.config, walk.config.score.views, scoring_of(walk.config)
 
     def ways() -> list[tuple[str, Need]]:
-        return foresight.score(config, walk.graph(), walk.purified().features)
+        num_ranks = walk.workspace.world.size
+        return foresight.score(config, walk.graph(), walk.purified().features, num_ranks=num_ranks)
 
     def needs() -> list[Need]:
         return [need for _, need in ways()]

@@ -219,7 +219,7 @@ class ScoreConfig:
     fdr: float = number(0.1, 1e-6, 0.999)  # the share of false flags to put up with among the flagged
     max_neighbors: int | None = number(None, 1)
     chunk_edges: int | None = number(None, 256)
-    state: str = choice("auto", tables.STATES)  # where the moments of edges are kept; auto: in memory if they fit
+    state: str = choice("auto", tables.STATES)  # where embeddings and moments of edges are; auto: in memory if they fit
     precision: str = choice("auto", tables.PRECISIONS)  # of the products over edges, on a GPU
     table_rows: int = number(20_000, 1, 100_000)  # of the report's list
     csv: bool = False  # write report/scores.csv, the whole list as text

@@ -1,8 +1,8 @@
 """What each stage of a run will need of memory: the options and what is on disk so far, put into the formulas.
 
 `stages/memory.py` has the formulas. A stage that can be made in several ways has a list of them with the need of each,
-the fastest first: fewer threads or narrower blocks, fewer workers, moments of edges on disk. The ways of a stage differ
-in memory and time, never in the result.
+the fastest first: fewer threads or narrower blocks, fewer workers, embeddings and moments of edges on disk. The ways of
+a stage differ in memory and time, never in the result.
 """
 
 from collections.abc import Sequence
@@ -106,33 +106,40 @@ def train(
         "num_drawn": pairs_per_epoch(labels, sampling_ratio=batching.sampling_ratio),
         "window": memory.pair_window(labels.classes, labels.plan.row_group_rows),
     }
-    trend = score(config, graph, x)[-1][1].held if config.posterior.trend_every else 0
+    trend = _score_bytes(config, graph, x, on_disk=False) if config.posterior.trend_every else 0
     change = "lower sampling.batch_pairs, sampling.fan_out, sampling.hub_cap or model.width"
     workers = range(config.sampling.workers, -1, -1)
     held = {count: trend + memory.train_bytes(graph.num_nodes, batch, workers=count, **sizes) for count in workers}
     return [(count, Need(held[count], graph.num_bytes + x.nbytes, change)) for count in workers]
 
 
-def score(config: schema.Config, graph: Graph, x: NDArray[np.float32]) -> list[tuple[str, Need]]:
-    """The moments of edges where score.state says; with auto in memory, then on disk."""
-    options, network = config.score, config.model
+def score(config: schema.Config, graph: Graph, x: NDArray[np.float32], *, num_ranks: int = 1) -> list[tuple[str, Need]]:
+    """Embeddings and moments of edges where score.state says; with auto in memory, then on disk."""
+    options = config.score
     places = ("memory", "disk") if options.state == "auto" else (options.state,)
     change = f"{'' if 'disk' in places else 'set score.state=disk, or '}lower score.chunk_edges or model.width"
-    sizes: dict[str, Any] = {
-        "num_features": x.shape[1],
-        "widths": (network.width, network.head_width),
-        "num_layers": network.num_layers,
-        "classes": config.hops.classes,
-        "chunk_edges": chunk_of(options.chunk_edges, "cpu"),
-        "num_views": len(options.views),
-    }
+    files = 8 * graph.num_nodes * config.model.width + 24 * graph.num_edges
     ways = []
     for place in places:
         on_disk = place == "disk"
-        held = memory.score_bytes(graph.num_nodes, graph.num_edges, on_disk=on_disk, **sizes)
-        mapped = 2 * graph.num_bytes + 2 * x.nbytes + 16 * graph.num_edges * on_disk
+        held = _score_bytes(config, graph, x, on_disk=on_disk, num_ranks=num_ranks)
+        mapped = 2 * graph.num_bytes + 2 * x.nbytes + files * (on_disk or num_ranks > 1)
         ways.append((place, Need(held, mapped, change)))
     return ways
+
+
+def _score_bytes(config: schema.Config, graph: Graph, x: NDArray[np.float32], **how: Any) -> int:
+    """What scoring holds; `how` are `on_disk` and `num_ranks` of the formula."""
+    return memory.score_bytes(
+        graph.num_nodes,
+        graph.num_edges,
+        num_features=x.shape[1],
+        widths=(config.model.width, config.model.head_width),
+        classes=config.hops.classes,
+        chunk_edges=chunk_of(config.score.chunk_edges, "cpu"),
+        num_views=len(config.score.views),
+        **how,
+    )
 
 
 def report(graph: Graph) -> Need:

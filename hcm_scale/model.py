@@ -7,11 +7,13 @@
 `HopModel(batch)` works on a mini-batch: every layer is computed only for the nodes that later layers need. A layer
 aggregates before it multiplies where its input is no wider than its output (Â H) W = Â (H W), so the sum runs over the
 narrower side and the product over the fewer rows. `embed_graph` is the same encoder over the whole graph, exact, layer
-by layer in row chunks; it holds the activations of two layers, 2 x n x width x 4 bytes, and one chunk.
+by layer in row chunks; it holds the activations of two layers, 2 x n x width x 4 bytes, and one chunk. `Layers` says
+where the layers are kept, and which rows of each this process makes.
 """
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -160,6 +162,22 @@ def convolve(layer: Affine, block: Bipartite, h: Tensor) -> Tensor:
     return result
 
 
+CHUNK_ROWS = 65_536  # of one product over nodes
+
+
+class Layers(Protocol):
+    """Where the layers of a graph's embedding are kept, and who makes which rows."""
+
+    def own(self, chunks: list[slice]) -> list[slice]:
+        """Those of the rows, in chunks, that this process makes."""
+
+    def room(self) -> Tensor:
+        """(n, width) for a layer; the one before it stays, earlier ones may go."""
+
+    def whole(self, layer: Tensor) -> Tensor:
+        """The layer that was given room, when all its rows are made."""
+
+
 @torch.no_grad()
 def embed_graph(
     model: HopModel,
@@ -168,14 +186,13 @@ def embed_graph(
     x: NDArray[np.float32],
     *,
     propagated: bool,
-    chunk_rows: int = 65_536,
+    chunk_rows: int = CHUNK_ROWS,
     device: torch.device | str | None = None,
-    out: NDArray[np.float32] | None = None,
+    layers: Layers | None = None,
 ) -> Tensor:
     """Embeddings of all nodes, (n, width), from exact neighbourhoods; on `device`, by default where the model is.
 
-    `x` is (n, q): the attributes, or Â X where `propagated`. `out`, an array or a memory map, receives the last layer
-    chunk by chunk; the tensor returned then shares its memory.
+    `x` is (n, q): the attributes, or Â X where `propagated`. `layers` are on the same device; by default each is new.
     """
     num_nodes, num_attributes = len(indptr) - 1, len(model.encoder[0].weight)
     if chunk_rows < 1:
@@ -186,35 +203,52 @@ def embed_graph(
     sums = _host_sums(indptr, indices) if place.type == "cpu" else _device_sums(indptr, indices, place)
     chunks = [slice(first, min(first + chunk_rows, num_nodes)) for first in range(0, num_nodes, chunk_rows)]
     h: Any = x if place.type == "cpu" else torch.tensor(x, device=place)
+    layers = layers or _NewLayers((num_nodes, model.encoder[0].weight.shape[1]), place)
+    own = layers.own(chunks)
     for depth in range(len(model.encoder)):
-        is_last = depth == len(model.encoder) - 1
-        width = model.encoder[depth].weight.shape[1]
-        target = torch.from_numpy(out) if is_last and out is not None else torch.empty(num_nodes, width, device=place)
-        h = _embed_layer(model, depth, h, None if propagated and depth == 0 else sums, chunks, place, target)
+        h = _embed_layer(model, depth, h, None if propagated and depth == 0 else sums, own, place, layers)
     result: Tensor = h
     return result
 
 
-RowSums = Callable[[Any, slice], Tensor]  # (h of all nodes, rows) -> those rows of Â h
+@dataclass(frozen=True)
+class _NewLayers:
+    """Every layer in memory of its own, made by one process."""
+
+    shape: tuple[int, int]
+    place: torch.device
+
+    def own(self, chunks: list[slice]) -> list[slice]:
+        return chunks
+
+    def room(self) -> Tensor:
+        return torch.empty(self.shape, device=self.place)
+
+    def whole(self, layer: Tensor) -> Tensor:
+        return layer
+
+
+RowSums = Callable[[Any, slice], Tensor]  # (h of all nodes, rows) -> those rows of Â h, until the next are asked for
 
 
 def _embed_layer(
-    model: HopModel, depth: int, h: Any, sums: RowSums | None, chunks: list[slice], place: torch.device, out: Tensor
+    model: HopModel, depth: int, h: Any, sums: RowSums | None, own: list[slice], place: torch.device, layers: Layers
 ) -> Tensor:
-    """One layer over the whole graph, written to `out` chunk by chunk; without `sums`, h is propagated already."""
+    """One layer over the whole graph, this process's rows chunk by chunk; without `sums`, h is propagated already."""
     layer = model.encoder[depth]
     weight, bias = layer.weight.to(place), layer.bias.to(place)
     multiplied = sums is not None and layer.narrows
     if multiplied:
-        product = torch.empty(len(h), weight.shape[1], device=place)
-        for rows in chunks:
+        product = layers.room()
+        for rows in own:
             affine_into(product[rows], _take(h, rows, place), weight)
-        h = product
-    for rows in chunks:
+        h = layers.whole(product)
+    out = layers.room()
+    for rows in own:
         chunk = _take(h, rows, place) if sums is None else sums(h, rows)
         made = chunk.add_(bias) if multiplied else affine_into(out[rows], chunk, weight, bias)
         out[rows] = model.activate(depth, made)
-    return out
+    return layers.whole(out)
 
 
 def _take(h: Any, rows: slice, place: torch.device) -> Tensor:
@@ -224,11 +258,15 @@ def _take(h: Any, rows: slice, place: torch.device) -> Tensor:
 
 def _host_sums(indptr: NDArray[np.int64], indices: NDArray[Any]) -> RowSums:
     scale = gcn_scale(indptr)
+    room = np.empty((0, 0), np.float32)
 
     def sums(h: Any, rows: slice) -> Tensor:
-        out = np.empty((rows.stop - rows.start, h.shape[1]), np.float32)
-        in_threads(len(out), gcn_rows, indptr, indices, scale, np.asarray(h), rows.start, out)
-        return torch.from_numpy(out)
+        nonlocal room
+        num_rows = rows.stop - rows.start
+        if len(room) < num_rows or room.shape[1] != h.shape[1]:
+            room = np.empty((num_rows, h.shape[1]), np.float32)
+        in_threads(num_rows, gcn_rows, indptr, indices, scale, np.asarray(h), rows.start, room[:num_rows])
+        return torch.from_numpy(room[:num_rows])
 
     return sums
 

@@ -89,7 +89,7 @@ WORDS = {
     "score.fdr": "share of false flags to put up with among the flagged nodes",
     "score.max_neighbors": "most neighbours by which a node is scored, drawn at random; null: all",
     "score.chunk_edges": "edges predicted at a time; changes speed and memory alone",
-    "score.state": "where the running moments of edges are kept: in memory, on disk, or as memory allows",
+    "score.state": "where embeddings and running moments of edges are kept: in memory, on disk, or as memory allows",
     "score.precision": "of products over edges on a GPU; auto is bfloat16 where its kernel serves, ten times as fast",
     "score.table_rows": "nodes in the list of the report",
     "score.csv": "write report/scores.csv too, the whole list as text",

@@ -6,9 +6,11 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,44 @@ def random_csr() -> Callable[..., CSR]:
         return matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
 
     return make
+
+
+@pytest.fixture
+def together() -> Callable[..., list[Any]]:
+    """Calls work(world) for every rank of a world, each in a thread of its own; what they return, by rank.
+
+    Where a rank fails the others hear of it at their next meeting, and its error is raised here.
+    """
+    from hcm_scale.ranks.world import LostRankError, World
+
+    class Wire:
+        def __init__(self, meeting: threading.Barrier) -> None:
+            self.meeting = meeting
+
+        def meet(self) -> None:
+            try:
+                self.meeting.wait(60)
+            except threading.BrokenBarrierError as error:
+                raise LostRankError("a rank is gone") from error
+
+    def call(num_ranks: int, work: Callable[[World], Any]) -> list[Any]:
+        meeting = threading.Barrier(num_ranks)
+        errors: list[BaseException] = []
+
+        def of_rank(rank: int) -> Any:
+            try:
+                return work(World(rank, num_ranks, wire=Wire(meeting)))  # each on a machine of its own
+            except BaseException as error:
+                errors.append(error)
+                meeting.abort()
+
+        with ThreadPoolExecutor(num_ranks) as ranks:
+            made = list(ranks.map(of_rank, range(num_ranks)))
+        for error in sorted(errors, key=lambda error: isinstance(error, LostRankError)):
+            raise error
+        return made
+
+    return call
 
 
 CHROMIUM, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))

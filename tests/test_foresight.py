@@ -75,7 +75,7 @@ def test_score_state__is_chosen_by_what_is_free_and_said(tmp_path, graph, caplog
     config.score.views = ["purified"]
     pipeline.run(config, until="train", graph=graph)
     (_, in_memory), (_, on_disk) = foresight.score(config, graph, graph.x)
-    assert in_memory.held - on_disk.held == 8 * graph.num_edges
+    assert in_memory.held - on_disk.held == 8 * (graph.num_edges + graph.num_nodes * config.model.width)
     config.world.memory_gib = (on_disk.held + spare) / 2**30
     caplog.set_level(logging.INFO)
     pipeline.run(config, until="score", graph=graph)

@@ -253,17 +253,6 @@ def test_device_sums__equal_the_hosts(random_csr):
         torch.testing.assert_close(device(torch.from_numpy(h), rows), host(h, rows))
 
 
-def test_embed_graph__writes_into_a_memory_map(random_csr, tmp_path):
-    indptr, indices = random_csr(40, 100)
-    x = np.random.default_rng(0).standard_normal((40, 5)).astype(np.float32)
-    model = HopModel(5, width=8)
-    out = np.lib.format.open_memmap(tmp_path / "z.npy", "w+", np.float32, (40, 8))
-    embed_graph(model, indptr, indices, x, propagated=False, chunk_rows=9, out=out)
-    out.flush()
-    expected = embed_graph(model, indptr, indices, x, propagated=False)
-    np.testing.assert_allclose(np.load(tmp_path / "z.npy"), expected.numpy(), rtol=1e-5, atol=1e-6)
-
-
 def test_embed_graph__refuses_wrong_shapes(random_csr):
     indptr, indices = random_csr(10, 20)
     x = np.zeros((10, 5), np.float32)

@@ -18,6 +18,19 @@ _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 def map_new(path: Path, dtype: Any, shape: tuple[int, ...]) -> "np.memmap[Any, Any]":
     """A new array of zeros in a .npy file at `path`, mapped for writing; OSError where the disk has no room for it."""
     array = np.lib.format.open_memmap(path, "w+", dtype, shape)
+    _take_room(path, array.nbytes)
+    return array
+
+
+def new_file(path: Path, num_bytes: int) -> None:
+    """A new file of zeros at `path`; OSError where the disk has no room for it."""
+    with open(path, "wb") as stream:
+        stream.truncate(num_bytes)
+    _take_room(path, num_bytes)
+
+
+def _take_room(path: Path, num_bytes: int) -> None:
+    """Has the disk give room to a file that is there, or removes it; `num_bytes` are those to speak of."""
     try:
         with open(path, "r+b") as stream:
             os.posix_fallocate(stream.fileno(), 0, path.stat().st_size)
@@ -26,8 +39,7 @@ def map_new(path: Path, dtype: Any, shape: tuple[int, ...]) -> "np.memmap[Any, A
     except OSError as error:
         if error.errno not in _NOT_SUPPORTED:
             path.unlink()
-            raise _named(error, path, array.nbytes) from error
-    return array
+            raise _named(error, path, num_bytes) from error
 
 
 def save_new(path: Path, array: NDArray[Any]) -> None:

@@ -22,20 +22,31 @@ from hcm_scale.graph import Graph
 
 KIND = "hcm_scale propagated features"
 FORMAT = 1
-_CHUNK_ROWS = 1 << 20
+CHUNK_ROWS = 1 << 17  # ranks take ranges of so many rows
+_ROWS_AT_ONCE = 1 << 20
 
 
 def propagate_features(structure: Graph, x: NDArray[np.float32], out: Path) -> NDArray[np.float32]:
     """Writes Â x into the folder `out` and maps it, (n, q), read-only; x is (n, q), in memory or mapped."""
+    check(structure, x)
+    out.mkdir(parents=True, exist_ok=True)
+    write_rows(structure, x, out / "x.npy", 0, len(x))
+    seal(out, x.shape)
+    return open_propagated(out)
+
+
+def check(structure: Graph, x: NDArray[np.float32]) -> None:
+    """Refuses features of another graph."""
     if x.ndim != 2 or x.dtype != np.float32 or len(x) != structure.num_nodes:
         raise ValueError(
             f"features are {x.dtype} of shape {x.shape}; this graph needs an array of float32 with "
             f"{structure.num_nodes} rows"
         )
-    out.mkdir(parents=True, exist_ok=True)
-    _write(structure, x, out / "x.npy")
-    files.write_manifest(out, KIND, FORMAT, {"shape": list(x.shape)})
-    return open_propagated(out)
+
+
+def seal(out: Path, shape: tuple[int, ...]) -> None:
+    """Declares the folder finished."""
+    files.write_manifest(out, KIND, FORMAT, {"shape": list(shape)})
 
 
 def open_propagated(folder: Path) -> NDArray[np.float32]:
@@ -52,12 +63,13 @@ def _check_finite(chunk: NDArray[np.float32], first: int, part: slice) -> None:
         raise ValueError(f"features hold NaN or infinity, at or beside node {node}")
 
 
-def _write(structure: Graph, x: NDArray[np.float32], path: Path) -> None:
+def write_rows(structure: Graph, x: NDArray[np.float32], path: Path, start: int, stop: int) -> None:
+    """The rows start .. stop - 1 of Â x, as a new .npy file."""
     scale = gcn_scale(structure.indptr)
-    target = map_new(path, np.float32, x.shape)
-    with bar(len(x), "row", "propagate") as progress:
-        for first in range(0, len(x), _CHUNK_ROWS):
-            chunk = target[first : first + _CHUNK_ROWS].view(np.ndarray)
+    target = map_new(path, np.float32, (stop - start, x.shape[1]))
+    with bar(stop - start, "row", "propagate") as progress:
+        for first in range(start, stop, _ROWS_AT_ONCE):
+            chunk = target[first - start : first - start + _ROWS_AT_ONCE].view(np.ndarray)
             in_threads(len(chunk), gcn_rows, structure.indptr, structure.indices, scale, x, first, chunk)
             in_slices(len(chunk), partial(_check_finite, chunk, first), size=1 << 15)
             progress.update(len(chunk))

@@ -52,23 +52,32 @@ def predict_edges(
     device: torch.device | str = "cpu",
     precision: str = "auto",
     on_edges: Callable[[int], object] = lambda num_edges: None,
+    begun: tuple[int, EdgeHops] | None = None,
+    on_sample: Callable[[int, EdgeHops], object] = lambda num_samples, moments: None,
 ) -> EdgeHops:
     """Mean and variance of the predicted hop of every scored edge over the samples, an iterable of (z, head).
 
     `samples` is consumed once, lazily, and each z is used up before the next is asked for: all may share one buffer.
     With `folder` the result is a pair of .npy memory maps in it, else it is held in memory. `chunk_edges` (16,384 on a
     CPU, 262,144 on CUDA) changes speed and memory alone. `precision="bfloat16"` is for CUDA devices and good to 1e-2;
-    "auto" is float32 elsewhere.
-    `on_edges` hears, as work goes on, how many more edges were predicted under one sample.
+    "auto" is float32 elsewhere. `on_edges` hears, as work goes on, how many more edges were predicted under one sample.
+    `on_sample` is given the number of samples so far and the moments, mean and squared deviations: on a CPU after each
+    sample, else after the last. What it was given goes on, on a CPU, as `begun`.
     """
     device = torch.device(device)
     check_options(hop, chunk_edges, device, precision)
-    mean, m2 = allocate(edges, folder)
+    mean, m2 = new_moments(edges.num_edges, folder)
+    if begun is not None:
+        mean[:], m2[:] = begun[1]
+    elif len(edges.limit):
+        mean[:], m2[:] = np.nan, np.nan
     options: dict[str, Any] = {"expected": hop == "expected", "on_edges": on_edges}
     if device.type == "cuda":
         chunk = chunk_edges or CUDA_CHUNK_EDGES
         count = sweep_device(edges, samples, mean, m2, chunk=chunk, device=device, precision=precision, **options)
+        on_sample(count, EdgeHops(mean, m2))
     else:
+        options |= {"count": 0 if begun is None else begun[0], "on_sample": on_sample}
         count = _sweep_cpu(edges, samples, mean, m2, chunk=chunk_edges or CPU_CHUNK_EDGES, **options)
     if count == 0:
         raise ValueError("there are no parameter samples to score with; at least one is needed")
@@ -89,18 +98,13 @@ def check_options(hop: str, chunk_edges: int | None, device: torch.device, preci
         raise ValueError(f"precision={precision!r} needs a CUDA device; on {device.type} it must be float32 or auto")
 
 
-def allocate(edges: EdgeIndex, folder: Path | None) -> EdgeHops:
-    """Room for two numbers an edge, in files of `folder` if there is one; NaN where some edges will not be scored."""
+def new_moments(num_edges: int, folder: Path | None) -> EdgeHops:
+    """Room for two numbers an edge, in memory or as memory maps of files in a folder."""
 
     def make(name: str) -> NDArray[np.float32]:
-        shape = (edges.num_edges,)
-        if folder is None or not edges.num_edges:  # an empty file cannot be mapped
-            out = np.empty(shape, np.float32)
-        else:
-            out = map_new(folder / name, np.float32, shape)
-        if len(edges.limit):
-            out[:] = np.nan
-        return out
+        if folder is None or not num_edges:  # an empty file cannot be mapped
+            return np.empty(num_edges, np.float32)
+        return map_new(folder / name, np.float32, (num_edges,))
 
     return EdgeHops(make(MEAN_FILE), make(VAR_FILE))
 
@@ -115,15 +119,17 @@ def _sweep_cpu(
     chunk: int,
     expected: bool,
     on_edges: Callable[[int], object],
+    count: int,
+    on_sample: Callable[[int, EdgeHops], object],
 ) -> int:
-    """Every sample over every edge in float32; returns the number of samples."""
-    count = 0
+    """Every sample over every edge in float32; returns the number of samples, `count` of which were seen before."""
+    pairs = None
     chunk = min(chunk, max(edges.num_edges, 1))
     for z, head in samples:
         check_sample(edges, z, head)
         count += 1
         rows = np.ascontiguousarray(z.numpy(force=True))
-        if count == 1:
+        if pairs is None:
             pairs, hidden, logits = (torch.empty(chunk, size) for size in (*head.weight0.shape, len(head.bias1)))
         for first in range(0, edges.num_edges, chunk):
             left, right, number = edges.edges(first, min(first + chunk, edges.num_edges))
@@ -134,4 +140,5 @@ def _sweep_cpu(
             in_threads(k, kernels.update_moments, logits[:k].numpy(), number, expected, count, mean, m2)
             check_finite(bool(np.isfinite(mean[number]).all()), count)
             on_edges(k)
+        on_sample(count, EdgeHops(mean, m2))
     return count

@@ -13,6 +13,7 @@ from hcm_scale.features.rescale import block_rows
 from hcm_scale.features.survey import sampled_rows
 from hcm_scale.hops.engines import choose_words, wide_bytes
 from hcm_scale.hops.label import rows_in_flight
+from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.sampling.pair_order import WINDOW
 from hcm_scale.sampling.pairs import KEPT_PAIRS
 from hcm_scale.shards.schema import LabelPlan
@@ -20,7 +21,6 @@ from hcm_scale.stages.label import num_writers
 from hcm_scale.stages.train_batches import AHEAD
 
 MIB = 1 << 20
-_CHUNK_ROWS = 65_536  # of embeddings, one product
 _COVARIANCE_COLUMNS = {True: 2_048, False: 8_192}  # by whether storage is sparse: of more none is formed (pca.py)
 _START = {"graph": 8 * MIB, "purify": 10 * MIB, "label": 16 * MIB, "train": 50 * MIB, "score": 35 * MIB}
 _START |= {"report": 45 * MIB, "propagate": 2 * MIB}
@@ -165,29 +165,29 @@ def score_bytes(
     *,
     num_features: int,
     widths: tuple[int, int],
-    num_layers: int,
     classes: int,
     chunk_edges: int,
     num_views: int,
     on_disk: bool,
+    num_ranks: int = 1,
 ) -> int:
-    """First embeddings and the running moments of edges, then everything about nodes.
+    """First embeddings and the running moments of edges, then everything about nodes, which is rank 0's.
 
-    Two layers of embeddings are alive at once, three where there are more than two, and a chunk of rows as it passes
-    through a layer, twice where malloc keeps the one before; the moments take 8 bytes an edge unless they are on disk,
-    and as much again while a second view is predicted. About nodes there are eleven numbers, sorted by every kind, and
-    their table; marks of far edges and distances.
+    Two layers of embeddings (`embedding.py`) and moments of 8 bytes an edge, unless they are on disk, and a chunk of
+    rows as it passes through a layer; ranks have their layers on disk, share the moments, and map what rank 0 goes on
+    with. Moments are there a second time while a second view is predicted, and a third while views are averaged. About
+    nodes there are eleven numbers, sorted by every kind, and their table; marks of far edges and distances.
     """
     width, head_width = widths
-    layers = min(num_layers, 2) + (num_layers > 2) + (num_features > width)
+    layers = 0 if on_disk or num_ranks > 1 else 8 * num_nodes * width
     chunk = 4 * chunk_edges * (width + head_width + classes + 8)
-    rows = min(num_nodes, _CHUNK_ROWS) * (10 * width + 6 * num_features) * (1 + (num_nodes > _CHUNK_ROWS))
+    rows = min(num_nodes, CHUNK_ROWS) * (4 * width + 6 * num_features)
     several = num_views > 1
     moments = 0 if on_disk else 8 * num_edges
-    embedding = 4 * layers * num_nodes * width + 20 * num_nodes + rows + chunk + moments * several
-    averaged = 3 * moments * several
-    about_nodes = (380 + 16 * several) * num_nodes + 7 * num_edges
-    return _START["score"] + max(moments + max(embedding, about_nodes), averaged)
+    whole = moments if num_ranks == 1 else 0
+    embedding = layers + 20 * num_nodes + rows + chunk + (moments // num_ranks) + whole * several
+    about_nodes = (380 + 16 * several) * num_nodes + 7 * num_edges + whole
+    return _START["score"] + max(embedding, about_nodes, 3 * whole * several)
 
 
 def report_bytes(num_nodes: int, num_edges: int) -> int:

@@ -5,20 +5,22 @@ scores out.
 
 For each sample of each view the whole graph is embedded layer by layer on the view's structure (the purified or the
 original graph), and every edge of the original graph is predicted. The two edge files hold mean and variance of each
-edge's hop, averaged over the views, in edge order; with `state="disk"` they are also where the running moments live, as
-memory maps. The manifest comes last. scale.safetensors and the table are what another graph's scores are measured by
-(`Reference`), so that its ranks are those that its nodes would have here: tomorrow's graph, scored with the samples of
-today. Several ranks share the edges (`shared_edges.py`) and end in the same bytes; rank 0 writes the folder.
+edge's hop, averaged over the views, in edge order; with `state="disk"` running moments and embeddings live in files too
+(`shared_edges.py`, `embedding.py`), as memory maps. The manifest comes last. scale.safetensors and the table are what
+another graph's scores are measured by (`Reference`), so that its ranks are those that its nodes would have here:
+tomorrow's graph, scored with the samples of today. Several ranks share nodes and edges and end in the same bytes; rank
+0 writes the folder.
 
-Memory: two layers of embeddings (2 x n x width x 4 bytes), 8 bytes an edge unless on disk, three times where there
-are several views, and a chunk; after them 4 bytes an edge, eleven numbers a node and five of 4 bytes. By the measure
-of another graph, as many numbers of each of its nodes.
+Memory: two layers of embeddings (2 x n x width x 4 bytes) and 8 bytes an edge, three times where there are several
+views, unless they are on disk, and a chunk; after them 4 bytes an edge, eleven numbers a node and five of 4 bytes. By
+the measure of another graph, as many numbers of each of its nodes.
 """
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +28,6 @@ import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hcm_scale.base import files
 from hcm_scale.base.beside import side_by_side
@@ -35,18 +36,16 @@ from hcm_scale.base.progress import bar
 from hcm_scale.base.threads import in_slices
 from hcm_scale.features.purify import edge_similarity
 from hcm_scale.graph import Graph
-from hcm_scale.model import HopModel, embed_graph
+from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.posterior.samples import Samples
 from hcm_scale.ranks.world import ALONE, World
-from hcm_scale.sampling.device.graph import graph_to
 from hcm_scale.score import metrics, nodes, table
 from hcm_scale.score.calibration import Scale, context_scale, from_bytes, to_bytes
 from hcm_scale.score.closure import far_cut
-from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, allocate, check_options
-from hcm_scale.score.head import Head
+from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, check_options, new_moments
 from hcm_scale.score.numbering import EdgeIndex, edge_index
 from hcm_scale.score.threshold import check_rate
-from hcm_scale.stages.embed_device import columns_for, embed_all
+from hcm_scale.stages.embedding import embed_samples
 from hcm_scale.stages.shared_edges import Sharing, chunk_of, predict_shared, save_hops
 
 KIND = "hcm_scale scores"
@@ -138,7 +137,7 @@ def score(
     chunk_edges: int | None,
     device: str,
     world: World = ALONE,
-    chunk_rows: int = 65_536,
+    chunk_rows: int = CHUNK_ROWS,
     like: Reference | None = None,
 ) -> ScoreResult:
     """Scores every node of `graph`, the original one, into the folder `out`.
@@ -151,14 +150,19 @@ def score(
     for view in views:
         _check_view(graph, view, state)
     edges = edge_index(graph.indptr, graph.indices, directed=graph.directed, max_neighbors=how.max_neighbors, seed=seed)
-    sharing = Sharing(world, out, chunk_of(chunk_edges, device), on_disk=state == "disk")
-    embed: dict[str, Any] = {"propagated": propagated, "chunk_rows": chunk_rows, "device": device}
-    found = _predict_views(edges, views, sharing, how, embed)
+    sharings = _sharings(views, out, chunk_of(chunk_edges, device), state == "disk", device, world)
+    embed: dict[str, Any] = {"propagated": propagated, "chunk_rows": chunk_rows, "device": device, "world": world}
+    found = _predict_views(edges, views, sharings, how, embed)
     if found is not None:
         scores, scale = _score_nodes(graph, edges, found, features, how, like)
         stability = nodes.stability(scores, found.apart, how.rank_by)
         told: dict[str, Any] = {"num_samples": sum(len(view.samples) for view in views), "stability": stability}
         _write(out, graph, scores, found.hops, how, scale=scale, usual=None if like is None else like.nodes, **told)
+        del found
+    for sharing in sharings:
+        sharing.clear()
+        if world.leads and sharing.folder != out:
+            shutil.rmtree(sharing.folder)
     world.barrier()
     return open_scores(out)
 
@@ -172,31 +176,42 @@ class Predicted(NamedTuple):
     apart: Sequence[NDArray[np.float64]]  # empty where there is one view
 
 
+def _sharings(views: Sequence[View], out: Path, chunk: int, on_disk: bool, device: str, world: World) -> list[Sharing]:
+    """How ranks share the edges of each view; of several views each has a folder of its own."""
+    folders = [out] if len(views) == 1 else [out / f"view-{number}" for number in range(len(views))]
+    keys = [files.hash_value([view.structure.fingerprint, view.samples.hashes]) for view in views]
+    return [
+        Sharing(world, folder, chunk, on_disk, device, len(view.samples), key)
+        for view, folder, key in zip(views, folders, keys, strict=True)
+    ]
+
+
 def _predict_views(
-    edges: EdgeIndex, views: Sequence[View], sharing: Sharing, how: Scoring, embed: dict[str, Any]
+    edges: EdgeIndex, views: Sequence[View], sharings: Sequence[Sharing], how: Scoring, embed: dict[str, Any]
 ) -> Predicted | None:
     """What the samples of all views say about edges; None but on rank 0."""
     found = []
-    work = sharing.num_own(edges.num_edges) * sum(len(view.samples) for view in views)
-    with bar(work, "edge", "score", unit_scale=True) as shown:
+    num_own = sharings[0].num_own(edges.num_edges)
+    with bar(num_own * sum(len(view.samples) for view in views), "edge", "score", unit_scale=True) as shown:
         predict = {"hop": how.hop, "device": embed["device"], "precision": how.precision, "on_edges": shown.update}
-        for number, view in enumerate(views):
-            own = sharing if len(views) == 1 else replace(sharing, folder=sharing.folder / f"view-{number}")
-            embedded = embed_samples(view.samples.model, view.samples, view.structure, view.x, **embed)
-            found.append(predict_shared(edges, embedded, own, **predict))
+        for view, sharing in zip(views, sharings, strict=True):
+            begun = sharing.begin(edges.num_edges)
+            shown.update(begun * num_own)
+            left = islice(view.samples, begun, None)
+            where = embed | {"folder": sharing.layers}
+            embedded = embed_samples(view.samples.model, left, view.structure, view.x, **where)
+            found.append(predict_shared(edges, embedded, sharing, begun=begun, **predict))
     parts = [hops for hops in found if hops is not None]
     if not parts:
         return None
     if len(views) == 1:
         (ahp,), iv = nodes.average_hops(edges, [parts[0].mean], parts[0].var, how.trim)
         return Predicted(parts[0], ahp, iv, [])
-    hops = allocate(edges, sharing.folder if sharing.on_disk else None)
+    is_mapped = sharings[0].layers is not None
+    hops = new_moments(edges.num_edges, sharings[0].folder.parent if is_mapped else None)
     for whole, *of_views in zip(hops, *parts, strict=True):
         in_slices(len(whole), partial(_average, of_views, whole))
     (ahp, *apart), iv = nodes.average_hops(edges, [hops.mean, *(part.mean for part in parts)], hops.var, how.trim)
-    del parts, found, of_views
-    for number in range(len(views)):
-        shutil.rmtree(sharing.folder / f"view-{number}", ignore_errors=True)
     return Predicted(hops, ahp, iv, apart)
 
 
@@ -227,33 +242,6 @@ def _score_nodes(
     every = replace(edges, limit=edges.limit[:0])
     context = context_scale(every, features, distance, how.far_share) if scale is None else scale.context
     return nodes.with_context(scores, every, features, distance, context, usual), Scale(far, strange, context)
-
-
-def embed_samples(
-    model: Mapping[str, Any],
-    samples: Iterable[Mapping[str, Tensor]],
-    structure: Graph,
-    x: NDArray[np.float32],
-    *,
-    propagated: bool,
-    chunk_rows: int = 65_536,
-    device: str,
-) -> Iterator[tuple[Tensor, Head]]:
-    """(embedding of all nodes, pair head) of each sample, one at a time; all embeddings share one buffer."""
-    net = HopModel(**model).to(device)
-    if (columns := columns_for(net, torch.device(device), propagated=propagated)) is not None:
-        held = graph_to(device, structure.indptr, structure.indices, x, columns)
-        room = torch.empty(held.num_nodes, net.encoder[-1].weight.shape[1], device=device)
-        for sample in samples:
-            net.load_state_dict(dict(sample))
-            yield embed_all(net, held, room), Head.of(sample)
-        return
-    width = net.encoder[-1].weight.shape[1]
-    buffer = np.empty((structure.num_nodes, width), np.float32) if torch.device(device).type == "cpu" else None
-    where: dict[str, Any] = {"propagated": propagated, "chunk_rows": chunk_rows, "device": device}
-    for sample in samples:
-        net.load_state_dict(dict(sample))
-        yield embed_graph(net, structure.indptr, structure.indices, x, out=buffer, **where), Head.of(sample)
 
 
 def _check_view(graph: Graph, view: View, state: str) -> None:

@@ -1,16 +1,22 @@
 """Ranks share the edges of the score stage: each predicts one contiguous range, rank 0 puts the ranges together.
 
-    out/parts/  rank-0/  edges_mean.npy  edges_var.npy    rank-1/ ...
+    out/parts/KEY/  rank-0/ (`kept_moments.py`)  rank-1/ ...    layers/ (`embedding.py`)
 
 Ranges are cut where a single process ends a chunk, so every product has the same shape and every edge the same bits at
-any number of ranks. Each rank embeds the whole graph: that is a small part of the work (one row of products a node,
-against one an edge), and sharing it would send n x width floats a sample over the network.
+any number of ranks. The nodes are embedded by all ranks together.
 
-Memory: 8 bytes an edge of the range, none where `on_disk`; rank 0 then holds 8 bytes an edge, or maps them.
+A rank keeps the moments of its edges after the last sample, and on a CPU, also where there is one process, after any
+sample that ends a minute or more after the last time. A stage that was killed goes on from there, with as many ranks
+and the same chunks as before: samples that all ranks have seen are passed over, and a rank that has seen more helps the
+others with the embeddings.
+
+Memory: 8 bytes an edge of the range, none where `on_disk`; what rank 0 puts together is mapped.
 """
 
+import itertools
 import shutil
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -21,11 +27,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcm_scale.base import files
-from hcm_scale.base.mapped import map_new, save_new
+from hcm_scale.base.mapped import save_new
 from hcm_scale.ranks.world import World
-from hcm_scale.score.edges import CPU_CHUNK_EDGES, CUDA_CHUNK_EDGES, MEAN_FILE, VAR_FILE, EdgeHops, predict_edges
+from hcm_scale.score.edges import (
+    CPU_CHUNK_EDGES,
+    CUDA_CHUNK_EDGES,
+    MEAN_FILE,
+    VAR_FILE,
+    EdgeHops,
+    new_moments,
+    predict_edges,
+)
 from hcm_scale.score.head import Head
 from hcm_scale.score.numbering import EdgeIndex
+from hcm_scale.stages.kept_moments import KeptMoments
+
+KEEP_SECONDS = 60.0  # between two times that moments are kept: what a killed rank costs
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,16 +73,25 @@ class Sharing:
     world: World
     folder: Path
     chunk: int  # edges of one product
-    on_disk: bool  # whether the running moments are kept in files
+    on_disk: bool  # whether embeddings and running moments are in files
+    device: str
+    num_samples: int
+    key: str  # of what else decides the predictions: the samples, and the graph that they embed
 
     @property
     def parts(self) -> Path:
-        return self.folder / "parts"
+        """What is of use until the stage is finished."""
+        return self.folder / "parts" / self.key
+
+    @property
+    def layers(self) -> Path | None:
+        """The folder of the layers of embeddings; None where they are in memory."""
+        return self.parts / "layers" if self.on_disk or self.world.size > 1 else None
 
     def edge_range(self, num_edges: int, rank: int) -> tuple[int, int]:
         """The edges first .. last - 1 of a rank: whole chunks, shared out evenly.
 
-        >>> sharing = Sharing(World(size=3), Path("scores"), chunk=30, on_disk=False)
+        >>> sharing = Sharing(World(size=3), Path("scores"), 30, False, "cpu", num_samples=5, key="")
         >>> [sharing.edge_range(100, rank) for rank in range(3)]
         [(0, 30), (30, 60), (60, 100)]
         """
@@ -74,10 +100,32 @@ class Sharing:
         first, last = (min(self.chunk * share, num_edges) for share in shares)
         return first, last
 
-    def num_own(self, num_edges: int) -> int:
-        """How many edges fall to this rank."""
-        first, last = self.edge_range(num_edges, self.world.rank)
+    def num_own(self, num_edges: int, rank: int | None = None) -> int:
+        """How many edges fall to a rank, by default to this one."""
+        first, last = self.edge_range(num_edges, self.world.rank if rank is None else rank)
         return last - first
+
+    def kept(self, num_edges: int, rank: int) -> KeptMoments:
+        """What a rank keeps of its edges."""
+        of = [*self.edge_range(num_edges, rank), torch.device(self.device).type, self.num_samples]
+        return KeptMoments(self.parts / f"rank-{rank}", of)
+
+    def begin(self, num_edges: int) -> int:
+        """How many samples all ranks have seen already; what else a killed run left is removed."""
+        ranks = [self.kept(num_edges, rank) for rank in range(self.world.size) if self.num_own(num_edges, rank)]
+        if self.world.leads:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            useful = {kept.folder for kept in ranks if kept.is_whole()}
+            for path in self.parts.iterdir() if self.parts.is_dir() else ():
+                if path not in useful:
+                    shutil.rmtree(path)
+        self.world.barrier()
+        return min((kept.num_samples() for kept in ranks), default=0)
+
+    def clear(self) -> None:
+        """Removes what was kept, by rank 0 when the scores are written."""
+        if self.world.leads:
+            shutil.rmtree(self.folder / "parts", ignore_errors=True)
 
 
 def chunk_of(chunk_edges: int | None, device: str) -> int:
@@ -86,32 +134,51 @@ def chunk_of(chunk_edges: int | None, device: str) -> int:
 
 
 def predict_shared(
-    edges: EdgeIndex, samples: Iterable[tuple[Tensor, Head]], sharing: Sharing, **options: Any
+    edges: EdgeIndex, samples: Iterable[tuple[Tensor, Head]], sharing: Sharing, *, begun: int, **options: Any
 ) -> EdgeHops | None:
-    """Mean and variance of every edge on rank 0, in the folder where `on_disk`; None on the others.
+    """Mean and variance of every edge on rank 0, mapped in the folder where `on_disk` or shared; None on the others.
 
-    `options` are those of `predict_edges`.
+    `samples` are those after the first `begun`, the number that `Sharing.begin` gave. `options` are those of
+    `predict_edges`.
     """
-    world, parts = sharing.world, sharing.parts
-    if world.leads:
-        shutil.rmtree(parts, ignore_errors=True)  # of ranks that were killed
-        sharing.folder.mkdir(parents=True, exist_ok=True)
-    options |= {"chunk_edges": sharing.chunk}
-    if world.size == 1:
-        return predict_edges(edges, samples, folder=sharing.folder if sharing.on_disk else None, **options)
-    world.barrier()
-    own = parts / f"rank-{world.rank}"
-    own.mkdir(parents=True)
-    first, last = sharing.edge_range(edges.num_edges, world.rank)
-    if last > first:
-        window = EdgeRange.of(edges, first, last)
-        save_hops(predict_edges(window, samples, folder=own if sharing.on_disk else None, **options), own)
+    world, left, hops = sharing.world, iter(samples), None
+    if world.size == 1 or sharing.num_own(edges.num_edges):
+        hops = _predict_own(edges, left, sharing, begun, **options)
+    for _ in left:
+        pass  # what is left for a rank that has nothing more to predict is to embed its rows
     world.barrier()
     if not world.leads:
         return None
-    hops = _join(sharing, edges.num_edges)
-    shutil.rmtree(parts)
-    return hops
+    shutil.rmtree(sharing.parts / "layers", ignore_errors=True)
+    return hops if world.size == 1 and hops is not None else _join(sharing, edges.num_edges)
+
+
+def _predict_own(
+    edges: EdgeIndex, samples: Iterator[tuple[Tensor, Head]], sharing: Sharing, begun: int, **options: Any
+) -> EdgeHops | None:
+    """Mean and variance of this rank's edges, kept for rank 0 where there are several; None where they were kept."""
+    world, num_samples = sharing.world, sharing.num_samples
+    kept = sharing.kept(edges.num_edges, world.rank)
+    num_seen, last_time = kept.num_samples(), time.monotonic()
+    for _ in itertools.islice(samples, num_seen - begun):
+        pass  # seen before, but not by all
+
+    def on_sample(num_seen: int, moments: EdgeHops) -> None:
+        nonlocal last_time
+        is_asked_for = world.size > 1 and num_seen == num_samples
+        if is_asked_for or time.monotonic() - last_time >= KEEP_SECONDS:
+            kept.keep(num_seen, moments)
+            last_time = time.monotonic()
+
+    if num_seen == num_samples > 0:
+        return None
+    if num_seen:
+        options |= {"begun": (num_seen, kept.moments())}
+    if sharing.on_disk:
+        kept.folder.mkdir(parents=True, exist_ok=True)
+        options |= {"folder": sharing.folder if world.size == 1 else kept.folder}
+    window = edges if world.size == 1 else EdgeRange.of(edges, *sharing.edge_range(edges.num_edges, world.rank))
+    return predict_edges(window, samples, chunk_edges=sharing.chunk, on_sample=on_sample, **options)
 
 
 def save_hops(hops: EdgeHops, folder: Path) -> None:
@@ -125,17 +192,12 @@ def save_hops(hops: EdgeHops, folder: Path) -> None:
 
 
 def _join(sharing: Sharing, num_edges: int) -> EdgeHops:
-    """All ranges in edge order: in memory, or as memory maps of files in the folder."""
-
-    def joined(name: str) -> NDArray[np.float32]:
-        if not sharing.on_disk or not num_edges:  # an empty file cannot be mapped
-            whole = np.empty(num_edges, np.float32)
-        else:
-            whole = map_new(sharing.folder / name, np.float32, (num_edges,))
-        for rank in range(sharing.world.size):
-            first, last = sharing.edge_range(num_edges, rank)
-            if last > first:
-                whole[first:last] = np.load(sharing.parts / f"rank-{rank}" / name, mmap_mode="r", allow_pickle=False)
-        return whole
-
-    return EdgeHops(joined(MEAN_FILE), joined(VAR_FILE))
+    """The ranges of all ranks in edge order, as memory maps of files in the folder."""
+    mean, var = new_moments(num_edges, sharing.folder)
+    for rank in range(sharing.world.size):
+        first, last = sharing.edge_range(num_edges, rank)
+        if last > first:
+            moments = sharing.kept(num_edges, rank).moments()
+            mean[first:last] = moments.mean
+            np.divide(moments.var, sharing.num_samples, out=var[first:last])
+    return EdgeHops(mean, var)

@@ -18,7 +18,8 @@ from hcm_scale.score.edges import predict_edges
 from hcm_scale.score.metrics import roc_auc
 from hcm_scale.score.nodes import score_nodes, with_closure, with_strange
 from hcm_scale.score.numbering import edge_index
-from hcm_scale.stages.score import Scoring, embed_samples
+from hcm_scale.stages.embedding import embed_samples
+from hcm_scale.stages.score import Scoring
 
 Trend = Callable[[Path, int], dict[str, float]]
 

@@ -28,7 +28,7 @@ def test_propagate__equals_the_dense_product_in_any_chunks(graph, x, tmp_path, m
     expected = scale[:, None] * dense * scale @ x
     whole = propagate_features(graph, x, tmp_path / "whole")
     np.testing.assert_allclose(whole, expected, rtol=1e-5, atol=1e-6)
-    monkeypatch.setattr(features, "_CHUNK_ROWS", 7)
+    monkeypatch.setattr(features, "CHUNK_ROWS", 7)
     assert np.array_equal(propagate_features(graph, x, tmp_path / "chunked"), whole)
 
 

@@ -20,7 +20,7 @@ PLAN = LabelPlan(
     shard_pairs=4_000_000,
     row_group_rows=65_536,
 )
-SCORE = {"num_features": 20, "widths": (64, 64), "num_layers": 2, "classes": 4, "chunk_edges": 1 << 14, "num_views": 1}
+SCORE = {"num_features": 20, "widths": (64, 64), "classes": 4, "chunk_edges": 1 << 14, "num_views": 1}
 WIDE = Searches(2, STATE_BYTES)
 SIZES = [1_000, 30_000, 1_000_000, 30_000_000]
 
@@ -56,10 +56,23 @@ def test_bytes__grow_with_the_graph_and_no_faster(held):
     assert found[-1] < 31 * found[-2]
 
 
-def test_score_bytes__on_disk_saves_the_moments_of_edges():
-    sizes = 10**6, 10**8
-    held = {on_disk: memory.score_bytes(*sizes, on_disk=on_disk, **SCORE) for on_disk in (True, False)}
+def test_score_bytes__on_disk_saves_the_embeddings_and_the_moments_of_edges():
+    sizes, wide = (10**6, 10**6), SCORE | {"widths": (1_024, 64)}
+    held = {on_disk: memory.score_bytes(*sizes, on_disk=on_disk, **wide) for on_disk in (True, False)}
+    assert held[False] - held[True] >= 8 * 1_024 * 10**6 - 400 * 10**6
+    held = {on_disk: memory.score_bytes(1_000, 10**8, on_disk=on_disk, **SCORE) for on_disk in (True, False)}
     assert held[False] - held[True] == 8 * 10**8
+
+
+def test_score_bytes__ten_million_nodes_on_disk_are_a_matter_of_nodes():
+    wide, sizes = SCORE | {"widths": (128, 256)}, (10**7, 77 * 10**6)
+    held = memory.score_bytes(*sizes, on_disk=True, **wide)
+    assert held < 100 * 2**20 + 380 * sizes[0] + 7 * sizes[1]
+
+
+def test_score_bytes__ranks_hold_less_and_the_more_of_them_the_less():
+    held = [memory.score_bytes(10**5, 10**8, on_disk=False, num_ranks=r, **SCORE) for r in (1, 2, 4)]
+    assert held[0] > held[1] >= held[2]
 
 
 def test_score_bytes__ten_million_nodes_are_as_in_the_books():

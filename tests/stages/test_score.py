@@ -122,6 +122,23 @@ def test_score__how_it_is_computed_changes_nothing(graph, structure, features, s
         np.testing.assert_allclose(got, wanted, atol=1e-6)
 
 
+@pytest.mark.parametrize("num_ranks", [1, 3])
+def test_score__on_disk_and_by_ranks_ends_in_the_same_bytes(
+    graph, structure, features, samples, tmp_path, together, num_ranks
+):
+    plain = score(graph, structure, features, samples, tmp_path / "plain", chunk_edges=40, chunk_rows=16)
+
+    def of_rank(world):
+        options = {"state": "disk", "chunk_edges": 40, "chunk_rows": 16, "world": world}
+        return score(graph, structure, features, samples, tmp_path / "other", **options)
+
+    together(num_ranks, of_rank)
+    names = {path.name for path in plain.folder.iterdir()}
+    assert names == {path.name for path in (tmp_path / "other").iterdir()}
+    for name in names:
+        assert (tmp_path / "other" / name).read_bytes() == (plain.folder / name).read_bytes()
+
+
 def by_node(result, name):
     table = result.table()
     return table[name].to_numpy()[np.argsort(table["node"].to_numpy())]

@@ -1,7 +1,8 @@
 """Ranks that share the edges end in the bits of one process."""
 
+import sys
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,11 @@ from hcm_scale.score import edges as edges_module
 from hcm_scale.score.edges import predict_edges
 from hcm_scale.score.head import Head
 from hcm_scale.score.numbering import edge_index
+from hcm_scale.stages import shared_edges
 from hcm_scale.stages.shared_edges import EdgeRange, Sharing, predict_shared
 
 WIDTH, HIDDEN, CLASSES, CHUNK = 8, 16, 4, 32
+KEY = "of these samples"
 
 
 def make_samples(num_nodes: int, num_samples: int = 3):
@@ -27,56 +30,145 @@ def make_samples(num_nodes: int, num_samples: int = 3):
         yield draw(num_nodes, WIDTH), Head(draw(WIDTH, HIDDEN), draw(HIDDEN), draw(HIDDEN, CLASSES), draw(CLASSES))
 
 
-class Meeting(World):
-    """A rank that meets the others as `meet` says."""
+@pytest.fixture
+def predict_by_ranks(together, tmp_path):
+    """What rank 0 returns; each rank predicts with samples that `watch` sees pass: (rank, samples of this call)."""
 
-    def __init__(self, rank: int, size: int, meet=lambda: None) -> None:
-        super().__init__(rank, size)
-        self.__dict__.update(meet=meet)
+    def predict(edges, num_ranks: int, on_disk: bool = False, watch=lambda rank, number: None):
+        def of_rank(world: World):
+            sharing = Sharing(world, tmp_path, CHUNK, on_disk, "cpu", 3, KEY)
+            begun = sharing.begin(edges.num_edges)
+            left = islice(make_samples(edges.num_nodes), begun, None)
 
-    def barrier(self) -> None:
-        self.meet()
+            def embedded():
+                for number, sample in enumerate(left):
+                    world.barrier()
+                    yield sample
+                    watch(world.rank, begun + number)
 
+            return predict_shared(edges, embedded(), sharing, begun=begun)
 
-def predict_by_ranks(edges, num_ranks: int, folder, on_disk: bool):
-    """All ranks in one thread: at rank 0's second meeting the others do their part."""
-    meetings = []
+        first, *others = together(num_ranks, of_rank)
+        assert others == [None] * (num_ranks - 1)
+        return first
 
-    def predict(world: World):
-        return predict_shared(edges, make_samples(edges.num_nodes), Sharing(world, folder, CHUNK, on_disk))
-
-    def meet() -> None:
-        meetings.append(0)
-        if len(meetings) == 2:
-            assert [predict(Meeting(rank, num_ranks)) for rank in range(1, num_ranks)] == [None] * (num_ranks - 1)
-
-    return predict(Meeting(0, num_ranks, meet))
+    return predict
 
 
 @pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
 @pytest.mark.parametrize("max_neighbors", [None, 3])
 @pytest.mark.parametrize("num_ranks", [1, 2, 5, 40])
 def test_predict_shared__any_number_of_ranks_gives_the_same_bits(
-    random_csr, tmp_path, num_ranks, max_neighbors, on_disk
+    random_csr, tmp_path, predict_by_ranks, num_ranks, max_neighbors, on_disk
 ):
     edges = edge_index(*random_csr(100, 400), max_neighbors=max_neighbors)
     alone = predict_edges(edges, make_samples(100), chunk_edges=CHUNK)
-    shared = predict_by_ranks(edges, num_ranks, tmp_path, on_disk)
+    shared = predict_by_ranks(edges, num_ranks, on_disk)
     for got, wanted in zip(shared, alone, strict=True):
         assert got.tobytes() == wanted.tobytes()
-    assert isinstance(shared.mean, np.memmap) == on_disk
+    assert isinstance(shared.mean, np.memmap) == (on_disk or num_ranks > 1)
+    assert not list((tmp_path / "parts").glob("*/layers"))
+
+
+def test_predict_shared__a_graph_without_edges(predict_by_ranks):
+    edges = edge_index(np.zeros(6, np.int64), np.empty(0, np.int32))
+    assert predict_by_ranks(edges, 2, True).mean.shape == (0,)
+
+
+def test_predict_shared__clears_what_a_killed_run_left(random_csr, tmp_path, predict_by_ranks):
+    sharing = Sharing(World(), tmp_path, CHUNK, False, "cpu", 3, KEY)
+    for name in ("rank-0", "rank-7", "layers"):
+        (sharing.parts / name).mkdir(parents=True)
+    edges = edge_index(*random_csr(50, 100))
+    assert len(predict_by_ranks(edges, 2).mean) == edges.num_edges
+    assert {path.name for path in sharing.parts.iterdir()} == {"rank-0", "rank-1"}
+    sharing.clear()
     assert not (tmp_path / "parts").exists()
 
 
-def test_predict_shared__a_graph_without_edges(tmp_path):
-    edges = edge_index(np.zeros(6, np.int64), np.empty(0, np.int32))
-    assert predict_by_ranks(edges, 2, tmp_path, True).mean.shape == (0,)
+class DiedError(Exception):
+    """Of a rank, in a test."""
 
 
-def test_predict_shared__clears_what_a_killed_run_left(random_csr, tmp_path):
-    (tmp_path / "parts" / "rank-0").mkdir(parents=True)
-    edges = edge_index(*random_csr(50, 100))
-    assert len(predict_by_ranks(edges, 2, tmp_path, False).mean) == edges.num_edges
+def die(dying: int, at: int):
+    """A watch that has one rank die when it has predicted a sample."""
+
+    def watch(rank: int, number: int) -> None:
+        if (rank, number) == (dying, at):
+            raise DiedError
+
+    return watch
+
+
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+@pytest.mark.parametrize("num_ranks", [1, 3])
+def test_predict_shared__goes_on_after_the_samples_that_all_ranks_have_seen(
+    random_csr, monkeypatch, predict_by_ranks, num_ranks, on_disk
+):
+    monkeypatch.setattr(shared_edges, "KEEP_SECONDS", 0.0)
+    edges = edge_index(*random_csr(100, 400), max_neighbors=3)
+    wanted = predict_edges(edges, make_samples(100), chunk_edges=CHUNK)
+    with pytest.raises(DiedError):
+        predict_by_ranks(edges, num_ranks, on_disk, die(0, 1))
+    seen = []
+    found = predict_by_ranks(edges, num_ranks, on_disk, lambda rank, number: seen.append(number))
+    assert set(seen) <= {1, 2}  # a rank that came to sample 1 has kept sample 0
+    assert 2 in seen
+    again = predict_by_ranks(edges, num_ranks, on_disk, lambda rank, number: seen.append(-1))
+    assert -1 not in seen  # all was kept until somebody clears it
+    assert [part.tobytes() for part in again] == [part.tobytes() for part in wanted]
+    assert [part.tobytes() for part in found] == [part.tobytes() for part in wanted]
+
+
+def test_predict_shared__a_rank_that_is_ahead_counts_no_sample_twice(
+    random_csr, tmp_path, monkeypatch, predict_by_ranks
+):
+    monkeypatch.setattr(shared_edges, "KEEP_SECONDS", 0.0)
+    edges = edge_index(*random_csr(100, 400))
+    wanted = predict_edges(edges, make_samples(100), chunk_edges=CHUNK)
+    with pytest.raises(DiedError):
+        predict_by_ranks(edges, 3, watch=die(0, 1))
+    (index,) = (tmp_path / "parts").glob("*/rank-0/progress.json")
+    index.unlink()
+    found = predict_by_ranks(edges, 3)
+    assert [part.tobytes() for part in found] == [part.tobytes() for part in wanted]
+
+
+def test_predict_shared__keeps_the_ranges_that_are_finished(random_csr, tmp_path, predict_by_ranks):
+    edges = edge_index(*random_csr(100, 400))
+    wanted = predict_edges(edges, make_samples(100), chunk_edges=CHUNK)
+    with pytest.raises(DiedError):
+        predict_by_ranks(edges, 3, watch=die(1, 2))
+    (folder,) = (tmp_path / "parts").iterdir()
+    parts = [folder / f"rank-{rank}" / "progress.json" for rank in range(3)]
+    parts[2].unlink()
+    before = parts[1].stat().st_mtime_ns
+    with pytest.raises(DiedError):
+        predict_by_ranks(edges, 3, watch=die(2, 2))
+    assert parts[2].exists()
+    assert parts[1].stat().st_mtime_ns == before
+    seen = []
+    found = predict_by_ranks(edges, 3, watch=lambda rank, number: seen.append(rank))
+    assert seen == []
+    assert [part.tobytes() for part in found] == [part.tobytes() for part in wanted]
+
+
+@pytest.mark.parametrize("change", ["damaged", "ranks", "samples"])
+def test_predict_shared__believes_nothing_that_was_kept_of_something_else(
+    random_csr, tmp_path, monkeypatch, predict_by_ranks, change
+):
+    edges = edge_index(*random_csr(100, 400))
+    wanted = predict_edges(edges, make_samples(100), chunk_edges=CHUNK)
+    with pytest.raises(DiedError):
+        predict_by_ranks(edges, 3, watch=die(1, 2))
+    for path in (tmp_path / "parts").glob("*/rank-*/mean-*"):
+        path.write_bytes(path.read_bytes()[:-4] + b"torn" if change == "damaged" else path.read_bytes())
+    if change == "samples":
+        monkeypatch.setattr(sys.modules[__name__], "KEY", "of others")
+    seen = []
+    found = predict_by_ranks(edges, 2 if change == "ranks" else 3, watch=lambda rank, number: seen.append(number))
+    assert min(seen) == 0
+    assert [part.tobytes() for part in found] == [part.tobytes() for part in wanted]
 
 
 def test_edge_range__lists_the_edges_of_its_window(random_csr):
@@ -90,7 +182,7 @@ def test_edge_range__lists_the_edges_of_its_window(random_csr):
 
 @given(st.integers(0, 500), st.integers(1, 60), st.integers(1, 20))
 def test_sharing__covers_every_edge_once_in_whole_chunks(num_edges, chunk, num_ranks):
-    sharing = Sharing(World(size=num_ranks), Path("scores"), chunk, on_disk=False)
+    sharing = Sharing(World(size=num_ranks), Path("scores"), chunk, False, "cpu", 3, KEY)
     ranges = [sharing.edge_range(num_edges, rank) for rank in range(num_ranks)]
     assert ranges[0][0] == 0
     assert ranges[-1][1] == num_edges

@@ -1,0 +1,131 @@
+"""Ranks that score together, in processes of their own: a share of the memory each, and what the death of one costs."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hcm_scale.features.propagate import propagate_features
+from hcm_scale.model import HopModel
+from hcm_scale.posterior.samples import seal_samples, write_sample
+from hcm_scale.synthetic import families
+
+NUM_RANKS, WIDTH, Q = 4, 128, 20
+MEMBER = """
+import json, os, signal, sys, threading, time
+from pathlib import Path
+import numba
+import torch
+from hcm_scale.arguments import scoring_of
+from hcm_scale.base.free_memory import anonymous_bytes
+from hcm_scale.config import Config
+from hcm_scale.features.propagate import open_propagated
+from hcm_scale.graph import Graph
+from hcm_scale.posterior.samples import open_samples
+from hcm_scale.ranks.world import LostRankError, Seat, join
+from hcm_scale.stages import shared_edges
+from hcm_scale.stages.score import score
+
+folder, out, state = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+rank, size, port, ill = (int(text) for text in sys.argv[4:])
+torch.set_num_threads(1)
+numba.set_num_threads(1)
+peak, predicted, ended = 0, [], threading.Event()
+
+
+def watch():
+    global peak
+    while not ended.wait(0.003):
+        peak = max(peak, anonymous_bytes())
+
+
+def score_folder(folder, out, world):
+    graph, x = Graph.open(folder / "graph", verify=False), open_propagated(folder / "propagated")
+    where = {"state": state, "device": "cpu", "chunk_edges": None, "world": world}
+    how, samples = scoring_of(Config()), open_samples(folder / "samples")
+    score(graph, graph, x, samples, out, how=how, features=graph.x, propagated=True, seed=0, **where)
+
+
+def counted(edges, *arguments, whole=shared_edges.predict_edges, **options):
+    predicted.append(edges.num_edges)
+    return whole(edges, *arguments, **options)
+
+
+def dies(self, num_seen, moments):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+with join(Seat(rank, size, rank, size, "127.0.0.1", port), timeout_seconds=60) as world:
+    score_folder(folder / "tiny", out / "tiny", world)  # loads what is compiled
+    shared_edges.predict_edges = counted
+    if rank == ill:
+        shared_edges.KeptMoments.keep = dies
+    before = anonymous_bytes()
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        score_folder(folder, out / "scores", world)
+    except LostRankError:
+        os._exit(3)
+    ended.set()
+    print(json.dumps({"peak": peak - before, "predicted": predicted}))
+"""
+
+
+def make_inputs(folder: Path, num_nodes: int, num_samples: int) -> None:
+    """A graph, its propagated features and samples that were never trained."""
+    graph = families.community(num_nodes, num_attributes=Q).save(folder / "graph")
+    propagate_features(graph, graph.x, folder / "propagated")
+    sizes = {"num_attributes": Q, "num_classes": 4, "width": WIDTH, "directed": False}
+    nets = [HopModel(**sizes, seed=seed).state_dict() for seed in range(num_samples)]
+    hashes = [write_sample(folder / "samples", i, dict(net)) for i, net in enumerate(nets)]
+    seal_samples(folder / "samples", hashes, sizes)
+
+
+def score(folder: Path, out: Path, size: int, ill: int = -1, state: str = "memory") -> tuple[list[int], list[dict]]:
+    """Exit status and what was printed, of every rank."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    command = [sys.executable, "-c", MEMBER, str(folder), str(out), state]
+    ranks = [
+        subprocess.Popen([*command, *map(str, (rank, size, port, ill))], stdout=subprocess.PIPE, text=True)
+        for rank in range(size)
+    ]
+    printed = [rank.communicate(timeout=240)[0] for rank in ranks]
+    return [rank.returncode for rank in ranks], [json.loads(text or "{}") for text in printed]
+
+
+def edge_files(out: Path) -> list[bytes]:
+    return [(out / "scores" / name).read_bytes() for name in ("edges_mean.npy", "edges_var.npy", "scores.parquet")]
+
+
+@pytest.mark.gate
+def test_ranks_and_the_disk__take_the_load_off_memory(tmp_path):
+    make_inputs(tmp_path, 200_000, num_samples=1)
+    make_inputs(tmp_path / "tiny", 2_000, num_samples=1)
+    statuses, (alone,) = score(tmp_path, tmp_path / "alone", 1)
+    assert statuses == [0]
+    assert alone["peak"] > 2 * 4 * WIDTH * 200_000  # two layers of embeddings
+    statuses, (on_disk,) = score(tmp_path, tmp_path / "disk", 1, state="disk")
+    assert statuses == [0]
+    assert on_disk["peak"] <= 0.5 * alone["peak"]
+    statuses, ranks = score(tmp_path, tmp_path / "ranks", NUM_RANKS)
+    assert statuses == [0] * NUM_RANKS
+    shares = [rank["peak"] / alone["peak"] for rank in ranks]
+    assert max(shares[1:]) <= 0.4
+    assert shares[0] <= 0.5  # it also writes the table
+    assert edge_files(tmp_path / "ranks") == edge_files(tmp_path / "disk") == edge_files(tmp_path / "alone")
+
+
+@pytest.mark.gate
+def test_rank_that_dies__costs_its_range(tmp_path):
+    make_inputs(tmp_path, 20_000, num_samples=2)
+    make_inputs(tmp_path / "tiny", 2_000, num_samples=1)
+    assert score(tmp_path, tmp_path / "alone", 1)[0] == [0]
+    assert score(tmp_path, tmp_path / "hurt", 2, ill=1)[0] == [3, -9]
+    statuses, ranks = score(tmp_path, tmp_path / "hurt", 2)
+    assert statuses == [0, 0]
+    assert [len(rank["predicted"]) for rank in ranks] == [0, 1]
+    assert edge_files(tmp_path / "hurt") == edge_files(tmp_path / "alone")
