@@ -58,7 +58,7 @@ def scores_table(graph: Graph, scores: NodeScores, rank_by: str, verdict: Verdic
 
 
 def row_groups(
-    graph: Graph, scores: NodeScores, rank_by: str, verdict: Verdict | None = None, size: int = 1 << 20
+    graph: Graph, scores: NodeScores, rank_by: str, verdict: Verdict | None = None, size: int = 1 << 17
 ) -> Iterator[pa.Table]:
     """The ranked table in pieces, most anomalous node first; of no nodes one empty piece."""
     score = scores.by(rank_by)
