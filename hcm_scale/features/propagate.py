@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hcm_scale.base import files
 from hcm_scale.base.mapped import map_new
 from hcm_scale.base.progress import bar
-from hcm_scale.base.spmm import gcn_rows, gcn_scale
+from hcm_scale.base.spmm import gcn_rows, gcn_weights
 from hcm_scale.base.threads import in_threads
 from hcm_scale.graph import Graph
 
@@ -45,13 +45,13 @@ def open_propagated(folder: Path) -> NDArray[np.float32]:
 
 
 def _write(structure: Graph, x: NDArray[np.float32], path: Path) -> None:
-    scale = gcn_scale(structure.indptr)
+    weights = gcn_weights(structure.indptr, structure.weights)
     target = map_new(path, np.float32, x.shape)
     with bar(len(x), "row", "propagate") as progress:
         for first in range(0, len(x), _CHUNK_ROWS):
             last = min(first + _CHUNK_ROWS, len(x))
             chunk = np.empty((last - first, x.shape[1]), np.float32)
-            in_threads(len(chunk), gcn_rows, structure.indptr, structure.indices, scale, x, first, chunk)
+            in_threads(len(chunk), gcn_rows, structure.indptr, structure.indices, weights, x, first, chunk)
             finite = np.isfinite(chunk).all(axis=1)
             if not finite.all():
                 raise ValueError(f"features hold NaN or infinity, at or beside node {first + int(np.argmin(finite))}")

@@ -232,6 +232,7 @@ def embed_samples(
     width = net.encoder[-1].weight.shape[1]
     buffer = np.empty((structure.num_nodes, width), np.float32) if torch.device(device).type == "cpu" else None
     where: dict[str, Any] = {"propagated": propagated, "chunk_rows": chunk_rows, "device": device}
+    where["weights"] = structure.weights
     for sample in samples:
         net.load_state_dict(dict(sample))
         yield embed_graph(net, structure.indptr, structure.indices, x, out=buffer, **where), Head.of(sample)

@@ -103,10 +103,9 @@ def test_check__names_the_array_the_place_and_what_is_legal(graph, fault):
 def test_check__refuses_a_weight_that_its_reverse_does_not_have(graph):
     for at in range(graph.num_arcs):
         u, v = row_of(graph.indptr, at), int(graph.indices[at])
-        told = {f"for {u} -> {v} and another weight for {v} -> {u}", f"for {v} -> {u} and another weight for {u} -> {v}"}
-        with pytest.raises(ValueError) as refused:
+        low, high = min(u, v), max(u, v)
+        with pytest.raises(ValueError, match=f"for {low} -> {high} and another weight for {high} -> {low}; they must"):
             replace(graph, weights=changed(graph.weights, at, 0.5)).check()
-        assert any(words in str(refused.value) for words in told)
 
 
 def test_weights__are_part_of_what_a_graph_is_known_by(graph, tmp_path):

@@ -45,6 +45,16 @@ def make_graph(num_attributes=20, width=128):
     return graph_to(DEVICE, graph.indptr, graph.indices, graph.x, columns)
 
 
+def test_choose_fit__takes_explicit_blocks_where_edges_have_weights(problem):
+    graph, _, labels = problem
+    options = {"batch_pairs": 32, "limits": (10,), "widths": (64, 64), "exact_first_hop": True}
+    fits = [
+        gpu.choose_fit(DEVICE, graph.num_nodes, graph.indices, 20, labels, weighted=weighted, **options)
+        for weighted in (False, True)
+    ]
+    assert [fit.columns for fit in fits] == [32, None]
+
+
 def plain_sums(batch, weight, bias):
     """The same sums over explicit entries."""
     starts, nodes, weights = draw_rows(batch.graph, batch.ends.long(), batch.limit, int(batch.key))
