@@ -1,0 +1,85 @@
+"""Weights of edges from one end of a run to the other."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hcm_scale import pipeline
+from hcm_scale.config import Config
+from hcm_scale.graph import Graph
+from hcm_scale.graph.by_edge import spread
+from hcm_scale.stages.purify import open_purified
+from hcm_scale.synthetic import families
+
+COMPARED = ("ahp", "iv", "closure", "context", "residual", "score", "rank")
+
+
+def small(run_dir: Path, trained: Path | None = None) -> Config:
+    config = Config(run_dir=str(run_dir), trained=None if trained is None else str(trained))
+    config.world.device = "cpu"
+    config.hops.num_sources, config.hops.pairs_per_class, config.sampling.workers = 100, 20, 0
+    config.model.width, config.model.head_width, config.sampling.fan_out = 16, 16, ["4"]
+    config.posterior.burn_in_steps, config.posterior.num_samples, config.posterior.thin_steps = 8, 2, 2
+    return config
+
+
+def with_weights(graph: Graph, values: np.ndarray) -> Graph:
+    return replace(graph, weights=spread(graph.indptr, graph.indices, values.astype(np.float32)))
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return families.community(300, num_attributes=5, seed=1)
+
+
+@pytest.fixture(scope="module")
+def runs(graph, tmp_path_factory) -> dict[str, Path]:
+    """Finished runs: without weights, with the same of all edges, and with amounts of a heavy tail."""
+    amounts = np.random.default_rng(0).lognormal(4, 2, graph.num_edges)
+    given = {"none": graph, "equal": with_weights(graph, np.full(graph.num_edges, 120.0))}
+    given["amounts"] = with_weights(graph, amounts)
+    folders = {name: tmp_path_factory.mktemp("weights") / name for name in given}
+    for name, folder in folders.items():
+        pipeline.run(small(folder), until="score", graph=given[name])
+    return folders
+
+
+def by_node(run_dir: Path, name: str) -> list[float]:
+    return pipeline.read_scores(run_dir).sort_by("node")[name].to_pylist()
+
+
+def test_equal_weights__score_as_none_do_bit_for_bit(runs):
+    for name in COMPARED:
+        assert by_node(runs["equal"], name) == by_node(runs["none"], name)
+    assert by_node(runs["amounts"], "ahp") != by_node(runs["none"], "ahp")
+
+
+def test_purified__holds_the_strengths_of_all_edges_and_of_the_kept(runs):
+    made, graph = open_purified(runs["amounts"] / "purified"), Graph.open(runs["amounts"] / "graph")
+    assert made.weight_median == pytest.approx(np.median(graph.weights))
+    np.testing.assert_allclose(made.strengths(), np.log2(1 + graph.weights / made.weight_median), rtol=1e-4)
+    Graph.open(runs["amounts"] / "purified" / "graph")
+    assert made.graph.num_edges < graph.num_edges
+    assert open_purified(runs["none"] / "purified").strengths() is None
+
+
+def test_trained__measures_weights_by_the_median_of_the_trained_graph(runs, graph, tmp_path):
+    same = Graph.open(runs["amounts"] / "graph")
+    pipeline.run(small(tmp_path / "same", runs["amounts"]), until="score", graph=same)
+    for name in COMPARED:
+        assert by_node(tmp_path / "same", name) == by_node(runs["amounts"], name)
+    heavier = replace(same, weights=same.weights * np.float32(4), path=None)
+    pipeline.run(small(tmp_path / "heavier", runs["amounts"]), until="score", graph=heavier)
+    assert by_node(tmp_path / "heavier", "ahp") != by_node(runs["amounts"], "ahp")
+    medians = [open_purified(tmp_path / name / "purified").weight_median for name in ("same", "heavier")]
+    assert medians == [open_purified(runs["amounts"] / "purified").weight_median] * 2
+
+
+def test_trained__refuses_a_graph_with_weights_for_one_without_and_the_other_way(runs, graph, tmp_path):
+    weighted = Graph.open(runs["amounts"] / "graph")
+    with pytest.raises(ValueError, match=r"this graph has some and the trained one none: weights of edges \(graph"):
+        pipeline.run(small(tmp_path / "a", runs["none"]), until="score", graph=weighted)
+    with pytest.raises(ValueError, match="this graph has none and the trained one some: weights of edges"):
+        pipeline.run(small(tmp_path / "b", runs["amounts"]), until="score", graph=graph)
