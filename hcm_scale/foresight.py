@@ -145,7 +145,8 @@ def combine(graph: Graph, num_views: int) -> Need:
 
 def report(graph: Graph) -> Need:
     """No option makes it smaller."""
-    return Need(memory.report_bytes(graph.num_nodes, graph.num_edges), 2 * graph.num_bytes + 8 * graph.num_edges)
+    held = memory.report_bytes(graph.num_nodes, graph.num_edges, weighted=graph.weights is not None)
+    return Need(held, 2 * graph.num_bytes + 8 * graph.num_edges)
 
 
 def _num_values(graph: Graph) -> int:

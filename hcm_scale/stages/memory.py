@@ -206,6 +206,9 @@ def combine_bytes(num_nodes: int, num_edges: int, num_views: int) -> int:
     return _START["combine"] + views + 8 * num_edges + node_bytes(num_nodes, num_edges, attributes=True)
 
 
-def report_bytes(num_nodes: int, num_edges: int) -> int:
-    """The table (150 bytes a node), its columns again as they are sorted and shown, and distances over the edges."""
-    return _START["report"] + 300 * num_nodes + 12 * num_edges
+def report_bytes(num_nodes: int, num_edges: int, *, weighted: bool = False) -> int:
+    """The table (150 bytes a node), its columns again as they are sorted and shown, and distances over the edges.
+
+    Or, where edges have weights, a copy of those.
+    """
+    return _START["report"] + 300 * num_nodes + (16 if weighted else 12) * num_edges
