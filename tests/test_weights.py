@@ -3,15 +3,18 @@
 from dataclasses import replace
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import pytest
 
 from hcm_scale import pipeline
+from hcm_scale.commands import export, inspect
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.graph.by_edge import spread
 from hcm_scale.stages.purify import open_purified
 from hcm_scale.synthetic import families
+from hcm_scale.synthetic.inject import inject
 
 COMPARED = ("ahp", "iv", "closure", "context", "residual", "score", "rank")
 
@@ -83,3 +86,30 @@ def test_trained__refuses_a_graph_with_weights_for_one_without_and_the_other_way
         pipeline.run(small(tmp_path / "a", runs["none"]), until="score", graph=weighted)
     with pytest.raises(ValueError, match="this graph has none and the trained one some: weights of edges"):
         pipeline.run(small(tmp_path / "b", runs["amounts"]), until="score", graph=graph)
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_inject__keeps_weights_and_gives_new_edges_the_median(graph, directed):
+    weights = spread(graph.indptr, graph.indices, np.arange(1, graph.num_edges + 1, dtype=np.float32))
+    given = replace(graph, weights=weights, directed=directed)
+    planted = inject(given, num_cliques=3, clique_size=6, num_attribute_anomalies=0)
+    planted.check()
+    before, after = (
+        dict(zip(zip(np.repeat(np.arange(300), g.degrees), g.indices, strict=True), g.weights, strict=True))
+        for g in (given, planted)
+    )
+    assert {arc: after[arc] for arc in before} == before
+    assert {after[arc] for arc in after.keys() - before.keys()} == {np.median(weights)}
+
+
+def test_inspect_and_export__tell_weights(runs, tmp_path):
+    graph = Graph.open(runs["amounts"] / "graph")
+    said = inspect.main([str(runs["amounts"] / "graph"), "--verify"])
+    assert f"weights       weight, {graph.weights.min():,.4g} to {graph.weights.max():,.4g}, median" in said
+    assert "weights" not in inspect.main([str(runs["none"] / "graph")])
+    inspect.main([str(runs["amounts"]), "--verify"])
+    export.main([str(runs["amounts"]), str(tmp_path / "near.graphml"), "--top", "2"])
+    found = nx.read_graphml(tmp_path / "near.graphml", node_type=int)
+    for u, v, weight in found.edges(data="weight"):
+        row = slice(graph.indptr[u], graph.indptr[u + 1])
+        assert weight == pytest.approx(graph.weights[row][graph.indices[row].tolist().index(v)], rel=1e-6)

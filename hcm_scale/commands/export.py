@@ -3,7 +3,7 @@
     FILE.csv, FILE.parquet     the ranked table, all of it or its first K rows
     FILE.graphml, FILE.gexf    the first K nodes (20 where not said) with their neighbours and the edges among them, for
                                Gephi, Cytoscape or networkx: rank, score, evidence and flag of every node, and of every
-                               edge the mean predicted hop
+                               edge the mean predicted hop and the weight, where edges have one
 
 A node with many neighbours brings the 50 that seem farthest.
 """
@@ -91,9 +91,11 @@ def neighborhoods(graph: Graph, scores: Path, top: int) -> Any:
         found.add_node(node, label=str(graph.external_id(node)), **row)
     for node in sorted(chosen):
         near = graph.indices[graph.indptr[node] : graph.indptr[node + 1]]
-        for neighbor, edge in zip(near.tolist(), edges.of_node(node).tolist(), strict=True):
+        entries = range(int(graph.indptr[node]), int(graph.indptr[node + 1]))
+        for entry, neighbor, edge in zip(entries, near.tolist(), edges.of_node(node).tolist(), strict=True):
             if neighbor in chosen:
-                found.add_edge(node, neighbor, hop=float(mean[edge]))
+                weight = {} if graph.weights is None else {"weight": float(graph.weights[entry])}
+                found.add_edge(node, neighbor, hop=float(mean[edge]), **weight)
     return found
 
 
