@@ -6,9 +6,9 @@
 | cosine     | a . b / (norm of a * norm of b)                       | 0 where a or b is zero  |
 | euclidean  | minus the norm of a - b, so that larger is nearer     |                         |
 
-Where edges have weights, those of `strength.py`, a heavy edge is evidence that it belongs: what counts is how unlike
-its ends are, 1 - jaccard, 1 - cosine or the distance, times 1/2 + 2^-strength. That is 1 for a typical edge, nearly 1/2
-for a heavy one, nearly 3/2 for a light one: attributes decide, and weights among edges that are about as unlike.
+Where edges have weights, those of `strength.py`, a heavy edge is evidence that it belongs: to its similarity are added
+1/4 - 2^-strength / 2 standard deviations of all similarities. That is 0 for a typical edge, up to 1/4 for a heavy one,
+down to -1/4 for a light one: attributes decide, and weights among edges that are about as similar.
 
 Edges are numbered by their (u < v) CSR order; on a directed graph arcs are the edges. Exactly floor(ratio * m) edges
 go; of equally similar ones those with the lowest numbers. Sums are in float64, results f32; sparse attributes are
@@ -90,7 +90,10 @@ def purify(graph: Graph, x: Attributes, *, similarity: str, ratio: float, like: 
     }
     if num_dropped == 0:
         return _purified(graph, None, info)
-    values = _weighed_similarity(graph, x, similarity)
+    values = edge_similarity(graph.indptr, graph.indices, x, similarity, directed=graph.directed)
+    if graph.weights is not None:
+        info["spread"] = float(np.std(values, dtype=np.float64))
+        values += _say_of_weights(graph, info["spread"])
     keep, info["threshold"] = keep_most_similar(values, num_dropped)
     at = values == info["threshold"]
     info["dropped_at_threshold"] = float(np.count_nonzero(at & ~keep) / np.count_nonzero(at))
@@ -102,21 +105,20 @@ def _purify_like(graph: Graph, x: Attributes, before: dict[str, Any]) -> Graph:
     info = before | {"num_edges_before": graph.num_edges, "num_edges_dropped": 0}
     if before["threshold"] is None:
         return _purified(graph, None, info)
-    values = _weighed_similarity(graph, x, before["similarity"])
+    values = edge_similarity(graph.indptr, graph.indices, x, before["similarity"], directed=graph.directed)
+    if graph.weights is not None:
+        values += _say_of_weights(graph, before["spread"])
     keep, at = values >= before["threshold"], np.flatnonzero(values == before["threshold"])
     keep[at[: round(before["dropped_at_threshold"] * len(at))]] = False
     info["num_edges_dropped"] = len(keep) - int(np.count_nonzero(keep))
     return _purified(graph, keep, info)
 
 
-def _weighed_similarity(graph: Graph, x: Attributes, similarity: str) -> NDArray[np.float32]:
-    """The similarity of every edge; where edges have weights, minus how unlike its ends are, more so of a light one."""
-    values = edge_similarity(graph.indptr, graph.indices, x, similarity, directed=graph.directed)
-    if graph.weights is not None:
-        values -= 0.0 if similarity == "euclidean" else 1.0
-        strength = graph.weights[by_edge.first_entries(graph.indptr, graph.indices, graph.directed)]
-        values *= 0.5 + np.exp2(-strength)
-    return values
+def _say_of_weights(graph: Graph, spread: float) -> NDArray[np.float32]:
+    """What the weight of every edge adds to its similarity; `spread` is the standard deviation of similarities."""
+    assert graph.weights is not None
+    strength = graph.weights[by_edge.first_entries(graph.indptr, graph.indices, graph.directed)]
+    return np.asarray(spread * (0.25 - np.exp2(-strength) / 2), np.float32)
 
 
 def _purified(graph: Graph, keep: NDArray[np.bool_] | None, info: dict[str, Any]) -> Graph:

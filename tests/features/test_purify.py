@@ -35,8 +35,8 @@ def slow_purify(graph, x, similarity, num_dropped):
     values = np.array([slow_one(x[a], x[b], similarity) for a, b in zip(u, v, strict=True)], np.float32)
     if graph.weights is not None:
         strength = dict(zip(zip(*edges_of(graph.indptr, graph.indices, True), strict=True), graph.weights, strict=True))
-        unlike = -values if similarity == "euclidean" else 1 - values
-        values = -unlike * (0.5 + 2 ** -np.array([strength[edge] for edge in zip(u, v, strict=True)]))
+        say = 0.25 - 2 ** -np.array([strength[edge] for edge in zip(u, v, strict=True)]) / 2
+        values = values + np.std(values, dtype=np.float64) * say
     keep = np.sort(np.argsort(values, kind="stable")[num_dropped:])
     u, v = u[keep], v[keep]
     if not graph.directed:
