@@ -6,13 +6,20 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
+from scipy import sparse
 
 from hcm_scale import pipeline
+from hcm_scale.arguments import recipe_of
 from hcm_scale.commands import export, inspect
 from hcm_scale.config import Config
+from hcm_scale.features.propagate import open_propagated
 from hcm_scale.graph import Graph
 from hcm_scale.graph.by_edge import spread
+from hcm_scale.posterior.samples import open_samples
+from hcm_scale.sampling.pairs import PairBatch
 from hcm_scale.stages.purify import open_purified
+from hcm_scale.stages.score import open_scores
+from hcm_scale.stages.train_batches import batch_maker
 from hcm_scale.synthetic import families
 from hcm_scale.synthetic.inject import inject
 
@@ -68,6 +75,36 @@ def test_purified__holds_the_strengths_of_all_edges_and_of_the_kept(runs):
     assert open_purified(runs["none"] / "purified").strengths() is None
 
 
+def dense_gcn(graph: Graph, strengths: np.ndarray) -> np.ndarray:
+    matrix = sparse.csr_array((strengths.astype(np.float64), graph.indices, graph.indptr)).toarray() + np.eye(300)
+    scale = 1 / np.sqrt(matrix.sum(axis=1))
+    return scale[:, None] * matrix * scale
+
+
+def expected_hops(gcn: np.ndarray, x: np.ndarray, sample: dict, u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """The slow twin of the model, over dense matrices: Â X comes in."""
+    p = {name: value.double().numpy() for name, value in sample.items()}
+    z = gcn @ np.maximum(x @ p["encoder.0.weight"] + p["encoder.0.bias"], 0) @ p["encoder.1.weight"]
+    apart = np.abs((z + p["encoder.1.bias"])[u] - (z + p["encoder.1.bias"])[v])
+    hidden = np.maximum(apart @ p["head.0.weight"] + p["head.0.bias"], 0)
+    likely = np.exp(hidden @ p["head.1.weight"] + p["head.1.bias"])
+    return likely @ np.arange(1, 5) / likely.sum(axis=1)
+
+
+@pytest.mark.parametrize("view", ["purified", "original"])
+def test_scores__are_those_of_a_dense_matrix_of_strengths(runs, view):
+    made, graph = open_purified(runs["amounts"] / "purified"), Graph.open(runs["amounts"] / "graph")
+    structure, weights = (made.graph, made.graph.weights) if view == "purified" else (graph, made.strengths())
+    gcn = dense_gcn(structure, weights)
+    x = open_propagated(runs["amounts"] / f"propagated-{view}")
+    np.testing.assert_allclose(x, gcn @ made.features, atol=1e-5)
+    u = np.repeat(np.arange(300), graph.degrees)
+    first = u < graph.indices
+    samples = open_samples(runs["amounts"] / f"train-{view}" / "samples")
+    wanted = np.mean([expected_hops(gcn, x, s, u[first], graph.indices[first]) for s in samples], axis=0)
+    np.testing.assert_allclose(open_scores(runs["amounts"] / f"scores-{view}").edges().mean, wanted, atol=1e-4)
+
+
 def test_trained__measures_weights_by_the_median_of_the_trained_graph(runs, graph, tmp_path):
     same = Graph.open(runs["amounts"] / "graph")
     pipeline.run(small(tmp_path / "same", runs["amounts"]), until="score", graph=same)
@@ -86,6 +123,17 @@ def test_trained__refuses_a_graph_with_weights_for_one_without_and_the_other_way
         pipeline.run(small(tmp_path / "a", runs["none"]), until="score", graph=weighted)
     with pytest.raises(ValueError, match="this graph has none and the trained one some: weights of edges"):
         pipeline.run(small(tmp_path / "b", runs["amounts"]), until="score", graph=graph)
+
+
+def test_training__sums_over_the_same_matrix(runs):
+    made = open_purified(runs["amounts"] / "purified")
+    recipe, nodes = recipe_of(Config()), np.arange(300)
+    recipe = replace(recipe, batching=replace(recipe.batching, fan_outs=(None,), hub_cap=None))
+    pairs = PairBatch(0, 0, 300, nodes, nodes, np.zeros(300, np.int64))
+    (block,) = batch_maker(made.graph, made.features, recipe, seed=0)(pairs).blocks
+    arrays = tuple(tensor.numpy() for tensor in (block.weights, block.indices, block.indptr))
+    found = sparse.csr_array(arrays, shape=(300, 300)).toarray()
+    np.testing.assert_allclose(found, dense_gcn(made.graph, made.graph.weights), rtol=1e-5)
 
 
 @pytest.mark.parametrize("directed", [False, True])
