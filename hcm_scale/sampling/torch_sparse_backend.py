@@ -58,7 +58,7 @@ def sampler(
                 drawn = sample_adj(rowptr, col, torch.from_numpy(nodes), most_drawn(fan_outs[layer], hub_cap), False)
             rows, columns, sources, arcs = (tensor.numpy() for tensor in drawn)
             factor = None if weights is None else weights[arcs]
-            blocks.insert(0, _block(rows, columns, arcs, nodes, sources, indptr, scale, factor))
+            blocks.insert(0, _block(rows, columns, arcs, nodes, sources, indptr, scale, factor=factor))
             nodes = sources
         return nodes, tuple(blocks)
 
@@ -101,6 +101,7 @@ def _block(
     sources: NDArray[np.int64],
     indptr: NDArray[np.int64],
     scale: NDArray[np.float32],
+    *,
     factor: NDArray[np.float32] | None,
 ) -> Block:
     """The drawn neighbours, each row preceded by its self loop, weighed by how likely each was drawn.
