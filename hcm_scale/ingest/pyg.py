@@ -21,6 +21,7 @@ from scipy import sparse
 from hcm_scale.graph.build import Chunk
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.arrays import DenseRows, Edges, write_arrays
+from hcm_scale.ingest.edge_weights import Weighed
 from hcm_scale.ingest.errors import InputError, check_growth, reading
 from hcm_scale.ingest.pickles import arrays_only
 from hcm_scale.ingest.policy import Policy
@@ -79,7 +80,12 @@ def read_data(
     if weights is not None and len(weights) != ends.shape[1]:
         raise InputError(f"{origin}: data has {len(weights):,} weights for {ends.shape[1]:,} edges; legal is one each")
 
-    edges = Edges(chunks, ends.shape[1], weighed=None if weights is None else lambda: iter([(*ends, weights)]))
+    def weighed(values: NDArray[Any]) -> Iterator[Weighed]:
+        for start in range(0, ends.shape[1], _CHUNK_ROWS):
+            part = slice(start, start + _CHUNK_ROWS)
+            yield ends[0, part], ends[1, part], values[part]
+
+    edges = Edges(chunks, ends.shape[1], weighed=None if weights is None else lambda: weighed(weights))
     return write_arrays(out, origin, edges, x, y, policy)
 
 
