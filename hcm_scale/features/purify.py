@@ -123,13 +123,12 @@ def _say_of_weights(graph: Graph, spread: float) -> NDArray[np.float32]:
 
 def _purified(graph: Graph, keep: NDArray[np.bool_] | None, info: dict[str, Any]) -> Graph:
     """The structure of the kept edges, or of all."""
-    if keep is None:
-        indptr, indices, weights = graph.indptr, graph.indices, graph.weights
-    else:
-        (indptr, indices), weights = _keep_edges(graph, keep), graph.weights
-    if keep is not None and weights is not None:
-        kept = weights[by_edge.first_entries(graph.indptr, graph.indices, graph.directed)][keep]
-        weights = by_edge.spread(indptr, indices, kept, graph.directed)
+    indptr, indices, weights = graph.indptr, graph.indices, graph.weights
+    if keep is not None:
+        indptr, indices = _keep_edges(graph, keep)
+        if weights is not None:
+            kept = weights[by_edge.first_entries(graph.indptr, graph.indices, graph.directed)][keep]
+            weights = by_edge.spread(indptr, indices, kept, graph.directed)
     return Graph(indptr, indices, weights=weights, directed=graph.directed, info={"purified": info})
 
 
