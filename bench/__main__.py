@@ -25,6 +25,7 @@ THEMES = {
     "end_to_end": "the whole run: PyGOD's detectors, time and memory",
     "quality": "ROC-AUC and stability of the ranking against seconds, chains of several lengths",
     "tomorrow": "nodes that were not there in training: ROC-AUC and seconds by a trained run",
+    "weights": "weights of edges that tell something and that tell nothing: ROC-AUC by several rules",
     "growth": "time and peak memory of each stage from 10^4 nodes on, fitted exponents",
 }
 NEEDS_GPU = {"gpu": "the edge pass on a CUDA device"}

@@ -7,7 +7,7 @@ stages read the folders of the trained run, and are known by their keys.
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,8 +55,11 @@ class Run:
         return purify.open_purified(self.workspace.folders["purified"])
 
     def structure(self, view: str) -> Graph:
-        """The graph that the encoder of a view runs on."""
-        return self.purified().graph if view == "purified" else self.graph()
+        """The graph that the encoder of a view runs on; weights of its edges are strengths."""
+        purified, graph = self.purified(), self.graph()
+        if view == "purified":
+            return purified.graph
+        return graph if graph.weights is None else replace(graph, weights=purified.strengths())
 
     def encoder_input(self, view: str) -> NDArray[np.float32]:
         """Â X where the first hop is exact, else X."""

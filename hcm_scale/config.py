@@ -81,6 +81,7 @@ class TablesGraph(PolicyGraph):
     id_column: str = "id"
     label_column: str | None = None
     type_column: str | None = None  # of the edge table, at most 16 values: told in explanations
+    weight_column: str | None = None  # of the edge table, numbers above 0: heavier neighbours count for more
     id_type: str = choice("auto", tables.ID_TYPES)
     include: list[str] | None = None
     exclude: list[str] = names([])
@@ -107,6 +108,7 @@ class MatrixGraph(PolicyGraph):
     source: str = "matrix"
     name: str = "matrix"
     keys: dict[str, str] = field(default_factory=dict)
+    weights: bool = False  # the values of the matrix, or edge_weight, are weights of edges
     num_nodes: int | None = number(None, 1, 1 << 31)  # None: as many as the file says, if its edges make it plausible
 
 
@@ -116,6 +118,7 @@ class PygGraph(PolicyGraph):
 
     source: str = "pyg"
     dataset: str = ""
+    weights: bool = False  # edge_weight, or an edge_attr of one column, are weights of edges
     trust_pickle: bool = False  # lets files of the data set run code; without it arrays and tensors alone are read
 
 

@@ -36,7 +36,8 @@ def ingest(source: schema.GraphConfig, given: Graph | None, *, injects: bool) ->
     """Of graphs that are made, or brought by the caller; of files nothing is known before they are read."""
     held = 0
     if given is not None and injects:
-        held = memory.inject_bytes(given.num_nodes, given.num_arcs, _num_values(given))
+        weighted = given.weights is not None
+        held = memory.inject_bytes(given.num_nodes, given.num_arcs, _num_values(given), weighted=weighted)
     if given is None and isinstance(source, schema.SyntheticGraph):
         sizes = source.num_nodes, source.edges_per_node, source.num_attributes
         held = memory.synthetic_bytes(*sizes)
@@ -58,6 +59,7 @@ def purify(config: schema.Config, graph: Graph) -> Need:
         num_values=_num_values(graph),
         num_features=num_features,
         ratio=config.purify.ratio,
+        weighted=graph.weights is not None,
     )
     return Need(held, graph.num_bytes, "set or lower attributes.pca")
 
@@ -144,7 +146,8 @@ def _score_bytes(config: schema.Config, graph: Graph, x: NDArray[np.float32], **
 
 def report(graph: Graph) -> Need:
     """No option makes it smaller."""
-    return Need(memory.report_bytes(graph.num_nodes, graph.num_edges), 2 * graph.num_bytes + 8 * graph.num_edges)
+    held = memory.report_bytes(graph.num_nodes, graph.num_edges, weighted=graph.weights is not None)
+    return Need(held, 2 * graph.num_bytes + 8 * graph.num_edges)
 
 
 def _num_values(graph: Graph) -> int:

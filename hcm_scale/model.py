@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from hcm_scale.aggregate import Bipartite, aggregate, row_sums
 from hcm_scale.base.product import affine, affine_into
-from hcm_scale.base.spmm import gcn_rows, gcn_scale
+from hcm_scale.base.spmm import GcnWeights, gcn_rows, gcn_weights
 from hcm_scale.base.threads import in_threads
 
 
@@ -186,13 +186,15 @@ def embed_graph(
     x: NDArray[np.float32],
     *,
     propagated: bool,
+    weights: NDArray[np.float32] | None = None,
     chunk_rows: int = CHUNK_ROWS,
     device: torch.device | str | None = None,
     layers: Layers | None = None,
 ) -> Tensor:
     """Embeddings of all nodes, (n, width), from exact neighbourhoods; on `device`, by default where the model is.
 
-    `x` is (n, q): the attributes, or Â X where `propagated`. `layers` are on the same device; by default each is new.
+    `x` is (n, q): the attributes, or Â X where `propagated`; `weights` are those of the edges, else 1. `layers` are on
+    the same device; by default each is new.
     """
     num_nodes, num_attributes = len(indptr) - 1, len(model.encoder[0].weight)
     if chunk_rows < 1:
@@ -200,7 +202,8 @@ def embed_graph(
     if x.shape != (num_nodes, num_attributes):
         raise ValueError(f"x has shape {x.shape}; this graph and model need {(num_nodes, num_attributes)}")
     place = model.encoder[0].weight.device if device is None else torch.device(device)
-    sums = _host_sums(indptr, indices) if place.type == "cpu" else _device_sums(indptr, indices, place)
+    gcn = gcn_weights(indptr, weights)
+    sums = _host_sums(indptr, indices, gcn) if place.type == "cpu" else _device_sums(indptr, indices, gcn, place)
     chunks = [slice(first, min(first + chunk_rows, num_nodes)) for first in range(0, num_nodes, chunk_rows)]
     h: Any = x if place.type == "cpu" else torch.tensor(x, device=place)
     layers = layers or _NewLayers((num_nodes, model.encoder[0].weight.shape[1]), place)
@@ -256,8 +259,7 @@ def _take(h: Any, rows: slice, place: torch.device) -> Tensor:
     return h[rows] if isinstance(h, Tensor) else torch.tensor(h[rows], device=place)
 
 
-def _host_sums(indptr: NDArray[np.int64], indices: NDArray[Any]) -> RowSums:
-    scale = gcn_scale(indptr)
+def _host_sums(indptr: NDArray[np.int64], indices: NDArray[Any], weights: GcnWeights) -> RowSums:
     room = np.empty((0, 0), np.float32)
 
     def sums(h: Any, rows: slice) -> Tensor:
@@ -265,20 +267,21 @@ def _host_sums(indptr: NDArray[np.int64], indices: NDArray[Any]) -> RowSums:
         num_rows = rows.stop - rows.start
         if len(room) < num_rows or room.shape[1] != h.shape[1]:
             room = np.empty((num_rows, h.shape[1]), np.float32)
-        in_threads(num_rows, gcn_rows, indptr, indices, scale, np.asarray(h), rows.start, room[:num_rows])
+        in_threads(num_rows, gcn_rows, indptr, indices, weights, np.asarray(h), rows.start, room[:num_rows])
         return torch.from_numpy(room[:num_rows])
 
     return sums
 
 
-def _device_sums(indptr: NDArray[np.int64], indices: NDArray[Any], place: torch.device) -> RowSums:
+def _device_sums(indptr: NDArray[np.int64], indices: NDArray[Any], weights: GcnWeights, place: torch.device) -> RowSums:
     columns = torch.tensor(indices, device=place)
-    scale = torch.from_numpy(gcn_scale(indptr)).to(place)
+    scale, edges = (torch.tensor(part, device=place) for part in weights)
 
     def sums(h: Any, rows: slice) -> Tensor:
         starts = torch.tensor(indptr[rows.start : rows.stop + 1] - indptr[rows.start], device=place)
-        near = columns[int(indptr[rows.start]) : int(indptr[rows.stop])]
-        own = scale[rows, None]
-        return (row_sums(starts, near, scale[near], h) + own * h[rows]) * own
+        entries = slice(int(indptr[rows.start]), int(indptr[rows.stop]))
+        near, own = columns[entries], scale[rows, None]
+        factor = scale[near] * edges[entries] if len(edges) else scale[near]
+        return (row_sums(starts, near, factor, h) + own * h[rows]) * own
 
     return sums

@@ -22,6 +22,8 @@ WORDS = {
     "graph.id_column": "column of the node table that names the nodes",
     "graph.label_column": "column with known anomalies, 1 and 0: measures the ranking, decides nothing",
     "graph.type_column": "column of the edge table with at most 16 types of edges, told in explanations",
+    "graph.weight_column": "column of the edge table with weights above 0: a heavier neighbour counts for more",
+    "graph.weights": "take a matrix's values, edge_weight or a single edge_attr as weights of edges",
     "graph.id_type": "how ids are read: as they come, as text, or as whole numbers",
     "graph.include": "columns of the node table to use as attributes; null: all that are left",
     "graph.exclude": "columns of the node table to leave out",

@@ -153,6 +153,7 @@ def table_options(graph: schema.TablesGraph) -> dict[str, Any]:
         id=graph.id_column,
         label=graph.label_column,
         type=graph.type_column,
+        weight=graph.weight_column,
         attributes=None if graph.include is None else tuple(graph.include),
         exclude=tuple(graph.exclude),
         max_categories=graph.max_categories,
@@ -164,7 +165,7 @@ def table_options(graph: schema.TablesGraph) -> dict[str, Any]:
 
 
 def _matrix(graph: schema.MatrixGraph) -> Reader:
-    policy = _policy(graph, num_nodes=graph.num_nodes)
+    policy = _policy(graph, num_nodes=graph.num_nodes, weights=graph.weights)
 
     def read(out: Path) -> Graph:
         with fetched.fetched(out, {"graph.path": graph.path}, (".mat", ".npz", ".npy")) as (path,):
@@ -174,7 +175,7 @@ def _matrix(graph: schema.MatrixGraph) -> Reader:
 
 
 def _pyg(graph: schema.PygGraph) -> Reader:
-    trust, policy = graph.trust_pickle, _policy(graph)
+    trust, policy = graph.trust_pickle, _policy(graph, weights=graph.weights)
     return lambda out: readers.read_dataset(out, graph.dataset, graph.path, trust_pickle=trust, policy=policy)
 
 

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,15 @@ from scipy import sparse
 
 from hcm_scale import HCM
 from hcm_scale.base.jit import KERNELS
+from hcm_scale.base.spmm import gcn_scale
 from hcm_scale.features.purify import SIMILARITIES, purify
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.graph.build import build_csr
 from hcm_scale.hops import choose_sources, label_hops
 from hcm_scale.hops.label import count_hops
+from hcm_scale.ingest.edge_weights import write_weights
 from hcm_scale.ingest.ids import NumberIds, TextIds
+from hcm_scale.sampling import sample_blocks
 from hcm_scale.score.edges import EdgeHops
 from hcm_scale.score.nodes import score_nodes
 from hcm_scale.score.numbering import edge_index
@@ -58,6 +62,28 @@ def walk_build(folder: Path) -> None:
     u, v = np.random.default_rng(0).integers(0, 40, (2, 300))
     for directed in (False, True):
         build_csr(folder, [(u, v)], 40, directed, run_keys=64)
+
+
+def walk_weights(graph: Any, folder: Path) -> None:
+    """Weights of edges, read and checked, and the blocks that are drawn with them."""
+    u, v = np.random.default_rng(0).integers(0, 40, (2, 300))
+    for directed, adds_up in ((False, True), (False, False), (True, True)):
+        build_csr(folder, [(u, v)], 40, directed)
+        write_weights(folder, [(u, v, np.full(300, 2.0))], "", directed=directed, adds_up=adds_up)
+    weighted = replace(graph, weights=np.full(graph.num_arcs, 3, np.float32))
+    weighted.check()
+    purify(weighted, weighted.x, similarity="euclidean", ratio=0.3).check()
+    for fan_out in (2, None):
+        sample_blocks(
+            graph.indptr,
+            graph.indices,
+            gcn_scale(graph.indptr, weighted.weights),
+            np.arange(50),
+            [fan_out],
+            seed=0,
+            step=0,
+            weights=weighted.weights,
+        )
 
 
 def walk_purify(graph: Any) -> None:
@@ -119,6 +145,7 @@ def main() -> int:
         walk_ids()
         walk_build(folder)
         walk_purify(community)
+        walk_weights(community, folder)
         for graph in (hubs, chains):  # searched together, and one by one
             walk_hops(graph)
         walk_score(hubs)

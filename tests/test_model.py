@@ -1,5 +1,6 @@
 """The model against dense matrices: the same numbers, whatever the order of summing, the chunks and the device."""
 
+import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 from hcm_scale import aggregate as aggregate_module
 from hcm_scale import model as model_module
 from hcm_scale.aggregate import aggregate, bag_sums, row_sums, transposed
+from hcm_scale.base.spmm import gcn_weights
 from hcm_scale.model import HopModel, embed_graph
 
 
@@ -244,11 +246,14 @@ def test_embed_graph__equals_the_model_on_exact_blocks(random_csr):
     torch.testing.assert_close(embed_graph(model, indptr, indices, x, propagated=False), full_batch)
 
 
-def test_device_sums__equal_the_hosts(random_csr):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_device_sums__equal_the_hosts(random_csr, weighted):
     indptr, indices = random_csr(40, 100)
+    edges = np.random.default_rng(1).lognormal(0, 2, len(indices)).astype(np.float32) if weighted else None
+    weights = gcn_weights(indptr, edges)
     h = np.random.default_rng(0).standard_normal((40, 5)).astype(np.float32)
-    host = model_module._host_sums(indptr, indices)
-    device = model_module._device_sums(indptr, indices, torch.device("cpu"))
+    host = model_module._host_sums(indptr, indices, weights)
+    device = model_module._device_sums(indptr, indices, weights, torch.device("cpu"))
     for rows in (slice(0, 40), slice(7, 19)):
         torch.testing.assert_close(device(torch.from_numpy(h), rows), host(h, rows))
 
@@ -266,10 +271,11 @@ def test_embed_graph__refuses_wrong_shapes(random_csr):
 def test_embed_graph__on_the_device_equals_the_host(random_csr):
     indptr, indices = random_csr(200, 900)
     x = np.random.default_rng(0).standard_normal((200, 5)).astype(np.float32)
-    for propagated in (False, True):
-        model = with_biases(HopModel(5, width=8, num_layers=3))
-        host = embed_graph(model, indptr, indices, x, propagated=propagated)
-        device = embed_graph(model, indptr, indices, x, propagated=propagated, chunk_rows=64, device="cuda")
+    edges = np.random.default_rng(1).lognormal(0, 2, len(indices)).astype(np.float32)
+    for propagated, weights in itertools.product((False, True), (None, edges)):
+        model, how = with_biases(HopModel(5, width=8, num_layers=3)), {"propagated": propagated, "weights": weights}
+        host = embed_graph(model, indptr, indices, x, **how)
+        device = embed_graph(model, indptr, indices, x, chunk_rows=64, device="cuda", **how)
         torch.testing.assert_close(device.cpu(), host, rtol=1e-4, atol=1e-5)
 
 

@@ -1,13 +1,13 @@
 """Sparse x dense products over CSR rows, the one arithmetic that all rooms share.
 
-`gcn_rows` multiplies rows of Â = D^-1/2 (A + I) D^-1/2 without storing its weights: they are products of two node
-scales; `mean_rows` averages over neighbours; both take a part of the rows, for `in_threads`. `csr_row_range` takes
-explicit weights and runs in the calling thread. All write each output row in one go, in CSR order, so the result is the
-same for any thread count. All ask for the rows of neighbours to come: 1.5 to 2.2 times as fast where x does not fit the
-cache. Memory: the output, nothing else.
+`gcn_rows` multiplies rows of Â = D^-1/2 (W + I) D^-1/2 without storing its entries: they are products of two node
+scales and, unless all edges weigh 1, of the weight of the edge (`GcnWeights`); `mean_rows` averages over neighbours;
+both take a part of the rows, for `in_threads`. `csr_row_range` takes explicit weights and runs in the calling thread.
+All write each output row in one go, in CSR order, so the result is the same for any thread count. All ask for the rows
+of neighbours to come: 1.5 to 2.2 times as fast where x does not fit the cache. Memory: the output, nothing else.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,19 +20,42 @@ _AHEAD = 4  # neighbours; few, because a row of 128 numbers is eight cache lines
 _LINE_BYTES = 64
 
 
-def gcn_scale(indptr: NDArray[np.int64]) -> NDArray[np.float32]:
-    """1 / sqrt(degree + 1) of every node.
+class GcnWeights(NamedTuple):
+    """What the entries of Â are made of: scale[u] * edges[e] * scale[v]."""
+
+    scale: NDArray[np.float32]  # (n,)
+    edges: NDArray[np.float32]  # one an entry of the CSR, or none: all edges weigh 1
+
+
+def gcn_weights(indptr: NDArray[np.int64], weights: NDArray[np.float32] | None = None) -> GcnWeights:
+    """Of a graph whose edges weigh `weights`, one an entry of its CSR, or 1."""
+    edges = np.empty(0, np.float32) if weights is None else weights.view()
+    edges.setflags(write=False)  # mapped or made, with weights or without: one type, compiled once
+    return GcnWeights(gcn_scale(indptr, weights), edges)
+
+
+def gcn_scale(indptr: NDArray[np.int64], weights: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    """1 / sqrt(degree + 1) of every node; its degree is the sum of the weights of its edges, where they have any.
 
     >>> gcn_scale(np.array([0, 3, 3])).tolist()
     [0.5, 1.0]
     """
-    return (1.0 / np.sqrt(np.diff(indptr) + 1.0)).astype(np.float32)
+    degree = np.diff(indptr).astype(np.float64)
+    if weights is not None and len(weights):
+        linked = degree > 0  # reduceat knows no empty rows
+        degree[linked] = np.add.reduceat(weights, indptr[:-1][linked], dtype=np.float64)
+    return (1.0 / np.sqrt(degree + 1.0)).astype(np.float32)
 
 
-def propagate(indptr: NDArray[np.int64], indices: NDArray[Any], x: NDArray[np.float32]) -> NDArray[np.float32]:
+def propagate(
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    x: NDArray[np.float32],
+    weights: NDArray[np.float32] | None = None,
+) -> NDArray[np.float32]:
     """Â x over the whole graph."""
     out = np.empty_like(x)
-    in_threads(len(x), gcn_rows, indptr, indices, gcn_scale(indptr), x, 0, out)
+    in_threads(len(x), gcn_rows, indptr, indices, gcn_weights(indptr, weights), x, 0, out)
     return out
 
 
@@ -46,9 +69,11 @@ def _ask_ahead(x, indices, e):
 
 
 @kernel(allocates=False, fastmath={"contract"})
-def gcn_rows(part, indptr, indices, scale, x, first, out):
-    """out[i] = row first + i of Â, times x, for i of the part."""
+def gcn_rows(part, indptr, indices, weights, x, first, out):
+    """out[i] = row first + i of Â, times x, for i of the part; `weights` are `GcnWeights`."""
     width = x.shape[1]
+    scale, edges = weights
+    weighted = len(edges) > 0
     for i in range(part[0], part[1]):
         u, row = first + i, out[i]
         own = scale[u]
@@ -58,6 +83,8 @@ def gcn_rows(part, indptr, indices, scale, x, first, out):
             _ask_ahead(x, indices, e)
             v = indices[e]
             weight = scale[v]
+            if weighted:
+                weight *= edges[e]
             for k in range(width):
                 row[k] += weight * x[v, k]
         for k in range(width):

@@ -4,7 +4,7 @@
                                where it is: of the flagged or first 100 nodes, with --top K of all K (at most 10,000)
     FILE.graphml, FILE.gexf    the first K nodes (20 where not said) with their neighbours and the edges among them, for
                                Gephi, Cytoscape or networkx: rank, score, evidence and flag of every node, and of every
-                               edge the mean predicted hop
+                               edge the mean predicted hop and the weight, where edges have one
 
 A node with many neighbours brings the 50 that seem farthest.
 """

@@ -85,7 +85,9 @@ def neighborhoods(graph: Graph, scores: Path, top: int) -> Any:
         found.add_node(node, label=str(graph.external_id(node)), **row)
     for node in sorted(chosen):
         near = graph.indices[graph.indptr[node] : graph.indptr[node + 1]]
-        for neighbor, edge in zip(near.tolist(), edges.of_node(node).tolist(), strict=True):
+        entries = range(int(graph.indptr[node]), int(graph.indptr[node + 1]))
+        for entry, neighbor, edge in zip(entries, near.tolist(), edges.of_node(node).tolist(), strict=True):
             if neighbor in chosen:
-                found.add_edge(node, neighbor, hop=float(mean[edge]))
+                weight = {} if graph.weights is None else {"weight": float(graph.weights[entry])}
+                found.add_edge(node, neighbor, hop=float(mean[edge]), **weight)
     return found

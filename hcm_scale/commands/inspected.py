@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hcm_scale.base import files
 from hcm_scale.graph import Graph, store
 from hcm_scale.posterior import samples
@@ -48,11 +50,21 @@ def _graph(folder: Path, verify: bool) -> dict[str, Any]:
     return {
         "nodes": f"{graph.num_nodes:,}",
         "edges": f"{graph.num_edges:,}{', directed' if graph.directed else ''}",
+        **({"weights": _weights(graph)} if graph.weights is not None else {}),
         "attributes": f"{graph.num_attributes}: {', '.join(graph.columns[:_LISTED])}{more}",
         "ids": "numbers of nodes" if graph.ids is None else f"{graph.ids.type}, such as {graph.ids[0]}",
         "anomalies": "not known" if graph.y is None else f"{int(graph.y.sum()):,}",
         "fingerprint": graph.fingerprint,
     }
+
+
+def _weights(graph: Graph) -> str:
+    """The weights of edges: their name, and which there are."""
+    assert graph.weights is not None
+    if not graph.num_arcs:
+        return "none, as there are no edges"
+    low, middle, high = (float(f(graph.weights)) for f in (np.min, np.median, np.max))
+    return f"{graph.info.get('weights', 'weight')}, {low:,.4g} to {high:,.4g}, median {middle:,.4g}"
 
 
 def _purified(folder: Path, verify: bool) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hcm_scale.base import files
 from hcm_scale.base.mapped import map_new
 from hcm_scale.base.progress import bar
-from hcm_scale.base.spmm import gcn_rows, gcn_scale
+from hcm_scale.base.spmm import gcn_rows, gcn_weights
 from hcm_scale.base.threads import in_slices, in_threads
 from hcm_scale.graph import Graph
 
@@ -65,12 +65,12 @@ def _check_finite(chunk: NDArray[np.float32], first: int, part: slice) -> None:
 
 def write_rows(structure: Graph, x: NDArray[np.float32], path: Path, start: int, stop: int) -> None:
     """The rows start .. stop - 1 of Â x, as a new .npy file."""
-    scale = gcn_scale(structure.indptr)
+    weights = gcn_weights(structure.indptr, structure.weights)
     target = map_new(path, np.float32, (stop - start, x.shape[1]))
     with bar(stop - start, "row", "propagate") as progress:
         for first in range(start, stop, _ROWS_AT_ONCE):
             chunk = target[first - start : first - start + _ROWS_AT_ONCE].view(np.ndarray)
-            in_threads(len(chunk), gcn_rows, structure.indptr, structure.indices, scale, x, first, chunk)
+            in_threads(len(chunk), gcn_rows, structure.indptr, structure.indices, weights, x, first, chunk)
             in_slices(len(chunk), partial(_check_finite, chunk, first), size=1 << 15)
             progress.update(len(chunk))
     target.flush()

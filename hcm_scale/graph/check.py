@@ -21,6 +21,7 @@ TYPES = {  # by name: the types and the number of dimensions that are legal
     "indptr": (("<i8",), 1),
     "indices": (("<i4", "<i8"), 1),
     "edge_types": (("<u2",), 1),
+    "weights": (("<f4",), 1),
     "x": (("<f4",), 2),
     "x_indptr": (("<i8",), 1),
     "x_indices": (("<i4",), 1),
@@ -75,6 +76,8 @@ def check_arrays(arrays: Arrays, *, directed: bool, num_columns: int, columns: S
         _check_symmetric(arrays["indptr"], arrays["indices"])
     if "edge_types" in arrays:
         _check_length("edge_types", arrays["edge_types"], len(arrays["indices"]))
+    if "weights" in arrays:
+        _check_weights(arrays, directed)
     _check_attributes(arrays, num_nodes, num_columns, columns)
     for name, largest in _LARGEST.items():
         if name in arrays:
@@ -115,6 +118,23 @@ def _check_symmetric(indptr: NDArray[np.int64], indices: NDArray[Any]) -> None:
     if at >= 0:
         u, v = row_of(indptr, at), indices[at]
         raise ValueError(f"indices holds the arc {u} -> {v} and not {v} -> {u}; such a graph must be declared directed")
+
+
+def _check_weights(arrays: Arrays, directed: bool) -> None:
+    indptr, indices, weights = arrays["indptr"], arrays["indices"], arrays["weights"]
+    _check_length("weights", weights, len(indices))
+    for first in range(0, len(weights), _BLOCK):
+        block = weights[first : first + _BLOCK]
+        legal = np.isfinite(block) & (block > 0)
+        if not legal.all():
+            at = first + int(np.argmin(legal))
+            raise ValueError(f"weights holds {weights[at]} as its value {at}; weights must be finite and above 0")
+    if not directed and (at := kernels.first_uneven(indptr, indices, weights, indptr[:-1].copy())) >= 0:
+        u, v = row_of(indptr, at), indices[at]
+        raise ValueError(
+            f"weights holds {weights[at]} for {u} -> {v} and another weight for {v} -> {u}; they must be equal unless "
+            "the graph is directed"
+        )
 
 
 def _check_attributes(arrays: Arrays, num_nodes: int, num_columns: int, columns: Sequence[str]) -> None:

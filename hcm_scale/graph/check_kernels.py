@@ -1,7 +1,7 @@
 """Kernels that look at a CSR before it is believed. None reads outside its arrays, whatever the arrays hold.
 
-Each returns a place that is wrong, or -1. `first_fall` comes first, then `first_stray`, then `first_one_way`:
-the later ones rely on what the earlier ones have found to hold.
+Each returns a place that is wrong, or -1. `first_fall` comes first, then `first_stray`, `first_one_way` and
+`first_uneven`: the later ones rely on what the earlier ones have found to hold.
 """
 
 from hcm_scale.base.jit import kernel
@@ -49,4 +49,17 @@ def first_one_way(indptr, indices, cursor):
     for row in range(len(cursor)):
         if cursor[row] < indptr[row + 1] and indices[cursor[row]] < row:
             return cursor[row]
+    return -1
+
+
+@kernel
+def first_uneven(indptr, indices, weights, cursor):
+    """An arc whose reverse has another weight, in a symmetric CSR. `cursor` (n,) holds the starts of the rows."""
+    for row in range(len(cursor)):
+        for at in range(indptr[row], indptr[row + 1]):
+            column = indices[at]
+            if column > row:
+                if weights[at] != weights[cursor[column]]:
+                    return at
+                cursor[column] += 1
     return -1

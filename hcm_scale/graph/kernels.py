@@ -1,4 +1,4 @@
-"""Kernels of a CSR's making: edges as sortable 64-bit keys, keys to CSR rows.
+"""Kernels of a CSR's making: edges as sortable 64-bit keys, keys to CSR rows; the weights of both directions joined.
 
 A key is `u << 33 | v << 1 | flipped` with u < v (undirected; `flipped` tells that the row said (v, u)) or u -> v
 (directed). Sorted keys are therefore sorted edges, an edge and its reverse stand side by side, and shifting the last
@@ -67,3 +67,21 @@ def scatter_ends(edges, both_ways, cursor, indices):
         if both_ways:
             indices[cursor[v]] = u
             cursor[v] += 1
+
+
+@kernel
+def join_directions(indptr, indices, adds_up, cursor, sums):
+    """Gives both entries of an edge of a symmetric CSR the sum of their two numbers, or else the larger of them.
+
+    `cursor` (n,) holds the starts of the rows: rows u are walked upwards, so row v > u meets its entries below v in
+    their order.
+    """
+    for u in range(len(cursor)):
+        for at in range(indptr[u], indptr[u + 1]):
+            v = indices[at]
+            if v > u:
+                mirror = cursor[v]
+                cursor[v] += 1
+                both = sums[at] + sums[mirror] if adds_up else max(sums[at], sums[mirror])
+                sums[at] = both
+                sums[mirror] = both

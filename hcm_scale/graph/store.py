@@ -7,6 +7,7 @@
 | x_indptr, x_indices, x_data     | i64 i32 f32 | sparse attributes in CSR                                          |
 | y, kind                         | u8          | optional: 1 = anomaly; injected: 0 no, 1 structural, 2 attribute  |
 | edge_types                      | u16         | optional: by entry of indices, bit i = info.edge_types[i] joins   |
+| weights                         | f32         | optional: by entry of indices, > 0; symmetric unless directed     |
 | ids  or  ids_offsets, ids_bytes | i64, u8     | optional: the user's own ids, integers or UTF-8 strings           |
 
 The manifest holds the hash of every file; the fingerprint is the hash of those hashes, equal for equal content wherever
@@ -90,6 +91,7 @@ class Graph:
     info: dict[str, Any] = field(default_factory=dict)
     path: Path | None = None
     edge_types: NDArray[np.uint16] | None = None
+    weights: NDArray[np.float32] | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -173,8 +175,9 @@ def _arrays(graph: Graph) -> Iterator[tuple[str, NDArray[Any]]]:
     """The files of a graph, by name, in a fixed order."""
     yield "indptr", graph.indptr
     yield "indices", graph.indices
-    if graph.edge_types is not None:
-        yield "edge_types", graph.edge_types
+    for name, entries in (("edge_types", graph.edge_types), ("weights", graph.weights)):
+        if entries is not None:
+            yield name, entries
     if isinstance(graph.x, SparseRows):
         yield "x_indptr", graph.x.indptr
         yield "x_indices", graph.x.indices
@@ -263,6 +266,7 @@ def _open(folder: Path, verify: bool) -> Graph:
         info=manifest["info"],
         path=folder,
         edge_types=arrays.get("edge_types"),
+        weights=arrays.get("weights"),
     )
     hashes = {name: entry["hash"] for name, entry in described.items()}
     fingerprint = _fingerprint(hashes, graph.columns, graph.directed)

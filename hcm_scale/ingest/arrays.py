@@ -16,6 +16,7 @@ from hcm_scale.base import files
 from hcm_scale.graph.build import MAX_NODES, Chunk, build_csr
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest import attributes as features
+from hcm_scale.ingest.edge_weights import Weighed, write_weights
 from hcm_scale.ingest.errors import naming
 from hcm_scale.ingest.policy import Offenders, Policy
 from hcm_scale.ingest.seal import seal
@@ -34,11 +35,15 @@ class DenseRows:
 
 @dataclass(frozen=True)
 class Edges:
-    """Chunks of positions, `num_rows` in all, as often as asked; `num_nodes` None = as many as are named."""
+    """Chunks of positions, `num_rows` in all, as often as asked; `num_nodes` None = as many as are named.
+
+    `weighed` yields the same with the values that the source has for edges, if it has any.
+    """
 
     chunks: Callable[[], Iterator[Chunk]]
     num_rows: int
     num_nodes: int | None = None
+    weighed: Callable[[], Iterator[Weighed]] | None = None
 
 
 def write_arrays(
@@ -65,6 +70,11 @@ def _write(
 ) -> None:
     width = 0 if x is None else x.shape[1]
     features.require(width, policy)
+    if policy.weights and edges.weighed is None:
+        raise ValueError(
+            "graph.weights=true and there are no weights; legal are the values of a matrix, edge_weight beside "
+            "edge_index or indptr, and an edge_attr of one column"
+        )
     known, num_nodes = _count_nodes(edges, x, policy)
     added = num_nodes - known
     with files.replacing(out) as folder:
@@ -77,6 +87,8 @@ def _write(
         outside = Offenders(f"rows name a node outside 0 .. {num_nodes - 1:,}", "the edges")
         chunks = checked(edges.chunks(), num_nodes, outside, policy.unknown == "drop")
         counts = build_csr(folder, chunks, num_nodes, policy.directed)
+        if policy.weights and edges.weighed is not None:
+            write_weights(folder, edges.weighed(), "the edges", directed=policy.directed, adds_up=False)
         seal(
             folder,
             origin,
@@ -86,6 +98,7 @@ def _write(
             unknown_edges=outside.count,
             added_nodes=added,
             num_anomalies=num_anomalies,
+            weights="weight" if policy.weights else None,
         )
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from hcm_scale.graph.build import Chunk
 from hcm_scale.ingest.batches import TableFiles
+from hcm_scale.ingest.edge_weights import Weighed
 from hcm_scale.ingest.id_column import IdReader
 from hcm_scale.ingest.ids import Growing, Ids, NumberIds, Numbers, TextIds, in_order
 from hcm_scale.ingest.policy import Offenders
@@ -33,7 +34,7 @@ class EdgeTable:
         reader = IdReader(self.kind, self.files.rows_of("the edge table"), self.files.place)
         reader.null.remedy = "graph.unknown=drop drops their rows"
         row = 0
-        for batch in self.files.batches(list(dict.fromkeys((self.source, self.target)))):
+        for batch in self.files.batches(self._ends):
             yield row, reader.read(batch[self.source], row), reader.read(batch[self.target], row)
             row += len(batch)
         reader.check(nulls=not drop_nulls)
@@ -55,6 +56,17 @@ class EdgeTable:
         self.ends[self.target] = int(is_named[1].sum()), gaps[1]
         if unknown != "drop":
             self.unknown.check()
+
+    def weighed(self, ids: Ids, column: str) -> Iterator[Weighed]:
+        """Streams edges as node numbers, -1 for ids that are none, with the weights in `column`, NaN for gaps."""
+        reader = IdReader(self.kind, "the edge table")
+        for batch in self.files.with_casts({column: pa.float64()}).batches([*self._ends, column]):
+            u, v = (find_nodes(ids, reader.read(batch[end], 0)) for end in (self.source, self.target))
+            yield u, v, batch[column].to_numpy(zero_copy_only=False)
+
+    @property
+    def _ends(self) -> list[str]:
+        return list(dict.fromkeys((self.source, self.target)))
 
     def strangers(self, known: Growing | None) -> Growing:
         """The ids that edges name and `known` does not hold, in ascending order."""

@@ -3,6 +3,7 @@
 | what       | arrays                                                                                        |
 |------------|-----------------------------------------------------------------------------------------------|
 | edges      | `edge_index` (2, E), or CSR `indptr` + `indices`, or a matrix saved by scipy.sparse.save_npz  |
+| weights    | `edge_weight` (E), or the values of that matrix, where graph.weights asks for them            |
 | attributes | `x` (n, d), or CSR `x_indptr` + `x_indices` [+ `x_data`, ones if absent] [+ `x_shape`]        |
 | labels     | `y` (n), 1 = anomaly                                                                          |
 
@@ -23,11 +24,12 @@ from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest import scipy_file
 from hcm_scale.ingest.arrays import DenseRows, Edges, write_arrays
 from hcm_scale.ingest.attributes import check_indptr, check_sparse
+from hcm_scale.ingest.edge_weights import Weighed
 from hcm_scale.ingest.errors import InputError, naming
 from hcm_scale.ingest.npy_stream import INTEGERS, NUMBERS, SLICE_ENTRIES, Arrays, NpyFile, listed, open_arrays
 from hcm_scale.ingest.policy import Policy
 
-ROLES = ("edge_index", "indptr", "indices", "x", "x_indptr", "x_indices", "x_data", "x_shape", "y")
+ROLES = ("edge_index", "edge_weight", "indptr", "indices", "x", "x_indptr", "x_indices", "x_data", "x_shape", "y")
 _BLOCK_BYTES = 1 << 22
 
 
@@ -72,15 +74,15 @@ def _renamed(arrays: Arrays, keys: Mapping[str, str], path: Path) -> Arrays:
 def edges_of(arrays: Arrays, path: Path) -> Edges:
     """The edges among named arrays, whichever way they are kept."""
     if "edge_index" in arrays:
-        return _from_edge_index(arrays["edge_index"])
+        return _from_edge_index(arrays["edge_index"], arrays.get("edge_weight"))
     if "format" in arrays:
         return _from_scipy(arrays, path)
     if "indptr" in arrays and "indices" in arrays:
-        return _from_csr(arrays["indptr"], arrays["indices"])
+        return _from_csr(arrays["indptr"], arrays["indices"], weights=arrays.get("edge_weight"))
     raise InputError(f"{path.name} holds no edges: edge_index, or indptr and indices; it holds {listed(arrays)}")
 
 
-def _from_edge_index(array: NpyFile) -> Edges:
+def _from_edge_index(array: NpyFile, weights: NpyFile | None) -> Edges:
     array.require(NUMBERS, "whole numbers of shape (2, E)", dims=2)
     if array.shape[0] != 2:
         raise InputError(f"{array.name} has shape {array.shape}; legal is (2, E)")
@@ -93,32 +95,53 @@ def _from_edge_index(array: NpyFile) -> Edges:
         else:
             yield from zip(array.read_slices(0, num_rows), array.read_slices(num_rows, 2 * num_rows), strict=True)
 
-    return Edges(chunks, num_rows)
+    def weighed(values: NpyFile) -> Iterator[Weighed]:
+        _check_values(values, num_rows, array.name)
+        for (u, v), part in zip(chunks(), values.read_slices(0, num_rows), strict=True):
+            yield u, v, part
+
+    return Edges(chunks, num_rows, weighed=None if weights is None else lambda: weighed(weights))
 
 
-def _from_csr(pointers: NpyFile, indices: NpyFile, data: NpyFile | None = None, flip: bool = False) -> Edges:
-    """CSR (or, flipped, CSC) entries as edges; stored zeros in `data` are none."""
+def _from_csr(
+    pointers: NpyFile,
+    indices: NpyFile,
+    data: NpyFile | None = None,
+    flip: bool = False,
+    weights: NpyFile | None = None,
+) -> Edges:
+    """CSR (or, flipped, CSC) entries as edges, which weigh `data` or `weights`; stored zeros in `data` are none."""
     indices.require(NUMBERS, "whole numbers of shape (E)", dims=1)
     num_entries = indices.size
     indptr = pointers.require(INTEGERS, "integers of shape (n + 1)", dims=1).load()
     indptr = check_indptr(indptr, num_entries, "indptr")
-    if data is not None and data.require(NUMBERS, "numbers of shape (E)", dims=1).size != num_entries:
-        raise InputError(
-            f"{data.name} has {data.size:,} entries and {indices.name} {num_entries:,}; they must be equal"
-        )
+    if data is not None:
+        _check_values(data, num_entries, indices.name)
 
-    def chunks() -> Iterator[Chunk]:
-        values = data.read_slices(0, num_entries) if data is not None else None
+    def entries() -> Iterator[Chunk]:
         start = 0
         for columns in indices.read_slices(0, num_entries):
             rows = _rows_of(indptr, start, start + len(columns))
             start += len(columns)
-            if values is not None:
-                stored = next(values) != 0
-                rows, columns = rows[stored], columns[stored]
             yield (columns, rows) if flip else (rows, columns)
 
-    return Edges(chunks, num_entries, len(indptr) - 1)
+    def weighed(values: NpyFile) -> Iterator[Weighed]:
+        _check_values(values, num_entries, indices.name)
+        for (u, v), part in zip(entries(), values.read_slices(0, num_entries), strict=True):
+            stored = part != 0 if values is data else slice(None)
+            yield u[stored], v[stored], part[stored]
+
+    def chunks() -> Iterator[Chunk]:
+        return entries() if data is None else ((u, v) for u, v, _ in weighed(data))
+
+    values = weights if data is None else data
+    return Edges(chunks, num_entries, len(indptr) - 1, None if values is None else lambda: weighed(values))
+
+
+def _check_values(values: NpyFile, num_entries: int, beside: str) -> None:
+    """Refuses values of edges that are not as many as the edges."""
+    if values.require(NUMBERS, "numbers of shape (E)", dims=1).size != num_entries:
+        raise InputError(f"{values.name} has {values.size:,} entries and {beside} {num_entries:,}; they must be equal")
 
 
 def _rows_of(indptr: NDArray[Any], start: int, stop: int) -> NDArray[np.int64]:
@@ -147,13 +170,13 @@ def edges_of_matrix(matrix: Any, origin: str) -> Edges:
         raise InputError(f"the adjacency matrix of {origin} has shape {matrix.shape}; it must be square")
     entries = sparse.coo_array(matrix)
 
-    def chunks() -> Iterator[Chunk]:
+    def weighed() -> Iterator[Weighed]:
         for start in range(0, entries.nnz, SLICE_ENTRIES):
             part = slice(start, start + SLICE_ENTRIES)
             stored = entries.data[part] != 0
-            yield entries.row[part][stored], entries.col[part][stored]
+            yield entries.row[part][stored], entries.col[part][stored], entries.data[part][stored]
 
-    return Edges(chunks, entries.nnz, int(matrix.shape[0]))
+    return Edges(lambda: ((u, v) for u, v, _ in weighed()), entries.nnz, int(matrix.shape[0]), weighed)
 
 
 def _attributes(arrays: Arrays) -> DenseRows | SparseRows | None:

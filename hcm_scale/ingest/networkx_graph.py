@@ -1,11 +1,12 @@
 """A networkx graph as two Arrow tables: its edges, and its nodes with their attributes.
 
 Nodes that are all whole numbers or all text keep their names; others go by `str`. An attribute that is a list of equal
-length in every node becomes as many columns, `NAME_0`, `NAME_1`, ...; one that a node lacks is null there.
+length in every node becomes as many columns, `NAME_0`, `NAME_1`, ...; one that a node lacks is null there. Of the
+attributes of edges `weight` is a column, where it holds numbers alone.
 """
 
 from collections.abc import Iterator, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pyarrow as pa
 from hcm_scale.ingest.errors import reading
 
 ID = "networkx node"  # the column of the node table
+WEIGHT = "weight"  # of edges, and the column of the edge table
 
 
 def is_networkx(data: Any) -> bool:
@@ -25,11 +27,14 @@ def tables_of(graph: Any) -> tuple[pa.Table, pa.Table]:
     attributes = dict(graph.nodes(data=True))
     named = dict(zip(attributes, _names(list(attributes)), strict=True))
     ends = [(named[edge[0]], named[edge[1]]) for edge in graph.edges()]
+    weights = [held.get(WEIGHT) for *_, held in graph.edges(data=True)]
     columns = {ID: _column("the nodes' names", list(named.values()))}
     for key in dict.fromkeys(key for held in attributes.values() for key in held):
         columns |= _columns(str(key), [held.get(key) for held in attributes.values()])
     kind = columns[ID].type
     edges = {name: pa.array([end[side] for end in ends], kind) for side, name in enumerate(("source", "target"))}
+    if any(weight is not None for weight in weights) and all(isinstance(w, Real | None) for w in weights):
+        edges[WEIGHT] = pa.array([None if weight is None else float(weight) for weight in weights], pa.float64())
     return pa.table(edges), pa.table(columns)
 
 

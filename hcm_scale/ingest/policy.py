@@ -29,6 +29,7 @@ class Policy:
     max_bytes     what a packed file may unpack to where it grows over a hundred times, and a .mat file in any case
     num_nodes     of arrays: how many nodes there are; None is as many as they say, which must not be far more than
                   their edges name
+    weights       of arrays: take the values that they have for edges as weights
 
     >>> Policy(unknown="skip")
     Traceback (most recent call last):
@@ -42,6 +43,7 @@ class Policy:
     featureless: str = "error"
     max_bytes: int = 4 << 30
     num_nodes: int | None = None
+    weights: bool = False
 
     def __post_init__(self) -> None:
         for name, legal in POLICIES.items():

@@ -21,6 +21,7 @@ from scipy import sparse
 from hcm_scale.graph.build import Chunk
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.arrays import DenseRows, Edges, write_arrays
+from hcm_scale.ingest.edge_weights import Weighed
 from hcm_scale.ingest.errors import InputError, check_growth, reading
 from hcm_scale.ingest.pickles import arrays_only
 from hcm_scale.ingest.policy import Policy
@@ -52,7 +53,8 @@ def read_data(
 ) -> Graph:
     """Writes a `Data` with edge_index (2, E) and x (n, d), dense or sparse, to the folder `out`; returns it opened.
 
-    `label` names the tensor of 0/1 anomaly labels, if there is one.
+    With `policy.weights` edges weigh `edge_weight`, or an `edge_attr` of one column. `label` names the tensor of 0/1
+    anomaly labels, if there is one.
     """
     edge_index: Any = getattr(data, "edge_index", None)
     shape = tuple(getattr(edge_index, "shape", ()))
@@ -74,7 +76,17 @@ def read_data(
     with reading(f"{origin} holds other than tensors of numbers"):
         x = _rows(getattr(data, "x", None))
         y = None if label is None else getattr(data, label).cpu().numpy()
-    return write_arrays(out, origin, Edges(chunks, ends.shape[1]), x, y, policy)
+        weights = _weights(data) if policy.weights else None
+    if weights is not None and len(weights) != ends.shape[1]:
+        raise InputError(f"{origin}: data has {len(weights):,} weights for {ends.shape[1]:,} edges; legal is one each")
+
+    def weighed(values: NDArray[Any]) -> Iterator[Weighed]:
+        for start in range(0, ends.shape[1], _CHUNK_ROWS):
+            part = slice(start, start + _CHUNK_ROWS)
+            yield ends[0, part], ends[1, part], values[part]
+
+    edges = Edges(chunks, ends.shape[1], weighed=None if weights is None else lambda: weighed(weights))
+    return write_arrays(out, origin, edges, x, y, policy)
 
 
 def read_dataset(
@@ -146,6 +158,16 @@ def _without_pickles(name: str) -> Iterator[None]:
             del os.environ[_TENSORS_ONLY]
         else:
             os.environ[_TENSORS_ONLY] = before
+
+
+def _weights(data: Any) -> NDArray[Any] | None:
+    """One number an edge, where the data has it."""
+    for name in ("edge_weight", "edge_attr"):
+        found = getattr(data, name, None)
+        if found is not None and (found.dim() == 1 or (found.dim() == 2 and found.shape[1] == 1)):
+            values: NDArray[Any] = found.detach().double().cpu().numpy().ravel()
+            return values
+    return None
 
 
 def _rows(x: Any) -> DenseRows | SparseRows | None:

@@ -25,11 +25,13 @@ def seal(
     ids: pa.Array | None = None,
     told: Sequence[ColumnLine] = (),
     edge_types: Sequence[str] | None = None,
+    weights: str | None = None,
     **counts: Any,
 ) -> IngestSummary:
     """Finishes a folder that holds the CSR and the attributes; `counts` are the other fields of the summary.
 
-    `told` says what became of the columns of the user's tables, `edge_types` are the names of the bits of edge_types.
+    `told` says what became of the columns of the user's tables, `edge_types` are the names of the bits of edge_types,
+    `weights` is what the user calls the weights.
     """
     if not features.num_columns:
         features = write_degree(folder, policy.directed)
@@ -49,11 +51,13 @@ def seal(
     )
     details = {"counts": asdict(summary), "policy": asdict(policy), "columns": list(features.details)}
     details["told"] = as_json(told)
+    named: dict[str, Any] = {} if edge_types is None else {"edge_types": list(edge_types)}
+    named |= {} if weights is None else {"weights": weights}
     store.finish(
         folder,
         num_columns=features.num_columns,
         columns=features.columns,
         directed=policy.directed,
-        info={"ingest": details} | ({} if edge_types is None else {"edge_types": list(edge_types)}),
+        info={"ingest": details} | named,
     )
     return summary

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.graph.build import Chunk
 from hcm_scale.graph.store import Graph, SparseRows
-from hcm_scale.ingest.arrays import DenseRows, Edges, write_arrays
+from hcm_scale.ingest.arrays import DenseRows, write_arrays
 from hcm_scale.ingest.errors import InputError
+from hcm_scale.ingest.matrices import edges_of_matrix
 from hcm_scale.ingest.policy import Policy
 
 _ORIGIN = "scipy matrix"
-_CHUNK = 1 << 18
 _BLOCK_ROWS = 1 << 14
 
 
@@ -22,16 +21,7 @@ def read_sparse(out: Path | str, adjacency: Any, x: Any, policy: Policy) -> Grap
     """Writes an (n, n) matrix and attributes (n, d), sparse, dense or None, to the folder `out`; returns it opened."""
     if adjacency.shape[0] != adjacency.shape[1]:
         raise InputError(f"the adjacency matrix has shape {adjacency.shape}; legal is (n, n)")
-    entries = adjacency.tocoo()
-
-    def chunks() -> Iterator[Chunk]:
-        for start in range(0, entries.nnz, _CHUNK):
-            part = slice(start, start + _CHUNK)
-            stored = entries.data[part] != 0
-            yield entries.row[part][stored], entries.col[part][stored]
-
-    edges = Edges(chunks, entries.nnz, adjacency.shape[0])
-    return write_arrays(out, _ORIGIN, edges, _attributes(x), None, policy)
+    return write_arrays(out, _ORIGIN, edges_of_matrix(adjacency.tocoo(), _ORIGIN), _attributes(x), None, policy)
 
 
 def _attributes(x: Any) -> DenseRows | SparseRows | None:

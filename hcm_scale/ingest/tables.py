@@ -20,8 +20,9 @@ from hcm_scale.ingest import node_table
 from hcm_scale.ingest.batches import CSV, TableFiles
 from hcm_scale.ingest.edge_table import EdgeTable
 from hcm_scale.ingest.edge_types import write_edge_types
-from hcm_scale.ingest.encode import Encoding
-from hcm_scale.ingest.errors import naming
+from hcm_scale.ingest.edge_weights import write_weights
+from hcm_scale.ingest.encode import Encoding, is_number
+from hcm_scale.ingest.errors import InputError, naming
 from hcm_scale.ingest.id_column import id_kind
 from hcm_scale.ingest.ids import Growing, settled
 from hcm_scale.ingest.known import check_table, text_casts
@@ -39,6 +40,7 @@ class Columns:
 
     source, target   the id columns of the edge table;  id   of the node table
     type             of the edge table: what kind of edge a row is, told in explanations
+    weight           of the edge table: numbers above 0, which add up over the rows of two nodes
     label            a 0/1 column of the node table, 1 = anomaly
     attributes       columns of the node table to use; None is all but id, label, `exclude` and nearly unique text
     categorical      columns to take as text whatever their type, and however many distinct values they have
@@ -51,6 +53,7 @@ class Columns:
     id: str = "id"
     label: str | None = None
     type: str | None = None
+    weight: str | None = None
     attributes: tuple[str, ...] | None = None
     exclude: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
@@ -116,6 +119,9 @@ def _write(
         types = None
         if columns.type:
             types = write_edge_types(folder, edge_table, columns.type, ids, policy.directed)
+        if columns.weight:
+            weighed, where = edge_table.weighed(ids, columns.weight), f"graph.weight_column={columns.weight}"
+            write_weights(folder, weighed, where, directed=policy.directed, adds_up=True)
         written, num_anomalies = features.FeatureCounts(), None
         if node_files is not None:
             written = node_table.write_features(folder, node_files, encodings, rows.left_out, shape)
@@ -139,6 +145,7 @@ def _write(
                 trained=known is not None,
             ),
             edge_types=types[0] if types else None,
+            weights=columns.weight,
             unknown_edges=edge_table.unknown.count,
             repeated_nodes=len(rows.left_out),
             added_nodes=added if node_files else 0,
@@ -159,7 +166,7 @@ def _told(
 ) -> list[ColumnLine]:
     """What became of every column of both tables; `counted` are the rows of the node table and its anomalies."""
     typed = {columns.type: (len(types[0]), types[1])} if columns.type and types else {}
-    lines = edge_lines(edge_table.files.schema, edge_table.ends, typed, policy.directed)
+    lines = edge_lines(edge_table.files.schema, edge_table.ends, typed, policy.directed, columns.weight)
     if node_files is None:
         return lines
     num_rows, num_anomalies = counted
@@ -176,6 +183,8 @@ def _open(edges: Where, nodes: Where | None, columns: Columns, max_bytes: int) -
     edge_files.check_columns("graph.source_column", [columns.source])
     edge_files.check_columns("graph.target_column", [columns.target])
     edge_files.check_columns("graph.type_column", [columns.type] if columns.type else [])
+    if columns.weight:
+        _check_weight(edge_files, columns)
     node_files = open_table("graph.nodes", nodes, max_bytes) if nodes is not None else None
     typed = [(f"{edge_files.origin}:{n}", edge_files.schema.field(n).type) for n in (columns.source, columns.target)]
     if node_files is None and (columns.label or columns.attributes):
@@ -199,6 +208,17 @@ def _open(edges: Where, nodes: Where | None, columns: Columns, max_bytes: int) -
         text = {name: pa.string() for name in columns.categorical}
         node_files = node_files.with_casts({**text, **_id_casts(node_files, (columns.id,), kind)})
     return EdgeTable(edge_files, columns.source, columns.target, kind), node_files
+
+
+def _check_weight(table: TableFiles, columns: Columns) -> None:
+    """Refuses a column of weights that is not there, holds no numbers, or names the ends of edges."""
+    option, name = "graph.weight_column", columns.weight or ""
+    table.check_columns(option, [name])
+    kind = table.schema.field(name).type
+    if name in (columns.source, columns.target):
+        raise InputError(f"{option}={name!r} names an end of the edges; legal is a column of numbers above 0")
+    if not (is_number(kind) or pa.types.is_null(kind)):
+        raise InputError(f"{option}={name!r} of {table.origin} is of type {kind}; legal is a column of numbers above 0")
 
 
 def _has_leading_zeros(table: TableFiles, names: tuple[str, ...]) -> bool:

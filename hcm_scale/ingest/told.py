@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hcm_scale.ingest.encode import CategoryEncoding, EmptyEncoding, Encoding, is_date, is_text
+from hcm_scale.ingest.encode import CategoryEncoding, EmptyEncoding, Encoding, is_date, is_number, is_text
 
 _SHOWN = 60
 Counted = tuple[str, int | None, int | None]  # use, distinct values, gaps
+_WEIGHT = "weight of edges, added up over the rows of two nodes: a heavier neighbour counts for more"
 _HEADER = ("table", "column", "type", "distinct", "gaps", "use")
 
 
@@ -31,28 +32,37 @@ class ColumnLine:
 
 
 def edge_lines(
-    schema: pa.Schema, ends: Mapping[str, tuple[int, int]], typed: Mapping[str, tuple[int, int]], directed: bool
+    schema: pa.Schema,
+    ends: Mapping[str, tuple[int, int]],
+    typed: Mapping[str, tuple[int, int]],
+    directed: bool,
+    weight: str | None = None,
 ) -> list[ColumnLine]:
-    """The columns of an edge table; of those that name nodes, source first, and types: distinct values and gaps."""
+    """The columns of an edge table; of those that name nodes, source first, and types: distinct values and gaps.
+
+    `weight` is the column of weights, if there is one.
+    """
     uses = dict.fromkeys(typed, "the type of each edge, told in explanations; it decides no score")
     uses |= dict.fromkeys(ends, "an end of each edge; which end is not kept: graph.directed=true keeps it")
     if directed:
         uses |= dict(zip(ends, ("where each edge starts", "where each edge ends"), strict=False))
     told: dict[str, Counted] = {name: (uses[name], *counts) for name, counts in {**typed, **ends}.items()}
+    if weight is not None:
+        told[weight] = _WEIGHT, None, 0
     return [
-        ColumnLine(
-            "edges", field.name, str(field.type), *told.get(field.name, (_unused_of_edges(field.type), None, None))
-        )
+        ColumnLine("edges", field.name, str(field.type), *told.get(field.name, (_unused_of_edges(field), None, None)))
         for field in schema
     ]
 
 
-def _unused_of_edges(kind: pa.DataType) -> str:
-    if is_date(kind):
+def _unused_of_edges(field: pa.Field) -> str:
+    if is_date(field.type):
         return "not used: edges have no time here; select the rows of the time that you mean"
-    if is_text(kind):
+    if is_text(field.type):
         return "not used: edges have no attributes here; graph.type_column takes one with few values as their type"
-    return "not used: edges have no weight and no attributes here; sums over a node's edges can be node columns"
+    if is_number(field.type):
+        return f"not used: graph.weight_column={field.name} takes it as the weight of edges"
+    return "not used: edges have no attributes here; sums over a node's edges can be node columns"
 
 
 def node_lines(

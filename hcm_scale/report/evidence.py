@@ -3,8 +3,8 @@
 `Evidence.of` joins the graph, the purified graph, the scores, the per-edge predictions and, where there are any, the
 features, and makes what needs a pass over the data: the row of every node in the ranked table (8 bytes a node), the
 numbering of the edges (8 bytes a node), mean and spread of every attribute over the whole graph (16 bytes a column),
-and what is usual for an edge. Nothing is copied: graphs, features and predictions may stay memory maps. Sparse
-attributes are never made dense.
+what is usual for an edge, and the percentiles of weights where edges have any (a copy while it lasts). Nothing else is
+copied: graphs, features and predictions may stay memory maps. Sparse attributes are never made dense.
 """
 
 from dataclasses import dataclass
@@ -41,6 +41,7 @@ class Evidence:
     usual_hop: float | None
     usual_distance: float | None
     num_scored: int  # nodes with neighbours
+    weight_percentiles: NDArray[np.float32] | None  # 0 .. 100, of all edges
 
     @staticmethod
     def of(
@@ -70,6 +71,7 @@ class Evidence:
             usual_hop(edge_mean),
             usual_distance(graph, features),
             int(np.count_nonzero(graph.degrees)),
+            None if graph.weights is None or not graph.num_arcs else percentiles(graph.weights),
         )
 
     @property
@@ -108,6 +110,11 @@ def contains(graph: Graph, node: int, others: NDArray[Any]) -> NDArray[np.bool_]
         return np.zeros(len(others), bool)
     place = np.minimum(np.searchsorted(row, others), len(row) - 1)
     return np.asarray(row[place] == others)
+
+
+def percentiles(weights: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The weights that 0, 1, ... 100 per cent of the entries do not exceed."""
+    return np.asarray(np.percentile(weights, np.arange(101), method="lower"), np.float32)
 
 
 def column_moments(x: Attributes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

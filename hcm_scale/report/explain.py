@@ -1,11 +1,11 @@
 """Why a node stands where it stands in the ranking, in numbers; `wording` says it in words.
 
 For one node: its rank and percentile, the kinds of evidence that made it stand out (`reasons`), its neighbours ordered
-by predicted hop (farthest first) with the spread over the parameter samples and whether purification dropped the edge,
-and the attributes in which it differs most from its neighbourhood: (its value - the neighbours' mean) / the standard
-deviation over the whole graph, under the user's own column names. A node without neighbours is held against the mean of
-all nodes. The buckets of a hashed text, `NAME#17`, mean nothing to a reader: they are told once, as the text in NAME.
-Costs the node's degree, plus a vector of one row of attributes.
+by predicted hop (farthest first) with the spread over the parameter samples, the weight of the edge where edges have
+one, and whether purification dropped it, and the attributes in which it differs most from its neighbourhood: (its value
+- the neighbours' mean) / the standard deviation over the whole graph, under the user's own column names. A node without
+neighbours is held against the mean of all nodes. The buckets of a hashed text, `NAME#17`, mean nothing to a reader:
+they are told once, as the text in NAME. Costs the node's degree, plus a vector of one row of attributes.
 """
 
 import math
@@ -23,11 +23,21 @@ from hcm_scale.report.reasons import Reason, reasons
 
 
 @dataclass(frozen=True)
+class EdgeWeight:
+    """The weight of an edge under the user's own name, and the share of all edges that are lighter, in per cent."""
+
+    name: str
+    value: float
+    percent: int
+
+
+@dataclass(frozen=True)
 class Neighbor:
     """One edge of the explained node.
 
     `hop` and `std` are None where the edge was not scored, `dropped` where nothing was purified. `types` are those of
-    the user's edge table. `rank` is the neighbour's own, 0 where it is not told.
+    the user's edge table. `rank` is the neighbour's own, 0 where it is not told. `weight` is None where edges have
+    none.
     """
 
     id: int | str
@@ -37,6 +47,7 @@ class Neighbor:
     dropped: bool | None
     types: tuple[str, ...] = ()
     rank: int = 0
+    weight: EdgeWeight | None = None
 
 
 @dataclass(frozen=True)
@@ -150,12 +161,31 @@ def _neighbors(evidence: Evidence, node: int) -> tuple[Neighbor, ...]:
         dropped = (~contains(purified, node, row)).tolist()
     order = np.argsort(-np.where(np.isfinite(hop), hop, -np.inf), kind="stable")
     types, ranks = _edge_types(graph, node), (evidence.row_of_node[row] + 1).tolist()
+    weights = _weights(evidence, node)
     return tuple(
         Neighbor(
-            graph.external_id(int(row[i])), int(row[i]), finite(hop[i]), finite(std[i]), dropped[i], types[i], ranks[i]
+            id=graph.external_id(int(row[i])),
+            node=int(row[i]),
+            hop=finite(hop[i]),
+            std=finite(std[i]),
+            dropped=dropped[i],
+            types=types[i],
+            rank=ranks[i],
+            weight=weights[i],
         )
         for i in order.tolist()
     )
+
+
+def _weights(evidence: Evidence, node: int) -> list[EdgeWeight] | list[None]:
+    """The weights of the edges of a node, in the order of its row."""
+    graph, steps = evidence.graph, evidence.weight_percentiles
+    if graph.weights is None or steps is None:
+        return [None] * int(graph.degrees[node])
+    name = str(graph.info.get("weights", "weight"))
+    row = graph.weights[graph.indptr[node] : graph.indptr[node + 1]]
+    lighter = np.maximum(np.searchsorted(steps, row) - 1, 0)
+    return [EdgeWeight(name, *found) for found in zip(row.tolist(), lighter.tolist(), strict=True)]
 
 
 def _edge_types(graph: Graph, node: int) -> list[tuple[str, ...]]:

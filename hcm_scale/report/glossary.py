@@ -47,6 +47,8 @@ TERMS = {
     "Group": "Nodes that stand out and are joined to each other. Look at a group as one finding.",
     "Difference of attributes": "From 0, alike, to 2, opposite: one minus the cosine of what the attributes became.",
     "Deviations": "How far a value lies from the neighbours' mean, in standard deviations over all nodes.",
+    "Weight of an edge": "How much an edge is, such as the amount of all transfers between two accounts, where your "
+    "data says so. Heavier neighbours count for more in what the model sees of a node; hops count edges alike.",
     "Dropped edge, purification": "Before learning, edges between the least similar nodes are left out, so that the "
     "model learns what is usual. Dropped edges are still scored.",
     "Parameter sample": "One of several versions of the model. Where they disagree, a prediction is uncertain: the ± "

@@ -22,7 +22,7 @@ from hcm_scale.report.glossary import HELP
 from hcm_scale.report.kinds import WORDS
 from hcm_scale.report.listing import flag_text, group_text, headline, long_name, meaning, sentence
 from hcm_scale.report.quantities import bytes_text, detail_text, fixed, p_text, seconds_text
-from hcm_scale.report.wording import score_title
+from hcm_scale.report.wording import score_title, weight
 
 PAGE_ROWS = 15
 
@@ -78,6 +78,7 @@ def templates() -> Environment:
         "p_text": p_text,
         "value_text": value_text,
         "group_text": group_text,
+        "weight": weight,
         "accuracy_rows": sections.accuracy_rows,
         "code_parts": re.compile("`([^`]*)`").split,  # text and what stands between ticks, in turns
     }

@@ -4,7 +4,7 @@ import textwrap
 
 from hcm_scale.report.dates import value_text
 from hcm_scale.report.explain import Explanation
-from hcm_scale.report.wording import clip, dropped, lead, reasons, score_title
+from hcm_scale.report.wording import clip, dropped, lead, reasons, score_title, weight
 
 _ID_WIDTH = 40
 _LINE_WIDTH = 100
@@ -34,14 +34,22 @@ def _neighbor_lines(e: Explanation, limit: int) -> list[str]:
     if not shown:
         return []
     width = max(10, *(len(clip(n.id, _ID_WIDTH)) for n in shown))
-    lines = ["", f"{'neighbour':<{width}}   predicted hop   edge{'       type' if any(n.types for n in shown) else ''}"]
+    wide = max(len("type"), *(len(", ".join(n.types)) for n in shown)) if any(n.types for n in shown) else 0
+    name = clip(shown[0].weight.name, _ID_WIDTH) if shown[0].weight else ""
+    lines = ["", f"{'neighbour':<{width}}   predicted hop   {_edge_cells('edge', 'type' * bool(wide), wide, name)}"]
     for n in shown:
         hop = "  not scored " if n.hop is None else f"{n.hop:5.2f} ± {n.std or 0.0:<5.2f}"
         edge = {None: "", True: "dropped", False: "kept"}[n.dropped]
-        types = f"{edge:<8}   {', '.join(n.types)}" if n.types else edge
-        lines.append(f"{clip(n.id, _ID_WIDTH):<{width}}   {hop}   {types}".rstrip())
+        told = weight(n.weight.value, n.weight.percent) if n.weight else ""
+        cells = _edge_cells(edge, ", ".join(n.types), wide, told)
+        lines.append(f"{clip(n.id, _ID_WIDTH):<{width}}   {hop}   {cells}".rstrip())
     hidden = e.degree - len(shown)
     return [*lines, f"and {hidden:,} nearer"] if hidden else lines
+
+
+def _edge_cells(edge: str, types: str, wide: int, told: str) -> str:
+    """Columns about an edge, the last its weight; `wide` is the room of its types, 0 where no edge has any."""
+    return "   ".join([f"{edge:<8}", *([f"{types:<{wide}}"] if wide else []), told]).rstrip()
 
 
 def _difference_lines(e: Explanation) -> list[str]:

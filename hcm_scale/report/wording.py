@@ -159,6 +159,16 @@ def _difference(d: Difference, whose: str) -> str:
     return f"{column} = {_quantity(d.value)} where {whose} mean is {_quantity(d.neighbors)}"
 
 
+def weight(value: float, percent: int) -> str:
+    """The weight of an edge among all weights.
+
+    >>> weight(1200, 99), weight(0.00125, 3)
+    ('1,200.00 (heavier than 99 % of edges)', '0.00125 (heavier than 3 % of edges)')
+    """
+    amount = f"{value:,.2f}" if 0.1 <= value < 1e12 else f"{value:.3g}"
+    return f"{amount} (heavier than {percent} % of edges)"
+
+
 _TELL: dict[str, Callable[[Explanation, Reason], str]] = {
     "hop": _hop,
     "closure": _closure,

@@ -66,11 +66,12 @@ def make_sampler(
     *,
     seed: int,
     hub_cap: int | None = None,
+    weights: NDArray[np.float32] | None = None,
 ) -> Sampler:
     """The neighbour sampler of this name; see `neighbors.sampler`."""
     if backend not in BACKENDS:
         raise ValueError(f"backend={backend!r} must be one of {sorted(BACKENDS)}")
-    return BACKENDS[backend](indptr, indices, scale, fan_outs, seed=seed, hub_cap=hub_cap)
+    return BACKENDS[backend](indptr, indices, scale, fan_outs, seed=seed, hub_cap=hub_cap, weights=weights)
 
 
 def make_batch(

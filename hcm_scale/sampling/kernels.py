@@ -123,6 +123,29 @@ def weigh(scale, nodes, degrees, starts, indices, out):
 
 
 @kernel(nogil=True)
+def weigh_edges(graph, weights, begins, degrees, starts, entries, out):
+    """Multiplies the weights of drawn neighbours by those of their edges, found by binary search in the graph's rows.
+
+    `graph` are the CSR's indices and `entries` the nodes that were drawn, self loops first.
+    """
+    for i in range(len(begins)):
+        first = starts[i] + 1
+        takes_all = starts[i + 1] - first == degrees[i]  # in the order of the row
+        for e in range(first, starts[i + 1]):
+            at, end = begins[i], begins[i] + degrees[i]
+            if takes_all:
+                at += e - first
+            else:
+                while at < end:
+                    middle = (at + end) // 2
+                    if graph[middle] < entries[e]:
+                        at = middle + 1
+                    else:
+                        end = middle
+            out[e] *= weights[at]
+
+
+@kernel(nogil=True)
 def transpose(indptr, indices, weights, t_indptr, t_indices, t_weights):
     """The CSR of the transpose by counting; entries of a row come in the order of their old rows."""
     num_rows, num_columns = len(indptr) - 1, len(t_indptr) - 1

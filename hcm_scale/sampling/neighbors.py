@@ -2,9 +2,10 @@
 
 `sample_blocks` walks from the seeds towards the input. Each layer's targets draw at most `fan_out` neighbours,
 uniformly and without replacement; targets and drawn neighbours together are the targets of the layer before. Degrees
-and weights are the whole graph's: an entry weighs scale[u] * scale[v], times degree / drawn for neighbours, so that
-the expected block is Â itself. Rows that draw every neighbour are exact, self loops always are, and fan-out `all`
-(None) reproduces the whole graph's forward pass. A draw is a pure function of (seed, step, layer, node).
+and weights are the whole graph's: an entry weighs scale[u] * scale[v], for neighbours times degree / drawn and times
+the weight of the edge where edges have one, so that the expected block is Â itself. Weights do not sway the draw. Rows
+that draw every neighbour are exact, self loops always are, and fan-out `all` (None) reproduces the whole graph's
+forward pass. A draw is a pure function of (seed, step, layer, node).
 
 Cost: time in proportion to the entries, about 50 ns each; the memory of the blocks, 8 bytes an entry; and per calling
 thread 4 bytes a node of scratch, kept between calls so that telling new nodes from known ones takes one read.
@@ -59,6 +60,7 @@ def sampler(
     *,
     seed: int,
     hub_cap: int | None = None,
+    weights: NDArray[np.float32] | None = None,
 ) -> Sampler:
     """`sample(seeds, step)` with everything else held. Threads may share it: each gets scratch of its own."""
     check_fan_outs(fan_outs, hub_cap)
@@ -68,7 +70,7 @@ def sampler(
         if not hasattr(local, "scratch"):
             local.scratch = DrawScratch(len(indptr) - 1)
         options: dict[str, Any] = {"seed": seed, "step": step, "hub_cap": hub_cap, "scratch": local.scratch}
-        return sample_blocks(indptr, indices, scale, seeds, fan_outs, **options)
+        return sample_blocks(indptr, indices, scale, seeds, fan_outs, weights=weights, **options)
 
     return sample
 
@@ -83,11 +85,13 @@ def sample_blocks(
     seed: int,
     step: int,
     hub_cap: int | None = None,
+    weights: NDArray[np.float32] | None = None,
     scratch: DrawScratch | None = None,
 ) -> tuple[NDArray[np.int64], tuple[Block, ...]]:
     """The nodes that the seeds need (i64, seeds first) and one block per fan-out, input side first.
 
-    A fan-out of None takes all neighbours, or `hub_cap` of them where a node has more.
+    A fan-out of None takes all neighbours, or `hub_cap` of them where a node has more. `scale` is that of `gcn_scale`
+    with the same `weights`, one an entry of the graph, or None where edges have none.
 
     >>> star = np.array([0, 3, 4, 5, 6]), np.array([1, 2, 3, 0, 0, 0], np.int32)
     >>> nodes, (block,) = sample_blocks(*star, np.float32([0.5, 0.7, 0.7, 0.7]), np.array([0]), [2], seed=0, step=0)
@@ -106,7 +110,8 @@ def sample_blocks(
     for layer in reversed(range(len(fan_outs))):
         limit = most_drawn(fan_outs[layer], hub_cap)
         key = seed, step, layer
-        block = _sample_layer(indptr, indices, scale, scratch, base=base, num_targets=count, limit=limit, key=key)
+        where: dict[str, Any] = {"base": base, "num_targets": count, "limit": limit, "key": key}
+        block = _sample_layer(indptr, indices, scale, weights, scratch, **where)
         blocks.insert(0, block)
         count = block.num_sources
     return scratch.nodes[:count].copy(), tuple(blocks)
@@ -116,6 +121,7 @@ def _sample_layer(
     indptr: NDArray[np.int64],
     indices: NDArray[Any],
     scale: NDArray[np.float32],
+    edge_weights: NDArray[np.float32] | None,
     scratch: DrawScratch,
     *,
     base: int,
@@ -137,6 +143,8 @@ def _sample_layer(
     positions = np.empty(num_entries, np.int32)
     count = kernels.relabel(entries, scratch.position, base, scratch.nodes, num_targets, positions)
     kernels.weigh(scale, scratch.nodes[:count], degrees, starts, positions, weights)
+    if edge_weights is not None:
+        kernels.weigh_edges(indices, edge_weights, begins, degrees, starts, entries, weights)
     return Block.of(starts, positions, weights, count)
 
 

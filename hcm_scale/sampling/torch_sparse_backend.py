@@ -37,6 +37,7 @@ def sampler(
     *,
     seed: int,
     hub_cap: int | None = None,
+    weights: NDArray[np.float32] | None = None,
 ) -> Sampler:
     """`sample(seeds, step)` with everything else held, as `neighbors.sampler`."""
     check_fan_outs(fan_outs, hub_cap)
@@ -56,7 +57,8 @@ def sampler(
                 torch.manual_seed(rng.key(seed, step, layer))
                 drawn = sample_adj(rowptr, col, torch.from_numpy(nodes), most_drawn(fan_outs[layer], hub_cap), False)
             rows, columns, sources, arcs = (tensor.numpy() for tensor in drawn)
-            blocks.insert(0, _block(rows, columns, arcs, nodes, sources, indptr, scale))
+            factor = None if weights is None else weights[arcs]
+            blocks.insert(0, _block(rows, columns, arcs, nodes, sources, indptr, scale, factor=factor))
             nodes = sources
         return nodes, tuple(blocks)
 
@@ -100,8 +102,13 @@ def _block(
     sources: NDArray[np.int64],
     indptr: NDArray[np.int64],
     scale: NDArray[np.float32],
+    *,
+    factor: NDArray[np.float32] | None,
 ) -> Block:
-    """The drawn neighbours, each row preceded by its self loop, weighed by how likely each was drawn."""
+    """The drawn neighbours, each row preceded by its self loop, weighed by how likely each was drawn.
+
+    `factor` are the weights of the drawn arcs, where edges have any.
+    """
     begins, num_drawn = indptr[targets], np.diff(rows)
     degrees = indptr[targets + 1] - begins
     starts = (rows + np.arange(len(rows))).astype(np.int32)
@@ -110,6 +117,8 @@ def _block(
     kernels.weigh(scale, sources, degrees, starts, indices, weights)
     in_row = arcs - np.repeat(begins, num_drawn)
     correction = _uniform_over_actual(in_row, np.repeat(degrees, num_drawn), np.repeat(num_drawn, num_drawn))
+    if factor is not None:
+        correction *= factor
     weights *= np.insert(correction, rows[:-1], 1.0)
     return Block.of(starts, indices, weights, len(sources))
 

@@ -51,7 +51,8 @@ def embed_samples(
     are in memory. Several ranks need a folder, the same for all, and all of them must ask for every sample.
     """
     net = HopModel(**model).to(device)
-    if (columns := columns_for(net, torch.device(device), propagated=propagated)) is not None:
+    columns = columns_for(net, torch.device(device), propagated=propagated) if structure.weights is None else None
+    if columns is not None:
         held = graph_to(device, structure.indptr, structure.indices, x, columns)
         room = torch.empty(held.num_nodes, net.encoder[-1].weight.shape[1], device=device)
         for sample in samples:
@@ -63,6 +64,7 @@ def embed_samples(
         shape = structure.num_nodes, int(net.encoder[-1].weight.shape[1])
         layers = TwoArrays(shape) if folder is None else TwoFiles(shape, folder, world)
     where: dict[str, Any] = {"propagated": propagated, "chunk_rows": chunk_rows, "device": device, "layers": layers}
+    where["weights"] = structure.weights
     for sample in samples:
         net.load_state_dict(dict(sample))
         yield embed_graph(net, structure.indptr, structure.indices, x, **where), Head.of(sample)

@@ -34,19 +34,26 @@ def synthetic_bytes(num_nodes: int, edges_per_node: int, num_attributes: int) ->
     return _START["graph"] + max(sorting, filled)
 
 
-def inject_bytes(num_nodes: int, num_arcs: int, num_values: int) -> int:
-    """Anomalies planted into a graph on disk: a second CSR and a second copy of all attribute values."""
-    return _START["graph"] + 24 * num_nodes + 12 * num_arcs + 4 * num_values
+def inject_bytes(num_nodes: int, num_arcs: int, num_values: int, *, weighted: bool = False) -> int:
+    """Anomalies planted into a graph on disk: a second CSR, with weights, and a second copy of all attribute values."""
+    return _START["graph"] + 24 * num_nodes + (16 if weighted else 12) * num_arcs + 4 * num_values
 
 
 def purify_bytes(
-    num_nodes: int, num_edges: int, num_attributes: int, *, num_values: int, num_features: int, ratio: float
+    num_nodes: int,
+    num_edges: int,
+    num_attributes: int,
+    *,
+    num_values: int,
+    num_features: int,
+    ratio: float,
+    weighted: bool = False,
 ) -> int:
     """Features and purified graph; `num_values` are the attribute values that are stored, n d of them where dense.
 
     First the survey, which holds a sample of the rows twice, and the covariance where columns are reduced; then blocks
     of rows in float64 beside the features; then similarities (4 bytes an edge, twice, and two marks) and the new CSR,
-    beside the features.
+    beside the features. Weights of edges are weighed with the similarities and copied into the new CSR.
     """
     per_row = max(1, num_values // max(1, num_nodes))
     is_sparse = num_values < num_nodes * num_attributes
@@ -60,6 +67,7 @@ def purify_bytes(
     block = min(num_nodes, block_rows(per_row))
     blocks = block * (36 * per_row + 16 * num_features if is_sparse else 20 * per_row + 8 * num_features)
     edges = 32 * num_nodes + 4 * num_edges + max(6 * num_edges, num_edges + int(8 * (1 - ratio) * num_edges))
+    edges += int((12 + 8 * (1 - ratio)) * num_edges) if weighted else 0
     features = 4 * num_nodes * num_features
     return _START["purify"] + max(survey, features + blocks, features + edges)
 
@@ -190,6 +198,9 @@ def score_bytes(
     return _START["score"] + max(embedding, about_nodes, 3 * whole * several)
 
 
-def report_bytes(num_nodes: int, num_edges: int) -> int:
-    """The table (150 bytes a node), its columns again as they are sorted and shown, and distances over the edges."""
-    return _START["report"] + 300 * num_nodes + 12 * num_edges
+def report_bytes(num_nodes: int, num_edges: int, *, weighted: bool = False) -> int:
+    """The table (150 bytes a node), its columns again as they are sorted and shown, and distances over the edges.
+
+    Or, where edges have weights, a copy of those.
+    """
+    return _START["report"] + 300 * num_nodes + (16 if weighted else 12) * num_edges

@@ -4,10 +4,12 @@ out/x.npy            (n, q) float32, what the model is given
 out/fitted.safetensors  how attributes become these features, to be done to other rows too
 out/manifest.json    names of the features, and which rule made them of which attributes
 out/graph/           the purified graph: the same nodes, fewer edges, no attributes
+out/weights.npy      where edges have weights: the strength of each entry of the given graph (`features/strength.py`);
+                     the weights of the purified graph are strengths as well
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from hcm_scale.base.mapped import save_new
 from hcm_scale.features.auto import table
 from hcm_scale.features.fitted import Fitted, from_bytes, to_bytes
 from hcm_scale.features.purify import purify as drop_edges
+from hcm_scale.features.strength import median_weight, write_strengths
 from hcm_scale.features.transform import Features, transform
 from hcm_scale.graph import Graph
 
@@ -27,6 +30,7 @@ log = logging.getLogger(__name__)
 KIND = "hcm_scale purified"
 FORMAT = 3
 _FITTED = "fitted.safetensors"
+_WEIGHTS = "weights.npy"
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +42,14 @@ class Purified:
     record: dict[str, Any]
     columns: tuple[str, ...]  # names of the features
     folder: Path
+    weight_median: float | None = None  # by which weights of edges became strengths; None where there are none
+
+    def strengths(self) -> NDArray[np.float32] | None:
+        """The strength of each entry of the given graph, mapped."""
+        if self.weight_median is None:
+            return None
+        found: NDArray[np.float32] = np.load(self.folder / _WEIGHTS, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+        return found
 
     def fitted(self) -> Fitted:
         """How attributes become these features."""
@@ -63,28 +75,45 @@ def purify(
         counts = f"{graph.num_attributes:,} attributes become {len(features.columns):,} features"
         log.info("%s by rule (attributes=auto):\n%s", counts, table(features.record["columns"]))
     measured = features.x if attributes == "transformed" else graph.x
-    drop_edges(graph, measured, similarity=similarity, ratio=ratio).save(out / "graph")
-    return _write(out, features, graph.fingerprint)
+    median = None if graph.weights is None else median_weight(graph.weights)
+    drop_edges(_with_strengths(graph, median, out), measured, similarity=similarity, ratio=ratio).save(out / "graph")
+    return _write(out, features, graph.fingerprint, median)
 
 
 def purify_like(graph: Graph, out: Path, like: Purified, *, attributes: str) -> Purified:
     """The same of another graph, by the transform and the threshold of `like`: nothing is fitted anew."""
     if graph.x is None:
         raise ValueError("this graph has no attributes, and the trained one has")
+    if (graph.weights is None) != (like.weight_median is None):
+        ours, theirs = ("none", "some") if graph.weights is None else ("some", "none")
+        raise ValueError(
+            f"this graph has {ours} and the trained one {theirs}: weights of edges (graph.weight_column or "
+            "graph.weights) belong to both graphs or to neither"
+        )
     fitted = like.fitted()
     x = fitted.apply(graph.x, graph.columns)
     measured = x if attributes == "transformed" else graph.x
     settled = like.graph.info["purified"]
     how: dict[str, Any] = {"similarity": settled["similarity"], "ratio": settled["ratio"]}
-    drop_edges(graph, measured, **how, like=like.graph).save(out / "graph")
-    return _write(out, Features(x, like.columns, like.record, fitted), graph.fingerprint)
+    drop_edges(_with_strengths(graph, like.weight_median, out), measured, **how, like=like.graph).save(out / "graph")
+    return _write(out, Features(x, like.columns, like.record, fitted), graph.fingerprint, like.weight_median)
 
 
-def _write(out: Path, features: Features, source: str) -> Purified:
+def _with_strengths(graph: Graph, median: float | None, out: Path) -> Graph:
+    """The graph with strengths, which are written, for weights."""
+    if graph.weights is None or median is None:
+        return graph
+    return replace(graph, weights=write_strengths(out / _WEIGHTS, graph.weights, median))
+
+
+def _write(out: Path, features: Features, source: str, weight_median: float | None) -> Purified:
     save_new(out / "x.npy", features.x)
     files.sync_file(out / "x.npy")
     files.write_bytes(out / _FITTED, to_bytes(features.fitted))
     body: dict[str, Any] = {"features": features.record, "columns": list(features.columns), "source": source}
+    if weight_median is not None:
+        files.sync_file(out / _WEIGHTS)
+        body["weight_median"] = weight_median
     files.write_manifest(out, KIND, FORMAT, body)
     return open_purified(out)
 
@@ -94,4 +123,4 @@ def open_purified(folder: Path) -> Purified:
     body = files.read_manifest(folder, KIND, FORMAT)
     x = np.load(folder / "x.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray)
     graph = Graph.open(folder / "graph", verify=False)
-    return Purified(x, graph, body["features"], tuple(body["columns"]), folder)
+    return Purified(x, graph, body["features"], tuple(body["columns"]), folder, body.get("weight_median"))

@@ -70,7 +70,7 @@ def training_batches(
     on_gpu = torch.device(device).type == "cuda"
     fit = agree(gpu_fit(structure, x, labels, recipe, cut, device), world, device, note) if on_gpu else None
     if fit is not None:
-        graph = graph_to(device, structure.indptr, structure.indices, x, fit.columns)
+        graph = graph_to(device, structure.indptr, structure.indices, x, fit.columns, structure.weights)
         source = pairs_to(device, labels) if fit.has_pairs else prefetch(pairs, lambda item: item, depth=AHEAD)
         yield from gpu_batches(graph, source, recipe, cut, fit, seed=seed, first_step=first_step)
     else:
@@ -117,10 +117,11 @@ def batch_maker(
         batching.backend,
         structure.indptr,
         structure.indices,
-        gcn_scale(structure.indptr),
+        gcn_scale(structure.indptr, structure.weights),
         batching.layer_fan_outs(network.num_layers),
         seed=key(seed, _NEIGHBORS),
         hub_cap=batching.hub_cap,
+        weights=structure.weights,
     )
     # attributes get no gradient, so a first block that sums them directly needs no transpose
     input_gradients = batching.exact_first_hop or x.shape[1] > network.width
@@ -181,6 +182,7 @@ def gpu_fit(
         limits=gpu.row_limits(batching.layer_fan_outs(network.num_layers), batching.hub_cap),
         widths=(network.width, network.head_width),
         exact_first_hop=batching.exact_first_hop,
+        weighted=structure.weights is not None,
     )
 
 

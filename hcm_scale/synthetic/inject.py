@@ -3,10 +3,11 @@
 Structural: `num_cliques` groups of `clique_size` random nodes are each made fully connected. Attribute: each chosen
 node draws `candidates` distinct other nodes and takes over the attributes of the farthest of them (Euclidean; the
 first drawn of equals), read from the graph as it came, not from rows already changed. No node gets both. The result
-carries y (1 = anomaly) and kind (1 structural, 2 attribute).
+carries y (1 = anomaly) and kind (1 structural, 2 attribute). Where edges have weights the new ones get the median, so
+that no weight tells them; types of edges go, as the new ones have none.
 
-Memory: one copy of the indices and of the attributes. Distances are taken block by block; sparse attributes stay
-sparse.
+Memory: one copy of the indices, of the weights and of the attributes. Distances are taken block by block; sparse
+attributes stay sparse.
 """
 
 from dataclasses import replace
@@ -143,15 +144,16 @@ def _join_cliques(graph: Graph, members: NDArray[np.int64]) -> Graph:
     left, right = np.nonzero(~np.eye(size, dtype=bool))
     rows, columns = members[:, left].ravel(), members[:, right].ravel()
     order = np.lexsort((columns, rows))
-    indptr, indices = _insert_arcs(graph.indptr, graph.indices, rows[order], columns[order])
-    return replace(graph, indptr=indptr, indices=indices, edge_types=None, path=None)
+    return replace(_insert_arcs(graph, rows[order], columns[order]), edge_types=None, path=None)
 
 
-def _insert_arcs(
-    indptr: NDArray[np.int64], indices: NDArray[Any], rows: NDArray[np.int64], columns: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The CSR with distinct new arcs, given sorted by row and column, in their places; existing ones are left."""
-    places, present = find_arcs(indptr, indices, rows, columns)
+def _insert_arcs(graph: Graph, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Graph:
+    """The graph with distinct new arcs, given sorted by row and column, in their places; existing ones are left."""
+    places, present = find_arcs(graph.indptr, graph.indices, rows, columns)
     rows, columns, places = rows[~present], columns[~present], places[~present]
-    added = np.bincount(rows, minlength=len(indptr) - 1)
-    return indptr + np.concatenate([[0], np.cumsum(added)]), np.insert(indices, places, columns)
+    added = np.bincount(rows, minlength=graph.num_nodes)
+    weights = graph.weights
+    if weights is not None:
+        weights = np.insert(weights, places, np.median(weights) if len(weights) else 1)
+    indptr = graph.indptr + np.concatenate([[0], np.cumsum(added)])
+    return replace(graph, indptr=indptr, indices=np.insert(graph.indices, places, columns), weights=weights)

@@ -10,10 +10,10 @@ from scipy import sparse
 from hcm_scale.base import spmm
 
 
-def dense_gcn(indptr, indices):
-    n = len(indptr) - 1
-    adjacency = sparse.csr_array((np.ones(len(indices)), indices, indptr), shape=(n, n)).toarray() + np.eye(n)
-    scale = 1 / np.sqrt(np.diff(indptr) + 1.0)
+def dense_gcn(indptr, indices, weights=None):
+    n, weights = len(indptr) - 1, np.ones(len(indices)) if weights is None else weights
+    adjacency = sparse.csr_array((weights, indices, indptr), shape=(n, n)).toarray() + np.eye(n)
+    scale = 1 / np.sqrt(adjacency.sum(axis=1))
     return scale[:, None] * adjacency * scale
 
 
@@ -25,6 +25,17 @@ def test_propagate__equals_the_dense_product(num_nodes, num_edges, seed, width):
     indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
     x = rng.normal(size=(num_nodes, width)).astype(np.float32)
     np.testing.assert_allclose(spmm.propagate(indptr, indices, x), dense_gcn(indptr, indices) @ x, atol=1e-5)
+    weights = rng.lognormal(0, 2, len(indices)).astype(np.float32)
+    weighted = spmm.propagate(indptr, indices, x, weights)
+    np.testing.assert_allclose(weighted, dense_gcn(indptr, indices, weights) @ x, atol=1e-5)
+
+
+def test_propagate__with_weights_of_one_gives_the_same_bits_as_without(random_csr):
+    indptr, indices = random_csr(300, 900)
+    x = np.random.default_rng(3).normal(size=(300, 21)).astype(np.float32)
+    ones = np.ones(len(indices), np.float32)
+    assert np.array_equal(spmm.propagate(indptr, indices, x, ones), spmm.propagate(indptr, indices, x))
+    assert ones.flags.writeable
 
 
 def test_csr_row_range__equals_scipy():
@@ -70,5 +81,5 @@ def test_gcn_rows__of_a_range_equal_the_whole(random_csr):
     indptr, indices = random_csr(1000, 5000)
     x = np.random.default_rng(0).normal(size=(1000, 8)).astype(np.float32)
     whole, part = spmm.propagate(indptr, indices, x), np.empty((300, 8), np.float32)
-    spmm.gcn_rows((0, 300), indptr, indices, spmm.gcn_scale(indptr), x, 400, part)
+    spmm.gcn_rows((0, 300), indptr, indices, spmm.gcn_weights(indptr), x, 400, part)
     assert np.array_equal(part, whole[400:700])

@@ -67,6 +67,11 @@ def adjacency() -> Any:
     return sparse.coo_array((np.ones(len(u)), (u, v)), shape=(30, 30))
 
 
+def weights() -> Any:
+    """One an edge."""
+    return np.linspace(0.5, 900, arrays()["edge_index"].shape[1])
+
+
 def csr_arrays() -> Values:
     a, x = sparse.csr_array(adjacency()), sparse.csr_array(arrays()["x"])
     return {
@@ -268,9 +273,11 @@ class Sound(np.random.Generator):
         return 1.0
 
 
-def _tables(faulty: Any, rng: Rng, suffix: str, write: Callable[[Values], bytes], text: bool) -> Files:
+def _tables(
+    faulty: Any, rng: Rng, suffix: str, write: Callable[[Values], bytes], text: bool, weighted: bool = False
+) -> Files:
     """An edge table and a node table; a fault in the values is in one of them."""
-    edges, nodes = edge_columns(text), node_columns(text)
+    edges, nodes = edge_columns(text) | ({"amount": weights()} if weighted else {}), node_columns(text)
     if rng.random() < 0.5:
         edges = faulty(edges)
     else:
@@ -289,6 +296,10 @@ MAKERS: dict[str, Callable[[Any, Rng], Files]] = {
         "tables-folder/day=1/part-0.parquet": parquet(edge_columns(False), rng),
         "tables-folder/day=2/part-0.parquet": parquet(f(edge_columns(False)), rng),
     },
+    "csv weights": lambda f, rng: _tables(f, rng, ".csv", csv, False, True),
+    "parquet weights": lambda f, rng: _tables(f, rng, ".parquet", lambda v: parquet(v, rng), False, True),
+    "npz weights": lambda f, rng: {"g.npz": npz(f(arrays() | {"edge_weight": weights()}), rng)},
+    "scipy weights": lambda f, rng: {"g.npz": npz(f(scipy_arrays(str(rng.choice(["csr", "csc", "coo"])))), rng)},
     "npy": lambda f, rng: {"g.npy": npy(next(iter(f({"edge_index": arrays()["edge_index"]}).values()), 0), rng)},
     "npy folder": lambda f, rng: {f"npy-folder/{name}.npy": npy(array, rng) for name, array in f(arrays()).items()},
     "npz": lambda f, rng: {"g.npz": npz(f(arrays()), rng)},
@@ -304,13 +315,13 @@ MAKERS: dict[str, Callable[[Any, Rng], Files]] = {
 
 
 def read(kind: str, folder: Path, names: list[str]) -> Graph:
-    policy = Policy(featureless="degree")
+    weighted = kind.endswith("weights")
+    policy = Policy(featureless="degree", weights=weighted)
     if kind.startswith(("csv", "tsv", "parquet")):
         if "folder" in kind:
             return read_tables(folder / "out", folder / "tables-folder", policy=policy)
-        columns = (
-            Columns(label="y") if "text" not in kind else Columns(label="y", id_type="text", categorical=("size",))
-        )
+        text = {"id_type": "text", "categorical": ("size",)} if "text" in kind else {}
+        columns = Columns(label="y", weight="amount" if weighted else None, **text)
         return read_tables(folder / "out", folder / names[0], folder / names[1], columns=columns, policy=policy)
     return read_matrix(folder / "out", folder / Path(names[0]).parts[0], policy=policy)
 
@@ -335,6 +346,12 @@ def check(graph: Graph) -> None:
         assert 0 <= graph.x.indices.min() <= graph.x.indices.max() < graph.x.num_columns
     assert graph.y is None or (len(graph.y) == n and np.isin(graph.y, (0, 1)).all())
     assert graph.ids is None or len(set(graph.ids.to_pylist())) == n
+    if graph.weights is not None:
+        mirrored = np.argsort(indices.astype(np.int64) * n + rows)
+        assert len(graph.weights) == len(indices)
+        assert np.isfinite(graph.weights).all()
+        assert graph.weights.min() > 0
+        assert np.array_equal(graph.weights[mirrored], graph.weights)
 
 
 def outcome(number: int, folder: Path) -> dict[str, Any]:

@@ -33,9 +33,9 @@ def findings(count: int, tmp_path: Path) -> tuple[list[dict], Counter]:
 
 
 def test_damaged_files__are_a_graph_or_an_error_that_names_them(tmp_path):
-    found, ended = findings(224, tmp_path)
+    found, ended = findings(252, tmp_path)
     assert not found, "\n".join(map(json.dumps, found))
-    assert sum(ended.values()) == 224
+    assert sum(ended.values()) == 252
     assert all(ended[kind, refused] for kind, _ in ended for refused in (False, True))  # both ends, of every format
 
 

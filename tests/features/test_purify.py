@@ -33,6 +33,10 @@ def slow_purify(graph, x, similarity, num_dropped):
     """The obvious twin: sort all edges by (f32 similarity, number), cut, rebuild by scipy."""
     u, v = edges_of(graph.indptr, graph.indices, graph.directed)
     values = np.array([slow_one(x[a], x[b], similarity) for a, b in zip(u, v, strict=True)], np.float32)
+    if graph.weights is not None:
+        strength = dict(zip(zip(*edges_of(graph.indptr, graph.indices, True), strict=True), graph.weights, strict=True))
+        say = 0.25 - 2 ** -np.array([strength[edge] for edge in zip(u, v, strict=True)]) / 2
+        values = values + np.std(values, dtype=np.float64) * say
     keep = np.sort(np.argsort(values, kind="stable")[num_dropped:])
     u, v = u[keep], v[keep]
     if not graph.directed:
@@ -109,6 +113,35 @@ def test_purify__equals_sort_and_cut(random_csr, similarity, kind, directed, rat
     np.testing.assert_array_equal(result.indices, indices)
     assert result.indices.dtype == graph.indices.dtype
     assert result.directed == directed
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+@pytest.mark.parametrize("directed", [False, True])
+def test_purify__of_weighted_edges_equals_sort_and_cut_and_keeps_their_weights(random_csr, similarity, directed):
+    indptr, indices = random_csr(60, 250, seed=7, directed=directed)
+    rows = np.repeat(np.arange(60), np.diff(indptr))
+    ends = (rows, indices) if directed else (np.minimum(rows, indices), np.maximum(rows, indices))
+    weights = (0.01 + (ends[0] * 61 + ends[1]) % 97 / 30).astype(np.float32)
+    graph = Graph(indptr, indices, directed=directed, weights=weights)
+    result = purify(graph, some_rows(60, 5), similarity=similarity, ratio=0.3)
+    result.check()
+    expected = slow_purify(graph, some_rows(60, 5), similarity, int(0.3 * graph.num_edges))
+    np.testing.assert_array_equal(result.indptr, expected[0])
+    np.testing.assert_array_equal(result.indices, expected[1])
+    before = dict(zip(zip(rows, indices, strict=True), weights, strict=True))
+    kept = zip(np.repeat(np.arange(60), np.diff(result.indptr)), result.indices, strict=True)
+    assert result.weights.tolist() == [before[arc] for arc in kept]
+    again = purify(graph, some_rows(60, 5), similarity=similarity, ratio=0.3, like=result)
+    np.testing.assert_array_equal(again.indices, result.indices)
+    np.testing.assert_array_equal(again.weights, result.weights)
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+def test_purify__of_edges_that_weigh_the_same_drops_the_same(random_csr, similarity):
+    graph, x = Graph(*random_csr(60, 250, seed=7)), some_rows(60, 5)
+    typical = Graph(graph.indptr, graph.indices, weights=np.ones(graph.num_arcs, np.float32))
+    plain, weighted = (purify(g, x, similarity=similarity, ratio=0.2) for g in (graph, typical))
+    np.testing.assert_array_equal(weighted.indices, plain.indices)
 
 
 @given(st.integers(2, 40), st.integers(0, 120), st.integers(0, 10**6), st.sampled_from([0.0, 0.1, 0.29, 0.5, 0.9]))

@@ -18,9 +18,13 @@ from hcm_scale.graph.store import Graph, SparseRows
 @pytest.fixture
 def graph(random_csr):
     rng = np.random.default_rng(0)
+    indptr, indices = random_csr(50, 200)
     x = rng.random((50, 4), np.float32)
     y = (np.arange(50) % 7 == 0).astype(np.uint8)
-    return Graph(*random_csr(50, 200), x, y, y, pa.array([f"node ü {i}" for i in range(50)]), ("a", "b", "c", "d"))
+    ids = pa.array([f"node ü {i}" for i in range(50)])
+    ends = np.repeat(np.arange(50), np.diff(indptr)), indices
+    weights = (1 + np.minimum(*ends) + 50 * np.maximum(*ends)).astype(np.float32)
+    return Graph(indptr, indices, x, y, y, ids, ("a", "b", "c", "d"), weights=weights)
 
 
 def changed(array: np.ndarray, at: int, value: float) -> np.ndarray:
@@ -49,6 +53,8 @@ def test_first_one_way__is_an_arc_without_its_reverse(random_csr, seed):
 def test_check__lets_graphs_pass(graph, random_csr):
     graph.check()
     replace(graph, indices=graph.indices.astype(np.int64)).check()
+    uneven = np.arange(1, graph.num_arcs + 1, dtype=np.float32)
+    replace(graph, directed=True, weights=uneven).check()
     Graph(*random_csr(20, 60, directed=True), directed=True).check()
     Graph(np.zeros(3, np.int64), np.zeros(0, np.int32)).check()
     replace(graph, x=SparseRows.of(sparse.csr_array(graph.x)), ids=pa.array(range(7, 57))).check()
@@ -77,6 +83,12 @@ FAULTS = {
     "few": (lambda g: {"y": g.y[1:]}, "y has 49 entries; 50 were expected"),
     "ids": (lambda g: {"ids": g.ids[1:]}, "ids_offsets has 50 entries; 51 were expected"),
     "twice": (lambda g: {"ids": pa.array([7] * 50)}, "ids holds 1 different ids for 50 nodes; each node has its own"),
+    "weights": (lambda g: {"weights": g.weights[1:]}, "weights has .* entries; .* were expected"),
+    "zero": (lambda g: {"weights": changed(g.weights, 4, 0)}, "weights holds 0.0 as its value 4; .* above 0"),
+    "below": (lambda g: {"weights": changed(g.weights, 4, -1)}, "weights holds -1.0 as its value 4"),
+    "endless": (lambda g: {"weights": changed(g.weights, 4, np.inf)}, "weights holds inf as its value 4; .* finite"),
+    "no weight": (lambda g: {"weights": changed(g.weights, 4, np.nan)}, "weights holds nan as its value 4"),
+    "wide": (lambda g: {"weights": g.weights.astype(float)}, "weights is of type '<f8'; legal is <f4"),
     "null": (lambda g: {"ids": pa.array([None, *range(49)])}, "ids holds 1 nulls"),
 }
 
@@ -86,6 +98,20 @@ def test_check__names_the_array_the_place_and_what_is_legal(graph, fault):
     make, message = FAULTS[fault]
     with pytest.raises(ValueError, match=message):
         replace(graph, **make(graph)).check()
+
+
+def test_check__refuses_a_weight_that_its_reverse_does_not_have(graph):
+    for at in range(graph.num_arcs):
+        u, v = row_of(graph.indptr, at), int(graph.indices[at])
+        low, high = min(u, v), max(u, v)
+        with pytest.raises(ValueError, match=f"for {low} -> {high} and another weight for {high} -> {low}; they must"):
+            replace(graph, weights=changed(graph.weights, at, 0.5)).check()
+
+
+def test_weights__are_part_of_what_a_graph_is_known_by(graph, tmp_path):
+    assert replace(graph, weights=None).fingerprint != graph.fingerprint
+    assert graph.save(tmp_path / "g").fingerprint == graph.fingerprint
+    assert Graph.open(tmp_path / "g").weights.tolist() == graph.weights.tolist()
 
 
 def test_check__refuses_an_arc_without_its_reverse_unless_directed(random_csr):

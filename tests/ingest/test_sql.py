@@ -45,13 +45,20 @@ def check_graph(made, folder):
     assert (made.columns[:7], made.num_edges) == (COLUMNS, 2)
     np.testing.assert_allclose(made.x[np.argsort(made.ids.to_pylist()), :7], ROWS)
     told = {line["column"]: line["use"] for line in made.info["ingest"]["told"]}
-    assert told["paid"].startswith("not used: edges have no weight")
+    assert told["paid"].startswith("not used: graph.weight_column=paid takes it")
     assert [path.name for path in folder.glob("*graph*")] == ["graph"]
 
 
 def test_queries__are_read_as_tables(database, tmp_path):
     graph = SqlGraph(uri=database, edges=EDGES, nodes=f"{NODES}; ")
     check_graph(reader(graph)(tmp_path / "graph"), tmp_path)
+
+
+def test_queries__bring_weights(database, tmp_path):
+    made = reader(SqlGraph(uri=database, edges=EDGES, nodes=NODES, weight_column="paid"))(tmp_path / "graph")
+    names = made.ids.to_pylist()
+    row = slice(*made.indptr[names.index("b") :][:2])
+    assert {names[v]: w for v, w in zip(made.indices[row], made.weights[row], strict=True)} == {"a": 12, "c": 1}
 
 
 def test_file__may_be_named_as_sqlalchemy_does(database, tmp_path, monkeypatch):

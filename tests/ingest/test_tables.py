@@ -72,7 +72,7 @@ def told(graph):
     return {f"{line['table']}.{line['column']}": (line["use"], line["distinct"], line["gaps"]) for line in lines}
 
 
-UNUSED = "not used: edges have no weight and no attributes here; sums over a node's edges can be node columns"
+UNUSED = "not used: graph.weight_column=amount takes it as the weight of edges"
 
 
 def test_told__has_a_line_for_every_column_of_both_tables(tmp_path):

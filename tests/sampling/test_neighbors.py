@@ -98,6 +98,21 @@ def test_sample_blocks__is_unbiased(random_csr, fan_out):
     np.testing.assert_allclose((total / num_draws)[range(8), seeds], exact[range(8), seeds], rtol=1e-5)
 
 
+@pytest.mark.parametrize("fan_out", [1, 3, 8, None])
+def test_sample_blocks__weights_of_edges_multiply_the_same_draw(random_csr, fan_out):
+    indptr, indices = random_csr(40, 300, seed=5)
+    weights = np.random.default_rng(2).lognormal(0, 2, len(indices)).astype(np.float32)
+    seeds, scale, factor = np.arange(0, 40, 5), gcn_scale(indptr, weights), np.eye(40)
+    factor[np.repeat(np.arange(40), np.diff(indptr)), indices] = weights
+    for step in range(20):
+        args = indptr, indices, scale, seeds, [fan_out]
+        nodes, (plain,) = sample_blocks(*args, seed=1, step=step)
+        same_nodes, (weighted,) = sample_blocks(*args, seed=1, step=step, weights=weights)
+        assert nodes.tolist() == same_nodes.tolist()
+        expected = in_graph(plain, nodes, 40) * factor[seeds]
+        np.testing.assert_allclose(in_graph(weighted, nodes, 40), expected, rtol=1e-6)
+
+
 def test_sample_blocks__draws_every_subset_equally_often():
     star = np.r_[0, 5, np.arange(6, 11)], np.r_[1:6, 0, 0, 0, 0, 0].astype(np.int32)
     for fan_out in (2, 3):  # 3 of 5 goes by leaving 2 out

@@ -27,13 +27,15 @@ def rows(nodes, block, num_nodes):
     return out
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("hub_cap", [None, 1000])
-def test_sample_blocks__all_equals_ours(torch_sparse, random_csr, hub_cap):
+def test_sample_blocks__all_equals_ours(torch_sparse, random_csr, hub_cap, weighted):
     indptr, indices = random_csr(80, 300)
+    weights = np.random.default_rng(2).lognormal(0, 2, len(indices)).astype(np.float32) if weighted else None
     seeds = np.array([7, 3, 50, 79])
-    args = indptr, indices, gcn_scale(indptr), seeds, [None, None]
-    nodes, ours = neighbors.sample_blocks(*args, seed=0, step=0, hub_cap=hub_cap)
-    their_nodes, theirs = torch_sparse_backend.sample_blocks(*args, seed=0, step=0, hub_cap=hub_cap)
+    args, how = (indptr, indices, gcn_scale(indptr, weights)), {"seed": 0, "hub_cap": hub_cap, "weights": weights}
+    nodes, ours = neighbors.sampler(*args, [None, None], **how)(seeds, 0)
+    their_nodes, theirs = torch_sparse_backend.sampler(*args, [None, None], **how)(seeds, 0)
     assert their_nodes[:4].tolist() == seeds.tolist()
     assert sorted(nodes.tolist()) == sorted(their_nodes.tolist())
     for mine, other in zip(ours, theirs, strict=True):

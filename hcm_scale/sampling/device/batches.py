@@ -6,10 +6,11 @@
 | graph and attributes               | read ahead by a thread                 | drawn on the GPU                      |
 | neither: `choose_fit` is None      | on the host; whole batches are copied by a side stream (`transfer`)            |
 
-For two layers on an exact first hop batches are `EndsBatch`es: a step makes no host round trip and can be replayed.
-Else they are `MiniBatch`es of explicit blocks, whose sizes the host must ask for. Draws follow the law of the CPU's
-(balanced classes, every pair of an epoch's draw once, neighbours without replacement, unbiased) but not its bits. They
-are functions of (seed, epoch, step, node): a resume repeats them, and ranks of any number share the same batches.
+For two layers on an exact first hop, and edges without weights, batches are `EndsBatch`es: a step makes no host round
+trip and can be replayed. Else they are `MiniBatch`es of explicit blocks, whose sizes the host must ask for. Draws
+follow the law of the CPU's (balanced classes, every pair of an epoch's draw once, neighbours without replacement,
+unbiased) but not its bits. They are functions of (seed, epoch, step, node): a resume repeats them, and ranks of any
+number share the same batches.
 """
 
 import itertools
@@ -55,6 +56,7 @@ def choose_fit(
     limits: Sequence[int],
     widths: tuple[int, int],
     exact_first_hop: bool,
+    weighted: bool = False,
     free_bytes: int | None = None,
 ) -> Fit | None:
     """What fits the device's free memory; None where not even the graph does. `widths` are the model's and its head's.
@@ -62,7 +64,7 @@ def choose_fit(
     `limits` are the most neighbours a target draws, one a sampled layer.
     """
     device = torch.device(device)
-    fused = exact_first_hop and len(limits) == 1
+    fused = exact_first_hop and len(limits) == 1 and not weighted  # the fused kernels know no weights of edges
     columns = fused_columns(num_attributes, widths[0], device) if fused else None
     free = _free_bytes(device) if free_bytes is None else free_bytes
     ends = min(2 * batch_pairs, 2 * batch_pairs if columns else num_nodes)
@@ -73,7 +75,7 @@ def choose_fit(
             entries = min(rows * (limit + 1), len(indices) + num_nodes)
             rows = min(entries, num_nodes)
             work += _ENTRY_BYTES * entries + 4 * (num_attributes + 4 * widths[0]) * rows
-    left = SHARE * free - work - graph_bytes(num_nodes, indices, columns or num_attributes)
+    left = SHARE * free - work - graph_bytes(num_nodes, indices, columns or num_attributes, weighted=weighted)
     return Fit(can_hold(labels) and pairs_bytes(labels) <= left, columns) if left >= 0 else None
 
 

@@ -1,12 +1,13 @@
 """The graph on a device, and the rows of Â that a batch needs, drawn there in plain torch.
 
 `draw_rows` draws at most `limit` neighbours a target, uniformly and without replacement, with the weights of
-`neighbors`: scale[u] * scale[v], times degree / drawn for neighbours, so that the expected row is Â's. A draw is a
-function of (key, node) alone. `draw_blocks` does so layer by layer and numbers the nodes, and gives what the CPU's
-sampler gives (other neighbours, the same law). It asks the device for sizes, a few times a layer; where one layer is
-sampled, `gpu_fused` does without blocks.
+`neighbors`: scale[u] * scale[v], for neighbours times degree / drawn and the weight of the edge where edges have one,
+so that the expected row is Â's. A draw is a function of (key, node) alone. `draw_blocks` does so layer by layer and
+numbers the nodes, and gives what the CPU's sampler gives (other neighbours, the same law). It asks the device for
+sizes, a few times a layer; where one layer is sampled, `gpu_fused` does without blocks.
 
-Memory: 4 bytes an entry of the graph (8 from 2^31 nodes on), 12 + 4 q bytes a node; per batch about 60 bytes an entry.
+Memory: 4 bytes an entry of the graph (8 from 2^31 nodes on) and 4 for its weight, if any, 12 + 4 q bytes a node; per
+batch about 60 bytes an entry.
 """
 
 from collections.abc import Sequence
@@ -37,6 +38,7 @@ class DeviceGraph:
     scale: Tensor  # f32 (n,)
     x: Tensor  # f32 (n, q) or more columns, zero from q on
     num_attributes: int  # q
+    weights: Tensor | None = None  # f32 (entries,)
 
     @property
     def num_nodes(self) -> int:
@@ -53,19 +55,22 @@ def graph_to(
     indices: NDArray[Any],
     x: NDArray[np.float32],
     num_columns: int | None = None,
+    weights: NDArray[np.float32] | None = None,
 ) -> DeviceGraph:
     """Copies a graph and its attributes, in pieces; `num_columns` of at least q leaves room beside the attributes."""
     if len(x) != len(indptr) - 1:
         raise ValueError(f"x has {len(x)} rows; the graph has {len(indptr) - 1} nodes")
     padded = torch.zeros(len(x), num_columns or x.shape[1], device=device)
     copy_into(padded[:, : x.shape[1]], x)
-    starts, near = (copy_into(torch.empty(len(a), dtype=_kind(a), device=device), a) for a in (indptr, indices))
-    return DeviceGraph(starts, near, torch.from_numpy(gcn_scale(indptr)).to(device), padded, x.shape[1])
+    copied = [indptr, indices, *([] if weights is None else [weights])]
+    starts, near, *edges = (copy_into(torch.empty(len(a), dtype=_kind(a), device=device), a) for a in copied)
+    scale = torch.from_numpy(gcn_scale(indptr, weights)).to(device)
+    return DeviceGraph(starts, near, scale, padded, x.shape[1], *edges)
 
 
-def graph_bytes(num_nodes: int, indices: NDArray[Any], num_columns: int) -> int:
+def graph_bytes(num_nodes: int, indices: NDArray[Any], num_columns: int, *, weighted: bool = False) -> int:
     """What `graph_to` takes on the device."""
-    return indices.nbytes + num_nodes * (12 + 4 * num_columns)
+    return indices.nbytes + 4 * len(indices) * weighted + num_nodes * (12 + 4 * num_columns)
 
 
 def copy_into(out: Tensor, array: NDArray[Any]) -> Tensor:
@@ -97,10 +102,14 @@ def draw_rows(graph: DeviceGraph, targets: Tensor, limit: int, key: int) -> tupl
     is_loop = place < 0
     nodes = targets[row]
     near = ~is_loop
-    nodes[near] = graph.indices[(begin[row] + place)[near]].long()
+    entries = (begin[row] + place)[near]
+    nodes[near] = graph.indices[entries].long()
     own = graph.scale[targets]
     boosted = own * (degree.float() / drawn.clamp(min=1).float())
-    return starts, nodes, torch.where(is_loop, own[row], boosted[row]) * graph.scale[nodes]
+    weights = torch.where(is_loop, own[row], boosted[row]) * graph.scale[nodes]
+    if graph.weights is not None:
+        weights[near] *= graph.weights[entries]
+    return starts, nodes, weights
 
 
 def layer_key(step_key: int, layer: int) -> int:

@@ -18,7 +18,7 @@ from hcm_scale.model import HopModel
 from hcm_scale.sampling import sample_blocks
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.fused import distinct
-from hcm_scale.sampling.device.graph import DeviceGraph, draw_blocks, draw_rows, graph_to, layer_key
+from hcm_scale.sampling.device.graph import DeviceGraph, draw_blocks, draw_rows, graph_bytes, graph_to, layer_key
 from hcm_scale.sampling.device.pairs import draw, epoch_key, pairs_to
 from hcm_scale.sampling.pairs import Cut, cut_epoch, pair_batches
 from hcm_scale.stages.label import label
@@ -26,9 +26,9 @@ from hcm_scale.stages.label import label
 N, ALL = 60, 2**31 - 1
 
 
-def device_graph(csr, num_attributes=3) -> DeviceGraph:
+def device_graph(csr, num_attributes=3, weights=None) -> DeviceGraph:
     x = np.random.default_rng(0).standard_normal((len(csr[0]) - 1, num_attributes)).astype(np.float32)
-    return graph_to("cpu", *csr, x)
+    return graph_to("cpu", *csr, x, weights=weights)
 
 
 def dense_rows(graph: DeviceGraph, targets, limit, key) -> np.ndarray:
@@ -41,11 +41,12 @@ def dense_rows(graph: DeviceGraph, targets, limit, key) -> np.ndarray:
     return out
 
 
-def dense_gcn(csr) -> np.ndarray:
+def dense_gcn(csr, weights=None) -> np.ndarray:
     indptr, indices = csr
-    out, scale = np.eye(len(indptr) - 1), gcn_scale(indptr)
+    out, scale = np.eye(len(indptr) - 1), gcn_scale(indptr, weights)
     for u in range(len(indptr) - 1):
-        out[u, indices[indptr[u] : indptr[u + 1]]] = 1
+        row = slice(indptr[u], indptr[u + 1])
+        out[u, indices[row]] = 1 if weights is None else weights[row]
     return out * scale[:, None] * scale[None, :]
 
 
@@ -59,10 +60,26 @@ def labels(tmp_path_factory):
     return label(graph, tmp_path_factory.mktemp("labels") / "labels", **options)
 
 
-def test_draw_rows__all_is_the_gcn_matrix(random_csr):
+@pytest.fixture(params=[False, True], ids=["plain", "weighted"])
+def weighted_csr(request, random_csr):
     csr = random_csr(N, 300)
-    graph = device_graph(csr)
-    np.testing.assert_allclose(dense_rows(graph, torch.arange(N), ALL, 0), dense_gcn(csr), rtol=1e-6)
+    return csr, np.random.default_rng(2).uniform(0.5, 2, len(csr[1])).astype(np.float32) if request.param else None
+
+
+def test_draw_rows__all_is_the_gcn_matrix(weighted_csr):
+    csr, weights = weighted_csr
+    graph = device_graph(csr, weights=weights)
+    np.testing.assert_allclose(dense_rows(graph, torch.arange(N), ALL, 0), dense_gcn(csr, weights), rtol=1e-6)
+
+
+def test_draw_rows__weights_of_edges_multiply_the_same_draw(random_csr):
+    csr = random_csr(N, 300)
+    weights = np.random.default_rng(2).lognormal(0, 2, len(csr[1])).astype(np.float32)
+    ones, weighted = device_graph(csr), device_graph(csr, weights=weights)
+    factor = dense_gcn(csr, weights) / np.where(dense_gcn(csr) > 0, dense_gcn(csr), 1)
+    for key in range(5):
+        plain, found = (dense_rows(graph, torch.arange(N), 3, key) for graph in (ones, weighted))
+        np.testing.assert_allclose(found, plain * factor, rtol=1e-5)
 
 
 def test_draw_rows__is_unbiased(random_csr):
@@ -239,6 +256,15 @@ def test_plan__takes_what_fits(random_csr, free, wanted):
     )
     options = {"batch_pairs": 32, "limits": (10,), "widths": (16, 16), "exact_first_hop": True, "free_bytes": free}
     assert gpu.choose_fit("cpu", 500, indices, 20, labels, **options) == wanted
+
+
+def test_plan__makes_room_for_weights(random_csr):
+    indices = random_csr(500, 3000)[1]
+    plain, weighted = (graph_bytes(500, indices, 20, weighted=which) for which in (False, True))
+    graph = device_graph(random_csr(500, 3000), 20, np.ones(len(indices), np.float32))
+    tensors = graph.indptr, graph.indices, graph.scale, graph.x, graph.weights
+    assert weighted - plain == graph.weights.nbytes
+    assert weighted == sum(tensor.nbytes for tensor in tensors) - 8  # of the last of n + 1 starts
 
 
 def test_plan__leaves_classes_beyond_32_bits_on_the_host(random_csr):

@@ -13,6 +13,7 @@ from hcm_scale.aggregate import aggregate
 from hcm_scale.arguments import label_options, recipe_of
 from hcm_scale.base.spmm import propagate
 from hcm_scale.config import Config
+from hcm_scale.graph.by_edge import spread
 from hcm_scale.model import HopModel
 from hcm_scale.posterior.checkpoint import load_checkpoint
 from hcm_scale.posterior.loop import Chain, measure, run_chain
@@ -43,6 +44,16 @@ def make_graph(num_attributes=20, width=128):
     graph = rmat(12, num_attributes=num_attributes)
     columns = fused_columns(num_attributes, width, DEVICE)
     return graph_to(DEVICE, graph.indptr, graph.indices, graph.x, columns)
+
+
+def test_choose_fit__takes_explicit_blocks_where_edges_have_weights(problem):
+    graph, _, labels = problem
+    options = {"batch_pairs": 32, "limits": (10,), "widths": (64, 64), "exact_first_hop": True}
+    fits = [
+        gpu.choose_fit(DEVICE, graph.num_nodes, graph.indices, 20, labels, weighted=weighted, **options)
+        for weighted in (False, True)
+    ]
+    assert [fit.columns for fit in fits] == [32, None]
 
 
 def plain_sums(batch, weight, bias):
@@ -171,3 +182,13 @@ def test_train__every_path_learns_what_the_cpu_learns(problem, cpu_loss, tmp_pat
     samples = open_samples(tmp_path / "samples")
     assert len(samples) == 2
     assert load_checkpoint(tmp_path / "checkpoints", tmp_path / "samples").num_done == 60
+
+
+def test_train__with_weights_learns_what_the_cpu_learns(problem, tmp_path):
+    graph, _, labels = problem
+    weights = np.random.default_rng(0).lognormal(0, 1, graph.num_edges).astype(np.float32)
+    weighted = replace(graph, weights=spread(graph.indptr, graph.indices, weights))
+    x = propagate(graph.indptr, graph.indices, graph.x.astype(np.float32), weighted.weights)
+    for device in ("cpu", "cuda"):
+        train(weighted, x, labels, tmp_path / device, recipe=recipe_for(2), device=device, **HOW)
+    assert last_loss(tmp_path / "cuda") == pytest.approx(last_loss(tmp_path / "cpu"), abs=0.08)
