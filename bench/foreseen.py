@@ -18,12 +18,13 @@ from bench.apart import run_apart
 from bench.harness import Table, at_most
 from hcm_scale import pipeline
 from hcm_scale.base.free_memory import anonymous_bytes
-from hcm_scale.blueprint import Run, stages
+from hcm_scale.blueprint import stages
 from hcm_scale.config import Config, FolderGraph, SyntheticGraph
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import SparseRows
 from hcm_scale.options import with_options
 from hcm_scale.synthetic import families as synthetic
+from hcm_scale.walk import Run
 from hcm_scale.workspace import Workspace
 
 STAGES = ("graph", "purified", "labels", "propagated-purified", "train-purified", "scores", "report")

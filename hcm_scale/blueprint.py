@@ -7,9 +7,9 @@ stages read the folders of the trained run, and are known by their keys.
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,10 @@ from numpy.typing import NDArray
 from hcm_scale import foresight, sources
 from hcm_scale.arguments import label_options, recipe_of, scoring_of
 from hcm_scale.base.budget import Need
-from hcm_scale.base.free_memory import gib
 from hcm_scale.base.threads import kernel_threads
-from hcm_scale.config import Config
 from hcm_scale.features import propagate
 from hcm_scale.graph import Graph, store
 from hcm_scale.ingest import readers
-from hcm_scale.posterior.samples import Samples, open_samples
 from hcm_scale.shards import open_labels
 from hcm_scale.stages import drift, ingest, label, purify, report, score, train
 from hcm_scale.stages.memory import Searches
@@ -31,77 +28,10 @@ from hcm_scale.stages.propagate import propagate_shared
 from hcm_scale.stages.recipe import Recipe
 from hcm_scale.stages.trend import Trend, auc_trend
 from hcm_scale.trained import Trained
-from hcm_scale.workspace import Stage, Workspace
+from hcm_scale.walk import Run
+from hcm_scale.workspace import Stage
 
 log = logging.getLogger(__name__)
-Choice = TypeVar("Choice")
-
-
-@dataclass
-class Run:
-    """One walk through the stages: the configuration, the folders, and a graph where the caller brings one."""
-
-    config: Config
-    workspace: Workspace
-    device: str  # where this process computes
-    given: Graph | None = None
-    trained: Trained | None = None  # a finished run whose samples are used
-    until: str = "report"  # the command whose stages are the last
-
-    def graph(self) -> Graph:
-        return Graph.open(self.workspace.folders["graph"], verify=False)
-
-    def purified(self) -> purify.Purified:
-        return purify.open_purified(self.workspace.folders["purified"])
-
-    def structure(self, view: str) -> Graph:
-        """The graph that the encoder of a view runs on; weights of its edges are strengths."""
-        purified, graph = self.purified(), self.graph()
-        if view == "purified":
-            return purified.graph
-        return graph if graph.weights is None else replace(graph, weights=purified.strengths())
-
-    def encoder_input(self, view: str) -> NDArray[np.float32]:
-        """Â X where the first hop is exact, else X."""
-        if self.exact_first_hop:
-            return propagate.open_propagated(self.workspace.folders[f"propagated-{view}"])
-        return self.purified().features
-
-    def choose(self, stage: str, ways: list[tuple[Choice, Need]]) -> Choice:
-        """The first way to make a stage that fits into memory; what is not the fastest is said."""
-        chosen, need = self.workspace.budget.choose(ways)
-        if chosen != ways[0][0] and self.workspace.world.leads:
-            free = self.workspace.budget.free()
-            told = stage, chosen, gib(ways[0][1].held), gib(need.held), gib(free.held), free.bound
-            log.info("%s: %s to save memory: %s would be needed, this takes %s, and %s are %s", *told)
-        return chosen
-
-    def on_host(self, needs: Callable[[], list[Need]]) -> Callable[[], list[Need]] | None:
-        """What a stage that computes on a GPU needs of the host is not foreseen."""
-        return needs if self.device == "cpu" else None
-
-    def check_scores(self) -> None:
-        """Refuses before labels and samples are made what would be refused when they are to be scored."""
-        if self.device == "cpu" and self.until in ("score", "report"):
-            where: dict[str, Any] = {"num_ranks": self.workspace.world.size}
-            *_, (_, least) = foresight.score(self.config, self.graph(), self.purified().features, **where)
-            self.workspace.check_fits("scores, later", least)
-
-    def samples(self, view: str) -> Samples:
-        folders = self.workspace.folders if self.trained is None else self.trained.folders
-        return open_samples(folders[f"train-{view}"] / "samples")
-
-    def reference(self) -> score.Reference | None:
-        """The scores of the trained run, by which those of this one are measured."""
-        return None if self.trained is None else score.open_reference(self.trained.folders["scores"])
-
-    def trained_keys(self, *names: str) -> list[str]:
-        """The keys of stages of the trained run, for the options of what reads them; empty where there is none."""
-        return [] if self.trained is None else [self.trained.keys[name] for name in names]
-
-    @property
-    def exact_first_hop(self) -> bool:
-        return self.config.sampling.first_hop == "exact"
 
 
 def stages(walk: Run, until: str = "report") -> Iterator[Stage]:

@@ -24,7 +24,7 @@ from hcm_scale.arguments import num_blocks
 from hcm_scale.base import files, remote
 from hcm_scale.base.budget import Budget
 from hcm_scale.base.torch_threads import torch_threads
-from hcm_scale.blueprint import Run, stages
+from hcm_scale.blueprint import stages
 from hcm_scale.config import Config, parse_fan_out
 from hcm_scale.graph import Graph
 from hcm_scale.plan import plan
@@ -35,6 +35,7 @@ from hcm_scale.stages import purify, report, score
 from hcm_scale.stages.summary import summary
 from hcm_scale.stages.train_batches import check_backend
 from hcm_scale.trained import open_trained, settled
+from hcm_scale.walk import Run
 from hcm_scale.workspace import Stage, Workspace, begin_run, open_stages
 
 log = logging.getLogger(__name__)

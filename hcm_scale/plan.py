@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hcm_scale.blueprint import Run, stages
+from hcm_scale.blueprint import stages
 from hcm_scale.config import Config, SyntheticGraph
 from hcm_scale.options import flat
 from hcm_scale.trained import open_trained, settled
+from hcm_scale.walk import Run
 from hcm_scale.workspace import Stage, Workspace, read_stages
 
 _SECONDS = {  # on two cores: of any graph, and for a million edges more; measured at 770,000 edges

@@ -1,18 +1,15 @@
 """Stages that run once: a folder per stage, known by the content it was made from.
 
     run/  graph/  purified/  ...  stages.json      the folders of the stages, and the list of what the last run found
-          records/  graph.json                     which key the folder is made for, and whether it is finished
-                    graph.before, .before.json     a finished folder of other options and its record
+          records/  graph.json                     which key each is made for, and whether it is finished: `records.py`
 
 A stage is a value. Its key is the hash of its name, its version, its options and the keys of the stages that it reads.
-The record stands beside the folder and is written before the folder is made, so that at no moment of a kill there is a
-folder that the next run does not know. A finished folder of the same key is used as it is; an unfinished one is handed
-back to the stage, to go on. A finished one of another key is set aside until the new one is finished: a slip in an
-option costs nothing.
+A finished folder of the same key is used as it is; an unfinished one is handed back to the stage, to go on; any other
+gives way to a new one.
 
-The record holds the hash of every file of the folder, and a seal of its own. A folder that is kept is checked against
-it before anything reads it. Damage is refused by the name of the file and of the folder to remove, never mended: a
-stage may have taken days, and a disk that turns bits should be looked at before more is written to it.
+A folder that is kept is checked against the hashes in its record before anything reads it. Damage is refused by the
+name of the file and of the folder to remove, never mended: a stage may have taken days, and a disk that turns bits
+should be looked at before more is written to it.
 
 Where several ranks make a run, rank 0 decides what is kept and what is made, says so to the others, and writes every
 record. A stage is made by all of them together, or by rank 0 while the others wait.
@@ -25,7 +22,6 @@ import contextlib
 import functools
 import json
 import logging
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +29,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hcm_scale import records
 from hcm_scale.base import files, json_log, near, progress, sealed, stopping
 from hcm_scale.base.beside import side_by_side
 from hcm_scale.base.budget import Budget, Need
@@ -40,7 +37,6 @@ from hcm_scale.base.shortage import shortage_told
 from hcm_scale.ranks.world import ALONE, World
 
 log = logging.getLogger(__name__)
-RECORDS = "records"
 _LIST = near.STAGES_FILE
 
 
@@ -112,12 +108,12 @@ class Workspace:
         """
         key = stage.key(self.keys)
         folder = self._folder(stage, key)
-        record = _finished(folder, key) or _finished(folder, key, ".before.json")
+        record = records.read_finished(folder, key) or records.read_finished(folder, key, ".before.json")
         self.keys[stage.name] = key
         if record is not None:
             self.folders[stage.name] = folder
             return "kept", record
-        unfinished = _read(folder)
+        unfinished = records.read(folder)
         return "goes on" if unfinished.get("key") == key else "made", unfinished
 
     def _folder(self, stage: Stage, key: str) -> Path:
@@ -150,20 +146,20 @@ class Workspace:
     def _lead(self, stage: Stage) -> tuple[Path, str, StageRecord | None]:
         key, link = stage.key(self.keys), self.run_dir / stage.name
         folder = self._folder(stage, key)
-        _check_ours(link)
-        with files.locked(_beside(folder, ".lock")), json_log.of_stage(stage.name):
-            for place in (folder.parent, folder.parent / RECORDS):
+        records.check_ours(link)
+        with files.locked(records.beside(folder, ".lock")), json_log.of_stage(stage.name):
+            for place in (folder.parent, folder.parent / records.RECORDS):
                 files.remove_torn(place, folder.name)
-            record = _finished(folder, key) or _take_back(folder, key)
+            record = records.read_finished(folder, key) or records.take_back(folder, key)
             if record is not None:
-                _check(folder, record["files"])
+                records.check_files(folder, record["files"])
             elif stage.needs is not None:
                 self.check_fits(stage.name, stage.needs()[-1])
-            earlier = 0.0 if record else _prepare(stage, folder, key)
+            earlier = 0.0 if record else records.prepare(stage.name, folder, key)
             self.world.broadcast({"folder": str(folder), "key": key, "finished": record is not None})
             made = record or _fill(stage, folder, key, earlier)
         if folder != link:
-            _point(link, folder)
+            records.point(link, folder)
         costs = made["seconds"], made["peak_rss_bytes"]
         return folder, key, StageRecord(stage.name, key, str(folder), *costs, record is not None, made["detail"])
 
@@ -182,7 +178,7 @@ def begin_run(run_dir: Path) -> None:
     The folders of the stages stay, and are found again by their keys.
     """
     files.remove_torn(run_dir)
-    files.remove_torn(run_dir / RECORDS)
+    files.remove_torn(run_dir / records.RECORDS)
     files.write_json(run_dir / _LIST, [])
 
 
@@ -210,12 +206,14 @@ def open_stages(run_dir: Path, *names: str) -> list[Path]:
             raise ValueError(f"{path} lists no {name}: finish the run in run_dir={run_dir} first with hcm-scale run")
     folders = [(run_dir / name).resolve() for name in names]
     for name, folder in zip(names, folders, strict=True):
-        if folder.is_dir() and not _beside(folder).is_file():
-            raise files.FolderError(f"{_beside(folder)} is missing; {_remedy(folder)}")
-        record = _finished(folder, listed[name])
+        if folder.is_dir() and not records.beside(folder).is_file():
+            raise files.FolderError(f"{records.beside(folder)} is missing; {records.remedy(folder)}")
+        record = records.read_finished(folder, listed[name])
         if record is None:
-            raise files.FolderError(f"{_beside(folder)} is not of the {name} in {path}; hcm-scale run makes it again")
-        _check(folder, record["files"])
+            raise files.FolderError(
+                f"{records.beside(folder)} is not of the {name} in {path}; hcm-scale run makes it again"
+            )
+        records.check_files(folder, record["files"])
     return folders
 
 
@@ -228,92 +226,14 @@ def copy_run(run_dir: Path, out: Path) -> None:
     """Copies the finished stages of the last run here, checked, into the folder `out`: a run of its own."""
     listed = read_stages(run_dir)
     for stage, folder in zip(listed, open_stages(run_dir, *(stage["name"] for stage in listed)), strict=True):
-        record, target = _read(folder), out / stage["name"]
+        record, target = records.read(folder), out / stage["name"]
         for name in record["files"]:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / name, target / name)
-        (out / RECORDS).mkdir(exist_ok=True)
-        _write(_beside(target), record)
+        (out / records.RECORDS).mkdir(exist_ok=True)
+        records.write(records.beside(target), record)
     files.write_json(out / _LIST, [stage | {"folder": stage["name"]} for stage in listed])
     shutil.copyfile(run_dir / "config.json", out / "config.json")
-
-
-def _check(folder: Path, hashes: Mapping[str, str]) -> None:
-    sealed.check_folder(folder, hashes, _remedy(folder))
-
-
-def _remedy(folder: Path) -> str:
-    return f"remove {folder} to have it made again"
-
-
-def _beside(folder: Path, ending: str = ".json") -> Path:
-    """What is kept about a folder: its record, or with another ending its lock, or what it was before."""
-    return folder.parent / RECORDS / f"{folder.name}{ending}"
-
-
-def _write(path: Path, record: dict[str, Any]) -> None:
-    """Writes a record with its seal."""
-    files.write_json(path, record | {"seal": files.hash_value(record)})
-
-
-def _read(folder: Path, ending: str = ".json") -> dict[str, Any]:
-    """The record of a folder that stands; empty where there is none, FolderError where it is damaged.
-
-    Records of earlier versions have no seal and no hashes: what they call finished is handed back to its stage.
-    """
-    path, stands = _beside(folder, ending), folder if ending == ".json" else _beside(folder, ".before")
-    if folder.is_symlink() or not stands.is_dir() or not path.is_file():
-        return {}
-    try:
-        record = json.loads(path.read_bytes())
-        seal = record.pop("seal", None)
-    except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise files.FolderError(f"{path} is damaged; {_remedy(stands)}") from error
-    if seal is None:
-        return {"key": record.get("key"), "finished": False}
-    if seal != files.hash_value(record):
-        raise files.FolderError(f"{path} is damaged: its seal is not that of its content; {_remedy(stands)}")
-    return record
-
-
-def _finished(folder: Path, key: str, ending: str = ".json") -> dict[str, Any] | None:
-    """The record of a finished folder of this key; None where it is unfinished, another's, or gone."""
-    record = _read(folder, ending)
-    return record if record.get("key") == key and record.get("finished") else None
-
-
-def _take_back(folder: Path, key: str) -> dict[str, Any] | None:
-    """Puts a finished folder of this key that was set aside back in its place; None where there is none."""
-    record = _finished(folder, key, ".before.json")
-    if record is not None:
-        _remove(folder)
-        _write(_beside(folder), {"key": key, "finished": False})  # never a folder under another's record
-        _beside(folder, ".before").rename(folder)
-        _write(_beside(folder), record)
-        _beside(folder, ".before.json").unlink()
-    return record
-
-
-def _prepare(stage: Stage, folder: Path, key: str) -> float:
-    """Makes the folder this key's; returns the seconds already spent on it.
-
-    A finished folder of another key is set aside, with its record; an unfinished one is removed.
-    """
-    record = _read(folder)
-    if record.get("key") == key and folder.is_dir():
-        log.info("%-20s goes on where it was stopped", stage.name)
-        for place, _, _ in os.walk(folder):
-            files.remove_torn(Path(place))
-        return float(record.get("seconds", 0.0))
-    if folder.is_dir() and not folder.is_symlink() and record.get("finished"):
-        _forget_before(folder)
-        _write(_beside(folder, ".before.json"), record)
-        folder.rename(_beside(folder, ".before"))
-    else:
-        _remove(folder)
-    _write(_beside(folder), {"key": key, "finished": False})
-    folder.mkdir(parents=True)
-    return 0.0
 
 
 def _fill(stage: Stage, folder: Path, key: str, earlier: float) -> dict[str, Any]:
@@ -327,51 +247,13 @@ def _fill(stage: Stage, folder: Path, key: str, earlier: float) -> dict[str, Any
     except BaseException:
         spent = {"key": key, "finished": False, "seconds": time.perf_counter() - started}
         with contextlib.suppress(OSError):  # a full disk, say: the error that is under way tells more
-            _write(_beside(folder), spent)
+            records.write(records.beside(folder), spent)
         raise
     seconds, peak = time.perf_counter() - started, progress.peak_rss_bytes()
     record = {"key": key, "finished": True, "seconds": seconds, "peak_rss_bytes": peak, "detail": detail}
-    _write(_beside(folder), record | {"files": hashes})
-    _forget_before(folder)
+    records.write(records.beside(folder), record | {"files": hashes})
+    records.forget_before(folder)
     return record
-
-
-def _forget_before(folder: Path) -> None:
-    """Removes what was set aside, its record first."""
-    _beside(folder, ".before.json").unlink(missing_ok=True)
-    _remove(_beside(folder, ".before"))
-
-
-def _check_ours(folder: Path) -> None:
-    """Refuses a folder that holds something and is no stage's."""
-    ours = _beside(folder), folder / "stage.json"  # the second is where version 0.1 kept its records
-    if folder.is_symlink() or not folder.exists() or any(path.exists() for path in ours):
-        return
-    if not folder.is_dir() or any(folder.iterdir()):
-        why = f"{folder} holds files that no run made, there being no {ours[0]}"
-        raise ValueError(f"{why}; name another run_dir, or move them")
-
-
-def _point(link: Path, folder: Path) -> None:
-    """Makes the run's own name of a stage point at the shared folder."""
-    fresh = link.with_name(f".{link.name}.{os.getpid()}.tmp")
-    fresh.unlink(missing_ok=True)
-    fresh.symlink_to(os.path.relpath(folder, link.parent))
-    if link.is_dir() and not link.is_symlink():
-        _remove(link)
-        _beside(link).unlink(missing_ok=True)
-    os.replace(fresh, link)
-
-
-def _remove(folder: Path) -> None:
-    """Removes a stage's folder, by a rename first: what a kill leaves of it is not taken for a folder."""
-    if folder.is_symlink():  # a sweep's job pointed to a shared folder
-        folder.unlink()
-    elif folder.exists():
-        gone = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-        shutil.rmtree(gone, ignore_errors=True)
-        folder.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _line(record: StageRecord) -> str:

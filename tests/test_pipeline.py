@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hcm_scale import pipeline
-from hcm_scale.blueprint import Run, stages
+from hcm_scale.blueprint import stages
 from hcm_scale.config import Config, SyntheticGraph
 from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import ALONE, World
@@ -20,6 +20,7 @@ from hcm_scale.stages import score
 from hcm_scale.sweep.jobs import read_job
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
+from hcm_scale.walk import Run
 from hcm_scale.workspace import Workspace
 
 

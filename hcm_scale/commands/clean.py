@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> str:
 
 def removable(root: Path) -> Iterator[tuple[str, Path]]:
     """(why, folder) of all that can go below a folder."""
-    from hcm_scale.workspace import RECORDS
+    from hcm_scale.records import RECORDS
 
     linked = {path.resolve() for path in root.rglob("*") if path.is_symlink()}
     for place, inside, _ in os.walk(root):
@@ -60,7 +60,7 @@ def removable(root: Path) -> Iterator[tuple[str, Path]]:
 
 def remove(path: Path) -> None:
     """Removes a folder; of a stage the record first, under its lock, so that no run believes in it."""
-    from hcm_scale.workspace import RECORDS
+    from hcm_scale.records import RECORDS
 
     stage = path.parent.parent / path.name.removesuffix(".before") if path.name.endswith(".before") else path
     records = stage.parent / RECORDS
