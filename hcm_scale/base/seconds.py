@@ -5,6 +5,9 @@ This tells a person how long to wait, and is the list of what `hcm-scale warm` m
 """
 
 SECONDS = {
+    "hcm_scale.base.largest_kernels.count_lower": 0.2,
+    "hcm_scale.base.largest_kernels.count_upper": 0.3,
+    "hcm_scale.base.largest_kernels.mark_largest": 0.6,
     "hcm_scale.base.order_kernels.count_digits": 0.2,
     "hcm_scale.base.order_kernels.float_keys": 0.1,
     "hcm_scale.base.order_kernels.move": 0.3,
@@ -47,9 +50,6 @@ SECONDS = {
     "hcm_scale.score.closure_kernels.sort_rows": 0.6,
     "hcm_scale.score.context_kernels.count_bins": 0.3,
     "hcm_scale.score.context_kernels.sum_surprise": 0.5,
-    "hcm_scale.score.far_kernels.count_lower": 0.2,
-    "hcm_scale.score.far_kernels.count_upper": 0.3,
-    "hcm_scale.score.far_kernels.mark_largest": 0.6,
     "hcm_scale.score.kernels.average_rows": 1.8,
     "hcm_scale.score.kernels.count_upper": 0.2,
     "hcm_scale.score.kernels.list_edges": 0.7,

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base.largest import value_at
 from hcm_scale.base.names import SIMILARITIES
 from hcm_scale.base.threads import in_threads
 from hcm_scale.features import purify_kernels as kernels
@@ -138,7 +139,7 @@ def keep_most_similar(values: NDArray[np.float32], num_dropped: int) -> tuple[ND
     >>> keep_most_similar(np.array([5, 1, 3, 1, 1], np.float32), 2)
     (array([ True, False,  True, False,  True]), 1.0)
     """
-    threshold = np.partition(values, num_dropped - 1)[num_dropped - 1]
+    threshold = np.float32(value_at(values, len(values) - num_dropped + 1))
     keep = values >= threshold
     num_tied = num_dropped - (len(keep) - int(np.count_nonzero(keep)))
     keep[np.flatnonzero(values == threshold)[:num_tied]] = False

@@ -15,18 +15,17 @@ import math
 from fractions import Fraction
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base import largest, largest_kernels
 from hcm_scale.base.threads import in_threads
 from hcm_scale.score import closure_kernels as kernels
-from hcm_scale.score import far_kernels
 from hcm_scale.score.numbering import EdgeIndex
 
 
 class Cut(NamedTuple):
-    """Where edges begin to be far: a float as `far_kernels` orders it, and the share that is far of those just there.
+    """Where edges begin to be far: a float as `largest` orders it, and the share that is far of those just there.
 
     It is taken from one graph and tells far edges on others.
     """
@@ -39,27 +38,20 @@ def far_cut(mean: NDArray[np.float32], share: float) -> Cut:
     """The cut that leaves floor(share * m) edges beyond it, those with the largest mean hop (NaN is not scored)."""
     if not 0.0 < share <= 1.0:
         raise ValueError(f"share={share} must be above 0 and at most 1: the share of edges taken as far")
-    bits, counts = mean.view(np.uint32), _counts()
-    in_threads(len(counts), far_kernels.count_upper, bits, counts)
-    wanted = min(math.floor(Fraction(str(float(share))) * len(mean)), int(counts.sum()))
+    wanted = min(math.floor(Fraction(str(float(share))) * len(mean)), largest.num_finite(mean))
     if wanted == 0:
-        return Cut(far_kernels.ABOVE_ALL, 0.0)
-    upper, wanted = _rank_from_top(counts.sum(axis=0), wanted)
-    counts[:] = 0
-    in_threads(len(counts), far_kernels.count_lower, bits, upper, counts)
-    in_lower = counts.sum(axis=0)
-    lower, wanted = _rank_from_top(in_lower, wanted)
-    return Cut(upper << 16 | lower, wanted / int(in_lower[lower]))
+        return Cut(largest_kernels.ABOVE_ALL, 0.0)
+    key, rank, num_equal = largest.find(mean, wanted)
+    return Cut(key, rank / num_equal)
 
 
 def mark_far(mean: NDArray[np.float32], cut: Cut) -> NDArray[np.bool_]:
     """Marks the edges beyond the cut, and its share of those just there, the later ones."""
-    bits, far, counts = mean.view(np.uint32), np.zeros(len(mean), bool), _counts()
-    in_threads(len(counts), far_kernels.count_lower, bits, cut.key >> 16, counts)
-    ties = counts[:, cut.key & 0xFFFF]
+    far = np.zeros(len(mean), bool)
+    ties = largest.count_lower(mean, cut.key >> 16)[:, cut.key & 0xFFFF]
     after = ties[::-1].cumsum()[::-1] - ties  # ties in the stretches behind each one
     ties = np.clip(round(cut.tied * int(ties.sum())) - after, 0, ties)
-    in_threads(len(counts), far_kernels.mark_largest, bits, np.uint32(cut.key), ties, far)
+    in_threads(len(ties), largest_kernels.mark_largest, mean.view(np.uint32), np.uint32(cut.key), ties, far)
     return far
 
 
@@ -70,21 +62,6 @@ def far_edges(mean: NDArray[np.float32], share: float) -> NDArray[np.bool_]:
     [False, True, False, True]
     """
     return mark_far(mean, far_cut(mean, share))
-
-
-def _counts() -> NDArray[np.int64]:
-    return np.zeros((numba.get_num_threads(), far_kernels.NUM_KEYS), np.int64)
-
-
-def _rank_from_top(counts: NDArray[np.int64], rank: int) -> tuple[int, int]:
-    """The key of the value that is `rank`-th from the top, and its rank among the values of that key.
-
-    >>> _rank_from_top(np.array([5, 2, 1]), 3)
-    (1, 2)
-    """
-    above = counts[::-1].cumsum()[::-1] - counts
-    key = int(np.flatnonzero(above < rank)[0])
-    return key, rank - int(above[key])
 
 
 def far_triangles(edges: EdgeIndex, far: NDArray[np.bool_]) -> NDArray[np.int64]:
