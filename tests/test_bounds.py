@@ -21,6 +21,7 @@ from scipy import sparse
 
 from hcm_scale import HCM
 from hcm_scale.base.jit import KERNELS
+from hcm_scale.base.order import double_places
 from hcm_scale.base.spmm import gcn_scale
 from hcm_scale.features.purify import SIMILARITIES, purify
 from hcm_scale.graph import Graph, SparseRows
@@ -121,6 +122,7 @@ def walk_score(graph: Any) -> None:
         edges = edge_index(graph.indptr, graph.indices, directed=directed)
         mean = np.random.default_rng(0).random(edges.num_edges).astype(np.float32)
         score_nodes(edges, EdgeHops(mean, mean), trim=0.0)
+    double_places(np.random.default_rng(0).normal(size=1 << 17).round(2))  # fewer are not sorted in threads
 
 
 def not_reached() -> list[str]:

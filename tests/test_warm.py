@@ -62,10 +62,10 @@ def test_warm__compiles_all_that_a_run_calls_and_says_so(cold, tmp_path):
     names = {path.name.split(".cpython")[0] for path in (tmp_path / "kernels").rglob("*.nbc")}
     assert names >= SECONDS.keys()
     assert say("warm") == f"all {len(SECONDS)} kernels are ready, in {tmp_path / 'kernels'}\n"
-    files = sorted((tmp_path / "kernels").rglob("*"))
+    files = sorted((tmp_path / "kernels").rglob("*.nbc"))
     run = command("run", *SMALL, f"run_dir={tmp_path / 'run'}")
     assert "compiling" not in subprocess.run(run, env=cold, check=True, capture_output=True, text=True).stderr
-    assert sorted((tmp_path / "kernels").rglob("*")) == files
+    assert sorted((tmp_path / "kernels").rglob("*.nbc")) == files
     assert not list((tmp_path / "tmp").iterdir())
 
 
