@@ -5,6 +5,7 @@ types that they meet in a real run. A step needs no other: what earlier stages w
 kernels of theirs. From the last stage to the first they are what a process does beside a run, which goes the other way.
 """
 
+import logging
 import sys
 import tempfile
 import time
@@ -139,7 +140,9 @@ def scores(graph: Graph, config: Config, out: Path) -> None:
     score.score(graph, [score.View(graph, x, samples)] * len(config.score.views), out / "all", **options)
     shown: dict[str, Any] = {"top": config.score.explained, "table_rows": config.score.table_rows}
     about = {"name": "warm", "seed": 0, "num_samples": 1}
+    report.log.setLevel(logging.ERROR)  # what it has to say about this graph is for nobody
     report.report(graph, graph, out / "all", out / "report", x=np.asarray(graph.x), run=about, **shown)
+    report.log.setLevel(logging.NOTSET)
 
 
 STEPS: tuple[Callable[[Graph, Config, Path], None], ...] = (made, tables, purified, labels, training, scores)
