@@ -61,5 +61,4 @@ def test_scoring__holds_the_graph_one_layer_and_sixteen_bytes_an_edge(num_nodes)
     taken = torch.cuda.max_memory_allocated() - before
     layer, chunk = 4 * width * num_nodes, 4 * width * min(CHUNK_ROWS, num_nodes)
     foreseen = graph_bytes(num_nodes, graph.indices, 32) + layer + 17 * graph.num_edges + chunk
-    print(taken / foreseen)
     assert foreseen - layer < taken < 1.05 * foreseen + 64 * MIB
