@@ -252,7 +252,8 @@ def _gather_row(edges, v, means, var, hops, spreads):
 
 @kernel
 def average_rows(part, edges, keep, means, var, ahp, iv):
-    """ahp[i, v], iv[i, v] = averages of means[i] and `var` over v's drawn edges, nearest share `keep`; 0 without any.
+    """ahp[i, v] = average of means[i] over v's drawn edges, nearest share `keep`, and iv[v] that of `var` over the
+    nearest by the first mean; 0 without any.
 
     Of several means the edges of v are looked for once. Memory: for each entry of the longest row 4 bytes a thread and
     mean, and 4 more.
@@ -262,4 +263,7 @@ def average_rows(part, edges, keep, means, var, ahp, iv):
     for v in range(part[0], part[1]):
         size = _gather_row(edges, v, means, var, hops, spreads)
         for i in range(len(means)):
-            ahp[i, v], iv[i, v] = _nearest(hops[i, :size], spreads[:size], keep) if size else (0.0, 0.0)
+            hop, spread = _nearest(hops[i, :size], spreads[:size], keep) if size else (0.0, 0.0)
+            ahp[i, v] = hop
+            if i == 0:
+                iv[v] = spread

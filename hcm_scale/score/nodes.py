@@ -113,9 +113,9 @@ def average_hops(
     edges: EdgeIndex, means: Sequence[NDArray[np.float32]], var: NDArray[np.float32], trim: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """AHP of every node by each mean, (means, n), and its IV by the first of them, (n,)."""
-    ahp, iv = np.empty((2, len(means), edges.num_nodes))
+    ahp, iv = np.empty((len(means), edges.num_nodes)), np.empty(edges.num_nodes)
     in_threads(edges.num_nodes, kernels.average_rows, edges.for_kernels, 1.0 - trim, tuple(means), var, ahp, iv)
-    return ahp, iv[0]
+    return ahp, iv
 
 
 def with_closure(scores: NodeScores, edges: EdgeIndex, mean: NDArray[np.float32], far: Cut) -> NodeScores:
