@@ -1,17 +1,22 @@
-"""New .npy files, written at once or through a memory map; a full disk is an error with the path and the bytes needed.
+""".npy files: new ones, written at once or through a memory map, and those that are there, mapped.
 
-A map of a sparse file asks the disk for room when a page is first touched, and where there is none left the process is
-killed by a signal. Here room is taken when the file is made.
+A full disk is an error with the path and the bytes needed. A map of a sparse file asks the disk for room when a page is
+first touched, and where there is none left the process is killed by a signal. Here room is taken when the file is made.
 """
 
 import errno
+import math
 import os
+import re
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+_PLAIN_HEADER = re.compile(
+    rb"\{'descr': '([<>|][biufc]\d+)', 'fortran_order': (True|False), 'shape': \(((?:\d+,|\d+(?:, \d+)+)?)\), \} *\n"
+)
 _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
@@ -20,6 +25,39 @@ def map_new(path: Path, dtype: Any, shape: tuple[int, ...]) -> "np.memmap[Any, A
     array = np.lib.format.open_memmap(path, "w+", dtype, shape)
     _take_room(path, array.nbytes)
     return array
+
+
+def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether in Fortran order, and type of the .npy file that a stream stands at the beginning of.
+
+    numpy reads a header with Python's parser, which fails now and then where two threads use it at once (up to Python
+    3.11.7: "AST constructor recursion depth mismatch"), so a header as numpy writes it is read here. All others are
+    numpy's, and so are their errors: ValueError, or any other of that parser.
+    """
+    version = np.lib.format.read_magic(stream)
+    begins = stream.tell()
+    if version == (1, 0):
+        found = _PLAIN_HEADER.fullmatch(stream.read(int.from_bytes(stream.read(2), "little")))
+        if found is not None:
+            descr, fortran, shape = (part.decode() for part in found.groups())
+            return tuple(int(side) for side in shape.split(",") if side), fortran == "True", np.dtype(descr)
+        stream.seek(begins)
+    headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in headers:
+        raise ValueError(f"it is a .npy array of version {version}; legal are {sorted(headers)}")
+    return headers[version](stream)
+
+
+def open_npy(path: Path) -> NDArray[Any]:
+    """The array of a .npy file, mapped for reading."""
+    with open(path, "rb") as stream:
+        shape, fortran, dtype = read_header(stream)
+        offset = stream.tell()
+    if dtype.hasobject:
+        raise ValueError(f"{path} holds Python objects; legal are plain arrays")
+    if math.prod(shape) == 0:  # nothing cannot be mapped
+        return np.empty(shape, dtype)
+    return np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C").view(np.ndarray)
 
 
 def new_file(path: Path, num_bytes: int) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
-from hcm_scale.base.mapped import map_new
+from hcm_scale.base.mapped import map_new, open_npy
 from hcm_scale.base.progress import bar
 from hcm_scale.base.spmm import gcn_rows, gcn_weights
 from hcm_scale.base.threads import in_slices, in_threads
@@ -52,8 +52,7 @@ def seal(out: Path, shape: tuple[int, ...]) -> None:
 def open_propagated(folder: Path) -> NDArray[np.float32]:
     """Maps a finished folder."""
     files.read_manifest(folder, KIND, FORMAT)
-    result: NDArray[np.float32] = np.load(folder / "x.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray)
-    return result
+    return open_npy(folder / "x.npy")
 
 
 def _check_finite(chunk: NDArray[np.float32], first: int, part: slice) -> None:

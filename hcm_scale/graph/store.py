@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from hcm_scale.base import files, sealed
-from hcm_scale.base.mapped import save_new
+from hcm_scale.base.mapped import open_npy, read_header, save_new
 from hcm_scale.graph.check import check_arrays, check_names, check_shape, ids_of
 
 KIND = "hcm_scale graph"
@@ -219,9 +219,9 @@ def _fingerprint(hashes: dict[str, str], columns: tuple[str, ...], directed: boo
 
 def finish(folder: Path, *, num_columns: int, columns: tuple[str, ...], directed: bool, info: dict[str, Any]) -> None:
     """Seals a folder whose .npy files are in place: hashes and flushes them, then writes the manifest."""
-    described = {}
+    described: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.npy")):
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = open_npy(path)
         described[path.stem] = {"dtype": array.dtype.str, "shape": list(array.shape), "hash": sealed.hash_once(path)}
         files.sync_file(path)
     hashes = {name: entry["hash"] for name, entry in described.items()}
@@ -320,9 +320,7 @@ def _read_header(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> in
     """Where the values of a .npy file begin; FolderError where its header is not that of such an array."""
     with open(path, "rb") as stream:
         try:
-            version = np.lib.format.read_magic(stream)
-            read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}[version[0]]
-            found_shape, fortran, found = read(stream)
+            found_shape, fortran, found = read_header(stream)
         except Exception as error:  # numpy parses Python's own syntax here, and any of its errors may come out
             raise files.FolderError(f"{path} is damaged: it has no header of a .npy file; {_REMEDY}") from error
         if found != dtype or found_shape != shape:

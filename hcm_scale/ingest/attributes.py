@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from hcm_scale.base.mapped import map_new
+from hcm_scale.base.mapped import map_new, open_npy
 from hcm_scale.graph.store import SparseRows
 from hcm_scale.ingest.policy import Offenders, Policy
 
@@ -164,8 +164,8 @@ def write_labels(folder: Path, labels: NDArray[Any], num_nodes: int, added: int 
 
 def write_degree(folder: Path, directed: bool) -> FeatureCounts:
     """Writes log1p(degree) as the one attribute of a graph that has none; a directed graph's degree is in + out."""
-    degree = np.diff(np.load(folder / "indptr.npy", mmap_mode="r"))
+    degree = np.diff(open_npy(folder / "indptr.npy"))
     if directed:
-        degree = degree + np.bincount(np.load(folder / "indices.npy", mmap_mode="r"), minlength=len(degree))
+        degree = degree + np.bincount(open_npy(folder / "indices.npy"), minlength=len(degree))
     np.save(folder / "x.npy", np.log1p(degree).astype(np.float32)[:, None], allow_pickle=False)
     return FeatureCounts(("log1p(degree)",), 1, details=({"name": "log1p(degree)", "method": "degree"},))

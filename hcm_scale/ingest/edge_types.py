@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hcm_scale.base.mapped import map_new
+from hcm_scale.base.mapped import map_new, open_npy
 from hcm_scale.graph.lookup import find_arcs
 from hcm_scale.ingest.batches import TableFiles
 from hcm_scale.ingest.edge_table import EdgeTable, find_nodes
@@ -23,7 +23,7 @@ MAX_TYPES = 16
 
 def write_edge_types(folder: Path, table: EdgeTable, column: str, ids: Ids, directed: bool) -> tuple[list[str], int]:
     """Writes edge_types.npy beside the CSR in `folder`; returns the names of the types and the rows without one."""
-    indptr, indices = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("indptr", "indices"))
+    indptr, indices = (open_npy(folder / f"{name}.npy") for name in ("indptr", "indices"))
     types = map_new(folder / "edge_types.npy", np.uint16, indices.shape)
     files: TableFiles = table.files.with_casts({column: pa.string()})
     reader, names, gaps = IdReader(table.kind, "the edge table"), list[str](), 0

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.mapped import map_new
+from hcm_scale.base.mapped import map_new, open_npy
 from hcm_scale.graph.kernels import join_directions
 from hcm_scale.graph.lookup import find_arcs
 from hcm_scale.ingest.policy import Offenders
@@ -28,9 +28,7 @@ def write_weights(folder: Path, rows: Iterable[Weighed], where: str, *, directed
 
     Rows whose ends are no nodes are passed over: what became of them was said when the CSR was made.
     """
-    indptr, indices = (
-        np.load(folder / f"{name}.npy", mmap_mode="r").view(np.ndarray) for name in ("indptr", "indices")
-    )
+    indptr, indices = (open_npy(folder / f"{name}.npy") for name in ("indptr", "indices"))
     bad = Offenders("weights are missing, not finite or not above 0", where)
     with tempfile.TemporaryDirectory(prefix="weights-", dir=folder) as scratch:
         sums = map_new(Path(scratch) / "sums.npy", np.float64, indices.shape).view(np.ndarray)

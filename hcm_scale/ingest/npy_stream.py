@@ -15,9 +15,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base.mapped import read_header
 from hcm_scale.ingest.errors import InputError, check_growth, reading
 
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 SLICE_ENTRIES = 1 << 18
 _SHOWN_NAMES = 20
 NUMBERS, INTEGERS = "iufb", "iu"  # kinds of numpy types
@@ -38,10 +38,7 @@ class NpyFile:
     def of(name: str, open_file: Callable[[], IO[bytes]], num_bytes: int) -> "NpyFile":
         """Reads the header of a file of `num_bytes`; refuses what is not a plain array of just that size."""
         with reading(f"{name} is not a .npy array"), open_file() as stream:
-            version = np.lib.format.read_magic(stream)
-            if version not in _HEADERS:
-                raise InputError(f"{name} is a .npy array of version {version}; legal are {sorted(_HEADERS)}")
-            shape, fortran, dtype = _HEADERS[version](stream)
+            shape, fortran, dtype = read_header(stream)
             start = stream.tell()
         if dtype.hasobject:
             raise InputError(f"{name} holds Python objects (a pickle); legal are plain arrays")

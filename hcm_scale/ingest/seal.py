@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from hcm_scale.base.mapped import open_npy
 from hcm_scale.graph import store
 from hcm_scale.graph.build import EdgeCounts
 from hcm_scale.ingest.attributes import FeatureCounts, write_degree
@@ -42,7 +43,7 @@ def seal(
     edge_fields["edge_rows"] += counts.get("unknown_edges", 0)
     summary = IngestSummary(
         origin=origin,
-        num_nodes=np.load(folder / "indptr.npy", mmap_mode="r").shape[0] - 1,
+        num_nodes=open_npy(folder / "indptr.npy").shape[0] - 1,
         num_attributes=features.num_columns,
         imputed_values=features.imputed,
         nonfinite_values=features.nonfinite,

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hcm_scale.base import files
-from hcm_scale.base.mapped import save_new
+from hcm_scale.base.mapped import open_npy, save_new
 from hcm_scale.score.edges import EdgeHops
 
 
@@ -51,7 +49,7 @@ class KeptMoments:
 
     def moments(self) -> EdgeHops:
         """What is kept, mapped."""
-        mean, m2 = (np.load(path, mmap_mode="r", allow_pickle=False) for path in self._paths(self.num_samples()))
+        mean, m2 = (open_npy(path) for path in self._paths(self.num_samples()))
         return EdgeHops(mean, m2)
 
     @property

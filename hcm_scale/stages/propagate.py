@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.mapped import map_new
+from hcm_scale.base.mapped import map_new, open_npy
 from hcm_scale.features.propagate import CHUNK_ROWS, check, open_propagated, propagate_features, seal, write_rows
 from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import World
@@ -34,7 +34,7 @@ def propagate_shared(structure: Graph, x: NDArray[np.float32], out: Path, world:
     if world.leads:
         whole = map_new(out / "x.npy", np.float32, x.shape)
         for rank in range(world.size):
-            whole[cuts[rank] : cuts[rank + 1]] = np.load(parts / f"rows-{rank}.npy", mmap_mode="r", allow_pickle=False)
+            whole[cuts[rank] : cuts[rank + 1]] = open_npy(parts / f"rows-{rank}.npy")
         whole.flush()
         shutil.rmtree(parts)
         seal(out, x.shape)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
-from hcm_scale.base.mapped import save_new
+from hcm_scale.base.mapped import open_npy, save_new
 from hcm_scale.features.auto import table
 from hcm_scale.features.fitted import Fitted, from_bytes, to_bytes
 from hcm_scale.features.purify import purify as drop_edges
@@ -48,8 +48,7 @@ class Purified:
         """The strength of each entry of the given graph, mapped."""
         if self.weight_median is None:
             return None
-        found: NDArray[np.float32] = np.load(self.folder / _WEIGHTS, mmap_mode="r", allow_pickle=False).view(np.ndarray)
-        return found
+        return open_npy(self.folder / _WEIGHTS)
 
     def fitted(self) -> Fitted:
         """How attributes become these features."""
@@ -121,6 +120,6 @@ def _write(out: Path, features: Features, source: str, weight_median: float | No
 def open_purified(folder: Path) -> Purified:
     """Maps a finished folder."""
     body = files.read_manifest(folder, KIND, FORMAT)
-    x = np.load(folder / "x.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray)
+    x = open_npy(folder / "x.npy")
     graph = Graph.open(folder / "graph", verify=False)
     return Purified(x, graph, body["features"], tuple(body["columns"]), folder, body.get("weight_median"))

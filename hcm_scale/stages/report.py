@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 import hcm_scale
 from hcm_scale.base import files
+from hcm_scale.base.mapped import open_npy
 from hcm_scale.graph.store import Graph
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Explanation
@@ -157,5 +158,5 @@ def edge_hops(scores: Path, graph: Graph) -> tuple[NDArray[np.float32], NDArray[
     """Mean and variance of every edge's predicted hop, mapped; a graph without edges has no files to map."""
     if graph.num_edges == 0:
         return np.zeros(0, np.float32), np.zeros(0, np.float32)
-    mean, var = (np.load(scores / name, mmap_mode="r", allow_pickle=False) for name in (MEAN_FILE, VAR_FILE))
+    mean, var = (open_npy(scores / name) for name in (MEAN_FILE, VAR_FILE))
     return mean, var

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base import files
 from hcm_scale.base.beside import side_by_side
+from hcm_scale.base.mapped import open_npy
 from hcm_scale.base.names import PLACES, RANKINGS
 from hcm_scale.base.progress import bar
 from hcm_scale.base.threads import in_slices
@@ -74,7 +75,7 @@ class ScoreResult:
 
     def edges(self) -> EdgeHops:
         """Mean and variance of every edge's predicted hop, as memory maps; NaN where an edge was not scored."""
-        mean, var = (np.load(self.folder / name, mmap_mode="r", allow_pickle=False) for name in (MEAN_FILE, VAR_FILE))
+        mean, var = (open_npy(self.folder / name) for name in (MEAN_FILE, VAR_FILE))
         return EdgeHops(mean, var)
 
 
