@@ -137,8 +137,8 @@ def _score_bytes(config: schema.Config, graph: Graph, x: NDArray[np.float32], **
         graph.num_edges,
         num_features=x.shape[1],
         widths=(config.model.width, config.model.head_width),
-        classes=config.hops.classes,
         chunk_edges=chunk_of(config.score.chunk_edges, "cpu"),
+        threads=numba.get_num_threads(),
         num_views=len(config.score.views),
         **how,
     )

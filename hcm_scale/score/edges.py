@@ -4,17 +4,20 @@ A sample is an embedding z (n, width) and a pair head: |z_u - z_v| -> Linear -> 
 on a directed graph). The predicted hop is the expected class under softmax, or the likeliest one. Mean and sum of
 squared deviations are updated by Welford's rule and stored as float32; the variance divides by the number of samples.
 
-Edges are listed chunk by chunk from the CSR. Memory: one embedding, 8 bytes an edge (memory maps of a folder, if one is
-given), and a chunk of width + hidden floats an edge. A chunk is small enough for the cache: a pair's input is written,
-multiplied and forgotten there, and the first product, 2 * width * hidden operations an edge, is nearly all the work.
+Edges are listed chunk by chunk from the CSR, and a chunk is all one thread's: its pairs' inputs are written, multiplied
+and forgotten in the cache of one core. Chunks do not depend on the threads, so neither does any number. Memory: one
+embedding, 8 bytes an edge (memory maps of a folder, if one is given), and of each thread a chunk of width + hidden
+floats an edge.
 
 On a CUDA device the ends and the moments of the edges stay on the device, 16 bytes an edge (`device.py`).
 """
 
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -22,15 +25,15 @@ from torch import Tensor
 
 from hcm_scale.base.mapped import map_new
 from hcm_scale.base.names import HOPS, PRECISIONS, Hop
-from hcm_scale.base.product import affine_into
-from hcm_scale.base.threads import in_threads
-from hcm_scale.score import kernels
+from hcm_scale.base.threads import share
+from hcm_scale.base.torch_threads import torch_threads
+from hcm_scale.score import pair_kernels as kernels
 from hcm_scale.score.device import sweep_device
 from hcm_scale.score.head import Head, check_finite, check_sample
 from hcm_scale.score.numbering import EdgeIndex
 
 MEAN_FILE, VAR_FILE = "edges_mean.npy", "edges_var.npy"
-CPU_CHUNK_EDGES = 1 << 14  # 128 + 256 floats an edge: 24 MB, about a last-level cache, far past the cost of a call
+CPU_CHUNK_EDGES = 1 << 14  # 64 + 64 floats an edge: 8 MB; 5 ms of one core, of which Python takes a hundredth
 CUDA_CHUNK_EDGES = 1 << 18  # 400 MB
 _SEAL_EDGES = 1 << 20
 
@@ -123,22 +126,32 @@ def _sweep_cpu(
     on_sample: Callable[[int, EdgeHops], object],
 ) -> int:
     """Every sample over every edge in float32; returns the number of samples, `count` of which were seen before."""
-    pairs = None
     chunk = min(chunk, max(edges.num_edges, 1))
+    starts = range(0, edges.num_edges, chunk)
+    rooms: list[tuple[Tensor, Tensor]] = []  # for the input and the output of a product, of each thread
+    one_at_a_time = threading.Lock()
+
+    def predict(me: int, first: int) -> None:
+        left, right, number = edges.edges(first, min(first + chunk, edges.num_edges))
+        k = len(number)
+        pairs, hidden = (room[:k] for room in rooms[me])
+        kernels.pair_inputs((0, k), rows, left, right, edges.directed, pairs.numpy())
+        torch.addmm(head.bias0, pairs, head.weight0, out=hidden)
+        kernels.update_moments((0, k), hidden.numpy(), last_layer, number, expected, count, (mean, m2))
+        check_finite(bool(np.isfinite(mean[number]).all()), count)
+        with one_at_a_time:
+            on_edges(k)
+
     for z, head in samples:
         check_sample(edges, z, head)
         count += 1
         rows = np.ascontiguousarray(z.numpy(force=True))
-        if pairs is None:
-            pairs, hidden, logits = (torch.empty(chunk, size) for size in (*head.weight0.shape, len(head.bias1)))
-        for first in range(0, edges.num_edges, chunk):
-            left, right, number = edges.edges(first, min(first + chunk, edges.num_edges))
-            k = len(number)
-            in_threads(k, kernels.pair_inputs, rows, left, right, edges.directed, pairs[:k].numpy())
-            affine_into(hidden[:k], pairs[:k], head.weight0, head.bias0).relu_()
-            affine_into(logits[:k], hidden[:k], head.weight1, head.bias1)
-            in_threads(k, kernels.update_moments, logits[:k].numpy(), number, expected, count, mean, m2)
-            check_finite(bool(np.isfinite(mean[number]).all()), count)
-            on_edges(k)
+        last_layer = np.ascontiguousarray(head.weight1.T.numpy(force=True)), head.bias1.numpy(force=True)
+        if not rooms:
+            num_rooms = max(1, min(numba.get_num_threads(), len(starts)))
+            width, hidden_width = head.weight0.shape
+            rooms += [(torch.empty(chunk, width), torch.empty(chunk, hidden_width)) for _ in range(num_rooms)]
+        with torch_threads(1):
+            share(len(rooms), starts, predict)
         on_sample(count, EdgeHops(mean, m2))
     return count

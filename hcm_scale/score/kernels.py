@@ -1,4 +1,4 @@
-"""Jitted loops of the scoring room: edge numbers, the inside of the pair head, per-node averages.
+"""Jitted loops of the scoring room: edge numbers and per-node averages.
 
 Edges of an undirected graph are numbered by the CSR entries with column > row. Rows are sorted, so those entries are
 the tail of each row, and with `start[u]` = how many of them the rows before u have,
@@ -89,52 +89,6 @@ def list_edges(edges, first, last, row, left, right, number):
         number[found] = e
         found += 1
     return found
-
-
-@kernel(allocates=False)
-def pair_inputs(part, z, left, right, signed, out):
-    """out[i] = |z[left[i]] - z[right[i]]|, without the absolute value where `signed`."""
-    width = z.shape[1]
-    for i in range(part[0], part[1]):
-        a, b, row = z[left[i]], z[right[i]], out[i]
-        if signed:
-            for k in range(width):
-                row[k] = a[k] - b[k]
-        else:
-            for k in range(width):
-                row[k] = abs(a[k] - b[k])
-
-
-@kernel(inline="always")
-def _expected_hop(logits):
-    """Sum over classes of (c + 1) * softmax(logits)[c], in float64."""
-    top = logits.max()
-    total = 0.0
-    weighted = 0.0
-    for c in range(len(logits)):
-        p = np.exp(np.float64(logits[c] - top))
-        total += p
-        weighted += p * (c + 1)
-    return weighted / total
-
-
-@kernel
-def update_moments(part, logits, number, expected, count, mean, m2):
-    """Welford's step of edge number[i] with the hop that logits[i] predict; `count` includes this sample.
-
-    Arithmetic is float64, so that a step adds one float32 rounding to `mean` and one to `m2`, no more. Where a logit is
-    not finite, which argmax would hide, both become NaN.
-    """
-    for i in range(part[0], part[1]):
-        row = logits[i]
-        hop = _expected_hop(row) if expected else np.float64(row.argmax() + 1)
-        hop += 0.0 * row.sum()
-        e = number[i]
-        old = np.float64(mean[e]) if count > 1 else 0.0
-        spread = np.float64(m2[e]) if count > 1 else 0.0
-        new = old + (hop - old) / count
-        mean[e] = new
-        m2[e] = spread + (hop - old) * (hop - new)
 
 
 @kernel(inline="always")

@@ -18,7 +18,7 @@ of 4 bytes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,14 @@ class NodeScores:
         check_rank_by(rank_by)
         score: NDArray[np.float64] = getattr(self, rank_by)
         return score
+
+
+class OfAttributes(NamedTuple):
+    """The numbers of every node, (n,) each, that come from attributes and edges alone, not from predicted hops."""
+
+    context: NDArray[np.float64]
+    context_closure: NDArray[np.float64]
+    residual: NDArray[np.float64]
 
 
 def score_nodes(
@@ -138,26 +146,20 @@ def with_strange(
     return replace(scores, strange=add_standardized(both, scored, measure.both)), measure
 
 
-def with_context(
-    scores: NodeScores,
-    edges: EdgeIndex,
-    x: NDArray[np.float32],
-    distance: NDArray[np.float32],
-    scale: ContextScale,
-    like: NodeScores | None = None,
-) -> NodeScores:
-    """The same scores with the evidence of attributes: features x, (n, q), and their distance over every edge, (m,)."""
-    found = replace(
-        scores,
+def of_attributes(
+    edges: EdgeIndex, x: NDArray[np.float32], distance: NDArray[np.float32], scale: ContextScale
+) -> OfAttributes:
+    """The evidence of features x, (n, q), and of their distance over every edge, (m,)."""
+    return OfAttributes(
         context=context(edges, distance, scale.surprise),
-        context_closure=scores.context_closure if edges.directed else closure(edges, distance, scale.unlike),
+        context_closure=np.zeros(edges.num_nodes) if edges.directed else closure(edges, distance, scale.unlike),
         residual=residual(edges.indptr, edges.indices, x, scale.prediction),
     )
-    return with_score(found, like)
 
 
-def with_score(scores: NodeScores, like: NodeScores | None = None) -> NodeScores:
-    """The same numbers, the place of every node by each kind, and the score that they add up to."""
+def with_attributes(scores: NodeScores, found: OfAttributes, like: NodeScores | None = None) -> NodeScores:
+    """The same scores with the evidence of attributes, the place of every node by each kind, and the score."""
+    scores = replace(scores, **found._asdict())
     own, usual = _numbers(scores), None if like is None else _numbers(like)
     return replace(scores, **weigh(*own, usual)._asdict())
 

@@ -128,15 +128,16 @@ def flag_bits(flags: pa.ChunkedArray) -> NDArray[np.uint8]:
 def write_scores(path: Path, groups: Iterable[pa.Table]) -> None:
     """Writes the pieces of a table, a row group each, whole or not at all; while one is written the next is made.
 
-    Numbers that hardly repeat are not looked up in a dictionary, which would take longer than writing them.
+    Numbers hardly repeat and are not looked up in a dictionary, which would take longer than writing them: floats are
+    split into streams of their bytes, integers are told by their differences.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     options: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}
-    options |= {"use_dictionary": ["evidence", "flags"]}
     try:
         with ThreadPoolExecutor(1) as maker:
             waiting = iter(groups)
             group = next(waiting)
+            options |= _encodings(group.schema)
             with pq.ParquetWriter(temporary, group.schema, **options) as writer:
                 while group is not None:
                     coming = maker.submit(next, waiting, None)
@@ -147,6 +148,13 @@ def write_scores(path: Path, groups: Iterable[pa.Table]) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     files.sync_folder(path.parent)
+
+
+def _encodings(schema: pa.Schema) -> dict[str, Any]:
+    """How each column is encoded; ids that are text, and marks, stand as they are."""
+    ways = {pa.float64(): "BYTE_STREAM_SPLIT", pa.int32(): "DELTA_BINARY_PACKED", pa.int64(): "DELTA_BINARY_PACKED"}
+    encodings = {entry.name: ways[entry.type] for entry in schema if entry.type in ways}
+    return {"column_encoding": encodings, "use_dictionary": ["evidence", "flags"]}
 
 
 def read_scores(path: Path, columns: Collection[str] | None = None) -> pa.Table:

@@ -173,27 +173,28 @@ def score_bytes(
     *,
     num_features: int,
     widths: tuple[int, int],
-    classes: int,
     chunk_edges: int,
+    threads: int,
     num_views: int,
     on_disk: bool,
     num_ranks: int = 1,
 ) -> int:
     """First embeddings and the running moments of edges, then everything about nodes, which is rank 0's.
 
-    Two layers of embeddings (`embedding.py`) and moments of 8 bytes an edge, unless they are on disk, and a chunk of
-    rows as it passes through a layer; ranks have their layers on disk, share the moments, and map what rank 0 goes on
-    with. Moments are there a second time while a second view is predicted, and a third while views are averaged. About
-    nodes there are eleven numbers, sorted by every kind, and their table; marks of far edges and distances.
+    Two layers of embeddings (`embedding.py`) and moments of 8 bytes an edge, unless they are on disk, a chunk of rows
+    as it passes through a layer, and a chunk of edges a thread; ranks have their layers on disk, share the moments, and
+    map what rank 0 goes on with. Moments are there a second time while a second view is predicted, and a third while
+    views are averaged. About nodes there are eleven numbers, sorted by every kind, and their table; marks of far edges
+    and distances.
     """
     width, head_width = widths
     layers = 0 if on_disk or num_ranks > 1 else 8 * num_nodes * width
-    chunk = 4 * chunk_edges * (width + head_width + classes + 8)
+    chunks = 4 * threads * min(chunk_edges, num_edges) * (width + head_width + 8)
     rows = min(num_nodes, CHUNK_ROWS) * (4 * width + 6 * num_features)
     several = num_views > 1
     moments = 0 if on_disk else 8 * num_edges
     whole = moments if num_ranks == 1 else 0
-    embedding = layers + 20 * num_nodes + rows + chunk + (moments // num_ranks) + whole * several
+    embedding = layers + 20 * num_nodes + rows + chunks + (moments // num_ranks) + whole * several
     about_nodes = (380 + 16 * several) * num_nodes + 7 * num_edges + whole
     return _START["score"] + max(embedding, about_nodes, 3 * whole * several)
 

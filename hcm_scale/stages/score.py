@@ -17,12 +17,12 @@ the measure of another graph, as many numbers of each of its nodes.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,7 @@ from hcm_scale.base.beside import side_by_side
 from hcm_scale.base.mapped import open_npy
 from hcm_scale.base.names import PLACES, RANKINGS
 from hcm_scale.base.progress import bar
+from hcm_scale.base.sealed import hash_once
 from hcm_scale.base.threads import in_slices
 from hcm_scale.features.purify import edge_similarity
 from hcm_scale.graph import Graph
@@ -41,7 +42,7 @@ from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.posterior.samples import Samples
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.score import metrics, nodes, table
-from hcm_scale.score.calibration import Scale, context_scale, from_bytes, to_bytes
+from hcm_scale.score.calibration import ContextScale, Scale, context_scale, from_bytes, to_bytes
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, check_options, new_moments
 from hcm_scale.score.numbering import EdgeIndex, edge_index
@@ -153,9 +154,13 @@ def score(
     edges = edge_index(graph.indptr, graph.indices, directed=graph.directed, max_neighbors=how.max_neighbors, seed=seed)
     sharings = _sharings(views, out, chunk_of(chunk_edges, device), state == "disk", device, world)
     embed: dict[str, Any] = {"propagated": propagated, "chunk_rows": chunk_rows, "device": device, "world": world}
-    found = _predict_views(edges, views, sharings, how, embed)
-    if found is not None:
-        scores, scale = _score_nodes(graph, edges, found, features, how, like)
+    found, attributes = _side_by_side_on_gpu(
+        device,
+        partial(_predict_views, edges, views, sharings, how, embed),
+        partial(_score_attributes, graph, edges, features, how, like) if world.leads else None,
+    )
+    if found is not None and attributes is not None:
+        scores, scale = _score_nodes(edges, found, *attributes, how, like)
         stability = nodes.stability(scores, found.apart, how.rank_by)
         told: dict[str, Any] = {"num_samples": sum(len(view.samples) for view in views), "stability": stability}
         _write(out, graph, scores, found.hops, how, scale=scale, usual=None if like is None else like.nodes, **told)
@@ -166,6 +171,9 @@ def score(
             shutil.rmtree(sharing.folder)
     world.barrier()
     return open_scores(out)
+
+
+Attributes = tuple[nodes.OfAttributes, ContextScale]
 
 
 class Predicted(NamedTuple):
@@ -223,26 +231,45 @@ def _average(parts: Sequence[NDArray[np.float32]], out: NDArray[np.float32], whi
     np.divide(total, len(parts), out=out[which])
 
 
+def _side_by_side_on_gpu(
+    device: str, predict: Callable[[], Predicted | None], compute: Callable[[], Attributes] | None
+) -> tuple[Predicted | None, Attributes | None]:
+    """Both results: while a GPU predicts, cores have time for what takes no prediction."""
+    if compute is None:
+        return predict(), None
+    if torch.device(device).type == "cpu":
+        return predict(), compute()
+    predicted, computed = side_by_side([predict, compute])
+    return cast(Predicted, predicted), cast(Attributes, computed)
+
+
+def _score_attributes(
+    graph: Graph, edges: EdgeIndex, features: NDArray[np.float32], how: Scoring, like: Reference | None
+) -> Attributes:
+    """What attributes say about the nodes, and what it is measured by; 4 bytes an edge while distances are there."""
+    distance = edge_similarity(graph.indptr, graph.indices, features, "cosine", directed=graph.directed)
+    in_slices(len(distance), lambda part: np.subtract(1.0, distance[part], out=distance[part]))
+    every = replace(edges, limit=edges.limit[:0])
+    scale = context_scale(every, features, distance, how.far_share) if like is None else like.scale.context
+    return nodes.of_attributes(every, features, distance, scale), scale
+
+
 def _score_nodes(
-    graph: Graph,
     edges: EdgeIndex,
     found: Predicted,
-    features: NDArray[np.float32],
+    attributes: nodes.OfAttributes,
+    context: ContextScale,
     how: Scoring,
     like: Reference | None,
 ) -> tuple[nodes.NodeScores, Scale]:
-    """All numbers of the nodes, and what they are measured by; 4 bytes an edge while distances are there."""
+    """All numbers of the nodes, and what they are measured by."""
     usual, scale = (None, None) if like is None else like
     mean = found.hops.mean
     far = far_cut(mean, how.far_share) if scale is None else scale.far
     scores = nodes.score_nodes(edges, found.hops, trim=how.trim, like=usual, known=(found.ahp, found.iv))
     scores = nodes.with_closure(scores, edges, mean, far)
     scores, strange = nodes.with_strange(scores, found.apart, None if scale is None else scale.strange)
-    distance = edge_similarity(graph.indptr, graph.indices, features, "cosine", directed=graph.directed)
-    np.subtract(1.0, distance, out=distance)
-    every = replace(edges, limit=edges.limit[:0])
-    context = context_scale(every, features, distance, how.far_share) if scale is None else scale.context
-    return nodes.with_context(scores, every, features, distance, context, usual), Scale(far, strange, context)
+    return nodes.with_attributes(scores, attributes, usual), Scale(far, strange, context)
 
 
 def _check_view(graph: Graph, view: View, state: str) -> None:
@@ -289,7 +316,7 @@ def _write(
         files.write_bytes(out / SCALE_FILE, to_bytes(scale))
 
     _, numbers = side_by_side([write_files, lambda: _measure(graph, scores)])
-    hashes = {name: files.hash_file(out / name) for name in (table.FILE, MEAN_FILE, VAR_FILE, SCALE_FILE)}
+    hashes = {name: hash_once(out / name) for name in (table.FILE, MEAN_FILE, VAR_FILE, SCALE_FILE)}
     body = {"num_samples": num_samples, "rank_by": how.rank_by, "metrics": numbers, "stability": stability}
     body |= {"fdr": how.fdr, "num_flagged": int(np.count_nonzero(verdict.flagged)), "files": hashes}
     files.write_manifest(out, KIND, FORMAT, body)

@@ -69,3 +69,16 @@ def test_check_folder__names_the_file_and_what_to_do(tmp_path):
     (tmp_path / "a").unlink()
     with pytest.raises(files.FolderError, match=f"{tmp_path}/a is missing; call us"):
         sealed.check_folder(tmp_path, hashes, "call us")
+
+
+def test_large_files__are_hashed_several_at_a_time_and_the_first_that_differs_is_named(tmp_path, monkeypatch):
+    for number in range(9):
+        (tmp_path / f"{number}").write_text(f"file {number}")
+    alone = sealed.hash_folder(tmp_path)
+    monkeypatch.setattr(sealed, "_MANY_BYTES", 0)
+    assert sealed.hash_folder(tmp_path) == alone
+    sealed.check_folder(tmp_path, alone, "make them again")
+    for name in ("7", "3"):
+        (tmp_path / name).write_text("another")
+    with pytest.raises(files.FolderError, match=r"3 is damaged.*make them again"):
+        sealed.check_folder(tmp_path, alone, "make them again")

@@ -8,7 +8,7 @@ from hcm_scale.score.calibration import context_scale
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edges import EdgeHops
 from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, double_places, middle_ranks, strongest, surprise, weigh
-from hcm_scale.score.nodes import NodeScores, score_nodes, with_closure, with_context
+from hcm_scale.score.nodes import NodeScores, of_attributes, score_nodes, with_attributes, with_closure
 from hcm_scale.score.numbering import edge_index
 from hcm_scale.score.table import kind_rank, node_scores, scores_table
 
@@ -39,7 +39,7 @@ def scored(num_nodes: int = 80, lonely: int = 5) -> tuple[Graph, NodeScores]:
     scores = with_closure(scores, edges, mean, far_cut(mean, 0.4))
     assert graph.x is not None
     scale = context_scale(edges, graph.x, far - 1, 0.4)
-    return graph, with_context(scores, edges, graph.x, far - 1, scale)
+    return graph, with_attributes(scores, of_attributes(edges, graph.x, far - 1, scale))
 
 
 @pytest.mark.parametrize("num_nodes", [1, 2, 7, 60])

@@ -20,7 +20,7 @@ PLAN = LabelPlan(
     shard_pairs=4_000_000,
     row_group_rows=65_536,
 )
-SCORE = {"num_features": 20, "widths": (64, 64), "classes": 4, "chunk_edges": 1 << 14, "num_views": 1}
+SCORE = {"num_features": 20, "widths": (64, 64), "chunk_edges": 1 << 14, "threads": 2, "num_views": 1}
 WIDE = Searches(2, STATE_BYTES)
 SIZES = [1_000, 30_000, 1_000_000, 30_000_000]
 
