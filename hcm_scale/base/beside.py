@@ -5,6 +5,7 @@ told no once other work beside it has failed or the user has interrupted.
 """
 
 import contextvars
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -27,16 +28,22 @@ def check_wanted() -> None:
 def side_by_side(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
     """The results of all tasks; the first runs in this thread, where an interrupt arrives. The first error is raised.
 
+    Kernels of every task use as many threads as those of the caller.
+
     >>> side_by_side([lambda: 1, lambda: 2])
     [1, 2]
     """
     unwanted, ended = threading.Event(), [threading.Event() for _ in tasks]
     results: dict[int, Result] = {}
     errors: list[BaseException] = []
+    kernels = sys.modules.get("numba")  # not imported here: it takes half a second, and some callers have no kernels
+    num_threads = kernels.get_num_threads() if kernels else 0
 
     def run(index: int) -> None:
         _unwanted.set(unwanted)
         try:
+            if kernels:
+                kernels.set_num_threads(num_threads)
             results[index] = tasks[index]()
         except BaseException as error:
             errors.append(error)

@@ -9,7 +9,9 @@ out/weights.npy      where edges have weights: the strength of each entry of the
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
+from hcm_scale.base.beside import side_by_side
 from hcm_scale.base.mapped import open_npy, save_new
 from hcm_scale.features.auto import table
 from hcm_scale.features.fitted import Fitted, from_bytes, to_bytes
@@ -75,8 +78,9 @@ def purify(
         log.info("%s by rule (attributes=auto):\n%s", counts, table(features.record["columns"]))
     measured = features.x if attributes == "transformed" else graph.x
     median = None if graph.weights is None else median_weight(graph.weights)
-    drop_edges(_with_strengths(graph, median, out), measured, similarity=similarity, ratio=ratio).save(out / "graph")
-    return _write(out, features, graph.fingerprint, median)
+    of_edges = _with_strengths(graph, median, out)
+    drop = partial(drop_edges, of_edges, measured, similarity=similarity, ratio=ratio)
+    return _write(out, drop, features, graph.fingerprint, median)
 
 
 def purify_like(graph: Graph, out: Path, like: Purified, *, attributes: str) -> Purified:
@@ -94,8 +98,8 @@ def purify_like(graph: Graph, out: Path, like: Purified, *, attributes: str) -> 
     measured = x if attributes == "transformed" else graph.x
     settled = like.graph.info["purified"]
     how: dict[str, Any] = {"similarity": settled["similarity"], "ratio": settled["ratio"]}
-    drop_edges(_with_strengths(graph, like.weight_median, out), measured, **how, like=like.graph).save(out / "graph")
-    return _write(out, Features(x, like.columns, like.record, fitted), graph.fingerprint, like.weight_median)
+    drop = partial(drop_edges, _with_strengths(graph, like.weight_median, out), measured, **how, like=like.graph)
+    return _write(out, drop, Features(x, like.columns, like.record, fitted), graph.fingerprint, like.weight_median)
 
 
 def _with_strengths(graph: Graph, median: float | None, out: Path) -> Graph:
@@ -105,9 +109,16 @@ def _with_strengths(graph: Graph, median: float | None, out: Path) -> Graph:
     return replace(graph, weights=write_strengths(out / _WEIGHTS, graph.weights, median))
 
 
-def _write(out: Path, features: Features, source: str, weight_median: float | None) -> Purified:
-    save_new(out / "x.npy", features.x)
-    files.sync_file(out / "x.npy")
+def _write(
+    out: Path, drop: Callable[[], Graph], features: Features, source: str, weight_median: float | None
+) -> Purified:
+    """Everything, the manifest last; while the disk takes the features, edges are dropped."""
+
+    def save_features() -> None:
+        save_new(out / "x.npy", features.x)
+        files.sync_file(out / "x.npy")
+
+    side_by_side([lambda: drop().save(out / "graph"), save_features])
     files.write_bytes(out / _FITTED, to_bytes(features.fitted))
     body: dict[str, Any] = {"features": features.record, "columns": list(features.columns), "source": source}
     if weight_median is not None:

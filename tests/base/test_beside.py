@@ -5,9 +5,11 @@ import signal
 import threading
 import time
 
+import numba
 import pytest
 
 from hcm_scale.base.beside import UnwantedError, check_wanted, side_by_side
+from hcm_scale.base.threads import kernel_threads
 
 
 def until_unwanted(seen: list[str]):
@@ -64,3 +66,10 @@ def test_interrupt__while_waiting_for_the_others_ends_them(interrupts):
 def test_check_wanted__alone_says_nothing():
     side_by_side([lambda: None])
     check_wanted()
+
+
+def test_tasks__use_as_many_threads_for_kernels_as_their_caller():
+    had = numba.get_num_threads()
+    with kernel_threads(1):
+        assert side_by_side([numba.get_num_threads] * 3) == [1, 1, 1]
+    assert numba.get_num_threads() == had
