@@ -22,7 +22,7 @@ from hcm_scale.features import propagate
 from hcm_scale.graph import Graph, store
 from hcm_scale.ingest import readers
 from hcm_scale.shards import open_labels
-from hcm_scale.stages import drift, ingest, label, purify, report, score, train
+from hcm_scale.stages import drift, ingest, label, purify, report, score, scored, train
 from hcm_scale.stages.memory import Searches
 from hcm_scale.stages.propagate import propagate_shared
 from hcm_scale.stages.recipe import Recipe
@@ -221,7 +221,7 @@ def _scores(walk: Run) -> Stage:
     options = [asdict(how), config.seed, *walk.trained_keys(*trains, "scores")]
     inputs = [f"propagated-{view}" for view in views] if walk.exact_first_hop else []
     reads = "graph", "purified", *(trains if walk.trained is None else inputs)
-    return Stage("scores", score.FORMAT, options, reads, make, together=True, needs=walk.on_host(needs))
+    return Stage("scores", scored.FORMAT, options, reads, make, together=True, needs=walk.on_host(needs))
 
 
 def _drift(walk: Run, trained: Trained) -> Stage:

@@ -31,7 +31,7 @@ from hcm_scale.plan import plan
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.report import terminal
 from hcm_scale.report.explain import Explanation
-from hcm_scale.stages import purify, report, score
+from hcm_scale.stages import purify, report, scored
 from hcm_scale.stages.summary import summary
 from hcm_scale.stages.train_batches import check_backend
 from hcm_scale.trained import open_trained, settled
@@ -161,7 +161,7 @@ def show(run_dir: Path, count: int = 10) -> str:
 def read_scores(run_dir: Path) -> Any:
     """The ranked table of a finished run."""
     (scores,) = open_stages(run_dir, "scores")
-    return score.open_scores(scores).table()
+    return scored.open_scores(scores).table()
 
 
 def score_with(trained: Path | str, graph: Graph, run_dir: Path | str, device: str = "auto") -> Any:

@@ -18,7 +18,7 @@ from hcm_scale.config import Config
 from hcm_scale.features import propagate
 from hcm_scale.graph import Graph
 from hcm_scale.posterior.samples import Samples, open_samples
-from hcm_scale.stages import purify, score
+from hcm_scale.stages import purify, scored
 from hcm_scale.trained import Trained
 from hcm_scale.workspace import Workspace
 
@@ -80,9 +80,9 @@ class Run:
         folders = self.workspace.folders if self.trained is None else self.trained.folders
         return open_samples(folders[f"train-{view}"] / "samples")
 
-    def reference(self) -> score.Reference | None:
+    def reference(self) -> scored.Reference | None:
         """The scores of the trained run, by which those of this one are measured."""
-        return None if self.trained is None else score.open_reference(self.trained.folders["scores"])
+        return None if self.trained is None else scored.open_reference(self.trained.folders["scores"])
 
     def trained_keys(self, *names: str) -> list[str]:
         """The keys of stages of the trained run, for the options of what reads them; empty where there is none."""

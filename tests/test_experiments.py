@@ -11,7 +11,7 @@ from scipy.io import savemat
 from hcm_scale import pipeline
 from hcm_scale.cli import conf_dir, register, to_config
 from hcm_scale.config import Config, MatrixGraph
-from hcm_scale.stages.score import open_scores
+from hcm_scale.stages.scored import open_scores
 
 PLANTED = {"blogcatalog": 10, "flickr": 15, "acm": 20}
 LABELLED = ("amazon", "enron")

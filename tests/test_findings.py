@@ -14,7 +14,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.graph.store import ATTRIBUTE, STRUCTURAL
 from hcm_scale.report.groups import groups
 from hcm_scale.score.evidence import KINDS
-from hcm_scale.stages.score import FORMAT, KIND
+from hcm_scale.stages.scored import FORMAT, KIND
 from hcm_scale.stages.summary import summary
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject

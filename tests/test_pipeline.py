@@ -16,7 +16,7 @@ from hcm_scale.blueprint import stages
 from hcm_scale.config import Config, SyntheticGraph
 from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import ALONE, World
-from hcm_scale.stages import score
+from hcm_scale.stages import score, scored
 from hcm_scale.sweep.jobs import read_job
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
@@ -86,7 +86,7 @@ def test_changed_option__makes_what_it_touches_and_what_follows(tmp_path, graph)
 def test_two_views__are_trained_scored_and_added(tmp_path, graph):
     pipeline.run(small(tmp_path, score__views=["purified", "original"]), graph=graph)
     assert {"train-purified", "train-original", "scores"} <= set(skipped(tmp_path))
-    assert 0.0 <= score.open_scores(tmp_path / "scores").stability <= 1.0
+    assert 0.0 <= scored.open_scores(tmp_path / "scores").stability <= 1.0
 
 
 def test_until__stops_there(tmp_path, graph):
@@ -339,7 +339,7 @@ FORMATS = {  # where the version of each stage stands
     "labels": "hcm_scale.stages.label.FORMAT",
     "propagated-purified": "hcm_scale.features.propagate.FORMAT",
     "train-purified": "hcm_scale.stages.train.FORMAT",
-    "scores": "hcm_scale.stages.score.FORMAT",
+    "scores": "hcm_scale.stages.scored.FORMAT",
     "report": "hcm_scale.stages.report.FORMAT",
 }
 

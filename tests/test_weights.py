@@ -18,7 +18,7 @@ from hcm_scale.graph.by_edge import spread
 from hcm_scale.posterior.samples import open_samples
 from hcm_scale.sampling.pairs import PairBatch
 from hcm_scale.stages.purify import open_purified
-from hcm_scale.stages.score import open_scores
+from hcm_scale.stages.scored import open_scores
 from hcm_scale.stages.train_batches import batch_maker
 from hcm_scale.synthetic import families
 from hcm_scale.synthetic.inject import inject

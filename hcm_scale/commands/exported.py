@@ -13,7 +13,7 @@ from hcm_scale.score.numbering import edge_index
 from hcm_scale.score.table import FILE
 from hcm_scale.stages.purify import open_purified
 from hcm_scale.stages.report import first_reasons
-from hcm_scale.stages.score import open_scores
+from hcm_scale.stages.scored import open_scores
 from hcm_scale.workspace import open_stages
 
 _TOP, _NEIGHBORS = 20, 50

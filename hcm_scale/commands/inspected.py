@@ -11,7 +11,7 @@ from hcm_scale.base import files
 from hcm_scale.graph import Graph, store
 from hcm_scale.posterior import samples
 from hcm_scale.shards import open_labels, schema
-from hcm_scale.stages import purify, score
+from hcm_scale.stages import purify, scored
 from hcm_scale.workspace import open_stages, read_stages
 
 _LISTED = 12  # columns of a graph
@@ -89,9 +89,9 @@ def _samples(folder: Path, verify: bool) -> dict[str, Any]:
 
 
 def _scores(folder: Path, verify: bool) -> dict[str, Any]:
-    found = score.open_scores(folder)
+    found = scored.open_scores(folder)
     if verify:
-        manifest = files.read_manifest(folder, score.KIND, score.FORMAT)
+        manifest = files.read_manifest(folder, scored.KIND, scored.FORMAT)
         for name, digest in manifest["files"].items():
             if files.hash_file(folder / name) != digest:
                 raise files.FolderError(f"{folder / name} is damaged: its bytes are not those that were written")
@@ -104,7 +104,7 @@ READERS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {
     purify.KIND: _purified,
     schema.KIND: _labels,
     samples.KIND: _samples,
-    score.KIND: _scores,
+    scored.KIND: _scores,
 }
 
 

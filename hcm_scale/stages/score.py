@@ -25,13 +25,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
 from hcm_scale.base.beside import side_by_side
-from hcm_scale.base.mapped import open_npy
 from hcm_scale.base.names import PLACES, RANKINGS
 from hcm_scale.base.progress import bar
 from hcm_scale.base.sealed import hash_once
@@ -42,62 +40,14 @@ from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.posterior.samples import Samples
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.score import metrics, nodes, table
-from hcm_scale.score.calibration import ContextScale, Scale, context_scale, from_bytes, to_bytes
+from hcm_scale.score.calibration import ContextScale, Scale, context_scale, to_bytes
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, check_options, new_moments
 from hcm_scale.score.numbering import EdgeIndex, edge_index
 from hcm_scale.score.threshold import check_rate
 from hcm_scale.stages.embedding import embed_samples
+from hcm_scale.stages.scored import FORMAT, KIND, SCALE_FILE, Reference, ScoreResult, open_scores
 from hcm_scale.stages.shared_edges import Sharing, chunk_of, predict_shared, save_hops
-
-KIND = "hcm_scale scores"
-FORMAT = 5
-SCALE_FILE = "scale.safetensors"
-
-
-_IN_MANIFEST = ("num_samples", "rank_by", "metrics", "fdr", "num_flagged", "stability")
-
-
-@dataclass(frozen=True)
-class ScoreResult:
-    """A finished folder of scores. `metrics` maps every ranking to numbers, or is None without labels."""
-
-    folder: Path
-    num_samples: int
-    rank_by: str
-    metrics: dict[str, Any] | None
-    fdr: float
-    num_flagged: int  # nodes that stand out at this false-discovery rate
-    stability: float | None  # share of the first nodes that stay first by either encoder; None where there is one
-
-    def table(self) -> pa.Table:
-        """The ranked table, most anomalous node first."""
-        return table.read_scores(self.folder / table.FILE)
-
-    def edges(self) -> EdgeHops:
-        """Mean and variance of every edge's predicted hop, as memory maps; NaN where an edge was not scored."""
-        mean, var = (open_npy(self.folder / name) for name in (MEAN_FILE, VAR_FILE))
-        return EdgeHops(mean, var)
-
-
-def open_scores(folder: Path | str) -> ScoreResult:
-    """A finished folder; FolderError where it is unfinished or something else."""
-    folder = Path(folder)
-    body = files.read_manifest(folder, KIND, FORMAT)
-    return ScoreResult(folder, **{name: body[name] for name in _IN_MANIFEST})
-
-
-class Reference(NamedTuple):
-    """The scores of another graph, and what they were measured by."""
-
-    nodes: nodes.NodeScores
-    scale: Scale
-
-
-def open_reference(folder: Path) -> Reference:
-    """A finished folder of scores, to measure those of another graph by."""
-    scale = from_bytes((folder / SCALE_FILE).read_bytes())
-    return Reference(table.node_scores(open_scores(folder).table()), scale)
 
 
 @dataclass(frozen=True)

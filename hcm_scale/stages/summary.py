@@ -18,7 +18,7 @@ from hcm_scale.report.wording import clip, score_title
 from hcm_scale.score.table import FILE, kind_rank, read_scores
 from hcm_scale.stages.drift import drift_line
 from hcm_scale.stages.report import found_by
-from hcm_scale.stages.score import open_scores
+from hcm_scale.stages.scored import open_scores
 from hcm_scale.workspace import StageRecord
 
 _TOP = 10

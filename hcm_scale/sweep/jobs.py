@@ -16,7 +16,7 @@ from typing import Any
 
 from hcm_scale.base.files import FolderError
 from hcm_scale.stages.report import read_records
-from hcm_scale.stages.score import open_scores
+from hcm_scale.stages.scored import open_scores
 
 _PLACES = ("run_dir", "share_dir", "data_dir", "node")  # where a job ran, not what it was asked
 _NO_JOBS = ("stages", "source")  # what jobs share, and what a search reads once

@@ -1,5 +1,6 @@
 """The score stage, whole: samples and a graph in, a folder that joins back to the data out."""
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, embed_graph
 from hcm_scale.posterior.samples import Samples, open_samples, seal_samples, write_sample
 from hcm_scale.stages import score as stage
-from hcm_scale.stages.score import View, open_scores
+from hcm_scale.stages.score import View
+from hcm_scale.stages.scored import open_scores
 
 N, Q = 60, 5
 PLAIN = replace(scoring_of(Config()), trim=0.0, rank_by="ahp")
@@ -268,3 +270,10 @@ def test_score__closure_and_seed_reach_the_scores(graph, structure, features, sa
     assert not np.array_equal(column("closure", "few", far_share=0.3), column("closure", "many", far_share=0.9))
     draws = [column("ahp", f"seed-{seed}", max_neighbors=2, seed=seed) for seed in (0, 1)]
     assert not np.array_equal(*draws)
+
+
+def test_gpu__predicts_while_attributes_are_scored():
+    both = threading.Barrier(2, timeout=60)
+    assert stage._side_by_side_on_gpu("cuda", both.wait, both.wait) in {(0, 1), (1, 0)}
+    assert stage._side_by_side_on_gpu("cuda", lambda: 1, None) == (1, None)
+    assert stage._side_by_side_on_gpu("cpu", threading.get_ident, threading.get_ident) == (threading.get_ident(),) * 2
