@@ -188,6 +188,21 @@ def _edge_at(spans, indices, u, v):
     return offsets[u] + low - starts[u]
 
 
+@kernel(inline="always")
+def _ask_for_edge(spans, indices, e, keep):
+    """Starts loading what entries to come will look up: where a row is, then its middle, near enough for most."""
+    starts, ends, offsets = spans
+    last = len(indices) - 1
+    far = indices[min(e + 4 * _AHEAD, last)]
+    prefetch(starts, far)
+    prefetch(ends, far)
+    prefetch(offsets, far)
+    u = indices[min(e + 2 * _AHEAD, last)]
+    half = (ends[u] - starts[u]) // 2
+    prefetch(indices, starts[u] + half)
+    prefetch(keep, offsets[u] + half)
+
+
 @kernel
 def count_kept(part, indices, spans, keep, counts):
     """Adds to counts[v] the kept edges of v, of an undirected graph."""
@@ -195,6 +210,7 @@ def count_kept(part, indices, spans, keep, counts):
     for u in range(part[0], part[1]):
         count = 0
         for e in range(starts[u], ends[u]):
+            prefetch(counts, indices[min(e + 2 * _AHEAD, len(indices) - 1)])
             if keep[offsets[u] + e - starts[u]]:
                 count += 1
                 fetch_add(counts, indices[e], 1)
@@ -212,6 +228,7 @@ def fill_kept(part, indptr, indices, spans, keep, out):
     for v in range(part[0], part[1]):
         place = indptr_out[v]
         for e in range(indptr[v], starts[v]):
+            _ask_for_edge(spans, indices, e, keep)
             if keep[_edge_at(spans, indices, indices[e], v)]:
                 indices_out[place] = indices[e]
                 place += 1

@@ -7,7 +7,8 @@ node adds up those of its edges in CSR order, so nothing here depends on the thr
 import numpy as np
 
 from hcm_scale.base.jit import kernel
-from hcm_scale.score.kernels import edge_number
+from hcm_scale.base.prefetch import prefetch
+from hcm_scale.score.kernels import ask_ahead, edge_number
 
 NUM_BINS = 1 << 16
 _PER_UNIT = NUM_BINS / 2.0  # bins
@@ -34,5 +35,7 @@ def sum_surprise(part, edges, distance, surprise, out):
     for v in range(part[0], part[1]):
         total = 0.0
         for position in range(indptr[v], indptr[v + 1]):
+            if not directed:
+                prefetch(distance, ask_ahead(indptr, indices, start, v, position))
             total += surprise[_bin(distance[edge_number(indptr, indices, start, directed, v, position)])]
         out[v] = total

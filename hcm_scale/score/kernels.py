@@ -112,14 +112,20 @@ def edge_number(indptr, indices, start, directed, v, position):
 
 
 @kernel(inline="always")
-def _ask_ahead(indptr, indices, start, v, position, mean, var):
-    """Starts loading what an entry to come will look up: the middle of its neighbour's edges, near enough for most."""
+def ask_ahead(indptr, indices, start, v, position):
+    """Starts loading what entries to come will look up: where a neighbour's edges are, then the middle of them, near
+    enough for most. Returns that edge, or the first where none is looked up.
+    """
+    far = np.uint64(indices[np.uint64(min(position + 2 * _AHEAD, len(indices) - 1))])
+    if far < np.uint64(v):
+        prefetch(indptr, far)
+        prefetch(start, far)
     u = np.uint64(indices[np.uint64(min(position + _AHEAD, len(indices) - 1))])
     if u < np.uint64(v):
         half = (start[u + _ONE] - start[u]) // 2
         prefetch(indices, indptr[u + _ONE] - half)
-        prefetch(mean, start[u + _ONE] - half)
-        prefetch(var, start[u + _ONE] - half)
+        return start[u + _ONE] - half
+    return np.int64(0)
 
 
 @kernel
@@ -194,7 +200,10 @@ def _gather_row(edges, v, means, var, hops, spreads):
     size = 0
     for position in range(indptr[v], indptr[v + 1]):
         if all_drawn and not directed:
-            _ask_ahead(indptr, indices, start, v, position, means[0], var)
+            near = ask_ahead(indptr, indices, start, v, position)
+            prefetch(var, near)
+            for i in range(len(means)):
+                prefetch(means[i], near)
         if all_drawn or bits(seed, v, indices[position]) <= limit[v]:
             e = np.uint64(edge_number(indptr, indices, start, directed, v, position))
             for i in range(len(means)):
