@@ -18,12 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.threads import share
-from hcm_scale.hops.count_kernels import CHUNK, GROUP
 from hcm_scale.hops.layout import NOT_A_SOURCE, Layout
 from hcm_scale.hops.plain_kernels import IS_SOURCE, SOURCES_PER_TASK, STRETCH, PlainScratch, arcs_around, label_plain
 from hcm_scale.hops.rows import Rows
 from hcm_scale.hops.sample_kernels import Request
-from hcm_scale.hops.wide_kernels import WideScratch, label_block
+from hcm_scale.hops.wide import label_block, wide_bytes, wide_scratch
 
 WORDS = (8, 4, 2, 1)
 STATE_BYTES = 256 << 20
@@ -34,35 +33,6 @@ _PLAIN_ARC, _WIDE_ARC = 4.5, 5.0
 _WIDE_ROW, _WIDE_ROW_PER_CLASS = 6.0, 0.7  # per word of a row
 
 Labeller = Callable[[int, int, Rows], None]
-
-
-def wide_scratch(num_linked: int, words: int, pairs_per_class: int) -> WideScratch:
-    """The state of a block, uninitialised: a block clears what it uses."""
-    chunks = -(-num_linked // CHUNK)
-    columns = 64 * words
-    shapes: dict[str, tuple[tuple[int, ...], Any]] = {
-        "seen": ((num_linked, words), np.uint64),
-        "front": ((num_linked, words), np.uint64),
-        "new": ((num_linked, words), np.uint64),
-        "front_active": ((chunks,), np.uint64),
-        "new_active": ((chunks,), np.uint64),
-        "masked": ((CHUNK, words), np.uint64),
-        "chunk_counts": ((chunks, columns // 8), np.uint64),
-        "group_counts": ((-(-chunks // GROUP), columns), np.uint16),
-        "sizes": ((columns,), np.int64),
-        "cursor": ((5, columns), np.int64),
-        "take_all": ((columns,), np.bool_),
-        "ranks": ((columns, pairs_per_class), np.int64),
-        "table": ((3 * pairs_per_class,), np.int64),
-    }
-    return WideScratch(**{name: np.empty(shape, dtype) for name, (shape, dtype) in shapes.items()})
-
-
-def wide_bytes(num_linked: int, words: int, pairs_per_class: int) -> int:
-    """Bytes of one thread's state, rounded up to whole chunks and groups of nodes."""
-    nodes = -(-num_linked // (CHUNK * GROUP)) * CHUNK * GROUP
-    columns = 64 * words
-    return nodes * (24 * words + words + words // 4 + 1) + columns * (8 * pairs_per_class + 128) + 24 * pairs_per_class
 
 
 def wide_labeller(layout: Layout, order: Any, sources: Any, *, seed: int, most: int, words: int) -> Labeller:

@@ -25,11 +25,13 @@ _ONE, _ZERO = np.uint64(1), np.uint64(0)
 
 
 @kernel
-def start_search(roots, seen, front, active):
+def start_search(roots, seen, front, active, new, new_active):
     """Empties the state and puts source i on bit i of its root."""
     seen[:] = _ZERO
     front[:] = _ZERO
     active[:] = _ZERO
+    new[:] = _ZERO
+    new_active[:] = _ZERO
     for i in range(len(roots)):
         v = roots[i]
         bit = _ONE << bit_of(i)

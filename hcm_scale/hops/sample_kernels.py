@@ -129,7 +129,10 @@ def take(v, j, cursor, targets):
 
 @kernel
 def pick(members, cursor, targets):
-    """Writes the nodes at the wanted ranks of column j, in rank order, into row j of `targets`; for all columns."""
+    """Writes the nodes at the wanted ranks of column j, in rank order, into row j of `targets`; for all columns.
+
+    Ranks beyond all members are those of isolated nodes, which have no rows.
+    """
     group_counts = members.group_counts
     for group in range(len(group_counts)):
         for j in range(len(targets)):
@@ -137,6 +140,9 @@ def pick(members, cursor, targets):
             if cursor.coming[j] < above:
                 pick_group(members, group, j, cursor, targets)
             cursor.below[j] = above
+    for j in range(len(targets)):
+        while cursor.taken[j] < cursor.wanted[j]:
+            take(len(members.rows) + cursor.coming[j] - cursor.below[j], j, cursor, targets)
 
 
 @kernel

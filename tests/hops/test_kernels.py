@@ -100,9 +100,9 @@ def test_push_and_pull__reach_the_same_nodes(words, directed, random_csr):
     layout = with_in_arcs(by_degree(*random_csr(500, 900, seed=3, directed=directed), directed=directed))
     m = layout.num_linked
     roots = np.random.default_rng(1).choice(m, 64 * words, replace=True).astype(np.int32)
-    seen, front, pushed, pulled = (np.zeros((m, words), np.uint64) for _ in range(4))
+    seen, front, pushed, pulled = (np.ones((m, words), np.uint64) for _ in range(4))
     active, pushed_active = (np.zeros((m + 63) // 64, np.uint64) for _ in range(2))
-    start_search(roots, seen, front, active)
+    start_search(roots, seen, front, active, pushed, pushed_active)
     matrix = as_matrix(front)
     np.testing.assert_array_equal(np.argmax(matrix, axis=0), roots)
     assert count_arcs(layout.out_indptr, active) == np.diff(layout.out_indptr)[matrix.any(axis=1)].sum()
