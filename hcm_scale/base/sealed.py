@@ -38,10 +38,10 @@ def hash_folder(folder: Path, leave_out: Collection[str] = ()) -> dict[str, str]
     for place, inside, names in os.walk(folder):
         inside[:] = sorted(name for name in inside if Path(place) != folder or name not in leave_out)
         found += [Path(place) / name for name in sorted(names) if not name.startswith(".")]
-    return {path.relative_to(folder).as_posix(): digest for path, digest in zip(found, _hash_all(found), strict=True)}
+    return {path.relative_to(folder).as_posix(): digest for path, digest in zip(found, hash_files(found), strict=True)}
 
 
-def _hash_all(paths: Sequence[Path]) -> list[str]:
+def hash_files(paths: Sequence[Path]) -> list[str]:
     """The hash of each, several large ones at a time: a disk reads faster than a core takes a hash."""
     if sum(path.stat().st_size for path in paths) < _MANY_BYTES:
         return [hash_once(path) for path in paths]
@@ -55,6 +55,6 @@ def check_folder(folder: Path, hashes: Mapping[str, str], remedy: str) -> None:
     for path in paths:
         if not path.is_file():
             raise files.FolderError(f"{path} is missing; {remedy}")
-    for path, digest, found in zip(paths, hashes.values(), _hash_all(paths), strict=True):
+    for path, digest, found in zip(paths, hashes.values(), hash_files(paths), strict=True):
         if found != digest:
             raise files.FolderError(f"{path} is damaged: its bytes are not those that were written; {remedy}")

@@ -32,7 +32,7 @@ from hcm_scale.base import files
 from hcm_scale.base.beside import side_by_side
 from hcm_scale.base.names import PLACES, RANKINGS
 from hcm_scale.base.progress import bar
-from hcm_scale.base.sealed import hash_once
+from hcm_scale.base.sealed import hash_files
 from hcm_scale.base.threads import in_slices
 from hcm_scale.features.purify import edge_similarity
 from hcm_scale.graph import Graph
@@ -110,11 +110,12 @@ def score(
         partial(_score_attributes, graph, edges, features, how, like) if world.leads else None,
     )
     if found is not None and attributes is not None:
-        scores, scale = _score_nodes(edges, found, *attributes, how, like)
+        rank = partial(_score_nodes, edges, found, *attributes, how, like)
+        (scores, scale), _ = cast(Any, side_by_side([rank, partial(save_hops, found.hops, out)]))
         stability = nodes.stability(scores, found.apart, how.rank_by)
         told: dict[str, Any] = {"num_samples": sum(len(view.samples) for view in views), "stability": stability}
-        _write(out, graph, scores, found.hops, how, scale=scale, usual=None if like is None else like.nodes, **told)
-        del found
+        _write(out, graph, scores, how, scale=scale, usual=None if like is None else like.nodes, **told)
+        del found, rank
     for sharing in sharings:
         sharing.clear()
         if world.leads and sharing.folder != out:
@@ -249,7 +250,6 @@ def _write(
     out: Path,
     graph: Graph,
     scores: nodes.NodeScores,
-    hops: EdgeHops,
     how: Scoring,
     *,
     scale: Scale,
@@ -257,16 +257,16 @@ def _write(
     stability: float | None,
     usual: nodes.NodeScores | None,
 ) -> None:
-    """Table, edges, scale, metrics, and the manifest last."""
+    """Table, scale, metrics, and the manifest last; the edges are there already."""
     verdict = nodes.verdict_of(scores, how.fdr, usual)
 
     def write_files() -> None:
         table.write_scores(out / table.FILE, table.row_groups(graph, scores, how.rank_by, verdict))
-        save_hops(hops, out)
         files.write_bytes(out / SCALE_FILE, to_bytes(scale))
 
     _, numbers = side_by_side([write_files, lambda: _measure(graph, scores)])
-    hashes = {name: hash_once(out / name) for name in (table.FILE, MEAN_FILE, VAR_FILE, SCALE_FILE)}
+    names = table.FILE, MEAN_FILE, VAR_FILE, SCALE_FILE
+    hashes = dict(zip(names, hash_files([out / name for name in names]), strict=True))
     body = {"num_samples": num_samples, "rank_by": how.rank_by, "metrics": numbers, "stability": stability}
     body |= {"fdr": how.fdr, "num_flagged": int(np.count_nonzero(verdict.flagged)), "files": hashes}
     files.write_manifest(out, KIND, FORMAT, body)
