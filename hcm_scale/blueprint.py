@@ -79,10 +79,11 @@ def _purify(walk: Run) -> Iterator[Stage]:
     def make(out: Path) -> dict[str, Any]:
         graph = walk.graph()
         if trained is None:
-            made = purify.purify(graph, out, **options)
+            made = purify.purify(graph, out, **options, world=walk.workspace.world)
         else:
             before = purify.open_purified(trained.folders["purified"])
-            made = purify.purify_like(graph, out, before, attributes=options["attributes"])
+            how: dict[str, Any] = {"attributes": options["attributes"], "world": walk.workspace.world}
+            made = purify.purify_like(graph, out, before, **how)
         dropped = graph.num_edges - made.graph.num_edges
         return {"features": made.features.shape[1], "edges": made.graph.num_edges, "dropped": dropped}
 
@@ -90,7 +91,7 @@ def _purify(walk: Run) -> Iterator[Stage]:
         return [foresight.purify(walk.config, walk.graph())]
 
     known_by = options if trained is None else [options, walk.trained_keys("purified")]
-    yield Stage("purified", purify.FORMAT, known_by, ("graph",), make, needs=needs)
+    yield Stage("purified", purify.FORMAT, known_by, ("graph",), make, together=True, needs=needs)
 
 
 def _label(walk: Run) -> Iterator[Stage]:

@@ -104,7 +104,8 @@ def to_bytes(fitted: Fitted) -> bytes:
             else:
                 plain[name] = value
         head.append(plain)
-    return save(arrays, {"parts": json.dumps(head), "attributes": json.dumps(fitted.attributes)})
+    about = {"parts": head, "attributes": fitted.attributes}
+    return save(arrays, {"fitted": json.dumps(about)})  # of several entries the order, and so the bytes, would vary
 
 
 def _fields(part: Part) -> Iterator[tuple[str, Any]]:
@@ -124,12 +125,13 @@ def from_bytes(data: bytes) -> Fitted:
     """The inverse of `to_bytes`."""
     arrays = load(data)
     size = int.from_bytes(data[:8], "little")
-    about = json.loads(data[8 : 8 + size])["__metadata__"]
+    told = json.loads(data[8 : 8 + size])["__metadata__"]
+    about = json.loads(told["fitted"]) if "fitted" in told else {name: json.loads(text) for name, text in told.items()}
     parts = []
-    for number, head in enumerate(json.loads(about["parts"])):
+    for number, head in enumerate(about["parts"]):
         found = head | {k.split(".", 1)[1]: v for k, v in arrays.items() if k.startswith(f"{number}.")}
         parts.append(_part(found))
-    return Fitted(tuple(parts), tuple(json.loads(about["attributes"])), arrays["means"])
+    return Fitted(tuple(parts), tuple(about["attributes"]), arrays["means"])
 
 
 def _part(found: dict[str, Any]) -> Part:

@@ -16,6 +16,7 @@ never made dense. Memory: 9 bytes an edge beside the result, 14 more where edges
 """
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -39,9 +40,17 @@ CSR = tuple[NDArray[np.int64], NDArray[Any]]
 
 
 def edge_similarity(
-    indptr: NDArray[np.int64], indices: NDArray[Any], x: Attributes, similarity: str, *, directed: bool = False
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    x: Attributes,
+    similarity: str,
+    *,
+    directed: bool = False,
+    share: tuple[int, int] = (0, 1),
 ) -> NDArray[np.float32]:
     """The similarity of every edge's two ends, f32 (num_edges,), in edge order.
+
+    With `share` = (i, k) of the i-th of k runs of edges alone, which make up all of them.
 
     >>> x = np.array([[0, 0], [3, 4]], np.float32)
     >>> edge_similarity(np.array([0, 1, 2]), np.array([1, 0], np.int32), x, "euclidean").tolist()
@@ -49,26 +58,38 @@ def edge_similarity(
     """
     _check(len(indptr) - 1, x, similarity)
     spans = _edge_spans(indptr, indices, directed)
-    out = np.empty(spans.offsets[-1], np.float32)
+    first, last = (kernels.NUM_TASKS * at // share[1] for at in (share[0], share[0] + 1))
+    out = np.empty(spans.offsets[-1], np.float32)  # what nobody writes to takes no memory
     if isinstance(x, SparseRows):
         data = x.data if similarity != "jaccard" else (x.data != 0).astype(np.float32)
         squares = np.empty(x.shape[0], np.float64)
         in_threads(len(squares), kernels.sparse_squares, x.indptr, data, squares)
         attributes = kernels.SparseAttributes(x.indptr, x.indices, data, x.num_columns, squares)
         measure = SIMILARITIES.index(similarity)
-        in_threads(kernels.NUM_TASKS, kernels.sparse_similarity, spans, indices, attributes, measure, out)
+        measured: Any = kernels.sparse_similarity, spans, indices, attributes, measure, out
     else:
         dense = np.ascontiguousarray(x, np.float32)
-        in_threads(kernels.NUM_TASKS, _DENSE_KERNELS[similarity], *spans, indices, dense, out)
-    return out
+        measured = _DENSE_KERNELS[similarity], *spans, indices, dense, out
+    in_threads(last - first, lambda part, kernel, *rest: kernel((part[0] + first, part[1] + first), *rest), *measured)
+    own = slice(*(kernels.first_edge(at, spans.offsets) for at in (first, last)))
+    return out[own]
 
 
-def purify(graph: Graph, x: Attributes, *, similarity: str, ratio: float, like: Graph | None = None) -> Graph:
+def purify(
+    graph: Graph,
+    x: Attributes,
+    *,
+    similarity: str,
+    ratio: float,
+    like: Graph | None = None,
+    measure: Callable[..., NDArray[np.float32]] = edge_similarity,
+) -> Graph:
     """The graph's structure without the floor(ratio * m) least similar edges: same nodes, no attributes, no labels.
 
     Weights of edges, which must be strengths, are kept.
 
     With `like`, a purified graph, those edges go that are less similar than the ones that it kept, however many.
+    `measure` finds the similarities, as `edge_similarity` does.
 
     >>> triangle = Graph(np.array([0, 2, 4, 6]), np.array([1, 2, 0, 2, 0, 1], np.int32))
     >>> purify(triangle, np.array([[0], [1], [5]], np.float32), similarity="euclidean", ratio=0.34).indices.tolist()
@@ -78,9 +99,8 @@ def purify(graph: Graph, x: Attributes, *, similarity: str, ratio: float, like: 
         raise ValueError(f"purify.ratio={ratio!r} is out of range; it runs from 0 up to, and without, 1")
     _check(graph.num_nodes, x, similarity)
     if like is not None:
-        return _purify_like(graph, x, like.info["purified"])
-    # As a decimal, because 0.29 of 100 edges is 29 and floor(0.29 * 100) in floating point is 28.
-    num_dropped = math.floor(Fraction(str(float(ratio))) * graph.num_edges)
+        return _purify_like(graph, x, like.info["purified"], measure)
+    num_dropped = num_least_similar(graph, ratio)
     info: dict[str, Any] = {
         "similarity": similarity,
         "ratio": float(ratio),
@@ -91,7 +111,7 @@ def purify(graph: Graph, x: Attributes, *, similarity: str, ratio: float, like: 
     }
     if num_dropped == 0:
         return _purified(graph, None, info)
-    values = edge_similarity(graph.indptr, graph.indices, x, similarity, directed=graph.directed)
+    values = measure(graph.indptr, graph.indices, x, similarity, directed=graph.directed)
     if graph.weights is not None:
         info["spread"] = float(np.std(values, dtype=np.float64))
         values += _say_of_weights(graph, info["spread"])
@@ -101,12 +121,19 @@ def purify(graph: Graph, x: Attributes, *, similarity: str, ratio: float, like: 
     return _purified(graph, keep, info)
 
 
-def _purify_like(graph: Graph, x: Attributes, before: dict[str, Any]) -> Graph:
+def num_least_similar(graph: Graph, ratio: float) -> int:
+    """How many edges a share is, as a decimal: .29 of 100 is 29, and floor(0.29 * 100) in floating point is 28."""
+    return math.floor(Fraction(str(float(ratio))) * graph.num_edges)
+
+
+def _purify_like(
+    graph: Graph, x: Attributes, before: dict[str, Any], measure: Callable[..., NDArray[np.float32]]
+) -> Graph:
     """The graph without the edges below the threshold of an earlier purification, and its share of those at it."""
     info = before | {"num_edges_before": graph.num_edges, "num_edges_dropped": 0}
     if before["threshold"] is None:
         return _purified(graph, None, info)
-    values = edge_similarity(graph.indptr, graph.indices, x, before["similarity"], directed=graph.directed)
+    values = measure(graph.indptr, graph.indices, x, before["similarity"], directed=graph.directed)
     if graph.weights is not None:
         values += _say_of_weights(graph, before["spread"])
     keep, at = values >= before["threshold"], np.flatnonzero(values == before["threshold"])

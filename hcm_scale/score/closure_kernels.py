@@ -12,6 +12,7 @@ from hcm_scale.base.atomics import fetch_add
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.prefetch import prefetch
 
+_BATCH = 64  # edges whose ends are asked for before the first of them is looked at
 _AHEAD = 16  # neighbours between asking for a node's numbers and reading them
 _SHORT = 32  # a row that insertion sorts faster
 _FILTER = 1 << 13  # bytes, most of them 0: a node whose byte is 0 is no successor and need not be searched for
@@ -25,40 +26,58 @@ def _neighbor_ahead(indices, position, distance):
     return np.uint64(indices[np.uint64(min(position + distance, len(indices) - 1))])
 
 
-@kernel(allocates=False)
+@kernel
 def count_successors(part, indptr, indices, start, marked, count):
     """count[u] += marked edges that point away from u; edge numbers run along the upper triangle of the CSR."""
-    for u in range(part[0], part[1]):
-        degree, shift, own = indptr[u + 1] - indptr[u], indptr[u + 1] - start[u + 1], 0
-        for e in range(start[u], start[u + 1]):
-            ahead = _neighbor_ahead(indices, e + shift, _AHEAD)
-            prefetch(indptr, ahead)
-            prefetch(count, ahead)
-            if marked[np.uint64(e)]:
-                v = np.uint64(indices[np.uint64(e + shift)])
-                if degree <= indptr[v + _ONE] - indptr[v]:  # u < v, so of equal degrees u's end is the lower
-                    own += 1
-                else:
-                    fetch_add(count, v, 1)
-        if own:
-            fetch_add(count, u, own)
+    left, right = np.empty(_BATCH, np.int64), np.empty(_BATCH, np.int64)
+    first = start[part[0]]
+    u = part[0]
+    while first < start[part[1]]:
+        size, first, u = _list_marked((first, start[part[1]], u), indptr, indices, start, marked, (left, right), count)
+        for i in range(size):
+            fetch_add(count, _lower(indptr, left[i], right[i]), 1)
+
+
+@kernel
+def list_successors(part, indptr, indices, start, marked, cursor, out):
+    """Writes the successors of u to out[cursor[u]], out[cursor[u] + 1], ... in any order, and moves cursor[u] on."""
+    left, right = np.empty(_BATCH, np.int64), np.empty(_BATCH, np.int64)
+    first = start[part[0]]
+    u = part[0]
+    while first < start[part[1]]:
+        size, first, u = _list_marked((first, start[part[1]], u), indptr, indices, start, marked, (left, right), cursor)
+        for i in range(size):
+            lower = _lower(indptr, left[i], right[i])
+            out[np.uint64(fetch_add(cursor, lower, 1))] = left[i] + right[i] - lower
+
+
+@kernel(inline="always")
+def _lower(indptr, u, v):
+    """The end u or v > u of smaller (degree, number)."""
+    return u if indptr[u + 1] - indptr[u] <= indptr[v + 1] - indptr[v] else v
 
 
 @kernel(allocates=False)
-def list_successors(part, indptr, indices, start, marked, cursor, out):
-    """Writes the successors of u to out[cursor[u]], out[cursor[u] + 1], ... in any order, and moves cursor[u] on."""
-    for u in range(part[0], part[1]):
-        degree, shift = indptr[u + 1] - indptr[u], indptr[u + 1] - start[u + 1]
-        for e in range(start[u], start[u + 1]):
-            ahead = _neighbor_ahead(indices, e + shift, _AHEAD)
-            prefetch(indptr, ahead)
-            prefetch(cursor, ahead)
-            if marked[np.uint64(e)]:
-                v = np.uint64(indices[np.uint64(e + shift)])
-                if degree <= indptr[v + _ONE] - indptr[v]:
-                    out[np.uint64(fetch_add(cursor, u, 1))] = v
-                else:
-                    out[np.uint64(fetch_add(cursor, v, 1))] = u
+def _list_marked(where, indptr, indices, start, marked, ends, numbers):
+    """The ends of the next marked edges, a batch of them at most; what is known of them is asked for.
+
+    `where` is (first edge, behind the last, a row at or before that of the first). Returns how many were found, the
+    edge to go on from, and its row.
+    """
+    e, last, u = where
+    left, right = ends
+    size = 0
+    while e < last and size < _BATCH:
+        if marked[np.uint64(e)]:
+            while start[u + 1] <= e:
+                u += 1
+            v = np.int64(indices[np.uint64(indptr[u + 1] - start[u + 1] + e)])
+            prefetch(indptr, v)
+            prefetch(numbers, v)
+            left[size], right[size] = u, v
+            size += 1
+        e += 1
+    return size, e, u
 
 
 @kernel

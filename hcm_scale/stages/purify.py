@@ -9,6 +9,7 @@ out/weights.npy      where edges have weights: the strength of each entry of the
 """
 
 import logging
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,10 +24,13 @@ from hcm_scale.base.beside import side_by_side
 from hcm_scale.base.mapped import open_npy, save_new
 from hcm_scale.features.auto import table
 from hcm_scale.features.fitted import Fitted, from_bytes, to_bytes
+from hcm_scale.features.purify import num_least_similar
 from hcm_scale.features.purify import purify as drop_edges
 from hcm_scale.features.strength import median_weight, write_strengths
 from hcm_scale.features.transform import Features, transform
 from hcm_scale.graph import Graph
+from hcm_scale.ranks.world import ALONE, World
+from hcm_scale.stages.shared_similarity import measure_shared
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +38,7 @@ KIND = "hcm_scale purified"
 FORMAT = 3
 _FITTED = "fitted.safetensors"
 _WEIGHTS = "weights.npy"
+_PARTS = "parts"
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +73,18 @@ def purify(
     similarity: str,
     ratio: float,
     attributes: str,
+    world: World = ALONE,
 ) -> Purified:
-    """Makes the features and the purified graph; similarity is measured on `transformed` or `raw` attributes."""
+    """Makes the features and the purified graph; similarity is measured on `transformed` or `raw` attributes.
+
+    Where there are several ranks each calls this: rank 0 makes the features, all measure similarities.
+    """
     if graph.x is None:
         raise ValueError("this graph has no attributes; graph.featureless=degree gives every node its degree")
+    drops = num_least_similar(graph, ratio) > 0
+    if not world.leads:
+        return _help(graph, out, similarity if drops else None, attributes, world)
+    out.mkdir(parents=True, exist_ok=True)
     features = transform(graph.x, scale=scale, pca=pca, standardise=standardise, columns=graph.columns)
     if "columns" in features.record:
         counts = f"{graph.num_attributes:,} attributes become {len(features.columns):,} features"
@@ -80,10 +93,10 @@ def purify(
     median = None if graph.weights is None else median_weight(graph.weights)
     of_edges = _with_strengths(graph, median, out)
     drop = partial(drop_edges, of_edges, measured, similarity=similarity, ratio=ratio)
-    return _write(out, drop, features, graph.fingerprint, median)
+    return _write(out, drop, features, graph.fingerprint, median, world, drops)
 
 
-def purify_like(graph: Graph, out: Path, like: Purified, *, attributes: str) -> Purified:
+def purify_like(graph: Graph, out: Path, like: Purified, *, attributes: str, world: World = ALONE) -> Purified:
     """The same of another graph, by the transform and the threshold of `like`: nothing is fitted anew."""
     if graph.x is None:
         raise ValueError("this graph has no attributes, and the trained one has")
@@ -93,13 +106,18 @@ def purify_like(graph: Graph, out: Path, like: Purified, *, attributes: str) -> 
             f"this graph has {ours} and the trained one {theirs}: weights of edges (graph.weight_column or "
             "graph.weights) belong to both graphs or to neither"
         )
+    settled = like.graph.info["purified"]
+    drops = settled["threshold"] is not None
+    if not world.leads:
+        return _help(graph, out, settled["similarity"] if drops else None, attributes, world)
+    out.mkdir(parents=True, exist_ok=True)
     fitted = like.fitted()
     x = fitted.apply(graph.x, graph.columns)
     measured = x if attributes == "transformed" else graph.x
-    settled = like.graph.info["purified"]
     how: dict[str, Any] = {"similarity": settled["similarity"], "ratio": settled["ratio"]}
     drop = partial(drop_edges, _with_strengths(graph, like.weight_median, out), measured, **how, like=like.graph)
-    return _write(out, drop, Features(x, like.columns, like.record, fitted), graph.fingerprint, like.weight_median)
+    made = Features(x, like.columns, like.record, fitted)
+    return _write(out, drop, made, graph.fingerprint, like.weight_median, world, drops)
 
 
 def _with_strengths(graph: Graph, median: float | None, out: Path) -> Graph:
@@ -109,8 +127,26 @@ def _with_strengths(graph: Graph, median: float | None, out: Path) -> Graph:
     return replace(graph, weights=write_strengths(out / _WEIGHTS, graph.weights, median))
 
 
+def _help(graph: Graph, out: Path, similarity: str | None, attributes: str, world: World) -> Purified:
+    """What the other ranks do: they measure similarities, where there are any to be measured."""
+    assert graph.x is not None
+    if similarity is not None:
+        world.barrier()  # the features are there
+        measured = open_npy(out / "x.npy") if attributes == "transformed" else graph.x
+        arcs = graph.indptr, graph.indices
+        measure_shared(world, out / _PARTS, *arcs, measured, similarity, directed=graph.directed)
+    world.barrier()
+    return open_purified(out)
+
+
 def _write(
-    out: Path, drop: Callable[[], Graph], features: Features, source: str, weight_median: float | None
+    out: Path,
+    drop: Callable[..., Graph],
+    features: Features,
+    source: str,
+    weight_median: float | None,
+    world: World,
+    drops: bool,
 ) -> Purified:
     """Everything, the manifest last; while the disk takes the features, edges are dropped."""
 
@@ -118,13 +154,21 @@ def _write(
         save_new(out / "x.npy", features.x)
         files.sync_file(out / "x.npy")
 
-    side_by_side([lambda: drop().save(out / "graph"), save_features])
+    if world.size == 1 or not drops:
+        side_by_side([lambda: drop().save(out / "graph"), save_features])
+    else:
+        save_features()
+        shutil.rmtree(out / _PARTS, ignore_errors=True)  # of ranks that were killed
+        world.barrier()
+        drop(measure=partial(measure_shared, world, out / _PARTS)).save(out / "graph")
+        shutil.rmtree(out / _PARTS)
     files.write_bytes(out / _FITTED, to_bytes(features.fitted))
     body: dict[str, Any] = {"features": features.record, "columns": list(features.columns), "source": source}
     if weight_median is not None:
         files.sync_file(out / _WEIGHTS)
         body["weight_median"] = weight_median
     files.write_manifest(out, KIND, FORMAT, body)
+    world.barrier()
     return open_purified(out)
 
 

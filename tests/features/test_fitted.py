@@ -1,7 +1,10 @@
 """A fitted transform: on its own rows it gives what the fit gave, on others the same numbers, after a trip to disk."""
 
+import json
+
 import numpy as np
 import pytest
+from safetensors.numpy import load, save
 from scipy import sparse
 
 from hcm_scale.features.fitted import from_bytes, to_bytes
@@ -43,6 +46,18 @@ def test_fitted__gives_its_own_rows_the_same_features(make, options):
     made = transform(make(300), **options)
     again = from_bytes(to_bytes(made.fitted)).apply(make(300))
     np.testing.assert_allclose(again, made.x, rtol=1e-6, atol=1e-6)
+
+
+def test_fitted__is_always_the_same_bytes_and_files_of_before_are_read():
+    made = transform(table(300), scale="auto", columns=NAMES)
+    data = to_bytes(made.fitted)
+    assert {to_bytes(made.fitted) for _ in range(50)} == {data}
+    size = int.from_bytes(data[:8], "little")
+    about = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["fitted"])
+    before = save(load(data), {name: json.dumps(value) for name, value in about.items()})
+    np.testing.assert_array_equal(
+        from_bytes(before).apply(table(300), NAMES), from_bytes(data).apply(table(300), NAMES)
+    )
 
 
 def test_fitted__a_row_has_the_same_features_whatever_rows_are_beside_it():
