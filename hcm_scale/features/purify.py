@@ -71,8 +71,8 @@ def edge_similarity(
         dense = np.ascontiguousarray(x, np.float32)
         measured = _DENSE_KERNELS[similarity], *spans, indices, dense, out
     in_threads(last - first, lambda part, kernel, *rest: kernel((part[0] + first, part[1] + first), *rest), *measured)
-    own = slice(*(kernels.first_edge(at, spans.offsets) for at in (first, last)))
-    return out[own]
+    borders = np.searchsorted(spans.offsets, [len(out) * task // kernels.NUM_TASKS for task in (first, last)])
+    return out[slice(*spans.offsets[borders])]
 
 
 def purify(

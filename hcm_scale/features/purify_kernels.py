@@ -52,21 +52,12 @@ def first_above(part, indptr, indices, starts):
 
 
 @kernel
-def _first_row(task, offsets):
-    """The first row of a task: where the running edge count passes its share."""
-    return min(np.searchsorted(offsets, offsets[-1] * task // NUM_TASKS), len(offsets) - 1)
-
-
-@kernel
 def _task_rows(task, offsets):
-    """The rows (first, last) of a task."""
-    return _first_row(task, offsets), _first_row(task + 1, offsets)
-
-
-@kernel
-def first_edge(task, offsets):
-    """The number of the first edge of a task."""
-    return offsets[_first_row(task, offsets)]
+    """The rows (first, last) of a task: borders where the running edge count passes the task's share."""
+    num_edges = offsets[-1]
+    first = np.searchsorted(offsets, num_edges * task // NUM_TASKS)
+    last = np.searchsorted(offsets, num_edges * (task + 1) // NUM_TASKS)
+    return first, min(last, len(offsets) - 1)
 
 
 @kernel(inline="always")
