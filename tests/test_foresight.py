@@ -43,7 +43,7 @@ def test_run__is_refused_before_anything_is_written(tmp_path):
 
 def test_run__says_which_stage_does_not_fit_and_what_to_lower(tmp_path, graph):
     config = small(tmp_path)
-    config.world.memory_gib = 30 / 1024
+    config.world.memory_gib = 46 / 1024
     with pytest.raises(ValueError, match=r"^train-purified: about .* GiB are allowed by world.memory_gib; lower sampl"):
         pipeline.run(config, until="train", graph=graph)
     assert (tmp_path / "labels").is_dir()

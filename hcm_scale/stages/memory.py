@@ -22,8 +22,8 @@ from hcm_scale.stages.train_batches import AHEAD
 
 MIB = 1 << 20
 _COVARIANCE_COLUMNS = {True: 2_048, False: 8_192}  # by whether storage is sparse: of more none is formed (pca.py)
-_START = {"graph": 8 * MIB, "purify": 10 * MIB, "label": 16 * MIB, "train": 50 * MIB, "score": 35 * MIB}
-_START |= {"report": 45 * MIB, "propagate": 2 * MIB}
+_START = {"graph": 8 * MIB, "purify": 10 * MIB, "label": 42 * MIB, "train": 50 * MIB, "score": 50 * MIB}
+_START |= {"report": 58 * MIB, "propagate": 2 * MIB}
 
 
 def synthetic_bytes(num_nodes: int, edges_per_node: int, num_attributes: int) -> int:
@@ -184,8 +184,8 @@ def score_bytes(
     Two layers of embeddings (`embedding.py`) and moments of 8 bytes an edge, unless they are on disk, a chunk of rows
     as it passes through a layer, and a chunk of edges a thread; ranks have their layers on disk, share the moments, and
     map what rank 0 goes on with. Moments are there a second time while a second view is predicted, and a third while
-    views are averaged. About nodes there are eleven numbers, sorted by every kind, and their table; marks of far edges
-    and distances.
+    views are averaged. About nodes there are eleven numbers, sorted by every kind, and pieces of their table; marks of
+    far edges and distances.
     """
     width, head_width = widths
     layers = 0 if on_disk or num_ranks > 1 else 8 * num_nodes * width
@@ -195,7 +195,7 @@ def score_bytes(
     moments = 0 if on_disk else 8 * num_edges
     whole = moments if num_ranks == 1 else 0
     embedding = layers + 20 * num_nodes + rows + chunks + (moments // num_ranks) + whole * several
-    about_nodes = (380 + 16 * several) * num_nodes + 7 * num_edges + whole
+    about_nodes = (190 + 16 * several) * num_nodes + 180 * min(num_nodes, 1 << 19) + 7 * num_edges + whole
     return _START["score"] + max(embedding, about_nodes, 3 * whole * several)
 
 
