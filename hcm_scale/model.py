@@ -12,8 +12,8 @@ where the layers are kept, and which rows of each this process makes.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hcm_scale.aggregate import Bipartite, aggregate, row_sums
-from hcm_scale.base.product import affine, affine_into
+from hcm_scale.base.product import affine, affine_into, in_blocks
 from hcm_scale.base.spmm import GcnWeights, gcn_rows, gcn_weights
 from hcm_scale.base.threads import in_threads
 
@@ -203,7 +203,7 @@ def embed_graph(
         raise ValueError(f"x has shape {x.shape}; this graph and model need {(num_nodes, num_attributes)}")
     place = model.encoder[0].weight.device if device is None else torch.device(device)
     gcn = gcn_weights(indptr, weights)
-    sums = _host_sums(indptr, indices, gcn) if place.type == "cpu" else _device_sums(indptr, indices, gcn, place)
+    sums: RowSums = _HostSums(indptr, indices, gcn) if place.type == "cpu" else _DeviceSums(indptr, indices, gcn, place)
     chunks = [slice(first, min(first + chunk_rows, num_nodes)) for first in range(0, num_nodes, chunk_rows)]
     h: Any = x if place.type == "cpu" else torch.tensor(x, device=place)
     layers = layers or _NewLayers((num_nodes, model.encoder[0].weight.shape[1]), place)
@@ -231,7 +231,14 @@ class _NewLayers:
         return layer
 
 
-RowSums = Callable[[Any, slice], Tensor]  # (h of all nodes, rows) -> those rows of Â h, until the next are asked for
+class RowSums(Protocol):
+    """Rows of Â h, and rows of (Â h) W + b."""
+
+    def rows(self, h: Any, rows: slice) -> Tensor:
+        """Those rows of Â h, which last until others are asked for; h are all nodes."""
+
+    def multiplied(self, h: Any, rows: slice, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
+        """Those rows of (Â h) W + b, written to `out`."""
 
 
 def _embed_layer(
@@ -248,9 +255,13 @@ def _embed_layer(
         h = layers.whole(product)
     out = layers.room()
     for rows in own:
-        chunk = _take(h, rows, place) if sums is None else sums(h, rows)
-        made = chunk.add_(bias) if multiplied else affine_into(out[rows], chunk, weight, bias)
-        out[rows] = model.activate(depth, made)
+        if sums is None:
+            made = affine_into(out[rows], _take(h, rows, place), weight, bias)
+        elif multiplied:
+            made = torch.add(sums.rows(h, rows), bias, out=out[rows])
+        else:
+            made = sums.multiplied(h, rows, weight, bias, out[rows])
+        model.activate(depth, made)
     return layers.whole(out)
 
 
@@ -259,29 +270,57 @@ def _take(h: Any, rows: slice, place: torch.device) -> Tensor:
     return h[rows] if isinstance(h, Tensor) else torch.tensor(h[rows], device=place)
 
 
-def _host_sums(indptr: NDArray[np.int64], indices: NDArray[Any], weights: GcnWeights) -> RowSums:
-    room = np.empty((0, 0), np.float32)
+@dataclass
+class _HostSums:
+    """On the CPU: a block of rows is added up and multiplied by the thread that takes it."""
 
-    def sums(h: Any, rows: slice) -> Tensor:
-        nonlocal room
+    indptr: NDArray[np.int64]
+    indices: NDArray[Any]
+    weights: GcnWeights
+    room: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
+
+    def rows(self, h: Any, rows: slice) -> Tensor:
+        room = self._room(rows, h.shape[1])
+        in_threads(len(room), gcn_rows, self.indptr, self.indices, self.weights, np.asarray(h), rows.start, room)
+        return torch.from_numpy(room)
+
+    def multiplied(self, h: Any, rows: slice, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
+        room, whole = self._room(rows, h.shape[1]), np.asarray(h)
+        sums = torch.from_numpy(room)
+
+        @torch.no_grad()
+        def block(part: slice) -> None:
+            span = part.start, min(part.stop, len(room))
+            gcn_rows(span, self.indptr, self.indices, self.weights, whole, rows.start, room)
+            torch.addmm(bias, sums[part], weight, out=out[part])
+
+        in_blocks(len(room), weight.numel(), block)
+        return out
+
+    def _room(self, rows: slice, width: int) -> NDArray[np.float32]:
         num_rows = rows.stop - rows.start
-        if len(room) < num_rows or room.shape[1] != h.shape[1]:
-            room = np.empty((num_rows, h.shape[1]), np.float32)
-        in_threads(num_rows, gcn_rows, indptr, indices, weights, np.asarray(h), rows.start, room[:num_rows])
-        return torch.from_numpy(room[:num_rows])
-
-    return sums
+        if len(self.room) < num_rows or self.room.shape[1] != width:
+            self.room = np.empty((num_rows, width), np.float32)
+        return self.room[:num_rows]
 
 
-def _device_sums(indptr: NDArray[np.int64], indices: NDArray[Any], weights: GcnWeights, place: torch.device) -> RowSums:
-    columns = torch.tensor(indices, device=place)
-    scale, edges = (torch.tensor(part, device=place) for part in weights)
+class _DeviceSums:
+    """On a GPU."""
 
-    def sums(h: Any, rows: slice) -> Tensor:
-        starts = torch.tensor(indptr[rows.start : rows.stop + 1] - indptr[rows.start], device=place)
+    def __init__(
+        self, indptr: NDArray[np.int64], indices: NDArray[Any], weights: GcnWeights, place: torch.device
+    ) -> None:
+        self.indptr, self.place = indptr, place
+        self.columns = torch.tensor(indices, device=place)
+        self.scale, self.edges = (torch.tensor(part, device=place) for part in weights)
+
+    def rows(self, h: Any, rows: slice) -> Tensor:
+        indptr, scale = self.indptr, self.scale
+        starts = torch.tensor(indptr[rows.start : rows.stop + 1] - indptr[rows.start], device=self.place)
         entries = slice(int(indptr[rows.start]), int(indptr[rows.stop]))
-        near, own = columns[entries], scale[rows, None]
-        factor = scale[near] * edges[entries] if len(edges) else scale[near]
+        near, own = self.columns[entries], scale[rows, None]
+        factor = scale[near] * self.edges[entries] if len(self.edges) else scale[near]
         return (row_sums(starts, near, factor, h) + own * h[rows]) * own
 
-    return sums
+    def multiplied(self, h: Any, rows: slice, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
+        return affine_into(out, self.rows(h, rows), weight, bias)

@@ -252,10 +252,14 @@ def test_device_sums__equal_the_hosts(random_csr, weighted):
     edges = np.random.default_rng(1).lognormal(0, 2, len(indices)).astype(np.float32) if weighted else None
     weights = gcn_weights(indptr, edges)
     h = np.random.default_rng(0).standard_normal((40, 5)).astype(np.float32)
-    host = model_module._host_sums(indptr, indices, weights)
-    device = model_module._device_sums(indptr, indices, weights, torch.device("cpu"))
+    host = model_module._HostSums(indptr, indices, weights)
+    device = model_module._DeviceSums(indptr, indices, weights, torch.device("cpu"))
+    layer = torch.arange(15.0).reshape(5, 3) / 15, torch.ones(3)
     for rows in (slice(0, 40), slice(7, 19)):
-        torch.testing.assert_close(device(torch.from_numpy(h), rows), host(h, rows))
+        torch.testing.assert_close(device.rows(torch.from_numpy(h), rows), host.rows(h, rows))
+        made = [torch.empty(rows.stop - rows.start, 3) for _ in range(2)]
+        device.multiplied(torch.from_numpy(h), rows, *layer, made[0])
+        torch.testing.assert_close(host.multiplied(h, rows, *layer, made[1]), made[0])
 
 
 def test_embed_graph__refuses_wrong_shapes(random_csr):
