@@ -256,6 +256,9 @@ def _number_nodes(
     """All nodes, and how many of them no row of a node table describes."""
     if node_files is None:
         ids: Growing = edge_table.strangers(None)
+        if not len(ids):
+            ends = f"graph.source_column={edge_table.source} and graph.target_column={edge_table.target}"
+            raise ValueError(f"{ends} hold no ids: the graph is empty")
         return NodeRows(ids, np.zeros(0, np.int64)), len(ids)
     rows = node_table.number_rows(node_files, columns.id, edge_table.kind, policy.repeated)
     before = len(rows.ids)

@@ -513,6 +513,14 @@ def test_read_tables__refuses_what_is_no_table(tmp_path):
         Columns(hash_buckets=0)
 
 
+@pytest.mark.parametrize("ids", [pa.nulls(2), pa.nulls(2, pa.int64()), pa.nulls(2, pa.string())])
+def test_edges_without_any_id__are_said_to_have_none(tmp_path, ids):
+    edges = parquet(tmp_path / "e.parquet", {"source": ids, "target": ids})
+    message = r"e\.parquet: graph\.source_column=source and graph\.target_column=target hold no ids"
+    with pytest.raises(ValueError, match=message):
+        read_tables(tmp_path / "g", edges, policy=Policy(featureless="degree"))
+
+
 def test_read_tables__says_how_to_read_a_csv_column_that_changes_its_type(tmp_path):
     rows = "".join(f"{i},{i + 1}\n" for i in range(400_000))
     (tmp_path / "e.csv").write_text(f"source,target\n{rows}x,y\n")
