@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from hcm_scale import __version__, brought, failures, manual
 from hcm_scale.base import ahead, json_log, near, preload, stopping
+from hcm_scale.base.printable import Printable, printable
 from hcm_scale.config import SOURCES, Config
 from hcm_scale.options import conf_dir, quote_sources, refuse_urls, to_config
 from hcm_scale.words import SWEEPS, check_words, in_words, is_flag, quote_texts
@@ -121,7 +122,8 @@ def _name_columns(asked: Asked, config: Config) -> Config:
 def _logging_to(path: Path, kind: str) -> Iterator[None]:
     """What is logged goes to stderr, and with its time to a file; as JSON to both where `kind` says so."""
     console, file = logging.StreamHandler(), logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
-    file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    console.setFormatter(Printable())
+    file.setFormatter(Printable("%(asctime)s %(message)s"))
     root = logging.getLogger()
     root.setLevel(logging.INFO)
     for handler in (console, file):
@@ -153,7 +155,7 @@ def _import_pipeline() -> tuple[Any, Any]:
 def _show(text: str) -> None:
     """Prints; whoever reads the output may stop when they have seen enough."""
     try:
-        print(text, end="\n" if text else "", flush=True)
+        print(printable(text), end="\n" if text else "", flush=True)
     except BrokenPipeError:
         _forget_output()
 
@@ -183,7 +185,9 @@ def _tune(asked: Asked, overrides: list[str]) -> None:
     def configured(words: list[str]) -> Config:
         return _name_columns(asked, to_config(compose("config", words)))
 
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    console = logging.StreamHandler()
+    console.setFormatter(Printable())
+    logging.basicConfig(level=logging.INFO, handlers=[console])
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         _show(tune(read_search(overrides, configured)))
 

@@ -17,11 +17,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hcm_scale.base import json_log
+from hcm_scale.base.printable import in_short
 
 TOLD = (ValueError, OSError, FloatingPointError, MemoryError)  # they speak to the user; any other is a fault of ours
 _WRONG = (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SHORT_WRITE = re.compile(r"(\d+) requested and (\d+) written")  # numpy, of its items
+_LONGEST = 4_000  # characters of an error
 _BYTES_NEEDED = re.compile(r"([\d,]+) bytes are needed")
 
 
@@ -59,7 +61,7 @@ def in_a_line(error: Exception, run_dir: str = ".") -> str:
             text = f"{where}: {error.strerror}" if error.strerror and error.filename else str(error)
     else:
         text = str(error) or type(error).__name__
-    return text.replace("\n", "\\n")
+    return in_short(text, _LONGEST)
 
 
 def _full(error: OSError, where: str) -> str:

@@ -109,7 +109,7 @@ def checked(chunks: Iterable[Chunk], num_nodes: int, outside: Offenders, drop: b
     (array([0]), array([1]))
     """
     fractional, negative = (
-        Offenders("fractional node numbers", "the edges"),
+        Offenders("rows with node numbers that are not finite whole numbers", "the edges"),
         Offenders("negative node numbers", "the edges"),
     )
     row = 0
@@ -135,7 +135,7 @@ def _whole(values: NDArray[Any]) -> NDArray[np.bool_]:
         return np.ones(len(values), np.bool_)
     if values.dtype.kind != "f":
         raise ValueError(f"edges are of type {values.dtype}; legal are integers, or floats that are whole")
-    return np.asarray(values == np.floor(values))
+    return np.asarray(np.isfinite(values) & (values == np.floor(values)))
 
 
 def _count_nodes(edges: Edges, x: DenseRows | SparseRows | None, policy: Policy) -> tuple[int, int]:
@@ -150,14 +150,19 @@ def _count_nodes(edges: Edges, x: DenseRows | SparseRows | None, policy: Policy)
     if known is None:
         known = said
     if known is None or (policy.unknown == "add" and edges.num_nodes is None):
-        top = max((float(max(u.max(), v.max())) for u, v in edges.chunks() if len(u)), default=-1.0)
-        named = int(top) + 1 if np.isfinite(top) else 0
+        top = max((max(_largest(u), _largest(v)) for u, v in edges.chunks()), default=0.0)
+        named = int(min(top, 2.0**64)) + 1
         known, total = (named, named) if known is None else (known, max(known, named))
     else:
         total = known
     if said is None:
         _check_plausible(total, edges.num_rows)
     return known, total
+
+
+def _largest(values: NDArray[Any]) -> float:
+    """The largest finite number, 0 where there is none: what is wrong with the others is told later."""
+    return float(values.max(where=np.isfinite(values), initial=0))
 
 
 def _check_plausible(num_nodes: int, num_rows: int) -> None:

@@ -147,9 +147,11 @@ def require(num_columns: int, policy: Policy) -> None:
 
 
 def write_labels(folder: Path, labels: NDArray[Any], num_nodes: int, added: int = 0) -> int:
-    """Writes y.npy from 0/1 or booleans of any shape that holds one a node; returns the number of ones."""
+    """Writes y.npy from 0/1 or booleans, one a node, as a row, a column or flat; returns the number of ones."""
     if labels.size != num_nodes:
         raise ValueError(f"y has {labels.size:,} entries for {num_nodes:,} nodes; they must be equal")
+    if labels.shape not in ((num_nodes,), (num_nodes, 1), (1, num_nodes)):
+        raise ValueError(f"y has shape {labels.shape}; legal are (n), (n, 1) and (1, n) for n={num_nodes:,} nodes")
     flat = labels.ravel()
     if labels.dtype.kind not in "iufb":
         raise ValueError(f"y is {labels.dtype}; legal are the numbers 0 and 1")

@@ -1,4 +1,4 @@
-"""Text that is not UTF-8: where it begins to differ, and what to do. Latin-1 from a spreadsheet is the usual case."""
+"""Text that is not UTF-8: where it begins to differ, and what to do. Latin-1 and UTF-16 of spreadsheets are usual."""
 
 import contextlib
 import gzip
@@ -20,13 +20,24 @@ def check_text(path: Path, schema: pa.Schema) -> None:
 
 @contextlib.contextmanager
 def naming_encoding(path: Path) -> Iterator[None]:
-    """Turns what the CSV reader says of bytes that are no text into an error with their line."""
+    """Turns what the CSV reader says of bytes that are no text into an error with their line; refuses UTF-16."""
+    _check_width(path)
     try:
         yield
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
         if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in str(error):
             raise InputError(_told(path)) from error
         raise
+
+
+def _check_width(path: Path) -> None:
+    """Refuses UTF-16, whose first two bytes are its mark or a letter and a zero: the reader may take it for text."""
+    with pa.input_stream(str(path), compression="detect") as stream:
+        start = stream.read(2)
+    if start in (b"\xff\xfe", b"\xfe\xff") or 0 in start:
+        name = "UTF-16" if 0 not in start else "UTF-16BE" if start[0] == 0 else "UTF-16LE"
+        remedy = f"iconv -f {name} -t UTF-8 {path.name} > utf8.csv"
+        raise InputError(f"{path} is {name} text; legal is UTF-8, which `{remedy}` makes of it")
 
 
 def _told(path: Path) -> str:

@@ -1,20 +1,25 @@
 """Id columns as they come: text, integers, or whole numbers that some tool wrote as floats.
 
 `id_kind` settles for a set of columns whether ids are text or integers; `IdReader` brings each batch to that type and
-counts what cannot be an id: fractions, negative numbers, nulls.
+counts what cannot be an id: fractions, negative numbers, nulls, and what would be merged with another id.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hcm_scale.base.names import ID_TYPES
 from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.errors import InputError
 from hcm_scale.ingest.policy import Offenders
+
+_AS_TEXT = "graph.id_type=text takes them as names"
+_DIGITS = "^(0|[1-9][0-9]{0,18})$"  # as many as uint64 can hold
 
 
 def id_kind(columns: Sequence[tuple[str, pa.DataType]], id_type: str = "auto") -> str:
@@ -48,12 +53,17 @@ class IdReader:
     where: str
     place: Callable[[int], str] = "row {:,}".format
     fractional: Offenders = field(init=False)
+    rounded: Offenders = field(init=False)
+    odd: Offenders = field(init=False)
     negative: Offenders = field(init=False)
     null: Offenders = field(init=False)
 
     def __post_init__(self) -> None:
         self.fractional = Offenders("fractional ids", self.where)
-        self.negative = Offenders("negative ids", self.where, "graph.id_type=text takes them as names")
+        rounded = "ids are floats so large that different ones cannot be told apart"
+        self.rounded = Offenders(rounded, self.where, _AS_TEXT)
+        self.odd = Offenders("ids are no plain whole numbers", self.where, _AS_TEXT)
+        self.negative = Offenders("negative ids", self.where, _AS_TEXT)
         self.null = Offenders("missing ids", self.where)
 
     def read(self, column: pa.Array, first_row: int) -> pa.Array:
@@ -63,6 +73,8 @@ class IdReader:
             return column.cast(pa.large_string())
         if pa.types.is_floating(column.type):
             column = self._whole(column, first_row)
+        elif is_text(column.type):
+            column = self._plain(column, first_row)
         numbers = column.cast(pa.int64())
         values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
         self.negative.add(values < 0, lambda i: f"{self.place(first_row + i)}: {values[i]}")
@@ -70,14 +82,30 @@ class IdReader:
 
     def check(self, nulls: bool = True) -> None:
         """Raises for the first kind of fault that was met."""
-        for offenders in (self.fractional, self.negative, *([self.null] if nulls else [])):
+        for offenders in (self.fractional, self.rounded, self.odd, self.negative, *([self.null] if nulls else [])):
             offenders.check()
 
     def _whole(self, column: pa.Array, first_row: int) -> pa.Array:
         values = column.fill_null(0).to_numpy(zero_copy_only=False)
-        whole = (values == np.floor(values)) & (np.abs(values) < 2.0**63)
+        whole = values == np.floor(values)
+        exact = np.abs(values) < 2.0 ** (np.finfo(values.dtype).nmant + 1)
         self.fractional.add(~whole, lambda i: f"{self.place(first_row + i)}: {values[i]}")
-        return pa.array(np.where(whole, values, 0).astype(np.int64), mask=~whole | _mask(column.is_null()))
+        self.rounded.add(whole & ~exact, lambda i: f"{self.place(first_row + i)}: {values[i]}")
+        good = whole & exact
+        return pa.array(np.where(good, values, 0).astype(np.int64), mask=~good | _mask(column.is_null()))
+
+    def _plain(self, column: pa.Array, first_row: int) -> pa.Array:
+        """Text of a CSV as integers: exact at any size, and none that a number would not keep, as 007, 0x1, 1e3."""
+        with contextlib.suppress(pa.ArrowInvalid):
+            numbers = column.cast(pa.int64())
+            if not pc.any(pc.and_(pc.starts_with(column, "0"), pc.greater(pc.binary_length(column), 1))).as_py():
+                return numbers
+        digits = pc.replace_substring_regex(pc.ascii_trim_whitespace(column), "\\.0*$", "")
+        is_digits = pc.match_substring_regex(digits, _DIGITS)
+        sizes = pc.if_else(is_digits, digits, "0").cast(pa.uint64())
+        plain = pc.and_(is_digits, pc.less(sizes, pa.scalar(2**63, pa.uint64())))
+        self.odd.add(~_mask(plain.fill_null(True)), lambda i: f"{self.place(first_row + i)}: {column[i]}")
+        return pc.if_else(plain, sizes, None)
 
 
 def _mask(column: pa.Array) -> NDArray[np.bool_]:

@@ -50,7 +50,13 @@ def read_mat(
 def _choose(path: Path, keys: Mapping[str, str]) -> dict[str, Variable]:
     """Role -> variable: what `keys` says, else a known name that the file has."""
     held = list_variables(path)
-    chosen = {role: name for role, known in KNOWN.items() for name in known if name in held}
+    chosen: dict[str, str] = {}
+    for role, known in KNOWN.items():
+        names = [name for name in known if name in held]
+        if len(names) > 1 and role not in keys:
+            raise InputError(f"{path.name} holds {' and '.join(names)}; graph.keys={{{role!r}: name}} says which it is")
+        if names:
+            chosen[role] = names[0]
     for role, name in keys.items():
         if role not in KNOWN:
             raise ValueError(f"graph.keys={{{role!r}: ...}} must be one of {', '.join(KNOWN)}")

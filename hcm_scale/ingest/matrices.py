@@ -27,7 +27,7 @@ from hcm_scale.ingest.attributes import check_indptr, check_sparse
 from hcm_scale.ingest.edge_weights import Weighed
 from hcm_scale.ingest.errors import InputError, naming
 from hcm_scale.ingest.npy_stream import INTEGERS, NUMBERS, SLICE_ENTRIES, Arrays, NpyFile, listed, open_arrays
-from hcm_scale.ingest.policy import Policy
+from hcm_scale.ingest.policy import Offenders, Policy
 
 ROLES = ("edge_index", "edge_weight", "indptr", "indices", "x", "x_indptr", "x_indices", "x_data", "x_shape", "y")
 _BLOCK_BYTES = 1 << 22
@@ -53,10 +53,10 @@ def read_matrices(
 
 
 def _only(name: str, path: Path, max_bytes: int) -> NpyFile:
-    """The array of this name in a file, or its first one."""
+    """The array of this name in a file or folder, or its only one."""
     arrays = open_arrays(path, max_bytes)
-    if not arrays:
-        raise InputError(f"{path.name} holds no array")
+    if name not in arrays and len(arrays) != 1:
+        raise InputError(f"{path.name} holds {listed(arrays)}; legal is one array, or one that is named {name!r}")
     return arrays[name] if name in arrays else next(iter(arrays.values()))
 
 
@@ -66,7 +66,7 @@ def _renamed(arrays: Arrays, keys: Mapping[str, str], path: Path) -> Arrays:
             raise ValueError(f"graph.keys={{{role!r}: ...}} must be one of {', '.join(ROLES)}")
         if name not in arrays:
             raise InputError(f"graph.keys={{{role!r}: {name!r}}} is not in {path.name}; it holds {listed(arrays)}")
-    if path.suffix == ".npy":
+    if path.suffix == ".npy" and not path.is_dir():
         return {"edge_index": next(iter(arrays.values()))}
     return {**arrays, **{role: arrays[name] for role, name in keys.items()}}
 
@@ -127,9 +127,8 @@ def _from_csr(
 
     def weighed(values: NpyFile) -> Iterator[Weighed]:
         _check_values(values, num_entries, indices.name)
-        for (u, v), part in zip(entries(), values.read_slices(0, num_entries), strict=True):
-            stored = part != 0 if values is data else slice(None)
-            yield u[stored], v[stored], part[stored]
+        found = ((u, v, part) for (u, v), part in zip(entries(), values.read_slices(0, num_entries), strict=True))
+        return _nonzero(found) if values is data else found
 
     def chunks() -> Iterator[Chunk]:
         return entries() if data is None else ((u, v) for u, v, _ in weighed(data))
@@ -173,10 +172,22 @@ def edges_of_matrix(matrix: Any, origin: str) -> Edges:
     def weighed() -> Iterator[Weighed]:
         for start in range(0, entries.nnz, SLICE_ENTRIES):
             part = slice(start, start + SLICE_ENTRIES)
-            stored = entries.data[part] != 0
-            yield entries.row[part][stored], entries.col[part][stored], entries.data[part][stored]
+            yield entries.row[part], entries.col[part], entries.data[part]
 
-    return Edges(lambda: ((u, v) for u, v, _ in weighed()), entries.nnz, int(matrix.shape[0]), weighed)
+    def chunks() -> Iterator[Chunk]:
+        return ((u, v) for u, v, _ in _nonzero(weighed()))
+
+    return Edges(chunks, entries.nnz, int(matrix.shape[0]), lambda: _nonzero(weighed()))
+
+
+def _nonzero(entries: Iterator[Weighed]) -> Iterator[Weighed]:
+    """The entries of an adjacency matrix but zeros; raises at the end where some are no finite numbers."""
+    bad = Offenders("values are not finite", "the adjacency matrix", "legal are numbers, 0 where there is no edge")
+    for u, v, values in entries:
+        bad.add(~np.isfinite(values), lambda i: f"row {u[i]:,} column {v[i]:,}: {values[i]}")  # noqa: B023
+        stored = values != 0
+        yield u[stored], v[stored], values[stored]
+    bad.check()
 
 
 def _attributes(arrays: Arrays) -> DenseRows | SparseRows | None:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.names import POLICIES
+from hcm_scale.base.printable import in_short
 
 _SHOWN = 5
 
@@ -73,7 +74,7 @@ class Offenders:
             return
         positions = np.flatnonzero(mask)
         self.count += len(positions)
-        self.first += [describe(int(i)) for i in positions[: _SHOWN - len(self.first)]]
+        self.first += [in_short(describe(int(i))) for i in positions[: _SHOWN - len(self.first)]]
 
     def error(self) -> ValueError:
         more = "; ..." if self.count > len(self.first) else ""

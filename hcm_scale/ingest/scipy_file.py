@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from hcm_scale.base.printable import in_short
 from hcm_scale.graph.build import MAX_NODES
 from hcm_scale.ingest.errors import InputError, reading
 from hcm_scale.ingest.npy_stream import INTEGERS, NUMBERS, Arrays, NpyFile, listed
@@ -27,8 +28,8 @@ def header(arrays: Arrays, path: Path) -> tuple[str, tuple[int, int]]:
     kind = text.decode("latin1") if isinstance(text, bytes) else text
     if kind not in PARTS or len(numbers) != 2 or not 0 <= min(numbers) <= max(numbers) <= MAX_NODES:
         raise InputError(
-            f"{path.name} holds a {kind!r} matrix of shape {numbers}; legal are {', '.join(PARTS)} of up to "
-            f"{MAX_NODES:,} rows and columns"
+            f"{path.name} holds a {in_short(kind)!r} matrix of shape {in_short(str(numbers))}; legal are "
+            f"{', '.join(PARTS)} of up to {MAX_NODES:,} rows and columns"
         )
     return kind, (numbers[0], numbers[1])
 

@@ -17,7 +17,7 @@ from hcm_scale.graph.build import build_csr
 from hcm_scale.graph.store import Graph
 from hcm_scale.ingest import attributes as features
 from hcm_scale.ingest import node_table
-from hcm_scale.ingest.batches import CSV, TableFiles
+from hcm_scale.ingest.batches import TableFiles
 from hcm_scale.ingest.edge_table import EdgeTable
 from hcm_scale.ingest.edge_types import write_edge_types
 from hcm_scale.ingest.edge_weights import write_weights
@@ -33,6 +33,8 @@ from hcm_scale.ingest.seal import seal
 from hcm_scale.ingest.surveys import TextRules
 from hcm_scale.ingest.told import ColumnLine, Counted, edge_lines, node_lines
 
+_NAME = r"^\s*-?(0[0-9xX]|[0-9.]+[eE])"  # an id that could be read as a number, and is more than that
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -44,7 +46,7 @@ class Columns:
     label            a 0/1 column of the node table, 1 = anomaly
     attributes       columns of the node table to use; None is all but id, label, `exclude` and nearly unique text
     categorical      columns to take as text whatever their type, and however many distinct values they have
-    id_type          'auto', 'text' or 'integer'; under auto a CSV whose first ids have leading zeros holds text
+    id_type          'auto', 'text' or 'integer'; under auto a CSV whose first ids are as 007, 0x1 or 12e2 holds text
     max_categories   a text column with more distinct values than this is hashed into `hash_buckets` columns
     """
 
@@ -201,12 +203,13 @@ def _open(edges: Where, nodes: Where | None, columns: Columns, max_bytes: int) -
     kind = id_kind(typed, columns.id_type)
     if columns.id_type == "auto" and kind == "integer":
         tables = [(edge_files, (columns.source, columns.target)), (node_files, (columns.id,))]
-        if any(table is not None and _has_leading_zeros(table, names) for table, names in tables):
+        if any(table is not None and _starts_with_names(table, names) for table, names in tables):
             kind = "text"
-    edge_files = edge_files.with_casts(_id_casts(edge_files, (columns.source, columns.target), kind))
+    checked = columns.id_type == "auto"
+    edge_files = edge_files.with_casts(_id_casts(edge_files, (columns.source, columns.target), kind, checked))
     if node_files is not None:
         text = {name: pa.string() for name in columns.categorical}
-        node_files = node_files.with_casts({**text, **_id_casts(node_files, (columns.id,), kind)})
+        node_files = node_files.with_casts({**text, **_id_casts(node_files, (columns.id,), kind, checked)})
     return EdgeTable(edge_files, columns.source, columns.target, kind), node_files
 
 
@@ -221,19 +224,24 @@ def _check_weight(table: TableFiles, columns: Columns) -> None:
         raise InputError(f"{option}={name!r} of {table.origin} is of type {kind}; legal is a column of numbers above 0")
 
 
-def _has_leading_zeros(table: TableFiles, names: tuple[str, ...]) -> bool:
-    """Whether a CSV's ids, in its first block, are digits that a number would not keep: 007."""
-    if not (table.paths and table.paths[0].name.endswith(CSV)):
+def _starts_with_names(table: TableFiles, names: tuple[str, ...]) -> bool:
+    """Whether a CSV's ids, in its first block, are such that a number would not keep: 007, 0x1, 12e2."""
+    if not table.is_csv:
         return False
     for batch in table.with_casts({name: pa.string() for name in names}).batches(names):
-        return any(pc.any(pc.match_substring_regex(column, "^-?0[0-9]")).as_py() for column in batch.columns)
+        return any(pc.any(pc.match_substring_regex(column, _NAME)).as_py() for column in batch.columns)
     return False
 
 
-def _id_casts(table: TableFiles, names: tuple[str, ...], kind: str) -> dict[str, pa.DataType]:
-    """Text and integers are read as such, so that a CSV id keeps its zeros and its last digit; floats as they come."""
+def _id_casts(table: TableFiles, names: tuple[str, ...], kind: str, checked: bool) -> dict[str, pa.DataType]:
+    """Text and integers are read as such, so that an id keeps its zeros and its last digit; floats as they come.
+
+    Where nobody said that ids are integers (`checked`), those of a CSV come as text, which `IdReader` looks at.
+    """
     if kind == "text":
         return {name: pa.large_string() for name in names}
+    if table.is_csv and checked:
+        return {name: pa.string() for name in names}
     return {name: pa.int64() for name in names if not pa.types.is_floating(table.schema.field(name).type)}
 
 
@@ -248,6 +256,9 @@ def _number_nodes(
     """All nodes, and how many of them no row of a node table describes."""
     if node_files is None:
         ids: Growing = edge_table.strangers(None)
+        if not len(ids):
+            ends = f"graph.source_column={edge_table.source} and graph.target_column={edge_table.target}"
+            raise ValueError(f"{ends} hold no ids: the graph is empty")
         return NodeRows(ids, np.zeros(0, np.int64)), len(ids)
     rows = node_table.number_rows(node_files, columns.id, edge_table.kind, policy.repeated)
     before = len(rows.ids)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from hcm_scale.base.printable import in_short
 from hcm_scale.ingest.encode import CategoryEncoding, EmptyEncoding, Encoding, is_date, is_number, is_text
 
 _SHOWN = 60
@@ -129,4 +130,4 @@ def as_text(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else in_short(str(value))

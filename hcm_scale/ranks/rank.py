@@ -25,6 +25,7 @@ from typing import Any
 from hcm_scale import pipeline
 from hcm_scale.base import files, json_log, progress, stopping
 from hcm_scale.base.parent import end_with_parent
+from hcm_scale.base.printable import Printable
 from hcm_scale.config import SOURCES, Config
 from hcm_scale.options import with_options
 from hcm_scale.ranks.world import LostRankError, Seat, World, join
@@ -148,7 +149,7 @@ def keep_log(run_dir: Path, rank: int) -> None:
         for handler in list(root.handlers):
             root.removeHandler(handler)
     handler = logging.FileHandler(run_dir / RANKS / f"rank-{rank}.log")
-    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    handler.setFormatter(Printable(LOG_FORMAT))
     root.addHandler(handler)
     root.setLevel(logging.INFO)
 
@@ -207,9 +208,10 @@ def _redirect(folder: Path, rank: int) -> None:
     """Rank 0 keeps the terminal and the run's log; of the others even what libraries print goes to their own log."""
     if rank == 0:
         file = logging.FileHandler(folder.parent / "log")
-        file.setFormatter(logging.Formatter(LOG_FORMAT))
-        handlers: list[logging.Handler] = [logging.StreamHandler(), file]
-        logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=handlers)
+        file.setFormatter(Printable(LOG_FORMAT))
+        console = logging.StreamHandler()
+        console.setFormatter(Printable())
+        logging.basicConfig(level=logging.INFO, handlers=[console, file])
         return
     with open(folder / f"rank-{rank}.log", "a") as stream:
         for descriptor in (1, 2):

@@ -12,8 +12,9 @@ import pytest
 from scipy import io as scipy_io
 from scipy import sparse
 
-from hcm_scale import config
-from hcm_scale.ingest.readers import Columns, InputError, Policy, read_matrix, read_tables
+from hcm_scale import cli, config
+from hcm_scale.ingest.policy import Offenders
+from hcm_scale.ingest.readers import Columns, InputError, Policy, columns_told, read_matrix, read_tables
 
 BARE = Policy(featureless="degree")
 EDGES = [[0, 1], [1, 2]]
@@ -226,6 +227,46 @@ def test_mat_with_rows_out_of_range__is_refused(tmp_path):
     (tmp_path / "a.mat").write_bytes(data.replace(rows, other))
     with pytest.raises(InputError, match=r"a\.mat:A names the rows 1 \.\. 1073741824; legal are 0 \.\. 2"):
         read_matrix(tmp_path / "g", tmp_path / "a.mat")
+
+
+@pytest.mark.parametrize("name", ["UTF-16", "UTF-16LE", "UTF-16BE"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_utf16__is_named_and_how_to_convert_it(tmp_path, name, pack):
+    path = tmp_path / ("e.csv.gz" if pack is gzip.compress else "e.csv")
+    path.write_bytes(pack("source,target\n0,1\n".encode(name)))
+    with pytest.raises(
+        InputError, match=rf"{path.name} is {name} text; legal is UTF-8, which `iconv -f {name} -t UTF-8 "
+    ):
+        read_tables(tmp_path / "g", path, policy=BARE)
+
+
+def test_control_characters__are_spelled_out_in_faults_and_tables(tmp_path):
+    bad = Offenders("odd", "here")
+    bad.add(np.array([True]), lambda i: "\x1b[2J\n" + "x" * 10**6)
+    assert str(bad.error()).startswith("1 odd in here: \\x1b[2J\\nxxx")
+    assert len(str(bad.error())) < 300
+    edges = table(tmp_path / "e.parquet", {"source": [0], "target": [1], "\x1b[31m\nred": [2]})
+    assert "edges  \\x1b[31m\\nred " in columns_told(read_tables(tmp_path / "g", edges, policy=BARE))
+
+
+def test_command__shows_no_control_characters_and_no_endless_lines(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    archive(tmp_path / "a.npz", [("format", "csr" + "x" * 10**6), ("shape", [6, 6]), ("data", [1.0])])
+    (tmp_path / "e.csv").write_text("source,target\na,\x1b[31mb\n")
+    (tmp_path / "n.csv").write_text("id,\x9b2J\na,1\n")
+    tables = ["graph=tables", "graph.path=e.csv", "graph.nodes=n.csv"]
+    for words, message in (
+        (["graph=matrix", "graph.path=a.npz"], "a.npz holds a 'csrxxx"),
+        (tables, "1 rows name an id that is not a node in the edge table: line 2: a -> \\x1b[31mb"),
+        ([*tables, "graph.label_column=\x1b[31m"], "\\x1b[31m"),
+        ([*tables, "graph.unknown=add"], "nodes  \\x9b2J "),
+    ):
+        monkeypatch.setattr("sys.argv", ["hcm-scale", "ingest", *words])
+        cli.main()
+        shown = "".join(capsys.readouterr())
+        assert message in shown
+        assert not {"\x1b", "\x9b"} & set(shown)
+        assert max(map(len, shown.splitlines())) < 5_000
 
 
 def test_policy__has_the_defaults_of_the_schema():

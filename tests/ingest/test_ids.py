@@ -88,3 +88,27 @@ def test_id_reader__takes_whole_floats_and_counts_faults():
     assert [o.count for o in (reader.fractional, reader.null, reader.negative)] == [1, 1, 1]
     with pytest.raises(ValueError, match=r"1 fractional ids in a table: row 10: 1\.5"):
         reader.check()
+
+
+@pytest.mark.parametrize(("kind", "digits"), [(pa.float64(), 53), (pa.float32(), 24), (pa.float16(), 11)])
+def test_id_reader__refuses_floats_that_stand_for_several_numbers(kind, digits):
+    floats = pa.array(np.array([2.0**digits - 1, 2.0**digits], kind.to_pandas_dtype()))
+    reader = IdReader("integer", "a table")
+    assert reader.read(floats, 0).to_pylist() == [2**digits - 1, None]
+    with pytest.raises(ValueError, match=r"1 ids are floats so large .* in a table: row 1: .*graph\.id_type=text"):
+        reader.check()
+
+
+def test_id_reader__takes_text_that_is_plain_numbers_and_counts_other():
+    reader = IdReader("integer", "a table")
+    assert reader.read(pa.array(["0", None, "9223372036854775807"]), 0).to_pylist() == [0, None, 2**63 - 1]
+    assert reader.read(pa.array([" 1", None, "3.0", "9007199254740993.", "0"]), 0).to_pylist() == [
+        *(1, None, 3, 2**53 + 1, 0)
+    ]
+    assert (reader.null.count, reader.odd.count) == (2, 0)
+    odd = ["07", "0x1", "1e3", "+1", "-1.0", "1.5", "", "a", "nan", "9223372036854775808", "99999999999999999999"]
+    for name in odd:
+        assert reader.read(pa.array(["5", name]), 0).to_pylist() == [5, None]
+    assert reader.odd.count == len(odd)
+    with pytest.raises(ValueError, match=r"11 ids are no plain .*: row 1: 07; row 1: 0x1; .*graph\.id_type=text"):
+        reader.check()

@@ -143,8 +143,8 @@ X = np.ones((3, 2))
     [
         ({"edge_index": [[0, 3], [1, 9]], "x": X}, r"1 rows name a node outside 0 \.\. 2 in the edges: row 1: 3 -> 9"),
         ({"edge_index": [[0, -1], [1, 1]], "x": X}, "1 negative node numbers in the edges: row 1: -1 -> 1"),
-        ({"edge_index": [[0, 0.5], [1, 1]], "x": X}, r"1 fractional node numbers in the edges: row 1: 0\.5 -> 1\.0"),
-        ({"edge_index": [[0, np.nan], [1, 1]], "x": X}, "1 fractional node numbers"),
+        ({"edge_index": [[0, 0.5], [1, 1]], "x": X}, r"1 rows with .* not finite whole .*: row 1: 0\.5 -> 1\.0"),
+        ({"edge_index": [[0, np.nan], [1, 1]], "x": X}, "1 rows with node numbers that are not finite whole numbers"),
         (
             {"edge_index": [["a"], ["b"]], "x": X},
             r"g\.npz:edge_index is <U1 of shape \(2, 1\); legal are whole numbers",
@@ -161,6 +161,8 @@ X = np.ones((3, 2))
             "2 attribute values .*: row 1 column 0; row 2 column 0",
         ),
         ({"edge_index": EDGES, "x": X, "y": [0, 1]}, "y has 2 entries for 3 nodes"),
+        ({"edge_index": [[0, 1], [1, 3]], "x": np.ones((4, 1)), "y": [[0, 1], [1, 0]]}, r"y has shape \(2, 2\); legal"),
+        ({"edge_index": EDGES, "x": X, "y": [[[0, 1, 0]]]}, r"y has shape \(1, 1, 3\); legal are \(n\), .* n=3 nodes"),
         ({"edge_index": EDGES, "x": X, "y": [0, 1, 2]}, "1 labels are not 0 or 1 in y: row 2: 2"),
         ({"indptr": [0, 1, 2], "indices": [1, 0], "x": X}, "x has 3 rows for 2 nodes"),
         ({"indptr": [0, 2, 1], "indices": [1, 0], "x": X}, "indptr must rise from 0 to the 2 entries"),
@@ -179,6 +181,56 @@ def test_read_matrices__refuses(tmp_path, arrays, message):
     with pytest.raises(ValueError, match=message):
         read_matrices(tmp_path / "g", tmp_path / "g.npz")
     assert [p.name for p in tmp_path.iterdir()] == ["g.npz"]
+
+
+@pytest.mark.parametrize(
+    ("edge_index", "message"),
+    [
+        ([[0, np.nan, 1], [1, 1, 2]], r"1 rows with .* not finite whole numbers in the edges: row 1: nan -> 1\.0"),
+        ([[0, 1], [1, np.inf]], r"1 rows with .* not finite whole numbers in the edges: row 1: 1\.0 -> inf"),
+        ([[np.nan], [-np.inf]], r"1 rows with .* not finite whole numbers in the edges: row 0: nan -> -inf"),
+        ([[-1], [-2]], "1 negative node numbers in the edges: row 0: -1 -> -2"),
+        (np.zeros((2, 0)), "the graph has no edges: 0 rows read"),
+    ],
+)
+def test_read_matrices__says_what_is_wrong_where_only_edges_name_nodes(tmp_path, edge_index, message):
+    np.save(tmp_path / "e.npy", edge_index)
+    with pytest.raises(InputError, match=rf"e\.npy: {message}"):
+        read_matrices(tmp_path / "g", tmp_path / "e.npy", policy=Policy(featureless="degree"))
+
+
+@pytest.mark.parametrize("layout", ["csr", "csc", "coo", "dia", "bsr", "mat"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_matrix__with_values_that_are_not_finite_is_refused(tmp_path, layout, value):
+    matrix = np.array([[0, 1, 0], [1, 0, value], [0, 0, 0]])
+    path = tmp_path / ("a.mat" if layout == "mat" else "a.npz")
+    if layout == "mat":
+        io.savemat(path, {"A": matrix})
+    else:
+        sparse.save_npz(path, sparse.coo_array(matrix).asformat(layout))
+    message = (
+        rf"{path.name}: 1 values are not finite in the adjacency matrix: row 1 column 2: {value}\. legal are numbers"
+    )
+    with pytest.raises(InputError, match=message):
+        read_matrix(tmp_path / "g", path, policy=Policy(featureless="degree"))
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 1), (1, 3)])
+def test_labels__are_flat_a_column_or_a_row(tmp_path, shape):
+    np.savez(tmp_path / "g.npz", edge_index=EDGES, x=X, y=np.array([0, 1, 0]).reshape(shape))
+    assert read_matrices(tmp_path / "g", tmp_path / "g.npz").y.tolist() == [0, 1, 0]
+
+
+def test_folder_named_as_a_file__is_read_as_a_folder(tmp_path):
+    folder = tmp_path / "dir.npy"
+    folder.mkdir()
+    with pytest.raises(InputError, match=r"dir\.npy holds no edges: edge_index, .* it holds \[\]"):
+        read_matrix(tmp_path / "g", folder, policy=Policy(featureless="degree"))
+    np.save(folder / "another.npy", [[0], [5]])
+    np.save(folder / "edge_index.npy", EDGES)
+    assert read_matrix(tmp_path / "g", folder, policy=Policy(featureless="degree")).num_nodes == 3
+    with pytest.raises(InputError, match=r"dir\.npy holds \['another', 'edge_index'\]; .* that is named 'x'"):
+        read_matrices(tmp_path / "g", folder / "edge_index.npy", x=folder)
 
 
 def test_read_matrices__refuses_files_that_are_torn_or_foreign(tmp_path):
@@ -246,6 +298,15 @@ def test_read_mat__takes_other_names_by_keys(parts, tmp_path):
     g = read_mat(tmp_path / "g", tmp_path / "a.mat", keys={"adjacency": "W", "attributes": "F", "label": "t"})
     np.testing.assert_array_equal(g.indices, indices)
     np.testing.assert_array_equal(g.y, y)
+
+
+def test_read_mat__asks_which_of_two_known_names_is_meant(parts, tmp_path):
+    x = parts[3]
+    ring = np.roll(np.eye(40), 1, axis=0)
+    io.savemat(tmp_path / "a.mat", {"A": np.eye(40), "Network": ring, "X": x})
+    with pytest.raises(InputError, match=r"a\.mat holds A and Network; graph\.keys=\{'adjacency': name\} says which"):
+        read_mat(tmp_path / "g", tmp_path / "a.mat")
+    assert read_mat(tmp_path / "g", tmp_path / "a.mat", keys={"adjacency": "Network"}).num_edges == 40
 
 
 def test_read_mat__refuses_too_large_foreign_and_unknown(parts, tmp_path):

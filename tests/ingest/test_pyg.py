@@ -37,6 +37,9 @@ def test_read_data__takes_labels_only_by_name(data, tmp_path):
     assert read_data(tmp_path / "g", data, label="y").y.tolist() == [0, 0, 1, 0, 0]
     with pytest.raises(ValueError, match=r"label='anomaly' is not in the data; it has \['edge_index', 'x', 'y'\]"):
         read_data(tmp_path / "g", data, label="anomaly")
+    data.y = torch.zeros(1, 1, 5)
+    with pytest.raises(ValueError, match=r"y has shape \(1, 1, 5\); legal are \(n\), \(n, 1\) and \(1, n\)"):
+        read_data(tmp_path / "g", data, label="y")
 
 
 @pytest.mark.parametrize("kind", ["coo", "half", "double"])

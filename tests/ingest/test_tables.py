@@ -54,6 +54,19 @@ def test_ids_with_leading_zeros__are_text(tmp_path):
     assert read_tables(tmp_path / "g2", edges, columns=whole, policy=Policy(featureless="degree")).num_nodes == 2
 
 
+@pytest.mark.parametrize("name", ["12e2", "0x1", "1.5e+3", " 007"])
+def test_csv_ids_that_a_number_would_not_keep__are_text(tmp_path, name):
+    (tmp_path / "e.csv").write_text(f"source,target\n{name},1\n1200,1500\n7,2\n")
+    g = read_tables(tmp_path / "g", tmp_path / "e.csv", policy=Policy(featureless="degree"))
+    assert sorted(g.ids.to_pylist()) == sorted([name, "1", "1200", "1500", "7", "2"])
+
+
+def test_csv_ids__are_exact_beside_floats_and_spaces(tmp_path):
+    (tmp_path / "e.csv").write_text("source,target\n9007199254740993,1\n9007199254740992, 2\n3.0,4\n")
+    g = read_tables(tmp_path / "g", tmp_path / "e.csv", policy=Policy(featureless="degree"))
+    assert g.ids.to_pylist() == [1, 2, 3, 4, 9007199254740992, 9007199254740993]
+
+
 def parquet(path, columns):
     path.parent.mkdir(exist_ok=True)
     pq.write_table(pa.table(columns), path)
@@ -234,7 +247,7 @@ def test_faults__are_named_by_the_part_and_the_line_that_an_editor_shows(tmp_pat
         (tmp_path / "edges").mkdir(exist_ok=True)
         (tmp_path / "edges" / f"part-{i}.csv").write_text(f"source,target\n0,1\n1,{target}\n")
     nodes = parquet(tmp_path / "n.parquet", {"id": [0, 1, 1], "a": [1.0, 2.0, 3.0]})
-    with pytest.raises(ValueError, match=r"^edges/part-1\.csv cannot be read with .*: line 3: .* invalid value 'x'$"):
+    with pytest.raises(ValueError, match=r"^edges \(2 files\), .*1 ids are no .* line 3 of edges/part-1\.csv: x\. "):
         read_tables(tmp_path / "g", tmp_path / "edges", nodes, policy=Policy(repeated="first"))
     (tmp_path / "edges" / "part-1.csv").write_text("source,target\n0,1\n7,1\n")
     with pytest.raises(ValueError, match=r"rows from 0\): row 2: 1"):
@@ -500,11 +513,19 @@ def test_read_tables__refuses_what_is_no_table(tmp_path):
         Columns(hash_buckets=0)
 
 
+@pytest.mark.parametrize("ids", [pa.nulls(2), pa.nulls(2, pa.int64()), pa.nulls(2, pa.string())])
+def test_edges_without_any_id__are_said_to_have_none(tmp_path, ids):
+    edges = parquet(tmp_path / "e.parquet", {"source": ids, "target": ids})
+    message = r"e\.parquet: graph\.source_column=source and graph\.target_column=target hold no ids"
+    with pytest.raises(ValueError, match=message):
+        read_tables(tmp_path / "g", edges, policy=Policy(featureless="degree"))
+
+
 def test_read_tables__says_how_to_read_a_csv_column_that_changes_its_type(tmp_path):
     rows = "".join(f"{i},{i + 1}\n" for i in range(400_000))
     (tmp_path / "e.csv").write_text(f"source,target\n{rows}x,y\n")
     policy = Policy(featureless="degree")
-    with pytest.raises(ValueError, match=r"e\.csv .*graph\.id_type=text.*: line 400002: CSV conversion error"):
+    with pytest.raises(ValueError, match=r"e\.csv: 2 ids are no plain .*: line 400,002: x; .*graph\.id_type=text"):
         read_tables(tmp_path / "g", tmp_path / "e.csv", policy=policy)
 
 
