@@ -102,6 +102,13 @@ class TableFiles:
                 row += len(batch)
                 yield with_part(batch, names, part, known) if part else batch
 
+    def first_batch(self, names: Sequence[str]) -> pa.RecordBatch:
+        """The first rows of the named columns; InputError where the table has none."""
+        for batch in self.batches(names):
+            if len(batch):
+                return batch
+        raise InputError(f"{self.origin} holds no rows")
+
     def _types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
         """The types of the first file for all; a column of nulls there may become any."""
         stored = {name: _decoded(self.schema.field(name).type) for name in names}

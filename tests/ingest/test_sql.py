@@ -85,7 +85,7 @@ def test_columns__are_guessed_where_nobody_named_them(database, tmp_path, caplog
     nodes = "select opened, id as account, credit from accounts"
     graph = SqlGraph(uri=database, edges="select paid, payer, payee from transfers", nodes=nodes, source_column="payer")
     with pytest.raises(
-        ValueError, match=r"no column of graph\.nodes='select opened.* holds the ids in 'payer' of graph"
+        ValueError, match=r"no column of graph\.nodes='select opened.* holds the ids in 'payer' and 'payee' of graph"
     ):
         reader(replace(graph, nodes="select opened, kind from accounts"))(tmp_path / "graph")
     graph.edges = "select payer, payee, paid from transfers"
