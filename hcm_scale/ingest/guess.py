@@ -70,7 +70,8 @@ def likely_ends(edges: TableFiles, source: str | None, target: str | None) -> li
     """Pairs of columns that may hold the two ends, in groups, the likeliest first; those that are known stay."""
     if source is not None and target is not None:
         return [[(source, target)]]
-    names = [name for name in edges.schema.names if name not in index_columns(edges)]
+    index = index_columns(edges)
+    names = [name for name in edges.schema.names if name not in index]
     named = _named_ends([name for name in names if _is_number_or_text(edges, name)])
     named = [pair for pair in named if source in (None, pair[0]) and target in (None, pair[1])]
     if named:
@@ -123,7 +124,8 @@ def _together(
         return *ends, key
     columns = dict.fromkeys(itertools.chain(*itertools.chain(*choices)))
     first = {name: values.unique().drop_null() for name, values in _first_rows(edges, list(columns)).items()}
-    names = [n for n in nodes.schema.names if _kind(nodes, n) is not None and n not in index_columns(nodes)]
+    index = index_columns(nodes)
+    names = [n for n in nodes.schema.names if _kind(nodes, n) is not None and n not in index]
     called = [name for name in ("id", *ends) if name in nodes.schema.names] if key is None else [key]
     for name in called:
         if name in names and (best := _best(choices, _shares(first, nodes, name))):

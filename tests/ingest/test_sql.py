@@ -94,6 +94,11 @@ def test_columns__are_guessed_where_nobody_named_them(database, tmp_path, caplog
     assert "guessed from the tables: graph.target_column=payee, graph.id_column=account" in caplog.text
 
 
+def test_query_without_rows__is_named(database, tmp_path):
+    with pytest.raises(ValueError, match=r"^graph\.nodes='select id from accounts where false' holds no rows"):
+        reader(SqlGraph(uri=database, edges=EDGES, nodes="select id from accounts where false"))(tmp_path / "graph")
+
+
 def test_stamp__is_of_the_rows(database):
     graph = SqlGraph(uri=database, edges=EDGES, nodes=NODES)
     before = stamp(graph)
