@@ -11,6 +11,7 @@ DAYS = pd.to_datetime(["2024-01-01", "2024-01-02", "2024-01-02", "2024-01-03"]).
 PEOPLE = {"age": [30, 40, 50, 60, 30], "account": ["a", "b", "c", "d", "e"]}
 MONEY = {"amount": [3.5, 1.0, 2.5, 4.0]}
 TEXT = {"x": ["a", "b", "c", "a"], "y": ["b", "c", "d", "e"]}
+MIXED = [7 * i % 30 for i in range(30)]
 WHOLE = {"x": [1, 4, 2, 1], "y": [2, 3, 4, 3]}
 
 
@@ -28,6 +29,7 @@ def guessed(edges: dict, nodes: dict | None = None, prefix: str = "graph.", **kn
         ({"note": ["b", "a", "a", "c"], "nameOrig": TEXT["x"], "nameDest": TEXT["y"]}, PEOPLE, "nameOrig nameDest"),
         ({"date": DAYS, "what": ["p", "q", "p", "p"]} | TEXT | MONEY, PEOPLE, "x y"),
         ({"x": ["a", "b", "c", "who"], "note": ["p", "q", "a", "r"], "y": TEXT["y"]}, PEOPLE, "x y"),
+        ({"x": [*MIXED[:29], 99], "y": MIXED[::-1], "z": [1] * 30}, {"account": MIXED}, "x y"),
         ({"from": DAYS, "to": DAYS} | TEXT, PEOPLE, "x y"),
         (WHOLE | MONEY, {"account": [1, 2, 3, 4, 5], "group": [1, 1, 2, 2, 3]}, "x y"),
         ({"tx_id": [1, 2, 3, 4]} | WHOLE, {"account": [1, 2, 3, 4, 5]}, "x y"),
