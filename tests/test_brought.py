@@ -43,6 +43,14 @@ def test_tables__are_read_with_guessed_columns_and_the_log_says_so(monkeypatch, 
     ]
 
 
+def test_guess__is_told_also_where_an_error_follows(monkeypatch, capsys):
+    with Path("my edges.csv").open("a") as stream:
+        stream.write("\nn1,nobody")
+    status, err = ran(monkeypatch, capsys, "ingest", "my edges.csv", "nodes.csv", *SMALL)
+    assert status == 2
+    assert err.index("guessed from the tables: graph.source_column=payer") < err.index("error: my edges.csv, nodes.csv")
+
+
 def test_keys_that_are_given__win(monkeypatch, capsys):
     words = ["my edges.csv", "nodes.csv", "graph.name=mine", "graph.source_column=payee", "graph.target_column=payer"]
     status, err = ran(monkeypatch, capsys, "ingest", *words, *SMALL)

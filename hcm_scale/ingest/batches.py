@@ -20,6 +20,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from hcm_scale.ingest.commas import are_numbers, with_numbers
+from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.encoding import check_text, naming_encoding
 from hcm_scale.ingest.errors import InputError, check_growth, reading
 from hcm_scale.ingest.parquet import parquet_batches
@@ -44,6 +46,7 @@ class TableFiles:
     casts: dict[str, pa.DataType] = field(default_factory=dict)
     parts: tuple[Part, ...] = ()  # of each path: the columns in the names of its folders
     where: str = ""  # the file, folder or glob that the user named
+    commas: tuple[str, ...] = ()  # columns of text that hold numbers with a decimal comma, read as doubles
     starts: list[int] = field(default_factory=list, compare=False)  # the first row of each path, as far as it is read
 
     @property
@@ -88,6 +91,24 @@ class TableFiles:
         """The same files, some columns read as other types."""
         return replace(self, casts={**self.casts, **casts})
 
+    def with_commas(self, names: Sequence[str]) -> "TableFiles":
+        """The same files; those of the named text columns whose values all have a decimal comma are read as doubles."""
+        held = [name for name in names if is_text(self.schema.field(name).type)]
+        held = [name for name in held if name not in self.casts and name not in (*self.parts, {})[0]]
+        if held:
+            first = self.first_batch(held)
+            held = [name for name in held if are_numbers(first[name])]
+        filled: set[str] = set()
+        for batch in self.batches(held) if held else ():
+            held = [name for name in held if are_numbers(batch[name])]
+            filled |= {name for name in held if batch[name].null_count < len(batch)}
+            if not held:
+                break
+        found, schema = tuple(name for name in held if name in filled), self.schema
+        for name in found:
+            schema = schema.set(schema.get_field_index(name), pa.field(name, pa.float64()))
+        return replace(self, schema=schema, commas=found)
+
     def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Streams the named columns, in order."""
         is_parquet = _is_parquet(self.paths[0])
@@ -98,9 +119,18 @@ class TableFiles:
         for path, part in zip(self.paths, self.parts or [{}] * len(self.paths), strict=True):
             stored = [name for name in names if name not in part] or self.schema.names[:1]
             self.starts.append(row)
-            for batch in read(path, self.name_of(path), stored, types(stored), self.max_bytes):
+            wanted = types(stored) | dict.fromkeys(self.commas, pa.large_string())
+            for batch in read(path, self.name_of(path), stored, wanted, self.max_bytes):
                 row += len(batch)
+                batch = with_numbers(batch, self.commas) if self.commas else batch
                 yield with_part(batch, names, part, known) if part else batch
+
+    def first_batch(self, names: Sequence[str]) -> pa.RecordBatch:
+        """The first rows of the named columns; InputError where the table has none."""
+        for batch in self.batches(names):
+            if len(batch):
+                return batch
+        raise InputError(f"{self.origin} holds no rows")
 
     def _types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
         """The types of the first file for all; a column of nulls there may become any."""
@@ -119,9 +149,8 @@ def find_table(option: str, where: str | Path, max_bytes: int) -> TableFiles:
     """The table at a file, folder or glob; `option` is its name in messages."""
     paths = _find(option, str(where))
     first = paths[0]
-    with reading(f"{first} cannot be read as {'Parquet' if _is_parquet(first) else 'CSV'}"), naming_encoding(first):
-        schema = pq.read_schema(first) if _is_parquet(first) else _open_csv(first, None, {}).schema
-        names = schema.names
+    schema = schema_of(first)
+    names = schema.names
     if not _is_parquet(first):
         check_text(first, schema)
     for name, count in Counter(names).items():
@@ -131,6 +160,12 @@ def find_table(option: str, where: str | Path, max_bytes: int) -> TableFiles:
     for entry in part_fields(parts):
         schema = schema.append(entry)
     return TableFiles(paths, schema, max_bytes, parts=tuple(parts), where=str(where))
+
+
+def schema_of(path: Path) -> pa.Schema:
+    """The columns of a file; of CSV with types as its first block has them."""
+    with reading(f"{path} cannot be read as {'Parquet' if _is_parquet(path) else 'CSV'}"), naming_encoding(path):
+        return pq.read_schema(path) if _is_parquet(path) else _open_csv(path, None, {}).schema
 
 
 def files_at(where: str) -> list[Path]:

@@ -42,6 +42,7 @@ class EdgeTable:
     def chunks(self, ids: Ids, unknown: str) -> Iterator[Chunk]:
         """Streams edges as node numbers; rows with an unknown end are counted, and dropped or refused at the end."""
         is_named, gaps = np.zeros((2, len(ids)), np.bool_), [0, 0]
+        num_rows = num_loops = 0
         for row, sources, targets in self.endpoints(unknown == "drop"):
             u, v = find_nodes(ids, sources), find_nodes(ids, targets)
             gaps = [gaps[0] + sources.null_count, gaps[1] + targets.null_count]
@@ -50,12 +51,19 @@ class EdgeTable:
                 self.unknown.where = self.files.rows_of("the edge table")
                 self.unknown.add(lost, lambda i: f"{self.files.place(row + i)}: {sources[i]} -> {targets[i]}")  # noqa: B023
                 u, v = u[~lost], v[~lost]
+            num_rows, num_loops = num_rows + len(lost), num_loops + int((u == v).sum())
             is_named[0, u] = is_named[1, v] = True
             yield u, v
         self.ends[self.source] = int(is_named[0].sum()), gaps[0]
         self.ends[self.target] = int(is_named[1].sum()), gaps[1]
         if unknown != "drop":
             self.unknown.check()
+        if self.unknown.count and self.unknown.count + num_loops == num_rows:
+            raise ValueError(
+                f"the graph has no edges: {num_rows:,} rows read, {num_loops:,} of them self loops, and by "
+                f"graph.unknown=drop {self.unknown.count:,} dropped that name an id that is not a node: "
+                f"{'; '.join(self.unknown.first)}"
+            )
 
     def weighed(self, ids: Ids, column: str) -> Iterator[Weighed]:
         """Streams edges as node numbers, -1 for ids that are none, with the weights in `column`, NaN for gaps."""

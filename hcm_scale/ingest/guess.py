@@ -1,13 +1,20 @@
 """Which column is what, where nobody said so: the two ends of an edge, and the id of a node.
 
-Ends are the columns `source` and `target` where there are such, else the first two. The id is the column `id`, else one
-named as an end is, else the first column of distinct values, text or whole numbers, among which the first ends are.
+Two columns with names of a pair, such as `source` and `target` or `from_account` and `to_account`, are the ends. Where
+no names say so, they are the two columns whose first values are found most often in one column of the node table, in at
+least half of all cases; without a node table, the first two that can hold ids. The id is the column `id`, or one
+named as an end is, if it holds at least half of the ends; else the column of distinct values that holds most of them.
+Ids are text or whole numbers. A column that numbers the rows, 7, 8, 9, ..., is an end only where no other fits. Of
+columns that fit equally well, to a tenth of the values, the first ones count.
 """
 
+import itertools
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,10 +22,19 @@ from hcm_scale.ingest.batches import TableFiles
 from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.errors import InputError
 from hcm_scale.ingest.memory import open_table
+from hcm_scale.ingest.row_index import index_columns
 
 log = logging.getLogger(__name__)
 COLUMNS = ("source_column", "target_column", "id_column")
-_FIRST = 1_000  # ends that are looked for
+Pair = tuple[str, str]
+_FIRST = 1_000  # rows of edges whose ends are looked for
+_ENOUGH = 0.5  # the share of them that an id column holds
+_NAMES = (
+    *(("source", "target"), ("src", "dst"), ("source", "destination"), ("src", "dest"), ("from", "to"), ("u", "v")),
+    *(("payer", "payee"), ("sender", "receiver"), ("sender", "recipient"), ("debtor", "creditor"), ("buyer", "seller")),
+    *(("orig", "dest"), ("origin", "destination"), ("caller", "callee"), ("follower", "followee"), ("citing", "cited")),
+)
+_BESIDE = {"id", "account", "acct", "acc", "node", "user", "name", "key", "no", "nr", "number", "address", "iban"}
 
 
 def guess_columns(tables: tuple[Any, Any], known: dict[str, str], max_bytes: int, prefix: str = "") -> dict[str, str]:
@@ -27,13 +43,20 @@ def guess_columns(tables: tuple[Any, Any], known: dict[str, str], max_bytes: int
     A table is a path or an Arrow table. `prefix` stands before the names of options in messages.
     """
     edges = open_table("graph.path", tables[0], max_bytes)
-    ends = guess_ends(edges, known.get("source_column"), known.get("target_column"))
-    found = known | {"source_column": ends[0], "target_column": ends[1]}
-    if tables[1] is not None and "id_column" not in known:
-        for name, end in zip(("source_column", "target_column"), ends, strict=True):
-            edges.check_columns(prefix + name, [end])
-        found["id_column"] = guess_id(open_table("graph.nodes", tables[1], max_bytes), edges, ends)
-    return found
+    nodes = None if tables[1] is None else open_table("graph.nodes", tables[1], max_bytes)
+    for name in COLUMNS[:2]:
+        edges.check_columns(prefix + name, [known[name]] if name in known else [])
+    for table in (edges, nodes):
+        if table is not None:
+            table.first_batch(table.schema.names[:1])
+    choices = likely_ends(edges, known.get("source_column"), known.get("target_column"))
+    if nodes is None:
+        return known | dict(zip(COLUMNS, choices[0][0], strict=False))
+    nodes.check_columns(f"{prefix}id_column", [known["id_column"]] if "id_column" in known else [])
+    found = _together(edges, nodes, choices, known.get("id_column"))
+    if found is None:
+        raise InputError(_nothing_fits(edges, nodes, choices[0][0], known, prefix))
+    return known | dict(zip(COLUMNS, found, strict=True))
 
 
 def tell(guessed: dict[str, str]) -> None:
@@ -43,47 +66,135 @@ def tell(guessed: dict[str, str]) -> None:
         log.info("guessed from the tables: %s (say so where it is another column)", named)
 
 
-def guess_ends(edges: TableFiles, source: str | None, target: str | None) -> tuple[str, str]:
-    """The columns of an edge table that hold the two ends; those that are known stay."""
-    names = edges.schema.names
-    if source is None and target is None and {"source", "target"} <= set(names):
-        return "source", "target"
-    left = iter(name for name in names if name not in (source, target))
-    try:
-        return source or next(left), target or next(left)
-    except StopIteration:
+def likely_ends(edges: TableFiles, source: str | None, target: str | None) -> list[list[Pair]]:
+    """Pairs of columns that may hold the two ends, in groups, the likeliest first; those that are known stay."""
+    if source is not None and target is not None:
+        return [[(source, target)]]
+    index = index_columns(edges)
+    names = [name for name in edges.schema.names if name not in index]
+    named = _named_ends([name for name in names if _is_number_or_text(edges, name)])
+    named = [pair for pair in named if source in (None, pair[0]) and target in (None, pair[1])]
+    if named:
+        return [named]
+    left = [name for name in names if _kind(edges, name) is not None and name not in (source, target)]
+    pairs = [(source or name, target or name) for name in left]
+    if source is None and target is None:
+        pairs = list(itertools.combinations(left, 2))
+    if not pairs:
         raise InputError(
-            f"{edges.origin} has the columns {names}; legal are two or more, the ends of an edge"
-        ) from None
+            f"{edges.origin} has the columns {edges.schema.names}; legal are two or more of text or whole numbers, the "
+            "ends of an edge"
+        )
+    numbering = {name for name, values in _first_rows(edges, left).items() if _counts_up(values)}
+    groups = [[pair for pair in pairs if len(numbering & set(pair)) == count] for count in range(3)]
+    return [group for group in groups if group]
 
 
-def guess_id(nodes: TableFiles, edges: TableFiles, ends: tuple[str, str]) -> str:
-    """The column of a node table that holds what edges call their ends; InputError where none does."""
-    names = nodes.schema.names
-    for name in ("id", *ends):
-        if name in names:
-            return name
-    kind = _kind(edges, ends[0])
-    if kind is not None:
-        wanted = next(_typed(edges, ends[0]), pa.array([], kind)).slice(0, _FIRST).unique().drop_null()
-        for name in names:
-            if _kind(nodes, name) == kind and _holds(nodes, name, wanted):
-                return name
-    raise InputError(
-        f"id_column is not given, and no column of {nodes.origin} holds the ids in {ends[0]!r} of {edges.origin}; "
-        f"it has {names}"
+def _named_ends(names: Sequence[str]) -> list[Pair]:
+    """The pairs of columns whose names differ in the two words of a pair alone, beside words such as `id`.
+
+    >>> _named_ends(["date", "to_account", "from_account", "FromBank", "userId"])
+    [('from_account', 'to_account')]
+    """
+    by_words = {_words(name): name for name in reversed(names)}
+    return [
+        (name, by_words[other])
+        for one, another in _NAMES
+        for name in names
+        if one in _words(name) and set(_words(name)) <= {one, *_BESIDE}
+        if (other := tuple(another if word == one else word for word in _words(name))) in by_words
+    ]
+
+
+def _words(name: str) -> tuple[str, ...]:
+    """The words of a name, in small letters.
+
+    >>> _words("From_Account"), _words("nameOrig"), _words("SENDER ID")
+    (('from', 'account'), ('name', 'orig'), ('sender', 'id'))
+    """
+    return tuple(word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", name))
+
+
+def _together(
+    edges: TableFiles, nodes: TableFiles, choices: list[list[Pair]], key: str | None
+) -> tuple[str, str, str] | None:
+    """The ends and the id that fit each other best; where none do, what their names alone say, or None."""
+    ends, is_sure = choices[0][0], sum(map(len, choices)) == 1
+    if key is not None and is_sure:
+        return *ends, key
+    columns = dict.fromkeys(itertools.chain(*itertools.chain(*choices)))
+    first = {name: values.unique().drop_null() for name, values in _first_rows(edges, list(columns)).items()}
+    index = index_columns(nodes)
+    names = [n for n in nodes.schema.names if _kind(nodes, n) is not None and n not in index]
+    called = [name for name in ("id", *ends) if name in nodes.schema.names] if key is None else [key]
+    for name in called:
+        if name in names and (best := _best(choices, _shares(first, nodes, name))):
+            return *best[1], name
+    fits = [(*best, n) for n in names if key is None and (best := _best(choices, _shares(first, nodes, n)))]
+    for _, pair, name in sorted(fits, key=lambda fit: -fit[0]):
+        if _is_distinct(nodes, name):
+            return *pair, name
+    return (*ends, called[0]) if called and is_sure else None
+
+
+def _best(choices: list[list[Pair]], shares: Mapping[str, float]) -> tuple[float, Pair] | None:
+    """The pair of which most is found, to a tenth, and how much; None where it is too little."""
+    for group in choices:
+        fits = [pair for pair in group if all(shares.get(end, 0.0) >= _ENOUGH for end in pair)]
+        if fits:
+            return max(((sum(round(shares[end], 1) for end in pair), pair) for pair in fits), key=lambda fit: fit[0])
+    return None
+
+
+def _shares(first: Mapping[str, pa.Array], nodes: TableFiles, name: str) -> dict[str, float]:
+    """Of each column of `first`: the share of its values that a column of the node table holds."""
+    kind = _kind(nodes, name)
+    found = {end: np.zeros(len(values), np.bool_) for end, values in first.items() if values.type == kind}
+    for batch in nodes.with_casts({name: kind}).batches([name]):
+        for end, is_found in found.items():
+            is_found |= pc.is_in(first[end], batch.column(0)).to_numpy(zero_copy_only=False)
+        if all(is_found.all() for is_found in found.values()):
+            break
+    return {end: float(is_found.mean()) for end, is_found in found.items() if len(is_found)}
+
+
+def _is_distinct(nodes: TableFiles, name: str) -> bool:
+    """Whether a column has no value twice."""
+    kind = _kind(nodes, name)
+    batches = nodes.with_casts({name: kind}).batches([name])
+    column = pa.chunked_array((batch.column(0) for batch in batches), kind)
+    return bool(pc.count_distinct(column).as_py() == len(column))
+
+
+def _nothing_fits(edges: TableFiles, nodes: TableFiles, ends: Pair, known: Mapping[str, str], prefix: str) -> str:
+    key = known.get("id_column")
+    lacks = f"no column of {nodes.origin} holds" if key is None else f"{prefix}id_column={key!r} does not hold"
+    unsaid = " and ".join(f"{prefix}{name}=" for name in COLUMNS[:2] if name not in known)
+    guessed = f" (guessed as the ends of edges; {unsaid} say otherwise)" if unsaid else ""
+    advice = f"; {prefix}id_column= names the column of ids" if key is None else ""
+    return (
+        f"{lacks} the ids in {ends[0]!r} and {ends[1]!r} of {edges.origin}{guessed}{advice}. "
+        f"Columns of edges are {edges.schema.names}, of nodes {nodes.schema.names}"
     )
 
 
-def _holds(nodes: TableFiles, name: str, wanted: pa.Array) -> bool:
-    """Whether a column has every wanted value, and none twice."""
-    column = pa.chunked_array(_typed(nodes, name), wanted.type)
-    return bool(pc.all(pc.is_in(wanted, column)).as_py()) and pc.count_distinct(column).as_py() == len(column)
+def _first_rows(table: TableFiles, names: Sequence[str]) -> dict[str, pa.Array]:
+    """The first rows of those columns that can hold ids, as ids."""
+    kinds = {name: kind for name in names if (kind := _kind(table, name)) is not None}
+    rows = table.with_casts(kinds).first_batch(list(kinds)).slice(0, _FIRST) if kinds else {}
+    return {name: rows[name] for name in kinds}
 
 
-def _typed(table: TableFiles, name: str) -> Iterator[pa.Array]:
-    """A column in batches of the type that its ids have."""
-    return (batch.column(0) for batch in table.with_casts({name: _kind(table, name)}).batches([name]))
+def _counts_up(values: pa.Array) -> bool:
+    """Whether each value is the one before and 1, as numbers of rows are."""
+    if len(values) < 3 or values.null_count or not pa.types.is_integer(values.type):
+        return False
+    return bool((np.diff(values.to_numpy()) == 1).all())
+
+
+def _is_number_or_text(table: TableFiles, name: str) -> bool:
+    kind = table.schema.field(name).type
+    return is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
 def _kind(table: TableFiles, name: str) -> pa.DataType | None:

@@ -26,12 +26,14 @@ from hcm_scale.ingest.errors import InputError, naming
 from hcm_scale.ingest.id_column import id_kind
 from hcm_scale.ingest.ids import Growing, settled
 from hcm_scale.ingest.known import check_table, text_casts
+from hcm_scale.ingest.later import later_columns
 from hcm_scale.ingest.memory import Where, open_table
 from hcm_scale.ingest.node_table import NodeRows
 from hcm_scale.ingest.policy import Policy
+from hcm_scale.ingest.row_index import index_columns
 from hcm_scale.ingest.seal import seal
 from hcm_scale.ingest.surveys import TextRules
-from hcm_scale.ingest.told import ColumnLine, Counted, edge_lines, node_lines
+from hcm_scale.ingest.told import ColumnLine, Counted, amended, edge_lines, node_lines
 
 _NAME = r"^\s*-?(0[0-9xX]|[0-9.]+[eE])"  # an id that could be read as a number, and is more than that
 
@@ -88,6 +90,8 @@ def read_tables(
     origin = origin or edge_table.files.origin + (f", {node_files.origin}" if node_files else "")
     if known is not None and node_files is not None:
         node_files = node_files.with_casts(text_casts(node_files, known))
+    if node_files is not None:
+        node_files = node_files.with_commas(_attribute_names(node_files, columns))
     with naming(origin):
         _write(Path(out), origin, edge_table, node_files, columns, policy, known)
     return Graph.open(out, verify=False)
@@ -109,7 +113,7 @@ def _write(
         shape = (len(rows.ids) - added, added)
         encodings: list[Encoding] = []
         if node_files is not None and known is not None:
-            unused = (columns.id, columns.label or columns.id, *columns.exclude)
+            unused = (columns.id, columns.label or columns.id, *columns.exclude, *_index(node_files, columns))
             encodings = check_table(node_files, known, unused, rows.left_out, policy)
         elif node_files is not None:
             kept = frozenset(columns.categorical + (columns.attributes or ()))
@@ -168,7 +172,9 @@ def _told(
 ) -> list[ColumnLine]:
     """What became of every column of both tables; `counted` are the rows of the node table and its anomalies."""
     typed = {columns.type: (len(types[0]), types[1])} if columns.type and types else {}
-    lines = edge_lines(edge_table.files.schema, edge_table.ends, typed, policy.directed, columns.weight)
+    edge_files = edge_table.files
+    lines = edge_lines(edge_files.schema, edge_table.ends, typed, policy.directed, columns.weight)
+    lines = amended(lines, _index(edge_files, columns), edge_files.commas, later_columns(edge_files))
     if node_files is None:
         return lines
     num_rows, num_anomalies = counted
@@ -176,7 +182,8 @@ def _told(
     if columns.label and num_anomalies is not None:
         distinct = 1 + (0 < num_anomalies < num_rows)
         known[columns.label] = ("the label, 1 = anomaly: it measures the ranking and decides nothing", distinct, 0)
-    return lines + node_lines(node_files.schema, known, encodings, columns.exclude, trained=trained)
+    more = node_lines(node_files.schema, known, encodings, columns.exclude, trained=trained)
+    return lines + amended(more, _index(node_files, columns), node_files.commas, later_columns(node_files))
 
 
 def _open(edges: Where, nodes: Where | None, columns: Columns, max_bytes: int) -> tuple[EdgeTable, TableFiles | None]:
@@ -185,6 +192,11 @@ def _open(edges: Where, nodes: Where | None, columns: Columns, max_bytes: int) -
     edge_files.check_columns("graph.source_column", [columns.source])
     edge_files.check_columns("graph.target_column", [columns.target])
     edge_files.check_columns("graph.type_column", [columns.type] if columns.type else [])
+    edge_files.first_batch([columns.source])
+    taken = {columns.source, columns.target, columns.type}
+    if not edge_files.is_csv:  # whose text is known to be text
+        taken |= {*edge_files.schema.names} - {columns.weight}
+    edge_files = edge_files.with_commas([name for name in edge_files.schema.names if name not in taken])
     if columns.weight:
         _check_weight(edge_files, columns)
     node_files = open_table("graph.nodes", nodes, max_bytes) if nodes is not None else None
@@ -195,6 +207,7 @@ def _open(edges: Where, nodes: Where | None, columns: Columns, max_bytes: int) -
         )
     if node_files is not None:
         node_files.check_columns("graph.id_column", [columns.id])
+        node_files.first_batch([columns.id])
         node_files.check_columns("graph.label_column", [columns.label] if columns.label else [])
         node_files.check_columns("graph.include", columns.attributes or ())
         node_files.check_columns("graph.exclude", columns.exclude)
@@ -221,7 +234,10 @@ def _check_weight(table: TableFiles, columns: Columns) -> None:
     if name in (columns.source, columns.target):
         raise InputError(f"{option}={name!r} names an end of the edges; legal is a column of numbers above 0")
     if not (is_number(kind) or pa.types.is_null(kind)):
-        raise InputError(f"{option}={name!r} of {table.origin} is of type {kind}; legal is a column of numbers above 0")
+        raise InputError(
+            f"{option}={name!r} of {table.origin} is of type {kind}; legal is a column of numbers above 0, with a "
+            "decimal comma (6451,65) in every row or in none"
+        )
 
 
 def _starts_with_names(table: TableFiles, names: tuple[str, ...]) -> bool:
@@ -247,7 +263,15 @@ def _id_casts(table: TableFiles, names: tuple[str, ...], kind: str, checked: boo
 
 def _attribute_names(table: TableFiles, columns: Columns) -> tuple[str, ...]:
     chosen = columns.attributes if columns.attributes is not None else tuple(table.schema.names)
-    return tuple(name for name in chosen if name not in (columns.id, columns.label, *columns.exclude))
+    unused = (columns.id, columns.label, *columns.exclude, *_index(table, columns))
+    return tuple(name for name in chosen if name not in unused)
+
+
+def _index(table: TableFiles, columns: Columns) -> list[str]:
+    """The columns that pandas wrote to number the rows, and that the user does not name."""
+    ends = (columns.source, columns.target, columns.type, columns.weight)
+    named = (*ends, columns.id, columns.label, *(columns.attributes or ()), *columns.exclude, *columns.categorical)
+    return [name for name in index_columns(table) if name not in named]
 
 
 def _number_nodes(

@@ -5,7 +5,7 @@ that are used they have the number of distinct values and of gaps; others are no
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -87,6 +87,27 @@ def node_lines(
     why = "the trained graph has no such column" if trained else "graph.include does not name it"
     rest: Counted = (f"not used: {why}", None, None)
     return [ColumnLine("nodes", field.name, str(field.type), *told.get(field.name, rest)) for field in schema]
+
+
+def amended(
+    lines: Sequence[ColumnLine], index: Sequence[str], commas: Sequence[str], later: Mapping[str, tuple[str, str]]
+) -> list[ColumnLine]:
+    """The lines of a table, with what its files say of columns.
+
+    `index` are those that pandas wrote to number the rows, `commas` those with decimal commas; `later` has type and
+    file of those that the first file has not.
+    """
+    told = []
+    for line in lines:
+        if line.column in index:
+            use = "not used: the index that pandas wrote beside the columns"
+            line = replace(line, column=line.column or "(no name)", use=use)
+        if line.column in commas:
+            line = replace(line, use=f"{line.use}; written with a decimal comma")
+        told.append(line)
+    for name, (kind, file) in later.items():
+        told.append(ColumnLine(lines[0].table, name, kind, f"not used: only in {file}, not in the first file"))
+    return told
 
 
 def _use(encoding: Encoding, kind: pa.DataType) -> str:

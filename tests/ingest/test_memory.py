@@ -10,10 +10,8 @@ import pytest
 from scipy import sparse
 
 from hcm_scale.ingest import networkx_graph
-from hcm_scale.ingest.batches import find_table
 from hcm_scale.ingest.errors import InputError
-from hcm_scale.ingest.guess import guess_ends, guess_id
-from hcm_scale.ingest.memory import as_arrow, open_table
+from hcm_scale.ingest.memory import as_arrow
 from hcm_scale.ingest.policy import Policy
 from hcm_scale.ingest.readers import Columns, read_sparse, read_tables
 
@@ -103,37 +101,3 @@ def test_networkx__names_are_numbers_where_all_are_and_text_where_not():
     mixed.add_node(1, age=3)
     with pytest.raises(InputError, match="attribute 'age' of the networkx graph is of several types"):
         networkx_graph.tables_of(mixed)
-
-
-def table(option: str, **columns: list) -> object:
-    return open_table(option, pa.table(columns), 1 << 30)
-
-
-def test_guess__ends_are_named_or_the_first_two():
-    named = table("graph.path", weight=[1.0], target=["b"], source=["a"])
-    assert guess_ends(named, None, None) == ("source", "target")
-    assert guess_ends(named, "weight", None) == ("weight", "target")
-    assert guess_ends(table("graph.path", u=[1], v=[2], w=[3]), None, None) == ("u", "v")
-    assert guess_ends(table("graph.path", u=[1], v=[2], w=[3]), None, "u") == ("v", "u")
-    with pytest.raises(InputError, match="the edge table has the columns"):
-        guess_ends(table("graph.path", u=[1]), None, None)
-
-
-@pytest.mark.parametrize(
-    ("columns", "expected"),
-    [
-        ({"age": [1, 2], "id": [7, 8]}, "id"),
-        ({"age": [1, 2], "v": [7, 8]}, "v"),
-        ({"town": ["x1", "x2"], "group": [1, 1], "age": [1, 5], "key": [2, 1]}, "key"),
-    ],
-)
-def test_guess__id_is_found_by_name_or_by_what_it_holds(tmp_path, columns, expected):
-    edges = table("graph.path", u=[1, 2], v=[2, 1])
-    assert guess_id(table("graph.nodes", **columns), edges, ("u", "v")) == expected
-    pd.DataFrame(columns).to_csv(tmp_path / "nodes.csv", index=False)  # whose numbers are read as floats elsewhere
-    assert guess_id(find_table("graph.nodes", tmp_path / "nodes.csv", 1 << 30), edges, ("u", "v")) == expected
-
-
-def test_guess__says_so_where_no_column_holds_the_ids():
-    with pytest.raises(InputError, match=r"no column of the node table holds the ids in 'u' .* it has \['key'\]"):
-        guess_id(table("graph.nodes", key=[5, 6]), table("graph.path", u=[1], v=[2]), ("u", "v"))

@@ -85,13 +85,18 @@ def test_columns__are_guessed_where_nobody_named_them(database, tmp_path, caplog
     nodes = "select opened, id as account, credit from accounts"
     graph = SqlGraph(uri=database, edges="select paid, payer, payee from transfers", nodes=nodes, source_column="payer")
     with pytest.raises(
-        ValueError, match=r"no column of graph\.nodes='select opened.* holds the ids in 'payer' of graph"
+        ValueError, match=r"no column of graph\.nodes='select opened.* holds the ids in 'payer' and 'payee' of graph"
     ):
         reader(replace(graph, nodes="select opened, kind from accounts"))(tmp_path / "graph")
     graph.edges = "select payer, payee, paid from transfers"
     made = reader(graph)(tmp_path / "graph")
     assert (made.num_edges, made.ids.to_pylist()) == (2, ["a", "b", "c"])
     assert "guessed from the tables: graph.target_column=payee, graph.id_column=account" in caplog.text
+
+
+def test_query_without_rows__is_named(database, tmp_path):
+    with pytest.raises(ValueError, match=r"^graph\.nodes='select id from accounts where false' holds no rows"):
+        reader(SqlGraph(uri=database, edges=EDGES, nodes="select id from accounts where false"))(tmp_path / "graph")
 
 
 def test_stamp__is_of_the_rows(database):

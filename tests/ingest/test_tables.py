@@ -4,6 +4,7 @@ import gzip
 from datetime import datetime, timedelta
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
@@ -454,6 +455,71 @@ def test_read_tables__replaces_values_that_are_not_finite(tmp_path, nonfinite, f
     assert summary(g).nonfinite_values == 3
 
 
+def test_told__columns_that_later_files_alone_have(save):
+    extra = {"kind": ["x", "x"], "size": [1.0, 2.0]}
+    edges = save("e", {"source": [0, 1], "target": [1, 2]})
+    suffix = edges.name.partition(".")[2]
+    save("n1", {"id": [0, 1], "size": [1.0, 2.0]}), save("n2", {"id": [2, 3], "new": [1, 2]} | extra)
+    g = read_tables(edges.parent / "g", edges, str(edges.parent / f"n?.{suffix}"))
+    assert told(g)["nodes.kind"] == (f"not used: only in {edges.parent}/n2.{suffix}, not in the first file", None, None)
+    assert [line["column"] for line in g.info["ingest"]["told"]][2:] == ["id", "size", "new", "kind"]
+    assert g.columns == ("size",)
+
+
+INDEX = ("not used: the index that pandas wrote beside the columns", None, None)
+
+
+def test_index_of_pandas__is_no_attribute_and_told(tmp_path):
+    edges, nodes = pd.DataFrame(OK_EDGES), pd.DataFrame(OK_NODES)
+    edges.to_csv(tmp_path / "e.csv"), nodes[nodes.s != 2].to_csv(tmp_path / "n.csv")
+    edges[:1].set_axis([7]).to_parquet(tmp_path / "e.parquet")
+    nodes.set_axis([5, 9, 8]).to_parquet(tmp_path / "n.parquet")
+    text = read_tables(tmp_path / "text", tmp_path / "e.csv", tmp_path / "n.csv", policy=Policy(unknown="add"))
+    assert told(text)["edges.(no name)"] == told(text)["nodes.(no name)"] == INDEX
+    packed = read_tables(tmp_path / "packed", tmp_path / "e.parquet", tmp_path / "n.parquet")
+    assert told(packed)["edges.__index_level_0__"] == told(packed)["nodes.__index_level_0__"] == INDEX
+    assert packed.columns == ("s",)
+    assert text.columns == ("s", "s is null")
+    named = Columns(attributes=("__index_level_0__",))
+    assert read_tables(
+        tmp_path / "g", tmp_path / "e.parquet", tmp_path / "n.parquet", columns=named
+    ).x.ravel().tolist() == [5, 9, 8]
+    (tmp_path / "u.csv").write_text(",id,s\n3,0,1\n1,1,1\n2,2,1\n")
+    assert read_tables(tmp_path / "u", tmp_path / "e.csv", tmp_path / "u.csv").columns == ("", "s")
+
+
+def test_decimal_commas__are_numbers_where_all_values_have_one(save):
+    commas = {"s": ["6451,65", None, "-1.234,5"], "mixed": ["1,5", "2", "1,5"], "list": ["1,5", "1,2,3", "1,5"]}
+    edges = save("e", OK_EDGES | {"amount": ["1,5", "2.000,25"]})
+    nodes = save("n", {"id": [0, 1, 2]} | commas)
+    g = read_tables(edges.parent / "g", edges, nodes, columns=Columns(weight="amount"))
+    assert sorted(set(g.weights.tolist())) == [1.5, 2000.25]
+    assert told(g)["edges.amount"][0].endswith("a heavier neighbour counts for more; written with a decimal comma")
+    assert told(g)["nodes.s"] == (
+        "a number, as it is, and a flag where there is a gap; written with a decimal comma",
+        2,
+        1,
+    )
+    assert told(g)["nodes.mixed"][0] == told(g)["nodes.list"][0] == "a 0/1 column for each value"
+    np.testing.assert_allclose(g.x[[0, 2], 0], [6451.65, -1234.5])
+    kept = read_tables(edges.parent / "kept", edges, nodes, columns=Columns(categorical=("s",)))
+    assert kept.columns[:2] == ("s=-1.234,5", "s=6451,65")
+    if edges.name != "e.parquet":
+        assert told(kept)["edges.amount"][0] == UNUSED + "; written with a decimal comma"
+    wrong = save("w", OK_EDGES | {"amount": ["1,5", "2"]})
+    with pytest.raises(InputError, match=r"of type string; legal .* with a decimal comma \(6451,65\) in every row"):
+        read_tables(edges.parent / "w", wrong, nodes, columns=Columns(weight="amount"))
+
+
+def test_read_tables__says_why_no_edge_is_left(save):
+    edges = save("e", {"source": [0, 7, 8, 1], "target": [9, 0, 1, 1]})
+    said = (
+        r"no edges: 4 rows read, 1 of them self loops, and by graph\.unknown=drop 3 dropped that name an id that is not"
+    )
+    with pytest.raises(InputError, match=said):
+        read_tables(edges.parent / "g", edges, save("n", OK_NODES), policy=Policy(unknown="drop"))
+
+
 OK_NODES = {"id": [0, 1, 2], "s": [1.0, 2.0, 3.0]}
 OK_EDGES = {"source": [0, 1], "target": [1, 2]}
 
@@ -466,12 +532,13 @@ OK_EDGES = {"source": [0, 1], "target": [1, 2]}
         ({"source": [0, 0.5], "target": [1, 1]}, OK_NODES, {}, r"1 fraction.* edge table \(rows from 0\): row 1: 0\.5"),
         ({"source": [0, None], "target": [1, 1]}, OK_NODES, {}, r"1 missing .* edge table \(rows from 0\): row 1"),
         ({"source": ["a"], "target": ["b"]}, OK_NODES, {}, "ids are of two types"),
+        ({"source": pa.array([], pa.string()), "target": []}, OK_NODES, {}, r"^e\.parquet holds no rows"),
         ({"source": [0], "target": [0]}, OK_NODES, {}, "no edges: 1 rows read, 1 of them self loops"),
         (OK_EDGES, {"id": [0, 1, 2, 1], "s": [1.0] * 4}, {}, r"1 rows repeat an id .* row 3: 1\. graph\.repeated="),
         (OK_EDGES, {"id": [0, 1, -2], "s": [1.0] * 3}, {}, r"1 negative .* node table \(rows from 0\): row 2: -2"),
         (OK_EDGES, {"id": [0, 1, 2.5], "s": [1.0] * 3}, {}, "1 fractional ids in the node table"),
         (OK_EDGES, {"id": [0, 1, None], "s": [1.0] * 3}, {}, r"1 missing .* node table \(rows from 0\): row 2"),
-        (OK_EDGES, {"id": pa.array([], pa.int64()), "s": pa.array([], pa.float64())}, {}, "the graph is empty"),
+        (OK_EDGES, {"id": pa.array([], pa.int64()), "s": pa.array([], pa.float64())}, {}, r"^n\.parquet holds no rows"),
         (OK_EDGES, {"id": [0, 1, 2], "s": [1.0, np.nan, np.inf]}, {}, r"2 attribute .* row 1 column 's' = nan; row 2"),
         (OK_EDGES, {"id": [0, 1, 2]}, {}, r"zero attributes; graph\.featureless=degree"),
         (OK_EDGES, {"id": [0, 1, 2], "s": pa.nulls(3)}, {}, "zero attributes"),

@@ -1,0 +1,107 @@
+"""Which column is what, where nobody said so: the ends of edges and the ids of nodes."""
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from hcm_scale.ingest.errors import InputError
+from hcm_scale.ingest.guess import COLUMNS, guess_columns
+
+DAYS = pd.to_datetime(["2024-01-01", "2024-01-02", "2024-01-02", "2024-01-03"]).date
+PEOPLE = {"age": [30, 40, 50, 60, 30], "account": ["a", "b", "c", "d", "e"]}
+MONEY = {"amount": [3.5, 1.0, 2.5, 4.0]}
+TEXT = {"x": ["a", "b", "c", "a"], "y": ["b", "c", "d", "e"]}
+MIXED = [7 * i % 30 for i in range(30)]
+WHOLE = {"x": [1, 4, 2, 1], "y": [2, 3, 4, 3]}
+
+
+def guessed(edges: dict, nodes: dict | None = None, prefix: str = "graph.", **known: str) -> tuple[str, ...]:
+    tables = pa.table(edges), None if nodes is None else pa.table(nodes)
+    found = guess_columns(tables, known, 1 << 30, prefix)
+    return tuple(found[name] for name in COLUMNS if name in found)
+
+
+@pytest.mark.parametrize(
+    ("edges", "nodes", "expected"),
+    [
+        ({"tx_id": [1, 2, 3, 4], "date": DAYS, "payer": TEXT["x"], "payee": TEXT["y"]} | MONEY, PEOPLE, "payer payee"),
+        ({"date": DAYS, "to_account": TEXT["y"], "from_account": TEXT["x"]}, PEOPLE, "from_account to_account"),
+        ({"note": ["b", "a", "a", "c"], "nameOrig": TEXT["x"], "nameDest": TEXT["y"]}, PEOPLE, "nameOrig nameDest"),
+        ({"date": DAYS, "what": ["p", "q", "p", "p"]} | TEXT | MONEY, PEOPLE, "x y"),
+        ({"x": ["a", "b", "c", "who"], "note": ["p", "q", "a", "r"], "y": TEXT["y"]}, PEOPLE, "x y"),
+        ({"x": [*MIXED[:29], 99], "y": MIXED[::-1], "z": [1] * 30}, {"account": MIXED}, "x y"),
+        ({"from": DAYS, "to": DAYS} | TEXT, PEOPLE, "x y"),
+        (WHOLE | MONEY, {"account": [1, 2, 3, 4, 5], "group": [1, 1, 2, 2, 3]}, "x y"),
+        ({"tx_id": [1, 2, 3, 4]} | WHOLE, {"account": [1, 2, 3, 4, 5]}, "x y"),
+        ({"x": [1, 2, 3, 4], "y": [2, 3, 4, 5], "many": [7, 9, 8, 9]}, {"account": [1, 2, 3, 4, 5]}, "x y"),
+        ({"__index_level_0__": [4, 2, 3, 1]} | WHOLE, {"account": [1, 2, 3, 4, 5]}, "x y"),
+    ],
+)
+def test_guess__ends_and_id_are_found_together(tmp_path, edges, nodes, expected):
+    assert guessed(edges, nodes) == (*expected.split(), "account")
+    paths = tuple(str(tmp_path / f"{name}.csv") for name in ("edges", "nodes"))
+    for path, columns in zip(paths, (edges, nodes), strict=True):
+        pd.DataFrame(columns).to_csv(path, index="__index_level_0__" not in edges)  # pandas adds a column without name
+    if "__index_level_0__" not in edges:
+        assert tuple(guess_columns(paths, {}, 1 << 30).values()) == (*expected.split(), "account")
+
+
+@pytest.mark.parametrize(
+    ("edges", "expected"),
+    [
+        ({"weight": [1.0], "target": ["b"], "source": ["a"]}, "source target"),
+        ({"source": [1.0], "target": [2.0]}, "source target"),
+        ({"date": DAYS, "rate": MONEY["amount"], "n": [5, 6, 7, 8]} | TEXT, "x y"),
+        ({"x": [1], "y": [2], "w": [3]}, "x y"),
+        ({"x": [1, 2, 3], "y": [2, 3, 4]}, "x y"),
+    ],
+)
+def test_guess__without_nodes_ends_are_named_or_the_first_that_can_hold_ids(edges, expected):
+    assert guessed(edges) == tuple(expected.split())
+
+
+def test_guess__what_is_known_stays():
+    assert guessed(TEXT, target_column="x") == ("y", "x")
+    assert guessed({"source": ["a"], "target": ["b"], "z": ["c"]}, source_column="z") == ("z", "source")
+    found = guessed(TEXT | {"z": ["d", "d", "e", "q"]}, PEOPLE, target_column="z", id_column="account")
+    assert found == ("x", "z", "account")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ({"age": [4, 3, 2, 1], "id": [1, 2, 3, 4]}, "id"),
+        ({"id": [11, 12, 13, 14], "number": [1, 2, 3, 4]}, "number"),
+        ({"age": [4, 3, 2, 1], "y": [1, 2, 3, 4]}, "y"),
+        ({"town": ["1", "2", "3"], "group": [1, 2, 2], "key": [1, 2, 4]}, "key"),
+        ({"few": [1, 2, 8, 9], "most": [1, 2, 3, 9]}, "most"),
+        ({"id": [1, 11, 12]}, "id"),
+    ],
+)
+def test_guess__id_is_named_or_holds_most_of_the_ends(nodes, expected):
+    assert guessed(WHOLE, nodes) == ("x", "y", expected)
+
+
+def test_guess__says_so_where_nothing_fits():
+    said = (
+        r"no column of the node table holds the ids in 'x' and 'y' of the edge table \(guessed as the ends of edges; "
+    )
+    said += (
+        r"graph\.source_column= and graph\.target_column= say otherwise\); graph\.id_column= names the column of ids"
+    )
+    with pytest.raises(InputError, match=said):
+        guessed(TEXT | {"z": ["q", "r", "s", "t"]}, {"key": ["k", "l"]})
+    with pytest.raises(InputError, match=r"graph\.id_column='id' does not hold the ids in 'x' and 'y' .* \(guessed"):
+        guessed(TEXT | {"z": ["q", "r", "s", "t"]}, {"id": ["k", "l"]}, id_column="id")
+    with pytest.raises(InputError, match="in 'x' and 'y' of the edge table; id_column= names"):
+        guessed(TEXT, {"key": ["k", "l"]}, "", source_column="x", target_column="y")
+    with pytest.raises(InputError, match=r"the edge table has the columns .*; legal are two or more of text or whole"):
+        guessed({"x": ["a"], "amount": [1.5]})
+
+
+def test_guess__of_an_empty_table_says_so_first(tmp_path):
+    with pytest.raises(InputError, match=r"^the edge table holds no rows"):
+        guessed({"x": []})
+    (tmp_path / "nodes.csv").write_text("account,age\n")
+    with pytest.raises(InputError, match=r"^nodes\.csv holds no rows"):
+        guess_columns((pa.table(TEXT), str(tmp_path / "nodes.csv")), {}, 1 << 30)
