@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from hcm_scale.base.mapped import map_new, open_npy
+from hcm_scale.base.names import DEGREE
 from hcm_scale.graph.store import SparseRows
 from hcm_scale.ingest.policy import Offenders, Policy, not_finite
 
@@ -141,7 +142,7 @@ def require(num_columns: int, policy: Policy) -> None:
     """Refuses a graph without attributes, before the work of reading its edges."""
     if not num_columns and policy.featureless == "error":
         raise ValueError(
-            "the graph has zero attributes; graph.featureless=degree gives it log1p(degree) as its one attribute"
+            f"the graph has zero attributes; graph.featureless=degree gives it {DEGREE} as its one attribute"
         )
 
 
@@ -167,4 +168,4 @@ def write_degree(folder: Path, directed: bool) -> FeatureCounts:
     if directed:
         degree = degree + np.bincount(open_npy(folder / "indices.npy"), minlength=len(degree))
     np.save(folder / "x.npy", np.log1p(degree).astype(np.float32)[:, None], allow_pickle=False)
-    return FeatureCounts(("log1p(degree)",), 1, details=({"name": "log1p(degree)", "method": "degree"},))
+    return FeatureCounts((DEGREE,), 1, details=({"name": DEGREE, "method": "degree"},))
