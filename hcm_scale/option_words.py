@@ -13,7 +13,7 @@ WORDS = {
     "graph.path": "the file, folder, glob or URL of the edges, the matrix, the data set or the graph folder",
     "graph.directed": "keep the direction of edges: predictions and averages then follow out-neighbours",
     "graph.unknown": "edges to nodes that the node table does not have: refuse, drop them, or add the nodes",
-    "graph.nonfinite": "attributes that are not finite: refuse, take 0, or take the column's mean",
+    "graph.nonfinite": "attributes that are not finite (NaN in a table is a gap): refuse, take 0, or the column's mean",
     "graph.featureless": "a graph without attributes: refuse, or take degrees as attributes",
     "graph.max_bytes": "what a file that grows over a hundred times may unpack to, and a .mat file at all",
     "graph.nodes": "the node table: file, folder, glob, URL, or with graph=sql a query",

@@ -379,6 +379,19 @@ def test_attributes__that_are_constant_leave_the_features_and_stay_in_explanatio
     assert "rank" in pipeline.explain(config)
 
 
+@pytest.mark.parametrize("scale", ["auto", "none"])
+def test_attributes__that_are_all_constant_are_refused_as_none_are(tmp_path, graph, scale):
+    config = small(tmp_path)
+    config.attributes.scale = scale
+    constant = np.full_like(graph.x, 3)
+    with pytest.raises(
+        ValueError, match=r"^all attributes are constant .* graph\.include=\[\] .* graph\.featureless=degree"
+    ):
+        pipeline.run(config, graph=dataclasses.replace(graph, x=constant))
+    with pytest.raises(ValueError, match=r"^all nodes have the same degree, .* log1p\(degree\), is constant"):
+        pipeline.run(config, graph=dataclasses.replace(graph, x=constant[:, :1], columns=("log1p(degree)",)))
+
+
 def test_jobs_of_a_sweep__share_the_propagated_features(tmp_path, graph):
     folders = []
     for seed in (0, 1):

@@ -110,7 +110,8 @@ def read_manifest(folder: Path, kind: str, version: int) -> dict[str, Any]:
     """The manifest of a finished folder of this `kind`, at most as new as `version`."""
     path = Path(folder) / MANIFEST
     if not path.is_file():
-        state = "unfinished: it has no manifest.json" if Path(folder).is_dir() else "missing"
+        kept = "a file" if Path(folder).exists() else "missing"
+        state = "unfinished: it has no manifest.json" if Path(folder).is_dir() else kept
         raise FolderError(f"{folder} is {state}; a finished {kind} folder was expected")
     try:
         manifest = json.loads(path.read_text())

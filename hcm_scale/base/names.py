@@ -16,6 +16,7 @@ POLICIES = {
 }
 SCALINGS = ("none", "log1p", "binary", "row", "normal", "auto")
 GAP_SUFFIX = " is null"  # the name of a column that is 1 where NAME, NAME=value or NAME#bucket has no value ends so
+DEGREE = "log1p(degree)"  # the one attribute of a graph that has none of its own, with graph.featureless=degree
 SIMILARITIES = ("jaccard", "cosine", "euclidean")  # the order is known to purify_kernels.sparse_similarity
 BACKENDS = ("numba", "torch_sparse")
 KERNELS = ("psgld", "sgld", "sgd", "adam")

@@ -14,8 +14,10 @@ line; the rest is read into a folder first, by the same readers.
 """
 
 import dataclasses
+import glob
 import logging
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from hcm_scale import sources
+from hcm_scale.base import near, remote
 from hcm_scale.config import FolderGraph, GraphConfig, MatrixGraph, PygGraph, TablesGraph
 from hcm_scale.graph import Graph
 from hcm_scale.ingest import guess, networkx_graph
@@ -44,13 +47,15 @@ Read = Callable[..., Graph]  # of a folder and a section; tables also of the col
 class Given:
     """`what` it is in words, the `section` to set options on, how to `read` it, None where the section says all of it.
 
-    `tables` are the edges and nodes of a TablesGraph, each a path or an Arrow table.
+    `tables` are the edges and nodes of a TablesGraph, each a path or an Arrow table; `hint` is said where their columns
+    cannot be guessed.
     """
 
     what: str
     section: GraphConfig
     read: Read | None = None
     tables: tuple[Any, Any] | None = None
+    hint: str = ""
 
 
 def take(data: Any) -> Given:
@@ -61,9 +66,7 @@ def take(data: Any) -> Given:
         read: Read = lambda out, section: read_data(out, data, policy=_policy(section))  # noqa: E731
         return Given("a torch_geometric Data", PygGraph(name="data"), read)
     if networkx_graph.is_networkx(data):
-        edges, nodes = networkx_graph.tables_of(data)
-        section = TablesGraph(name="networkx", directed=data.is_directed(), id_column=networkx_graph.ID)
-        return _tables(NETWORKX, (edges, nodes), section)
+        return _networkx(data)
     if isinstance(data, str | Path):
         return _path(data)
     first, second = data if isinstance(data, tuple | list) and len(data) == 2 else (data, None)
@@ -71,16 +74,48 @@ def take(data: Any) -> Given:
         return Given(
             "a scipy matrix", MatrixGraph(), lambda out, section: read_sparse(out, first, second, _policy(section))
         )
-    if all(isinstance(part, str | Path) or is_table(part) for part in (first, second) if part is not None):
+    if all(isinstance(part, str | Path) or is_table(part) for part in (first, *([] if second is None else [second]))):
         parts = zip((first, second), ("the edge table", "the node table"), strict=True)
-        edges, nodes = (as_arrow(part, what) if is_table(part) else part and str(part) for part, what in parts)
-        return _tables("tables", (edges, nodes), TablesGraph())
+        edges, nodes = (as_arrow(part, what) if is_table(part) else part and _there(part) for part, what in parts)
+        return dataclasses.replace(_tables("tables", (edges, nodes), TablesGraph()), hint=_index_hint(second))
     named = type(data).__name__ if second is None else f"({type(first).__name__}, {type(second).__name__})"
     raise TypeError(f"data is of type {named}; legal are {_LEGAL}")
 
 
+def _networkx(data: Any) -> Given:
+    edges, nodes = networkx_graph.tables_of(data)
+    names = Counter(nodes[networkx_graph.ID].to_pylist())
+    if len(nodes) < 2:
+        held = "one node" if len(nodes) else "no nodes"
+        raise InputError(f"the networkx graph has {held}; legal are two or more, joined by edges")
+    name, count = names.most_common(1)[0]
+    if count > 1:
+        raise InputError(
+            f"{count} nodes of the networkx graph are called {name!r}: its ids are of mixed type, became text, and "
+            "collide; give them names that differ as text, as networkx.relabel_nodes does"
+        )
+    section = TablesGraph(name="networkx", directed=data.is_directed(), id_column=networkx_graph.ID)
+    return _tables(NETWORKX, (edges, nodes), section)
+
+
+def _there(path: str | Path) -> str:
+    """The path as text; InputError with names that are alike where nothing is there."""
+    where = str(path)
+    if not (remote.is_url(where) or glob.has_magic(where) or Path(where).exists()):
+        raise InputError(near.no_file(where))
+    return where
+
+
+def _index_hint(nodes: Any) -> str:
+    """What to say of a pandas index that has no name and is not the usual one: it may hold the ids."""
+    index: Any = getattr(nodes, "index", None)
+    if not hasattr(index, "names") or type(index).__name__ == "RangeIndex" or None not in index.names:
+        return ""
+    return "; its pandas index has no name, so it is no column: nodes.rename_axis('id') makes it one"
+
+
 def _path(path: str | Path) -> Given:
-    kind = kind_of(str(path))
+    kind = kind_of(_there(path))
     if kind == "folder":
         return Given("a graph folder", FolderGraph(path=str(path)))
     if kind == "matrix":
@@ -113,7 +148,10 @@ def name_columns(given: Given, said: dict[str, str | None]) -> dict[str, str]:
             raise ValueError(f"{name}={known[name]!r} means nothing for {NETWORKX}, which knows its nodes")
         return known
     max_bytes = getattr(given.section, "max_bytes", 0)
-    found = guess.guess_columns(given.tables, known, max_bytes)
+    try:
+        found = guess.guess_columns(given.tables, known, max_bytes)
+    except InputError as error:
+        raise InputError(f"{error}{given.hint}") from error
     guessed = [f"{name}={value!r}" for name, value in found.items() if name not in known]
     if guessed:
         log.info("guessed from the tables: %s", ", ".join(guessed))

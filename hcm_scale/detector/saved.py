@@ -19,9 +19,8 @@ _NOT_KEPT = ("run_dir", "callback", "verbose")  # of this process, and of no use
 
 
 def save(folder: Path, fitted: Fitted, parameters: dict[str, Any]) -> None:
-    """Writes the folder, whole or not at all; one that is there already must be of a detector."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        files.read_manifest(folder, KIND, FORMAT)
+    """Writes the folder, whole or not at all; one that is there already must be empty or of a detector."""
+    _check_free(folder)
     with files.replacing(folder) as fresh:
         workspace.copy_run(fitted.folder, fresh)
         body = {
@@ -32,6 +31,18 @@ def save(folder: Path, fitted: Fitted, parameters: dict[str, Any]) -> None:
             "version": __version__,
         }
         files.write_manifest(fresh, KIND, FORMAT, body)
+
+
+def _check_free(folder: Path) -> None:
+    """Refuses to write over what is not ours."""
+    legal = "save writes to a folder that is new, empty, or holds a saved detector, which it replaces"
+    if folder.exists() and not folder.is_dir():
+        raise files.FolderError(f"{folder} is a file; {legal}")
+    if folder.is_dir() and any(folder.iterdir()):
+        try:
+            files.read_manifest(folder, KIND, FORMAT)
+        except files.FolderError as error:
+            raise files.FolderError(f"{folder} holds other files, and no saved detector; {legal}") from error
 
 
 def load(folder: Path) -> tuple[dict[str, Any], Fitted]:

@@ -64,15 +64,13 @@ class Decision:
 
 
 def decide(seen: Sequence[Seen], flags: Iterable[int], is_sparse: bool) -> Decision:
-    """The rules for columns as seen; `flags` are the columns that flag gaps. Where all are constant the first stays."""
+    """The rules for columns as seen; `flags` are the columns that flag gaps."""
     known_flags = set(flags)
     rules = [_alone(one, k in known_flags) for k, one in enumerate(seen)]
     for k in _sparse_group(seen, rules, is_sparse):
         rules[k] = "sparse"
     for k in _embedding(seen, rules):
         rules[k] = "embedding"
-    if set(rules) == {"constant"}:
-        rules[0] = "standard"
     group = [seen[k] for k, rule in enumerate(rules) if rule == "sparse"]
     if all(one.two_values and 0.0 in (one.low, one.high) for one in group):
         return Decision(tuple(rules), "presence")

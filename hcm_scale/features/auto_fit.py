@@ -65,7 +65,7 @@ def foreseen_width(x: Attributes, pca: int | None, columns: tuple[str, ...]) -> 
     names = columns or tuple(f"a{k}" for k in range(x.shape[1]))
     _, _, decision = _decide(by_column(sample(x, _FEW_ROWS)), names, isinstance(x, SparseRows))
     groups = ((len(decision.columns(rule)), COMPONENTS[rule] if pca is None else pca) for rule in COMPONENTS)
-    return len(decision.columns(*_SINGLE)) + sum(min(pair) for pair in groups)
+    return max(1, len(decision.columns(*_SINGLE)) + sum(min(pair) for pair in groups))
 
 
 def _decide(turned: Any, names: tuple[str, ...], is_sparse: bool) -> tuple[list[Seen], NDArray[np.int64], Decision]:
@@ -97,8 +97,6 @@ def _fit_singles(turned: Any, decision: Decision, seen: list[Seen], gaps: NDArra
 
 
 def _factor(rule: str, seen: Seen) -> float:
-    if seen.constant:
-        return 0.0
     if rule == "standard":
         return 1.0 / seen.deviation
     return (GAP_WEIGHT if rule == "gap flag" else 1.0) / (seen.high - seen.low)

@@ -133,7 +133,7 @@ def apply_parts(parts: tuple[Part, ...], x: Attributes) -> NDArray[np.float32]:
     out = np.empty((x.shape[0], sum(part.width for part in parts)), np.float32)
 
     def fill(which: slice, block: AttributeRows) -> None:
-        out[which] = np.concatenate([part.apply(block) for part in parts], axis=1)
+        out[which] = np.concatenate([out[which, :0], *(part.apply(block) for part in parts)], axis=1)
 
     if not isinstance(x, SparseRows) and all(isinstance(part, Singles) for part in parts):
         in_slices(len(out), lambda which: fill(which, x[which]), size=block_rows(x.shape[1]) // 16)

@@ -49,7 +49,8 @@ def transform(
     """Dense features (n, q) from attributes (n, d): `scale` (see rescale.py), `pca` to q columns, `standardise`.
 
     Standardised columns have mean 0 and variance 1 (over n); a constant column becomes 0. Components beyond the rank
-    are left out. With scale="auto" the rules of auto.py decide, and `pca` is the number of components of their groups.
+    are left out. With scale="auto" the rules of auto.py decide, and `pca` is the number of components of their groups;
+    where all columns are constant there are no features then.
 
     >>> transform(np.array([[1, 5], [3, 5]], np.float32)).x.tolist()
     [[-1.0, 0.0], [1.0, 0.0]]

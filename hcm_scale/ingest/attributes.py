@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from hcm_scale.base.mapped import map_new, open_npy
+from hcm_scale.base.names import DEGREE
 from hcm_scale.graph.store import SparseRows
-from hcm_scale.ingest.policy import Offenders, Policy
+from hcm_scale.ingest.policy import Offenders, Policy, not_finite
 
-_REMEDY = "graph.nonfinite=zero or mean replaces them"
 _REPAIR_ROWS = 1 << 14
 MAX_COLUMNS = (1 << 31) - 1
 
@@ -38,7 +38,7 @@ def write_dense(
 ) -> FeatureCounts:
     """Writes x.npy (shape[0] + added, shape[1]) from row blocks; added rows get the column means."""
     x = map_new(folder / "x.npy", np.float32, (shape[0] + added, shape[1]))
-    bad = Offenders("attribute values are not finite", "the rows of x", _REMEDY)
+    bad = not_finite("the rows of x")
     start = 0
     for block in blocks:
         stop = start + len(block)
@@ -76,7 +76,7 @@ def write_sparse(folder: Path, rows: SparseRows, nonfinite: str, added: int = 0)
     """Writes x_indptr.npy, x_indices.npy and x_data.npy; added rows are empty."""
     rows = _canonical(rows)
     wrong = ~np.isfinite(rows.data)
-    bad = Offenders("attribute values are not finite", "the rows of x", _REMEDY)
+    bad = not_finite("the rows of x")
     bad.add(wrong, lambda i: f"row {np.searchsorted(rows.indptr, i, 'right') - 1:,} column {rows.indices[i]}")
     if nonfinite == "error":
         bad.check()
@@ -142,7 +142,7 @@ def require(num_columns: int, policy: Policy) -> None:
     """Refuses a graph without attributes, before the work of reading its edges."""
     if not num_columns and policy.featureless == "error":
         raise ValueError(
-            "the graph has zero attributes; graph.featureless=degree gives it log1p(degree) as its one attribute"
+            f"the graph has zero attributes; graph.featureless=degree gives it {DEGREE} as its one attribute"
         )
 
 
@@ -170,4 +170,4 @@ def write_degree(folder: Path, directed: bool) -> FeatureCounts:
     if directed:
         degree = degree + np.bincount(open_npy(folder / "indices.npy"), minlength=len(degree))
     np.save(folder / "x.npy", np.log1p(degree).astype(np.float32)[:, None], allow_pickle=False)
-    return FeatureCounts(("log1p(degree)",), 1, details=({"name": "log1p(degree)", "method": "degree"},))
+    return FeatureCounts((DEGREE,), 1, details=({"name": DEGREE, "method": "degree"},))

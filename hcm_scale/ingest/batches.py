@@ -24,7 +24,7 @@ from hcm_scale.ingest.commas import are_numbers, with_numbers
 from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.encoding import check_text, naming_encoding
 from hcm_scale.ingest.errors import InputError, check_growth, reading
-from hcm_scale.ingest.parquet import parquet_batches
+from hcm_scale.ingest.parquet import nan_as_gap, parquet_batches
 from hcm_scale.ingest.partitions import Part, find_parts, part_fields, with_part
 
 PARQUET = (".parquet", ".pq")
@@ -33,7 +33,7 @@ _HEADER_BYTES = 1 << 16
 CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 _HIDDEN = (".", "_")
 _CSV_BLOCK_BYTES = 1 << 22
-_CSV_NULLS = ["", "NA", "N/A", "null", "NULL"]  # not NaN: that is a value, and a fault
+_CSV_NULLS = ["", "NA", "N/A", "null", "NULL"]  # NaN is one too, in a column of numbers alone
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,11 @@ class TableFiles:
                 row += len(batch)
                 batch = with_numbers(batch, self.commas) if self.commas else batch
                 yield with_part(batch, names, part, known) if part else batch
+
+    def check_filled(self) -> None:
+        """InputError where the table has no rows; of CSV the first column is read as text, whatever it is."""
+        names = self.schema.names[:1]
+        (self.with_casts(dict.fromkeys(names, pa.string())) if self.is_csv else self).first_batch(names)
 
     def first_batch(self, names: Sequence[str]) -> pa.RecordBatch:
         """The first rows of the named columns; InputError where the table has none."""
@@ -222,7 +227,7 @@ def _csv(
         for number, batch in enumerate(reader):
             if packed:  # a batch is a block of text
                 check_growth(name, path.stat().st_size, number * _CSV_BLOCK_BYTES, max_bytes)
-            yield batch
+            yield pa.RecordBatch.from_arrays([nan_as_gap(column) for column in batch.columns], batch.schema.names)
 
 
 def _open_csv(path: Path, names: Sequence[str] | None, types: dict[str, pa.DataType]) -> pacsv.CSVStreamingReader:

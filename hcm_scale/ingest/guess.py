@@ -48,7 +48,7 @@ def guess_columns(tables: tuple[Any, Any], known: dict[str, str], max_bytes: int
         edges.check_columns(prefix + name, [known[name]] if name in known else [])
     for table in (edges, nodes):
         if table is not None:
-            table.first_batch(table.schema.names[:1])
+            table.check_filled()
     choices = likely_ends(edges, known.get("source_column"), known.get("target_column"))
     if nodes is None:
         return known | dict(zip(COLUMNS, choices[0][0], strict=False))

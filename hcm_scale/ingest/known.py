@@ -16,7 +16,7 @@ from hcm_scale.ingest.batches import TableFiles
 from hcm_scale.ingest.encode import CategoryEncoding, EmptyEncoding, Encoding, NumberEncoding, is_date, is_number, texts
 from hcm_scale.ingest.errors import InputError
 from hcm_scale.ingest.node_table import Rows, kept_batches
-from hcm_scale.ingest.policy import Offenders, Policy
+from hcm_scale.ingest.policy import Offenders, Policy, not_finite
 from hcm_scale.ingest.surveys import NumberSurvey
 
 log = logging.getLogger(__name__)
@@ -45,8 +45,7 @@ def check_table(
     new = [name for name in table.schema.names if name not in {*unused, *(one.name for one in known)}]
     if new:
         log.warning("%d columns are not of the trained graph, and not used: %s", len(new), _some(new))
-    where = table.rows_of("the node table")
-    bad = Offenders("attribute values are not finite", where, "graph.nonfinite=zero or mean replaces them")
+    bad = not_finite(table.rows_of("the node table"))
     numbers = [_number(table, one, bad) for one in there if isinstance(one, NumberEncoding)]
     categories = {one: Counter[str]() for one in there if isinstance(one, CategoryEncoding) and not one.buckets}
     names = [*(one.name for one in numbers), *(one.name for one in categories)]

@@ -1,8 +1,9 @@
 """A networkx graph as two Arrow tables: its edges, and its nodes with their attributes.
 
 Nodes that are all whole numbers or all text keep their names; others go by `str`. An attribute that is a list of equal
-length in every node becomes as many columns, `NAME_0`, `NAME_1`, ...; one that a node lacks is null there. Of the
-attributes of edges `weight` is a column, where it holds numbers alone.
+length in every node becomes as many columns, `NAME_0`, `NAME_1`, ...; one that a node lacks is null there, and so are
+the NaN, NaT and NA that a pandas table holds for gaps. Of the attributes of edges `weight` is a column, where it holds
+numbers alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,4 +57,4 @@ def _columns(name: str, values: list[Any]) -> dict[str, pa.Array]:
 
 def _column(what: str, values: list[Any]) -> pa.Array:
     with reading(f"{what} of the networkx graph is of several types"):
-        return pa.array([value.item() if hasattr(value, "item") else value for value in values])
+        return pa.array([value.item() if hasattr(value, "item") else value for value in values], from_pandas=True)

@@ -19,7 +19,7 @@ from hcm_scale.ingest.encode import Encoding, describe, is_date, is_number, is_t
 from hcm_scale.ingest.errors import InputError
 from hcm_scale.ingest.id_column import IdReader
 from hcm_scale.ingest.ids import Growing, NumberIds, TextIds
-from hcm_scale.ingest.policy import Offenders, Policy
+from hcm_scale.ingest.policy import Offenders, Policy, not_finite
 from hcm_scale.ingest.surveys import CategorySurvey, NumberSurvey, Survey, TextRules
 
 Rows = NDArray[np.int64]
@@ -74,8 +74,7 @@ def plan_columns(
     files: TableFiles, names: Sequence[str], left_out: Rows, added: int, policy: Policy, rules: TextRules
 ) -> list[Encoding]:
     """Surveys the columns over all kept rows."""
-    table = files.rows_of("the node table")
-    bad = Offenders("attribute values are not finite", table, "graph.nonfinite=zero or mean replaces them")
+    bad = not_finite(files.rows_of("the node table"))
     surveys = [_survey(files.schema.field(n).type, n, files, bad, rules) for n in names]
     for rows, batch in kept_batches(files, names, left_out) if names else ():
         for survey in surveys:
@@ -145,7 +144,8 @@ def _blank(files: TableFiles, name: str) -> pa.Array:
 def write_labels(folder: Path, files: TableFiles, label: str, left_out: Rows, shape: tuple[int, int]) -> int:
     """Writes y.npy from a column of 0/1 or booleans, 0 for added nodes; returns the number of ones."""
     y = np.zeros(sum(shape), np.uint8)
-    bad = Offenders("labels are not 0 or 1", files.rows_of(f"column {label!r}"))
+    where = files.rows_of(f"graph.label_column={label!r}")
+    bad = Offenders("labels are not 0 or 1", where, one="label is not 0 or 1")
     start = 0
     for rows, batch in kept_batches(files, [label], left_out):
         column = batch[label]

@@ -78,6 +78,16 @@ def checked(column: pa.Array, kind: pa.DataType | None, where: str, first_row: i
     rows = f"{where}, rows {first_row:,} .. {first_row + len(column) - 1:,} (from 0)"
     with reading(f"{rows}, cannot be read as {kind or column.type}"):
         array = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-        array = array if kind is None else array.cast(kind)
+        array = nan_as_gap(array) if kind is None else nan_as_gap(array).cast(kind)
         array.validate(full=True)
     return array
+
+
+def nan_as_gap(column: pa.Array) -> pa.Array:
+    """The column with nulls for NaN, which is how tools without nulls write a gap; infinities stay.
+
+    >>> nan_as_gap(pa.array([1.0, float("nan")])).to_pylist()
+    [1.0, None]
+    """
+    is_nan = pc.is_nan(column) if pa.types.is_floating(column.type) else None
+    return pc.if_else(is_nan, None, column) if is_nan is not None and pc.any(is_nan).as_py() else column

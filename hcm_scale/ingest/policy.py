@@ -25,7 +25,8 @@ class Policy:
     directed      keep the direction of the edges; else an edge and its reverse are one
     unknown       edges to ids outside the node table: error, drop the edge, or add a node with imputed attributes
     repeated      rows of the node table with the same id: error, or keep the first
-    nonfinite     NaN and infinite attributes: error, zero, or the mean of the column's finite values
+    nonfinite     infinite attributes, and of arrays NaN (in tables it is a gap): error, zero, or the mean of the
+                  column's finite values
     featureless   a graph without attributes: error, or log1p(degree) as its one attribute
     max_bytes     what a packed file may unpack to where it grows over a hundred times, and a .mat file in any case
     num_nodes     of arrays: how many nodes there are; None is as many as they say, which must not be far more than
@@ -65,6 +66,7 @@ class Offenders:
     what: str
     where: str
     remedy: str = ""
+    one: str = ""  # `what`, said of a single one
     count: int = 0
     first: list[str] = field(default_factory=list)
 
@@ -79,12 +81,19 @@ class Offenders:
     def error(self) -> ValueError:
         more = "; ..." if self.count > len(self.first) else ""
         remedy = f". {self.remedy}" if self.remedy else ""
-        return ValueError(f"{self.count:,} {self.what} in {self.where}: {'; '.join(self.first)}{more}{remedy}")
+        what = self.one if self.one and self.count == 1 else self.what
+        return ValueError(f"{self.count:,} {what} in {self.where}: {'; '.join(self.first)}{more}{remedy}")
 
     def check(self) -> None:
         """Raises if there were any."""
         if self.count:
             raise self.error()
+
+
+def not_finite(where: str) -> Offenders:
+    """To count attributes that are not finite, in rows that messages know as `where`."""
+    remedy = "graph.nonfinite=zero or mean replaces them"
+    return Offenders("attribute values are not finite", where, remedy, "attribute value is not finite")
 
 
 @dataclass(frozen=True)

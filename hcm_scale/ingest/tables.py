@@ -192,7 +192,7 @@ def _open(edges: Where, nodes: Where | None, columns: Columns, max_bytes: int) -
     edge_files.check_columns("graph.source_column", [columns.source])
     edge_files.check_columns("graph.target_column", [columns.target])
     edge_files.check_columns("graph.type_column", [columns.type] if columns.type else [])
-    edge_files.first_batch([columns.source])
+    edge_files.check_filled()
     taken = {columns.source, columns.target, columns.type}
     if not edge_files.is_csv:  # whose text is known to be text
         taken |= {*edge_files.schema.names} - {columns.weight}
@@ -207,7 +207,7 @@ def _open(edges: Where, nodes: Where | None, columns: Columns, max_bytes: int) -
         )
     if node_files is not None:
         node_files.check_columns("graph.id_column", [columns.id])
-        node_files.first_batch([columns.id])
+        node_files.check_filled()
         node_files.check_columns("graph.label_column", [columns.label] if columns.label else [])
         node_files.check_columns("graph.include", columns.attributes or ())
         node_files.check_columns("graph.exclude", columns.exclude)

@@ -13,7 +13,7 @@ labels of up to 16 MiB are read once and kept.
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,14 +47,28 @@ class PairBatch:
 def pairs_per_class(labels: Labels, *, sampling_ratio: float) -> int:
     """D, the pairs that each class contributes to an epoch."""
     if not 0 < sampling_ratio <= 1:
-        raise ValueError(f"sampling_ratio={sampling_ratio} is not in (0, 1]")
+        raise ValueError(f"sampling.ratio={sampling_ratio} is out of range; legal is above 0 and at most 1")
     draw = min(math.floor(sampling_ratio * min(labels.counts)), min(labels.stored))
     if draw < 1:
-        raise ValueError(
-            f"sampling_ratio={sampling_ratio} of the smallest class leaves no pair (pairs per class: "
-            f"{list(labels.counts)}, stored: {list(labels.stored)}); label more sources or raise the ratio"
-        )
+        raise ValueError(_too_few(labels.counts, sampling_ratio))
     return draw
+
+
+def _too_few(counts: Sequence[int], ratio: float) -> str:
+    """What to say where a class gives no pair: the ratios that do, and the most classes that do at this ratio.
+
+    >>> _too_few([4, 3, 2, 1], 0.3).partition("legal here ")[2]
+    'are sampling.ratio=1.0 .. 1, hops.classes=2, or more hops.num_sources'
+    """
+    least = math.ceil(1e4 / min(counts)) / 1e4
+    fewer = range(len(counts) - 1, 1, -1)
+    works = next((c for c in fewer if ratio * min(*counts[: c - 1], sum(counts[c - 1 :])) >= 1), None)
+    classes = f"hops.classes={works}, " if works else ""
+    return (
+        f"sampling.ratio={ratio} of the smallest class leaves no pair (pairs per class: {list(counts)}): the graph is "
+        "very small, or few nodes are sources; legal here "
+        f"are sampling.ratio={least} .. 1, {classes}or more hops.num_sources"
+    )
 
 
 def pairs_per_epoch(labels: Labels, *, sampling_ratio: float) -> int:

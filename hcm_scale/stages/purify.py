@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from hcm_scale.base import files
 from hcm_scale.base.beside import side_by_side
 from hcm_scale.base.mapped import open_npy, save_new
+from hcm_scale.base.names import DEGREE
 from hcm_scale.features.auto import table
 from hcm_scale.features.fitted import Fitted, from_bytes, to_bytes
 from hcm_scale.features.purify import num_least_similar
@@ -86,6 +87,7 @@ def purify(
         return _help(graph, out, similarity if drops else None, attributes, world)
     out.mkdir(parents=True, exist_ok=True)
     features = transform(graph.x, scale=scale, pca=pca, standardise=standardise, columns=graph.columns)
+    _check_varied(features, graph.columns)
     if "columns" in features.record:
         counts = f"{graph.num_attributes:,} attributes become {len(features.columns):,} features"
         log.info("%s by rule (attributes=auto):\n%s", counts, table(features.record["columns"]))
@@ -94,6 +96,21 @@ def purify(
     of_edges = _with_strengths(graph, median, out)
     drop = partial(drop_edges, of_edges, measured, similarity=similarity, ratio=ratio)
     return _write(out, drop, features, graph.fingerprint, median, world, drops)
+
+
+def _check_varied(features: Features, columns: tuple[str, ...]) -> None:
+    """Refuses attributes that are all constant: by rule they leave no feature, and standardised they are all 0."""
+    if features.record.get("num_constant_columns", 0) < len(features.columns):
+        return
+    if columns == (DEGREE,):
+        raise ValueError(
+            f"all nodes have the same degree, so that their one attribute, {DEGREE}, is constant and tells none from "
+            "another; bring attributes that differ"
+        )
+    raise ValueError(
+        "all attributes are constant and tell no node from another; bring some that differ, or leave them out (of "
+        "tables graph.include=[] does) with graph.featureless=degree, which gives every node its degree"
+    )
 
 
 def purify_like(graph: Graph, out: Path, like: Purified, *, attributes: str, world: World = ALONE) -> Purified:

@@ -120,8 +120,44 @@ def test_mistakes__are_named(world, tmp_path):
         read(world[1:], tmp_path, source_column="u")
     with pytest.raises(TypeError, match=r"data is of type \(DataFrame, int\); legal are a torch_geometric Data"):
         read((world.edges, 3), tmp_path)
-    with pytest.raises(ValueError, match=r"graph\.path='nowhere\.csv' names no Parquet or CSV file"):
-        read("nowhere.csv", tmp_path)
+    for nothing in (None, (None, None), [1, 2, 3]):
+        with pytest.raises(TypeError, match=rf"data is of type {type(nothing).__name__}; legal are a torch_geometric"):
+            read(nothing, tmp_path)
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_path__that_is_not_there_is_told_with_names_that_are_alike(world, tmp_path, pair):
+    world.edges.to_csv(tmp_path / "edges.csv", index=False)
+    missing = tmp_path / "edge.csv"
+    said = rf"^{missing} is not there; did you mean {tmp_path / 'edges.csv'}\?$"
+    with pytest.raises(ValueError, match=said):
+        HCM().fit((missing, world.nodes) if pair else str(missing))
+    with pytest.raises(ValueError, match=r"graph\.mat is not there: there is no folder"):
+        HCM().fit(tmp_path / "none" / "graph.mat")
+    with pytest.raises(ValueError, match="names no Parquet or CSV file"):
+        HCM().fit(f"{tmp_path}/none*.csv")
+
+
+def test_networkx__of_too_few_nodes_or_names_that_collide_is_told(tmp_path):
+    graph = nx.Graph()
+    with pytest.raises(ValueError, match=r"^the networkx graph has no nodes; legal are two or more"):
+        HCM().fit(graph)
+    graph.add_node(7, a=1.0)
+    with pytest.raises(ValueError, match=r"^the networkx graph has one node; legal"):
+        HCM().fit(graph)
+    graph.add_edge(7, "7")
+    with pytest.raises(ValueError, match=r"^2 nodes of the networkx graph are called '7': its ids are of mixed type"):
+        HCM().fit(graph)
+
+
+def test_index__without_a_name_that_may_hold_the_ids_is_told(world, tmp_path):
+    nodes = world.nodes.set_index("account").rename_axis(None)
+    with pytest.raises(ValueError, match=r"no column of the node table .* nodes\.rename_axis\('id'\) makes it one$"):
+        HCM().fit((world.edges, nodes))
+    _, columns = read((world.edges, nodes.rename_axis("id")), tmp_path)
+    assert columns["id_column"] == "id"
+    with pytest.raises(ValueError, match=r"it has \['a0', 'a1', 'a2'\]$"):
+        HCM().fit((world.edges, world.nodes[["a0", "a1", "a2"]]))
 
 
 @pytest.mark.parametrize("kind", [torch.bool, torch.uint8, torch.int64, torch.float32])

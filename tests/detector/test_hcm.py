@@ -118,8 +118,15 @@ def test_save__carries_scores_and_explanations(found, tmp_path):
     assert "<table>" in loaded._repr_html_()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").touch()
-    with pytest.raises(FolderError, match=r"no manifest\.json; a finished hcm_scale detector folder was expected"):
+    with pytest.raises(
+        FolderError, match=r"mine holds other files, .*; save writes to a folder that is new, empty, or"
+    ):
         found.save(tmp_path / "mine")
+    with pytest.raises(FolderError, match=r"file is a file; save writes to a folder"):
+        found.save(tmp_path / "mine" / "file")
+    with pytest.raises(FolderError, match=r"file is a file; a finished hcm_scale detector folder was expected"):
+        HCM.load(tmp_path / "mine" / "file")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["file"]
     scores = tmp_path / "kept" / "scores" / "scores.parquet"
     scores.write_bytes(scores.read_bytes()[:-1] + b"x")
     with pytest.raises(FolderError, match=r"scores\.parquet is damaged"):

@@ -172,7 +172,10 @@ X = np.ones((3, 2))
         ({"edge_index": EDGES, "x_indptr": [0, 1, 2, 3], "x_indices": [0, 1]}, "x_indptr must rise from 0 to the 2"),
         ({"edge_index": EDGES, "x_indptr": [0, 1, 1, 1], "x_indices": [0], "x_data": [1, 2]}, "x_data has 2 entries"),
         ({"edge_index": EDGES, "x_indptr": [0, 1, 1, 1], "x_indices": [4], "x_shape": [3, 4]}, r"legal are 0 \.\. 3"),
-        ({"edge_index": EDGES, "x_indptr": [0, 1, 1, 1], "x_indices": [0], "x_data": [np.nan]}, "1 attribute values"),
+        (
+            {"edge_index": EDGES, "x_indptr": [0, 1, 1, 1], "x_indices": [0], "x_data": [np.nan]},
+            "1 attribute value is not",
+        ),
         ({"edge_index": np.array(EDGES, object), "x": X}, "holds Python objects"),
     ],
 )

@@ -92,6 +92,24 @@ def test_networkx__attributes_become_columns_and_names_stay():
     assert nodes.to_pydict() == {networkx_graph.ID: ["a", "b", "c"], **expected}
 
 
+def test_networkx__gaps_of_a_pandas_table_are_gaps():
+    frame = pd.DataFrame({"age": [1.0, np.nan], "day": [pd.Timestamp("2024-01-01"), pd.NaT], "size": [pd.NA, 4]})
+    frame["town"] = np.array([np.nan, "x"], object)
+    graph = nx.path_graph(2)
+    nx.set_node_attributes(graph, frame.astype(object).to_dict("index"))
+    _, nodes = networkx_graph.tables_of(graph)
+    assert [column.null_count for column in nodes.columns] == [0, 1, 1, 1, 1]
+    assert [str(kind) for kind in nodes.schema.types[1:]] == ["double", "timestamp[us]", "int64", "string"]
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_read_tables__takes_nan_as_a_gap_whichever_library_holds_it(tmp_path, make):
+    nodes = as_arrow(make({"id": ["a", "b", "c"], "age": [1.0, np.nan, 3.0], "none": [np.nan] * 3}), "nodes")
+    graph = read_tables(tmp_path / "graph", as_arrow(EDGES, "edges"), nodes)
+    assert graph.columns == ("age", "age is null")
+    assert graph.x.tolist() == [[1, 0], [2, 1], [3, 0]]
+
+
 def test_networkx__names_are_numbers_where_all_are_and_text_where_not():
     assert networkx_graph.tables_of(nx.path_graph(3))[1].to_pydict() == {networkx_graph.ID: [0, 1, 2]}
     edges, _ = networkx_graph.tables_of(nx.grid_2d_graph(1, 2))

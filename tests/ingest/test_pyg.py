@@ -61,7 +61,7 @@ def test_read_data__refuses(data, tmp_path):
     with pytest.raises(ValueError, match=r"outside 0 \.\. 1"):
         read_data(tmp_path / "g", Data(x=torch.ones(2, 1), edge_index=data.edge_index))
     data.x[1, 2] = torch.nan
-    with pytest.raises(ValueError, match=r"1 attribute values are not finite .* row 1 column 2"):
+    with pytest.raises(ValueError, match=r"1 attribute value is not finite .* row 1 column 2"):
         read_data(tmp_path / "g", data)
 
 

@@ -357,6 +357,25 @@ def test_read_tables__leaves_out_columns_of_nulls_and_says_so(tmp_path):
     assert [c["method"] for c in g.info["ingest"]["columns"]] == ["number", "left out", "left out"]
 
 
+def test_read_tables__takes_nan_as_a_gap(save, tmp_path):
+    nodes = {"id": [0, 1, 2], "s": [1.0, np.nan, 3.0], "n": [np.nan] * 3, "t": ["NaN", "y", "x"]}
+    paths = save("edges", {"source": [0, 1], "target": [1, 2]}), save("nodes", nodes)
+    g = read_tables(tmp_path / "g", *paths)
+    assert g.columns == ("s", "s is null", "t=NaN", "t=x", "t=y")
+    assert g.x[:, :2].tolist() == [[1, 0], [2, 1], [3, 0]]
+    lines = {line["column"]: (line["gaps"], line["use"]) for line in g.info["ingest"]["told"]}
+    assert lines["s"] == (1, "a number, as it is, and a flag where there is a gap")
+    assert lines["n"] == (3, "not used: it has no value")
+    assert (summary(g).imputed_values, summary(g).nonfinite_values) == (1, 0)
+
+
+def test_read_tables__takes_nan_among_codes_as_a_gap(tmp_path):
+    edges = parquet(tmp_path / "e.parquet", OK_EDGES)
+    nodes = parquet(tmp_path / "n.parquet", {"id": [0, 1, 2], "code": [7.0, np.nan, 8.0]})
+    g = read_tables(tmp_path / "g", edges, nodes, columns=Columns(categorical=("code",)))
+    assert g.columns == ("code=7", "code=8", "code is null")
+
+
 DAY = datetime(2020, 2, 28, 12)
 
 
@@ -449,7 +468,7 @@ def test_read_tables__keeps_the_first_of_repeated_rows(tmp_path):
 @pytest.mark.parametrize(("nonfinite", "filler"), [("zero", 0.0), ("mean", 2.0)])
 def test_read_tables__replaces_values_that_are_not_finite(tmp_path, nonfinite, filler):
     edges = parquet(tmp_path / "e.parquet", {"source": [0], "target": [1]})
-    nodes = parquet(tmp_path / "n.parquet", {"id": range(5), "s": [1.0, np.nan, 3.0, np.inf, 1e39]})
+    nodes = parquet(tmp_path / "n.parquet", {"id": range(5), "s": [1.0, -np.inf, 3.0, np.inf, 1e39]})
     g = read_tables(tmp_path / "g", edges, nodes, policy=Policy(nonfinite=nonfinite))
     assert g.x.ravel().tolist() == [1, filler, 3, filler, filler]
     assert summary(g).nonfinite_values == 3
@@ -539,7 +558,9 @@ OK_EDGES = {"source": [0, 1], "target": [1, 2]}
         (OK_EDGES, {"id": [0, 1, 2.5], "s": [1.0] * 3}, {}, "1 fractional ids in the node table"),
         (OK_EDGES, {"id": [0, 1, None], "s": [1.0] * 3}, {}, r"1 missing .* node table \(rows from 0\): row 2"),
         (OK_EDGES, {"id": pa.array([], pa.int64()), "s": pa.array([], pa.float64())}, {}, r"^n\.parquet holds no rows"),
-        (OK_EDGES, {"id": [0, 1, 2], "s": [1.0, np.nan, np.inf]}, {}, r"2 attribute .* row 1 column 's' = nan; row 2"),
+        (OK_EDGES, {"id": [0, 1, 2], "s": [1, -np.inf, np.inf]}, {}, r"2 attribute .* row 1 column 's' = -inf; row 2"),
+        (OK_EDGES, {"id": [0, 1, 2], "s": [1, np.nan, np.inf]}, {}, r": 1 attribute value is .* row 2 column 's'"),
+        (OK_EDGES, {"id": [0, 1, 2], "s": [np.nan] * 3}, {}, "zero attributes"),
         (OK_EDGES, {"id": [0, 1, 2]}, {}, r"zero attributes; graph\.featureless=degree"),
         (OK_EDGES, {"id": [0, 1, 2], "s": pa.nulls(3)}, {}, "zero attributes"),
         (OK_EDGES, OK_NODES, {"source": "from"}, r"graph\.source_column='from' is no.* it has \['source', 'target'\]"),
@@ -547,8 +568,8 @@ OK_EDGES = {"source": [0, 1], "target": [1, 2]}
         (OK_EDGES, OK_NODES, {"label": "y"}, r"graph\.label_column='y' is not a column"),
         (OK_EDGES, OK_NODES, {"exclude": ("q",)}, r"graph\.exclude='q' is not a column"),
         (OK_EDGES, OK_NODES, {"label": "s", "attributes": ("s",)}, "zero attributes"),
-        (OK_EDGES, {**OK_NODES, "l": [0, 1, 2]}, {"label": "l"}, r"1 labels .* column 'l' \(rows from 0\): row 2: 2"),
-        (OK_EDGES, {**OK_NODES, "l": [0, 1, None]}, {"label": "l"}, "1 labels are not 0 or 1 .* row 2: None"),
+        (OK_EDGES, {**OK_NODES, "l": [0, 1, 2]}, {"label": "l"}, r": 1 label is .* graph\.label_column='l' .* 2: 2"),
+        (OK_EDGES, {**OK_NODES, "l": [0, 2, None]}, {"label": "l"}, "2 labels are not 0 or 1 .* row 2: None"),
         (OK_EDGES, {**OK_NODES, "l": ["a", "b", "c"]}, {"label": "l"}, r"graph\.label_column='l' is of type string"),
         (OK_EDGES, {**OK_NODES, "t": [[1], [2], [3]]}, {}, "column 't' of type .* is no attribute"),
     ],

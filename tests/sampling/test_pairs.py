@@ -196,9 +196,9 @@ def test_class_order__billions_of_pairs_do_not_overflow():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sampling_ratio": 0.0}, "sampling_ratio=0.0"),
-        ({"sampling_ratio": 1.5}, "sampling_ratio=1.5"),
-        ({"sampling_ratio": 0.0001}, "leaves no pair"),
+        ({"sampling_ratio": 0.0}, r"sampling\.ratio=0\.0 is out of range; legal is above 0"),
+        ({"sampling_ratio": 1.5}, r"sampling\.ratio=1\.5 is out of range"),
+        ({"sampling_ratio": 0.0001}, r"sampling\.ratio=0\.0001 .* leaves no pair .*; legal here are sampling\.ratio="),
         ({"batch_pairs": 2}, "batch_pairs=2"),
         ({"rank": 2, "num_ranks": 2}, "rank=2"),
         ({"batch_pairs": 3, "num_ranks": 4}, "num_ranks=4"),
@@ -209,6 +209,18 @@ def test_class_order__billions_of_pairs_do_not_overflow():
 def test_pair_batches__refuse_bad_options_at_the_door(labels, options, message):
     with pytest.raises(ValueError, match=message):
         pair_batches(labels, **({"batch_pairs": 256, "sampling_ratio": 0.5, "seed": 1} | options))
+
+
+def test_pairs_per_class__gives_advice_that_works(tmp_path):
+    few = make_labels(tmp_path / "few", [7, 3, 2, 3], 1, 100)
+    with pytest.raises(ValueError, match=r"legal here are sampling\.ratio=0\.5 \.\. 1, hops\.classes=2, or more hops"):
+        pairs_per_class(few, sampling_ratio=0.3)
+    assert pairs_per_class(few, sampling_ratio=0.5) == 1
+    assert pairs_per_class(make_labels(tmp_path / "two", [7, 8], 1, 100), sampling_ratio=0.3) == 2
+    three = make_labels(tmp_path / "three", [3, 3], 1, 100)
+    with pytest.raises(ValueError, match=r"legal here are sampling\.ratio=0\.3334 \.\. 1, or more hops"):
+        pairs_per_class(three, sampling_ratio=0.3333)
+    assert pairs_per_class(three, sampling_ratio=0.3334) == 1
 
 
 MEASURE = """
