@@ -1,6 +1,9 @@
 """Tomorrow's graph by a trained run: what is made and what is not, what stays the same, what is said."""
 
 import json
+import os
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import sparse
 
-from hcm_scale import pipeline
-from hcm_scale.base.files import FolderError
+from hcm_scale import pipeline, records
+from hcm_scale.base.files import FolderError, hash_file
 from hcm_scale.config import Config, TablesGraph
 from hcm_scale.graph import Graph
 from hcm_scale.synthetic import families as synthetic
@@ -144,6 +147,61 @@ def test_trained__is_checked_and_must_have_trained_itself(graph, yesterday, tmp_
     sample.write_bytes(sample.read_bytes()[:-1] + b"?")
     with pytest.raises(FolderError, match="sample-00000"):
         pipeline.run(small(tmp_path / "new", tmp_path / "own"), graph=graph)
+
+
+def forged(run: Path, out: Path, edit: Callable[[Path], object]) -> Path:
+    """A copy of a run with some of its files changed, and records that say that they are as they were made."""
+    shutil.copytree(run, out)
+    edit(out)
+    for path in (out / "records").glob("*.json"):
+        record = records.read(out / path.stem)
+        now = {name: hash_file(out / path.stem / name) for name in record["files"]}
+        records.write(path, record | {"files": now})
+    return out
+
+
+def options_edited(section: str, **values: object) -> Callable[[Path], object]:
+    def edit(run: Path) -> None:
+        stored = json.loads((run / "config.json").read_text())
+        stored[section] |= values
+        (run / "config.json").write_text(json.dumps(stored))
+
+    return edit
+
+
+def test_results__go_where_the_new_run_says_and_never_to_the_place_of_the_trained_one(graph, yesterday, tmp_path):
+    place = tmp_path / "published"
+    place.mkdir()
+    run = forged(yesterday, tmp_path / "run", options_edited("score", copy_to=str(place), csv=True))
+    pipeline.run(small(tmp_path / "new", run), graph=graph)
+    assert not [*place.iterdir()]
+    assert not (tmp_path / "new" / "report" / "scores.csv").exists()
+    own = small(tmp_path / "new", yesterday)
+    own.score.copy_to, own.score.csv = str(place), True
+    pipeline.run(own, graph=graph)
+    assert (place / "scores.parquet").is_file()
+    assert (tmp_path / "new" / "report" / "scores.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (options_edited("model", width="abc"), r"model\.width='abc' is not legal: int, at least 1"),
+        (options_edited("score", views=5), r"score\.views=5 is not legal"),
+        (options_edited("score", views=["../x"]), r"score\.views=\.\./x is not known"),
+        (options_edited("purify", similarity="???"), r"purify\.similarity is not legal"),
+        (options_edited("hops", unheard=1), r"'hops\.unheard' is not an option"),
+        (lambda run: (run / "config.json").write_text('{"model": [1]}'), "it has no section"),
+        (lambda run: (run / "config.json").write_text("[" * 100_000), "is damaged; remove it"),
+        (lambda run: ((run / "config.json").unlink(), os.mkfifo(run / "config.json")), "is damaged; remove it"),
+    ],
+)
+def test_options__of_a_trained_run_are_not_believed(graph, yesterday, tmp_path, edit, told):
+    run = forged(yesterday, tmp_path / "run", edit)
+    with pytest.raises(FolderError, match=rf"run/config\.json.*{told}") as error:
+        pipeline.run(small(tmp_path / "new", run), graph=graph)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "new").exists()
 
 
 def write_tables(folder: Path, kinds: list[str | None], **columns: object) -> TablesGraph:
