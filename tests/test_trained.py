@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
-from hcm_scale import pipeline, records
-from hcm_scale.base.files import FolderError, hash_file
+from hcm_scale import pipeline
+from hcm_scale.base.files import FolderError
 from hcm_scale.config import Config, TablesGraph
 from hcm_scale.graph import Graph
 from hcm_scale.synthetic import families as synthetic
@@ -149,17 +150,6 @@ def test_trained__is_checked_and_must_have_trained_itself(graph, yesterday, tmp_
         pipeline.run(small(tmp_path / "new", tmp_path / "own"), graph=graph)
 
 
-def forged(run: Path, out: Path, edit: Callable[[Path], object]) -> Path:
-    """A copy of a run with some of its files changed, and records that say that they are as they were made."""
-    shutil.copytree(run, out)
-    edit(out)
-    for path in (out / "records").glob("*.json"):
-        record = records.read(out / path.stem)
-        now = {name: hash_file(out / path.stem / name) for name in record["files"]}
-        records.write(path, record | {"files": now})
-    return out
-
-
 def options_edited(section: str, **values: object) -> Callable[[Path], object]:
     def edit(run: Path) -> None:
         stored = json.loads((run / "config.json").read_text())
@@ -169,7 +159,9 @@ def options_edited(section: str, **values: object) -> Callable[[Path], object]:
     return edit
 
 
-def test_results__go_where_the_new_run_says_and_never_to_the_place_of_the_trained_one(graph, yesterday, tmp_path):
+def test_results__go_where_the_new_run_says_and_never_to_the_place_of_the_trained_one(
+    forged, graph, yesterday, tmp_path
+):
     place = tmp_path / "published"
     place.mkdir()
     run = forged(yesterday, tmp_path / "run", options_edited("score", copy_to=str(place), csv=True))
@@ -196,12 +188,71 @@ def test_results__go_where_the_new_run_says_and_never_to_the_place_of_the_traine
         (lambda run: ((run / "config.json").unlink(), os.mkfifo(run / "config.json")), "is damaged; remove it"),
     ],
 )
-def test_options__of_a_trained_run_are_not_believed(graph, yesterday, tmp_path, edit, told):
+def test_options__of_a_trained_run_are_not_believed(forged, graph, yesterday, tmp_path, edit, told):
     run = forged(yesterday, tmp_path / "run", edit)
     with pytest.raises(FolderError, match=rf"run/config\.json.*{told}") as error:
         pipeline.run(small(tmp_path / "new", run), graph=graph)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "new").exists()
+
+
+def tensors_edited(name: str, change: Callable[[dict[str, np.ndarray]], object]) -> Callable[[Path], object]:
+    """Changes the arrays of a safetensors file, and leaves out what else is in it."""
+
+    def edit(run: Path) -> None:
+        arrays = load_file(run / name)
+        change(arrays)
+        save_file(arrays, run / name)
+
+    return edit
+
+
+def table_edited(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], object]:
+    def edit(run: Path) -> None:
+        path = run / "scores" / "scores.parquet"
+        pq.write_table(change(pq.read_table(path)), path)
+
+    return edit
+
+
+SCALE, FITTED = "scores/scale.safetensors", "purified/fitted.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (tensors_edited(FITTED, lambda arrays: None), "fitted.safetensors is damaged: it has no '__metadata__'"),
+        (tensors_edited(FITTED, lambda arrays: arrays["means"].fill(np.nan)), "fitted.safetensors .* means holds NaN"),
+        (lambda run: (run / FITTED).write_bytes(b"torn"), "fitted.safetensors is damaged"),
+        (tensors_edited(SCALE, lambda arrays: arrays["both"].fill(np.nan)), "scale.safetensors .* both holds NaN"),
+        (tensors_edited(SCALE, lambda arrays: arrays.pop("centre")), "scale.safetensors .* has no 'centre'"),
+        (tensors_edited(SCALE, lambda arrays: arrays["far"].fill(1e12)), "scale.safetensors .* not a scale"),
+        (tensors_edited(SCALE, lambda arrays: arrays.update(surprise=np.zeros(3))), "scale.safetensors .* not a scale"),
+        (table_edited(lambda rows: rows.drop_columns("residual")), "scores.parquet .* column residual is missing"),
+        (table_edited(lambda rows: rows.drop_columns("hop_rank").slice(1)), "scores.parquet .* column node does not"),
+        (table_edited(lambda rows: rows.drop_columns("closure_rank")), "scores.parquet .*closure_rank"),
+    ],
+)
+def test_what_a_trained_run_learned__is_not_believed(forged, graph, yesterday, tmp_path, edit, told):
+    run = forged(yesterday, tmp_path / "run", edit)
+    with pytest.raises(FolderError, match=told):
+        pipeline.run(small(tmp_path / "new", run), until="score", graph=graph)
+
+
+def test_transform_of_a_trained_run__that_asks_for_columns_that_there_are_not_is_named(
+    forged, graph, yesterday, tmp_path
+):
+    def edit(run: Path) -> None:
+        path = run / FITTED
+        with safe_open(path, "np") as file:
+            head = file.metadata()
+        arrays = load_file(path)
+        arrays["0.columns"][:] = 10**9
+        save_file(arrays, path, head)
+
+    run = forged(yesterday, tmp_path / "run", edit)
+    with pytest.raises(FolderError, match=r"fitted\.safetensors is damaged: index 1000000000"):
+        pipeline.run(small(tmp_path / "new", run), until="score", graph=graph)
 
 
 def write_tables(folder: Path, kinds: list[str | None], **columns: object) -> TablesGraph:
