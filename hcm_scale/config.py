@@ -158,7 +158,7 @@ class PurifyConfig:
 
 @dataclass
 class HopsConfig:
-    classes: int = number(4, 2, 16)
+    classes: int = number(4, *tables.MODEL_SIZES["num_classes"])
     num_sources: int | None = number(4_096, 1)  # None: every node
     pairs_per_class: int | None = number(256, 1)  # of a source; None: every pair
 
@@ -184,9 +184,9 @@ class SamplingConfig:
 
 @dataclass
 class ModelConfig:
-    num_layers: int = number(2, 1, 16)
-    width: int = number(64, 1, 8_192)
-    head_width: int = number(64, 1, 8_192)
+    num_layers: int = number(2, *tables.MODEL_SIZES["num_layers"])
+    width: int = number(64, *tables.MODEL_SIZES["width"])
+    head_width: int = number(64, *tables.MODEL_SIZES["head_width"])
     last_relu: bool = False
 
 

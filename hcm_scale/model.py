@@ -82,6 +82,20 @@ def _stack(widths: Sequence[int], generator: torch.Generator) -> list[Affine]:
     return cast(list[Affine], nn.ModuleList(Affine(*pair, generator) for pair in itertools.pairwise(widths)))
 
 
+def parameter_shapes(
+    *, num_attributes: int, num_classes: int, width: int, num_layers: int, head_width: int
+) -> dict[str, tuple[int, ...]]:
+    """The names and shapes of the parameters of a HopModel of these sizes, which is not made."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for stack, widths in (
+        ("encoder", [num_attributes] + [width] * num_layers),
+        ("head", [width, head_width, num_classes]),
+    ):
+        for depth, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
+            shapes |= {f"{stack}.{depth}.weight": (inputs, outputs), f"{stack}.{depth}.bias": (outputs,)}
+    return shapes
+
+
 class HopModel(nn.Module):
     """The hop classifier; its initial weights are a function of the sizes and the seed alone.
 

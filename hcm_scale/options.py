@@ -6,12 +6,14 @@ is made.
 """
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from hcm_scale.base.files import FolderError
 from hcm_scale.base.remote import refuse_url
 from hcm_scale.config import SOURCES, Config, TablesGraph, check, describe
 
@@ -99,7 +101,10 @@ def with_options(config: Config, options: Mapping[str, Any]) -> Config:
             OmegaConf.update(filled, key, plain(value), merge=False)
         except OmegaConfBaseException as error:
             raise ValueError(f"{key}={value!r} is not legal: {describe(entry)}") from error
-    return to_config(filled)
+    try:
+        return to_config(filled)
+    except OmegaConfBaseException as error:  # of ??? and ${}, which it takes as its own
+        raise ValueError(f"{error.full_key} is not legal: {str(error).splitlines()[0]}") from error
 
 
 def plain(value: Any) -> Any:
@@ -162,6 +167,17 @@ def flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from flat(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
+
+
+def stored_options(run_dir: Path) -> dict[str, Any]:
+    """What the config.json of a run says, by full key; nothing where there is none, FolderError where it is damaged."""
+    path = run_dir / "config.json"
+    if not path.exists():
+        return {}
+    try:
+        return dict(flat(json.loads(path.read_bytes() if path.is_file() else b"")))  # a pipe would never end
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise FolderError(f"{path} is damaged; remove it, and hcm-scale run writes it again") from error
 
 
 def refuse_renamed(keys: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from hcm_scale.blueprint import stages
 from hcm_scale.config import Config, SyntheticGraph
-from hcm_scale.options import flat
+from hcm_scale.options import flat, stored_options
 from hcm_scale.trained import open_trained, settled
 from hcm_scale.walk import Run
 from hcm_scale.workspace import Stage, Workspace, read_stages
@@ -57,7 +57,7 @@ def plan(config: Config, device: str, until: str = "report") -> str:
         seconds = 0.0 if state == "kept" else _seconds(stage.name, before, size)
         total += seconds or 0.0
         lines.append(_line(stage, state, seconds, size, config))
-    why = changed(run_dir / "config.json", config)
+    why = changed(run_dir, config)
     head = f"{'stage':<22}{'':<10}{'about':>9}{'memory':>12}{'disk':>12}"
     end = [f"{'in all':<32}{total:>7.0f} s"] if size is not None else []
     end += [f"since the last run here: {', '.join(why)}"] if why else []
@@ -119,12 +119,9 @@ def _made_size(config: Config) -> Size | None:
     return Size(20_000, 160_000, 20) if config.graph.source == "default" else None
 
 
-def changed(stored: Path, config: Config) -> list[str]:
+def changed(run_dir: Path, config: Config) -> list[str]:
     """What differs from the options of the last run in this folder, as `key: before -> now`."""
-    try:
-        before = dict(flat(json.loads(stored.read_bytes())))
-    except (OSError, ValueError):
-        return []
+    before = stored_options(run_dir)
     now = dict(flat(json.loads(json.dumps(asdict(config)))))
     places = ("run_dir", "share_dir", "data_dir", "node", "overwrite")
     differing = [key for key in now if key not in places and before.get(key, now[key]) != now[key]]

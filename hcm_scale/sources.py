@@ -3,7 +3,7 @@
 One function a kind of source, found by the section's type.
 """
 
-import json
+import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from hcm_scale.base.sealed import hash_once
 from hcm_scale.graph import Graph
 from hcm_scale.ingest import fetched, guess, readers, sql
 from hcm_scale.ingest.batches import CSV, PARQUET, files_at
+from hcm_scale.options import stored_options
 from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.ingest import Reader
 
@@ -70,12 +71,14 @@ def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
 
 def check_same(graph: schema.GraphConfig, run_dir: Path) -> None:
     """Refuses to put a run in the place of a finished one of another input: what took long is not lost by a slip."""
-    try:
-        before = json.loads((run_dir / "config.json").read_bytes())["graph"]
-        known, asked = _input(before), _input(asdict(graph))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    stored = stored_options(run_dir)
+    if "graph.source" not in stored or not (run_dir / "scores").exists():
         return
-    if (run_dir / "scores").exists() and known != asked:
+    before = {option: stored.get(f"graph.{option}") or "" for option in ("source", *_INPUTS)}
+    for option, value in before.items():
+        if not isinstance(value, str):
+            raise files.FolderError(f"{run_dir / 'config.json'}: graph.{option}={value!r} is not legal: it is a text")
+    if _input(before) != _input(asdict(graph)):
         raise ValueError(
             f"run_dir={run_dir} holds a finished run of {_told(before)}, and this one is of {_told(asdict(graph))}: "
             "choose another run_dir, or say overwrite=true to replace it"
@@ -85,7 +88,8 @@ def check_same(graph: schema.GraphConfig, run_dir: Path) -> None:
 def _input(graph: dict[str, Any]) -> list[str]:
     """What says that two graphs are of one input: the source, the files or queries; the same files by any path."""
     named = [graph.get(option) or "" for option in _INPUTS]
-    return [graph["source"], *(str(Path(name).resolve()) if Path(name).exists() else name for name in named)]
+    there = os.path.exists  # Path.exists raises where a query is longer than a name may be
+    return [graph["source"], *(str(Path(name).resolve()) if there(name) else name for name in named)]
 
 
 def _told(graph: dict[str, Any]) -> str:

@@ -6,7 +6,6 @@ the new run are known. What decided them is not up for choice: `settled` puts th
 place of the configuration's own.
 """
 
-import json
 import logging
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -14,12 +13,13 @@ from typing import Any
 
 from hcm_scale.base import files
 from hcm_scale.config import Config
+from hcm_scale.options import stored_options, with_options
 from hcm_scale.workspace import open_stages, stage_keys
 
 log = logging.getLogger(__name__)
 
 _SECTIONS = ("attributes", "purify", "hops", "sampling", "model", "posterior", "score")
-_HERE = ("precision", "chunk_edges", "state", "workers")  # how this machine computes
+_HERE = ("precision", "chunk_edges", "state", "workers", "csv", "copy_to")  # how this machine computes, where to write
 _FREE = ("rank_by", "fdr", "table_rows", "explained")  # what is shown: as asked, else as the trained run did
 
 
@@ -39,36 +39,29 @@ def settled(config: Config) -> Config:
     """
     if config.trained is None:
         return config
-    stored = _options_of(config)
-    sections = {}
-    for section in _SECTIONS:
-        now = getattr(config, section)
-        try:
-            before = type(now)(**stored[section])
-        except (LookupError, TypeError) as error:
-            raise files.FolderError(
-                f"trained={config.trained} was made by another version: its {section} options are not known; "
-                "run it again with hcm-scale run"
-            ) from error
-        sections[section] = _merged(section, now, before, config.trained)
-    return replace(config, **sections)
+    before = _options_of(config)
+    pairs = {section: (getattr(config, section), getattr(before, section)) for section in _SECTIONS}
+    return replace(config, **{section: _merged(section, *pair, config.trained) for section, pair in pairs.items()})
 
 
-def _options_of(config: Config) -> dict[str, Any]:
-    """The configuration of the trained run, as it was stored."""
+def _options_of(config: Config) -> Config:
+    """What the trained run was made with, in the sections that count; all of it is legal."""
     where = Path(config.trained or "")
     if where.resolve() == Path(config.run_dir).resolve():
         raise ValueError(f"trained={config.trained} is run_dir itself; name another run_dir for the new scores")
-    try:
-        stored: dict[str, Any] = json.loads((where / "config.json").read_bytes())
-        earlier = stored.get("trained")
-    except OSError as error:
-        raise ValueError(f"trained={config.trained} is not the run_dir of a run: it has no config.json") from error
-    except (ValueError, AttributeError) as error:
-        raise files.FolderError(f"{where / 'config.json'} is damaged; hcm-scale run writes it again") from error
-    if earlier:
+    stored = stored_options(where)
+    if not stored:
+        raise ValueError(f"trained={config.trained} is not the run_dir of a run: it has no config.json")
+    if earlier := stored.get("trained"):
         raise ValueError(f"trained={config.trained} was itself scored with trained={earlier}; name that one")
-    return stored
+    wanted = {key: value for key, value in stored.items() if key.split(".")[0] in _SECTIONS}
+    try:
+        if missing := {*_SECTIONS} - {key.split(".")[0] for key in wanted}:
+            raise ValueError(f"it has no section {min(missing)}")
+        return with_options(Config(), wanted)
+    except ValueError as error:
+        why = "it was made by another version, or changed since: run it again with hcm-scale run"
+        raise files.FolderError(f"{where / 'config.json'}: {error}; {why}") from error
 
 
 def _merged(section: str, now: Any, before: Any, trained: str) -> Any:

@@ -103,6 +103,24 @@ def random_csr() -> Callable[..., CSR]:
 
 
 @pytest.fixture
+def forged() -> Callable[[Path, Path, Callable[[Path], object]], Path]:
+    """`forged(run, out, edit)` is a copy of a finished run that somebody changed and then sealed again."""
+    from hcm_scale import records
+    from hcm_scale.base.files import hash_file
+
+    def forge(run: Path, out: Path, edit: Callable[[Path], object]) -> Path:
+        shutil.copytree(run, out)
+        edit(out)
+        for path in (out / "records").glob("*.json"):
+            record = records.read(out / path.stem)
+            now = {name: hash_file(out / path.stem / name) for name in record["files"]}
+            records.write(path, record | {"files": now})
+        return out
+
+    return forge
+
+
+@pytest.fixture
 def together() -> Callable[..., list[Any]]:
     """Calls work(world) for every rank of a world, each in a thread of its own; what they return, by rank.
 

@@ -41,10 +41,10 @@ MAY_IMPORT = {
     "stages": {"base", "ranks", "report", "workspace"} | ROOMS,
     "records": {"base"},
     "workspace": {"base", "ranks", "records"},
-    "sources": {"base", "config", "stages", "graph", "ingest"},
+    "sources": {"base", "config", "options", "stages", "graph", "ingest"},
     "arguments": {"config", "stages"},
     "foresight": {"base", "config", "stages"} | ROOMS,
-    "trained": {"base", "config", "workspace"},
+    "trained": {"base", "config", "options", "workspace"},
     "walk": {"base", "config", "foresight", "stages", "trained", "workspace"} | ROOMS,
     "blueprint": {"arguments", "base", "config", "foresight", "sources", "stages", "trained", "walk", "workspace"}
     | ROOMS,

@@ -15,7 +15,7 @@ from hcm_scale import aggregate as aggregate_module
 from hcm_scale import model as model_module
 from hcm_scale.aggregate import aggregate, bag_sums, row_sums, transposed
 from hcm_scale.base.spmm import gcn_weights
-from hcm_scale.model import HopModel, embed_graph
+from hcm_scale.model import HopModel, embed_graph, parameter_shapes
 
 
 @dataclass(frozen=True)
@@ -187,6 +187,13 @@ def test_forward__undirected_is_symmetric_and_directed_is_not():
 def test_forward__refuses_a_wrong_number_of_blocks():
     with pytest.raises(ValueError, match="0 blocks for 2 layers"):
         HopModel(3).encode(torch.zeros(4, 3), ())
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+def test_parameter_shapes__are_those_of_the_model(num_layers):
+    sizes = {"num_attributes": 3, "num_classes": 4, "width": 8, "num_layers": num_layers, "head_width": 6}
+    made = {name: tuple(value.shape) for name, value in HopModel(**sizes).state_dict().items()}
+    assert parameter_shapes(**sizes) == made
 
 
 def test_model__weights_are_a_function_of_sizes_and_seed():

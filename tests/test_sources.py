@@ -1,10 +1,15 @@
 """What a source is known by: a changed file changes the run, a download does not."""
 
+import json
+import os
+
 import pytest
 
+from hcm_scale import plan
+from hcm_scale.base.files import FolderError
 from hcm_scale.base.names import FAMILIES
-from hcm_scale.config import FolderGraph, MatrixGraph, PygGraph, SqlGraph, SyntheticGraph, TablesGraph
-from hcm_scale.sources import check_apart, check_there, reader, stamp
+from hcm_scale.config import Config, FolderGraph, MatrixGraph, PygGraph, SqlGraph, SyntheticGraph, TablesGraph
+from hcm_scale.sources import check_apart, check_same, check_there, reader, stamp
 
 
 def test_stamp__knows_the_files_of_a_folder_and_of_a_glob(tmp_path):
@@ -32,6 +37,32 @@ def test_source__in_the_place_of_the_run_s_own_graph_is_refused(tmp_path):
     for graph in (FolderGraph(path=str(tmp_path / "graph")), TablesGraph(path=str(tmp_path / "graph" / "edges.csv"))):
         with pytest.raises(ValueError, match=r"graph\.path=.*keeps its own graph"):
             check_apart(graph, tmp_path)
+
+
+def test_options_of_the_last_run__that_are_damaged_are_told_by_name_and_never_waited_for(tmp_path):
+    stored = tmp_path / "config.json"
+    for text in ("[" * 100_000, "[]", "{", None):
+        stored.unlink(missing_ok=True)
+        os.mkfifo(stored) if text is None else stored.write_text(text)
+        with pytest.raises(FolderError, match=r"config\.json is damaged; remove it"):
+            check_same(SyntheticGraph(), tmp_path)
+        with pytest.raises(FolderError, match=r"config\.json is damaged; remove it"):
+            plan.changed(tmp_path, Config())
+    stored.unlink()
+    check_same(SyntheticGraph(), tmp_path)
+    assert plan.changed(tmp_path, Config()) == []
+
+
+def test_another_input__is_refused_however_long_a_query_is_and_of_a_wrong_type_by_name(tmp_path):
+    (tmp_path / "scores").mkdir()
+    one, other = (SqlGraph(uri="sqlite:///a", edges=f"select {column}" + " " * 5000) for column in ("a", "b"))
+    (tmp_path / "config.json").write_text(json.dumps({"graph": vars(one)}))
+    check_same(one, tmp_path)
+    with pytest.raises(ValueError, match="holds a finished run of"):
+        check_same(other, tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"graph": vars(one) | {"path": 5}}))
+    with pytest.raises(FolderError, match=r"config\.json: graph\.path=5 is not legal"):
+        check_same(one, tmp_path)
 
 
 def test_stamp__knows_the_node_table_too(tmp_path):

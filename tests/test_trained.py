@@ -1,6 +1,8 @@
 """Tomorrow's graph by a trained run: what is made and what is not, what stays the same, what is said."""
 
 import json
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
 from hcm_scale import pipeline
@@ -144,6 +148,111 @@ def test_trained__is_checked_and_must_have_trained_itself(graph, yesterday, tmp_
     sample.write_bytes(sample.read_bytes()[:-1] + b"?")
     with pytest.raises(FolderError, match="sample-00000"):
         pipeline.run(small(tmp_path / "new", tmp_path / "own"), graph=graph)
+
+
+def options_edited(section: str, **values: object) -> Callable[[Path], object]:
+    def edit(run: Path) -> None:
+        stored = json.loads((run / "config.json").read_text())
+        stored[section] |= values
+        (run / "config.json").write_text(json.dumps(stored))
+
+    return edit
+
+
+def test_results__go_where_the_new_run_says_and_never_to_the_place_of_the_trained_one(
+    forged, graph, yesterday, tmp_path
+):
+    place = tmp_path / "published"
+    place.mkdir()
+    run = forged(yesterday, tmp_path / "run", options_edited("score", copy_to=str(place), csv=True))
+    pipeline.run(small(tmp_path / "new", run), graph=graph)
+    assert not [*place.iterdir()]
+    assert not (tmp_path / "new" / "report" / "scores.csv").exists()
+    own = small(tmp_path / "new", yesterday)
+    own.score.copy_to, own.score.csv = str(place), True
+    pipeline.run(own, graph=graph)
+    assert (place / "scores.parquet").is_file()
+    assert (tmp_path / "new" / "report" / "scores.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (options_edited("model", width="abc"), r"model\.width='abc' is not legal: int, at least 1"),
+        (options_edited("score", views=5), r"score\.views=5 is not legal"),
+        (options_edited("score", views=["../x"]), r"score\.views=\.\./x is not known"),
+        (options_edited("purify", similarity="???"), r"purify\.similarity is not legal"),
+        (options_edited("hops", unheard=1), r"'hops\.unheard' is not an option"),
+        (lambda run: (run / "config.json").write_text('{"model": [1]}'), "it has no section"),
+        (lambda run: (run / "config.json").write_text("[" * 100_000), "is damaged; remove it"),
+        (lambda run: ((run / "config.json").unlink(), os.mkfifo(run / "config.json")), "is damaged; remove it"),
+    ],
+)
+def test_options__of_a_trained_run_are_not_believed(forged, graph, yesterday, tmp_path, edit, told):
+    run = forged(yesterday, tmp_path / "run", edit)
+    with pytest.raises(FolderError, match=rf"run/config\.json.*{told}") as error:
+        pipeline.run(small(tmp_path / "new", run), graph=graph)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "new").exists()
+
+
+def tensors_edited(name: str, change: Callable[[dict[str, np.ndarray]], object]) -> Callable[[Path], object]:
+    """Changes the arrays of a safetensors file, and leaves out what else is in it."""
+
+    def edit(run: Path) -> None:
+        arrays = load_file(run / name)
+        change(arrays)
+        save_file(arrays, run / name)
+
+    return edit
+
+
+def table_edited(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], object]:
+    def edit(run: Path) -> None:
+        path = run / "scores" / "scores.parquet"
+        pq.write_table(change(pq.read_table(path)), path)
+
+    return edit
+
+
+SCALE, FITTED = "scores/scale.safetensors", "purified/fitted.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (tensors_edited(FITTED, lambda arrays: None), "fitted.safetensors is damaged: it has no '__metadata__'"),
+        (tensors_edited(FITTED, lambda arrays: arrays["means"].fill(np.nan)), "fitted.safetensors .* means holds NaN"),
+        (lambda run: (run / FITTED).write_bytes(b"torn"), "fitted.safetensors is damaged"),
+        (tensors_edited(SCALE, lambda arrays: arrays["both"].fill(np.nan)), "scale.safetensors .* both holds NaN"),
+        (tensors_edited(SCALE, lambda arrays: arrays.pop("centre")), "scale.safetensors .* has no 'centre'"),
+        (tensors_edited(SCALE, lambda arrays: arrays["far"].fill(1e12)), "scale.safetensors .* not a scale"),
+        (tensors_edited(SCALE, lambda arrays: arrays.update(surprise=np.zeros(3))), "scale.safetensors .* not a scale"),
+        (table_edited(lambda rows: rows.drop_columns("residual")), "scores.parquet .* column residual is missing"),
+        (table_edited(lambda rows: rows.drop_columns("hop_rank").slice(1)), "scores.parquet .* column node does not"),
+        (table_edited(lambda rows: rows.drop_columns("closure_rank")), "scores.parquet .*closure_rank"),
+    ],
+)
+def test_what_a_trained_run_learned__is_not_believed(forged, graph, yesterday, tmp_path, edit, told):
+    run = forged(yesterday, tmp_path / "run", edit)
+    with pytest.raises(FolderError, match=told):
+        pipeline.run(small(tmp_path / "new", run), until="score", graph=graph)
+
+
+def test_transform_of_a_trained_run__that_asks_for_columns_that_there_are_not_is_named(
+    forged, graph, yesterday, tmp_path
+):
+    def edit(run: Path) -> None:
+        path = run / FITTED
+        with safe_open(path, "np") as file:
+            head = file.metadata()
+        arrays = load_file(path)
+        arrays["0.columns"][:] = 10**9
+        save_file(arrays, path, head)
+
+    run = forged(yesterday, tmp_path / "run", edit)
+    with pytest.raises(FolderError, match=r"fitted\.safetensors is damaged: index 1000000000"):
+        pipeline.run(small(tmp_path / "new", run), until="score", graph=graph)
 
 
 def write_tables(folder: Path, kinds: list[str | None], **columns: object) -> TablesGraph:

@@ -1,4 +1,5 @@
-"""Closed tables of names that options choose from: what the configuration accepts and what the rooms know, said once.
+"""Closed tables of names that options choose from, and bounds: what the configuration accepts and what the rooms know,
+said once.
 
 Plain tuples, because the configuration is read before anything heavy is imported. A room that keeps a function for each
 name has a dict with the same keys; `tests/test_conf.py` compares them.
@@ -29,3 +30,4 @@ PLACES = ("memory", "disk")
 STATES = ("auto", *PLACES)
 OBJECTIVES = ("planted", "labels")
 TRACKERS = ("mlflow", "wandb")
+MODEL_SIZES = {"num_classes": (2, 16), "num_layers": (1, 16), "width": (1, 8_192), "head_width": (1, 8_192)}

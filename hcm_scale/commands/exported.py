@@ -12,8 +12,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.score.numbering import edge_index
 from hcm_scale.score.table import FILE
 from hcm_scale.stages.purify import open_purified
-from hcm_scale.stages.report import first_reasons
-from hcm_scale.stages.scored import open_scores
+from hcm_scale.stages.report import edge_hops, first_reasons, read_ranked
 from hcm_scale.workspace import open_stages
 
 _TOP, _NEIGHBORS = 20, 50
@@ -68,9 +67,7 @@ def neighborhoods(graph: Graph, scores: Path, top: int) -> Any:
     """A networkx graph of the first nodes, their neighbours, and all edges among these."""
     import networkx as nx
 
-    made = open_scores(scores)
-    table = made.table()
-    mean = made.edges().mean
+    table, (mean, _) = read_ranked(scores, graph), edge_hops(scores, graph)
     edges = edge_index(graph.indptr, graph.indices, directed=graph.directed)
     first = table["node"].slice(0, top).to_pylist()
     chosen = set(first)

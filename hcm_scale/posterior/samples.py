@@ -2,7 +2,9 @@
 
     samples/  sample-00000.safetensors ...  manifest.json: the model's sizes, the hash of every sample
 
-A reader needs nothing else to rebuild the model: `HopModel(**samples.model)`. Samples are read one at a time.
+A reader needs nothing else to rebuild the model: `HopModel(**samples.model)`. Samples are read one at a time. A folder
+may come from anybody: its sizes are legal ones, and the head of every file tells of the parameters of such a model,
+before room is taken for either.
 """
 
 from collections.abc import Iterator
@@ -10,14 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from hcm_scale.base import files
+from hcm_scale.base.names import MODEL_SIZES
+from hcm_scale.model import parameter_shapes
 
 KIND = "hcm_scale samples"
 FORMAT = 1
+_SIZES = {"num_attributes": (1, 1 << 31), **MODEL_SIZES}
+_KINDS: dict[str, Any] = dict.fromkeys((*_SIZES, "seed"), int) | dict.fromkeys(("directed", "last_relu"), bool)
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,11 @@ class Samples:
         path = sample_path(self.folder, range(len(self))[index])
         if not path.is_file() or files.hash_file(path) != self.hashes[index]:
             raise files.FolderError(f"{path} is missing or damaged: its hash differs from the manifest")
-        return load_tensors(path.read_bytes())
+        sample = load_tensors(path.read_bytes())
+        for name, tensor in sample.items():
+            if not tensor.isfinite().all():
+                raise files.FolderError(f"{path}: {name} holds NaN or infinite numbers: the chain it is of diverged")
+        return sample
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         return (self[index] for index in range(len(self)))
@@ -66,5 +77,40 @@ def seal_samples(folder: Path, hashes: list[str], model: dict[str, Any]) -> Samp
 
 def open_samples(folder: Path | str) -> Samples:
     """A finished folder; FolderError where it is unfinished or something else."""
-    body = files.read_manifest(Path(folder), KIND, FORMAT)
-    return Samples(Path(folder), body["model"], tuple(body["hashes"]))
+    folder = Path(folder)
+    body = files.read_manifest(folder, KIND, FORMAT)
+    model, hashes = body.get("model"), body.get("hashes")
+    if not isinstance(model, dict) or not isinstance(hashes, list) or not hashes:
+        raise files.FolderError(f"{folder / files.MANIFEST} is damaged: it tells of no model, or of no samples")
+    shapes = _shapes(folder / files.MANIFEST, model)
+    for index in range(len(hashes)):
+        _check_head(sample_path(folder, index), shapes)
+    return Samples(folder, model, tuple(hashes))
+
+
+def _shapes(path: Path, model: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the parameters of the model that a manifest tells of; FolderError where it is not legal."""
+    for name, value in model.items():
+        low, high = _SIZES.get(name, (0, 1 << 31))
+        if type(value) is not _KINDS.get(name) or not low <= value <= high:
+            raise files.FolderError(f"{path} is damaged: model.{name}={value!r:.40} is not legal")
+    if missing := [name for name in (*_SIZES, "directed") if name not in model]:
+        raise files.FolderError(f"{path} is damaged: model.{missing[0]} is missing")
+    return parameter_shapes(**{name: model[name] for name in _SIZES})
+
+
+def _check_head(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Refuses a file that does not hold these parameters as float32; only its head is read."""
+    if not path.is_file():
+        raise files.FolderError(f"{path} is missing or damaged: the manifest tells of it")
+    try:
+        with safe_open(path, "pt") as file:
+            names: list[str] = file.keys()
+            parts = {name: file.get_slice(name) for name in names}
+            found = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
+    except SafetensorError as error:
+        raise files.FolderError(f"{path} is damaged: {error}") from error
+    for name in sorted(found.keys() | shapes.keys()):
+        if found.get(name) != ("F32", shapes.get(name)):
+            has, wanted = found.get(name, "missing"), shapes.get(name, "no such parameter")
+            raise files.FolderError(f"{path} is not of the model in its manifest: {name} is {has}, not F32 {wanted}")

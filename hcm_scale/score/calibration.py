@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
+from hcm_scale.base.largest_kernels import ABOVE_ALL
 from hcm_scale.score.closure import Cut, far_cut
 from hcm_scale.score.context import surprise_of_bins
+from hcm_scale.score.context_kernels import NUM_BINS
 from hcm_scale.score.numbering import EdgeIndex
 from hcm_scale.score.residual import Prediction, fit
 from hcm_scale.score.standard import Usual
@@ -62,7 +64,11 @@ def to_bytes(scale: Scale) -> bytes:
 def from_bytes(data: bytes) -> Scale:
     """The inverse of `to_bytes`."""
     arrays = load(data)
+    if any(array.dtype != np.float64 for array in arrays.values()) or arrays["surprise"].shape != (NUM_BINS,):
+        raise ValueError(f"it is not a scale: numbers must be float64, and {NUM_BINS} of them surprises")
     far, unlike = (Cut(int(arrays[name][0]), float(arrays[name][1])) for name in ("far", "unlike"))
+    if not all(0 <= cut.key <= ABOVE_ALL and 0.0 <= cut.tied <= 1.0 for cut in (far, unlike)):
+        raise ValueError(f"it is not a scale: edges are far from {far} on, and unlike from {unlike} on")
     strange = Strangeness(_usual(arrays["both"]), _usual(arrays["views"]) if "views" in arrays else None)
     prediction = Prediction(arrays["centre"], arrays["weights"])
     return Scale(far, strange, ContextScale(unlike, arrays["surprise"], prediction))

@@ -49,7 +49,8 @@ from hcm_scale.score.threshold import Verdict
 
 FILE = "scores.parquet"
 _FEW = 1 << 16  # rows that one thread takes in the time that it takes to start others
-_NUMBERS = ("ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "score")
+NUMBERS = ("ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "score")
+_ALWAYS = {"node": pa.int64(), "rank": pa.int64(), "degree": pa.int64(), "flags": pa.string()}
 
 
 def scores_table(graph: Graph, scores: NodeScores, rank_by: str, verdict: Verdict | None = None) -> pa.Table:
@@ -67,7 +68,7 @@ def row_groups(
     if np.isnan(score).any():
         raise ValueError(f"{np.count_nonzero(np.isnan(score))} of {len(score)} scores are NaN and cannot be ranked")
     order = ranking(score)
-    columns = {name: getattr(scores, name) for name in _NUMBERS} | _kinds_apart(scores)
+    columns = {name: getattr(scores, name) for name in NUMBERS} | _kinds_apart(scores)
     columns |= {} if verdict is None else {"p": verdict.p, "flagged": verdict.flagged}
     columns |= {"rank": None, "degree": scores.degree, "flags": scores.flags}
     columns |= {name: known for name, known in (("y", graph.y), ("kind", graph.kind)) if known is not None}
@@ -164,6 +165,29 @@ def read_scores(path: Path, columns: Collection[str] | None = None) -> pa.Table:
     """
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         return file.read([name for name in file.schema_arrow.names if columns is None or name in columns])
+
+
+def check_ranked(path: Path, ranked: Any, num_nodes: int, numbers: Iterable[str] = ()) -> None:
+    """Refuses a ranked table, in memory or on disk, that is not of a graph of so many nodes, a row each.
+
+    `numbers` are the scores that it must have beside the one that ranks.
+    """
+    ranked_by = (ranked.schema.metadata or {}).get(b"rank_by", b"ahp").decode(errors="replace")
+    found = {entry.name: entry.type for entry in ranked.schema}
+    for name, wanted in (_ALWAYS | dict.fromkeys([ranked_by, *numbers], pa.float64())).items():
+        if found.get(name) != wanted:
+            raise files.FolderError(
+                f"{path} is damaged: its column {name} is {found.get(name, 'missing')}, not {wanted}"
+            )
+    if "id" not in found or len(found) != len(ranked.schema):
+        raise files.FolderError(f"{path} is damaged: its columns, id among them, are not each there once")
+    if ranked.num_rows != num_nodes:
+        raise files.FolderError(f"{path} is damaged: {ranked.num_rows:,} rows, and the graph has {num_nodes:,} nodes")
+    node, seen = ranked["node"].to_numpy(), np.zeros(num_nodes, bool)
+    if node.dtype == np.int64 and node.min(initial=0) >= 0 and node.max(initial=-1) < num_nodes:
+        seen[node] = True
+    if not seen.all():
+        raise files.FolderError(f"{path} is damaged: its column node does not have every node of the graph once")
 
 
 def node_scores(table: pa.Table) -> NodeScores:

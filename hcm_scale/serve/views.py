@@ -38,7 +38,10 @@ class Views:
     def __init__(self, run_dir: Path) -> None:
         self.folders = dict(zip(_READ, open_stages(run_dir, *_READ), strict=True))
         self.name = run_dir.resolve().name
+        self.graph = Graph.open(self.folders["graph"], verify=False)
+        self.hops = edge_hops(self.folders["scores"], self.graph)
         self.ranked = RankedFile(self.folders["scores"] / table.FILE)
+        table.check_ranked(self.ranked.path, self.ranked, self.graph.num_nodes)
         names = self.ranked.column_names
         self.ranked_by = (self.ranked.schema.metadata or {}).get(b"rank_by", b"ahp").decode()
         self.scores = ranking.listed_scores(score_names(self.ranked), self.ranked_by, "evidence" in names)
@@ -102,9 +105,8 @@ class Views:
 
     @cached_property
     def _evidence(self) -> Evidence:
-        graph = Graph.open(self.folders["graph"], verify=False)
         made = purify.open_purified(self.folders["purified"])
-        return Evidence.of(graph, made.graph, self.ranked, *edge_hops(self.folders["scores"], graph), made.features)
+        return Evidence.of(self.graph, made.graph, self.ranked, *self.hops, made.features)
 
 
 def _whole(name: str, text: str, low: int, high: int) -> int:

@@ -23,6 +23,7 @@ from hcm_scale.base import files
 from hcm_scale.base.beside import side_by_side
 from hcm_scale.base.mapped import open_npy, save_new
 from hcm_scale.base.names import DEGREE
+from hcm_scale.base.tensors import read_tensors
 from hcm_scale.features.auto import table
 from hcm_scale.features.fitted import Fitted, from_bytes, to_bytes
 from hcm_scale.features.purify import num_least_similar
@@ -61,7 +62,7 @@ class Purified:
 
     def fitted(self) -> Fitted:
         """How attributes become these features."""
-        return from_bytes((self.folder / _FITTED).read_bytes())
+        return read_tensors(self.folder / _FITTED, from_bytes)
 
 
 def purify(
@@ -129,7 +130,10 @@ def purify_like(graph: Graph, out: Path, like: Purified, *, attributes: str, wor
         return _help(graph, out, settled["similarity"] if drops else None, attributes, world)
     out.mkdir(parents=True, exist_ok=True)
     fitted = like.fitted()
-    x = fitted.apply(graph.x, graph.columns)
+    try:
+        x = fitted.apply(graph.x, graph.columns)
+    except IndexError as error:
+        raise files.FolderError(f"{like.folder / _FITTED} is damaged: {error}") from error
     measured = x if attributes == "transformed" else graph.x
     how: dict[str, Any] = {"similarity": settled["similarity"], "ratio": settled["ratio"]}
     drop = partial(drop_edges, _with_strengths(graph, like.weight_median, out), measured, **how, like=like.graph)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
@@ -105,7 +106,7 @@ def explain(
 ) -> list[Explanation]:
     """Explains the nodes that the user calls `external_ids`; `x` are the features, by which distances are told."""
     nodes = [graph.node_of(external_id) for external_id in external_ids]
-    ranked = table.read_scores(Path(scores) / table.FILE)
+    ranked = read_ranked(Path(scores), graph)
     evidence = Evidence.of(graph, purified, ranked, *edge_hops(Path(scores), graph), x)
     return [explain_node(evidence, node) for node in nodes]
 
@@ -114,7 +115,7 @@ def first_reasons(
     graph: Graph, purified: Graph | None, scores: Path, count: int | None, x: NDArray[np.float32] | None = None
 ) -> list[str]:
     """Why the first nodes are where they are, a sentence each: `count` of them, or the flagged, and at least 100."""
-    ranked = table.read_scores(scores / table.FILE)
+    ranked = read_ranked(scores, graph)
     evidence = Evidence.of(graph, purified, ranked, *edge_hops(scores, graph), x)
     nodes = ranked["node"].slice(0, min(num_first(ranked) if count is None else count, MOST_REASONS)).to_pylist()
     return [in_a_sentence(explain_node(evidence, node)) for node in nodes]
@@ -122,7 +123,7 @@ def first_reasons(
 
 def show(graph: Graph, scores: Path, count: int) -> str:
     """The ranked list of a scores folder as a piece of HTML for a notebook: `count` rows, and pictures."""
-    return fragment(graph, table.read_scores(scores / table.FILE), edge_hops(scores, graph)[0], found_by(scores), count)
+    return fragment(graph, read_ranked(scores, graph), edge_hops(scores, graph)[0], found_by(scores), count)
 
 
 def found_by(scores: Path) -> dict[str, Any]:
@@ -154,9 +155,29 @@ def about() -> dict[str, Any]:
     }
 
 
+def read_ranked(scores: Path, graph: Graph) -> pa.Table:
+    """The ranked table of a scores folder, which is of this graph."""
+    ranked = table.read_scores(scores / table.FILE)
+    table.check_ranked(scores / table.FILE, ranked, graph.num_nodes)
+    return ranked
+
+
 def edge_hops(scores: Path, graph: Graph) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Mean and variance of every edge's predicted hop, mapped; a graph without edges has no files to map."""
     if graph.num_edges == 0:
         return np.zeros(0, np.float32), np.zeros(0, np.float32)
-    mean, var = (open_npy(scores / name) for name in (MEAN_FILE, VAR_FILE))
+    mean, var = (_by_edge(scores / name, graph.num_edges) for name in (MEAN_FILE, VAR_FILE))
     return mean, var
+
+
+def _by_edge(path: Path, num_edges: int) -> NDArray[np.float32]:
+    """A number of every edge, mapped; FolderError where the file has anything else."""
+    try:
+        found = open_npy(path)
+    except ValueError as error:
+        raise files.FolderError(f"{path} is damaged: {error}") from error
+    if found.shape != (num_edges,) or found.dtype != np.float32:
+        raise files.FolderError(
+            f"{path} is damaged: {found.dtype} {found.shape}, and the graph has {num_edges:,} edges"
+        )
+    return found

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from hcm_scale.base import files
 from hcm_scale.base.mapped import open_npy
+from hcm_scale.base.tensors import read_tensors
 from hcm_scale.score import nodes, table
 from hcm_scale.score.calibration import Scale, from_bytes
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops
@@ -56,5 +57,10 @@ class Reference(NamedTuple):
 
 def open_reference(folder: Path) -> Reference:
     """A finished folder of scores, to measure those of another graph by."""
-    scale = from_bytes((folder / SCALE_FILE).read_bytes())
-    return Reference(table.node_scores(open_scores(folder).table()), scale)
+    scale = read_tensors(folder / SCALE_FILE, from_bytes)
+    path, ranked = folder / table.FILE, open_scores(folder).table()
+    table.check_ranked(path, ranked, ranked.num_rows, table.NUMBERS)
+    try:
+        return Reference(table.node_scores(ranked), scale)
+    except (LookupError, ValueError, AttributeError) as error:  # of flags and ranks by kind
+        raise files.FolderError(f"{path} is damaged: {error}") from error

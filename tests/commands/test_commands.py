@@ -1,9 +1,11 @@
 """doctor, inspect, export and clean over one small finished run."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import networkx as nx
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -14,6 +16,7 @@ from hcm_scale.base.files import FolderError
 from hcm_scale.commands import clean, doctor, export, inspect
 from hcm_scale.config import Config
 from hcm_scale.options import with_options
+from hcm_scale.serve.views import Views
 from hcm_scale.synthetic import families
 
 FEW = {"hops.num_sources": 30, "hops.pairs_per_class": 10, "sampling.batch_pairs": 64, "sampling.workers": 0}
@@ -107,6 +110,52 @@ def test_export__writes_neighbourhoods_for_graph_programs(finished, tmp_path, en
         assert found.degree(node) == row["degree"]
         assert found.nodes[node]["evidence"] == row["evidence"]
     assert all(1 <= hop <= 4 for _, _, hop in found.edges(data="hop"))
+
+
+def rows_edited(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], object]:
+    def edit(run: Path) -> None:
+        path = run / "scores" / "scores.parquet"
+        pq.write_table(change(pq.read_table(path)), path)
+
+    return edit
+
+
+def nodes_set(change: Callable[[np.ndarray], object]) -> Callable[[Path], object]:
+    def edit(rows: pa.Table) -> pa.Table:
+        nodes = pa.array(change(rows["node"].to_numpy()), pa.int64())
+        return rows.set_column(rows.schema.get_field_index("node"), "node", nodes)
+
+    return rows_edited(edit)
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (rows_edited(lambda rows: rows.slice(0, 5)), r"scores\.parquet is damaged: 5 rows"),
+        (rows_edited(lambda rows: rows.select(["id"])), r"scores\.parquet is damaged: its column node is missing"),
+        (rows_edited(lambda rows: rows.drop_columns("score")), r"scores\.parquet .* its column score is missing"),
+        (rows_edited(lambda rows: rows.append_column("node", rows["node"])), r"scores\.parquet .* each there once"),
+        (nodes_set(lambda nodes: np.full(len(nodes), 10**9)), r"scores\.parquet is damaged: its column node does not"),
+        (nodes_set(lambda nodes: -1 - nodes), r"scores\.parquet is damaged: its column node does not"),
+        (nodes_set(lambda nodes: nodes // 2), r"scores\.parquet is damaged: its column node does not"),
+        (nodes_set(lambda nodes: [None, *nodes[1:].tolist()]), r"scores\.parquet is damaged: its column node does not"),
+        (
+            lambda run: np.save(run / "scores" / "edges_mean.npy", np.zeros(3, np.float32)),
+            r"edges_mean\.npy is damaged",
+        ),
+        (lambda run: (run / "scores" / "edges_var.npy").write_bytes(b"torn"), r"edges_var\.npy is damaged"),
+    ],
+)
+def test_scores_of_others__are_refused_by_explain_export_and_serve_alike(forged, finished, tmp_path, edit, told):
+    run_dir = forged(finished, tmp_path / "run", edit)
+    with pytest.raises(FolderError, match=told):
+        pipeline.explain(Config(run_dir=str(run_dir)), ["3"])
+    with pytest.raises(FolderError, match=told):
+        Views(run_dir)
+    for name in ("out.graphml", "out.csv"):
+        with pytest.raises(FolderError, match=told):
+            export.main([str(run_dir), str(tmp_path / name)])
+        assert not (tmp_path / name).exists()
 
 
 @pytest.mark.parametrize("words", [["list.xls"], ["list.csv", "--top", "0"], ["nowhere/list.csv"]])

@@ -184,7 +184,7 @@ def test_score__that_failed_is_unfinished_and_comes_whole_when_it_is_repeated(
 ):
     whole = score(graph, structure, features, samples, tmp_path / "whole")
     sample = (samples / "sample-00002.safetensors").read_bytes()
-    (samples / "sample-00002.safetensors").write_bytes(b"torn")
+    (samples / "sample-00002.safetensors").write_bytes(sample[:-1] + b"?")
     with pytest.raises(FolderError, match=r"sample-00002\.safetensors is missing or damaged"):
         score(graph, structure, features, samples, tmp_path / "scores", state="disk")
     with pytest.raises(FolderError, match="unfinished"):
