@@ -97,6 +97,8 @@ def open_arrays(path: Path, max_bytes: int) -> Arrays:
     """The arrays of a .npz archive, of a folder of .npy files, or of one .npy file, by name."""
     if path.is_dir():
         return {p.stem: _on_disk(p) for p in sorted(path.glob("*.npy")) if p.is_file()}
+    if not path.is_file():  # a pipe would be waited for
+        raise InputError(f"{path} is not there; legal are .npy and .npz files, and folders of .npy files")
     if path.suffix == ".npy":
         return {path.stem: _on_disk(path)}
     with reading(f"{path} cannot be read as .npz"):

@@ -1,5 +1,6 @@
 """NumPy, scipy and MATLAB files: every way of saying the same graph gives the same graph."""
 
+import os
 import struct
 
 import numpy as np
@@ -403,3 +404,12 @@ def test_read_matrices__takes_the_files_of_debian(real_data, tmp_path):
         for name in ("indptr", "indices"):
             np.testing.assert_array_equal(getattr(g, name), raw[name])
         np.testing.assert_array_equal(g.x.indices, raw["x_indices"])
+
+
+@pytest.mark.parametrize("option", ["x", "y"])
+def test_pipe_or_nothing__in_the_place_of_an_array_is_refused(tmp_path, option):
+    np.savez(tmp_path / "g.npz", edge_index=np.array([[0, 1], [1, 2]]), x=np.eye(3, dtype=np.float32))
+    os.mkfifo(tmp_path / "pipe.npy")
+    for name in ("pipe.npy", "none.npy"):
+        with pytest.raises(InputError, match=rf"{name} is not there; legal are \.npy and \.npz"):
+            read_matrices(tmp_path / "out", tmp_path / "g.npz", **{option: tmp_path / name})
