@@ -78,7 +78,7 @@ def read_job(path: Path, name: str) -> Job:
             last = stages[-1]["name"] if stages else "nothing"
             raise FolderError(f"stopped after {last}")
         scores = open_scores(path / "scores")
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         return Job(name, options, {}, error=_last_error(path / "log") or f"unfinished: {_one_line(error)}")
     numbers = {**quality(scores.metrics or {}, scores.rank_by), **cost(stages)}
     return Job(name, options, numbers, scores.rank_by, trend=tuple(_trend(path)))

@@ -90,14 +90,15 @@ def test_collect__lists_what_failed_and_keeps_the_rest(sweep):
     write_job(sweep / "stopped", 0.3, 0, finished=False)
     (sweep / "refused").mkdir()
     (sweep / "refused" / "log").write_text("hello\nerror: purify.ratio=1.5 is out of range\n")
-    (sweep / "torn").mkdir()
-    (sweep / "torn" / "config.json").write_text('{"seed": ')
+    for name, text in {"torn": '{"seed": ', "deep": "[" * 100_000, "a list": "[1]"}.items():
+        (sweep / name).mkdir()
+        (sweep / name / "config.json").write_text(text)
     said = collect(sweep)
     assert "refused: purify.ratio=1.5 is out of range" in said
     assert "stopped: unfinished: stopped after graph" in said
-    assert "torn: unfinished: " in said
+    assert all(f"{name}: unfinished: " in said for name in ("torn", "deep", "a list"))
     status = pq.read_table(sweep / "collected.parquet")["status"].to_pylist()
-    assert sorted(status) == ["failed"] * 3 + ["finished"] * 6
+    assert sorted(status) == ["failed"] * 5 + ["finished"] * 6
 
 
 def test_collect__a_link_to_old_scores_does_not_make_a_job_finished(sweep):
