@@ -156,7 +156,7 @@ def test_index__without_a_name_that_may_hold_the_ids_is_told(world, tmp_path):
         HCM().fit((world.edges, nodes))
     _, columns = read((world.edges, nodes.rename_axis("id")), tmp_path)
     assert columns["id_column"] == "id"
-    with pytest.raises(ValueError, match=r"it has \['a0', 'a1', 'a2'\]$"):
+    with pytest.raises(ValueError, match=r"of nodes \['a0', 'a1', 'a2'\]$"):
         HCM().fit((world.edges, world.nodes[["a0", "a1", "a2"]]))
 
 
