@@ -59,7 +59,7 @@ class Limits:
 
 def start_server(threads: int) -> None:
     """Starts the server unless one runs; kernels and linear algebra in all its children use so many threads."""
-    with mock.patch.dict(os.environ, _variables(threads)):
+    with _PROCESSES, mock.patch.dict(os.environ, _variables(threads)):  # two at once would leave the variables behind
         CONTEXT.set_forkserver_preload(_IMPORTED)
         forkserver.ensure_running()
 

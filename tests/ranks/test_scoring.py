@@ -78,7 +78,8 @@ def make_inputs(folder: Path, num_nodes: int, num_samples: int) -> None:
     """A graph, its propagated features and samples that were never trained."""
     graph = families.community(num_nodes, num_attributes=Q).save(folder / "graph")
     propagate_features(graph, graph.x, folder / "propagated")
-    sizes = {"num_attributes": Q, "num_classes": 4, "width": WIDTH, "directed": False}
+    sizes = {"num_attributes": Q, "num_classes": 4, "width": WIDTH, "head_width": 64, "num_layers": 2}
+    sizes["directed"] = False
     nets = [HopModel(**sizes, seed=seed).state_dict() for seed in range(num_samples)]
     hashes = [write_sample(folder / "samples", i, dict(net)) for i, net in enumerate(nets)]
     seal_samples(folder / "samples", hashes, sizes)
