@@ -28,7 +28,10 @@ THEMES = {
     "weights": "weights of edges that tell something and that tell nothing: ROC-AUC by several rules",
     "growth": "time and peak memory of each stage from 10^4 nodes on, fitted exponents",
 }
-NEEDS_GPU = {"gpu": "the edge pass on a CUDA device"}
+NEEDS_GPU = {
+    "gpu": "the edge pass on a CUDA device",
+    "precision": "bfloat16 products over edges against float32: ROC-AUC and agreement of rankings",
+}
 REPEATS = {"smoke": 1, "quick": 3, "full": 5, "huge": 1}
 
 

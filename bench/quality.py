@@ -16,8 +16,7 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
-from bench import data
-from bench.accuracy.problem import DATA, open_problem, prepare
+from bench import labelled
 from bench.end_to_end import planted
 from bench.harness import Table
 from hcm_scale import HCM
@@ -25,7 +24,6 @@ from hcm_scale.graph import Graph
 from hcm_scale.score.metrics import roc_auc
 
 NODES = {"smoke": (400,), "quick": (1_000, 10_000), "full": (1_000, 10_000, 100_000, 1_000_000)}
-LABELLED = ("inj_cora", "dblp", "Reddit", "Amazon", "Enron", "BlogCatalog", "Flickr")
 
 
 def chain(burn_in: int, samples: int) -> dict[str, Any]:
@@ -66,11 +64,8 @@ def graphs(size: str, root: Path) -> Iterator[tuple[str, Graph]]:
     """Name and graph, smallest first."""
     for num_nodes in NODES[size]:
         yield f"{num_nodes:,} nodes", Graph.open(planted(num_nodes, root / str(num_nodes)))
-    for name in LABELLED if size == "full" else ():
-        if (data.folder() / str(DATA[name].file)).is_file():
-            (root / name).mkdir()
-            prepare(name, 0, data.folder(), root / name)
-            yield name, open_problem(root / name).graph
+    if size == "full":
+        yield from labelled.graphs(root)
 
 
 def measure(name: str, graph: Graph, size: str, run_dir: Path) -> Iterator[dict[str, Any]]:

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import data
-from bench.accuracy.problem import DATA, open_problem, prepare
+from bench import data, labelled
 from bench.end_to_end import planted
 from bench.harness import Table, at_least
 from hcm_scale import pipeline
@@ -27,7 +26,6 @@ from hcm_scale.graph.store import SparseRows
 from hcm_scale.score.metrics import roc_auc
 
 PARTS = 5
-LABELLED = ("inj_cora", "Amazon", "Enron", "BlogCatalog", "Flickr", "dblp", "Reddit")
 _MANY = 200  # anomalies: a fifth of them tells a ROC-AUC
 _LOST = 0.02  # of the ROC-AUC, at most
 
@@ -47,12 +45,8 @@ def graphs(size: str, root: Path) -> Iterator[tuple[str, Graph]]:
     """Name and graph: the labelled ones at hand, in a smoke run a planted one."""
     if size == "smoke":
         yield "400 nodes", Graph.open(planted(400, root / "planted"))
-        return
-    for name in LABELLED:
-        if (data.folder() / str(DATA[name].file)).is_file():
-            (root / name).mkdir()
-            prepare(name, 0, data.folder(), root / name)
-            yield name, open_problem(root / name).graph
+    else:
+        yield from labelled.graphs(root)
 
 
 def num_parts(graph: Graph, size: str) -> int:
