@@ -36,7 +36,6 @@ def embed_all(model: HopModel, graph: DeviceGraph, out: Tensor) -> Tensor:
     for begin in range(0, graph.num_nodes, CHUNK_ROWS):
         end = min(begin + CHUNK_ROWS, graph.num_nodes)
         nodes = torch.arange(begin, end, dtype=graph.indices.dtype, device=graph.device)
-        sums = sum_hidden(row, nodes, first.weight, first.bias)
-        torch.addmm(second.bias, sums, second.weight, out=out[begin:end])
+        torch.addmm(second.bias, sum_hidden(row, nodes, first.weight, first.bias), second.weight, out=out[begin:end])
         model.activate(1, out[begin:end])
     return out
