@@ -19,7 +19,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.graph.store import SparseRows
 from hcm_scale.hops import choose_sources
 from hcm_scale.hops.engines import STATE_BYTES, WORDS, sharing_pays, wide_bytes
-from hcm_scale.hops.layout import as_given
+from hcm_scale.hops.layout import as_given, linked_nodes
 from hcm_scale.sampling.neighbors import most_drawn
 from hcm_scale.sampling.pairs import pairs_per_epoch
 from hcm_scale.shards import LabelPlan, Labels
@@ -84,7 +84,7 @@ def label(options: dict[str, Any], graph: Graph) -> list[tuple[Searches, Need]]:
     ways += [Searches(threads, most) for most in narrow if most < STATE_BYTES]
     while ways[-1].threads > 1:
         ways.append(Searches(ways[-1].threads // 2, 1))
-    num_linked = int(np.count_nonzero(np.diff(graph.indptr)))
+    num_linked = len(linked_nodes(graph.indptr))
     change = "lower hops.num_sources, hops.pairs_per_class, shards.shard_pairs or world.threads"
     sizes = plan, num_linked, graph.num_arcs * (1 + graph.directed)
     return [(how, Need(memory.label_bytes(*sizes, shares=shares, how=how), graph.num_bytes, change)) for how in ways]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.prefetch import prefetch
-from hcm_scale.base.threads import in_threads
+from hcm_scale.base.threads import in_slices, in_threads
 
 _LINES_AHEAD = 32  # cache lines asked for before they are needed: 4 rows of 128 numbers, 16 of 20
 _LINE_BYTES = 64
@@ -40,11 +40,18 @@ def gcn_scale(indptr: NDArray[np.int64], weights: NDArray[np.float32] | None = N
     >>> gcn_scale(np.array([0, 3, 3])).tolist()
     [0.5, 1.0]
     """
-    degree = np.diff(indptr).astype(np.float64)
-    if weights is not None and len(weights):
-        linked = degree > 0  # reduceat knows no empty rows
-        degree[linked] = np.add.reduceat(weights, indptr[:-1][linked], dtype=np.float64)
-    return (1.0 / np.sqrt(degree + 1.0)).astype(np.float32)
+    scale = np.empty(len(indptr) - 1, np.float32)
+
+    def fill(part: slice) -> None:
+        degree = np.diff(indptr[part.start : part.stop + 1]).astype(np.float64)
+        if weights is not None and len(weights):
+            linked = degree > 0  # reduceat knows no empty rows
+            of_rows = weights[indptr[part.start] : indptr[part.stop]]
+            degree[linked] = np.add.reduceat(of_rows, (indptr[part] - indptr[part.start])[linked], dtype=np.float64)
+        scale[part] = 1.0 / np.sqrt(degree + 1.0)
+
+    in_slices(len(scale), fill)
+    return scale
 
 
 def propagate(

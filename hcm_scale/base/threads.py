@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
+from numpy.typing import NDArray
 
 _PARTS_PER_THREAD = 16  # a part of hubs then does not keep the other threads waiting
 Part = TypeVar("Part")
@@ -32,6 +34,17 @@ def in_slices(length: int, work: Callable[[slice], Any], size: int = 1 << 18) ->
     """
     parts = [slice(first, min(first + size, length)) for first in range(0, length, size)]
     share(min(numba.get_num_threads(), len(parts)), parts, lambda _, part: work(part))
+
+
+def where(length: int, mask: Callable[[slice], NDArray[Any]]) -> NDArray[np.int64]:
+    """The positions, in order, where mask(part) is not 0, of slices that make up 0 .. length - 1.
+
+    >>> where(4, lambda part: np.array([3, 0, 0, 5])[part]).tolist()
+    [0, 3]
+    """
+    found: dict[int, NDArray[np.int64]] = {-1: np.empty(0, np.int64)}
+    in_slices(length, lambda part: found.update({part.start: part.start + np.flatnonzero(mask(part))}))
+    return np.concatenate([found[first] for first in sorted(found)])
 
 
 @contextlib.contextmanager

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.largest import value_at
 from hcm_scale.base.names import SIMILARITIES
-from hcm_scale.base.threads import in_threads
+from hcm_scale.base.row_kernels import sort_rows
+from hcm_scale.base.threads import in_slices, in_threads, where
 from hcm_scale.features import purify_kernels as kernels
 from hcm_scale.graph import by_edge
 from hcm_scale.graph.store import Attributes, Graph, SparseRows
@@ -115,9 +116,7 @@ def purify(
     if graph.weights is not None:
         info["spread"] = float(np.std(values, dtype=np.float64))
         values += _say_of_weights(graph, info["spread"])
-    keep, info["threshold"] = keep_most_similar(values, num_dropped)
-    at = values == info["threshold"]
-    info["dropped_at_threshold"] = float(np.count_nonzero(at & ~keep) / np.count_nonzero(at))
+    keep, info["threshold"], info["dropped_at_threshold"] = keep_most_similar(values, num_dropped)
     return _purified(graph, keep, info)
 
 
@@ -160,17 +159,20 @@ def _purified(graph: Graph, keep: NDArray[np.bool_] | None, info: dict[str, Any]
     return Graph(indptr, indices, weights=weights, directed=graph.directed, info={"purified": info})
 
 
-def keep_most_similar(values: NDArray[np.float32], num_dropped: int) -> tuple[NDArray[np.bool_], float]:
-    """All but the num_dropped (>= 1) smallest values (of equals the first go first), and the largest that went.
+def keep_most_similar(values: NDArray[np.float32], num_dropped: int) -> tuple[NDArray[np.bool_], float, float]:
+    """All but the num_dropped (>= 1) smallest values (of equals the first go first), the largest that went, and the
+    share that went of those that equal it.
 
-    >>> keep_most_similar(np.array([5, 1, 3, 1, 1], np.float32), 2)
-    (array([ True, False,  True, False,  True]), 1.0)
+    >>> keep_most_similar(np.array([5, 1, 3, 1, 1, 1], np.float32), 2)
+    (array([ True, False,  True, False,  True,  True]), 1.0, 0.5)
     """
     threshold = np.float32(value_at(values, len(values) - num_dropped + 1))
-    keep = values >= threshold
+    keep = np.empty(len(values), bool)
+    in_slices(len(values), lambda part: np.greater_equal(values[part], threshold, out=keep[part]))
+    equal = where(len(values), lambda part: values[part] == threshold)
     num_tied = num_dropped - (len(keep) - int(np.count_nonzero(keep)))
-    keep[np.flatnonzero(values == threshold)[:num_tied]] = False
-    return keep, float(threshold)
+    keep[equal[:num_tied]] = False
+    return keep, float(threshold), num_tied / len(equal)
 
 
 def _check(num_nodes: int, x: Attributes, similarity: str) -> None:
@@ -185,7 +187,9 @@ def _edge_spans(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bool
         return kernels.EdgeSpans(indptr[:-1], indptr[1:], indptr)
     starts = np.empty(len(indptr) - 1, np.int64)
     in_threads(len(starts), kernels.first_above, indptr, indices, starts)
-    return kernels.EdgeSpans(starts, indptr[1:], np.concatenate([[0], np.cumsum(indptr[1:] - starts)]))
+    offsets = np.zeros(len(indptr), np.int64)
+    in_slices(len(starts), lambda part: np.subtract(indptr[1:][part], starts[part], out=offsets[1:][part]))
+    return kernels.EdgeSpans(starts, indptr[1:], np.cumsum(offsets, out=offsets))
 
 
 def _keep_edges(graph: Graph, keep: NDArray[np.bool_]) -> CSR:
@@ -197,5 +201,6 @@ def _keep_edges(graph: Graph, keep: NDArray[np.bool_]) -> CSR:
     in_threads(graph.num_nodes, kernels.count_kept, *of_edges, indptr[1:])
     np.cumsum(indptr, out=indptr)
     indices = np.empty(indptr[-1], graph.indices.dtype)
-    in_threads(graph.num_nodes, kernels.fill_kept, graph.indptr, *of_edges, (indptr, indices))
+    in_threads(graph.num_nodes, kernels.list_kept, *of_edges, indptr[:-1].copy(), indices)
+    in_threads(graph.num_nodes, sort_rows, indptr, indices)
     return indptr, indices

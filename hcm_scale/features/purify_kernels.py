@@ -17,6 +17,7 @@ from hcm_scale.base.prefetch import prefetch
 
 NUM_TASKS = 256
 _AHEAD = 8  # how many neighbours on a row is asked for before it is needed
+_BATCH = 64  # edges whose places are asked for before the first of them is written to
 
 
 class EdgeSpans(NamedTuple):
@@ -174,35 +175,6 @@ def sparse_similarity(part, spans, indices, x, measure, out):
                 strip[x_indices[k]] = 0.0
 
 
-@kernel(allocates=False)
-def _edge_at(spans, indices, u, v):
-    """The number of the edge between u < v, found in row u by bisection."""
-    starts, ends, offsets = spans
-    low, high = starts[u], ends[u]
-    while low < high:
-        middle = (low + high) // 2
-        if indices[middle] < v:
-            low = middle + 1
-        else:
-            high = middle
-    return offsets[u] + low - starts[u]
-
-
-@kernel(inline="always")
-def _ask_for_edge(spans, indices, e, keep):
-    """Starts loading what entries to come will look up: where a row is, then its middle, near enough for most."""
-    starts, ends, offsets = spans
-    last = len(indices) - 1
-    far = indices[min(e + 4 * _AHEAD, last)]
-    prefetch(starts, far)
-    prefetch(ends, far)
-    prefetch(offsets, far)
-    u = indices[min(e + 2 * _AHEAD, last)]
-    half = (ends[u] - starts[u]) // 2
-    prefetch(indices, starts[u] + half)
-    prefetch(keep, offsets[u] + half)
-
-
 @kernel
 def count_kept(part, indices, spans, keep, counts):
     """Adds to counts[v] the kept edges of v, of an undirected graph."""
@@ -218,21 +190,36 @@ def count_kept(part, indices, spans, keep, counts):
 
 
 @kernel
-def fill_kept(part, indptr, indices, spans, keep, out):
-    """Writes the kept neighbours of v, in order, from indptr_out[v] on; out is (indptr_out, indices_out).
+def list_kept(part, indices, spans, keep, cursor, out):
+    """Writes the kept neighbours of u to out[cursor[u]], out[cursor[u] + 1], ... in any order, and moves cursor[u] on.
 
-    An edge to a smaller node is looked up in that one's row.
+    An edge is met at its smaller end. Places at the larger one are taken, and their memory asked for, some edges before
+    they are written to.
     """
     starts, ends, offsets = spans
-    indptr_out, indices_out = out
-    for v in range(part[0], part[1]):
-        place = indptr_out[v]
-        for e in range(indptr[v], starts[v]):
-            _ask_for_edge(spans, indices, e, keep)
-            if keep[_edge_at(spans, indices, indices[e], v)]:
-                indices_out[place] = indices[e]
+    places, smaller = np.empty(_BATCH, np.int64), np.empty(_BATCH, np.int64)
+    size = 0
+    for u in range(part[0], part[1]):
+        shift, num_kept = offsets[u] - starts[u], 0
+        for e in range(starts[u], ends[u]):
+            prefetch(cursor, indices[min(e + 2 * _AHEAD, len(indices) - 1)])
+            if keep[e + shift]:
+                places[size], smaller[size] = fetch_add(cursor, indices[e], 1), u
+                prefetch(out, places[size])
+                num_kept += 1
+                size += 1
+                if size == _BATCH:
+                    size = _write(places, smaller, size, out)
+        place = fetch_add(cursor, u, num_kept)
+        for e in range(starts[u], ends[u]):
+            if keep[e + shift]:
+                out[place] = indices[e]
                 place += 1
-        for e in range(starts[v], ends[v]):
-            if keep[offsets[v] + e - starts[v]]:
-                indices_out[place] = indices[e]
-                place += 1
+    _write(places, smaller, size, out)
+
+
+@kernel(allocates=False)
+def _write(places, values, size, out):
+    for i in range(size):
+        out[places[i]] = values[i]
+    return 0

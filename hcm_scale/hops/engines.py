@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.threads import share
-from hcm_scale.hops.layout import NOT_A_SOURCE, Layout
+from hcm_scale.hops.layout import NOT_A_SOURCE, Layout, linked_nodes
 from hcm_scale.hops.plain_kernels import IS_SOURCE, SOURCES_PER_TASK, STRETCH, PlainScratch, arcs_around, label_plain
 from hcm_scale.hops.rows import Rows
 from hcm_scale.hops.sample_kernels import Request
@@ -68,9 +68,12 @@ def plain_scratch(order: NDArray[np.int32], names_dtype: Any, pairs_per_class: i
 def plain_labeller(layout: Layout, order: Any, sources: Any, *, seed: int, most: int) -> Labeller:
     """Labels ranges of sources one by one."""
     n = layout.num_nodes
-    scratch = [
-        plain_scratch(order, layout.names.dtype, most if most < n else 0) for _ in range(numba.get_num_threads())
-    ]
+    scratch: dict[int, PlainScratch] = {}
+
+    def make(_: int, me: int) -> None:
+        scratch[me] = plain_scratch(order, layout.names.dtype, most if most < n else 0)
+
+    share(numba.get_num_threads(), range(numba.get_num_threads()), make)
     request = Request(order, sources, np.uint64(seed), most)
 
     def label(first: int, last: int, rows: Rows) -> None:
@@ -107,7 +110,7 @@ def sharing_pays(given: Layout, sources: NDArray[Any], *, classes: int) -> bool:
 
     The pilots share a budget of arcs, what they may read at most if plain searches are to win: they stop where it ends.
     """
-    words, num_linked = max(WORDS), np.count_nonzero(np.diff(given.out_indptr))
+    words, num_linked = max(WORDS), len(linked_nodes(given.out_indptr))
     rows = num_linked * words * (_WIDE_ROW + classes * _WIDE_ROW_PER_CLASS)
     wide = rows + (classes - 2) * len(given.out_indices) * _WIDE_ARC
     pilots = sources[:: max(1, len(sources) // _NUM_PILOTS)][:_NUM_PILOTS]

@@ -27,7 +27,7 @@ from hcm_scale.hops.engines import (
     sharing_pays,
     wide_labeller,
 )
-from hcm_scale.hops.layout import Layout, as_given, by_degree, source_order, with_in_arcs
+from hcm_scale.hops.layout import Layout, as_given, by_degree, linked_nodes, source_order, with_in_arcs
 from hcm_scale.hops.rows import Rows, write_pairs
 
 MIN_CLASSES, MAX_CLASSES = 2, 16
@@ -55,7 +55,7 @@ def choose_sources(indptr: NDArray[np.int64], *, num_sources: int | None, seed: 
     """
     if num_sources is not None and num_sources < 1:
         raise ValueError(f"num_sources={num_sources} must be at least 1, or None for all nodes with neighbours")
-    linked = np.flatnonzero(np.diff(indptr))
+    linked = linked_nodes(indptr)
     if num_sources is None or num_sources >= len(linked):
         return linked
     generator = np.random.default_rng(rng.key(seed, len(indptr)))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.threads import in_threads
+from hcm_scale.base.threads import in_threads, where
 from hcm_scale.hops.layout_kernels import TASKS, rename_rows, reverse_arcs, sort_by_degree
 
 NOT_A_SOURCE = np.iinfo(np.int32).max
@@ -38,6 +38,15 @@ class Layout(NamedTuple):
     def num_linked(self) -> int:
         """Nodes with rows: the first ones. The others, behind them, have no arc."""
         return len(self.out_indptr) - 1
+
+
+def linked_nodes(indptr: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The nodes that have out-neighbours, in order.
+
+    >>> linked_nodes(np.array([0, 1, 1, 3])).tolist()
+    [0, 2]
+    """
+    return where(len(indptr) - 1, lambda part: np.diff(indptr[part.start : part.stop + 1]))
 
 
 def as_given(indptr: NDArray[np.int64], indices: NDArray[Any]) -> Layout:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base import largest, largest_kernels
+from hcm_scale.base.row_kernels import sort_rows
 from hcm_scale.base.threads import in_threads
 from hcm_scale.score import closure_kernels as kernels
 from hcm_scale.score.numbering import EdgeIndex
@@ -73,7 +74,7 @@ def far_triangles(edges: EdgeIndex, far: NDArray[np.bool_]) -> NDArray[np.int64]
     indices = np.empty(indptr[-1], edges.indices.dtype)
     cursor = indptr[:-1].copy()
     in_threads(edges.num_nodes, kernels.list_successors, *graph, cursor, indices)
-    in_threads(edges.num_nodes, kernels.sort_rows, indptr, indices)
+    in_threads(edges.num_nodes, sort_rows, indptr, indices)
     count = cursor
     count[:] = 0
     in_threads(edges.num_nodes, kernels.count_triangles, indptr, indices, count)

@@ -14,7 +14,6 @@ from hcm_scale.base.prefetch import prefetch
 
 _BATCH = 64  # edges whose ends are asked for before the first of them is looked at
 _AHEAD = 16  # neighbours between asking for a node's numbers and reading them
-_SHORT = 32  # a row that insertion sorts faster
 _FILTER = 1 << 13  # bytes, most of them 0: a node whose byte is 0 is no successor and need not be searched for
 _LAST_BITS = np.uint64(_FILTER - 1)
 _ONE = np.uint64(1)
@@ -78,26 +77,6 @@ def _list_marked(where, indptr, indices, start, marked, ends, numbers):
             size += 1
         e += 1
     return size, e, u
-
-
-@kernel
-def _sort(row):
-    if len(row) > _SHORT:
-        row.sort()
-        return
-    for i in range(1, len(row)):
-        value, j = row[i], i
-        while j > 0 and row[j - 1] > value:
-            row[j] = row[j - 1]
-            j -= 1
-        row[j] = value
-
-
-@kernel
-def sort_rows(part, indptr, indices):
-    """Puts every row of a CSR in order."""
-    for u in range(part[0], part[1]):
-        _sort(indices[indptr[u] : indptr[u + 1]])
 
 
 @kernel(inline="always")

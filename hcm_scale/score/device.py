@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hcm_scale.base.pinned import copy_from
 from hcm_scale.base.threads import share
 from hcm_scale.score.head import Head, Pairs, check_finite, check_sample
 from hcm_scale.score.numbering import EdgeIndex
@@ -127,8 +128,8 @@ def _exact_products() -> Iterator[None]:
 def _copy_out(edges: EdgeIndex, moments: Tensor, mean: NDArray[np.float32], m2: NDArray[np.float32]) -> None:
     """Device moments, which are packed, to their edge numbers on the host."""
     if not len(edges.limit):
-        torch.from_numpy(mean).copy_(moments[0])
-        torch.from_numpy(m2).copy_(moments[1])
+        copy_from(moments[0], mean)
+        copy_from(moments[1], m2)
         return
     filled = 0
     for first in range(0, edges.num_edges, _LIST_EDGES):

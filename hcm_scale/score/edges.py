@@ -25,7 +25,7 @@ from torch import Tensor
 
 from hcm_scale.base.mapped import map_new
 from hcm_scale.base.names import HOPS, PRECISIONS, Hop
-from hcm_scale.base.threads import share
+from hcm_scale.base.threads import in_slices, share
 from hcm_scale.base.torch_threads import torch_threads
 from hcm_scale.score import pair_kernels as kernels
 from hcm_scale.score.device import sweep_device
@@ -35,7 +35,6 @@ from hcm_scale.score.numbering import EdgeIndex
 MEAN_FILE, VAR_FILE = "edges_mean.npy", "edges_var.npy"
 CPU_CHUNK_EDGES = 1 << 14  # 64 + 64 floats an edge: 8 MB; 5 ms of one core, of which Python takes a hundredth
 CUDA_CHUNK_EDGES = 1 << 18  # 400 MB
-_SEAL_EDGES = 1 << 20
 
 
 class EdgeHops(NamedTuple):
@@ -84,8 +83,7 @@ def predict_edges(
         count = _sweep_cpu(edges, samples, mean, m2, chunk=chunk_edges or CPU_CHUNK_EDGES, **options)
     if count == 0:
         raise ValueError("there are no parameter samples to score with; at least one is needed")
-    for first in range(0, len(m2), _SEAL_EDGES):
-        m2[first : first + _SEAL_EDGES] /= count
+    in_slices(len(m2), lambda part: np.divide(m2[part], np.float32(count), out=m2[part]))
     return EdgeHops(mean, m2)
 
 

@@ -91,10 +91,11 @@ def test_edge_similarity__stays_finite_and_right_on_huge_values():
 def test_keep_most_similar__equals_a_stable_sort(values, data):
     values = np.array(values, np.float32)
     num_dropped = data.draw(st.integers(1, len(values)))
-    keep, threshold = keep_most_similar(values, num_dropped)
+    keep, threshold, share = keep_most_similar(values, num_dropped)
     order = np.argsort(values, kind="stable")
     assert np.flatnonzero(~keep).tolist() == sorted(order[:num_dropped])
     assert threshold == values[order[num_dropped - 1]]
+    assert share == np.mean(~keep[values == threshold])
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)

@@ -19,14 +19,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hcm_scale.base.pinned import copy_to
 from hcm_scale.base.rng import key
 from hcm_scale.base.spmm import gcn_scale
-from hcm_scale.base.threads import share
 from hcm_scale.sampling.block import Block
 from hcm_scale.sampling.device.shuffle import shuffled, word_of
-
-_COPY_BYTES = 1 << 26
-_COPY_THREADS = 4  # one fills its piece from the page cache while another's is on the bus
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +58,9 @@ def graph_to(
     if len(x) != len(indptr) - 1:
         raise ValueError(f"x has {len(x)} rows; the graph has {len(indptr) - 1} nodes")
     padded = torch.zeros(len(x), num_columns or x.shape[1], device=device)
-    copy_into(padded[:, : x.shape[1]], x)
+    copy_to(padded[:, : x.shape[1]], x)
     copied = [indptr, indices, *([] if weights is None else [weights])]
-    starts, near, *edges = (copy_into(torch.empty(len(a), dtype=_kind(a), device=device), a) for a in copied)
+    starts, near, *edges = (copy_to(torch.empty(len(a), dtype=_kind(a), device=device), a) for a in copied)
     scale = torch.from_numpy(gcn_scale(indptr, weights)).to(device)
     return DeviceGraph(starts, near, scale, padded, x.shape[1], *edges)
 
@@ -71,17 +68,6 @@ def graph_to(
 def graph_bytes(num_nodes: int, indices: NDArray[Any], num_columns: int, *, weighted: bool = False) -> int:
     """What `graph_to` takes on the device."""
     return indices.nbytes + 4 * len(indices) * weighted + num_nodes * (12 + 4 * num_columns)
-
-
-def copy_into(out: Tensor, array: NDArray[Any]) -> Tensor:
-    """Fills `out` from an array that may be a read-only map, in pieces, by several threads."""
-    rows = max(1, _COPY_BYTES * len(array) // max(1, array.nbytes))
-
-    def copy(_: int, first: int) -> None:
-        out[first : first + rows] = torch.tensor(array[first : first + rows])
-
-    share(_COPY_THREADS, range(0, len(array), rows), copy)
-    return out
 
 
 def _kind(array: NDArray[Any]) -> torch.dtype:
