@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base import largest, largest_kernels
 from hcm_scale.base.row_kernels import sort_rows
-from hcm_scale.base.threads import in_threads
+from hcm_scale.base.threads import in_slices, in_threads
 from hcm_scale.score import closure_kernels as kernels
 from hcm_scale.score.numbering import EdgeIndex
 
@@ -86,4 +86,10 @@ def closure(edges: EdgeIndex, mean: NDArray[np.float32], cut: Cut) -> NDArray[np
     if edges.directed:
         raise ValueError("closure counts triangles of undirected edges; this graph is directed: rank by ahp or hav")
     triangles = far_triangles(edges, mark_far(mean, cut))
-    return np.log1p(triangles / np.maximum(np.diff(edges.indptr), 1))
+    out = np.empty(len(triangles))
+
+    def fill(part: slice) -> None:
+        np.log1p(triangles[part] / np.maximum(np.diff(edges.indptr[part.start : part.stop + 1]), 1), out=out[part])
+
+    in_slices(len(out), fill)
+    return out

@@ -47,7 +47,10 @@ def list_successors(part, indptr, indices, start, marked, cursor, out):
         size, first, u = _list_marked((first, start[part[1]], u), indptr, indices, start, marked, (left, right), cursor)
         for i in range(size):
             lower = _lower(indptr, left[i], right[i])
-            out[np.uint64(fetch_add(cursor, lower, 1))] = left[i] + right[i] - lower
+            left[i], right[i] = fetch_add(cursor, lower, 1), left[i] + right[i] - lower
+            prefetch(out, left[i])
+        for i in range(size):
+            out[np.uint64(left[i])] = right[i]
 
 
 @kernel(inline="always")

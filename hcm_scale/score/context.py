@@ -14,9 +14,12 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.threads import in_threads
+from hcm_scale.base.threads import in_slices, in_threads
 from hcm_scale.score import context_kernels as kernels
 from hcm_scale.score.numbering import EdgeIndex
+
+_LEAST = 1e-12  # the chance of an edge to be as far as the farthest
+_UNIT = 2.0**-27  # surprises are added up as multiples of it: those of 2^31 edges stay below 2^63
 
 
 def context(
@@ -33,14 +36,20 @@ def context(
     """
     if distance.shape != (edges.num_edges,):
         raise ValueError(f"distances have shape {distance.shape}; this graph has {edges.num_edges} edges")
-    total, degree = np.zeros(edges.num_nodes), np.diff(edges.indptr)
     if surprise is None:
         surprise = surprise_of_bins(distance)
-    in_threads(edges.num_nodes, kernels.sum_surprise, edges.for_kernels, distance, surprise, total)
-    has = degree > 0
-    ninth = 1.0 / (9.0 * degree[has])
-    total[has] = (np.cbrt(total[has] / degree[has]) - 1.0 + ninth) / np.sqrt(ninth)
-    return total
+    units = np.rint(np.clip(surprise, 0.0, -np.log(_LEAST)) / _UNIT).astype(np.int64)
+    total, out = np.zeros(edges.num_nodes, np.int64), np.zeros(edges.num_nodes)
+    in_threads(edges.num_nodes, kernels.add_surprise, edges.for_kernels, distance, units, total)
+
+    def standardize(part: slice) -> None:
+        degree = np.diff(edges.indptr[part.start : part.stop + 1])
+        ninth = 1.0 / (9.0 * np.maximum(degree, 1))
+        z_score = (np.cbrt(total[part] * _UNIT / np.maximum(degree, 1)) - 1.0 + ninth) / np.sqrt(ninth)
+        out[part] = np.where(degree > 0, z_score, 0.0)
+
+    in_slices(len(out), standardize)
+    return out
 
 
 def surprise_of_bins(distance: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -49,4 +58,4 @@ def surprise_of_bins(distance: NDArray[np.float32]) -> NDArray[np.float64]:
     in_threads(len(counts), kernels.count_bins, distance, counts)
     in_bin = counts.sum(axis=0)
     middle = np.cumsum(in_bin) - 0.5 * in_bin
-    return -np.log1p(-np.minimum(middle / max(1, len(distance)), 1.0 - 1e-12))
+    return -np.log1p(-np.minimum(middle / max(1, len(distance)), 1.0 - _LEAST))

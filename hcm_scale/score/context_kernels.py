@@ -1,17 +1,19 @@
 """How surprising distances over edges are, added up per node: jitted functions only.
 
-Distances lie between 0 and 2. They are counted in bins of equal width, a table gives every bin its surprise, and each
-node adds up those of its edges in CSR order, so nothing here depends on the thread count.
+Distances lie between 0 and 2. They are counted in bins of equal width, a table gives every bin its surprise, and the
+surprise of each edge is added to both its ends. Threads add to shared sums, which are integers, so nothing here depends
+on who added first.
 """
 
 import numpy as np
 
+from hcm_scale.base.atomics import fetch_add
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.prefetch import prefetch
-from hcm_scale.score.kernels import ask_ahead, edge_number
 
 NUM_BINS = 1 << 16
 _PER_UNIT = NUM_BINS / 2.0  # bins
+_AHEAD = 16  # neighbours between asking for a sum and adding to it
 
 
 @kernel(inline="always")
@@ -29,13 +31,18 @@ def count_bins(part, distance, counts):
 
 
 @kernel(allocates=False)
-def sum_surprise(part, edges, distance, surprise, out):
-    """out[v] = the sum over v's edges of the surprise of their bin, over all of them, drawn or not."""
+def add_surprise(part, edges, distance, surprise, out):
+    """Adds to out[v] the surprises, integers, of the bins of v's edges, of all of them, drawn or not.
+
+    An edge is met at its smaller end; of a directed graph it counts there alone.
+    """
     indptr, indices, start, directed, _, _ = edges
-    for v in range(part[0], part[1]):
-        total = 0.0
-        for position in range(indptr[v], indptr[v + 1]):
+    for u in range(part[0], part[1]):
+        shift, own = indptr[u + 1] - start[u + 1], 0
+        for e in range(start[u], start[u + 1]):
+            gained = surprise[_bin(distance[e])]
+            own += gained
             if not directed:
-                prefetch(distance, ask_ahead(indptr, indices, start, v, position))
-            total += surprise[_bin(distance[edge_number(indptr, indices, start, directed, v, position)])]
-        out[v] = total
+                prefetch(out, indices[min(shift + e + _AHEAD, len(indices) - 1)])
+                fetch_add(out, indices[shift + e], gained)
+        fetch_add(out, u, own)
