@@ -125,7 +125,8 @@ def _train(walk: Run) -> Iterator[Stage]:
 
 def _propagate_view(walk: Run, view: str) -> Stage:
     def make(out: Path) -> dict[str, Any]:
-        made = propagate_shared(walk.structure(view), walk.purified().features, out, walk.workspace.world)
+        where = walk.workspace.world, walk.device
+        made = propagate_shared(walk.structure(view), walk.purified().features, out, *where)
         return {"view": view, "columns": made.shape[1]}
 
     reads = ("purified",) if view == "purified" else ("graph", "purified")

@@ -7,6 +7,7 @@ system keeps mapped.
     out/  x.npy  (n, q) float32   manifest.json
 """
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -24,13 +25,14 @@ KIND = "hcm_scale propagated features"
 FORMAT = 1
 CHUNK_ROWS = 1 << 17  # ranks take ranges of so many rows
 _ROWS_AT_ONCE = 1 << 20
+_MANY_ENTRIES = 1 << 27  # of Â: sixteen cores take a second for them, a GPU most of that to get them
 
 
-def propagate_features(structure: Graph, x: NDArray[np.float32], out: Path) -> NDArray[np.float32]:
+def propagate_features(structure: Graph, x: NDArray[np.float32], out: Path, device: str = "cpu") -> NDArray[np.float32]:
     """Writes Â x into the folder `out` and maps it, (n, q), read-only; x is (n, q), in memory or mapped."""
     check(structure, x)
     out.mkdir(parents=True, exist_ok=True)
-    write_rows(structure, x, out / "x.npy", 0, len(x))
+    write_rows(structure, x, out / "x.npy", 0, len(x), device)
     seal(out, x.shape)
     return open_propagated(out)
 
@@ -62,14 +64,31 @@ def _check_finite(chunk: NDArray[np.float32], first: int, part: slice) -> None:
         raise ValueError(f"features hold NaN or infinity, at or beside node {node}")
 
 
-def write_rows(structure: Graph, x: NDArray[np.float32], path: Path, start: int, stop: int) -> None:
-    """The rows start .. stop - 1 of Â x, as a new .npy file."""
+def _rows_on_device(
+    structure: Graph, x: NDArray[np.float32], scale: NDArray[np.float32], device: str
+) -> Callable[[int, NDArray[np.float32]], None] | None:
+    """Makes rows on a GPU; None where cores are as fast, or have to do it."""
+    if device == "cpu" or len(structure.indices) < _MANY_ENTRIES:
+        return None
+    from hcm_scale.features.propagate_device import rows_on_device  # Triton takes a second to import
+
+    return rows_on_device(structure, x, scale, device)
+
+
+def write_rows(
+    structure: Graph, x: NDArray[np.float32], path: Path, start: int, stop: int, device: str = "cpu"
+) -> None:
+    """The rows start .. stop - 1 of Â x, as a new .npy file; the device changes seconds, not a bit."""
     weights = gcn_weights(structure.indptr, structure.weights)
+    fill = _rows_on_device(structure, x, weights.scale, device)
     target = map_new(path, np.float32, (stop - start, x.shape[1]))
     with bar(stop - start, "row", "propagate") as progress:
         for first in range(start, stop, _ROWS_AT_ONCE):
             chunk = target[first - start : first - start + _ROWS_AT_ONCE].view(np.ndarray)
-            in_threads(len(chunk), gcn_rows, structure.indptr, structure.indices, weights, x, first, chunk)
+            if fill is None:
+                in_threads(len(chunk), gcn_rows, structure.indptr, structure.indices, weights, x, first, chunk)
+            else:
+                fill(first, chunk)
             in_slices(len(chunk), partial(_check_finite, chunk, first), size=1 << 15)
             progress.update(len(chunk))
     target.flush()

@@ -18,18 +18,21 @@ from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import World
 
 
-def propagate_shared(structure: Graph, x: NDArray[np.float32], out: Path, world: World) -> NDArray[np.float32]:
+def propagate_shared(
+    structure: Graph, x: NDArray[np.float32], out: Path, world: World, device: str = "cpu"
+) -> NDArray[np.float32]:
     """Writes Â x into the folder `out` and maps it; where there are several ranks each calls this."""
     parts, num_chunks = out / "parts", -(-len(x) // CHUNK_ROWS)
     if world.leads:
         shutil.rmtree(parts, ignore_errors=True)  # of ranks that were killed
     world.barrier()
     if world.size == 1:
-        return propagate_features(structure, x, out)
+        return propagate_features(structure, x, out, device)
     check(structure, x)
     cuts = [min(len(x), CHUNK_ROWS * (num_chunks * rank // world.size)) for rank in range(world.size + 1)]
     parts.mkdir(parents=True, exist_ok=True)
-    write_rows(structure, x, parts / f"rows-{world.rank}.npy", *cuts[world.rank : world.rank + 2])
+    start, stop = cuts[world.rank : world.rank + 2]
+    write_rows(structure, x, parts / f"rows-{world.rank}.npy", start, stop, device)
     world.barrier()
     if world.leads:
         whole = map_new(out / "x.npy", np.float32, x.shape)

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hcm_scale.ranks.world import World
-from hcm_scale.score import edges as edges_module
 from hcm_scale.score.edges import predict_edges
 from hcm_scale.score.head import Head
 from hcm_scale.score.numbering import edge_index
@@ -190,10 +189,3 @@ def test_sharing__covers_every_edge_once_in_whole_chunks(num_edges, chunk, num_r
     assert all(first % chunk == 0 or first == num_edges for first, _ in ranges)
     sizes = [-(-(last - first) // chunk) for first, last in ranges]
     assert max(sizes) - min(sizes) <= 1
-
-
-def test_predict_edges__variance_is_over_the_samples_in_every_stretch(random_csr, monkeypatch):
-    edges = edge_index(*random_csr(50, 100))
-    whole = predict_edges(edges, make_samples(50)).var
-    monkeypatch.setattr(edges_module, "_SEAL_EDGES", 7)
-    np.testing.assert_array_equal(predict_edges(edges, make_samples(50)).var, whole)
