@@ -106,6 +106,7 @@ def make(workspace: Workspace, *group: Stage) -> None:
     """Has stages made; several at the same time get one thread of torch each."""
     with torch_threads(None if len(group) == 1 else 1):
         workspace.make(*group)
+    torch.cuda.empty_cache()  # what a stage held on a GPU has other sizes than what the next will
 
 
 def _check_places(config: Config) -> None:

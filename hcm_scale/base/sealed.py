@@ -25,9 +25,12 @@ def hash_once(path: Path) -> str:
     known_as = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
     if known_as in _KNOWN:
         return _KNOWN[known_as]
-    at_rest = time.time_ns() - found.st_ctime_ns > _MOMENT_NS
+    age = time.time_ns() - found.st_ctime_ns
+    if 0 <= age <= _MOMENT_NS and found.st_size >= _MANY_BYTES:  # waiting takes less than reading it again later
+        time.sleep((_MOMENT_NS - age + 1) / 1e9)
+        return hash_once(path)
     digest = files.hash_file(path)
-    if at_rest:
+    if age > _MOMENT_NS:
         _KNOWN[known_as] = digest
     return digest
 

@@ -51,6 +51,15 @@ def test_hash_once__does_not_keep_what_changed_just_now(tmp_path):
         assert sealed.hash_once(tmp_path / "one") == files.hash_file(tmp_path / "one")
 
 
+def test_hash_once__waits_until_a_large_file_can_be_kept(tmp_path, read, monkeypatch):
+    monkeypatch.setattr(sealed, "_MANY_BYTES", 2)
+    (tmp_path / "large").write_text("ab")
+    first = [sealed.hash_once(tmp_path / "large") for _ in range(2)]
+    assert read == ["large"]
+    (tmp_path / "large").write_text("cd")
+    assert sealed.hash_once(tmp_path / "large") != first[0]
+
+
 def test_hash_folder__passes_over_hidden_files_and_what_is_left_out(tmp_path):
     for name in ("a", ".lock", "deep/b", "deep/kept/c", "kept/d"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
