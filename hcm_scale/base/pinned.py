@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hcm_scale.base.threads import share
 
+MANY_ENTRIES = 1 << 27  # of a CSR: sixteen cores take a second or two for a pass over them, a GPU less to get them
 _PIECE_BYTES = 1 << 25
 _THREADS = 4
 
@@ -27,6 +28,12 @@ def copy_to(out: Tensor, array: NDArray[Any]) -> Tensor:
 
     _in_pieces(out, copy)
     return out
+
+
+def copied(array: NDArray[Any], device: torch.device | str) -> Tensor:
+    """The array on a device."""
+    kind = torch.from_numpy(np.empty(0, array.dtype)).dtype
+    return copy_to(torch.empty(array.shape, dtype=kind, device=device), array)
 
 
 def copy_from(tensor: Tensor, out: NDArray[Any]) -> None:

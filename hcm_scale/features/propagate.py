@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base import files
 from hcm_scale.base.mapped import map_new, open_npy
+from hcm_scale.base.pinned import MANY_ENTRIES
 from hcm_scale.base.progress import bar
 from hcm_scale.base.spmm import gcn_rows, gcn_weights
 from hcm_scale.base.threads import in_slices, in_threads
@@ -25,7 +26,6 @@ KIND = "hcm_scale propagated features"
 FORMAT = 1
 CHUNK_ROWS = 1 << 17  # ranks take ranges of so many rows
 _ROWS_AT_ONCE = 1 << 20
-_MANY_ENTRIES = 1 << 27  # of Â: sixteen cores take a second for them, a GPU most of that to get them
 
 
 def propagate_features(structure: Graph, x: NDArray[np.float32], out: Path, device: str = "cpu") -> NDArray[np.float32]:
@@ -68,7 +68,7 @@ def _rows_on_device(
     structure: Graph, x: NDArray[np.float32], scale: NDArray[np.float32], device: str
 ) -> Callable[[int, NDArray[np.float32]], None] | None:
     """Makes rows on a GPU; None where cores are as fast, or have to do it."""
-    if device == "cpu" or len(structure.indices) < _MANY_ENTRIES:
+    if device == "cpu" or len(structure.indices) < MANY_ENTRIES:
         return None
     from hcm_scale.features.propagate_device import rows_on_device  # Triton takes a second to import
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hcm_scale.base.pinned import copy_from, copy_to
+from hcm_scale.base.pinned import copied, copy_from
 from hcm_scale.graph.store import Graph
 
 AVAILABLE = importlib.util.find_spec("triton") is not None
@@ -60,12 +60,7 @@ def rows_on_device(
     can = AVAILABLE and structure.weights is None and x.shape[1] <= _MOST_COLUMNS
     if not can or torch.cuda.mem_get_info(device)[0] < _ROOM * held:
         return None
-    arrays = structure.indptr, structure.indices, scale, x
-    kinds = (torch.from_numpy(np.empty(0, array.dtype)).dtype for array in arrays)
-    there = [
-        copy_to(torch.empty(array.shape, dtype=kind, device=device), array)
-        for array, kind in zip(arrays, kinds, strict=True)
-    ]
+    there = [copied(array, device) for array in (structure.indptr, structure.indices, scale, x)]
 
     def fill(first: int, out: NDArray[np.float32]) -> None:
         rows = torch.empty(out.shape, device=device)

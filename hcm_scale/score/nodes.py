@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.names import RANKINGS
+from hcm_scale.base.pinned import MANY_ENTRIES
 from hcm_scale.base.threads import in_threads
 from hcm_scale.score import kernels
 from hcm_scale.score.calibration import ContextScale, Strangeness
@@ -118,9 +119,15 @@ def score_nodes(
 
 
 def average_hops(
-    edges: EdgeIndex, means: Sequence[NDArray[np.float32]], var: NDArray[np.float32], trim: float
+    edges: EdgeIndex, means: Sequence[NDArray[np.float32]], var: NDArray[np.float32], trim: float, device: str = "cpu"
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """AHP of every node by each mean, (means, n), and its IV by the first of them, (n,)."""
+    """AHP of every node by each mean, (means, n), and its IV by the first of them, (n,); of large graphs on a GPU."""
+    if device != "cpu" and len(edges.indices) >= MANY_ENTRIES and not len(edges.limit):
+        from hcm_scale.score.average_device import average_on_device  # Triton takes a second to import
+
+        found = average_on_device(edges, means, var, 1.0 - trim, device)
+        if found is not None:
+            return found[:-1], found[-1]
     ahp, iv = np.empty((len(means), edges.num_nodes)), np.empty(edges.num_nodes)
     in_threads(edges.num_nodes, kernels.average_rows, edges.for_kernels, 1.0 - trim, tuple(means), var, ahp, iv)
     return ahp, iv

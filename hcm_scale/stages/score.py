@@ -165,13 +165,14 @@ def _predict_views(
     if not parts:
         return None
     if len(views) == 1:
-        (ahp,), iv = nodes.average_hops(edges, [parts[0].mean], parts[0].var, how.trim)
+        (ahp,), iv = nodes.average_hops(edges, [parts[0].mean], parts[0].var, how.trim, embed["device"])
         return Predicted(parts[0], ahp, iv, [])
     is_mapped = sharings[0].layers is not None
     hops = new_moments(edges.num_edges, sharings[0].folder.parent if is_mapped else None)
     for whole, *of_views in zip(hops, *parts, strict=True):
         in_slices(len(whole), partial(_average, of_views, whole))
-    (ahp, *apart), iv = nodes.average_hops(edges, [hops.mean, *(part.mean for part in parts)], hops.var, how.trim)
+    means = [hops.mean, *(part.mean for part in parts)]
+    (ahp, *apart), iv = nodes.average_hops(edges, means, hops.var, how.trim, embed["device"])
     return Predicted(hops, ahp, iv, apart)
 
 

@@ -21,7 +21,7 @@ on_gpu = [
 @pytest.mark.parametrize("make", [lambda: community(3_000), lambda: rmat(12, num_attributes=7), lambda: community(1)])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
 def test_propagate_features__is_the_same_bits_on_every_device(make, device, monkeypatch, tmp_path):
-    monkeypatch.setattr(stage, "_MANY_ENTRIES", 0)
+    monkeypatch.setattr(stage, "MANY_ENTRIES", 0)
     made = []
     if device == "cuda":
         from hcm_scale.features import propagate_device

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hcm_scale.base.pinned import copy_to
+from hcm_scale.base.pinned import copied, copy_to
 from hcm_scale.base.rng import key
 from hcm_scale.base.spmm import gcn_scale
 from hcm_scale.sampling.block import Block
@@ -59,8 +59,8 @@ def graph_to(
         raise ValueError(f"x has {len(x)} rows; the graph has {len(indptr) - 1} nodes")
     padded = torch.zeros(len(x), num_columns or x.shape[1], device=device)
     copy_to(padded[:, : x.shape[1]], x)
-    copied = [indptr, indices, *([] if weights is None else [weights])]
-    starts, near, *edges = (copy_to(torch.empty(len(a), dtype=_kind(a), device=device), a) for a in copied)
+    arrays = [indptr, indices, *([] if weights is None else [weights])]
+    starts, near, *edges = (copied(array, device) for array in arrays)
     scale = torch.from_numpy(gcn_scale(indptr, weights)).to(device)
     return DeviceGraph(starts, near, scale, padded, x.shape[1], *edges)
 
@@ -68,10 +68,6 @@ def graph_to(
 def graph_bytes(num_nodes: int, indices: NDArray[Any], num_columns: int, *, weighted: bool = False) -> int:
     """What `graph_to` takes on the device."""
     return indices.nbytes + 4 * len(indices) * weighted + num_nodes * (12 + 4 * num_columns)
-
-
-def _kind(array: NDArray[Any]) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, array.dtype)).dtype
 
 
 def draw_rows(graph: DeviceGraph, targets: Tensor, limit: int, key: int) -> tuple[Tensor, Tensor, Tensor]:
