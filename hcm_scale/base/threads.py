@@ -8,7 +8,9 @@ shows in what it writes: a task writes what is its own, or adds integers. Betwee
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numba
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 
 _PARTS_PER_THREAD = 16  # a part of hubs then does not keep the other threads waiting
 Part = TypeVar("Part")
+Made = TypeVar("Made")
 
 
 def in_threads(num_tasks: int, kernel: Callable[..., Any], *arguments: Any) -> None:
@@ -56,6 +59,22 @@ def kernel_threads(num_threads: int) -> Iterator[None]:
         yield
     finally:
         numba.set_num_threads(had)
+
+
+def in_turn(num_threads: int, parts: Iterable[Part], work: Callable[[Part], Made]) -> Generator[Made]:
+    """work(part) for every part, in order. Threads make those that come next: as many as they are, and one more.
+
+    An error is raised in its turn. Who stops early closes the iterator, which waits for what was begun.
+
+    >>> list(in_turn(2, "abc", str.upper))
+    ['A', 'B', 'C']
+    """
+    with ThreadPoolExecutor(num_threads) as pool:
+        waiting = iter(parts)
+        coming = deque(pool.submit(work, part) for part in itertools.islice(waiting, num_threads + 1))
+        while coming:
+            yield coming.popleft().result()
+            coming.extend(pool.submit(work, part) for part in itertools.islice(waiting, 1))
 
 
 def share(num_threads: int, parts: Iterable[Part], work: Callable[[int, Part], Any]) -> None:

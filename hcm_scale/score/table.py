@@ -27,9 +27,10 @@ apart, such as those without neighbours, have its middle rank. Which score ranks
 """
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import closing
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from hcm_scale.base import files
-from hcm_scale.base.threads import share
+from hcm_scale.base import files, parquet_groups
+from hcm_scale.base.threads import in_turn
 from hcm_scale.graph.store import Graph
 from hcm_scale.score import evidence
 from hcm_scale.score.metrics import ranking
@@ -48,20 +49,21 @@ from hcm_scale.score.nodes import FLAG_NAMES, NodeScores
 from hcm_scale.score.threshold import Verdict
 
 FILE = "scores.parquet"
-_FEW = 1 << 16  # rows that one thread takes in the time that it takes to start others
+GROUP_ROWS = 1 << 17
+_OPTIONS: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True, "write_page_index": False}
 NUMBERS = ("ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "score")
 _ALWAYS = {"node": pa.int64(), "rank": pa.int64(), "degree": pa.int64(), "flags": pa.string()}
 
 
 def scores_table(graph: Graph, scores: NodeScores, rank_by: str, verdict: Verdict | None = None) -> pa.Table:
     """The ranked table of all nodes of `graph`."""
-    return pa.concat_tables(row_groups(graph, scores, rank_by, verdict))
+    return pa.concat_tables(make() for make in row_groups(graph, scores, rank_by, verdict))
 
 
 def row_groups(
-    graph: Graph, scores: NodeScores, rank_by: str, verdict: Verdict | None = None, size: int = 1 << 17
-) -> Iterator[pa.Table]:
-    """The ranked table in pieces, most anomalous node first; of no nodes one empty piece."""
+    graph: Graph, scores: NodeScores, rank_by: str, verdict: Verdict | None = None, size: int = GROUP_ROWS
+) -> list[Callable[[], pa.Table]]:
+    """What makes each piece of the ranked table, most anomalous node first; of no nodes one empty piece."""
     score = scores.by(rank_by)
     if len(score) != graph.num_nodes:
         raise ValueError(f"scores of {len(score)} nodes do not fit a graph of {graph.num_nodes}")
@@ -73,24 +75,27 @@ def row_groups(
     columns |= {"rank": None, "degree": scores.degree, "flags": scores.flags}
     columns |= {name: known for name, known in (("y", graph.y), ("kind", graph.kind)) if known is not None}
     told = {"rank_by": rank_by} | ({} if verdict is None else {"fdr": str(verdict.rate)})
-    for first in range(0, max(1, len(order)), size):
-        yield _rows(graph, columns, order[first : first + size], first).replace_schema_metadata(told)
+    return [partial(_rows, graph, columns, order, slice(at, at + size), told) for at in range(0, len(order) or 1, size)]
 
 
-def _rows(graph: Graph, columns: Mapping[str, NDArray[Any] | None], nodes: NDArray[np.int64], first: int) -> pa.Table:
-    """The rows of these nodes, which begin at place `first` of the ranking; columns are taken in threads."""
-    found: dict[str, Any] = {}
-
-    def take(_: int, name: str) -> None:
-        values = columns[name]
-        found[name] = np.arange(first + 1, first + len(nodes) + 1) if values is None else values.take(nodes)
-
-    share(numba.get_num_threads() if len(nodes) > _FEW else 1, columns, take)
+def _rows(
+    graph: Graph,
+    columns: Mapping[str, NDArray[Any] | None],
+    order: NDArray[np.int64],
+    places: slice,
+    told: dict[str, str],
+) -> pa.Table:
+    """The rows of the nodes at these places of the ranking."""
+    nodes = order[places]
+    ranks = np.arange(places.start + 1, places.start + len(nodes) + 1)
     names = pa.array(list(evidence.KINDS))
     shown = {"evidence": lambda codes: pa.DictionaryArray.from_arrays(pa.array(codes), names), "flags": flag_text}
     ids = pa.array(nodes) if graph.ids is None else graph.ids.take(pa.array(nodes))
-    made = {name: shown.get(name, pa.array)(found[name]) for name in columns}
-    return pa.table({"id": ids, "node": nodes, **made})
+    made = {
+        name: shown.get(name, pa.array)(ranks if values is None else values.take(nodes))
+        for name, values in columns.items()
+    }
+    return pa.table({"id": ids, "node": nodes, **made}).replace_schema_metadata(told)
 
 
 def _kinds_apart(scores: NodeScores) -> dict[str, NDArray[Any]]:
@@ -126,29 +131,29 @@ def flag_bits(flags: pa.ChunkedArray) -> NDArray[np.uint8]:
     return np.array(bits, np.uint8)[encoded.indices.to_numpy()]
 
 
-def write_scores(path: Path, groups: Iterable[pa.Table]) -> None:
-    """Writes the pieces of a table, a row group each, whole or not at all; while one is written the next is made.
+def write_scores(path: Path, groups: Iterable[Callable[[], pa.Table]]) -> None:
+    """Writes the pieces of a table, a row group each, whole or not at all; threads make and encode several at once.
 
     Numbers hardly repeat and are not looked up in a dictionary, which would take longer than writing them: floats are
     split into streams of their bytes, integers are told by their differences.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    options: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}
     try:
-        with ThreadPoolExecutor(1) as maker:
-            waiting = iter(groups)
-            group = next(waiting)
-            options |= _encodings(group.schema)
-            with pq.ParquetWriter(temporary, group.schema, **options) as writer:
-                while group is not None:
-                    coming = maker.submit(next, waiting, None)
-                    writer.write_table(group, max(1, len(group)))
-                    group = coming.result()
+        with open(temporary, "wb") as stream, closing(in_turn(numba.get_num_threads(), groups, _encoded)) as encoded:
+            parquet_groups.join(stream, encoded)
         files.sync_file(temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     files.sync_folder(path.parent)
+
+
+def _encoded(make: Callable[[], pa.Table]) -> parquet_groups.Group:
+    """A piece of the table as a file in memory."""
+    group, sink = make(), pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, group.schema, **_OPTIONS, **_encodings(group.schema)) as writer:
+        writer.write_table(group, max(1, len(group)))
+    return parquet_groups.Group.of(memoryview(sink.getvalue()))
 
 
 def _encodings(schema: pa.Schema) -> dict[str, Any]:
@@ -159,11 +164,12 @@ def _encodings(schema: pa.Schema) -> dict[str, Any]:
 
 
 def read_scores(path: Path, columns: Collection[str] | None = None) -> pa.Table:
-    """Reads the table back, or those of `columns` that it has, verifying the checksums.
+    """Reads the table back, or those of `columns` that it has, verifying the checksums; columns are read in threads.
 
+    Each is decoded as it is read: `pre_buffer` would hold the whole file beside the table, and takes no less time.
     Not by `read_table`, which imports Arrow's data sets, and pandas where there is one: a quarter of a second.
     """
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+    with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
         return file.read([name for name in file.schema_arrow.names if columns is None or name in columns])
 
 

@@ -16,6 +16,7 @@ from hcm_scale.hops.label import rows_in_flight
 from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.sampling.pair_order import WINDOW
 from hcm_scale.sampling.pairs import KEPT_PAIRS
+from hcm_scale.score.table import GROUP_ROWS
 from hcm_scale.shards.schema import LabelPlan
 from hcm_scale.stages.label import num_writers
 from hcm_scale.stages.train_batches import AHEAD
@@ -184,8 +185,8 @@ def score_bytes(
     Two layers of embeddings (`embedding.py`) and moments of 8 bytes an edge, unless they are on disk, a chunk of rows
     as it passes through a layer, and a chunk of edges a thread; ranks have their layers on disk, share the moments, and
     map what rank 0 goes on with. Moments are there a second time while a second view is predicted, and a third while
-    views are averaged. About nodes there are eleven numbers, sorted by every kind, and pieces of their table; marks of
-    far edges and distances.
+    views are averaged. About nodes there are eleven numbers, sorted by every kind, and pieces of their table, one a
+    thread and one more, as rows (140 bytes each) and encoded, in buffers that double; marks of far edges and distances.
     """
     width, head_width = widths
     layers = 0 if on_disk or num_ranks > 1 else 8 * num_nodes * width
@@ -195,7 +196,8 @@ def score_bytes(
     moments = 0 if on_disk else 8 * num_edges
     whole = moments if num_ranks == 1 else 0
     embedding = layers + 20 * num_nodes + rows + chunks + (moments // num_ranks) + whole * several
-    about_nodes = (190 + 16 * several) * num_nodes + 180 * min(num_nodes, 1 << 19) + 7 * num_edges + whole
+    pieces = 280 * min(num_nodes, (threads + 1) * GROUP_ROWS)
+    about_nodes = (190 + 16 * several) * num_nodes + pieces + 7 * num_edges + whole
     return _START["score"] + max(embedding, about_nodes, 3 * whole * several)
 
 

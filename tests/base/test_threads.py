@@ -1,12 +1,13 @@
 """Work shared by threads: every task once, each thread its own number, errors told."""
 
 import threading
+import time
 
 import numba
 import numpy as np
 import pytest
 
-from hcm_scale.base.threads import in_threads, share
+from hcm_scale.base.threads import in_threads, in_turn, share
 
 
 @pytest.mark.parametrize("num_tasks", [0, 1, 2, 5, 1000])
@@ -46,3 +47,38 @@ def test_share__numbers_its_threads_and_raises_what_one_of_them_raises():
 
     with pytest.raises(ValueError, match="from thread 2"):
         share(3, range(3), work)
+
+
+def test_in_turn__keeps_the_order_whoever_is_first():
+    later = threading.Event()
+
+    def work(part):
+        later.set() if part else later.wait(timeout=60)
+        return -part
+
+    assert list(in_turn(2, range(50), work)) == [-part for part in range(50)]
+
+
+def test_in_turn__makes_no_more_ahead_than_threads_and_one():
+    begun = []
+    made = in_turn(2, range(50), begun.append)
+    for taken in range(1, 10):
+        next(made)
+        assert len(begun) <= taken + 2
+    made.close()
+    assert len(begun) <= 11
+
+
+def test_in_turn__an_error_comes_in_its_turn_and_ends_the_others():
+    begun = []
+
+    def work(part):
+        begun.append(part)
+        time.sleep(0.001)
+        return 1 // (3 - part)
+
+    made = in_turn(2, range(50), work)
+    assert [next(made) for _ in range(3)] == [0, 0, 1]
+    with pytest.raises(ZeroDivisionError):
+        next(made)
+    assert max(begun) <= 5

@@ -166,7 +166,7 @@ def test_json_safe__keeps_no_number_that_json_lacks():
 
 def test_stage__reads_what_other_stages_left(scored_world: World, tmp_path: Path):
     world = scored_world()
-    write_scores(tmp_path / FILE, [world.scores])
+    write_scores(tmp_path / FILE, [lambda: world.scores])
     np.save(tmp_path / MEAN_FILE, world.edge_mean)
     np.save(tmp_path / VAR_FILE, world.edge_var)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n[]\n{"step": 3, "lo')

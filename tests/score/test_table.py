@@ -1,13 +1,25 @@
 """scores.parquet: what is in it, in which order, and back again."""
 
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from hcm_scale.base.threads import kernel_threads
 from hcm_scale.graph.store import Graph
+from hcm_scale.score.evidence import KINDS
 from hcm_scale.score.nodes import ISOLATED, NO_OUT_NEIGHBORS, SAMPLED, NodeScores
 from hcm_scale.score.table import (
+    _OPTIONS,
     FILE,
+    _encodings,
     flag_bits,
     flag_text,
     node_scores,
@@ -16,6 +28,7 @@ from hcm_scale.score.table import (
     scores_table,
     write_scores,
 )
+from hcm_scale.score.threshold import Verdict
 
 
 def four_nodes(**parts) -> Graph:
@@ -60,22 +73,84 @@ def test_scores_table__without_ids_gives_node_numbers():
 
 def test_write_scores__reads_back_equal_and_the_same_bytes(tmp_path):
     table = scores_table(four_nodes(), scores_of([1, 4, 2, 3], flags=(0, ISOLATED, SAMPLED, 0)), rank_by="ahp")
-    write_scores(tmp_path / FILE, [table])
+    write_scores(tmp_path / FILE, [lambda: table])
     assert read_scores(tmp_path / FILE).equals(table, check_metadata=True)
     first = (tmp_path / FILE).read_bytes()
-    write_scores(tmp_path / FILE, [table])
+    write_scores(tmp_path / FILE, [lambda: table])
     assert (tmp_path / FILE).read_bytes() == first
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
 def test_write_scores__a_failure_leaves_the_old_file_alone(tmp_path):
     table = scores_table(four_nodes(), scores_of([1, 4, 2, 3]), rank_by="ahp")
-    write_scores(tmp_path / FILE, [table])
+    write_scores(tmp_path / FILE, [lambda: table])
     first = (tmp_path / FILE).read_bytes()
     with pytest.raises(AttributeError):
-        write_scores(tmp_path / FILE, ["not a table"])
+        write_scores(tmp_path / FILE, [lambda: "not a table"])
     assert (tmp_path / FILE).read_bytes() == first
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def many_groups(num_nodes: int, size: int) -> list[Callable[[], pa.Table]]:
+    rng = np.random.default_rng(num_nodes)
+    ids = pa.array([f"node {i}" if i % 5 else None for i in range(num_nodes)], pa.string())
+    graph = Graph(np.zeros(num_nodes + 1, np.int64), np.empty(0, np.int32), ids=ids)
+    places = rng.integers(1, 9, (len(KINDS), num_nodes)).astype(np.int32)
+    scores = replace(scores_of(rng.random(num_nodes), flags=rng.integers(0, 3, num_nodes)), places=places)
+    verdict = Verdict(rng.random(num_nodes), rng.random(num_nodes) < 0.1, 0.05)
+    return row_groups(graph, scores, "ahp", verdict, size)
+
+
+@pytest.mark.parametrize(("num_nodes", "size"), [(0, 10), (1, 10), (10, 10), (11, 10), (3_000, 1_000), (3_000, 70)])
+def test_write_scores__any_number_of_threads_writes_what_one_writer_would(tmp_path, num_nodes, size):
+    groups = many_groups(num_nodes, size)
+    tables = [make() for make in groups]
+    with kernel_threads(1):
+        write_scores(tmp_path / "alone", groups)
+    with pq.ParquetWriter(tmp_path / "plain", tables[0].schema, **_OPTIONS, **_encodings(tables[0].schema)) as writer:
+        for table in tables:
+            writer.write_table(table, max(1, len(table)))
+    with kernel_threads(2):
+        write_scores(tmp_path / "shared", groups)
+    assert (tmp_path / "alone").read_bytes() == (tmp_path / "plain").read_bytes()
+    assert (tmp_path / "shared").read_bytes() == (tmp_path / "plain").read_bytes()
+    assert read_scores(tmp_path / "shared").equals(pa.concat_tables(tables), check_metadata=True)
+
+
+@pytest.mark.parametrize("bad", [0, 1, 25, 49])
+def test_write_scores__an_error_in_a_thread_leaves_no_file(tmp_path, bad):
+    groups = many_groups(100, 2)
+    groups[bad] = lambda: 1 // 0
+    with pytest.raises(ZeroDivisionError):
+        write_scores(tmp_path / FILE, groups)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_write_scores__an_error_while_joining_leaves_no_file_and_no_thread(tmp_path):
+    groups, threads = many_groups(100, 2), threading.active_count()
+    groups[7] = lambda: pa.table({"other": [1]})
+    with pytest.raises(ValueError, match="row group 7 has other columns") as error, kernel_threads(2):
+        write_scores(tmp_path / FILE, groups)
+    assert error.traceback  # which holds all that was in use
+    assert threading.active_count() == threads
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_write_scores__a_signal_ends_it_after_the_groups_in_hand(tmp_path):
+    groups, made, threads = many_groups(10_000, 10), [], threading.active_count()
+
+    def made_and_told(make, at):
+        made.append(at)
+        if at == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+        return make()
+
+    with pytest.raises(KeyboardInterrupt), kernel_threads(2):
+        write_scores(tmp_path / FILE, [partial(made_and_told, make, at) for at, make in enumerate(groups)])
+    assert 20 in made
+    assert len(made) < 100
+    assert list(tmp_path.iterdir()) == []
+    assert threading.active_count() == threads
 
 
 def test_read_scores__refuses_a_flipped_bit(tmp_path):
