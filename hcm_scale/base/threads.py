@@ -34,6 +34,21 @@ def in_slices(length: int, work: Callable[[slice], Any], size: int = 1 << 18) ->
     share(min(numba.get_num_threads(), len(parts)), parts, lambda _, part: work(part))
 
 
+def of_slices(length: int, work: Callable[[slice], Any], size: int = 1 << 18) -> list[Any]:
+    """What work(part) returns of each slice, in their order.
+
+    >>> of_slices(5, lambda part: (part.start, part.stop), size=2)
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    found: dict[int, Any] = {}
+
+    def keep(part: slice) -> None:
+        found[part.start] = work(part)
+
+    in_slices(length, keep, size)
+    return [found[first] for first in sorted(found)]
+
+
 @contextlib.contextmanager
 def kernel_threads(num_threads: int) -> Iterator[None]:
     """Has the kernels that this thread calls work with so many threads, for a while."""
