@@ -12,8 +12,8 @@ Neighbours are those of the original graph; out-neighbours where it is directed.
 ceil((1 - t) * degree) of them count, at least one, in both averages, so that a normal node is not blamed for an odd
 neighbour. A node without neighbours scores 0 everywhere, the least anomalous value there is (a hop is at least 1), and
 is flagged; its score is that of its attributes alone. z-scores are taken over the nodes that have neighbours and
-shifted to start at 0 (standard.py); on a directed graph closures are 0. Memory: eleven numbers a node, and five
-of 4 bytes.
+shifted to start at 0 (standard.py); on a directed graph closures are 0. Memory: eleven numbers a node, five of
+4 bytes and one of a byte.
 """
 
 from collections.abc import Sequence
