@@ -59,8 +59,8 @@ def double_places(values: NDArray[np.float64], known: Known = None, out: Places 
         out[chosen] = (2 * (size - np.cumsum(counts)) + counts + 1)[group]
     else:
         keys, found = _sort(values, known)
-        out[found[: len(values) - size]] = size + 1
         in_threads(size, kernels.share_places, keys[len(values) - size :], found[len(values) - size :], out)
+        out[found[: len(values) - size]] = size + 1  # last: threads have touched the pages
     return out
 
 
