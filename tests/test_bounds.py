@@ -122,7 +122,9 @@ def walk_score(graph: Any) -> None:
         edges = edge_index(graph.indptr, graph.indices, directed=directed)
         mean = np.random.default_rng(0).random(edges.num_edges).astype(np.float32)
         score_nodes(edges, EdgeHops(mean, mean), trim=0.0)
-    double_places(np.random.default_rng(0).normal(size=1 << 17).round(2))  # fewer are not sorted in threads
+    many = 1 << 17  # fewer are not sorted in threads
+    values, known = np.random.default_rng(0).normal(size=many + 9).round(2), np.arange(many + 9) % many > 0
+    double_places(values, known)
 
 
 def not_reached() -> list[str]:

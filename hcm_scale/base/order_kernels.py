@@ -7,16 +7,22 @@ from hcm_scale.base.jit import kernel
 DIGIT_BITS = 11
 _MASK = np.uint64((1 << DIGIT_BITS) - 1)
 _SIGN, _ALL, _LAST = np.uint64(1 << 63), np.uint64((1 << 64) - 1), np.uint64(63)
+_FIRST = np.uint64(0)  # below the key of minus infinity
 
 
 @kernel
-def float_keys(part, values, keys, positions):
-    """keys[i] sorts as values[i] does, NaN last and -0 with 0; positions[i] = i."""
+def float_keys(part, values, known, keys, positions):
+    """keys[i] sorts as values[i] does, NaN last and -0 with 0; what is not `known`, empty where all is, comes first.
+
+    positions[i] = i.
+    """
     for i in range(part[0], part[1]):
         value = values[i] + 0.0
         bits = np.float64(value).view(np.uint64)
         key = bits ^ (_ALL if bits >> _LAST else _SIGN)
         keys[i] = _ALL if np.isnan(value) else key
+        if len(known) and not known[i]:
+            keys[i] = _FIRST
         positions[i] = i
 
 

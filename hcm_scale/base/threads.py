@@ -39,15 +39,29 @@ def in_slices(length: int, work: Callable[[slice], Any], size: int = 1 << 18) ->
     share(min(numba.get_num_threads(), len(parts)), parts, lambda _, part: work(part))
 
 
+def of_slices(length: int, work: Callable[[slice], Any], size: int = 1 << 18) -> list[Any]:
+    """What work(part) returns of each slice, in their order.
+
+    >>> of_slices(5, lambda part: (part.start, part.stop), size=2)
+    [(0, 2), (2, 4), (4, 5)]
+    """
+    found: dict[int, Any] = {}
+
+    def keep(part: slice) -> None:
+        found[part.start] = work(part)
+
+    in_slices(length, keep, size)
+    return [found[first] for first in sorted(found)]
+
+
 def where(length: int, mask: Callable[[slice], NDArray[Any]]) -> NDArray[np.int64]:
     """The positions, in order, where mask(part) is not 0, of slices that make up 0 .. length - 1.
 
     >>> where(4, lambda part: np.array([3, 0, 0, 5])[part]).tolist()
     [0, 3]
     """
-    found: dict[int, NDArray[np.int64]] = {-1: np.empty(0, np.int64)}
-    in_slices(length, lambda part: found.update({part.start: part.start + np.flatnonzero(mask(part))}))
-    return np.concatenate([found[first] for first in sorted(found)])
+    found = of_slices(length, lambda part: part.start + np.flatnonzero(mask(part)))
+    return np.concatenate([np.empty(0, np.int64), *found])
 
 
 @contextlib.contextmanager

@@ -26,16 +26,17 @@ node in the same surroundings then has the same score, whatever else changed. A 
 evidence of their first node and a little more, which grows as the logarithm of how far beyond it is. Places are always
 those among the nodes that are scored.
 
-Every kind is sorted once. Memory: 4 bytes a node and kind and 24 bytes a node beside the score.
+Every kind is sorted once: places and their halves tell all that its order does. Memory: 4 bytes a node and kind and 25
+bytes a node beside the score.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base import order
+from hcm_scale.base.order import Known, Places, double_places, num_known, place_type
 from hcm_scale.base.threads import in_slices
 
 KINDS = {  # by name: the column of the number behind it
@@ -48,17 +49,16 @@ KINDS = {  # by name: the column of the number behind it
 OF_NEIGHBORS = ("hop", "closure", "context", "context_closure")  # say nothing about a node without neighbours
 
 
-def middle_ranks(values: NDArray[np.float64], known: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+def middle_ranks(values: NDArray[np.float64], known: Known = None) -> NDArray[np.float64]:
     """Ranks of values between 0 and 1, equal ones sharing the middle of their places; 1/2 where not `known`.
 
     >>> middle_ranks(np.array([3.0, 1.0, 3.0, 9.0])).tolist()
     [0.5, 0.125, 0.5, 0.875]
     """
-    size = len(values) if known is None else np.count_nonzero(known)
-    return ranks_of(double_places(values, known), int(size))
+    return ranks_of(double_places(values, known), num_known(values, known))
 
 
-def ranks_of(double: NDArray[np.int64], size: int) -> NDArray[np.float64]:
+def ranks_of(double: Places, size: int) -> NDArray[np.float64]:
     """The ranks, between 0 and 1, of double places among so many."""
     out = np.empty(len(double))
 
@@ -69,25 +69,20 @@ def ranks_of(double: NDArray[np.int64], size: int) -> NDArray[np.float64]:
     return out
 
 
-def double_places(values: NDArray[np.float64], known: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-    """The best and the worst place that equal values hold, added; 1 is the largest. The middle where not `known`."""
-    if known is None:
-        return order.double_places(values)
-    chosen = values[known]
-    out = np.full(len(values), max(1, len(chosen)) + 1)
-    out[known] = order.double_places(chosen)
-    return out
-
-
 def places_among(values: NDArray[np.float64], usual: NDArray[np.float64]) -> NDArray[np.int64]:
     """`double_places` that values would have among usual ones, as if each took the place of an equal one.
 
     >>> places_among(np.array([3.0, 2.0, 10.0]), np.array([3.0, 1.0, 3.0, 9.0])).tolist()
     [5, 7, 1]
     """
-    ordered = np.sort(usual)
-    below, up_to = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
-    return 2 * len(ordered) + 1 - below - up_to
+    ordered, out = np.sort(usual), np.empty(len(values), np.int64)
+
+    def fill(part: slice) -> None:
+        below, up_to = (np.searchsorted(ordered, values[part], side) for side in ("left", "right"))
+        out[part] = 2 * len(ordered) + 1 - below - up_to
+
+    in_slices(len(values), fill)
+    return out
 
 
 def ranks_among(values: NDArray[np.float64], usual: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -119,10 +114,24 @@ def surprise(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class Weighed(NamedTuple):
-    """The score of every node, (n,), and its place by each kind, (kinds, n), in the order of the kinds given."""
+    """The score of every node, (n,), and its place by each kind, (kinds, n), in the order of the kinds given.
+
+    Bit k of `halves`, (n,), is what rounding took off the place by kind k, a half or nothing.
+    """
 
     score: NDArray[np.float64]
-    places: NDArray[np.signedinteger[Any]]
+    places: Places
+    halves: NDArray[np.uint8]
+
+    def double_places(self, row: int) -> Places:
+        """Twice the places by the kind of this row, not rounded."""
+        out = np.empty_like(self.places[row])
+
+        def fill(part: slice) -> None:
+            np.add(2 * self.places[row, part], self.halves[part] >> row & 1, out=out[part])
+
+        in_slices(len(out), fill)
+        return out
 
 
 class Numbers(NamedTuple):
@@ -131,9 +140,9 @@ class Numbers(NamedTuple):
     of_kind: Mapping[str, NDArray[np.float64]]
     has_neighbors: NDArray[np.bool_]
 
-    def known(self, kind: str) -> NDArray[np.bool_]:
-        """Which nodes the kind can tell about."""
-        return self.has_neighbors if kind in OF_NEIGHBORS else np.ones(len(self.has_neighbors), bool)
+    def known(self, kind: str) -> Known:
+        """Which nodes the kind can tell about; None where it can about all."""
+        return None if kind not in OF_NEIGHBORS or self.has_neighbors.all() else self.has_neighbors
 
 
 def weigh(
@@ -146,19 +155,35 @@ def weigh(
     >>> weigh({"attributes": np.array([5.0, 9.0, 5.0])}, np.ones(3, bool)).places.tolist()
     [[2, 1, 2]]
     """
-    num_nodes, own = len(has_neighbors), Numbers(numbers, has_neighbors)
-    total = np.zeros(num_nodes)
-    places = np.empty((len(numbers), num_nodes), np.int32 if num_nodes < 1 << 30 else np.int64)
+    num_nodes = len(has_neighbors)
+    total, halves = np.zeros(num_nodes), np.zeros(num_nodes, np.uint8)
+    places = np.empty((len(numbers), num_nodes), place_type(num_nodes))
     for row, (kind, size) in enumerate(zip(numbers, num_ranked(numbers, has_neighbors), strict=True)):
-        values = numbers[kind]
-        double = double_places(values, has_neighbors if size < num_nodes else None)
-        places[row] = double // 2
+        values, known = numbers[kind], None if size == num_nodes else has_neighbors
+        double = double_places(values, known, out=places[row])
         if like is None:
-            total += surprise(ranks_of(double, size))
+            _add_surprise(double, size, total)
         else:
-            gained = surprise_among(values, like.of_kind[kind][like.known(kind)])
-            total += np.where(own.known(kind), gained, np.log(2.0))
-    return Weighed(total, places)
+            usual, in_usual = like.of_kind[kind], like.known(kind)
+            gained = surprise_among(values, usual if in_usual is None else usual[in_usual])
+            total += gained if known is None else np.where(known, gained, np.log(2.0))
+        _halve(double, halves, row)
+    return Weighed(total, places, halves)
+
+
+def _add_surprise(double: Places, size: int, total: NDArray[np.float64]) -> None:
+    def add(part: slice) -> None:
+        total[part] += surprise(ranks_of(double[part], size))
+
+    in_slices(len(total), add)
+
+
+def _halve(double: Places, halves: NDArray[np.uint8], row: int) -> None:
+    def halve(part: slice) -> None:
+        halves[part] |= (double[part] & 1).astype(np.uint8) << row
+        double[part] >>= 1
+
+    in_slices(len(double), halve)
 
 
 def num_ranked(kinds: Iterable[str], has_neighbors: NDArray[np.bool_]) -> list[int]:
@@ -167,7 +192,7 @@ def num_ranked(kinds: Iterable[str], has_neighbors: NDArray[np.bool_]) -> list[i
     return [scored if kind in OF_NEIGHBORS else len(has_neighbors) for kind in kinds]
 
 
-def strongest(places: NDArray[np.signedinteger[Any]], has_neighbors: NDArray[np.bool_]) -> NDArray[np.int8]:
+def strongest(places: Places, has_neighbors: NDArray[np.bool_]) -> NDArray[np.int8]:
     """Which of KINDS says most about every node, (n,), from the places by each, (kinds, n); of equals the first.
 
     >>> strongest(np.array([[1, 3], [2, 1], [3, 3], [3, 3], [3, 3]]), np.ones(2, bool)).tolist()
@@ -177,8 +202,8 @@ def strongest(places: NDArray[np.signedinteger[Any]], has_neighbors: NDArray[np.
     sizes = np.maximum(num_ranked(KINDS, has_neighbors), 1)
 
     def fill(part: slice) -> None:
-        best[part] = np.argmin((places[:, part] - 0.5) / sizes[:, None], axis=0)
+        strongest = np.argmin((places[:, part] - 0.5) / sizes[:, None], axis=0)
+        best[part] = np.where(has_neighbors[part], strongest, list(KINDS).index("attributes"))
 
     in_slices(len(best), fill)
-    best[~has_neighbors] = list(KINDS).index("attributes")
     return best

@@ -7,13 +7,13 @@ ordered, and AUC is exact (integer arithmetic: a tie counts one half). Precision
 by score, ties by node number. Memory: 60 bytes a node while it is sorted, time one sort.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.order import order
+from hcm_scale.base.order import largest, order
 from hcm_scale.graph.store import ATTRIBUTE, KIND_NAMES, NORMAL, STRUCTURAL
 
 DEFAULT_KS = (10, 50, 100, 200, 300)
@@ -75,15 +75,14 @@ def ranking(score: NDArray[Any]) -> NDArray[np.int64]:
     return order(-np.asarray(score, np.float64))
 
 
-def top_overlap(scores: Sequence[NDArray[Any]], most: int = 100) -> float:
+def top_overlap(scores: Iterable[NDArray[Any]], most: int = 100) -> float:
     """The share of the first `most` nodes, a tenth of them all at most, that are first by every one of these scores.
 
     >>> top_overlap([np.arange(40.0), np.append(np.arange(38.0), [0.0, 50.0])])
     0.75
     """
-    count = max(1, min(most, len(scores[0]) // 10))
-    shared = set(ranking(scores[0])[:count].tolist())
-    return len(shared.intersection(*(ranking(score)[:count].tolist() for score in scores[1:]))) / count
+    firsts = [largest(score, max(1, min(most, len(score) // 10))).tolist() for score in scores]
+    return len(set(firsts[0]).intersection(*firsts[1:])) / max(1, len(firsts[0]))
 
 
 def roc_auc(y: NDArray[Any], score: NDArray[Any]) -> float:

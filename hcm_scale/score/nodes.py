@@ -12,8 +12,8 @@ Neighbours are those of the original graph; out-neighbours where it is directed.
 ceil((1 - t) * degree) of them count, at least one, in both averages, so that a normal node is not blamed for an odd
 neighbour. A node without neighbours scores 0 everywhere, the least anomalous value there is (a hop is at least 1), and
 is flagged; its score is that of its attributes alone. z-scores are taken over the nodes that have neighbours and
-shifted to start at 0 (standard.py); on a directed graph closures are 0. Memory: eleven numbers a node, and five
-of 4 bytes.
+shifted to start at 0 (standard.py); on a directed graph closures are 0. Memory: eleven numbers a node, five of
+4 bytes and one of a byte.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.names import RANKINGS
+from hcm_scale.base.order import double_places, num_known
 from hcm_scale.base.pinned import MANY_ENTRIES
-from hcm_scale.base.threads import in_threads
+from hcm_scale.base.threads import in_slices, in_threads, of_slices
 from hcm_scale.score import kernels
 from hcm_scale.score.calibration import ContextScale, Strangeness
 from hcm_scale.score.closure import Cut, closure
 from hcm_scale.score.context import context
 from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.evidence import KINDS, Numbers, middle_ranks, surprise, weigh
+from hcm_scale.score.evidence import KINDS, Numbers, Weighed, ranks_of, surprise, weigh
 from hcm_scale.score.metrics import top_overlap
 from hcm_scale.score.numbering import EdgeIndex
 from hcm_scale.score.residual import residual
@@ -41,6 +42,8 @@ from hcm_scale.score.threshold import Verdict, judge
 FLAG_NAMES = ("isolated", "no_out_neighbors", "sampled")
 ISOLATED, NO_OUT_NEIGHBORS, SAMPLED = (1 << bit for bit in range(len(FLAG_NAMES)))
 UNSCORED = ISOLATED | NO_OUT_NEIGHBORS
+
+Pair = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +79,13 @@ class NodeScores:
         return score
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WeighedScores(NodeScores):
+    """Scores whose evidence is added up, with what that left of every kind, which then takes no second sort."""
+
+    weighed: Weighed
+
+
 class OfAttributes(NamedTuple):
     """The numbers of every node, (n,) each, that come from attributes and edges alone, not from predicted hops."""
 
@@ -90,7 +100,7 @@ def score_nodes(
     *,
     trim: float,
     like: NodeScores | None = None,
-    known: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
+    known: Pair | None = None,
 ) -> NodeScores:
     """AHP, IV and HAV of every node; closure, which costs more, is 0 until `with_closure`, and so on.
 
@@ -112,7 +122,7 @@ def score_nodes(
     else:
         ahp, iv = known
     degree = np.diff(edges.indptr)
-    hav = _over_max(ahp, ahp if like is None else like.ahp) + _over_max(iv, iv if like is None else like.iv)
+    hav = _hav((ahp, iv), (ahp, iv) if like is None else (like.ahp, like.iv))
     nothing = np.zeros(len(ahp))  # shared by what is not known yet; no array of scores is ever written to
     nothings = nothing, nothing, nothing, nothing, nothing, nothing
     return NodeScores(ahp, iv, hav, *nothings, degree, _flags(edges, degree))
@@ -167,13 +177,15 @@ def of_attributes(
 def with_attributes(scores: NodeScores, found: OfAttributes, like: NodeScores | None = None) -> NodeScores:
     """The same scores with the evidence of attributes, the place of every node by each kind, and the score."""
     scores = replace(scores, **found._asdict())
-    own, usual = _numbers(scores), None if like is None else _numbers(like)
-    return replace(scores, **weigh(*own, usual)._asdict())
+    weighed = weigh(*_numbers(scores), None if like is None else _numbers(like))
+    added = {"score": weighed.score, "places": weighed.places, "weighed": weighed}
+    return WeighedScores(**(vars(scores) | added))
 
 
 def verdict_of(scores: NodeScores, fdr: float, like: NodeScores | None = None) -> Verdict:
     """Which nodes stand out at this false-discovery rate (threshold.py)."""
-    return judge(*_numbers(scores), fdr, None if like is None else _numbers(like))
+    weighed = scores.weighed if isinstance(scores, WeighedScores) else None
+    return judge(*_numbers(scores), fdr, None if like is None else _numbers(like), weighed)
 
 
 def stability(scores: NodeScores, views: Sequence[NDArray[np.float64]], rank_by: str) -> float | None:
@@ -186,8 +198,23 @@ def stability(scores: NodeScores, views: Sequence[NDArray[np.float64]], rank_by:
     if rank_by != "score":
         return top_overlap(views)
     known = scores.has_neighbors
-    others = scores.score - surprise(middle_ranks(scores.ahp, known))
-    return top_overlap([others + surprise(middle_ranks(view, known)) for view in views])
+    if isinstance(scores, WeighedScores):
+        double = scores.weighed.double_places(list(KINDS).index("hop"))
+    else:
+        double = double_places(scores.ahp, known)
+    size = num_known(double, known)
+
+    def with_hops_of(view: NDArray[np.float64]) -> NDArray[np.float64]:
+        told, out = double_places(view, known), np.empty(len(view))
+
+        def fill(part: slice) -> None:
+            others = scores.score[part] - surprise(ranks_of(double[part], size))
+            out[part] = others + surprise(ranks_of(told[part], size))
+
+        in_slices(len(out), fill)
+        return out
+
+    return top_overlap(map(with_hops_of, views))
 
 
 def _numbers(scores: NodeScores) -> Numbers:
@@ -207,9 +234,19 @@ def check_rank_by(rank_by: str) -> None:
         raise ValueError(f"rank_by={rank_by!r} must be one of {', '.join(RANKINGS)}")
 
 
-def _over_max(values: NDArray[np.float64], usual: NDArray[np.float64]) -> NDArray[np.float64]:
-    top = usual.max(initial=0.0)
-    return values / top if top > 0 else np.zeros_like(values)
+def _hav(values: Pair, usual: Pair) -> NDArray[np.float64]:
+    """Two numbers of every node, each over its usual maximum, added up."""
+    found = of_slices(len(usual[0]), lambda part: [each[part].max() for each in usual])
+    tops = np.reshape(found, (-1, 2)).max(axis=0, initial=0.0)
+    out = np.zeros(len(values[0]))
+
+    def add(part: slice) -> None:
+        for value, top in zip(values, tops, strict=True):
+            if top > 0:
+                out[part] += value[part] / top
+
+    in_slices(len(out), add)
+    return out
 
 
 def _flags(edges: EdgeIndex, degree: NDArray[np.int64]) -> NDArray[np.uint8]:

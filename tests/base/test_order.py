@@ -1,10 +1,11 @@
 """The order of floats found by all threads, against numpy's."""
 
+import numba
 import numpy as np
 import pytest
 
 from hcm_scale.base import order as module
-from hcm_scale.base.order import Sorted, double_places, order
+from hcm_scale.base.order import at_places, double_places, largest, order, quantiles
 
 RNG = np.random.default_rng(0)
 ARRAYS = {
@@ -41,7 +42,51 @@ def test_double_places__counts_those_above_twice_and_equals_once(values):
     np.testing.assert_array_equal(double_places(values)[some], 2 * above + equal + 1)
 
 
-def test_sorted__has_the_quantiles_of_numpy():
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("values", ARRAYS.values(), ids=ARRAYS)
+def test_double_places__of_the_known_are_those_without_the_others(values, threads, monkeypatch):
+    known = RNG.random(len(values)) < 0.8
+    wanted = np.full(len(values), max(1, np.count_nonzero(known)) + 1)
+    wanted[known] = double_places(values[known])
+    monkeypatch.setattr(numba, "get_num_threads", lambda: threads)
+    found = double_places(values, known)
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("all_known", [True, False])
+@pytest.mark.parametrize("values", ARRAYS.values(), ids=ARRAYS)
+def test_at_places__find_the_values_of_a_sort(values, all_known):
+    known = None if all_known else np.arange(len(values)) % 5 != 1
+    ordered = np.sort(values if known is None else values[known])[::-1]
+    places = np.unique(np.linspace(1, len(ordered), 40).astype(np.int64))
+    for kind in (np.int32, np.int64):
+        found = at_places(double_places(values, known).astype(kind), places, known)
+        np.testing.assert_array_equal(values[found], ordered[places - 1])
+        assert known is None or known[found].all()
+
+
+def test_at_places__look_through_several_slices():
+    values = RNG.normal(size=600_000).round(3)
+    found = at_places(double_places(values), [1, 299_999, 600_000])
+    np.testing.assert_array_equal(values[found], np.sort(values)[[-1, -299_999, 0]])
+
+
+@pytest.mark.parametrize("few", [0, 1 << 17], ids=["by places", "by numpy"])
+def test_quantiles__are_those_of_numpy(few, monkeypatch):
+    monkeypatch.setattr(module, "_FEW", few)
     shares = [0.0, 0.002, 0.5, 0.731, 1.0]
     for values in (ARRAYS["normal"], ARRAYS["tied"], ARRAYS["one"]):
-        np.testing.assert_allclose(Sorted(values).quantiles(shares), np.quantile(values, shares), rtol=1e-14)
+        known = np.arange(len(values)) % 7 != 3
+        for chosen in (None, known):
+            found = quantiles(values, double_places(values, chosen), shares, chosen)
+            wanted = np.quantile(values if chosen is None else values[chosen], shares)
+            np.testing.assert_allclose(found, wanted, rtol=1e-14)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("size", [0, 3, 900, 600_000])
+def test_largest__are_the_first_of_a_stable_sort(size, threads, monkeypatch):
+    monkeypatch.setattr(numba, "get_num_threads", lambda: threads)
+    for values in (RNG.normal(size=size).round(1), RNG.normal(size=size), np.zeros(size)):
+        np.testing.assert_array_equal(largest(values, 100), np.argsort(-values, kind="stable")[:100])

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from hcm_scale.score.evidence import KINDS
-from hcm_scale.score.threshold import check_rate, discoveries, evidence_p, judge, kind_surprise, sum_p
+from hcm_scale.score.tail import kind_surprise
+from hcm_scale.score.threshold import check_rate, discoveries, evidence_p, judge, sum_p
 
 SAMPLES = {
     "normal": lambda rng, n: rng.standard_normal(n),

@@ -1,0 +1,47 @@
+"""Means, spreads and sums of z-scores in threads: the bits of numpy's own, over the scored nodes alone."""
+
+import numba
+import numpy as np
+import pytest
+
+from hcm_scale.score.standard import add_standardized, usual_among
+
+SIZES = [1, 7, 130, 5_000, (1 << 17) + 1, 700_001]  # the last ones are summed in pieces
+
+
+def slow(values, scored):
+    """Means, spreads, the least sum and the shifted sums, in plain numpy."""
+    known = [value[scored] for value in values]
+    means, spreads = [value.mean() for value in known], [value.std() for value in known]
+    total = np.zeros(len(known[0]))
+    for value, mean, spread in zip(known, means, spreads, strict=True):
+        if spread > 0:
+            total += (value - mean) / spread
+    out = np.zeros(len(scored))
+    out[scored] = total - total.min()
+    return means, spreads, total.min(), out
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("share", [1.0, 0.99, 0.2])
+@pytest.mark.parametrize("size", SIZES)
+def test_usual__has_the_bits_of_numpy(size, share, threads, monkeypatch):
+    monkeypatch.setattr(numba, "get_num_threads", lambda: threads)
+    rng = np.random.default_rng(size)
+    values = [rng.gamma(2.0, size=size), rng.exponential(size=size).round(1) - 3.0, np.full(size, 0.1)]
+    scored = rng.random(size) < share
+    scored[size // 2] = True
+    found = usual_among(values, scored)
+    means, spreads, least, total = slow(values, scored)
+    assert found.means.tolist() == means
+    assert found.spreads.tolist() == spreads
+    assert found.least == least
+    np.testing.assert_array_equal(add_standardized(values, scored, found), total)
+
+
+@pytest.mark.parametrize("size", [0, 5])
+def test_usual__of_nobody_is_zero(size):
+    values, nobody = [np.ones(size), np.arange(size) * 1.0], np.zeros(size, bool)
+    found = usual_among(values, nobody)
+    assert (found.means.tolist(), found.spreads.tolist(), found.least) == ([0.0, 0.0], [0.0, 0.0], 0.0)
+    assert add_standardized(values, nobody, found).tolist() == [0.0] * size
