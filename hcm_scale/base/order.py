@@ -26,7 +26,19 @@ def order(values: NDArray[Any]) -> NDArray[np.int64]:
     >>> order(np.array([3.0, -1.0, 3.0, 0.5])).tolist()
     [1, 3, 0, 2]
     """
-    return np.argsort(values, kind="stable") if len(values) < _FEW else _sort(values)[1]
+    return ordered(values)[1]
+
+
+def ordered(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The values in order, or integers that compare as those do, and `order` of the values.
+
+    >>> [found.tolist() for found in ordered(np.array([3.0, -1.0, 3.0, 0.5]))]
+    [[-1.0, 0.5, 3.0, 3.0], [1, 3, 0, 2]]
+    """
+    if len(values) >= _FEW:
+        return _sort(values)
+    found = np.argsort(values, kind="stable")
+    return values[found], found
 
 
 class Sorted:

@@ -36,8 +36,8 @@ def accuracy(y: NDArray[Any], scores: Mapping[str, NDArray[Any]], kind: NDArray[
     curves: dict[str, Any] = {}
 
     def measure(_: int, name: str) -> None:
-        ranked = metrics.Ranked.of(y, usable[name])
-        numbers[name], curves[name] = metrics.measure(ranked, kind, ks), metrics.curves(ranked, _POINTS)
+        ranked = metrics.Ranked.of(y, usable[name], kind)
+        numbers[name], curves[name] = metrics.measure(ranked, ks), metrics.curves(ranked, _POINTS)
 
     share(_AT_ONCE, usable, measure)
     return {"scores": {name: numbers[name] for name in usable}, "curves": {name: curves[name] for name in usable}}
