@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.order import order, ordered
-from hcm_scale.base.threads import in_slices
+from hcm_scale.base.threads import in_slices, share
 from hcm_scale.graph.store import ATTRIBUTE, KIND_NAMES, NORMAL, STRUCTURAL
 
 DEFAULT_KS = (10, 50, 100, 200, 300)
@@ -49,11 +49,12 @@ class Ranked(NamedTuple):
         is_odd = np.empty(len(y), bool)
         in_slices(len(y), lambda part: _mark_odd(y, kind, part, is_odd))
         odd = np.concatenate(_pieces_where(len(y), lambda part: is_odd[nodes[part]]))
-        is_hit = y[nodes[odd]] != 0
+        odd_nodes = _taken(nodes, odd)
+        is_hit = _taken(y, odd_nodes) != 0
         num_hits = np.count_nonzero(is_hit)
         if not 0 < num_hits < len(y):
             raise ValueError(f"{num_hits} of {len(y)} nodes are anomalies; both kinds must occur")
-        return Ranked(keys, odd, is_hit, None if kind is None else np.asarray(kind)[nodes[odd]])
+        return Ranked(keys, odd, is_hit, None if kind is None else _taken(np.asarray(kind), odd_nodes))
 
 
 def _negated(score: NDArray[Any]) -> NDArray[np.float64]:
@@ -79,21 +80,31 @@ def _pieces_where(length: int, mask: Callable[[slice], NDArray[np.bool_]]) -> li
     return [found[first] for first in sorted(found)]
 
 
+def _taken(values: NDArray[Any], places: Counts) -> NDArray[Any]:
+    """values[places], by all threads."""
+    out = np.empty(len(places), values.dtype)
+    in_slices(len(out), lambda part: np.copyto(out[part], values[places[part]]), _FOUND)
+    return out
+
+
 class Runs(NamedTuple):
-    """Of every distinct score of an odd node, highest first: nodes above it, and those at it or above.
+    """Of every distinct score of an odd node, highest first: nodes above it, and those at it or above; of odd ones too.
 
     `of_odd` is the number of the run that each odd node is in.
     """
 
     above: Counts
     upto: Counts
+    odd_above: Counts
+    odd_upto: Counts
     of_odd: Counts
 
     @staticmethod
     def of(ranked: Ranked) -> "Runs":
-        found = ranked.keys[ranked.odd]
+        found = _taken(ranked.keys, ranked.odd)
         is_first = np.append(True, found[1:] != found[:-1])
-        found = found[is_first]
+        firsts = np.flatnonzero(is_first)
+        found = found[firsts]
         above, upto = np.empty((2, len(found)), np.int64)
 
         def search(part: slice) -> None:
@@ -101,7 +112,7 @@ class Runs(NamedTuple):
             upto[part] = np.searchsorted(ranked.keys, found[part], "right")
 
         in_slices(len(found), search, _FOUND)
-        return Runs(above, upto, np.cumsum(is_first) - 1)
+        return Runs(above, upto, firsts, np.append(firsts[1:], len(is_first)), np.cumsum(is_first) - 1)
 
 
 class Tally(NamedTuple):
@@ -118,16 +129,17 @@ class Tally(NamedTuple):
         return int(self.hits[-1])
 
     @staticmethod
-    def of(runs: Runs, is_hit: NDArray[np.bool_], num_nodes: int, *, without_rest: bool = False) -> "Tally":
-        """The odd nodes of `is_hit` are the anomalies; the rest of the odd ones are normal nodes, or do not count."""
-        hits_in = np.bincount(runs.of_odd[is_hit], minlength=len(runs.above))
-        hits, above, upto = np.cumsum(hits_in), runs.above, runs.upto
+    def of(runs: Runs, chosen: Counts, num_nodes: int, *, without_rest: bool = False) -> "Tally":
+        """The odd nodes numbered `chosen` are the anomalies; the rest of them are normal nodes, or do not count."""
+        run = runs.of_odd[chosen]
+        hits_above = np.flatnonzero(np.append(True, run[1:] != run[:-1]))
+        hits, run = np.append(hits_above[1:], len(chosen)), run[hits_above]
+        above, upto = runs.above[run], runs.upto[run]
         if without_rest:
-            rest_in = np.bincount(runs.of_odd[~is_hit], minlength=len(runs.above))
-            rest: Counts = np.cumsum(rest_in)
-            above, upto, num_nodes = above - (rest - rest_in), upto - rest, num_nodes - int(rest[-1])
-        there = np.flatnonzero(hits_in)
-        return Tally((hits - hits_in)[there], above[there], hits[there], upto[there], num_nodes)
+            above -= runs.odd_above[run] - hits_above
+            upto -= runs.odd_upto[run] - hits
+            num_nodes -= len(runs.of_odd) - len(chosen)
+        return Tally(hits_above, above, hits, upto, num_nodes)
 
 
 def ranking(score: NDArray[Any]) -> NDArray[np.int64]:
@@ -185,18 +197,31 @@ def evaluate(
 
 def measure(ranked: Ranked, ks: Sequence[int] = DEFAULT_KS) -> dict[str, Any]:
     """`evaluate` of what is sorted already."""
-    runs, size = Runs.of(ranked), len(ranked.keys)
-    hits = ranked.odd[ranked.is_hit]
-    result: dict[str, Any] = _numbers(Tally.of(runs, ranked.is_hit, size), hits, ks)
+    runs, groups = Runs.of(ranked), {"all": ranked.is_hit}
+    if ranked.kinds is not None and len(ranked.odd) < len(ranked.keys):
+        groups |= {KIND_NAMES[code]: ranked.kinds == code for code in (STRUCTURAL, ATTRIBUTE)}
+    found: dict[str, dict[str, Any]] = {}
+
+    def tell(_: int, name: str) -> None:
+        if groups[name].any():
+            found[name] = _of_group(ranked, runs, ks, groups[name], without_rest=name != "all")
+
+    share(len(groups), groups, tell)
+    result = found.pop("all")
     if ranked.kinds is not None:
-        result["by_kind"] = {}
-        for code in (STRUCTURAL, ATTRIBUTE):
-            is_hit = ranked.kinds == code
-            if is_hit.any() and len(is_hit) < size:
-                tally = Tally.of(runs, is_hit, size, without_rest=True)
-                places = (ranked.odd - np.cumsum(~is_hit))[is_hit]  # among the nodes that count
-                result["by_kind"][KIND_NAMES[code]] = _numbers(tally, places, ks)
+        result["by_kind"] = {name: found[name] for name in groups if name in found}
     return result
+
+
+def _of_group(
+    ranked: Ranked, runs: Runs, ks: Sequence[int], is_hit: NDArray[np.bool_], *, without_rest: bool
+) -> dict[str, Any]:
+    """The numbers of a ranking in which these of the odd nodes are the anomalies."""
+    chosen = np.flatnonzero(is_hit)
+    places = ranked.odd[chosen]
+    if without_rest:
+        places -= chosen - np.arange(len(chosen))
+    return _numbers(Tally.of(runs, chosen, len(ranked.keys), without_rest=without_rest), places, ks)
 
 
 def curves(ranked: Ranked, max_points: int = 500) -> dict[str, dict[str, list[float]]]:
@@ -229,7 +254,7 @@ def _last_places(keys: NDArray[Any]) -> Counts:
 
 
 def _tally(ranked: Ranked) -> Tally:
-    return Tally.of(Runs.of(ranked), ranked.is_hit, len(ranked.keys))
+    return Tally.of(Runs.of(ranked), np.flatnonzero(ranked.is_hit), len(ranked.keys))
 
 
 def _numbers(tally: Tally, hits: Counts, ks: Sequence[int]) -> dict[str, Any]:
