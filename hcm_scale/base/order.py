@@ -32,11 +32,24 @@ def order(values: NDArray[Any]) -> NDArray[np.int64]:
     >>> order(np.array([3.0, -1.0, 3.0, 0.5])).tolist()
     [1, 3, 0, 2]
     """
-    if len(values) < _FEW:
-        return np.argsort(values, kind="stable")
-    found, out = _sort(values, None)[1], np.empty(len(values), np.int64)
+    found = ordered(values)[1]
+    if found.dtype == np.int64:
+        return found
+    out = np.empty(len(found), np.int64)
     in_slices(len(out), lambda part: np.copyto(out[part], found[part]))
     return out
+
+
+def ordered(values: NDArray[Any]) -> tuple[NDArray[Any], Places]:
+    """The values in order, or integers that compare as those do, and `order` of the values.
+
+    >>> [found.tolist() for found in ordered(np.array([3.0, -1.0, 3.0, 0.5]))]
+    [[-1.0, 0.5, 3.0, 3.0], [1, 3, 0, 2]]
+    """
+    if len(values) >= _FEW:
+        return _sort(values, None)
+    found = np.argsort(values, kind="stable")
+    return values[found], found
 
 
 def place_type(size: int) -> type[np.signedinteger[Any]]:

@@ -3,17 +3,15 @@
 import math
 from typing import Any
 
-import numpy as np
-
 from hcm_scale.report import neighborhood, wording
+from hcm_scale.report.distances import highest_hop
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import explain
 
 
 def num_rings(evidence: Evidence) -> int:
     """How many hops the pictures reach, the same for all nodes of a graph."""
-    highest = float(np.nanmax(evidence.edge_mean, initial=1.0)) if len(evidence.edge_mean) else 1.0
-    return max(2, math.ceil(highest))
+    return max(2, math.ceil(highest_hop(evidence.edge_mean)))
 
 
 def card(evidence: Evidence, node: int, rings: int, limit: int) -> dict[str, Any]:

@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.threads import in_slices, share
 from hcm_scale.graph.store import KIND_NAMES, Graph
+from hcm_scale.report.distances import highest_hop
+from hcm_scale.report.evidence import degrees_of
 from hcm_scale.report.explain import finite
 from hcm_scale.score import metrics
 
 _BINS = 48
 _POINTS = 160  # of a curve
 _KS = (10, 100)
-_AT_ONCE = 3  # scores that are measured at the same time
+_AT_ONCE = 2  # scores that are measured at the same time
 _NUMBERS = ("loss", "pairs_per_second", "step_size")
 _LOOKED_AT = 1 << 20
 _EDGES = 1 << 22  # a pass over the edges looks at so many together
@@ -31,16 +33,22 @@ def accuracy(y: NDArray[Any], scores: Mapping[str, NDArray[Any]], kind: NDArray[
     if not 0 < num_anomalies < len(y):
         return None
     ks = sorted({k for k in (*_KS, num_anomalies) if k <= max(num_anomalies, _KS[0])})
-    usable = {name: values for name, values in scores.items() if not np.isnan(values).any()}
+    usable = {name: values for name, values in scores.items() if not _any_nan(values)}
     numbers: dict[str, Any] = {}
     curves: dict[str, Any] = {}
 
     def measure(_: int, name: str) -> None:
-        ranked = metrics.Ranked.of(y, usable[name])
-        numbers[name], curves[name] = metrics.measure(ranked, kind, ks), metrics.curves(ranked, _POINTS)
+        ranked = metrics.Ranked.of(y, usable[name], kind)
+        numbers[name], curves[name] = metrics.measure(ranked, ks), metrics.curves(ranked, _POINTS)
 
     share(_AT_ONCE, usable, measure)
     return {"scores": {name: numbers[name] for name in usable}, "curves": {name: curves[name] for name in usable}}
+
+
+def _any_nan(values: NDArray[Any]) -> bool:
+    found = []
+    in_slices(len(values), lambda part: found.append(np.isnan(values[part]).any()))
+    return any(found)
 
 
 def distribution(values: NDArray[Any], y: NDArray[Any] | None = None, bins: int = _BINS) -> dict[str, Any] | None:
@@ -50,39 +58,67 @@ def distribution(values: NDArray[Any], y: NDArray[Any] | None = None, bins: int 
     not flatten the rest; `folded` is how many nodes there are below and above the range. Of more than a million nodes
     every so many-th decides where that range ends.
     """
-    known = np.isfinite(values)
-    groups = {"all nodes": known} if y is None else {"normal": known & (y == 0), "anomalous": known & (y != 0)}
-    members = {name: np.asarray(values[mask], np.float64) for name, mask in groups.items() if mask.any()}
+    members = _members(values, y)
+    sizes = {name: sum(map(len, group)) for name, group in members.items()}
+    members = {name: group for name, group in members.items() if sizes[name]}
     if not members:
         return None
-    ends = np.array([np.quantile(group[:: 1 + len(group) // _LOOKED_AT], [0.002, 0.998]) for group in members.values()])
+    ends = np.array(
+        [np.quantile(_every(1 + sizes[name] // _LOOKED_AT, group), [0.002, 0.998]) for name, group in members.items()]
+    )
     low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
     edges = np.linspace(low, high if high > low else low + 1.0, bins + 1)
-    shares = {name: (_count(group, edges) / len(group)).round(6).tolist() for name, group in members.items()}
-    below, above = edges[0], edges[-1]
-    folded = [
-        sum(int(np.count_nonzero(group < below)) for group in members.values()),
-        sum(int(np.count_nonzero(group > above)) for group in members.values()),
-    ]
-    sizes = {name: len(group) for name, group in members.items()}
-    return {"edges": edges.round(6).tolist(), "groups": shares, "sizes": sizes, "folded": folded}
+    counts = {name: _count(group, edges) for name, group in members.items()}
+    return {
+        "edges": edges.round(6).tolist(),
+        "groups": {name: (found[:bins] / sizes[name]).round(6).tolist() for name, found in counts.items()},
+        "sizes": {name: sizes[name] for name in members},
+        "folded": np.sum([found[bins:] for found in counts.values()], axis=0).tolist(),
+    }
 
 
-def _count(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:
-    """How many values fall into each bin, the outermost ones reaching as far as they do."""
+def _members(values: NDArray[Any], y: NDArray[Any] | None) -> dict[str, list[NDArray[np.float64]]]:
+    """The finite values of each group, in pieces."""
+    found: dict[int, list[NDArray[np.float64]]] = {}
+
+    def split(part: slice) -> None:
+        own = np.asarray(values[part], np.float64)
+        known = np.isfinite(own)
+        masks = [known] if y is None else [known & (y[part] == 0), known & (y[part] != 0)]
+        found[part.start] = [own[mask] for mask in masks]
+
+    in_slices(len(values), split)
+    names = ["all nodes"] if y is None else ["normal", "anomalous"]
+    return {name: [found[first][i] for first in sorted(found)] for i, name in enumerate(names)}
+
+
+def _every(step: int, pieces: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Every so many-th value of all pieces together.
+
+    >>> _every(3, [np.arange(0.0, 5.0), np.arange(5.0, 8.0)]).tolist()
+    [0.0, 3.0, 6.0]
+    """
+    firsts = np.cumsum([0, *map(len, pieces[:-1])])
+    return np.concatenate([piece[-first % step :: step] for first, piece in zip(firsts, pieces, strict=True)])
+
+
+def _count(pieces: Sequence[NDArray[np.float64]], edges: NDArray[np.float64]) -> NDArray[np.int64]:
+    """How many values fall into each bin, the outermost ones reaching as far as they do; then how many into none."""
     counts: list[NDArray[np.int64]] = []
-    in_slices(
-        len(values), lambda part: counts.append(np.histogram(np.clip(values[part], edges[0], edges[-1]), edges)[0])
-    )
+    low, high = edges[0], edges[-1]
+
+    def count(_: int, piece: NDArray[np.float64]) -> None:
+        beyond = [np.count_nonzero(piece < low), np.count_nonzero(piece > high)]
+        counts.append(np.append(np.histogram(np.clip(piece, low, high), edges)[0], beyond))
+
+    share(numba.get_num_threads(), pieces, count)
     return np.sum(counts, axis=0)
 
 
 def hop_distribution(hops: NDArray[np.float32], bins: int = _BINS) -> dict[str, Any] | None:
     """The share of scored edges per bin of predicted hop, in one pass of bounded memory after one for the maximum."""
     blocks = [slice(first, first + _EDGES) for first in range(0, len(hops), _EDGES)]
-    highest = max(
-        (float(np.max(hops[block], initial=0.0, where=~np.isnan(hops[block]))) for block in blocks), default=0
-    )
+    highest = highest_hop(hops)
     if not highest:
         return None
     edges = np.linspace(1.0, max(2.0, np.ceil(highest)), bins + 1)
@@ -105,30 +141,33 @@ def purification(graph: Graph, purified: Graph | None) -> dict[str, Any] | None:
     """How many edges were dropped, and from whom."""
     if purified is None:
         return None
-    lost = graph.degrees - purified.degrees
-    kinds = graph.kind if graph.kind is not None else graph.y
+    groups = graph.kind if graph.kind is not None else graph.y
+    names = KIND_NAMES if graph.kind is not None else ("normal", "anomalous")
+    isolated: list[int] = []
+    sums = []  # of edge ends, and of those dropped, by group
+
+    def look(part: slice) -> None:
+        had, has = degrees_of(graph, part), degrees_of(purified, part)
+        isolated.append(int(np.count_nonzero((has == 0) & (had > 0))))
+        if groups is not None:
+            sums.append([np.bincount(groups[part], ends, 256)[: len(names)] for ends in (had, had - has)])
+
+    in_slices(graph.num_nodes, look)
+    ends, lost = np.sum(sums, axis=0) if sums else np.zeros((2, len(names)))
     return {
         "num_edges": graph.num_edges,
         "num_kept": purified.num_edges,
         "num_dropped": graph.num_edges - purified.num_edges,
-        "num_isolated": int(np.sum((purified.degrees == 0) & (graph.degrees > 0))),
-        "dropped_share": _dropped_shares(lost, graph.degrees, kinds, graph.kind is not None),
+        "num_isolated": sum(isolated),
+        "dropped_share": {name: round(float(lost[i] / ends[i]), 6) for i, name in enumerate(names) if ends[i]},
     }
 
 
-def _dropped_shares(
-    lost: NDArray[Any], degrees: NDArray[Any], groups: NDArray[Any] | None, are_kinds: bool
-) -> dict[str, float]:
-    """The share of dropped edges among all edge ends of each group of nodes."""
-    if groups is None:
-        return {}
-    names = KIND_NAMES if are_kinds else ("normal", "anomalous")
-    shares = {}
-    for value, name in enumerate(names):
-        mask = np.asarray(groups) == value
-        if degrees[mask].sum():
-            shares[name] = round(float(lost[mask].sum() / degrees[mask].sum()), 6)
-    return shares
+def max_degree(graph: Graph) -> int:
+    """The degree of the largest hub."""
+    found = [0]
+    in_slices(graph.num_nodes, lambda part: found.append(int(degrees_of(graph, part).max())))
+    return max(found)
 
 
 def training(records: Sequence[Mapping[str, Any]], points: int = _POINTS) -> dict[str, Any]:

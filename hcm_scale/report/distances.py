@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base.threads import in_slices
 from hcm_scale.graph.store import Graph
 
 _HOPS = 1 << 20  # edges looked at for a usual hop
 _PAIRS = 1 << 14  # for a usual distance
+_SEEN = 1 << 14  # of those edges, by a thread at a time
 
 
 def cosine_distance(own: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
@@ -29,9 +31,18 @@ def cosine_distance(own: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float
 
 def usual_hop(edge_mean: NDArray[np.float32]) -> float | None:
     """The median predicted hop of an edge; None where no edge was scored."""
-    seen = np.asarray(edge_mean[:: max(1, len(edge_mean) // _HOPS)])
+    chosen = edge_mean[:: max(1, len(edge_mean) // _HOPS)]
+    seen = np.empty(len(chosen), edge_mean.dtype)
+    in_slices(len(seen), lambda part: np.copyto(seen[part], chosen[part]), _SEEN)  # each is on a page of its own
     seen = seen[np.isfinite(seen)]
     return float(np.median(seen)) if len(seen) else None
+
+
+def highest_hop(edge_mean: NDArray[np.float32]) -> float:
+    """The largest predicted hop of an edge; 0 where no edge was scored."""
+    found = [0.0]
+    in_slices(len(edge_mean), lambda part: found.append(float(np.fmax.reduce(edge_mean[part], initial=0.0))))
+    return max(found)
 
 
 def usual_distance(graph: Graph, features: NDArray[np.float32] | None) -> float | None:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hcm_scale.base.threads import share
+from hcm_scale.base.threads import in_slices, share
 from hcm_scale.graph.store import Attributes, Graph, SparseRows
 from hcm_scale.report.distances import usual_distance, usual_hop
 from hcm_scale.score.numbering import EdgeIndex, edge_index
@@ -54,8 +54,8 @@ class Evidence:
     ) -> "Evidence":
         """Checks that the parts belong together and makes the indices."""
         _check_sizes(graph, purified, scores, edge_mean, edge_var)
-        row_of_node = np.empty(graph.num_nodes, np.int64)
-        row_of_node[scores["node"].to_numpy()] = np.arange(graph.num_nodes)
+        nodes, row_of_node = scores["node"].to_numpy(), np.empty(graph.num_nodes, np.int64)
+        in_slices(len(nodes), lambda part: row_of_node.put(nodes[part], np.arange(part.start, part.stop)))
         mean, spread = (np.zeros(0), np.zeros(0)) if graph.x is None else column_moments(graph.x)
         return Evidence(
             graph,
@@ -70,20 +70,25 @@ class Evidence:
             features,
             usual_hop(edge_mean),
             usual_distance(graph, features),
-            int(np.count_nonzero(graph.degrees)),
+            count_scored(graph),
             None if graph.weights is None or not graph.num_arcs else percentiles(graph.weights),
         )
 
     @property
     def ranked_by(self) -> str:
         """The score that ranks."""
-        name: str = (self.scores.schema.metadata or {}).get(b"rank_by", b"ahp").decode()
-        return name
+        return ranked_by(self.scores)
 
     def column_name(self, column: int) -> str:
         """The user's own name of an attribute, or its number where there is none."""
         names = self.graph.columns
         return names[column] if column < len(names) else f"attribute {column}"
+
+
+def ranked_by(scores: pa.Table) -> str:
+    """The score that ranks a table."""
+    name: str = (scores.schema.metadata or {}).get(b"rank_by", b"ahp").decode()
+    return name
 
 
 def _check_sizes(
@@ -96,6 +101,18 @@ def _check_sizes(
     for name, array in (("edge_mean", edge_mean), ("edge_var", edge_var)):
         if array.shape != (graph.num_edges,):
             raise ValueError(f"{name} has shape {array.shape}; the graph has {graph.num_edges} edges")
+
+
+def degrees_of(graph: Graph, part: slice) -> NDArray[np.int64]:
+    """The degrees of a slice of the nodes."""
+    return np.diff(graph.indptr[part.start : part.stop + 1])
+
+
+def count_scored(graph: Graph) -> int:
+    """How many nodes have neighbours."""
+    found: list[int] = []
+    in_slices(graph.num_nodes, lambda part: found.append(int(np.count_nonzero(degrees_of(graph, part) > 0))))
+    return sum(found)
 
 
 def neighbors_of(graph: Graph, node: int) -> NDArray[Any]:

@@ -181,7 +181,7 @@ def _weights(evidence: Evidence, node: int) -> list[EdgeWeight] | list[None]:
     """The weights of the edges of a node, in the order of its row."""
     graph, steps = evidence.graph, evidence.weight_percentiles
     if graph.weights is None or steps is None:
-        return [None] * int(graph.degrees[node])
+        return [None] * len(neighbors_of(graph, node))
     name = str(graph.info.get("weights", "weight"))
     row = graph.weights[graph.indptr[node] : graph.indptr[node + 1]]
     lighter = np.maximum(np.searchsorted(steps, row) - 1, 0)
@@ -192,7 +192,7 @@ def _edge_types(graph: Graph, node: int) -> list[tuple[str, ...]]:
     """The types of the edges of a node, in the order of its row."""
     names = graph.info.get("edge_types")
     if graph.edge_types is None or not isinstance(names, list):
-        return [()] * int(graph.degrees[node])
+        return [()] * len(neighbors_of(graph, node))
     row = graph.edge_types[graph.indptr[node] : graph.indptr[node + 1]].tolist()
     return [tuple(str(name) for i, name in enumerate(names) if bits >> i & 1) for bits in row]
 

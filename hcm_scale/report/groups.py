@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
@@ -65,19 +66,19 @@ def _num_edges(joined: NDArray[np.bool_], members: Any) -> int:
     return int(np.count_nonzero(joined[np.ix_(members, members)])) // 2
 
 
-def groups(graph: Graph, table: pa.Table) -> list[dict[str, Any]]:
-    """The groups among the first nodes of a ranked table, best rank first, and what their members share.
+def groups(graph: Graph, first: pa.Table) -> list[dict[str, Any]]:
+    """The groups among the first nodes of a ranking, best rank first, and what their members share.
 
     `evidence` is the kind that speaks for most of them and `num_evidence` for how many; `label` what all are known as.
     """
-    rows = table.slice(0, num_first(table)).to_pylist()
+    rows = first.to_pylist()
     nodes = [row["node"] for row in rows]
     return [_described(graph, [rows[i] for i in members]) for members in find_groups(graph, nodes)]
 
 
 def num_first(table: pa.Table) -> int:
     """How many first nodes groups are looked for among."""
-    flagged = int(np.count_nonzero(table["flagged"].to_numpy())) if "flagged" in table.column_names else 0
+    flagged = pc.sum(table["flagged"]).as_py() or 0 if "flagged" in table.column_names else 0
     return min(table.num_rows, max(FIRST, min(flagged, MOST)))
 
 

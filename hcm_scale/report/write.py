@@ -8,6 +8,7 @@ what `Evidence` holds. Where asked for, `scores.csv` beside them is the whole ra
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,15 @@ from hcm_scale.base import files
 from hcm_scale.graph.store import Graph
 from hcm_scale.report import csv_file, digest, groups, kinds, page, ranking
 from hcm_scale.report.card import card, num_rings
-from hcm_scale.report.evidence import Evidence
+from hcm_scale.report.evidence import Evidence, ranked_by
 from hcm_scale.report.explain import score_names
+from hcm_scale.report.rows import pieces, read_first
 from hcm_scale.score.evidence import KINDS
-from hcm_scale.score.table import read_scores
+from hcm_scale.score.table import kind_rank, read_scores
 
 FORMAT = 5
 JSON_FILE, HTML_FILE, CSV_FILE = "report.json", "report.html", "scores.csv"
+_WHOLE = ("node", "p", "flagged", "evidence", "y", "kind")
 _NEIGHBORS = 8  # listed per explained node
 _PLAIN = {str, int, bool, type(None)}
 _HEAD = 10  # nodes shown of each kind of evidence
@@ -63,21 +66,33 @@ def write_report(
     that they became, by which distances are told. `found` may have num_flagged and fdr (how many nodes stand out) and
     stability (how far two encoders agree). `csv` writes the whole table to scores.csv too.
     """
-    table = scores if isinstance(scores, pa.Table) else read_scores(Path(scores))
-    evidence = Evidence.of(graph, purified, table, edge_mean, edge_var, x)
+    scores = scores if isinstance(scores, pa.Table) else Path(scores)
+    whole, first = _read(scores, max(top, table_rows, groups.MOST))
+    evidence = Evidence.of(graph, purified, whole, edge_mean, edge_var, x)
+    evidence = replace(evidence, scores=first)  # only its nodes are explained
     told: dict[str, Any] = {"run": run, "found": found, "records": records, "labels": labels, "features": features}
-    report = gather(evidence, **told, notes=notes, stages=stages, top=top, table_rows=table_rows)
+    report = gather(evidence, whole, **told, notes=notes, stages=stages, top=top, table_rows=table_rows)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     files.write_json(folder / JSON_FILE, report, sort_keys=False, indent=None)  # the order is the page's: its colours
     files.write_bytes(folder / HTML_FILE, page.render(report).encode())
     if csv:
-        csv_file.write_csv(folder / CSV_FILE, table.to_batches(max_chunksize=1 << 16), table.schema)
+        csv_file.write_csv(folder / CSV_FILE, pieces(scores), first.schema)
     return report
+
+
+def _read(scores: pa.Table | Path, count: int) -> tuple[pa.Table, pa.Table]:
+    """The columns of a ranked table that the report goes through, and all columns of the first `count` rows."""
+    if isinstance(scores, pa.Table):
+        return scores, scores
+    first = read_first(scores, count)
+    ranks = [kind_rank(kind) for kind in KINDS]
+    return read_scores(scores, {*_WHOLE, *ranks, *shown_scores(first)}), first
 
 
 def gather(
     evidence: Evidence,
+    table: pa.Table,
     *,
     run: Mapping[str, Any],
     found: Mapping[str, Any] | None = None,
@@ -89,28 +104,29 @@ def gather(
     top: int = 10,
     table_rows: int = 20_000,
 ) -> dict[str, Any]:
-    """The report as a JSON-able dict."""
+    """The report as a JSON-able dict; `table` has all rows, `evidence.scores` at least those that are shown."""
     if top < 0:
         raise ValueError(f"top={top} must be at least 0")
     if table_rows < 1:
         raise ValueError(f"table_rows={table_rows} must be at least 1")
-    graph, table = evidence.graph, evidence.scores
+    graph, first = evidence.graph, evidence.scores
     y, kind = (table[name].to_numpy() if name in table.column_names else None for name in ("y", "kind"))
-    values = {name: table[name].to_numpy() for name in shown_scores(table, evidence.ranked_by)}
+    values = {name: table[name].to_numpy() for name in shown_scores(first)}
     listed = ranking.listed_scores(list(values), evidence.ranked_by, kinds.has_kinds(table))
-    found_groups = groups.groups(graph, table)
+    num_grouped = groups.num_first(table)
+    found_groups = groups.groups(graph, first.slice(0, num_grouped))
     report = {
         "format": FORMAT,
         "run": dict(run),
-        "graph": _graph_facts(graph, y),
+        "graph": _graph_facts(evidence, y),
         "scores": list(values),
         "ranked_by": evidence.ranked_by,
         "found": {name: value for name, value in (found or {}).items() if name in FOUND and value is not None},
         "flagged": _flagged(table),
-        "table": ranking.values(table.slice(0, table_rows), listed),
-        "kinds": _heads(table),
+        "table": ranking.values(first.slice(0, table_rows), listed),
+        "kinds": _heads(graph, table),
         "groups": found_groups,
-        "num_grouped": groups.num_first(table),
+        "num_grouped": num_grouped,
         "distributions": {name: digest.distribution(value, y) for name, value in values.items()},
         "accuracy": None if y is None else digest.accuracy(y, values, kind),
         "edges": {
@@ -129,27 +145,28 @@ def gather(
     return json_safe(report)
 
 
-def shown_scores(table: pa.Table, ranked_by: str) -> list[str]:
+def shown_scores(table: pa.Table) -> list[str]:
     """The scores that are drawn: the one that ranks and those of the kinds where they are kept apart, else all."""
     if not kinds.has_kinds(table):
         return score_names(table)
-    return list(dict.fromkeys([ranked_by, *KINDS.values()]))
+    return list(dict.fromkeys([ranked_by(table), *KINDS.values()]))
 
 
-def _heads(table: pa.Table) -> dict[str, list[dict[str, Any]]]:
+def _heads(graph: Graph, table: pa.Table) -> dict[str, list[dict[str, Any]]]:
     """The first nodes by each kind of evidence."""
-    found = kinds.heads(table, _HEAD)
+    found = kinds.heads(graph, table, _HEAD)
     return {kind: [row | {"id": ranking.cut_id(row["id"])} for row in rows] for kind, rows in found.items()}
 
 
-def _graph_facts(graph: Graph, y: NDArray[Any] | None) -> dict[str, Any]:
+def _graph_facts(evidence: Evidence, y: NDArray[Any] | None) -> dict[str, Any]:
+    graph = evidence.graph
     return {
         "num_nodes": graph.num_nodes,
         "num_edges": graph.num_edges,
         "num_attributes": graph.num_attributes,
         "directed": graph.directed,
-        "num_isolated": int(np.sum(graph.degrees == 0)),
-        "max_degree": int(graph.degrees.max(initial=0)),
+        "num_isolated": graph.num_nodes - evidence.num_scored,
+        "max_degree": digest.max_degree(graph),
         "num_anomalies": None if y is None else int(np.count_nonzero(y)),
     }
 
@@ -158,7 +175,7 @@ def _flagged(table: pa.Table) -> dict[str, Any] | None:
     """Of the flagged nodes: how many, the largest p, and how many by each kind; None where nobody judged."""
     if "flagged" not in table.column_names:
         return None
-    chosen = table.filter(table["flagged"])
+    chosen = table.select([name for name in ("p", "evidence") if name in table.column_names]).filter(table["flagged"])
     by_kind = dict.fromkeys(KINDS, 0)
     if kinds.has_kinds(table):
         by_kind |= {count["values"]: count["counts"] for count in pc.value_counts(chosen["evidence"]).to_pylist()}

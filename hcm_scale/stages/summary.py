@@ -60,7 +60,7 @@ def _list(scores: Path, graph: Graph) -> str:
     """The first nodes, how many stand out, the first by each kind of evidence, and groups among the first."""
     table = _table(scores)
     found = found_text(found_by(scores))
-    heads = _heads(table)
+    heads = _heads(graph, table)
     return "\n\n".join(part for part in (_strangest(table), found, _groups(graph, table), heads) if part)
 
 
@@ -89,7 +89,7 @@ def _strangest(table: pa.Table) -> str:
 def _groups(graph: Graph, table: pa.Table) -> str:
     """One line a group."""
     lines = []
-    for group in groups(graph, table)[:_TOP]:
+    for group in groups(graph, table.slice(0, num_first(table)))[:_TOP]:
         ids = ", ".join(clip(member["id"], 24) for member in group["members"][:_MEMBERS])
         more = len(group["members"]) - _MEMBERS
         ids += f" and {more:,} more" if more > 0 else ""
@@ -97,9 +97,9 @@ def _groups(graph: Graph, table: pa.Table) -> str:
     return "\n".join([f"groups among the first {num_first(table):,}, by their best rank", *lines]) if lines else ""
 
 
-def _heads(table: pa.Table) -> str:
+def _heads(graph: Graph, table: pa.Table) -> str:
     lines = []
-    for kind, rows in heads(table, _HEAD).items():
+    for kind, rows in heads(graph, table, _HEAD).items():
         lines.append(f"  {named(kind):<42}" + ", ".join(clip(row["id"], 24) for row in rows))
     return "\n".join(["the first by each kind", *lines]) if lines else ""
 

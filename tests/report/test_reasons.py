@@ -98,15 +98,16 @@ def test_differences__tell_a_hashed_text_once_and_by_its_name(scored_world: Worl
 
 
 def test_heads__are_the_first_by_each_kind_with_ties_by_node(scored_world: World):
-    table = scored_world(200, rank_by="score").scores
-    found = heads(table, 7)
+    world = scored_world(200, rank_by="score")
+    graph, table = world.graph, world.scores
+    found = heads(graph, table, 7)
     assert list(found) == list(KINDS)
     for kind, rows in found.items():
         wanted = sorted(zip(table[kind_rank(kind)].to_pylist(), table["node"].to_pylist(), strict=True))[:7]
         assert [(row["place"], row["node"]) for row in rows] == wanted
     same = table.set_column(table.column_names.index("hop_rank"), "hop_rank", [np.full(200, 100)])
-    assert "hop" not in heads(same, 7)
-    assert heads(scored_world(kinds=False).scores, 7) == {}
+    assert "hop" not in heads(graph, same, 7)
+    assert heads(graph, scored_world(kinds=False).scores, 7) == {}
 
 
 def test_evidence__distances_need_features(scored_world: World):

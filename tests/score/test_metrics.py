@@ -1,11 +1,14 @@
 """Ranking metrics against scikit-learn and against their definitions."""
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from scipy.stats import rankdata
 from sklearn import metrics as sk
 
+from hcm_scale.score import metrics
 from hcm_scale.score.metrics import Ranked, at_k, average_precision, curves, evaluate, ranking, roc_auc
 
 labelled = st.lists(st.tuples(st.integers(0, 1), st.integers(-3, 3)), min_size=2, max_size=60)
@@ -61,6 +64,62 @@ def test_evaluate__leaves_out_kinds_that_do_not_occur():
     kind = np.array([0, 0, 2, 0], np.uint8)
     assert list(evaluate(kind > 0, np.arange(4.0), kind)["by_kind"]) == ["attribute"]
     assert "by_kind" not in evaluate(kind > 0, np.arange(4.0))
+
+
+def plainly(y, score, ks):
+    """The numbers by their definitions."""
+    rank, num_hits, num_misses = rankdata(score), int(y.sum()), int((y == 0).sum())
+    wins = rank[y == 1].sum() - num_hits * (num_hits + 1) / 2
+    level, count = np.unique(score[y == 1], return_counts=True)
+    at_least = [len(values) - np.searchsorted(np.sort(values), level[::-1]) for values in (score[y == 1], score)]
+    gained = count[::-1] * (at_least[0] / at_least[1])
+    hits_at = {k: int(y[np.argsort(-score, kind="stable")[:k]].sum()) for k in ks if k <= len(y)}
+    return {
+        "roc_auc": wins / (num_hits * num_misses),
+        "average_precision": gained.sum() / num_hits,
+        "precision_at": {str(k): hits / k for k, hits in hits_at.items()},
+        "recall_at": {str(k): hits / num_hits for k, hits in hits_at.items()},
+        "num_anomalies": num_hits,
+        "num_nodes": len(y),
+    }
+
+
+MANY = (1 << 18) + 5  # nodes: more than one slice, sorted by threads
+
+
+@pytest.mark.parametrize("case", ["continuous", "ties", "all tied", "one anomaly", "few nodes"])
+def test_evaluate__equals_the_definitions_at_any_number_of_threads(case, monkeypatch):
+    rng = np.random.default_rng(4)
+    num_nodes = 1000 if case == "few nodes" else MANY
+    kind = rng.choice(3, num_nodes, p=[0.96, 0.03, 0.01]).astype(np.uint8)
+    y = (kind > 0) & (rng.random(num_nodes) < 0.9) | (rng.random(num_nodes) < 0.01)  # they need not agree
+    if case == "one anomaly":
+        y, kind = np.arange(num_nodes) == 777, 2 * (np.arange(num_nodes) == 777)
+    score = rng.normal(size=num_nodes) + y
+    score = {"ties": score.round(1), "all tied": 0 * score}.get(case, score)
+    ks, y, normal = (1, 30, 5000, 2 * MANY), y.astype(np.uint8), (kind == 0) & ~y.astype(bool)
+    wanted = plainly(y, score, ks) | {"by_kind": {}}
+    for code, name in ((1, "structural"), (2, "attribute")):
+        if (kind == code).any():
+            of_kind = normal | (kind == code)
+            wanted["by_kind"][name] = plainly((kind == code)[of_kind].astype(int), score[of_kind], ks)
+    for num_threads in (1, 2, 3):
+        monkeypatch.setattr(numba, "get_num_threads", lambda count=num_threads: count)  # more than there are cores, too
+        assert evaluate(y, score, kind, ks) == wanted
+
+
+@pytest.mark.parametrize("decimals", [1, 9])
+def test_curves__go_through_evenly_spaced_scores(decimals, monkeypatch):
+    rng = np.random.default_rng(5)
+    y, score = rng.random(MANY) < 0.01, rng.normal(size=MANY).round(decimals)
+    monkeypatch.setattr(metrics, "_THRESHOLDS", 400)
+    found = curves(Ranked.of(y, score + y))
+    y, score = y[ranking(score + y)], np.sort(score + y)[::-1]
+    last = np.append(np.flatnonzero(np.diff(score)), MANY - 1)
+    last = last if len(last) <= 400 else last[np.linspace(0, len(last) - 1, 400).astype(int)]
+    hits = np.cumsum(y)[last]
+    assert found["pr"] == {"recall": (hits / y.sum()).tolist(), "precision": (hits / (last + 1)).tolist()}
+    assert found["roc"]["false_positive_rate"] == [0.0, *((last + 1 - hits) / (~y).sum()).tolist()]
 
 
 def test_curves__equal_scikit_learn_where_nothing_is_thinned():
