@@ -11,7 +11,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.threads import in_slices, share
+from hcm_scale.base.threads import in_slices, of_slices, share
 from hcm_scale.graph.store import KIND_NAMES, Graph
 from hcm_scale.report.distances import highest_hop
 from hcm_scale.report.evidence import degrees_of
@@ -79,17 +79,15 @@ def distribution(values: NDArray[Any], y: NDArray[Any] | None = None, bins: int 
 
 def _members(values: NDArray[Any], y: NDArray[Any] | None) -> dict[str, list[NDArray[np.float64]]]:
     """The finite values of each group, in pieces."""
-    found: dict[int, list[NDArray[np.float64]]] = {}
 
-    def split(part: slice) -> None:
+    def split(part: slice) -> list[NDArray[np.float64]]:
         own = np.asarray(values[part], np.float64)
         known = np.isfinite(own)
         masks = [known] if y is None else [known & (y[part] == 0), known & (y[part] != 0)]
-        found[part.start] = [own[mask] for mask in masks]
+        return [own[mask] for mask in masks]
 
-    in_slices(len(values), split)
-    names = ["all nodes"] if y is None else ["normal", "anomalous"]
-    return {name: [found[first][i] for first in sorted(found)] for i, name in enumerate(names)}
+    names, found = ["all nodes"] if y is None else ["normal", "anomalous"], of_slices(len(values), split)
+    return {name: [pieces[i] for pieces in found] for i, name in enumerate(names)}
 
 
 def _every(step: int, pieces: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:

@@ -1,6 +1,7 @@
 """What the report counts in slices of many nodes: equal to the plain formulas, at any number of threads."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def test_report__of_a_file_is_that_of_the_whole_table(scored_world: World, tmp_p
     world = scored_world(2500, rank_by="score")
     table = world.scores.append_column("p", [np.linspace(0, 1, 2500)])
     table = table.append_column("flagged", [np.arange(2500) % 3 == 0])
-    write_scores(tmp_path / FILE, [table.slice(first, 300) for first in range(0, 2500, 300)])
+    write_scores(tmp_path / FILE, [partial(table.slice, first, 300) for first in range(0, 2500, 300)])
     options: dict[str, Any] = {"run": {}, "top": 12, "table_rows": 1400, "csv": True}
     of_table = write_report(tmp_path / "table", **options, **world._asdict() | {"scores": table})
     of_file = write_report(tmp_path / "file", **options, **world._asdict() | {"scores": tmp_path / FILE})
