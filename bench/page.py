@@ -86,7 +86,7 @@ def _lines(theme: str, size: str, tables: Sequence[Table]) -> Iterator[dict[str,
 
 def context(theme: str, size: str) -> dict[str, Any]:
     """What a number is worth nothing without."""
-    flag = {"quick": "", "full": " --full", "smoke": " --smoke"}[size]
+    flag = "" if size == "quick" else f" --{size}"
     return {
         "theme": theme,
         "size": size,

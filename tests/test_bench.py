@@ -14,7 +14,7 @@ import pytest
 
 from bench import __main__ as command
 from bench import apart, bfs, growth, machine, page
-from bench.__main__ import run_theme
+from bench.__main__ import REPEATS, run_theme
 from bench.harness import Case, Contender, Floor, Table, as_table, at_least, at_most, judge, measure
 from hcm_scale.graph.store import Graph
 
@@ -105,6 +105,12 @@ def test_main__a_broken_theme_fails_and_lets_the_others_run(theme, tmp_path, mon
 def test_main__refuses_what_it_does_not_know(arguments, capsys):
     with pytest.raises(SystemExit, match="2"):
         command.main(arguments)
+
+
+@pytest.mark.parametrize("size", REPEATS)
+def test_markdown__gives_the_command_of_every_size(size):
+    given = page.markdown("gpu", size, []).partition("Command: `python -m bench ")[2].partition("`")[0]
+    assert given.split() == ["gpu", *([] if size == "quick" else [f"--{size}"])]
 
 
 def test_run_theme__writes_page_and_lines_with_their_context(theme, tmp_path, capsys):
