@@ -4,6 +4,7 @@ A copy from memory that the system may move costs a second one, and pages of a n
 fills the same few pages again and again, while another's are on the bus, takes a third of the time.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,14 @@ from hcm_scale.base.threads import share
 MANY_ENTRIES = 1 << 27  # of a CSR: sixteen cores take a second or two for a pass over them, a GPU less to get them
 _PIECE_BYTES = 1 << 25
 _THREADS = 4
+
+
+def free_bytes(device: torch.device | str) -> float:
+    """Free memory of a CUDA device, with what torch holds and does not use; of others, no end of it."""
+    if torch.device(device).type != "cuda":
+        return math.inf
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
 
 
 def copy_to(out: Tensor, array: NDArray[Any]) -> Tensor:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hcm_scale.base.pinned import copied, copy_from
+from hcm_scale.base.pinned import copied, copy_from, free_bytes
 from hcm_scale.graph.store import Graph
 
 AVAILABLE = importlib.util.find_spec("triton") is not None
@@ -58,7 +58,7 @@ def rows_on_device(
     """A function fill(first, out) that makes the rows of Â x from `first` on; None where it cannot."""
     held = structure.indptr.nbytes + structure.indices.nbytes + x.nbytes + scale.nbytes
     can = AVAILABLE and structure.weights is None and x.shape[1] <= _MOST_COLUMNS
-    if not can or torch.cuda.mem_get_info(device)[0] < _ROOM * held:
+    if not can or free_bytes(device) < _ROOM * held:
         return None
     there = [copied(array, device) for array in (structure.indptr, structure.indices, scale, x)]
 

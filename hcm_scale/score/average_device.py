@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hcm_scale.base.pinned import copied, copy_from, copy_to
+from hcm_scale.base.pinned import copied, copy_from, copy_to, free_bytes
 from hcm_scale.base.threads import share
 from hcm_scale.score import kernels
 from hcm_scale.score.numbering import EdgeIndex
@@ -107,8 +107,7 @@ def average_on_device(
     """
     n, count = edges.num_nodes, len(means)
     held = 16 * n + edges.indices.nbytes + (count + 1) * (var.nbytes + 8 * n) + 24 * n
-    torch.cuda.empty_cache()
-    if not AVAILABLE or torch.cuda.mem_get_info(device)[0] < _ROOM * held:
+    if not AVAILABLE or free_bytes(device) < _ROOM * held:
         return None
     csr = [copied(array, device) for array in (edges.indptr, edges.indices, edges.start)]
     stacked = torch.empty(count, len(var), device=device)

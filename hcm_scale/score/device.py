@@ -1,5 +1,10 @@
 """The edge pass on a CUDA device: ends and moments of all scored edges stay there, 16 bytes an edge.
 
+Where that does not fit beside the graph and its embedding, ranges of edges pass through instead: under each sample the
+ends of a range are listed on the host, go to the device with its moments, and these come back. Several ranges are under
+way at a time, so that one is listed while another is on the bus or computed. The kernel's numbers are the same bits
+either way; a product of plain torch may round by its shape.
+
 float32 is plain torch, chunk by chunk, with full-precision products whatever the process has switched on; it agrees
 with the CPU to 1e-4. bfloat16 is one fused kernel (`fused.py`), or plain torch with bfloat16 products where Triton is
 missing. auto is the kernel where it can serve the model and hops are expected ones, else float32. The moments are
@@ -7,8 +12,11 @@ copied out once, after the last sample.
 """
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -16,12 +24,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hcm_scale.base.pinned import copy_from
+from hcm_scale.base.pinned import copied, copy_from, copy_to, free_bytes
 from hcm_scale.base.threads import share
 from hcm_scale.score.head import Head, Pairs, check_finite, check_sample
 from hcm_scale.score.numbering import EdgeIndex
 
 _LIST_EDGES = 1 << 20  # edges listed on the host at a time
+_HELD_BYTES = 17  # an edge: its ends, its moments, and whether they are finite
+_WORK_BYTES = 1 << 29  # a chunk of plain torch
+_RANGE_EDGES = 1 << 22  # that pass through the device together
+_UNDER_WAY = 3  # such ranges
+
+Step = Callable[[Tensor, Head, Pairs, int, Tensor], None]
 
 
 @torch.no_grad()
@@ -38,24 +52,70 @@ def sweep_device(
     on_edges: Callable[[int], object] = lambda num_edges: None,
 ) -> int:
     """Every sample over every edge on `device`; fills `mean` and `m2` on the host, returns the number of samples."""
-    pairs = Pairs(*edge_ends(edges, device), signed=edges.directed, expected=expected)
-    moments = torch.zeros(2, len(pairs.left), device=device)
-    fused_step, count = None, 0
+    step, held, count = None, None, 0
     with _exact_products():
         for z, head in samples:
             check_sample(edges, z, head)
-            count += 1
-            if count == 1:
-                fused_step, precision = _choose(precision, head, expected)
-            z, head = z.to(device), Head(*(part.to(device) for part in head))
-            if fused_step is not None:
-                fused_step(z, head, pairs, count, moments)
+            z, head, count = z.to(device), Head(*(part.to(device) for part in head)), count + 1
+            if step is None:
+                step = _choose(precision, head, expected, chunk)
+                held = _hold(edges, device, expected)
+            if held is None:
+                _pass_through(edges, partial(step, z, head), count, (mean, m2), device, expected, on_edges)
             else:
-                plain_step(z, head, pairs, count, moments, chunk=chunk, precision=precision)
-            check_finite(bool(torch.isfinite(moments[0]).all()), count)
-            on_edges(len(pairs.left))
-    _copy_out(edges, moments, mean, m2)
+                step(z, head, held.pairs, count, held.moments)
+                check_finite(bool(torch.isfinite(held.moments[0]).all()), count)
+                on_edges(len(held.pairs.left))
+    if held is not None:
+        _copy_out(edges, held.moments, mean, m2)
     return count
+
+
+class Held(NamedTuple):
+    """All scored edges on a device, and their moments, (2, m) f32."""
+
+    pairs: Pairs
+    moments: Tensor
+
+
+def _hold(edges: EdgeIndex, device: torch.device, expected: bool) -> Held | None:
+    """All edges on the device; None where they do not fit."""
+    if _HELD_BYTES * edges.num_edges + _WORK_BYTES > free_bytes(device):
+        return None
+    pairs = Pairs(*edge_ends(edges, device), signed=edges.directed, expected=expected)
+    return Held(pairs, torch.zeros(2, len(pairs.left), device=device))
+
+
+def _pass_through(
+    edges: EdgeIndex,
+    step: Callable[[Pairs, int, Tensor], None],
+    count: int,
+    host: tuple[NDArray[np.float32], NDArray[np.float32]],
+    device: torch.device,
+    expected: bool,
+    on_edges: Callable[[int], object],
+) -> None:
+    """The count-th sample over all edges, whose mean and squared deviations are on the host."""
+    one_at_a_time = threading.Lock()
+
+    def take(_: int, first: int) -> None:
+        left, right, number = edges.edges(first, min(first + _RANGE_EDGES, edges.num_edges))
+        chosen = number if len(edges.limit) else slice(first, first + len(number))
+        pairs = Pairs(copied(left, device), copied(right, device), signed=edges.directed, expected=expected)
+        moments = torch.zeros(2, len(number), device=device)
+        if count > 1:
+            for row, values in zip(moments, host, strict=True):
+                copy_to(row, values[chosen])
+        step(pairs, count, moments)
+        check_finite(bool(torch.isfinite(moments[0]).all()), count)
+        found = np.empty((2, len(number)), np.float32)
+        copy_from(moments, found)
+        for values, row in zip(host, found, strict=True):
+            values[chosen] = row
+        with one_at_a_time:
+            on_edges(len(number))
+
+    share(_UNDER_WAY, range(0, edges.num_edges, _RANGE_EDGES), take)
 
 
 def edge_ends(edges: EdgeIndex, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -98,20 +158,20 @@ def plain_step(z: Tensor, head: Head, pairs: Pairs, count: int, moments: Tensor,
         m2 += delta * (hop - mean)
 
 
-def _choose(
-    precision: str, head: Head, expected: bool
-) -> tuple[Callable[[Tensor, Head, Pairs, int, Tensor], None] | None, str]:
-    """The Triton kernel's step, or None, and the precision of plain torch where that is to do."""
+def _choose(precision: str, head: Head, expected: bool, chunk: int) -> Step:
+    """How a sample is taken over pairs: by the Triton kernel, or by plain torch."""
+    plain = partial(plain_step, chunk=chunk)
     if precision == "float32" or (precision == "auto" and not expected):  # a likeliest class may turn on the last bit
-        return None, "float32"
+        return partial(plain, precision="float32")
     from hcm_scale.score import fused  # Triton takes a second to import
 
     if precision == "auto":
-        return (fused.fused_step, "bfloat16") if fused.AVAILABLE and fused.can_serve(head) else (None, "float32")
+        serves = fused.AVAILABLE and fused.can_serve(head)
+        return fused.fused_step if serves else partial(plain, precision="float32")
     if not fused.AVAILABLE:
         warnings.warn("Triton is not installed: bfloat16 scoring runs in plain torch, which is slower", stacklevel=4)
-        return None, precision
-    return fused.fused_step, precision
+        return partial(plain, precision=precision)
+    return fused.fused_step
 
 
 @contextlib.contextmanager

@@ -28,9 +28,8 @@ from hcm_scale.base.mapped import new_file
 from hcm_scale.graph import Graph
 from hcm_scale.model import CHUNK_ROWS, HopModel, embed_graph
 from hcm_scale.ranks.world import ALONE, World
-from hcm_scale.sampling.device.graph import graph_to
 from hcm_scale.score.head import Head
-from hcm_scale.stages.embed_device import columns_for, embed_all
+from hcm_scale.stages.embed_device import columns_for, embed_all, hold
 
 
 def embed_samples(
@@ -53,11 +52,12 @@ def embed_samples(
     net = HopModel(**model).to(device)
     columns = columns_for(net, torch.device(device), propagated=propagated) if structure.weights is None else None
     if columns is not None:
-        held = graph_to(device, structure.indptr, structure.indices, x, columns)
-        room = torch.empty(held.num_nodes, net.encoder[-1].weight.shape[1], device=device)
+        width = net.encoder[-1].weight.shape[1]
+        held = hold(structure, x, columns, width, device)
+        room = torch.empty(held.num_nodes, width, device=device)
         for sample in samples:
             net.load_state_dict(dict(sample))
-            yield embed_all(net, held, room), Head.of(sample)
+            yield embed_all(net, held, room, structure.indices), Head.of(sample)
         return
     layers: TwoArrays | None = None
     if torch.device(device).type == "cpu":

@@ -16,6 +16,7 @@ views, unless they are on disk, and a chunk; after them 4 bytes an edge, eleven 
 the measure of another graph, as many numbers of each of its nodes.
 """
 
+import logging
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +37,7 @@ from hcm_scale.base.sealed import hash_files
 from hcm_scale.base.threads import in_slices
 from hcm_scale.features.purify import edge_similarity
 from hcm_scale.graph import Graph
-from hcm_scale.model import CHUNK_ROWS
+from hcm_scale.model import CHUNK_ROWS, HopModel
 from hcm_scale.posterior.samples import Samples
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.score import metrics, nodes, table
@@ -45,9 +46,12 @@ from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, check_options, new_moments
 from hcm_scale.score.numbering import EdgeIndex, edge_index
 from hcm_scale.score.threshold import check_rate
+from hcm_scale.stages.embed_device import columns_for, fits_device
 from hcm_scale.stages.embedding import embed_samples
 from hcm_scale.stages.scored import FORMAT, KIND, SCALE_FILE, Reference, ScoreResult, open_scores
 from hcm_scale.stages.shared_edges import Sharing, chunk_of, predict_shared, save_hops
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,9 @@ def score(
     check_options(how.hop, chunk_edges, torch.device(device), how.precision)
     for view in views:
         _check_view(graph, view, state)
+    if not _has_room(views, device, propagated, world):
+        log.warning("scores: no GPU memory for x and an embedding of %s nodes: the cores score", f"{graph.num_nodes:,}")
+        device, how = "cpu", replace(how, precision="auto")
     edges = edge_index(graph.indptr, graph.indices, directed=graph.directed, max_neighbors=how.max_neighbors, seed=seed)
     sharings = _sharings(views, out, chunk_of(chunk_edges, device), state == "disk", device, world)
     embed: dict[str, Any] = {"propagated": propagated, "chunk_rows": chunk_rows, "device": device, "world": world}
@@ -222,6 +229,19 @@ def _score_nodes(
     scores = nodes.with_closure(scores, edges, mean, far)
     scores, strange = nodes.with_strange(scores, found.apart, None if scale is None else scale.strange)
     return nodes.with_attributes(scores, attributes, usual), Scale(far, strange, context)
+
+
+def _has_room(views: Sequence[View], device: str, propagated: bool, world: World) -> bool:
+    """Whether every view fits the device of every rank; True of cores, and of models that no kernel serves."""
+    if torch.device(device).type == "cpu":
+        return True
+    num_lacking = 0
+    for structure, _, samples in views:
+        net = HopModel(**samples.model)
+        columns = columns_for(net, torch.device(device), propagated=propagated) if structure.weights is None else None
+        width = int(net.encoder[-1].weight.shape[1])
+        num_lacking += columns is not None and not fits_device(structure, columns, width, device)
+    return world.sum(torch.tensor([float(num_lacking)], device=device)).item() == 0
 
 
 def _check_view(graph: Graph, view: View, state: str) -> None:

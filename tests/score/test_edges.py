@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from hcm_scale.score import device
 from hcm_scale.score.device import sweep_device
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, predict_edges
 from hcm_scale.score.head import Head
@@ -155,6 +156,27 @@ def test_sweep_device__plain_torch_agrees(random_csr, directed, hop):
     wanted = predict_edges(index, samples, hop=hop)
     np.testing.assert_allclose(mean[number], wanted.mean[number], atol=1e-5)
     np.testing.assert_allclose(m2[number] / 6, wanted.var[number], atol=1e-5)
+
+
+@pytest.mark.parametrize("max_neighbors", [None, 5])
+@pytest.mark.parametrize("directed", [False, True])
+def test_sweep_device__edges_that_pass_through_have_the_numbers_of_those_that_stay(
+    random_csr, directed, max_neighbors, monkeypatch
+):
+    index = edge_index(*random_csr(N, 600, directed=directed), directed=directed, max_neighbors=max_neighbors)
+    options = {"expected": True, "chunk": 37, "device": torch.device("cpu"), "precision": "float32"}
+    found, passed = [], []
+    for free in (np.inf, 0):
+        monkeypatch.setattr(device, "free_bytes", lambda _, free=free: free)
+        monkeypatch.setattr(device, "_RANGE_EDGES", 37)
+        moments = np.full((2, index.num_edges), np.nan, np.float32)
+        assert sweep_device(index, draw_samples(4), *moments, **options, on_edges=passed.append) == 4
+        found.append(moments)
+    np.testing.assert_allclose(*found, atol=1e-5)  # NaN where not scored, in both
+    num_scored = len(index.edges(0, index.num_edges)[2])
+    assert passed[:4] == [num_scored] * 4
+    assert len(passed[4:]) == 4 * -(-index.num_edges // 37)
+    assert sum(passed[4:]) == 4 * num_scored
 
 
 def test_predict_edges__a_graph_without_edges(tmp_path):

@@ -8,9 +8,11 @@ from hcm_scale.base.spmm import propagate
 from hcm_scale.model import HopModel, embed_graph
 from hcm_scale.sampling.device import kernels
 from hcm_scale.sampling.device.graph import graph_bytes, graph_to
+from hcm_scale.score import device as device_module
 from hcm_scale.score.edges import predict_edges
 from hcm_scale.score.head import Head
 from hcm_scale.score.numbering import edge_index
+from hcm_scale.stages import embed_device
 from hcm_scale.stages.embed_device import CHUNK_ROWS, columns_for, embed_all
 from hcm_scale.synthetic.families import community, rmat
 
@@ -35,6 +37,36 @@ def test_embed_all__agrees_with_the_cpu(make, last_relu):
     held = graph_to(DEVICE, graph.indptr, graph.indices, x, columns)
     found = embed_all(model, held, torch.empty(graph.num_nodes, 64, device=DEVICE))
     torch.testing.assert_close(found.cpu(), wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_embed_all__neighbours_that_pass_through_give_the_same_bits(monkeypatch):
+    graph = community(3_000)
+    x = propagate(graph.indptr, graph.indices, np.asarray(graph.x))
+    model = HopModel(x.shape[1], 4, width=64, seed=1).to(DEVICE)
+    monkeypatch.setattr(embed_device, "CHUNK_ROWS", 700)
+    found = []
+    for free in (np.inf, 0):
+        monkeypatch.setattr(embed_device, "free_bytes", lambda _, free=free: free)
+        assert embed_device.fits_device(graph, 32, 64, "cuda") == (free > 0)
+        held = embed_device.hold(graph, x, 32, 64, "cuda")
+        assert len(held.indices) == (len(graph.indices) if free else 0)
+        found.append(embed_all(model, held, torch.empty(graph.num_nodes, 64, device=DEVICE), graph.indices))
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("precision", ["auto", "float32"])
+def test_predict_edges__that_pass_through_give_the_same_numbers(monkeypatch, precision):
+    graph = community(3_000)
+    index = edge_index(graph.indptr, graph.indices)
+    model = HopModel(20, 4, width=64, seed=1)
+    samples = [(torch.randn(3_000, 64, device=DEVICE), Head.of(model.state_dict())) for _ in range(3)]
+    monkeypatch.setattr(device_module, "_RANGE_EDGES", 1_000)
+    found = []
+    for free in (np.inf, 0):
+        monkeypatch.setattr(device_module, "free_bytes", lambda _, free=free: free)
+        found.append(predict_edges(index, samples, device=DEVICE, precision=precision))
+    for kept, passed in zip(*found, strict=True):
+        np.testing.assert_allclose(passed, kept, atol=0 if precision == "auto" else 1e-5)
 
 
 def test_columns_for__leaves_other_models_to_plain_torch():

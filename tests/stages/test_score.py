@@ -141,6 +141,19 @@ def test_score__on_disk_and_by_ranks_ends_in_the_same_bytes(
         assert (tmp_path / "other" / name).read_bytes() == (plain.folder / name).read_bytes()
 
 
+@pytest.mark.parametrize("precision", ["auto", "bfloat16"])
+def test_score__is_left_to_the_cores_where_a_gpu_has_no_room(
+    graph, structure, features, samples, tmp_path, monkeypatch, caplog, precision
+):
+    by_cores = score(graph, structure, features, samples, tmp_path / "cores")
+    monkeypatch.setattr(stage, "_has_room", lambda *given: False)
+    options = {"device": "cuda", "precision": precision}
+    found = score(graph, structure, features, samples, tmp_path / "gpu", **options)
+    assert "no GPU memory for x and an embedding of 60 nodes: the cores score" in caplog.text
+    for path in by_cores.folder.iterdir():
+        assert (found.folder / path.name).read_bytes() == path.read_bytes()
+
+
 def by_node(result, name):
     table = result.table()
     return table[name].to_numpy()[np.argsort(table["node"].to_numpy())]

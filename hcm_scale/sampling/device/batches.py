@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hcm_scale.base import pinned
 from hcm_scale.base.rng import key
 from hcm_scale.sampling.batches import MiniBatch
 from hcm_scale.sampling.device.fused import EndsBatch, fused_columns
@@ -66,7 +67,7 @@ def choose_fit(
     device = torch.device(device)
     fused = exact_first_hop and len(limits) == 1 and not weighted  # the fused kernels know no weights of edges
     columns = fused_columns(num_attributes, widths[0], device) if fused else None
-    free = _free_bytes(device) if free_bytes is None else free_bytes
+    free = pinned.free_bytes(device) if free_bytes is None else free_bytes
     ends = min(2 * batch_pairs, 2 * batch_pairs if columns else num_nodes)
     work = 4 * ((10 + 8 * widths[0]) * ends + 3 * sum(widths) * batch_pairs)  # activations and their gradients
     if not columns:
@@ -77,12 +78,6 @@ def choose_fit(
             work += _ENTRY_BYTES * entries + 4 * (num_attributes + 4 * widths[0]) * rows
     left = SHARE * free - work - graph_bytes(num_nodes, indices, columns or num_attributes, weighted=weighted)
     return Fit(can_hold(labels) and pairs_bytes(labels) <= left, columns) if left >= 0 else None
-
-
-def _free_bytes(device: torch.device) -> int:
-    """Free memory of a CUDA device, with what torch holds and does not use."""
-    held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + held
 
 
 def row_limits(fan_outs: Sequence[FanOut], hub_cap: int | None) -> tuple[int, ...]:
