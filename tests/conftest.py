@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -53,6 +54,14 @@ CSR = tuple[np.ndarray, np.ndarray]
 def _data_folder() -> Path:
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     return Path(os.environ["HCM_DATA"]) if "HCM_DATA" in os.environ else beside
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also where a shell started the tests in the background and had it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -43,14 +43,6 @@ def test_error_of_one__ends_the_others_and_is_raised(failing):
     assert seen == ["stopped"]
 
 
-@pytest.fixture
-def interrupts():
-    """SIGINT raises KeyboardInterrupt, also where a shell started the tests in the background and had it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def test_interrupt__while_waiting_for_the_others_ends_them(interrupts):
     seen: list[str] = []
 

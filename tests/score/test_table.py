@@ -136,7 +136,7 @@ def test_write_scores__an_error_while_joining_leaves_no_file_and_no_thread(tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_write_scores__a_signal_ends_it_after_the_groups_in_hand(tmp_path):
+def test_write_scores__a_signal_ends_it_after_the_groups_in_hand(tmp_path, interrupts):
     groups, made, threads = many_groups(10_000, 10), [], threading.active_count()
 
     def made_and_told(make, at):

@@ -37,7 +37,7 @@ from hcm_scale.stages.train_batches import agree, gpu_fit
 rank, port, free, folder, labels = (cast(text) for cast, text in zip((int, int, int, Path, open_labels), sys.argv[1:]))
 torch.set_num_threads(1)
 graph, x, recipe = Graph.open(folder / "graph"), np.ones((300, 4), np.float32), recipe_of(Config())
-batches._free_bytes = lambda device: free
+batches.pinned.free_bytes = lambda device: free
 cut = cut_epoch(labels, batch_pairs=64, sampling_ratio=1.0, rank=rank, num_ranks=2)
 with join(Seat(rank, 2, rank, 2, "127.0.0.1", port), timeout_seconds=60) as world:
     own = gpu_fit(graph, x, labels, recipe, cut, "cpu")
