@@ -49,7 +49,7 @@ from hcm_scale.score.nodes import FLAG_NAMES, NodeScores
 from hcm_scale.score.threshold import Verdict
 
 FILE = "scores.parquet"
-GROUP_ROWS = 1 << 17
+_FEWEST_ROWS, _MOST_ROWS, _PIECES = 1 << 14, 1 << 17, 64
 _OPTIONS: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True, "write_page_index": False}
 NUMBERS = ("ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "score")
 _ALWAYS = {"node": pa.int64(), "rank": pa.int64(), "degree": pa.int64(), "flags": pa.string()}
@@ -61,9 +61,12 @@ def scores_table(graph: Graph, scores: NodeScores, rank_by: str, verdict: Verdic
 
 
 def row_groups(
-    graph: Graph, scores: NodeScores, rank_by: str, verdict: Verdict | None = None, size: int = GROUP_ROWS
+    graph: Graph, scores: NodeScores, rank_by: str, verdict: Verdict | None = None, size: int | None = None
 ) -> list[Callable[[], pa.Table]]:
-    """What makes each piece of the ranked table, most anomalous node first; of no nodes one empty piece."""
+    """What makes each piece of the ranked table, most anomalous node first; of no nodes one empty piece.
+
+    A piece has `size` rows, by default `group_rows`.
+    """
     score = scores.by(rank_by)
     if len(score) != graph.num_nodes:
         raise ValueError(f"scores of {len(score)} nodes do not fit a graph of {graph.num_nodes}")
@@ -75,7 +78,17 @@ def row_groups(
     columns |= {"rank": None, "degree": scores.degree, "flags": scores.flags}
     columns |= {name: known for name, known in (("y", graph.y), ("kind", graph.kind)) if known is not None}
     told = {"rank_by": rank_by} | ({} if verdict is None else {"fdr": str(verdict.rate)})
+    size = size or group_rows(len(order))
     return [partial(_rows, graph, columns, order, slice(at, at + size), told) for at in range(0, len(order) or 1, size)]
+
+
+def group_rows(num_nodes: int) -> int:
+    """The rows of a piece of the table: threads hold one each, so that all of them together are a part of the table.
+
+    >>> group_rows(1_000), group_rows(4_000_000), group_rows(100_000_000)
+    (16384, 62500, 131072)
+    """
+    return min(_MOST_ROWS, max(_FEWEST_ROWS, num_nodes // _PIECES))
 
 
 def _rows(

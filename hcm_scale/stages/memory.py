@@ -16,7 +16,7 @@ from hcm_scale.hops.label import rows_in_flight
 from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.sampling.pair_order import WINDOW
 from hcm_scale.sampling.pairs import KEPT_PAIRS
-from hcm_scale.score.table import GROUP_ROWS
+from hcm_scale.score.table import group_rows
 from hcm_scale.shards.schema import LabelPlan
 from hcm_scale.stages.label import num_writers
 from hcm_scale.stages.train_batches import AHEAD
@@ -196,7 +196,7 @@ def score_bytes(
     moments = 0 if on_disk else 8 * num_edges
     whole = moments if num_ranks == 1 else 0
     embedding = layers + 20 * num_nodes + rows + chunks + (moments // num_ranks) + whole * several
-    pieces = 280 * min(num_nodes, (threads + 1) * GROUP_ROWS)
+    pieces = 280 * min(num_nodes, (threads + 1) * group_rows(num_nodes))
     about_nodes = (190 + 16 * several) * num_nodes + pieces + 7 * num_edges + whole
     return _START["score"] + max(embedding, about_nodes, 3 * whole * several)
 
