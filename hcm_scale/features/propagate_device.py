@@ -8,7 +8,6 @@ x and a chunk.
 
 from __future__ import annotations  # the kernel's `tl.constexpr` stay unread where Triton is missing
 
-import importlib.util
 from collections.abc import Callable
 
 import numpy as np
@@ -16,20 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from hcm_scale.base.pinned import copied, copy_from, free_bytes
+from hcm_scale.base.triton_jit import AVAILABLE, jit, tl, triton
 from hcm_scale.graph.store import Graph
-
-AVAILABLE = importlib.util.find_spec("triton") is not None
-if AVAILABLE:
-    import triton
-    import triton.language as tl
-
-    jit = triton.jit
-else:
-
-    def jit(function):
-        """Leaves the kernel as it is: nobody can call it."""
-        return function
-
 
 _MOST_COLUMNS = 1024
 _ROOM = 1.1  # times what is held

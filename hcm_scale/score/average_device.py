@@ -6,13 +6,12 @@ of bisection over the bits of the hops find; of equal ones the first are taken. 
 tree: those of hops, which differ little in size, are exact in any order, those of variances good to the last places.
 
 Only large graphs on CUDA devices import this file, because Triton takes a second to import. Where Triton is missing the
-file can still be read, and `AVAILABLE` is False. Device memory: the graph, 4 bytes an edge and mean, 4 for the
+file can still be read (`base/triton_jit.py`). Device memory: the graph, 4 bytes an edge and mean, 4 for the
 variance, 8 bytes a node and result, and 24 a node.
 """
 
 from __future__ import annotations  # the kernel's `tl.constexpr` stay unread where Triton is missing
 
-import importlib.util
 from collections.abc import Sequence
 
 import numba
@@ -23,21 +22,9 @@ from torch import Tensor
 
 from hcm_scale.base.pinned import copied, copy_from, copy_to, free_bytes
 from hcm_scale.base.threads import share
+from hcm_scale.base.triton_jit import AVAILABLE, jit, tl
 from hcm_scale.score import kernels
 from hcm_scale.score.numbering import EdgeIndex
-
-AVAILABLE = importlib.util.find_spec("triton") is not None
-if AVAILABLE:
-    import triton
-    import triton.language as tl
-
-    jit = triton.jit
-else:
-
-    def jit(function):
-        """Leaves the kernel as it is: nobody can call it."""
-        return function
-
 
 _LANES = (32, 128, 1024)  # that a node of as many neighbours is given; of more a core takes care
 _ROOM = 1.1  # times what is held

@@ -163,12 +163,13 @@ def _choose(precision: str, head: Head, expected: bool, chunk: int) -> Step:
     plain = partial(plain_step, chunk=chunk)
     if precision == "float32" or (precision == "auto" and not expected):  # a likeliest class may turn on the last bit
         return partial(plain, precision="float32")
-    from hcm_scale.score import fused  # Triton takes a second to import
+    from hcm_scale.base import triton_jit  # Triton takes a second to import
+    from hcm_scale.score import fused
 
     if precision == "auto":
-        serves = fused.AVAILABLE and fused.can_serve(head)
+        serves = triton_jit.AVAILABLE and fused.can_serve(head)
         return fused.fused_step if serves else partial(plain, precision="float32")
-    if not fused.AVAILABLE:
+    if not triton_jit.AVAILABLE:
         warnings.warn("Triton is not installed: bfloat16 scoring runs in plain torch, which is slower", stacklevel=4)
         return partial(plain, precision=precision)
     return fused.fused_step

@@ -10,30 +10,16 @@ the embeddings, is what keeps near neighbours apart: a bfloat16 z has an error i
 |z_u - z_v| one in proportion to itself.
 
 Only CUDA scoring in bfloat16 imports this file, because Triton takes a second to import. Where Triton is missing
-the file can still be read, and `AVAILABLE` is False.
+the file can still be read (`base/triton_jit.py`).
 """
 
 from __future__ import annotations  # the kernel's `tl.constexpr` stay unread where Triton is missing
 
-import importlib.util
-
 import torch
 from torch import Tensor
 
+from hcm_scale.base.triton_jit import jit, tl, triton
 from hcm_scale.score.head import Head, Pairs
-
-AVAILABLE = importlib.util.find_spec("triton") is not None
-if AVAILABLE:
-    import triton
-    import triton.language as tl
-
-    jit = triton.jit
-else:
-
-    def jit(function):
-        """Leaves the kernel as it is: nobody can call it."""
-        return function
-
 
 _COARSE_CLASSES = 8
 _PADDED_CLASSES = 16  # the smallest side of a tensor-core product

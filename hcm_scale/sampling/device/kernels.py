@@ -9,29 +9,15 @@ Entries of a target are worked on 16 at a time, the least that a tensor core tak
 the (s - 1)-th neighbour of the draw. Programs of `sum_gradients` walk over the targets in strides and leave one partial
 sum each, so the order of addition is fixed: no atomics, equal bits at every run.
 
-Where Triton is missing the file can still be read, and `AVAILABLE` is False.
+Where Triton is missing the file can still be read (`base/triton_jit.py`).
 """
 
 from __future__ import annotations  # the kernels' `tl.constexpr` stay unread where Triton is missing
 
-import importlib.util
-
+from hcm_scale.base.triton_jit import AVAILABLE, jit, tl
 from hcm_scale.sampling.device import shuffle
 
-AVAILABLE = importlib.util.find_spec("triton") is not None
-if AVAILABLE:
-    import triton
-    import triton.language as tl
-
-    jit, constant = triton.jit, tl.constexpr
-else:
-
-    def jit(function):
-        """Leaves the kernel as it is: nobody can call it."""
-        return function
-
-    constant = int
-
+constant = tl.constexpr if AVAILABLE else int
 _ROUNDS = constant(shuffle.ROUNDS)
 _GOLDEN = constant(shuffle.GOLDEN)
 _FIRST = constant(shuffle.MULTIPLIERS[0])
