@@ -5,13 +5,17 @@ kernels can still be read, if they have `from __future__ import annotations`. On
 this, because Triton takes a second to import.
 """
 
-import importlib
 import importlib.util
 from typing import Any
 
 AVAILABLE = importlib.util.find_spec("triton") is not None
-triton: Any = importlib.import_module("triton") if AVAILABLE else None
-tl: Any = importlib.import_module("triton.language") if AVAILABLE else None
+if AVAILABLE:
+    import triton
+    import triton.language as tl
+else:
+    triton = tl = None
+
+__all__ = ["AVAILABLE", "jit", "tl", "triton"]
 
 
 def jit(function: Any) -> Any:
