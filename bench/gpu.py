@@ -19,6 +19,7 @@ from torch import Tensor
 from bench import gpu_huge, gpu_train
 from bench.harness import Case, Contender, Table, as_table, at_most
 from bench.score import prepare
+from hcm_scale.base import triton_jit
 from hcm_scale.score import fused
 from hcm_scale.score.device import edge_ends, plain_step
 from hcm_scale.score.edges import CUDA_CHUNK_EDGES
@@ -69,7 +70,7 @@ def steps(z: Tensor, head: Head, pairs: Pairs, *, sweep: bool) -> Iterator[tuple
     for precision, tolerance in (("float32", 1e-4), ("bfloat16", 2e-2)):
         options: dict[str, Any] = {"chunk": CUDA_CHUNK_EDGES, "precision": precision}
         yield f"plain torch, {precision}", partial(plain_step, z, head, pairs, 1, **options), tolerance
-    if not (fused.AVAILABLE and z.is_cuda):
+    if not (triton_jit.AVAILABLE and z.is_cuda):
         return
     yield "fused, bfloat16", partial(fused.fused_step, z, head, pairs, 1), 1e-2
     for embedding in (z, z.bfloat16()) if sweep else ():
