@@ -1,0 +1,131 @@
+"""The kernels for GPUs where there is none: Triton's interpreter runs them, against plain torch and the cores.
+
+Triton decides at its import whether it interprets: one test of the gate starts a process for all others of this file.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from hcm_scale.aggregate import aggregate
+from hcm_scale.base.spmm import gcn_scale, propagate
+from hcm_scale.model import HopModel, embed_graph
+from hcm_scale.sampling.device.fused import EndsBatch
+from hcm_scale.sampling.device.graph import draw_rows, graph_to
+from hcm_scale.sampling.device.pairs import DevicePairs, draw, draw_into
+from hcm_scale.score import nodes
+from hcm_scale.score.device import plain_step
+from hcm_scale.score.head import Head, Pairs
+from hcm_scale.score.numbering import edge_index
+from hcm_scale.synthetic.families import community, rmat
+
+interpreted = pytest.mark.interpreted
+CPU = torch.device("cpu")
+
+
+@pytest.mark.gate
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_kernels_for_gpus__run_by_the_interpreter():
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "interpreted", __file__]
+    ended = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert " passed" in ended.stdout
+
+
+@interpreted
+def test_rows_on_device__are_the_rows_of_the_cores():
+    from hcm_scale.features.propagate_device import rows_on_device
+
+    graph = community(300)
+    x, out = np.asarray(graph.x), np.empty((200, 20), np.float32)
+    rows_on_device(graph, x, gcn_scale(graph.indptr), "cpu")(100, out)
+    wanted = propagate(graph.indptr, graph.indices, x)[100:]
+    np.testing.assert_allclose(out, wanted, atol=1e-6)  # the interpreter rounds products, which a GPU does not
+
+
+@interpreted
+@pytest.mark.parametrize("keep", [0.8, 0.1])
+def test_average_on_device__agrees_with_the_cores(monkeypatch, keep):
+    from hcm_scale.score import average_device
+
+    monkeypatch.setattr(average_device, "_LANES", (4, 8, 16))
+    graph, rng = rmat(5), np.random.default_rng(0)
+    edges = edge_index(graph.indptr, graph.indices)
+    assert np.diff(edges.indptr).max() > 16, "no row is left to the cores"
+    means = [rng.uniform(1, 4, edges.num_edges), rng.choice([1, 1.5, 3.25], edges.num_edges)]
+    means = [mean.astype(np.float32) for mean in means]
+    var = rng.uniform(0, 1, edges.num_edges).astype(np.float32)
+    *ahp, iv = average_device.average_on_device(edges, means, var, keep, "cpu")
+    wanted = nodes.average_hops(edges, means, var, 1 - keep)
+    np.testing.assert_array_equal(ahp, wanted[0])
+    np.testing.assert_allclose(iv, wanted[1], rtol=1e-12)
+
+
+@interpreted
+@pytest.mark.parametrize("expected", [True, False])
+@pytest.mark.parametrize("signed", [True, False])
+def test_fused_step__agrees_with_plain_torch(expected, signed):
+    from hcm_scale.score.fused import fused_step
+
+    torch.manual_seed(0)
+    left, right = torch.randint(0, 30, (2, 50), dtype=torch.int32)
+    pairs = Pairs(left, right, signed=signed, expected=expected)
+    found, wanted = torch.zeros(2, 2, 50)
+    for count in (1, 2):
+        head = Head.of(HopModel(20, 3, width=16, head_width=16, seed=count).state_dict())
+        z = torch.randn(30, 16)
+        fused_step(z, head, pairs, count, found, product=torch.float32)
+        plain_step(z, head, pairs, count, wanted, chunk=64, precision="float32")
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+
+
+@interpreted
+@pytest.mark.parametrize("passes_through", [False, True])
+def test_embed_all__agrees_with_the_cores(monkeypatch, passes_through):
+    from hcm_scale.stages import embed_device
+
+    monkeypatch.setattr(embed_device, "CHUNK_ROWS", 32)
+    graph = community(70)
+    x = propagate(graph.indptr, graph.indices, np.asarray(graph.x))
+    model = HopModel(x.shape[1], 4, width=16, seed=1)
+    held = graph_to(CPU, graph.indptr, graph.indices[: 0 if passes_through else None], x, 32)
+    found = embed_device.embed_all(model, held, torch.empty(70, 16), graph.indices)
+    wanted = embed_graph(model, graph.indptr, graph.indices, x, propagated=True)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
+@interpreted
+@pytest.mark.parametrize("limit", [1, 10, 2**31 - 1])
+def test_sum_hidden__equals_explicit_rows_forward_and_backward(limit):
+    graph = rmat(6, num_attributes=5)
+    held = graph_to(CPU, graph.indptr, graph.indices, graph.x, 16)
+    ends = torch.randint(0, graph.num_nodes, (21,), dtype=torch.int32)
+    batch = EndsBatch(held, ends, ends[:10].long(), torch.tensor([7_654_321_987_654_321]), limit, 0, 0)
+    weight, bias = torch.randn(5, 16, requires_grad=True), torch.randn(16, requires_grad=True)
+    sums, spread = batch.sum_hidden(weight, bias)
+    starts, entries, weights = draw_rows(held, ends.long(), limit, int(batch.key))
+    hidden = torch.relu(held.x[entries, :5] @ weight + bias) * weights[:, None]
+    wanted = torch.zeros(21, 16).index_add(0, torch.repeat_interleave(starts.diff()), hidden)
+    found = aggregate(spread, sums)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    back = torch.randn_like(found)
+    gradients = [torch.autograd.grad(made, (weight, bias), back) for made in (found, wanted)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+
+
+@interpreted
+def test_draw_into__equals_plain_draw():
+    pairs = torch.arange(700, dtype=torch.int32)
+    held = DevicePairs(pairs, pairs + 1_000, torch.tensor([0, 200, 500, 700]))
+    ends, hop = torch.full((256,), -1, dtype=torch.int32), torch.full((128,), -1)
+    draw_into(held, torch.tensor([31, 131, 2**50 + 17]), ends, hop)
+    u, v, klass = draw(held, 31, 131, 2**50 + 17)
+    assert torch.equal(ends[:100], u)
+    assert torch.equal(ends[128:228], v)
+    assert torch.equal(hop[:100], klass)
+    assert (hop[100:] == -100).all()
