@@ -1,6 +1,7 @@
 """What is compiled before it is needed: all that a run calls, by `hcm-scale warm` or beside a run that starts cold."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,9 +20,24 @@ SMALL = ["graph=community", "graph.num_nodes=300", "posterior.burn_in_steps=1", 
 @pytest.fixture
 def cold(tmp_path) -> dict[str, str]:
     """The environment of processes that find no compiled kernel, and put all their files into one place."""
-    (tmp_path / "tmp").mkdir()
-    own = {"NUMBA_CACHE_DIR": str(tmp_path / "kernels"), "TMPDIR": str(tmp_path / "tmp"), "NUMBA_NUM_THREADS": "2"}
+    return environment(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def warmed(tmp_path_factory) -> tuple[Path, str]:
+    """A folder like that of `cold` with all kernels compiled by `warm`, and what it said."""
+    folder = tmp_path_factory.mktemp("warmed")
+    return folder, say(environment(folder), "warm")
+
+
+def environment(folder: Path) -> dict[str, str]:
+    (folder / "tmp").mkdir(exist_ok=True)
+    own = {"NUMBA_CACHE_DIR": str(folder / "kernels"), "TMPDIR": str(folder / "tmp"), "NUMBA_NUM_THREADS": "2"}
     return {**os.environ, "PYTHONPATH": str(ROOT), **own}
+
+
+def say(surroundings: dict[str, str], *words: str) -> str:
+    return subprocess.run(command(*words), env=surroundings, check=True, capture_output=True, text=True).stdout
 
 
 def command(*words: str) -> list[str]:
@@ -52,27 +68,27 @@ def wait_for_helper(process: "subprocess.Popen[str]") -> int:
 
 @pytest.mark.gate
 @pytest.mark.timeout(900)
-def test_warm__compiles_all_that_a_run_calls_and_says_so(cold, tmp_path):
-    def say(*words: str) -> str:
-        return subprocess.run(command(*words), env=cold, check=True, capture_output=True, text=True).stdout
-
-    first = say("warm")
-    assert f"compiling kernels into {tmp_path / 'kernels'}: about" in first
+def test_warm__compiles_all_that_a_run_calls_and_says_so(warmed):
+    folder, first = warmed
+    kernels, surroundings = folder / "kernels", environment(folder)
+    assert f"compiling kernels into {kernels}: about" in first
     assert f"{len(SECONDS)} kernels compiled in" in first
-    names = {path.name.split(".cpython")[0] for path in (tmp_path / "kernels").rglob("*.nbc")}
-    assert names >= SECONDS.keys()
-    assert say("warm") == f"all {len(SECONDS)} kernels are ready, in {tmp_path / 'kernels'}\n"
-    files = sorted((tmp_path / "kernels").rglob("*.nbc"))
-    run = command("run", *SMALL, f"run_dir={tmp_path / 'run'}")
-    assert "compiling" not in subprocess.run(run, env=cold, check=True, capture_output=True, text=True).stderr
-    assert sorted((tmp_path / "kernels").rglob("*.nbc")) == files
-    assert not list((tmp_path / "tmp").iterdir())
+    assert {path.name.split(".cpython")[0] for path in kernels.rglob("*.nbc")} >= SECONDS.keys()
+    assert say(surroundings, "warm") == f"all {len(SECONDS)} kernels are ready, in {kernels}\n"
+    files = sorted(kernels.rglob("*.nbc"))
+    run = command("run", *SMALL, f"run_dir={folder / 'run'}")
+    assert "compiling" not in subprocess.run(run, env=surroundings, check=True, capture_output=True, text=True).stderr
+    assert sorted(kernels.rglob("*.nbc")) == files
+    assert not list((folder / "tmp").iterdir())
 
 
 @pytest.mark.gate
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores: on one nothing is compiled ahead")
-def test_run__does_without_the_process_that_compiles_ahead_and_leaves_nothing_of_it(cold, tmp_path):
+def test_run__does_without_the_process_that_compiles_ahead_and_leaves_nothing_of_it(warmed, cold, tmp_path):
+    shutil.copytree(warmed[0] / "kernels", tmp_path / "kernels")
+    for path in [*(tmp_path / "kernels").rglob("ready.nbc.*"), *(tmp_path / "kernels").rglob("hcm_scale.score.*")]:
+        path.unlink()
     run = command("run", *SMALL, f"run_dir={tmp_path / 'run'}")
     process = subprocess.Popen(run, env=cold, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     os.kill(wait_for_helper(process), signal.SIGKILL)

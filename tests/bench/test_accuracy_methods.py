@@ -1,5 +1,6 @@
 """Every baseline against its formula, or against chance on a small planted graph where it should find something."""
 
+import functools
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -190,10 +191,17 @@ def test_resgcn__is_a_function_of_its_seed(random_csr, monkeypatch):
 # ---- PyGOD
 
 
+@pytest.fixture
+def short_pygod(monkeypatch):
+    """PyGOD's detectors, trained for two epochs."""
+    detectors = pytest.importorskip("pygod.detector")
+    for name in PYGOD:
+        monkeypatch.setattr(detectors, name, functools.partial(getattr(detectors, name), epoch=2))
+
+
 @pytest.mark.filterwarnings("ignore")  # of PyGOD and what it imports, not ours to mend
 @pytest.mark.parametrize("name", PYGOD)
-def test_pygod__scores_every_node(name, random_csr):
-    pytest.importorskip("pygod")
+def test_pygod__scores_every_node(name, random_csr, short_pygod):
     problem = small(random_csr, num_edges=200)  # GUIDE knows no node without edges
     ((row, score),) = METHODS[name.lower()].load()(problem, "cpu").items()
     assert row == name
@@ -202,8 +210,7 @@ def test_pygod__scores_every_node(name, random_csr):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_pygod__raw_attributes_are_the_graphs_own(random_csr):
-    pytest.importorskip("pygod")
+def test_pygod__raw_attributes_are_the_graphs_own(random_csr, short_pygod):
     problem = small(random_csr)
     raw = replace(problem, graph=replace(problem.graph, x=SparseRows.of(sparse.random_array((40, 12), rng=1) * 7)))
     scores = {**METHODS["gae"].load()(raw, "cpu"), **METHODS["gae-raw"].load()(raw, "cpu")}
