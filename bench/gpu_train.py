@@ -32,9 +32,10 @@ from hcm_scale.sampling.device.graph import DeviceGraph, graph_to
 from hcm_scale.sampling.device.pairs import DevicePairs
 from hcm_scale.sampling.pairs import Cut
 from hcm_scale.stages.label import label
+from hcm_scale.stages.predict import View
 from hcm_scale.stages.purify import purify
 from hcm_scale.stages.report import report
-from hcm_scale.stages.score import View, score
+from hcm_scale.stages.score import score
 from hcm_scale.stages.train import train
 from hcm_scale.synthetic import families as synthetic
 

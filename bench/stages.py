@@ -19,10 +19,10 @@ from hcm_scale.graph import Graph
 from hcm_scale.posterior.samples import open_samples
 from hcm_scale.shards import open_labels
 from hcm_scale.stages.label import label as label_stage
+from hcm_scale.stages.predict import View
 from hcm_scale.stages.purify import open_purified
 from hcm_scale.stages.purify import purify as purify_stage
 from hcm_scale.stages.report import report as report_stage
-from hcm_scale.stages.score import View
 from hcm_scale.stages.score import score as score_stage
 from hcm_scale.stages.train import train as train_stage
 from hcm_scale.synthetic import families as synthetic

@@ -24,6 +24,7 @@ from hcm_scale.ingest import readers
 from hcm_scale.shards import open_labels
 from hcm_scale.stages import drift, ingest, label, purify, report, score, scored, train
 from hcm_scale.stages.memory import Searches
+from hcm_scale.stages.predict import View
 from hcm_scale.stages.propagate import propagate_shared
 from hcm_scale.stages.recipe import Recipe
 from hcm_scale.stages.trend import Trend, auc_trend
@@ -203,7 +204,7 @@ def _scores(walk: Run) -> Stage:
         state = walk.choose("scores", ways())
         made = score.score(
             walk.graph(),
-            [score.View(walk.structure(view), walk.encoder_input(view), walk.samples(view)) for view in views],
+            [View(walk.structure(view), walk.encoder_input(view), walk.samples(view)) for view in views],
             out,
             how=how,
             features=walk.purified().features,

@@ -33,6 +33,7 @@ from hcm_scale.posterior.samples import seal_samples, write_sample
 from hcm_scale.shards import LabelPlan, folder, open_labels
 from hcm_scale.shards.writer import write_shard
 from hcm_scale.stages import label, purify, report, score, train
+from hcm_scale.stages.predict import View
 from hcm_scale.synthetic import families
 from hcm_scale.synthetic.inject import inject
 
@@ -137,7 +138,7 @@ def scores(graph: Graph, config: Config, out: Path) -> None:
     samples = seal_samples(out / "samples", [digest], model)
     options: dict[str, Any] = {"propagated": True, "seed": 0, "state": "memory", "device": "cpu"}
     options |= {"chunk_edges": config.score.chunk_edges, "features": np.asarray(graph.x), "how": how}
-    score.score(graph, [score.View(graph, x, samples)] * len(config.score.views), out / "all", **options)
+    score.score(graph, [View(graph, x, samples)] * len(config.score.views), out / "all", **options)
     shown: dict[str, Any] = {"top": config.score.explained, "table_rows": config.score.table_rows}
     about = {"name": "warm", "seed": 0, "num_samples": 1}
     report.log.setLevel(logging.ERROR)  # what it has to say about this graph is for nobody

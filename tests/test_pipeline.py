@@ -16,7 +16,7 @@ from hcm_scale.blueprint import stages
 from hcm_scale.config import Config, SyntheticGraph
 from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import ALONE, World
-from hcm_scale.stages import score, scored
+from hcm_scale.stages import predict, scored
 from hcm_scale.sweep.jobs import read_job
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
@@ -405,9 +405,9 @@ def test_jobs_of_a_sweep__share_the_propagated_features(tmp_path, graph):
 
 
 def test_scores__begin_with_the_propagated_features_of_training(tmp_path, graph, monkeypatch):
-    seen, whole = [], score.embed_samples
+    seen, whole = [], predict.embed_samples
     watched = lambda *a, **options: seen.append((a[3], options["propagated"])) or whole(*a, **options)  # noqa: E731
-    monkeypatch.setattr(score, "embed_samples", watched)
+    monkeypatch.setattr(predict, "embed_samples", watched)
     pipeline.run(small(tmp_path), until="score", graph=graph)
     ((x, propagated),) = seen
     assert propagated

@@ -37,8 +37,8 @@ from hcm_scale.score import table
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE
 from hcm_scale.shards import schema
 from hcm_scale.stages.drift import drift_line
-from hcm_scale.stages.score import FORMAT as SCORES_FORMAT
-from hcm_scale.stages.score import KIND
+from hcm_scale.stages.scored import FORMAT as SCORES_FORMAT
+from hcm_scale.stages.scored import KIND
 
 log = logging.getLogger(__name__)
 

@@ -3,10 +3,10 @@ scores out.
 
     out/  scores.parquet  edges_mean.npy  edges_var.npy  scale.safetensors  manifest.json
 
-For each sample of each view the whole graph is embedded layer by layer on the view's structure (the purified or the
-original graph), and every edge of the original graph is predicted. The two edge files hold mean and variance of each
-edge's hop, averaged over the views, in edge order; with `state="disk"` running moments and embeddings live in files too
-(`shared_edges.py`, `embedding.py`), as memory maps. The manifest comes last. scale.safetensors and the table are what
+Samples of the views predict the edges (`predict.py`); edges and attributes give each node its numbers (`score.nodes`).
+The two edge files hold mean and variance of each edge's hop, averaged over the views, in edge order; with
+`state="disk"` running moments and embeddings live in files too (`shared_edges.py`, `embedding.py`), as memory maps. The
+manifest comes last. scale.safetensors and the table are what
 another graph's scores are measured by (`Reference`), so that its ranks are those that its nodes would have here:
 tomorrow's graph, scored with the samples of today. Several ranks share nodes and edges and end in the same bytes; rank
 0 writes the folder.
@@ -21,9 +21,8 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -32,24 +31,21 @@ from numpy.typing import NDArray
 from hcm_scale.base import files
 from hcm_scale.base.beside import side_by_side
 from hcm_scale.base.names import PLACES, RANKINGS
-from hcm_scale.base.progress import bar
 from hcm_scale.base.sealed import hash_files
 from hcm_scale.base.threads import in_slices
 from hcm_scale.features.purify import edge_similarity
 from hcm_scale.graph import Graph
-from hcm_scale.model import CHUNK_ROWS, HopModel
-from hcm_scale.posterior.samples import Samples
+from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.score import metrics, nodes, table
 from hcm_scale.score.calibration import ContextScale, Scale, context_scale, to_bytes
 from hcm_scale.score.closure import far_cut
-from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, check_options, new_moments
+from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, Hop, check_options
 from hcm_scale.score.numbering import EdgeIndex, edge_index
 from hcm_scale.score.threshold import check_rate
-from hcm_scale.stages.embed_device import columns_for, fits_device
-from hcm_scale.stages.embedding import embed_samples
+from hcm_scale.stages.predict import Predicted, View, has_room, predict_views, sharings_of
 from hcm_scale.stages.scored import FORMAT, KIND, SCALE_FILE, Reference, ScoreResult, open_scores
-from hcm_scale.stages.shared_edges import Sharing, chunk_of, predict_shared, save_hops
+from hcm_scale.stages.shared_edges import chunk_of, save_hops
 
 log = logging.getLogger(__name__)
 
@@ -70,14 +66,6 @@ class Scoring:
         nodes.check_trim(self.trim)
         nodes.check_rank_by(self.rank_by)
         check_rate(self.fdr)
-
-
-class View(NamedTuple):
-    """One encoder: the graph it runs on, its (n, q) input, Â X or X, and the samples of its parameters."""
-
-    structure: Graph
-    x: NDArray[np.float32]
-    samples: Samples
 
 
 def score(
@@ -105,15 +93,15 @@ def score(
     check_options(how.hop, chunk_edges, torch.device(device), how.precision)
     for view in views:
         _check_view(graph, view, state)
-    if not _has_room(views, device, propagated, world):
+    if not has_room(views, device, propagated, world):
         log.warning("scores: no GPU memory for x and an embedding of %s nodes: the cores score", f"{graph.num_nodes:,}")
         device, how = "cpu", replace(how, precision="auto")
     edges = edge_index(graph.indptr, graph.indices, directed=graph.directed, max_neighbors=how.max_neighbors, seed=seed)
-    sharings = _sharings(views, out, chunk_of(chunk_edges, device), state == "disk", device, world)
+    sharings = sharings_of(views, out, chunk_of(chunk_edges, device), state == "disk", device, world)
     embed: dict[str, Any] = {"propagated": propagated, "chunk_rows": chunk_rows, "device": device, "world": world}
     found, attributes = _side_by_side_on_gpu(
         device,
-        partial(_predict_views, edges, views, sharings, how, embed),
+        partial(predict_views, edges, views, sharings, how.hop, how.trim, how.precision, embed),
         partial(_score_attributes, graph, edges, features, how, like) if world.leads else None,
     )
     if found is not None and attributes is not None:
@@ -132,62 +120,6 @@ def score(
 
 
 Attributes = tuple[nodes.OfAttributes, ContextScale]
-
-
-class Predicted(NamedTuple):
-    """The hop of every edge, averaged over the views; AHP and IV of every node, (n,), and the AHP of each view."""
-
-    hops: EdgeHops
-    ahp: NDArray[np.float64]
-    iv: NDArray[np.float64]
-    apart: Sequence[NDArray[np.float64]]  # empty where there is one view
-
-
-def _sharings(views: Sequence[View], out: Path, chunk: int, on_disk: bool, device: str, world: World) -> list[Sharing]:
-    """How ranks share the edges of each view; of several views each has a folder of its own."""
-    folders = [out] if len(views) == 1 else [out / f"view-{number}" for number in range(len(views))]
-    keys = [files.hash_value([view.structure.fingerprint, view.samples.hashes]) for view in views]
-    return [
-        Sharing(world, folder, chunk, on_disk, device, len(view.samples), key)
-        for view, folder, key in zip(views, folders, keys, strict=True)
-    ]
-
-
-def _predict_views(
-    edges: EdgeIndex, views: Sequence[View], sharings: Sequence[Sharing], how: Scoring, embed: dict[str, Any]
-) -> Predicted | None:
-    """What the samples of all views say about edges; None but on rank 0."""
-    found = []
-    num_own = sharings[0].num_own(edges.num_edges)
-    with bar(num_own * sum(len(view.samples) for view in views), "edge", "score", unit_scale=True) as shown:
-        predict = {"hop": how.hop, "device": embed["device"], "precision": how.precision, "on_edges": shown.update}
-        for view, sharing in zip(views, sharings, strict=True):
-            begun = sharing.begin(edges.num_edges)
-            shown.update(begun * num_own)
-            left = islice(view.samples, begun, None)
-            where = embed | {"folder": sharing.layers}
-            embedded = embed_samples(view.samples.model, left, view.structure, view.x, **where)
-            found.append(predict_shared(edges, embedded, sharing, begun=begun, **predict))
-    parts = [hops for hops in found if hops is not None]
-    if not parts:
-        return None
-    if len(views) == 1:
-        (ahp,), iv = nodes.average_hops(edges, [parts[0].mean], parts[0].var, how.trim, embed["device"])
-        return Predicted(parts[0], ahp, iv, [])
-    is_mapped = sharings[0].layers is not None
-    hops = new_moments(edges.num_edges, sharings[0].folder.parent if is_mapped else None)
-    for whole, *of_views in zip(hops, *parts, strict=True):
-        in_slices(len(whole), partial(_average, of_views, whole))
-    means = [hops.mean, *(part.mean for part in parts)]
-    (ahp, *apart), iv = nodes.average_hops(edges, means, hops.var, how.trim, embed["device"])
-    return Predicted(hops, ahp, iv, apart)
-
-
-def _average(parts: Sequence[NDArray[np.float32]], out: NDArray[np.float32], which: slice) -> None:
-    total = parts[0][which] + parts[1][which]
-    for part in parts[2:]:
-        total += part[which]
-    np.divide(total, len(parts), out=out[which])
 
 
 def _side_by_side_on_gpu(
@@ -229,19 +161,6 @@ def _score_nodes(
     scores = nodes.with_closure(scores, edges, mean, far)
     scores, strange = nodes.with_strange(scores, found.apart, None if scale is None else scale.strange)
     return nodes.with_attributes(scores, attributes, usual), Scale(far, strange, context)
-
-
-def _has_room(views: Sequence[View], device: str, propagated: bool, world: World) -> bool:
-    """Whether every view fits the device of every rank; True of cores, and of models that no kernel serves."""
-    if torch.device(device).type == "cpu":
-        return True
-    num_lacking = 0
-    for structure, _, samples in views:
-        net = HopModel(**samples.model)
-        columns = columns_for(net, torch.device(device), propagated=propagated) if structure.weights is None else None
-        width = int(net.encoder[-1].weight.shape[1])
-        num_lacking += columns is not None and not fits_device(structure, columns, width, device)
-    return world.sum(torch.tensor([float(num_lacking)], device=device)).item() == 0
 
 
 def _check_view(graph: Graph, view: View, state: str) -> None:

@@ -27,7 +27,8 @@ from hcm_scale.graph import Graph
 from hcm_scale.posterior.samples import open_samples
 from hcm_scale.ranks.world import LostRankError, Seat, join
 from hcm_scale.stages import shared_edges
-from hcm_scale.stages.score import View, score
+from hcm_scale.stages.predict import View
+from hcm_scale.stages.score import score
 
 folder, out, state = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 rank, size, port, ill = (int(text) for text in sys.argv[4:])

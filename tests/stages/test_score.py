@@ -17,7 +17,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, embed_graph
 from hcm_scale.posterior.samples import Samples, open_samples, seal_samples, write_sample
 from hcm_scale.stages import score as stage
-from hcm_scale.stages.score import View
+from hcm_scale.stages.predict import View
 from hcm_scale.stages.scored import open_scores
 
 N, Q = 60, 5
@@ -146,7 +146,7 @@ def test_score__is_left_to_the_cores_where_a_gpu_has_no_room(
     graph, structure, features, samples, tmp_path, monkeypatch, caplog, precision
 ):
     by_cores = score(graph, structure, features, samples, tmp_path / "cores")
-    monkeypatch.setattr(stage, "_has_room", lambda *given: False)
+    monkeypatch.setattr(stage, "has_room", lambda *given: False)
     options = {"device": "cuda", "precision": precision}
     found = score(graph, structure, features, samples, tmp_path / "gpu", **options)
     assert "no GPU memory for x and an embedding of 60 nodes: the cores score" in caplog.text

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale.base import files
-from hcm_scale.stages.score import FORMAT, KIND
+from hcm_scale.stages.scored import FORMAT, KIND
 from hcm_scale.sweep import curves
 from hcm_scale.sweep.collect import collect, once
 from hcm_scale.sweep.figures import MAX_CURVES, axis_places, draw
