@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 from hcm_scale.base.spmm import mean_rows
 from hcm_scale.base.threads import share
 
-_CHUNK_ROWS = 1 << 15
+CHUNK_ROWS = 1 << 15
 _FITTED_ROWS, _STRETCH = 1 << 20, 1 << 12
 _RIDGE = 1e-3  # of the mean variance of the neighbours' means
 
@@ -77,7 +77,7 @@ def residual(
 
 
 def _chunks(num_rows: int) -> list[slice]:
-    return [slice(first, min(first + _CHUNK_ROWS, num_rows)) for first in range(0, num_rows, _CHUNK_ROWS)]
+    return [slice(first, min(first + CHUNK_ROWS, num_rows)) for first in range(0, num_rows, CHUNK_ROWS)]
 
 
 def _fitted_chunks(num_rows: int) -> list[slice]:

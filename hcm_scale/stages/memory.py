@@ -16,6 +16,7 @@ from hcm_scale.hops.label import rows_in_flight
 from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.sampling.pair_order import WINDOW
 from hcm_scale.sampling.pairs import KEPT_PAIRS
+from hcm_scale.score.residual import CHUNK_ROWS as RESIDUAL_ROWS
 from hcm_scale.score.table import group_rows
 from hcm_scale.shards.schema import LabelPlan
 from hcm_scale.stages.label import num_writers
@@ -185,7 +186,8 @@ def score_bytes(
     Two layers of embeddings (`embedding.py`) and moments of 8 bytes an edge, unless they are on disk, a chunk of rows
     as it passes through a layer, and a chunk of edges a thread; ranks have their layers on disk, share the moments, and
     map what rank 0 goes on with. Moments are there a second time while a second view is predicted, and a third while
-    views are averaged. About nodes there are eleven numbers, sorted by every kind, and pieces of their table, one a
+    views are averaged. About attributes there are distances over edges, and five copies of a chunk of features a thread,
+    most of them in float64, beside the moments. About nodes there are eleven numbers, sorted by every kind, and pieces of their table, one a
     thread and one more, as rows (140 bytes each) and encoded, in buffers that double; marks of far edges and distances.
     """
     width, head_width = widths
@@ -196,9 +198,11 @@ def score_bytes(
     moments = 0 if on_disk else 8 * num_edges
     whole = moments if num_ranks == 1 else 0
     embedding = layers + 20 * num_nodes + rows + chunks + (moments // num_ranks) + whole * several
+    residuals = 44 * threads * min(num_nodes, RESIDUAL_ROWS) * num_features
+    about_attributes = 60 * num_nodes + residuals + 4 * num_edges + whole
     pieces = 280 * min(num_nodes, (threads + 1) * group_rows(num_nodes))
     about_nodes = (190 + 16 * several) * num_nodes + pieces + 7 * num_edges + whole
-    return _START["score"] + max(embedding, about_nodes, 3 * whole * several)
+    return _START["score"] + max(embedding, about_attributes, about_nodes, 3 * whole * several)
 
 
 def report_bytes(num_nodes: int, num_edges: int, *, weighted: bool = False) -> int:
