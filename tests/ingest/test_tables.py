@@ -438,6 +438,15 @@ def test_read_tables__says_of_text_that_it_looks_like_numbers_or_dates(tmp_path,
     assert all("a name, free text" in uses[name] for name in ("code", "phone", "mixed"))
 
 
+def test_read_tables__without_an_id_in_a_row_says_what_adding_nodes_needs(tmp_path):
+    edges = parquet(tmp_path / "e.parquet", {"source": ["a", "b"], "target": [None, "c"]})
+    nodes = parquet(tmp_path / "n.parquet", {"id": ["a", "b"], "w": [1.0, 2.0]})
+    with pytest.raises(ValueError, match=r"1 missing ids .* drops their rows$"):
+        read_tables(tmp_path / "g", edges, nodes)
+    with pytest.raises(ValueError, match=r"and all that name no node; to add those, leave rows without an id out"):
+        read_tables(tmp_path / "g", edges, nodes, policy=Policy(unknown="add"))
+
+
 def test_read_tables__says_how_to_leave_out_whole_numbers_that_may_be_ids(tmp_path):
     edges = parquet(tmp_path / "e.parquet", {"source": [0], "target": [1]})
     columns = {"crm": range(7000, 7200), "age": [i % 80 for i in range(200)], "paid": [i + 0.5 for i in range(200)]}
