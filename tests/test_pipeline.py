@@ -89,6 +89,14 @@ def test_two_views__are_trained_scored_and_added(tmp_path, graph):
     assert 0.0 <= scored.open_scores(tmp_path / "scores").stability <= 1.0
 
 
+def test_summary__says_where_attributes_say_little_also_of_a_kept_run(tmp_path):
+    told, hint = synthetic.community(1000, num_attributes=8, seed=1), "The attributes say little about distances"
+    assert hint not in pipeline.run(small(tmp_path / "told"), graph=told)
+    noise = dataclasses.replace(told, x=np.random.default_rng(0).normal(size=told.x.shape).astype(np.float32))
+    for _ in range(2):
+        assert pipeline.run(small(tmp_path / "noise"), graph=noise).count(hint) == 1
+
+
 def test_until__stops_there(tmp_path, graph):
     said = pipeline.run(small(tmp_path), until="label", graph=graph)
     assert set(skipped(tmp_path)) == {"graph", "purified", "labels"}
