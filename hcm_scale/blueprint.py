@@ -257,7 +257,7 @@ def _report(walk: Run) -> Iterator[Stage]:
             table_rows=config.score.table_rows,
             csv=config.score.csv,
         )
-        return {"rows": len(made["table"]["rank"])}
+        return {"rows": len(made["table"]["rank"]), "notes": made["notes"]}
 
     def needs() -> list[Need]:
         return [foresight.report(walk.graph())]

@@ -158,6 +158,9 @@ def _show(text: str) -> None:
         print(printable(text), end="\n" if text else "", flush=True)
     except BrokenPipeError:
         _forget_output()
+    except OSError as error:
+        _forget_output()
+        raise OSError(error.errno, error.strerror, failures.STDOUT) from error
 
 
 def _forget_output() -> None:

@@ -21,7 +21,10 @@ from hcm_scale.base.printable import in_short
 
 TOLD = (ValueError, OSError, FloatingPointError, MemoryError)  # they speak to the user; any other is a fault of ours
 _WRONG = (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+STDOUT = "stdout"  # the name by which errors tell of it
+_LIMITED = (errno.EDQUOT, errno.EFBIG)
+_FULL = (errno.ENOSPC, *_LIMITED)
+_MUCH = 1 << 30  # bytes: a disk with as many free is not full
 _SHORT_WRITE = re.compile(r"(\d+) requested and (\d+) written")  # numpy, of its items
 _LONGEST = 4_000  # characters of an error
 _BYTES_NEEDED = re.compile(r"([\d,]+) bytes are needed")
@@ -55,8 +58,11 @@ def in_a_line(error: Exception, run_dir: str = ".") -> str:
     """
     if isinstance(error, OSError):
         where = str(error.filename or run_dir)
-        if error.errno in _FULL or "No space left" in str(error) or _SHORT_WRITE.search(str(error)):
+        is_full = error.errno in _FULL or "No space left" in str(error) or _SHORT_WRITE.search(str(error))
+        if is_full and where != STDOUT:
             text = _full(error, where)
+        elif error.errno == errno.EMFILE:
+            text = f"{error.strerror}, which `ulimit -n` allows more of"
         else:
             text = f"{where}: {error.strerror}" if error.strerror and error.filename else str(error)
     else:
@@ -69,11 +75,12 @@ def _full(error: OSError, where: str) -> str:
     while not place.exists():
         place = place.parent
     needed = _BYTES_NEEDED.search(str(error))
-    needs = f"{needed[0]}, " if needed else ""
-    return (
-        f"the disk of {where} is full: {needs}{shutil.disk_usage(place).free:,} bytes are free there; make room, and "
-        "the same command goes on"
-    )
+    num_needed = int(needed[1].replace(",", "")) if needed else 0
+    needs, free = f"{needed[0]}, " if needed else "", shutil.disk_usage(place).free
+    if error.errno in _LIMITED or free > max(_MUCH, num_needed):
+        why = f"{where} cannot be written, though {free:,} bytes are free on its disk"
+        return f"{why}: a quota, `ulimit -f` or a lack of inodes is in the way; afterwards the same command goes on"
+    return f"the disk of {where} is full: {needs}{free:,} bytes are free there; make room, and the same command goes on"
 
 
 @contextlib.contextmanager

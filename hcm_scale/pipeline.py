@@ -36,7 +36,7 @@ from hcm_scale.stages.summary import summary
 from hcm_scale.stages.train_batches import check_backend
 from hcm_scale.trained import open_trained, settled
 from hcm_scale.walk import Run
-from hcm_scale.workspace import Stage, Workspace, begin_run, open_stages
+from hcm_scale.workspace import Stage, Workspace, listed_anew, open_stages
 
 log = logging.getLogger(__name__)
 _TRAINING = ("train", "score", "report")  # the commands whose runs train
@@ -69,10 +69,10 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
     trained = open_trained(config)
     run_dir.mkdir(parents=True, exist_ok=True)
     share = Path(config.share_dir) if config.share_dir else None
-    with files.locked(run_dir / ".lock") if world.leads else contextlib.nullcontext():
+    with contextlib.ExitStack() as held:
         if world.leads:
-            begin_run(run_dir)  # what is asked now has found nothing yet
-            files.write_json(run_dir / "config.json", asdict(config))
+            held.enter_context(files.locked(run_dir / ".lock"))
+            held.enter_context(listed_anew(run_dir, asdict(config)))  # what is asked now has found nothing yet
         set_threads(config.world.threads, world)
         if device != "cpu":
             threading.Thread(target=_wake_gpu, args=(device,), daemon=True).start()

@@ -154,6 +154,13 @@ def _written(key: str, value: str, entry: dataclasses.Field[Any]) -> str:
     return ""
 
 
+def _no_option(key: str, known: dict[str, Any]) -> str:
+    """Says that there is no such option, or that other sources of a graph have it."""
+    having = sorted(name for name, source in SOURCES.items() if key in dict(_fields(Config(graph=source()))))
+    told = f" of this source; those that have it: {', '.join(having)}" if having else f"; {hint(key, known)}"
+    return f"{key!r} is not an option{told}"
+
+
 def in_words(error: Exception) -> str:
     """What Hydra or OmegaConf refused, in our own words as far as they tell which word it was."""
     text, known = str(error), options()
@@ -167,9 +174,13 @@ def in_words(error: Exception) -> str:
         legal = f": {describe(known[key])}{_written(key, value or '', known[key])}" if key in known else ""
         return f"{key}={value} is not legal{legal}"
     if found := re.match(r"Could not override '(.*?)'", text):
-        having = sorted(name for name, source in SOURCES.items() if found[1] in dict(_fields(Config(graph=source()))))
-        told = f" of this source; those that have it: {', '.join(having)}" if having else ""
-        return f"{found[1]!r} is not an option{told or '; ' + hint(found[1], known)}"
+        return _no_option(found[1], known)
+    if found := re.match(r"In '(.*?)': (\w+) raised while composing config:\n(.*)\s+full_key: (\S+)", text):
+        file, kind, fault, key = found.groups()
+        if kind == "ConfigKeyError":
+            other = "; `defaults: [override /graph: NAME]` in the file takes another source" if "graph." in key else ""
+            return f"{file}.yaml: {_no_option(key, known)}{other}"
+        return f"{file}.yaml: {key} is not legal: {describe(known[key]) if key in known else fault}"
     about = getattr(error, "full_key", None)
     lines = text.splitlines()[:1] if about else text.splitlines()  # the others are about types inside of OmegaConf
     return (f"{about}: " if about else "") + " ".join(line.strip() for line in lines if line.strip())

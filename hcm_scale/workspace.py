@@ -24,7 +24,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -180,6 +180,44 @@ def begin_run(run_dir: Path) -> None:
     files.remove_torn(run_dir)
     files.remove_torn(run_dir / records.RECORDS)
     files.write_json(run_dir / _LIST, [])
+
+
+@contextlib.contextmanager
+def listed_anew(run_dir: Path, config: dict[str, Any]) -> Iterator[None]:
+    """Begins a run and writes its configuration.
+
+    Where it is refused before it has replaced a stage of the run that stood here, that one is listed again, with its
+    configuration: a slip in an option takes no result away.
+    """
+    path = run_dir / "config.json"
+    before, listed = path.read_bytes() if path.is_file() else b"{}", []
+    with contextlib.suppress(files.FolderError):  # of a damaged list nothing is put back
+        listed = read_stages(run_dir)
+    begin_run(run_dir)
+    files.write_json(path, config)
+    try:
+        yield
+    except ValueError:
+        with contextlib.suppress(files.FolderError, OSError):  # the error that is under way tells more
+            if listed and all(_stands(run_dir, stage) for stage in listed):
+                _put_back(run_dir, listed)
+                files.write_bytes(path, before)
+                files.write_json(run_dir / _LIST, listed)
+        raise
+
+
+def _stands(run_dir: Path, stage: dict[str, Any]) -> bool:
+    """Whether the run's own folder of a listed stage is finished, in its place or set aside."""
+    folder, key = run_dir / stage["name"], stage["key"]
+    return any(records.read_finished(folder, key, ending) for ending in (".json", ".before.json"))
+
+
+def _put_back(run_dir: Path, listed: Sequence[dict[str, Any]]) -> None:
+    """Puts the folders of listed stages that were set aside back in their places."""
+    for stage in listed:
+        folder = run_dir / stage["name"]
+        if records.read_finished(folder, stage["key"]) is None:
+            records.take_back(folder, stage["key"])
 
 
 def read_stages(run_dir: Path) -> list[dict[str, Any]]:

@@ -73,6 +73,23 @@ def test_unknown_key_in_an_own_file__is_named(monkeypatch, capsys, own):
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("purify: {ratoi: 0.3}", "'purify.ratoi' is not an option; did you mean 'purify.ratio'?"),
+        ("purify: {ratio: much}", "purify.ratio is not legal: float, at least 0.0 and at most 0.99"),
+        ("graph: {path: a.csv}", "'graph.path' is not an option of this source; those that have it: folder, matrix, "),
+    ],
+)
+def test_fault_in_an_own_file__is_told_as_one_of_the_command_line(monkeypatch, capsys, own, line, answer):
+    (own / "experiment" / "mine.yaml").write_text(f"# @package _global_\n{line}\n")
+    status, _, err = said(monkeypatch, capsys, "run", "experiment=mine")
+    assert status == 2
+    assert err.startswith(f"error: experiment/mine.yaml: {answer}")
+    assert err.count("\n") == 1
+    assert ("[override /graph: NAME]" in err) == ("graph" in line)
+
+
 def test_own_file_that_is_no_yaml__is_named(monkeypatch, capsys, own):
     (own / "graph" / "small.yaml").write_text("name: [")
     status, _, err = said(monkeypatch, capsys, "run", "graph=small")

@@ -89,6 +89,14 @@ def test_two_views__are_trained_scored_and_added(tmp_path, graph):
     assert 0.0 <= scored.open_scores(tmp_path / "scores").stability <= 1.0
 
 
+def test_summary__says_where_attributes_say_little_also_of_a_kept_run(tmp_path):
+    told, hint = synthetic.community(1000, num_attributes=8, seed=1), "The attributes say little about distances"
+    assert hint not in pipeline.run(small(tmp_path / "told"), graph=told)
+    noise = dataclasses.replace(told, x=np.random.default_rng(0).normal(size=told.x.shape).astype(np.float32))
+    for _ in range(2):
+        assert pipeline.run(small(tmp_path / "noise"), graph=noise).count(hint) == 1
+
+
 def test_until__stops_there(tmp_path, graph):
     said = pipeline.run(small(tmp_path), until="label", graph=graph)
     assert set(skipped(tmp_path)) == {"graph", "purified", "labels"}
@@ -116,12 +124,35 @@ def test_explain__does_not_mix_the_folders_of_two_runs(tmp_path, graph):
         pipeline.explain(other)
 
 
-def test_run__that_fails_is_not_credited_with_earlier_scores(tmp_path, graph):
-    pipeline.run(small(tmp_path), graph=graph)
-    assert read_job(tmp_path, "job").finished
+def test_job_of_a_sweep__that_fails_is_not_credited_with_earlier_scores(tmp_path, graph):
+    good, bad = small(tmp_path / "job"), small(tmp_path / "job", inject__num_attribute_anomalies=10_000)
+    good.share_dir = bad.share_dir = str(tmp_path / "stages")
+    pipeline.run(good, graph=graph)
+    assert read_job(tmp_path / "job", "job").finished
     with pytest.raises(ValueError, match="num_attribute_anomalies"):
-        pipeline.run(small(tmp_path, inject__num_attribute_anomalies=10_000), graph=graph)
-    assert "stopped after nothing" in read_job(tmp_path, "job").error
+        pipeline.run(bad, graph=graph)
+    assert "stopped after nothing" in read_job(tmp_path / "job", "job").error
+
+
+@pytest.mark.parametrize("slip", [{"inject__num_attribute_anomalies": 10_000}, {"hops__classes": 12}])
+def test_run__that_is_refused_leaves_the_finished_one_as_it_was(tmp_path, graph, slip):
+    config = small(tmp_path)
+    config.node = "17"
+    pipeline.run(config, graph=graph)
+    lists, said = [(tmp_path / name).read_bytes() for name in ("config.json", "stages.json")], pipeline.explain(config)
+    with pytest.raises(ValueError, match=next(iter(slip)).split("__")[1]):
+        pipeline.run(small(tmp_path, **slip), graph=graph)
+    assert [(tmp_path / name).read_bytes() for name in ("config.json", "stages.json")] == lists
+    assert pipeline.explain(config) == said
+    pipeline.run(config, graph=graph)
+    assert all(skipped(tmp_path).values())
+
+
+def test_run__that_is_refused_after_it_replaced_a_stage_does_not_list_the_old_ones(tmp_path, graph):
+    pipeline.run(small(tmp_path), graph=graph)
+    with pytest.raises(ValueError, match="hops"):
+        pipeline.run(small(tmp_path, purify__ratio=0.6, hops__classes=12), graph=graph)
+    assert set(skipped(tmp_path)) == {"graph", "purified"}
 
 
 def test_threads__beyond_those_of_numba_are_warned_about_and_do_not_stop_a_run(tmp_path, graph, caplog):

@@ -16,6 +16,7 @@ from hcm_scale.stages.report import edge_hops, first_reasons, read_ranked
 from hcm_scale.workspace import open_stages
 
 _TOP, _NEIGHBORS = 20, 50
+_FIRST = ("rank", "id", "score", "evidence", "p", "flagged", "degree", "reason")  # what a person reads
 _SHOWN = ("rank", "score", "evidence", "flagged", "p", "degree")
 
 
@@ -44,14 +45,17 @@ def write_table(scores: Path, out: Path, top: int | None, reasons: list[str]) ->
     source = pq.ParquetFile(scores)
     wanted, written = min(top or source.metadata.num_rows, source.metadata.num_rows), 0
     plain = pa.schema([_plain(entry) for entry in source.schema_arrow], source.schema_arrow.metadata)
-    schema = plain.append(pa.field("reason", pa.string()))
+    reason = pa.field("reason", pa.string())
+    whole = plain.append(reason)
+    order = sorted(whole.names, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
+    schema = pa.schema([whole.field(name) for name in order], whole.metadata)
     new = pq.ParquetWriter if out.suffix == ".parquet" else pc_csv.CSVWriter
     with new(out, schema) as sink:
         for at in range(source.num_row_groups):
             part = source.read_row_group(at).slice(0, wanted - written).cast(plain)
             told = reasons[written : written + len(part)]
             padded = pa.array(told + [None] * (len(part) - len(told)), pa.string())
-            sink.write_table(part.append_column(schema.field("reason"), padded))
+            sink.write_table(part.append_column(reason, padded).select(order))
             written += len(part)
             if written == wanted:
                 break

@@ -117,6 +117,7 @@ class HCM(Results, Parameters):
         data: Any,
         label: Any = None,
         *,
+        y: Any = None,
         source_column: str | None = None,
         target_column: str | None = None,
         id_column: str | None = None,
@@ -129,12 +130,15 @@ class HCM(Results, Parameters):
                   CSV; (scipy sparse adjacency, attributes); a `Graph`; the path of a graph folder, .mat or .npz
         label:    known anomalies, 0 or 1 for each node, which are reported on and never learned from; `y` of a `Data`
                   where it holds 0 and 1
+        y:        scikit-learn's word for `label`
         source_column, target_column:  of the edge table; else `source` and `target`, or its first two
         id_column:     of the node table; else `id`, or a column named as an end is, or one that holds their ids
         label_column:  of the node table, or an attribute of networkx: known anomalies, 0 or 1
         """
         self._fitted = None
-        given = givens.take(data)
+        if label is not None and y is not None:
+            raise TypeError("label and y are two words for the known anomalies; say one of them")
+        given, label = givens.take(data), y if label is None else label
         label = givens.labels_of(data) if label is None else label
         said = dict(zip(givens.COLUMNS, (source_column, target_column, id_column, label_column), strict=True))
         with self._watched():
@@ -148,7 +152,7 @@ class HCM(Results, Parameters):
         self._fitted = self._read_back(folder, graph, columns)
         return self
 
-    def fit_predict(self, data: Any, label: Any = None, **columns: str | None) -> NDArray[np.int64]:
+    def fit_predict(self, data: Any, label: Any = None, **columns: Any) -> NDArray[np.int64]:
         """`labels_` after `fit`, which takes the same: (n,), 1 for nodes that stand out."""
         return self.fit(data, label, **columns).labels_
 

@@ -29,10 +29,11 @@ class EdgeTable:
     )
     ends: dict[str, tuple[int, int]] = field(default_factory=dict)  # distinct nodes and gaps of both, once read
 
-    def endpoints(self, drop_nulls: bool) -> Iterator[tuple[int, pa.Array, pa.Array]]:
+    def endpoints(self, drop_nulls: bool, adds: bool = False) -> Iterator[tuple[int, pa.Array, pa.Array]]:
         """Streams (first row, sources, targets) in the ids' own type; raises at the end where there were faults."""
         reader = IdReader(self.kind, self.files.rows_of("the edge table"), self.files.place)
-        reader.null.remedy = "graph.unknown=drop drops their rows"
+        others = ", and all that name no node; to add those, leave rows without an id out of the table" if adds else ""
+        reader.null.remedy = f"graph.unknown=drop drops their rows{others}"
         row = 0
         for batch in self.files.batches(self._ends):
             yield row, reader.read(batch[self.source], row), reader.read(batch[self.target], row)
@@ -43,7 +44,7 @@ class EdgeTable:
         """Streams edges as node numbers; rows with an unknown end are counted, and dropped or refused at the end."""
         is_named, gaps = np.zeros((2, len(ids)), np.bool_), [0, 0]
         num_rows = num_loops = 0
-        for row, sources, targets in self.endpoints(unknown == "drop"):
+        for row, sources, targets in self.endpoints(unknown == "drop", unknown == "add"):
             u, v = find_nodes(ids, sources), find_nodes(ids, targets)
             gaps = [gaps[0] + sources.null_count, gaps[1] + targets.null_count]
             lost = (u < 0) | (v < 0)

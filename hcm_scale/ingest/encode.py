@@ -71,6 +71,7 @@ class CategoryEncoding:
     nulls: int
     distinct: int = 0
     gaps: int = 0
+    looks: str = ""  # like numbers or dates, which it was not read as
 
     @property
     def method(self) -> str:
@@ -104,6 +105,7 @@ class EmptyEncoding:
     name: str
     distinct: int = 0
     gaps: int = 0
+    looks: str = ""
     nulls: int = 0
     names: tuple[str, ...] = ()
     method: str = "left out"

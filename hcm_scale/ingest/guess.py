@@ -172,6 +172,8 @@ def _nothing_fits(edges: TableFiles, nodes: TableFiles, ends: Pair, known: Mappi
     unsaid = " and ".join(f"{prefix}{name}=" for name in COLUMNS[:2] if name not in known)
     guessed = f" (guessed as the ends of edges; {unsaid} say otherwise)" if unsaid else ""
     advice = f"; {prefix}id_column= names the column of ids" if key is None else ""
+    if "source_column" not in known and not _named_ends(edges.schema.names) and _named_ends(nodes.schema.names):
+        advice += f"; if {nodes.origin} is the table of edges, it comes first"
     return (
         f"{lacks} the ids in {ends[0]!r} and {ends[1]!r} of {edges.origin}{guessed}{advice}. "
         f"Columns of edges are {edges.schema.names}, of nodes {nodes.schema.names}"

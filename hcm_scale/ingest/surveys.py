@@ -26,6 +26,7 @@ from hcm_scale.ingest.encode import (
     null_mask,
     texts,
 )
+from hcm_scale.ingest.looks import WRITTEN, Looks
 from hcm_scale.ingest.policy import Offenders
 
 log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class CategorySurvey:
         self._nulls = self._present = 0
         self._values: Counter[str] = Counter()
         self._buckets = np.zeros(rules.hash_buckets, np.int64)
-        self._distinct = Distinct()
+        self._distinct, self._looks = Distinct(), Looks()
 
     def add(self, column: pa.Array, rows: NDArray[np.int64]) -> None:
         """Takes a batch."""
@@ -104,6 +105,7 @@ class CategorySurvey:
         hashes = np.array([hash_of(name) for name in names], np.uint64)
         np.add.at(self._buckets, (hashes % np.uint64(len(self._buckets))).astype(np.int64), counts)
         self._distinct.add(hashes)
+        self._looks.add(counted.field("values"))
 
     def encoding(self, nonfinite: str, added_rows: int) -> Encoding:
         """What to do with the column; `added_rows` more nulls will come."""
@@ -116,17 +118,19 @@ class CategorySurvey:
         counts = [self._values[name] for name in categories] if few else self._buckets.tolist()
         shares = tuple(count / self._present for count in counts)
         buckets, distinct = (0, len(categories)) if few else (len(self._buckets), self._distinct.count())
-        return CategoryEncoding(self.name, categories, buckets, shares, nulls, distinct, self._nulls)
+        seen = distinct, self._nulls, self._looks.settled()
+        return CategoryEncoding(self.name, categories, buckets, shares, nulls, *seen)
 
     def _left_out(self) -> Encoding:
         distinct = self._distinct.count()
-        about = "" if distinct <= _KEPT_HASHES else "about "
+        about, looks = "" if distinct <= _KEPT_HASHES else "about ", self._looks.settled()
+        hint = f"if these are {looks}, write them as {WRITTEN[looks]}; " if looks else ""
         log.warning(
             "column %r is left out: it has %s%s distinct values in %s rows, too many to tell rows alike by; "
-            "graph.categorical=[%s] keeps it, hashed, graph.exclude=[%s] says that it is to go",
-            *(self.name, about, f"{distinct:,}", f"{self._present:,}", self.name, self.name),
+            "%sgraph.categorical=[%s] keeps it, hashed, graph.exclude=[%s] says that it is to go",
+            *(self.name, about, f"{distinct:,}", f"{self._present:,}", hint, self.name, self.name),
         )
-        return EmptyEncoding(self.name, distinct, self._nulls)
+        return EmptyEncoding(self.name, distinct, self._nulls, looks)
 
 
 class Distinct:

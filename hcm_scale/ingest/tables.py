@@ -182,7 +182,7 @@ def _told(
     if columns.label and num_anomalies is not None:
         distinct = 1 + (0 < num_anomalies < num_rows)
         known[columns.label] = ("the label, 1 = anomaly: it measures the ranking and decides nothing", distinct, 0)
-    more = node_lines(node_files.schema, known, encodings, columns.exclude, trained=trained)
+    more = node_lines(node_files.schema, known, encodings, columns.exclude, num_rows=num_rows, trained=trained)
     return lines + amended(more, _index(node_files, columns), node_files.commas, later_columns(node_files))
 
 

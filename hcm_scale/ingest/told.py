@@ -13,8 +13,10 @@ import pyarrow as pa
 
 from hcm_scale.base.printable import in_short
 from hcm_scale.ingest.encode import CategoryEncoding, EmptyEncoding, Encoding, is_date, is_number, is_text
+from hcm_scale.ingest.looks import WRITTEN
 
 _SHOWN = 60
+_FEWEST_IDS, _ID_SHARE = 100, 0.95  # distinct whole numbers, and their share of the rows, that may well be ids
 Counted = tuple[str, int | None, int | None]  # use, distinct values, gaps
 _WEIGHT = "weight of edges, added up over the rows of two nodes: a heavier neighbour counts for more"
 _HEADER = ("table", "column", "type", "distinct", "gaps", "use")
@@ -72,9 +74,10 @@ def node_lines(
     encodings: Sequence[Encoding],
     excluded: Sequence[str],
     *,
+    num_rows: int,
     trained: bool = False,
 ) -> list[ColumnLine]:
-    """The columns of a node table; `known` are those that are no attributes, `excluded` what graph.exclude names.
+    """The columns of a node table of `num_rows`; `known` are no attributes, `excluded` is what graph.exclude names.
 
     Encodings of a trained graph (`trained`) have counts of that graph, which are not told here.
     """
@@ -82,7 +85,7 @@ def node_lines(
     for code in encodings:
         if code.name in schema.names:
             counts = (None, None) if trained else (code.distinct, code.gaps)
-            told[code.name] = _use(code, schema.field(code.name).type), *counts
+            told[code.name] = _use(code, schema.field(code.name).type, None if trained else num_rows), *counts
     told.update(known)
     why = "the trained graph has no such column" if trained else "graph.include does not name it"
     rest: Counted = (f"not used: {why}", None, None)
@@ -110,25 +113,31 @@ def amended(
     return told
 
 
-def _use(encoding: Encoding, kind: pa.DataType) -> str:
-    """What an attribute column became, in words."""
+def _use(encoding: Encoding, kind: pa.DataType, num_rows: int | None) -> str:
+    """What an attribute column became, in words; of how many rows, if they are those that were counted."""
     flag = ", and a flag where there is a gap" if encoding.nulls else ""
     if isinstance(encoding, EmptyEncoding):
         if not encoding.distinct:
             return "not used: it has no value"
-        return (
-            "not used: nearly every row has a value of its own (a name, free text); "
-            f"graph.categorical=[{encoding.name}] takes it, hashed"
-        )
+        what = _written(encoding.looks) or "nearly every row has a value of its own (a name, free text)"
+        return f"not used: {what}; graph.categorical=[{encoding.name}] takes it, hashed"
     if isinstance(encoding, CategoryEncoding):
         if encoding.buckets:
-            return f"{encoding.buckets} 0/1 columns, by a hash of the text{flag}"
+            hint = encoding.looks and f"; {_written(encoding.looks)}"
+            return f"{encoding.buckets} 0/1 columns, by a hash of the text{flag}{hint}"
         return f"a 0/1 column for each value{flag}"
     if encoding.method == "date":
         first = np.datetime64(round(encoding.origin * 1440), "m").astype("M8[D]" if pa.types.is_date(kind) else "M8[m]")
         since = "less the shortest" if pa.types.is_time(kind) or pa.types.is_duration(kind) else f"since {first}"
         return f"a number: days {since}{flag}"
-    return f"a number, as it is{flag}"
+    hint = ""
+    if num_rows and pa.types.is_integer(kind) and encoding.distinct >= max(_FEWEST_IDS, _ID_SHARE * num_rows):
+        hint = f"; if it is an id, graph.exclude=[{encoding.name}] leaves it out"
+    return f"a number, as it is{flag}{hint}"
+
+
+def _written(looks: str) -> str:
+    return f"text that looks like {looks}, which are read where they are written as {WRITTEN[looks]}" if looks else ""
 
 
 def as_json(lines: Sequence[ColumnLine]) -> list[dict[str, Any]]:

@@ -33,6 +33,8 @@ def summary(run_dir: Path, folders: Mapping[str, Path], records: Sequence[StageR
     if "scores" in folders:
         parts.append(_list(folders["scores"], Graph.open(folders["graph"], verify=False)))
         parts.append(_quality(folders["scores"]))
+    notes = [note for record in records for note in record.detail.get("notes", [])]
+    parts += [note for note in notes if not note.startswith("Drift: ")]  # which has a line of its own
     if "drift" in folders:
         parts.append(f"drift   {drift_line(folders['drift'])}")
     parts.append(_costs(records, seconds))

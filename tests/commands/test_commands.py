@@ -92,6 +92,8 @@ def test_export__writes_the_first_rows_of_the_table(finished, tmp_path, ending, 
     whole = pq.read_table(finished / "scores" / "scores.parquet")
     for name in ("id", "rank", "evidence"):
         assert found[name].to_pylist() == whole[name].slice(0, rows).to_pylist()
+    assert found.column_names[:8] == ["rank", "id", "score", "evidence", "p", "flagged", "degree", "reason"]
+    assert {*found.column_names} == {*whole.column_names, "reason"}
     told = [reason for reason in found["reason"].to_pylist() if reason]
     assert len(told) == (100 if top is None else rows)
     first = pipeline.explain(Config(run_dir=str(finished)), [str(found["id"][0])]).splitlines()[3]

@@ -3,6 +3,7 @@ and errors that a page shows are what is printed.
 """
 
 import itertools
+import json
 import os
 import re
 import shutil
@@ -75,6 +76,22 @@ def test_tutorial__runs_from_top_to_bottom_and_finds_what_it_planted(tmp_path, m
     rank = int(re.search(r"\((\d+), '\w+', True\)", said)[1])
     assert rank <= 20
     assert (tmp_path / "runs/monday/report/scores.csv").exists()
+
+
+@pytest.mark.gate
+def test_nightly_page__has_a_job_that_runs(tmp_path, monkeypatch, shell):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    payments = pd.DataFrame(rng.integers(0, 200, (900, 2)), columns=["payer", "payee"])
+    payments.to_csv("payments.csv", index=False)
+    pd.DataFrame({"account": range(200), "income": rng.normal(size=200)}).to_csv("accounts.csv", index=False)
+    (options,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/howto/nightly.md").read_text(), re.S)
+    Path("conf/experiment").mkdir(parents=True)
+    Path("conf/experiment/nightly.yaml").write_text(options)
+    assert run_page("howto/nightly.md", shell) == (0, 1)
+    assert len(pd.read_csv("strange.csv")) == 100
+    (log,) = Path("runs").glob("*/log")
+    assert {"time", "level", "message"} <= set(json.loads(log.read_text().splitlines()[-1]))
 
 
 def write_faulty_tables() -> None:

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from hcm_scale import HCM, cli
 from hcm_scale.base.files import FolderError
 from hcm_scale.base.progress import Step
+from hcm_scale.graph import Graph
 from hcm_scale.options import to_config
 from hcm_scale.ranks import launch
 
@@ -169,6 +170,14 @@ def test_fit_predict__gives_labels_and_nodes_are_named_by_any_number(world, smal
     np.testing.assert_array_equal(labels, detector.labels_)
     for five in (torch.tensor(5), np.int32(5), np.array(5), "5"):
         assert detector.explain(five) == detector.explain(5)
+
+
+def test_fit__takes_known_anomalies_by_the_word_of_scikit_learn_too(world, small, tmp_path):
+    known = np.arange(200) < 3
+    HCM(small, device="cpu", run_dir=tmp_path / "run").fit(world.graph, y=known)
+    assert Graph.open(tmp_path / "run" / "graph").y.sum() == 3
+    with pytest.raises(TypeError, match="label and y are two words"):
+        HCM(small).fit(world.graph, known, y=known)
 
 
 def test_fit__runs_where_linux_is_not(world, small, monkeypatch):

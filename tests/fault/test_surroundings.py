@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from hcm_scale import cli
+from hcm_scale.failures import in_a_line
 
 SMALL = [
     *("graph.num_nodes=60", "graph.num_attributes=3", "hops.num_sources=20", "hops.pairs_per_class=5"),
@@ -200,6 +201,30 @@ def test_full_disk__is_told_with_path_and_room(tmp_path):
     assert done.returncode == 1, done.stderr
     (line,) = done.stderr.splitlines()
     assert re.match(r"error: the disk of run\S+npy is full: [\d,]+ bytes are needed, [\d,]+ bytes are free there", line)
+
+
+def limited(tmp_path: Path, limit: str, *words: str, **streams) -> tuple[int, str]:
+    """The status and the last line of a command under a limit of the shell."""
+    call = ["sh", "-c", f'{limit}; exec "$@"', "sh", sys.executable, "-m", "hcm_scale", *words]
+    done = subprocess.run(call, stderr=subprocess.PIPE, text=True, cwd=tmp_path, **streams)
+    return done.returncode, done.stderr.splitlines()[-1]
+
+
+def test_limit_on_files__is_not_taken_for_a_full_disk(tmp_path):
+    words = ("ingest", "graph=community", "graph.num_nodes=9000", "run_dir=run")
+    status, line = limited(tmp_path, "ulimit -f 100", *words)
+    assert status == 1
+    assert re.match(r"error: run\S+npy cannot be written, though [\d,]+ bytes are free .* a quota, `ulimit -f`", line)
+
+
+def test_full_stdout__is_not_taken_for_a_full_disk_of_the_run(tmp_path, finished):
+    with open("/dev/full", "w") as full:
+        answer = limited(tmp_path, "true", "explain", str(finished), "5", stdout=full)
+    assert answer == (1, "error: stdout: No space left on device")
+
+
+def test_too_many_open_files__name_the_limit():
+    assert in_a_line(OSError(24, "Too many open files")) == "Too many open files, which `ulimit -n` allows more of"
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--version"], ["run", "--cfg", "job"]])

@@ -99,6 +99,15 @@ def test_guess__says_so_where_nothing_fits():
         guessed({"x": ["a"], "amount": [1.5]})
 
 
+def test_guess__of_tables_in_the_wrong_order_says_so():
+    payments, accounts = {"payer": ["a", "b"], "payee": ["b", "c"]}, {"account": ["a", "b"], "land": ["at", "de"]}
+    with pytest.raises(InputError, match="; if the node table is the table of edges, it comes first"):
+        guessed(accounts, payments)
+    with pytest.raises(InputError) as refused:
+        guessed(payments, accounts | {"account": ["x", "y"]})
+    assert "comes first" not in str(refused.value)
+
+
 def test_guess__of_an_empty_table_says_so_first(tmp_path):
     with pytest.raises(InputError, match=r"^the edge table holds no rows"):
         guessed({"x": []})

@@ -416,6 +416,45 @@ def test_read_tables__leaves_out_text_that_is_nearly_unique_and_says_so(tmp_path
         assert "name#0" in read_tables(tmp_path / "g", edges, nodes, columns=columns).columns
 
 
+def test_read_tables__says_of_text_that_it_looks_like_numbers_or_dates(tmp_path, caplog):
+    edges = parquet(tmp_path / "e.parquet", {"source": [0], "target": [1]})
+    columns = {
+        "us": [f"{17 * i:,}.50" for i in range(200)],
+        "euro": [f"1.{100 + i},56 €" for i in range(200)],
+        "day": [f"{1 + i % 28:02}.{1 + i % 12:02}.{1900 + i % 97}" for i in range(200)],
+        "often": [f"{1 + i % 28:02}/02/{1990 + i % 3}" for i in range(200)],
+        "code": [f"{i:05}" for i in range(200)],
+        "phone": [f"+49 176 93{i:05}" for i in range(200)],
+        "mixed": ["n/k" if i == 150 else f"{i},000.5" for i in range(200)],
+    }
+    g = read_tables(tmp_path / "g", edges, parquet(tmp_path / "n.parquet", {"id": range(200), **columns}))
+    uses = {name: told(g)[f"nodes.{name}"][0] for name in columns}
+    for name, like in (("us", "numbers"), ("euro", "numbers"), ("day", "dates"), ("often", "dates")):
+        written = {"numbers": "1234.56", "dates": "2024-01-31"}[like]
+        assert f"text that looks like {like}, which are read where they are written as {written}" in uses[name]
+    assert "column 'us' is left out" in caplog.text
+    assert "if these are dates, write them as 2024-01-31; graph.categorical=[day]" in caplog.text
+    assert uses["often"].startswith("32 0/1 columns, by a hash of the text; text that looks")
+    assert all("a name, free text" in uses[name] for name in ("code", "phone", "mixed"))
+
+
+def test_read_tables__without_an_id_in_a_row_says_what_adding_nodes_needs(tmp_path):
+    edges = parquet(tmp_path / "e.parquet", {"source": ["a", "b"], "target": [None, "c"]})
+    nodes = parquet(tmp_path / "n.parquet", {"id": ["a", "b"], "w": [1.0, 2.0]})
+    with pytest.raises(ValueError, match=r"1 missing ids .* drops their rows$"):
+        read_tables(tmp_path / "g", edges, nodes)
+    with pytest.raises(ValueError, match=r"and all that name no node; to add those, leave rows without an id out"):
+        read_tables(tmp_path / "g", edges, nodes, policy=Policy(unknown="add"))
+
+
+def test_read_tables__says_how_to_leave_out_whole_numbers_that_may_be_ids(tmp_path):
+    edges = parquet(tmp_path / "e.parquet", {"source": [0], "target": [1]})
+    columns = {"crm": range(7000, 7200), "age": [i % 80 for i in range(200)], "paid": [i + 0.5 for i in range(200)]}
+    g = read_tables(tmp_path / "g", edges, parquet(tmp_path / "n.parquet", {"id": range(200), **columns}))
+    assert told(g)["nodes.crm"][0] == "a number, as it is; if it is an id, graph.exclude=[crm] leaves it out"
+    assert told(g)["nodes.age"][0] == told(g)["nodes.paid"][0] == "a number, as it is"
+
+
 def test_read_tables__gap_alone_is_no_anomaly(tmp_path):
     rng = np.random.default_rng(0)
     n = 2000
