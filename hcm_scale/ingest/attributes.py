@@ -138,11 +138,11 @@ def check_sparse(indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any]
     )
 
 
-def require(num_columns: int, policy: Policy) -> None:
+def require(num_columns: int, policy: Policy, remedy: str = "") -> None:
     """Refuses a graph without attributes, before the work of reading its edges."""
     if not num_columns and policy.featureless == "error":
         raise ValueError(
-            f"the graph has zero attributes; graph.featureless=degree gives it {DEGREE} as its one attribute"
+            f"the graph has zero attributes; {remedy}graph.featureless=degree gives it {DEGREE} as its one attribute"
         )
 
 

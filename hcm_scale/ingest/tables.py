@@ -107,7 +107,7 @@ def _write(
     known: list[Encoding] | None,
 ) -> None:
     names = _attribute_names(node_files, columns) if node_files else ()
-    features.require(len(names), policy)
+    features.require(len(names), policy, "" if node_files else "graph.nodes=FILE is the table that has them, or ")
     with files.replacing(out) as folder:
         rows, added = _number_nodes(edge_table, node_files, columns, policy)
         shape = (len(rows.ids) - added, added)
