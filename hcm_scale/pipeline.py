@@ -27,6 +27,7 @@ from hcm_scale.base.torch_threads import torch_threads
 from hcm_scale.blueprint import stages
 from hcm_scale.config import Config, parse_fan_out
 from hcm_scale.graph import Graph
+from hcm_scale.options import store_options
 from hcm_scale.plan import plan
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.report import terminal
@@ -72,7 +73,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
     with files.locked(run_dir / ".lock") if world.leads else contextlib.nullcontext():
         if world.leads:
             begin_run(run_dir)  # what is asked now has found nothing yet
-            files.write_json(run_dir / "config.json", asdict(config))
+            store_options(run_dir, config)
         set_threads(config.world.threads, world)
         if device != "cpu":
             threading.Thread(target=_wake_gpu, args=(device,), daemon=True).start()

@@ -138,7 +138,7 @@ class Workspace:
     def _note(self, record: StageRecord) -> None:
         """Adds a stage to the list of what this run found."""
         self.records.append(record)
-        files.write_json(self.run_dir / _LIST, [asdict(entry) for entry in self.records])
+        _write_list(self.run_dir, [asdict(entry) for entry in self.records])
         with json_log.of_stage(record.name):
             log.info("%s", _line(record))
         progress.tell(progress.Step(record.name, 1, 1, "stage"))
@@ -179,17 +179,27 @@ def begin_run(run_dir: Path) -> None:
     """
     files.remove_torn(run_dir)
     files.remove_torn(run_dir / records.RECORDS)
-    files.write_json(run_dir / _LIST, [])
+    _write_list(run_dir, [])
+
+
+def _write_list(run_dir: Path, stages: Sequence[dict[str, Any]]) -> None:
+    files.write_json(run_dir / _LIST, [stage | {"seal": files.hash_value(stage)} for stage in stages])
 
 
 def read_stages(run_dir: Path) -> list[dict[str, Any]]:
-    """What the last run here found, a `StageRecord` a stage; empty where there was none."""
+    """What the last run here found, a `StageRecord` a stage; empty where there was none.
+
+    Lists of earlier versions have no seals.
+    """
     path = run_dir / _LIST
     try:
-        return [asdict(StageRecord(**stage)) for stage in json.loads(path.read_bytes())]
+        listed = json.loads(path.read_bytes())
+        if any(stage.pop("seal", None) not in (None, files.hash_value(stage)) for stage in listed):
+            raise ValueError("a seal is not that of its stage")
+        return [asdict(StageRecord(**stage)) for stage in listed]
     except FileNotFoundError:
         return []
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise files.FolderError(f"{path} is damaged; hcm-scale run writes it again") from error
 
 
@@ -232,7 +242,7 @@ def copy_run(run_dir: Path, out: Path) -> None:
             shutil.copyfile(folder / name, target / name)
         (out / records.RECORDS).mkdir(exist_ok=True)
         records.write(records.beside(target), record)
-    files.write_json(out / _LIST, [stage | {"folder": stage["name"]} for stage in listed])
+    _write_list(out, [stage | {"folder": stage["name"]} for stage in listed])
     shutil.copyfile(run_dir / "config.json", out / "config.json")
 
 
