@@ -26,10 +26,11 @@ from hcm_scale.ingest.encoding import check_text, naming_encoding
 from hcm_scale.ingest.errors import InputError, check_growth, reading
 from hcm_scale.ingest.parquet import nan_as_gap, parquet_batches
 from hcm_scale.ingest.partitions import Part, find_parts, part_fields, with_part
+from hcm_scale.ingest.quotes import Quotes
 
 PARQUET = (".parquet", ".pq")
 _SEPARATORS = (",", ";", "\t", "|")  # of equally many the first
-_HEADER_BYTES = 1 << 16
+_HEADER_BYTES, _SHOWN_BYTES = 1 << 16, 40
 CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 _HIDDEN = (".", "_")
 _CSV_BLOCK_BYTES = 1 << 22
@@ -170,7 +171,7 @@ def find_table(option: str, where: str | Path, max_bytes: int) -> TableFiles:
 def schema_of(path: Path) -> pa.Schema:
     """The columns of a file; of CSV with types as its first block has them."""
     with reading(f"{path} cannot be read as {'Parquet' if _is_parquet(path) else 'CSV'}"), naming_encoding(path):
-        return pq.read_schema(path) if _is_parquet(path) else _open_csv(path, None, {}).schema
+        return pq.read_schema(path) if _is_parquet(path) else _open_csv(path, None, {})[0].schema
 
 
 def files_at(where: str) -> list[Path]:
@@ -222,19 +223,27 @@ def _csv(
 ) -> Iterator[pa.RecordBatch]:
     advice = "graph.id_type=text and graph.categorical=[...] read a column as text"
     what = f"{name} cannot be read with the types of the start of the first file ({advice})"
-    packed = path.name.endswith(".gz")
-    with reading(what), naming_encoding(path), _open_csv(path, names, types) as reader:
-        for number, batch in enumerate(reader):
-            if packed:  # a batch is a block of text
-                check_growth(name, path.stat().st_size, number * _CSV_BLOCK_BYTES, max_bytes)
-            yield pa.RecordBatch.from_arrays([nan_as_gap(column) for column in batch.columns], batch.schema.names)
+    packed, row = path.name.endswith(".gz"), 0
+    with reading(what), naming_encoding(path):
+        reader, quotes = _open_csv(path, names, types)
+        with reader:
+            for number, batch in enumerate(reader):
+                if packed:  # a batch is a block of text
+                    check_growth(name, path.stat().st_size, number * _CSV_BLOCK_BYTES, max_bytes)
+                row += len(batch)
+                yield pa.RecordBatch.from_arrays([nan_as_gap(column) for column in batch.columns], batch.schema.names)
+        quotes.check_closed(name, row)
 
 
-def _open_csv(path: Path, names: Sequence[str] | None, types: dict[str, pa.DataType]) -> pacsv.CSVStreamingReader:
-    return pacsv.open_csv(
-        path,
+def _open_csv(
+    path: Path, names: Sequence[str] | None, types: dict[str, pa.DataType]
+) -> tuple[pacsv.CSVStreamingReader, Quotes]:
+    sign = separator(path)
+    quotes = Quotes(path, sign)
+    reader = pacsv.open_csv(
+        quotes,
         read_options=pacsv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=False),
-        parse_options=pacsv.ParseOptions(delimiter=separator(path)),
+        parse_options=pacsv.ParseOptions(delimiter=sign, newlines_in_values=True, invalid_row_handler=quotes.judge),
         convert_options=pacsv.ConvertOptions(
             column_types=types,
             include_columns=list(names or ()),
@@ -243,6 +252,7 @@ def _open_csv(path: Path, names: Sequence[str] | None, types: dict[str, pa.DataT
             quoted_strings_can_be_null=False,
         ),
     )
+    return reader, quotes
 
 
 def separator(path: Path) -> str:
@@ -251,4 +261,7 @@ def separator(path: Path) -> str:
         return "\t"
     with pa.input_stream(str(path), compression="detect") as stream:
         header = stream.read(_HEADER_BYTES).split(b"\n")[0]
+    if header.startswith(b"sep="):
+        line = header[:_SHOWN_BYTES].decode(errors="replace").strip()
+        raise InputError(f"{path} begins with {line!r}, a word to Excel; remove this line: the first names the columns")
     return max(_SEPARATORS, key=lambda sign: header.count(sign.encode()))
