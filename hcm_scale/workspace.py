@@ -214,7 +214,7 @@ def open_stages(run_dir: Path, *names: str) -> list[Path]:
     for name in names:
         if name not in listed:
             raise ValueError(f"{path} lists no {name}: finish the run in run_dir={run_dir} first with hcm-scale run")
-    folders = [(run_dir / name).resolve() for name in names]
+    folders = [files.resolved(run_dir / name) for name in names]
     for name, folder in zip(names, folders, strict=True):
         if folder.is_dir() and not records.beside(folder).is_file():
             raise files.FolderError(f"{records.beside(folder)} is missing; {records.remedy(folder)}")

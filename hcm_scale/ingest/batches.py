@@ -8,7 +8,9 @@ to is known before from the metadata of Parquet, and for a gzip, which has no su
 as it comes.
 """
 
+import functools
 import glob
+import logging
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,6 +22,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from hcm_scale.base.files import resolved
 from hcm_scale.ingest.commas import are_numbers, with_numbers
 from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.encoding import check_text, naming_encoding
@@ -28,6 +31,7 @@ from hcm_scale.ingest.parquet import nan_as_gap, parquet_batches
 from hcm_scale.ingest.partitions import Part, find_parts, part_fields, with_part
 from hcm_scale.ingest.quotes import Quotes
 
+log = logging.getLogger(__name__)
 PARQUET = (".parquet", ".pq")
 _SEPARATORS = (",", ";", "\t", "|")  # of equally many the first
 _HEADER_BYTES, _SHOWN_BYTES = 1 << 16, 40
@@ -207,7 +211,20 @@ def _find(option: str, where: str) -> tuple[Path, ...]:
         raise InputError(
             f"{option}={where!r} must name files of one kind, {PARQUET} or {CSV}; found {found[0].name} ..."
         )
-    return tuple(found)
+    return _without_links(where, found)
+
+
+def _without_links(where: str, paths: Sequence[Path]) -> tuple[Path, ...]:
+    """The paths, but for those that lead by links to a file that is among them already: its rows would count twice."""
+    once = {resolved(path): path for path in sorted(paths, key=lambda path: (len(path.parts), path), reverse=True)}
+    if len(once) < len(paths):
+        _tell_links(where, len(paths) - len(once))
+    return tuple(sorted(once.values()))
+
+
+@functools.cache
+def _tell_links(where: str, count: int) -> None:
+    log.warning("%s: links lead to files that are there already (%s); each file is read once", where, f"{count:,}")
 
 
 def _is_parquet(path: Path) -> bool:

@@ -329,6 +329,19 @@ def test_files_at__passes_over_hidden_names_that_the_user_does_not_spell(tmp_pat
         assert find_table("graph.path", f"{root}/{where}", 1 << 30).paths == tuple(files_at(f"{root}/{where}"))
 
 
+def test_find_table__reads_a_file_once_whatever_links_lead_to_it(tmp_path, caplog):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "part-1.csv").write_text("source,target\n0,1\n")
+    (tmp_path / "in" / "again").symlink_to(".")
+    (tmp_path / "in" / "latest.csv").symlink_to("part-1.csv")
+    for where in ("in", "in/**/*.csv"):
+        assert len(find_table("graph.path", tmp_path / where, 1 << 30).paths) == 1
+    assert "links lead to files that are there already (1); each file is read once" in caplog.text
+    (tmp_path / "part-1").write_text("source,target\n0,1\n")
+    (tmp_path / "named.csv").symlink_to("part-1")
+    assert find_table("graph.path", tmp_path / "named.csv", 1 << 30).paths == (tmp_path / "named.csv",)
+
+
 def test_read_tables__takes_dictionaries_whole_floats_and_integers_as_categories(tmp_path):
     edges = parquet(tmp_path / "e.parquet", {"source": [0.0, 1.0], "target": [1.0, 2.0]})
     column = pa.array(["u", "v", "u"]).dictionary_encode()
