@@ -309,3 +309,17 @@ def test_first_line_for_excel__is_refused(tmp_path):
     (tmp_path / "e.csv").write_text("sep=;\nsource;target\n0;1\n")
     with pytest.raises(InputError, match=r"e\.csv begins with 'sep=;', a word to Excel; remove this line"):
         read_tables(tmp_path / "g", tmp_path / "e.csv", policy=BARE)
+
+
+def test_checksums_of_parquet_pages__are_looked_at(tmp_path):
+    path = table(
+        tmp_path / "e.parquet",
+        {"source": np.arange(50), "target": np.arange(50) + 1},
+        write_page_checksum=True,
+        use_dictionary=False,
+        compression="none",
+    )
+    data, row = path.read_bytes(), np.arange(20, 30).tobytes()
+    path.write_bytes(data.replace(row, row[:-8] + np.array([7]).tobytes(), 1))
+    with pytest.raises(InputError, match=r"e\.parquet cannot be read as Parquet: .*[Cc][Rr][Cc]"):
+        read_tables(tmp_path / "g", path, policy=BARE)
