@@ -194,8 +194,8 @@ def read_stages(run_dir: Path) -> list[dict[str, Any]]:
     path = run_dir / _LIST
     try:
         listed = json.loads(path.read_bytes())
-        if any(stage.pop("seal", None) not in (None, files.hash_value(stage)) for stage in listed):
-            raise ValueError("a seal is not that of its stage")
+        if listed == {} or any(stage.pop("seal", None) not in (None, files.hash_value(stage)) for stage in listed):
+            raise ValueError("it is no list, or a seal is not that of its stage")
         return [asdict(StageRecord(**stage)) for stage in listed]
     except FileNotFoundError:
         return []
@@ -210,6 +210,8 @@ def open_stages(run_dir: Path, *names: str) -> list[Path]:
     """
     path, listed = run_dir / _LIST, stage_keys(run_dir)
     if not path.is_file():
+        if (run_dir / records.RECORDS).is_dir():
+            raise files.FolderError(f"{path} is missing; hcm-scale run writes it again")
         raise ValueError(near.no_run(run_dir))
     for name in names:
         if name not in listed:
