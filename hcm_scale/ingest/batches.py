@@ -11,6 +11,7 @@ as it comes.
 import functools
 import glob
 import logging
+import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -183,8 +184,19 @@ def files_at(where: str) -> list[Path]:
     path = Path(where)
     if path.is_file():
         return [path]
-    found = path.rglob("*") if path.is_dir() else map(Path, glob.glob(where, recursive=True))  # noqa: PTH207
+    found = _below(path) if path.is_dir() else map(Path, glob.glob(where, recursive=True))  # noqa: PTH207
     return sorted(p for p in found if p.is_file() and not is_hidden(p, path))
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """The files below a folder; OSError where a folder in it, unless hidden, may not be read."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for place, inside, names in os.walk(folder, onerror=refuse):
+        inside[:] = [name for name in inside if not is_hidden(Path(place, name), folder)]
+        yield from (Path(place, name) for name in names)
 
 
 def is_hidden(path: PurePath, named: PurePath) -> bool:
