@@ -176,7 +176,9 @@ def find_table(option: str, where: str | Path, max_bytes: int) -> TableFiles:
 def schema_of(path: Path) -> pa.Schema:
     """The columns of a file; of CSV with types as its first block has them."""
     with reading(f"{path} cannot be read as {'Parquet' if _is_parquet(path) else 'CSV'}"), naming_encoding(path):
-        return pq.read_schema(path) if _is_parquet(path) else _open_csv(path, None, {})[0].schema
+        schema = pq.read_schema(path) if _is_parquet(path) else _open_csv(path, None, {})[0].schema
+        assert schema.names is not None  # names that are no text are found here
+        return schema
 
 
 def files_at(where: str) -> list[Path]:

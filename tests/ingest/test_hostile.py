@@ -323,3 +323,9 @@ def test_checksums_of_parquet_pages__are_looked_at(tmp_path):
     path.write_bytes(data.replace(row, row[:-8] + np.array([7]).tobytes(), 1))
     with pytest.raises(InputError, match=r"e\.parquet cannot be read as Parquet: .*[Cc][Rr][Cc]"):
         read_tables(tmp_path / "g", path, policy=BARE)
+
+
+def test_name_of_a_column_that_is_not_utf8__is_refused_with_its_line(tmp_path):
+    (tmp_path / "e.csv").write_bytes(b"source,\x8etarget\n0,1\n")
+    with pytest.raises(InputError, match=r"e\.csv is not UTF-8 text: line 1 has the byte 0x8E"):
+        read_tables(tmp_path / "g", tmp_path / "e.csv", policy=BARE)
