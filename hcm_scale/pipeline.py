@@ -27,6 +27,7 @@ from hcm_scale.base.torch_threads import torch_threads
 from hcm_scale.blueprint import stages
 from hcm_scale.config import Config, parse_fan_out
 from hcm_scale.graph import Graph
+from hcm_scale.options import store_options
 from hcm_scale.plan import plan
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.report import terminal
@@ -72,7 +73,8 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
     with contextlib.ExitStack() as held:
         if world.leads:
             held.enter_context(files.locked(run_dir / ".lock"))
-            held.enter_context(listed_anew(run_dir, asdict(config)))  # what is asked now has found nothing yet
+            held.enter_context(listed_anew(run_dir))  # what is asked now has found nothing yet
+            store_options(run_dir, config)
         set_threads(config.world.threads, world)
         if device != "cpu":
             threading.Thread(target=_wake_gpu, args=(device,), daemon=True).start()

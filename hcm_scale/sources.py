@@ -65,7 +65,7 @@ def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
         return
     for option in ("path", "nodes"):
         given = remote.local_path(getattr(graph, option, None) or "")
-        if given and Path(given).resolve().is_relative_to(run_dir.resolve() / "graph"):
+        if given and files.resolved(Path(given)).is_relative_to(files.resolved(run_dir) / "graph"):
             raise ValueError(f"graph.{option}={given} lies where run_dir={run_dir} keeps its own graph; name another")
 
 

@@ -47,7 +47,7 @@ def settled(config: Config) -> Config:
 def _options_of(config: Config) -> Config:
     """What the trained run was made with, in the sections that count; all of it is legal."""
     where = Path(config.trained or "")
-    if where.resolve() == Path(config.run_dir).resolve():
+    if files.resolved(where) == files.resolved(Path(config.run_dir)):
         raise ValueError(f"trained={config.trained} is run_dir itself; name another run_dir for the new scores")
     stored = stored_options(where)
     if not stored:

@@ -138,7 +138,7 @@ class Workspace:
     def _note(self, record: StageRecord) -> None:
         """Adds a stage to the list of what this run found."""
         self.records.append(record)
-        files.write_json(self.run_dir / _LIST, [asdict(entry) for entry in self.records])
+        _write_list(self.run_dir, [asdict(entry) for entry in self.records])
         with json_log.of_stage(record.name):
             log.info("%s", _line(record))
         progress.tell(progress.Step(record.name, 1, 1, "stage"))
@@ -179,12 +179,16 @@ def begin_run(run_dir: Path) -> None:
     """
     files.remove_torn(run_dir)
     files.remove_torn(run_dir / records.RECORDS)
-    files.write_json(run_dir / _LIST, [])
+    _write_list(run_dir, [])
+
+
+def _write_list(run_dir: Path, stages: Sequence[dict[str, Any]]) -> None:
+    files.write_json(run_dir / _LIST, [stage | {"seal": files.hash_value(stage)} for stage in stages])
 
 
 @contextlib.contextmanager
-def listed_anew(run_dir: Path, config: dict[str, Any]) -> Iterator[None]:
-    """Begins a run and writes its configuration.
+def listed_anew(run_dir: Path) -> Iterator[None]:
+    """Begins a run.
 
     Where it is refused before it has replaced a stage of the run that stood here, that one is listed again, with its
     configuration: a slip in an option takes no result away.
@@ -194,7 +198,6 @@ def listed_anew(run_dir: Path, config: dict[str, Any]) -> Iterator[None]:
     with contextlib.suppress(files.FolderError):  # of a damaged list nothing is put back
         listed = read_stages(run_dir)
     begin_run(run_dir)
-    files.write_json(path, config)
     try:
         yield
     except ValueError:
@@ -202,7 +205,7 @@ def listed_anew(run_dir: Path, config: dict[str, Any]) -> Iterator[None]:
             if listed and all(_stands(run_dir, stage) for stage in listed):
                 _put_back(run_dir, listed)
                 files.write_bytes(path, before)
-                files.write_json(run_dir / _LIST, listed)
+                _write_list(run_dir, listed)
         raise
 
 
@@ -221,13 +224,19 @@ def _put_back(run_dir: Path, listed: Sequence[dict[str, Any]]) -> None:
 
 
 def read_stages(run_dir: Path) -> list[dict[str, Any]]:
-    """What the last run here found, a `StageRecord` a stage; empty where there was none."""
+    """What the last run here found, a `StageRecord` a stage; empty where there was none.
+
+    Lists of earlier versions have no seals.
+    """
     path = run_dir / _LIST
     try:
-        return [asdict(StageRecord(**stage)) for stage in json.loads(path.read_bytes())]
+        listed = json.loads(path.read_bytes())
+        if listed == {} or any(stage.pop("seal", None) not in (None, files.hash_value(stage)) for stage in listed):
+            raise ValueError("it is no list, or a seal is not that of its stage")
+        return [asdict(StageRecord(**stage)) for stage in listed]
     except FileNotFoundError:
         return []
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise files.FolderError(f"{path} is damaged; hcm-scale run writes it again") from error
 
 
@@ -238,11 +247,13 @@ def open_stages(run_dir: Path, *names: str) -> list[Path]:
     """
     path, listed = run_dir / _LIST, stage_keys(run_dir)
     if not path.is_file():
+        if (run_dir / records.RECORDS).is_dir():
+            raise files.FolderError(f"{path} is missing; hcm-scale run writes it again")
         raise ValueError(near.no_run(run_dir))
     for name in names:
         if name not in listed:
             raise ValueError(f"{path} lists no {name}: finish the run in run_dir={run_dir} first with hcm-scale run")
-    folders = [(run_dir / name).resolve() for name in names]
+    folders = [files.resolved(run_dir / name) for name in names]
     for name, folder in zip(names, folders, strict=True):
         if folder.is_dir() and not records.beside(folder).is_file():
             raise files.FolderError(f"{records.beside(folder)} is missing; {records.remedy(folder)}")
@@ -270,7 +281,7 @@ def copy_run(run_dir: Path, out: Path) -> None:
             shutil.copyfile(folder / name, target / name)
         (out / records.RECORDS).mkdir(exist_ok=True)
         records.write(records.beside(target), record)
-    files.write_json(out / _LIST, [stage | {"folder": stage["name"]} for stage in listed])
+    _write_list(out, [stage | {"folder": stage["name"]} for stage in listed])
     shutil.copyfile(run_dir / "config.json", out / "config.json")
 
 

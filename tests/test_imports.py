@@ -54,6 +54,7 @@ MAY_IMPORT = {
         "blueprint",
         "config",
         "graph",
+        "options",
         "plan",
         "ranks",
         "report",

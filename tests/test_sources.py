@@ -37,6 +37,8 @@ def test_source__in_the_place_of_the_run_s_own_graph_is_refused(tmp_path):
     for graph in (FolderGraph(path=str(tmp_path / "graph")), TablesGraph(path=str(tmp_path / "graph" / "edges.csv"))):
         with pytest.raises(ValueError, match=r"graph\.path=.*keeps its own graph"):
             check_apart(graph, tmp_path)
+    (tmp_path / "loop.csv").symlink_to("loop.csv")
+    check_apart(TablesGraph(path=str(tmp_path / "loop.csv")), tmp_path)
 
 
 def test_options_of_the_last_run__that_are_damaged_are_told_by_name_and_never_waited_for(tmp_path):

@@ -150,10 +150,14 @@ def test_trained__is_checked_and_must_have_trained_itself(graph, yesterday, tmp_
         pipeline.run(small(tmp_path / "new", tmp_path / "own"), graph=graph)
 
 
-def options_edited(section: str, **values: object) -> Callable[[Path], object]:
+def options_edited(section: str, *, sealed: bool = False, **values: object) -> Callable[[Path], object]:
+    """Changes options and takes their seal away, as earlier versions had none, or leaves it as it was."""
+
     def edit(run: Path) -> None:
         stored = json.loads((run / "config.json").read_text())
         stored[section] |= values
+        if not sealed:
+            del stored["seal"]
         (run / "config.json").write_text(json.dumps(stored))
 
     return edit
@@ -183,6 +187,7 @@ def test_results__go_where_the_new_run_says_and_never_to_the_place_of_the_traine
         (options_edited("score", views=["../x"]), r"score\.views=\.\./x is not known"),
         (options_edited("purify", similarity="???"), r"purify\.similarity is not legal"),
         (options_edited("hops", unheard=1), r"'hops\.unheard' is not an option"),
+        (options_edited("score", sealed=True, trim=0.1), "is damaged; remove it"),
         (lambda run: (run / "config.json").write_text('{"model": [1]}'), "it has no section"),
         (lambda run: (run / "config.json").write_text("[" * 100_000), "is damaged; remove it"),
         (lambda run: ((run / "config.json").unlink(), os.mkfifo(run / "config.json")), "is damaged; remove it"),

@@ -206,10 +206,19 @@ def test_damaged_file__of_a_folder_set_aside_is_refused_too(tmp_path):
         make(Workspace(tmp_path), "graph", 1, write("a", []))
 
 
-def test_damaged_list__is_refused_by_name(tmp_path):
+@pytest.mark.parametrize(("old", "new"), [("[", "[1"), ("", "{}"), ('"skipped": false', '"skipped": true')])
+def test_damaged_list__is_refused_by_name(tmp_path, old, new):
     make(Workspace(tmp_path), "graph", 1, write("a", []))
-    (tmp_path / "stages.json").write_text("[1")
+    listed = tmp_path / "stages.json"
+    listed.write_text(listed.read_text().replace(old, new, 1) if old else new)
     with pytest.raises(FolderError, match=r"stages\.json is damaged; hcm-scale run writes it again"):
+        open_stages(tmp_path, "graph")
+
+
+def test_missing_list__is_named_where_stages_are(tmp_path):
+    make(Workspace(tmp_path), "graph", 1, write("a", []))
+    (tmp_path / "stages.json").unlink()
+    with pytest.raises(FolderError, match=r"stages\.json is missing; hcm-scale run writes it again"):
         open_stages(tmp_path, "graph")
 
 

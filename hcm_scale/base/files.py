@@ -182,6 +182,11 @@ def locked(path: Path) -> Iterator[None]:
             fcntl.flock(stream, fcntl.LOCK_UN)
 
 
+def resolved(path: Path) -> Path:
+    """The path without links; of links that lead to each other, which Path.resolve raises at, what comes of it."""
+    return Path(os.path.realpath(path))
+
+
 def size_of(folder: Path) -> int:
     """Bytes of all files below a folder, which may be a link to a shared one."""
-    return sum(path.stat().st_size for path in folder.resolve().rglob("*") if path.is_file() and not path.is_symlink())
+    return sum(path.stat().st_size for path in resolved(folder).rglob("*") if path.is_file() and not path.is_symlink())

@@ -8,15 +8,17 @@ code is known by
                 constants (`recipes.py`): an edit elsewhere compiles nothing again
     its call    the types of the arguments with the fields of named tuples, the processor, whether bounds are checked
 
-It is one file, named by both and written whole, in a folder of `kept.py`. A file that is absent or cannot be read means
-that the kernel is compiled again; saving it removes the files that other recipes of the same kernel have left. Where
-another process is just then compiling the same, this one waits and takes what comes, for a minute at most.
+It is one file, named by both and written whole, in a folder of `kept.py`. It ends in a hash of its bytes, for a turned
+bit in machine code would be run. A file that is absent or damaged means that the kernel is compiled again; saving it
+removes the files that other recipes of the same kernel have left. Where another process is just then compiling the
+same, this one waits and takes what comes, for a minute at most.
 
 Nothing is read or compiled at import. The log is told once when something is compiled, and about how long that takes.
 """
 
 import contextlib
 import functools
+import hashlib
 import logging
 import pickle
 import sys
@@ -38,6 +40,7 @@ from hcm_scale.base.seconds import SECONDS
 F = TypeVar("F", bound=Callable[..., Any])
 KERNELS: list[Any] = []  # all that were defined so far
 log = logging.getLogger(__name__)
+_DIGEST_BYTES = 16
 
 
 @overload
@@ -102,7 +105,8 @@ class RecipeCache(NullCache):
         target = kept.writable(self._source)
         with self._locks.pop(signature, contextlib.ExitStack()), contextlib.suppress(OSError):
             if target is not None and not compiled.lifted and not compiled.library.has_dynamic_globals:
-                kept.write(target / self._file(signature, compiled.codegen), dumps(compiled._reduce()))
+                code = dumps(compiled._reduce())
+                kept.write(target / self._file(signature, compiled.codegen), code + _digest(code))
                 for other in target.glob(f"{self.title}.{sys.implementation.cache_tag}-*"):
                     if not other.name.startswith(f"{self.name}-"):
                         other.unlink(missing_ok=True)
@@ -117,8 +121,15 @@ class RecipeCache(NullCache):
 def _load(paths: Iterable[Path], target_context: Any) -> Any:
     for path in paths:
         with contextlib.suppress(Exception):  # absent, cut short, of classes that are gone: compiling answers all
-            return CompileResult._rebuild(target_context, *pickle.loads(path.read_bytes()))  # see kept.py for whose
+            data = path.read_bytes()
+            code, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+            if digest == _digest(code):
+                return CompileResult._rebuild(target_context, *pickle.loads(code))  # see kept.py for whose
     return None
+
+
+def _digest(code: bytes) -> bytes:
+    return hashlib.blake2b(code, digest_size=_DIGEST_BYTES).digest()
 
 
 @functools.cache

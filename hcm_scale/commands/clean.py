@@ -40,7 +40,7 @@ def removable(root: Path) -> Iterator[tuple[str, Path]]:
     """(why, folder) of all that can go below a folder."""
     from hcm_scale.records import RECORDS
 
-    linked = {path.resolve() for path in root.rglob("*") if path.is_symlink()}
+    linked = {files.resolved(path) for path in root.rglob("*") if path.is_symlink()}
     for place, inside, _ in os.walk(root):
         records = Path(place) / RECORDS
         if not records.is_dir():

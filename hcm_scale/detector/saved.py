@@ -2,7 +2,8 @@
 
     folder/  manifest.json  stages.json  config.json  records/  graph/  purified/  ...  scores/
 
-The stages are copied as they stand, with their records, so that what is read back is checked against its hashes.
+The stages are copied as they stand, with their records, so that what is read back is checked against its hashes; the
+manifest has a seal of its own.
 """
 
 from pathlib import Path
@@ -14,7 +15,7 @@ from hcm_scale.detector.fitted import Fitted
 from hcm_scale.options import plain
 
 KIND = "hcm_scale detector"
-FORMAT = 1
+FORMAT = 2  # 1 had no seal
 _NOT_KEPT = ("run_dir", "callback", "verbose")  # of this process, and of no use in another
 
 
@@ -28,9 +29,10 @@ def save(folder: Path, fitted: Fitted, parameters: dict[str, Any]) -> None:
             "fingerprint": fitted.fingerprint,
             "columns": fitted.columns,
             "contamination": plain(fitted.contamination),
+            "bound": plain(fitted.bound),
             "version": __version__,
         }
-        files.write_manifest(fresh, KIND, FORMAT, body)
+        files.write_manifest(fresh, KIND, FORMAT, body | {"seal": files.hash_value(body)})
 
 
 def _check_free(folder: Path) -> None:
@@ -48,8 +50,11 @@ def _check_free(folder: Path) -> None:
 def load(folder: Path) -> tuple[dict[str, Any], Fitted]:
     """The parameters and the finished run of a folder, its files checked; FolderError where it is not as it was."""
     manifest = files.read_manifest(folder, KIND, FORMAT)
+    body = {name: value for name, value in manifest.items() if name not in ("kind", "format", "seal")}
+    if manifest["format"] > 1 and manifest.get("seal") != files.hash_value(body):
+        raise files.FolderError(f"{folder / files.MANIFEST} is damaged: its seal is not that of its content")
     try:
-        kept = [manifest[name] for name in ("fingerprint", "columns", "contamination")]
+        kept = [manifest[name] for name in ("fingerprint", "columns", "contamination")] + [manifest.get("bound")]
         parameters = manifest["parameters"] | {"views": tuple(manifest["parameters"]["views"])}
         return parameters, Fitted(folder, pipeline.read_scores(folder), *kept)
     except (LookupError, TypeError) as error:

@@ -8,7 +8,10 @@ to is known before from the metadata of Parquet, and for a gzip, which has no su
 as it comes.
 """
 
+import functools
 import glob
+import logging
+import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,16 +23,19 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from hcm_scale.base.files import resolved
 from hcm_scale.ingest.commas import are_numbers, with_numbers
 from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.encoding import check_text, naming_encoding
 from hcm_scale.ingest.errors import InputError, check_growth, reading
 from hcm_scale.ingest.parquet import nan_as_gap, parquet_batches
 from hcm_scale.ingest.partitions import Part, find_parts, part_fields, with_part
+from hcm_scale.ingest.quotes import Quotes
 
+log = logging.getLogger(__name__)
 PARQUET = (".parquet", ".pq")
 _SEPARATORS = (",", ";", "\t", "|")  # of equally many the first
-_HEADER_BYTES = 1 << 16
+_HEADER_BYTES, _SHOWN_BYTES = 1 << 16, 40
 CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 _HIDDEN = (".", "_")
 _CSV_BLOCK_BYTES = 1 << 22
@@ -170,7 +176,8 @@ def find_table(option: str, where: str | Path, max_bytes: int) -> TableFiles:
 def schema_of(path: Path) -> pa.Schema:
     """The columns of a file; of CSV with types as its first block has them."""
     with reading(f"{path} cannot be read as {'Parquet' if _is_parquet(path) else 'CSV'}"), naming_encoding(path):
-        return pq.read_schema(path) if _is_parquet(path) else _open_csv(path, None, {}).schema
+        schema = pq.read_schema(path) if _is_parquet(path) else _open_csv(path, None, {})[0].schema
+        return schema if schema.names else pa.schema([])  # asked for here, where names that are no text are told
 
 
 def files_at(where: str) -> list[Path]:
@@ -178,8 +185,19 @@ def files_at(where: str) -> list[Path]:
     path = Path(where)
     if path.is_file():
         return [path]
-    found = path.rglob("*") if path.is_dir() else map(Path, glob.glob(where, recursive=True))  # noqa: PTH207
+    found = _below(path) if path.is_dir() else map(Path, glob.glob(where, recursive=True))  # noqa: PTH207
     return sorted(p for p in found if p.is_file() and not is_hidden(p, path))
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """The files below a folder; OSError where a folder in it, unless hidden, may not be read."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for place, inside, names in os.walk(folder, onerror=refuse):
+        inside[:] = [name for name in inside if not is_hidden(Path(place, name), folder)]
+        yield from (Path(place, name) for name in names)
 
 
 def is_hidden(path: PurePath, named: PurePath) -> bool:
@@ -206,7 +224,20 @@ def _find(option: str, where: str) -> tuple[Path, ...]:
         raise InputError(
             f"{option}={where!r} must name files of one kind, {PARQUET} or {CSV}; found {found[0].name} ..."
         )
-    return tuple(found)
+    return _without_links(where, found)
+
+
+def _without_links(where: str, paths: Sequence[Path]) -> tuple[Path, ...]:
+    """The paths, but for those that lead by links to a file that is among them already: its rows would count twice."""
+    once = {resolved(path): path for path in sorted(paths, key=lambda path: (len(path.parts), path), reverse=True)}
+    if len(once) < len(paths):
+        _tell_links(where, len(paths) - len(once))
+    return tuple(sorted(once.values()))
+
+
+@functools.cache
+def _tell_links(where: str, count: int) -> None:
+    log.warning("%s: links lead to files that are there already (%s); each file is read once", where, f"{count:,}")
 
 
 def _is_parquet(path: Path) -> bool:
@@ -222,19 +253,27 @@ def _csv(
 ) -> Iterator[pa.RecordBatch]:
     advice = "graph.id_type=text and graph.categorical=[...] read a column as text"
     what = f"{name} cannot be read with the types of the start of the first file ({advice})"
-    packed = path.name.endswith(".gz")
-    with reading(what), naming_encoding(path), _open_csv(path, names, types) as reader:
-        for number, batch in enumerate(reader):
-            if packed:  # a batch is a block of text
-                check_growth(name, path.stat().st_size, number * _CSV_BLOCK_BYTES, max_bytes)
-            yield pa.RecordBatch.from_arrays([nan_as_gap(column) for column in batch.columns], batch.schema.names)
+    packed, row = path.name.endswith(".gz"), 0
+    with reading(what), naming_encoding(path):
+        reader, quotes = _open_csv(path, names, types)
+        with reader:
+            for number, batch in enumerate(reader):
+                if packed:  # a batch is a block of text
+                    check_growth(name, path.stat().st_size, number * _CSV_BLOCK_BYTES, max_bytes)
+                row += len(batch)
+                yield pa.RecordBatch.from_arrays([nan_as_gap(column) for column in batch.columns], batch.schema.names)
+        quotes.check_closed(name, row)
 
 
-def _open_csv(path: Path, names: Sequence[str] | None, types: dict[str, pa.DataType]) -> pacsv.CSVStreamingReader:
-    return pacsv.open_csv(
-        path,
+def _open_csv(
+    path: Path, names: Sequence[str] | None, types: dict[str, pa.DataType]
+) -> tuple[pacsv.CSVStreamingReader, Quotes]:
+    sign = separator(path)
+    quotes = Quotes(path, sign)
+    reader = pacsv.open_csv(
+        quotes,
         read_options=pacsv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=False),
-        parse_options=pacsv.ParseOptions(delimiter=separator(path)),
+        parse_options=pacsv.ParseOptions(delimiter=sign, newlines_in_values=True, invalid_row_handler=quotes.judge),
         convert_options=pacsv.ConvertOptions(
             column_types=types,
             include_columns=list(names or ()),
@@ -243,6 +282,7 @@ def _open_csv(path: Path, names: Sequence[str] | None, types: dict[str, pa.DataT
             quoted_strings_can_be_null=False,
         ),
     )
+    return reader, quotes
 
 
 def separator(path: Path) -> str:
@@ -251,4 +291,7 @@ def separator(path: Path) -> str:
         return "\t"
     with pa.input_stream(str(path), compression="detect") as stream:
         header = stream.read(_HEADER_BYTES).split(b"\n")[0]
+    if header.startswith(b"sep="):
+        line = header[:_SHOWN_BYTES].decode(errors="replace").strip()
+        raise InputError(f"{path} begins with {line!r}, a word to Excel; remove this line: the first names the columns")
     return max(_SEPARATORS, key=lambda sign: header.count(sign.encode()))

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 _OF_CSV = re.compile(r"(?:In CSV column #\d+: )?Row #(\d+)")  # pyarrow counts as editors do: the header is 1
+_TOO_LONG = "straddling object straddles two block boundaries (try to increase block size?)"  # pyarrow
 _OFTEN = 100  # no table or matrix that tells something packs better than this
 _OF_THE_FILE = (None, errno.EINVAL)  # a seek to a place that a damaged file names; other numbers are of the system
 
@@ -40,6 +41,7 @@ def reading(what: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno not in _OF_THE_FILE:
             raise
         text = _OF_CSV.sub(r"line \1", str(error))
+        text = text.replace(_TOO_LONG, "a row goes on for over 4 MiB; a quote that is not closed would be the cause")
         raise InputError(f"{what}: {text or type(error).__name__}") from error
 
 

@@ -29,6 +29,7 @@ COLUMNS = ("source_column", "target_column", "id_column")
 Pair = tuple[str, str]
 _FIRST = 1_000  # rows of edges whose ends are looked for
 _ENOUGH = 0.5  # the share of them that an id column holds
+_WIDE = 300  # columns among which ends without a name are looked for
 _NAMES = (
     *(("source", "target"), ("src", "dst"), ("source", "destination"), ("src", "dest"), ("from", "to"), ("u", "v")),
     *(("payer", "payee"), ("sender", "receiver"), ("sender", "recipient"), ("debtor", "creditor"), ("buyer", "seller")),
@@ -48,6 +49,7 @@ def guess_columns(tables: tuple[Any, Any], known: dict[str, str], max_bytes: int
         edges.check_columns(prefix + name, [known[name]] if name in known else [])
     for table in (edges, nodes):
         if table is not None:
+            _check_names(table)
             table.check_filled()
     choices = likely_ends(edges, known.get("source_column"), known.get("target_column"))
     if nodes is None:
@@ -57,6 +59,28 @@ def guess_columns(tables: tuple[Any, Any], known: dict[str, str], max_bytes: int
     if found is None:
         raise InputError(_nothing_fits(edges, nodes, choices[0][0], known, prefix))
     return known | dict(zip(COLUMNS, found, strict=True))
+
+
+def _check_names(table: TableFiles) -> None:
+    """Refuses a CSV table whose first line holds numbers alone: a row, read as names, would be lost without a word.
+
+    Columns that are named by their places from 0, as pandas names them, are told of only.
+    """
+    names = table.schema.names
+    if not table.is_csv or not all(_is_number(name) for name in names):
+        return
+    line = f"the first line of {table.origin}, {','.join(names[:5])}{',...' if len(names) > 5 else ''}"
+    if names != [str(place) for place in range(len(names))]:
+        raise InputError(f"{line}, holds numbers; it must name the columns: put a line such as source,target before it")
+    log.warning("%s, is taken for names of columns; if it is a row, put a line such as source,target before it", line)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def tell(guessed: dict[str, str]) -> None:
@@ -79,7 +103,7 @@ def likely_ends(edges: TableFiles, source: str | None, target: str | None) -> li
     left = [name for name in names if _kind(edges, name) is not None and name not in (source, target)]
     pairs = [(source or name, target or name) for name in left]
     if source is None and target is None:
-        pairs = list(itertools.combinations(left, 2))
+        pairs = list(itertools.combinations(left[:_WIDE], 2))
     if not pairs:
         raise InputError(
             f"{edges.origin} has the columns {edges.schema.names}; legal are two or more of text or whole numbers, the "

@@ -7,6 +7,7 @@ each is meant.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +17,7 @@ from hcm_scale.ingest.errors import InputError, check_growth, reading
 
 BATCH_ROWS = 1 << 16
 _BATCH_BYTES = 1 << 26
+_CHECKED: Any = {"pre_buffer": False, "page_checksum_verification": True}  # where a file has checksums
 _WIDTHS = {"INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
 
@@ -24,7 +26,7 @@ def parquet_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Streams the named columns, cast to `types`; `shown` is what the file is called in messages."""
     what, row = f"{shown} cannot be read as Parquet", 0
-    with reading(what), pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
+    with reading(what), pq.ParquetFile(path, buffer_size=1 << 20, **_CHECKED) as file:
         held = Counter(file.schema_arrow.names)
         for name in names:
             if held[name] != 1:
@@ -49,7 +51,7 @@ def _batch_rows(path: Path, metadata: pq.FileMetaData, names: Sequence[str], max
             name = column.path_in_schema
             if name not in names or not column.has_dictionary_page or column.physical_type != "BYTE_ARRAY":
                 continue
-            with pq.ParquetFile(path, read_dictionary=[name], pre_buffer=False) as file:
+            with pq.ParquetFile(path, read_dictionary=[name], **_CHECKED) as file:
                 for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=[name], use_threads=False):
                     if not pa.types.is_dictionary(batch.column(0).type):
                         break

@@ -57,10 +57,10 @@ def load_checkpoint(folder: Path, samples: Path, num_ranks: int = 1) -> Checkpoi
     """The newest whole checkpoint, whose samples stand in the folder `samples`; None where there is none."""
     for path in reversed(_notes(folder)):
         try:
-            note = json.loads(path.read_text())
+            note = json.loads(path.read_bytes())
             data = path.with_suffix(".safetensors").read_bytes()
             whole = note.pop("seal") == files.hash_value(note) and files.hash_bytes(data) == note["hash"]
-        except (ValueError, LookupError, AttributeError, TypeError, OSError):
+        except (ValueError, LookupError, AttributeError, TypeError, OSError, RecursionError):
             whole = False
         if whole and note["ranks"] != num_ranks:
             log.info("%s was left by %d ranks; %d begin anew", path.with_suffix(""), note["ranks"], num_ranks)

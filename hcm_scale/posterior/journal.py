@@ -72,17 +72,17 @@ class Journal:
 
 
 def keep_until(path: Path, num_done: int) -> None:
-    """Drops the lines of steps after `num_done`, and a last line that a kill cut short."""
+    """Drops the lines of steps after `num_done`, and those that cannot be read, such as one that a kill cut short."""
     if not path.exists():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_bytes().splitlines():
         try:
             if json.loads(line)["step"] <= num_done:
-                kept.append(line + "\n")
-        except (ValueError, KeyError, TypeError):
+                kept.append(line + b"\n")
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue
-    files.write_bytes(path, "".join(kept).encode())
+    files.write_bytes(path, b"".join(kept))
 
 
 def _plain(value: Any) -> Any:

@@ -35,8 +35,11 @@ def done(folder: Path, plan: LabelPlan, index: int) -> Shard | None:
 def _read_beside(folder: Path, plan: LabelPlan, index: int) -> Shard:
     path = folder / f"{plan.shard_name(index)}.json"
     try:
-        return Shard.from_json(json.loads(path.read_text()))
-    except (OSError, KeyError, TypeError, ValueError) as error:
+        note = json.loads(path.read_bytes())
+        if note.pop("seal") != files.hash_value(note):
+            raise ValueError("its seal is not that of its content")
+        return Shard.from_json(note)
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise files.FolderError(f"{path} is missing or damaged: this shard is unfinished") from error
 
 

@@ -59,7 +59,8 @@ def write_shard(
         counts=tuple(counts.tolist()),
         row_groups=tuple(_row_groups(plan, starts)),
     )
-    files.write_json(folder / f"{name}.json", shard.to_json())
+    note = shard.to_json()
+    files.write_json(folder / f"{name}.json", note | {"seal": files.hash_value(note)})
     return shard
 
 

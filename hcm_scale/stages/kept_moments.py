@@ -39,8 +39,9 @@ class KeptMoments:
         try:
             index = json.loads(self._index.read_bytes())
             hashes = {name: files.hash_file(self.folder / name) for name in index["files"]}
-            return bool(index["of"] == self.of and hashes == index["files"])
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            named = {path.name for path in self._paths(index["num_samples"])}
+            return bool(index["of"] == self.of and hashes == index["files"] and {*hashes} == named)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return False
 
     def num_samples(self) -> int:

@@ -186,9 +186,10 @@ def score_bytes(
     Two layers of embeddings (`embedding.py`) and moments of 8 bytes an edge, unless they are on disk, a chunk of rows
     as it passes through a layer, and a chunk of edges a thread; ranks have their layers on disk, share the moments, and
     map what rank 0 goes on with. Moments are there a second time while a second view is predicted, and a third while
-    views are averaged. About attributes there are distances over edges, and five copies of a chunk of features a thread,
-    most of them in float64, beside the moments. About nodes there are eleven numbers, sorted by every kind, and pieces of their table, one a
-    thread and one more, as rows (140 bytes each) and encoded, in buffers that double; marks of far edges and distances.
+    views are averaged. About attributes there are distances over edges, and five copies of a chunk of features a
+    thread, most in float64, beside the moments. About nodes there are eleven numbers, sorted by every kind, and pieces
+    of their table, one a thread and one more, as rows (140 bytes each) and encoded, in buffers that double; marks of
+    far edges and distances.
     """
     width, head_width = widths
     layers = 0 if on_disk or num_ranks > 1 else 8 * num_nodes * width

@@ -134,10 +134,10 @@ def found_by(scores: Path) -> dict[str, Any]:
 def read_records(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics.jsonl; a line that a killed run left torn is passed over, a missing file is empty."""
     records = []
-    for line in path.read_text().splitlines() if path.is_file() else ():
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
             records.append(record)

@@ -188,13 +188,22 @@ def gpu_fit(
 
 def agree(fit: gpu.Fit | None, world: World, device: torch.device | str, note: Path | None) -> gpu.Fit | None:
     """What this rank's GPU is to hold: no more than fits that of every rank, and no more than `note` says."""
-    noted = json.loads(note.read_text()) if note is not None and note.exists() else {"graph": True, "pairs": True}
+    noted = _noted(note) if note is not None and note.exists() else {"graph": True, "pairs": True}
     wanted = [fit is not None and noted["graph"], fit is not None and fit.has_pairs and noted["pairs"]]
     votes = world.sum(torch.tensor(wanted, dtype=torch.float32, device=device))
     graph, pairs = (votes == world.size).tolist()
     if note is not None and world.leads:
         files.write_json(note, {"graph": graph, "pairs": pairs})
     return replace(fit, has_pairs=pairs) if fit is not None and graph else None
+
+
+def _noted(note: Path) -> dict[str, bool]:
+    """What an earlier run wrote down; FolderError where it is damaged."""
+    try:
+        found = json.loads(note.read_bytes())
+        return {name: {True: True, False: False}[found[name]] for name in ("graph", "pairs")}
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise files.FolderError(f"{note} is damaged; remove {note.parent} to have it made again") from error
 
 
 def gpu_batches(

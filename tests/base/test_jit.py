@@ -94,6 +94,16 @@ def test_kernel__is_compiled_once_and_again_where_its_code_cannot_be_read(rooms)
     assert call(rooms) == (8, 1)
 
 
+def test_kernel__whose_machine_code_is_damaged_is_compiled_again(rooms):
+    assert call(rooms) == (8, 0)
+    for path in compiled(rooms):
+        data = bytearray(path.read_bytes())
+        at = data.index(b"\x7fELF") + 1000 if b"\x7fELF" in data else len(data) // 2
+        data[at : at + 40] = bytes(40)
+        path.write_bytes(data)
+    assert call(rooms) == (8, 0)
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new", "value"),
     [

@@ -181,6 +181,12 @@ def test_clean__removes_what_is_listed_and_the_run_goes_on(copied):
     run(copied, **{"purify.ratio": 0.3})
 
 
+def test_clean__passes_over_links_that_lead_to_each_other(tmp_path):
+    (tmp_path / "one").symlink_to("other")
+    (tmp_path / "other").symlink_to("one")
+    assert "nothing to remove" in clean.main([str(tmp_path)])
+
+
 def test_clean__knows_shared_stages_that_no_run_links_to(tmp_path):
     for name, ratio in (("a", 0.1), ("b", 0.3)):
         run(tmp_path / name, **{"purify.ratio": ratio, "share_dir": str(tmp_path / "stages")})

@@ -106,6 +106,8 @@ def test_apply__keeps_the_threshold_and_works_after_loading(found, world, tmp_pa
     tomorrow = loaded.apply((world.edges, world.nodes.assign(a0=0.5)))
     assert tomorrow.threshold_ == loaded.threshold_
     np.testing.assert_array_equal(tomorrow.labels_, tomorrow.scores > loaded.threshold_)
+    tomorrow.save(tmp_path / "tomorrow")
+    assert HCM.load(tmp_path / "tomorrow").threshold_ == loaded.threshold_
 
 
 def test_save__carries_scores_and_explanations(found, tmp_path):
@@ -117,6 +119,12 @@ def test_save__carries_scores_and_explanations(found, tmp_path):
     assert loaded.get_params() == found.get_params() | {"run_dir": None}
     assert (loaded.columns_, loaded.threshold_) == (found.columns_, found.threshold_)
     assert "<table>" in loaded._repr_html_()
+    manifest = tmp_path / "kept" / "manifest.json"
+    sound = manifest.read_text()
+    manifest.write_text(sound.replace('"contamination": null', '"contamination": 0.2'))
+    with pytest.raises(FolderError, match=r"kept/manifest\.json is damaged: its seal is not that of its content"):
+        HCM.load(tmp_path / "kept")
+    manifest.write_text(sound)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").touch()
     with pytest.raises(

@@ -114,3 +114,17 @@ def test_guess__of_an_empty_table_says_so_first(tmp_path):
     (tmp_path / "nodes.csv").write_text("account,age\n")
     with pytest.raises(InputError, match=r"^nodes\.csv holds no rows"):
         guess_columns((pa.table(TEXT), str(tmp_path / "nodes.csv")), {}, 1 << 30)
+
+
+def test_guess__a_first_line_of_numbers_is_no_header(tmp_path, caplog):
+    path = tmp_path / "e.csv"
+    path.write_text("3,4\n4,5\n")
+    with pytest.raises(InputError, match=r"the first line of e\.csv, 3,4, holds numbers; it must name the columns"):
+        guess_columns((str(path), None), {}, 1 << 30)
+    path.write_text("0,1\n4,5\n")  # as pandas writes a frame without names
+    assert guess_columns((str(path), None), {}, 1 << 30) == {"source_column": "0", "target_column": "1"}
+    assert "the first line of e.csv, 0,1, is taken for names of columns; if it is a row, put" in caplog.text
+
+
+def test_guess__of_very_many_columns_takes_the_first_two():
+    assert guessed({f"c{i}": [1, 4, 2, 1] for i in range(20_000)}) == ("c0", "c1")

@@ -274,3 +274,58 @@ def test_policy__has_the_defaults_of_the_schema():
         shared = {f.name for f in fields(section)} & {f.name for f in fields(Policy)}
         assert {name: getattr(section(), name) for name in shared} == {name: getattr(Policy(), name) for name in shared}
         assert "max_bytes" in shared
+
+
+@pytest.mark.parametrize("rows", [4, 1_200_000])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_quote_that_is_never_closed__loses_no_rows_silently(tmp_path, rows, pack):
+    path = tmp_path / ("e.csv.gz" if pack is gzip.compress else "e.csv")
+    start = b'source,target,note\n0,1,"sound ""one"" \n of two lines"\n1,2,"open\n'
+    path.write_bytes(pack(start + b"2,3,more\n" * rows))
+    told = "ends inside of quotes: one that begins near line 3," if rows == 4 else "a row goes on for over 4 MiB; a"
+    with pytest.raises(InputError, match=rf"{path.name} .*{told}"):
+        read_tables(tmp_path / "g", path, policy=BARE)
+
+
+@pytest.mark.parametrize("head", ["", "\n", '"source"'])
+@pytest.mark.parametrize("end", ["", "\n", "\n\n"])
+def test_quotes_that_are_closed_or_within_a_value__are_read(tmp_path, head, end):
+    first = head + ",target" if head.endswith('"') else head + "source,target"
+    (tmp_path / "e.csv").write_text(f'{first}\n"a","b\nc"\n5" pipe,a\na,"x ""y"""{end}')
+    graph = read_tables(tmp_path / "g", tmp_path / "e.csv", policy=BARE)
+    assert sorted(graph.ids.to_pylist()) == ['5" pipe', "a", "b\nc", 'x "y"']
+    assert graph.num_edges == 3
+
+
+def test_line_breaks_in_values__are_read_across_the_blocks_of_a_file(tmp_path):
+    rows = b"".join(b'%d,%d,"one\n%d,0,two"\n' % (i, i + 1, i) for i in range(200_000))
+    assert len(rows) > 4 << 20
+    (tmp_path / "e.csv").write_bytes(b"source,target,note\n" + rows)
+    graph = read_tables(tmp_path / "g", tmp_path / "e.csv", policy=BARE)
+    assert (graph.num_nodes, graph.num_edges) == (200_001, 200_000)
+
+
+def test_first_line_for_excel__is_refused(tmp_path):
+    (tmp_path / "e.csv").write_text("sep=;\nsource;target\n0;1\n")
+    with pytest.raises(InputError, match=r"e\.csv begins with 'sep=;', a word to Excel; remove this line"):
+        read_tables(tmp_path / "g", tmp_path / "e.csv", policy=BARE)
+
+
+def test_checksums_of_parquet_pages__are_looked_at(tmp_path):
+    path = table(
+        tmp_path / "e.parquet",
+        {"source": np.arange(50), "target": np.arange(50) + 1},
+        write_page_checksum=True,
+        use_dictionary=False,
+        compression="none",
+    )
+    data, row = path.read_bytes(), np.arange(20, 30).tobytes()
+    path.write_bytes(data.replace(row, row[:-8] + np.array([7]).tobytes(), 1))
+    with pytest.raises(InputError, match=r"e\.parquet cannot be read as Parquet: .*[Cc][Rr][Cc]"):
+        read_tables(tmp_path / "g", path, policy=BARE)
+
+
+def test_name_of_a_column_that_is_not_utf8__is_refused_with_its_line(tmp_path):
+    (tmp_path / "e.csv").write_bytes(b"source,\x8etarget\n0,1\n")
+    with pytest.raises(InputError, match=r"e\.csv is not UTF-8 text: line 1 has the byte 0x8E"):
+        read_tables(tmp_path / "g", tmp_path / "e.csv", policy=BARE)

@@ -126,6 +126,14 @@ def test_read_dataset__refuses_a_damaged_file(cora, tmp_path, way):
         read_dataset(tmp_path / "g", "Cora", tmp_path)
 
 
+def test_read_dataset__refuses_a_tensor_that_is_not_as_it_was_written(cora, tmp_path, data):
+    stored, tensor = cora.read_bytes(), data.edge_index.numpy().tobytes()
+    assert stored.count(tensor) == 1
+    cora.write_bytes(stored.replace(tensor, b"\1" + tensor[1:]))
+    with pytest.raises(InputError, match=r"processed/data\.pt is damaged: data/data/\d+ in it is not as it was"):
+        read_dataset(tmp_path / "g", "Cora", tmp_path)
+
+
 def test_read_dataset__runs_nothing_that_a_file_says(cora, tmp_path):
     torch.save(Trap(tmp_path / "sprung"), cora)
     with warnings.catch_warnings():

@@ -1,7 +1,12 @@
 """Parquet and CSV tables as users bring them, clean and otherwise."""
 
 import gzip
+import os
+import shutil
+import subprocess
+import sys
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -327,6 +332,34 @@ def test_files_at__passes_over_hidden_names_that_the_user_does_not_spell(tmp_pat
     assert [path.resolve().relative_to(root).as_posix() for path in files_at(f"{root}/{where}")] == found
     if found and found != ["_SUCCESS"]:
         assert find_table("graph.path", f"{root}/{where}", 1 << 30).paths == tuple(files_at(f"{root}/{where}"))
+
+
+def test_files_at__names_a_folder_that_may_not_be_read(tmp_path):
+    for name in ("a.csv", "locked/b.csv", ".hidden/c.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("source,target\n0,1\n")
+    for name in ("locked", ".hidden"):
+        (tmp_path / name).chmod(0)
+    words = [sys.executable, "-c", f"from hcm_scale.ingest.batches import files_at; files_at({str(tmp_path)!r})"]
+    if os.geteuid() == 0:  # who may read anything, unless that is taken away
+        if shutil.which("setpriv") is None:
+            pytest.skip("root may read anything")
+        words = ["setpriv", "--inh-caps=-all", "--bounding-set=-dac_override,-dac_read_search", *words]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert f"PermissionError: [Errno 13] Permission denied: '{tmp_path}/locked'" in done.stderr
+
+
+def test_find_table__reads_a_file_once_whatever_links_lead_to_it(tmp_path, caplog):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "part-1.csv").write_text("source,target\n0,1\n")
+    (tmp_path / "in" / "again").symlink_to(".")
+    (tmp_path / "in" / "latest.csv").symlink_to("part-1.csv")
+    for where in ("in", "in/**/*.csv"):
+        assert len(find_table("graph.path", tmp_path / where, 1 << 30).paths) == 1
+    assert "links lead to files that are there already (1); each file is read once" in caplog.text
+    (tmp_path / "part-1").write_text("source,target\n0,1\n")
+    (tmp_path / "named.csv").symlink_to("part-1")
+    assert find_table("graph.path", tmp_path / "named.csv", 1 << 30).paths == (tmp_path / "named.csv",)
 
 
 def test_read_tables__takes_dictionaries_whole_floats_and_integers_as_categories(tmp_path):

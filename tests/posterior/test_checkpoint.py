@@ -30,7 +30,7 @@ def test_save__keeps_the_last_two(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("damage", ["flip", "tear", "remove", "note", "count"])
+@pytest.mark.parametrize("damage", ["flip", "tear", "remove", "note", "count", "nested"])
 def test_load__passes_over_a_damaged_one_with_a_warning(tmp_path, damage):
     save_checkpoint(tmp_path, 5, tensors(5))
     save_checkpoint(tmp_path, 10, tensors(10))
@@ -47,7 +47,7 @@ def test_load__passes_over_a_damaged_one_with_a_warning(tmp_path, damage):
         note = data.with_suffix(".json")
         note.write_text(note.read_text().replace('"num_done": 10', '"num_done": 11'))
     else:
-        data.with_suffix(".json").write_text("{")
+        data.with_suffix(".json").write_text("{" if damage == "note" else "[" * 100_000)
     with pytest.warns(UserWarning, match="step-000000010 is damaged"):
         num_done, found, _ = load_checkpoint(tmp_path, tmp_path)
     assert num_done == 5
@@ -78,7 +78,8 @@ def test_load__ignores_tensors_without_a_note(tmp_path):
 
 def test_keep_until__keeps_the_line_of_the_step_itself(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 4}\n{"step": 8}\n{"step": 12}\n{"st')
+    torn = b'{"step": \xb4}\n' + b"[" * 100_000 + b'\n[]\n{"step": 12}\n{"st'
+    path.write_bytes(b'{"step": 4}\n{"step": 8}\n' + torn)
     keep_until(path, 8)
     assert path.read_text() == '{"step": 4}\n{"step": 8}\n'
 

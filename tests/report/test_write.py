@@ -169,7 +169,8 @@ def test_stage__reads_what_other_stages_left(scored_world: World, tmp_path: Path
     write_scores(tmp_path / FILE, [lambda: world.scores])
     np.save(tmp_path / MEAN_FILE, world.edge_mean)
     np.save(tmp_path / VAR_FILE, world.edge_var)
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n[]\n{"step": 3, "lo')
+    torn = b"[]\n\xb4\n" + b"[" * 100_000 + b'\n{"step": 3, "lo'
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n' + torn)
     shown = {"run": {"seed": 3}, "metrics": tmp_path / "metrics.jsonl", "top": 10, "table_rows": 1000}
     report = stage.report(world.graph, world.purified, tmp_path, tmp_path / "out", **shown)
     assert report["training"]["loss"]["mean"] == [2.0, 1.0]

@@ -1,5 +1,7 @@
 """Claims about the life of a labels folder."""
 
+import json
+
 import pytest
 
 from hcm_scale.base.files import FolderError
@@ -32,5 +34,8 @@ def test_done__believes_only_a_whole_shard(tmp_path, plan, make_pairs):
     data[1000] ^= 1
     (tmp_path / "shard-00001.parquet").write_bytes(data)
     assert folder.done(tmp_path, plan, 1) is None
-    (tmp_path / "shard-00002.json").write_text('{"file": ')
-    assert folder.done(tmp_path, plan, 2) is None
+    note = tmp_path / "shard-00002.json"
+    counts = json.loads(note.read_text())["counts"]
+    for text in (json.dumps(json.loads(note.read_text()) | {"counts": counts[::-1]}), '{"file": ', "[" * 100_000):
+        note.write_text(text)
+        assert folder.done(tmp_path, plan, 2) is None

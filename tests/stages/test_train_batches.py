@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hcm_scale.arguments import label_options
+from hcm_scale.base.files import FolderError
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import ALONE
@@ -94,3 +95,7 @@ def test_agree__keeps_to_what_is_noted_and_notes_what_is_less(tmp_path):
     assert agree(Fit(True, 8), ALONE, "cpu", note) == Fit(False, 8)
     assert agree(None, ALONE, "cpu", note) is None
     assert agree(Fit(True, 8), ALONE, "cpu", note) is None
+    for text in ("{", '{"graph": "yes", "pairs": true}', "[" * 100_000):
+        note.write_text(text)
+        with pytest.raises(FolderError, match=r"train\.json is damaged; remove .* to have it made again"):
+            agree(Fit(True, 8), ALONE, "cpu", note)
