@@ -1,7 +1,8 @@
-"""The result of a run for other programs: `hcm-scale export RUN FILE [--top K]`.
+"""The result of a run for other programs: `hcm-scale export RUN FILE [--top K] [--flagged] [--since RUN]`.
 
-    FILE.csv, FILE.parquet     the ranked table, all of it or its first K rows; `reason` says in words why a node is
-                               where it is: of the flagged or first 100 nodes, with --top K of all K (at most 10,000)
+    FILE.csv, FILE.parquet     the ranked table: all of it, the flagged nodes, those of them that an earlier run has not
+                               flagged, or the first K of any of these; `reason` says in words why a node is where it
+                               is: of all that were chosen so (at most 10,000), else of the flagged and the first 100
     FILE.graphml, FILE.gexf    the first K nodes (20 where not said) with their neighbours and the edges among them, for
                                Gephi, Cytoscape or networkx: rank, score, evidence and flag of every node, and of every
                                edge the mean predicted hop and the weight, where edges have one
@@ -22,6 +23,8 @@ def main(arguments: list[str]) -> str:
     words.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run")
     words.add_argument("file", type=Path, metavar="FILE", help="what to write; its ending chooses the format")
     words.add_argument("--top", type=int, metavar="K", help="only the first K nodes")
+    words.add_argument("--flagged", action="store_true", help="only nodes that stand out at score.fdr")
+    words.add_argument("--since", type=Path, metavar="RUN", help="only flagged nodes that this run has not flagged")
     given = words.parse_args(arguments)
     if given.file.suffix not in TABLES + GRAPHS:
         raise ValueError(f"{given.file} must end in one of {', '.join(TABLES + GRAPHS)}")
@@ -29,6 +32,11 @@ def main(arguments: list[str]) -> str:
         raise ValueError(f"--top {given.top} must be at least 1")
     if not given.file.parent.is_dir():
         raise ValueError(f"{given.file}: there is no folder {given.file.parent}")
+    flagged = given.flagged or given.since is not None
+    if flagged and given.file.suffix not in TABLES:
+        raise ValueError(f"--flagged and --since are for tables; {given.file} must end in one of {', '.join(TABLES)}")
     from hcm_scale.commands.exported import export_graph, export_table
 
-    return (export_table if given.file.suffix in TABLES else export_graph)(given.run, given.file, given.top)
+    if given.file.suffix in TABLES:
+        return export_table(given.run, given.file, given.top, flagged, given.since)
+    return export_graph(given.run, given.file, given.top)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 
@@ -12,22 +13,42 @@ from hcm_scale.graph import Graph
 from hcm_scale.score.numbering import edge_index
 from hcm_scale.score.table import FILE
 from hcm_scale.stages.purify import open_purified
-from hcm_scale.stages.report import edge_hops, first_reasons, read_ranked
+from hcm_scale.stages.report import MOST_REASONS, edge_hops, node_reasons, read_ranked
 from hcm_scale.workspace import open_stages
 
-_TOP, _NEIGHBORS = 20, 50
+_TOP, _NEIGHBORS, _REASONS = 20, 50, 100
+_SLICE = 1 << 20  # rows written at a time
 _FIRST = ("rank", "id", "score", "evidence", "p", "flagged", "degree", "reason")  # what a person reads
 _SHOWN = ("rank", "score", "evidence", "flagged", "p", "degree")
 
 
-def export_table(run_dir: Path, out: Path, top: int | None) -> str:
-    """Writes the ranked table, or its first `top` rows; says what is in it."""
+def export_table(run_dir: Path, out: Path, top: int | None, flagged: bool = False, since: Path | None = None) -> str:
+    """Writes the ranked table, or the first `top` rows, of all nodes or of the flagged; says what is in it.
+
+    Without nodes that the run `since` has flagged.
+    """
     scores, folder, purified = open_stages(run_dir, "scores", "graph", "purified")
-    made = open_purified(purified)
-    reasons = first_reasons(Graph.open(folder, verify=False), made.graph, scores, top, made.features)
-    count = write_table(scores / FILE, out, top, reasons)
-    more = f", the first {len(reasons):,} with a reason in words" if len(reasons) < count else ""
-    return f"{count:,} nodes in {out}{more}"
+    graph, made = Graph.open(folder, verify=False), open_purified(purified)
+    ranked = read_ranked(scores, graph)
+    rows = ranked.filter(ranked["flagged"]) if flagged else ranked
+    if since is not None:
+        rows = rows.filter(pc.invert(pc.is_in(rows["id"], _flagged_before(since, rows["id"].type))))
+    rows = rows.slice(0, top)
+    told = rows if flagged or top else rows.filter(pc.or_(rows["flagged"], pc.less_equal(rows["rank"], _REASONS)))
+    nodes = told["node"].slice(0, MOST_REASONS).combine_chunks()
+    reasons = node_reasons(graph, made.graph, ranked, scores, nodes.to_pylist(), made.features)
+    _write(rows, out, nodes, pa.array(reasons, pa.string()))
+    more = f", {len(reasons):,} with a reason in words" if len(reasons) < len(rows) else ""
+    return f"{len(rows):,} {'flagged ' if flagged else ''}nodes in {out}{more}"
+
+
+def _flagged_before(run_dir: Path, kind: pa.DataType) -> pa.Array:
+    """The ids that another run has flagged."""
+    (scores,) = open_stages(run_dir, "scores")
+    table = pq.read_table(scores / FILE, columns=["id", "flagged"])
+    if table["id"].type != kind:
+        raise ValueError(f"--since {run_dir}: ids there are {table['id'].type}, here {kind}; they must be of one type")
+    return table.filter(table["flagged"])["id"].combine_chunks()
 
 
 def export_graph(run_dir: Path, out: Path, top: int | None) -> str:
@@ -40,26 +61,19 @@ def export_graph(run_dir: Path, out: Path, top: int | None) -> str:
     return f"{len(found):,} nodes and {found.number_of_edges():,} edges in {out}"
 
 
-def write_table(scores: Path, out: Path, top: int | None, reasons: list[str]) -> int:
-    """Copies the first rows of the ranked table, row group by row group, with reasons for the first; how many."""
-    source = pq.ParquetFile(scores)
-    wanted, written = min(top or source.metadata.num_rows, source.metadata.num_rows), 0
-    plain = pa.schema([_plain(entry) for entry in source.schema_arrow], source.schema_arrow.metadata)
+def _write(rows: pa.Table, out: Path, nodes: pa.Array, reasons: pa.Array) -> None:
+    """Writes rows of the ranked table, some of them with the reasons of their nodes."""
+    plain = pa.schema([_plain(entry) for entry in rows.schema], rows.schema.metadata)
     reason = pa.field("reason", pa.string())
     whole = plain.append(reason)
     order = sorted(whole.names, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
     schema = pa.schema([whole.field(name) for name in order], whole.metadata)
     new = pq.ParquetWriter if out.suffix == ".parquet" else pc_csv.CSVWriter
     with new(out, schema) as sink:
-        for at in range(source.num_row_groups):
-            part = source.read_row_group(at).slice(0, wanted - written).cast(plain)
-            told = reasons[written : written + len(part)]
-            padded = pa.array(told + [None] * (len(part) - len(told)), pa.string())
-            sink.write_table(part.append_column(reason, padded).select(order))
-            written += len(part)
-            if written == wanted:
-                break
-    return written
+        for first in range(0, len(rows), _SLICE):
+            part = rows.slice(first, _SLICE)
+            told = reasons.take(pc.index_in(part["node"], nodes).combine_chunks())
+            sink.write_table(part.cast(plain).append_column(reason, told).select(order))
 
 
 def _plain(entry: pa.Field) -> pa.Field:
@@ -80,7 +94,7 @@ def neighborhoods(graph: Graph, scores: Path, top: int) -> Any:
         chosen.update(near[np.argsort(-hops, kind="stable")[:_NEIGHBORS]].tolist())
     found = nx.DiGraph() if graph.directed else nx.Graph()
     shown = [name for name in _SHOWN if name in table.column_names]
-    rows = table.filter(pa.compute.is_in(table["node"], pa.array(sorted(chosen)))).select(["node", *shown])
+    rows = table.filter(pc.is_in(table["node"], pa.array(sorted(chosen)))).select(["node", *shown])
     for row in rows.to_pylist():
         node = row.pop("node")
         found.add_node(node, label=str(graph.external_id(node)), **row)

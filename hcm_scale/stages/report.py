@@ -1,5 +1,5 @@
 """The report stage: what earlier stages left in their folders, joined into report.json and report.html. And `explain`,
-`first_reasons`, `show`: nodes in numbers, the first ones in a sentence each, the list as a piece of HTML.
+`node_reasons`, `show`: nodes in numbers, in a sentence each, the list as a piece of HTML.
 
 Reads the scores folder (scores.parquet, edges_mean.npy, edges_var.npy; the last two as memory maps), and where they are
 given the training's metrics.jsonl and the labels folder's manifest. Both may be missing: the page then leaves their
@@ -28,7 +28,6 @@ from hcm_scale.graph.store import Graph
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Explanation
 from hcm_scale.report.explain import explain as explain_node
-from hcm_scale.report.groups import num_first
 from hcm_scale.report.notebook import fragment
 from hcm_scale.report.weakness import weak_text
 from hcm_scale.report.wording import in_a_sentence
@@ -42,7 +41,7 @@ from hcm_scale.stages.scored import KIND
 
 log = logging.getLogger(__name__)
 
-__all__ = ["FORMAT", "explain", "first_reasons", "report", "show"]
+__all__ = ["FORMAT", "explain", "node_reasons", "report", "show"]
 MOST_REASONS = 10_000  # about a minute of explaining
 
 
@@ -111,13 +110,16 @@ def explain(
     return [explain_node(evidence, node) for node in nodes]
 
 
-def first_reasons(
-    graph: Graph, purified: Graph | None, scores: Path, count: int | None, x: NDArray[np.float32] | None = None
+def node_reasons(
+    graph: Graph,
+    purified: Graph | None,
+    ranked: pa.Table,
+    scores: Path,
+    nodes: Sequence[int],
+    x: NDArray[np.float32] | None = None,
 ) -> list[str]:
-    """Why the first nodes are where they are, a sentence each: `count` of them, or the flagged, and at least 100."""
-    ranked = read_ranked(scores, graph)
+    """Why nodes are where they are in the ranked table of a scores folder, a sentence each."""
     evidence = Evidence.of(graph, purified, ranked, *edge_hops(scores, graph), x)
-    nodes = ranked["node"].slice(0, min(num_first(ranked) if count is None else count, MOST_REASONS)).to_pylist()
     return [in_a_sentence(explain_node(evidence, node)) for node in nodes]
 
 

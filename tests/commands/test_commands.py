@@ -100,6 +100,32 @@ def test_export__writes_the_first_rows_of_the_table(finished, tmp_path, ending, 
     assert told[0].startswith(first)
 
 
+def test_export__writes_flagged_nodes_and_those_that_are_new(finished, forged, tmp_path):
+    flags = np.arange(pq.read_metadata(finished / "scores" / "scores.parquet").num_rows) % 3 == 1
+
+    def flag(rows: pa.Table) -> pa.Table:
+        return rows.set_column(rows.schema.get_field_index("flagged"), "flagged", pa.array(flags))
+
+    today = forged(finished, tmp_path / "today", rows_edited(flag))
+    whole = pq.read_table(today / "scores" / "scores.parquet").filter(flags)
+    flags[: 3 * 10] = False
+    yesterday = forged(finished, tmp_path / "yesterday", rows_edited(flag))
+    for words, wanted in [
+        (["--flagged"], whole),
+        (["--flagged", "--top", "4"], whole.slice(0, 4)),
+        (["--since", str(yesterday)], whole.slice(0, 10)),
+        (["--since", str(today)], whole.slice(0, 0)),
+    ]:
+        assert f"{len(wanted)} flagged nodes" in export.main([str(today), str(tmp_path / "list.csv"), *words])
+        found = pa.csv.read_csv(tmp_path / "list.csv")
+        assert found["id"].to_pylist() == wanted["id"].to_pylist()
+        assert all(found["reason"].to_pylist())
+    export.main([str(today), str(tmp_path / "all.csv")])
+    found = pa.csv.read_csv(tmp_path / "all.csv", convert_options=pa.csv.ConvertOptions(strings_can_be_null=True))
+    told = found.filter(pa.compute.is_valid(found["reason"]))["rank"].to_pylist()
+    assert told == sorted({*range(1, 101), *whole["rank"].to_pylist()})
+
+
 @pytest.mark.parametrize(("ending", "read"), [("graphml", nx.read_graphml), ("gexf", nx.read_gexf)])
 def test_export__writes_neighbourhoods_for_graph_programs(finished, tmp_path, ending, read):
     out = tmp_path / f"near.{ending}"
@@ -160,7 +186,9 @@ def test_scores_of_others__are_refused_by_explain_export_and_serve_alike(forged,
         assert not (tmp_path / name).exists()
 
 
-@pytest.mark.parametrize("words", [["list.xls"], ["list.csv", "--top", "0"], ["nowhere/list.csv"]])
+@pytest.mark.parametrize(
+    "words", [["list.xls"], ["list.csv", "--top", "0"], ["nowhere/list.csv"], ["list.gexf", "--flagged"]]
+)
 def test_export__refuses_before_it_writes(finished, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"list|--top"):
