@@ -177,7 +177,8 @@ def schema_of(path: Path) -> pa.Schema:
     """The columns of a file; of CSV with types as its first block has them."""
     with reading(f"{path} cannot be read as {'Parquet' if _is_parquet(path) else 'CSV'}"), naming_encoding(path):
         schema = pq.read_schema(path) if _is_parquet(path) else _open_csv(path, None, {})[0].schema
-        return schema if schema.names else pa.schema([])  # asked for here, where names that are no text are told
+        _ = schema.names  # decoded here, where names that are no text are told with the file
+        return schema
 
 
 def files_at(where: str) -> list[Path]:
