@@ -21,11 +21,14 @@ _THREADS = 4
 
 
 def free_bytes(device: torch.device | str) -> float:
-    """Free memory of a CUDA device, with what torch holds and does not use; of others, no end of it."""
+    """Free memory of a CUDA device; of others, no end of it.
+
+    What torch keeps for the next tensors goes back first: it is in pieces, which a large tensor may fit none of.
+    """
     if torch.device(device).type != "cuda":
         return math.inf
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + unused
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info(device)[0]
 
 
 def copy_to(out: Tensor, array: NDArray[Any]) -> Tensor:

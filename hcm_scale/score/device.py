@@ -32,8 +32,8 @@ from hcm_scale.score.numbering import EdgeIndex
 _LIST_EDGES = 1 << 20  # edges listed on the host at a time
 _HELD_BYTES = 17  # an edge: its ends, its moments, and whether they are finite
 _WORK_BYTES = 1 << 29  # a chunk of plain torch
-_RANGE_EDGES = 1 << 22  # that pass through the device together
-_UNDER_WAY = 3  # such ranges
+_RANGE_EDGES = 1 << 21  # that pass through the device together
+_UNDER_WAY = 8  # such ranges
 
 Step = Callable[[Tensor, Head, Pairs, int, Tensor], None]
 
@@ -106,7 +106,8 @@ def _pass_through(
         if count > 1:
             for row, values in zip(moments, host, strict=True):
                 copy_to(row, values[chosen])
-        step(pairs, count, moments)
+        with one_at_a_time:  # plain torch has no room for the chunks of several
+            step(pairs, count, moments)
         check_finite(bool(torch.isfinite(moments[0]).all()), count)
         found = np.empty((2, len(number)), np.float32)
         copy_from(moments, found)

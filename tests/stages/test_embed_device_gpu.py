@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from hcm_scale.base.pinned import free_bytes
 from hcm_scale.base.spmm import propagate
 from hcm_scale.model import HopModel, embed_graph
 from hcm_scale.sampling.device import kernels
@@ -14,6 +15,7 @@ from hcm_scale.score.head import Head
 from hcm_scale.score.numbering import edge_index
 from hcm_scale.stages import embed_device
 from hcm_scale.stages.embed_device import CHUNK_ROWS, columns_for, embed_all
+from hcm_scale.stages.embedding import embed_samples
 from hcm_scale.synthetic.families import community, rmat
 
 pytestmark = [
@@ -67,6 +69,20 @@ def test_predict_edges__that_pass_through_give_the_same_numbers(monkeypatch, pre
         found.append(predict_edges(index, samples, device=DEVICE, precision=precision))
     for kept, passed in zip(*found, strict=True):
         np.testing.assert_allclose(passed, kept, atol=0 if precision == "auto" else 1e-5)
+
+
+def test_embed_samples__of_a_second_view_find_room_where_those_of_the_first_were(monkeypatch):
+    monkeypatch.setattr(embed_device, "_WORK_BYTES", 64 * MIB)
+    views = [community(3_000_000, edges_per_node=5), community(3_000_000)]
+    model = HopModel(20, 4, width=64, seed=1)
+    n, indices = views[1].num_nodes, views[1].indices
+    needed = graph_bytes(n, indices, 32) + 4 * 64 * (n + CHUNK_ROWS) + 96 * MIB
+    others = torch.empty(int(free_bytes(DEVICE)) - needed, dtype=torch.uint8, device=DEVICE)
+    for view in views:
+        options = {"propagated": True, "device": "cuda"}
+        found = embed_samples({"num_attributes": 20}, [model.state_dict()], view, np.asarray(view.x), **options)
+        assert [len(z) for z, _ in found] == [n]
+    del others
 
 
 def test_columns_for__leaves_other_models_to_plain_torch():
