@@ -32,6 +32,8 @@ def inspect(folder: Path, verify: bool) -> str:
 def inspect_run(run_dir: Path, verify: bool) -> str:
     """The stages of the last run in a folder: what each cost, and what it counted."""
     listed = read_stages(run_dir)
+    if not listed:
+        raise ValueError(f"the run in {run_dir} has finished no stage yet; the same hcm-scale run again goes on")
     lines = [f"{'stage':<20}{'seconds':>9}{'peak GiB':>10}{'MB on disk':>12}   facts"]
     for stage in listed:
         folder = run_dir / stage["name"]

@@ -19,6 +19,7 @@ from hcm_scale.ingest.errors import InputError
 from hcm_scale.ingest.policy import Offenders
 
 _AS_TEXT = "graph.id_type=text takes them as names"
+_MOST = 2**63 - 1
 _DIGITS = "^(0|[1-9][0-9]{0,18})$"  # as many as uint64 can hold
 
 
@@ -54,6 +55,7 @@ class IdReader:
     place: Callable[[int], str] = "row {:,}".format
     fractional: Offenders = field(init=False)
     rounded: Offenders = field(init=False)
+    large: Offenders = field(init=False)
     odd: Offenders = field(init=False)
     negative: Offenders = field(init=False)
     null: Offenders = field(init=False)
@@ -62,6 +64,7 @@ class IdReader:
         self.fractional = Offenders("fractional ids", self.where)
         rounded = "ids are floats so large that different ones cannot be told apart"
         self.rounded = Offenders(rounded, self.where, _AS_TEXT)
+        self.large = Offenders(f"ids above {_MOST}", self.where, _AS_TEXT)
         self.odd = Offenders("ids are no plain whole numbers", self.where, _AS_TEXT)
         self.negative = Offenders("negative ids", self.where, _AS_TEXT)
         self.null = Offenders("missing ids", self.where)
@@ -75,6 +78,8 @@ class IdReader:
             column = self._whole(column, first_row)
         elif is_text(column.type):
             column = self._plain(column, first_row)
+        elif pa.types.is_uint64(column.type):
+            column = self._small(column, first_row)
         numbers = column.cast(pa.int64())
         values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
         self.negative.add(values < 0, lambda i: f"{self.place(first_row + i)}: {values[i]}")
@@ -82,7 +87,7 @@ class IdReader:
 
     def check(self, nulls: bool = True) -> None:
         """Raises for the first kind of fault that was met."""
-        for offenders in (self.fractional, self.rounded, self.odd, self.negative, *([self.null] if nulls else [])):
+        for offenders in (self.fractional, self.rounded, self.large, self.odd, self.negative, *([self.null] if nulls else [])):
             offenders.check()
 
     def _whole(self, column: pa.Array, first_row: int) -> pa.Array:
@@ -94,6 +99,11 @@ class IdReader:
         good = whole & exact
         return pa.array(np.where(good, values, 0).astype(np.int64), mask=~good | _mask(column.is_null()))
 
+    def _small(self, column: pa.Array, first_row: int) -> pa.Array:
+        fits = pc.less_equal(column, pa.scalar(_MOST, pa.uint64()))
+        self.large.add(~_mask(fits.fill_null(True)), lambda i: f"{self.place(first_row + i)}: {column[i]}")
+        return pc.if_else(fits, column, None)
+
     def _plain(self, column: pa.Array, first_row: int) -> pa.Array:
         """Text of a CSV as integers: exact at any size, and none that a number would not keep, as 007, 0x1, 1e3."""
         with contextlib.suppress(pa.ArrowInvalid):
@@ -103,7 +113,7 @@ class IdReader:
         digits = pc.replace_substring_regex(pc.ascii_trim_whitespace(column), "\\.0*$", "")
         is_digits = pc.match_substring_regex(digits, _DIGITS)
         sizes = pc.if_else(is_digits, digits, "0").cast(pa.uint64())
-        plain = pc.and_(is_digits, pc.less(sizes, pa.scalar(2**63, pa.uint64())))
+        plain = pc.and_(is_digits, pc.less_equal(sizes, pa.scalar(_MOST, pa.uint64())))
         self.odd.add(~_mask(plain.fill_null(True)), lambda i: f"{self.place(first_row + i)}: {column[i]}")
         return pc.if_else(plain, sizes, None)
 

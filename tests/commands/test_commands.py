@@ -63,6 +63,12 @@ def test_inspect__tells_what_every_folder_of_a_run_holds(finished):
         assert all(word in said for word in words), said
 
 
+def test_inspect__of_a_run_that_has_finished_nothing_says_so(tmp_path):
+    (tmp_path / "stages.json").write_text("[]")
+    with pytest.raises(ValueError, match="has finished no stage yet"):
+        inspect.main([str(tmp_path), "--verify"])
+
+
 def test_inspect__verify_finds_a_flipped_bit(copied):
     assert "as it was written" in inspect.main([str(copied), "--verify"])
     path = copied / "graph" / "x.npy"

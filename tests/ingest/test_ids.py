@@ -99,6 +99,13 @@ def test_id_reader__refuses_floats_that_stand_for_several_numbers(kind, digits):
         reader.check()
 
 
+def test_id_reader__tells_numbers_that_only_text_can_hold():
+    reader = IdReader("integer", "a table")
+    assert reader.read(pa.array([1, 2**63, None], pa.uint64()), 0).to_pylist() == [1, None, None]
+    with pytest.raises(ValueError, match=r"1 ids above 9223372036854775807 in a table: row 1: .*graph\.id_type=text"):
+        reader.check()
+
+
 def test_id_reader__takes_text_that_is_plain_numbers_and_counts_other():
     reader = IdReader("integer", "a table")
     assert reader.read(pa.array(["0", None, "9223372036854775807"]), 0).to_pylist() == [0, None, 2**63 - 1]
