@@ -87,7 +87,8 @@ class IdReader:
 
     def check(self, nulls: bool = True) -> None:
         """Raises for the first kind of fault that was met."""
-        for offenders in (self.fractional, self.rounded, self.large, self.odd, self.negative, *([self.null] if nulls else [])):
+        of_values = self.fractional, self.rounded, self.large, self.odd, self.negative
+        for offenders in (*of_values, self.null) if nulls else of_values:
             offenders.check()
 
     def _whole(self, column: pa.Array, first_row: int) -> pa.Array:

@@ -8,26 +8,28 @@
 | context_closure | edges between unlike nodes close into triangles around it                | `context_closure` |
 | attributes      | its attributes are not what its neighbourhood predicts                   | `residual`     |
 
-Each number becomes its rank among all nodes, from 0 to 1, equal ones sharing the middle, and
+Each number becomes a surprise, -log P(a usual node has as much): by its rank among all nodes, -log(1 - rank), or by
+the tail that the bulk of them shows (tail.py) where that is more, so that the members of a large group are not held
+against each other. Then
 
-    score(v) = sum over the kinds of -log(1 - rank),
+    score(v) = sum over the kinds of v's surprise, above the least of all nodes,
 
-Fisher's way of adding up evidence: a kind says as much about its thousandth node as any other about its own, whatever
-their tails, and a node that leads in one kind comes before one that is a little odd in all. A kind that cannot tell (no
-neighbours, no triangles in the whole graph) gives the rank of the middle.
+Fisher's way of adding up evidence: a node that leads in one kind comes before one that is a little odd in all. Beyond
+log(n), the most that a rank can say, a surprise goes on as its logarithm, so that no heavy tail decides alone. A kind
+that cannot tell about a node (no neighbours) gives it what its middle node has; one that cannot tell any two apart
+gives nothing.
 
 Each kind is also kept apart as places: 1 is the strangest node by this kind, equal ones share the middle place, rounded
 towards 1, and so do all nodes of which the kind cannot tell. The place of a kind of neighbours counts nodes with
-neighbours. A node's strongest kind is the one whose place is the smallest share of the nodes that the kind ranks, which
-is the one that says most, -log(1 - rank); of a node without neighbours it is `attributes`.
+neighbours. A node's strongest kind is the one whose place is the smallest share of the nodes that the kind ranks; of a
+node without neighbours it is `attributes`.
 
-A graph that is scored by a model of another takes its ranks among the nodes of that one (`weigh(..., like)`): the same
-node in the same surroundings then has the same score, whatever else changed. A number beyond all of theirs has the
-evidence of their first node and a little more, which grows as the logarithm of how far beyond it is. Places are always
-those among the nodes that are scored.
+A graph that is scored by a model of another gains as if its nodes were among those of that one (`weigh(..., like)`):
+the same node in the same surroundings then has the same score, whatever else changed. Places are always those among
+the nodes that are scored.
 
-Every kind is sorted once: places and their halves tell all that its order does. Memory: 4 bytes a node and kind and 25
-bytes a node beside the score.
+The plain sums of surprises are what p is read off (threshold.py). Every kind is sorted once: places and their halves
+tell all that its order does. Memory: 4 bytes a node and kind and 33 bytes a node beside the score.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,8 +38,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.order import Known, Places, double_places, num_known, place_type
+from hcm_scale.base.order import Known, Places, double_places, place_type
 from hcm_scale.base.threads import in_slices
+from hcm_scale.score.tail import Gains, gains_of
 
 KINDS = {  # by name: the column of the number behind it
     "hop": "ahp",
@@ -49,68 +52,12 @@ KINDS = {  # by name: the column of the number behind it
 OF_NEIGHBORS = ("hop", "closure", "context", "context_closure")  # say nothing about a node without neighbours
 
 
-def middle_ranks(values: NDArray[np.float64], known: Known = None) -> NDArray[np.float64]:
-    """Ranks of values between 0 and 1, equal ones sharing the middle of their places; 1/2 where not `known`.
+class Sums(NamedTuple):
+    """The surprises of every node, added up, (n,), of how many kinds that tell, and those of usual nodes elsewhere."""
 
-    >>> middle_ranks(np.array([3.0, 1.0, 3.0, 9.0])).tolist()
-    [0.5, 0.125, 0.5, 0.875]
-    """
-    return ranks_of(double_places(values, known), num_known(values, known))
-
-
-def ranks_of(double: Places, size: int) -> NDArray[np.float64]:
-    """The ranks, between 0 and 1, of double places among so many."""
-    out = np.empty(len(double))
-
-    def fill(part: slice) -> None:
-        out[part] = 1.0 - (double[part] - 1) / (2.0 * max(1, size))
-
-    in_slices(len(double), fill)
-    return out
-
-
-def places_among(values: NDArray[np.float64], usual: NDArray[np.float64]) -> NDArray[np.int64]:
-    """`double_places` that values would have among usual ones, as if each took the place of an equal one.
-
-    >>> places_among(np.array([3.0, 2.0, 10.0]), np.array([3.0, 1.0, 3.0, 9.0])).tolist()
-    [5, 7, 1]
-    """
-    ordered, out = np.sort(usual), np.empty(len(values), np.int64)
-
-    def fill(part: slice) -> None:
-        below, up_to = (np.searchsorted(ordered, values[part], side) for side in ("left", "right"))
-        out[part] = 2 * len(ordered) + 1 - below - up_to
-
-    in_slices(len(values), fill)
-    return out
-
-
-def ranks_among(values: NDArray[np.float64], usual: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`middle_ranks` that values would have among usual ones, at most that of the first."""
-    return ranks_of(np.maximum(places_among(values, usual), 2), len(usual))
-
-
-def surprise_among(values: NDArray[np.float64], usual: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The evidence of values by their rank among usual ones, and beyond the largest of those a little more."""
-    if not len(usual):
-        return np.full(len(values), np.log(2.0))
-    out = surprise(ranks_among(values, usual))
-    top = usual.max()
-    beyond, spread = values > top, top - np.median(usual)
-    out[beyond] += np.log1p((values[beyond] - top) / (spread or 1.0))
-    return out
-
-
-def surprise(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
-    """-log(1 - rank), the evidence of a rank."""
-    out = np.empty_like(ranks)
-
-    def fill(part: slice) -> None:
-        np.log1p(-ranks[part], out=out[part])
-        np.negative(out[part], out=out[part])
-
-    in_slices(len(ranks), fill)
-    return out
+    total: NDArray[np.float64]
+    num_telling: int
+    usual: NDArray[np.float64] | None  # None where the nodes themselves are the usual ones
 
 
 class Weighed(NamedTuple):
@@ -122,6 +69,7 @@ class Weighed(NamedTuple):
     score: NDArray[np.float64]
     places: Places
     halves: NDArray[np.uint8]
+    sums: Sums
 
     def double_places(self, row: int) -> Places:
         """Twice the places by the kind of this row, not rounded."""
@@ -150,30 +98,37 @@ def weigh(
 ) -> Weighed:
     """The score and the places of every node from the numbers of each kind, (n,) each.
 
-    `like` are the numbers of another graph, among which the score ranks.
+    `like` are the numbers of another graph, whose nodes are the usual ones.
 
     >>> weigh({"attributes": np.array([5.0, 9.0, 5.0])}, np.ones(3, bool)).places.tolist()
     [[2, 1, 2]]
     """
-    num_nodes = len(has_neighbors)
-    total, halves = np.zeros(num_nodes), np.zeros(num_nodes, np.uint8)
+    own, num_nodes, num_telling = Numbers(numbers, has_neighbors), len(has_neighbors), 0
+    score, total, halves = np.zeros(num_nodes), np.zeros(num_nodes), np.zeros(num_nodes, np.uint8)
+    usual_total = np.zeros(0 if like is None else len(like.has_neighbors))
     places = np.empty((len(numbers), num_nodes), place_type(num_nodes))
-    for row, (kind, size) in enumerate(zip(numbers, num_ranked(numbers, has_neighbors), strict=True)):
-        values, known = numbers[kind], None if size == num_nodes else has_neighbors
-        double = double_places(values, known, out=places[row])
+    for row, (kind, values) in enumerate(numbers.items()):
+        double = double_places(values, own.known(kind), out=places[row])
         if like is None:
-            _add_surprise(double, size, total)
+            gains = gains_of(kind, values, own.known(kind), double)
+            _add(gains, score, total)
         else:
-            usual, in_usual = like.of_kind[kind], like.known(kind)
-            gained = surprise_among(values, usual if in_usual is None else usual[in_usual])
-            total += gained if known is None else np.where(known, gained, np.log(2.0))
+            gains = gains_of(kind, like.of_kind[kind], like.known(kind))
+            _add(gains, None, usual_total)
+            gained, added = gains.among(values, own.known(kind))
+            total += gained
+            score += added
+        num_telling += gains.tells
         _halve(double, halves, row)
-    return Weighed(total, places, halves)
+    return Weighed(score, places, halves, Sums(total, max(1, num_telling), None if like is None else usual_total))
 
 
-def _add_surprise(double: Places, size: int, total: NDArray[np.float64]) -> None:
+def _add(gains: Gains, score: NDArray[np.float64] | None, total: NDArray[np.float64]) -> None:
     def add(part: slice) -> None:
-        total[part] += surprise(ranks_of(double[part], size))
+        gained, added = gains.of(part)
+        total[part] += gained
+        if score is not None:
+            score[part] += added
 
     in_slices(len(total), add)
 

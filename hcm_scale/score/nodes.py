@@ -3,7 +3,7 @@
     AHP(v) = mean over v's neighbours of the edge's mean hop        IV(v) = mean over them of the edge's variance
     HAV(v) = AHP(v) / max AHP + IV(v) / max IV                      (a term whose maximum is 0 is 0)
     strange(v) = z-score of AHP(v) + z-score of closure(v)          (closure.py: far triangles around v)
-    score(v) = the evidence of all kinds, added up by rank          (evidence.py)
+    score(v) = the evidence of all kinds, added up                  (evidence.py)
 
 Of several encoders the hops of each edge are averaged; `strange` alone adds up the z-scored AHP of each, and takes the
 z-score of that.
@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.names import RANKINGS
-from hcm_scale.base.order import double_places, num_known
 from hcm_scale.base.pinned import MANY_ENTRIES
 from hcm_scale.base.threads import in_slices, in_threads, of_slices
 from hcm_scale.score import kernels
@@ -32,11 +31,12 @@ from hcm_scale.score.calibration import ContextScale, Strangeness
 from hcm_scale.score.closure import Cut, closure
 from hcm_scale.score.context import context
 from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.evidence import KINDS, Numbers, Weighed, ranks_of, surprise, weigh
+from hcm_scale.score.evidence import KINDS, Numbers, Weighed, weigh
 from hcm_scale.score.metrics import top_overlap
 from hcm_scale.score.numbering import EdgeIndex
 from hcm_scale.score.residual import residual
 from hcm_scale.score.standard import add_standardized, usual_among
+from hcm_scale.score.tail import gains_of
 from hcm_scale.score.threshold import Verdict, judge
 
 FLAG_NAMES = ("isolated", "no_out_neighbors", "sampled")
@@ -184,8 +184,9 @@ def with_attributes(scores: NodeScores, found: OfAttributes, like: NodeScores | 
 
 def verdict_of(scores: NodeScores, fdr: float, like: NodeScores | None = None) -> Verdict:
     """Which nodes stand out at this false-discovery rate (threshold.py)."""
-    weighed = scores.weighed if isinstance(scores, WeighedScores) else None
-    return judge(*_numbers(scores), fdr, None if like is None else _numbers(like), weighed)
+    if isinstance(scores, WeighedScores):
+        return judge(scores.weighed.sums, fdr)
+    return judge(weigh(*_numbers(scores), None if like is None else _numbers(like)).sums, fdr)
 
 
 def stability(scores: NodeScores, views: Sequence[NDArray[np.float64]], rank_by: str) -> float | None:
@@ -197,19 +198,16 @@ def stability(scores: NodeScores, views: Sequence[NDArray[np.float64]], rank_by:
         return None
     if rank_by != "score":
         return top_overlap(views)
-    known = scores.has_neighbors
-    if isinstance(scores, WeighedScores):
-        double = scores.weighed.double_places(list(KINDS).index("hop"))
-    else:
-        double = double_places(scores.ahp, known)
-    size = num_known(double, known)
+    known = _numbers(scores).known("hop")
+    weighed = scores.weighed if isinstance(scores, WeighedScores) else None
+    double = None if weighed is None else weighed.double_places(list(KINDS).index("hop"))
+    own = gains_of("hop", scores.ahp, known, double)
 
     def with_hops_of(view: NDArray[np.float64]) -> NDArray[np.float64]:
-        told, out = double_places(view, known), np.empty(len(view))
+        told, out = gains_of("hop", view, known), np.empty(len(view))
 
         def fill(part: slice) -> None:
-            others = scores.score[part] - surprise(ranks_of(double[part], size))
-            out[part] = others + surprise(ranks_of(told[part], size))
+            out[part] = scores.score[part] - own.of(part)[1] + told.of(part)[1]
 
         in_slices(len(out), fill)
         return out

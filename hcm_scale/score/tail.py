@@ -2,6 +2,10 @@
 
 Up to the 95 % quantile it is the surprise of the rank. Beyond it a generalised Pareto tail goes on through what three
 quantiles of the bulk show, its shape a quarter above what they say, at least 0: exponential or heavier.
+
+What a node gains by a kind is its surprise less the least of all nodes', which is no evidence. Added up, the gains of
+all kinds are what p is read off (threshold.py). To the score (evidence.py) a kind adds what the rank alone says where
+that is more, and the logarithm of what goes beyond all ranks.
 """
 
 from typing import NamedTuple
@@ -9,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.order import double_places, quantiles
-from hcm_scale.score.evidence import ranks_among, ranks_of, surprise
+from hcm_scale.base.order import Known, Places, at_places, double_places, num_known, picked, quantiles
+from hcm_scale.score.ranks import ranks_among, ranks_of, surprise
 
 _HIGH = 0.95  # the quantile of a kind where its fitted tail begins; odd nodes lie beyond it
 _START = -np.log1p(-_HIGH)  # its surprise
@@ -25,16 +29,6 @@ LEAST_P = 1e-300
 Values = NDArray[np.float64]
 
 
-def kind_surprise(kind: str, values: Values, usual: Values | None = None) -> Values:
-    """-log P(as much) of the numbers of one kind, (n,): by rank in the bulk of usual ones, by its tail beyond."""
-    if usual is None:
-        double, usual = double_places(values), values
-        ranks, bulk = ranks_of(double, len(values)), quantiles(values, double, shares_of(kind))
-    else:
-        ranks, bulk = ranks_among(values, usual), np.quantile(usual, shares_of(kind))
-    return bend(surprise(ranks), values, fit(kind, bulk, usual[usual > bulk[-1]], len(usual)))
-
-
 class Tail(NamedTuple):
     """Beyond `high` a surprise is `begin` at `first`, and grows from there by `scale` and `shape`."""
 
@@ -43,6 +37,69 @@ class Tail(NamedTuple):
     begin: float
     scale: float
     shape: float
+
+
+class Gains(NamedTuple):
+    """What nodes gain by the numbers of one kind; those that are not `known` gain what the middle of the others does.
+
+    `double` are the double places of the numbers, `size` is how many are known, and `tells` whether any two differ.
+    """
+
+    values: Values
+    double: Places
+    known: Known
+    size: int
+    tail: Tail
+    least: float
+    middle: float
+    tells: bool
+
+    def of(self, part: slice) -> tuple[Values, Values]:
+        """The gains of some of the nodes, and what they add to the score."""
+        return self._told(ranks_of(self.double[part], self.size), self.values[part], _some(self.known, part))
+
+    def among(self, values: Values, known: Known) -> tuple[Values, Values]:
+        """The same of other nodes, as if they were among these."""
+        usual = self.values if self.known is None else self.values[self.known]
+        return self._told(ranks_among(values, usual), values, known)
+
+    def _told(self, ranks: Values, values: Values, known: Known) -> tuple[Values, Values]:
+        by_rank = surprise(ranks)
+        gained = np.maximum(bend(by_rank.copy(), values, self.tail) - self.least, 0.0)
+        added = np.maximum(by_rank - self.least, soften(gained, self.size))
+        if known is None:
+            return gained, added
+        return np.where(known, gained, self.middle), np.where(known, added, self.middle)
+
+
+def soften(gained: Values, size: int) -> Values:
+    """Gains that beyond log(size), the most that a rank among so many says, go on as the logarithm of what is left.
+
+    So no tail drowns the other kinds, and none of its order is lost.
+    """
+    most = np.log(max(2, size))
+    return np.minimum(gained, most) + np.log1p(np.clip(gained - most, 0.0, np.finfo(np.float64).max))
+
+
+def _some(known: Known, part: slice) -> Known:
+    return None if known is None else known[part]
+
+
+def gains_of(kind: str, values: Values, known: Known = None, double: Places | None = None) -> Gains:
+    """What nodes gain by the numbers of one kind, (n,); `double` are their double places, where these are known.
+
+    >>> gains_of("hop", np.array([3.0, 1.0, 2.0])).of(slice(None))[0].round(2).tolist()
+    [2.81, 0.0, 0.51]
+    """
+    size = num_known(values, known)
+    double = double_places(values, known) if double is None else double
+    if not size:
+        return Gains(values, double, known, 0, Tail(np.inf, np.inf, _START, 1.0, 0.0), np.log(2.0), 0.0, False)
+    bulk = quantiles(values, double, shares_of(kind), known)
+    tail = fit(kind, bulk, picked(values, lambda some: some > bulk[-1], known), size)
+    few = at_places(double, [1, size, size // 2 + 1, (size + 1) // 2], known)  # surprise falls from place to place
+    most, least, *middle = bend(surprise(ranks_of(double[few], size)), values[few], tail)
+    return Gains(values, double, known, size, tail, least, np.mean(np.subtract(middle, least)), bool(most > least))
 
 
 def bend(gained: Values, values: Values, tail: Tail) -> Values:

@@ -14,7 +14,7 @@ from hcm_scale.score.calibration import Scale, from_bytes
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops
 
 KIND = "hcm_scale scores"
-FORMAT = 6
+FORMAT = 7
 SCALE_FILE = "scale.safetensors"
 _IN_MANIFEST = ("num_samples", "rank_by", "metrics", "fdr", "num_flagged", "stability")
 

@@ -5,10 +5,12 @@ import pytest
 
 from hcm_scale.score.calibration import Scale, Strangeness, context_scale, from_bytes, to_bytes
 from hcm_scale.score.closure import far_cut, mark_far
-from hcm_scale.score.evidence import KINDS, Numbers, middle_ranks, ranks_among, surprise_among, weigh
+from hcm_scale.score.evidence import KINDS, Numbers, weigh
 from hcm_scale.score.numbering import edge_index
+from hcm_scale.score.ranks import middle_ranks, ranks_among
 from hcm_scale.score.standard import Usual
-from hcm_scale.score.threshold import evidence_p
+from hcm_scale.score.tail import gains_of
+from hcm_scale.score.threshold import judge
 
 
 def numbers_of(size: int, seed: int = 0) -> Numbers:
@@ -20,21 +22,22 @@ def numbers_of(size: int, seed: int = 0) -> Numbers:
 def test_weigh_and_p__like_itself_are_the_same():
     own = numbers_of(500)
     np.testing.assert_array_equal(weigh(*own, own).score, weigh(*own).score)
-    np.testing.assert_array_equal(evidence_p(*own, own), evidence_p(*own))
+    np.testing.assert_array_equal(judge(weigh(*own, own).sums, 0.1).p, judge(weigh(*own).sums, 0.1).p)
 
 
 def test_weigh_and_p__of_a_node_do_not_depend_on_the_others():
     usual, new = numbers_of(500), numbers_of(300, seed=1)
     part = Numbers({kind: values[:20] for kind, values in new.of_kind.items()}, new.has_neighbors[:20])
     np.testing.assert_array_equal(weigh(*new, usual).score[:20], weigh(*part, usual).score)
-    np.testing.assert_array_equal(evidence_p(*new, usual)[:20], evidence_p(*part, usual))
+    found, of_part = (judge(weigh(*some, usual).sums, 0.1).p for some in (new, part))
+    np.testing.assert_array_equal(found[:20], of_part)
 
 
-def test_surprise_among__rises_also_beyond_all_that_was_seen():
+def test_gains__among_others_rise_also_beyond_all_that_was_seen():
     usual = np.random.default_rng(0).normal(size=200)
-    found = surprise_among(np.linspace(-5, 50, 400), usual)
+    _, found = gains_of("hop", usual).among(np.linspace(-5, 50, 400), None)
     assert np.all(np.diff(found) >= 0)
-    assert np.all(np.diff(found[np.linspace(-5, 50, 400) > usual.max()]) > 0)
+    assert np.all(np.diff(found[np.linspace(-5, 50, 400) > 2 * usual.max()]) > 0)
     assert np.isfinite(found).all()
     np.testing.assert_array_equal(ranks_among(usual, usual), middle_ranks(usual))
 

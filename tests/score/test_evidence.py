@@ -1,4 +1,4 @@
-"""Evidence by rank: no tail drowns the others, ties share the middle, what cannot tell says nothing."""
+"""Evidence by surprise: no tail drowns the others, ties share the middle, what cannot tell says nothing."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 
-from hcm_scale.score.evidence import KINDS, middle_ranks, surprise, weigh
+from hcm_scale.score.evidence import KINDS, weigh
+from hcm_scale.score.ranks import middle_ranks
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0, 2.5, 1e300, -4.0]), min_size=1, max_size=40))
@@ -21,13 +22,37 @@ def test_middle_ranks__leave_out_what_is_not_known():
     assert middle_ranks(np.array([1.0, 2.0]), np.zeros(2, bool)).tolist() == [0.5, 0.5]
 
 
-@pytest.mark.parametrize("stretch", [np.exp, lambda v: v**3, lambda v: 1e9 * v])
-def test_score__does_not_depend_on_how_long_a_tail_is(stretch):
+@pytest.mark.parametrize("kind", KINDS)
+def test_score__of_the_bulk_does_not_depend_on_how_long_a_tail_is(kind):
     rng = np.random.default_rng(0)
-    numbers = {kind: rng.normal(size=50) for kind in KINDS}
-    has = np.ones(50, bool)
-    stretched = numbers | {"hop": stretch(numbers["hop"])}
-    np.testing.assert_allclose(weigh(stretched, has).score, weigh(numbers, has).score)
+    numbers = {kind: rng.normal(size=1_000) for kind in KINDS}
+    has, usual = np.ones(1_000, bool), numbers[kind] < np.quantile(numbers[kind], 0.95)
+    for stretch in (np.exp, lambda v: v**3, lambda v: 1e9 * v):
+        stretched = numbers | {kind: stretch(numbers[kind])}
+        np.testing.assert_allclose(weigh(stretched, has).score[usual], weigh(numbers, has).score[usual])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_score__grows_with_a_number_and_slowly_beyond_what_a_rank_can_say(kind):
+    rng = np.random.default_rng(1)
+    numbers = {name: rng.normal(size=1_000) for name in KINDS}
+    has, found = np.ones(1_000, bool), []
+    for value in (3.0, 30.0, 300.0, 1e6, 1e300):
+        numbers[kind][0] = value
+        found.append(weigh(numbers, has).score[0])
+    assert np.all(np.diff(found) > 0)
+    assert found[3] - found[0] < 2 * np.log(1_000) + np.log(1e8)
+    assert np.isfinite(found).all()
+
+
+def test_score__does_not_hold_the_size_of_a_group_against_its_members():
+    rng = np.random.default_rng(2)
+    numbers = {kind: rng.normal(size=1_000) for kind in KINDS}
+    for size in (1, 30):
+        numbers["closure"][:size] = 20.0
+        first = weigh(numbers, np.ones(1_000, bool)).score[0]
+        numbers["closure"][:size] = rng.normal(size=size)
+        assert first > 8.0
 
 
 def test_score__puts_the_first_of_one_kind_before_one_that_is_a_little_odd_in_all():
@@ -47,7 +72,7 @@ def test_score__a_kind_without_differences_changes_no_order():
     numbers = {"hop": rng.normal(size=30), "attributes": rng.normal(size=30)}
     has = np.ones(30, bool)
     silent = numbers | {"closure": np.zeros(30)}
-    np.testing.assert_allclose(weigh(silent, has).score - weigh(numbers, has).score, surprise(np.array([0.5]))[0])
+    np.testing.assert_array_equal(weigh(silent, has).score, weigh(numbers, has).score)
 
 
 def test_score__judges_a_node_without_neighbours_by_its_attributes_alone():

@@ -7,9 +7,10 @@ from hcm_scale.graph.store import Graph
 from hcm_scale.score.calibration import context_scale
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, double_places, middle_ranks, strongest, surprise, weigh
+from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, double_places, strongest, weigh
 from hcm_scale.score.nodes import NodeScores, of_attributes, score_nodes, with_attributes, with_closure
 from hcm_scale.score.numbering import edge_index
+from hcm_scale.score.ranks import middle_ranks, surprise
 from hcm_scale.score.table import kind_rank, node_scores, scores_table
 
 
@@ -53,12 +54,6 @@ def test_weigh__places_are_those_of_counting(num_nodes: int):
         for node in range(num_nodes):
             middle = max(1, (len(ranked) + 1) // 2)
             assert places[node] == (slow_place(ranked, numbers[kind][node]) if known[node] else middle)
-
-
-def test_weigh__score_is_the_sum_of_surprises():
-    numbers, has = numbers_of(60), np.arange(60) % 4 > 0
-    wanted = sum(surprise(middle_ranks(v, has if k in OF_NEIGHBORS else None)) for k, v in numbers.items())
-    np.testing.assert_allclose(weigh(numbers, has).score, wanted, rtol=1e-12)
 
 
 def test_weigh__four_bytes_a_node_and_kind():

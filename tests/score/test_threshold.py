@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from hcm_scale.score.evidence import KINDS
-from hcm_scale.score.tail import kind_surprise
-from hcm_scale.score.threshold import check_rate, discoveries, evidence_p, judge, sum_p
+from hcm_scale.score.evidence import KINDS, weigh
+from hcm_scale.score.tail import gains_of
+from hcm_scale.score.threshold import Verdict, check_rate, discoveries, judge, sum_p
 
 SAMPLES = {
     "normal": lambda rng, n: rng.standard_normal(n),
@@ -22,9 +22,13 @@ def sample(name: str, n: int, seed: int, kinds=tuple(KINDS)) -> dict[str, np.nda
     return {kind: SAMPLES[name](rng, n) for kind in kinds}
 
 
+def verdict(numbers, has: np.ndarray | None = None, rate: float = 0.1) -> Verdict:
+    has = np.ones(len(next(iter(numbers.values()))), bool) if has is None else has
+    return judge(weigh(numbers, has).sums, rate)
+
+
 def flagged(numbers, rate: float = 0.1) -> np.ndarray:
-    n = len(next(iter(numbers.values())))
-    return np.flatnonzero(judge(numbers, np.ones(n, bool), rate).flagged)
+    return np.flatnonzero(verdict(numbers, rate=rate).flagged)
 
 
 def slow_discoveries(p, rate: float) -> list[bool]:
@@ -58,7 +62,7 @@ def test_rate__is_between_0_and_1(rate):
 def test_p__is_above_0_and_at_most_1(name, n):
     numbers = sample(name, n, seed=0)
     numbers["hop"][0] = 1e12
-    p = evidence_p(numbers, np.ones(n, bool))
+    p = verdict(numbers).p
     assert np.all((p > 0.0) & (p <= 1.0))
 
 
@@ -66,7 +70,7 @@ def test_p__is_above_0_and_at_most_1(name, n):
 @pytest.mark.parametrize("name", SAMPLES)
 def test_surprise__rises_with_the_number(kind, name):
     values = np.sort(np.append(SAMPLES[name](np.random.default_rng(1), 500), [10.0, 100.0, 1e4]))
-    assert np.all(np.diff(kind_surprise(kind, values)) >= 0.0)
+    assert np.all(np.diff(gains_of(kind, values).of(slice(None))[0]) >= 0.0)
 
 
 def test_p__falls_with_the_sum():
@@ -75,7 +79,7 @@ def test_p__falls_with_the_sum():
 
 
 def test_p__of_the_bulk_is_its_rank():
-    p = evidence_p(sample("normal", 1000, seed=3), np.ones(1000, bool))
+    p = verdict(sample("normal", 1000, seed=3)).p
     np.testing.assert_allclose(np.sort(p)[200:], (np.arange(200, 1000) + 0.5) / 1000)
 
 
@@ -123,8 +127,7 @@ def test_constant_numbers__flag_nobody_and_change_nothing():
     assert len(flagged({kind: np.zeros(500) for kind in KINDS})) == 0
     fewer = {kind: numbers[kind] for kind in BENDING}
     both = fewer | {"closure": np.zeros(500)}
-    everyone = np.ones(500, bool)
-    np.testing.assert_array_equal(evidence_p(both, everyone), evidence_p(fewer, everyone))
+    np.testing.assert_array_equal(verdict(both).p, verdict(fewer).p)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -132,7 +135,7 @@ def test_few_numbers_above_one_that_most_share__are_judged_among_themselves(kind
     values = np.zeros(1000)
     values[:5], values[5] = 5.0, 9.0  # more than half of them alike: their middle has no spread
     assert len(flagged({kind: values})) == 0 or kind in ("closure", "context_closure")
-    assert np.all(np.isfinite(kind_surprise(kind, values)))
+    assert np.all(np.isfinite(gains_of(kind, values).of(slice(None))[0]))
 
 
 def test_nodes_without_neighbors__are_judged_by_their_attributes_alone():
@@ -142,9 +145,9 @@ def test_nodes_without_neighbors__are_judged_by_their_attributes_alone():
     for kind in ("hop", "closure", "context", "context_closure"):
         numbers[kind][:20] = 1e6  # of no meaning
     numbers["attributes"][0] = 200.0
-    assert np.flatnonzero(judge(numbers, has, 0.1).flagged).tolist() == [0]
-    assert not judge(numbers, np.zeros(1000, bool), 0.1).flagged[1:].any()
+    assert np.flatnonzero(verdict(numbers, has).flagged).tolist() == [0]
+    assert not verdict(numbers, np.zeros(1000, bool)).flagged[1:].any()
 
 
 def test_no_nodes__have_no_p():
-    assert evidence_p({"hop": np.zeros(0)}, np.zeros(0, bool)).shape == (0,)
+    assert verdict({"hop": np.zeros(0)}).p.shape == (0,)
