@@ -79,7 +79,7 @@ def name_columns(graph: GraphConfig, words: Sequence[str]) -> GraphConfig:
     if len(known) == len(_COLUMNS):
         return graph
     from hcm_scale.ingest import fetched, guess
-    from hcm_scale.ingest.batches import CSV, PARQUET
+    from hcm_scale.ingest.paths import CSV, PARQUET
 
     places = {"graph.path": graph.path, "graph.nodes": graph.nodes}
     with (

@@ -27,6 +27,7 @@ from hcm_scale.base.torch_threads import torch_threads
 from hcm_scale.blueprint import stages
 from hcm_scale.config import Config, parse_fan_out
 from hcm_scale.graph import Graph
+from hcm_scale.listed import listed_anew, open_stages
 from hcm_scale.options import store_options
 from hcm_scale.plan import plan
 from hcm_scale.ranks.world import ALONE, World
@@ -37,7 +38,7 @@ from hcm_scale.stages.summary import summary
 from hcm_scale.stages.train_batches import check_backend
 from hcm_scale.trained import open_trained, settled
 from hcm_scale.walk import Run
-from hcm_scale.workspace import Stage, Workspace, listed_anew, open_stages
+from hcm_scale.workspace import Stage, Workspace
 
 log = logging.getLogger(__name__)
 _TRAINING = ("train", "score", "report")  # the commands whose runs train

@@ -14,10 +14,11 @@ from typing import Any
 
 from hcm_scale.blueprint import stages
 from hcm_scale.config import Config, SyntheticGraph
+from hcm_scale.listed import read_stages
 from hcm_scale.options import flat, stored_options
 from hcm_scale.trained import open_trained, settled
 from hcm_scale.walk import Run
-from hcm_scale.workspace import Stage, Workspace, read_stages
+from hcm_scale.workspace import Stage, Workspace
 
 _SECONDS = {  # on two cores: of any graph, and for a million edges more; measured at 770,000 edges
     "graph": (0.1, 0.5),

@@ -14,7 +14,7 @@ from hcm_scale.base import files, remote
 from hcm_scale.base.sealed import hash_once
 from hcm_scale.graph import Graph
 from hcm_scale.ingest import fetched, guess, readers, sql
-from hcm_scale.ingest.batches import CSV, PARQUET, files_at
+from hcm_scale.ingest.paths import CSV, PARQUET, files_at
 from hcm_scale.options import stored_options
 from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.ingest import Reader

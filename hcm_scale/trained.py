@@ -13,8 +13,8 @@ from typing import Any
 
 from hcm_scale.base import files
 from hcm_scale.config import Config
+from hcm_scale.listed import open_stages, stage_keys
 from hcm_scale.options import stored_options, with_options
-from hcm_scale.workspace import open_stages, stage_keys
 
 log = logging.getLogger(__name__)
 

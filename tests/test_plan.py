@@ -4,8 +4,8 @@ from pathlib import Path
 
 from hcm_scale import pipeline
 from hcm_scale.config import Config, SyntheticGraph
+from hcm_scale.listed import read_stages
 from hcm_scale.options import with_options
-from hcm_scale.workspace import read_stages
 
 FEW = {"hops.num_sources": 20, "hops.pairs_per_class": 5, "sampling.batch_pairs": 32, "sampling.workers": 0}
 FEW |= {"model.width": 8, "model.head_width": 8, "posterior.burn_in_steps": 2, "posterior.num_samples": 1}

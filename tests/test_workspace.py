@@ -17,7 +17,8 @@ sys.path.append(str(Path(__file__).parent))
 from dying import die_at_change
 
 from hcm_scale.base.files import FolderError
-from hcm_scale.workspace import Stage, Workspace, begin_run, open_stages
+from hcm_scale.listed import begin_run, open_stages
+from hcm_scale.workspace import Stage, Workspace
 
 
 def write(text: str, calls: list[str]):
@@ -110,7 +111,7 @@ def test_folder_being_removed__is_not_taken_for_finished_after_a_kill(tmp_path, 
             raise SystemExit("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("hcm_scale.workspace.shutil.rmtree", killed)
+        patch.setattr("shutil.rmtree", killed)
         with pytest.raises(SystemExit):
             make(Workspace(tmp_path), "scores", 2, write("b", calls))
     make(Workspace(tmp_path), "scores", 1, write("a", calls))

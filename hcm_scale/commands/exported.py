@@ -10,11 +10,11 @@ import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 
 from hcm_scale.graph import Graph
+from hcm_scale.listed import open_stages
 from hcm_scale.score.numbering import edge_index
 from hcm_scale.score.table import FILE
 from hcm_scale.stages.purify import open_purified
 from hcm_scale.stages.report import MOST_REASONS, edge_hops, node_reasons, read_ranked
-from hcm_scale.workspace import open_stages
 
 _TOP, _NEIGHBORS, _REASONS = 20, 50, 100
 _SLICE = 1 << 20  # rows written at a time

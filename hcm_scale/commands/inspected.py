@@ -9,10 +9,10 @@ import numpy as np
 
 from hcm_scale.base import files
 from hcm_scale.graph import Graph, store
+from hcm_scale.listed import open_stages, read_stages
 from hcm_scale.posterior import samples
 from hcm_scale.shards import open_labels, schema
 from hcm_scale.stages import purify, scored
-from hcm_scale.workspace import open_stages, read_stages
 
 _LISTED = 12  # columns of a graph
 

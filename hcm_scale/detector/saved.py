@@ -9,7 +9,7 @@ manifest has a seal of its own.
 from pathlib import Path
 from typing import Any
 
-from hcm_scale import __version__, pipeline, workspace
+from hcm_scale import __version__, listed, pipeline
 from hcm_scale.base import files
 from hcm_scale.detector.fitted import Fitted
 from hcm_scale.options import plain
@@ -23,7 +23,7 @@ def save(folder: Path, fitted: Fitted, parameters: dict[str, Any]) -> None:
     """Writes the folder, whole or not at all; one that is there already must be empty or of a detector."""
     _check_free(folder)
     with files.replacing(folder) as fresh:
-        workspace.copy_run(fitted.folder, fresh)
+        listed.copy_run(fitted.folder, fresh)
         body = {
             "parameters": {name: plain(value) for name, value in parameters.items() if name not in _NOT_KEPT},
             "fingerprint": fitted.fingerprint,

@@ -1,43 +1,32 @@
 """Parquet and CSV files as a stream of record batches, in the memory of a few batches.
 
-A table is a file, a folder or a glob; its files are read in the order of their names as one table whose types are those
-of the first file, with the columns that names of folders hold (partitions.py). What tools leave beside data under names
-that start with . or _ (`_SUCCESS`, `_temporary/`, `.ipynb_checkpoints/`) is no data, unless the user spells such a
-name. Parquet is decoded page by page (a row group may be larger than memory), CSV block by block. What a file unpacks
-to is known before from the metadata of Parquet, and for a gzip, which has no such number that can be trusted, counted
-as it comes.
+A table is a file, a folder or a glob (paths.py); its files are read in the order of their names as one table whose
+types are those of the first file, with the columns that names of folders hold (partitions.py). Parquet is decoded page
+by page (a row group may be larger than memory), CSV block by block. What a file unpacks to is known before from the
+metadata of Parquet, and for a gzip, which has no such number that can be trusted, counted as it comes.
 """
 
-import functools
-import glob
-import logging
-import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
-from pathlib import Path, PurePath
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from hcm_scale.base.files import resolved
 from hcm_scale.ingest.commas import are_numbers, with_numbers
 from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.encoding import check_text, naming_encoding
 from hcm_scale.ingest.errors import InputError, check_growth, reading
 from hcm_scale.ingest.parquet import nan_as_gap, parquet_batches
 from hcm_scale.ingest.partitions import Part, find_parts, part_fields, with_part
+from hcm_scale.ingest.paths import PARQUET, find_paths
 from hcm_scale.ingest.quotes import Quotes
 
-log = logging.getLogger(__name__)
-PARQUET = (".parquet", ".pq")
 _SEPARATORS = (",", ";", "\t", "|")  # of equally many the first
 _HEADER_BYTES, _SHOWN_BYTES = 1 << 16, 40
-CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
-_HIDDEN = (".", "_")
 _CSV_BLOCK_BYTES = 1 << 22
 _CSV_NULLS = ["", "NA", "N/A", "null", "NULL"]  # NaN is one too, in a column of numbers alone
 
@@ -158,7 +147,7 @@ class TableFiles:
 
 def find_table(option: str, where: str | Path, max_bytes: int) -> TableFiles:
     """The table at a file, folder or glob; `option` is its name in messages."""
-    paths = _find(option, str(where))
+    paths = find_paths(option, str(where))
     first = paths[0]
     schema = schema_of(first)
     names = schema.names
@@ -179,66 +168,6 @@ def schema_of(path: Path) -> pa.Schema:
         schema = pq.read_schema(path) if _is_parquet(path) else _open_csv(path, None, {})[0].schema
         _ = schema.names  # decoded here, where names that are no text are told with the file
         return schema
-
-
-def files_at(where: str) -> list[Path]:
-    """All files at a file, a folder or a glob, sorted; hidden ones only where `where` spells them."""
-    path = Path(where)
-    if path.is_file():
-        return [path]
-    found = _below(path) if path.is_dir() else map(Path, glob.glob(where, recursive=True))  # noqa: PTH207
-    return sorted(p for p in found if p.is_file() and not is_hidden(p, path))
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    """The files below a folder; OSError where a folder in it, unless hidden, may not be read."""
-
-    def refuse(error: OSError) -> None:
-        raise error
-
-    for place, inside, names in os.walk(folder, onerror=refuse):
-        inside[:] = [name for name in inside if not is_hidden(Path(place, name), folder)]
-        yield from (Path(place, name) for name in names)
-
-
-def is_hidden(path: PurePath, named: PurePath) -> bool:
-    """Whether a part of the path starts with . or _ and no part of `named`, which may hold wildcards, says so.
-
-    >>> is_hidden(Path("_in/_tmp/a.csv"), Path("_in")), is_hidden(Path("_in/_tmp/a.csv"), Path("_in/_t*/*"))
-    (True, False)
-    """
-    spelled = [part for part in named.parts if part.startswith(_HIDDEN)]
-    return any(
-        part.startswith(_HIDDEN) and not any(part == said or fnmatchcase(part, said) for said in spelled)
-        for part in path.parts
-    )
-
-
-def _find(option: str, where: str) -> tuple[Path, ...]:
-    found = files_at(where)
-    if Path(where).is_dir():
-        found = [p for p in found if p.name.endswith(PARQUET + CSV)]
-    if not found:
-        raise InputError(f"{option}={where!r} names no Parquet or CSV file; legal are a file, a folder or a glob")
-    kinds = {next((s for s in PARQUET + CSV if p.name.endswith(s)), None) for p in found}
-    if None in kinds or len({kind in PARQUET for kind in kinds}) > 1:
-        raise InputError(
-            f"{option}={where!r} must name files of one kind, {PARQUET} or {CSV}; found {found[0].name} ..."
-        )
-    return _without_links(where, found)
-
-
-def _without_links(where: str, paths: Sequence[Path]) -> tuple[Path, ...]:
-    """The paths, but for those that lead by links to a file that is among them already: its rows would count twice."""
-    once = {resolved(path): path for path in sorted(paths, key=lambda path: (len(path.parts), path), reverse=True)}
-    if len(once) < len(paths):
-        _tell_links(where, len(paths) - len(once))
-    return tuple(sorted(once.values()))
-
-
-@functools.cache
-def _tell_links(where: str, count: int) -> None:
-    log.warning("%s: links lead to files that are there already (%s); each file is read once", where, f"{count:,}")
 
 
 def _is_parquet(path: Path) -> bool:

@@ -18,8 +18,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hcm_scale.base import remote
-from hcm_scale.ingest.batches import is_hidden
 from hcm_scale.ingest.errors import InputError
+from hcm_scale.ingest.paths import is_hidden
 
 log = logging.getLogger(__name__)
 _AT_ONCE = 8

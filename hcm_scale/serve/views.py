@@ -14,6 +14,7 @@ import numpy as np
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 
 from hcm_scale.graph import Graph
+from hcm_scale.listed import open_stages
 from hcm_scale.report import ranking
 from hcm_scale.report.card import card, num_rings
 from hcm_scale.report.evidence import Evidence
@@ -25,7 +26,6 @@ from hcm_scale.score import table
 from hcm_scale.serve.ranked_file import Filter, RankedFile
 from hcm_scale.stages import purify
 from hcm_scale.stages.report import edge_hops, found_by
-from hcm_scale.workspace import open_stages
 
 _NEIGHBORS = 60  # listed in an explanation
 _WORDY = ("text", "words")  # columns that the list is not sorted by

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hcm_scale.graph import Graph
+from hcm_scale.listed import StageRecord
 from hcm_scale.report.explain import label_of
 from hcm_scale.report.groups import groups, num_first
 from hcm_scale.report.kinds import WORDS, heads, named
@@ -19,7 +20,6 @@ from hcm_scale.score.table import FILE, kind_rank, read_scores
 from hcm_scale.stages.drift import drift_line
 from hcm_scale.stages.report import found_by
 from hcm_scale.stages.scored import open_scores
-from hcm_scale.workspace import StageRecord
 
 _TOP = 10
 _COLUMNS = ("id", "node", "rank", "evidence", "degree", "p", "flagged", "y", "kind")

@@ -18,8 +18,9 @@ import pytest
 from hcm_scale.base.files import MANIFEST
 from hcm_scale.features.transform import transform
 from hcm_scale.graph.store import Graph
-from hcm_scale.ingest.batches import files_at, find_table
+from hcm_scale.ingest.batches import find_table
 from hcm_scale.ingest.encode import bucket_of
+from hcm_scale.ingest.paths import files_at
 from hcm_scale.ingest.readers import Columns, InputError, Policy, columns_told, read_tables, summary
 
 EDGES = {"source": ["a", "b", "b", "c", "a"], "target": ["b", "a", "b", "a", "b"]}
@@ -340,7 +341,7 @@ def test_files_at__names_a_folder_that_may_not_be_read(tmp_path):
         (tmp_path / name).write_text("source,target\n0,1\n")
     for name in ("locked", ".hidden"):
         (tmp_path / name).chmod(0)
-    words = [sys.executable, "-c", f"from hcm_scale.ingest.batches import files_at; files_at({str(tmp_path)!r})"]
+    words = [sys.executable, "-c", f"from hcm_scale.ingest.paths import files_at; files_at({str(tmp_path)!r})"]
     if os.geteuid() == 0:  # who may read anything, unless that is taken away
         if shutil.which("setpriv") is None:
             pytest.skip("root may read anything")
