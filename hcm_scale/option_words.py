@@ -11,7 +11,7 @@ WORDS = {
     "graph.num_communities": "communities of a graph that is made; null: by its size",
     "graph.homophily": "share of the edges within a community",
     "graph.path": "the file, folder, glob or URL of the edges, the matrix, the data set or the graph folder",
-    "graph.directed": "keep the direction of edges: predictions and averages then follow out-neighbours",
+    "graph.directed": "keep the direction of edges: averages then follow out-neighbours, and triangles are not counted",
     "graph.unknown": "edges to nodes that the node table does not have: refuse, drop them, or add the nodes",
     "graph.nonfinite": "attributes that are not finite (NaN in a table is a gap): refuse, take 0, or the column's mean",
     "graph.featureless": "a graph without attributes: refuse, or take degrees as attributes",

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from hcm_scale.ingest.commas import are_numbers, with_numbers
 from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.encoding import check_text, naming_encoding
-from hcm_scale.ingest.errors import InputError, check_growth, reading
+from hcm_scale.ingest.errors import InputError, check_growth, reading, shown_names
 from hcm_scale.ingest.parquet import nan_as_gap, parquet_batches
 from hcm_scale.ingest.partitions import Part, find_parts, part_fields, with_part
 from hcm_scale.ingest.paths import PARQUET, find_paths
@@ -80,7 +80,9 @@ class TableFiles:
         """Refuses names that the table does not have."""
         for name in names:
             if name not in self.schema.names:
-                raise InputError(f"{option}={name!r} is not a column of {self.origin}; it has {self.schema.names}")
+                raise InputError(
+                    f"{option}={name!r} is not a column of {self.origin}; it has {shown_names(self.schema.names)}"
+                )
 
     def with_casts(self, casts: dict[str, pa.DataType]) -> "TableFiles":
         """The same files, some columns read as other types."""

@@ -1,6 +1,7 @@
 """An edge table as chunks of node numbers; ids that no node has are counted, dropped, or collected beforehand."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,7 +25,9 @@ class EdgeTable:
     kind: str
     unknown: Offenders = field(
         default_factory=lambda: Offenders(
-            "rows name an id that is not a node", "the edge table", "graph.unknown=drop or add accepts them"
+            "rows name an id that is not a node",
+            "the edge table",
+            "graph.unknown=drop leaves these rows out, add makes nodes of them, without attributes",
         )
     )
     ends: dict[str, tuple[int, int]] = field(default_factory=dict)  # distinct nodes and gaps of both, once read
@@ -57,7 +60,9 @@ class EdgeTable:
             yield u, v
         self.ends[self.source] = int(is_named[0].sum()), gaps[0]
         self.ends[self.target] = int(is_named[1].sum()), gaps[1]
-        if unknown != "drop":
+        if unknown != "drop" and self.unknown.count:
+            if has_zeros_apart(ids, self.unknown.first):
+                self.unknown.remedy = "graph.id_type=integer reads 0042 and 42 as one id"
             self.unknown.check()
         if self.unknown.count and self.unknown.count + num_loops == num_rows:
             raise ValueError(
@@ -84,6 +89,17 @@ class EdgeTable:
             for column in (sources.drop_null(), targets.drop_null()):
                 found.add(column.filter(pa.array(known.find(column) < 0)) if known is not None else column)
         return in_order(found)
+
+
+def has_zeros_apart(ids: Ids, lost: Sequence[str]) -> bool:
+    """Whether an id in the words about lost rows would be found with other zeros before it."""
+    column = ids.column() if isinstance(ids, TextIds) else None
+    if column is None or not len(column):
+        return False
+    digits = [word for text in lost for word in re.findall(r"\b\d+\b", text)]
+    length = len(column[0].as_py())
+    forms = {form for word in digits for form in (word.lstrip("0"), word.zfill(length)) if form not in ("", word)}
+    return bool(forms) and bool((ids.find(pa.array(sorted(forms), pa.large_string())) >= 0).any())
 
 
 def find_nodes(ids: Ids, column: pa.Array) -> Numbers:

@@ -8,7 +8,7 @@ room that knows none. `check_growth` refuses what a packed file would unpack to.
 import contextlib
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -18,8 +18,21 @@ _OFTEN = 100  # no table or matrix that tells something packs better than this
 _OF_THE_FILE = (None, errno.EINVAL)  # a seek to a place that a damaged file names; other numbers are of the system
 
 
+_NAMES = 12  # of columns that a message lists
+
+
 class InputError(ValueError):
     """A file that cannot be read or that no graph can be made from: its name, the place in it, and what is legal."""
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """Names of columns for a message: the first of them, and how many more there are.
+
+    >>> shown_names(["a", "b"]), shown_names([str(n) for n in range(99)])[-11:]
+    ("['a', 'b']", 'and 87 more')
+    """
+    more = f" and {len(names) - _NAMES:,} more" if len(names) > _NAMES else ""
+    return f"{list(names[:_NAMES])}{more}"
 
 
 @contextlib.contextmanager

@@ -1,16 +1,19 @@
 """Which column is what, where nobody said so: the two ends of an edge, and the id of a node.
 
-Two columns with names of a pair, such as `source` and `target` or `from_account` and `to_account`, are the ends. Where
-no names say so, they are the two columns whose first values are found most often in one column of the node table, in at
-least half of all cases; without a node table, the first two that can hold ids. The id is the column `id`, or one
-named as an end is, if it holds at least half of the ends; else the column of distinct values that holds most of them.
-Ids are text or whole numbers. A column that numbers the rows, 7, 8, 9, ..., is an end only where no other fits. Of
-columns that fit equally well, to a tenth of the values, the first ones count.
+Two columns with names of a pair, such as `source` and `target` or `from_account` and `to_account`, are the ends; so are
+the only two that differ in a last 1 and 2 or a and b, such as `protein1` and `protein2`. Where no names say so, they
+are the two columns whose first values are found most often in one column of the node table, in at least half of all
+cases; without a node table, the first two that can hold ids. The id is the column `id`, or one named as an end is, if
+it holds at least half of the ends; else the column of distinct values that holds most of them, or one in which few
+repeat. Ids are text or whole numbers. A column that numbers the rows, 7, 8, 9, ..., is an end only where no other fits.
+Of columns that fit equally well, to a tenth of the values, the first ones count, and a warning says so.
 """
 
+import functools
 import itertools
 import logging
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +23,7 @@ import pyarrow.compute as pc
 
 from hcm_scale.ingest.batches import TableFiles
 from hcm_scale.ingest.encode import is_text
-from hcm_scale.ingest.errors import InputError
+from hcm_scale.ingest.errors import InputError, shown_names
 from hcm_scale.ingest.memory import open_table
 from hcm_scale.ingest.row_index import index_columns
 
@@ -29,12 +32,15 @@ COLUMNS = ("source_column", "target_column", "id_column")
 Pair = tuple[str, str]
 _FIRST = 1_000  # rows of edges whose ends are looked for
 _ENOUGH = 0.5  # the share of them that an id column holds
+_NEARLY = 0.9  # the share of distinct values by which a column holds ids, a few of which repeat
 _WIDE = 300  # columns among which ends without a name are looked for
 _NAMES = (
     *(("source", "target"), ("src", "dst"), ("source", "destination"), ("src", "dest"), ("from", "to"), ("u", "v")),
     *(("payer", "payee"), ("sender", "receiver"), ("sender", "recipient"), ("debtor", "creditor"), ("buyer", "seller")),
     *(("orig", "dest"), ("origin", "destination"), ("caller", "callee"), ("follower", "followee"), ("citing", "cited")),
+    ("start", "end"),
 )
+_NUMBERED = (("1", "2"), ("a", "b"))
 _BESIDE = {"id", "account", "acct", "acc", "node", "user", "name", "key", "no", "nr", "number", "address", "iban"}
 
 
@@ -96,7 +102,9 @@ def likely_ends(edges: TableFiles, source: str | None, target: str | None) -> li
         return [[(source, target)]]
     index = index_columns(edges)
     names = [name for name in edges.schema.names if name not in index]
-    named = _named_ends([name for name in names if _is_number_or_text(edges, name)])
+    able = [name for name in names if _is_number_or_text(edges, name)]
+    numbered = [pair for pair in _numbered_ends(able) if any(_kind(edges, name) is not None for name in pair)]
+    named = _named_ends(able) or (numbered if len(numbered) == 1 else [])
     named = [pair for pair in named if source in (None, pair[0]) and target in (None, pair[1])]
     if named:
         return [named]
@@ -106,8 +114,8 @@ def likely_ends(edges: TableFiles, source: str | None, target: str | None) -> li
         pairs = list(itertools.combinations(left[:_WIDE], 2))
     if not pairs:
         raise InputError(
-            f"{edges.origin} has the columns {edges.schema.names}; legal are two or more of text or whole numbers, the "
-            "ends of an edge"
+            f"{edges.origin} has the columns {shown_names(edges.schema.names)}; legal are two or more of text or whole "
+            "numbers, the ends of an edge"
         )
     numbering = {name for name, values in _first_rows(edges, left).items() if _counts_up(values)}
     groups = [[pair for pair in pairs if len(numbering & set(pair)) == count] for count in range(3)]
@@ -127,6 +135,22 @@ def _named_ends(names: Sequence[str]) -> list[Pair]:
         for name in names
         if one in _words(name) and set(_words(name)) <= {one, *_BESIDE}
         if (other := tuple(another if word == one else word for word in _words(name))) in by_words
+    ]
+
+
+def _numbered_ends(names: Sequence[str]) -> list[Pair]:
+    """The pairs of columns that alone begin alike and end in 1 and 2 or in a and b.
+
+    >>> _numbered_ends(["combined_score", "protein1", "protein2", "gene_B", "gene_A", "s1", "s2", "s3"])
+    [('protein1', 'protein2'), ('gene_A', 'gene_B')]
+    """
+    by_words = {_words(name): name for name in reversed(names)}
+    alike = Counter(words[:-1] for words in by_words)
+    return [
+        (by_words[*begin, one], by_words[*begin, another])
+        for one, another in _NUMBERED
+        for begin, count in alike.items()
+        if begin and count == 2 and (*begin, one) in by_words and (*begin, another) in by_words
     ]
 
 
@@ -155,9 +179,11 @@ def _together(
         if name in names and (best := _best(choices, _shares(first, nodes, name))):
             return *best[1], name
     fits = [(*best, n) for n in names if key is None and (best := _best(choices, _shares(first, nodes, n)))]
-    for _, pair, name in sorted(fits, key=lambda fit: -fit[0]):
-        if _is_distinct(nodes, name):
-            return *pair, name
+    likeliest = sorted(fits, key=lambda fit: -fit[0])
+    for least in (1.0, _NEARLY):  # ids that repeat are refused by their rows, later
+        for _, pair, name in likeliest:
+            if _distinct_share(nodes, name) >= least:
+                return *pair, name
     return (*ends, called[0]) if called and is_sure else None
 
 
@@ -166,8 +192,26 @@ def _best(choices: list[list[Pair]], shares: Mapping[str, float]) -> tuple[float
     for group in choices:
         fits = [pair for pair in group if all(shares.get(end, 0.0) >= _ENOUGH for end in pair)]
         if fits:
-            return max(((sum(round(shares[end], 1) for end in pair), pair) for pair in fits), key=lambda fit: fit[0])
+            found = [(sum(round(shares[end], 1) for end in pair), pair) for pair in fits]
+            best = max(found, key=lambda fit: fit[0])
+            _tell_equals([pair for share, pair in found if share == best[0]])
+            return best
     return None
+
+
+@functools.cache
+def _warn_equals(names: tuple[str, ...], taken: Pair) -> None:
+    log.warning(
+        "%s all look like ends of edges; %s and %s are taken, the first: graph.source_column= and "
+        "graph.target_column= say otherwise",
+        *(", ".join(names), *taken),
+    )
+
+
+def _tell_equals(pairs: Sequence[Pair]) -> None:
+    """Says that several pairs of columns fit as well as the first."""
+    if len(pairs) > 1:
+        _warn_equals(tuple(dict.fromkeys(itertools.chain(*pairs))), pairs[0])
 
 
 def _shares(first: Mapping[str, pa.Array], nodes: TableFiles, name: str) -> dict[str, float]:
@@ -182,12 +226,12 @@ def _shares(first: Mapping[str, pa.Array], nodes: TableFiles, name: str) -> dict
     return {end: float(is_found.mean()) for end, is_found in found.items() if len(is_found)}
 
 
-def _is_distinct(nodes: TableFiles, name: str) -> bool:
-    """Whether a column has no value twice."""
+def _distinct_share(nodes: TableFiles, name: str) -> float:
+    """How many distinct values a column has, of all."""
     kind = _kind(nodes, name)
     batches = nodes.with_casts({name: kind}).batches([name])
     column = pa.chunked_array((batch.column(0) for batch in batches), kind)
-    return bool(pc.count_distinct(column).as_py() == len(column))
+    return float(pc.count_distinct(column).as_py() / max(1, len(column)))
 
 
 def _nothing_fits(edges: TableFiles, nodes: TableFiles, ends: Pair, known: Mapping[str, str], prefix: str) -> str:
@@ -196,12 +240,17 @@ def _nothing_fits(edges: TableFiles, nodes: TableFiles, ends: Pair, known: Mappi
     unsaid = " and ".join(f"{prefix}{name}=" for name in COLUMNS[:2] if name not in known)
     guessed = f" (guessed as the ends of edges; {unsaid} say otherwise)" if unsaid else ""
     advice = f"; {prefix}id_column= names the column of ids" if key is None else ""
-    if "source_column" not in known and not _named_ends(edges.schema.names) and _named_ends(nodes.schema.names):
+    looks_swapped = not _sure_ends(edges.schema.names) and bool(_sure_ends(nodes.schema.names))
+    if "source_column" not in known and looks_swapped:
         advice += f"; if {nodes.origin} is the table of edges, it comes first"
     return (
         f"{lacks} the ids in {ends[0]!r} and {ends[1]!r} of {edges.origin}{guessed}{advice}. "
-        f"Columns of edges are {edges.schema.names}, of nodes {nodes.schema.names}"
+        f"Columns of edges are {shown_names(edges.schema.names)}, of nodes {shown_names(nodes.schema.names)}"
     )
+
+
+def _sure_ends(names: Sequence[str]) -> list[Pair]:
+    return _named_ends(names) + _numbered_ends(names)
 
 
 def _first_rows(table: TableFiles, names: Sequence[str]) -> dict[str, pa.Array]:

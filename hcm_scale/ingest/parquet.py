@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from hcm_scale.ingest.errors import InputError, check_growth, reading
+from hcm_scale.ingest.errors import InputError, check_growth, reading, shown_names
 
 BATCH_ROWS = 1 << 16
 _BATCH_BYTES = 1 << 26
@@ -30,7 +30,10 @@ def parquet_batches(
         held = Counter(file.schema_arrow.names)
         for name in names:
             if held[name] != 1:
-                raise InputError(f"{shown} has {held[name]} columns {name!r}, legal is one; it has {list(held)}")
+                raise InputError(
+                    f"{shown} has {held[name]} columns {name!r}, legal is one, as in the first file (an attribute is "
+                    f"left out of all by graph.exclude=[{name}]); it has {shown_names(list(held))}"
+                )
         check_growth(shown, path.stat().st_size, _unpacked_bytes(file.metadata, names), max_bytes)
         rows = _batch_rows(path, file.metadata, names, max_bytes)
         for batch in file.iter_batches(rows, columns=list(names), use_threads=False):

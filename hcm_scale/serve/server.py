@@ -7,6 +7,7 @@ its own style and script, by their hashes, and ask only this server.
 """
 
 import contextlib
+import errno
 import secrets
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -106,7 +107,13 @@ class Handler(BaseHTTPRequestHandler):
 
 def serve(run_dir: Path | str, port: int = 0) -> None:
     """Serves the page of a finished run until it is interrupted; prints where. Port 0 is any free one."""
-    with Server(Path(run_dir), port) as server:
+    try:
+        made = Server(Path(run_dir), port)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise ValueError(f"--port {port} is in use by another program; --port 0 takes any free one") from error
+    with made as server:
         print(f"{server.url}\nserves {run_dir} to this machine until Ctrl-C", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()

@@ -96,6 +96,8 @@ def score(
     if not has_room(views, device, propagated, world):
         log.warning("scores: no GPU memory for x and an embedding of %s nodes: the cores score", f"{graph.num_nodes:,}")
         device, how = "cpu", replace(how, precision="auto")
+    if graph.directed and world.leads:
+        log.warning("scores: graph.directed=true counts no triangles: closure and context_closure tell nothing")
     edges = edge_index(graph.indptr, graph.indices, directed=graph.directed, max_neighbors=how.max_neighbors, seed=seed)
     sharings = sharings_of(views, out, chunk_of(chunk_edges, device), state == "disk", device, world)
     embed: dict[str, Any] = {"propagated": propagated, "chunk_rows": chunk_rows, "device": device, "world": world}
@@ -175,7 +177,8 @@ def _check_view(graph: Graph, view: View, state: str) -> None:
     if samples.model["directed"] != graph.directed:
         names = {True: "directed", False: "undirected"}
         raise ValueError(
-            f"the samples are of a model of {names[not graph.directed]} graphs; this graph is {names[graph.directed]}"
+            f"the samples are of a model of {names[not graph.directed]} graphs; this graph is {names[graph.directed]}: "
+            f"graph.directed={str(not graph.directed).lower()} reads it as the model's was"
         )
 
 

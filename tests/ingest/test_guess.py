@@ -34,6 +34,8 @@ def guessed(edges: dict, nodes: dict | None = None, prefix: str = "graph.", **kn
         (WHOLE | MONEY, {"account": [1, 2, 3, 4, 5], "group": [1, 1, 2, 2, 3]}, "x y"),
         ({"tx_id": [1, 2, 3, 4]} | WHOLE, {"account": [1, 2, 3, 4, 5]}, "x y"),
         ({"x": [1, 2, 3, 4], "y": [2, 3, 4, 5], "many": [7, 9, 8, 9]}, {"account": [1, 2, 3, 4, 5]}, "x y"),
+        ({"score": [2, 1, 4, 3], "v1": WHOLE["x"], "v2": WHOLE["y"]}, {"account": [1, 2, 3, 4, 5]}, "v1 v2"),
+        ({"score": [2, 1, 4, 3], "node_B": TEXT["x"], "node_A": TEXT["y"]}, PEOPLE, "node_A node_B"),
         ({"__index_level_0__": [4, 2, 3, 1]} | WHOLE, {"account": [1, 2, 3, 4, 5]}, "x y"),
     ],
 )
@@ -128,3 +130,35 @@ def test_guess__a_first_line_of_numbers_is_no_header(tmp_path, caplog):
 
 def test_guess__of_very_many_columns_takes_the_first_two():
     assert guessed({f"c{i}": [1, 4, 2, 1] for i in range(20_000)}) == ("c0", "c1")
+
+
+def test_guess__of_pairs_that_fit_alike_takes_the_first_and_says_so(caplog):
+    nodes = {"account": [1, 2, 3, 4, 5]}
+    assert guessed({"i": WHOLE["x"], "j": WHOLE["y"], "calls": [1, 1, 3, 2]}, nodes)[:2] == ("i", "j")
+    assert "i, j, calls all look like ends of edges; i and j are taken, the first: graph.source_column=" in caplog.text
+
+
+def test_guess__a_numbered_end_of_floats_is_not_passed_over_for_another_column():
+    edges = {"score": [2, 1, 4, 3], "gene1": [1.0, 4.0, None, 1.0], "gene2": WHOLE["y"]}
+    with pytest.raises(InputError, match="'gene1' and 'gene2'"):
+        guessed(edges, {"account": [1, 2, 3, 4, 5], "group": [1, 1, 2, 2, 3]})
+
+
+def test_guess__ids_of_which_few_repeat_are_the_ids_all_the_same():
+    names = [f"n{number}" for number in range(40)]
+    edges = {"x": names[:-1], "y": names[1:]}
+    assert guessed(edges, {"age": [*range(40), 7], "gene": [*names, "n3"]}) == ("x", "y", "gene")
+
+
+def test_guess__lists_few_of_many_columns():
+    wide = {f"s{number}": [0.5] for number in range(3_000)}
+    with pytest.raises(InputError, match="and 2,988 more") as caught:
+        guessed({"x": ["a"], "y": ["b"]}, wide)
+    assert len(str(caught.value)) < 700
+
+
+def test_guess__says_that_tables_seem_swapped_where_ends_are_numbered_or_start_and_end():
+    people = {"name": ["p", "q"], "label": ["r", "s"]}
+    for ends in ((":START_ID", ":END_ID"), ("gene1", "gene2")):
+        with pytest.raises(InputError, match="is the table of edges, it comes first"):
+            guessed(people, {ends[0]: ["a", "b"], ends[1]: ["b", "c"]})

@@ -52,6 +52,16 @@ def save(request, tmp_path):
     return write
 
 
+def test_unknown_ids__that_differ_by_zeros_are_told_what_reads_them_alike(tmp_path):
+    (tmp_path / "e.csv").write_text("source,target\n42,7\n7,42\n")
+    (tmp_path / "n.csv").write_text("id,age\n0042,1\n0007,2\n")
+    with pytest.raises(ValueError, match=r"not a node .*graph\.id_type=integer reads 0042 and 42 as one id"):
+        read_tables(tmp_path / "g", tmp_path / "e.csv", tmp_path / "n.csv", columns=Columns(id_type="text"))
+    (tmp_path / "e.csv").write_text("source,target\n0042,x\n0007,0042\n")
+    with pytest.raises(ValueError, match=r"not a node .*add makes nodes of them, without attributes"):
+        read_tables(tmp_path / "g", tmp_path / "e.csv", tmp_path / "n.csv", columns=Columns(id_type="text"))
+
+
 def test_ids_with_leading_zeros__are_text(tmp_path):
     edges = tmp_path / "edges.csv"
     edges.write_text("source,target\n7,007\n007,12\n")

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale.cli import main
-from hcm_scale.serve.server import Server
+from hcm_scale.serve.server import Server, serve
 
 
 def get(server: Server, page: str, host: str | None = None, method: str = "GET") -> tuple[int, dict[str, str], str]:
@@ -34,6 +34,11 @@ def test_server__listens_on_this_machine_alone_and_at_an_address_nobody_guesses(
     with Server(run_dir) as other:
         assert other.token != server.token
         assert len(other.token) >= 32
+
+
+def test_serve__names_the_port_that_is_in_use(server: Server, run_dir: Path):
+    with pytest.raises(ValueError, match=f"--port {server.server_port} is in use by another program"):
+        serve(run_dir, server.server_port)
 
 
 @pytest.mark.parametrize("page", ["/", "/rows", "/x/", "//", "/é/".encode().decode("latin-1"), "/../"])

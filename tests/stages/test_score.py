@@ -166,12 +166,13 @@ def test_score__propagated_features_give_the_same(graph, structure, features, sa
     np.testing.assert_allclose(by_node(again, "ahp"), by_node(plain, "ahp"), atol=1e-6)
 
 
-def test_score__a_mapped_graph_and_a_directed_one(random_csr, features, tmp_path):
+def test_score__a_mapped_graph_and_a_directed_one(random_csr, features, tmp_path, caplog):
     graph = Graph(*random_csr(N, 200, directed=True), directed=True).save(tmp_path / "graph")
     samples = write_samples(tmp_path / "samples", directed=True)
     table = score(graph, graph, features, samples, tmp_path / "scores", state="disk").table()
     without = graph.degrees[table["node"].to_numpy()] == 0
     assert [bool(text) for text in table["flags"].to_pylist()] == without.tolist()
+    assert "graph.directed=true counts no triangles" in caplog.text
 
 
 def test_score__trim_max_neighbors_and_rank_by_reach_the_table(graph, structure, features, samples, tmp_path):
