@@ -84,4 +84,6 @@ def open_trained(config: Config) -> Trained | None:
     names += ["graph"] if config.graph.source in ("tables", "sql") else []
     where = Path(config.trained)
     folders, keys = open_stages(where, *names), stage_keys(where)
+    if {name for name in keys if name.startswith("train-")} - {*names}:
+        raise files.FolderError(f"{where / 'config.json'} is not of the run that {where / 'stages.json'} lists")
     return Trained(dict(zip(names, folders, strict=True)), {name: keys[name] for name in names})

@@ -187,6 +187,7 @@ def test_results__go_where_the_new_run_says_and_never_to_the_place_of_the_traine
         (options_edited("score", views=["../x"]), r"score\.views=\.\./x is not known"),
         (options_edited("purify", similarity="???"), r"purify\.similarity is not legal"),
         (options_edited("hops", unheard=1), r"'hops\.unheard' is not an option"),
+        (options_edited("score", views=["purified"]), "is not of the run that .*stages.json lists"),
         (options_edited("score", sealed=True, trim=0.1), "is damaged; remove it"),
         (lambda run: (run / "config.json").write_text('{"model": [1]}'), "it has no section"),
         (lambda run: (run / "config.json").write_text("[" * 100_000), "is damaged; remove it"),

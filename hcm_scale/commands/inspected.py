@@ -10,6 +10,7 @@ import numpy as np
 from hcm_scale.base import files
 from hcm_scale.graph import Graph, store
 from hcm_scale.listed import open_stages, read_stages
+from hcm_scale.options import stored_options
 from hcm_scale.posterior import samples
 from hcm_scale.shards import open_labels, schema
 from hcm_scale.stages import purify, scored
@@ -41,6 +42,8 @@ def inspect_run(run_dir: Path, verify: bool) -> str:
         facts = "  ".join(f"{name}={_short(value)}" for name, value in stage["detail"].items() if not _is_long(value))
         lines.append(f"{stage['name']:<20}{costs}   {facts}")
     if verify:
+        if not stored_options(run_dir):
+            raise files.FolderError(f"{run_dir / 'config.json'} is missing; hcm-scale run writes it again")
         open_stages(run_dir, *(stage["name"] for stage in listed))
         lines.append(f"every file of {len(listed)} stages is as it was written")
     return "\n".join(lines)

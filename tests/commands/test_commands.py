@@ -63,6 +63,13 @@ def test_inspect__tells_what_every_folder_of_a_run_holds(finished):
         assert all(word in said for word in words), said
 
 
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"")])
+def test_inspect__verify_looks_at_the_configuration_too(copied, damage):
+    damage(copied / "config.json")
+    with pytest.raises(FolderError, match=r"config\.json is (missing|damaged)"):
+        inspect.main([str(copied), "--verify"])
+
+
 def test_inspect__of_a_run_that_has_finished_nothing_says_so(tmp_path):
     (tmp_path / "stages.json").write_text("[]")
     with pytest.raises(ValueError, match="has finished no stage yet"):
