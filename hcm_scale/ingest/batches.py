@@ -10,16 +10,17 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from hcm_scale.ingest.commas import are_numbers, with_numbers
-from hcm_scale.ingest.encode import is_text
+from hcm_scale.ingest.encode import is_number, is_text
 from hcm_scale.ingest.encoding import check_text, naming_encoding
 from hcm_scale.ingest.errors import InputError, check_growth, reading, shown_names
+from hcm_scale.ingest.forms import MAY_BE_THOUSANDS, POINTS_OF_THOUSANDS, Form, FormSearch, with_forms
 from hcm_scale.ingest.parquet import nan_as_gap, parquet_batches
 from hcm_scale.ingest.partitions import Part, find_parts, part_fields, with_part
 from hcm_scale.ingest.paths import PARQUET, find_paths
@@ -41,7 +42,8 @@ class TableFiles:
     casts: dict[str, pa.DataType] = field(default_factory=dict)
     parts: tuple[Part, ...] = ()  # of each path: the columns in the names of its folders
     where: str = ""  # the file, folder or glob that the user named
-    commas: tuple[str, ...] = ()  # columns of text that hold numbers with a decimal comma, read as doubles
+    forms: dict[str, Form] = field(default_factory=dict)  # columns of text that are read as numbers or dates
+    notes: dict[str, str] = field(default_factory=dict)  # what the lines of columns say of how they are written
     starts: list[int] = field(default_factory=list, compare=False)  # the first row of each path, as far as it is read
 
     @property
@@ -88,23 +90,41 @@ class TableFiles:
         """The same files, some columns read as other types."""
         return replace(self, casts={**self.casts, **casts})
 
-    def with_commas(self, names: Sequence[str]) -> "TableFiles":
-        """The same files; those of the named text columns whose values all have a decimal comma are read as doubles."""
-        held = [name for name in names if is_text(self.schema.field(name).type)]
-        held = [name for name in held if name not in self.casts and name not in (*self.parts, {})[0]]
-        if held:
-            first = self.first_batch(held)
-            held = [name for name in held if are_numbers(first[name])]
-        filled: set[str] = set()
-        for batch in self.batches(held) if held else ():
-            held = [name for name in held if are_numbers(batch[name])]
-            filled |= {name for name in held if batch[name].null_count < len(batch)}
-            if not held:
+    def with_forms(self, names: Sequence[str]) -> "TableFiles":
+        """The same files; those of the named columns whose values all have one form of forms.py are read by it."""
+        searches = {name: FormSearch() for name in names if self._may_have_form(name)}
+        text = self.with_casts(dict.fromkeys(searches, pa.large_string()))
+        if searches:
+            first = text.first_batch(list(searches))
+            searches = {name: search for name, search in searches.items() if search.add(first[name])}
+        for batch in text.batches(list(searches)) if searches else ():
+            searches = {name: search for name, search in searches.items() if search.add(batch[name])}
+            if not searches:
                 break
-        found, schema = tuple(name for name in held if name in filled), self.schema
-        for name in found:
-            schema = schema.set(schema.get_field_index(name), pa.field(name, pa.float64()))
-        return replace(self, schema=schema, commas=found)
+        forms, notes, schema = {}, {}, self.schema
+        for name, search in searches.items():
+            settled, is_text_column = search.settled(), is_text(schema.field(name).type)
+            legal = settled if self._has_semicolons else [f for f in settled if f not in POINTS_OF_THOUSANDS]
+            if legal and (is_text_column or legal[0] in POINTS_OF_THOUSANDS):
+                forms[name] = legal[0]
+                schema = schema.set(schema.get_field_index(name), pa.field(name, legal[0].kind))
+            if legal[:1] != settled[:1] and is_number(schema.field(name).type):
+                notes[name] = MAY_BE_THOUSANDS
+            elif name in forms and forms[name].told:
+                notes[name] = forms[name].told
+        return replace(self, schema=schema, forms=forms, notes=notes)
+
+    def _may_have_form(self, name: str) -> bool:
+        """Whether a column is text that nobody wants as text, or numbers of a CSV, whose points may be of thousands."""
+        kind = self.schema.field(name).type
+        if name in self.casts or name in (*self.parts, {})[0] or pa.types.is_dictionary(kind):
+            return False
+        is_whole = pa.types.is_integer(kind)  # in the first block
+        return is_text(kind) or (self.is_csv and (pa.types.is_floating(kind) or (is_whole and self._has_semicolons)))
+
+    @cached_property
+    def _has_semicolons(self) -> bool:
+        return self.is_csv and separator(self.paths[0]) == ";"
 
     def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Streams the named columns, in order."""
@@ -116,10 +136,10 @@ class TableFiles:
         for path, part in zip(self.paths, self.parts or [{}] * len(self.paths), strict=True):
             stored = [name for name in names if name not in part] or self.schema.names[:1]
             self.starts.append(row)
-            wanted = types(stored) | dict.fromkeys(self.commas, pa.large_string())
+            wanted = types(stored) | dict.fromkeys(self.forms, pa.large_string())
             for batch in read(path, self.name_of(path), stored, wanted, self.max_bytes):
                 row += len(batch)
-                batch = with_numbers(batch, self.commas) if self.commas else batch
+                batch = with_forms(batch, self.forms) if self.forms else batch
                 yield with_part(batch, names, part, known) if part else batch
 
     def check_filled(self) -> None:

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from hcm_scale.ingest.batches import TableFiles, find_table
-from hcm_scale.ingest.commas import with_numbers
 from hcm_scale.ingest.errors import InputError, reading
+from hcm_scale.ingest.forms import with_forms
 from hcm_scale.ingest.parquet import BATCH_ROWS, checked
 
 Where: TypeAlias = str | Path | pa.Table
@@ -34,11 +34,11 @@ class ArrowTable(TableFiles):
 
     def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Streams the named columns, in order."""
-        types, row = self._types(names) | dict.fromkeys(self.commas, pa.large_string()), 0
+        types, row = self._types(names) | dict.fromkeys(self.forms, pa.large_string()), 0
         for batch in self.table.select(list(names)).to_batches(BATCH_ROWS):
             arrays = [checked(batch[name], types.get(name), f"{self.name} column {name!r}", row) for name in names]
             row += len(batch)
-            yield with_numbers(pa.RecordBatch.from_arrays(arrays, list(names)), self.commas)
+            yield with_forms(pa.RecordBatch.from_arrays(arrays, list(names)), self.forms)
 
 
 def open_table(option: str, where: Where, max_bytes: int) -> TableFiles:

@@ -91,7 +91,7 @@ def read_tables(
     if known is not None and node_files is not None:
         node_files = node_files.with_casts(text_casts(node_files, known))
     if node_files is not None:
-        node_files = node_files.with_commas(_attribute_names(node_files, columns))
+        node_files = node_files.with_forms(_attribute_names(node_files, columns))
     with naming(origin):
         _write(Path(out), origin, edge_table, node_files, columns, policy, known)
     return Graph.open(out, verify=False)
@@ -174,7 +174,7 @@ def _told(
     typed = {columns.type: (len(types[0]), types[1])} if columns.type and types else {}
     edge_files = edge_table.files
     lines = edge_lines(edge_files.schema, edge_table.ends, typed, policy.directed, columns.weight)
-    lines = amended(lines, _index(edge_files, columns), edge_files.commas, later_columns(edge_files))
+    lines = amended(lines, _index(edge_files, columns), edge_files.notes, later_columns(edge_files))
     if node_files is None:
         return lines
     num_rows, num_anomalies = counted
@@ -183,7 +183,7 @@ def _told(
         distinct = 1 + (0 < num_anomalies < num_rows)
         known[columns.label] = ("the label, 1 = anomaly: it measures the ranking and decides nothing", distinct, 0)
     more = node_lines(node_files.schema, known, encodings, columns.exclude, num_rows=num_rows, trained=trained)
-    return lines + amended(more, _index(node_files, columns), node_files.commas, later_columns(node_files))
+    return lines + amended(more, _index(node_files, columns), node_files.notes, later_columns(node_files))
 
 
 def _open(edges: Where, nodes: Where | None, columns: Columns, max_bytes: int) -> tuple[EdgeTable, TableFiles | None]:
@@ -196,7 +196,7 @@ def _open(edges: Where, nodes: Where | None, columns: Columns, max_bytes: int) -
     taken = {columns.source, columns.target, columns.type}
     if not edge_files.is_csv:  # whose text is known to be text
         taken |= {*edge_files.schema.names} - {columns.weight}
-    edge_files = edge_files.with_commas([name for name in edge_files.schema.names if name not in taken])
+    edge_files = edge_files.with_forms([name for name in edge_files.schema.names if name not in taken])
     if columns.weight:
         _check_weight(edge_files, columns)
     node_files = open_table("graph.nodes", nodes, max_bytes) if nodes is not None else None
@@ -235,8 +235,8 @@ def _check_weight(table: TableFiles, columns: Columns) -> None:
         raise InputError(f"{option}={name!r} names an end of the edges; legal is a column of numbers above 0")
     if not (is_number(kind) or pa.types.is_null(kind)):
         raise InputError(
-            f"{option}={name!r} of {table.origin} is of type {kind}; legal is a column of numbers above 0, with a "
-            "decimal comma (6451,65) in every row or in none"
+            f"{option}={name!r} of {table.origin} is of type {kind}; legal is a column of numbers above 0, all "
+            "with a decimal point (6451.65) or all with a decimal comma (6451,65)"
         )
 
 

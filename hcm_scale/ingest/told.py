@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from hcm_scale.base.printable import in_short
 from hcm_scale.ingest.encode import CategoryEncoding, EmptyEncoding, Encoding, is_date, is_number, is_text
+from hcm_scale.ingest.forms import MAY_BE_THOUSANDS
 from hcm_scale.ingest.looks import WRITTEN
 
 _SHOWN = 60
@@ -93,11 +94,11 @@ def node_lines(
 
 
 def amended(
-    lines: Sequence[ColumnLine], index: Sequence[str], commas: Sequence[str], later: Mapping[str, tuple[str, str]]
+    lines: Sequence[ColumnLine], index: Sequence[str], notes: Mapping[str, str], later: Mapping[str, tuple[str, str]]
 ) -> list[ColumnLine]:
     """The lines of a table, with what its files say of columns.
 
-    `index` are those that pandas wrote to number the rows, `commas` those with decimal commas; `later` has type and
+    `index` are those that pandas wrote to number the rows, `notes` say how columns are written; `later` has type and
     file of those that the first file has not.
     """
     told = []
@@ -105,8 +106,10 @@ def amended(
         if line.column in index:
             use = "not used: the index that pandas wrote beside the columns"
             line = replace(line, column=line.column or "(no name)", use=use)
-        if line.column in commas:
-            line = replace(line, use=f"{line.use}; written with a decimal comma")
+        if line.column in notes:
+            note = notes[line.column]
+            use = line.use if note == MAY_BE_THOUSANDS else line.use.replace("a number, as it is", "a number")
+            line = replace(line, use=f"{use}; {note}")
         told.append(line)
     for name, (kind, file) in later.items():
         told.append(ColumnLine(lines[0].table, name, kind, f"not used: only in {file}, not in the first file"))

@@ -17,7 +17,7 @@ from hcm_scale.ingest import readers
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
 
-FORMAT = 5  # of how a source becomes a graph; the graph's files have a version of their own
+FORMAT = 6  # of how a source becomes a graph; the graph's files have a version of their own
 Reader = Callable[[Path], Graph]
 
 

@@ -590,27 +590,82 @@ def test_index_of_pandas__is_no_attribute_and_told(tmp_path):
     assert read_tables(tmp_path / "u", tmp_path / "e.csv", tmp_path / "u.csv").columns == ("", "s")
 
 
-def test_decimal_commas__are_numbers_where_all_values_have_one(save):
-    commas = {"s": ["6451,65", None, "-1.234,5"], "mixed": ["1,5", "2", "1,5"], "list": ["1,5", "1,2,3", "1,5"]}
+def test_decimal_commas__are_numbers_where_all_values_are(save):
+    commas = {"s": ["6451,65", None, "-1.234,5"], "whole": ["1.234,5-", "2", "0"]}
+    commas |= {"list": ["1,5", "1,2,3", "1,5"], "unsure": ["1,250", "17", "2,500"]}
     edges = save("e", OK_EDGES | {"amount": ["1,5", "2.000,25"]})
     nodes = save("n", {"id": [0, 1, 2]} | commas)
     g = read_tables(edges.parent / "g", edges, nodes, columns=Columns(weight="amount"))
     assert sorted(set(g.weights.tolist())) == [1.5, 2000.25]
     assert told(g)["edges.amount"][0].endswith("a heavier neighbour counts for more; written with a decimal comma")
     assert told(g)["nodes.s"] == (
-        "a number, as it is, and a flag where there is a gap; written with a decimal comma",
+        "a number, and a flag where there is a gap; written with a decimal comma",
         2,
         1,
     )
-    assert told(g)["nodes.mixed"][0] == told(g)["nodes.list"][0] == "a 0/1 column for each value"
+    assert told(g)["nodes.unsure"][0].startswith("a 0/1 column for each value")
+    assert told(g)["nodes.list"][0].startswith("a 0/1 column for each value")
     np.testing.assert_allclose(g.x[[0, 2], 0], [6451.65, -1234.5])
+    assert g.x[:, g.columns.index("whole")].tolist() == [-1234.5, 2, 0]
     kept = read_tables(edges.parent / "kept", edges, nodes, columns=Columns(categorical=("s",)))
     assert kept.columns[:2] == ("s=-1.234,5", "s=6451,65")
     if edges.name != "e.parquet":
         assert told(kept)["edges.amount"][0] == UNUSED + "; written with a decimal comma"
-    wrong = save("w", OK_EDGES | {"amount": ["1,5", "2"]})
-    with pytest.raises(InputError, match=r"of type string; legal .* with a decimal comma \(6451,65\) in every row"):
+    wrong = save("w", OK_EDGES | {"amount": ["1,5", "2.5"]})
+    with pytest.raises(InputError, match=r"of type string; legal .* or all with a decimal comma \(6451,65\)"):
         read_tables(edges.parent / "w", wrong, nodes, columns=Columns(weight="amount"))
+
+
+GROUPS = {"few": ["323", "2.955", "250.000"], "many": ["1.250.000", "-2.000", "1.000"]}
+DECIMALS = {"three": ["1.250", "2.500", "12.125"], "small": ["0.125", "17", "1.250"], "whole": ["1", "20", "999"]}
+
+
+@pytest.mark.parametrize("sign", [";", ","])
+def test_points_of_thousands__are_read_where_semicolons_separate_and_told_of_elsewhere(tmp_path, sign):
+    columns = {"id": ["0", "1", "2"], **GROUPS, **DECIMALS}
+    rows = [list(columns), *zip(*columns.values(), strict=True)]
+    (tmp_path / "n.csv").write_text("\n".join(sign.join(row) for row in rows))
+    (tmp_path / "e.csv").write_text("source,target,amount\n0,1,323\n1,2,2.955\n".replace(",", sign))
+    weighed = Columns(weight="amount")
+    g = read_tables(tmp_path / "g", tmp_path / "e.csv", tmp_path / "n.csv", columns=weighed)
+    few, factor = g.x[:, g.columns.index("few")].tolist(), 1000 if sign == ";" else 1
+    np.testing.assert_allclose(few, [323, 2.955 * factor, 250 * factor])
+    np.testing.assert_allclose(sorted(set(g.weights.tolist())), sorted([323, 2.955 * factor]))
+    assert all(told(g)[f"nodes.{name}"][0] == "a number, as it is" for name in DECIMALS)
+    np.testing.assert_allclose(g.x[:, g.columns.index("small")], [0.125, 17, 1.25])
+    if sign == ";":
+        assert told(g)["nodes.few"][0] == told(g)["nodes.many"][0] == "a number; its points are of thousands"
+        assert told(g)["edges.amount"][0].endswith("; its points are of thousands")
+        assert g.x[:, g.columns.index("many")].tolist() == [1_250_000, -2000, 1000]
+    else:
+        hint = "; if its points are of thousands (2.955 for 2955), write it without them"
+        assert told(g)["nodes.few"][0] == "a number, as it is" + hint
+        assert told(g)["edges.amount"][0].endswith(hint)
+
+
+def test_minus_at_the_end__is_that_of_a_number(save):
+    edges, nodes = save("e", OK_EDGES), save("n", {"id": [0, 1, 2], "s": ["12.5-", "3", "322.58"]})
+    assert read_tables(edges.parent / "g", edges, nodes).x.ravel().tolist() == [-12.5, 3, pytest.approx(322.58)]
+
+
+def test_text_of_numbers_and_dates__is_read_as_in_a_csv(save):
+    columns = {
+        "day": ["2008-10-01", None, "2008-10-03"],
+        "moment": ["2008-10-01 06:00:00", "2008-10-01 18:00:00", "2008-10-02 06:00:00"],
+        "number": ["7.123", "8.5", "-1"],
+    }
+    edges, nodes = save("e", OK_EDGES), save("n", {"id": [0, 1, 2], **columns})
+    g = read_tables(edges.parent / "g", edges, nodes)
+    assert g.columns == ("day", "day is null", "moment", "number")
+    np.testing.assert_allclose(g.x[:, [0, 2, 3]], [[0, 0, 7.123], [1, 0.5, 8.5], [2, 1, -1]])
+    assert told(g)["nodes.day"][0].startswith("a number: days since 2008-10-01, and a flag")
+
+
+def test_text_of_codes__stays_text(tmp_path):
+    codes = {"zip": ["007", "12", "300"], "zeros": ["01.5", "2.5", "3.5"], "no_day": ["2024-02-31"] * 3}
+    nodes = parquet(tmp_path / "n.parquet", {"id": [0, 1, 2], **codes})
+    g = read_tables(tmp_path / "g", parquet(tmp_path / "e.parquet", OK_EDGES), nodes)
+    assert all(told(g)[f"nodes.{name}"][0].startswith("a 0/1 column for each value") for name in codes)
 
 
 def test_read_tables__says_why_no_edge_is_left(save):
