@@ -29,7 +29,7 @@ from hcm_scale.ingest.quotes import Quotes
 _SEPARATORS = (",", ";", "\t", "|")  # of equally many the first
 _HEADER_BYTES, _SHOWN_BYTES = 1 << 16, 40
 _CSV_BLOCK_BYTES = 1 << 22
-_CSV_NULLS = ["", "NA", "N/A", "null", "NULL"]  # NaN is one too, in a column of numbers alone
+_CSV_NULLS = ["", "NA", "N/A", "n/a", "#N/A", "#NV", "null", "NULL", "-", "--"]  # NaN too among numbers
 
 
 @dataclass(frozen=True)

@@ -643,6 +643,18 @@ def test_points_of_thousands__are_read_where_semicolons_separate_and_told_of_els
         assert told(g)["edges.amount"][0].endswith(hint)
 
 
+@pytest.mark.parametrize("mark", ["-", "--", "#N/A", "#NV", "n/a"])
+def test_marks_of_gaps__are_gaps_in_a_csv(tmp_path, mark):
+    (tmp_path / "e.csv").write_text("source,target\na,b\n")
+    (tmp_path / "n.csv").write_text(f'id,s,t\na,1.5,{mark}\nb,{mark},x\nc,2.5,"{mark}"\n')
+    g = read_tables(tmp_path / "g", tmp_path / "e.csv", tmp_path / "n.csv")
+    assert g.columns == ("s", "s is null", f"t={mark}", "t=x", "t is null")
+    assert g.x[:, 0].tolist() == [1.5, 2, 2.5]
+    (tmp_path / "e.csv").write_text(f"source,target\na,b\n{mark},c\n")
+    with pytest.raises(InputError, match="1 missing ids in the edge table: line 3"):
+        read_tables(tmp_path / "h", tmp_path / "e.csv", tmp_path / "n.csv")
+
+
 def test_minus_at_the_end__is_that_of_a_number(save):
     edges, nodes = save("e", OK_EDGES), save("n", {"id": [0, 1, 2], "s": ["12.5-", "3", "322.58"]})
     assert read_tables(edges.parent / "g", edges, nodes).x.ravel().tolist() == [-12.5, 3, pytest.approx(322.58)]
