@@ -72,6 +72,7 @@ class CategoryEncoding:
     distinct: int = 0
     gaps: int = 0
     looks: str = ""  # like numbers or dates, which it was not read as
+    mostly: str = ""  # where nearly all values look like numbers: how many, and the first that does not
 
     @property
     def method(self) -> str:
@@ -106,6 +107,7 @@ class EmptyEncoding:
     distinct: int = 0
     gaps: int = 0
     looks: str = ""
+    mostly: str = ""
     nulls: int = 0
     names: tuple[str, ...] = ()
     method: str = "left out"

@@ -105,7 +105,7 @@ class CategorySurvey:
         hashes = np.array([hash_of(name) for name in names], np.uint64)
         np.add.at(self._buckets, (hashes % np.uint64(len(self._buckets))).astype(np.int64), counts)
         self._distinct.add(hashes)
-        self._looks.add(counted.field("values"))
+        self._looks.add(counted.field("values"), counts)
 
     def encoding(self, nonfinite: str, added_rows: int) -> Encoding:
         """What to do with the column; `added_rows` more nulls will come."""
@@ -118,19 +118,20 @@ class CategorySurvey:
         counts = [self._values[name] for name in categories] if few else self._buckets.tolist()
         shares = tuple(count / self._present for count in counts)
         buckets, distinct = (0, len(categories)) if few else (len(self._buckets), self._distinct.count())
-        seen = distinct, self._nulls, self._looks.settled()
+        seen = distinct, self._nulls, self._looks.settled(), self._looks.mostly()
         return CategoryEncoding(self.name, categories, buckets, shares, nulls, *seen)
 
     def _left_out(self) -> Encoding:
         distinct = self._distinct.count()
         about, looks = "" if distinct <= _KEPT_HASHES else "about ", self._looks.settled()
-        hint = f"if these are {looks}, write them as {WRITTEN[looks]}; " if looks else ""
+        mostly = self._looks.mostly()
+        hint = f"if these are {looks}, write them as {WRITTEN[looks]}; " if looks else mostly and f"{mostly}; "
         log.warning(
             "column %r is left out: it has %s%s distinct values in %s rows, too many to tell rows alike by; "
             "%sgraph.categorical=[%s] keeps it, hashed, graph.exclude=[%s] says that it is to go",
             *(self.name, about, f"{distinct:,}", f"{self._present:,}", hint, self.name, self.name),
         )
-        return EmptyEncoding(self.name, distinct, self._nulls, looks)
+        return EmptyEncoding(self.name, distinct, self._nulls, looks, mostly)
 
 
 class Distinct:

@@ -122,13 +122,13 @@ def _use(encoding: Encoding, kind: pa.DataType, num_rows: int | None) -> str:
     if isinstance(encoding, EmptyEncoding):
         if not encoding.distinct:
             return "not used: it has no value"
-        what = _written(encoding.looks) or "nearly every row has a value of its own (a name, free text)"
+        what = _written(encoding, num_rows) or "nearly every row has a value of its own (a name, free text)"
         return f"not used: {what}; graph.categorical=[{encoding.name}] takes it, hashed"
     if isinstance(encoding, CategoryEncoding):
+        hint = f"; {written}" if (written := _written(encoding, num_rows)) else ""
         if encoding.buckets:
-            hint = encoding.looks and f"; {_written(encoding.looks)}"
             return f"{encoding.buckets} 0/1 columns, by a hash of the text{flag}{hint}"
-        return f"a 0/1 column for each value{flag}"
+        return f"a 0/1 column for each value{flag}{hint if encoding.mostly else ''}"
     if encoding.method == "date":
         first = np.datetime64(round(encoding.origin * 1440), "m").astype("M8[D]" if pa.types.is_date(kind) else "M8[m]")
         since = "less the shortest" if pa.types.is_time(kind) or pa.types.is_duration(kind) else f"since {first}"
@@ -139,8 +139,12 @@ def _use(encoding: Encoding, kind: pa.DataType, num_rows: int | None) -> str:
     return f"a number, as it is{flag}{hint}"
 
 
-def _written(looks: str) -> str:
-    return f"text that looks like {looks}, which are read where they are written as {WRITTEN[looks]}" if looks else ""
+def _written(encoding: CategoryEncoding | EmptyEncoding, num_rows: int | None) -> str:
+    """What the text looks like that numbers and dates are not read as; what was counted only if these rows were."""
+    if looks := encoding.looks:
+        return f"text that looks like {looks}, which are read where they are written as {WRITTEN[looks]}"
+    remedy = f"numbers are read where all values are written as {WRITTEN['numbers']}, gaps as nothing at all"
+    return f"{encoding.mostly}: {remedy}" if encoding.mostly and num_rows else ""
 
 
 def as_json(lines: Sequence[ColumnLine]) -> list[dict[str, Any]]:

@@ -469,7 +469,7 @@ def test_read_tables__says_of_text_that_it_looks_like_numbers_or_dates(tmp_path,
         "often": [f"{1 + i % 28:02}/02/{1990 + i % 3}" for i in range(200)],
         "code": [f"{i:05}" for i in range(200)],
         "phone": [f"+49 176 93{i:05}" for i in range(200)],
-        "mixed": ["n/k" if i == 150 else f"{i},000.5" for i in range(200)],
+        "mixed": ["n/k" if i % 5 == 0 else f"{i},000.5" for i in range(200)],
     }
     g = read_tables(tmp_path / "g", edges, parquet(tmp_path / "n.parquet", {"id": range(200), **columns}))
     uses = {name: told(g)[f"nodes.{name}"][0] for name in columns}
@@ -653,6 +653,25 @@ def test_marks_of_gaps__are_gaps_in_a_csv(tmp_path, mark):
     (tmp_path / "e.csv").write_text(f"source,target\na,b\n{mark},c\n")
     with pytest.raises(InputError, match="1 missing ids in the edge table: line 3"):
         read_tables(tmp_path / "h", tmp_path / "e.csv", tmp_path / "n.csv")
+
+
+def test_text_of_nearly_all_numbers__says_how_many_and_shows_the_first_other(tmp_path, caplog):
+    columns = {
+        "sap": ["k.A." if i == 150 else f"{i},58-" for i in range(200)],
+        "often": ["k.A." if i % 20 == 7 else str(i % 80) for i in range(200)],
+        "few": ["k.A." if i % 20 == 7 else str(i % 10) for i in range(200)],
+        "code": ["A1" if i == 150 else f"0{i:04}" for i in range(200)],
+    }
+    edges = parquet(tmp_path / "e.parquet", {"source": [0], "target": [1]})
+    g = read_tables(tmp_path / "g", edges, parquet(tmp_path / "n.parquet", {"id": range(200), **columns}))
+    uses = {name: told(g)[f"nodes.{name}"][0] for name in columns}
+    sap = "199 of its 200 values look like numbers, the first of the others is 'k.A.'"
+    assert uses["sap"].startswith(f"not used: {sap}: numbers are read where all values are written as 1234.56, gaps as")
+    assert f"{sap}; graph.categorical=[sap] keeps it" in caplog.text
+    most = "; 190 of its 200 values look like numbers, the first of the others is 'k.A.'"
+    assert uses["often"].startswith("32 0/1 columns, by a hash of the text" + most)
+    assert uses["few"].startswith("a 0/1 column for each value" + most)
+    assert "a name, free text" in uses["code"]
 
 
 def test_minus_at_the_end__is_that_of_a_number(save):
