@@ -1,4 +1,4 @@
-"""Text that is not UTF-8: where it begins to differ, and what to do. Latin-1 and UTF-16 of spreadsheets are usual."""
+"""Text that is not UTF-8: where it begins to differ, and what to do. CP1252 and UTF-16 of spreadsheets are usual."""
 
 import contextlib
 import gzip
@@ -47,8 +47,8 @@ def _told(path: Path) -> str:
             try:
                 line.decode()
             except UnicodeDecodeError as error:
-                around = line[max(0, error.start - 10) : error.start + 10].decode("latin-1").strip()
-                where = f"line {number:,} has the byte 0x{line[error.start]:02X} in {around!r}, read as Latin-1"
-                remedy = f"iconv -f LATIN1 -t UTF-8 {path.name} > utf8.csv"
-                return f"{path} is not UTF-8 text: {where}; legal is UTF-8, which `{remedy}` makes of Latin-1"
+                around = line[max(0, error.start - 10) : error.start + 10].decode("cp1252", "replace").strip()
+                where = f"line {number:,} has the byte 0x{line[error.start]:02X} in {around!r}, read as CP1252"
+                remedy = f"iconv -f CP1252 -t UTF-8 {path.name} > utf8.csv"
+                return f"{path} is not UTF-8 text: {where}; legal is UTF-8, which `{remedy}` makes of CP1252"
     return f"{path} is not UTF-8 text; legal is UTF-8"

@@ -153,13 +153,16 @@ def test_rewritten_input__of_equal_size_and_time_is_noticed(command, tmp_path):
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_latin_1__is_reported_as_such(command, tmp_path, late):
+def test_text_of_windows__is_reported_as_such(command, tmp_path, late):
     rows = [f"{i},plain" for i in range(600_000 if late else 9)]
-    (tmp_path / "nodes.csv").write_bytes(("id,town\n" + "\n".join(rows) + f"\n{len(rows)},Zürich\n").encode("latin-1"))
+    (tmp_path / "nodes.csv").write_bytes(
+        ("id,town\n" + "\n".join(rows) + f"\n{len(rows)},Zürich 5 €\n").encode("cp1252")
+    )
     (tmp_path / "edges.csv").write_text(EDGES)
     line = refusal(command("ingest", "graph=tables", "graph.path=edges.csv", "graph.nodes=nodes.csv"))
     assert f"nodes.csv is not UTF-8 text: line {len(rows) + 2:,} has the byte 0xFC" in line
-    assert "iconv -f LATIN1 -t UTF-8" in line
+    assert "Zürich 5 €" in line
+    assert "iconv -f CP1252 -t UTF-8" in line
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"7", b'{"key": [1]}', b"\xff", b"[" * 5000, b'[{"name": {}}]'])
