@@ -238,12 +238,16 @@ def _open_csv(
 
 
 def separator(path: Path) -> str:
-    """What stands between the columns: a tab in .tsv, else whichever of , ; tab and | the first line has most of."""
-    if path.name.endswith((".tsv", ".tsv.gz")):
-        return "\t"
+    """What stands between the columns: a tab in .tsv, else whichever of , ; tab and | the first line has most of.
+
+    It is a space where the first line has none of these, and as many spaces as the second.
+    """
     with pa.input_stream(str(path), compression="detect") as stream:
-        header = stream.read(_HEADER_BYTES).split(b"\n")[0]
+        header, second = [*stream.read(_HEADER_BYTES).split(b"\n"), b""][:2]
     if header.startswith(b"sep="):
         line = header[:_SHOWN_BYTES].decode(errors="replace").strip()
         raise InputError(f"{path} begins with {line!r}, a word to Excel; remove this line: the first names the columns")
-    return max(_SEPARATORS, key=lambda sign: header.count(sign.encode()))
+    if not any(sign.encode() in header for sign in _SEPARATORS) and 0 < header.count(b" ") == second.count(b" "):
+        return " "
+    is_tsv = path.name.endswith((".tsv", ".tsv.gz"))
+    return "\t" if is_tsv else max(_SEPARATORS, key=lambda sign: header.count(sign.encode()))

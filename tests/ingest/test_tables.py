@@ -814,6 +814,20 @@ def test_read_tables__takes_debian_packages_as_they_come(real_data, tmp_path):
     assert np.isfinite(added.x).all()
 
 
+@pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz", "tsv.gz"])
+def test_separator__is_a_space_where_the_first_lines_have_nothing_else(tmp_path, ending):
+    text = b'protein1 protein2 combined_score\r\n9606.A 9606.B 490\r\n9606.B "9606.C" 198\r\n'
+    path = tmp_path / f"links.{ending}"
+    path.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
+    columns = Columns(source="protein1", target="protein2", weight="combined_score")
+    graph = read_tables(tmp_path / "g", path, columns=columns, policy=Policy(featureless="degree"))
+    assert sorted(set(graph.weights.tolist())) == [198, 490]
+    names = tmp_path / f"names.{ending}"
+    text = b"full name\nAnna\nBert Brecht\n"
+    names.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
+    assert find_table("graph.nodes", names, 1 << 20).schema.names == ["full name"]
+
+
 @pytest.mark.parametrize(("sign", "ending"), [(";", "csv"), ("|", "csv.gz"), ("\t", "csv"), (",", "csv")])
 def test_separator__is_found_in_the_first_line(tmp_path, sign, ending):
     def write(name: str, rows: list[list[str]]) -> str:
