@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from hcm_scale.ingest.encode import is_number, is_text
+from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.encoding import check_text, naming_encoding
 from hcm_scale.ingest.errors import InputError, check_growth, reading, shown_names
-from hcm_scale.ingest.forms import MAY_BE_THOUSANDS, POINTS_OF_THOUSANDS, Form, FormSearch, with_forms
+from hcm_scale.ingest.forms import POINTS_OF_THOUSANDS, TEXT_FORMS, Form, FormSearch, with_forms
 from hcm_scale.ingest.parquet import nan_as_gap, parquet_batches
 from hcm_scale.ingest.partitions import Part, find_parts, part_fields, with_part
 from hcm_scale.ingest.paths import PARQUET, find_paths
@@ -92,7 +92,7 @@ class TableFiles:
 
     def with_forms(self, names: Sequence[str]) -> "TableFiles":
         """The same files; those of the named columns whose values all have one form of forms.py are read by it."""
-        searches = {name: FormSearch() for name in names if self._may_have_form(name)}
+        searches = {name: FormSearch(likely) for name in names if (likely := self._likely_forms(name))}
         text = self.with_casts(dict.fromkeys(searches, pa.large_string()))
         if searches:
             first = text.first_batch(list(searches))
@@ -101,26 +101,19 @@ class TableFiles:
             searches = {name: search for name, search in searches.items() if search.add(batch[name])}
             if not searches:
                 break
-        forms, notes, schema = {}, {}, self.schema
-        for name, search in searches.items():
-            settled, is_text_column = search.settled(), is_text(schema.field(name).type)
-            legal = settled if self._has_semicolons else [f for f in settled if f not in POINTS_OF_THOUSANDS]
-            if legal and (is_text_column or legal[0] in POINTS_OF_THOUSANDS):
-                forms[name] = legal[0]
-                schema = schema.set(schema.get_field_index(name), pa.field(name, legal[0].kind))
-            if legal[:1] != settled[:1] and is_number(schema.field(name).type):
-                notes[name] = MAY_BE_THOUSANDS
-            elif name in forms and forms[name].told:
-                notes[name] = forms[name].told
-        return replace(self, schema=schema, forms=forms, notes=notes)
+        chosen = {name: search.chosen(self._has_semicolons) for name, search in searches.items()}
+        forms, schema = {name: form for name, (form, _) in chosen.items() if form}, self.schema
+        for name, form in forms.items():
+            schema = schema.set(schema.get_field_index(name), pa.field(name, form.kind))
+        return replace(self, schema=schema, forms=forms, notes={name: told for name, (_, told) in chosen.items()})
 
-    def _may_have_form(self, name: str) -> bool:
-        """Whether a column is text that nobody wants as text, or numbers of a CSV, whose points may be of thousands."""
+    def _likely_forms(self, name: str) -> tuple[Form, ...]:
+        """The forms that a column may have: of numbers in a CSV points of thousands; of text that is to stay none."""
         kind = self.schema.field(name).type
         if name in self.casts or name in (*self.parts, {})[0] or pa.types.is_dictionary(kind):
-            return False
-        is_whole = pa.types.is_integer(kind)  # in the first block
-        return is_text(kind) or (self.is_csv and (pa.types.is_floating(kind) or (is_whole and self._has_semicolons)))
+            return ()
+        is_likely = pa.types.is_floating(kind) or (pa.types.is_integer(kind) and self._has_semicolons)
+        return TEXT_FORMS if is_text(kind) else POINTS_OF_THOUSANDS if self.is_csv and is_likely else ()
 
     @cached_property
     def _has_semicolons(self) -> bool:

@@ -12,7 +12,7 @@ others, and in tables that are no CSV, `2.955` may well be less than 3, and the 
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -33,19 +33,22 @@ class Form:
         if not pc.all(pc.match_substring_regex(values, self.pattern), min_count=0).as_py():
             return False
         with contextlib.suppress(pa.ArrowInvalid):  # there is no 2024-02-31
-            self.read(values)
-            return True
+            return not self._is_date or len(self.read(values)) == len(values)
         return False
 
     def read(self, values: pa.Array) -> pa.Array:
         """Values of this form as what they mean."""
         values = trimmed(values)
-        if pa.types.is_date(self.kind) or pa.types.is_timestamp(self.kind):
+        if self._is_date:
             return values.cast(self.kind)
         if self.kind == pa.int64() or self.told == _COMMA:
             values = pc.replace_substring(values, ".", "")
         values = pc.replace_substring_regex(pc.replace_substring(values, ",", "."), r"^\+", "")
         return pc.replace_substring_regex(values, r"^(.*)-$", r"-\1").cast(self.kind)
+
+    @property
+    def _is_date(self) -> bool:
+        return pa.types.is_date(self.kind) or pa.types.is_timestamp(self.kind)
 
 
 def _signed(number: str) -> str:
@@ -62,7 +65,8 @@ POINTS_OF_THOUSANDS = (
     Form(_THOUSANDS, (r"\..*\.",), pa.int64(), "its points are of thousands"),
     Form(_THOUSANDS, (r"^[-+]?\d+-?$", r"\."), pa.int64(), "its points are of thousands"),
 )
-_OTHERS = (
+TEXT_FORMS = (
+    *POINTS_OF_THOUSANDS,
     Form(rf"{_DAY}$", ("-",), pa.date32()),
     Form(rf"{_DAY}({_TIME})?$", ("-",), pa.timestamp("s")),
     Form(rf"{_DAY}({_TIME}(\.\d{{1,9}})?)?$", ("-",), pa.timestamp("ns")),
@@ -74,29 +78,33 @@ MAY_BE_THOUSANDS = "if its points are of thousands (2.955 for 2955), write it wi
 
 
 class FormSearch:
-    """Which forms all values of a text column have.
+    """Which of some forms all values of a text column have.
 
-    >>> search = FormSearch()
+    >>> search = FormSearch(TEXT_FORMS)
     >>> search.add(pa.array(["1,5", None, "12", "1.234,50-"]))
     True
-    >>> search.settled()[0].read(pa.array(["1.234,50-"])).to_pylist()
-    [-1234.5]
+    >>> form, told = search.chosen(of_thousands=False)
+    >>> form.read(pa.array(["1.234,50-"])).to_pylist(), told
+    ([-1234.5], 'written with a decimal comma')
     """
 
-    def __init__(self) -> None:
-        self._missing = {form: set(form.marks) for form in (*POINTS_OF_THOUSANDS, *_OTHERS)}
+    def __init__(self, forms: Sequence[Form]) -> None:
+        self._missing = {form: set(form.marks) for form in forms}
 
     def add(self, column: pa.Array) -> bool:
         """Takes some more values; returns whether any form is left."""
-        values = trimmed(column)
+        values = trimmed(column.unique())
         self._missing = {form: missing for form, missing in self._missing.items() if form.fits(values)}
         for missing in self._missing.values():
             missing -= {m for m in missing if pc.any(pc.match_substring_regex(values, m)).as_py()}
         return bool(self._missing)
 
-    def settled(self) -> list[Form]:
-        """The forms, the surest first."""
-        return [form for form, missing in self._missing.items() if not missing]
+    def chosen(self, of_thousands: bool) -> tuple[Form | None, str]:
+        """The form to read the column by, if any, and what its line says; whether points of thousands are read."""
+        settled = [form for form, missing in self._missing.items() if not missing]
+        legal = [form for form in settled if of_thousands or form not in POINTS_OF_THOUSANDS]
+        form = legal[0] if legal else None
+        return form, MAY_BE_THOUSANDS if legal[:1] != settled[:1] else form.told if form else ""
 
 
 def trimmed(column: pa.Array) -> pa.Array:

@@ -106,8 +106,7 @@ def amended(
         if line.column in index:
             use = "not used: the index that pandas wrote beside the columns"
             line = replace(line, column=line.column or "(no name)", use=use)
-        if line.column in notes:
-            note = notes[line.column]
+        if note := notes.get(line.column):
             use = line.use if note == MAY_BE_THOUSANDS else line.use.replace("a number, as it is", "a number")
             line = replace(line, use=f"{use}; {note}")
         told.append(line)
@@ -143,7 +142,7 @@ def _written(encoding: CategoryEncoding | EmptyEncoding, num_rows: int | None) -
     """What the text looks like that numbers and dates are not read as; what was counted only if these rows were."""
     if looks := encoding.looks:
         return f"text that looks like {looks}, which are read where they are written as {WRITTEN[looks]}"
-    remedy = f"numbers are read where all values are written as {WRITTEN['numbers']}, gaps as nothing at all"
+    remedy = f"write numbers as {WRITTEN['numbers']}, gaps as nothing"
     return f"{encoding.mostly}: {remedy}" if encoding.mostly and num_rows else ""
 
 

@@ -666,7 +666,7 @@ def test_text_of_nearly_all_numbers__says_how_many_and_shows_the_first_other(tmp
     g = read_tables(tmp_path / "g", edges, parquet(tmp_path / "n.parquet", {"id": range(200), **columns}))
     uses = {name: told(g)[f"nodes.{name}"][0] for name in columns}
     sap = "199 of its 200 values look like numbers, the first of the others is 'k.A.'"
-    assert uses["sap"].startswith(f"not used: {sap}: numbers are read where all values are written as 1234.56, gaps as")
+    assert uses["sap"].startswith(f"not used: {sap}: write numbers as 1234.56, gaps as nothing; graph.categorical")
     assert f"{sap}; graph.categorical=[sap] keeps it" in caplog.text
     most = "; 190 of its 200 values look like numbers, the first of the others is 'k.A.'"
     assert uses["often"].startswith("32 0/1 columns, by a hash of the text" + most)
