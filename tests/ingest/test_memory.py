@@ -119,3 +119,15 @@ def test_networkx__names_are_numbers_where_all_are_and_text_where_not():
     mixed.add_node(1, age=3)
     with pytest.raises(InputError, match="attribute 'age' of the networkx graph is of several types"):
         networkx_graph.tables_of(mixed)
+
+
+def test_frame__with_text_of_numbers_and_dates_gives_the_columns_of_the_same_csv(tmp_path):
+    edges = pa.table({"source": [0, 1], "target": [1, 2]})
+    frame = pd.DataFrame({"id": [0, 1, 2], "day": ["2008-10-01", None, "2008-10-03"], "s": ["7.123", "8", "1.5-"]})
+    frame.to_csv(tmp_path / "n.csv", index=False)
+    held = read_tables(tmp_path / "held", edges, as_arrow(frame, "nodes"))
+    read = read_tables(tmp_path / "read", edges, tmp_path / "n.csv")
+    assert held.columns == read.columns == ("day", "day is null", "s")
+    np.testing.assert_array_equal(held.x, read.x)
+    coded = read_tables(tmp_path / "coded", edges, as_arrow(frame.astype({"day": "category"}), "nodes"))
+    assert coded.columns[:2] == ("day=2008-10-01", "day=2008-10-03")
