@@ -31,12 +31,13 @@ def naming_encoding(path: Path) -> Iterator[None]:
 
 
 def _check_width(path: Path) -> None:
-    """Refuses UTF-16, whose first two bytes are its mark or a letter and a zero: the reader may take it for text."""
+    """Refuses UTF-16 and UTF-32, which begin with a mark or a letter and a zero: the reader may take them for text."""
     with pa.input_stream(str(path), compression="detect") as stream:
-        start = stream.read(2)
+        start, more = stream.read(2), stream.read(2)
     if start in (b"\xff\xfe", b"\xfe\xff") or 0 in start:
         name = "UTF-16" if 0 not in start else "UTF-16BE" if start[0] == 0 else "UTF-16LE"
-        remedy = f"iconv -f {name} -t UTF-8 {path.name} > utf8.csv"
+        name = "UTF-32" if more == b"\0\0" else name
+        remedy = f"iconv -f {name} -t UTF-8 {path.name} > utf8-{path.name}"
         raise InputError(f"{path} is {name} text; legal is UTF-8, which `{remedy}` makes of it")
 
 
@@ -49,6 +50,6 @@ def _told(path: Path) -> str:
             except UnicodeDecodeError as error:
                 around = line[max(0, error.start - 10) : error.start + 10].decode("cp1252", "replace").strip()
                 where = f"line {number:,} has the byte 0x{line[error.start]:02X} in {around!r}, read as CP1252"
-                remedy = f"iconv -f CP1252 -t UTF-8 {path.name} > utf8.csv"
+                remedy = f"iconv -f CP1252 -t UTF-8 {path.name} > utf8-{path.name}"
                 return f"{path} is not UTF-8 text: {where}; legal is UTF-8, which `{remedy}` makes of CP1252"
     return f"{path} is not UTF-8 text; legal is UTF-8"

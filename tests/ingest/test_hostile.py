@@ -229,7 +229,7 @@ def test_mat_with_rows_out_of_range__is_refused(tmp_path):
         read_matrix(tmp_path / "g", tmp_path / "a.mat")
 
 
-@pytest.mark.parametrize("name", ["UTF-16", "UTF-16LE", "UTF-16BE"])
+@pytest.mark.parametrize("name", ["UTF-16", "UTF-16LE", "UTF-16BE", "UTF-32"])
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_utf16__is_named_and_how_to_convert_it(tmp_path, name, pack):
     path = tmp_path / ("e.csv.gz" if pack is gzip.compress else "e.csv")
