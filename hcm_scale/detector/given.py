@@ -23,6 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from hcm_scale import sources
 from hcm_scale.base import near, remote
@@ -30,7 +33,7 @@ from hcm_scale.config import FolderGraph, GraphConfig, MatrixGraph, PygGraph, Ta
 from hcm_scale.graph import Graph
 from hcm_scale.ingest import guess, networkx_graph
 from hcm_scale.ingest.kind import kind_of
-from hcm_scale.ingest.memory import as_arrow, is_table
+from hcm_scale.ingest.memory import as_arrow, index_of, is_table
 from hcm_scale.ingest.readers import Encoding, InputError, Policy, columns_of, read_data, read_sparse, read_tables
 
 log = logging.getLogger(__name__)
@@ -189,13 +192,32 @@ def labels_of(data: Any) -> Any:
 
 
 def with_label(graph: Graph, label: Any) -> Graph:
-    """The graph with known anomalies: 0 or 1 for each node, in node order."""
+    """The graph with known anomalies: 0 or 1 for each node, in node order or with a pandas index of their ids."""
     y = np.asarray(label.cpu() if hasattr(label, "cpu") else label).ravel()
     if len(y) != graph.num_nodes:
         raise InputError(f"label has {len(y):,} entries for {graph.num_nodes:,} nodes; they must be equal")
     if not np.isin(y, (0, 1)).all():
         raise InputError("label holds other values than 0 and 1")
+    index = index_of(label)
+    y = y if index is None else y[_places_of_nodes(graph, index)]
     return dataclasses.replace(graph, y=y.astype(np.uint8), kind=None)
+
+
+def _places_of_nodes(graph: Graph, index: Any) -> NDArray[np.int64]:
+    """Where the id of each node stands in a pandas index of as many entries."""
+    ids = pa.array(np.arange(graph.num_nodes)) if graph.ids is None else graph.ids
+    try:
+        places = pc.index_in(ids, pa.array(index.tolist()).cast(ids.type))
+    except (pa.ArrowException, TypeError, OverflowError):  # of another type than the ids
+        places = pa.nulls(len(ids), pa.int32())
+    if places.null_count:
+        missing = ids.filter(places.is_null())[0].as_py()
+        raise InputError(
+            f"the pandas index of label has no {missing!r}, which is the id of a node; it begins with {index[0]!r}. "
+            f"Legal are the ids of all nodes, in any order, or 0 .. {graph.num_nodes - 1}; label.to_numpy() is taken "
+            "in the order of the nodes"
+        )
+    return np.asarray(places, np.int64)
 
 
 def _policy(section: GraphConfig) -> Policy:

@@ -129,7 +129,7 @@ class HCM(Results, Parameters):
                   a table of edges, or a pair of (edges, nodes), in pandas, Polars or Arrow or as paths of Parquet or
                   CSV; (scipy sparse adjacency, attributes); a `Graph`; the path of a graph folder, .mat or .npz
         label:    known anomalies, 0 or 1 for each node, which are reported on and never learned from; `y` of a `Data`
-                  where it holds 0 and 1
+                  where it holds 0 and 1; a pandas Series whose index holds the ids is taken by id
         y:        scikit-learn's word for `label`
         source_column, target_column:  of the edge table; else `source` and `target`, or its first two
         id_column:     of the node table; else `id`, or a column named as an end is, or one that holds their ids

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from hcm_scale.ingest.batches import TableFiles, find_table
@@ -66,6 +67,15 @@ def as_arrow(data: Any, what: str) -> pa.Table:
             return table.cast(pa.schema([field.with_type(_without_views(field.type)) for field in table.schema]))
         has_names = all(name is not None for name in data.index.names)
         return pa.Table.from_pandas(data.reset_index() if has_names else data, preserve_index=False)
+
+
+def index_of(data: Any) -> Any:
+    """The index of a pandas table or Series; None where there is none, or only the plain one, 0 .. n - 1."""
+    index: Any = getattr(data, "index", None)
+    if not hasattr(index, "names"):
+        return None
+    is_plain = index.dtype.kind in "iu" and np.array_equal(index.to_numpy(), np.arange(len(index)))
+    return None if is_plain else index
 
 
 def _without_views(kind: pa.DataType) -> pa.DataType:

@@ -2,6 +2,7 @@
 
 import networkx as nx
 import numpy as np
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -190,3 +191,20 @@ def test_label__is_one_for_each_node(world):
         given.with_label(world.graph, [0, 1, 0])
     with pytest.raises(ValueError, match="label holds other values than 0 and 1"):
         given.with_label(world.graph, np.arange(200))
+
+
+def test_label__with_ids_for_its_index_is_taken_by_id(world, tmp_path):
+    graph, _ = read(world[1:], tmp_path)
+    odd = pd.Series(np.arange(200) < 3, world.nodes["account"])
+    np.testing.assert_array_equal(given.with_label(graph, odd.sample(frac=1, random_state=0)).y, odd)
+    plain = odd.reset_index(drop=True)
+    np.testing.assert_array_equal(given.with_label(graph, plain).y, odd)
+    np.testing.assert_array_equal(given.with_label(world.graph, plain[::-1]).y, odd)
+
+
+@pytest.mark.parametrize("index", [np.arange(200) + 1, [f"n{k // 2:03}" for k in range(200)], np.arange(200) / 2])
+def test_label__with_another_index_is_refused(world, tmp_path, index):
+    graph, _ = read(world[1:], tmp_path)
+    said = r"^the pandas index of label has no 'n\d+', which is the id of a node; it begins with .* label\.to_numpy\(\)"
+    with pytest.raises(ValueError, match=said):
+        given.with_label(graph, pd.Series(0, index))
