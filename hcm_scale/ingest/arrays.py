@@ -5,11 +5,12 @@ the finished CSR and what the caller holds of the attributes, plus two sort bloc
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
@@ -27,10 +28,11 @@ _NODES_PER_END = 16
 
 @dataclass(frozen=True)
 class DenseRows:
-    """A dense attribute matrix that yields its rows in blocks, as often as it is asked."""
+    """A dense attribute matrix that yields its rows in blocks, as often as it is asked; `columns` are its names."""
 
     shape: tuple[int, int]
     blocks: Callable[[], Iterable[NDArray[Any]]]
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,12 @@ def write_arrays(
     x: DenseRows | SparseRows | None,
     y: NDArray[Any] | None,
     policy: Policy,
+    *,
+    ids: pa.Array | None = None,
 ) -> Graph:
-    """Writes the graph folder `out` and returns it opened; rows of `x` and entries of `y` must be the nodes."""
+    """Writes the graph folder `out` and returns it opened; rows of `x`, entries of `y` and `ids` must be the nodes."""
     with naming(origin):
-        _write(Path(out), origin, edges, x, y, policy)
+        _write(Path(out), origin, edges, x, y, policy, ids)
     return Graph.open(out, verify=False)
 
 
@@ -67,6 +71,7 @@ def _write(
     x: DenseRows | SparseRows | None,
     y: NDArray[Any] | None,
     policy: Policy,
+    ids: pa.Array | None,
 ) -> None:
     width = 0 if x is None else x.shape[1]
     features.require(width, policy)
@@ -84,6 +89,7 @@ def _write(
             written = features.write_sparse(folder, x, policy.nonfinite, added)
         elif isinstance(x, DenseRows) and width:
             written = features.write_dense(folder, x.blocks(), x.shape, policy.nonfinite, added)
+            written = replace(written, columns=x.columns)
         outside = Offenders(f"rows name a node outside 0 .. {num_nodes - 1:,}", "the edges")
         chunks = checked(edges.chunks(), num_nodes, outside, policy.unknown == "drop")
         counts = build_csr(folder, chunks, num_nodes, policy.directed)
@@ -95,6 +101,7 @@ def _write(
             policy,
             counts,
             written,
+            ids=ids,
             unknown_edges=outside.count,
             added_nodes=added,
             num_anomalies=num_anomalies,

@@ -5,7 +5,7 @@ written to disk: the table is read as often as files would be, its types checked
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -46,10 +46,15 @@ def open_table(option: str, where: Where, max_bytes: int) -> TableFiles:
     """The table that an option names: in memory, or at a file, folder or glob."""
     if not isinstance(where, pa.Table):
         return find_table(option, where, max_bytes)
-    for name, count in Counter(where.schema.names).items():
-        if count > 1:
-            raise InputError(f"{_NAMES[option]} has {count} columns named {name!r}; legal is one of a name")
+    check_distinct(where.schema.names, _NAMES[option])
     return ArrowTable((), where.schema, max_bytes, table=where, name=_NAMES[option])
+
+
+def check_distinct(names: Iterable[Any], what: str) -> None:
+    """Refuses names of columns that are there more than once; `what` has them."""
+    repeated = [f"{count} columns named {name!r}" for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise InputError(f"{what} has {', '.join(repeated)}; legal is one of a name")
 
 
 def is_table(data: Any) -> bool:

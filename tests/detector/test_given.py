@@ -208,3 +208,36 @@ def test_label__with_another_index_is_refused(world, tmp_path, index):
     said = r"^the pandas index of label has no 'n\d+', which is the id of a node; it begins with .* label\.to_numpy\(\)"
     with pytest.raises(ValueError, match=said):
         given.with_label(graph, pd.Series(0, index))
+
+
+def test_matrix__with_a_table_of_attributes_keeps_its_names_and_its_index(world, tmp_path):
+    adjacency, x = as_scipy(world)
+    frame = pd.DataFrame(x, world.nodes["account"], ["income", "age", "debt"])
+    graph, _ = read((adjacency, frame), tmp_path)
+    assert (graph.columns, graph.external_id(7)) == (("income", "age", "debt"), "n007")
+    np.testing.assert_array_equal(graph.x, x)
+    assert read((adjacency, frame.set_index(np.arange(200) + 5)), tmp_path)[0].external_id(7) == 12
+    gap = pd.Index([None, *world.nodes["account"][1:]])
+    for index in (pd.RangeIndex(200), np.arange(200) // 2, x[:, 0], gap):
+        graph, _ = read((adjacency, frame.set_index(index)), tmp_path)
+        assert (graph.columns, graph.ids) == (("income", "age", "debt"), None)
+    for table in (pl.from_pandas(frame), pa.Table.from_pandas(frame, preserve_index=False)):
+        assert read((adjacency, table), tmp_path)[0].columns == ("income", "age", "debt")
+    assert read((adjacency, pd.DataFrame(x)), tmp_path)[0].columns == ()
+
+
+def test_matrix__with_a_table_in_another_order_or_of_repeated_names_is_refused(world, tmp_path):
+    adjacency, x = as_scipy(world)
+    with pytest.raises(ValueError, match=r"index of the table of attributes holds 0 \.\. 199 in another order than"):
+        read((adjacency, pd.DataFrame(x).sample(frac=1, random_state=0)), tmp_path)
+    with pytest.raises(ValueError, match=r"^the table of attributes has 2 columns named 'a'; legal is one of a name$"):
+        read((adjacency, pd.DataFrame(x, columns=["a", "b", "a"])), tmp_path)
+
+
+def test_apply__finds_the_columns_of_a_table_beside_a_matrix_by_name(world, small):
+    adjacency, x = as_scipy(world)
+    frame = pd.DataFrame(x, world.nodes["account"], ["income", "age", "debt"])
+    found = HCM(small).fit((adjacency, frame))
+    again = found.apply((adjacency, frame[["debt", "income", "age"]]))
+    np.testing.assert_allclose(again.scores, found.apply((adjacency, frame)).scores)
+    assert "income" in found.explain("n007")
