@@ -1,13 +1,19 @@
-"""The result of a run for other programs: `hcm-scale export RUN FILE [--top K] [--flagged] [--since RUN]`.
+"""The result of a run for other programs: `hcm-scale export RUN FILE [--top K] [--flagged] [--since OLD]`.
 
-    FILE.csv, FILE.parquet     the ranked table: all of it, the flagged nodes, those of them that an earlier run has not
-                               flagged, or the first K of any of these; `reason` says in words why a node is where it
-                               is: of all that were chosen so (at most 10,000), else of the flagged and the first 100
+    FILE.csv, FILE.parquet     the ranked table, or the part of it that is chosen; `reason` says in words why a node is
+                               where it is: of all that were chosen (at most 10,000), else of the flagged and the
+                               first 100
     FILE.graphml, FILE.gexf    the first K nodes (20 where not said) with their neighbours and the edges among them, for
                                Gephi, Cytoscape or networkx: rank, score, evidence and flag of every node, and of every
                                edge the mean predicted hop and the weight, where edges have one
 
-A node with many neighbours brings the 50 that seem farthest.
+A node with many neighbours brings the 50 that seem farthest. Rows of a table are chosen by
+
+    --top K                    the first K nodes
+    --flagged                  the flagged nodes; with --top K the first K of them
+    --since OLD                the flagged nodes that OLD, an earlier run, has not flagged
+    --top K --since OLD        those of the first K nodes that are not among the first K of OLD, flagged or not
+    --flagged --top K --since OLD   the first K of the flagged nodes that OLD has not flagged
 """
 
 from pathlib import Path
@@ -24,7 +30,8 @@ def main(arguments: list[str]) -> str:
     words.add_argument("file", type=Path, metavar="FILE", help="what to write; its ending chooses the format")
     words.add_argument("--top", type=int, metavar="K", help="only the first K nodes")
     words.add_argument("--flagged", action="store_true", help="only nodes that stand out at score.fdr")
-    words.add_argument("--since", type=Path, metavar="RUN", help="only flagged nodes that this run has not flagged")
+    since = "only flagged nodes that the run OLD has not flagged; with --top K those of the first K not among its own"
+    words.add_argument("--since", type=Path, metavar="OLD", help=since)
     given = words.parse_args(arguments)
     if given.file.suffix not in TABLES + GRAPHS:
         raise ValueError(f"{given.file} must end in one of {', '.join(TABLES + GRAPHS)}")
@@ -32,11 +39,11 @@ def main(arguments: list[str]) -> str:
         raise ValueError(f"--top {given.top} must be at least 1")
     if not given.file.parent.is_dir():
         raise ValueError(f"{given.file}: there is no folder {given.file.parent}")
-    flagged = given.flagged or given.since is not None
-    if flagged and given.file.suffix not in TABLES:
+    if (given.flagged or given.since is not None) and given.file.suffix not in TABLES:
         raise ValueError(f"--flagged and --since are for tables; {given.file} must end in one of {', '.join(TABLES)}")
     from hcm_scale.commands.exported import export_graph, export_table
 
     if given.file.suffix in TABLES:
+        flagged = given.flagged or (given.since is not None and given.top is None)
         return export_table(given.run, given.file, given.top, flagged, given.since)
     return export_graph(given.run, given.file, given.top)

@@ -25,30 +25,46 @@ _SHOWN = ("rank", "score", "evidence", "flagged", "p", "degree")
 def export_table(run_dir: Path, out: Path, top: int | None, flagged: bool = False, since: Path | None = None) -> str:
     """Writes the ranked table, or the first `top` rows, of all nodes or of the flagged; says what is in it.
 
-    Without nodes that the run `since` has flagged.
+    Without nodes that an earlier run, `since`, has flagged or, where `flagged` is false, has among its own first `top`.
     """
     scores, folder, purified = open_stages(run_dir, "scores", "graph", "purified")
     graph, made = Graph.open(folder, verify=False), open_purified(purified)
     ranked = read_ranked(scores, graph)
-    rows = ranked.filter(ranked["flagged"]) if flagged else ranked
+    rows, hint = ranked.filter(ranked["flagged"]) if flagged else ranked.slice(0, top), ""
     if since is not None:
-        rows = rows.filter(pc.invert(pc.is_in(rows["id"], _flagged_before(since, rows["id"].type))))
+        old = _read_old(since, ranked["id"].type)
+        rows = _others(rows, old.filter(old["flagged"]) if flagged else old.slice(0, top))
+        hint = "" if len(rows) else _first_new(ranked, old, since)
     rows = rows.slice(0, top)
     told = rows if flagged or top else rows.filter(pc.or_(rows["flagged"], pc.less_equal(rows["rank"], _REASONS)))
     nodes = told["node"].slice(0, MOST_REASONS).combine_chunks()
     reasons = node_reasons(graph, made.graph, ranked, scores, nodes.to_pylist(), made.features)
     _write(rows, out, nodes, pa.array(reasons, pa.string()))
     more = f", {len(reasons):,} with a reason in words" if len(reasons) < len(rows) else ""
-    return f"{len(rows):,} {'flagged ' if flagged else ''}nodes in {out}{more}"
+    return f"{len(rows):,} {'flagged ' if flagged else ''}nodes in {out}{more}{hint}"
 
 
-def _flagged_before(run_dir: Path, kind: pa.DataType) -> pa.Array:
-    """The ids that another run has flagged."""
+def _others(rows: pa.Table, old: pa.Table) -> pa.Table:
+    """The rows whose ids are not among those of another table."""
+    return rows.filter(pc.invert(pc.is_in(rows["id"], old["id"].combine_chunks())))
+
+
+def _first_new(ranked: pa.Table, old: pa.Table, since: Path) -> str:
+    """Where the first node stands that an earlier run did not have, for a list that came out empty."""
+    new = _others(ranked, old)
+    if not len(new):
+        return f"; {since} has all nodes of this run"
+    rank = new["rank"][0].as_py()
+    return f"; the first node that {since} does not have is at rank {rank:,}: --top {rank} --since {since} writes it"
+
+
+def _read_old(run_dir: Path, kind: pa.DataType) -> pa.Table:
+    """The ids of an earlier run, by rank, and which of them it has flagged."""
     (scores,) = open_stages(run_dir, "scores")
     table = pq.read_table(scores / FILE, columns=["id", "flagged"])
     if table["id"].type != kind:
         raise ValueError(f"--since {run_dir}: ids there are {table['id'].type}, here {kind}; they must be of one type")
-    return table.filter(table["flagged"])["id"].combine_chunks()
+    return table
 
 
 def export_graph(run_dir: Path, out: Path, top: int | None) -> str:

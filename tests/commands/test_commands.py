@@ -128,6 +128,7 @@ def test_export__writes_flagged_nodes_and_those_that_are_new(finished, forged, t
         (["--flagged", "--top", "4"], whole.slice(0, 4)),
         (["--since", str(yesterday)], whole.slice(0, 10)),
         (["--since", str(today)], whole.slice(0, 0)),
+        (["--flagged", "--top", "4", "--since", str(yesterday)], whole.slice(0, 4)),
     ]:
         assert f"{len(wanted)} flagged nodes" in export.main([str(today), str(tmp_path / "list.csv"), *words])
         found = pa.csv.read_csv(tmp_path / "list.csv")
@@ -137,6 +138,42 @@ def test_export__writes_flagged_nodes_and_those_that_are_new(finished, forged, t
     found = pa.csv.read_csv(tmp_path / "all.csv", convert_options=pa.csv.ConvertOptions(strings_can_be_null=True))
     told = found.filter(pa.compute.is_valid(found["reason"]))["rank"].to_pylist()
     assert told == sorted({*range(1, 101), *whole["rank"].to_pylist()})
+
+
+def test_export__top_since_writes_those_of_the_first_nodes_that_were_not_among_the_first(finished, forged, tmp_path):
+    whole = pq.read_table(finished / "scores" / "scores.parquet")
+
+    def later(rows: pa.Table) -> pa.Table:  # the nodes 3, 4 and 5 of the list came last
+        return pa.concat_tables([rows.slice(0, 2), rows.slice(5), rows.slice(2, 3)])
+
+    old, out = forged(finished, tmp_path / "old", rows_edited(later)), tmp_path / "list.csv"
+    assert export.main([str(finished), str(out), "--top", "20", "--since", str(old)]) == f"3 nodes in {out}"
+    found = pa.csv.read_csv(out)
+    assert found["id"].to_pylist() == whole["id"].slice(2, 3).to_pylist()
+    assert all(found["reason"].to_pylist())
+
+
+@pytest.mark.parametrize("choice", [[], ["--top", "10"], ["--flagged", "--top", "10"]])
+def test_export__an_empty_list_of_new_nodes_says_where_the_first_new_one_is(finished, forged, tmp_path, choice):
+    def lacking(rows: pa.Table) -> pa.Table:  # all were flagged; the node at rank 16 had another id
+        ids = [*rows["id"].to_pylist()]
+        ids[15] = 10_000
+        flags = pa.array([True] * len(ids))
+        rows = rows.set_column(rows.schema.get_field_index("flagged"), "flagged", flags)
+        return rows.set_column(rows.schema.get_field_index("id"), "id", pa.array(ids, rows["id"].type))
+
+    def unflagged(rows: pa.Table) -> pa.Table:
+        flags = pa.array([False] * len(rows))
+        return rows.set_column(rows.schema.get_field_index("flagged"), "flagged", flags)
+
+    old = forged(finished, tmp_path / "old", rows_edited(lacking))
+    run = forged(finished, tmp_path / "run", rows_edited(unflagged))
+    out = str(tmp_path / "list.csv")
+    said = export.main([str(run), out, *choice, "--since", str(old)])
+    assert said.endswith(f"the first node that {old} does not have is at rank 16: --top 16 --since {old} writes it")
+    assert export.main([str(run), out, "--top", "16", "--since", str(old)]) == f"1 nodes in {out}"
+    said = export.main([str(run), out, *choice, "--since", str(run)])
+    assert said.endswith(f"nodes in {out}; {run} has all nodes of this run")
 
 
 @pytest.mark.parametrize(("ending", "read"), [("graphml", nx.read_graphml), ("gexf", nx.read_gexf)])
