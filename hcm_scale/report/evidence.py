@@ -13,6 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hcm_scale.base.threads import in_slices, share
@@ -42,6 +43,7 @@ class Evidence:
     usual_distance: float | None
     num_scored: int  # nodes with neighbours
     weight_percentiles: NDArray[np.float32] | None  # 0 .. 100, of all edges
+    flags_end: float | None  # the largest p of a flagged node
 
     @staticmethod
     def of(
@@ -72,7 +74,14 @@ class Evidence:
             usual_distance(graph, features),
             count_scored(graph),
             None if graph.weights is None or not graph.num_arcs else percentiles(graph.weights),
+            flags_end(scores),
         )
+
+    @property
+    def fdr(self) -> float | None:
+        """The false-discovery rate at which nodes are flagged; None where nobody judged."""
+        rate = (self.scores.schema.metadata or {}).get(b"fdr")
+        return None if rate is None else float(rate)
 
     @property
     def ranked_by(self) -> str:
@@ -89,6 +98,14 @@ def ranked_by(scores: pa.Table) -> str:
     """The score that ranks a table."""
     name: str = (scores.schema.metadata or {}).get(b"rank_by", b"ahp").decode()
     return name
+
+
+def flags_end(scores: pa.Table) -> float | None:
+    """The largest p of a flagged node; None where no node is flagged, or nobody judged."""
+    if not {"p", "flagged"} <= {*scores.column_names}:
+        return None
+    largest: float | None = pc.max(scores["p"].filter(scores["flagged"])).as_py()
+    return largest
 
 
 def _check_sizes(

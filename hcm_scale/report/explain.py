@@ -68,7 +68,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Everything there is to say about one node; neighbours farthest first, differences largest first."""
+    """Everything there is to say about one node; neighbours farthest first, differences largest first.
+
+    `flags_end` is the largest p of a flagged node of the graph, None where none is; `fdr` the rate at which they are.
+    """
 
     id: int | str
     node: int
@@ -82,6 +85,8 @@ class Explanation:
     ranked_by: str = ""
     p: float | None = None
     flagged: bool | None = None
+    flags_end: float | None = None
+    fdr: float | None = None
 
     @property
     def degree(self) -> int:
@@ -120,6 +125,8 @@ def explain(evidence: Evidence, node: int, num_differences: int = 6) -> Explanat
         ranked_by=evidence.ranked_by,
         p=row.get("p"),
         flagged=row.get("flagged"),
+        flags_end=evidence.flags_end,
+        fdr=evidence.fdr,
     )
 
 

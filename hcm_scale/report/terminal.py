@@ -4,7 +4,7 @@ import textwrap
 
 from hcm_scale.report.dates import value_text
 from hcm_scale.report.explain import Explanation
-from hcm_scale.report.wording import clip, dropped, lead, reasons, score_title, weight
+from hcm_scale.report.wording import clip, dropped, flag, lead, reasons, score_title, weight
 
 _ID_WIDTH = 40
 _LINE_WIDTH = 100
@@ -21,6 +21,7 @@ def _heading(e: Explanation) -> list[str]:
     lines = [
         f"{clip(e.id, 80)}   rank {e.rank:,} of {e.num_nodes:,} (above {e.percentile:.2f} % of all nodes)",
         f"{scores}degree {e.degree:,}" + (f"   known to be: {e.label}" if e.label else ""),
+        *([flag(e)] if flag(e) else []),
         "",
         *([lead(e)] if lead(e) else []),
     ]

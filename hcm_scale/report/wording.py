@@ -13,6 +13,7 @@ from hcm_scale.base.names import GAP_SUFFIX
 from hcm_scale.report.dates import date_text
 from hcm_scale.report.explain import Difference, Explanation
 from hcm_scale.report.kinds import WORDS
+from hcm_scale.report.quantities import percent
 from hcm_scale.report.reasons import Reason
 
 _NOTABLE_DEVIATIONS = 2.0  # below this an attribute is like the neighbours'
@@ -60,6 +61,15 @@ def lead(e: Explanation) -> str:
     if e.reasons and e.reasons[0].rank is not None and not any(r.notable for r in e.reasons):
         return "Nothing about it stands out. What comes nearest:"
     return ""
+
+
+def flag(e: Explanation) -> str:
+    """The node's p, whether it is flagged, and where flags end; nothing where nobody judged."""
+    if e.p is None or e.flagged is None or e.fdr is None:
+        return ""
+    end = "no node is flagged" if e.flags_end is None else f"flags end at p {e.flags_end:.1e}"
+    state = "flagged" if e.flagged else "not flagged"
+    return f"p {e.p:.1e}, {state}: at a false-discovery rate of {percent(e.fdr)} {end}"
 
 
 def in_a_sentence(e: Explanation) -> str:

@@ -27,7 +27,7 @@ from hcm_scale.report.rows import pieces, read_first
 from hcm_scale.score.evidence import KINDS
 from hcm_scale.score.table import kind_rank, read_scores
 
-FORMAT = 5
+FORMAT = 6
 JSON_FILE, HTML_FILE, CSV_FILE = "report.json", "report.html", "scores.csv"
 _WHOLE = ("node", "p", "flagged", "evidence", "y", "kind")
 _NEIGHBORS = 8  # listed per explained node

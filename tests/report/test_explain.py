@@ -99,6 +99,19 @@ def test_explain__differences_are_deviations_from_the_neighbours_mean(scored_wor
             assert got.get(f"c{column}", 0.0) == pytest.approx(value, abs=1e-5)
 
 
+def test_explain__knows_where_flags_end(scored_world: World):
+    world = scored_world()
+    rows = world.scores
+    judged = {"p": pa.array(np.linspace(0.001, 0.9, 60)), "flagged": pa.array(np.arange(60) < 3)}
+    for name, values in judged.items():
+        rows = rows.drop_columns([name] if name in rows.column_names else []).append_column(name, values)
+    told = rows.schema.metadata | {b"fdr": b"0.2"}
+    found = explain(Evidence.of(*world._replace(scores=rows.replace_schema_metadata(told))), 0)
+    assert (found.flags_end, found.fdr) == (judged["p"][2].as_py(), 0.2)
+    rows = rows.drop_columns(["flagged"]).append_column("flagged", pa.array([False] * 60))
+    assert explain(Evidence.of(*world._replace(scores=rows)), 0).flags_end is None
+
+
 def test_row_mean__sparse_equals_dense():
     x = sparse.random_array((50, 9), density=0.3, rng=np.random.default_rng(0)).astype(np.float32)
     rows = np.array([3, 4, 4, 49])

@@ -92,6 +92,23 @@ def test_text__has_the_score_that_ranks_and_no_other():
     assert page.index("odd attributes") < page.index("predicted hop")
 
 
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"flags_end": 6.3e-5}, "p 1.1e-04, not flagged: at a false-discovery rate of 10% flags end at p 6.3e-05"),
+        ({}, "p 1.1e-04, not flagged: at a false-discovery rate of 10% no node is flagged"),
+        (
+            {"p": 1.3e-6, "flagged": True, "flags_end": 6.3e-5},
+            "p 1.3e-06, flagged: at a false-discovery rate of 10% flags end at p 6.3e-05",
+        ),
+    ],
+)
+def test_text__says_below_the_score_why_a_node_is_flagged_or_not(changes: dict[str, Any], line: str):
+    judged = {"p": 1.1e-4, "flagged": False, "fdr": 0.1}
+    assert text(made(ODD, **judged | changes)).splitlines()[2] == line
+    assert text(made(ODD)).splitlines()[2] == ""
+
+
 def test_text__shows_dates_as_dates():
     page = text(made(ODD, differences=(Difference("since", 1.5, 0.0, 4.1, first_day="2024-01-31T08:00"),)))
     assert "2024-02-01 20:00   2024-01-31 08:00" in page
