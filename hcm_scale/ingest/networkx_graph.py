@@ -2,8 +2,8 @@
 
 Nodes that are all whole numbers or all text keep their names; others go by `str`. An attribute that is a list of equal
 length in every node becomes as many columns, `NAME_0`, `NAME_1`, ...; one that a node lacks is null there, and so are
-the NaN, NaT and NA that a pandas table holds for gaps. Of the attributes of edges `weight` is a column, where it holds
-numbers alone.
+the NaN, NaT and NA that a pandas table holds for gaps. Attributes of edges that hold numbers alone are columns of the
+edge table, for graph.weight_column to name one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ import pyarrow as pa
 from hcm_scale.ingest.errors import reading
 
 ID = "networkx node"  # the column of the node table
-WEIGHT = "weight"  # of edges, and the column of the edge table
+ENDS = ("source", "target")  # the columns of the edge table that are no attributes
 
 
 def is_networkx(data: Any) -> bool:
@@ -28,14 +28,16 @@ def tables_of(graph: Any) -> tuple[pa.Table, pa.Table]:
     attributes = dict(graph.nodes(data=True))
     named = dict(zip(attributes, _names(list(attributes)), strict=True))
     ends = [(named[edge[0]], named[edge[1]]) for edge in graph.edges()]
-    weights = [held.get(WEIGHT) for *_, held in graph.edges(data=True)]
+    held_by_edges = [held for *_, held in graph.edges(data=True)]
     columns = {ID: _column("the nodes' names", list(named.values()))}
     for key in dict.fromkeys(key for held in attributes.values() for key in held):
         columns |= _columns(str(key), [held.get(key) for held in attributes.values()])
     kind = columns[ID].type
-    edges = {name: pa.array([end[side] for end in ends], kind) for side, name in enumerate(("source", "target"))}
-    if any(weight is not None for weight in weights) and all(isinstance(w, Real | None) for w in weights):
-        edges[WEIGHT] = pa.array([None if weight is None else float(weight) for weight in weights], pa.float64())
+    edges = {name: pa.array([end[side] for end in ends], kind) for side, name in enumerate(ENDS)}
+    for key in dict.fromkeys(key for held in held_by_edges for key in held if str(key) not in ENDS):
+        values = [held.get(key) for held in held_by_edges]
+        if any(value is not None for value in values) and all(isinstance(value, Real | None) for value in values):
+            edges[str(key)] = pa.array([None if value is None else float(value) for value in values], pa.float64())
     return pa.table(edges), pa.table(columns)
 
 

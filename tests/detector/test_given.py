@@ -241,3 +241,15 @@ def test_apply__finds_the_columns_of_a_table_beside_a_matrix_by_name(world, smal
     again = found.apply((adjacency, frame[["debt", "income", "age"]]))
     np.testing.assert_allclose(again.scores, found.apply((adjacency, frame)).scores)
     assert "income" in found.explain("n007")
+
+
+def test_networkx__an_attribute_of_edges_that_holds_numbers_may_be_the_weight(tmp_path):
+    named = nx.path_graph(3)
+    nx.set_node_attributes(named, {0: 1.0, 1: 2.0, 2: 4.0}, "a")
+    nx.set_edge_attributes(named, {(0, 1): 900, (1, 2): np.float32(150)}, "combined_score")
+    nx.set_edge_attributes(named, "bind", "mode")
+    graph, _ = read(named, tmp_path, {"graph.weight_column": "combined_score"})
+    assert graph.weights.tolist() == [900, 900, 150, 150]
+    with pytest.raises(ValueError, match=r"graph\.weight_column='?mode.*combined_score"):
+        read(named, tmp_path, {"graph.weight_column": "mode"})
+    assert read(named, tmp_path)[0].weights is None
