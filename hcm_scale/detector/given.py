@@ -191,6 +191,16 @@ def labels_of(data: Any) -> Any:
     return None
 
 
+def check_label(label: Any) -> None:
+    """Refuses a table, or the path of one, in the place of known anomalies, before anything is read."""
+    shape: Any = getattr(label, "shape", ())
+    if isinstance(label, str | Path) or (len(shape) == 2 and shape[1] != 1):
+        raise TypeError(
+            "a table was given as y; the tables of edges and nodes are one argument: fit((edges, nodes)). Legal as y, "
+            "or label, is 0 or 1 for each node"
+        )
+
+
 def with_label(graph: Graph, label: Any) -> Graph:
     """The graph with known anomalies: 0 or 1 for each node, in node order or with a pandas index of their ids."""
     y = np.asarray(label.cpu() if hasattr(label, "cpu") else label).ravel()

@@ -138,7 +138,9 @@ class HCM(Results, Parameters):
         self._fitted = None
         if label is not None and y is not None:
             raise TypeError("label and y are two words for the known anomalies; say one of them")
-        given, label = givens.take(data), y if label is None else label
+        label = y if label is None else label
+        givens.check_label(label)
+        given = givens.take(data)
         label = givens.labels_of(data) if label is None else label
         said = dict(zip(givens.COLUMNS, (source_column, target_column, id_column, label_column), strict=True))
         with self._watched():

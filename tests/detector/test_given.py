@@ -253,3 +253,16 @@ def test_networkx__an_attribute_of_edges_that_holds_numbers_may_be_the_weight(tm
     with pytest.raises(ValueError, match=r"graph\.weight_column='?mode.*combined_score"):
         read(named, tmp_path, {"graph.weight_column": "mode"})
     assert read(named, tmp_path)[0].weights is None
+
+
+def test_label__that_is_a_table_is_told_to_be_half_of_a_pair(world):
+    adjacency, x = as_scipy(world)
+    said = r"^a table was given as y; the tables of edges and nodes are one argument: fit\(\(edges, nodes\)\)"
+    for table in (world.nodes, pl.from_pandas(world.nodes), pa.Table.from_pandas(world.nodes), "nodes.csv"):
+        with pytest.raises(TypeError, match=said):
+            HCM().fit(world.edges, table)
+    for table in (x, torch.from_numpy(x), sparse.csr_array(x)):
+        with pytest.raises(TypeError, match=said):
+            HCM().fit(adjacency, y=table)
+    given.check_label(np.zeros((200, 1)))
+    given.check_label(pd.Series(0, world.nodes["account"]))
