@@ -19,6 +19,7 @@ from hcm_scale.ingest.forms import with_forms
 from hcm_scale.ingest.parquet import BATCH_ROWS, checked
 
 Where: TypeAlias = str | Path | pa.Table
+_SHOWN = 5  # repeated names in a message
 _NAMES = {"graph.path": "the edge table", "graph.nodes": "the node table"}
 
 
@@ -54,7 +55,8 @@ def check_distinct(names: Iterable[Any], what: str) -> None:
     """Refuses names of columns that are there more than once; `what` has them."""
     repeated = [f"{count} columns named {name!r}" for name, count in Counter(names).items() if count > 1]
     if repeated:
-        raise InputError(f"{what} has {', '.join(repeated)}; legal is one of a name")
+        told = ", ".join(repeated[:_SHOWN]) + (f" and {len(repeated) - _SHOWN:,} more" if repeated[_SHOWN:] else "")
+        raise InputError(f"{what} has {told}; legal is one of a name: rename or drop the others")
 
 
 def is_table(data: Any) -> bool:
@@ -71,6 +73,7 @@ def as_arrow(data: Any, what: str) -> pa.Table:
             table = pa.table(data)
             return table.cast(pa.schema([field.with_type(_without_views(field.type)) for field in table.schema]))
         has_names = all(name is not None for name in data.index.names)
+        check_distinct(getattr(data, "columns", ()), what)  # a Series has none
         return pa.Table.from_pandas(data.reset_index() if has_names else data, preserve_index=False)
 
 

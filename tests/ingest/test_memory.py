@@ -55,6 +55,16 @@ def test_read_tables__names_the_table_in_memory_where_something_is_wrong(tmp_pat
         as_arrow(pd.DataFrame({"source": [1, "b", []]}), "edges")
 
 
+def test_as_arrow__names_the_repeated_columns_of_pandas_alone():
+    frame = pd.DataFrame([[1, 2, 3, 4, 5]], columns=["id", "a", "b", "a", "a"])
+    said = r"^the node table has 3 columns named 'a'; legal is one of a name: rename or drop the others$"
+    with pytest.raises(InputError, match=said):
+        as_arrow(frame, "the node table")
+    many = pd.DataFrame([[0] * 14], columns=[*"aabbccddeeffgg"])
+    with pytest.raises(InputError, match=r"2 columns named 'e' and 2 more; legal"):
+        as_arrow(many, "the node table")
+
+
 def test_read_sparse__takes_both_kinds_of_attributes_and_no_stored_zeros(tmp_path):
     x = np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]])
     adjacency = sparse.coo_array((np.array([1, 1, 0]), ([0, 1, 0], [1, 2, 2])), shape=(3, 3))
