@@ -33,8 +33,8 @@ def export_table(run_dir: Path, out: Path, top: int | None, flagged: bool = Fals
     rows, hint = ranked.filter(ranked["flagged"]) if flagged else ranked.slice(0, top), ""
     if since is not None:
         old = _read_old(since, ranked["id"].type)
-        rows = _others(rows, old.filter(old["flagged"]) if flagged else old.slice(0, top))
-        hint = "" if len(rows) else _first_new(ranked, old, since)
+        all_rows, rows = rows, _others(rows, old.filter(old["flagged"]) if flagged else old.slice(0, top))
+        hint = f", new since {since}, of {len(all_rows):,}" if len(rows) else _first_new(ranked, old, since)
     rows = rows.slice(0, top)
     told = rows if flagged or top else rows.filter(pc.or_(rows["flagged"], pc.less_equal(rows["rank"], _REASONS)))
     nodes = told["node"].slice(0, MOST_REASONS).combine_chunks()

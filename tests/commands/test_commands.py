@@ -147,7 +147,10 @@ def test_export__top_since_writes_those_of_the_first_nodes_that_were_not_among_t
         return pa.concat_tables([rows.slice(0, 2), rows.slice(5), rows.slice(2, 3)])
 
     old, out = forged(finished, tmp_path / "old", rows_edited(later)), tmp_path / "list.csv"
-    assert export.main([str(finished), str(out), "--top", "20", "--since", str(old)]) == f"3 nodes in {out}"
+    assert (
+        export.main([str(finished), str(out), "--top", "20", "--since", str(old)])
+        == f"3 nodes in {out}, new since {old}, of 20"
+    )
     found = pa.csv.read_csv(out)
     assert found["id"].to_pylist() == whole["id"].slice(2, 3).to_pylist()
     assert all(found["reason"].to_pylist())
@@ -171,7 +174,9 @@ def test_export__an_empty_list_of_new_nodes_says_where_the_first_new_one_is(fini
     out = str(tmp_path / "list.csv")
     said = export.main([str(run), out, *choice, "--since", str(old)])
     assert said.endswith(f"the first node that {old} does not have is at rank 16: --top 16 --since {old} writes it")
-    assert export.main([str(run), out, "--top", "16", "--since", str(old)]) == f"1 nodes in {out}"
+    assert (
+        export.main([str(run), out, "--top", "16", "--since", str(old)]) == f"1 nodes in {out}, new since {old}, of 16"
+    )
     said = export.main([str(run), out, *choice, "--since", str(run)])
     assert said.endswith(f"nodes in {out}; {run} has all nodes of this run")
 
