@@ -165,10 +165,10 @@ def in_words(error: Exception) -> str:
     """What Hydra or OmegaConf refused, in our own words as far as they tell which word it was."""
     text, known = str(error), options()
     word = getattr(error, "override", None)
-    if word is not None and re.search(r"=\[[^\"']*\]$", word):
-        return f"{word!r} cannot be read; names with other signs than letters of English, digits and _ are quoted: " + (
-            re.sub(r"=\[(.*)\]$", lambda found: '=["' + '","'.join(re.split(r"\s*,\s*", found[1])) + '"]', word)
-        )
+    if word is not None and (listed := re.fullmatch(r"(.*?)=\[([^\"']*)\]", word)):
+        names = ",".join(f'"{name.strip()}"' for name in listed[2].split(","))
+        quoted = f"'{listed[1]}=[{names}]'"
+        return f"{word!r} cannot be read; names of other signs than English letters, digits and _ are quoted: {quoted}"
     if word is not None:
         return f"{word!r} cannot be read; a value with any of , = [ ] {{ }} ( ) in it has to be quoted: KEY='VALUE'"
     if found := re.match(r"Ambiguous value for argument '(.*)'\n", text):

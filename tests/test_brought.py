@@ -77,7 +77,7 @@ def test_matrix__is_read_by_its_own_source(monkeypatch, capsys):
             "--links is not a flag (options are KEY=VALUE, files are named alone); hcm-scale",
         ),
         (["--seed", "1"], "--seed is not a flag (options are KEY=VALUE, files are named alone); did you mean 'seed'?"),
-        (["graph.exclude=[Eröffnet]", "nodes.csv"], 'are quoted: graph.exclude=["Eröffnet"]'),
+        (["graph.exclude=[Eröffnet]", "nodes.csv"], """are quoted: 'graph.exclude=["Eröffnet"]'"""),
         (["graph.exclude=age", "nodes.csv"], "list[str]; a list is written in brackets: graph.exclude=[age]"),
         (["score.fdr=10%"], "at most 0.999; 10% is written score.fdr=0.1"),
         (["world.device=gpu"], "world.device=gpu is not known; did you mean world.device=cuda? legal are auto, cpu"),

@@ -1,6 +1,5 @@
 """An edge table as chunks of node numbers; ids that no node has are counted, dropped, or collected beforehand."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -47,6 +46,7 @@ class EdgeTable:
         """Streams edges as node numbers; rows with an unknown end are counted, and dropped or refused at the end."""
         is_named, gaps = np.zeros((2, len(ids)), np.bool_), [0, 0]
         num_rows = num_loops = 0
+        strangers: list[str] = []  # a few ids that are not nodes
         for row, sources, targets in self.endpoints(unknown == "drop", unknown == "add"):
             u, v = find_nodes(ids, sources), find_nodes(ids, targets)
             gaps = [gaps[0] + sources.null_count, gaps[1] + targets.null_count]
@@ -54,6 +54,8 @@ class EdgeTable:
             if lost.any():
                 self.unknown.where = self.files.rows_of("the edge table")
                 self.unknown.add(lost, lambda i: f"{self.files.place(row + i)}: {sources[i]} -> {targets[i]}")  # noqa: B023
+                if self.kind == "text":
+                    strangers += (sources[int(lost.argmax())].as_py() or "", targets[int(lost.argmax())].as_py() or "")
                 u, v = u[~lost], v[~lost]
             num_rows, num_loops = num_rows + len(lost), num_loops + int((u == v).sum())
             is_named[0, u] = is_named[1, v] = True
@@ -61,7 +63,7 @@ class EdgeTable:
         self.ends[self.source] = int(is_named[0].sum()), gaps[0]
         self.ends[self.target] = int(is_named[1].sum()), gaps[1]
         if unknown != "drop" and self.unknown.count:
-            if has_zeros_apart(ids, self.unknown.first):
+            if _differ_by_zeros(ids, strangers):
                 self.unknown.remedy = "graph.id_type=integer reads 0042 and 42 as one id"
             self.unknown.check()
         if self.unknown.count and self.unknown.count + num_loops == num_rows:
@@ -91,14 +93,12 @@ class EdgeTable:
         return in_order(found)
 
 
-def has_zeros_apart(ids: Ids, lost: Sequence[str]) -> bool:
-    """Whether an id in the words about lost rows would be found with other zeros before it."""
-    column = ids.column() if isinstance(ids, TextIds) else None
-    if column is None or not len(column):
-        return False
-    digits = [word for text in lost for word in re.findall(r"\b\d+\b", text)]
-    length = len(column[0].as_py())
-    forms = {form for word in digits for form in (word.lstrip("0"), word.zfill(length)) if form not in ("", word)}
+def _differ_by_zeros(ids: Ids, strangers: Sequence[str]) -> bool:
+    """Whether some text of digits that is no id is one with fewer zeros before it, or as long as the first id."""
+    column = ids.column()
+    length = len(column[0].as_py()) if strangers and column is not None and len(column) else 0
+    digits = [text for text in strangers if text.isdecimal()]
+    forms = {form for text in digits for form in (text.lstrip("0"), text.zfill(length))} - {"", *digits}
     return bool(forms) and bool((ids.find(pa.array(sorted(forms), pa.large_string())) >= 0).any())
 
 

@@ -36,7 +36,7 @@ def _check_width(path: Path) -> None:
         start, more = stream.read(2), stream.read(2)
     if start in (b"\xff\xfe", b"\xfe\xff") or 0 in start:
         name = "UTF-16" if 0 not in start else "UTF-16BE" if start[0] == 0 else "UTF-16LE"
-        name = "UTF-32" if more == b"\0\0" else name
+        name = "UTF-32" if b"\0\0" in (start, more) else name
         remedy = f"iconv -f {name} -t UTF-8 {path.name} > utf8-{path.name}"
         raise InputError(f"{path} is {name} text; legal is UTF-8, which `{remedy}` makes of it")
 

@@ -16,8 +16,6 @@ _OF_CSV = re.compile(r"(?:In CSV column #\d+: )?Row #(\d+)")  # pyarrow counts a
 _TOO_LONG = "straddling object straddles two block boundaries (try to increase block size?)"  # pyarrow
 _OFTEN = 100  # no table or matrix that tells something packs better than this
 _OF_THE_FILE = (None, errno.EINVAL)  # a seek to a place that a damaged file names; other numbers are of the system
-
-
 _NAMES = 12  # of columns that a message lists
 
 

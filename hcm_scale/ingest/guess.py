@@ -9,7 +9,6 @@ repeat. Ids are text or whole numbers. A column that numbers the rows, 7, 8, 9, 
 Of columns that fit equally well, to a tenth of the values, the first ones count, and a warning says so.
 """
 
-import functools
 import itertools
 import logging
 import re
@@ -64,7 +63,12 @@ def guess_columns(tables: tuple[Any, Any], known: dict[str, str], max_bytes: int
     found = _together(edges, nodes, choices, known.get("id_column"))
     if found is None:
         raise InputError(_nothing_fits(edges, nodes, choices[0][0], known, prefix))
-    return known | dict(zip(COLUMNS, found, strict=True))
+    pairs, key = found
+    if len(pairs) > 1:
+        ends = ", ".join(dict.fromkeys(itertools.chain(*pairs)))
+        taken = f"{' and '.join(pairs[0])} are taken, the first: {prefix}source_column= and {prefix}target_column="
+        log.warning("%s all look like ends of edges; %s say otherwise", ends, taken)
+    return known | dict(zip(COLUMNS, (*pairs[0], key), strict=True))
 
 
 def _check_names(table: TableFiles) -> None:
@@ -165,11 +169,11 @@ def _words(name: str) -> tuple[str, ...]:
 
 def _together(
     edges: TableFiles, nodes: TableFiles, choices: list[list[Pair]], key: str | None
-) -> tuple[str, str, str] | None:
-    """The ends and the id that fit each other best; where none do, what their names alone say, or None."""
+) -> tuple[list[Pair], str] | None:
+    """The pairs of ends that fit equally well, and the id; where none do, what their names alone say, or None."""
     ends, is_sure = choices[0][0], sum(map(len, choices)) == 1
     if key is not None and is_sure:
-        return *ends, key
+        return [ends], key
     columns = dict.fromkeys(itertools.chain(*itertools.chain(*choices)))
     first = {name: values.unique().drop_null() for name, values in _first_rows(edges, list(columns)).items()}
     index = index_columns(nodes)
@@ -177,41 +181,25 @@ def _together(
     called = [name for name in ("id", *ends) if name in nodes.schema.names] if key is None else [key]
     for name in called:
         if name in names and (best := _best(choices, _shares(first, nodes, name))):
-            return *best[1], name
+            return best[1], name
     fits = [(*best, n) for n in names if key is None and (best := _best(choices, _shares(first, nodes, n)))]
     likeliest = sorted(fits, key=lambda fit: -fit[0])
     for least in (1.0, _NEARLY):  # ids that repeat are refused by their rows, later
-        for _, pair, name in likeliest:
+        for _, pairs, name in likeliest:
             if _distinct_share(nodes, name) >= least:
-                return *pair, name
-    return (*ends, called[0]) if called and is_sure else None
+                return pairs, name
+    return ([ends], called[0]) if called and is_sure else None
 
 
-def _best(choices: list[list[Pair]], shares: Mapping[str, float]) -> tuple[float, Pair] | None:
-    """The pair of which most is found, to a tenth, and how much; None where it is too little."""
+def _best(choices: list[list[Pair]], shares: Mapping[str, float]) -> tuple[float, list[Pair]] | None:
+    """How much is found of a pair at most, to a tenth, and the pairs of which it is; None where it is too little."""
     for group in choices:
         fits = [pair for pair in group if all(shares.get(end, 0.0) >= _ENOUGH for end in pair)]
         if fits:
-            found = [(sum(round(shares[end], 1) for end in pair), pair) for pair in fits]
-            best = max(found, key=lambda fit: fit[0])
-            _tell_equals([pair for share, pair in found if share == best[0]])
-            return best
+            found = {pair: sum(round(shares[end], 1) for end in pair) for pair in fits}
+            most = max(found.values())
+            return most, [pair for pair, share in found.items() if share == most]
     return None
-
-
-@functools.cache
-def _warn_equals(names: tuple[str, ...], taken: Pair) -> None:
-    log.warning(
-        "%s all look like ends of edges; %s and %s are taken, the first: graph.source_column= and "
-        "graph.target_column= say otherwise",
-        *(", ".join(names), *taken),
-    )
-
-
-def _tell_equals(pairs: Sequence[Pair]) -> None:
-    """Says that several pairs of columns fit as well as the first."""
-    if len(pairs) > 1:
-        _warn_equals(tuple(dict.fromkeys(itertools.chain(*pairs))), pairs[0])
 
 
 def _shares(first: Mapping[str, pa.Array], nodes: TableFiles, name: str) -> dict[str, float]:

@@ -108,14 +108,15 @@ def weigh(
     usual_total = np.zeros(0 if like is None else len(like.has_neighbors))
     places = np.empty((len(numbers), num_nodes), place_type(num_nodes))
     for row, (kind, values) in enumerate(numbers.items()):
-        double = double_places(values, own.known(kind), out=places[row])
+        known = own.known(kind)
+        double = double_places(values, known, out=places[row])
         if like is None:
-            gains = gains_of(kind, values, own.known(kind), double)
+            gains = gains_of(kind, values, known, double)
             _add(gains, score, total)
         else:
             gains = gains_of(kind, like.of_kind[kind], like.known(kind))
             _add(gains, None, usual_total)
-            gained, added = gains.among(values, own.known(kind))
+            gained, added = gains.among(values, known)
             total += gained
             score += added
         num_telling += gains.tells

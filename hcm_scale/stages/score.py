@@ -6,10 +6,9 @@ scores out.
 Samples of the views predict the edges (`predict.py`); edges and attributes give each node its numbers (`score.nodes`).
 The two edge files hold mean and variance of each edge's hop, averaged over the views, in edge order; with
 `state="disk"` running moments and embeddings live in files too (`shared_edges.py`, `embedding.py`), as memory maps. The
-manifest comes last. scale.safetensors and the table are what
-another graph's scores are measured by (`Reference`), so that its ranks are those that its nodes would have here:
-tomorrow's graph, scored with the samples of today. Several ranks share nodes and edges and end in the same bytes; rank
-0 writes the folder.
+manifest comes last. scale.safetensors and the table are what another graph's scores are measured by (`Reference`), so
+that its nodes are scored as if they were here: tomorrow's graph, with the samples of today. Several ranks share nodes
+and edges and end in the same bytes; rank 0 writes the folder.
 
 Memory: two layers of embeddings (2 x n x width x 4 bytes) and 8 bytes an edge, three times where there are several
 views, unless they are on disk, and a chunk; after them 4 bytes an edge, eleven numbers a node and five of 4 bytes. By
