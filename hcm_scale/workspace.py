@@ -109,9 +109,10 @@ class Workspace:
         """The stages of a group all at once, or one after the other where memory is too small for that."""
         if len(group) == 1:
             return [group]
-        lacked = self.budget.lacks(*(stage.needs()[-1] for stage in group if stage.needs is not None))
+        missing = [stage for stage in group if self.look(stage)[0] != "kept"]
+        lacked = self.budget.lacks(*(stage.needs()[-1] for stage in missing if stage.needs is not None))
         if lacked:
-            log.info("%s: one after the other, because together %s", ", ".join(stage.name for stage in group), lacked)
+            log.info("%s: one after the other, because together %s", ", ".join(stage.name for stage in missing), lacked)
         return [[stage] for stage in group] if lacked else [group]
 
     def check_fits(self, name: str, need: Need) -> None:

@@ -10,6 +10,7 @@ from hcm_scale.arguments import label_options, recipe_of
 from hcm_scale.config import Config, SyntheticGraph
 from hcm_scale.features.auto_fit import foreseen_width
 from hcm_scale.graph.store import SparseRows
+from hcm_scale.listed import read_stages
 from hcm_scale.shards import open_labels
 from hcm_scale.stages import label
 from hcm_scale.synthetic import families as synthetic
@@ -67,6 +68,14 @@ def test_run__in_little_memory_trains_one_after_the_other_and_without_workers(tm
     pipeline.run(config, until="train", graph=graph)
     assert "train-purified, train-original: one after the other, because together about" in caplog.text
     assert (tmp_path / "train-original" / "samples").is_dir()
+
+
+def test_finished_run__is_found_again_in_memory_too_small_to_make_it(tmp_path, graph):
+    config = small(tmp_path)
+    said = pipeline.run(config, until="score", graph=graph)
+    config.world.memory_gib = 0.001
+    assert pipeline.run(config, until="score", graph=graph).splitlines()[-1] == said.splitlines()[-1]
+    assert all(stage["skipped"] for stage in read_stages(tmp_path))
 
 
 @pytest.mark.parametrize(("spare", "state"), [(0, "disk"), (64 * MIB, "memory")])
