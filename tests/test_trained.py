@@ -115,6 +115,22 @@ def test_drift__is_said_where_a_column_moved(graph, yesterday, tmp_path, caplog)
     assert "train anew, without trained=" in caplog.text
 
 
+def test_drift__of_attributes_named_as_what_the_graph_adds_is_found(graph, tmp_path):
+    named = replace(graph, columns=("a0", "degree", "predicted hop", "degree of the graph", "a4"))
+    pipeline.run(small(tmp_path / "old"), until="score", graph=named)
+    x = np.array(graph.x)
+    x[:, 1:3] += 3
+    pipeline.run(small(tmp_path / "new", tmp_path / "old"), until="score", graph=replace(named, x=x))
+    found = json.loads((tmp_path / "new" / "drift" / "manifest.json").read_text())
+    assert {"degree", "predicted hop"} <= {*found["moved"]}
+    assert {*found["distances"]} == {
+        *named.columns,
+        "degree of the graph of the graph",
+        "predicted hop of the graph",
+    }
+    assert found["distances"]["degree of the graph of the graph"] == 0
+
+
 def test_options__of_the_trained_run_hold_and_others_are_warned_about(graph, yesterday, tmp_path, caplog):
     config = small(tmp_path, yesterday)
     config.purify.ratio, config.score.fdr, config.model.width = 0.5, 0.3, 64

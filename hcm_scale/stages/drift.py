@@ -28,9 +28,11 @@ def compare(before: Purified, now: Purified, scores_before: Path, scores_now: Pa
     samples: dict[str, Samples] = {name: (rows[0][:, k], rows[1][:, k]) for k, name in enumerate(before.columns)}
     tables = [read_scores(scores / FILE, ("degree", "ahp")) for scores in (scores_before, scores_now)]
     degrees, hops = ([np.asarray(table[name], np.float64) for table in tables] for name in ("degree", "ahp"))
-    samples["degree"] = (_some(degrees[0]), _some(degrees[1]))
-    has = [degree > 0 for degree in degrees]
-    samples["predicted hop"] = (_some(hops[0][has[0]]), _some(hops[1][has[1]]))
+    linked = [values[degree > 0] for values, degree in zip(hops, degrees, strict=True)]
+    for name, values in (("degree", degrees), ("predicted hop", linked)):
+        while name in samples:  # an attribute is called so
+            name += " of the graph"
+        samples[name] = (_some(values[0]), _some(values[1]))
     found = drift(samples)
     (log.warning if found.moved else log.info)("%s", found.line())
     files.write_manifest(out, KIND, FORMAT, found._asdict() | {"line": found.line()})
