@@ -12,7 +12,6 @@ pools in every step cost three quarters of the speed on two cores. Elsewhere the
 
 import functools
 import itertools
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from hcm_scale.base.cores import num_cores
 from hcm_scale.base.spmm import csr_row_range
 
 Array = NDArray[Any]
@@ -109,7 +109,7 @@ def _threaded(indptr: Array, indices: Array, weights: Array, h: Array, out: Arra
 
 @functools.cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count(), "aggregate")
+    return ThreadPoolExecutor(num_cores(), "aggregate")
 
 
 def bag_sums(indptr: Tensor, indices: Tensor, weights: Tensor, h: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ Memory: the output, and for the gradient a matrix of the size of W a block, 8 mi
 """
 
 import functools
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hcm_scale.base.cores import num_cores
 from hcm_scale.base.torch_threads import torch_threads
 
 _BLOCK_PRODUCTS = 1 << 23  # a quarter of a millisecond of one core, ten times what a block costs besides
@@ -101,7 +101,7 @@ def in_blocks(num_rows: int, row_products: int, work: Callable[[slice], None]) -
 @functools.cache
 def _helpers() -> ThreadPoolExecutor:
     """Threads in each of which torch works alone."""
-    num_helpers, had = os.cpu_count() or 1, torch.get_num_threads()
+    num_helpers, had = num_cores(), torch.get_num_threads()
     pool, meet = ThreadPoolExecutor(num_helpers, "product"), threading.Barrier(num_helpers)
 
     def settle_down() -> None:

@@ -29,6 +29,7 @@ import torch
 
 from hcm_scale import pipeline
 from hcm_scale.base import stopping
+from hcm_scale.base.cores import num_cores
 from hcm_scale.config import Config, WorldConfig
 from hcm_scale.ranks.rank import FAILED, JOB, RANKS, REFUSED, find_seat, take_part, write_job
 from hcm_scale.ranks.wire import SilentRankError
@@ -86,7 +87,7 @@ def start_ranks(config: Config, until: str) -> None:
     for old in (*ranks.glob(FAILED.format("*")), ranks / REFUSED):
         old.unlink(missing_ok=True)
     processes = num_processes(config.world)
-    cores = max(1, (os.cpu_count() or 1) // processes)
+    cores = max(1, num_cores() // processes)
     environment = {
         # torch's agent lends the ranks a store that outlives them; after a restart they would trip over its old keys
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",

@@ -8,7 +8,6 @@ sections out.
 
 import json
 import logging
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 import hcm_scale
 from hcm_scale.base import files
+from hcm_scale.base.cores import num_cores
 from hcm_scale.base.mapped import open_npy
 from hcm_scale.graph.store import Graph
 from hcm_scale.report.evidence import Evidence
@@ -153,7 +153,7 @@ def about() -> dict[str, Any]:
     return {
         "version": hcm_scale.__version__,
         "date": datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC").lstrip("0"),
-        "hardware": f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.machine()}{accelerator}",
+        "hardware": f"{num_cores()} cores, {memory:.0f} GiB, {platform.machine()}{accelerator}",
     }
 
 

@@ -1,5 +1,8 @@
 """Products in blocks: torch's numbers, and the same bits at any number of threads."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -42,3 +45,21 @@ def test_affine__leaves_other_threads_alone():
         thread.start()
         thread.join()
     assert seen == [2]
+
+
+ON_ONE_CORE = """
+import os, threading
+os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])
+import torch
+from hcm_scale import aggregate
+from hcm_scale.base.product import affine
+torch.set_num_threads(4)
+affine(torch.ones(20_000, 64), torch.ones(64, 64))
+print(sum(thread.name.startswith("product") for thread in threading.enumerate()), aggregate._threads()._max_workers)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system binds no process to cores")
+def test_threads__are_as_many_as_the_cores_that_the_process_may_use():
+    done = subprocess.run([sys.executable, "-c", ON_ONE_CORE], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("1 1\n", "")
