@@ -129,6 +129,23 @@ def read_manifest(folder: Path, kind: str, version: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
+def replacing_file(path: Path) -> Iterator[Path]:
+    """Gives the name of a file to write; on success it takes the place of `path`, on failure it is removed.
+
+    Where `path` is a link, it stays one, and what it leads to is replaced.
+    """
+    path = resolved(path)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield fresh
+        sync_file(fresh)
+        os.replace(fresh, path)
+        sync_folder(path.parent)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
     """Gives an empty sibling folder to fill; on success it takes the place of `folder`, on failure it is removed.
 

@@ -18,6 +18,7 @@ A node with many neighbours brings the 50 that seem farthest. Rows of a table ar
 
 from pathlib import Path
 
+from hcm_scale.base import files
 from hcm_scale.commands.arguments import parser
 
 TABLES, GRAPHS = (".csv", ".parquet"), (".graphml", ".gexf")
@@ -41,9 +42,20 @@ def main(arguments: list[str]) -> str:
         raise ValueError(f"{given.file}: there is no folder {given.file.parent}")
     if (given.flagged or given.since is not None) and given.file.suffix not in TABLES:
         raise ValueError(f"--flagged and --since are for tables; {given.file} must end in one of {', '.join(TABLES)}")
+    _refuse_stage(given.file)
     from hcm_scale.commands.exported import export_graph, export_table
 
     if given.file.suffix in TABLES:
         flagged = given.flagged or (given.since is not None and given.top is None)
         return export_table(given.run, given.file, given.top, flagged, given.since)
     return export_graph(given.run, given.file, given.top)
+
+
+def _refuse_stage(file: Path) -> None:
+    """Refuses a file in the folder of a stage, of this run or of another: runs check every file there."""
+    from hcm_scale import records
+
+    for folder in files.resolved(file).parents:
+        is_set_aside = folder.parent.name == records.RECORDS and folder.suffix == ".before"
+        if is_set_aside or records.beside(folder).is_file():
+            raise ValueError(f"{file} is in {folder}, a folder of a run, which checks its files; name another place")

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 
+from hcm_scale.base import files
 from hcm_scale.graph import Graph
 from hcm_scale.listed import open_stages
 from hcm_scale.score.numbering import edge_index
@@ -73,7 +74,8 @@ def export_graph(run_dir: Path, out: Path, top: int | None) -> str:
 
     scores, folder = open_stages(run_dir, "scores", "graph")
     found = neighborhoods(Graph.open(folder, verify=False), scores, top or _TOP)
-    (nx.write_graphml if out.suffix == ".graphml" else nx.write_gexf)(found, out)
+    with files.replacing_file(out) as fresh:
+        (nx.write_graphml if out.suffix == ".graphml" else nx.write_gexf)(found, fresh)
     return f"{len(found):,} nodes and {found.number_of_edges():,} edges in {out}"
 
 
@@ -85,7 +87,7 @@ def _write(rows: pa.Table, out: Path, nodes: pa.Array, reasons: pa.Array) -> Non
     order = sorted(whole.names, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
     schema = pa.schema([whole.field(name) for name in order], whole.metadata)
     new = pq.ParquetWriter if out.suffix == ".parquet" else pc_csv.CSVWriter
-    with new(out, schema) as sink:
+    with files.replacing_file(out) as fresh, new(fresh, schema) as sink:
         for first in range(0, len(rows), _SLICE):
             part = rows.slice(first, _SLICE)
             told = reasons.take(pc.index_in(part["node"], nodes).combine_chunks())

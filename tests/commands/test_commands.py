@@ -1,6 +1,8 @@
 """doctor, inspect, export and clean over one small finished run."""
 
+import resource
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -249,6 +251,52 @@ def test_export__refuses_before_it_writes(finished, words, tmp_path, monkeypatch
     with pytest.raises(ValueError, match=r"list|--top"):
         export.main([str(finished), *words])
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("target", ["scores/scores.parquet", "report/mine.csv", "train-purified/samples/a.gexf"])
+@pytest.mark.parametrize("way", ["as it is", "relative", "linked folder", "linked file", "since"])
+def test_export__refuses_a_file_in_the_folder_of_a_stage(finished, copied, target, way, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out, run_dir = copied / target, finished if way == "since" else copied
+    before = {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()}
+    if way == "relative":
+        out = Path("run") / ".." / "run" / target
+    elif way == "linked folder":
+        Path("elsewhere").symlink_to(out.parent)
+        out = Path("elsewhere") / out.name
+    elif way == "linked file":
+        Path(f"mine{out.suffix}").symlink_to(out)
+        out = Path(f"mine{out.suffix}")
+    with pytest.raises(ValueError, match=rf"is in {out.resolve().parents[target.count('/') - 1]}, .* another place"):
+        export.main([str(run_dir), str(out)])
+    assert {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()} == before
+
+
+def test_export__refuses_a_file_among_stages_that_runs_share_or_that_are_set_aside(copied, tmp_path):
+    run(tmp_path / "job", share_dir=str(tmp_path / "stages"))
+    (copied / "records" / "scores.before").mkdir()
+    for folder in (tmp_path / "job" / "scores", copied / "records" / "scores.before"):
+        with pytest.raises(ValueError, match="another place"):
+            export.main([str(copied), str(folder / "scores.parquet")])
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "graphml", "gexf"])
+def test_export__that_fails_leaves_the_earlier_file(finished, tmp_path, ending):
+    link, out = tmp_path / f"link.{ending}", tmp_path / f"list.{ending}"
+    link.symlink_to(out.name)
+    export.main([str(finished), str(link), "--top", "3"])
+    whole = out.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600, limits[1]))
+    try:
+        with pytest.raises(OSError):
+            export.main([str(finished), str(link)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert out.read_bytes() == whole
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([link.name, out.name])
 
 
 def test_clean__removes_what_is_listed_and_the_run_goes_on(copied):
