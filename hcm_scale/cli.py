@@ -59,7 +59,7 @@ def _job(asked: Asked, composed: Any) -> None:
     hydra = HydraConfig.get()
     swept = hydra.mode == RunMode.MULTIRUN
     try:
-        config = to_config(composed)
+        config = _over_trained(to_config(composed), list(hydra.overrides.task))
         if config.log == "json":
             json_log.use(logging.getLogger().handlers)
         config.run_dir = hydra.runtime.output_dir
@@ -76,7 +76,7 @@ def _alone(asked: Asked, words: list[str]) -> None:
     from hydra import compose, initialize_config_dir
 
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = to_config(compose("config", words))
+        config = _over_trained(to_config(compose("config", words)), words)
     if asked.command in manual.READING:
         _work(asked, config)
         return
@@ -89,6 +89,23 @@ def _alone(asked: Asked, words: list[str]) -> None:
         except failures.TOLD as error:
             log.error("error: %s", failures.in_a_line(error, config.run_dir))
             raise failures.SaidError(error) from error
+
+
+def _over_trained(config: Config, words: list[str]) -> Config:
+    """The configuration of these words; with `trained=RUN` they are put over the options of that run, not the defaults."""
+    if config.trained is None:
+        return config
+    from hydra import compose
+    from hydra.core.config_store import ConfigStore
+
+    from hcm_scale.trained import as_trained
+
+    store = ConfigStore.instance()
+    store.store(name="schema", node=as_trained(Config(trained=config.trained)))
+    try:
+        return to_config(compose("config", words))
+    finally:
+        store.store(name="schema", node=Config)
 
 
 def _work(asked: Asked, config: Config, *, swept: bool = False) -> None:
@@ -186,7 +203,7 @@ def _tune(asked: Asked, overrides: list[str]) -> None:
     from hcm_scale.sweep.study import tune
 
     def configured(words: list[str]) -> Config:
-        return _name_columns(asked, to_config(compose("config", words)))
+        return _name_columns(asked, _over_trained(to_config(compose("config", words)), words))
 
     console = logging.StreamHandler()
     console.setFormatter(Printable())

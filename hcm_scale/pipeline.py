@@ -36,7 +36,7 @@ from hcm_scale.report.explain import Explanation
 from hcm_scale.stages import purify, report, scored
 from hcm_scale.stages.summary import summary
 from hcm_scale.stages.train_batches import check_backend
-from hcm_scale.trained import open_trained, settled
+from hcm_scale.trained import as_trained, open_trained, settled
 from hcm_scale.walk import Run
 from hcm_scale.workspace import Stage, Workspace
 
@@ -174,7 +174,7 @@ def score_with(trained: Path | str, graph: Graph, run_dir: Path | str, device: s
     Attributes become features as they did there, and ranks are those that the nodes would have among its own. `run_dir`
     is the folder of the new scores, where `explain` finds them.
     """
-    config = Config(run_dir=str(run_dir), trained=str(trained))
+    config = as_trained(Config(run_dir=str(run_dir), trained=str(trained)))
     config.world.device = device
     run(config, until="score", graph=graph)
     return read_scores(Path(run_dir))

@@ -2,14 +2,13 @@
 
 What the run learned stands in its folders: how attributes become features (purified), the samples (train-VIEW), and
 what scores are measured by (scores). `open_trained` checks those folders and gives their keys, by which the stages of
-the new run are known. What decided them is not up for choice: `settled` puts the options of the trained run in the
-place of the configuration's own.
+the new run are known. Its options are the defaults of the new run (`as_trained`), and those that decided what it
+learned are not up for choice (`settled`).
 """
 
 import logging
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 from hcm_scale.base import files
 from hcm_scale.config import Config
@@ -20,7 +19,7 @@ log = logging.getLogger(__name__)
 
 _SECTIONS = ("attributes", "purify", "hops", "sampling", "model", "posterior", "score")
 _HERE = ("precision", "chunk_edges", "state", "workers", "csv", "copy_to")  # how this machine computes, where to write
-_FREE = ("rank_by", "fdr", "table_rows", "explained")  # what is shown: as asked, else as the trained run did
+_FREE = ("rank_by", "fdr", "table_rows", "explained")  # what is shown
 
 
 @dataclass(frozen=True)
@@ -31,49 +30,49 @@ class Trained:
     keys: dict[str, str]
 
 
-def settled(config: Config) -> Config:
-    """The configuration with the options of the trained run where those decided what it learned.
+def as_trained(config: Config) -> Config:
+    """The configuration with the options of the trained run in the sections that count, all of them legal.
 
-    An option that was asked for and is not to be changed is warned about; one that is at its default counts as not
-    asked for.
+    What the user says is put over it: an option that differs from the trained run was then asked for. How this machine
+    computes and where results go is not taken from there.
     """
-    if config.trained is None:
-        return config
-    before = _options_of(config)
-    pairs = {section: (getattr(config, section), getattr(before, section)) for section in _SECTIONS}
-    return replace(config, **{section: _merged(section, *pair, config.trained) for section, pair in pairs.items()})
-
-
-def _options_of(config: Config) -> Config:
-    """What the trained run was made with, in the sections that count; all of it is legal."""
     where = Path(config.trained or "")
-    if files.resolved(where) == files.resolved(Path(config.run_dir)):
-        raise ValueError(f"trained={config.trained} is run_dir itself; name another run_dir for the new scores")
     stored = stored_options(where)
     if not stored:
         raise ValueError(f"trained={config.trained} is not the run_dir of a run: it has no config.json")
     if earlier := stored.get("trained"):
         raise ValueError(f"trained={config.trained} was itself scored with trained={earlier}; name that one")
-    wanted = {key: value for key, value in stored.items() if key.split(".")[0] in _SECTIONS}
+    keys = [key for key in stored if key.split(".")[0] in _SECTIONS and key.split(".")[-1] not in _HERE]
     try:
-        if missing := {*_SECTIONS} - {key.split(".")[0] for key in wanted}:
+        if missing := {*_SECTIONS} - {key.split(".")[0] for key in keys}:
             raise ValueError(f"it has no section {min(missing)}")
-        return with_options(Config(), wanted)
+        before = with_options(Config(), {key: stored[key] for key in keys})
     except ValueError as error:
         why = "it was made by another version, or changed since: run it again with hcm-scale run"
         raise files.FolderError(f"{where / 'config.json'}: {error}; {why}") from error
+    return replace(config, **{section: getattr(before, section) for section in _SECTIONS})
 
 
-def _merged(section: str, now: Any, before: Any, trained: str) -> Any:
-    """A section of the trained run, with what may be chosen anew."""
-    usual = type(now)()
-    for name in (entry.name for entry in fields(now)):
-        asked, had = getattr(now, name), getattr(before, name)
-        if name in _HERE or (name in _FREE and asked != getattr(usual, name)):
-            setattr(before, name, asked)
-        elif asked not in (getattr(usual, name), had):
-            log.warning("%s.%s=%s has no effect: trained=%s was made with %s", section, name, asked, trained, had)
-    return before
+def settled(config: Config) -> Config:
+    """The configuration with the options of the trained run where those decided what it learned.
+
+    Another value that is asked for there is warned about.
+    """
+    if config.trained is None:
+        return config
+    if files.resolved(Path(config.trained)) == files.resolved(Path(config.run_dir)):
+        raise ValueError(f"trained={config.trained} is run_dir itself; name another run_dir for the new scores")
+    made = as_trained(config)
+    for section in _SECTIONS:
+        now, before = getattr(config, section), getattr(made, section)
+        for name in (entry.name for entry in fields(now)):
+            asked, had = getattr(now, name), getattr(before, name)
+            if name in _HERE + _FREE:
+                setattr(before, name, asked)
+            elif asked != had:
+                told = section, name, asked, config.trained, had
+                log.warning("%s.%s=%s has no effect: trained=%s was made with %s", *told)
+    return made
 
 
 def open_trained(config: Config) -> Trained | None:

@@ -125,6 +125,7 @@ MAY_IMPORT = {
         "pipeline",
         "ranks",
         "sweep",
+        "trained",
         "words",
     },
     "sweep": {"base", "config", "options", "pipeline", "graph", "ingest", "score", "stages"},

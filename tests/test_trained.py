@@ -2,6 +2,9 @@
 
 import json
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +23,14 @@ from hcm_scale.config import Config, TablesGraph
 from hcm_scale.graph import Graph
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
+from hcm_scale.trained import as_trained
 
 COMPARED = ("ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "score", "p", "rank")
 
 
 def small(run_dir: Path, trained: Path | None = None) -> Config:
     config = Config(run_dir=str(run_dir), trained=None if trained is None else str(trained))
+    config = config if trained is None else as_trained(config)
     config.world.device = "cpu"
     if trained is None:
         config.hops.num_sources, config.hops.pairs_per_class, config.sampling.workers = 200, 40, 0
@@ -133,14 +138,41 @@ def test_drift__of_attributes_named_as_what_the_graph_adds_is_found(graph, tmp_p
 
 def test_options__of_the_trained_run_hold_and_others_are_warned_about(graph, yesterday, tmp_path, caplog):
     config = small(tmp_path, yesterday)
-    config.purify.ratio, config.score.fdr, config.model.width = 0.5, 0.3, 64
+    config.purify.ratio, config.score.fdr = 0.5, 0.3
     pipeline.run(config, until="score", graph=graph)
     assert f"purify.ratio=0.5 has no effect: trained={yesterday} was made with 0.1" in caplog.text
-    assert "model.width" not in caplog.text  # as by default
+    assert caplog.text.count("has no effect") == 1
     stored = json.loads((tmp_path / "config.json").read_text())
     assert stored["purify"]["ratio"] == 0.1
     assert stored["score"]["fdr"] == 0.3
     np.testing.assert_array_equal(by_node(tmp_path, "score"), by_node(yesterday, "score"))
+
+
+@pytest.mark.parametrize(
+    ("words", "fdr", "warned"),
+    [
+        ([], 0.3, []),
+        (["score.fdr=0.1"], 0.1, []),
+        (["score=strict"], 0.1, []),  # an option file of the user
+        (["score.fdr=0.2"], 0.2, []),
+        (["purify.ratio=0.2", "purify=euclidean"], 0.3, ["purify.ratio=0.2"]),
+        (["model.width=16", "purify=cosine", "attributes=auto"], 0.3, ["purify.similarity=cosine"]),
+        (["-m", "score.fdr=0.1,0.2", "purify.ratio=0.2"], 0.1, ["purify.ratio=0.2"] * 2),
+    ],
+)
+def test_options_that_are_said__count_where_they_are_the_defaults_too(
+    graph, forged, yesterday, tmp_path, words, fdr, warned
+):
+    run = forged(yesterday, tmp_path / "run", options_edited("score", fdr=0.3))
+    (tmp_path / "conf" / "score").mkdir(parents=True)
+    (tmp_path / "conf" / "score" / "strict.yaml").write_text("fdr: 0.1\n")
+    graph.save(tmp_path / "graph")
+    places = ["hydra.sweep.dir=new", "hydra.sweep.subdir=${score.fdr}"] if "-m" in words else ["run_dir=new/0.1"]
+    command = [sys.executable, "-m", "hcm_scale", "ingest", "graph=folder", "graph.path=graph", f"trained={run}"]
+    done = subprocess.run([*command, *words, *places], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "new" / "0.1" / "config.json").read_text())["score"]["fdr"] == fdr
+    assert re.findall(r"(\S+) has no effect", done.stderr) == warned
 
 
 def test_trained__that_cannot_be_used_is_named_before_anything_is_written(graph, yesterday, tmp_path):

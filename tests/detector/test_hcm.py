@@ -1,6 +1,7 @@
 """The Python face does what the command line does."""
 
 import dataclasses
+import json
 import os
 import pickle
 from pathlib import Path
@@ -97,6 +98,13 @@ def test_apply__scores_other_data_without_training_and_on_the_same_scale(found, 
     assert f"rank {place[name]} of 200" in str(tomorrow.explain(name))
     for same in (found.decision_function((world.edges, odd)), found.predict((world.edges, odd), return_score=True)[1]):
         np.testing.assert_array_equal(same, tomorrow.scores)
+
+
+def test_apply__takes_the_rate_that_was_set_since_the_fit(found, world, tmp_path):
+    detector = HCM(**found.get_params() | {"fdr": 0.3, "run_dir": tmp_path / "fitted"}).fit((world.edges, world.nodes))
+    for fdr in (0.3, 0.1):
+        detector.set_params(fdr=fdr).apply((world.edges, world.nodes), run_dir=tmp_path / "new")
+        assert json.loads((tmp_path / "new" / "config.json").read_text())["score"]["fdr"] == fdr
 
 
 def test_apply__keeps_the_threshold_and_works_after_loading(found, world, tmp_path):
