@@ -92,7 +92,7 @@ def _alone(asked: Asked, words: list[str]) -> None:
 
 
 def _over_trained(config: Config, words: list[str]) -> Config:
-    """The configuration of these words; with `trained=RUN` they are put over the options of that run, not the defaults."""
+    """The configuration of these words; with `trained=RUN` they are put over the options of that run."""
     if config.trained is None:
         return config
     from hydra import compose

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hcm_scale.base import json_log
+from hcm_scale.base import files, json_log, near
 from hcm_scale.base.printable import in_short
 
 TOLD = (ValueError, OSError, FloatingPointError, MemoryError)  # they speak to the user; any other is a fault of ours
@@ -27,6 +27,7 @@ _FULL = (errno.ENOSPC, *_LIMITED)
 _MUCH = 1 << 30  # bytes: a disk with as many free is not full
 _SHORT_WRITE = re.compile(r"(\d+) requested and (\d+) written")  # numpy, of its items
 _LONGEST = 4_000  # characters of an error
+_OWN = (".lock", "log", "config.json", near.STAGES_FILE, "records", "ranks")  # of a run, beside its stages
 _BYTES_NEEDED = re.compile(r"([\d,]+) bytes are needed")
 
 
@@ -87,20 +88,30 @@ def _full(error: OSError, where: str) -> str:
 def leaving_nothing(run_dir: Path) -> Iterator[None]:
     """Makes the folder of a run; takes it away again, with those above it that were made, if no stage was finished.
 
-    A run that was stopped keeps what it has.
+    It stays where another process is at work there, or has left files. A run that was stopped keeps what it has.
     """
     if run_dir.exists() and not run_dir.is_dir():
         raise ValueError(f"run_dir={run_dir} is a file; it names the folder of the run")
     if run_dir.is_symlink() and not run_dir.exists():
         raise ValueError(f"run_dir={run_dir} is a link to {run_dir.readlink()}, which is not there")
     made = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
-    run_dir.mkdir(parents=True, exist_ok=True)
-    try:
-        yield
-    except Exception:
-        if made and not any('"finished": true' in path.read_text() for path in run_dir.glob("records/*.json")):
-            shutil.rmtree(run_dir, ignore_errors=True)
-            for path in made[1:]:
-                with contextlib.suppress(OSError):
-                    path.rmdir()
-        raise
+    with files.entered(run_dir) as is_alone:
+        try:
+            yield
+        except Exception:
+            if made and is_alone():
+                with files.locked(run_dir / ".lock", wait=False) as is_held:
+                    if is_held and _is_unfinished(run_dir):
+                        shutil.rmtree(run_dir, ignore_errors=True)
+                for path in made[1:]:
+                    with contextlib.suppress(OSError):
+                        path.rmdir()
+            raise
+
+
+def _is_unfinished(run_dir: Path) -> bool:
+    """Whether the folder holds nothing but what a run makes, and no finished stage."""
+    stages = [*run_dir.glob("records/*.json")]
+    own = {*_OWN, *(path.stem for path in stages)}
+    others = [path for path in run_dir.iterdir() if path.name not in own and not files.is_torn(path)]
+    return not others and not any('"finished": true' in path.read_text() for path in stages)

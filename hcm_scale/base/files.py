@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,11 @@ def replacing(folder: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
+def is_torn(path: Path) -> bool:
+    """Whether the name is that of a temporary file or folder."""
+    return _TORN.fullmatch(path.name) is not None
+
+
 def remove_torn(folder: Path, of: str = "") -> None:
     """Removes the temporary files and folders directly in `folder` that killed processes left, of names that begin so.
 
@@ -181,22 +186,69 @@ def remove_torn(folder: Path, of: str = "") -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Holds an exclusive lock on `path` between processes; a killed holder lets go of it. Windows has no such lock."""
+def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Holds an exclusive lock on `path` between processes; a killed holder lets go of it. Windows has no such lock.
+
+    Gives whether it is held, which without `wait` it is not where another process holds it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
-        yield
+        yield True
         return
     with open(path, "a") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if not wait:
+                yield False
+                return
             log.info("waiting for another process that holds %s", path)
             fcntl.flock(stream, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(stream, fcntl.LOCK_UN)
+        if _is_at(stream.fileno(), path):
+            try:
+                yield True
+            finally:
+                fcntl.flock(stream, fcntl.LOCK_UN)
+            return
+    with locked(path, wait=wait) as is_held:  # who held it before has removed it
+        yield is_held
+
+
+@contextlib.contextmanager
+def entered(folder: Path) -> Iterator[Callable[[], bool]]:
+    """Makes a folder, unless it is there, and holds a lock on it that processes share.
+
+    Gives a function that tells whether no other process holds it; none can from then on.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        yield lambda: True
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if _is_at(descriptor, folder):
+            yield lambda: _take(descriptor)
+            return
+    finally:
+        os.close(descriptor)
+    with entered(folder) as is_alone:  # it was removed meanwhile
+        yield is_alone
+
+
+def _take(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # another has it, or a network file system cannot tell
+        return False
+    return True
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file or folder is the one that stands at a path."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    return False
 
 
 def resolved(path: Path) -> Path:
