@@ -9,13 +9,16 @@ manifest has a seal of its own.
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hcm_scale import __version__, listed, pipeline
-from hcm_scale.base import files
-from hcm_scale.detector.fitted import Fitted
+from hcm_scale.base import files, sealed
+from hcm_scale.detector.fitted import Fitted, Training
 from hcm_scale.options import plain
 
 KIND = "hcm_scale detector"
 FORMAT = 2  # 1 had no seal
+_TRAINED = "training_scores.npy"  # of a detector that `apply` made: the scores of the run that was trained
 _NOT_KEPT = ("run_dir", "callback", "verbose")  # of this process, and of no use in another
 
 
@@ -32,6 +35,9 @@ def save(folder: Path, fitted: Fitted, parameters: dict[str, Any]) -> None:
             "bound": plain(fitted.bound),
             "version": __version__,
         }
+        if fitted.trained is not None:
+            np.save(fresh / _TRAINED, fitted.trained.scores)
+            body["trained"] = {"num_odd": fitted.trained.num_odd, "hash": files.hash_file(fresh / _TRAINED)}
         files.write_manifest(fresh, KIND, FORMAT, body | {"seal": files.hash_value(body)})
 
 
@@ -54,8 +60,18 @@ def load(folder: Path) -> tuple[dict[str, Any], Fitted]:
     if manifest["format"] > 1 and manifest.get("seal") != files.hash_value(body):
         raise files.FolderError(f"{folder / files.MANIFEST} is damaged: its seal is not that of its content")
     try:
-        kept = [manifest[name] for name in ("fingerprint", "columns", "contamination")] + [manifest.get("bound")]
+        kept = [manifest[name] for name in ("fingerprint", "columns", "contamination")]
+        kept += [manifest.get("bound"), _trained(folder, manifest)]
         parameters = manifest["parameters"] | {"views": tuple(manifest["parameters"]["views"])}
         return parameters, Fitted(folder, pipeline.read_scores(folder), *kept)
     except (LookupError, TypeError) as error:
         raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {error!r}") from error
+
+
+def _trained(folder: Path, manifest: dict[str, Any]) -> Training | None:
+    """The scores that those of the folder are compared with; None where they are compared with each other."""
+    if "trained" not in manifest:
+        return None
+    num_odd, digest = (manifest["trained"][name] for name in ("num_odd", "hash"))
+    sealed.check_folder(folder, {_TRAINED: digest}, "save the detector again")
+    return Training(np.load(folder / _TRAINED, allow_pickle=False), num_odd)
