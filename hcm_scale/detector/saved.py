@@ -59,6 +59,8 @@ def load(folder: Path) -> tuple[dict[str, Any], Fitted]:
     body = {name: value for name, value in manifest.items() if name not in ("kind", "format", "seal")}
     if manifest["format"] > 1 and manifest.get("seal") != files.hash_value(body):
         raise files.FolderError(f"{folder / files.MANIFEST} is damaged: its seal is not that of its content")
+    for stage in listed.read_stages(folder):
+        files.below(folder, stage["name"])  # `save` leaves no links
     try:
         kept = [manifest[name] for name in ("fingerprint", "columns", "contamination")]
         kept += [manifest.get("bound"), _trained(folder, manifest)]

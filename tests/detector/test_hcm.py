@@ -1,8 +1,10 @@
 """The Python face does what the command line does."""
 
 import dataclasses
+import json
 import os
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
 from hcm_scale import HCM, cli
+from hcm_scale.base import files
 from hcm_scale.base.files import FolderError
 from hcm_scale.base.progress import Step
 from hcm_scale.graph import Graph
@@ -140,6 +143,56 @@ def test_save__carries_scores_and_explanations(found, tmp_path):
     scores.write_bytes(scores.read_bytes()[:-1] + b"x")
     with pytest.raises(FolderError, match=r"scores\.parquet is damaged"):
         HCM.load(tmp_path / "kept")
+
+
+def reseal(path: Path, change) -> None:
+    """Changes a record or a list as whoever made the folder could: with a seal that is right."""
+    body = json.loads(path.read_text())
+    for entry in body if isinstance(body, list) else [body]:
+        del entry["seal"]
+        change(entry)
+        entry["seal"] = files.hash_value(entry)
+    path.write_text(json.dumps(body))
+
+
+def add_file(name: str, path: Path):
+    return lambda record: record["files"].update({name: files.hash_file(path)})
+
+
+@pytest.mark.parametrize("way", ["up", "absolute", "linked", "linked folder", "stage", "linked stage", "config"])
+def test_load_and_save__touch_no_file_outside_the_folders(found, tmp_path, way):
+    theirs, mine = tmp_path / "a" / "theirs", tmp_path / "b" / "mine"
+    found.save(theirs)
+    for folder in (theirs.parent, mine.parent):
+        folder.mkdir(exist_ok=True)
+        (folder / "notes.txt").write_text(f"private to {folder.name}")
+    record, notes = theirs / "records" / "scores.json", theirs.parent / "notes.txt"
+    if way == "up":
+        reseal(record, add_file("../../notes.txt", notes))
+    elif way == "absolute":
+        reseal(record, add_file(str(mine.parent / "notes.txt"), mine.parent / "notes.txt"))
+    elif way == "linked":
+        (theirs / "scores" / "notes.txt").symlink_to(notes)
+        reseal(record, add_file("notes.txt", notes))
+    elif way == "linked folder":
+        (theirs / "scores" / "deep").symlink_to(notes.parent)
+        reseal(record, add_file("deep/notes.txt", notes))
+    elif way == "stage":
+        (theirs / "purified").rename(theirs.parent / "out")
+        (theirs.parent / "records").mkdir()
+        (theirs / "records" / "purified.json").rename(theirs.parent / "records" / "out.json")
+        reseal(theirs / "stages.json", lambda stage: stage["name"] == "purified" and stage.update(name="../out"))
+    elif way == "linked stage":
+        shutil.copytree(theirs, theirs.parent / "other")
+        shutil.rmtree(theirs / "purified")
+        (theirs / "purified").symlink_to(theirs.parent / "other" / "purified")
+    else:
+        (theirs / "config.json").unlink()
+        (theirs / "config.json").symlink_to(notes)
+    with pytest.raises(FolderError, match=r"below it|is damaged"):
+        HCM.load(theirs).save(mine)
+    assert sorted(path.name for path in mine.parent.iterdir()) == ["notes.txt"]
+    assert (mine.parent / "notes.txt").read_text() == "private to b"
 
 
 def test_pickle__of_a_fitted_detector_names_the_way(found):
