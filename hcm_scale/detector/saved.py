@@ -6,6 +6,8 @@ The stages are copied as they stand, with their records, so that what is read ba
 manifest has a seal of its own.
 """
 
+import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,10 @@ import numpy as np
 
 from hcm_scale import __version__, listed, pipeline
 from hcm_scale.base import files, sealed
+from hcm_scale.config import inert_options
 from hcm_scale.detector.fitted import Fitted, Training
+from hcm_scale.detector.given import COLUMNS
+from hcm_scale.detector.parameters import SECTIONS, dotted
 from hcm_scale.options import plain
 
 KIND = "hcm_scale detector"
@@ -64,10 +69,31 @@ def load(folder: Path) -> tuple[dict[str, Any], Fitted]:
     try:
         kept = [manifest[name] for name in ("fingerprint", "columns", "contamination")]
         kept += [manifest.get("bound"), _trained(folder, manifest)]
-        parameters = manifest["parameters"] | {"views": tuple(manifest["parameters"]["views"])}
+        for name in manifest["columns"]:
+            if name not in COLUMNS:
+                raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {name!r} is no column of a table")
+        parameters = _inert(manifest["parameters"]) | {"views": tuple(manifest["parameters"]["views"])}
         return parameters, Fitted(folder, pipeline.read_scores(folder), *kept)
-    except (LookupError, TypeError) as error:
+    except (LookupError, TypeError, AttributeError) as error:
         raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {error!r}") from error
+
+
+def _inert(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a folder, which anybody may have written, without those that could make a fit write elsewhere.
+
+    What is left out is warned of: options but for `inert_options` and names of option files, the folder of the run, and
+    text in which OmegaConf would put values of the environment.
+    """
+    legal, asked = {*inert_options()}, dotted(parameters["options"] or {})
+    options = {
+        key: value
+        for key, value in asked.items()
+        if (key in legal or (key in SECTIONS and isinstance(value, str))) and "${" not in json.dumps(value)
+    }
+    taken = {name: value for name, value in parameters.items() if name not in _NOT_KEPT}
+    for name in [*(asked.keys() - options.keys()), *(parameters.keys() - taken.keys())]:
+        warnings.warn(f"{name} of the saved detector is left out: set_params sets it, where you trust it", stacklevel=4)
+    return taken if options == asked else taken | {"options": options}
 
 
 def _trained(folder: Path, manifest: dict[str, Any]) -> Training | None:

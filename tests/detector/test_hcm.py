@@ -155,6 +155,14 @@ def reseal(path: Path, change) -> None:
     path.write_text(json.dumps(body))
 
 
+def rewrite(folder: Path, change) -> None:
+    """Changes the manifest of a saved detector, as `reseal` does."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    change(manifest)
+    body = {name: value for name, value in manifest.items() if name not in ("kind", "format", "seal")}
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"seal": files.hash_value(body)}))
+
+
 def add_file(name: str, path: Path):
     return lambda record: record["files"].update({name: files.hash_file(path)})
 
@@ -193,6 +201,41 @@ def test_load_and_save__touch_no_file_outside_the_folders(found, tmp_path, way):
         HCM.load(theirs).save(mine)
     assert sorted(path.name for path in mine.parent.iterdir()) == ["notes.txt"]
     assert (mine.parent / "notes.txt").read_text() == "private to b"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"score.copy_to": "{out}"},
+        {"score": {"copy_to": "{out}"}},
+        {"share_dir": "{out}"},
+        {"track": {"to": ["mlflow"], "uri": "file:{out}"}},
+        {"graph.label_column": "${oc.env:HOME}"},
+        {"run_dir": "{out}"},
+    ],
+)
+def test_load__takes_no_place_to_write_and_no_address_from_the_folder(found, world, tmp_path, options, recwarn):
+    found.save(tmp_path / "kept")
+    out, asked = tmp_path / "out", json.loads(json.dumps(options).replace("{out}", str(tmp_path / "out")))
+
+    def change(manifest):
+        parameters = manifest["parameters"]
+        parameters |= asked if "run_dir" in asked else {"options": parameters["options"] | asked}
+
+    rewrite(tmp_path / "kept", change)
+    loaded = HCM.load(tmp_path / "kept")
+    assert "is left out" in str(recwarn.pop(UserWarning).message)
+    assert loaded.get_params() == found.get_params() | {"run_dir": None}
+    out.mkdir()
+    loaded.predict((world.edges, world.nodes.assign(a0=0.5)))
+    assert list(out.iterdir()) == []
+
+
+def test_load__takes_columns_of_tables_alone_from_the_folder(found, tmp_path):
+    found.save(tmp_path / "kept")
+    rewrite(tmp_path / "kept", lambda manifest: manifest["columns"].update(name="../out"))
+    with pytest.raises(FolderError, match=r"manifest\.json is damaged: 'name' is no column"):
+        HCM.load(tmp_path / "kept")
 
 
 def test_pickle__of_a_fitted_detector_names_the_way(found):
