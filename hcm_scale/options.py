@@ -164,12 +164,10 @@ def _composed(name: str) -> Any:
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
 
-    from hcm_scale import own_options
-
-    own_options.register()
+    places = [f"hydra.searchpath=['file://{escaped(str(conf_dir()))}']"]  # where the defaults may be
     try:
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            return OmegaConf.to_container(compose(name))
+        with initialize_config_dir(str(own_conf_dir() or conf_dir()), version_base="1.3"):
+            return OmegaConf.to_container(compose(name, places))
     except HydraException as error:
         raise ValueError(f"{name}.yaml: {error}") from error
 

@@ -1,6 +1,8 @@
 """Option files of the user's own, in conf/ of the working folder."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -116,6 +118,10 @@ def test_own_option_of_a_group__is_taken_from_python_as_from_the_command_line(mo
     (own / "purify" / "mine.yaml").write_text("ratio: 0.3\n")
     (own / "purify" / "wide.yaml").write_text("# @package _global_\nhops:\n  classes: 5\n")
     (own / "purify" / "both.yaml").write_text("defaults:\n  - cosine\n  - _self_\nratio: 0.1\n")
+    script = "import sys; from hcm_scale import HCM; print([HCM({'purify': n}).config.purify for n in sys.argv[1:]])"
+    alone = subprocess.run([sys.executable, "-c", script, "mine", "both"], check=True, capture_output=True, text=True)
+    assert "ratio=0.3" in alone.stdout  # where no command line has made the folder known to Hydra
+    assert "similarity='cosine', ratio=0.1" in alone.stdout
     for name in ("mine", "wide", "both"):
         status, out, err = said(monkeypatch, capsys, "run", "--cfg", "job", f"purify={name}")
         assert status == 0, err
