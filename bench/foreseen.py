@@ -104,8 +104,8 @@ def job(root: str, point: dict[str, Any], stage: str | None) -> Callable[[], dic
     run_dir.mkdir(parents=True, exist_ok=True)
     if stage is not None:
         shutil.rmtree(run_dir / stage)
-    pipeline.set_threads(config.world.threads, pipeline.ALONE)
 
+    @pipeline.run_threads(config.world.threads, pipeline.ALONE)
     def run() -> dict[str, Any]:
         workspace = Workspace(run_dir)
         for made in stages(Run(config, workspace, "cpu")):

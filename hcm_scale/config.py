@@ -5,6 +5,7 @@ states, naming the key, the value and what is legal. Nothing below `blueprint.py
 """
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -288,6 +289,25 @@ SOURCES: dict[str, type[GraphConfig]] = {
     "pyg": PygGraph,
     "folder": FolderGraph,
 }
+
+
+_NAMES_OF_DATA = ("include", "exclude", "categorical", "keys", "fan_out")  # text that leads nowhere else
+
+
+def inert_options(section: type = Config, prefix: str = "") -> Iterator[str]:
+    """The options that a file of somebody else may set, by full key: none names a place, an address or a command.
+
+    They take numbers, truth values, names from closed tables and names of columns; of graphs, those that say how data
+    in memory are read.
+    """
+    for entry in dataclasses.fields(section):
+        is_text = "str" in str(entry.type) and not (entry.metadata.get("names") or entry.metadata.get("each"))
+        if entry.name == "graph":
+            yield from sorted({*inert_options(TablesGraph, "graph."), *inert_options(MatrixGraph, "graph.")})
+        elif isinstance(entry.type, type) and dataclasses.is_dataclass(entry.type):
+            yield from inert_options(entry.type, f"{entry.name}.") if entry.type is not TrackConfig else ()
+        elif not is_text or entry.name.endswith("_column") or entry.name in _NAMES_OF_DATA:
+            yield prefix + entry.name
 
 
 _MEANT = {"gpu": "cuda"}  # what people say elsewhere

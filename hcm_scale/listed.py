@@ -93,7 +93,7 @@ def read_stages(run_dir: Path) -> list[dict[str, Any]]:
         listed = json.loads(path.read_bytes())
         if listed == {} or any(stage.pop("seal", None) not in (None, files.hash_value(stage)) for stage in listed):
             raise ValueError("it is no list, or a seal is not that of its stage")
-        return [asdict(StageRecord(**stage)) for stage in listed]
+        return [asdict(StageRecord(**stage | {"name": str(files.check_name(stage["name"]))})) for stage in listed]
     except FileNotFoundError:
         return []
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -137,9 +137,10 @@ def copy_run(run_dir: Path, out: Path) -> None:
     for stage, folder in zip(listed, open_stages(run_dir, *(stage["name"] for stage in listed)), strict=True):
         record, target = records.read(folder), out / stage["name"]
         for name in record["files"]:
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder / name, target / name)
+            copy = files.below(target, name)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(files.below(folder, name), copy)
         (out / records.RECORDS).mkdir(exist_ok=True)
         records.write(records.beside(target), record)
     write_list(out, [stage | {"folder": stage["name"]} for stage in listed])
-    shutil.copyfile(run_dir / "config.json", out / "config.json")
+    shutil.copyfile(files.below(run_dir, "config.json"), out / "config.json")

@@ -142,18 +142,34 @@ def _entries(
 
 
 def _choice(group: str, name: str) -> Mapping[str, Any]:
-    """What the file of a group in `conf/` says, as sections.
+    """What the file of a group in `conf/`, the package's or the user's own, says, as sections.
 
     >>> _choice("purify", "none"), list(_choice("hops", "all"))
     ({'purify': {'ratio': 0.0}}, ['hops', 'shards'])
     """
     from omegaconf import OmegaConf
 
-    files = {path.stem: path for path in sorted((conf_dir() / group).glob("*.yaml"))}
-    if name not in files:
-        raise ValueError(f"{group}={name} is not known; legal are {', '.join(files)}, or a section of values")
-    said: Any = OmegaConf.to_container(OmegaConf.load(files[name]))
-    return said if files[name].read_text().startswith(WHOLE) else {group: said}
+    path = option_file(group, name) if name in (legal := option_names(group)) else None
+    if path is None:
+        raise ValueError(f"{group}={name} is not known; legal are {', '.join(legal)}, or a section of values")
+    said: Any = OmegaConf.to_container(OmegaConf.load(path))
+    if "defaults" in said:
+        return _composed(f"{group}/{name}")
+    return said if path.read_text().startswith(WHOLE) else {group: said}
+
+
+def _composed(name: str) -> Any:
+    """What an option file with a list of defaults says, as sections: Hydra puts them together."""
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+
+    places = [f"hydra.searchpath=['file://{escaped(str(conf_dir()))}']"]  # where the defaults may be
+    try:
+        with initialize_config_dir(str(own_conf_dir() or conf_dir()), version_base="1.3"):
+            return OmegaConf.to_container(compose(name, places))
+    except HydraException as error:
+        raise ValueError(f"{name}.yaml: {error}") from error
 
 
 def flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

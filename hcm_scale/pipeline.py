@@ -10,7 +10,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from hcm_scale import sources, tracking
 from hcm_scale.arguments import num_blocks
 from hcm_scale.base import files, remote
 from hcm_scale.base.budget import Budget
+from hcm_scale.base.threads import kernel_threads
 from hcm_scale.base.torch_threads import torch_threads
 from hcm_scale.blueprint import stages
 from hcm_scale.config import Config, parse_fan_out
@@ -76,7 +77,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
             held.enter_context(files.locked(run_dir / ".lock"))
             held.enter_context(listed_anew(run_dir))  # what is asked now has found nothing yet
             store_options(run_dir, config)
-        set_threads(config.world.threads, world)
+        held.enter_context(run_threads(config.world.threads, world))
         if device != "cpu":
             threading.Thread(target=_wake_gpu, args=(device,), daemon=True).start()
         workspace = Workspace(run_dir, share, world, _budget(config.world, world))
@@ -137,8 +138,8 @@ def _group_of(stage: Stage) -> str:
 def foresee(config: Config, until: str = "report") -> str:
     """What a run of this configuration would do, as text; nothing is made."""
     schema.check(config)
-    set_threads(config.world.threads, ALONE)
-    return plan(config, device_of(config.world), until)
+    with run_threads(config.world.threads, ALONE):
+        return plan(config, device_of(config.world), until)
 
 
 def explain(config: Config, nodes: Sequence[str] = ()) -> str:
@@ -206,15 +207,18 @@ def _check_world(wanted: schema.WorldConfig, world: World) -> None:
         )
 
 
-def set_threads(wanted: int | None, world: World) -> None:
-    """Uses as many threads as are asked for, or as fall to this rank, and at most as many as numba was started with."""
+@contextlib.contextmanager
+def run_threads(wanted: int | None, world: World) -> Iterator[None]:
+    """Has numba and torch work with as many threads as are asked for, or as fall to this rank, until the block ends.
+
+    numba has at most as many as it was started with.
+    """
     most = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     if wanted and wanted > most:
         log.warning("world.threads=%d: numba has %d threads here, and its kernels use those", wanted, most)
     num_threads = wanted or world.num_threads
-    if num_threads:
-        numba.set_num_threads(min(num_threads, most))
-        torch.set_num_threads(num_threads)
+    with kernel_threads(min(num_threads or numba.get_num_threads(), most)), torch_threads(num_threads):
+        yield
 
 
 def _wake_gpu(device: str) -> None:

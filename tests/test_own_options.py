@@ -1,11 +1,14 @@
 """Option files of the user's own, in conf/ of the working folder."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
-from hcm_scale import cli, manual
+from hcm_scale import HCM, cli, manual
 
 MINE = """# @package _global_
 defaults:
@@ -108,3 +111,31 @@ def test_own_file_with_the_name_of_ours__is_refused(monkeypatch, capsys, own):
 def test_help__lists_own_options():
     assert " mine" in manual.full_page()
     assert "rmat | small | sql" in manual.full_page()
+
+
+def test_own_option_of_a_group__is_taken_from_python_as_from_the_command_line(monkeypatch, capsys, own):
+    (own / "purify").mkdir()
+    (own / "purify" / "mine.yaml").write_text("ratio: 0.3\n")
+    (own / "purify" / "wide.yaml").write_text("# @package _global_\nhops:\n  classes: 5\n")
+    (own / "purify" / "both.yaml").write_text("defaults:\n  - cosine\n  - _self_\nratio: 0.1\n")
+    script = "import sys; from hcm_scale import HCM; print([HCM({'purify': n}).config.purify for n in sys.argv[1:]])"
+    alone = subprocess.run([sys.executable, "-c", script, "mine", "both"], check=True, capture_output=True, text=True)
+    assert "ratio=0.3" in alone.stdout  # where no command line has made the folder known to Hydra
+    assert "similarity='cosine', ratio=0.1" in alone.stdout
+    for name in ("mine", "wide", "both"):
+        status, out, err = said(monkeypatch, capsys, "run", "--cfg", "job", f"purify={name}")
+        assert status == 0, err
+        composed = OmegaConf.create(out)
+        found = HCM({"purify": name}).config
+        assert vars(found.purify) == composed.purify
+        assert found.hops.classes == composed.hops.classes
+    with pytest.raises(ValueError, match="purify=mien is not known; legal are both, cosine, euclidean, jaccard, mine"):
+        HCM({"purify": "mien"})
+    with pytest.raises(ValueError, match=r"purify=\.\./graph/small is not known"):
+        HCM({"purify": "../graph/small"})
+    (own / "purify" / "both.yaml").write_text("defaults:\n  - cosin\n")
+    with pytest.raises(ValueError, match="cosin"):
+        HCM({"purify": "both"})
+    (own / "purify" / "none.yaml").touch()
+    with pytest.raises(ValueError, match="has the name of an option of the package"):
+        HCM({"purify": "none"})

@@ -1,5 +1,6 @@
 """The whole walk on a small graph: what is made, what is kept, what an option changes."""
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -12,6 +13,9 @@ import pytest
 import torch
 
 from hcm_scale import pipeline
+from hcm_scale.base import progress
+from hcm_scale.base.threads import kernel_threads
+from hcm_scale.base.torch_threads import torch_threads
 from hcm_scale.blueprint import stages
 from hcm_scale.config import Config, SyntheticGraph
 from hcm_scale.graph import Graph
@@ -156,13 +160,25 @@ def test_run__that_is_refused_after_it_replaced_a_stage_does_not_list_the_old_on
 
 
 def test_threads__beyond_those_of_numba_are_warned_about_and_do_not_stop_a_run(tmp_path, graph, caplog):
-    before = numba.get_num_threads(), torch.get_num_threads()
-    try:
-        pipeline.run(small(tmp_path, world__threads=numba.config.NUMBA_NUM_THREADS + 1), until="ingest", graph=graph)
-    finally:
-        numba.set_num_threads(before[0])
-        torch.set_num_threads(before[1])
+    pipeline.run(small(tmp_path, world__threads=numba.config.NUMBA_NUM_THREADS + 1), until="ingest", graph=graph)
     assert f"world.threads={numba.config.NUMBA_NUM_THREADS + 1}" in caplog.text
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_threads__are_those_of_the_caller_again_after_a_run_or_a_plan(tmp_path, graph, fails):
+    def threads() -> tuple[int, int]:
+        return numba.get_num_threads(), torch.get_num_threads()
+
+    seen: list[tuple[int, int]] = []
+    config = small(tmp_path, world__threads=1, inject__num_attribute_anomalies=10_000 if fails else 0)
+    refused = pytest.raises(ValueError, match="num_attribute_anomalies") if fails else contextlib.nullcontext()
+    with kernel_threads(2), torch_threads(2):
+        with refused, progress.shown(False, lambda step: seen.append(threads())):
+            pipeline.run(config, until="purify", graph=graph)
+        assert threads() == (2, 2)
+        pipeline.foresee(small(tmp_path / "next", world__threads=1))
+        assert threads() == (2, 2)
+    assert fails or set(seen) == {(1, 1)}
 
 
 def test_explain__before_a_run_says_so(tmp_path):

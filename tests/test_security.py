@@ -8,7 +8,8 @@ from hydra import compose, initialize_config_dir
 
 import hcm_scale
 from hcm_scale.cli import conf_dir, register
-from hcm_scale.config import Config
+from hcm_scale.commands.options import all_options
+from hcm_scale.config import Config, inert_options
 from hcm_scale.options import to_config, with_options
 
 ROOT = Path(hcm_scale.__file__).parent
@@ -43,6 +44,17 @@ def test_command_line__takes_no_target(key):
         composed = compose("config", overrides=[f"+{key}=os.getcwd"])
     with pytest.raises(ValueError, match=f"'{key.replace('own._target_', 'own')}' is not an option"):
         to_config(composed)
+
+
+def test_inert_options__name_no_place_no_address_and_no_command():
+    others = {option.key for option in all_options()} - set(inert_options())
+    assert others == {
+        *(f"graph.{name}" for name in ("source", "name", "path", "nodes", "uri", "edges", "dataset", "trust_pickle")),
+        *(f"graph.{name}" for name in ("seed", "family", "edges_per_node", "num_attributes")),  # of made graphs
+        *(f"graph.{name}" for name in ("num_communities", "homophily")),
+        *(f"track.{name}" for name in ("to", "uri", "project")),
+        *("score.copy_to", "world.rendezvous", "data_dir", "run_dir", "share_dir", "node", "trained"),
+    }
 
 
 def test_options__take_no_target():

@@ -251,6 +251,33 @@ def _is_at(descriptor: int, path: Path) -> bool:
     return False
 
 
+def check_name(name: Any) -> Path:
+    """A name from a record, a manifest or a list, as a relative path; FolderError where it leads out of its folder.
+
+    >>> check_name("samples/sample-00000.safetensors").as_posix()
+    'samples/sample-00000.safetensors'
+    >>> check_name("../notes.txt")
+    Traceback (most recent call last):
+    ...
+    hcm_scale.base.files.FolderError: '../notes.txt' is not legal as a name of a file in a folder and below it
+    """
+    path = Path(name) if isinstance(name, str) and "\0" not in name else Path()
+    if not path.parts or path.anchor or ".." in path.parts:
+        raise FolderError(f"{name!r:.80} is not legal as a name of a file in a folder and below it")
+    return path
+
+
+def below(folder: Path, name: Any) -> Path:
+    """The path of a file by its name in a record, a manifest or a list of its folder: nothing else joins such names.
+
+    FolderError where the name, or a link on the way, leads out of the folder: whoever made it wrote the names too.
+    """
+    path = folder / check_name(name)
+    if not resolved(path).is_relative_to(resolved(folder)):
+        raise FolderError(f"{path} is a link that leads out of {folder}; files of a folder lie below it")
+    return path
+
+
 def resolved(path: Path) -> Path:
     """The path without links; of links that lead to each other, which Path.resolve raises at, what comes of it."""
     return Path(os.path.realpath(path))

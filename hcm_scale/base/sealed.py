@@ -54,7 +54,7 @@ def hash_files(paths: Sequence[Path]) -> list[str]:
 
 def check_folder(folder: Path, hashes: Mapping[str, str], remedy: str) -> None:
     """FolderError naming the first of these files that is missing or not as it was, and what to do about it."""
-    paths = [folder / name for name in hashes]
+    paths = [files.below(folder, name) for name in hashes]
     for path in paths:
         if not path.is_file():
             raise files.FolderError(f"{path} is missing; {remedy}")

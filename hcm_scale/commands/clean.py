@@ -43,7 +43,7 @@ def removable(root: Path) -> Iterator[tuple[str, Path]]:
     linked = {files.resolved(path) for path in root.rglob("*") if path.is_symlink()}
     for place, inside, _ in os.walk(root):
         records = Path(place) / RECORDS
-        if not records.is_dir():
+        if not records.is_dir() or records.is_symlink():  # nothing is removed through a link
             continue
         inside.remove(RECORDS)
         yield from (("set aside", path) for path in sorted(records.glob("*.before")) if path.is_dir())

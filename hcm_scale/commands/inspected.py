@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hcm_scale.base import files
+from hcm_scale import records
+from hcm_scale.base import files, sealed
 from hcm_scale.graph import Graph, store
 from hcm_scale.listed import open_stages, read_stages
 from hcm_scale.options import stored_options
@@ -97,9 +98,7 @@ def _scores(folder: Path, verify: bool) -> dict[str, Any]:
     found = scored.open_scores(folder)
     if verify:
         manifest = files.read_manifest(folder, scored.KIND, scored.FORMAT)
-        for name, digest in manifest["files"].items():
-            if files.hash_file(folder / name) != digest:
-                raise files.FolderError(f"{folder / name} is damaged: its bytes are not those that were written")
+        sealed.check_folder(folder, manifest["files"], records.remedy(folder))
     auc = {} if found.metrics is None else {"ROC-AUC": f"{found.metrics[found.rank_by]['roc_auc']:.3f}"}
     return {"samples": found.num_samples, "ranked by": found.rank_by, "flagged": found.num_flagged, **auc}
 

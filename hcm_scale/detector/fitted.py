@@ -7,7 +7,7 @@ with it they are the nodes whose score lies above the threshold that leaves this
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,13 @@ from scipy.special import bdtr, erf
 
 Values = NDArray[np.float64]
 METHODS = ("linear", "unify", "p")
+
+
+class Training(NamedTuple):
+    """The scores of the nodes that a detector was fitted to, and how many of them it labelled."""
+
+    scores: Values
+    num_odd: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +35,7 @@ class Fitted:
     columns: dict[str, str]
     contamination: float | None = None
     bound: float | None = None  # the threshold of another run, by which this one was scored
+    trained: Training | None = None  # the scores of that run
 
     def column(self, name: str) -> NDArray[Any]:
         """A column of the table in node order."""
@@ -63,15 +71,23 @@ class Fitted:
             return float(np.percentile(self.scores, 100 * (1 - self.contamination)))
         return threshold_of(self.scores, int(self.labels.sum()))
 
+    @cached_property
+    def training(self) -> Training:
+        """What scores are compared with: those of the run that was trained, which is this one where it trained."""
+        if self.trained is not None:
+            return self.trained
+        share = self.contamination
+        return Training(self.scores, int(self.labels.sum()) if share is None else int(len(self.scores) * share))
+
     def probabilities(self, method: str) -> Values:
         """How likely each node is to be an anomaly, (n,), by one of `METHODS`."""
-        scores = self.scores
+        scores, before = self.scores, self.training.scores
         if method == "linear":
-            spread = float(np.ptp(scores))
-            return (scores - scores.min()) / spread if spread else np.zeros_like(scores)
+            spread = float(np.ptp(before))
+            return np.clip((scores - before.min()) / spread, 0, 1) if spread else np.zeros_like(scores)
         if method == "unify":
-            spread = float(scores.std(ddof=1)) if len(scores) > 1 else 0.0
-            return np.clip(erf((scores - scores.mean()) / (spread * np.sqrt(2))), 0, 1) if spread else 0 * scores
+            spread = float(before.std(ddof=1)) if len(before) > 1 else 0.0
+            return np.clip(erf((scores - before.mean()) / (spread * np.sqrt(2))), 0, 1) if spread else 0 * scores
         if method == "p":
             return 1.0 - self.column("p")
         raise ValueError(f"prob_method={method!r} is not known; legal are {', '.join(METHODS)}")
@@ -79,12 +95,13 @@ class Fitted:
     def confidences(self) -> Values:
         """How sure it is that each label would be the same from other nodes of the kind, (n,): Perini's way, as PyGOD.
 
-        The chance that a node is among the odd ones is that of a binomial draw, from its place among the scores.
+        The chance that a node is among the odd ones is that of a binomial draw, from its place among the scores of the
+        training.
         """
-        num_nodes = len(self.scores)
-        num_usual = num_nodes - int(num_nodes * (self.contamination or self.labels.mean()))
-        num_below = np.searchsorted(np.sort(self.scores), self.scores, side="right")
-        odd = 1.0 - bdtr(num_usual, num_nodes, (1 + num_below) / (2 + num_nodes))
+        before, num_odd = self.training
+        num_nodes = len(before)
+        num_below = np.searchsorted(np.sort(before), self.scores, side="right")
+        odd = 1.0 - bdtr(num_nodes - num_odd, num_nodes, (1 + num_below) / (2 + num_nodes))
         return np.where(self.labels == 1, odd, 1.0 - odd)
 
 

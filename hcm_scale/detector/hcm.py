@@ -162,8 +162,9 @@ class HCM(Results, Parameters):
     def apply(self, data: Any, *, run_dir: Path | str | None = None) -> Self:
         """Another graph, such as tomorrow's, scored by what was learned from the fitted one; nothing is trained.
 
-        Returns a detector that is fitted to it: scores are comparable with those of this one, and with `contamination`
-        so is the threshold. `data` is anything that `fit` takes, tables with the same column names.
+        Returns a detector that is fitted to it: scores, probabilities and confidences are comparable with those of this
+        one, and with `contamination` so is the threshold. `data` is anything that `fit` takes, tables with the same
+        column names.
         """
         found, given = self._found(), givens.take(data)
         other = type(self)(**self.get_params() | {"run_dir": run_dir})
@@ -174,7 +175,8 @@ class HCM(Results, Parameters):
                 config.run_dir, config.trained = str(folder), str(found.folder)
                 pipeline.run(config, until="score", graph=graph)
         bound = None if self.contamination is None else found.threshold
-        other._fitted = dataclasses.replace(other._read_back(folder, graph, columns), bound=bound)
+        made = other._read_back(folder, graph, columns)
+        other._fitted = dataclasses.replace(made, bound=bound, trained=found.training)
         return other
 
     def save(self, folder: Path | str) -> None:

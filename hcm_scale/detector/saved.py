@@ -6,16 +6,24 @@ The stages are copied as they stand, with their records, so that what is read ba
 manifest has a seal of its own.
 """
 
+import json
+import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hcm_scale import __version__, listed, pipeline
-from hcm_scale.base import files
-from hcm_scale.detector.fitted import Fitted
+from hcm_scale.base import files, sealed
+from hcm_scale.config import inert_options
+from hcm_scale.detector.fitted import Fitted, Training
+from hcm_scale.detector.given import COLUMNS
+from hcm_scale.detector.parameters import SECTIONS, dotted
 from hcm_scale.options import plain
 
 KIND = "hcm_scale detector"
 FORMAT = 2  # 1 had no seal
+_TRAINED = "training_scores.npy"  # of a detector that `apply` made: the scores of the run that was trained
 _NOT_KEPT = ("run_dir", "callback", "verbose")  # of this process, and of no use in another
 
 
@@ -32,6 +40,9 @@ def save(folder: Path, fitted: Fitted, parameters: dict[str, Any]) -> None:
             "bound": plain(fitted.bound),
             "version": __version__,
         }
+        if fitted.trained is not None:
+            np.save(fresh / _TRAINED, fitted.trained.scores)
+            body["trained"] = {"num_odd": fitted.trained.num_odd, "hash": files.hash_file(fresh / _TRAINED)}
         files.write_manifest(fresh, KIND, FORMAT, body | {"seal": files.hash_value(body)})
 
 
@@ -53,9 +64,42 @@ def load(folder: Path) -> tuple[dict[str, Any], Fitted]:
     body = {name: value for name, value in manifest.items() if name not in ("kind", "format", "seal")}
     if manifest["format"] > 1 and manifest.get("seal") != files.hash_value(body):
         raise files.FolderError(f"{folder / files.MANIFEST} is damaged: its seal is not that of its content")
+    for stage in listed.read_stages(folder):
+        files.below(folder, stage["name"])  # `save` leaves no links
     try:
-        kept = [manifest[name] for name in ("fingerprint", "columns", "contamination")] + [manifest.get("bound")]
-        parameters = manifest["parameters"] | {"views": tuple(manifest["parameters"]["views"])}
+        kept = [manifest[name] for name in ("fingerprint", "columns", "contamination")]
+        kept += [manifest.get("bound"), _trained(folder, manifest)]
+        for name in manifest["columns"]:
+            if name not in COLUMNS:
+                raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {name!r} is no column of a table")
+        parameters = _inert(manifest["parameters"]) | {"views": tuple(manifest["parameters"]["views"])}
         return parameters, Fitted(folder, pipeline.read_scores(folder), *kept)
-    except (LookupError, TypeError) as error:
+    except (LookupError, TypeError, AttributeError) as error:
         raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {error!r}") from error
+
+
+def _inert(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a folder, which anybody may have written, without those that could make a fit write elsewhere.
+
+    What is left out is warned of: options but for `inert_options` and names of option files, the folder of the run, and
+    text in which OmegaConf would put values of the environment.
+    """
+    legal, asked = {*inert_options()}, dotted(parameters["options"] or {})
+    options = {
+        key: value
+        for key, value in asked.items()
+        if (key in legal or (key in SECTIONS and isinstance(value, str))) and "${" not in json.dumps(value)
+    }
+    taken = {name: value for name, value in parameters.items() if name not in _NOT_KEPT}
+    for name in [*(asked.keys() - options.keys()), *(parameters.keys() - taken.keys())]:
+        warnings.warn(f"{name} of the saved detector is left out: set_params sets it, where you trust it", stacklevel=4)
+    return taken if options == asked else taken | {"options": options}
+
+
+def _trained(folder: Path, manifest: dict[str, Any]) -> Training | None:
+    """The scores that those of the folder are compared with; None where they are compared with each other."""
+    if "trained" not in manifest:
+        return None
+    num_odd, digest = (manifest["trained"][name] for name in ("num_odd", "hash"))
+    sealed.check_folder(folder, {_TRAINED: digest}, "save the detector again")
+    return Training(np.load(folder / _TRAINED, allow_pickle=False), num_odd)

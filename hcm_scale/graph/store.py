@@ -244,7 +244,7 @@ def _open(folder: Path, verify: bool) -> Graph:
         described = _described(manifest)
     except ValueError as error:
         raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {error}; {_REMEDY}") from error
-    arrays = {name: _map(folder / f"{name}.npy", entry, verify) for name, entry in described.items()}
+    arrays = {name: _map(files.below(folder, f"{name}.npy"), entry, verify) for name, entry in described.items()}
     if verify:
         named = {name: manifest[name] for name in ("directed", "num_columns", "columns")}
         try:

@@ -25,9 +25,9 @@ def done(folder: Path, plan: LabelPlan, index: int) -> Shard | None:
     """A shard that was finished before, or None. Its size and its hash are checked."""
     try:
         shard = _read_beside(folder, plan, index)
+        path = files.below(folder, shard.file)
     except files.FolderError:
         return None
-    path = folder / shard.file
     whole = path.is_file() and path.stat().st_size == shard.num_bytes and files.hash_file(path) == shard.hash
     return shard if whole else None
 

@@ -67,7 +67,7 @@ class Labels:
     def read(self, group: RowGroup) -> tuple[NDArray[Any], NDArray[Any]]:
         """u, v (rows,) of one row group, in the graph's index type."""
         shard = self.shards[group.shard]
-        path = self.folder / shard.file
+        path = files.below(self.folder, shard.file)
         try:
             footer = _read_footer(path, shard)
             with pa.OSFile(str(path)) as source:
@@ -106,7 +106,7 @@ def open_labels(folder: Path | str, graph_fingerprint: str | None = None, verify
             f"{folder} holds the pairs of another graph: fingerprint {found}, not {graph_fingerprint}"
         )
     for shard in labels.shards:
-        _check_shard(folder / shard.file, shard, verify)
+        _check_shard(files.below(folder, shard.file), shard, verify)
     return labels
 
 

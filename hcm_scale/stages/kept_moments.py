@@ -38,7 +38,7 @@ class KeptMoments:
         """Whether something is kept, of the same edges and samples, as it was written."""
         try:
             index = json.loads(self._index.read_bytes())
-            hashes = {name: files.hash_file(self.folder / name) for name in index["files"]}
+            hashes = {name: files.hash_file(files.below(self.folder, name)) for name in index["files"]}
             named = {path.name for path in self._paths(index["num_samples"])}
             return bool(index["of"] == self.of and hashes == index["files"] and {*hashes} == named)
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):

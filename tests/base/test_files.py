@@ -118,3 +118,20 @@ def test_write_bytes__stopped_in_the_middle_leaves_the_old_file(tmp_path, monkey
     with pytest.raises(KeyboardInterrupt):
         files.write_bytes(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../a", "a/../../b", "/etc/hosts", "a\0b", None, 7, ["a"]])
+def test_below__refuses_names_that_lead_out_of_the_folder(tmp_path, name):
+    with pytest.raises(files.FolderError, match="is not legal as a name"):
+        files.below(tmp_path, name)
+
+
+def test_below__refuses_links_out_of_the_folder_and_takes_those_within(tmp_path):
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    (tmp_path / "in" / "deep" / "file").touch()
+    (tmp_path / "link").symlink_to("in")
+    (tmp_path / "in" / "near").symlink_to("deep")
+    (tmp_path / "in" / "out").symlink_to("..")
+    assert files.below(tmp_path / "link", "near/file") == tmp_path / "link" / "near" / "file"
+    with pytest.raises(files.FolderError, match="is a link that leads out of"):
+        files.below(tmp_path / "in", "out/x")

@@ -328,3 +328,12 @@ def test_clean__knows_shared_stages_that_no_run_links_to(tmp_path):
     assert not any("/graph-" in line for line in lines)
     clean.main([str(tmp_path), "--yes"])
     assert inspect.main([str(tmp_path / "a"), "--verify"])
+
+
+def test_clean__removes_nothing_through_a_link(tmp_path):
+    kept = tmp_path / "mine" / "graph.before"
+    kept.mkdir(parents=True)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "records").symlink_to(tmp_path / "mine")
+    assert "nothing to remove" in clean.main([str(tmp_path / "run"), "--yes"])
+    assert kept.is_dir()

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hcm_scale.detector.fitted import Fitted, threshold_of
+from hcm_scale.detector.fitted import Fitted, Training, threshold_of
 
 
 def fitted(num_flagged: int = 4) -> Fitted:
@@ -36,6 +36,15 @@ def test_threshold__has_so_many_above_it(num_above):
 
 
 def test_equal_scores__have_no_probability_apart():
-    table = pa.table({"node": [1, 0], "score": [2.0, 2.0]}).replace_schema_metadata({"rank_by": "score"})
+    table = pa.table({"node": [1, 0], "score": [2.0, 2.0], "flagged": [False, False]})
+    table = table.replace_schema_metadata({"rank_by": "score"})
     for method in ("linear", "unify"):
         assert Fitted(Path(), table, "", {}).probabilities(method).tolist() == [0.0, 0.0]
+
+
+def test_probabilities_of_other_data__are_on_the_scale_of_the_training():
+    table = pa.table({"node": [0, 1, 2], "score": [1.0, 2.0, 300.0], "flagged": [False, False, True]})
+    table = table.replace_schema_metadata({"rank_by": "score"})
+    found = Fitted(Path(), table, "", {}, trained=Training(np.arange(101.0), 5))
+    assert found.probabilities("linear").tolist() == [0.01, 0.02, 1.0]
+    assert found.confidences().min() > 0.99

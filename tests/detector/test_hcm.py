@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
 from hcm_scale import HCM, cli
+from hcm_scale.base import files
 from hcm_scale.base.files import FolderError
 from hcm_scale.base.progress import Step
 from hcm_scale.graph import Graph
@@ -147,6 +149,99 @@ def test_save__carries_scores_and_explanations(found, tmp_path):
     scores = tmp_path / "kept" / "scores" / "scores.parquet"
     scores.write_bytes(scores.read_bytes()[:-1] + b"x")
     with pytest.raises(FolderError, match=r"scores\.parquet is damaged"):
+        HCM.load(tmp_path / "kept")
+
+
+def reseal(path: Path, change) -> None:
+    """Changes a record or a list as whoever made the folder could: with a seal that is right."""
+    body = json.loads(path.read_text())
+    for entry in body if isinstance(body, list) else [body]:
+        del entry["seal"]
+        change(entry)
+        entry["seal"] = files.hash_value(entry)
+    path.write_text(json.dumps(body))
+
+
+def rewrite(folder: Path, change) -> None:
+    """Changes the manifest of a saved detector, as `reseal` does."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    change(manifest)
+    body = {name: value for name, value in manifest.items() if name not in ("kind", "format", "seal")}
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"seal": files.hash_value(body)}))
+
+
+def add_file(name: str, path: Path):
+    return lambda record: record["files"].update({name: files.hash_file(path)})
+
+
+@pytest.mark.parametrize("way", ["up", "absolute", "linked", "linked folder", "stage", "linked stage", "config"])
+def test_load_and_save__touch_no_file_outside_the_folders(found, tmp_path, way):
+    theirs, mine = tmp_path / "a" / "theirs", tmp_path / "b" / "mine"
+    found.save(theirs)
+    for folder in (theirs.parent, mine.parent):
+        folder.mkdir(exist_ok=True)
+        (folder / "notes.txt").write_text(f"private to {folder.name}")
+    record, notes = theirs / "records" / "scores.json", theirs.parent / "notes.txt"
+    if way == "up":
+        reseal(record, add_file("../../notes.txt", notes))
+    elif way == "absolute":
+        reseal(record, add_file(str(mine.parent / "notes.txt"), mine.parent / "notes.txt"))
+    elif way == "linked":
+        (theirs / "scores" / "notes.txt").symlink_to(notes)
+        reseal(record, add_file("notes.txt", notes))
+    elif way == "linked folder":
+        (theirs / "scores" / "deep").symlink_to(notes.parent)
+        reseal(record, add_file("deep/notes.txt", notes))
+    elif way == "stage":
+        (theirs / "purified").rename(theirs.parent / "out")
+        (theirs.parent / "records").mkdir()
+        (theirs / "records" / "purified.json").rename(theirs.parent / "records" / "out.json")
+        reseal(theirs / "stages.json", lambda stage: stage["name"] == "purified" and stage.update(name="../out"))
+    elif way == "linked stage":
+        shutil.copytree(theirs, theirs.parent / "other")
+        shutil.rmtree(theirs / "purified")
+        (theirs / "purified").symlink_to(theirs.parent / "other" / "purified")
+    else:
+        (theirs / "config.json").unlink()
+        (theirs / "config.json").symlink_to(notes)
+    with pytest.raises(FolderError, match=r"below it|is damaged"):
+        HCM.load(theirs).save(mine)
+    assert sorted(path.name for path in mine.parent.iterdir()) == ["notes.txt"]
+    assert (mine.parent / "notes.txt").read_text() == "private to b"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"score.copy_to": "{out}"},
+        {"score": {"copy_to": "{out}"}},
+        {"share_dir": "{out}"},
+        {"track": {"to": ["mlflow"], "uri": "file:{out}"}},
+        {"graph.label_column": "${oc.env:HOME}"},
+        {"run_dir": "{out}"},
+    ],
+)
+def test_load__takes_no_place_to_write_and_no_address_from_the_folder(found, world, tmp_path, options, recwarn):
+    found.save(tmp_path / "kept")
+    out, asked = tmp_path / "out", json.loads(json.dumps(options).replace("{out}", str(tmp_path / "out")))
+
+    def change(manifest):
+        parameters = manifest["parameters"]
+        parameters |= asked if "run_dir" in asked else {"options": parameters["options"] | asked}
+
+    rewrite(tmp_path / "kept", change)
+    loaded = HCM.load(tmp_path / "kept")
+    assert "is left out" in str(recwarn.pop(UserWarning).message)
+    assert loaded.get_params() == found.get_params() | {"run_dir": None}
+    out.mkdir()
+    loaded.predict((world.edges, world.nodes.assign(a0=0.5)))
+    assert list(out.iterdir()) == []
+
+
+def test_load__takes_columns_of_tables_alone_from_the_folder(found, tmp_path):
+    found.save(tmp_path / "kept")
+    rewrite(tmp_path / "kept", lambda manifest: manifest["columns"].update(name="../out"))
+    with pytest.raises(FolderError, match=r"manifest\.json is damaged: 'name' is no column"):
         HCM.load(tmp_path / "kept")
 
 

@@ -1,5 +1,6 @@
 """Ours stands where a PyGOD detector stands: the same evaluation runs on both, and the same scores say the same."""
 
+import dataclasses
 import inspect
 from pathlib import Path
 
@@ -32,6 +33,29 @@ def test_contamination__gives_what_pygod_gives(share):
     for method in ("linear", "unify"):
         np.testing.assert_allclose(found.probabilities(method), twin.predict(return_prob=True, prob_method=method)[1])
     np.testing.assert_allclose(found.confidences(), twin.predict(return_conf=True)[1], atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:__array_wrap__")  # of PyGOD's
+def test_other_data__are_compared_with_the_training_as_pygod_does(world, small, tmp_path):
+    ours, twin = HCM(small, device="cpu", contamination=0.1).fit(world.graph), GAE(contamination=0.1)
+    twin.decision_score_ = ours.decision_score_
+    twin._process_decision_score()
+    x = world.graph.x.copy()
+    x[7] *= 20
+    other = dataclasses.replace(world.graph, x=x, kind=None)
+    tomorrow = ours.apply(other)
+    twin.decision_function = lambda data, label: torch.from_numpy(data)
+    tomorrow.save(tmp_path / "tomorrow")
+    for method in ("linear", "unify"):
+        asked = {"return_score": True, "return_prob": True, "prob_method": method, "return_conf": True}
+        theirs = twin.predict(tomorrow.scores, **asked)
+        assert not np.allclose(theirs[1], ours.scores)
+        for found in (ours.predict(other, **asked), tomorrow.predict(**asked)):
+            for mine, wanted in zip(found, theirs, strict=True):
+                np.testing.assert_allclose(mine, wanted, atol=1e-6)
+    again = HCM.load(tmp_path / "tomorrow")
+    np.testing.assert_array_equal(again.predict_proba(), tomorrow.predict_proba())
+    np.testing.assert_array_equal(again.predict_confidence(), tomorrow.predict_confidence())
 
 
 def test_words_of_pygod__are_ours_or_explained():

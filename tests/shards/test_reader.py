@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 
-from hcm_scale.base.files import FolderError
+from hcm_scale.base.files import FolderError, hash_value
 from hcm_scale.shards import open_labels
 
 
@@ -91,6 +91,17 @@ def test_open_labels__refuses_a_manifest_with_one_digit_changed(labels):
     manifest["counts"][0] += 1
     path.write_text(json.dumps(manifest))
     with pytest.raises(FolderError, match="seal"):
+        open_labels(labels.folder)
+
+
+def test_open_labels__refuses_a_shard_outside_the_folder(labels):
+    path = labels.folder / "manifest.json"
+    body = json.loads(path.read_text())
+    (labels.folder / body["shards"][0]["file"]).rename(labels.folder.parent / "shard")
+    body["shards"][0]["file"] = "../shard"
+    sealed = {name: value for name, value in body.items() if name not in ("kind", "format", "seal")}
+    path.write_text(json.dumps(body | {"seal": hash_value(sealed)}))
+    with pytest.raises(FolderError, match=r"'\.\./shard' is not legal as a name"):
         open_labels(labels.folder)
 
 
