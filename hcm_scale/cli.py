@@ -10,6 +10,7 @@ import functools
 import gc
 import logging
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -178,6 +179,18 @@ def _with_hydra(asked: Asked, words: list[str]) -> None:
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
 
 
+def _complete(words: list[str]) -> int:
+    """Hydra's own completion, `-sc install=bash` and what shells then ask; a command is no word of Hydra's."""
+    command = rf"^(\s*\S+\s+)(?:{'|'.join(manual.STAGES)})(?=\s)"
+    os.environ["COMP_LINE"] = re.sub(command, r"\1", os.environ.get("COMP_LINE", ""))
+    register()
+    try:
+        _with_hydra(Asked("run", (), ()), [word for word in words if word not in manual.STAGES])
+    except ValueError as error:
+        return failures.say(error)
+    return 0
+
+
 def _tune(asked: Asked, overrides: list[str]) -> None:
     """`sweep=optuna`: our own driver composes the trials, because Hydra's plugin does not work with today's Optuna."""
     from hydra import compose, initialize_config_dir
@@ -274,8 +287,6 @@ def _main_of(command: str) -> Callable[[list[str]], str]:
         from hcm_scale.commands.clean import main
     elif command == "options":
         from hcm_scale.commands.options import main
-    elif command == "completion":
-        from hcm_scale.commands.completion import main
     elif command == "collect":
         from hcm_scale.commands.collect import main
     elif command == "warm":
@@ -331,12 +342,8 @@ def _command(arguments: list[str]) -> int:
         _show(manual.first_page())
     elif command in ("help", "-h", "--help"):
         _show(manual.full_page())
-    elif command == "--complete":
-        from hcm_scale.completing import candidates
-
-        _show("\n".join(candidates(rest)))
     elif {"-sc", "--shell-completion"} & set(arguments):
-        return failures.say(ValueError("--shell-completion is not taken: hcm-scale completion bash prints a script"))
+        return _complete(arguments)
     elif "--version" in arguments:
         _show(__version__)
     elif command in manual.COMMANDS:
