@@ -21,7 +21,6 @@ _SOURCE = re.compile(
     r"^(graph\.(?:edges|nodes|path)=)((?:select|with|from|values|table)\s.*|[a-z0-9+.-]+://[^,]*)", re.I | re.S
 )
 WHOLE = "# @package _global_"  # the first line of an option file that speaks of several sections
-RENAMED = {"score.closure": "score.far_share"}
 
 
 def conf_dir() -> Path:
@@ -135,7 +134,6 @@ def _entries(
         elif dataclasses.is_dataclass(inner) and (rest or isinstance(value, Mapping)):
             yield from _entries(inner, {rest: value} if rest else value, f"{prefix}{name}.")
         elif name not in known or rest:
-            refuse_renamed([prefix + key])
             raise ValueError(f"{prefix + key!r} is not an option; {_hint(prefix + key)}")
         else:
             yield prefix + name, known[name], value
@@ -176,33 +174,17 @@ def store_options(run_dir: Path, config: Config) -> None:
 
 
 def stored_options(run_dir: Path) -> dict[str, Any]:
-    """What the config.json of a run says, by full key; nothing where there is none, FolderError where it is damaged.
-
-    Those of earlier versions have no seal.
-    """
+    """What the config.json of a run says, by full key; nothing where there is none, FolderError where it is damaged."""
     path = run_dir / "config.json"
     if not path.exists():
         return {}
     try:
         said = json.loads(path.read_bytes() if path.is_file() else b"")  # a pipe would never end
-        if said.pop("seal", None) not in (None, hash_value(said)):
+        if said.pop("seal", None) != hash_value(said):
             raise ValueError("its seal is not that of its content")
         return dict(flat(said))
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise FolderError(f"{path} is damaged; remove it, and hcm-scale run writes it again") from error
-
-
-def refuse_renamed(keys: Iterable[str]) -> None:
-    """Raises ValueError for a key that has another name now.
-
-    >>> refuse_renamed(["score.closure"])
-    Traceback (most recent call last):
-    ...
-    ValueError: score.closure is now score.far_share
-    """
-    for key in keys:
-        if key in RENAMED:
-            raise ValueError(f"{key} is now {RENAMED[key]}")
 
 
 def refuse_urls(overrides: Iterable[tuple[str, str]]) -> None:

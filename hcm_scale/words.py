@@ -14,7 +14,7 @@ from typing import Any
 
 from hcm_scale.base import near
 from hcm_scale.config import SOURCES, Config, describe
-from hcm_scale.options import escaped, group_folders, option_file, option_names, refuse_renamed
+from hcm_scale.options import escaped, group_folders, option_file, option_names
 
 SWEEPS = ("-m", "--multirun")
 _OWN_FOLDERS = ("-cd", "--config-dir", "-cp", "--config-path")
@@ -64,7 +64,6 @@ def check_words(words: Sequence[str]) -> None:
         if key and group_folders(key):
             _check_group(key, value, swept) if is_ours else None
         elif key not in known and not any(entry.type == dict[str, str] for entry in _above(key, known)) and is_ours:
-            refuse_renamed([key])
             raise ValueError(f"{key!r} is not an option; {hint(key, known)}")
 
 

@@ -122,7 +122,7 @@ def test_stage_command__stops_at_its_stage(tmp_path):
 @pytest.mark.parametrize(
     ("override", "status", "said"),
     [
-        ("score.closure=0.3", 2, "error: score.closure is now score.far_share"),
+        ("score.fdr=0", 2, "error: score.fdr=0.0 is out of range"),
         ("posterior.temperature=1e38", 1, "error: step"),  # a chain that diverges
     ],
 )
