@@ -14,7 +14,6 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -353,10 +352,8 @@ def _command(arguments: list[str]) -> int:
     elif command in manual.STAGES:
         return _stages(command, rest)
     else:
-        known = [*manual.STAGES, *manual.COMMANDS]
-        close = get_close_matches(command, known, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else f"; legal are {', '.join(known)}"
-        return failures.say(ValueError(f"{command!r} is not a command{hint}"))
+        legal = near.legal_names(command, [*manual.STAGES, *manual.COMMANDS])
+        return failures.say(ValueError(f"{command!r} is not a command; {legal}"))
     return 0
 
 

@@ -5,11 +5,13 @@ states, naming the key, the value and what is legal. Nothing below `blueprint.py
 """
 
 import dataclasses
+import functools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 from hcm_scale.base import names as tables
+from hcm_scale.base.near import legal_names, suggest
 
 
 def number(default: Any, low: float | None = None, high: float | None = None) -> Any:
@@ -293,6 +295,53 @@ SOURCES: dict[str, type[GraphConfig]] = {
 _MEANT = {"gpu": "cuda"}  # what people say elsewhere
 
 
+class Option(NamedTuple):
+    """One option of the schema; `sources` are the sources of a graph that have it, none where it is not a graph's."""
+
+    key: str
+    field: dataclasses.Field[Any]
+    default: Any
+    sources: tuple[str, ...]
+
+
+def walk(section: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
+    """(full key, field, value) of every option in a configuration or one of its sections.
+
+    >>> [key for key, _, _ in walk(PurifyConfig(), "purify.")]
+    ['purify.similarity', 'purify.ratio', 'purify.attributes']
+    """
+    for entry in dataclasses.fields(section):
+        value = getattr(section, entry.name)
+        if dataclasses.is_dataclass(value):
+            yield from walk(value, f"{prefix}{entry.name}.")
+        else:
+            yield prefix + entry.name, entry, value
+
+
+@functools.cache
+def options() -> dict[str, Option]:
+    """Every option of every source by its key; where sources have one in common, its default is that of tables."""
+    found: dict[str, Option] = {}
+    for name in ("tables", *(name for name in SOURCES if name != "tables")):
+        for key, entry, default in walk(Config(graph=SOURCES[name]())):
+            before = found.get(key, Option(key, entry, default, ()))
+            found[key] = before._replace(sources=(*before.sources, name) if key.startswith("graph.") else ())
+    return found
+
+
+def no_option(key: str) -> str:
+    """What to say of a key that the configuration does not have: the sources that have it, or the nearest option.
+
+    >>> no_option("exclude")
+    "'exclude' is not an option; did you mean 'graph.exclude'?"
+    """
+    if key in options():
+        having = ", ".join(f"graph={name}" for name in options()[key].sources)
+        return f"{key!r} is not an option of this source; those that have it: {having}"
+    meant = next((known for known in options() if known.endswith(f".{key}")), key)
+    return f"{key!r} is not an option{suggest(meant, options()) or '; hcm-scale options lists all of them'}"
+
+
 def check(config: Any, prefix: str = "") -> None:
     """Raises ValueError for the first value outside what its field states as legal.
 
@@ -301,30 +350,23 @@ def check(config: Any, prefix: str = "") -> None:
     ...
     ValueError: purify.ratio=1.5 is out of range: at least 0.0 and at most 0.99
     """
-    for entry in dataclasses.fields(config):
-        value = getattr(config, entry.name)
-        if dataclasses.is_dataclass(value):
-            check(value, f"{prefix}{entry.name}.")
-        elif value is not None:
-            _check_value(f"{prefix}{entry.name}", value, entry.metadata)
+    for key, entry, value in walk(config, prefix):
+        if value is not None:
+            _check_value(key, value, entry.metadata)
 
 
 def _check_value(key: str, value: Any, rule: Any) -> None:
     low, high = rule.get("low"), rule.get("high")
     if (low is not None and not value >= low) or (high is not None and not value <= high):
         raise ValueError(f"{key}={value} is out of range: {_bounds(rule)}")
-    if rule.get("names") and value not in rule["names"]:
-        close = (
-            [_MEANT.get(value, "")] if _MEANT.get(value) in rule["names"] else get_close_matches(value, rule["names"])
-        )
-        guess = f"did you mean {key}={close[0]}? " if close else ""
-        raise ValueError(f"{key}={value} is not known; {guess}legal are {', '.join(rule['names'])}")
-    if "each" in rule:
-        if not value and rule["each"] and not rule["may_be_empty"]:
-            raise ValueError(f"{key}=[] is empty; legal are {', '.join(rule['each'])}")
-        for item in value:
-            if rule["each"] and item not in rule["each"]:
-                raise ValueError(f"{key}={item} is not known; legal are {', '.join(rule['each'])}")
+    legal = rule.get("names") or rule.get("each")
+    if not legal:
+        return
+    if not value and "each" in rule and not rule["may_be_empty"]:
+        raise ValueError(f"{key}=[] is empty; legal are {', '.join(legal)}")
+    for item in value if "each" in rule else [value]:
+        if item not in legal:
+            raise ValueError(f"{key}={item} is not known; {legal_names(_MEANT.get(item, item), legal)}")
 
 
 def _bounds(rule: Any) -> str:

@@ -9,13 +9,13 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from hcm_scale.base.files import FolderError, hash_value, write_json
+from hcm_scale.base.near import legal_names
 from hcm_scale.base.remote import refuse_url
-from hcm_scale.config import SOURCES, Config, TablesGraph, check, describe
+from hcm_scale.config import Config, check, describe, no_option
 
 _SOURCE = re.compile(
     r"^(graph\.(?:edges|nodes|path)=)((?:select|with|from|values|table)\s.*|[a-z0-9+.-]+://[^,]*)", re.I | re.S
@@ -79,7 +79,7 @@ def _refuse_added(section: Any, prefix: str = "") -> None:
     known = [entry.name for entry in dataclasses.fields(section)]
     for name in vars(section):
         if name not in known:
-            raise ValueError(f"{prefix + name!r} is not an option of this run; {_hint(prefix + name)}")
+            raise ValueError(no_option(prefix + name))
         if dataclasses.is_dataclass(getattr(section, name)):
             _refuse_added(getattr(section, name), f"{prefix}{name}.")
 
@@ -134,7 +134,7 @@ def _entries(
         elif dataclasses.is_dataclass(inner) and (rest or isinstance(value, Mapping)):
             yield from _entries(inner, {rest: value} if rest else value, f"{prefix}{name}.")
         elif name not in known or rest:
-            raise ValueError(f"{prefix + key!r} is not an option; {_hint(prefix + key)}")
+            raise ValueError(no_option(prefix + key))
         else:
             yield prefix + name, known[name], value
 
@@ -149,7 +149,7 @@ def _choice(group: str, name: str) -> Mapping[str, Any]:
 
     files = {path.stem: path for path in sorted((conf_dir() / group).glob("*.yaml"))}
     if name not in files:
-        raise ValueError(f"{group}={name} is not known; legal are {', '.join(files)}, or a section of values")
+        raise ValueError(f"{group}={name} is not known; a section of values, or {legal_names(name, files)}")
     said: Any = OmegaConf.to_container(OmegaConf.load(files[name]))
     return said if files[name].read_text().startswith(WHOLE) else {group: said}
 
@@ -206,21 +206,3 @@ def quote_sources(overrides: Iterable[str]) -> list[str]:
 def escaped(text: str) -> str:
     """A text as it stands between single quotes in Hydra's grammar."""
     return re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
-
-
-def _hint(key: str) -> str:
-    """The option that was probably meant, or the sources of a graph that have this one."""
-    having = [name for name, source in SOURCES.items() if key in _keys(Config(graph=source()))]
-    if having:
-        return f"those that have it: {', '.join(f'graph={name}' for name in sorted(having))}"
-    near = get_close_matches(key, list(_keys(Config(graph=TablesGraph()))), 1)
-    return f"did you mean {near[0]!r}?" if near else "options are named as on the command line, such as purify.ratio"
-
-
-def _keys(section: Any, prefix: str = "") -> Iterator[str]:
-    for entry in dataclasses.fields(section):
-        inner = getattr(section, entry.name)
-        if dataclasses.is_dataclass(inner):
-            yield from _keys(inner, f"{prefix}{entry.name}.")
-        else:
-            yield prefix + entry.name

@@ -105,7 +105,7 @@ def test_run_dir__that_is_no_folder_is_named(command, tmp_path):
         ("+exclude=[a]", "'exclude' is not an option; did you mean 'graph.exclude'?"),
         ("++graph.nodes=a", "'graph.nodes' is not an option of this run; those that have it: graph=sql, graph=tables"),
         ("graph.nodes=a", "'graph.nodes' is not an option of this source; those that have it: sql, tables"),
-        ("graph=tabels", "graph=tabels is not known; did you mean graph=tables?"),
+        ("graph=tabels", "graph=tabels is not known; legal are "),
         ("hops.classes=many", "hops.classes=many is not legal: int, at least 2 and at most 16"),
         ("seed=1,2", "seed=1,2 names several values: -m runs them all"),
         ("score.views=[a", "'score.views=[a' cannot be read"),
