@@ -19,6 +19,11 @@ def number(default: Any, low: float | None = None, high: float | None = None) ->
     return field(default=default, metadata={"low": low, "high": high})
 
 
+def fixed(default: str) -> Any:
+    """A name that option files set and nobody else."""
+    return field(default=default, metadata={"fixed": True})
+
+
 def choice(default: str, names: tuple[str, ...]) -> Any:
     """One name from a closed table."""
     return field(default=default, metadata={"names": names})
@@ -33,7 +38,7 @@ def names(default: list[str], table: tuple[str, ...] | None = None) -> Any:
 class GraphConfig:
     """Where the graph comes from; the options of a source are in its own class."""
 
-    source: str = "default"
+    source: str = fixed("default")
     name: str = "graph"
 
 
@@ -49,13 +54,11 @@ class DefaultGraph(GraphConfig):
 class SyntheticGraph(GraphConfig):
     """A seeded graph of any size; R-MAT rounds `num_nodes` up to a power of two, a grid to a square."""
 
-    source: str = "synthetic"
+    source: str = fixed("synthetic")
     family: str = choice("community", tables.FAMILIES)
     num_nodes: int = number(20_000, 2)
     edges_per_node: int = number(8, 1)
     num_attributes: int = number(20, 1)
-    num_communities: int | None = number(None, 1)
-    homophily: float = number(0.8, 0.0, 1.0)
     seed: int = number(0, 0)
 
 
@@ -75,7 +78,7 @@ class PolicyGraph(GraphConfig):
 class TablesGraph(PolicyGraph):
     """Parquet or CSV tables: an edge table at `path` and optionally a node table."""
 
-    source: str = "tables"
+    source: str = fixed("tables")
     name: str = "tables"
     nodes: str | None = None
     source_column: str = "source"
@@ -88,8 +91,6 @@ class TablesGraph(PolicyGraph):
     include: list[str] | None = None
     exclude: list[str] = names([])
     categorical: list[str] = names([])
-    max_categories: int = number(64, 1)
-    hash_buckets: int = number(32, 1)
     repeated: str = choice("error", tables.POLICIES["repeated"])
 
 
@@ -97,7 +98,7 @@ class TablesGraph(PolicyGraph):
 class SqlGraph(TablesGraph):
     """Queries in the place of tables: `edges` and optionally `nodes` of the database `uri`; `path` is not used."""
 
-    source: str = "sql"
+    source: str = fixed("sql")
     name: str = "sql"
     uri: str = ""
     edges: str = ""
@@ -107,7 +108,7 @@ class SqlGraph(TablesGraph):
 class MatrixGraph(PolicyGraph):
     """One .mat, .npz or .npy file; `keys` maps adjacency, attributes and label to the file's own names."""
 
-    source: str = "matrix"
+    source: str = fixed("matrix")
     name: str = "matrix"
     keys: dict[str, str] = field(default_factory=dict)
     weights: bool = False  # the values of the matrix, or edge_weight, are weights of edges
@@ -118,7 +119,7 @@ class MatrixGraph(PolicyGraph):
 class PygGraph(PolicyGraph):
     """A torch_geometric data set by name, kept under `path`."""
 
-    source: str = "pyg"
+    source: str = fixed("pyg")
     dataset: str = ""
     weights: bool = False  # edge_weight, or an edge_attr of one column, are weights of edges
     trust_pickle: bool = False  # lets files of the data set run code; without it arrays and tensors alone are read
@@ -128,7 +129,7 @@ class PygGraph(PolicyGraph):
 class FolderGraph(GraphConfig):
     """A graph folder that was written before."""
 
-    source: str = "folder"
+    source: str = fixed("folder")
     name: str = "folder"
     path: str = ""
 
@@ -167,20 +168,18 @@ class HopsConfig:
 
 @dataclass
 class ShardsConfig:
-    row_group_rows: int = number(65_536, 256)
     shard_pairs: int = number(1_000_000, 1_024)
 
 
 @dataclass
 class SamplingConfig:
-    batch_pairs: int = number(512, 2)
+    batch_pairs: int | None = number(512, 2)  # None: all pairs of an epoch
     ratio: float = number(0.3, 0.0001, 1.0)
     fan_out: list[str] = names(["all"])
     hub_cap: int | None = number(256, 1)
     first_hop: str = choice("exact", ("exact", "sampled"))
     backend: str = choice("numba", tables.BACKENDS)
     workers: int = number(1, 0, 64)
-    full_batch: bool = False
     whole_graph: bool = True  # steps on all nodes where a batch's neighbourhood would be most of them
 
 
@@ -189,7 +188,6 @@ class ModelConfig:
     num_layers: int = number(2, *tables.MODEL_SIZES["num_layers"])
     width: int = number(64, *tables.MODEL_SIZES["width"])
     head_width: int = number(64, *tables.MODEL_SIZES["head_width"])
-    last_relu: bool = False
 
 
 @dataclass
@@ -197,16 +195,10 @@ class PosteriorConfig:
     kernel: str = choice("psgld", tables.KERNELS)
     schedule: str = choice("polynomial", tables.SCHEDULES)
     step_size: float = number(0.02, 1e-12, 10.0)
-    decay_offset: float = number(100.0, 1e-6)
-    decay_power: float = number(0.55, 0.51, 1.0)
-    cycle_steps: int = number(200, 1)
     prior: float = number(5e-8, 0.0)
     temperature: float | None = number(None, 0.0)
-    burn_in_steps: int | None = number(None, 0)  # None: burn_in_epochs, but 100 to 200 steps
-    burn_in_epochs: float = number(5.0, 0.0)  # where burn_in_steps is None
-    num_samples: int | None = number(None, 1)  # None: until one more no longer moves the ranking
-    max_samples: int = number(10, 1)  # where num_samples is None
-    settled: float = number(0.995, 0.0, 1.0)  # rank correlation of the means without and with the newest sample
+    burn_in_steps: int | None = number(None, 0)  # None: five epochs, but 100 to 200 steps
+    num_samples: int | None = number(None, 1)  # None: until one more no longer moves the ranking, at most ten
     thin_steps: int = number(10, 1)
     checkpoint_every: int = number(200, 1)
     log_every: int = number(20, 1)
@@ -226,7 +218,6 @@ class ScoreConfig:
     chunk_edges: int | None = number(None, 256)
     state: str = choice("auto", tables.STATES)  # where embeddings and moments of edges are; auto: in memory if they fit
     precision: str = choice("auto", tables.PRECISIONS)  # of the products over edges, on a GPU
-    table_rows: int = number(20_000, 1, 100_000)  # of the report's list
     csv: bool = False  # write report/scores.csv, the whole list as text
     explained: int = number(10, 0, 100)
     copy_to: str | None = None  # a URL or folder that gets the ranked list and the report once they are made
@@ -251,7 +242,6 @@ class TrackConfig:
     """Experiment trackers that are told of a finished run."""
 
     to: list[str] = names([], tables.TRACKERS)
-    uri: str | None = None  # where the tracker is; None: as its own environment says
     project: str = "hcm_scale"
 
 
@@ -275,7 +265,6 @@ class Config:
     data_dir: str = "data"
     run_dir: str = "runs/default"
     share_dir: str | None = None
-    node: str | None = None
     log: str = choice("text", ("text", "json"))
     overwrite: bool = False  # replace a finished run of another input in run_dir
     trained: str | None = None  # the run_dir of a finished run, whose samples score this graph; None: train here
@@ -305,7 +294,7 @@ class Option(NamedTuple):
 
 
 def walk(section: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
-    """(full key, field, value) of every option in a configuration or one of its sections.
+    """(full key, field, value) of every option that may be set in a configuration or one of its sections.
 
     >>> [key for key, _, _ in walk(PurifyConfig(), "purify.")]
     ['purify.similarity', 'purify.ratio', 'purify.attributes']
@@ -314,7 +303,7 @@ def walk(section: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Fiel
         value = getattr(section, entry.name)
         if dataclasses.is_dataclass(value):
             yield from walk(value, f"{prefix}{entry.name}.")
-        else:
+        elif not entry.metadata.get("fixed"):
             yield prefix + entry.name, entry, value
 
 

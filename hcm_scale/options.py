@@ -125,7 +125,7 @@ def _entries(
     section: Any, options: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
     """(dotted key, field, value) of every option; ValueError for a key that no section has."""
-    known = {entry.name: entry for entry in dataclasses.fields(section)}
+    known = {entry.name: entry for entry in dataclasses.fields(section) if not entry.metadata.get("fixed")}
     for key, value in options.items():
         name, _, rest = key.partition(".")
         inner = getattr(section, name, None) if name in known else None

@@ -19,7 +19,7 @@ from hcm_scale.options import flat
 from hcm_scale.stages.report import read_records
 from hcm_scale.stages.scored import open_scores
 
-_PLACES = ("run_dir", "share_dir", "data_dir", "node", "seal")  # where a job ran, not what it was asked
+_PLACES = ("run_dir", "share_dir", "data_dir", "seal")  # where a job ran, not what it was asked
 _NO_JOBS = ("stages", "source")  # what jobs share, and what a search reads once
 _ERROR = re.compile(r"(?:\d{4}-\d\d-\d\d \S+ )?error: (.*)")  # a line of a log, with its time or, once, without
 

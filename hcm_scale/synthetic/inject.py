@@ -90,7 +90,7 @@ def _check(
         )
     if (graph.y is not None or graph.kind is not None) and not replace_labels:
         raise ValueError(
-            "this graph has labels; inject=none keeps them (from Python, replace_labels=True discards them)"
+            "this graph has labels; inject=null keeps them (from Python, replace_labels=True discards them)"
         )
 
 
