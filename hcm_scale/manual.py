@@ -93,4 +93,4 @@ def page_of(command: str) -> str:
 
 def _options() -> list[str]:
     lines = [f"  {group:<11}{' | '.join(option_names(group))}" for group in groups()]
-    return ["options, one YAML file each (GROUP=OPTION; GROUP=null is none of them):", *lines, "", ALL_KEYS]
+    return ["options, one YAML file each (GROUP=OPTION; ~GROUP: none of them):", *lines, "", ALL_KEYS]

@@ -76,8 +76,10 @@ def _is_entry(key: str) -> bool:
 def _check_group(key: str, value: str | None, swept: bool) -> None:
     """Refuses the name of an option file that is not there; lists and the like are left to Hydra."""
     legal = option_names(key)
-    for name in (value or "null").split(",") if swept else [value or "null"]:
-        if re.fullmatch(r"[\w./-]+", name) and name != "null" and option_file(key, name) is None:
+    for name in value.split(",") if value and swept else [value]:
+        if name == "null":
+            raise ValueError(f"{key}=null cannot be read; ~{key} is none of its option files")
+        if name and re.fullmatch(r"[\w./-]+", name) and option_file(key, name) is None:
             raise ValueError(f"{key}={name} is not known; {near.legal_names(name, legal)}")
 
 
@@ -119,9 +121,10 @@ def _written(key: str, value: str, entry: dataclasses.Field[Any]) -> str:
 
 
 def in_words(error: Exception) -> str:
-    """What Hydra or OmegaConf refused, in our own words as far as they tell which word it was."""
-    text, known = str(error), options()
-    word = getattr(error, "override", None)
+    """What Hydra or OmegaConf refused, in our own words: by the key that the error holds, or the word that it names."""
+    from omegaconf.errors import ConfigAttributeError, ConfigKeyError, ValidationError
+
+    text, word = str(error), getattr(error, "override", None)
     if word is not None and (listed := re.fullmatch(r"(.*?)=\[([^\"']*)\]", word)):
         names = ",".join(f'"{name.strip()}"' for name in listed[2].split(","))
         quoted = f"'{listed[1]}=[{names}]'"
@@ -130,19 +133,16 @@ def in_words(error: Exception) -> str:
         return f"{word!r} cannot be read; a value with any of , = [ ] {{ }} ( ) in it has to be quoted: KEY='VALUE'"
     if found := re.match(r"Ambiguous value for argument '(.*)'\n", text):
         return f"{found[1]} names several values: -m runs them all, quotes make them one text: KEY='VALUE'"
-    if found := re.match(r"Error merging override (.*)", text):
-        _, key, value = _parts(found[1])
-        entry = known[key].field if key in known else None
-        legal = f": {describe(entry)}{_written(key, value or '', entry)}" if entry else ""
-        return f"{key}={value} is not legal{legal}"
-    if found := re.match(r"Could not override '(.*?)'", text):
-        return no_option(found[1])
-    if found := re.match(r"In '(.*?)': (\w+) raised while composing config:\n(.*)\s+full_key: (\S+)", text):
-        file, kind, fault, key = found.groups()
-        if kind == "ConfigKeyError":
-            other = "; `defaults: [override /graph: NAME]` in the file takes another source" if "graph." in key else ""
-            return f"{file}.yaml: {no_option(key)}{other}"
-        return f"{file}.yaml: {key} is not legal: {describe(known[key].field) if key in known else fault}"
-    about = getattr(error, "full_key", None)
-    lines = text.splitlines()[:1] if about else text.splitlines()  # the others are about types inside of OmegaConf
-    return (f"{about}: " if about else "") + " ".join(line.strip() for line in lines if line.strip())
+    cause = error if hasattr(error, "full_key") else error.__cause__ or error.__context__  # of OmegaConf: has the key
+    key = getattr(cause, "full_key", None) or ""
+    in_file = re.match(r"In '(.*?)'", text)
+    where = f"{in_file[1]}.yaml: " if in_file else ""
+    if key and isinstance(cause, ConfigKeyError | ConfigAttributeError):
+        other = "; `defaults: [override /graph: NAME]` in the file takes another source"
+        return f"{where}{no_option(key)}{other if in_file and key.startswith('graph.') else ''}"
+    if key in options() and isinstance(cause, ValidationError):
+        entry, value = options()[key].field, "" if in_file else text.partition("=")[2]
+        said = f"{key}={value} is not legal: {describe(entry)}{_written(key, value, entry)}"
+        return said if value else f"{where}{key} is not legal: {describe(entry)}"
+    lines = text.splitlines()[:1] if key else text.splitlines()  # the others are about types inside of OmegaConf
+    return (f"{key}: " if key else "") + " ".join(line.strip() for line in lines if line.strip())

@@ -88,6 +88,11 @@ def test_slug__is_a_folder_name_however_long_the_overrides():
     assert slug("x=" + "y" * 1000) != slug("x=" + "y" * 1001)
 
 
+def test_group_without_its_file__has_the_defaults_again():
+    assert composed("sampling=exact").sampling.batch_pairs == 8192
+    assert composed("experiment=paper/acm", "~sampling").sampling == schema.SamplingConfig()
+
+
 def test_help__names_every_group():
     text = full_page()
     for path in ROOT.iterdir():

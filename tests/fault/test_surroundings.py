@@ -105,6 +105,8 @@ def test_run_dir__that_is_no_folder_is_named(command, tmp_path):
         ("+exclude=[a]", "'exclude' is not an option; did you mean 'graph.exclude'?"),
         ("++graph.nodes=a", "'graph.nodes' is not an option of this source; those that have it: graph=tables"),
         ("graph.nodes=a", "'graph.nodes' is not an option of this source; those that have it: graph=tables"),
+        ("inject=null", "inject=null cannot be read; ~inject is none of its option files"),
+        ("hops={a: 1}", "'hops.a' is not an option; did you mean 'hops.classes'?"),
         ("graph=tabels", "graph=tabels is not known; legal are "),
         ("hops.classes=many", "hops.classes=many is not legal: int, at least 2 and at most 16"),
         ("seed=1,2", "seed=1,2 names several values: -m runs them all"),
