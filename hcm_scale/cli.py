@@ -8,12 +8,13 @@ signals into one readable line on stderr and an exit status (`failures.py`). The
 import contextlib
 import functools
 import gc
+import importlib
 import logging
 import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -274,33 +275,10 @@ def _take_files(words: list[str]) -> tuple[list[str], list[str]]:
     return files, [word for word in words if word not in files]
 
 
-def _main_of(command: str) -> Callable[[list[str]], str]:
-    """What a command of `commands/` does; each imports what it needs."""
-    if command == "doctor":
-        from hcm_scale.commands.doctor import main
-    elif command == "inspect":
-        from hcm_scale.commands.inspect import main
-    elif command == "export":
-        from hcm_scale.commands.export import main
-    elif command == "clean":
-        from hcm_scale.commands.clean import main
-    elif command == "options":
-        from hcm_scale.commands.options import main
-    elif command == "collect":
-        from hcm_scale.commands.collect import main
-    elif command == "warm":
-        from hcm_scale.commands.warm import main
-    elif command == "serve":
-        from hcm_scale.commands.serve import main
-    else:
-        from hcm_scale.commands.bench import main
-    return main
-
-
 def _plain(command: str, arguments: list[str]) -> int:
-    """A command without a configuration: argparse reads its words, and prints its help."""
+    """A command without a configuration, a file of `commands/`: argparse reads its words, and prints its help."""
     try:
-        _show(_main_of(command)(arguments))
+        _show(importlib.import_module(f"hcm_scale.commands.{command}").main(arguments))
     except failures.SaidError as error:
         return error.status
     except SystemExit as error:  # of argparse, after --help
@@ -338,7 +316,7 @@ def _command(arguments: list[str]) -> int:
         command, rest = rest[0], ["--help"]
     asks = bool({"-h", "--help"} & set(rest))
     if not arguments:
-        _show(manual.first_page())
+        _show(manual.FIRST)
     elif command in ("help", "-h", "--help"):
         _show(manual.full_page())
     elif {"-sc", "--shell-completion"} & set(arguments):

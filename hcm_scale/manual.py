@@ -53,11 +53,6 @@ ALL_KEYS = """  hcm-scale options            every key, its default, what is leg
   conf/GROUP/NAME.yaml         in the working folder is an option file of your own: GROUP=NAME"""
 
 
-def first_page() -> str:
-    """What a person needs first."""
-    return FIRST
-
-
 def full_page() -> str:
     """The page behind --help: commands, option groups and examples."""
     lines = [TITLE, "", "usage: hcm-scale COMMAND [FILE ...] [GROUP=OPTION ...] [KEY=VALUE ...] [-m]", "", "commands:"]
