@@ -140,8 +140,8 @@ def test_options__are_those_of_the_command_line_and_become_its_types():
 
 
 def test_options__may_name_a_file_of_a_group_as_on_the_command_line():
-    config = HCM({"purify": "none", "sampling": "fast", "score.trim": 0.1, "inject": "paper"}, seed=3).config
-    assert (config.purify.ratio, config.sampling.fan_out, config.score.trim) == (0.0, ["10"], 0.1)
+    config = HCM({"purify": "none", "sampling": "exact", "score.trim": 0.1, "inject": "paper"}, seed=3).config
+    assert (config.purify.ratio, config.sampling.batch_pairs, config.score.trim) == (0.0, 8192, 0.1)
     assert (config.inject.num_cliques, config.inject.seed) == (10, 3)
     assert HCM({"hops": "all"}).config.hops.num_sources is None
     assert HCM({"hops": "all"}, num_sources=7).config.hops.num_sources == 7
