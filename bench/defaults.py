@@ -21,4 +21,4 @@ _RECORD = Record(
 )
 TRAIN: dict[str, Any] = {"seed": 0, "workers": _CONFIG.sampling.workers, "record": _RECORD}
 SCORE: dict[str, Any] = {"how": scoring_of(_CONFIG), "seed": 0, "state": "memory", "chunk_edges": None}
-REPORT = {"top": _CONFIG.score.explained, "table_rows": _CONFIG.score.table_rows}
+REPORT = {"top": _CONFIG.score.explained}

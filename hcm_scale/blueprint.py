@@ -254,7 +254,6 @@ def _report(walk: Run) -> Iterator[Stage]:
             drift=folders.get("drift"),
             stages=[asdict(record) for record in walk.workspace.records],
             top=config.score.explained,
-            table_rows=config.score.table_rows,
             csv=config.score.csv,
         )
         return {"rows": len(made["table"]["rank"]), "notes": made["notes"]}
@@ -262,7 +261,7 @@ def _report(walk: Run) -> Iterator[Stage]:
     def needs() -> list[Need]:
         return [foresight.report(walk.graph())]
 
-    options = [config.score.explained, config.score.table_rows, config.score.csv, config.graph.name]
+    options = [config.score.explained, config.score.csv, config.graph.name]
     yield Stage("report", report.FORMAT, options, ("scores", "labels" if trains else "drift"), make, needs=needs)
 
 

@@ -8,12 +8,13 @@ signals into one readable line on stderr and an exit status (`failures.py`). The
 import contextlib
 import functools
 import gc
+import importlib
 import logging
 import os
+import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from difflib import get_close_matches
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -195,6 +196,18 @@ def _with_hydra(asked: Asked, words: list[str]) -> None:
     hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(job)()
 
 
+def _complete(words: list[str]) -> int:
+    """Hydra's own completion, `-sc install=bash` and what shells then ask; a command is no word of Hydra's."""
+    command = rf"^(\s*\S+\s+)(?:{'|'.join(manual.STAGES)})(?=\s)"
+    os.environ["COMP_LINE"] = re.sub(command, r"\1", os.environ.get("COMP_LINE", ""))
+    register()
+    try:
+        _with_hydra(Asked("run", (), ()), [word for word in words if word not in manual.STAGES])
+    except ValueError as error:
+        return failures.say(error)
+    return 0
+
+
 def _tune(asked: Asked, overrides: list[str]) -> None:
     """`sweep=optuna`: our own driver composes the trials, because Hydra's plugin does not work with today's Optuna."""
     from hydra import compose, initialize_config_dir
@@ -279,35 +292,10 @@ def _take_files(words: list[str]) -> tuple[list[str], list[str]]:
     return files, [word for word in words if word not in files]
 
 
-def _main_of(command: str) -> Callable[[list[str]], str]:
-    """What a command of `commands/` does; each imports what it needs."""
-    if command == "doctor":
-        from hcm_scale.commands.doctor import main
-    elif command == "inspect":
-        from hcm_scale.commands.inspect import main
-    elif command == "export":
-        from hcm_scale.commands.export import main
-    elif command == "clean":
-        from hcm_scale.commands.clean import main
-    elif command == "options":
-        from hcm_scale.commands.options import main
-    elif command == "completion":
-        from hcm_scale.commands.completion import main
-    elif command == "collect":
-        from hcm_scale.commands.collect import main
-    elif command == "warm":
-        from hcm_scale.commands.warm import main
-    elif command == "serve":
-        from hcm_scale.commands.serve import main
-    else:
-        from hcm_scale.commands.bench import main
-    return main
-
-
 def _plain(command: str, arguments: list[str]) -> int:
-    """A command without a configuration: argparse reads its words, and prints its help."""
+    """A command without a configuration, a file of `commands/`: argparse reads its words, and prints its help."""
     try:
-        _show(_main_of(command)(arguments))
+        _show(importlib.import_module(f"hcm_scale.commands.{command}").main(arguments))
     except failures.SaidError as error:
         return error.status
     except SystemExit as error:  # of argparse, after --help
@@ -345,15 +333,11 @@ def _command(arguments: list[str]) -> int:
         command, rest = rest[0], ["--help"]
     asks = bool({"-h", "--help"} & set(rest))
     if not arguments:
-        _show(manual.first_page())
+        _show(manual.FIRST)
     elif command in ("help", "-h", "--help"):
         _show(manual.full_page())
-    elif command == "--complete":
-        from hcm_scale.completing import candidates
-
-        _show("\n".join(candidates(rest)))
     elif {"-sc", "--shell-completion"} & set(arguments):
-        return failures.say(ValueError("--shell-completion is not taken: hcm-scale completion bash prints a script"))
+        return _complete(arguments)
     elif "--version" in arguments:
         _show(__version__)
     elif command in manual.COMMANDS:
@@ -363,10 +347,8 @@ def _command(arguments: list[str]) -> int:
     elif command in manual.STAGES:
         return _stages(command, rest)
     else:
-        known = [*manual.STAGES, *manual.COMMANDS]
-        close = get_close_matches(command, known, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else f"; legal are {', '.join(known)}"
-        return failures.say(ValueError(f"{command!r} is not a command{hint}"))
+        legal = near.legal_names(command, [*manual.STAGES, *manual.COMMANDS])
+        return failures.say(ValueError(f"{command!r} is not a command; {legal}"))
     return 0
 
 

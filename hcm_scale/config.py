@@ -5,17 +5,23 @@ states, naming the key, the value and what is legal. Nothing below `blueprint.py
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 from hcm_scale.base import names as tables
+from hcm_scale.base.near import legal_names, suggest
 
 
 def number(default: Any, low: float | None = None, high: float | None = None) -> Any:
     """A number between `low` and `high`, both legal; None is no bound."""
     return field(default=default, metadata={"low": low, "high": high})
+
+
+def fixed(default: str) -> Any:
+    """A name that option files set and nobody else."""
+    return field(default=default, metadata={"fixed": True})
 
 
 def choice(default: str, names: tuple[str, ...]) -> Any:
@@ -32,7 +38,7 @@ def names(default: list[str], table: tuple[str, ...] | None = None) -> Any:
 class GraphConfig:
     """Where the graph comes from; the options of a source are in its own class."""
 
-    source: str = "default"
+    source: str = fixed("default")
     name: str = "graph"
 
 
@@ -48,13 +54,11 @@ class DefaultGraph(GraphConfig):
 class SyntheticGraph(GraphConfig):
     """A seeded graph of any size; R-MAT rounds `num_nodes` up to a power of two, a grid to a square."""
 
-    source: str = "synthetic"
+    source: str = fixed("synthetic")
     family: str = choice("community", tables.FAMILIES)
     num_nodes: int = number(20_000, 2)
     edges_per_node: int = number(8, 1)
     num_attributes: int = number(20, 1)
-    num_communities: int | None = number(None, 1)
-    homophily: float = number(0.8, 0.0, 1.0)
     seed: int = number(0, 0)
 
 
@@ -74,7 +78,7 @@ class PolicyGraph(GraphConfig):
 class TablesGraph(PolicyGraph):
     """Parquet or CSV tables: an edge table at `path` and optionally a node table."""
 
-    source: str = "tables"
+    source: str = fixed("tables")
     name: str = "tables"
     nodes: str | None = None
     source_column: str = "source"
@@ -87,8 +91,6 @@ class TablesGraph(PolicyGraph):
     include: list[str] | None = None
     exclude: list[str] = names([])
     categorical: list[str] = names([])
-    max_categories: int = number(64, 1)
-    hash_buckets: int = number(32, 1)
     repeated: str = choice("error", tables.POLICIES["repeated"])
 
 
@@ -96,7 +98,7 @@ class TablesGraph(PolicyGraph):
 class SqlGraph(TablesGraph):
     """Queries in the place of tables: `edges` and optionally `nodes` of the database `uri`; `path` is not used."""
 
-    source: str = "sql"
+    source: str = fixed("sql")
     name: str = "sql"
     uri: str = ""
     edges: str = ""
@@ -106,7 +108,7 @@ class SqlGraph(TablesGraph):
 class MatrixGraph(PolicyGraph):
     """One .mat, .npz or .npy file; `keys` maps adjacency, attributes and label to the file's own names."""
 
-    source: str = "matrix"
+    source: str = fixed("matrix")
     name: str = "matrix"
     keys: dict[str, str] = field(default_factory=dict)
     weights: bool = False  # the values of the matrix, or edge_weight, are weights of edges
@@ -117,7 +119,7 @@ class MatrixGraph(PolicyGraph):
 class PygGraph(PolicyGraph):
     """A torch_geometric data set by name, kept under `path`."""
 
-    source: str = "pyg"
+    source: str = fixed("pyg")
     dataset: str = ""
     weights: bool = False  # edge_weight, or an edge_attr of one column, are weights of edges
     trust_pickle: bool = False  # lets files of the data set run code; without it arrays and tensors alone are read
@@ -127,7 +129,7 @@ class PygGraph(PolicyGraph):
 class FolderGraph(GraphConfig):
     """A graph folder that was written before."""
 
-    source: str = "folder"
+    source: str = fixed("folder")
     name: str = "folder"
     path: str = ""
 
@@ -166,20 +168,18 @@ class HopsConfig:
 
 @dataclass
 class ShardsConfig:
-    row_group_rows: int = number(65_536, 256)
     shard_pairs: int = number(1_000_000, 1_024)
 
 
 @dataclass
 class SamplingConfig:
-    batch_pairs: int = number(512, 2)
+    batch_pairs: int | None = number(512, 2)  # None: all pairs of an epoch
     ratio: float = number(0.3, 0.0001, 1.0)
     fan_out: list[str] = names(["all"])
     hub_cap: int | None = number(256, 1)
     first_hop: str = choice("exact", ("exact", "sampled"))
     backend: str = choice("numba", tables.BACKENDS)
     workers: int = number(1, 0, 64)
-    full_batch: bool = False
     whole_graph: bool = True  # steps on all nodes where a batch's neighbourhood would be most of them
 
 
@@ -188,7 +188,6 @@ class ModelConfig:
     num_layers: int = number(2, *tables.MODEL_SIZES["num_layers"])
     width: int = number(64, *tables.MODEL_SIZES["width"])
     head_width: int = number(64, *tables.MODEL_SIZES["head_width"])
-    last_relu: bool = False
 
 
 @dataclass
@@ -196,16 +195,10 @@ class PosteriorConfig:
     kernel: str = choice("psgld", tables.KERNELS)
     schedule: str = choice("polynomial", tables.SCHEDULES)
     step_size: float = number(0.02, 1e-12, 10.0)
-    decay_offset: float = number(100.0, 1e-6)
-    decay_power: float = number(0.55, 0.51, 1.0)
-    cycle_steps: int = number(200, 1)
     prior: float = number(5e-8, 0.0)
     temperature: float | None = number(None, 0.0)
-    burn_in_steps: int | None = number(None, 0)  # None: burn_in_epochs, but 100 to 200 steps
-    burn_in_epochs: float = number(5.0, 0.0)  # where burn_in_steps is None
-    num_samples: int | None = number(None, 1)  # None: until one more no longer moves the ranking
-    max_samples: int = number(10, 1)  # where num_samples is None
-    settled: float = number(0.995, 0.0, 1.0)  # rank correlation of the means without and with the newest sample
+    burn_in_steps: int | None = number(None, 0)  # None: five epochs, but 100 to 200 steps
+    num_samples: int | None = number(None, 1)  # None: until one more no longer moves the ranking, at most ten
     thin_steps: int = number(10, 1)
     checkpoint_every: int = number(200, 1)
     log_every: int = number(20, 1)
@@ -225,7 +218,6 @@ class ScoreConfig:
     chunk_edges: int | None = number(None, 256)
     state: str = choice("auto", tables.STATES)  # where embeddings and moments of edges are; auto: in memory if they fit
     precision: str = choice("auto", tables.PRECISIONS)  # of the products over edges, on a GPU
-    table_rows: int = number(20_000, 1, 100_000)  # of the report's list
     csv: bool = False  # write report/scores.csv, the whole list as text
     explained: int = number(10, 0, 100)
     copy_to: str | None = None  # a URL or folder that gets the ranked list and the report once they are made
@@ -250,7 +242,6 @@ class TrackConfig:
     """Experiment trackers that are told of a finished run."""
 
     to: list[str] = names([], tables.TRACKERS)
-    uri: str | None = None  # where the tracker is; None: as its own environment says
     project: str = "hcm_scale"
 
 
@@ -274,7 +265,6 @@ class Config:
     data_dir: str = "data"
     run_dir: str = "runs/default"
     share_dir: str | None = None
-    node: str | None = None
     log: str = choice("text", ("text", "json"))
     overwrite: bool = False  # replace a finished run of another input in run_dir
     trained: str | None = None  # the run_dir of a finished run, whose samples score this graph; None: train here
@@ -313,6 +303,53 @@ def inert_options(section: type = Config, prefix: str = "") -> Iterator[str]:
 _MEANT = {"gpu": "cuda"}  # what people say elsewhere
 
 
+class Option(NamedTuple):
+    """One option of the schema; `sources` are the sources of a graph that have it, none where it is not a graph's."""
+
+    key: str
+    field: dataclasses.Field[Any]
+    default: Any
+    sources: tuple[str, ...]
+
+
+def walk(section: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
+    """(full key, field, value) of every option that may be set in a configuration or one of its sections.
+
+    >>> [key for key, _, _ in walk(PurifyConfig(), "purify.")]
+    ['purify.similarity', 'purify.ratio', 'purify.attributes']
+    """
+    for entry in dataclasses.fields(section):
+        value = getattr(section, entry.name)
+        if dataclasses.is_dataclass(value):
+            yield from walk(value, f"{prefix}{entry.name}.")
+        elif not entry.metadata.get("fixed"):
+            yield prefix + entry.name, entry, value
+
+
+@functools.cache
+def options() -> dict[str, Option]:
+    """Every option of every source by its key; where sources have one in common, its default is that of tables."""
+    found: dict[str, Option] = {}
+    for name in ("tables", *(name for name in SOURCES if name != "tables")):
+        for key, entry, default in walk(Config(graph=SOURCES[name]())):
+            before = found.get(key, Option(key, entry, default, ()))
+            found[key] = before._replace(sources=(*before.sources, name) if key.startswith("graph.") else ())
+    return found
+
+
+def no_option(key: str) -> str:
+    """What to say of a key that the configuration does not have: the sources that have it, or the nearest option.
+
+    >>> no_option("exclude")
+    "'exclude' is not an option; did you mean 'graph.exclude'?"
+    """
+    if key in options():
+        having = ", ".join(f"graph={name}" for name in options()[key].sources)
+        return f"{key!r} is not an option of this source; those that have it: {having}"
+    meant = next((known for known in options() if known.endswith(f".{key}")), key)
+    return f"{key!r} is not an option{suggest(meant, options()) or '; hcm-scale options lists all of them'}"
+
+
 def check(config: Any, prefix: str = "") -> None:
     """Raises ValueError for the first value outside what its field states as legal.
 
@@ -321,30 +358,23 @@ def check(config: Any, prefix: str = "") -> None:
     ...
     ValueError: purify.ratio=1.5 is out of range: at least 0.0 and at most 0.99
     """
-    for entry in dataclasses.fields(config):
-        value = getattr(config, entry.name)
-        if dataclasses.is_dataclass(value):
-            check(value, f"{prefix}{entry.name}.")
-        elif value is not None:
-            _check_value(f"{prefix}{entry.name}", value, entry.metadata)
+    for key, entry, value in walk(config, prefix):
+        if value is not None:
+            _check_value(key, value, entry.metadata)
 
 
 def _check_value(key: str, value: Any, rule: Any) -> None:
     low, high = rule.get("low"), rule.get("high")
     if (low is not None and not value >= low) or (high is not None and not value <= high):
         raise ValueError(f"{key}={value} is out of range: {_bounds(rule)}")
-    if rule.get("names") and value not in rule["names"]:
-        close = (
-            [_MEANT.get(value, "")] if _MEANT.get(value) in rule["names"] else get_close_matches(value, rule["names"])
-        )
-        guess = f"did you mean {key}={close[0]}? " if close else ""
-        raise ValueError(f"{key}={value} is not known; {guess}legal are {', '.join(rule['names'])}")
-    if "each" in rule:
-        if not value and rule["each"] and not rule["may_be_empty"]:
-            raise ValueError(f"{key}=[] is empty; legal are {', '.join(rule['each'])}")
-        for item in value:
-            if rule["each"] and item not in rule["each"]:
-                raise ValueError(f"{key}={item} is not known; legal are {', '.join(rule['each'])}")
+    legal = rule.get("names") or rule.get("each")
+    if not legal:
+        return
+    if not value and "each" in rule and not rule["may_be_empty"]:
+        raise ValueError(f"{key}=[] is empty; legal are {', '.join(legal)}")
+    for item in value if "each" in rule else [value]:
+        if item not in legal:
+            raise ValueError(f"{key}={item} is not known; {legal_names(_MEANT.get(item, item), legal)}")
 
 
 def _bounds(rule: Any) -> str:

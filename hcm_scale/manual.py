@@ -28,7 +28,6 @@ COMMANDS = {
     "options": "every option with its default and what is legal: hcm-scale options [BEGINNING]",
     "doctor": "what this installation and this machine have, and what is missing",
     "warm": "compile what runs need, which the first run would otherwise do: once after an installation",
-    "completion": "a script that has your shell complete these words: hcm-scale completion bash|zsh|fish",
     "bench": "throughput against the peers: hcm-scale bench THEME (from a checkout)",
 }
 TITLE = f"hcm-scale {__version__}: hop-count based anomaly detection on attributed graphs"
@@ -50,12 +49,8 @@ EXAMPLES = """examples:
 STATUS = "exit status: 0 done, 2 something you said or brought is wrong, 1 anything else, 128 + n stopped by signal n"
 ALL_KEYS = """  hcm-scale options            every key, its default, what is legal and what it is for
   hcm-scale run --cfg job      every key with its value
+  eval "$(hcm-scale -sc install=bash)"   in ~/.bashrc has TAB complete them; so do zsh and fish
   conf/GROUP/NAME.yaml         in the working folder is an option file of your own: GROUP=NAME"""
-
-
-def first_page() -> str:
-    """What a person needs first."""
-    return FIRST
 
 
 def full_page() -> str:
@@ -93,4 +88,4 @@ def page_of(command: str) -> str:
 
 def _options() -> list[str]:
     lines = [f"  {group:<11}{' | '.join(option_names(group))}" for group in groups()]
-    return ["options, one YAML file each (GROUP=OPTION):", *lines, "", ALL_KEYS]
+    return ["options, one YAML file each (GROUP=OPTION; ~GROUP: none of them):", *lines, "", ALL_KEYS]

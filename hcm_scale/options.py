@@ -9,19 +9,18 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from hcm_scale.base.files import FolderError, hash_value, write_json
+from hcm_scale.base.near import legal_names
 from hcm_scale.base.remote import refuse_url
-from hcm_scale.config import SOURCES, Config, TablesGraph, check, describe
+from hcm_scale.config import Config, check, describe, no_option
 
 _SOURCE = re.compile(
     r"^(graph\.(?:edges|nodes|path)=)((?:select|with|from|values|table)\s.*|[a-z0-9+.-]+://[^,]*)", re.I | re.S
 )
 WHOLE = "# @package _global_"  # the first line of an option file that speaks of several sections
-RENAMED = {"score.closure": "score.far_share"}
 
 
 def conf_dir() -> Path:
@@ -80,7 +79,7 @@ def _refuse_added(section: Any, prefix: str = "") -> None:
     known = [entry.name for entry in dataclasses.fields(section)]
     for name in vars(section):
         if name not in known:
-            raise ValueError(f"{prefix + name!r} is not an option of this run; {_hint(prefix + name)}")
+            raise ValueError(no_option(prefix + name))
         if dataclasses.is_dataclass(getattr(section, name)):
             _refuse_added(getattr(section, name), f"{prefix}{name}.")
 
@@ -126,7 +125,7 @@ def _entries(
     section: Any, options: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
     """(dotted key, field, value) of every option; ValueError for a key that no section has."""
-    known = {entry.name: entry for entry in dataclasses.fields(section)}
+    known = {entry.name: entry for entry in dataclasses.fields(section) if not entry.metadata.get("fixed")}
     for key, value in options.items():
         name, _, rest = key.partition(".")
         inner = getattr(section, name, None) if name in known else None
@@ -135,8 +134,7 @@ def _entries(
         elif dataclasses.is_dataclass(inner) and (rest or isinstance(value, Mapping)):
             yield from _entries(inner, {rest: value} if rest else value, f"{prefix}{name}.")
         elif name not in known or rest:
-            refuse_renamed([prefix + key])
-            raise ValueError(f"{prefix + key!r} is not an option; {_hint(prefix + key)}")
+            raise ValueError(no_option(prefix + key))
         else:
             yield prefix + name, known[name], value
 
@@ -151,7 +149,7 @@ def _choice(group: str, name: str) -> Mapping[str, Any]:
 
     path = option_file(group, name) if name in (legal := option_names(group)) else None
     if path is None:
-        raise ValueError(f"{group}={name} is not known; legal are {', '.join(legal)}, or a section of values")
+        raise ValueError(f"{group}={name} is not known; a section of values, or {legal_names(name, legal)}")
     said: Any = OmegaConf.to_container(OmegaConf.load(path))
     if "defaults" in said:
         return _composed(f"{group}/{name}")
@@ -192,33 +190,17 @@ def store_options(run_dir: Path, config: Config) -> None:
 
 
 def stored_options(run_dir: Path) -> dict[str, Any]:
-    """What the config.json of a run says, by full key; nothing where there is none, FolderError where it is damaged.
-
-    Those of earlier versions have no seal.
-    """
+    """What the config.json of a run says, by full key; nothing where there is none, FolderError where it is damaged."""
     path = run_dir / "config.json"
     if not path.exists():
         return {}
     try:
         said = json.loads(path.read_bytes() if path.is_file() else b"")  # a pipe would never end
-        if said.pop("seal", None) not in (None, hash_value(said)):
+        if said.pop("seal", None) != hash_value(said):
             raise ValueError("its seal is not that of its content")
         return dict(flat(said))
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise FolderError(f"{path} is damaged; remove it, and hcm-scale run writes it again") from error
-
-
-def refuse_renamed(keys: Iterable[str]) -> None:
-    """Raises ValueError for a key that has another name now.
-
-    >>> refuse_renamed(["score.closure"])
-    Traceback (most recent call last):
-    ...
-    ValueError: score.closure is now score.far_share
-    """
-    for key in keys:
-        if key in RENAMED:
-            raise ValueError(f"{key} is now {RENAMED[key]}")
 
 
 def refuse_urls(overrides: Iterable[tuple[str, str]]) -> None:
@@ -240,21 +222,3 @@ def quote_sources(overrides: Iterable[str]) -> list[str]:
 def escaped(text: str) -> str:
     """A text as it stands between single quotes in Hydra's grammar."""
     return re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
-
-
-def _hint(key: str) -> str:
-    """The option that was probably meant, or the sources of a graph that have this one."""
-    having = [name for name, source in SOURCES.items() if key in _keys(Config(graph=source()))]
-    if having:
-        return f"those that have it: {', '.join(f'graph={name}' for name in sorted(having))}"
-    near = get_close_matches(key, list(_keys(Config(graph=TablesGraph()))), 1)
-    return f"did you mean {near[0]!r}?" if near else "options are named as on the command line, such as purify.ratio"
-
-
-def _keys(section: Any, prefix: str = "") -> Iterator[str]:
-    for entry in dataclasses.fields(section):
-        inner = getattr(section, entry.name)
-        if dataclasses.is_dataclass(inner):
-            yield from _keys(inner, f"{prefix}{entry.name}.")
-        else:
-            yield prefix + entry.name

@@ -142,12 +142,11 @@ def foresee(config: Config, until: str = "report") -> str:
         return plan(config, device_of(config.world), until)
 
 
-def explain(config: Config, nodes: Sequence[str] = ()) -> str:
-    """Why `nodes`, or `config.node`, of the finished run in `config.run_dir` are where they are, as text."""
-    asked = nodes or ([] if config.node is None else [config.node])
-    if not asked:
+def explain(config: Config, nodes: Sequence[str]) -> str:
+    """Why these nodes of the finished run in `config.run_dir` are where they are, as text."""
+    if not nodes:
         raise ValueError("node is missing: hcm-scale explain RUN ID, or node=ID, with an id of the graph")
-    return "\n\n\n".join(map(terminal.text, explanations(Path(config.run_dir), asked)))
+    return "\n\n\n".join(map(terminal.text, explanations(Path(config.run_dir), nodes)))
 
 
 def explanations(run_dir: Path, nodes: Sequence[str]) -> list[Explanation]:

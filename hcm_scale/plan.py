@@ -124,7 +124,7 @@ def changed(run_dir: Path, config: Config) -> list[str]:
     """What differs from the options of the last run in this folder, as `key: before -> now`."""
     before = stored_options(run_dir)
     now = dict(flat(json.loads(json.dumps(asdict(config)))))
-    places = ("run_dir", "share_dir", "data_dir", "node", "overwrite")
+    places = ("run_dir", "share_dir", "data_dir", "overwrite")
     differing = [key for key in now if key not in places and before.get(key, now[key]) != now[key]]
     return [f"{key}: {before[key]} -> {now[key]}" for key in differing]
 

@@ -160,8 +160,6 @@ def table_options(graph: schema.TablesGraph) -> dict[str, Any]:
         weight=graph.weight_column,
         attributes=None if graph.include is None else tuple(graph.include),
         exclude=tuple(graph.exclude),
-        max_categories=graph.max_categories,
-        hash_buckets=graph.hash_buckets,
         categorical=tuple(graph.categorical),
         id_type=graph.id_type,
     )

@@ -73,7 +73,7 @@ def _mlflow(track: TrackConfig, told: Told) -> str:
     from mlflow.entities import Metric, Param
     from mlflow.tracking import MlflowClient
 
-    client = MlflowClient(tracking_uri=track.uri)
+    client = MlflowClient()
     known = client.get_experiment_by_name(track.project)
     run = client.create_run(
         known.experiment_id if known else client.create_experiment(track.project), run_name=told.name
@@ -92,8 +92,7 @@ def _mlflow(track: TrackConfig, told: Told) -> str:
 def _wandb(track: TrackConfig, told: Told) -> str:
     import wandb
 
-    settings = wandb.Settings(base_url=track.uri) if track.uri else None
-    run = wandb.init(project=track.project, name=told.name, config=told.params, settings=settings)
+    run = wandb.init(project=track.project, name=told.name, config=told.params)
     for step in sorted({step for _, _, step in told.metrics}):
         run.log({name: value for name, value, at in told.metrics if at == step}, step=step)
     for path in told.artifacts:

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 _SECTIONS = ("attributes", "purify", "hops", "sampling", "model", "posterior", "score")
 _HERE = ("precision", "chunk_edges", "state", "workers", "csv", "copy_to")  # how this machine computes, where to write
-_FREE = ("rank_by", "fdr", "table_rows", "explained")  # what is shown
+_FREE = ("rank_by", "fdr", "explained")  # what is shown
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def scores(graph: Graph, config: Config, out: Path) -> None:
     options: dict[str, Any] = {"propagated": True, "seed": 0, "state": "memory", "device": "cpu"}
     options |= {"chunk_edges": config.score.chunk_edges, "features": np.asarray(graph.x), "how": how}
     score.score(graph, [View(graph, x, samples)] * len(config.score.views), out / "all", **options)
-    shown: dict[str, Any] = {"top": config.score.explained, "table_rows": config.score.table_rows}
+    shown: dict[str, Any] = {"top": config.score.explained}
     about = {"name": "warm", "seed": 0, "num_samples": 1}
     report.log.setLevel(logging.ERROR)  # what it has to say about this graph is for nobody
     report.report(graph, graph, out / "all", out / "report", x=np.asarray(graph.x), run=about, **shown)
@@ -152,8 +152,7 @@ STEPS: tuple[Callable[[Graph, Config, Path], None], ...] = (made, tables, purifi
 def _some_labels(graph: Graph, config: Config, out: Path) -> Any:
     """A labels folder with as many pairs of each class as there are nodes."""
     hops, n = config.hops, graph.num_nodes
-    sizes = vars(config.shards) | {"num_sources": n, "pairs_per_class": hops.pairs_per_class, "seed": 0}
-    plan = LabelPlan(graph.fingerprint, n, False, classes=hops.classes, **sizes)
+    plan = LabelPlan(graph.fingerprint, n, False, **label_options(config) | {"num_sources": n, "seed": 0})
     u = np.tile(np.arange(n, dtype=np.int32), hops.classes)
     hop = np.repeat(np.arange(1, hops.classes + 1, dtype=np.uint8), n)
     out.mkdir(parents=True)

@@ -8,13 +8,12 @@ own inner life where something is wrong. Here every word is held against the sch
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from typing import Any
 
 from hcm_scale.base import near
-from hcm_scale.config import SOURCES, Config, describe
-from hcm_scale.options import escaped, group_folders, option_file, option_names, refuse_renamed
+from hcm_scale.config import describe, no_option, options
+from hcm_scale.options import escaped, group_folders, option_file, option_names
 
 SWEEPS = ("-m", "--multirun")
 _OWN_FOLDERS = ("-cd", "--config-dir", "-cp", "--config-path")
@@ -26,23 +25,6 @@ _FLAGS = (  # of Hydra's, those that make sense here
 _WORD = re.compile(r"(?P<sign>[+~]*)(?P<key>[^=]*)(=(?P<value>.*))?", re.DOTALL)
 
 
-def options() -> dict[str, dataclasses.Field[Any]]:
-    """Every option of every source by its key."""
-    found: dict[str, dataclasses.Field[Any]] = {}
-    for source in SOURCES.values():
-        found |= dict(_fields(Config(graph=source())))
-    return found
-
-
-def _fields(section: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field[Any]]]:
-    for entry in dataclasses.fields(section):
-        inner = getattr(section, entry.name)
-        if dataclasses.is_dataclass(inner):
-            yield from _fields(inner, f"{prefix}{entry.name}.")
-        else:
-            yield prefix + entry.name, entry
-
-
 def check_words(words: Sequence[str]) -> None:
     """ValueError for the first word that names no option of ours, or an option file that is not there."""
     known = options()
@@ -50,7 +32,7 @@ def check_words(words: Sequence[str]) -> None:
     is_ours = not any(word.startswith(_OWN_FOLDERS) or "hydra.searchpath" in word for word in words)
     for before, word in zip(["", *words], words, strict=False):
         if is_flag(before, word):
-            _check_flag(word, known)
+            _check_flag(word)
             continue
         sign, key, value = _parts(word)
         if value is None and sign != "~":
@@ -63,19 +45,17 @@ def check_words(words: Sequence[str]) -> None:
             raise ValueError(f"{key!r} is an option of ours: leave out the + before it")
         if key and group_folders(key):
             _check_group(key, value, swept) if is_ours else None
-        elif key not in known and not any(entry.type == dict[str, str] for entry in _above(key, known)) and is_ours:
-            refuse_renamed([key])
-            raise ValueError(f"{key!r} is not an option; {hint(key, known)}")
+        elif key not in known and not _is_entry(key) and is_ours:
+            raise ValueError(no_option(key))
 
 
-def _check_flag(word: str, known: dict[str, dataclasses.Field[Any]]) -> None:
+def _check_flag(word: str) -> None:
     """Refuses a flag that there is not, with the nearest flag or option."""
     flag = word.partition("=")[0]
-    if not word.startswith("-") or flag in _FLAGS or re.match("-(cd|cp|cn|[cpi])[^-]", word):
-        return
-    close = get_close_matches(flag, _FLAGS, 1, 0.8)
-    meant = f"did you mean {close[0]}?" if close else hint(flag.strip("-").replace("-", "_"), known)
-    raise ValueError(f"{flag} is not a flag (options are KEY=VALUE, files are named alone); {meant}")
+    if word.startswith("-") and flag not in _FLAGS and not re.match("-(cd|cp|cn|[cpi])[^-]", word):
+        names = [*(known.strip("-") for known in _FLAGS), *options()]
+        meant = near.suggest(flag.strip("-").replace("-", "_"), names) or "; hcm-scale --help lists both"
+        raise ValueError(f"{flag} is not a flag (options are KEY=VALUE, files are named alone){meant}")
 
 
 def is_flag(before: str, word: str) -> bool:
@@ -87,33 +67,20 @@ def is_flag(before: str, word: str) -> bool:
     return word.startswith("-") or ("=" not in word and before.startswith("-") and before not in _NO_VALUE)
 
 
-def _above(key: str, known: dict[str, dataclasses.Field[Any]]) -> list[dataclasses.Field[Any]]:
-    """The option in which `key` is an entry: graph.keys of graph.keys.label."""
-    outer = key.rpartition(".")[0]
-    return [known[outer]] if outer in known else []
+def _is_entry(key: str) -> bool:
+    """Whether a key is an entry of an option that holds several: graph.keys.label of graph.keys."""
+    outer = options().get(key.rpartition(".")[0])
+    return outer is not None and outer.field.type == dict[str, str]
 
 
 def _check_group(key: str, value: str | None, swept: bool) -> None:
     """Refuses the name of an option file that is not there; lists and the like are left to Hydra."""
     legal = option_names(key)
-    for name in (value or "null").split(",") if swept else [value or "null"]:
-        if re.fullmatch(r"[\w./-]+", name) and name != "null" and option_file(key, name) is None:
-            close = get_close_matches(name, legal, 1)
-            guess = f"did you mean {key}={close[0]}? " if close else ""
-            raise ValueError(f"{key}={name} is not known; {guess}legal are {', '.join(legal)}")
-
-
-def hint(key: str, known: Sequence[str] | dict[str, Any]) -> str:
-    """The option that was probably meant: alike as a whole, or of the same last name.
-
-    >>> hint("purify.ratoi", ["purify.ratio", "seed"]), hint("exclude", ["graph.exclude", "seed"])
-    ("did you mean 'purify.ratio'?", "did you mean 'graph.exclude'?")
-    """
-    last = {name.rpartition(".")[2]: name for name in known}
-    close = get_close_matches(key, list(known), 1) or [
-        last[name] for name in get_close_matches(key.rpartition(".")[2], list(last), 1)
-    ]
-    return f"did you mean {close[0]!r}?" if close else "hcm-scale run --cfg job lists all of them"
+    for name in value.split(",") if value and swept else [value]:
+        if name == "null":
+            raise ValueError(f"{key}=null cannot be read; ~{key} is none of its option files")
+        if name and re.fullmatch(r"[\w./-]+", name) and option_file(key, name) is None:
+            raise ValueError(f"{key}={name} is not known; {near.legal_names(name, legal)}")
 
 
 def _parts(word: str) -> tuple[str, str, str | None]:
@@ -128,13 +95,12 @@ def quote_texts(words: Sequence[str]) -> list[str]:
     >>> quote_texts(["run_dir=a=b, {c}", "graph.nodes=null", "seed=1"])
     ["run_dir='a=b, {c}'", 'graph.nodes=null', 'seed=1']
     """
-    known = options()
-    return [_quoted(word, known) for word in words]
+    return [_quoted(word) for word in words]
 
 
-def _quoted(word: str, known: dict[str, dataclasses.Field[Any]]) -> str:
+def _quoted(word: str) -> str:
     sign, key, value = _parts(word)
-    kind = known[key].type if key in known else None
+    kind = options()[key].field.type if key in options() else None
     if value is None or kind not in (str, str | None) or (value == "null" and kind is not str):
         return word
     return f"{sign}{key}='{escaped(value)}'"
@@ -143,7 +109,7 @@ def _quoted(word: str, known: dict[str, dataclasses.Field[Any]]) -> str:
 def _written(key: str, value: str, entry: dataclasses.Field[Any]) -> str:
     """How a value of another form would be written: one name as a list, per cent as a share.
 
-    >>> _written("score.fdr", "10%", options()["score.fdr"])
+    >>> _written("score.fdr", "10%", options()["score.fdr"].field)
     '; 10% is written score.fdr=0.1'
     """
     kind = str(entry.type)
@@ -154,17 +120,11 @@ def _written(key: str, value: str, entry: dataclasses.Field[Any]) -> str:
     return ""
 
 
-def _no_option(key: str, known: dict[str, Any]) -> str:
-    """Says that there is no such option, or that other sources of a graph have it."""
-    having = sorted(name for name, source in SOURCES.items() if key in dict(_fields(Config(graph=source()))))
-    told = f" of this source; those that have it: {', '.join(having)}" if having else f"; {hint(key, known)}"
-    return f"{key!r} is not an option{told}"
-
-
 def in_words(error: Exception) -> str:
-    """What Hydra or OmegaConf refused, in our own words as far as they tell which word it was."""
-    text, known = str(error), options()
-    word = getattr(error, "override", None)
+    """What Hydra or OmegaConf refused, in our own words: by the key that the error holds, or the word that it names."""
+    from omegaconf.errors import ConfigAttributeError, ConfigKeyError, ValidationError
+
+    text, word = str(error), getattr(error, "override", None)
     if word is not None and (listed := re.fullmatch(r"(.*?)=\[([^\"']*)\]", word)):
         names = ",".join(f'"{name.strip()}"' for name in listed[2].split(","))
         quoted = f"'{listed[1]}=[{names}]'"
@@ -173,18 +133,16 @@ def in_words(error: Exception) -> str:
         return f"{word!r} cannot be read; a value with any of , = [ ] {{ }} ( ) in it has to be quoted: KEY='VALUE'"
     if found := re.match(r"Ambiguous value for argument '(.*)'\n", text):
         return f"{found[1]} names several values: -m runs them all, quotes make them one text: KEY='VALUE'"
-    if found := re.match(r"Error merging override (.*)", text):
-        _, key, value = _parts(found[1])
-        legal = f": {describe(known[key])}{_written(key, value or '', known[key])}" if key in known else ""
-        return f"{key}={value} is not legal{legal}"
-    if found := re.match(r"Could not override '(.*?)'", text):
-        return _no_option(found[1], known)
-    if found := re.match(r"In '(.*?)': (\w+) raised while composing config:\n(.*)\s+full_key: (\S+)", text):
-        file, kind, fault, key = found.groups()
-        if kind == "ConfigKeyError":
-            other = "; `defaults: [override /graph: NAME]` in the file takes another source" if "graph." in key else ""
-            return f"{file}.yaml: {_no_option(key, known)}{other}"
-        return f"{file}.yaml: {key} is not legal: {describe(known[key]) if key in known else fault}"
-    about = getattr(error, "full_key", None)
-    lines = text.splitlines()[:1] if about else text.splitlines()  # the others are about types inside of OmegaConf
-    return (f"{about}: " if about else "") + " ".join(line.strip() for line in lines if line.strip())
+    cause = error if hasattr(error, "full_key") else error.__cause__ or error.__context__  # of OmegaConf: has the key
+    key = getattr(cause, "full_key", None) or ""
+    in_file = re.match(r"In '(.*?)'", text)
+    where = f"{in_file[1]}.yaml: " if in_file else ""
+    if key and isinstance(cause, ConfigKeyError | ConfigAttributeError):
+        other = "; `defaults: [override /graph: NAME]` in the file takes another source"
+        return f"{where}{no_option(key)}{other if in_file and key.startswith('graph.') else ''}"
+    if key in options() and isinstance(cause, ValidationError):
+        entry, value = options()[key].field, "" if in_file else text.partition("=")[2]
+        said = f"{key}={value} is not legal: {describe(entry)}{_written(key, value, entry)}"
+        return said if value else f"{where}{key} is not legal: {describe(entry)}"
+    lines = text.splitlines()[:1] if key else text.splitlines()  # the others are about types inside of OmegaConf
+    return (f"{key}: " if key else "") + " ".join(line.strip() for line in lines if line.strip())

@@ -70,7 +70,7 @@ def test_matrix__is_read_by_its_own_source(monkeypatch, capsys):
     ("words", "said"),
     [
         (["edge"], "'edge' is neither an option, KEY=VALUE, a file that is there"),
-        (["node.csv"], "error: node.csv is not there; did you mean nodes.csv"),
+        (["node.csv"], "error: node.csv is not there; did you mean 'nodes.csv'?"),
         (["nowhere/nodes.csv"], "error: nowhere/nodes.csv is not there: there is no folder nowhere"),
         (
             ["--links", "my edges.csv"],
@@ -80,7 +80,7 @@ def test_matrix__is_read_by_its_own_source(monkeypatch, capsys):
         (["graph.exclude=[Eröffnet]", "nodes.csv"], """are quoted: 'graph.exclude=["Eröffnet"]'"""),
         (["graph.exclude=age", "nodes.csv"], "list[str]; a list is written in brackets: graph.exclude=[age]"),
         (["score.fdr=10%"], "at most 0.999; 10% is written score.fdr=0.1"),
-        (["world.device=gpu"], "world.device=gpu is not known; did you mean world.device=cuda? legal are auto, cpu"),
+        (["world.device=gpu"], "world.device=gpu is not known; legal are auto, cpu, cuda; did you mean 'cuda'?"),
         (["nodes.csv", "my edges.csv", "nodes.csv"], "3 files; legal are an edge table and a node table"),
         (["nodes.csv", "graph.path=a.csv"], "nodes.csv and graph.path=... both name the graph"),
         (["my edges.csv", "nodes.csv", "graph.source_column=payr"], "graph.source_column='payr' is not a column of my"),

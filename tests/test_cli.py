@@ -78,6 +78,18 @@ def test_unknown_command__suggests_the_nearest(tmp_path):
     assert "did you mean 'label'?" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("hcm-scale run purify.r", "purify.ratio="),
+        ("hcm-scale score world=cpu graph=rm", "graph=rmat"),
+    ],
+)
+def test_hydra_completion__is_asked_of_the_words_after_the_command(tmp_path, line, found):
+    done = hcm_scale("-sc", "query=bash", cwd=tmp_path, COMP_LINE=line)
+    assert (done.returncode, done.stdout.strip()) == (0, found)
+
+
 def test_run__from_any_folder_ends_with_a_summary(tmp_path):
     done = hcm_scale("run", *TINY, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -110,7 +122,7 @@ def test_stage_command__stops_at_its_stage(tmp_path):
 @pytest.mark.parametrize(
     ("override", "status", "said"),
     [
-        ("score.closure=0.3", 2, "error: score.closure is now score.far_share"),
+        ("score.fdr=0", 2, "error: score.fdr=0.0 is out of range"),
         ("posterior.temperature=1e38", 1, "error: step"),  # a chain that diverges
     ],
 )

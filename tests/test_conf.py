@@ -16,10 +16,10 @@ from hcm_scale.base.files import slug
 from hcm_scale.cli import conf_dir, register, to_config
 from hcm_scale.features import purify, rescale
 from hcm_scale.manual import full_page
+from hcm_scale.options import flat
 from hcm_scale.posterior import sgld
 from hcm_scale.sampling import batches
 from hcm_scale.sweep import objectives
-from hcm_scale.sweep.jobs import flatten
 
 ROOT = conf_dir()
 PACKAGE = Path(schema.__file__).parent
@@ -88,6 +88,11 @@ def test_slug__is_a_folder_name_however_long_the_overrides():
     assert slug("x=" + "y" * 1000) != slug("x=" + "y" * 1001)
 
 
+def test_group_without_its_file__has_the_defaults_again():
+    assert composed("sampling=exact").sampling.batch_pairs == 8192
+    assert composed("experiment=paper/acm", "~sampling").sampling == schema.SamplingConfig()
+
+
 def test_help__names_every_group():
     text = full_page()
     for path in ROOT.iterdir():
@@ -122,9 +127,9 @@ def test_option__is_legal_and_says_only_what_it_changes(word):
     body = OmegaConf.to_container(OmegaConf.load(path))
     said = {key: value for key, value in body.items() if key not in ("defaults", "hydra")}
     default = schema.Config(graph=type(composed(word).graph)())
-    known = dict(flatten(asdict(default)))
+    known = dict(flat(asdict(default)))
     is_whole = path.read_text().startswith("# @package _global_")
-    stated = dict(flatten(said if is_whole else {group: said}))
+    stated = dict(flat(said if is_whole or not said else {group: said}))
     assert stated.keys() <= known.keys()
     assert {key for key, value in stated.items() if value == known[key]} == NAMED_AFTER.get(word, set())
 

@@ -101,7 +101,7 @@ def test_summary__tells_what_the_score_stage_found(run: tuple[Path, str], tmp_pa
 def test_explain__says_which_evidence_made_the_node_stand_out(run: tuple[Path, str]):
     config, table = Config(run_dir=str(run[0])), scores_of(run[0])
     kind = table["kind"].to_numpy()
-    config.node = str(table["id"][int(np.flatnonzero(kind == STRUCTURAL)[0])])
-    assert "are joined" in pipeline.explain(config)
-    config.node = str(table["id"][int(np.flatnonzero(kind == ATTRIBUTE)[0])])
-    assert "where its neighbours' mean is" in " ".join(pipeline.explain(config).split())
+    node = str(table["id"][int(np.flatnonzero(kind == STRUCTURAL)[0])])
+    assert "are joined" in pipeline.explain(config, [node])
+    node = str(table["id"][int(np.flatnonzero(kind == ATTRIBUTE)[0])])
+    assert "where its neighbours' mean is" in " ".join(pipeline.explain(config, [node]).split())

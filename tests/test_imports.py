@@ -85,7 +85,6 @@ MAY_IMPORT = {
     "tracking": {"config", "options"},
     "commands": {
         "base",
-        "completing",
         "config",
         "failures",
         "graph",
@@ -104,7 +103,6 @@ MAY_IMPORT = {
         "words",
     },
     "manual": {"options"},
-    "completing": {"manual", "options", "words"},
     "option_words": set(),
     "own_options": {"options"},
     "brought": {"base", "config", "ingest"},
@@ -116,7 +114,6 @@ MAY_IMPORT = {
         "base",
         "brought",
         "commands",
-        "completing",
         "config",
         "failures",
         "manual",

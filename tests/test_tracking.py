@@ -21,7 +21,8 @@ def run(tmp_path, **options):
 def test_mlflow__has_the_options_the_readings_and_the_report(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     uri = (tmp_path / "store").as_uri()
-    run(tmp_path, **{"track.to": ["mlflow"], "track.uri": uri, "track.project": "mine"})
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    run(tmp_path, **{"track.to": ["mlflow"], "track.project": "mine"})
     client = MlflowClient(tracking_uri=uri)
     (found,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
     assert found.info.status == "FINISHED"
@@ -35,7 +36,8 @@ def test_mlflow__has_the_options_the_readings_and_the_report(tmp_path, monkeypat
 def test_tracker__that_cannot_be_reached_costs_a_warning(tmp_path, monkeypatch, caplog):
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
     (tmp_path / "file").write_text("no folder")
-    said = run(tmp_path, **{"track.to": ["mlflow"], "track.uri": (tmp_path / "file").as_uri()})
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "file").as_uri())
+    said = run(tmp_path, **{"track.to": ["mlflow"]})
     assert "mlflow could not be told" in caplog.text
     assert "report.html" in said
 

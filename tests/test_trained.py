@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
 from hcm_scale import pipeline
-from hcm_scale.base.files import FolderError
+from hcm_scale.base.files import FolderError, hash_value
 from hcm_scale.config import Config, TablesGraph
 from hcm_scale.graph import Graph
 from hcm_scale.synthetic import families as synthetic
@@ -199,13 +199,14 @@ def test_trained__is_checked_and_must_have_trained_itself(graph, yesterday, tmp_
 
 
 def options_edited(section: str, *, sealed: bool = False, **values: object) -> Callable[[Path], object]:
-    """Changes options and takes their seal away, as earlier versions had none, or leaves it as it was."""
+    """Changes options and seals them anew, or leaves the seal as it was."""
 
     def edit(run: Path) -> None:
         stored = json.loads((run / "config.json").read_text())
         stored[section] |= values
         if not sealed:
             del stored["seal"]
+            stored["seal"] = hash_value(stored)
         (run / "config.json").write_text(json.dumps(stored))
 
     return edit
@@ -237,7 +238,7 @@ def test_results__go_where_the_new_run_says_and_never_to_the_place_of_the_traine
         (options_edited("hops", unheard=1), r"'hops\.unheard' is not an option"),
         (options_edited("score", views=["purified"]), "is not of the run that .*stages.json lists"),
         (options_edited("score", sealed=True, trim=0.1), "is damaged; remove it"),
-        (lambda run: (run / "config.json").write_text('{"model": [1]}'), "it has no section"),
+        (lambda run: (run / "config.json").write_text('{"model": [1]}'), "is damaged; remove it"),
         (lambda run: (run / "config.json").write_text("[" * 100_000), "is damaged; remove it"),
         (lambda run: ((run / "config.json").unlink(), os.mkfifo(run / "config.json")), "is damaged; remove it"),
     ],

@@ -73,9 +73,9 @@ def settings(experiment: str | None, conf: Path = CONF) -> dict[str, Any]:
     }
     options: dict[str, Any] = {}
     for room in _ROOMS:
-        path = conf / room / f"{chosen[room]}.yaml"
-        said = _load(path)
-        sections = said if path.read_text().startswith(WHOLE) else {room: said}
+        path = conf / room / f"{chosen[room]}.yaml" if chosen[room] else None
+        said = _load(path) if path else {}
+        sections = said if path and path.read_text().startswith(WHOLE) else {room: said}
         for section, values in (*sections.items(), (room, body.get(room) or {})):
             options |= {f"{section}.{name}": value for name, value in values.items()}
     return options

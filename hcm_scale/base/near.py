@@ -1,5 +1,6 @@
-"""What a name that leads nowhere was probably meant to be: files of a like name, and the runs that there are."""
+"""What a name that leads nowhere was probably meant to be: a known name that is like it, or the runs that there are."""
 
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -7,14 +8,27 @@ STAGES_FILE = "stages.json"  # every run's folder has one
 _SHOWN = 8
 
 
+def suggest(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the known one that is most like it, or nothing.
+
+    >>> suggest("lable", ["run", "label"]), suggest("x", ["run", "label"])
+    ("; did you mean 'label'?", '')
+    """
+    close = get_close_matches(name, list(known), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def legal_names(name: str, legal: Collection[str]) -> str:
+    """The end of a message about an unknown name: all that are legal, and the one that was probably meant."""
+    return f"legal are {', '.join(legal)}{suggest(name, legal)}"
+
+
 def no_file(word: str) -> str:
-    """What to say of a file that is not there: its folder is missing, or names in it that are alike."""
+    """What to say of a file that is not there: its folder is missing, or a name in it that is alike."""
     path = Path(word)
     if not path.parent.is_dir():
         return f"{word} is not there: there is no folder {path.parent}"
-    names = sorted(entry.name for entry in path.parent.iterdir())
-    close = [str(path.parent / name) for name in get_close_matches(path.name, names, 3)]
-    return f"{word} is not there" + (f"; did you mean {' or '.join(close)}?" if close else "")
+    return f"{word} is not there{suggest(path.name, sorted(entry.name for entry in path.parent.iterdir()))}"
 
 
 def no_run(run_dir: Path) -> str:

@@ -3,13 +3,11 @@
 `unknown` speaks of keywords that `HCM` does not have, `MISSING` of methods and attributes.
 """
 
-import dataclasses
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
-from hcm_scale.config import Config, TablesGraph
-from hcm_scale.options import flat
+from hcm_scale.base.near import legal_names
+from hcm_scale.config import Config, TablesGraph, walk
 
 _NO_EMBEDDING = "every sample of the posterior has an embedding of its own, and none is kept"
 KEYWORDS = {
@@ -56,9 +54,7 @@ def unknown(others: Mapping[str, Any], known: Iterable[str]) -> str:
 def _hint(name: str, value: Any, known: list[str]) -> str:
     if name in KEYWORDS:
         return KEYWORDS[name]
-    options = dict(flat(dataclasses.asdict(Config(graph=TablesGraph()))))
-    keys = [key for key in options if name in (key, key.split(".")[-1])]
+    keys = [key for key, _, _ in walk(Config(graph=TablesGraph())) if name in (key, key.split(".")[-1])]
     if keys:
         return " or ".join(f'options={{"{key}": {value!r}}}' for key in keys) + " says it"
-    near = get_close_matches(name, known, 1)
-    return f"did you mean {near[0]!r}?" if near else f"legal are {', '.join(known)}"
+    return legal_names(name, known)

@@ -59,8 +59,6 @@ def make_synthetic(
     num_nodes: int,
     edges_per_node: int,
     num_attributes: int,
-    num_communities: int | None,
-    homophily: float,
     seed: int,
 ) -> Reader:
     """A reader that makes a seeded graph; R-MAT rounds the nodes up to a power of two, a grid to a square."""
@@ -70,8 +68,6 @@ def make_synthetic(
             num_nodes,
             edges_per_node=edges_per_node,
             num_attributes=num_attributes,
-            num_communities=num_communities,
-            homophily=homophily,
             seed=seed,
         )
 

@@ -18,7 +18,7 @@ class Network:
     num_layers: int
     width: int
     head_width: int
-    last_relu: bool
+    last_relu: bool = False
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,6 @@ def report(
     drift: Path | None = None,
     stages: Sequence[Mapping[str, Any]] = (),
     top: int,
-    table_rows: int,
     csv: bool = False,
 ) -> dict[str, Any]:
     """Writes the report of one run into the folder `out` and returns it.
@@ -91,7 +90,6 @@ def report(
         notes=[note for note in (weak, "" if drift is None else f"Drift: {drift_line(drift)}.") if note],
         stages=stages,
         top=top,
-        table_rows=table_rows,
         csv=csv,
     )
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale.base.files import FolderError
+from hcm_scale.options import flat
 from hcm_scale.stages.report import read_records
 from hcm_scale.stages.scored import open_scores
 
-_PLACES = ("run_dir", "share_dir", "data_dir", "node", "seal")  # where a job ran, not what it was asked
+_PLACES = ("run_dir", "share_dir", "data_dir", "seal")  # where a job ran, not what it was asked
 _NO_JOBS = ("stages", "source")  # what jobs share, and what a search reads once
 _ERROR = re.compile(r"(?:\d{4}-\d\d-\d\d \S+ )?error: (.*)")  # a line of a log, with its time or, once, without
 
@@ -72,7 +73,7 @@ def read_job(path: Path, name: str) -> Job:
     options: dict[str, Any] = {}
     try:
         config = json.loads((path / "config.json").read_text())
-        options = {key: value for key, value in flatten(config) if key not in _PLACES}
+        options = {key: _text(value) for key, value in flat(config) if key not in _PLACES and value != {}}
         stages = json.loads((path / "stages.json").read_text())
         if not any(stage["name"] == "scores" for stage in stages):
             last = stages[-1]["name"] if stages else "nothing"
@@ -84,17 +85,13 @@ def read_job(path: Path, name: str) -> Job:
     return Job(name, options, numbers, scores.rank_by, trend=tuple(_trend(path)))
 
 
-def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested sections as dotted keys; lists become text.
+def _text(value: Any) -> Any:
+    """A value as a column of a table has it.
 
-    >>> list(flatten({"a": {"b": 1, "c": ["x", "y"]}, "seed": 0}))
-    [('a.b', 1), ('a.c', 'x+y'), ('seed', 0)]
+    >>> _text(["25", "all"]), _text(4)
+    ('25+all', 4)
     """
-    for key, value in section.items():
-        if isinstance(value, Mapping):
-            yield from flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", "+".join(map(str, value)) if isinstance(value, list) else value
+    return "+".join(map(str, value)) if isinstance(value, list) else value
 
 
 def quality(metrics: Mapping[str, Any], rank_by: str) -> dict[str, float]:

@@ -89,9 +89,7 @@ def _check(
             f"inject.num_attribute_anomalies={num_attribute} needs attributes, and this graph has none; use 0"
         )
     if (graph.y is not None or graph.kind is not None) and not replace_labels:
-        raise ValueError(
-            "this graph has labels; inject=none keeps them (from Python, replace_labels=True discards them)"
-        )
+        raise ValueError("this graph has labels; ~inject keeps them (from Python, replace_labels=True discards them)")
 
 
 def draw_others(nodes: NDArray[np.int64], num_nodes: int, k: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -130,7 +130,7 @@ def test_mistakes__are_named(world, tmp_path):
 def test_path__that_is_not_there_is_told_with_names_that_are_alike(world, tmp_path, pair):
     world.edges.to_csv(tmp_path / "edges.csv", index=False)
     missing = tmp_path / "edge.csv"
-    said = rf"^{missing} is not there; did you mean {tmp_path / 'edges.csv'}\?$"
+    said = rf"^{missing} is not there; did you mean 'edges.csv'\?$"
     with pytest.raises(ValueError, match=said):
         HCM().fit((missing, world.nodes) if pair else str(missing))
     with pytest.raises(ValueError, match=r"graph\.mat is not there: there is no folder"):

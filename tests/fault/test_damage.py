@@ -58,7 +58,7 @@ def graph() -> Graph:
 
 def config(run_dir: Path) -> Config:
     made = with_options(Config(), OPTIONS)
-    made.run_dir, made.node = str(run_dir), NODE
+    made.run_dir = str(run_dir)
     return made
 
 
@@ -111,7 +111,7 @@ def prepare(whole: Path, run_dir: Path, case: int) -> tuple[bool, list[str], str
 
 def outcome(explains: bool, names: list[str], run_dir: Path, given: Graph, expected: tuple) -> str:
     try:
-        text = pipeline.explain(config(run_dir)) if explains else pipeline.run(config(run_dir), graph=given)
+        text = pipeline.explain(config(run_dir), [NODE]) if explains else pipeline.run(config(run_dir), graph=given)
     except (ValueError, OSError, FloatingPointError) as error:  # what the command line tells as an error
         named = any(str(run_dir / name) in str(error) for name in names) and REMEDY.search(str(error))
         return "refused" if named else f"unnamed\t{error!r}"
@@ -140,7 +140,7 @@ def main() -> int:
     whole, run_dir, given = folder / "whole", folder / "hurt", graph()
     pipeline.run(config(whole), graph=given)
     again = shutil.copytree(whole, folder / "again", dirs_exist_ok=True)
-    expected = found(again, None), found(again, pipeline.explain(config(whole)))
+    expected = found(again, None), found(again, pipeline.explain(config(whole), [NODE]))
     for case in range(first, last):
         explains, names, told = prepare(whole, run_dir, case)
         print("begins", case, told, sep="\t", flush=True)

@@ -132,9 +132,9 @@ def test_server__says_what_is_legal(server: Server, page: str, said: str):
     [
         ([], "usage: hcm-scale serve [-h] [--port N] RUN"),
         (["nowhere"], "nowhere is not there"),
-        (["nowhere", "port=x"], "port=x is not legal"),
+        (["nowhere", "--port", "x"], "--port x is not legal"),
         (["nowhere", "--port", "-1"], "port"),
-        (["nowhere", "port=65536"], "port=65536 is not legal"),
+        (["nowhere", "--port", "65536"], "--port 65536 is not legal"),
     ],
 )
 def test_command__says_what_is_wrong(monkeypatch, capsys, tmp_path: Path, words: list[str], said: str):

@@ -14,7 +14,7 @@ from hcm_scale.stages.scored import FORMAT, KIND
 from hcm_scale.sweep import curves
 from hcm_scale.sweep.collect import collect, once
 from hcm_scale.sweep.figures import MAX_CURVES, axis_places, draw
-from hcm_scale.sweep.jobs import Job, find_jobs, flatten
+from hcm_scale.sweep.jobs import Job, find_jobs
 
 SCORES = {"num_samples": 1, "rank_by": "ahp", "fdr": 0.1, "num_flagged": 0, "stability": None}
 
@@ -195,10 +195,6 @@ def test_draw__says_how_many_curves_are_left_out(tmp_path):
     made = [curves.Curve(f"c{n}", (0, 1), (0.5, 0.6), (0.0, 0.1), (1, 2)) for n in range(MAX_CURVES + 2)]
     _, svg = draw([curves.Panel("many", "x", tuple(made))], tmp_path / "f")
     assert svg.exists()
-
-
-def test_flatten__turns_lists_into_text():
-    assert dict(flatten({"sampling": {"fan_out": ["25", "all"]}})) == {"sampling.fan_out": "25+all"}
 
 
 def test_once__keeps_the_first_of_equal_jobs():
