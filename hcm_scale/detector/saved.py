@@ -2,8 +2,7 @@
 
     folder/  manifest.json  stages.json  config.json  records/  graph/  purified/  ...  scores/
 
-The stages are copied as they stand, with their records, so that what is read back is checked against its hashes; the
-manifest has a seal of its own.
+The stages are copied as they stand, with their records, so that what is read back is checked against its hashes.
 """
 
 from pathlib import Path
@@ -15,7 +14,7 @@ from hcm_scale.detector.fitted import Fitted
 from hcm_scale.options import plain
 
 KIND = "hcm_scale detector"
-FORMAT = 2  # 1 had no seal
+FORMAT = 1
 _NOT_KEPT = ("run_dir", "callback", "verbose")  # of this process, and of no use in another
 
 
@@ -32,7 +31,7 @@ def save(folder: Path, fitted: Fitted, parameters: dict[str, Any]) -> None:
             "bound": plain(fitted.bound),
             "version": __version__,
         }
-        files.write_manifest(fresh, KIND, FORMAT, body | {"seal": files.hash_value(body)})
+        files.write_manifest(fresh, KIND, FORMAT, body)
 
 
 def _check_free(folder: Path) -> None:
@@ -50,11 +49,8 @@ def _check_free(folder: Path) -> None:
 def load(folder: Path) -> tuple[dict[str, Any], Fitted]:
     """The parameters and the finished run of a folder, its files checked; FolderError where it is not as it was."""
     manifest = files.read_manifest(folder, KIND, FORMAT)
-    body = {name: value for name, value in manifest.items() if name not in ("kind", "format", "seal")}
-    if manifest["format"] > 1 and manifest.get("seal") != files.hash_value(body):
-        raise files.FolderError(f"{folder / files.MANIFEST} is damaged: its seal is not that of its content")
     try:
-        kept = [manifest[name] for name in ("fingerprint", "columns", "contamination")] + [manifest.get("bound")]
+        kept = [manifest[name] for name in ("fingerprint", "columns", "contamination", "bound")]
         parameters = manifest["parameters"] | {"views": tuple(manifest["parameters"]["views"])}
         return parameters, Fitted(folder, pipeline.read_scores(folder), *kept)
     except (LookupError, TypeError) as error:

@@ -122,7 +122,9 @@ def test_save__carries_scores_and_explanations(found, tmp_path):
     manifest = tmp_path / "kept" / "manifest.json"
     sound = manifest.read_text()
     manifest.write_text(sound.replace('"contamination": null', '"contamination": 0.2'))
-    with pytest.raises(FolderError, match=r"kept/manifest\.json is damaged: its seal is not that of its content"):
+    with pytest.raises(
+        FolderError, match=r"kept/manifest\.json is damaged: its seal is missing or not that of its content"
+    ):
         HCM.load(tmp_path / "kept")
     manifest.write_text(sound)
     (tmp_path / "mine").mkdir()
