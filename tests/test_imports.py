@@ -127,7 +127,7 @@ MAY_IMPORT = {
         "sweep",
         "words",
     },
-    "sweep": {"base", "config", "options", "pipeline", "graph", "ingest", "score", "stages"},
+    "sweep": {"base", "config", "options", "pipeline", "graph", "ingest", "listed", "score", "stages"},
     "__main__": {"cli"},
     "__init__": {"detector"},
 }
