@@ -42,9 +42,11 @@ def tables(num_nodes: int = NUM_NODES, edges_per_node: int = EDGES_PER_NODE) -> 
         seconds = time.perf_counter() - started
         if running.returncode:
             raise RuntimeError(f"hcm-scale run ended with {running.returncode}")
-        rows = [row(stage) for stage in json.loads((run_dir / "stages.json").read_text()) if not stage["skipped"]]
+        rows = [
+            row(stage) for stage in json.loads((run_dir / "stages.json").read_text())["stages"] if not stage["skipped"]
+        ]
         found = json.loads((run_dir / "scores" / "manifest.json").read_text())["metrics"]["score"]
-        graph = json.loads((run_dir / "stages.json").read_text())[0]["detail"]
+        graph = json.loads((run_dir / "stages.json").read_text())["stages"][0]["detail"]
         disk = sum(path.stat().st_size for path in run_dir.rglob("*") if path.is_file())
     whole = {"seconds": seconds, "peak RSS GB": peak["own"] / _GB + peak["mapped"] / _GB, "on disk GB": disk / _GB}
     rows.append({"stage": "all, with process start", **whole})

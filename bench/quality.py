@@ -73,7 +73,7 @@ def measure(name: str, graph: Graph, size: str, run_dir: Path) -> Iterator[dict[
     yardstick = None
     for label, options in CHAINS[size].items():
         found = HCM(options, run_dir=run_dir).fit(graph)
-        records = json.loads((run_dir / "stages.json").read_text())
+        records = json.loads((run_dir / "stages.json").read_text())["stages"]
         timed = [record for record in records if record["name"].startswith(("train", "scores"))]
         trained = [record["seconds"] for record in timed if record["name"].startswith("train")]
         yardstick = found.scores if yardstick is None else yardstick

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hcm_scale import __version__, brought, failures, manual
-from hcm_scale.base import ahead, json_log, near, preload, stopping
+from hcm_scale.base import ahead, json_log, near, stopping
 from hcm_scale.base.printable import Printable, printable
 from hcm_scale.config import SOURCES, Config
 from hcm_scale.options import conf_dir, quote_sources, refuse_urls, to_config
@@ -246,7 +246,6 @@ def _stages(command: str, overrides: list[str]) -> int:
         settled = quote_sources(settled) if is_sweep else quote_texts(settled)
         asked = Asked(command, tuple(nodes), tuple(words) if files else ())
         register()
-        preload.start()
         if command == "run" and named_sweep(words) == "optuna" and not set(READS_ONLY) & set(words):
             _tune(asked, words)
         elif any(word.startswith("-") or split(word)[0].startswith("hydra") for word in settled):

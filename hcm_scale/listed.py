@@ -1,11 +1,10 @@
 """stages.json, the list of what the last run in a folder found: written stage by stage, put back, and read.
 
-Each entry has a seal, the hash of the rest of it. Whoever reads a run opens its stages by this list, which names the
+Whoever reads a run opens its stages by this list, which names the
 key of each: a folder that another run has made anew since is told from the one that was listed.
 """
 
 import contextlib
-import json
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -43,7 +42,7 @@ def begin_run(run_dir: Path) -> None:
 
 def write_list(run_dir: Path, stages: Sequence[dict[str, Any]]) -> None:
     """Writes the list: a `StageRecord` a stage, in their order."""
-    files.write_json(run_dir / _LIST, [stage | {"seal": files.hash_value(stage)} for stage in stages])
+    files.write_sealed(run_dir / _LIST, {"stages": list(stages)})
 
 
 @contextlib.contextmanager
@@ -84,20 +83,17 @@ def _put_back(run_dir: Path, listed: Sequence[dict[str, Any]]) -> None:
 
 
 def read_stages(run_dir: Path) -> list[dict[str, Any]]:
-    """What the last run here found, a `StageRecord` a stage; empty where there was none.
-
-    Lists of earlier versions have no seals.
-    """
-    path = run_dir / _LIST
-    try:
-        listed = json.loads(path.read_bytes())
-        if listed == {} or any(stage.pop("seal", None) not in (None, files.hash_value(stage)) for stage in listed):
-            raise ValueError("it is no list, or a seal is not that of its stage")
-        return [asdict(StageRecord(**stage | {"name": str(files.check_name(stage["name"]))})) for stage in listed]
-    except FileNotFoundError:
+    """What the last run here found, a `StageRecord` a stage; empty where there was none."""
+    path, remedy = run_dir / _LIST, "hcm-scale run writes it again"
+    if not path.exists():
         return []
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise files.FolderError(f"{path} is damaged; hcm-scale run writes it again") from error
+    listed = files.read_sealed(path, remedy)
+    try:
+        names = [str(files.check_name(stage["name"])) for stage in listed["stages"]]
+        stages = zip(listed["stages"], names, strict=True)
+        return [asdict(StageRecord(**stage | {"name": name})) for stage, name in stages]
+    except (LookupError, TypeError) as error:
+        raise files.FolderError(f"{path} is damaged: {error!r}; {remedy}") from error
 
 
 def open_stages(run_dir: Path, *names: str) -> list[Path]:
@@ -141,6 +137,6 @@ def copy_run(run_dir: Path, out: Path) -> None:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(files.below(folder, name), copy)
         (out / records.RECORDS).mkdir(exist_ok=True)
-        records.write(records.beside(target), record)
+        files.write_sealed(records.beside(target), record)
     write_list(out, [stage | {"folder": stage["name"]} for stage in listed])
     shutil.copyfile(files.below(run_dir, "config.json"), out / "config.json")

@@ -6,13 +6,12 @@ is made.
 """
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hcm_scale.base.files import FolderError, hash_value, write_json
+from hcm_scale.base.files import read_sealed, write_sealed
 from hcm_scale.base.near import legal_names
 from hcm_scale.base.remote import refuse_url
 from hcm_scale.config import Config, check, describe, no_option
@@ -185,8 +184,7 @@ def flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 def store_options(run_dir: Path, config: Config) -> None:
     """Writes the config.json of a run, with a seal of what it says."""
-    said = dataclasses.asdict(config)
-    write_json(run_dir / "config.json", said | {"seal": hash_value(said)})
+    write_sealed(run_dir / "config.json", dataclasses.asdict(config))
 
 
 def stored_options(run_dir: Path) -> dict[str, Any]:
@@ -194,13 +192,7 @@ def stored_options(run_dir: Path) -> dict[str, Any]:
     path = run_dir / "config.json"
     if not path.exists():
         return {}
-    try:
-        said = json.loads(path.read_bytes() if path.is_file() else b"")  # a pipe would never end
-        if said.pop("seal", None) != hash_value(said):
-            raise ValueError("its seal is not that of its content")
-        return dict(flat(said))
-    except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise FolderError(f"{path} is damaged; remove it, and hcm-scale run writes it again") from error
+    return dict(flat(read_sealed(path, "remove it, and hcm-scale run writes it again")))
 
 
 def refuse_urls(overrides: Iterable[tuple[str, str]]) -> None:

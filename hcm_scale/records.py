@@ -10,7 +10,6 @@ not know. It holds the hash of every file of a finished folder, and a seal of it
 is set aside until the new one is finished: a slip in an option costs nothing.
 """
 
-import json
 import logging
 import os
 import shutil
@@ -29,29 +28,12 @@ def beside(folder: Path, ending: str = ".json") -> Path:
     return folder.parent / RECORDS / f"{folder.name}{ending}"
 
 
-def write(path: Path, record: dict[str, Any]) -> None:
-    """Writes a record with its seal."""
-    files.write_json(path, record | {"seal": files.hash_value(record)})
-
-
 def read(folder: Path, ending: str = ".json") -> dict[str, Any]:
-    """The record of a folder that stands; empty where there is none, FolderError where it is damaged.
-
-    Records of earlier versions have no seal and no hashes: what they call finished is handed back to its stage.
-    """
+    """The record of a folder that stands; empty where there is none, FolderError where it is damaged."""
     path, stands = beside(folder, ending), folder if ending == ".json" else beside(folder, ".before")
     if folder.is_symlink() or not stands.is_dir() or not path.is_file():
         return {}
-    try:
-        record = json.loads(path.read_bytes())
-        seal = record.pop("seal", None)
-    except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise files.FolderError(f"{path} is damaged; {remedy(stands)}") from error
-    if seal is None:
-        return {"key": record.get("key"), "finished": False}
-    if seal != files.hash_value(record):
-        raise files.FolderError(f"{path} is damaged: its seal is not that of its content; {remedy(stands)}")
-    return record
+    return files.read_sealed(path, remedy(stands))
 
 
 def read_finished(folder: Path, key: str, ending: str = ".json") -> dict[str, Any] | None:
@@ -72,11 +54,10 @@ def remedy(folder: Path) -> str:
 
 def check_ours(folder: Path) -> None:
     """Refuses a folder that holds something and is no stage's."""
-    ours = beside(folder), folder / "stage.json"  # the second is where version 0.1 kept its records
-    if folder.is_symlink() or not folder.exists() or any(path.exists() for path in ours):
+    if folder.is_symlink() or not folder.exists() or beside(folder).exists():
         return
     if not folder.is_dir() or any(folder.iterdir()):
-        why = f"{folder} holds files that no run made, there being no {ours[0]}"
+        why = f"{folder} holds files that no run made, there being no {beside(folder)}"
         raise ValueError(f"{why}; name another run_dir, or move them")
 
 
@@ -85,9 +66,9 @@ def take_back(folder: Path, key: str) -> dict[str, Any] | None:
     record = read_finished(folder, key, ".before.json")
     if record is not None:
         _remove(folder)
-        write(beside(folder), {"key": key, "finished": False})  # never a folder under another's record
+        files.write_sealed(beside(folder), {"key": key, "finished": False})  # never a folder under another's record
         beside(folder, ".before").rename(folder)
-        write(beside(folder), record)
+        files.write_sealed(beside(folder), record)
         beside(folder, ".before.json").unlink()
     return record
 
@@ -105,11 +86,11 @@ def prepare(name: str, folder: Path, key: str) -> float:
         return float(record.get("seconds", 0.0))
     if folder.is_dir() and not folder.is_symlink() and record.get("finished"):
         forget_before(folder)
-        write(beside(folder, ".before.json"), record)
+        files.write_sealed(beside(folder, ".before.json"), record)
         folder.rename(beside(folder, ".before"))
     else:
         _remove(folder)
-    write(beside(folder), {"key": key, "finished": False})
+    files.write_sealed(beside(folder), {"key": key, "finished": False})
     folder.mkdir(parents=True)
     return 0.0
 

@@ -170,11 +170,11 @@ def _fill(stage: Stage, folder: Path, key: str, earlier: float) -> dict[str, Any
     except BaseException:
         spent = {"key": key, "finished": False, "seconds": time.perf_counter() - started}
         with contextlib.suppress(OSError):  # a full disk, say: the error that is under way tells more
-            records.write(records.beside(folder), spent)
+            files.write_sealed(records.beside(folder), spent)
         raise
     seconds, peak = time.perf_counter() - started, progress.peak_rss_bytes()
     record = {"key": key, "finished": True, "seconds": seconds, "peak_rss_bytes": peak, "detail": detail}
-    records.write(records.beside(folder), record | {"files": hashes})
+    files.write_sealed(records.beside(folder), record | {"files": hashes})
     records.forget_before(folder)
     return record
 

@@ -115,7 +115,7 @@ def random_csr() -> Callable[..., CSR]:
 def forged() -> Callable[[Path, Path, Callable[[Path], object]], Path]:
     """`forged(run, out, edit)` is a copy of a finished run that somebody changed and then sealed again."""
     from hcm_scale import records
-    from hcm_scale.base.files import hash_file
+    from hcm_scale.base.files import hash_file, write_sealed
 
     def forge(run: Path, out: Path, edit: Callable[[Path], object]) -> Path:
         shutil.copytree(run, out)
@@ -123,7 +123,7 @@ def forged() -> Callable[[Path, Path, Callable[[Path], object]], Path]:
         for path in (out / "records").glob("*.json"):
             record = records.read(out / path.stem)
             now = {name: hash_file(out / path.stem / name) for name in record["files"]}
-            records.write(path, record | {"files": now})
+            write_sealed(path, record | {"files": now})
         return out
 
     return forge

@@ -140,7 +140,7 @@ def test_option__is_legal_and_says_only_what_it_changes(word):
         (sgld.KERNELS, tables.KERNELS),
         (batches.BACKENDS, tables.BACKENDS),
         (purify._DENSE_KERNELS, tables.SIMILARITIES),
-        ((*rescale.SCALES, rescale.NORMAL, rescale.AUTO), tables.SCALINGS),
+        ((*rescale._VALUEWISE, "row", rescale.NORMAL, rescale.AUTO), tables.SCALINGS),
         (objectives.OBJECTIVES, tables.OBJECTIVES),
     ],
 )

@@ -125,7 +125,7 @@ MAY_IMPORT = {
         "trained",
         "words",
     },
-    "sweep": {"base", "config", "options", "pipeline", "graph", "ingest", "score", "stages"},
+    "sweep": {"base", "config", "options", "pipeline", "graph", "ingest", "listed", "score", "stages"},
     "__main__": {"cli"},
     "__init__": {"detector"},
 }

@@ -56,7 +56,7 @@ def small(run_dir: Path, **options) -> Config:
 
 
 def skipped(run_dir: Path) -> dict[str, bool]:
-    return {stage["name"]: stage["skipped"] for stage in json.loads((run_dir / "stages.json").read_text())}
+    return {stage["name"]: stage["skipped"] for stage in json.loads((run_dir / "stages.json").read_text())["stages"]}
 
 
 def test_run__makes_every_stage_and_says_where(tmp_path, graph):

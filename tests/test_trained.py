@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
 from hcm_scale import pipeline
-from hcm_scale.base.files import FolderError, hash_value
+from hcm_scale.base.files import FolderError, read_sealed, write_sealed
 from hcm_scale.config import Config, TablesGraph
 from hcm_scale.graph import Graph
 from hcm_scale.synthetic import families as synthetic
@@ -78,7 +78,7 @@ def test_new_nodes__are_scored_without_labels_and_training_and_move_no_other(gra
     caplog.set_level("INFO")
     far = joined(graph, np.asarray(graph.x)[:3] + 0.1, [(400, 401), (401, 402), (400, 402)])
     said = pipeline.run(small(tmp_path, yesterday), graph=far)
-    made = [record["name"] for record in json.loads((tmp_path / "stages.json").read_text())]
+    made = [record["name"] for record in json.loads((tmp_path / "stages.json").read_text())["stages"]]
     views = ("purified", "original")
     steps = ["graph", "purified", *(f"propagated-{v}" for v in views)]
     assert made == [*steps, "scores", "drift", "report"]
@@ -102,12 +102,12 @@ def test_new_node_without_edges__ranks_by_its_attributes(graph, yesterday, tmp_p
 def test_again__keeps_every_stage_and_other_samples_make_it_anew(graph, yesterday, tmp_path):
     pipeline.run(small(tmp_path / "run", yesterday), until="score", graph=graph)
     pipeline.run(small(tmp_path / "run", yesterday), until="score", graph=graph)
-    assert all(record["skipped"] for record in json.loads((tmp_path / "run" / "stages.json").read_text()))
+    assert all(record["skipped"] for record in json.loads((tmp_path / "run" / "stages.json").read_text())["stages"])
     other = small(tmp_path / "other")
     other.seed = 1
     pipeline.run(other, until="score", graph=graph)
     pipeline.run(small(tmp_path / "run", tmp_path / "other"), until="score", graph=graph)
-    kept = {r["name"]: r["skipped"] for r in json.loads((tmp_path / "run" / "stages.json").read_text())}
+    kept = {r["name"]: r["skipped"] for r in json.loads((tmp_path / "run" / "stages.json").read_text())["stages"]}
     assert [name for name, was_kept in kept.items() if not was_kept] == ["scores", "drift"]
 
 
@@ -198,16 +198,16 @@ def test_trained__is_checked_and_must_have_trained_itself(graph, yesterday, tmp_
         pipeline.run(small(tmp_path / "new", tmp_path / "own"), graph=graph)
 
 
-def options_edited(section: str, *, sealed: bool = False, **values: object) -> Callable[[Path], object]:
-    """Changes options and seals them anew, or leaves the seal as it was."""
+def options_edited(section: str, *, sealed: bool = True, **values: object) -> Callable[[Path], object]:
+    """Changes options, under a seal that fits them or under that of before."""
 
     def edit(run: Path) -> None:
-        stored = json.loads((run / "config.json").read_text())
+        path = run / "config.json"
+        before, stored = path.read_text(), read_sealed(path)
         stored[section] |= values
+        write_sealed(path, stored)
         if not sealed:
-            del stored["seal"]
-            stored["seal"] = hash_value(stored)
-        (run / "config.json").write_text(json.dumps(stored))
+            path.write_text(json.dumps(stored | {"seal": json.loads(before)["seal"]}))
 
     return edit
 
@@ -237,10 +237,10 @@ def test_results__go_where_the_new_run_says_and_never_to_the_place_of_the_traine
         (options_edited("purify", similarity="???"), r"purify\.similarity is not legal"),
         (options_edited("hops", unheard=1), r"'hops\.unheard' is not an option"),
         (options_edited("score", views=["purified"]), "is not of the run that .*stages.json lists"),
-        (options_edited("score", sealed=True, trim=0.1), "is damaged; remove it"),
-        (lambda run: (run / "config.json").write_text('{"model": [1]}'), "is damaged; remove it"),
-        (lambda run: (run / "config.json").write_text("[" * 100_000), "is damaged; remove it"),
-        (lambda run: ((run / "config.json").unlink(), os.mkfifo(run / "config.json")), "is damaged; remove it"),
+        (options_edited("score", sealed=False, trim=0.1), "is damaged: its seal .*; remove it"),
+        (lambda run: write_sealed(run / "config.json", {"model": [1]}), "it has no section"),
+        (lambda run: (run / "config.json").write_text("[" * 100_000), "is damaged: .*; remove it"),
+        (lambda run: ((run / "config.json").unlink(), os.mkfifo(run / "config.json")), "is damaged: .*; remove it"),
     ],
 )
 def test_options__of_a_trained_run_are_not_believed(forged, graph, yesterday, tmp_path, edit, told):

@@ -133,7 +133,7 @@ def test_training__sums_over_the_same_matrix(runs):
     made = open_purified(runs["amounts"] / "purified")
     recipe, nodes = recipe_of(Config()), np.arange(300)
     recipe = replace(recipe, batching=replace(recipe.batching, fan_outs=(None,), hub_cap=None))
-    pairs = PairBatch(0, 0, 300, nodes, nodes, np.zeros(300, np.int64))
+    pairs = PairBatch(0, 0, nodes, nodes, np.zeros(300, np.int64))
     (block,) = batch_maker(made.graph, made.features, recipe, seed=0)(pairs).blocks
     arrays = tuple(tensor.numpy() for tensor in (block.weights, block.indices, block.indptr))
     found = sparse.csr_array(arrays, shape=(300, 300)).toarray()

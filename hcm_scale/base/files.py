@@ -3,7 +3,9 @@
 Every stage writes its data first and its `manifest.json` last. A manifest is written under a temporary name,
 flushed to disk, renamed, and the folder is flushed too, so that after a crash a folder either has a manifest that
 is true or has none. Readers trust nothing else: a folder without a manifest is unfinished, one with another `kind`
-is foreign, one with a higher `format` was written by a newer version; each is refused by name.
+is foreign, one with another `format` is of another version; each is refused by name.
+
+A manifest, and every other JSON file that is believed later, has a seal: the hash of the rest of it.
 """
 
 import contextlib
@@ -31,7 +33,7 @@ _TORN = re.compile(r"\.(.+)\.\d+\.(tmp|new|old)")  # what is written to take the
 
 
 class FolderError(ValueError):
-    """A folder that cannot be used: unfinished, damaged, foreign, or written by a newer version."""
+    """A folder that cannot be used: unfinished, damaged, foreign, or written by another version."""
 
 
 def hash_file(path: Path) -> str:
@@ -101,30 +103,43 @@ def write_json(path: Path, value: Any, *, sort_keys: bool = True, indent: int | 
     write_bytes(path, (json.dumps(value, indent=indent, sort_keys=sort_keys) + "\n").encode())
 
 
+def write_sealed(path: Path, value: dict[str, Any]) -> None:
+    """Writes a JSON object whole or not at all, with its seal."""
+    write_json(path, value | {"seal": hash_value(value)})
+
+
+def read_sealed(path: Path, remedy: str = "") -> dict[str, Any]:
+    """The object that `write_sealed` wrote; FolderError, which ends in the remedy, where the file is not as it was."""
+    try:
+        value = json.loads(path.read_bytes() if path.is_file() else b"")  # a pipe would never end
+        if not isinstance(value, dict) or value.pop("seal", None) != hash_value(value):
+            raise ValueError("its seal is missing or not that of its content")
+    except (ValueError, RecursionError) as error:
+        state = f"damaged: {error}" if path.exists() else "missing"
+        raise FolderError(f"{path} is {state}{remedy and '; '}{remedy}") from error
+    return value
+
+
 def write_manifest(folder: Path, kind: str, version: int, body: dict[str, Any]) -> None:
     """The last write of a stage: from here on the folder exists."""
-    write_json(folder / MANIFEST, {"kind": kind, "format": version, **body})
+    write_sealed(folder / MANIFEST, {"kind": kind, "format": version, **body})
 
 
-def read_manifest(folder: Path, kind: str, version: int) -> dict[str, Any]:
-    """The manifest of a finished folder of this `kind`, at most as new as `version`."""
+def read_manifest(folder: Path, kind: str, version: int, remedy: str = "") -> dict[str, Any]:
+    """The manifest of a finished folder of this `kind` and format `version`."""
     path = Path(folder) / MANIFEST
     if not path.is_file():
         kept = "a file" if Path(folder).exists() else "missing"
         state = "unfinished: it has no manifest.json" if Path(folder).is_dir() else kept
         raise FolderError(f"{folder} is {state}; a finished {kind} folder was expected")
-    try:
-        manifest = json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:
-        raise FolderError(f"{path} is damaged: {error}") from error
-    if not isinstance(manifest, dict) or manifest.get("kind") != kind:
-        found = manifest.get("kind") if isinstance(manifest, dict) else type(manifest).__name__
-        raise FolderError(f"{folder} holds {found!r}, not a {kind!r}")
-    found_version = manifest.get("format")
-    if type(found_version) is not int or not 1 <= found_version <= version:
-        raise FolderError(
-            f"{folder} has format {found_version!r}; this version reads up to {version}: upgrade hcm-scale"
+    manifest = read_sealed(path, remedy)
+    if manifest.get("kind") != kind:
+        raise FolderError(f"{folder} holds {manifest.get('kind')!r}, not a {kind!r}")
+    if manifest.get("format") != version:
+        found = (
+            f"{folder} has format {manifest.get('format')!r}; this version of hcm-scale reads format {version} alone"
         )
+        raise FolderError(f"{found}: have it made again, or use the version that made it")
     return manifest
 
 

@@ -2,8 +2,7 @@
 
     folder/  manifest.json  stages.json  config.json  records/  graph/  purified/  ...  scores/
 
-The stages are copied as they stand, with their records, so that what is read back is checked against its hashes; the
-manifest has a seal of its own.
+The stages are copied as they stand, with their records, so that what is read back is checked against its hashes.
 """
 
 import json
@@ -22,7 +21,7 @@ from hcm_scale.detector.parameters import SECTIONS, dotted
 from hcm_scale.options import plain
 
 KIND = "hcm_scale detector"
-FORMAT = 2  # 1 had no seal
+FORMAT = 1
 _TRAINED = "training_scores.npy"  # of a detector that `apply` made: the scores of the run that was trained
 _NOT_KEPT = ("run_dir", "callback", "verbose")  # of this process, and of no use in another
 
@@ -43,7 +42,7 @@ def save(folder: Path, fitted: Fitted, parameters: dict[str, Any]) -> None:
         if fitted.trained is not None:
             np.save(fresh / _TRAINED, fitted.trained.scores)
             body["trained"] = {"num_odd": fitted.trained.num_odd, "hash": files.hash_file(fresh / _TRAINED)}
-        files.write_manifest(fresh, KIND, FORMAT, body | {"seal": files.hash_value(body)})
+        files.write_manifest(fresh, KIND, FORMAT, body)
 
 
 def _check_free(folder: Path) -> None:
@@ -61,14 +60,11 @@ def _check_free(folder: Path) -> None:
 def load(folder: Path) -> tuple[dict[str, Any], Fitted]:
     """The parameters and the finished run of a folder, its files checked; FolderError where it is not as it was."""
     manifest = files.read_manifest(folder, KIND, FORMAT)
-    body = {name: value for name, value in manifest.items() if name not in ("kind", "format", "seal")}
-    if manifest["format"] > 1 and manifest.get("seal") != files.hash_value(body):
-        raise files.FolderError(f"{folder / files.MANIFEST} is damaged: its seal is not that of its content")
     for stage in listed.read_stages(folder):
         files.below(folder, stage["name"])  # `save` leaves no links
     try:
         kept = [manifest[name] for name in ("fingerprint", "columns", "contamination")]
-        kept += [manifest.get("bound"), _trained(folder, manifest)]
+        kept += [manifest["bound"], _trained(folder, manifest)]
         for name in manifest["columns"]:
             if name not in COLUMNS:
                 raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {name!r} is no column of a table")

@@ -125,8 +125,7 @@ def from_bytes(data: bytes) -> Fitted:
     """The inverse of `to_bytes`."""
     arrays = load(data)
     size = int.from_bytes(data[:8], "little")
-    told = json.loads(data[8 : 8 + size])["__metadata__"]
-    about = json.loads(told["fitted"]) if "fitted" in told else {name: json.loads(text) for name, text in told.items()}
+    about = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["fitted"])
     parts = []
     for number, head in enumerate(about["parts"]):
         found = head | {k.split(".", 1)[1]: v for k, v in arrays.items() if k.startswith(f"{number}.")}

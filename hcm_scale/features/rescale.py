@@ -23,7 +23,6 @@ _VALUEWISE: dict[str, Callable[[NDArray[np.float32]], NDArray[Any]]] = {
     "log1p": np.log1p,
     "binary": lambda values: values != 0,
 }
-SCALES = (*_VALUEWISE, "row")
 NORMAL = "normal"  # see normal_scores
 AUTO = "auto"  # see auto.py
 
@@ -41,29 +40,6 @@ def blocks(x: Attributes, scale: str = "none") -> Iterator[tuple[slice, Attribut
 def block_rows(width: int) -> int:
     """Rows of a block where a row holds so many values."""
     return max(64, _BLOCK_VALUES // max(1, width))
-
-
-def rescale(x: Attributes, scale: str, columns: tuple[str, ...] = ()) -> Attributes:
-    """Attributes with each value on a new scale; shape and kind (dense or sparse) stay. `columns` name errors.
-
-    "none" as it is; "log1p" log(1 + value); "binary" 1 where the value is not 0; "row" the value's share of the sum of
-    absolute values in its row (a row of zeros stays so).
-
-    >>> rescale(np.array([[1, 3], [0, 0]], np.float32), "row").tolist()
-    [[0.25, 0.75], [0.0, 0.0]]
-    """
-    check_scale(x, scale, columns)
-    if scale == "none":
-        return x
-    if isinstance(x, SparseRows):
-        data = np.empty(len(x.data), np.float32)
-        for which, block in blocks(x, scale):
-            data[x.indptr[which.start] : x.indptr[which.stop]] = block.data
-        return SparseRows(x.indptr, x.indices, data, x.num_columns)
-    out = np.empty(x.shape, np.float32)
-    for which, block in blocks(x, scale):
-        out[which] = block
-    return out
 
 
 def normal_scores(x: NDArray[Any]) -> NDArray[np.float32]:
@@ -101,7 +77,14 @@ def check_scale(x: Attributes, scale: str, columns: tuple[str, ...] = ()) -> Non
 
 
 def rescale_block(block: AttributeRows, scale: str) -> AttributeRows:
-    """A block of rows with each value on a new scale; dense or sparse as it was."""
+    """A block of rows with each value on a new scale; dense or sparse as it was.
+
+    "none" as it is; "log1p" log(1 + value); "binary" 1 where the value is not 0; "row" the value's share of the sum of
+    absolute values in its row (a row of zeros stays so).
+
+    >>> rescale_block(np.array([[1, 3], [0, 0]], np.float32), "row").tolist()
+    [[0.25, 0.75], [0.0, 0.0]]
+    """
     if scale == "row":
         totals = np.asarray(abs(block).sum(axis=1, dtype=np.float64)).ravel()
         shares = 1.0 / np.where(totals > 0, totals, 1.0)

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hcm_scale.graph.store import Graph
-
 
 def find_arcs(
     indptr: NDArray[np.int64], indices: NDArray[Any], u: ArrayLike, v: ArrayLike
@@ -28,18 +26,3 @@ def find_arcs(
     found = low < indptr[rows + 1]
     found[found] = indices[low[found]] == columns[found]
     return low, found
-
-
-def has_edges(graph: Graph, u: ArrayLike, v: ArrayLike) -> NDArray[np.bool_]:
-    """Whether the graph has the edge (on a directed graph: the arc) from u[i] to v[i], bool (len(u),).
-
-    >>> has_edges(Graph(np.array([0, 1, 2, 2]), np.array([1, 0], np.int32)), [0, 0, 2], [1, 2, 0]).tolist()
-    [True, False, False]
-    """
-    rows, columns = np.asarray(u, np.int64), np.asarray(v, np.int64)
-    for name, nodes in (("u", rows), ("v", columns)):
-        if nodes.size and not 0 <= nodes.min() <= nodes.max() < graph.num_nodes:
-            raise ValueError(
-                f"{name} holds nodes from {nodes.min()} to {nodes.max()}; legal are 0 to {graph.num_nodes - 1}"
-            )
-    return find_arcs(graph.indptr, graph.indices, rows, columns)[1]

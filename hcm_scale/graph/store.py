@@ -39,7 +39,6 @@ FORMAT = 1
 NORMAL, STRUCTURAL, ATTRIBUTE = 0, 1, 2
 KIND_NAMES = ("normal", "structural", "attribute")
 _REMEDY = "have the folder written again by Graph.save"
-_FORMER = ("in_indptr", "in_indices")  # written for directed graphs once, and read by nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +238,7 @@ def finish(folder: Path, *, num_columns: int, columns: tuple[str, ...], directed
 
 
 def _open(folder: Path, verify: bool) -> Graph:
-    manifest = files.read_manifest(folder, KIND, FORMAT)
+    manifest = files.read_manifest(folder, KIND, FORMAT, _REMEDY)
     try:
         described = _described(manifest)
     except ValueError as error:
@@ -269,11 +268,9 @@ def _open(folder: Path, verify: bool) -> Graph:
         weights=arrays.get("weights"),
     )
     hashes = {name: entry["hash"] for name, entry in described.items()}
-    fingerprint = _fingerprint(hashes, graph.columns, graph.directed)
-    if described == manifest["files"] and fingerprint != manifest["fingerprint"]:
-        path = folder / files.MANIFEST
-        raise files.FolderError(f"{path} is damaged: its fingerprint is not that of its content; {_REMEDY}")
-    graph.__dict__["fingerprint"] = fingerprint  # fills the cached property: no byte is read
+    graph.__dict__["fingerprint"] = _fingerprint(
+        hashes, graph.columns, graph.directed
+    )  # fills the cached property: no byte is read
     if verify:
         graph.__dict__["checked"] = True
     return graph
@@ -281,7 +278,7 @@ def _open(folder: Path, verify: bool) -> Graph:
 
 def _described(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """What a manifest says of the files that are opened; ValueError where a value is of no legal type or size."""
-    types = {"files": dict, "num_columns": int, "columns": list, "directed": bool, "info": dict, "fingerprint": str}
+    types = {"files": dict, "num_columns": int, "columns": list, "directed": bool, "info": dict}
     for name, kind in types.items():
         if type(manifest.get(name)) is not kind:
             raise ValueError(f"{name} is {manifest.get(name)!r:.60}; it must be of type {kind.__name__}")
@@ -289,7 +286,7 @@ def _described(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
         raise ValueError(f"num_columns is {manifest['num_columns']}; legal are 0 to {2**31 - 1}")
     if not all(isinstance(name, str) for name in manifest["columns"]):
         raise ValueError("columns holds something that is no text")
-    described = {name: entry for name, entry in manifest["files"].items() if name not in _FORMER}
+    described: dict[str, dict[str, Any]] = manifest["files"]
     check_names(described)
     for name, entry in described.items():
         if not isinstance(entry, dict) or not isinstance(entry.get("hash"), str):

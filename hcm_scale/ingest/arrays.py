@@ -60,53 +60,41 @@ def write_arrays(
 ) -> Graph:
     """Writes the graph folder `out` and returns it opened; rows of `x`, entries of `y` and `ids` must be the nodes."""
     with naming(origin):
-        _write(Path(out), origin, edges, x, y, policy, ids)
+        width = 0 if x is None else x.shape[1]
+        features.require(width, policy)
+        if policy.weights and edges.weighed is None:
+            raise ValueError(
+                "graph.weights=true and there are no weights; legal are the values of a matrix, edge_weight beside "
+                "edge_index or indptr, and an edge_attr of one column"
+            )
+        known, num_nodes = _count_nodes(edges, x, policy)
+        added = num_nodes - known
+        with files.replacing(Path(out)) as folder:
+            num_anomalies = None if y is None else features.write_labels(folder, y, known, added)
+            written = features.FeatureCounts()
+            if isinstance(x, SparseRows) and width:
+                written = features.write_sparse(folder, x, policy.nonfinite, added)
+            elif isinstance(x, DenseRows) and width:
+                written = features.write_dense(folder, x.blocks(), x.shape, policy.nonfinite, added)
+                written = replace(written, columns=x.columns)
+            outside = Offenders(f"rows name a node outside 0 .. {num_nodes - 1:,}", "the edges")
+            chunks = checked(edges.chunks(), num_nodes, outside, policy.unknown == "drop")
+            counts = build_csr(folder, chunks, num_nodes, policy.directed)
+            if policy.weights and edges.weighed is not None:
+                write_weights(folder, edges.weighed(), "the edges", directed=policy.directed, adds_up=False)
+            seal(
+                folder,
+                origin,
+                policy,
+                counts,
+                written,
+                ids=ids,
+                unknown_edges=outside.count,
+                added_nodes=added,
+                num_anomalies=num_anomalies,
+                weights="weight" if policy.weights else None,
+            )
     return Graph.open(out, verify=False)
-
-
-def _write(
-    out: Path,
-    origin: str,
-    edges: Edges,
-    x: DenseRows | SparseRows | None,
-    y: NDArray[Any] | None,
-    policy: Policy,
-    ids: pa.Array | None,
-) -> None:
-    width = 0 if x is None else x.shape[1]
-    features.require(width, policy)
-    if policy.weights and edges.weighed is None:
-        raise ValueError(
-            "graph.weights=true and there are no weights; legal are the values of a matrix, edge_weight beside "
-            "edge_index or indptr, and an edge_attr of one column"
-        )
-    known, num_nodes = _count_nodes(edges, x, policy)
-    added = num_nodes - known
-    with files.replacing(out) as folder:
-        num_anomalies = None if y is None else features.write_labels(folder, y, known, added)
-        written = features.FeatureCounts()
-        if isinstance(x, SparseRows) and width:
-            written = features.write_sparse(folder, x, policy.nonfinite, added)
-        elif isinstance(x, DenseRows) and width:
-            written = features.write_dense(folder, x.blocks(), x.shape, policy.nonfinite, added)
-            written = replace(written, columns=x.columns)
-        outside = Offenders(f"rows name a node outside 0 .. {num_nodes - 1:,}", "the edges")
-        chunks = checked(edges.chunks(), num_nodes, outside, policy.unknown == "drop")
-        counts = build_csr(folder, chunks, num_nodes, policy.directed)
-        if policy.weights and edges.weighed is not None:
-            write_weights(folder, edges.weighed(), "the edges", directed=policy.directed, adds_up=False)
-        seal(
-            folder,
-            origin,
-            policy,
-            counts,
-            written,
-            ids=ids,
-            unknown_edges=outside.count,
-            added_nodes=added,
-            num_anomalies=num_anomalies,
-            weights="weight" if policy.weights else None,
-        )
 
 
 def checked(chunks: Iterable[Chunk], num_nodes: int, outside: Offenders, drop: bool = False) -> Iterator[Chunk]:

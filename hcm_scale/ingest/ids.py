@@ -120,7 +120,9 @@ Ids = Growing | RangeIds
 def in_order(ids: Growing) -> Growing:
     """The same ids, numbered in ascending order.
 
-    >>> in_order(_filled(NumberIds(), [7, 3])).column().to_pylist()
+    >>> ids = NumberIds()
+    >>> _ = ids.add(pa.array([7, 3]))
+    >>> in_order(ids).column().to_pylist()
     [3, 7]
     """
     names = ids.column()
@@ -133,11 +135,6 @@ def settled(ids: Growing) -> Ids:
     """`RangeIds` where the ids are 0 .. n - 1 in order, else the same ids."""
     if isinstance(ids, NumberIds) and np.array_equal(np.asarray(ids.column()), np.arange(len(ids))):
         return RangeIds(len(ids))
-    return ids
-
-
-def _filled(ids: Growing, names: list[int] | list[str]) -> Growing:
-    ids.add(pa.array(names))
     return ids
 
 

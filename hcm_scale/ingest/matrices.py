@@ -37,8 +37,6 @@ def read_matrices(
     out: Path | str,
     path: str | Path,
     *,
-    x: str | Path | None = None,
-    y: str | Path | None = None,
     keys: Mapping[str, str] | None = None,
     policy: Policy = Policy(),  # noqa: B008
 ) -> Graph:
@@ -46,18 +44,8 @@ def read_matrices(
     path = Path(path)
     with naming(path.name):
         arrays = _renamed(open_arrays(path, policy.max_bytes), keys or {}, path)
-        attributes = _attributes(arrays) if x is None else _attribute_file(Path(x), policy.max_bytes)
-        labels = arrays.get("y") if y is None else _only("y", Path(y), policy.max_bytes)
-        edges = edges_of(arrays, path)
-        return write_arrays(out, path.name, edges, attributes, labels.load() if labels else None, policy)
-
-
-def _only(name: str, path: Path, max_bytes: int) -> NpyFile:
-    """The array of this name in a file or folder, or its only one."""
-    arrays = open_arrays(path, max_bytes)
-    if name not in arrays and len(arrays) != 1:
-        raise InputError(f"{path.name} holds {listed(arrays)}; legal is one array, or one that is named {name!r}")
-    return arrays[name] if name in arrays else next(iter(arrays.values()))
+        labels = arrays["y"].load() if "y" in arrays else None
+        return write_arrays(out, path.name, edges_of(arrays, path), _attributes(arrays), labels, policy)
 
 
 def _renamed(arrays: Arrays, keys: Mapping[str, str], path: Path) -> Arrays:
@@ -207,13 +195,6 @@ def _attributes(arrays: Arrays) -> DenseRows | SparseRows | None:
             raise InputError(f"{arrays['x_shape'].name} is {shape}; legal is [{len(indptr) - 1}, d]")
         width = shape[1]
     return check_sparse(indptr, indices, data, width)
-
-
-def _attribute_file(path: Path, max_bytes: int) -> DenseRows | SparseRows:
-    arrays = open_arrays(path, max_bytes)
-    if "format" not in arrays:
-        return _dense(_only("x", path, max_bytes))
-    return SparseRows.of(scipy_file.matrix(arrays, path))
 
 
 def _dense(array: NpyFile) -> DenseRows:

@@ -2,7 +2,7 @@
 
 A name is a class of torch_geometric.datasets, with `/part` where the class holds several: `Planetoid/Cora`,
 `Amazon/Photo`, `KarateClub`; the well-known ones go by their own name, `Cora`. torch_geometric downloads to and
-caches under `root`. Labels of such data sets are classes, not anomalies: they become `y` only where `label` names them.
+caches under `root`. Labels of such data sets are classes, not anomalies: they are not read.
 """
 
 import contextlib
@@ -47,22 +47,18 @@ def read_data(
     out: Path | str,
     data: "Data",
     *,
-    label: str | None = None,
     origin: str = "torch_geometric Data",
     policy: Policy = Policy(),  # noqa: B008
 ) -> Graph:
     """Writes a `Data` with edge_index (2, E) and x (n, d), dense or sparse, to the folder `out`; returns it opened.
 
-    With `policy.weights` edges weigh `edge_weight`, or an `edge_attr` of one column. `label` names the tensor of 0/1
-    anomaly labels, if there is one.
+    With `policy.weights` edges weigh `edge_weight`, or an `edge_attr` of one column.
     """
     edge_index: Any = getattr(data, "edge_index", None)
     shape = tuple(getattr(edge_index, "shape", ()))
     if len(shape) != 2 or shape[0] != 2:
         found = "no edge_index" if edge_index is None else f"edge_index of shape {shape}"
         raise InputError(f"{origin}: data has {found}; legal is a Data with edge_index (2, E)")
-    if label is not None and getattr(data, label, None) is None:
-        raise ValueError(f"label={label!r} is not in the data; it has {sorted(data.keys())}")
     with reading(f"edge_index of {origin} holds no numbers"):
         ends = edge_index.cpu().numpy()
 
@@ -75,7 +71,6 @@ def read_data(
         policy = replace(policy, num_nodes=data.num_nodes)
     with reading(f"{origin} holds other than tensors of numbers"):
         x = _rows(getattr(data, "x", None))
-        y = None if label is None else getattr(data, label).cpu().numpy()
         weights = _weights(data) if policy.weights else None
     if weights is not None and len(weights) != ends.shape[1]:
         raise InputError(f"{origin}: data has {len(weights):,} weights for {ends.shape[1]:,} edges; legal is one each")
@@ -86,7 +81,7 @@ def read_data(
             yield ends[0, part], ends[1, part], values[part]
 
     edges = Edges(chunks, ends.shape[1], weighed=None if weights is None else lambda: weighed(weights))
-    return write_arrays(out, origin, edges, x, y, policy)
+    return write_arrays(out, origin, edges, x, None, policy)
 
 
 def read_dataset(
@@ -94,25 +89,19 @@ def read_dataset(
     name: str,
     root: str | Path,
     *,
-    index: int | None = None,
-    label: str | None = None,
     trust_pickle: bool = False,
     policy: Policy = Policy(),  # noqa: B008
 ) -> Graph:
-    """Fetches a data set by name, kept under `root`, into the folder `out`; `index` picks one of several graphs.
+    """Fetches a data set by name, kept under `root`, into the folder `out`; it must hold one graph.
 
     Files that hold other than tensors and arrays are refused, unless `trust_pickle` lets them run what they say.
     """
     dataset = _fetch(name, Path(root), policy.max_bytes, trust_pickle)
-    if index is None and len(dataset) != 1:
-        raise ValueError(
-            f"graph.dataset={name!r} holds {len(dataset):,} graphs; legal is one, or index= of read_dataset"
-        )
-    if index is not None and not 0 <= index < len(dataset):
-        raise ValueError(f"index={index} must be between 0 and {len(dataset) - 1}")
-    with reading(f"graph.dataset={name!r}: graph {index or 0} cannot be read"):
-        data = dataset[index or 0]
-    return read_data(out, data, label=label, origin=name, policy=policy)
+    if len(dataset) != 1:
+        raise ValueError(f"graph.dataset={name!r} holds {len(dataset):,} graphs; legal is one")
+    with reading(f"graph.dataset={name!r} cannot be read"):
+        data = dataset[0]
+    return read_data(out, data, origin=name, policy=policy)
 
 
 def _fetch(name: str, root: Path, max_bytes: int, trust_pickle: bool) -> Any:

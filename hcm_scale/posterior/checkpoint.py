@@ -12,7 +12,6 @@ anew. So it does where another number of ranks goes on: they add up their gradie
 otherwise. The folder is that of one run: whoever gives it sees to that.
 """
 
-import json
 import logging
 import warnings
 from collections.abc import Sequence
@@ -47,7 +46,7 @@ def save_checkpoint(
     data = save_tensors({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
     files.write_bytes(path, data)
     note = {"num_done": num_done, "ranks": num_ranks, "hash": files.hash_bytes(data), "samples": list(sample_hashes)}
-    files.write_json(path.with_suffix(".json"), note | {"seal": files.hash_value(note)})
+    files.write_sealed(path.with_suffix(".json"), note)
     for old in _notes(folder)[:-NUM_KEPT]:
         old.unlink()
         old.with_suffix(".safetensors").unlink(missing_ok=True)
@@ -57,10 +56,10 @@ def load_checkpoint(folder: Path, samples: Path, num_ranks: int = 1) -> Checkpoi
     """The newest whole checkpoint, whose samples stand in the folder `samples`; None where there is none."""
     for path in reversed(_notes(folder)):
         try:
-            note = json.loads(path.read_bytes())
+            note = files.read_sealed(path)
             data = path.with_suffix(".safetensors").read_bytes()
-            whole = note.pop("seal") == files.hash_value(note) and files.hash_bytes(data) == note["hash"]
-        except (ValueError, LookupError, AttributeError, TypeError, OSError, RecursionError):
+            whole = files.hash_bytes(data) == note["hash"]
+        except (files.FolderError, OSError):
             whole = False
         if whole and note["ranks"] != num_ranks:
             log.info("%s was left by %d ranks; %d begin anew", path.with_suffix(""), note["ranks"], num_ranks)

@@ -40,38 +40,27 @@ FOUND = ("num_flagged", "fdr", "stability")
 def write_report(
     out: Path | str,
     *,
-    run: Mapping[str, Any],
     scores: pa.Table | Path | str,
     graph: Graph,
     purified: Graph | None,
     edge_mean: NDArray[np.float32],
     edge_var: NDArray[np.float32],
     x: NDArray[np.float32] | None = None,
-    found: Mapping[str, Any] | None = None,
-    records: Sequence[Mapping[str, Any]] = (),
-    labels: Mapping[str, Any] | None = None,
-    features: Mapping[str, Any] | None = None,
-    notes: Sequence[str] = (),
-    stages: Sequence[Mapping[str, Any]] = (),
     top: int = 10,
     table_rows: int = 20_000,
     csv: bool = False,
+    **told: Any,
 ) -> dict[str, Any]:
-    """Writes report.json and report.html into the folder `out` and returns the report.
+    """Writes report.json and report.html into the folder `out` and returns the report, as `gather` makes it of `told`.
 
-    `run` says what ran: any of name, seed, version, date, hardware, command, num_samples. `records` are the lines of
-    metrics.jsonl; `labels` has `counts` and `stored`, pairs per class; `features` may have `columns`, what attributes
-    became by which rule; `notes` are sentences about the run as a whole; each of `stages` has name, seconds,
-    peak_rss_bytes, skipped and detail. `graph` carries the user's own attributes and column names, `x` are the features
-    that they became, by which distances are told. `found` may have num_flagged and fdr (how many nodes stand out) and
-    stability (how far two encoders agree). `csv` writes the whole table to scores.csv too.
+    `graph` carries the user's own attributes and column names, `x` are the features that they became, by which
+    distances are told. `csv` writes the whole table to scores.csv too.
     """
     scores = scores if isinstance(scores, pa.Table) else Path(scores)
     whole, first = _read(scores, max(top, table_rows, groups.MOST))
     evidence = Evidence.of(graph, purified, whole, edge_mean, edge_var, x)
     evidence = replace(evidence, scores=first)  # only its nodes are explained
-    told: dict[str, Any] = {"run": run, "found": found, "records": records, "labels": labels, "features": features}
-    report = gather(evidence, whole, **told, notes=notes, stages=stages, top=top, table_rows=table_rows)
+    report = gather(evidence, whole, **told, top=top, table_rows=table_rows)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     files.write_json(folder / JSON_FILE, report, sort_keys=False, indent=None)  # the order is the page's: its colours
@@ -104,7 +93,14 @@ def gather(
     top: int = 10,
     table_rows: int = 20_000,
 ) -> dict[str, Any]:
-    """The report as a JSON-able dict; `table` has all rows, `evidence.scores` at least those that are shown."""
+    """The report as a JSON-able dict; `table` has all rows, `evidence.scores` at least those that are shown.
+
+    `run` says what ran: any of name, seed, version, date, hardware, command, num_samples. `records` are the lines of
+    metrics.jsonl; `labels` has `counts` and `stored`, pairs per class; `features` may have `columns`, what attributes
+    became by which rule; `notes` are sentences about the run as a whole; each of `stages` has name, seconds,
+    peak_rss_bytes, skipped and detail. `found` may have num_flagged and fdr (how many nodes stand out) and stability
+    (how far two encoders agree).
+    """
     if top < 0:
         raise ValueError(f"top={top} must be at least 0")
     if table_rows < 1:

@@ -38,7 +38,6 @@ class PairBatch:
 
     epoch: int
     step: int
-    num_global: int  # pairs of the global batch, over all ranks
     u: NDArray[np.int64]  # (pairs,)
     v: NDArray[np.int64]  # (pairs,)
     hop: NDArray[np.int64]  # (pairs,): class index 0 .. C - 1
@@ -118,11 +117,11 @@ class Cut:
     rank: int
     num_ranks: int
 
-    def __call__(self, step: int) -> tuple[int, int, int]:
-        """The positions start .. stop - 1 of this rank's slice of a global batch, and the size of that batch."""
+    def __call__(self, step: int) -> tuple[int, int]:
+        """The positions start .. stop - 1 of this rank's slice of a global batch."""
         start, stop = (self.num_pairs * at // self.num_steps for at in (step, step + 1))
         size = stop - start
-        return start + size * self.rank // self.num_ranks, start + size * (self.rank + 1) // self.num_ranks, size
+        return start + size * self.rank // self.num_ranks, start + size * (self.rank + 1) // self.num_ranks
 
     @property
     def most(self) -> int:
@@ -146,8 +145,7 @@ def _epoch(labels: Labels, read: Read, seed: int, cut: Cut, epoch: int, steps: r
     hops = range(1, labels.classes + 1)
     streams = [_ClassStream(labels, read, hop, num_draw, key(seed, _PAIRS, epoch, hop)) for hop in hops]
     for step in steps:
-        start, stop, size = cut(step)
-        yield PairBatch(epoch, step, size, *_gather(streams, start, stop))
+        yield PairBatch(epoch, step, *_gather(streams, *cut(step)))
 
 
 def _gather(streams: "list[_ClassStream]", start: int, stop: int) -> tuple[NDArray[np.int64], ...]:

@@ -65,21 +65,6 @@ def sampler(
     return sample
 
 
-def sample_blocks(
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    scale: NDArray[np.float32],
-    seeds: NDArray[np.int64],
-    fan_outs: Sequence[FanOut],
-    *,
-    seed: int,
-    step: int,
-    hub_cap: int | None = None,
-) -> tuple[NDArray[np.int64], tuple[Block, ...]]:
-    """One draw, as `neighbors.sample_blocks`. For many draws hold a `sampler`: this copies the graph each time."""
-    return sampler(indptr, indices, scale, fan_outs, seed=seed, hub_cap=hub_cap)(seeds, step)
-
-
 def import_sample_adj() -> Callable[..., Any]:
     """(rowptr, col, nodes, limit, replace) -> rowptr, col, sources (nodes first) and arc numbers of what was drawn."""
     try:

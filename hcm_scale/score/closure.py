@@ -47,22 +47,18 @@ def far_cut(mean: NDArray[np.float32], share: float) -> Cut:
 
 
 def mark_far(mean: NDArray[np.float32], cut: Cut) -> NDArray[np.bool_]:
-    """Marks the edges beyond the cut, and its share of those just there, the later ones."""
+    """Marks the edges beyond the cut, and its share of those just there, the later ones.
+
+    >>> mean = np.array([1.0, 3.0, 2.0, 2.0], np.float32)
+    >>> mark_far(mean, far_cut(mean, 0.5)).tolist()
+    [False, True, False, True]
+    """
     far = np.zeros(len(mean), bool)
     ties = largest.count_lower(mean, cut.key >> 16)[:, cut.key & 0xFFFF]
     after = ties[::-1].cumsum()[::-1] - ties  # ties in the stretches behind each one
     ties = np.clip(round(cut.tied * int(ties.sum())) - after, 0, ties)
     in_threads(len(ties), largest_kernels.mark_largest, mean.view(np.uint32), np.uint32(cut.key), ties, far)
     return far
-
-
-def far_edges(mean: NDArray[np.float32], share: float) -> NDArray[np.bool_]:
-    """Marks the floor(share * m) edges with the largest mean hop (NaN is not scored); of equal ones the later.
-
-    >>> far_edges(np.array([1.0, 3.0, 2.0, 2.0], np.float32), 0.5).tolist()
-    [False, True, False, True]
-    """
-    return mark_far(mean, far_cut(mean, share))
 
 
 def far_triangles(edges: EdgeIndex, far: NDArray[np.bool_]) -> NDArray[np.int64]:

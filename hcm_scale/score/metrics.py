@@ -18,7 +18,7 @@ from hcm_scale.base.order import largest, order, ordered
 from hcm_scale.base.threads import in_slices, share, where
 from hcm_scale.graph.store import ATTRIBUTE, KIND_NAMES, NORMAL, STRUCTURAL
 
-DEFAULT_KS = (10, 50, 100, 200, 300)
+_KS = (10, 50, 100, 200, 300)
 _THRESHOLDS = 1 << 20  # that a curve is thinned from
 _FOUND = 1 << 14  # places of the ranking that a thread looks for together
 
@@ -159,31 +159,16 @@ def roc_auc(y: NDArray[Any], score: NDArray[Any]) -> float:
     return _roc_auc(_tally(Ranked.of(y, score)))
 
 
-def average_precision(y: NDArray[Any], score: NDArray[Any]) -> float:
-    """Precision averaged over the anomalies, each at its own score: sum of (R_i - R_{i-1}) P_i."""
-    return _average_precision(_tally(Ranked.of(y, score)))
-
-
-def at_k(y: NDArray[Any], score: NDArray[Any], k: int) -> tuple[float, float]:
-    """Precision and recall among the k highest scores; with k > n the missing places count as misses."""
-    if k < 1:
-        raise ValueError(f"k={k} must be at least 1")
-    ranked = Ranked.of(y, score)
-    return _at_k(ranked.odd[ranked.is_hit], k)
-
-
-def evaluate(
-    y: NDArray[Any], score: NDArray[Any], kind: NDArray[Any] | None = None, ks: Sequence[int] = DEFAULT_KS
-) -> dict[str, Any]:
+def evaluate(y: NDArray[Any], score: NDArray[Any], kind: NDArray[Any] | None = None) -> dict[str, Any]:
     """Every number there is, JSON-able; with `kind`, each kind of anomaly apart, against the normal nodes alone.
 
     `precision_at` and `recall_at` map k, as text, to the number; k beyond n are left out. `by_kind` maps a kind's
     name to the same numbers; a kind that does not occur is left out.
     """
-    return measure(Ranked.of(y, score, kind), ks)
+    return measure(Ranked.of(y, score, kind))
 
 
-def measure(ranked: Ranked, ks: Sequence[int] = DEFAULT_KS) -> dict[str, Any]:
+def measure(ranked: Ranked, ks: Sequence[int] = _KS) -> dict[str, Any]:
     """`evaluate` of what is sorted already."""
     runs, groups = Runs.of(ranked), {"all": ranked.is_hit}
     if ranked.kinds is not None and len(ranked.odd) < len(ranked.keys):
@@ -265,6 +250,7 @@ def _roc_auc(tally: Tally) -> float:
 
 
 def _average_precision(tally: Tally) -> float:
+    """Precision averaged over the anomalies, each at its own score: sum of (R_i - R_{i-1}) P_i."""
     gained = (tally.hits - tally.hits_above) * (tally.hits / tally.nodes)
     return float(gained.sum()) / tally.num_hits  # not @, which may sum in threads
 

@@ -6,21 +6,16 @@ Equal numbers share the middle of their places.
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.order import Known, Places, double_places, num_known
+from hcm_scale.base.order import Places
 from hcm_scale.base.threads import in_slices
 
 
-def middle_ranks(values: NDArray[np.float64], known: Known = None) -> NDArray[np.float64]:
-    """Ranks of values between 0 and 1, equal ones sharing the middle of their places; 1/2 where not `known`.
+def ranks_of(double: Places, size: int) -> NDArray[np.float64]:
+    """The ranks, between 0 and 1, of double places among so many.
 
-    >>> middle_ranks(np.array([3.0, 1.0, 3.0, 9.0])).tolist()
+    >>> ranks_of(np.array([5, 8, 5, 2]), 4).tolist()
     [0.5, 0.125, 0.5, 0.875]
     """
-    return ranks_of(double_places(values, known), num_known(values, known))
-
-
-def ranks_of(double: Places, size: int) -> NDArray[np.float64]:
-    """The ranks, between 0 and 1, of double places among so many."""
     out = np.empty(len(double))
 
     def fill(part: slice) -> None:
@@ -47,7 +42,7 @@ def places_among(values: NDArray[np.float64], usual: NDArray[np.float64]) -> NDA
 
 
 def ranks_among(values: NDArray[np.float64], usual: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`middle_ranks` that values would have among usual ones, at most that of the first."""
+    """`ranks_of` the places that values would have among usual ones, at most that of the first."""
     return ranks_of(np.maximum(places_among(values, usual), 2), len(usual))
 
 

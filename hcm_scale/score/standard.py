@@ -1,21 +1,16 @@
 """Several numbers of a node added up as z-scores, by what is usual among the nodes of one graph.
 
 The sum is shifted to start at 0, where nodes that are not scored stay. `Usual` is taken from one graph and measures the
-nodes of another the same way. All threads take part; numbers are summed as numpy sums those of the scored nodes, halves
-of halves, so that means and spreads have the bits of `mean` and `std`.
+nodes of another the same way. All threads take part: sums are of slices that do not depend on their number.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.threads import in_slices, of_slices, share
-
-_LEAF = 1 << 17  # scored nodes at most that one thread sums at a time
+from hcm_scale.base.threads import in_slices, of_slices
 
 Values = NDArray[np.float64]
 
@@ -30,22 +25,23 @@ class Usual(NamedTuple):
 
 def usual_among(values: Sequence[Values], scored: NDArray[np.bool_]) -> Usual:
     """What is usual among the scored nodes; each number is (n,)."""
-    ends = np.cumsum(of_slices(len(scored), lambda part: np.count_nonzero(scored[part]), _LEAF), dtype=np.int64)
-    size = int(ends[-1]) if len(ends) else 0
+    size = sum(of_slices(len(scored), lambda part: np.count_nonzero(scored[part])))
     if not size:
         return Usual(np.zeros(len(values)), np.zeros(len(values)), 0.0)
 
-    def chosen(value: Values, first: int, last: int) -> Values:
-        """The numbers of the scored nodes from the `first` to before the `last`."""
-        begin, end = np.searchsorted(ends, [first, last - 1], side="right")
-        part = slice(begin * _LEAF, (end + 1) * _LEAF)
-        before = int(ends[begin - 1]) if begin else 0
-        return value[part][scored[part]][first - before : last - before]
+    def moments(center: Values, power: int) -> Values:
+        """The mean, over the scored nodes, of this power of how far each number is above its center."""
+
+        def sums(part: slice) -> list[float]:
+            return [((value[part][scored[part]] - c) ** power).sum() for value, c in zip(values, center, strict=True)]
+
+        return np.sum(of_slices(len(scored), sums), axis=0) / size
 
     def least(part: slice) -> float:
         return float(_added(values, part, means, spreads)[scored[part]].min(initial=np.inf))
 
-    means, spreads = np.array([_mean_and_spread(partial(chosen, value), size) for value in values]).T.copy()
+    means = moments(np.zeros(len(values)), 1)
+    spreads = np.sqrt(moments(means, 2))
     return Usual(means, spreads, min(of_slices(len(scored), least)))
 
 
@@ -72,37 +68,3 @@ def _added(values: Sequence[Values], part: slice, means: Values, spreads: Values
         if spread > 0:
             total += (value[part] - mean) / spread
     return total
-
-
-def _mean_and_spread(take: Callable[[int, int], Values], size: int) -> tuple[float, float]:
-    mean = _sum(size, take) / size
-    return mean, np.sqrt(_sum(size, lambda first, last: np.square(take(first, last) - mean)) / size)
-
-
-def _sum(size: int, take: Callable[[int, int], Values]) -> float:
-    """The sum of take(0, size), taken in pieces and added in numpy's order."""
-    sums: dict[tuple[int, int], float] = {}
-    leaves = _leaves(0, size)
-
-    def add(_: int, leaf: tuple[int, int]) -> None:
-        sums[leaf] = float(take(*leaf).sum())
-
-    share(min(numba.get_num_threads(), len(leaves)), leaves, add)
-
-    def joined(first: int, last: int) -> float:
-        middle = _middle(first, last)
-        return sums[first, last] if (first, last) in sums else joined(first, middle) + joined(middle, last)
-
-    return joined(0, size)
-
-
-def _leaves(first: int, last: int) -> list[tuple[int, int]]:
-    if last - first <= _LEAF:
-        return [(first, last)]
-    middle = _middle(first, last)
-    return _leaves(first, middle) + _leaves(middle, last)
-
-
-def _middle(first: int, last: int) -> int:
-    """Where numpy parts a sum: at a multiple of eight, which it adds at a time."""
-    return first + (last - first) // 2 // 8 * 8

@@ -55,11 +55,6 @@ NUMBERS = ("ahp", "iv", "hav", "closure", "strange", "context", "context_closure
 _ALWAYS = {"node": pa.int64(), "rank": pa.int64(), "degree": pa.int64(), "flags": pa.string()}
 
 
-def scores_table(graph: Graph, scores: NodeScores, rank_by: str, verdict: Verdict | None = None) -> pa.Table:
-    """The ranked table of all nodes of `graph`."""
-    return pa.concat_tables(make() for make in row_groups(graph, scores, rank_by, verdict))
-
-
 def row_groups(
     graph: Graph, scores: NodeScores, rank_by: str, verdict: Verdict | None = None, size: int | None = None
 ) -> list[Callable[[], pa.Table]]:

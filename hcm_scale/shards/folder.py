@@ -8,7 +8,6 @@ Each step reads only the disk, so that several processes can share the work with
 holds the shards of one plan: whoever gives it sees to that.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,13 +33,7 @@ def done(folder: Path, plan: LabelPlan, index: int) -> Shard | None:
 
 def _read_beside(folder: Path, plan: LabelPlan, index: int) -> Shard:
     path = folder / f"{plan.shard_name(index)}.json"
-    try:
-        note = json.loads(path.read_bytes())
-        if note.pop("seal") != files.hash_value(note):
-            raise ValueError("its seal is not that of its content")
-        return Shard.from_json(note)
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise files.FolderError(f"{path} is missing or damaged: this shard is unfinished") from error
+    return Shard.from_json(files.read_sealed(path, "this shard is unfinished"))
 
 
 def collect(folder: Path, plan: LabelPlan) -> list[Shard]:
@@ -56,7 +49,7 @@ def seal(folder: Path, plan: LabelPlan, shards: Sequence[Shard]) -> None:
         "stored": [sum(shard.stored(hop) for shard in shards) for hop in range(1, plan.classes + 1)],
         "shards": [shard.to_json() for shard in shards],
     }
-    files.write_manifest(folder, KIND, FORMAT, body | {"seal": files.hash_value(body)})
+    files.write_manifest(folder, KIND, FORMAT, body)
     tidy(folder)
 
 

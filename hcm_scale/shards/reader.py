@@ -34,14 +34,13 @@ class RowGroup:
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """A sealed folder of labelled pairs. Equal `fingerprint`s mean equal bytes."""
+    """A sealed folder of labelled pairs."""
 
     folder: Path
     plan: LabelPlan
     counts: tuple[int, ...]  # exact pairs per class, stored or not
     stored: tuple[int, ...]  # pairs per class in the shards
     shards: tuple[Shard, ...] = field(repr=False)
-    fingerprint: str
 
     @property
     def classes(self) -> int:
@@ -96,10 +95,9 @@ def _read_footer(path: Path, shard: Shard) -> pq.FileMetaData:
 
 
 def open_labels(folder: Path | str, graph_fingerprint: str | None = None, verify: bool = False) -> Labels:
-    """Opens a sealed folder; FolderError where it is unfinished, foreign, newer, torn, or of another graph."""
+    """Opens a sealed folder; FolderError where it is unfinished, foreign, damaged, torn, or of another graph."""
     folder = Path(folder)
-    manifest = files.read_manifest(folder, KIND, FORMAT)
-    labels = _parse(folder, manifest)
+    labels = _parse(folder, files.read_manifest(folder, KIND, FORMAT))
     if graph_fingerprint is not None and labels.plan.fingerprint != graph_fingerprint:
         found = labels.plan.fingerprint
         raise files.FolderError(
@@ -110,17 +108,13 @@ def open_labels(folder: Path | str, graph_fingerprint: str | None = None, verify
     return labels
 
 
-def _parse(folder: Path, manifest: dict[str, Any]) -> Labels:
-    body = {name: value for name, value in manifest.items() if name not in ("kind", "format", "seal")}
-    if files.hash_value(body) != manifest.get("seal"):
-        raise files.FolderError(f"{folder}/{files.MANIFEST} is damaged: its content does not match its own seal")
+def _parse(folder: Path, body: dict[str, Any]) -> Labels:
     return Labels(
         folder=folder,
         plan=LabelPlan(**body["plan"]),
         counts=tuple(body["counts"]),
         stored=tuple(body["stored"]),
         shards=tuple(Shard.from_json(shard) for shard in body["shards"]),
-        fingerprint=manifest["seal"],
     )
 
 

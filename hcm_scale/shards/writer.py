@@ -59,8 +59,7 @@ def write_shard(
         counts=tuple(counts.tolist()),
         row_groups=tuple(_row_groups(plan, starts)),
     )
-    note = shard.to_json()
-    files.write_json(folder / f"{name}.json", note | {"seal": files.hash_value(note)})
+    files.write_sealed(folder / f"{name}.json", shard.to_json())
     return shard
 
 

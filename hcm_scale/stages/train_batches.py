@@ -104,7 +104,7 @@ def probe_batch(
     count = min(_PROBED_EDGES, len(structure.indices))
     entries = np.sort(rng.choice(len(structure.indices), count, replace=False, shuffle=False))
     u = np.searchsorted(structure.indptr, entries, side="right") - 1
-    pairs = PairBatch(0, 0, count, u, structure.indices[entries].astype(np.int64), np.zeros(count, np.int64))
+    pairs = PairBatch(0, 0, u, structure.indices[entries].astype(np.int64), np.zeros(count, np.int64))
     return batch_maker(structure, x, recipe, seed=seed)(pairs).to(device)
 
 
@@ -132,7 +132,7 @@ def batch_maker(
     if not takes_whole_graph(structure, batching):
         return make
     nodes = np.arange(structure.num_nodes)
-    everything = make(PairBatch(0, 0, len(nodes), nodes, nodes, nodes))
+    everything = make(PairBatch(0, 0, nodes, nodes, nodes))
 
     def choose(pairs: PairBatch) -> MiniBatch:
         u, v, hop = (torch.from_numpy(values) for values in (pairs.u, pairs.v, pairs.hop))

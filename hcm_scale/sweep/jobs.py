@@ -5,7 +5,6 @@ refused). It is finished when its `stages.json`, rewritten stage by stage, has c
 stages and hidden folders are passed over. Reads JSON and manifests only; a job costs a few kilobytes.
 """
 
-import json
 import math
 import os
 import re
@@ -14,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hcm_scale.base.files import FolderError
+from hcm_scale.base import files
+from hcm_scale.listed import read_stages
 from hcm_scale.options import flat
 from hcm_scale.stages.report import read_records
 from hcm_scale.stages.scored import open_scores
 
-_PLACES = ("run_dir", "share_dir", "data_dir", "seal")  # where a job ran, not what it was asked
+_PLACES = ("run_dir", "share_dir", "data_dir")  # where a job ran, not what it was asked
 _NO_JOBS = ("stages", "source")  # what jobs share, and what a search reads once
-_ERROR = re.compile(r"(?:\d{4}-\d\d-\d\d \S+ )?error: (.*)")  # a line of a log, with its time or, once, without
+_ERROR = re.compile(r"\d{4}-\d\d-\d\d \S+ error: (.*)")  # a line of a log
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,15 @@ def read_job(path: Path, name: str) -> Job:
     """Reads one job's folder; whatever is missing or damaged becomes its `error`."""
     options: dict[str, Any] = {}
     try:
-        config = json.loads((path / "config.json").read_text())
+        config = files.read_sealed(path / "config.json")
         options = {key: _text(value) for key, value in flat(config) if key not in _PLACES and value != {}}
-        stages = json.loads((path / "stages.json").read_text())
+        stages = read_stages(path)
         if not any(stage["name"] == "scores" for stage in stages):
             last = stages[-1]["name"] if stages else "nothing"
-            raise FolderError(f"stopped after {last}")
+            raise files.FolderError(f"stopped after {last}")
         scores = open_scores(path / "scores")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        return Job(name, options, {}, error=_last_error(path / "log") or f"unfinished: {_one_line(error)}")
+        return Job(name, options, {}, error=_last_error(path / "log") or f"unfinished: {str(error).split(chr(10))[0]}")
     numbers = {**quality(scores.metrics or {}, scores.rank_by), **cost(stages)}
     return Job(name, options, numbers, scores.rank_by, trend=tuple(_trend(path)))
 
@@ -125,9 +125,3 @@ def _trend(path: Path) -> Iterator[dict[str, Any]]:
 def _last_error(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
     return next((found[1] for line in reversed(lines) if (found := _ERROR.match(line))), "")
-
-
-def _one_line(error: Exception) -> str:
-    return (
-        f"{Path(error.filename).name} is missing" if isinstance(error, FileNotFoundError) else str(error).split("\n")[0]
-    )

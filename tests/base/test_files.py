@@ -32,25 +32,40 @@ def test_write_json__leaves_no_temporary_file(tmp_path):
 def test_read_manifest__returns_what_was_written(tmp_path):
     files.write_manifest(tmp_path, "thing", 3, {"n": 7})
     assert files.read_manifest(tmp_path, "thing", 3)["n"] == 7
-    assert files.read_manifest(tmp_path, "thing", 4)["n"] == 7
+
+
+def test_read_manifest__refuses_an_unfinished_folder(tmp_path):
+    with pytest.raises(files.FolderError, match="unfinished"):
+        files.read_manifest(tmp_path, "thing", 1)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("manifest", "message"),
     [
-        (None, "unfinished"),
-        ("{", "damaged"),
-        ("[1]", "holds 'list'"),
-        ('{"kind": "other", "format": 1}', "holds 'other', not a 'thing'"),
-        ('{"kind": "thing", "format": 2}', "has format 2; this version reads up to 1"),
-        ('{"kind": "thing"}', "has format None"),
+        ({"kind": "other", "format": 2}, "holds 'other', not a 'thing'"),
+        ({"kind": "thing", "format": 1}, "has format 1; this version of hcm-scale reads format 2 alone"),
+        ({"kind": "thing", "format": 3}, "has format 3; this version of hcm-scale reads format 2 alone"),
+        ({"kind": "thing"}, "has format None"),
     ],
 )
-def test_read_manifest__refuses_by_name(tmp_path, text, message):
-    if text is not None:
-        (tmp_path / files.MANIFEST).write_text(text)
+def test_read_manifest__refuses_other_kinds_and_formats_by_name(tmp_path, manifest, message):
+    files.write_sealed(tmp_path / files.MANIFEST, manifest)
     with pytest.raises(files.FolderError, match=message):
-        files.read_manifest(tmp_path, "thing", 1)
+        files.read_manifest(tmp_path, "thing", 2)
+
+
+def test_read_sealed__returns_what_was_written_and_refuses_every_change(tmp_path):
+    path, value = tmp_path / "a.json", {"n": 7, "of": [1.5, None, {"x": "y"}]}
+    files.write_sealed(path, value)
+    assert files.read_sealed(path) == value
+    sound = path.read_text()
+    for text in (sound.replace("7", "8"), sound[:-4], "[1]", "{}", '{"n": 7}', "", "[" * 100_000):
+        path.write_text(text)
+        with pytest.raises(files.FolderError, match=r"a\.json is damaged: .*; write it again$"):
+            files.read_sealed(path, "write it again")
+    path.unlink()
+    with pytest.raises(files.FolderError, match=r"a\.json is missing$"):
+        files.read_sealed(path)
 
 
 def test_read_manifest__refuses_a_missing_folder(tmp_path):

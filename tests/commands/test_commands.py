@@ -17,6 +17,7 @@ from hcm_scale import pipeline
 from hcm_scale.base.files import FolderError
 from hcm_scale.commands import clean, doctor, export, inspect
 from hcm_scale.config import Config
+from hcm_scale.listed import begin_run
 from hcm_scale.options import with_options
 from hcm_scale.serve.views import Views
 from hcm_scale.synthetic import families
@@ -73,7 +74,7 @@ def test_inspect__verify_looks_at_the_configuration_too(copied, damage):
 
 
 def test_inspect__of_a_run_that_has_finished_nothing_says_so(tmp_path):
-    (tmp_path / "stages.json").write_text("[]")
+    begin_run(tmp_path)
     with pytest.raises(ValueError, match="has finished no stage yet"):
         inspect.main([str(tmp_path), "--verify"])
 

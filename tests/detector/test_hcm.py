@@ -132,7 +132,9 @@ def test_save__carries_scores_and_explanations(found, tmp_path):
     manifest = tmp_path / "kept" / "manifest.json"
     sound = manifest.read_text()
     manifest.write_text(sound.replace('"contamination": null', '"contamination": 0.2'))
-    with pytest.raises(FolderError, match=r"kept/manifest\.json is damaged: its seal is not that of its content"):
+    with pytest.raises(
+        FolderError, match=r"kept/manifest\.json is damaged: its seal is missing or not that of its content"
+    ):
         HCM.load(tmp_path / "kept")
     manifest.write_text(sound)
     (tmp_path / "mine").mkdir()
@@ -153,21 +155,11 @@ def test_save__carries_scores_and_explanations(found, tmp_path):
 
 
 def reseal(path: Path, change) -> None:
-    """Changes a record or a list as whoever made the folder could: with a seal that is right."""
-    body = json.loads(path.read_text())
-    for entry in body if isinstance(body, list) else [body]:
-        del entry["seal"]
+    """Changes a record, a list or a manifest as whoever made the folder could: with a seal that is right."""
+    body = files.read_sealed(path)
+    for entry in body["stages"] if path.name == "stages.json" else [body]:
         change(entry)
-        entry["seal"] = files.hash_value(entry)
-    path.write_text(json.dumps(body))
-
-
-def rewrite(folder: Path, change) -> None:
-    """Changes the manifest of a saved detector, as `reseal` does."""
-    manifest = json.loads((folder / "manifest.json").read_text())
-    change(manifest)
-    body = {name: value for name, value in manifest.items() if name not in ("kind", "format", "seal")}
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"seal": files.hash_value(body)}))
+    files.write_sealed(path, body)
 
 
 def add_file(name: str, path: Path):
@@ -229,7 +221,7 @@ def test_load__takes_no_place_to_write_and_no_address_from_the_folder(found, wor
         parameters = manifest["parameters"]
         parameters |= asked if "run_dir" in asked else {"options": parameters["options"] | asked}
 
-    rewrite(tmp_path / "kept", change)
+    reseal(tmp_path / "kept" / "manifest.json", change)
     loaded = HCM.load(tmp_path / "kept")
     assert "is left out" in str(recwarn.pop(UserWarning).message)
     assert loaded.get_params() == found.get_params() | {"run_dir": None}
@@ -240,7 +232,7 @@ def test_load__takes_no_place_to_write_and_no_address_from_the_folder(found, wor
 
 def test_load__takes_columns_of_tables_alone_from_the_folder(found, tmp_path):
     found.save(tmp_path / "kept")
-    rewrite(tmp_path / "kept", lambda manifest: manifest["columns"].update(name="../out"))
+    reseal(tmp_path / "kept" / "manifest.json", lambda manifest: manifest["columns"].update(name="../out"))
     with pytest.raises(FolderError, match=r"manifest\.json is damaged: 'name' is no column"):
         HCM.load(tmp_path / "kept")
 

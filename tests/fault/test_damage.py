@@ -95,7 +95,7 @@ def prepare(whole: Path, run_dir: Path, case: int) -> tuple[bool, list[str], str
     draw = random.Random(case)
     shutil.rmtree(run_dir, ignore_errors=True)
     shutil.copytree(whole, run_dir)
-    stages = [stage["name"] for stage in json.loads((run_dir / "stages.json").read_text())]
+    stages = [stage["name"] for stage in json.loads((run_dir / "stages.json").read_text())["stages"]]
     explains = draw.random() < 0.3
     num_stages = len(stages) if explains else draw.randint(1, len(stages))
     for name in stages[num_stages:]:

@@ -154,7 +154,7 @@ def change_manifest(folder: Path, draw: random.Random) -> str:
     if draw.random() < 0.2:
         path.write_bytes(draw.choice(TEXTS))
         return "text of the manifest"
-    manifest = json.loads(path.read_text())
+    manifest = files.read_sealed(path)
     place, name = manifest, draw.choice(sorted(manifest))
     while isinstance(place[name], dict) and place[name] and draw.random() < 0.8:
         place, name = place[name], draw.choice(sorted(place[name]))
@@ -165,7 +165,7 @@ def change_manifest(folder: Path, draw: random.Random) -> str:
         place[draw.choice(("../x", "z", "in_indptr", "x_indptr", "ids"))] = odd
     else:
         place[name] = odd
-    path.write_text(json.dumps(manifest))
+    files.write_sealed(path, manifest)
     return f"manifest {name}: {str(odd)[:40]}"
 
 
@@ -189,7 +189,7 @@ def change_file(folder: Path, draw: random.Random) -> str:
 def seal_again(folder: Path) -> None:
     """Makes every hash right, and says of each file what it says of itself."""
     path = folder / files.MANIFEST
-    manifest = json.loads(path.read_text())
+    manifest = files.read_sealed(path)
     manifest["files"] = {}
     for file in sorted(folder.glob("*.npy")):
         if not file.is_file():
@@ -203,7 +203,7 @@ def seal_again(folder: Path) -> None:
         manifest["files"][file.stem] = described | {"hash": files.hash_file(file)}
     hashes = {name: entry["hash"] for name, entry in manifest["files"].items()}
     manifest["fingerprint"] = store._fingerprint(hashes, tuple(manifest["columns"]), manifest["directed"])
-    path.write_text(json.dumps(manifest))
+    files.write_sealed(path, manifest)
 
 
 def stranger(folder: Path, made: dict[str, Graph], case: int) -> str:
@@ -230,7 +230,7 @@ def is_graph(folder: Path) -> bool:
 def holds_graph(folder: Path) -> bool:
     """The slow twin: whether the arrays of a folder are a graph; any error means that they are not."""
     manifest = json.loads((folder / files.MANIFEST).read_text())
-    arrays = {name: np.load(folder / f"{name}.npy") for name in manifest["files"] if not name.startswith("in_")}
+    arrays = {name: np.load(folder / f"{name}.npy") for name in manifest["files"]}
     indptr = arrays["indptr"].tolist()
     n, width = len(indptr) - 1, manifest["num_columns"]
     arcs = rows_of(indptr, arrays["indices"].tolist(), n)

@@ -1,6 +1,5 @@
 """What a graph must be before a kernel walks over it; a fault is told with its array, its place and what is legal."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -139,9 +138,9 @@ def test_check__looks_at_sparse_attributes_alike(graph, part, at, value, message
 
 
 def seal(folder: Path, **values: object) -> None:
-    """Other values in a manifest; a fingerprint that does not fit them is refused only after their own faults."""
+    """Other values in a manifest, under a seal that fits them."""
     path = folder / files.MANIFEST
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    files.write_sealed(path, files.read_sealed(path) | values)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +152,6 @@ def seal(folder: Path, **values: object) -> None:
         ({"num_columns": -1}, "num_columns is -1; legal are 0 to"),
         ({"columns": [1]}, "columns holds something that is no text"),
         ({"info": None}, "info is None; it must be of type dict"),
-        ({"columns": ["a", "b", "c", "z"]}, "its fingerprint is not that of its content"),
     ],
 )
 def test_open__refuses_manifests_by_the_value(graph, tmp_path, values, message):

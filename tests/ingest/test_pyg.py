@@ -33,15 +33,6 @@ def test_read_data__symmetrises_and_keeps_isolated_nodes(data, tmp_path):
     assert (summary(g).self_loops, summary(g).reversed_edges, summary(g).isolated_nodes) == (1, 1, 1)
 
 
-def test_read_data__takes_labels_only_by_name(data, tmp_path):
-    assert read_data(tmp_path / "g", data, label="y").y.tolist() == [0, 0, 1, 0, 0]
-    with pytest.raises(ValueError, match=r"label='anomaly' is not in the data; it has \['edge_index', 'x', 'y'\]"):
-        read_data(tmp_path / "g", data, label="anomaly")
-    data.y = torch.zeros(1, 1, 5)
-    with pytest.raises(ValueError, match=r"y has shape \(1, 1, 5\); legal are \(n\), \(n, 1\) and \(1, n\)"):
-        read_data(tmp_path / "g", data, label="y")
-
-
 @pytest.mark.parametrize("kind", ["coo", "half", "double"])
 def test_read_data__takes_other_tensors(data, tmp_path, kind):
     dense = data.x
@@ -85,8 +76,6 @@ def test_read_dataset__refuses_unknown_names_and_parts(tmp_path):
         read_dataset(tmp_path / "g", "Planetoid", tmp_path)
     with pytest.raises(ValueError, match="KarateClub takes no part"):
         read_dataset(tmp_path / "g", "KarateClub/x", tmp_path)
-    with pytest.raises(ValueError, match="index=3 must be between 0 and 0"):
-        read_dataset(tmp_path / "g", "KarateClub", tmp_path, index=3)
 
 
 def test_read_dataset__says_when_it_cannot_download(tmp_path, monkeypatch):

@@ -1,13 +1,12 @@
 """Parameter samples of others: what is not a sample of a legal model is refused by the name of its file."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hcm_scale.base.files import MANIFEST, FolderError, hash_file
+from hcm_scale.base.files import MANIFEST, FolderError, hash_file, read_sealed, write_sealed
 from hcm_scale.model import HopModel
 from hcm_scale.posterior.samples import open_samples, sample_path, seal_samples, write_sample
 
@@ -23,7 +22,7 @@ def folder(tmp_path) -> Path:
 
 def change_manifest(folder: Path, **body: object) -> None:
     path = folder / MANIFEST
-    path.write_text(json.dumps(json.loads(path.read_text()) | body))
+    write_sealed(path, read_sealed(path) | body)
 
 
 def test_samples__come_back_as_they_were_written(folder):

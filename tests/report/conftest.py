@@ -15,7 +15,11 @@ from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edges import EdgeHops
 from hcm_scale.score.nodes import of_attributes, score_nodes, with_attributes, with_closure, with_strange
 from hcm_scale.score.numbering import edge_index
-from hcm_scale.score.table import scores_table
+from hcm_scale.score.table import row_groups
+
+
+def scores_table(graph, scores, rank_by):
+    return pa.concat_tables(make() for make in row_groups(graph, scores, rank_by))
 
 
 class ScoredWorld(NamedTuple):

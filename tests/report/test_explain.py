@@ -19,9 +19,13 @@ from hcm_scale.report.terminal import text
 from hcm_scale.score.edges import EdgeHops
 from hcm_scale.score.nodes import score_nodes
 from hcm_scale.score.numbering import edge_index
-from hcm_scale.score.table import scores_table
+from hcm_scale.score.table import row_groups
 
 World = Callable[..., Any]
+
+
+def scores_table(graph, scores, rank_by):
+    return pa.concat_tables(make() for make in row_groups(graph, scores, rank_by))
 
 
 def slow_edges(graph: Graph) -> dict[tuple[int, int], int]:

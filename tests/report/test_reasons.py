@@ -14,7 +14,7 @@ from hcm_scale.report.evidence import Evidence, neighbors_of
 from hcm_scale.report.explain import explain, source_of
 from hcm_scale.report.kinds import heads
 from hcm_scale.report.reasons import NOTABLE_SHARE, _hops, far_group
-from hcm_scale.score.closure import far_edges
+from hcm_scale.score.closure import far_cut, mark_far
 from hcm_scale.score.evidence import KINDS
 from hcm_scale.score.table import kind_rank
 
@@ -31,7 +31,7 @@ def test_far_group__are_the_neighbours_of_the_far_triangles(scored_world: World,
     world = scored_world(num_nodes)
     evidence = Evidence.of(*world)
     length = slow_lengths(world.graph, world.edge_mean)
-    far = dict(zip(length, far_edges(world.edge_mean, 0.4).tolist(), strict=True))
+    far = dict(zip(length, mark_far(world.edge_mean, far_cut(world.edge_mean, 0.4)).tolist(), strict=True))
     for node in range(num_nodes):
         around = neighbors_of(world.graph, node).tolist()
         closed = [

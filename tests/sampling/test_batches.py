@@ -18,7 +18,7 @@ from hcm_scale.sampling.prefetch import prefetch
 def random_pairs(num_nodes, num_pairs, epoch=0, step=0):
     rng = np.random.default_rng((epoch, step))
     u, v, hop = rng.integers(0, num_nodes, (3, num_pairs))
-    return PairBatch(epoch=epoch, step=step, num_global=num_pairs, u=u, v=v, hop=hop % 4)
+    return PairBatch(epoch=epoch, step=step, u=u, v=v, hop=hop % 4)
 
 
 def multiply(block, x):
@@ -69,7 +69,7 @@ def test_make_batch__draws_anew_every_epoch(random_csr):
     indptr, indices = random_csr(60, 600)
     sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [3], seed=0)
     pairs = random_pairs(60, 40)
-    later = PairBatch(epoch=1, step=0, num_global=40, u=pairs.u, v=pairs.v, hop=pairs.hop)
+    later = PairBatch(epoch=1, step=0, u=pairs.u, v=pairs.v, hop=pairs.hop)
     x = np.zeros((60, 1), np.float32)
     assert same(make_batch(pairs, x, sample), make_batch(pairs, x, sample))
     assert not same(make_batch(pairs, x, sample), make_batch(later, x, sample))

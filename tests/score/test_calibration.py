@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from scipy.stats import rankdata
 
 from hcm_scale.score.calibration import Scale, Strangeness, context_scale, from_bytes, to_bytes
 from hcm_scale.score.closure import far_cut, mark_far
 from hcm_scale.score.evidence import KINDS, Numbers, weigh
 from hcm_scale.score.numbering import edge_index
-from hcm_scale.score.ranks import middle_ranks, ranks_among
+from hcm_scale.score.ranks import ranks_among
 from hcm_scale.score.standard import Usual
 from hcm_scale.score.tail import gains_of
 from hcm_scale.score.threshold import judge
@@ -39,7 +40,7 @@ def test_gains__among_others_rise_also_beyond_all_that_was_seen():
     assert np.all(np.diff(found) >= 0)
     assert np.all(np.diff(found[np.linspace(-5, 50, 400) > 2 * usual.max()]) > 0)
     assert np.isfinite(found).all()
-    np.testing.assert_array_equal(ranks_among(usual, usual), middle_ranks(usual))
+    np.testing.assert_allclose(ranks_among(usual, usual), (rankdata(usual) - 0.5) / len(usual))
 
 
 def test_weigh__of_a_node_without_neighbours_is_told_by_its_attributes():

@@ -9,9 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from hcm_scale.score.closure import closure, far_cut, far_edges, far_triangles
+from hcm_scale.score.closure import closure, far_cut, far_triangles, mark_far
 from hcm_scale.score.numbering import edge_index
 from hcm_scale.synthetic import families as synthetic
+
+
+def far_edges(mean, share):
+    return mark_far(mean, far_cut(mean, share))
 
 
 def slow_triangles(indptr, indices, far):

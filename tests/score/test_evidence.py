@@ -6,8 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 
+from hcm_scale.base.order import double_places, num_known
 from hcm_scale.score.evidence import KINDS, weigh
-from hcm_scale.score.ranks import middle_ranks
+from hcm_scale.score.ranks import ranks_of
+
+
+def middle_ranks(values, known=None):
+    return ranks_of(double_places(values, known), num_known(values, known))
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0, 2.5, 1e300, -4.0]), min_size=1, max_size=40))

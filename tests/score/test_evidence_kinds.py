@@ -1,17 +1,27 @@
 """Kinds of evidence kept apart: places, the strongest kind, and their way through the table."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from hcm_scale.base.order import double_places, num_known
 from hcm_scale.graph.store import Graph
 from hcm_scale.score.calibration import context_scale
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, double_places, strongest, weigh
+from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, strongest, weigh
 from hcm_scale.score.nodes import NodeScores, of_attributes, score_nodes, with_attributes, with_closure
 from hcm_scale.score.numbering import edge_index
-from hcm_scale.score.ranks import middle_ranks, surprise
-from hcm_scale.score.table import kind_rank, node_scores, scores_table
+from hcm_scale.score.ranks import ranks_of, surprise
+from hcm_scale.score.table import kind_rank, node_scores, row_groups
+
+
+def scores_table(graph, scores, rank_by):
+    return pa.concat_tables(make() for make in row_groups(graph, scores, rank_by))
+
+
+def middle_ranks(values, known=None):
+    return ranks_of(double_places(values, known), num_known(values, known))
 
 
 def numbers_of(num_nodes: int, seed: int = 0) -> dict[str, np.ndarray]:

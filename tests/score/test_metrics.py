@@ -9,7 +9,7 @@ from scipy.stats import rankdata
 from sklearn import metrics as sk
 
 from hcm_scale.score import metrics
-from hcm_scale.score.metrics import Ranked, at_k, average_precision, curves, evaluate, ranking, roc_auc
+from hcm_scale.score.metrics import Ranked, curves, evaluate, ranking, roc_auc
 
 labelled = st.lists(st.tuples(st.integers(0, 1), st.integers(-3, 3)), min_size=2, max_size=60)
 
@@ -19,7 +19,7 @@ def test_auc_and_ap__equal_scikit_learn_with_ties(rows):
     y, score = np.array(rows).T
     assume(0 < y.sum() < len(y))
     assert roc_auc(y, score) == pytest.approx(sk.roc_auc_score(y, score), abs=1e-12)
-    assert average_precision(y, score) == pytest.approx(sk.average_precision_score(y, score), abs=1e-12)
+    assert evaluate(y, score)["average_precision"] == pytest.approx(sk.average_precision_score(y, score), abs=1e-12)
 
 
 @given(labelled)
@@ -40,19 +40,18 @@ def test_auc__continuous_scores_and_extremes():
 
 
 def test_at_k__counts_the_first_k_with_ties_by_node():
-    y, score = np.array([1, 0, 1, 0, 1]), np.array([2.0, 2.0, 3.0, 1.0, 1.0])
-    assert ranking(score).tolist() == [2, 0, 1, 3, 4]
-    assert at_k(y, score, 1) == (1.0, 1 / 3)
-    assert at_k(y, score, 3) == (2 / 3, 2 / 3)
-    assert at_k(y, score, 10) == (0.3, 1.0)
+    y, score = np.isin(np.arange(20), (0, 1, 2, 14)), np.repeat([1.0, 3.0], (15, 5))
+    assert ranking(score).tolist() == [*range(15, 20), *range(15)]
+    found = evaluate(y, score)
+    assert (found["precision_at"], found["recall_at"]) == ({"10": 0.3}, {"10": 0.75})
 
 
 def test_evaluate__takes_each_kind_against_the_normal_nodes_alone():
     rng = np.random.default_rng(1)
     kind = rng.choice(3, 2000, p=[0.9, 0.06, 0.04]).astype(np.uint8)
     y, score = (kind > 0).astype(np.uint8), rng.normal(size=2000) + kind
-    result = evaluate(y, score, kind, ks=(10, 5000))
-    assert list(result["precision_at"]) == ["10"]
+    result = evaluate(y, score, kind)
+    assert list(result["precision_at"]) == ["10", "50", "100", "200", "300"]
     assert result["num_anomalies"] == y.sum()
     for code, name in ((1, "structural"), (2, "attribute")):
         chosen = (kind == 0) | (kind == code)
@@ -105,7 +104,7 @@ def test_evaluate__equals_the_definitions_at_any_number_of_threads(case, monkeyp
             wanted["by_kind"][name] = plainly((kind == code)[of_kind].astype(int), score[of_kind], ks)
     for num_threads in (1, 2, 3):
         monkeypatch.setattr(numba, "get_num_threads", lambda count=num_threads: count)  # more than there are cores, too
-        assert evaluate(y, score, kind, ks) == wanted
+        assert metrics.measure(Ranked.of(y, score, kind), ks) == wanted
 
 
 @pytest.mark.parametrize("decimals", [1, 9])
@@ -154,8 +153,6 @@ def test_metrics__refuse_what_cannot_be_measured():
     with pytest.raises(ValueError, match="0 of 3 nodes are anomalies; both kinds must occur"):
         roc_auc(0 * y, np.arange(3.0))
     with pytest.raises(ValueError, match="do not match"):
-        average_precision(y, np.arange(4.0))
-    with pytest.raises(ValueError, match="k=0 must be at least 1"):
-        at_k(y, np.arange(3.0), 0)
+        roc_auc(y, np.arange(4.0))
     with pytest.raises(ValueError, match="max_points=1 must be at least 2"):
         curves(Ranked.of(y, np.arange(3.0)), max_points=1)

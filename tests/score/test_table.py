@@ -25,10 +25,13 @@ from hcm_scale.score.table import (
     node_scores,
     read_scores,
     row_groups,
-    scores_table,
     write_scores,
 )
 from hcm_scale.score.threshold import Verdict
+
+
+def scores_table(graph, scores, rank_by):
+    return pa.concat_tables(make() for make in row_groups(graph, scores, rank_by))
 
 
 def four_nodes(**parts) -> Graph:

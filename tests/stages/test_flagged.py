@@ -33,6 +33,6 @@ def test_planted_cliques__are_flagged_and_little_else(tmp_path):
     assert 0.0 <= made.stability <= 1.0
     said = summary(tmp_path, {"scores": tmp_path / "scores", "graph": tmp_path / "graph"}, [], 0.0)
     assert f"{flagged.sum()} nodes stand out at a false-discovery rate of 10%" in said
-    facts = {stage["name"]: stage["detail"] for stage in json.loads((tmp_path / "stages.json").read_text())}
+    facts = {stage["name"]: stage["detail"] for stage in json.loads((tmp_path / "stages.json").read_text())["stages"]}
     assert facts["scores"]["num_flagged"] == flagged.sum()
     assert (tmp_path / "scores" / FILE).is_file()

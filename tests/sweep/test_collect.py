@@ -3,6 +3,7 @@
 import itertools
 import json
 import statistics
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow.csv
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale.base import files
+from hcm_scale.listed import StageRecord, write_list
 from hcm_scale.stages.scored import FORMAT, KIND
 from hcm_scale.sweep import curves
 from hcm_scale.sweep.collect import collect, once
@@ -17,6 +19,10 @@ from hcm_scale.sweep.figures import MAX_CURVES, axis_places, draw
 from hcm_scale.sweep.jobs import Job, find_jobs
 
 SCORES = {"num_samples": 1, "rank_by": "ahp", "fdr": 0.1, "num_flagged": 0, "stability": None}
+
+
+def stage(name: str, seconds: float) -> dict[str, object]:
+    return asdict(StageRecord(name, "key", name, seconds, peak_rss_bytes=7, skipped=False, detail={}))
 
 
 def auc(ratio: float, seed: int) -> float:
@@ -27,9 +33,9 @@ def write_job(folder: Path, ratio: float, seed: int, *, finished: bool = True, *
     """What a job leaves behind, with numbers that are easy to check."""
     folder.mkdir(parents=True)
     config = {"graph": {"name": "toy"}, "purify": {"ratio": ratio}, "seed": seed, "inject": {"seed": seed}, **more}
-    files.write_json(folder / "config.json", config | {"run_dir": str(folder)})
+    files.write_sealed(folder / "config.json", config | {"run_dir": str(folder)})
     names = ["graph", "scores"] if finished else ["graph"]
-    files.write_json(folder / "stages.json", [{"name": n, "seconds": 2.0, "peak_rss_bytes": 7} for n in names])
+    write_list(folder, [stage(name, 2.0) for name in names])
     if finished:
         (folder / "scores").mkdir()
         numbers = {"roc_auc": auc(ratio, seed), "average_precision": 0.5}
@@ -89,7 +95,7 @@ def test_collect__twice__gives_the_same_bytes(sweep):
 def test_collect__lists_what_failed_and_keeps_the_rest(sweep):
     write_job(sweep / "stopped", 0.3, 0, finished=False)
     (sweep / "refused").mkdir()
-    (sweep / "refused" / "log").write_text("hello\nerror: purify.ratio=1.5 is out of range\n")
+    (sweep / "refused" / "log").write_text("hello\n2026-01-01 00:00:00,000 error: purify.ratio=1.5 is out of range\n")
     for name, text in {"torn": '{"seed": ', "deep": "[" * 100_000, "a list": "[1]"}.items():
         (sweep / name).mkdir()
         (sweep / name / "config.json").write_text(text)
@@ -103,7 +109,7 @@ def test_collect__lists_what_failed_and_keeps_the_rest(sweep):
 
 def test_collect__a_link_to_old_scores_does_not_make_a_job_finished(sweep):
     job = sweep / "ratio=0.0,seed=0"
-    files.write_json(job / "stages.json", [{"name": "graph", "seconds": 1.0, "peak_rss_bytes": 7}])
+    write_list(job, [stage("graph", 1.0)])
     assert "6 jobs, 5 finished" in collect(sweep)
 
 

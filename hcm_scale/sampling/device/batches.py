@@ -104,7 +104,7 @@ def fused_batches(
     control = torch.zeros(4, dtype=torch.int64, device=graph.device)
     for t in itertools.count(first_step):
         epoch, step = divmod(t, cut.num_steps)
-        start, stop, _ = cut(step)
+        start, stop = cut(step)
         _send([start, stop, epoch_key(seed, epoch), layer_key(step_key(seed, epoch, step), 0)], control)
         if isinstance(pairs, DevicePairs):
             draw_into(pairs, control, ends, hop)
@@ -126,7 +126,7 @@ def block_batches(
     for t in itertools.count(first_step):
         epoch, step = divmod(t, cut.num_steps)
         if isinstance(pairs, DevicePairs):
-            start, stop, _ = cut(step)
+            start, stop = cut(step)
             u, v, hop = draw(pairs, start, stop, epoch_key(seed, epoch))
         else:
             item = next(pairs)

@@ -156,7 +156,7 @@ def test_block_batches__resume_and_feed_the_model(labels, random_csr, on_device,
     for name in ("nodes", "x", "left", "right", "hop"):
         assert torch.equal(getattr(whole, name), getattr(resumed, name))
     assert all(torch.equal(a.weights, b.weights) for a, b in zip(whole.blocks, resumed.blocks, strict=True))
-    start, stop, _ = cut(1)
+    start, stop = cut(1)
     model = HopModel(3, labels.classes, width=8, num_layers=len(limits) + 1)
     assert model(resumed).shape == (stop - start, labels.classes)
     assert torch.equal(resumed.hop, torch.arange(start, stop) % labels.classes)
