@@ -38,10 +38,10 @@ def main() -> None:
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["NUMBA_CACHE_DIR"] = scratch
-        from hcm_scale import warm  # its kernels look at the variable
+        from hcm_scale.run import precompile  # its kernels look at the variable
 
         with event.install_listener("numba:compile", watch):
-            warm.walk(Path(scratch) / "steps")
+            precompile.walk(Path(scratch) / "steps")
     for name, seconds in sorted(watch.seconds.items()):
         print(f'    "{name}": {max(0.1, seconds):.1f},')
     print(f"{len(watch.seconds)} kernels, {watch.seconds.total():.0f} s")

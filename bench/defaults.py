@@ -3,8 +3,8 @@
 from dataclasses import asdict, replace
 from typing import Any
 
-from hcm_scale.arguments import label_options, recipe_of, scoring_of
 from hcm_scale.config import Config
+from hcm_scale.run.stages import label_options, recipe_of, scoring_of
 from hcm_scale.stages.train import Record
 
 _CONFIG = Config()

@@ -1,7 +1,7 @@
 """What each stage was foreseen to take, against the most that it took: a grid of graphs and options.
 
 A run is made whole first, so that everything is compiled. Then each stage is taken away and made again in a process of
-its own: what is foreseen is what that process held before the stage and the stage's need (`stages/memory.py`); what is
+its own: what is foreseen is what that process held before the stage and the stage's need (`run/memory.py`); what is
 measured is the most anonymous memory seen from outside, every 10 ms. Pages of mapped files count in neither.
 """
 
@@ -16,16 +16,15 @@ import numpy as np
 
 from bench.apart import run_apart
 from bench.harness import Table, at_most
-from hcm_scale import pipeline
-from hcm_scale.base.free_memory import anonymous_bytes
-from hcm_scale.blueprint import stages
+from hcm_scale.base.memory import anonymous_bytes
 from hcm_scale.config import Config, FolderGraph, SyntheticGraph
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import SparseRows
 from hcm_scale.options import with_options
+from hcm_scale.run import pipeline
+from hcm_scale.run.stages import RunContext, stages
+from hcm_scale.run.workspace import Workspace
 from hcm_scale.synthetic import families as synthetic
-from hcm_scale.walk import Run
-from hcm_scale.workspace import Workspace
 
 STAGES = ("graph", "purified", "labels", "propagated-purified", "train-purified", "scores", "report")
 LIMIT_SECONDS = 600
@@ -108,7 +107,7 @@ def job(root: str, point: dict[str, Any], stage: str | None) -> Callable[[], dic
     @pipeline.run_threads(config.world.threads, pipeline.ALONE)
     def run() -> dict[str, Any]:
         workspace = Workspace(run_dir)
-        for made in stages(Run(config, workspace, "cpu")):
+        for made in stages(RunContext(config, workspace, "cpu")):
             held = (
                 {"before": anonymous_bytes(), "need": made.needs()[0].held if made.needs else 0}
                 if made.name == stage

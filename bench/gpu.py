@@ -19,11 +19,11 @@ from torch import Tensor
 from bench import gpu_huge, gpu_train
 from bench.harness import Case, Contender, Table, as_table, at_most
 from bench.score import prepare
-from hcm_scale.base import triton_jit
-from hcm_scale.score import fused
+from hcm_scale.base import device as triton_jit
+from hcm_scale.score import device as fused
 from hcm_scale.score.device import edge_ends, plain_step
+from hcm_scale.score.edge_index import PairHead, Pairs
 from hcm_scale.score.edges import CUDA_CHUNK_EDGES
-from hcm_scale.score.head import Head, Pairs
 
 NUM_EDGES = {"smoke": 200, "quick": 8_000_000, "full": 8_000_000}
 REPEATS = {"smoke": 1, "quick": 10, "full": 10}
@@ -49,7 +49,7 @@ def edge_pass(size: str) -> Iterator[Table]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     problem = prepare(NUM_EDGES[size])
     pairs = Pairs(*edge_ends(problem.index, device), signed=False, expected=True)
-    z, head = problem.z.to(device), Head(*(part.to(device) for part in problem.head))
+    z, head = problem.z.to(device), PairHead(*(part.to(device) for part in problem.head))
     exact = torch.zeros(2, len(pairs.left), device=device)
     plain_step(z, head, pairs, 1, exact, chunk=CUDA_CHUNK_EDGES, precision="float32")
     contenders, absent = [], []
@@ -65,7 +65,7 @@ def edge_pass(size: str) -> Iterator[Table]:
     yield replace(table, verdicts=[claim])
 
 
-def steps(z: Tensor, head: Head, pairs: Pairs, *, sweep: bool) -> Iterator[tuple[str, Step, float]]:
+def steps(z: Tensor, head: PairHead, pairs: Pairs, *, sweep: bool) -> Iterator[tuple[str, Step, float]]:
     """(name, step, how far from float32 it may be)."""
     for precision, tolerance in (("float32", 1e-4), ("bfloat16", 2e-2)):
         options: dict[str, Any] = {"chunk": CUDA_CHUNK_EDGES, "precision": precision}

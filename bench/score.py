@@ -16,10 +16,9 @@ from scipy import sparse
 from torch import Tensor
 
 from bench.harness import Case, Contender, Floor
+from hcm_scale.score.edge_index import EdgeIndex, PairHead, edge_index
 from hcm_scale.score.edges import CPU_CHUNK_EDGES, EdgeHops, predict_edges
-from hcm_scale.score.head import Head
 from hcm_scale.score.nodes import NodeScores, score_nodes
-from hcm_scale.score.numbering import EdgeIndex, edge_index
 
 WIDTH, HIDDEN, CLASSES = 128, 256, 4
 NUM_EDGES = {"smoke": 2_000, "quick": 300_000, "full": 8_000_000}
@@ -31,7 +30,7 @@ class Problem:
 
     index: EdgeIndex
     z: Tensor
-    head: Head
+    head: PairHead
 
 
 def prepare(num_edges: int, seed: int = 0) -> Problem:
@@ -49,7 +48,7 @@ def prepare(num_edges: int, seed: int = 0) -> Problem:
     def draw(rows: int, columns: int) -> Tensor:
         return torch.randn(rows, columns, generator=generator) / rows**0.5
 
-    head = Head(draw(WIDTH, HIDDEN), torch.zeros(HIDDEN), draw(HIDDEN, CLASSES), torch.zeros(CLASSES))
+    head = PairHead(draw(WIDTH, HIDDEN), torch.zeros(HIDDEN), draw(HIDDEN, CLASSES), torch.zeros(CLASSES))
     z = torch.randn(num_nodes, WIDTH, generator=generator)
     return Problem(edge_index(csr.indptr.astype(np.int64), csr.indices.astype(np.int32)), z, head)
 

@@ -18,8 +18,8 @@ from hcm_scale.features.propagate import open_propagated, propagate_features
 from hcm_scale.graph import Graph
 from hcm_scale.posterior.samples import open_samples
 from hcm_scale.shards import open_labels
+from hcm_scale.stages.edges import View
 from hcm_scale.stages.label import label as label_stage
-from hcm_scale.stages.predict import View
 from hcm_scale.stages.purify import open_purified
 from hcm_scale.stages.purify import purify as purify_stage
 from hcm_scale.stages.report import report as report_stage

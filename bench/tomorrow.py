@@ -19,10 +19,10 @@ import numpy as np
 from bench import data, labelled
 from bench.end_to_end import planted
 from bench.harness import Table, at_least
-from hcm_scale import pipeline
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import SparseRows
+from hcm_scale.run import pipeline
 from hcm_scale.score.metrics import roc_auc
 
 PARTS = 5
@@ -65,7 +65,7 @@ def measure(graph: Graph, root: Path, num_left_out: int) -> dict[str, Any]:
     for k in range(num_left_out):
         run(subgraph(graph, part != k), root / f"without {k}")
         began = time.perf_counter()
-        pipeline.score_with(root / f"without {k}", graph, root / f"with {k}", device="cpu")
+        pipeline.score_with_trained(root / f"without {k}", graph, root / f"with {k}", device="cpu")
         seconds.append(time.perf_counter() - began)
         unseen[part == k] = scores(root / f"with {k}")[part == k]
     judged = part < num_left_out

@@ -2,7 +2,7 @@
 
 Anomalies are planted in a graph of communities. `tell`: to its edges, which are made heavy, twice as many light ones
 between random nodes are added. `say nothing`: weights are random, with a heavy tail. Each is scored without weights and
-by three rules that make strengths of them (`features/strength.py` has the first). ROC-AUC of the scores, and of AHP
+by three rules that make strengths of them (`features/purify.py` has the first). ROC-AUC of the scores, and of AHP
 alone, which rests on Â most; means over the seeds.
 """
 
@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bench.harness import Table, at_least
-from hcm_scale import pipeline
 from hcm_scale.config import Config
-from hcm_scale.features import strength
+from hcm_scale.features import purify
 from hcm_scale.graph import Graph
-from hcm_scale.graph.by_edge import first_entries, spread
+from hcm_scale.graph.lookup import first_entries, spread_to_entries
+from hcm_scale.run import pipeline
 from hcm_scale.score.metrics import roc_auc
 from hcm_scale.synthetic import families
 from hcm_scale.synthetic.inject import inject
@@ -30,7 +30,7 @@ from hcm_scale.synthetic.inject import inject
 Rule = Callable[[NDArray[np.float32], float], NDArray[np.float32]]
 RULES: dict[str, Rule | None] = {
     "no weights": None,
-    "log2(1 + w / median)": strength.strengths,
+    "log2(1 + w / median)": purify.strengths,
     "w / median": lambda w, median: (w / np.float32(median)).astype(np.float32),
     "1/2 + w / (w + median)": lambda w, median: (0.5 + w / (w + np.float32(median))).astype(np.float32),
 }
@@ -55,7 +55,7 @@ def at_random(num_nodes: int, seed: int) -> Graph:
     """Random weights, the largest a thousand times the median."""
     graph = planted(num_nodes, seed, homophily=0.5)
     weights = np.random.default_rng(seed).lognormal(4, 2, graph.num_edges)
-    return replace(graph, weights=spread(graph.indptr, graph.indices, weights.astype(np.float32)))
+    return replace(graph, weights=spread_to_entries(graph.indptr, graph.indices, weights.astype(np.float32)))
 
 
 def told_apart(num_nodes: int, seed: int) -> Graph:
@@ -91,7 +91,7 @@ def measure(graph: Graph, rule: Rule | None, seed: int, *, short: bool) -> dict[
         config.world.device = "cpu"
         if short:
             config.hops.classes, config.posterior.burn_in_steps, config.posterior.num_samples = 3, 5, 2
-        with mock.patch.object(strength, "strengths", rule or strength.strengths):
+        with mock.patch.object(purify, "strengths", rule or purify.strengths):
             pipeline.run(config, until="score", graph=graph if rule else replace(graph, weights=None))
         table = pipeline.read_scores(Path(config.run_dir)).sort_by("node")
     named = {"roc_auc": "score", "roc_auc_of_ahp": "ahp"}

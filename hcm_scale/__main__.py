@@ -9,7 +9,7 @@ import os
 import sys
 from typing import NoReturn
 
-from hcm_scale.cli import main
+from hcm_scale.cli.main import main
 
 
 def script() -> NoReturn:

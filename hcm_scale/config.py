@@ -1,7 +1,7 @@
 """The configuration as types: one dataclass per room, checked when it is composed.
 
 Hydra refuses unknown keys and wrong types against these classes; `check` refuses values outside the range that a field
-states, naming the key, the value and what is legal. Nothing below `blueprint.py` reads a configuration.
+states, naming the key, the value and what is legal. Nothing below `run/stages.py` reads a configuration.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hcm_scale.base import names as tables
-from hcm_scale.base.near import legal_names, suggest
+from hcm_scale.base.console import legal_names, suggest
 
 
 def number(default: Any, low: float | None = None, high: float | None = None) -> Any:

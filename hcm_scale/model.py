@@ -11,8 +11,11 @@ by layer in row chunks; it holds the activations of two layers, 2 x n x width x 
 where the layers are kept, and which rows of each this process makes.
 """
 
+import functools
 import itertools
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -20,11 +23,223 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
-from hcm_scale.aggregate import Bipartite, aggregate, row_sums
-from hcm_scale.base.product import affine, affine_into, in_blocks
-from hcm_scale.base.spmm import GcnWeights, gcn_rows, gcn_weights
-from hcm_scale.base.threads import in_threads
+from hcm_scale.base.spmm import GcnWeights, csr_row_range, gcn_rows, gcn_weights
+from hcm_scale.base.threads import num_cores, run_in_threads, torch_threads
+
+# ----------------------------------------------------------------------------
+# x W + b, and its gradient, in the same bits at any number of threads.
+#
+# A BLAS library cuts a product into as many parts as it has threads, and sums that are cut otherwise round otherwise.
+# Here the rows are cut into blocks whose size follows from the shapes alone; a block is made by one thread, whoever
+# is free, and what blocks have in common, the gradients of W and b, is added up in the order of the blocks. On a GPU
+# the product is torch's own.
+#
+# Memory: the output, and for the gradient a matrix of the size of W a block, 8 million products each.
+
+
+_BLOCK_PRODUCTS = 1 << 23  # a quarter of a millisecond of one core, ten times what a block costs besides
+_LEAST_ROWS = 256  # a power of two, as block sizes are, so that all blocks begin at aligned addresses
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The product of x (rows, in) and weight (in, out), plus the bias (out,) where there is one, with a gradient.
+
+    >>> affine(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [5.0]]), torch.tensor([1.0])).tolist()
+    [[14.0]]
+    """
+    if x.device.type != "cpu":
+        return x @ weight if bias is None else torch.addmm(bias, x, weight)
+    result: Tensor = _Affine.apply(x, weight, bias)
+    return result
+
+
+class _Affine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return affine_into(torch.empty(len(x), weight.shape[1], dtype=x.dtype), x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        g, needs = gradients[0].contiguous(), ctx.needs_input_grad
+        of_x = torch.empty_like(x) if needs[0] else None
+        parts: dict[int, tuple[Tensor, Tensor]] = {}
+
+        @torch.no_grad()
+        def block(rows: slice) -> None:
+            if of_x is not None:
+                torch.mm(g[rows], weight.T, out=of_x[rows])
+            parts[rows.start] = x[rows].T @ g[rows], g[rows].sum(0)
+
+        blocked_product(len(x), weight.numel(), block)
+        of_weight, of_bias = parts.pop(0)
+        for first in sorted(parts):
+            of_weight += parts[first][0]
+            of_bias += parts[first][1]
+        return of_x, of_weight, of_bias if needs[2] else None
+
+
+@torch.no_grad()
+def affine_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The same without a gradient, written to `out`, which is returned."""
+
+    @torch.no_grad()
+    def block(rows: slice) -> None:
+        if bias is None:
+            torch.mm(x[rows], weight, out=out[rows])
+        else:
+            torch.addmm(bias, x[rows], weight, out=out[rows])
+
+    if x.device.type == "cpu":
+        blocked_product(len(x), weight.numel(), block)
+    else:
+        block(slice(None))
+    return out
+
+
+def blocked_product(num_rows: int, row_products: int, work: Callable[[slice], None]) -> None:
+    """Calls work(rows) for the blocks that make up the rows, at least one, on as many threads as torch has."""
+    size = max(_LEAST_ROWS, 1 << (_BLOCK_PRODUCTS // row_products).bit_length() - 1)
+    blocks = [slice(first, first + size) for first in range(0, max(num_rows, 1), size)]
+    num_threads, waiting = min(torch.get_num_threads(), len(blocks)), iter(blocks)
+
+    def run() -> None:
+        for rows in waiting:
+            work(rows)
+
+    with torch_threads(1):
+        helpers = [_helpers().submit(run) for _ in range(num_threads - 1)]
+        run()
+        for helper in helpers:
+            helper.result()
+
+
+@functools.cache
+def _helpers() -> ThreadPoolExecutor:
+    """Threads in each of which torch works alone."""
+    num_helpers, had = num_cores(), torch.get_num_threads()
+    pool, meet = ThreadPoolExecutor(num_helpers, "product"), threading.Barrier(num_helpers)
+
+    def settle_down() -> None:
+        torch.set_num_threads(1)  # of this thread, and of those to come
+        meet.wait()
+
+    for helper in [pool.submit(settle_down) for _ in range(num_helpers)]:
+        helper.result()
+    torch.set_num_threads(had)
+    return pool
+
+
+# ----------------------------------------------------------------------------
+# The sum over neighbours as one differentiable operation: `aggregate(block, h)` = B h for a sparse B.
+#
+# The gradient with respect to h is Bᵀ times the gradient of the output, and Bᵀ is again a CSR matrix, so forward and
+# backward are the same row-wise product: every output row is written once, in order, by one thread. The result does
+# not depend on the number of threads, and there are no atomics. The weights are constants: they get no gradient.
+#
+# On the CPU the rows are shared between plain threads, as many as torch uses, that run a serial kernel without the
+# GIL. Not numba's own pool: torch's OpenMP threads and numba's wait for work by spinning, and alternating between two
+# such pools in every step cost three quarters of the speed on two cores. Elsewhere the product is torch's weighted
+# `embedding_bag`, the same sum in one kernel. Memory: the output, nothing per entry.
+
+
+Array = NDArray[Any]
+_PART_PRODUCTS = 1 << 20  # below about a third of a millisecond of work a thread is not worth waking
+
+
+class Bipartite(Protocol):
+    """What is read of a block: a CSR matrix (num_targets, num_sources), and its transpose where somebody made it."""
+
+    @property
+    def indptr(self) -> Tensor: ...
+    @property
+    def indices(self) -> Tensor: ...
+    @property
+    def weights(self) -> Tensor: ...
+    @property
+    def num_targets(self) -> int: ...
+    @property
+    def num_sources(self) -> int: ...
+    @property
+    def t_indptr(self) -> Tensor | None: ...
+    @property
+    def t_indices(self) -> Tensor | None: ...
+    @property
+    def t_weights(self) -> Tensor | None: ...
+
+
+def aggregate(block: Bipartite, h: Tensor) -> Tensor:
+    """Row i of the result is the sum of weights[e] * h[indices[e]] over the entries e of row i: (targets, width)."""
+    if h.shape[0] != block.num_sources:
+        raise ValueError(f"h has {h.shape[0]} rows; this block aggregates over {block.num_sources} sources")
+    result: Tensor = _Aggregate.apply(h, block)
+    return result
+
+
+class _Aggregate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, block: Bipartite) -> Tensor:
+        ctx.block = block
+        return row_sums(block.indptr, block.indices, block.weights, h)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None]:
+        if not ctx.needs_input_grad[0]:
+            return None, None
+        return row_sums(*transposed(ctx.block), gradients[0]), None
+
+
+def transposed(block: Bipartite) -> tuple[Tensor, Tensor, Tensor]:
+    """The CSR of the transpose, (num_sources, num_targets): the block's own, or made here by a stable sort."""
+    if block.t_indptr is not None and block.t_indices is not None and block.t_weights is not None:
+        return block.t_indptr, block.t_indices, block.t_weights
+    columns, order = torch.sort(block.indices, stable=True)
+    rows = torch.repeat_interleave(block.indptr.diff().long()).to(block.indices.dtype)
+    edges = torch.arange(block.num_sources + 1, dtype=columns.dtype, device=columns.device)
+    starts = torch.searchsorted(columns, edges).to(block.indptr.dtype)
+    return starts, rows[order], block.weights[order]
+
+
+def row_sums(indptr: Tensor, indices: Tensor, weights: Tensor, h: Tensor) -> Tensor:
+    """CSR times dense, without autograd.
+
+    >>> indptr, indices, weights = torch.tensor([0, 2, 2]), torch.tensor([0, 1]), torch.tensor([1.0, 2.0])
+    >>> row_sums(indptr, indices, weights, torch.tensor([[3.0], [5.0]])).tolist()
+    [[13.0], [0.0]]
+    """
+    h = h.detach().contiguous()
+    if h.device.type != "cpu":
+        return bag_sums(indptr, indices, weights, h)
+    out = torch.empty(len(indptr) - 1, h.shape[1], dtype=h.dtype)
+    _threaded(*(tensor.numpy() for tensor in (indptr, indices, weights, h, out)))
+    return out
+
+
+def _threaded(indptr: Array, indices: Array, weights: Array, h: Array, out: Array) -> None:
+    """Cuts the rows into one part of about equal work per thread; the caller does the first part itself."""
+    parts = min(torch.get_num_threads(), 1 + indices.size * h.shape[1] // _PART_PRODUCTS)
+    cuts = np.searchsorted(indptr, np.arange(1, parts) * (indices.size / parts)).tolist()
+    ranges = list(itertools.pairwise([0, *cuts, len(indptr) - 1]))
+    rest = [_threads().submit(csr_row_range, indptr, indices, weights, h, *cut, out) for cut in ranges[1:]]
+    csr_row_range(indptr, indices, weights, h, *ranges[0], out)
+    for future in rest:
+        future.result()
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(num_cores(), "aggregate")
+
+
+def bag_sums(indptr: Tensor, indices: Tensor, weights: Tensor, h: Tensor) -> Tensor:
+    """The same product by torch alone, on any device."""
+    starts = indptr.to(indices.dtype)
+    return functional.embedding_bag(
+        indices, h, starts, mode="sum", per_sample_weights=weights, include_last_offset=True
+    )
 
 
 class Batch(Protocol):
@@ -295,7 +510,7 @@ class _HostSums:
 
     def rows(self, h: Any, rows: slice) -> Tensor:
         room = self._room(rows, h.shape[1])
-        in_threads(len(room), gcn_rows, self.indptr, self.indices, self.weights, np.asarray(h), rows.start, room)
+        run_in_threads(len(room), gcn_rows, self.indptr, self.indices, self.weights, np.asarray(h), rows.start, room)
         return torch.from_numpy(room)
 
     def multiplied(self, h: Any, rows: slice, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
@@ -308,7 +523,7 @@ class _HostSums:
             gcn_rows(span, self.indptr, self.indices, self.weights, whole, rows.start, room)
             torch.addmm(bias, sums[part], weight, out=out[part])
 
-        in_blocks(len(room), weight.numel(), block)
+        blocked_product(len(room), weight.numel(), block)
         return out
 
     def _room(self, rows: slice, width: int) -> NDArray[np.float32]:

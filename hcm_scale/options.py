@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hcm_scale.base.console import legal_names
 from hcm_scale.base.files import read_sealed, write_sealed
-from hcm_scale.base.near import legal_names
 from hcm_scale.base.remote import refuse_url
 from hcm_scale.config import Config, check, describe, no_option
 

@@ -114,14 +114,14 @@ def random_csr() -> Callable[..., CSR]:
 @pytest.fixture
 def forged() -> Callable[[Path, Path, Callable[[Path], object]], Path]:
     """`forged(run, out, edit)` is a copy of a finished run that somebody changed and then sealed again."""
-    from hcm_scale import records
     from hcm_scale.base.files import hash_file, write_sealed
+    from hcm_scale.run import workspace
 
     def forge(run: Path, out: Path, edit: Callable[[Path], object]) -> Path:
         shutil.copytree(run, out)
         edit(out)
         for path in (out / "records").glob("*.json"):
-            record = records.read(out / path.stem)
+            record = workspace.read_record(out / path.stem)
             now = {name: hash_file(out / path.stem / name) for name in record["files"]}
             write_sealed(path, record | {"files": now})
         return out

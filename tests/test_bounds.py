@@ -28,12 +28,12 @@ from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.graph.build import build_csr
 from hcm_scale.hops import choose_sources, label_hops
 from hcm_scale.hops.label import count_hops
-from hcm_scale.ingest.edge_weights import write_weights
+from hcm_scale.ingest.arrays import write_weights
 from hcm_scale.ingest.ids import NumberIds, TextIds
 from hcm_scale.sampling import sample_blocks
+from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
 from hcm_scale.score.nodes import score_nodes
-from hcm_scale.score.numbering import edge_index
 from hcm_scale.synthetic import families
 
 PACKAGE = Path(__file__).resolve().parents[1] / "hcm_scale"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hcm_scale import brought, cli
+from hcm_scale.cli import main, overrides
 from hcm_scale.config import MatrixGraph, TablesGraph
 
 SMALL = ["hops.num_sources=20", "hops.pairs_per_class=5", "world=cpu"]
@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def ran(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     monkeypatch.setattr("sys.argv", ["hcm-scale", *words])
-    return cli.main(), capsys.readouterr().err
+    return main.main(), capsys.readouterr().err
 
 
 def options(run_dir: str) -> dict[str, object]:
@@ -113,17 +113,17 @@ def test_finished_run_of_other_files__is_kept_unless_it_is_to_be_replaced(monkey
 
 def test_value_of_a_flag__is_no_file(monkeypatch):
     Path("job").touch()
-    assert cli._take_files(["--cfg", "job", "nodes.csv", "-m"]) == (["nodes.csv"], ["--cfg", "job", "-m"])
+    assert main._take_files(["--cfg", "job", "nodes.csv", "-m"]) == (["nodes.csv"], ["--cfg", "job", "-m"])
 
 
 def test_columns_of_an_option_file__are_not_guessed(caplog):
     caplog.set_level(logging.INFO)
     given = TablesGraph(path="my edges.csv", nodes="nodes.csv", source_column="payee", target_column="payer")
-    assert brought.name_columns(given, []).source_column == "payee"
+    assert overrides.name_columns(given, []).source_column == "payee"
     assert "source_column" not in caplog.text
-    assert brought.name_columns(MatrixGraph(), []) == MatrixGraph()
+    assert overrides.name_columns(MatrixGraph(), []) == MatrixGraph()
 
 
 def test_url__is_fetched_to_be_guessed_from(folder):
     given = TablesGraph(path=f"file://{folder}/my%20edges.csv", nodes="nodes.csv")
-    assert brought.name_columns(given, []).id_column == "account"
+    assert overrides.name_columns(given, []).id_column == "account"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hcm_scale import cli, manual
+from hcm_scale.cli import help, main
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = [
@@ -44,7 +44,7 @@ def test_help__is_for_people(tmp_path):
 def said(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
     """Status, output and errors of a command in this process."""
     monkeypatch.setattr("sys.argv", ["hcm-scale", *words])
-    status = cli.main()
+    status = main.main()
     return status, *capsys.readouterr()
 
 
@@ -55,12 +55,12 @@ def test_no_words__are_answered_with_a_screenful_that_names_what_to_type_first(m
     assert all(word in out for word in ("hcm-scale run ", "hcm-scale explain", "--help"))
 
 
-@pytest.mark.parametrize("command", sorted(manual.STAGES | manual.COMMANDS))
+@pytest.mark.parametrize("command", sorted(help.STAGES | help.COMMANDS))
 def test_every_command__has_a_page_of_its_own(monkeypatch, capsys, command):
     status, out, err = said(monkeypatch, capsys, command, "--help")
     assert (status, err) == (0, "")
     assert out.startswith("usage: python -m bench" if command == "bench" else f"usage: hcm-scale {command} ")
-    assert command in manual.full_page()
+    assert command in help.full_page()
 
 
 @pytest.mark.parametrize("command", ["doctor", "inspect", "export", "clean", "collect", "warm"])
@@ -143,9 +143,9 @@ def test_mistake__is_one_readable_line_and_a_failure(tmp_path, override, status,
 def test_explain__takes_an_id_as_it_is(tmp_path, monkeypatch, capsys, node):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", [])
-    monkeypatch.setattr("hcm_scale.pipeline.explain", lambda config, nodes: f"{config.seed} {nodes[0]}")
+    monkeypatch.setattr("hcm_scale.run.pipeline.explain", lambda config, nodes: f"{config.seed} {nodes[0]}")
     quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none"]
-    assert cli._stages("explain", [f"node={node}", "seed=3", *quiet]) == 0
+    assert main._stages("explain", [f"node={node}", "seed=3", *quiet]) == 0
     assert capsys.readouterr().out == f"3 {node}\n"
 
 

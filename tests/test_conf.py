@@ -13,13 +13,13 @@ from omegaconf import OmegaConf
 from hcm_scale import config as schema
 from hcm_scale.base import names as tables
 from hcm_scale.base.files import slug
-from hcm_scale.cli import conf_dir, register, to_config
-from hcm_scale.features import purify, rescale
-from hcm_scale.manual import full_page
+from hcm_scale.cli.help import full_page
+from hcm_scale.cli.main import conf_dir, register, to_config
+from hcm_scale.features import parts, purify
 from hcm_scale.options import flat
 from hcm_scale.posterior import sgld
 from hcm_scale.sampling import batches
-from hcm_scale.sweep import objectives
+from hcm_scale.sweep import study
 
 ROOT = conf_dir()
 PACKAGE = Path(schema.__file__).parent
@@ -140,8 +140,8 @@ def test_option__is_legal_and_says_only_what_it_changes(word):
         (sgld.KERNELS, tables.KERNELS),
         (batches.BACKENDS, tables.BACKENDS),
         (purify._DENSE_KERNELS, tables.SIMILARITIES),
-        ((*rescale._VALUEWISE, "row", rescale.NORMAL, rescale.AUTO), tables.SCALINGS),
-        (objectives.OBJECTIVES, tables.OBJECTIVES),
+        ((*parts._VALUEWISE, "row", parts.NORMAL, parts.AUTO), tables.SCALINGS),
+        (study.OBJECTIVES, tables.OBJECTIVES),
     ],
 )
 def test_room__knows_exactly_the_names_that_the_configuration_accepts(known, table):

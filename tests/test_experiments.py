@@ -8,10 +8,10 @@ from hydra import compose, initialize_config_dir
 from scipy import sparse
 from scipy.io import savemat
 
-from hcm_scale import pipeline
-from hcm_scale.cli import conf_dir, register, to_config
+from hcm_scale.cli.main import conf_dir, register, to_config
 from hcm_scale.config import Config, MatrixGraph
-from hcm_scale.stages.scored import open_scores
+from hcm_scale.run import pipeline
+from hcm_scale.stages.score import open_scores
 
 PLANTED = {"blogcatalog": 10, "flickr": 15, "acm": 20}
 LABELLED = ("amazon", "enron")

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from hcm_scale import failures
 from hcm_scale.base import files
-from hcm_scale.base.files import locked
+from hcm_scale.base.files import file_lock
+from hcm_scale.cli import errors
 
 
 def fail_in(run_dir: Path, meanwhile: contextlib.AbstractContextManager[object] | None = None) -> None:
     """A run that fails in its first stage, as `meanwhile` goes on beside it."""
-    with contextlib.suppress(ValueError), failures.leaving_nothing(run_dir):
-        with locked(run_dir / ".lock"):
+    with contextlib.suppress(ValueError), errors.removing_empty_run(run_dir):
+        with file_lock(run_dir / ".lock"):
             for name in ("log", "config.json", "stages.json", "records/graph.json", "graph/half", ".graph.1.new/x"):
                 (run_dir / name).parent.mkdir(exist_ok=True)
                 (run_dir / name).write_text("{}")
@@ -35,14 +35,14 @@ def test_failed_run__leaves_no_folder_that_it_made(tmp_path):
 @contextlib.contextmanager
 def running(run_dir: Path) -> Iterator[None]:
     """A run from Python: it holds the lock."""
-    with locked(run_dir / ".lock"):
+    with file_lock(run_dir / ".lock"):
         yield
 
 
 @contextlib.contextmanager
 def starting(run_dir: Path) -> Iterator[None]:
     """A command that has not come to the lock yet."""
-    with failures.leaving_nothing(run_dir):
+    with errors.removing_empty_run(run_dir):
         (run_dir / "log").touch()
         yield
 
@@ -68,11 +68,11 @@ def test_lock__of_a_folder_that_was_removed_meanwhile_is_taken_anew(tmp_path, mo
     monkeypatch.setattr(files.log, "info", lambda *_: waits.set())
 
     def second() -> None:
-        with locked(tmp_path / "run" / ".lock"):
+        with file_lock(tmp_path / "run" / ".lock"):
             taken.set()
             go_on.wait(60)
 
-    with locked(tmp_path / "run" / ".lock"):
+    with file_lock(tmp_path / "run" / ".lock"):
         waiting = threading.Thread(target=second)
         waiting.start()
         assert waits.wait(60)
@@ -80,7 +80,7 @@ def test_lock__of_a_folder_that_was_removed_meanwhile_is_taken_anew(tmp_path, mo
         (tmp_path / "run").rmdir()
     assert taken.wait(60)
     try:
-        with locked(tmp_path / "run" / ".lock", wait=False) as is_held:
+        with file_lock(tmp_path / "run" / ".lock", wait=False) as is_held:
             assert not is_held
     finally:
         go_on.set()

@@ -7,15 +7,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hcm_scale import pipeline
 from hcm_scale.base import files
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import ATTRIBUTE, STRUCTURAL
 from hcm_scale.report.groups import groups, num_first
+from hcm_scale.run import pipeline
 from hcm_scale.score.evidence import KINDS
-from hcm_scale.stages.scored import FORMAT, KIND
-from hcm_scale.stages.summary import summary
+from hcm_scale.stages.report import summary
+from hcm_scale.stages.score import FORMAT, KIND
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
 

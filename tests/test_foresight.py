@@ -5,12 +5,12 @@ import logging
 import numpy as np
 import pytest
 
-from hcm_scale import foresight, pipeline
-from hcm_scale.arguments import label_options, recipe_of
 from hcm_scale.config import Config, SyntheticGraph
-from hcm_scale.features.auto_fit import foreseen_width
+from hcm_scale.features.auto import expected_width
 from hcm_scale.graph.store import SparseRows
-from hcm_scale.listed import read_stages
+from hcm_scale.run import memory, pipeline
+from hcm_scale.run.stages import label_options, recipe_of
+from hcm_scale.run.workspace import read_stages
 from hcm_scale.shards import open_labels
 from hcm_scale.stages import label
 from hcm_scale.synthetic import families as synthetic
@@ -83,7 +83,7 @@ def test_score_state__is_chosen_by_what_is_free_and_said(tmp_path, graph, caplog
     config = small(tmp_path)
     config.score.views = ["purified"]
     pipeline.run(config, until="train", graph=graph)
-    (_, in_memory), (_, on_disk) = foresight.score(config, graph, graph.x)
+    (_, in_memory), (_, on_disk) = memory.score(config, graph, graph.x)
     assert in_memory.held - on_disk.held == 8 * (graph.num_edges + graph.num_nodes * config.model.width)
     config.world.memory_gib = (on_disk.held + spare) / 2**30
     caplog.set_level(logging.INFO)
@@ -94,7 +94,7 @@ def test_score_state__is_chosen_by_what_is_free_and_said(tmp_path, graph, caplog
 
 def test_ways_to_label__end_in_the_same_bytes(tmp_path, graph):
     options = label_options(small(tmp_path))
-    ways = foresight.label(options, graph)
+    ways = memory.label(options, graph)
     assert len(ways) > 1
     assert [need.held for _, need in ways] == sorted([need.held for _, need in ways], reverse=True)
     made = []
@@ -109,12 +109,12 @@ def test_train__of_fewer_workers_needs_less(tmp_path, graph):
     config.sampling.workers = 3
     pipeline.run(config, until="label", graph=graph)
     parts = recipe_of(config), graph, graph.x, open_labels(tmp_path / "labels")
-    ways = foresight.train(config, *parts)
+    ways = memory.train(config, *parts)
     assert [workers for workers, _ in ways] == [3, 2, 1, 0]
     held = [need.held for _, need in ways]
     assert held == sorted(held, reverse=True)
     config.posterior.trend_every = 1
-    assert foresight.train(config, *parts)[0][1].held > held[0]
+    assert memory.train(config, *parts)[0][1].held > held[0]
 
 
 def test_purify__foresees_the_features_that_rules_will_make(tmp_path, graph):
@@ -122,9 +122,9 @@ def test_purify__foresees_the_features_that_rules_will_make(tmp_path, graph):
     columns = np.sort(rng.permuted(np.tile(np.arange(500, dtype=np.int32), (600, 1)), axis=1)[:, :10], axis=1)
     sparse = SparseRows(np.arange(0, 6_001, 10), columns.ravel(), np.ones(6_000, np.float32), 500)
     config = small(tmp_path)
-    dense_need = foresight.purify(config, graph)
+    dense_need = memory.purify(config, graph)
     config.attributes.pca = 3
-    assert foresight.purify(config, graph).held == dense_need.held  # no group of columns is reduced
+    assert memory.purify(config, graph).held == dense_need.held  # no group of columns is reduced
     sparse_graph = type(graph)(graph.indptr, graph.indices, sparse)
-    assert foreseen_width(sparse, None, ()) == 20
-    assert foresight.purify(config, sparse_graph).held > dense_need.held
+    assert expected_width(sparse, None, ()) == 20
+    assert memory.purify(config, sparse_graph).held > dense_need.held

@@ -179,7 +179,7 @@ def test_files__import_each_other_in_no_circle(folder):
 def test_help__loads_nothing_heavy():
     heavy = {"hydra", "jinja2", "numba", "numpy", "omegaconf", "pyarrow", "scipy", "torch", "tqdm", "yaml"}
     code = f"import hcm_scale, sys; assert not {heavy!r} & sys.modules.keys();"
-    code += "from hcm_scale.cli import main; sys.argv = ['hcm-scale', '--help']; main();"
+    code += "from hcm_scale.cli.main import main; sys.argv = ['hcm-scale', '--help']; main();"
     code += f"assert not {heavy!r} & sys.modules.keys(), {heavy!r} & sys.modules.keys()"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -200,14 +200,14 @@ for command in (*manual.STAGES, *manual.COMMANDS):
 
 def test_pipeline__loads_no_more_than_runs_need():
     rare = {"hydra", "matplotlib", "optuna", "scipy.stats", "torch_geometric", "triton"}
-    code = f"import hcm_scale.pipeline, sys; print(*sorted({rare!r} & sys.modules.keys()))"
+    code = f"import hcm_scale.run.pipeline, sys; print(*sorted({rare!r} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
 
 def test_import__prints_nothing_and_compiles_nothing():
     code = (
-        "import hcm_scale, hcm_scale.cli, sys; assert not {'hydra', 'numba', 'torch'} & sys.modules.keys();"
+        "import hcm_scale, hcm_scale.cli.main, sys; assert not {'hydra', 'numba', 'torch'} & sys.modules.keys();"
         "import hcm_scale.graph.store, hcm_scale.base.spmm as s; assert not s.gcn_rows.signatures"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)

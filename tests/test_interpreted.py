@@ -12,16 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from hcm_scale.aggregate import aggregate
 from hcm_scale.base.spmm import gcn_scale, propagate
-from hcm_scale.model import HopModel, embed_graph
+from hcm_scale.model import HopModel, aggregate, embed_graph
 from hcm_scale.sampling.device.fused import EndsBatch
 from hcm_scale.sampling.device.graph import draw_rows, graph_to
 from hcm_scale.sampling.device.pairs import DevicePairs, draw, draw_into
 from hcm_scale.score import nodes
 from hcm_scale.score.device import plain_step
-from hcm_scale.score.head import Head, Pairs
-from hcm_scale.score.numbering import edge_index
+from hcm_scale.score.edge_index import PairHead, Pairs, edge_index
 from hcm_scale.synthetic.families import community, rmat
 
 interpreted = pytest.mark.interpreted
@@ -39,7 +37,7 @@ def test_kernels_for_gpus__run_by_the_interpreter():
 
 @interpreted
 def test_rows_on_device__are_the_rows_of_the_cores():
-    from hcm_scale.features.propagate_device import rows_on_device
+    from hcm_scale.features.propagate import rows_on_device
 
     graph = community(150)
     x, out = np.asarray(graph.x), np.empty((50, 20), np.float32)
@@ -51,16 +49,16 @@ def test_rows_on_device__are_the_rows_of_the_cores():
 @interpreted
 @pytest.mark.parametrize("keep", [0.8, 0.1])
 def test_average_on_device__agrees_with_the_cores(monkeypatch, keep):
-    from hcm_scale.score import average_device
+    from hcm_scale.score import device
 
-    monkeypatch.setattr(average_device, "_LANES", (4, 8, 16))
+    monkeypatch.setattr(device, "_LANES", (4, 8, 16))
     graph, rng = rmat(5), np.random.default_rng(0)
     edges = edge_index(graph.indptr, graph.indices)
     assert np.diff(edges.indptr).max() > 16, "no row is left to the cores"
     means = [rng.uniform(1, 4, edges.num_edges), rng.choice([1, 1.5, 3.25], edges.num_edges)]
     means = [mean.astype(np.float32) for mean in means]
     var = rng.uniform(0, 1, edges.num_edges).astype(np.float32)
-    *ahp, iv = average_device.average_on_device(edges, means, var, keep, "cpu")
+    *ahp, iv = device.average_on_device(edges, means, var, keep, "cpu")
     wanted = nodes.average_hops(edges, means, var, 1 - keep)
     np.testing.assert_array_equal(ahp, wanted[0])
     np.testing.assert_allclose(iv, wanted[1], rtol=1e-12)
@@ -70,14 +68,14 @@ def test_average_on_device__agrees_with_the_cores(monkeypatch, keep):
 @pytest.mark.parametrize("expected", [True, False])
 @pytest.mark.parametrize("signed", [True, False])
 def test_fused_step__agrees_with_plain_torch(expected, signed):
-    from hcm_scale.score.fused import fused_step
+    from hcm_scale.score.device import fused_step
 
     torch.manual_seed(0)
     left, right = torch.randint(0, 30, (2, 50), dtype=torch.int32)
     pairs = Pairs(left, right, signed=signed, expected=expected)
     found, wanted = torch.zeros(2, 2, 50)
     for count in (1, 2):
-        head = Head.of(HopModel(20, 3, width=16, head_width=16, seed=count).state_dict())
+        head = PairHead.of(HopModel(20, 3, width=16, head_width=16, seed=count).state_dict())
         z = torch.randn(30, 16)
         fused_step(z, head, pairs, count, found, product=torch.float32)
         plain_step(z, head, pairs, count, wanted, chunk=64, precision="float32")
@@ -87,14 +85,14 @@ def test_fused_step__agrees_with_plain_torch(expected, signed):
 @interpreted
 @pytest.mark.parametrize("passes_through", [False, True])
 def test_embed_all__agrees_with_the_cores(monkeypatch, passes_through):
-    from hcm_scale.stages import embed_device
+    from hcm_scale.stages import embedding
 
-    monkeypatch.setattr(embed_device, "CHUNK_ROWS", 32)
+    monkeypatch.setattr(embedding, "DEVICE_CHUNK_ROWS", 32)
     graph = community(70)
     x = propagate(graph.indptr, graph.indices, np.asarray(graph.x))
     model = HopModel(x.shape[1], 4, width=16, seed=1)
     held = graph_to(CPU, graph.indptr, graph.indices[: 0 if passes_through else None], x, 32)
-    found = embed_device.embed_all(model, held, torch.empty(70, 16), graph.indices)
+    found = embedding.embed_all(model, held, torch.empty(70, 16), graph.indices)
     wanted = embed_graph(model, graph.indptr, graph.indices, x, propagated=True)
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 

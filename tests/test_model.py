@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from scipy import sparse
 from torch import Tensor
 
-from hcm_scale import aggregate as aggregate_module
+from hcm_scale import model as aggregate_module
 from hcm_scale import model as model_module
-from hcm_scale.aggregate import aggregate, bag_sums, row_sums, transposed
 from hcm_scale.base.spmm import gcn_weights
-from hcm_scale.model import HopModel, embed_graph, parameter_shapes
+from hcm_scale.model import HopModel, aggregate, bag_sums, embed_graph, parameter_shapes, row_sums, transposed
 
 
 @dataclass(frozen=True)

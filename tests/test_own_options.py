@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from hcm_scale import HCM, cli, manual
+from hcm_scale import HCM
+from hcm_scale.cli import help, main
 
 MINE = """# @package _global_
 defaults:
@@ -38,7 +39,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def said(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
     monkeypatch.setattr("sys.argv", ["hcm-scale", *words])
-    return cli.main(), *capsys.readouterr()
+    return main.main(), *capsys.readouterr()
 
 
 def test_own_experiment__composes_with_our_schema(monkeypatch, capsys):
@@ -109,8 +110,8 @@ def test_own_file_with_the_name_of_ours__is_refused(monkeypatch, capsys, own):
 
 
 def test_help__lists_own_options():
-    assert " mine" in manual.full_page()
-    assert "rmat | small | sql" in manual.full_page()
+    assert " mine" in help.full_page()
+    assert "rmat | small | sql" in help.full_page()
 
 
 def test_own_option_of_a_group__is_taken_from_python_as_from_the_command_line(monkeypatch, capsys, own):

@@ -12,20 +12,18 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from hcm_scale import pipeline
-from hcm_scale.base import progress
-from hcm_scale.base.threads import kernel_threads
-from hcm_scale.base.torch_threads import torch_threads
-from hcm_scale.blueprint import stages
+from hcm_scale.base import console
+from hcm_scale.base.threads import kernel_threads, torch_threads
 from hcm_scale.config import Config, SyntheticGraph
 from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import ALONE, World
-from hcm_scale.stages import predict, scored
+from hcm_scale.run import pipeline
+from hcm_scale.run.stages import RunContext, stages
+from hcm_scale.run.workspace import Workspace
+from hcm_scale.stages import edges, score
 from hcm_scale.sweep.jobs import read_job
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
-from hcm_scale.walk import Run
-from hcm_scale.workspace import Workspace
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +88,7 @@ def test_changed_option__makes_what_it_touches_and_what_follows(tmp_path, graph)
 def test_two_views__are_trained_scored_and_added(tmp_path, graph):
     pipeline.run(small(tmp_path, score__views=["purified", "original"]), graph=graph)
     assert {"train-purified", "train-original", "scores"} <= set(skipped(tmp_path))
-    assert 0.0 <= scored.open_scores(tmp_path / "scores").stability <= 1.0
+    assert 0.0 <= score.open_scores(tmp_path / "scores").stability <= 1.0
 
 
 def test_summary__says_where_attributes_say_little_also_of_a_kept_run(tmp_path):
@@ -170,10 +168,10 @@ def test_threads__are_those_of_the_caller_again_after_a_run_or_a_plan(tmp_path, 
     config = small(tmp_path, world__threads=1, inject__num_attribute_anomalies=10_000 if fails else 0)
     refused = pytest.raises(ValueError, match="num_attribute_anomalies") if fails else contextlib.nullcontext()
     with kernel_threads(2), torch_threads(2):
-        with refused, progress.shown(False, lambda step: seen.append(threads())):
+        with refused, console.showing_progress(False, lambda step: seen.append(threads())):
             pipeline.run(config, until="purify", graph=graph)
         assert threads() == (2, 2)
-        pipeline.foresee(small(tmp_path / "next", world__threads=1))
+        pipeline.plan_text(small(tmp_path / "next", world__threads=1))
         assert threads() == (2, 2)
     assert fails or set(seen) == {(1, 1)}
 
@@ -231,7 +229,7 @@ def test_seed__changes_labels_that_are_drawn_and_no_others(tmp_path, graph):
 def keys(config: Config, graph: Graph, world: World = ALONE) -> dict[str, str]:
     """What each stage is known by; nothing is made."""
     found: dict[str, str] = {}
-    for stage in stages(Run(config, Workspace(Path("nowhere"), world=world), "cpu", graph)):
+    for stage in stages(RunContext(config, Workspace(Path("nowhere"), world=world), "cpu", graph)):
         found[stage.name] = stage.key(found)
     return found
 
@@ -375,7 +373,7 @@ FORMATS = {  # where the version of each stage stands
     "labels": "hcm_scale.stages.label.FORMAT",
     "propagated-purified": "hcm_scale.features.propagate.FORMAT",
     "train-purified": "hcm_scale.stages.train.FORMAT",
-    "scores": "hcm_scale.stages.scored.FORMAT",
+    "scores": "hcm_scale.stages.score.FORMAT",
     "report": "hcm_scale.stages.report.FORMAT",
 }
 
@@ -440,9 +438,9 @@ def test_jobs_of_a_sweep__share_the_propagated_features(tmp_path, graph):
 
 
 def test_scores__begin_with_the_propagated_features_of_training(tmp_path, graph, monkeypatch):
-    seen, whole = [], predict.embed_samples
+    seen, whole = [], edges.embed_samples
     watched = lambda *a, **options: seen.append((a[3], options["propagated"])) or whole(*a, **options)  # noqa: E731
-    monkeypatch.setattr(predict, "embed_samples", watched)
+    monkeypatch.setattr(edges, "embed_samples", watched)
     pipeline.run(small(tmp_path), until="score", graph=graph)
     ((x, propagated),) = seen
     assert propagated

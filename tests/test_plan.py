@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from hcm_scale import pipeline
 from hcm_scale.config import Config, SyntheticGraph
-from hcm_scale.listed import read_stages
 from hcm_scale.options import with_options
+from hcm_scale.run import pipeline
+from hcm_scale.run.workspace import read_stages
 
 FEW = {"hops.num_sources": 20, "hops.pairs_per_class": 5, "sampling.batch_pairs": 32, "sampling.workers": 0}
 FEW |= {"model.width": 8, "model.head_width": 8, "posterior.burn_in_steps": 2, "posterior.num_samples": 1}
@@ -24,16 +24,16 @@ def states(text: str) -> dict[str, str]:
 
 
 def test_plan__of_a_new_run_makes_everything_and_writes_nothing(tmp_path):
-    text = pipeline.foresee(small(tmp_path / "run"))
+    text = pipeline.plan_text(small(tmp_path / "run"))
     assert set(states(text).values()) == {"made"}
     assert not (tmp_path / "run").exists()
 
 
 def test_plan__says_what_is_kept_and_what_changed(tmp_path):
     pipeline.run(small(tmp_path))
-    assert set(states(pipeline.foresee(small(tmp_path))).values()) == {"kept"}
+    assert set(states(pipeline.plan_text(small(tmp_path))).values()) == {"kept"}
     changed = small(tmp_path, **{"hops.pairs_per_class": 6})
-    text = pipeline.foresee(changed)
+    text = pipeline.plan_text(changed)
     assert "hops.pairs_per_class: 5 -> 6" in text
     planned = states(text)
     pipeline.run(changed)
@@ -45,6 +45,6 @@ def test_plan__says_what_is_kept_and_what_changed(tmp_path):
 
 def test_plan__foresees_memory_and_disk_of_what_can_be_known(tmp_path):
     pipeline.run(small(tmp_path), until="purify")
-    lines = {line.split()[0]: line for line in pipeline.foresee(small(tmp_path)).splitlines()}
+    lines = {line.split()[0]: line for line in pipeline.plan_text(small(tmp_path)).splitlines()}
     assert lines["labels"].count("MiB") == 2  # what the searches hold, and the shards
     assert "kept" in lines["purified"]

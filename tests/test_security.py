@@ -7,8 +7,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 import hcm_scale
-from hcm_scale.cli import conf_dir, register
-from hcm_scale.commands.options import all_options
+from hcm_scale.cli.commands import all_options
+from hcm_scale.cli.main import conf_dir, register
 from hcm_scale.config import Config, inert_options
 from hcm_scale.options import to_config, with_options
 

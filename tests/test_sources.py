@@ -5,11 +5,11 @@ import os
 
 import pytest
 
-from hcm_scale import plan
 from hcm_scale.base.files import FolderError
 from hcm_scale.base.names import FAMILIES
 from hcm_scale.config import Config, FolderGraph, MatrixGraph, PygGraph, SqlGraph, SyntheticGraph, TablesGraph
-from hcm_scale.sources import check_apart, check_same, check_there, reader, stamp
+from hcm_scale.run import plan
+from hcm_scale.run.sources import check_apart, check_same, check_there, reader, stamp
 
 
 def test_stamp__knows_the_files_of_a_folder_and_of_a_glob(tmp_path):
@@ -27,7 +27,7 @@ def test_stamp__knows_the_files_of_a_folder_and_of_a_glob(tmp_path):
 
 
 def test_folder_without_a_manifest__is_refused_before_it_is_walked(tmp_path, monkeypatch):
-    monkeypatch.setattr("hcm_scale.sources.files_at", lambda where: pytest.fail("it was walked"))
+    monkeypatch.setattr("hcm_scale.run.sources.files_at", lambda where: pytest.fail("it was walked"))
     with pytest.raises(ValueError, match=r"graph\.path=.* is no graph folder: there is no manifest\.json in it"):
         stamp(FolderGraph(path=str(tmp_path)))
 

@@ -3,9 +3,9 @@
 import pytest
 from mlflow.tracking import MlflowClient
 
-from hcm_scale import pipeline, tracking
 from hcm_scale.config import Config
 from hcm_scale.options import with_options
+from hcm_scale.run import pipeline, tracking
 from hcm_scale.synthetic import families
 
 FEW = {"hops.num_sources": 20, "hops.pairs_per_class": 5, "sampling.batch_pairs": 32, "sampling.workers": 0}

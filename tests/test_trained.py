@@ -17,13 +17,13 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
-from hcm_scale import pipeline
 from hcm_scale.base.files import FolderError, read_sealed, write_sealed
 from hcm_scale.config import Config, TablesGraph
 from hcm_scale.graph import Graph
+from hcm_scale.run import pipeline
+from hcm_scale.run.trained import as_trained
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
-from hcm_scale.trained import as_trained
 
 COMPARED = ("ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "score", "p", "rank")
 
@@ -69,7 +69,7 @@ def joined(graph: Graph, x: np.ndarray, edges: list[tuple[int, int]]) -> Graph:
 
 
 def test_same_graph__has_the_same_scores(graph, yesterday, tmp_path):
-    pipeline.score_with(yesterday, graph, tmp_path, device="cpu")
+    pipeline.score_with_trained(yesterday, graph, tmp_path, device="cpu")
     for name in COMPARED:
         np.testing.assert_array_equal(by_node(tmp_path, name), by_node(yesterday, name))
 
@@ -94,7 +94,9 @@ def test_new_nodes__are_scored_without_labels_and_training_and_move_no_other(gra
 def test_new_node_without_edges__ranks_by_its_attributes(graph, yesterday, tmp_path):
     x = np.asarray(graph.x)
     usual = x[np.abs(x - x.mean(axis=0)).sum(axis=1).argsort()[200]]
-    table = pipeline.score_with(yesterday, joined(graph, np.stack([usual, 3 * np.abs(x).max(axis=0)]), []), tmp_path)
+    table = pipeline.score_with_trained(
+        yesterday, joined(graph, np.stack([usual, 3 * np.abs(x).max(axis=0)]), []), tmp_path
+    )
     rank = dict(zip(table["node"].to_pylist(), table["rank"].to_pylist(), strict=True))
     assert rank[401] < 100 < rank[400] < 402
 

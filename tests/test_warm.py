@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hcm_scale.base import ahead, kept
-from hcm_scale.base.seconds import SECONDS
+from hcm_scale.base import jit
+from hcm_scale.base.jit import SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = ["graph=community", "graph.num_nodes=300", "posterior.burn_in_steps=1", "posterior.num_samples=1"]
@@ -49,7 +49,7 @@ def helpers(parent: int) -> list[int]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            is_helper = b"hcm_scale.warm" in (folder / "cmdline").read_bytes()
+            is_helper = b"hcm_scale.run.precompile" in (folder / "cmdline").read_bytes()
             if is_helper and int((folder / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
                 found.append(int(folder.name))
         except OSError:
@@ -114,17 +114,17 @@ def test_process_that_compiles_ahead__ends_with_its_run(cold, tmp_path):
 
 
 def test_stamp__is_of_the_package_as_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(ahead, "PACKAGE", tmp_path)
-    kept.folders.cache_clear()
-    kept.writable.cache_clear()
+    monkeypatch.setattr(jit, "PACKAGE", tmp_path)
+    jit.cache_folders.cache_clear()
+    jit.writable_folder.cache_clear()
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
     (tmp_path / "a.py").write_text("1")
-    assert not ahead.is_ready()
-    ahead.set_ready(ahead.stamp())
-    assert ahead.is_ready()
-    ahead.start()
-    assert ahead.num_compiling() == 1
+    assert not jit.is_ready()
+    jit.set_ready(jit.stamp())
+    assert jit.is_ready()
+    jit.start_precompiling()
+    assert jit.num_compiling() == 1
     (tmp_path / "a.py").write_text("12")
-    assert not ahead.is_ready()
-    kept.folders.cache_clear()
-    kept.writable.cache_clear()
+    assert not jit.is_ready()
+    jit.cache_folders.cache_clear()
+    jit.writable_folder.cache_clear()

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from hcm_scale import pipeline
-from hcm_scale.arguments import recipe_of
-from hcm_scale.commands import export, inspect
+from hcm_scale.cli import commands
 from hcm_scale.config import Config
 from hcm_scale.features.propagate import open_propagated
 from hcm_scale.graph import Graph
-from hcm_scale.graph.by_edge import spread
+from hcm_scale.graph.lookup import spread_to_entries
 from hcm_scale.posterior.samples import open_samples
+from hcm_scale.run import pipeline
+from hcm_scale.run.stages import recipe_of
 from hcm_scale.sampling.pairs import PairBatch
 from hcm_scale.stages.purify import open_purified
-from hcm_scale.stages.scored import open_scores
-from hcm_scale.stages.train_batches import batch_maker
+from hcm_scale.stages.score import open_scores
+from hcm_scale.stages.train import batch_maker
 from hcm_scale.synthetic import families
 from hcm_scale.synthetic.inject import inject
 
@@ -36,7 +36,7 @@ def small(run_dir: Path, trained: Path | None = None) -> Config:
 
 
 def with_weights(graph: Graph, values: np.ndarray) -> Graph:
-    return replace(graph, weights=spread(graph.indptr, graph.indices, values.astype(np.float32)))
+    return replace(graph, weights=spread_to_entries(graph.indptr, graph.indices, values.astype(np.float32)))
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_training__sums_over_the_same_matrix(runs):
 
 @pytest.mark.parametrize("directed", [False, True])
 def test_inject__keeps_weights_and_gives_new_edges_the_median(graph, directed):
-    weights = spread(graph.indptr, graph.indices, np.arange(1, graph.num_edges + 1, dtype=np.float32))
+    weights = spread_to_entries(graph.indptr, graph.indices, np.arange(1, graph.num_edges + 1, dtype=np.float32))
     given = replace(graph, weights=weights, directed=directed)
     planted = inject(given, num_cliques=3, clique_size=6, num_attribute_anomalies=0)
     planted.check()
@@ -156,11 +156,11 @@ def test_inject__keeps_weights_and_gives_new_edges_the_median(graph, directed):
 
 def test_inspect_and_export__tell_weights(runs, tmp_path):
     graph = Graph.open(runs["amounts"] / "graph")
-    said = inspect.main([str(runs["amounts"] / "graph"), "--verify"])
+    said = commands.inspect_path([str(runs["amounts"] / "graph"), "--verify"])
     assert f"weights       weight, {graph.weights.min():,.4g} to {graph.weights.max():,.4g}, median" in said
-    assert "weights" not in inspect.main([str(runs["none"] / "graph")])
-    inspect.main([str(runs["amounts"]), "--verify"])
-    export.main([str(runs["amounts"]), str(tmp_path / "near.graphml"), "--top", "2"])
+    assert "weights" not in commands.inspect_path([str(runs["none"] / "graph")])
+    commands.inspect_path([str(runs["amounts"]), "--verify"])
+    commands.export_run([str(runs["amounts"]), str(tmp_path / "near.graphml"), "--top", "2"])
     found = nx.read_graphml(tmp_path / "near.graphml", node_type=int)
     for u, v, weight in found.edges(data="weight"):
         row = slice(graph.indptr[u], graph.indptr[u + 1])

@@ -17,8 +17,7 @@ sys.path.append(str(Path(__file__).parent))
 from dying import die_at_change
 
 from hcm_scale.base.files import FolderError
-from hcm_scale.listed import begin_run, open_stages
-from hcm_scale.workspace import Stage, Workspace
+from hcm_scale.run.workspace import Stage, Workspace, begin_run, open_stages
 
 
 def write(text: str, calls: list[str]):

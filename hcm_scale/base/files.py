@@ -1,12 +1,4 @@
-"""Files that are either whole or absent.
-
-Every stage writes its data first and its `manifest.json` last. A manifest is written under a temporary name,
-flushed to disk, renamed, and the folder is flushed too, so that after a crash a folder either has a manifest that
-is true or has none. Readers trust nothing else: a folder without a manifest is unfinished, one with another `kind`
-is foreign, one with another `format` is of another version; each is refused by name.
-
-A manifest, and every other JSON file that is believed later, has a seal: the hash of the rest of it.
-"""
+"""safetensors files that another run left, and anybody may have written: read whole, or refused by their names."""
 
 import contextlib
 import hashlib
@@ -15,11 +7,27 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import xxhash
+from safetensors import SafetensorError
+from safetensors.numpy import load
+
+# ----------------------------------------------------------------------------
+# Files that are either whole or absent.
+#
+# Every stage writes its data first and its `manifest.json` last. A manifest is written under a temporary name,
+# flushed to disk, renamed, and the folder is flushed too, so that after a crash a folder either has a manifest that
+# is true or has none. Readers trust nothing else: a folder without a manifest is unfinished, one with another `kind`
+# is foreign, one with another `format` is of another version; each is refused by name.
+#
+# A manifest, and every other JSON file that is believed later, has a seal: the hash of the rest of it.
+
 
 try:
     import fcntl
@@ -161,7 +169,7 @@ def replacing_file(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def replacing(folder: Path) -> Iterator[Path]:
+def replacing_folder(folder: Path) -> Iterator[Path]:
     """Gives an empty sibling folder to fill; on success it takes the place of `folder`, on failure it is removed.
 
     What stood at `folder` before stays untouched until the new one is complete.
@@ -189,7 +197,7 @@ def is_torn(path: Path) -> bool:
     return _TORN.fullmatch(path.name) is not None
 
 
-def remove_torn(folder: Path, of: str = "") -> None:
+def remove_temporary(folder: Path, of: str = "") -> None:
     """Removes the temporary files and folders directly in `folder` that killed processes left, of names that begin so.
 
     The caller holds the lock under which such names are made: whatever has one is nobody's any more.
@@ -201,7 +209,7 @@ def remove_torn(folder: Path, of: str = "") -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
+def file_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
     """Holds an exclusive lock on `path` between processes; a killed holder lets go of it. Windows has no such lock.
 
     Gives whether it is held, which without `wait` it is not where another process holds it.
@@ -225,7 +233,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
             finally:
                 fcntl.flock(stream, fcntl.LOCK_UN)
             return
-    with locked(path, wait=wait) as is_held:  # who held it before has removed it
+    with file_lock(path, wait=wait) as is_held:  # who held it before has removed it
         yield is_held
 
 
@@ -301,3 +309,78 @@ def resolved(path: Path) -> Path:
 def size_of(folder: Path) -> int:
     """Bytes of all files below a folder, which may be a link to a shared one."""
     return sum(path.stat().st_size for path in resolved(folder).rglob("*") if path.is_file() and not path.is_symlink())
+
+
+# ----------------------------------------------------------------------------
+# Files that are believed only while their bytes are those that were written: hashes of a folder, taken and checked.
+#
+# A file is read once a process. Its hash is kept under what the system says of the file (device, inode, size, times
+# of its last changes): a file that was written again, replaced or swapped with another is read again. One that
+# changed a moment ago could change once more without a new time, and is not kept. A bit that the disk itself turned
+# changes none of these, and is noticed by the next process.
+
+
+_KNOWN: dict[tuple[int, ...], str] = {}
+_AT_ONCE, _MANY_BYTES = 4, 1 << 26
+_MOMENT_NS = 100_000_000  # far more than the steps in which systems tell the time of a change
+
+
+def hash_once(path: Path) -> str:
+    """The hash of a file; it is read only where this process has not read it as it stands."""
+    found = path.stat()
+    known_as = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    if known_as in _KNOWN:
+        return _KNOWN[known_as]
+    age = time.time_ns() - found.st_ctime_ns
+    if 0 <= age <= _MOMENT_NS and found.st_size >= _MANY_BYTES:  # waiting takes less than reading it again later
+        time.sleep((_MOMENT_NS - age + 1) / 1e9)
+        return hash_once(path)
+    digest = hash_file(path)
+    if age > _MOMENT_NS:
+        _KNOWN[known_as] = digest
+    return digest
+
+
+def hash_folder(folder: Path, leave_out: Collection[str] = ()) -> dict[str, str]:
+    """The hashes of all files below a folder by their names in it, but for hidden ones and the folders `leave_out`."""
+    found: list[Path] = []
+    for place, inside, names in os.walk(folder):
+        inside[:] = sorted(name for name in inside if Path(place) != folder or name not in leave_out)
+        found += [Path(place) / name for name in sorted(names) if not name.startswith(".")]
+    return {path.relative_to(folder).as_posix(): digest for path, digest in zip(found, hash_files(found), strict=True)}
+
+
+def hash_files(paths: Sequence[Path]) -> list[str]:
+    """The hash of each, several large ones at a time: a disk reads faster than a core takes a hash."""
+    if sum(path.stat().st_size for path in paths) < _MANY_BYTES:
+        return [hash_once(path) for path in paths]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(hash_once, paths))
+
+
+def check_folder(folder: Path, hashes: Mapping[str, str], remedy: str) -> None:
+    """FolderError naming the first of these files that is missing or not as it was, and what to do about it."""
+    paths = [below(folder, name) for name in hashes]
+    for path in paths:
+        if not path.is_file():
+            raise FolderError(f"{path} is missing; {remedy}")
+    for path, digest, found in zip(paths, hashes.values(), hash_files(paths), strict=True):
+        if found != digest:
+            raise FolderError(f"{path} is damaged: its bytes are not those that were written; {remedy}")
+
+
+Parsed = TypeVar("Parsed")
+
+
+def read_tensors(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
+    """What `parse` makes of the bytes of a small file; FolderError where it cannot, or where a number is NaN."""
+    try:
+        data = path.read_bytes()
+        for name, array in load(data).items():
+            if np.isnan(array).any():
+                raise ValueError(f"{name} holds NaN")
+        return parse(data)
+    except KeyError as error:
+        raise FolderError(f"{path} is damaged: it has no {error}") from error
+    except (SafetensorError, ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise FolderError(f"{path} is damaged: {error}") from error

@@ -1,14 +1,4 @@
-"""The order of an array of floats, found by all threads; the places that equal values share, and what these tell.
-
-`order` is `np.argsort(values, kind="stable")`. From 2^17 values on it is a radix sort: a float's bits, with the sign
-turned round, are an integer that sorts as the float does, and six passes sort those by eleven bits each, lowest first.
-In a pass every thread counts and then moves a stretch of its own, so the result does not depend on their number.
-
-A double place is the best and the worst place that equal values hold, added; 1 is the largest. With these at hand the
-value in any place, and so every quantile, takes no second sort.
-
-Memory: 24 bytes a value while it is sorted, 32 from 2^30 values on.
-"""
+"""The rows of a CSR put in order: jitted functions only."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,8 +7,89 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base import order_kernels as kernels
-from hcm_scale.base.threads import in_slices, in_threads, of_slices
+from hcm_scale.base.jit import kernel
+from hcm_scale.base.threads import map_slices, run_in_slices, run_in_threads
+
+# ----------------------------------------------------------------------------
+# A radix sort of floats in threads: jitted functions only.
+
+
+DIGIT_BITS = 11
+_MASK = np.uint64((1 << DIGIT_BITS) - 1)
+_SIGN, _ALL, _LAST = np.uint64(1 << 63), np.uint64((1 << 64) - 1), np.uint64(63)
+_FIRST = np.uint64(0)  # below the key of minus infinity
+
+
+@kernel
+def float_keys(part, values, known, keys, positions):
+    """keys[i] sorts as values[i] does, NaN last and -0 with 0; what is not `known`, empty where all is, comes first.
+
+    positions[i] = i.
+    """
+    for i in range(part[0], part[1]):
+        value = values[i] + 0.0
+        bits = np.float64(value).view(np.uint64)
+        key = bits ^ (_ALL if bits >> _LAST else _SIGN)
+        keys[i] = _ALL if np.isnan(value) else key
+        if len(known) and not known[i]:
+            keys[i] = _FIRST
+        positions[i] = i
+
+
+@kernel
+def count_digits(part, keys, shift, counts):
+    """counts[task, d] = keys of the task's stretch with the digit d at `shift`; comes in as zeros."""
+    num_tasks = len(counts)
+    for task in range(part[0], part[1]):
+        for i in range(task * len(keys) // num_tasks, (task + 1) * len(keys) // num_tasks):
+            counts[task, (keys[i] >> shift) & _MASK] += 1
+
+
+@kernel
+def move(part, keys, positions, shift, starts, out):
+    """Moves each task's stretch to where its digits begin: starts[task, d], which ends as where they end."""
+    num_tasks = len(starts)
+    out_keys, out_positions = out
+    for task in range(part[0], part[1]):
+        for i in range(task * len(keys) // num_tasks, (task + 1) * len(keys) // num_tasks):
+            digit = (keys[i] >> shift) & _MASK
+            place = starts[task, digit]
+            out_keys[place], out_positions[place] = keys[i], positions[i]
+            starts[task, digit] = place + 1
+
+
+@kernel
+def share_places(part, ordered, positions, out):
+    """out[positions[i]] = best and worst place of the values equal to ordered[i], added; the last is in place 1.
+
+    A run of equals may reach beyond the part: only its ends are looked for there.
+    """
+    size = len(ordered)
+    i = part[0]
+    while i < part[1]:
+        first = i if i > part[0] else np.searchsorted(ordered, ordered[i], side="left")
+        last = i + 1
+        while last < part[1] and ordered[last] == ordered[i]:
+            last += 1
+        end = last if last < part[1] else np.searchsorted(ordered, ordered[i], side="right")
+        for k in range(i, last):
+            out[positions[k]] = 2 * size + 1 - first - end
+        i = last
+
+
+# ----------------------------------------------------------------------------
+# The order of an array of floats, found by all threads; the places that equal values share, and what these tell.
+#
+# `order` is `np.argsort(values, kind="stable")`. From 2^17 values on it is a radix sort: a float's bits, with the
+# sign turned round, are an integer that sorts as the float does, and six passes sort those by eleven bits each,
+# lowest first. In a pass every thread counts and then moves a stretch of its own, so the result does not depend on
+# their number.
+#
+# A double place is the best and the worst place that equal values hold, added; 1 is the largest. With these at hand
+# the value in any place, and so every quantile, takes no second sort.
+#
+# Memory: 24 bytes a value while it is sorted, 32 from 2^30 values on.
+
 
 _FEW = 1 << 17  # values that one thread sorts in the time that it takes to start others
 
@@ -32,15 +103,15 @@ def order(values: NDArray[Any]) -> NDArray[np.int64]:
     >>> order(np.array([3.0, -1.0, 3.0, 0.5])).tolist()
     [1, 3, 0, 2]
     """
-    found = ordered(values)[1]
+    found = sort_with_order(values)[1]
     if found.dtype == np.int64:
         return found
     out = np.empty(len(found), np.int64)
-    in_slices(len(out), lambda part: np.copyto(out[part], found[part]))
+    run_in_slices(len(out), lambda part: np.copyto(out[part], found[part]))
     return out
 
 
-def ordered(values: NDArray[Any]) -> tuple[NDArray[Any], Places]:
+def sort_with_order(values: NDArray[Any]) -> tuple[NDArray[Any], Places]:
     """The values in order, or integers that compare as those do, and `order` of the values.
 
     >>> [found.tolist() for found in ordered(np.array([3.0, -1.0, 3.0, 0.5]))]
@@ -72,7 +143,7 @@ def double_places(values: NDArray[np.float64], known: Known = None, out: Places 
         out[chosen] = (2 * (size - np.cumsum(counts)) + counts + 1)[group]
     else:
         keys, found = _sort(values, known)
-        in_threads(size, kernels.share_places, keys[len(values) - size :], found[len(values) - size :], out)
+        run_in_threads(size, share_places, keys[len(values) - size :], found[len(values) - size :], out)
         out[found[: len(values) - size]] = size + 1  # last: threads have touched the pages
     return out
 
@@ -108,7 +179,7 @@ def at_places(double: Places, places: Sequence[int] | NDArray[np.int64], known: 
             found.append([int(down[nearest]), part.start + nearest, int(up[following]), part.start + following, count])
         return found
 
-    down, nearest, up, following, counts = np.moveaxis(np.array(of_slices(len(double), look), np.uint64), -1, 0)
+    down, nearest, up, following, counts = np.moveaxis(np.array(map_slices(len(double), look), np.uint64), -1, 0)
     num_upto = counts.sum(axis=0).astype(np.int64) - (len(double) - num_known(double, known))
     columns = np.arange(len(places))
     nearest, following = nearest[down.argmin(axis=0), columns], following[up.argmin(axis=0), columns]
@@ -127,7 +198,7 @@ def quantiles(
     return np.asarray(np.interp(ranks, around, values[at_places(double, size - around, known)]))
 
 
-def picked(
+def select_known(
     values: NDArray[np.float64], which: Callable[[NDArray[np.float64]], NDArray[np.bool_]], known: Known = None
 ) -> NDArray[np.float64]:
     """The known values that `which` marks, in their order.
@@ -140,10 +211,10 @@ def picked(
         marked = which(values[part])
         return values[part][marked if known is None else marked & known[part]]
 
-    return np.concatenate([np.zeros(0), *of_slices(len(values), pick)])
+    return np.concatenate([np.zeros(0), *map_slices(len(values), pick)])
 
 
-def largest(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+def largest_positions(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     """The positions of the `count` largest values, largest first, equal ones as they stand. None may be NaN.
 
     >>> largest(np.array([3.0, 9.0, 3.0, 1.0]), 2).tolist()
@@ -158,7 +229,7 @@ def largest(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
         above = np.flatnonzero(some > least)
         return part.start + np.append(above, np.flatnonzero(some == least)[: count - len(above)])
 
-    found = np.concatenate([np.zeros(0, np.int64), *of_slices(len(values), pick)])
+    found = np.concatenate([np.zeros(0, np.int64), *map_slices(len(values), pick)])
     return found[np.argsort(-values[found], kind="stable")[:count]]
 
 
@@ -167,14 +238,153 @@ def _sort(values: NDArray[Any], known: Known) -> tuple[NDArray[np.uint64], Place
     keys, other_keys = np.empty((2, len(values)), np.uint64)
     found, other_found = np.empty((2, len(values)), place_type(len(values)))
     chosen = np.zeros(0, bool) if known is None else known
-    in_threads(len(values), kernels.float_keys, np.asarray(values, np.float64), chosen, keys, found)
-    counts = np.empty((numba.get_num_threads(), 1 << kernels.DIGIT_BITS), np.int64)
-    for shift in range(0, 64, kernels.DIGIT_BITS):
+    run_in_threads(len(values), float_keys, np.asarray(values, np.float64), chosen, keys, found)
+    counts = np.empty((numba.get_num_threads(), 1 << DIGIT_BITS), np.int64)
+    for shift in range(0, 64, DIGIT_BITS):
         counts[:] = 0
-        in_threads(len(counts), kernels.count_digits, keys, np.uint64(shift), counts)
+        run_in_threads(len(counts), count_digits, keys, np.uint64(shift), counts)
         if counts.sum(axis=0).max() == len(values):
             continue  # one digit for all: they stay as they are
         starts = (counts.T.cumsum().reshape(counts.shape[::-1]).T - counts).copy()
-        in_threads(len(counts), kernels.move, keys, found, np.uint64(shift), starts, (other_keys, other_found))
+        run_in_threads(len(counts), move, keys, found, np.uint64(shift), starts, (other_keys, other_found))
         keys, other_keys, found, other_found = other_keys, keys, other_found, found
     return keys, found
+
+
+# ----------------------------------------------------------------------------
+# The largest values of an array of floats, marked: jitted functions only.
+#
+# A float's bits, with the sign turned round, are an integer that sorts as the float does. Counting the upper half of
+# those integers, and then the lower half of those that share an upper half, finds the value at any rank in two passes
+# over the array, without a copy of it. What is not finite has no rank. Each task reads a stretch of the array of its
+# own.
+
+
+NUM_KEYS = 1 << 16
+ABOVE_ALL = 0xFFFFFFFF  # larger than the key of any finite value
+_SIGN_32, _ALL_32, _INFINITE = np.uint32(0x80000000), np.uint32(0xFFFFFFFF), np.uint32(0x7F800000)
+_HALF, _LOW = np.uint32(16), np.uint32(0xFFFF)
+
+
+@kernel(inline="always")
+def _is_finite(bits):
+    return bits & _INFINITE != _INFINITE
+
+
+@kernel(inline="always")
+def _key(bits):
+    return bits ^ (_ALL_32 if bits & _SIGN_32 else _SIGN_32)
+
+
+@kernel
+def count_upper_halves(part, bits, counts):
+    """counts[task, h] = finite values of the task's stretch whose key has the upper half h; comes in as zeros."""
+    num_tasks = len(counts)
+    for task in range(part[0], part[1]):
+        for i in range(task * len(bits) // num_tasks, (task + 1) * len(bits) // num_tasks):
+            if _is_finite(bits[i]):
+                counts[task, _key(bits[i]) >> _HALF] += 1
+
+
+@kernel
+def count_lower_halves(part, bits, upper, counts):
+    """counts[task, l] = finite values whose key has the halves `upper` and l; comes in as zeros."""
+    num_tasks = len(counts)
+    for task in range(part[0], part[1]):
+        for i in range(task * len(bits) // num_tasks, (task + 1) * len(bits) // num_tasks):
+            if _is_finite(bits[i]) and _key(bits[i]) >> _HALF == upper:
+                counts[task, _key(bits[i]) & _LOW] += 1
+
+
+@kernel
+def mark_largest(part, bits, threshold, num_ties, marked):
+    """Marks what has a key above `threshold`, and in each task's stretch the last num_ties[task] that have just it."""
+    num_tasks = len(num_ties)
+    for task in range(part[0], part[1]):
+        ties = num_ties[task]
+        first, last = task * len(bits) // num_tasks, (task + 1) * len(bits) // num_tasks
+        for i in range(last - 1, first - 1, -1):
+            key, finite = _key(bits[i]), _is_finite(bits[i])
+            is_tie = finite and key == threshold and ties > 0
+            ties -= is_tie
+            marked[i] = is_tie or (finite and key > threshold)
+
+
+# ----------------------------------------------------------------------------
+# The value at a rank of an array of float32, found by all threads in two passes and without a copy of the array.
+
+
+def num_finite(values: NDArray[np.float32]) -> int:
+    """How many values have a rank."""
+    return int(count_upper(values).sum())
+
+
+def count_upper(values: NDArray[np.float32]) -> NDArray[np.int64]:
+    """How many finite values there are by the upper half of their keys, of each task's stretch."""
+    counts = _counts()
+    run_in_threads(len(counts), count_upper_halves, values.view(np.uint32), counts)
+    return counts
+
+
+def count_lower(values: NDArray[np.float32], upper: int) -> NDArray[np.int64]:
+    """The same by the lower half, of those that share an upper one."""
+    counts = _counts()
+    run_in_threads(len(counts), count_lower_halves, values.view(np.uint32), upper, counts)
+    return counts
+
+
+def find_rank(values: NDArray[np.float32], rank: int) -> tuple[int, int, int]:
+    """The key of the value that is `rank`-th from the top, its rank among equal ones, and how many are equal."""
+    upper, rank = _rank_from_top(count_upper(values).sum(axis=0), rank)
+    in_lower = count_lower(values, upper).sum(axis=0)
+    lower, rank = _rank_from_top(in_lower, rank)
+    return upper << 16 | lower, rank, int(in_lower[lower])
+
+
+def value_at(values: NDArray[np.float32], rank: int) -> float:
+    """The value that is `rank`-th from the top.
+
+    >>> value_at(np.array([1.0, -3.0, 2.0, 2.0], np.float32), 3)
+    1.0
+    """
+    key = find_rank(values, rank)[0]
+    bits = np.array(key ^ (0x80000000 if key >> 31 else 0xFFFFFFFF), np.uint32)
+    return float(bits.view(np.float32)) + 0.0  # no minus zero
+
+
+def _counts() -> NDArray[np.int64]:
+    return np.zeros((numba.get_num_threads(), NUM_KEYS), np.int64)
+
+
+def _rank_from_top(counts: NDArray[np.int64], rank: int) -> tuple[int, int]:
+    """The key of the value that is `rank`-th from the top, and its rank among the values of that key.
+
+    >>> _rank_from_top(np.array([5, 2, 1]), 3)
+    (1, 2)
+    """
+    above = counts[::-1].cumsum()[::-1] - counts
+    key = int(np.flatnonzero(above < rank)[0])
+    return key, rank - int(above[key])
+
+
+_SHORT = 32  # a row that insertion sorts faster
+
+
+@kernel
+def _insertion_sort(row):
+    if len(row) > _SHORT:
+        row.sort()
+        return
+    for i in range(1, len(row)):
+        value, j = row[i], i
+        while j > 0 and row[j - 1] > value:
+            row[j] = row[j - 1]
+            j -= 1
+        row[j] = value
+
+
+@kernel
+def sort_rows(part, indptr, indices):
+    """Puts every row of a CSR in order."""
+    for u in range(part[0], part[1]):
+        _insertion_sort(indices[indptr[u] : indptr[u + 1]])

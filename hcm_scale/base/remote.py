@@ -61,7 +61,7 @@ def refuse_secrets(option: str, url: str) -> None:
         )
 
 
-def open_place(option: str, url: str) -> tuple[Any, str]:
+def open_file_system(option: str, url: str) -> tuple[Any, str]:
     """The pyarrow file system of a URL or path, and the path in it; wildcards stay as they are."""
     from pyarrow import fs
 
@@ -69,7 +69,7 @@ def open_place(option: str, url: str) -> tuple[Any, str]:
         return fs.LocalFileSystem(), str(Path(local_path(url)).absolute())
     refuse_secrets(option, url)
     scheme, rest = url.split("://", 1)
-    with telling(option, url):
+    with naming_failures(option, url):
         if scheme in _OF_ARROW:
             bucket, _, path = rest.partition("/")
             if not bucket:
@@ -90,7 +90,7 @@ def _fsspec(option: str, url: str, scheme: str) -> Any:
 
 
 @contextlib.contextmanager
-def telling(option: str, url: str, after: str = "") -> Iterator[None]:
+def naming_failures(option: str, url: str, after: str = "") -> Iterator[None]:
     """Turns what a client of a file system raises into a ValueError of one line."""
     try:
         yield
@@ -107,23 +107,23 @@ def _one_line(error: Exception) -> str:
     return said or re.sub(r" \(Request ID: [^)]*\)", "", text)[:300]
 
 
-def send(option: str, url: str, paths: Sequence[Path], after: str) -> None:
+def copy_files_to(option: str, url: str, paths: Sequence[Path], after: str) -> None:
     """Copies files into the folder at a URL or path; `after` ends the message where that fails."""
     from pyarrow import fs
 
-    system, folder = open_place(option, url)
-    with telling(option, url, after):
+    system, folder = open_file_system(option, url)
+    with naming_failures(option, url, after):
         if isinstance(system, fs.LocalFileSystem):
             system.create_dir(folder)
         for path in paths:
             fs.copy_files(str(path.absolute()), f"{folder}/{path.name}", fs.LocalFileSystem(), system)
 
 
-def check_place(option: str, url: str) -> None:
+def check_target(option: str, url: str) -> None:
     """Refuses a URL that nothing can be sent to because its bucket is not there, before a run works for it."""
-    system, folder = open_place(option, url)
+    system, folder = open_file_system(option, url)
     if url.startswith(("s3://", "gs://", "gcs://")):
         bucket = folder.partition("/")[0]
-        with telling(option, url):
+        with naming_failures(option, url):
             if system.get_file_info(bucket).type.name == "NotFound":
                 raise FileNotFoundError("there is no such bucket")

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base.intrinsics import prefetch
 from hcm_scale.base.jit import kernel
-from hcm_scale.base.prefetch import prefetch
-from hcm_scale.base.threads import in_slices, in_threads
+from hcm_scale.base.threads import run_in_slices, run_in_threads
 
 _LINES_AHEAD = 32  # cache lines asked for before they are needed: 4 rows of 128 numbers, 16 of 20
 _LINE_BYTES = 64
@@ -50,7 +50,7 @@ def gcn_scale(indptr: NDArray[np.int64], weights: NDArray[np.float32] | None = N
             degree[linked] = np.add.reduceat(of_rows, (indptr[part] - indptr[part.start])[linked], dtype=np.float64)
         scale[part] = 1.0 / np.sqrt(degree + 1.0)
 
-    in_slices(len(scale), fill)
+    run_in_slices(len(scale), fill)
     return scale
 
 
@@ -62,7 +62,7 @@ def propagate(
 ) -> NDArray[np.float32]:
     """Â x over the whole graph."""
     out = np.empty_like(x)
-    in_threads(len(x), gcn_rows, indptr, indices, gcn_weights(indptr, weights), x, 0, out)
+    run_in_threads(len(x), gcn_rows, indptr, indices, gcn_weights(indptr, weights), x, 0, out)
     return out
 
 

@@ -9,9 +9,11 @@ PyOD (`get_params`, `decision_scores_`, `labels_`: numpy arrays).
 
 import contextlib
 import dataclasses
+import json
 import logging
 import shutil
 import tempfile
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,25 +23,116 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hcm_scale import pipeline
-from hcm_scale.base import progress
-from hcm_scale.config import Config, GraphConfig
-from hcm_scale.detector import given as givens
-from hcm_scale.detector import saved
-from hcm_scale.detector.fitted import Fitted
+from hcm_scale import __version__
+from hcm_scale.base import console, files
+from hcm_scale.config import Config, GraphConfig, inert_options
+from hcm_scale.detector import inputs as givens
+from hcm_scale.detector.inputs import COLUMNS
 from hcm_scale.detector.parameters import (
     KEYS,
+    SECTIONS,
     Parameters,
     check_contamination,
     check_options,
     check_place,
     dotted,
     make_config,
+    naming_python_options,
+    unknown_keywords_text,
 )
-from hcm_scale.detector.peers import unknown
-from hcm_scale.detector.results import Results
-from hcm_scale.detector.spoken import in_python
+from hcm_scale.detector.results import Fitted, Results, Training
 from hcm_scale.graph import Graph
+from hcm_scale.options import plain
+from hcm_scale.run import pipeline, workspace
+
+# ----------------------------------------------------------------------------
+# A fitted detector as a folder, without pickles: its finished run, and a manifest with its parameters.
+#
+#     folder/  manifest.json  stages.json  config.json  records/  graph/  purified/  ...  scores/
+#
+# The stages are copied as they stand, with their records, so that what is read back is checked against its hashes.
+
+
+KIND = "hcm_scale detector"
+FORMAT = 1
+_TRAINED = "training_scores.npy"  # of a detector that `apply` made: the scores of the run that was trained
+_NOT_KEPT = ("run_dir", "callback", "verbose")  # of this process, and of no use in another
+
+
+def save_detector(folder: Path, fitted: Fitted, parameters: dict[str, Any]) -> None:
+    """Writes the folder, whole or not at all; one that is there already must be empty or of a detector."""
+    _check_free(folder)
+    with files.replacing_folder(folder) as fresh:
+        workspace.copy_run(fitted.folder, fresh)
+        body = {
+            "parameters": {name: plain(value) for name, value in parameters.items() if name not in _NOT_KEPT},
+            "fingerprint": fitted.fingerprint,
+            "columns": fitted.columns,
+            "contamination": plain(fitted.contamination),
+            "bound": plain(fitted.bound),
+            "version": __version__,
+        }
+        if fitted.trained is not None:
+            np.save(fresh / _TRAINED, fitted.trained.scores)
+            body["trained"] = {"num_odd": fitted.trained.num_odd, "hash": files.hash_file(fresh / _TRAINED)}
+        files.write_manifest(fresh, KIND, FORMAT, body)
+
+
+def _check_free(folder: Path) -> None:
+    """Refuses to write over what is not ours."""
+    legal = "save writes to a folder that is new, empty, or holds a saved detector, which it replaces"
+    if folder.exists() and not folder.is_dir():
+        raise files.FolderError(f"{folder} is a file; {legal}")
+    if folder.is_dir() and any(folder.iterdir()):
+        try:
+            files.read_manifest(folder, KIND, FORMAT)
+        except files.FolderError as error:
+            raise files.FolderError(f"{folder} holds other files, and no saved detector; {legal}") from error
+
+
+def load_detector(folder: Path) -> tuple[dict[str, Any], Fitted]:
+    """The parameters and the finished run of a folder, its files checked; FolderError where it is not as it was."""
+    manifest = files.read_manifest(folder, KIND, FORMAT)
+    for stage in workspace.read_stages(folder):
+        files.below(folder, stage["name"])  # `save` leaves no links
+    try:
+        kept = [manifest[name] for name in ("fingerprint", "columns", "contamination")]
+        kept += [manifest["bound"], _trained(folder, manifest)]
+        for name in manifest["columns"]:
+            if name not in COLUMNS:
+                raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {name!r} is no column of a table")
+        parameters = _inert(manifest["parameters"]) | {"views": tuple(manifest["parameters"]["views"])}
+        return parameters, Fitted(folder, pipeline.read_scores(folder), *kept)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {error!r}") from error
+
+
+def _inert(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a folder, which anybody may have written, without those that could make a fit write elsewhere.
+
+    What is left out is warned of: options but for `inert_options` and names of option files, the folder of the run, and
+    text in which OmegaConf would put values of the environment.
+    """
+    legal, asked = {*inert_options()}, dotted(parameters["options"] or {})
+    options = {
+        key: value
+        for key, value in asked.items()
+        if (key in legal or (key in SECTIONS and isinstance(value, str))) and "${" not in json.dumps(value)
+    }
+    taken = {name: value for name, value in parameters.items() if name not in _NOT_KEPT}
+    for name in [*(asked.keys() - options.keys()), *(parameters.keys() - taken.keys())]:
+        warnings.warn(f"{name} of the saved detector is left out: set_params sets it, where you trust it", stacklevel=4)
+    return taken if options == asked else taken | {"options": options}
+
+
+def _trained(folder: Path, manifest: dict[str, Any]) -> Training | None:
+    """The scores that those of the folder are compared with; None where they are compared with each other."""
+    if "trained" not in manifest:
+        return None
+    num_odd, digest = (manifest["trained"][name] for name in ("num_odd", "hash"))
+    files.check_folder(folder, {_TRAINED: digest}, "save the detector again")
+    return Training(np.load(folder / _TRAINED, allow_pickle=False), num_odd)
+
 
 _GIVEN = ".given"  # what was in memory, in the folder of the run, until the run has it
 
@@ -93,11 +186,11 @@ class HCM(Results, Parameters):
         threads: int | None = None,
         run_dir: Path | str | None = None,
         verbose: int | None = None,
-        callback: Callable[[progress.Step], None] | None = None,
+        callback: Callable[[console.Step], None] | None = None,
         **others: Never,
     ) -> None:
         if others:
-            raise TypeError(unknown(others, self._defaults()))
+            raise TypeError(unknown_keywords_text(others, self._defaults()))
         self.options = options
         self.classes, self.num_sources = classes, num_sources
         self.drop_ratio, self.similarity = drop_ratio, similarity
@@ -111,7 +204,7 @@ class HCM(Results, Parameters):
         self._temporary: Path | None = None
         self._check()
 
-    @in_python()
+    @naming_python_options()
     def fit(
         self,
         data: Any,
@@ -140,7 +233,7 @@ class HCM(Results, Parameters):
             raise TypeError("label and y are two words for the known anomalies; say one of them")
         label = y if label is None else label
         givens.check_label(label)
-        given = givens.take(data)
+        given = givens.read_input(data)
         label = givens.labels_of(data) if label is None else label
         said = dict(zip(givens.COLUMNS, (source_column, target_column, id_column, label_column), strict=True))
         with self._watched():
@@ -158,7 +251,7 @@ class HCM(Results, Parameters):
         """`labels_` after `fit`, which takes the same: (n,), 1 for nodes that stand out."""
         return self.fit(data, label, **columns).labels_
 
-    @in_python()
+    @naming_python_options()
     def apply(self, data: Any, *, run_dir: Path | str | None = None) -> Self:
         """Another graph, such as tomorrow's, scored by what was learned from the fitted one; nothing is trained.
 
@@ -166,12 +259,12 @@ class HCM(Results, Parameters):
         one, and with `contamination` so is the threshold. `data` is anything that `fit` takes, tables with the same
         column names.
         """
-        found, given = self._found(), givens.take(data)
+        found, given = self._found(), givens.read_input(data)
         other = type(self)(**self.get_params() | {"run_dir": run_dir})
         with self._watched():
             config, columns = self._configure(given, found.columns if given.tables is not None else {})
             with other._scratch() as (folder, scratch):
-                graph = givens.read_like(given, scratch, config.graph, found.folder / "graph")
+                graph = givens.read_with_encodings(given, scratch, config.graph, found.folder / "graph")
                 config.run_dir, config.trained = str(folder), str(found.folder)
                 pipeline.run(config, until="score", graph=graph)
         bound = None if self.contamination is None else found.threshold
@@ -181,12 +274,12 @@ class HCM(Results, Parameters):
 
     def save(self, folder: Path | str) -> None:
         """Copies the finished run and the parameters to a folder, for `HCM.load`."""
-        saved.save(Path(folder), self._found(), self.get_params())
+        save_detector(Path(folder), self._found(), self.get_params())
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
         """The detector that `save` wrote: the same scores and explanations. The folder stays where it is."""
-        parameters, fitted = saved.load(Path(folder).absolute())
+        parameters, fitted = load_detector(Path(folder).absolute())
         detector = cls(**parameters)
         detector._fitted = fitted
         return detector
@@ -204,7 +297,7 @@ class HCM(Results, Parameters):
     def __setstate__(self, parameters: dict[str, Any]) -> None:
         self.__init__(**parameters)  # type: ignore[misc]
 
-    @in_python()
+    @naming_python_options()
     def _check(self) -> None:
         check_options(self.options)
         check_contamination(self.contamination)
@@ -222,11 +315,11 @@ class HCM(Results, Parameters):
         named = {f"graph.{name}": value for name, value in (columns or {}).items()}
         return make_config(keywords, self._defaults(), {**(self.options or {}), **named}, graph, what)
 
-    def _configure(self, given: givens.Given, said: Mapping[str, str | None]) -> tuple[Config, dict[str, str]]:
+    def _configure(self, given: givens.Input, said: Mapping[str, str | None]) -> tuple[Config, dict[str, str]]:
         """The configuration to read `given` with, and the columns of its tables; what fit was told goes first."""
         options = dotted(self.options or {})
         known = {name: value if value is not None else options.get(f"graph.{name}") for name, value in said.items()}
-        columns = givens.name_columns(given, known)
+        columns = givens.column_options(given, known)
         return self._make_config(given.section, given.what, columns), columns
 
     def _folder(self) -> Path:
@@ -251,13 +344,13 @@ class HCM(Results, Parameters):
         source = graph or Graph.open(folder / "graph", verify=False)
         return Fitted(folder, pipeline.read_scores(folder), source.fingerprint, columns, self.contamination)
 
-    @in_python()
+    @naming_python_options()
     def _scored(self, data: Any) -> Fitted:
         """The fitted run where `data` are None or those of the fit, else what `apply` makes of them."""
         found = self._found()
         if data is None:
             return found
-        given = givens.take(data)
+        given = givens.read_input(data)
         config, _ = self._configure(given, found.columns if given.tables is not None else {})
         with tempfile.TemporaryDirectory(prefix="hcm-scale-") as scratch:
             read = given.read or givens.from_section
@@ -268,8 +361,8 @@ class HCM(Results, Parameters):
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
         """Shows bars and log lines, or does not, as `verbose` says."""
-        draws = progress.is_watched() if self.verbose is None else bool(self.verbose)
-        with progress.shown(draws, self.callback), log_lines() if draws else contextlib.nullcontext():
+        draws = console.is_interactive() if self.verbose is None else bool(self.verbose)
+        with console.showing_progress(draws, self.callback), log_lines() if draws else contextlib.nullcontext():
             yield
 
 

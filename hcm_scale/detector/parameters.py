@@ -1,21 +1,83 @@
-"""The parameters of the detector, as scikit-learn knows them, and the configuration that they make.
+"""Errors name options as a command line has them; those that leave the detector also say how Python names them."""
 
-A keyword stands for one key of the configuration (`KEYS`); `options` holds any other key. Parameters are kept as they
-were given, so that `clone` finds them again, and are checked when they are set.
-"""
-
+import contextlib
 import dataclasses
 import inspect
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from numbers import Real
 from pathlib import Path
 from typing import Any, Self
 
 from hcm_scale import config as schema
-from hcm_scale.arguments import num_blocks
-from hcm_scale.config import Config, GraphConfig, MatrixGraph, TablesGraph
-from hcm_scale.detector.peers import unknown
+from hcm_scale.base.console import legal_names
+from hcm_scale.config import Config, GraphConfig, MatrixGraph, TablesGraph, walk
 from hcm_scale.options import plain, with_options
+from hcm_scale.run.stages import num_blocks
+
+# ----------------------------------------------------------------------------
+# What PyGOD, PyOD and scikit-learn call things: our word for each of theirs, or why there is none.
+#
+# `unknown` speaks of keywords that `HCM` does not have, `MISSING` of methods and attributes.
+
+
+_NO_EMBEDDING = "every sample of the posterior has an embedding of its own, and none is kept"
+KEYWORDS = {
+    "act": "there is no choice: the encoder is a GCN with ReLU",
+    "backbone": "there is no choice: the encoder is a GCN with ReLU",
+    "batch_size": 'options={"sampling.batch_pairs": ...} says how many pairs of nodes a step has',
+    "compile_model": "there is nothing to switch on: kernels are compiled, and kept",
+    "dropout": "there is none: samples of the posterior are averaged",
+    "epoch": 'options={"posterior.burn_in_steps": ...} and num_samples say how long a chain is',
+    "epochs": 'options={"posterior.burn_in_steps": ...} and num_samples say how long a chain is',
+    "gan": "there is none: nothing is trained against an adversary",
+    "gpu": 'device="cuda" or device="cpu" says it, and CUDA_VISIBLE_DEVICES which of several GPUs',
+    "hid_dim": "width says it",
+    "lr": 'options={"posterior.step_size": ...} says it',
+    "n_jobs": "threads says it",
+    "num_neigh": 'options={"sampling.fan_out": [...]} says it',
+    "random_state": "seed says it",
+    "save_emb": f"there is none: {_NO_EMBEDDING}",
+    "weight_decay": 'options={"posterior.prior": ...} says it',
+}
+MISSING = {
+    "compute_rejection_stats": "predict_confidence(data) has the numbers to reject by",
+    "emb": _NO_EMBEDDING,
+    "fit_predict_score": "fit(data, label), then sklearn.metrics.roc_auc_score(label, scores)",
+    "forward_model": "its model is not made by subclassing",
+    "init_model": "its model is not made by subclassing",
+    "offset_": "threshold_ is the score above which nodes are labelled",
+    "predict_with_rejection": "predict_confidence(data) has the numbers to reject by",
+    "process_graph": "fit(data) reads the graph",
+    "score_samples": "decision_function(data) is larger for stranger nodes, where scikit-learn's is smaller",
+}
+
+
+def unknown_keywords_text(others: Mapping[str, Any], known: Iterable[str]) -> str:
+    """Says of keywords that are none of ours what to write in their place.
+
+    >>> unknown({"hid_dim": 64, "trim": 0.1}, ["width"])
+    'hid_dim=64 is no parameter of HCM: width says it; trim=0.1 is none: options={"score.trim": 0.1} says it'
+    """
+    told = [f"{name}={value!r} is none: {_hint(name, value, list(known))}" for name, value in others.items()]
+    return "; ".join(told).replace("is none", "is no parameter of HCM", 1)
+
+
+def _hint(name: str, value: Any, known: list[str]) -> str:
+    if name in KEYWORDS:
+        return KEYWORDS[name]
+    keys = [key for key, _, _ in walk(Config(graph=TablesGraph())) if name in (key, key.split(".")[-1])]
+    if keys:
+        return " or ".join(f'options={{"{key}": {value!r}}}' for key in keys) + " says it"
+    return legal_names(name, known)
+
+
+# ----------------------------------------------------------------------------
+# The parameters of the detector, as scikit-learn knows them, and the configuration that they make.
+#
+# A keyword stands for one key of the configuration (`KEYS`); `options` holds any other key. Parameters are kept as
+# they were given, so that `clone` finds them again, and are checked when they are set.
+
 
 KEYS = {  # keyword -> key of the configuration, whose default is the keyword's
     "classes": "hops.classes",
@@ -55,7 +117,7 @@ class Parameters:
         before, known = self.get_params(), self._defaults()
         others = {name: value for name, value in parameters.items() if name not in known}
         if others:
-            raise ValueError(unknown(others, known))
+            raise ValueError(unknown_keywords_text(others, known))
         try:
             self.__dict__.update(parameters)
             self._check()
@@ -150,3 +212,35 @@ def check_options(options: Any) -> None:
     """Refuses options that are not named: a number, say, that was meant for the first of another detector's."""
     if not isinstance(options, Mapping | None):
         raise ValueError(f'options={options!r} is not legal: options by name, such as {{"purify.ratio": 0.1}}, or None')
+
+
+_OPTION = re.compile(r"\b([a-z]+)\.([a-z_]+)=")
+_KEYWORDS = {key: f"HCM({name}=...)" for name, key in KEYS.items()}
+
+
+@contextlib.contextmanager
+def naming_python_options() -> Iterator[None]:
+    """Around all that the detector calls; also a decorator."""
+    try:
+        yield
+    except (ValueError, MemoryError) as error:
+        if len(error.args) == 1:
+            error.args = (with_python_names(str(error.args[0])),)
+        raise
+
+
+def with_python_names(text: str) -> str:
+    """A message with the Python word for every option that it names.
+
+    >>> reworded("hops.classes=1 is out of range")
+    'hops.classes=1 is out of range (in Python: HCM(classes=...))'
+    >>> reworded("data has no attributes; graph.featureless=degree gives it one")
+    'data has no attributes; graph.featureless=degree gives it one (in Python: HCM(options={"graph.featureless": ...}))'
+    """
+    keys = [f"{section}.{name}" for section, name in _OPTION.findall(text) if section in SECTIONS]
+    ways = dict.fromkeys(_way(key) for key in keys)
+    return f"{text} (in Python: {', '.join(ways)})" if ways and "(in Python: " not in text else text
+
+
+def _way(key: str) -> str:
+    return _KEYWORDS.get(key) or ELSEWHERE.get(key) or f'HCM(options={{"{key}": ...}})'

@@ -1,24 +1,240 @@
-"""The parts of a transform whose numbers are settled: each makes some of the features of any block of rows.
+"""A transform of attributes that was fitted to one graph, kept to be applied to the rows of another.
 
-| part    | what it does with a row                                                          | made by        |
-|---------|----------------------------------------------------------------------------------|----------------|
-| Singles | moves and stretches columns one by one, or follows a curve                       | auto_fit.py    |
-| Rotated | projects a group of columns on components                                        | auto_fit.py    |
-| Plain   | rescales all columns, then projects them if asked, then moves and stretches them | transform.py   |
+It is a list of parts (parts.py). `to_bytes` and `from_bytes` keep them as one safetensors file: arrays named
+PART.FIELD, and in its head the fields that are no arrays. `Fitted.apply` finds its columns by name where rows have
+names: columns that it does not know are left out, and those that it misses hold what they held in the middle.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
+from safetensors.numpy import load, save
+from scipy import linalg, sparse, special
+from scipy.sparse.linalg import LinearOperator, eigsh
+from threadpoolctl import threadpool_limits
 
-from hcm_scale.base.threads import in_slices
-from hcm_scale.features.pca import Components
-from hcm_scale.features.rescale import AttributeRows, block_rows, blocks, rescale_block
+from hcm_scale.base.names import GAP_SUFFIX, SCALINGS
+from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph.store import Attributes, SparseRows
+
+# ----------------------------------------------------------------------------
+# Attribute values on another scale: value by value or row by row, streamed in blocks of rows; or column by column.
+#
+# A block is a plain f32 array, or a scipy CSR where the attributes are sparse; these scales keep 0 at 0, so sparse
+# stays sparse, and nothing larger than a block is made beside the result. `normal_scores` ranks whole columns of
+# dense attributes, one at a time: about 40 bytes a row beside the result.
+
+
+AttributeRows = Any  # an f32 array (rows, d) or a scipy csr_array of that shape
+
+_BLOCK_VALUES = 1 << 22
+_VALUEWISE: dict[str, Callable[[NDArray[np.float32]], NDArray[Any]]] = {
+    "none": lambda values: values,
+    "log1p": np.log1p,
+    "binary": lambda values: values != 0,
+}
+NORMAL = "normal"  # see normal_scores
+AUTO = "auto"  # see auto.py
+
+
+def row_blocks(x: Attributes, scale: str = "none") -> Iterator[tuple[slice, AttributeRows]]:
+    """The rows of x in order, block by block, rescaled: (which rows, their values)."""
+    rows = x.csr() if isinstance(x, SparseRows) else x
+    width = x.shape[1] if not isinstance(x, SparseRows) else len(x.indices) // max(1, x.shape[0])
+    step = block_rows(width)
+    for first in range(0, x.shape[0], step):
+        which = slice(first, min(first + step, x.shape[0]))
+        yield which, rescale_block(rows[which], scale)
+
+
+def block_rows(width: int) -> int:
+    """Rows of a block where a row holds so many values."""
+    return max(64, _BLOCK_VALUES // max(1, width))
+
+
+def normal_scores(x: NDArray[Any]) -> NDArray[np.float32]:
+    """Each column of dense attributes as if drawn from a normal distribution: only the order of its values is kept.
+
+    The value of rank r among n becomes the (r - 1/2) / n quantile; equal values share the mean of their ranks. For
+    columns whose few largest values would drown all others.
+
+    >>> normal_scores(np.array([[1], [1e9], [2]])).round(2).tolist()
+    [[-0.9700000286102295], [0.9700000286102295], [0.0]]
+    """
+    out = np.empty(x.shape, np.float32)
+    for k in range(x.shape[1]):
+        _, place, count = np.unique(x[:, k], return_inverse=True, return_counts=True)
+        ranks = np.cumsum(count) - 0.5 * (count - 1)  # of each value, 1 the lowest
+        out[:, k] = special.ndtri((ranks[place] - 0.5) / len(x))
+    return out
+
+
+def check_scale(x: Attributes, scale: str, columns: tuple[str, ...] = ()) -> None:
+    """Refuses an unknown scale, and values that the scale is not defined for, by name, value and count."""
+    if scale not in SCALINGS:
+        raise ValueError(f"attributes.scale={scale!r} is unknown; it is one of {', '.join(SCALINGS)}")
+    if scale != "log1p":
+        return
+    for which, block in row_blocks(x):
+        if block.shape[1] == 0 or block.min() >= 0:
+            continue
+        row, column = (int(place[0]) for place in (block < 0).nonzero())
+        name = columns[column] if columns else f"number {column}"
+        raise ValueError(
+            f"scale='log1p' needs values of 0 or more: "
+            f"column {name} holds {block[row, column]:g} in row {which.start + row}"
+        )
+
+
+def rescale_block(block: AttributeRows, scale: str) -> AttributeRows:
+    """A block of rows with each value on a new scale; dense or sparse as it was.
+
+    "none" as it is; "log1p" log(1 + value); "binary" 1 where the value is not 0; "row" the value's share of the sum of
+    absolute values in its row (a row of zeros stays so).
+
+    >>> rescale_block(np.array([[1, 3], [0, 0]], np.float32), "row").tolist()
+    [[0.25, 0.75], [0.0, 0.0]]
+    """
+    if scale == "row":
+        totals = np.asarray(abs(block).sum(axis=1, dtype=np.float64)).ravel()
+        shares = 1.0 / np.where(totals > 0, totals, 1.0)
+        scaled = sparse.diags_array(shares) @ block if sparse.issparse(block) else shares[:, None] * block
+        return scaled.astype(np.float32)
+    if sparse.issparse(block):
+        data = _VALUEWISE[scale](block.data).astype(np.float32)
+        return sparse.csr_array((data, block.indices, block.indptr), shape=block.shape)
+    return _VALUEWISE[scale](block).astype(np.float32, copy=False)
+
+
+# ----------------------------------------------------------------------------
+# Principal components, exact, of rows that come in blocks; sparse rows are centred without being made dense.
+#
+# Few columns: the d x d covariance is summed in float64 over the blocks and its top eigenvectors are taken (8 d^2
+# bytes). Many columns: the same eigenvectors by Lanczos iteration to machine precision, where the covariance is only
+# ever applied to a vector (sparse: the float64 blocks are kept, 12 bytes a value; dense: the rows are read again each
+# time). The start vector is fixed and each component's largest loading is made positive, so the result is a function
+# of the input.
+
+
+# Sparse products are cheap, so Lanczos takes over early; with dense rows on disk one pass is worth a large matrix.
+_MAX_COVARIANCE_COLUMNS = {True: 2048, False: 8192}
+
+_RANK_SHARE = 1e-10  # of the first component's variance: what has less is rounding, and stretched it would be noise
+
+Stream = Callable[[], Iterable[AttributeRows]]  # gives the rows from the start, every time it is called
+
+
+@dataclass(frozen=True, eq=False)
+class Components:
+    """`mean` (d,), `loadings` (d, q) with orthonormal columns (one of 0 where all rows are equal), `variances` (q,)."""
+
+    mean: NDArray[np.float64]
+    loadings: NDArray[np.float64]
+    variances: NDArray[np.float64]
+    total_variance: float
+
+    def project(self, block: AttributeRows) -> NDArray[np.float64]:
+        """The scores of a block of rows, (rows, q)."""
+        if sparse.issparse(block):
+            return block.astype(np.float64) @ self.loadings - self.mean @ self.loadings
+        return (block - self.mean) @ self.loadings
+
+
+def fit_components(stream: Stream, num_components: int) -> Components:
+    """The first principal components of the streamed rows, falling; no more than the rank, and at least one.
+
+    >>> rows = np.array([[0, 0], [1, 2], [2, 4]], np.float32)
+    >>> fit(lambda: [rows], 1).loadings.round(3).ravel().tolist()
+    [0.447, 0.894]
+    """
+    mean, num_rows, is_sparse = _mean(stream)
+    squares = sum(_centred_squares(block, mean) for block in stream())
+    num_columns = len(mean)
+    num_components = min(num_components, num_columns)
+    if num_columns <= _MAX_COVARIANCE_COLUMNS[is_sparse] or 4 * num_components >= num_columns:
+        values, vectors = _by_covariance(stream, mean, num_components)
+    elif squares > 8 * np.finfo(float).eps * num_rows * (mean @ mean):
+        values, vectors = _by_lanczos(stream, mean, num_components, is_sparse)
+    else:  # all rows are equal, and Lanczos iteration would have nothing to start from
+        values, vectors = np.zeros(num_components), np.zeros((num_columns, num_components))
+    values, vectors = values[::-1], vectors[:, ::-1]
+    vectors = np.where(values > values[0] * max(_RANK_SHARE, num_columns * np.finfo(float).eps), vectors, 0.0)
+    rank = max(1, int(vectors.any(axis=0).sum()))
+    values, vectors = values[:rank], vectors[:, :rank]
+    largest = vectors[np.abs(vectors).argmax(axis=0), np.arange(rank)]
+    divisor = max(1, num_rows - 1)
+    variances = np.maximum(values, 0.0) / divisor
+    return Components(mean, vectors * np.where(largest < 0, -1.0, 1.0), variances, squares / divisor)
+
+
+def _mean(stream: Stream) -> tuple[NDArray[np.float64], int, bool]:
+    """The column means, the number of rows, and whether they are sparse."""
+    total: NDArray[np.float64] | float = 0.0
+    num_rows, is_sparse = 0, False
+    for block in stream():
+        total = total + np.asarray(block.sum(axis=0, dtype=np.float64))
+        num_rows += block.shape[0]
+        is_sparse = sparse.issparse(block)
+    return np.asarray(total) / num_rows, num_rows, is_sparse
+
+
+def _centred_squares(block: AttributeRows, mean: NDArray[np.float64]) -> float:
+    """The sum of (value - column mean)^2 over a block."""
+    if sparse.issparse(block):
+        values = block.data.astype(np.float64)
+        return float(values @ values - 2 * (block.astype(np.float64) @ mean).sum() + block.shape[0] * (mean @ mean))
+    centred = block - mean
+    return float(np.einsum("ij,ij->", centred, centred))
+
+
+def _by_covariance(stream: Stream, mean: NDArray[np.float64], q: int) -> tuple[Any, Any]:
+    """The q largest eigenvalues, rising, and eigenvectors of the centred Gram matrix, which is formed."""
+    gram, num_sparse_rows = np.zeros((len(mean), len(mean))), 0
+    for block in stream():
+        if sparse.issparse(block):
+            values = block.astype(np.float64)
+            gram += (values.T @ values).toarray()
+            num_sparse_rows += block.shape[0]
+        else:
+            centred = block - mean
+            gram += centred.T @ centred
+    gram -= num_sparse_rows * np.outer(mean, mean)  # centres the sparse rows, which were summed as they are
+    return linalg.eigh(gram, subset_by_index=(len(mean) - q, len(mean) - 1), overwrite_a=True)
+
+
+def _by_lanczos(stream: Stream, mean: NDArray[np.float64], q: int, is_sparse: bool) -> tuple[Any, Any]:
+    """The same eigenpairs, with the Gram matrix only applied to vectors."""
+    held = [block.astype(np.float64) for block in stream()] if is_sparse else None
+
+    def apply(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+        out = np.zeros(len(mean))
+        shift = mean @ vector
+        for block in stream() if held is None else held:
+            scores = block @ vector - shift  # the centred rows times the vector
+            out += block.T @ scores - mean * scores.sum()
+        return out
+
+    d = len(mean)
+    start = np.random.default_rng(0).standard_normal(d)
+    operator = LinearOperator((d, d), matvec=apply, dtype=np.float64)
+    with threadpool_limits(limits=1, user_api="blas"):  # many tiny calls: threads would only wait for each other
+        return eigsh(operator, k=q, which="LA", tol=0, v0=start, ncv=min(d, max(4 * q, 64)))
+
+
+# ----------------------------------------------------------------------------
+# The parts of a transform whose numbers are settled: each makes some of the features of any block of rows.
+#
+# | part    | what it does with a row                                                          | made by        |
+# |---------|----------------------------------------------------------------------------------|----------------|
+# | Singles | moves and stretches columns one by one, or follows a curve                       | auto_fit.py    |
+# | Rotated | projects a group of columns on components                                        | auto_fit.py    |
+# | Plain   | rescales all columns, then projects them if asked, then moves and stretches them | transform.py   |
+
 
 Curve = tuple[NDArray[np.float32], NDArray[np.float32]]  # rising values, and the score of each
 
@@ -136,8 +352,135 @@ def apply_parts(parts: tuple[Part, ...], x: Attributes) -> NDArray[np.float32]:
         out[which] = np.concatenate([out[which, :0], *(part.apply(block) for part in parts)], axis=1)
 
     if not isinstance(x, SparseRows) and all(isinstance(part, Singles) for part in parts):
-        in_slices(len(out), lambda which: fill(which, x[which]), size=block_rows(x.shape[1]) // 16)
+        run_in_slices(len(out), lambda which: fill(which, x[which]), size=block_rows(x.shape[1]) // 16)
     else:
-        for which, block in blocks(x):
+        for which, block in row_blocks(x):
             fill(which, block)
     return out
+
+
+log = logging.getLogger(__name__)
+
+_PARTS: dict[str, type[Any]] = {part.__name__: part for part in (Singles, Rotated, Plain)}
+_NAMED = 5  # columns named in a line of the log
+
+
+@dataclass(frozen=True, eq=False)
+class FittedTransform:
+    """The parts of a transform, the names of the attributes it takes (empty: they had none), and their means."""
+
+    parts: tuple[Part, ...]
+    attributes: tuple[str, ...]
+    means: NDArray[np.float64]
+
+    def apply(self, x: Attributes, columns: tuple[str, ...] = ()) -> NDArray[np.float32]:
+        """The features (n, q) of rows of attributes; `columns` are their names."""
+        return apply_parts(self.parts, self._aligned(x, columns))
+
+    def _aligned(self, x: Attributes, columns: tuple[str, ...]) -> Attributes:
+        """The attributes that the parts take, in their order."""
+        if columns == self.attributes or not (columns and self.attributes):
+            if x.shape[1] != len(self.means):
+                raise ValueError(
+                    f"this graph has {x.shape[1]:,} attributes and the trained one {len(self.means):,}: without names "
+                    "on both sides they must be the same columns in the same order"
+                )
+            return x
+        place = {name: k for k, name in enumerate(columns)}
+        missing = [name for name in self.attributes if name not in place]
+        if len(missing) == len(self.attributes):
+            raise ValueError(
+                f"this graph has none of the attributes of the trained one: {_some(self.attributes)}; it has "
+                f"{_some(columns)}"
+            )
+        _tell("are missing, and taken as gaps", missing)
+        _tell("were not there in training, and are not used", [n for n in columns if n not in {*self.attributes}])
+        return self._chosen(x, place)
+
+    def _chosen(self, x: Attributes, place: Mapping[str, int]) -> Attributes:
+        bases = {_base(name) for name in place if not name.endswith(GAP_SUFFIX)}
+        order = np.array([place.get(name, 0) for name in self.attributes])
+        absent = np.array([name not in place for name in self.attributes])
+        if isinstance(x, SparseRows):
+            chosen = x.csr()[:, order] @ sparse.diags_array((~absent).astype(np.float32))
+            return SparseRows.of(chosen)
+        out = np.asarray(x)[:, order]
+        for k in np.flatnonzero(absent):
+            name = self.attributes[k]
+            nobody = _base(name) != name and _base(name) in bases  # has this value, or a gap: the column is there
+            out[:, k] = 0.0 if nobody else self.means[k]
+        return out
+
+
+def _base(name: str) -> str:
+    """The column of a table that an attribute is of.
+
+    >>> _base("section=libs"), _base("size is null"), _base("source#3")
+    ('section', 'size', 'source')
+    """
+    return name.removesuffix(GAP_SUFFIX).split("=")[0].split("#")[0]
+
+
+def _tell(what: str, names: list[str]) -> None:
+    if names:
+        log.warning("%s attributes %s: %s", f"{len(names):,}", what, _some(names))
+
+
+def _some(names: Any) -> str:
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+
+
+def fitted_to_bytes(fitted: FittedTransform) -> bytes:
+    """The transform as a safetensors file."""
+    arrays: dict[str, NDArray[Any]] = {"means": fitted.means}
+    head: list[dict[str, Any]] = []
+    for number, part in enumerate(fitted.parts):
+        plain: dict[str, Any] = {"part": type(part).__name__}
+        for name, value in _fields(part):
+            if isinstance(value, np.ndarray):
+                arrays[f"{number}.{name}"] = np.ascontiguousarray(value)
+            else:
+                plain[name] = value
+        head.append(plain)
+    about = {"parts": head, "attributes": fitted.attributes}
+    return save(arrays, {"fitted": json.dumps(about)})  # of several entries the order, and so the bytes, would vary
+
+
+def _fields(part: Part) -> Iterator[tuple[str, Any]]:
+    """The fields of a part; those of its components, and each curve, under dotted names."""
+    for entry in fields(part):
+        value = getattr(part, entry.name)
+        if isinstance(value, Components):
+            yield from ((f"components.{inner.name}", getattr(value, inner.name)) for inner in fields(value))
+        elif entry.name == "curves":
+            for place, (knots, scores) in value.items():
+                yield from ((f"curves.{place}.knots", knots), (f"curves.{place}.scores", scores))
+        elif value is not None:
+            yield entry.name, value
+
+
+def fitted_from_bytes(data: bytes) -> FittedTransform:
+    """The inverse of `to_bytes`."""
+    arrays = load(data)
+    size = int.from_bytes(data[:8], "little")
+    about = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["fitted"])
+    parts = []
+    for number, head in enumerate(about["parts"]):
+        found = head | {k.split(".", 1)[1]: v for k, v in arrays.items() if k.startswith(f"{number}.")}
+        parts.append(_part(found))
+    return FittedTransform(tuple(parts), tuple(about["attributes"]), arrays["means"])
+
+
+def _part(found: dict[str, Any]) -> Part:
+    kind = _PARTS[found.pop("part")]
+    nested = {name: found.pop(name) for name in [*found] if "." in name}
+    inner = {n.removeprefix("components."): v for n, v in nested.items() if n.startswith("components.")}
+    if inner:
+        found["components"] = Components(**inner)
+    if "curves" in {entry.name for entry in fields(kind)}:
+        places = sorted({int(name.split(".")[1]) for name in nested if name.startswith("curves.")})
+        found["curves"] = {p: (nested[f"curves.{p}.knots"], nested[f"curves.{p}.scores"]) for p in places}
+    if "gaps" in found:
+        found["gaps"] = {int(place): list(others) for place, others in found["gaps"].items()}
+    made: Part = kind(**found)
+    return made

@@ -7,20 +7,72 @@ system keeps mapped.
     out/  x.npy  (n, q) float32   manifest.json
 """
 
+from __future__ import annotations  # the kernel's `tl.constexpr` stay unread where Triton is missing
+
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
-from hcm_scale.base.mapped import map_new, open_npy
-from hcm_scale.base.pinned import MANY_ENTRIES
-from hcm_scale.base.progress import bar
+from hcm_scale.base.console import bar
+from hcm_scale.base.device import AVAILABLE, MANY_ENTRIES, copy_from_device, copy_to_device, free_bytes, jit, tl, triton
+from hcm_scale.base.npy import create_npy, open_npy
 from hcm_scale.base.spmm import gcn_rows, gcn_weights
-from hcm_scale.base.threads import in_slices, in_threads
+from hcm_scale.base.threads import run_in_slices, run_in_threads
 from hcm_scale.graph import Graph
+
+# ----------------------------------------------------------------------------
+# Rows of Â x made on a CUDA device.
+#
+# A program of the Triton kernel makes one row, entry after entry, by the steps of the CPU's kernel (`base/spmm.py`):
+# its own row of x by its scale, plus each neighbour's by that one's, all by its own. So the numbers are those of the
+# CPU, to the bit. Where Triton is missing the file can still be read, and nothing is made on a device. Device memory:
+# the graph, x and a chunk.
+
+
+_MOST_COLUMNS = 1024
+_ROOM = 1.1  # times what is held
+
+FillRows = Callable[[int, NDArray[np.float32]], None]
+
+
+@jit
+def _make_row(indptr, indices, scale, x, out, first, num_columns, COLUMNS: tl.constexpr):
+    """Row first + i of Â x."""
+    i = tl.program_id(0).to(tl.int64)
+    u = first + i
+    column = tl.arange(0, COLUMNS)
+    inside = column < num_columns
+    own = tl.load(scale + u)
+    total = own * tl.load(x + u * num_columns + column, mask=inside, other=0.0)
+    for e in range(tl.load(indptr + u), tl.load(indptr + u + 1)):
+        v = tl.load(indices + e).to(tl.int64)
+        total += tl.load(scale + v) * tl.load(x + v * num_columns + column, mask=inside, other=0.0)
+    tl.store(out + i * num_columns + column, own * total, mask=inside)
+
+
+def rows_on_device(
+    structure: Graph, x: NDArray[np.float32], scale: NDArray[np.float32], device: str
+) -> FillRows | None:
+    """A function fill(first, out) that makes the rows of Â x from `first` on; None where it cannot."""
+    held = structure.indptr.nbytes + structure.indices.nbytes + x.nbytes + scale.nbytes
+    can = AVAILABLE and structure.weights is None and x.shape[1] <= _MOST_COLUMNS
+    if not can or free_bytes(device) < _ROOM * held:
+        return None
+    there = [copy_to_device(array, device) for array in (structure.indptr, structure.indices, scale, x)]
+
+    def fill(first: int, out: NDArray[np.float32]) -> None:
+        rows = torch.empty(out.shape, device=device)
+        columns = x.shape[1]
+        _make_row[(len(out),)](*there, rows, first, columns, COLUMNS=triton.next_power_of_2(columns), num_warps=1)
+        copy_from_device(rows, out)
+
+    return fill
+
 
 KIND = "hcm_scale propagated features"
 FORMAT = 1
@@ -30,14 +82,14 @@ _ROWS_AT_ONCE = 1 << 20
 
 def propagate_features(structure: Graph, x: NDArray[np.float32], out: Path, device: str = "cpu") -> NDArray[np.float32]:
     """Writes Â x into the folder `out` and maps it, (n, q), read-only; x is (n, q), in memory or mapped."""
-    check(structure, x)
+    check_propagated(structure, x)
     out.mkdir(parents=True, exist_ok=True)
     write_rows(structure, x, out / "x.npy", 0, len(x), device)
-    seal(out, x.shape)
+    seal_propagated(out, x.shape)
     return open_propagated(out)
 
 
-def check(structure: Graph, x: NDArray[np.float32]) -> None:
+def check_propagated(structure: Graph, x: NDArray[np.float32]) -> None:
     """Refuses features of another graph."""
     if x.ndim != 2 or x.dtype != np.float32 or len(x) != structure.num_nodes:
         raise ValueError(
@@ -46,7 +98,7 @@ def check(structure: Graph, x: NDArray[np.float32]) -> None:
         )
 
 
-def seal(out: Path, shape: tuple[int, ...]) -> None:
+def seal_propagated(out: Path, shape: tuple[int, ...]) -> None:
     """Declares the folder finished."""
     files.write_manifest(out, KIND, FORMAT, {"shape": list(shape)})
 
@@ -70,7 +122,6 @@ def _rows_on_device(
     """Makes rows on a GPU; None where cores are as fast, or have to do it."""
     if device == "cpu" or len(structure.indices) < MANY_ENTRIES:
         return None
-    from hcm_scale.features.propagate_device import rows_on_device  # Triton takes a second to import
 
     return rows_on_device(structure, x, scale, device)
 
@@ -81,14 +132,14 @@ def write_rows(
     """The rows start .. stop - 1 of Â x, as a new .npy file; the device changes seconds, not a bit."""
     weights = gcn_weights(structure.indptr, structure.weights)
     fill = _rows_on_device(structure, x, weights.scale, device)
-    target = map_new(path, np.float32, (stop - start, x.shape[1]))
+    target = create_npy(path, np.float32, (stop - start, x.shape[1]))
     with bar(stop - start, "row", "propagate") as progress:
         for first in range(start, stop, _ROWS_AT_ONCE):
             chunk = target[first - start : first - start + _ROWS_AT_ONCE].view(np.ndarray)
             if fill is None:
-                in_threads(len(chunk), gcn_rows, structure.indptr, structure.indices, weights, x, first, chunk)
+                run_in_threads(len(chunk), gcn_rows, structure.indptr, structure.indices, weights, x, first, chunk)
             else:
                 fill(first, chunk)
-            in_slices(len(chunk), partial(_check_finite, chunk, first), size=1 << 15)
+            run_in_slices(len(chunk), partial(_check_finite, chunk, first), size=1 << 15)
             progress.update(len(chunk))
     target.flush()

@@ -1,40 +1,270 @@
-"""Drops the least similar edges: `edge_similarity` gives every edge a number, `purify` keeps the upper part.
+"""The weight of an edge as the model takes it: strength = log2(1 + weight / median), so that a typical edge has 1.
 
-| similarity | of two attribute rows a and b                         | by definition           |
-|------------|-------------------------------------------------------|-------------------------|
-| jaccard    | columns non-zero in both / columns non-zero in either | 0 where neither has any |
-| cosine     | a . b / (norm of a * norm of b)                       | 0 where a or b is zero  |
-| euclidean  | minus the norm of a - b, so that larger is nearer     |                         |
-
-Where edges have weights, those of `strength.py`, a heavy edge is evidence that it belongs: to its similarity are added
-1/4 - 2^-strength / 2 standard deviations of all similarities. That is 0 for a typical edge, up to 1/4 for a heavy one,
-down to -1/4 for a light one: attributes decide, and weights among edges that are about as similar.
-
-Edges are numbered by their (u < v) CSR order; on a directed graph arcs are the edges. Exactly floor(ratio * m) edges
-go; of equally similar ones those with the lowest numbers. Sums are in float64, results f32; sparse attributes are
-never made dense. Memory: 9 bytes an edge beside the result, 14 more where edges have weights, and 24 a node.
+Weights have units of their own and heavy tails: of amounts the largest may be a million times the median, and would
+leave nothing of a node's other neighbours. Of strengths it has 20. A typical edge counts as much as the node itself
+does in Â, and a light one as much less as it is lighter. The median is that of the graph that was trained on; another
+graph is measured by it (`trained=`), so that an amount counts the same tomorrow.
 """
 
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.largest import value_at
+from hcm_scale.base.intrinsics import fetch_add, prefetch
+from hcm_scale.base.jit import kernel
 from hcm_scale.base.names import SIMILARITIES
-from hcm_scale.base.row_kernels import sort_rows
-from hcm_scale.base.threads import in_slices, in_threads, where
-from hcm_scale.features import purify_kernels as kernels
-from hcm_scale.graph import by_edge
+from hcm_scale.base.npy import create_npy
+from hcm_scale.base.order import sort_rows, value_at
+from hcm_scale.base.threads import positions_where, run_in_slices, run_in_threads
+from hcm_scale.graph import lookup
 from hcm_scale.graph.store import Attributes, Graph, SparseRows
 
+# ----------------------------------------------------------------------------
+# Kernels of purification: similarities of all edges, and the CSR without the dropped ones. Jitted functions only.
+#
+# Edge e of an undirected graph is the e-th entry with column > row (`starts[u]` = the first such entry of row u,
+# `offsets[u]` = its edge number); of a directed graph every entry is an edge. Work is cut into tasks of equal edge
+# counts at row borders; each value is made by one thread in a fixed order, so results do not depend on the number of
+# threads.
+
+
+NUM_TASKS = 256
+_AHEAD = 8  # how many neighbours on a row is asked for before it is needed
+_BATCH = 64  # edges whose places are asked for before the first of them is written to
+
+
+class EdgeSpans(NamedTuple):
+    """Which entries of each row are edges, and their numbers."""
+
+    starts: NDArray[np.int64]  # (n,), the first entry of a row that is an edge
+    ends: NDArray[np.int64]  # (n,), one past its last
+    offsets: NDArray[np.int64]  # (n + 1,), the number of the first
+
+
+class SparseAttributes(NamedTuple):
+    """Attributes in CSR, with the square of every row's norm."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    data: NDArray[np.float32]
+    num_columns: int
+    squares: NDArray[np.float64]
+
+
+@kernel
+def first_above(part, indptr, indices, starts):
+    """starts[u] = the first entry of row u with column > u."""
+    for u in range(part[0], part[1]):
+        low, high = indptr[u], indptr[u + 1]
+        while low < high:
+            middle = (low + high) // 2
+            if indices[middle] <= u:
+                low = middle + 1
+            else:
+                high = middle
+        starts[u] = low
+
+
+@kernel
+def _task_rows(task, offsets):
+    """The rows (first, last) of a task: borders where the running edge count passes the task's share."""
+    num_edges = offsets[-1]
+    first = np.searchsorted(offsets, num_edges * task // NUM_TASKS)
+    last = np.searchsorted(offsets, num_edges * (task + 1) // NUM_TASKS)
+    return first, min(last, len(offsets) - 1)
+
+
+@kernel(inline="always")
+def _ask_ahead(x, indices, e):
+    """Starts loading the attributes of a neighbour to come."""
+    width = x.shape[1]
+    place = np.int64(indices[min(e + _AHEAD, len(indices) - 1)]) * width
+    prefetch(x, place)
+    prefetch(x, place + width - 1)
+
+
+@kernel(allocates=False, fastmath={"reassoc", "contract"})
+def dense_euclidean(part, starts, ends, offsets, indices, x, out):
+    """out[e] = -|x[u] - x[v]|."""
+    for task in range(part[0], part[1]):
+        first, last = _task_rows(task, offsets)
+        for u in range(first, last):
+            own = x[u]
+            shift = offsets[u] - starts[u]
+            for e in range(starts[u], ends[u]):
+                _ask_ahead(x, indices, e)
+                other = x[indices[e]]
+                total = np.float64(0.0)
+                for k in range(x.shape[1]):
+                    gap = np.float64(own[k]) - np.float64(other[k])
+                    total += gap * gap
+                out[e + shift] = -np.sqrt(total)
+
+
+@kernel(allocates=False, fastmath={"reassoc", "contract"})
+def dense_cosine(part, starts, ends, offsets, indices, x, out):
+    """out[e] = x[u] . x[v] / (|x[u]| |x[v]|), or 0 where a norm is 0."""
+    for task in range(part[0], part[1]):
+        first, last = _task_rows(task, offsets)
+        for u in range(first, last):
+            own = x[u]
+            square = np.float64(0.0)
+            for k in range(x.shape[1]):
+                square += np.float64(own[k]) * np.float64(own[k])
+            shift = offsets[u] - starts[u]
+            for e in range(starts[u], ends[u]):
+                _ask_ahead(x, indices, e)
+                other = x[indices[e]]
+                product, other_square = np.float64(0.0), np.float64(0.0)
+                for k in range(x.shape[1]):
+                    product += np.float64(own[k]) * np.float64(other[k])
+                    other_square += np.float64(other[k]) * np.float64(other[k])
+                scale = np.sqrt(square) * np.sqrt(other_square)
+                out[e + shift] = product / scale if scale > 0.0 else 0.0
+
+
+@kernel(allocates=False)
+def dense_jaccard(part, starts, ends, offsets, indices, x, out):
+    """out[e] = shared non-zero columns of u and v, over the columns non-zero in either; 0 where there are none."""
+    for task in range(part[0], part[1]):
+        first, last = _task_rows(task, offsets)
+        for u in range(first, last):
+            own = x[u]
+            shift = offsets[u] - starts[u]
+            for e in range(starts[u], ends[u]):
+                _ask_ahead(x, indices, e)
+                other = x[indices[e]]
+                both, either = 0, 0
+                for k in range(x.shape[1]):
+                    a, b = own[k] != 0, other[k] != 0
+                    both += a & b
+                    either += a | b
+                out[e + shift] = both / either if either > 0 else 0.0
+
+
+@kernel
+def sparse_squares(part, x_indptr, x_data, out):
+    """out[i] = |x[i]|^2."""
+    for i in range(part[0], part[1]):
+        total = 0.0
+        for k in range(x_indptr[i], x_indptr[i + 1]):
+            total += np.float64(x_data[k]) * np.float64(x_data[k])
+        out[i] = total
+
+
+@kernel
+def _from_product(product, square_u, square_v, measure):
+    """Jaccard (0; of 0/1 rows), cosine (1) or minus the distance (2), from a . b, |a|^2 and |b|^2."""
+    if measure == 0:
+        either = square_u + square_v - product
+        return product / either if either > 0.0 else 0.0
+    if measure == 1:
+        scale = np.sqrt(square_u) * np.sqrt(square_v)
+        return product / scale if scale > 0.0 else 0.0
+    return -np.sqrt(max(0.0, square_u + square_v - 2.0 * product))
+
+
+@kernel
+def sparse_similarity(part, spans, indices, x, measure, out):
+    """out[e] = the similarity of u and v. Row u is spread into a dense strip once; a neighbour costs its entries."""
+    starts, ends, offsets = spans
+    x_indptr, x_indices, x_data, num_columns, squares = x
+    for task in range(part[0], part[1]):
+        first, last = _task_rows(task, offsets)
+        strip = np.zeros(num_columns if last > first else 0, np.float64)
+        for u in range(first, last):
+            if starts[u] == ends[u]:
+                continue
+            for k in range(x_indptr[u], x_indptr[u + 1]):
+                strip[x_indices[k]] = x_data[k]
+            shift = offsets[u] - starts[u]
+            for e in range(starts[u], ends[u]):
+                v = indices[e]
+                product = 0.0
+                for k in range(x_indptr[v], x_indptr[v + 1]):
+                    product += strip[x_indices[k]] * np.float64(x_data[k])
+                out[e + shift] = _from_product(product, squares[u], squares[v], measure)
+            for k in range(x_indptr[u], x_indptr[u + 1]):
+                strip[x_indices[k]] = 0.0
+
+
+@kernel
+def count_kept(part, indices, spans, keep, counts):
+    """Adds to counts[v] the kept edges of v, of an undirected graph."""
+    starts, ends, offsets = spans
+    for u in range(part[0], part[1]):
+        count = 0
+        for e in range(starts[u], ends[u]):
+            prefetch(counts, indices[min(e + 2 * _AHEAD, len(indices) - 1)])
+            if keep[offsets[u] + e - starts[u]]:
+                count += 1
+                fetch_add(counts, indices[e], 1)
+        fetch_add(counts, u, count)
+
+
+@kernel
+def list_kept(part, indices, spans, keep, cursor, out):
+    """Writes the kept neighbours of u to out[cursor[u]], out[cursor[u] + 1], ... in any order, and moves cursor[u] on.
+
+    An edge is met at its smaller end. Places at the larger one are taken, and their memory asked for, some edges before
+    they are written to.
+    """
+    starts, ends, offsets = spans
+    places, smaller = np.empty(_BATCH, np.int64), np.empty(_BATCH, np.int64)
+    size = 0
+    for u in range(part[0], part[1]):
+        shift, num_kept = offsets[u] - starts[u], 0
+        for e in range(starts[u], ends[u]):
+            prefetch(cursor, indices[min(e + 2 * _AHEAD, len(indices) - 1)])
+            if keep[e + shift]:
+                places[size], smaller[size] = fetch_add(cursor, indices[e], 1), u
+                prefetch(out, places[size])
+                num_kept += 1
+                size += 1
+                if size == _BATCH:
+                    size = _write(places, smaller, size, out)
+        place = fetch_add(cursor, u, num_kept)
+        for e in range(starts[u], ends[u]):
+            if keep[e + shift]:
+                out[place] = indices[e]
+                place += 1
+    _write(places, smaller, size, out)
+
+
+@kernel(allocates=False)
+def _write(places, values, size, out):
+    for i in range(size):
+        out[places[i]] = values[i]
+    return 0
+
+
+# ----------------------------------------------------------------------------
+# Drops the least similar edges: `edge_similarity` gives every edge a number, `purify` keeps the upper part.
+#
+# | similarity | of two attribute rows a and b                         | by definition           |
+# |------------|-------------------------------------------------------|-------------------------|
+# | jaccard    | columns non-zero in both / columns non-zero in either | 0 where neither has any |
+# | cosine     | a . b / (norm of a * norm of b)                       | 0 where a or b is zero  |
+# | euclidean  | minus the norm of a - b, so that larger is nearer     |                         |
+#
+# Where edges have weights, those of `strength.py`, a heavy edge is evidence that it belongs: to its similarity are
+# added 1/4 - 2^-strength / 2 standard deviations of all similarities. That is 0 for a typical edge, up to 1/4 for a
+# heavy one, down to -1/4 for a light one: attributes decide, and weights among edges that are about as similar.
+#
+# Edges are numbered by their (u < v) CSR order; on a directed graph arcs are the edges. Exactly floor(ratio * m)
+# edges go; of equally similar ones those with the lowest numbers. Sums are in float64, results f32; sparse attributes
+# are never made dense. Memory: 9 bytes an edge beside the result, 14 more where edges have weights, and 24 a node.
+
+
 _DENSE_KERNELS = {
-    "jaccard": kernels.dense_jaccard,
-    "cosine": kernels.dense_cosine,
-    "euclidean": kernels.dense_euclidean,
+    "jaccard": dense_jaccard,
+    "cosine": dense_cosine,
+    "euclidean": dense_euclidean,
 }
 
 CSR = tuple[NDArray[np.int64], NDArray[Any]]
@@ -59,20 +289,22 @@ def edge_similarity(
     """
     _check(len(indptr) - 1, x, similarity)
     spans = _edge_spans(indptr, indices, directed)
-    first, last = (kernels.NUM_TASKS * at // share[1] for at in (share[0], share[0] + 1))
+    first, last = (NUM_TASKS * at // share[1] for at in (share[0], share[0] + 1))
     out = np.empty(spans.offsets[-1], np.float32)  # what nobody writes to takes no memory
     if isinstance(x, SparseRows):
         data = x.data if similarity != "jaccard" else (x.data != 0).astype(np.float32)
         squares = np.empty(x.shape[0], np.float64)
-        in_threads(len(squares), kernels.sparse_squares, x.indptr, data, squares)
-        attributes = kernels.SparseAttributes(x.indptr, x.indices, data, x.num_columns, squares)
+        run_in_threads(len(squares), sparse_squares, x.indptr, data, squares)
+        attributes = SparseAttributes(x.indptr, x.indices, data, x.num_columns, squares)
         measure = SIMILARITIES.index(similarity)
-        measured: Any = kernels.sparse_similarity, spans, indices, attributes, measure, out
+        measured: Any = sparse_similarity, spans, indices, attributes, measure, out
     else:
         dense = np.ascontiguousarray(x, np.float32)
         measured = _DENSE_KERNELS[similarity], *spans, indices, dense, out
-    in_threads(last - first, lambda part, kernel, *rest: kernel((part[0] + first, part[1] + first), *rest), *measured)
-    borders = np.searchsorted(spans.offsets, [len(out) * task // kernels.NUM_TASKS for task in (first, last)])
+    run_in_threads(
+        last - first, lambda part, kernel, *rest: kernel((part[0] + first, part[1] + first), *rest), *measured
+    )
+    borders = np.searchsorted(spans.offsets, [len(out) * task // NUM_TASKS for task in (first, last)])
     return out[slice(*spans.offsets[borders])]
 
 
@@ -144,7 +376,7 @@ def _purify_like(
 def _say_of_weights(graph: Graph, spread: float) -> NDArray[np.float32]:
     """What the weight of every edge adds to its similarity; `spread` is the standard deviation of similarities."""
     assert graph.weights is not None
-    strength = graph.weights[by_edge.first_entries(graph.indptr, graph.indices, graph.directed)]
+    strength = graph.weights[lookup.first_entries(graph.indptr, graph.indices, graph.directed)]
     return np.asarray(spread * (0.25 - np.exp2(-strength) / 2), np.float32)
 
 
@@ -154,8 +386,8 @@ def _purified(graph: Graph, keep: NDArray[np.bool_] | None, info: dict[str, Any]
     if keep is not None:
         indptr, indices = _keep_edges(graph, keep)
         if weights is not None:
-            kept = weights[by_edge.first_entries(graph.indptr, graph.indices, graph.directed)][keep]
-            weights = by_edge.spread(indptr, indices, kept, graph.directed)
+            kept = weights[lookup.first_entries(graph.indptr, graph.indices, graph.directed)][keep]
+            weights = lookup.spread_to_entries(indptr, indices, kept, graph.directed)
     return Graph(indptr, indices, weights=weights, directed=graph.directed, info={"purified": info})
 
 
@@ -168,8 +400,8 @@ def keep_most_similar(values: NDArray[np.float32], num_dropped: int) -> tuple[ND
     """
     threshold = np.float32(value_at(values, len(values) - num_dropped + 1))
     keep = np.empty(len(values), bool)
-    in_slices(len(values), lambda part: np.greater_equal(values[part], threshold, out=keep[part]))
-    equal = where(len(values), lambda part: values[part] == threshold)
+    run_in_slices(len(values), lambda part: np.greater_equal(values[part], threshold, out=keep[part]))
+    equal = positions_where(len(values), lambda part: values[part] == threshold)
     num_tied = num_dropped - (len(keep) - int(np.count_nonzero(keep)))
     keep[equal[:num_tied]] = False
     return keep, float(threshold), num_tied / len(equal)
@@ -182,14 +414,14 @@ def _check(num_nodes: int, x: Attributes, similarity: str) -> None:
         raise ValueError(f"x has {x.shape[0]} rows; the graph has {num_nodes} nodes")
 
 
-def _edge_spans(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bool) -> kernels.EdgeSpans:
+def _edge_spans(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bool) -> EdgeSpans:
     if directed:
-        return kernels.EdgeSpans(indptr[:-1], indptr[1:], indptr)
+        return EdgeSpans(indptr[:-1], indptr[1:], indptr)
     starts = np.empty(len(indptr) - 1, np.int64)
-    in_threads(len(starts), kernels.first_above, indptr, indices, starts)
+    run_in_threads(len(starts), first_above, indptr, indices, starts)
     offsets = np.zeros(len(indptr), np.int64)
-    in_slices(len(starts), lambda part: np.subtract(indptr[1:][part], starts[part], out=offsets[1:][part]))
-    return kernels.EdgeSpans(starts, indptr[1:], np.cumsum(offsets, out=offsets))
+    run_in_slices(len(starts), lambda part: np.subtract(indptr[1:][part], starts[part], out=offsets[1:][part]))
+    return EdgeSpans(starts, indptr[1:], np.cumsum(offsets, out=offsets))
 
 
 def _keep_edges(graph: Graph, keep: NDArray[np.bool_]) -> CSR:
@@ -198,9 +430,36 @@ def _keep_edges(graph: Graph, keep: NDArray[np.bool_]) -> CSR:
         return np.concatenate([[0], np.cumsum(keep)])[graph.indptr], graph.indices[keep]
     of_edges = graph.indices, _edge_spans(graph.indptr, graph.indices, directed=False), keep
     indptr = np.zeros_like(graph.indptr)
-    in_threads(graph.num_nodes, kernels.count_kept, *of_edges, indptr[1:])
+    run_in_threads(graph.num_nodes, count_kept, *of_edges, indptr[1:])
     np.cumsum(indptr, out=indptr)
     indices = np.empty(indptr[-1], graph.indices.dtype)
-    in_threads(graph.num_nodes, kernels.list_kept, *of_edges, indptr[:-1].copy(), indices)
-    in_threads(graph.num_nodes, sort_rows, indptr, indices)
+    run_in_threads(graph.num_nodes, list_kept, *of_edges, indptr[:-1].copy(), indices)
+    run_in_threads(graph.num_nodes, sort_rows, indptr, indices)
     return indptr, indices
+
+
+_BLOCK = 1 << 20
+_LEAST = np.finfo(np.float32).tiny
+
+
+def median_weight(weights: NDArray[np.float32]) -> float:
+    """The median of the entries, which is that of the edges; 1 where there are none."""
+    return float(np.median(weights)) if len(weights) else 1.0
+
+
+def strengths(weights: NDArray[np.float32], median: float) -> NDArray[np.float32]:
+    """Of each weight; above 0 and finite whatever the weights are.
+
+    >>> strengths(np.array([5.0, 15.0, 5115.0], np.float32), median=5.0).tolist()
+    [1.0, 2.0, 10.0]
+    """
+    return np.maximum(np.log1p(weights / np.float64(median)) / np.log(2.0), _LEAST).astype(np.float32)
+
+
+def write_strengths(path: Path, weights: NDArray[np.float32], median: float) -> NDArray[np.float32]:
+    """The same into a .npy file, block by block, mapped."""
+    out = create_npy(path, np.float32, weights.shape)
+    for first in range(0, len(weights), _BLOCK):
+        out[first : first + _BLOCK] = strengths(weights[first : first + _BLOCK], median)
+    out.flush()
+    return out

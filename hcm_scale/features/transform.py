@@ -14,12 +14,19 @@ from numpy.typing import NDArray
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from hcm_scale.features import pca as principal
-from hcm_scale.features.auto_fit import automatic
-from hcm_scale.features.fitted import Fitted
-from hcm_scale.features.parts import Curve, Plain, apply_parts
-from hcm_scale.features.rescale import AUTO, NORMAL, blocks, check_scale, normal_scores
-from hcm_scale.features.survey import sample
+from hcm_scale.features import parts as principal
+from hcm_scale.features.auto import fit_automatic, sample
+from hcm_scale.features.parts import (
+    AUTO,
+    NORMAL,
+    Curve,
+    FittedTransform,
+    Plain,
+    apply_parts,
+    check_scale,
+    normal_scores,
+    row_blocks,
+)
 from hcm_scale.graph.store import Attributes, SparseRows
 
 log = logging.getLogger(__name__)
@@ -34,7 +41,7 @@ class Features:
     x: NDArray[np.float32]
     columns: tuple[str, ...]
     record: dict[str, Any]
-    fitted: Fitted
+    fitted: FittedTransform
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")
@@ -65,8 +72,8 @@ def transform(
     if scale == AUTO:
         if not standardise:
             log.warning("attributes.standardise=False has no effect: attributes.scale=auto decides column by column")
-        parts, names, decided = automatic(x, pca, columns)
-        return Features(apply_parts(parts, x), names, record | decided, Fitted(parts, columns, _means(x)))
+        parts, names, decided = fit_automatic(x, pca, columns)
+        return Features(apply_parts(parts, x), names, record | decided, FittedTransform(parts, columns, _means(x)))
     means, curves = _means(x), {}
     if scale == NORMAL:
         raw = _dense_enough(x)
@@ -84,7 +91,9 @@ def transform(
     if standardise:
         centre, divisor = standardise_columns(out)
         record["num_constant_columns"] = int(np.isinf(divisor).sum())
-    return Features(out, names, record, Fitted((Plain(scale, centre, divisor, curves, components),), columns, means))
+    return Features(
+        out, names, record, FittedTransform((Plain(scale, centre, divisor, curves, components),), columns, means)
+    )
 
 
 def _means(x: Attributes) -> NDArray[np.float64]:
@@ -119,19 +128,19 @@ def _dense(x: Attributes, scale: str) -> NDArray[np.float32]:
             f"at most {_MAX_DENSE_BYTES / 2**30:.0f}); choose pca from 1 to {min(x.shape)}"
         )
     out = np.empty(x.shape, np.float32)
-    for which, block in blocks(x, scale):
+    for which, block in row_blocks(x, scale):
         out[which] = block.toarray() if sparse.issparse(block) else block
     return out
 
 
 def _reduce(x: Attributes, scale: str, num_components: int) -> tuple[NDArray[np.float32], principal.Components]:
     """PCA scores (n, q), no more than the rank, and the components."""
-    components = principal.fit(lambda: (block for _, block in blocks(x, scale)), num_components)
+    components = principal.fit_components(lambda: (block for _, block in row_blocks(x, scale)), num_components)
     rank = components.loadings.shape[1]
     if rank < num_components:
         log.info("attributes.pca=%d is cut to %d, the rank of %d x %d attributes", num_components, rank, *x.shape)
     out = np.empty((x.shape[0], rank), np.float32)
-    for which, block in blocks(x, scale):
+    for which, block in row_blocks(x, scale):
         out[which] = components.project(block)
     return out, components
 
@@ -144,9 +153,9 @@ def standardise_columns(x: NDArray[np.float32]) -> tuple[NDArray[np.float64], ND
     constant = x.min(axis=0) == x.max(axis=0)
     mean = x.mean(axis=0, dtype=np.float64)
     squares = np.zeros(x.shape[1])
-    for _, block in blocks(x):
+    for _, block in row_blocks(x):
         squares += ((block - mean) ** 2).sum(axis=0)
     deviation = np.where(constant, np.inf, np.sqrt(squares / len(x)))
-    for which, block in blocks(x):
+    for which, block in row_blocks(x):
         x[which] = (block - mean) / deviation
     return mean, deviation

@@ -14,10 +14,185 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.mapped import map_new, save_new
-from hcm_scale.base.progress import bar
-from hcm_scale.graph import kernels
-from hcm_scale.graph.spill import RUN_KEYS, Spill
+from hcm_scale.base.console import bar
+from hcm_scale.base.jit import kernel
+from hcm_scale.base.npy import create_npy, save_npy
+
+# ----------------------------------------------------------------------------
+# Kernels of a CSR's making: edges as sortable 64-bit keys, keys to CSR rows; the weights of both directions joined.
+#
+# A key is `u << 33 | v << 1 | flipped` with u < v (undirected; `flipped` tells that the row said (v, u)) or u -> v
+# (directed). Sorted keys are therefore sorted edges, an edge and its reverse stand side by side, and shifting the
+# last bit out merges them. Node numbers must be under 2^31.
+
+
+_ONE = np.uint64(1)
+_U_SHIFT = np.uint64(33)
+_EDGE_SHIFT = np.uint64(32)
+_LOW32 = np.uint64(0xFFFFFFFF)
+
+
+@kernel
+def pack_edges(u, v, directed, keys):
+    """Writes one key per row that is not a self loop; returns how many."""
+    count = 0
+    for i in range(len(u)):
+        a = np.uint64(u[i])
+        b = np.uint64(v[i])
+        if a == b:
+            continue
+        flipped = np.uint64(0)
+        if not directed and b < a:
+            a, b = b, a
+            flipped = _ONE
+        keys[count] = (a << _U_SHIFT) | (b << _ONE) | flipped
+        count += 1
+    return count
+
+
+@kernel
+def drop_repeats(keys):
+    """Keeps the first of each group of equal neighbours, in place; returns how many are left."""
+    count = 0
+    for i in range(len(keys)):
+        if count == 0 or keys[i] != keys[count - 1]:
+            keys[count] = keys[i]
+            count += 1
+    return count
+
+
+@kernel
+def count_ends(edges, both_ways, degree):
+    """Adds to `degree` the arcs u -> v, and v -> u where `both_ways`, of edges packed as u << 32 | v."""
+    for i in range(len(edges)):
+        degree[np.int64(edges[i] >> _EDGE_SHIFT)] += 1
+        if both_ways:
+            degree[np.int64(edges[i] & _LOW32)] += 1
+
+
+@kernel
+def scatter_ends(edges, both_ways, cursor, indices):
+    """Places the arcs of sorted edges into CSR rows, moving each row's cursor on.
+
+    Rows come out sorted without sorting: row w meets the edges (u, w), u < w, by u, before its own (w, v), by v.
+    """
+    for i in range(len(edges)):
+        u = np.int64(edges[i] >> _EDGE_SHIFT)
+        v = np.int64(edges[i] & _LOW32)
+        indices[cursor[u]] = v
+        cursor[u] += 1
+        if both_ways:
+            indices[cursor[v]] = u
+            cursor[v] += 1
+
+
+@kernel
+def join_directions(indptr, indices, adds_up, cursor, sums):
+    """Gives both entries of an edge of a symmetric CSR the sum of their two numbers, or else the larger of them.
+
+    `cursor` (n,) holds the starts of the rows: rows u are walked upwards, so row v > u meets its entries below v in
+    their order.
+    """
+    for u in range(len(cursor)):
+        for at in range(indptr[u], indptr[u + 1]):
+            v = indices[at]
+            if v > u:
+                mirror = cursor[v]
+                cursor[v] += 1
+                both = sums[at] + sums[mirror] if adds_up else max(sums[at], sums[mirror])
+                sums[at] = both
+                sums[mirror] = both
+
+
+# ----------------------------------------------------------------------------
+# An external sort of edges: any number of rows in, sorted distinct keys out, in the memory of two runs.
+#
+# `Spill.add` packs edges into keys (see kernels) and fills a buffer of `run_keys`; a full buffer is sorted, freed of
+# repeats and written as one run. `Spill.merged` cuts the key space into ranges that hold at most about two runs'
+# worth of keys in total, whatever the skew, and yields each range sorted and distinct. Memory: 16 bytes times
+# `run_keys`; disk: 8 bytes per edge, in `folder`.
+
+
+RUN_KEYS = (
+    1 << 21
+)  # 16 MiB of keys: long enough runs for a billion edges in 500 files, short enough for a small machine
+Keys = NDArray[np.uint64]
+
+
+class Spill:
+    """Holds the sorted runs of one graph's edges while it is being read."""
+
+    def __init__(self, folder: Path, directed: bool, run_keys: int = RUN_KEYS):
+        self.num_rows = 0
+        self.num_loops = 0
+        self._folder, self._directed = folder, directed
+        self._buffer: Keys = np.empty(run_keys, np.uint64)
+        self._used = 0
+        self._runs: list[Path] = []
+
+    def add(self, u: NDArray[np.int64], v: NDArray[np.int64]) -> None:
+        """Takes rows (u[i], v[i]) of valid node numbers; self loops are counted and dropped."""
+        start = 0
+        while start < len(u):
+            if self._used == len(self._buffer):
+                self._write_run()
+            stop = min(len(u), start + len(self._buffer) - self._used)
+            kept = pack_edges(u[start:stop], v[start:stop], self._directed, self._buffer[self._used :])
+            self._used += kept
+            self.num_rows += stop - start
+            self.num_loops += stop - start - kept
+            start = stop
+
+    def _write_run(self) -> None:
+        keys = self._buffer[: self._used]
+        keys.sort()
+        path = self._folder / f"run-{len(self._runs):05d}"
+        keys[: drop_repeats(keys)].tofile(path)
+        self._runs.append(path)
+        self._used = 0
+
+    def merged(self) -> Iterator[Keys]:
+        """Yields the distinct keys of all runs in ascending order, an edge and its reverse in the same block."""
+        block_keys = len(self._buffer)
+        if self._used:
+            self._write_run()
+        self._buffer = np.empty(0, np.uint64)
+        if self._runs:
+            yield from _merge(self._runs, block_keys)
+
+
+def _merge(runs: list[Path], block_keys: int) -> Iterator[Keys]:
+    """Yields the sorted distinct keys of sorted files, range by range."""
+    mapped = [np.memmap(run, np.uint64, "r") for run in runs]
+    bounds = _bounds(mapped, block_keys)
+    cuts = [np.concatenate([[0], np.searchsorted(run, bounds), [len(run)]]) for run in mapped]
+    del mapped  # from here on plain reads: a mapped page would count as our memory
+    for part in range(len(bounds) + 1):
+        keys = np.empty(sum(int(cut[part + 1] - cut[part]) for cut in cuts), np.uint64)
+        filled = 0
+        for run, cut in zip(runs, cuts, strict=True):
+            filled += _read_into(run, int(cut[part]), keys[filled : filled + int(cut[part + 1] - cut[part])])
+        keys.sort()
+        yield keys[: drop_repeats(keys)]
+
+
+def _bounds(runs: list[Any], block_keys: int) -> Keys:
+    """Ascending keys that cut sorted runs into ranges of at most about `2 * block_keys` keys in total."""
+    step = max(1, block_keys // len(runs))
+    samples = np.sort(np.concatenate([np.asarray(run[::step]) for run in runs]))
+    return np.unique(
+        samples[len(runs) :: len(runs)] & ~np.uint64(1)
+    )  # an even key: never between an edge and its reverse
+
+
+def _read_into(path: Path, start: int, out: Keys) -> int:
+    """Fills `out` with the keys of a file from position `start`; returns how many."""
+    with open(path, "rb") as stream:
+        stream.seek(8 * start)
+        if stream.readinto(out.data.cast("B")) != out.nbytes:
+            raise OSError(f"{path} is shorter than what was written to it: is the disk full?")
+    return len(out)
+
 
 MAX_NODES = 1 << 31
 _READ_EDGES = 1 << 19
@@ -75,7 +250,7 @@ def _write_edges(spill: Spill, path: Path) -> tuple[int, int]:
         for keys in spill.merged():
             num_arcs += len(keys)
             keys >>= np.uint64(1)
-            edges = keys[: kernels.drop_repeats(keys)]
+            edges = keys[: drop_repeats(keys)]
             num_edges += len(edges)
             edges.tofile(stream)
     return num_arcs, num_edges
@@ -86,16 +261,16 @@ def _write_csr(folder: Path, edges: Path, num_nodes: int, directed: bool) -> int
     indptr = np.zeros(num_nodes + 1, np.int64)
     degree = np.zeros(num_nodes, np.int64) if directed else indptr[1:]
     for block in _blocks(edges):
-        kernels.count_ends(block, True, degree)
+        count_ends(block, True, degree)
         if directed:
-            kernels.count_ends(block, False, indptr[1:])
+            count_ends(block, False, indptr[1:])
     num_isolated = int(np.count_nonzero(degree == 0))
     np.cumsum(indptr, out=indptr)
-    save_new(folder / "indptr.npy", indptr)
+    save_npy(folder / "indptr.npy", indptr)
     dtype = np.int32 if num_nodes < MAX_NODES else np.int64
-    indices = map_new(folder / "indices.npy", dtype, (int(indptr[-1]),))
+    indices = create_npy(folder / "indices.npy", dtype, (int(indptr[-1]),))
     for block in _blocks(edges):
-        kernels.scatter_ends(block, not directed, indptr, indices)  # indptr is saved: now each entry is a row's cursor
+        scatter_ends(block, not directed, indptr, indices)  # indptr is saved: now each entry is a row's cursor
     indices.flush()
     return num_isolated
 

@@ -14,7 +14,72 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hcm_scale.graph import check_kernels as kernels
+from hcm_scale.base.jit import kernel
+
+# ----------------------------------------------------------------------------
+# Kernels that look at a CSR before it is believed. None reads outside its arrays, whatever the arrays hold.
+#
+# Each returns a place that is wrong, or -1. `first_fall` comes first, then `first_stray`, `first_one_way` and
+# `first_uneven`: the later ones rely on what the earlier ones have found to hold.
+
+
+@kernel
+def first_fall(indptr):
+    """The first row that ends before it begins."""
+    for row in range(len(indptr) - 1):
+        if indptr[row + 1] < indptr[row]:
+            return row
+    return -1
+
+
+@kernel
+def first_stray(indptr, indices, num_columns, loops):
+    """The first entry that is outside 0 .. num_columns - 1, not above the one before it in its row, or a loop."""
+    for row in range(len(indptr) - 1):
+        before = -1
+        for at in range(indptr[row], indptr[row + 1]):
+            column = indices[at]
+            if column <= before or column >= num_columns or (column == row and not loops):
+                return at
+            before = column
+    return -1
+
+
+@kernel
+def first_one_way(indptr, indices, cursor):
+    """An arc without its reverse. `cursor` (n,) holds the starts of the rows.
+
+    Rows u are walked upwards, so the arcs u -> v, v > u, must meet the entries of each row v that are below v in their
+    order, and leave none of them: half of the arcs are looked up, each once.
+    """
+    for row in range(len(cursor)):
+        for at in range(indptr[row], indptr[row + 1]):
+            column = indices[at]
+            if column > row:
+                met = cursor[column]
+                if met == indptr[column + 1] or indices[met] > row:
+                    return at
+                if indices[met] < row:
+                    return met
+                cursor[column] += 1
+    for row in range(len(cursor)):
+        if cursor[row] < indptr[row + 1] and indices[cursor[row]] < row:
+            return cursor[row]
+    return -1
+
+
+@kernel
+def first_uneven(indptr, indices, weights, cursor):
+    """An arc whose reverse has another weight, in a symmetric CSR. `cursor` (n,) holds the starts of the rows."""
+    for row in range(len(cursor)):
+        for at in range(indptr[row], indptr[row + 1]):
+            column = indices[at]
+            if column > row:
+                if weights[at] != weights[cursor[column]]:
+                    return at
+                cursor[column] += 1
+    return -1
+
 
 Arrays = Mapping[str, NDArray[Any]]
 TYPES = {  # by name: the types and the number of dimensions that are legal
@@ -93,9 +158,9 @@ def check_rows(pointers: str, entries: str, arrays: Arrays, num_columns: int, *,
     if indptr[0] != 0 or indptr[-1] != len(indices):
         legal = f"0 to {len(indices)}, the length of {entries}"
         raise ValueError(f"{pointers} runs from {indptr[0]} to {indptr[-1]}; it must run from {legal}")
-    if (row := kernels.first_fall(indptr)) >= 0:
+    if (row := first_fall(indptr)) >= 0:
         raise ValueError(f"{pointers} falls from {indptr[row]} to {indptr[row + 1]} at row {row}; it must never fall")
-    if (at := kernels.first_stray(indptr, indices, num_columns, loops)) >= 0:
+    if (at := first_stray(indptr, indices, num_columns, loops)) >= 0:
         row = row_of(indptr, at)
         no_loops = "" if loops else f", and none is {row} itself"
         raise ValueError(
@@ -114,7 +179,7 @@ def row_of(indptr: NDArray[np.int64], at: int) -> int:
 
 
 def _check_symmetric(indptr: NDArray[np.int64], indices: NDArray[Any]) -> None:
-    at = kernels.first_one_way(indptr, indices, indptr[:-1].copy())
+    at = first_one_way(indptr, indices, indptr[:-1].copy())
     if at >= 0:
         u, v = row_of(indptr, at), indices[at]
         raise ValueError(f"indices holds the arc {u} -> {v} and not {v} -> {u}; such a graph must be declared directed")
@@ -129,7 +194,7 @@ def _check_weights(arrays: Arrays, directed: bool) -> None:
         if not legal.all():
             at = first + int(np.argmin(legal))
             raise ValueError(f"weights holds {weights[at]} as its value {at}; weights must be finite and above 0")
-    if not directed and (at := kernels.first_uneven(indptr, indices, weights, indptr[:-1].copy())) >= 0:
+    if not directed and (at := first_uneven(indptr, indices, weights, indptr[:-1].copy())) >= 0:
         u, v = row_of(indptr, at), indices[at]
         raise ValueError(
             f"weights holds {weights[at]} for {u} -> {v} and another weight for {v} -> {u}; they must be equal unless "
@@ -175,7 +240,7 @@ def _check_ids(arrays: Arrays, num_nodes: int) -> None:
     elif "ids_offsets" in arrays:
         offsets, data = arrays["ids_offsets"], arrays["ids_bytes"]
         _check_length("ids_offsets", offsets, num_nodes + 1)
-        if offsets[0] != 0 or offsets[-1] != len(data) or kernels.first_fall(offsets) >= 0:
+        if offsets[0] != 0 or offsets[-1] != len(data) or first_fall(offsets) >= 0:
             raise ValueError(f"ids_offsets must run from 0 to {len(data)}, the length of ids_bytes, and never fall")
     else:
         return

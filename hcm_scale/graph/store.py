@@ -13,7 +13,7 @@
 The manifest holds the hash of every file; the fingerprint is the hash of those hashes, equal for equal content wherever
 it came from. Opening believes nothing that the folder says: the manifest and the .npy headers must be of the table
 above, every byte is hashed and every value looked at (`check.py`). A run, which does so once when a graph comes in and
-keeps hashes of its own (`workspace.py`), opens its folders without: that takes milliseconds whatever the size.
+keeps hashes of its own (`run/workspace.py`), opens its folders without: that takes milliseconds whatever the size.
 """
 
 import functools
@@ -30,8 +30,8 @@ import xxhash
 from numpy.typing import NDArray
 from scipy import sparse
 
-from hcm_scale.base import files, sealed
-from hcm_scale.base.mapped import open_npy, read_header, save_new
+from hcm_scale.base import files
+from hcm_scale.base.npy import open_npy, read_header, save_npy
 from hcm_scale.graph.check import check_arrays, check_names, check_shape, ids_of
 
 KIND = "hcm_scale graph"
@@ -146,9 +146,9 @@ class Graph:
 
     def save(self, folder: Path | str) -> "Graph":
         """Writes the folder, whole or not at all, and returns the graph opened from it."""
-        with files.replacing(Path(folder)) as fresh:
+        with files.replacing_folder(Path(folder)) as fresh:
             for name, array in _arrays(self):
-                save_new(fresh / f"{name}.npy", np.ascontiguousarray(array))  # as hashed
+                save_npy(fresh / f"{name}.npy", np.ascontiguousarray(array))  # as hashed
             finish(fresh, num_columns=self.num_attributes, columns=self.columns, directed=self.directed, info=self.info)
         return Graph.open(folder, verify=False)
 
@@ -221,7 +221,7 @@ def finish(folder: Path, *, num_columns: int, columns: tuple[str, ...], directed
     described: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.npy")):
         array = open_npy(path)
-        described[path.stem] = {"dtype": array.dtype.str, "shape": list(array.shape), "hash": sealed.hash_once(path)}
+        described[path.stem] = {"dtype": array.dtype.str, "shape": list(array.shape), "hash": files.hash_once(path)}
         files.sync_file(path)
     hashes = {name: entry["hash"] for name, entry in described.items()}
     body = {
@@ -306,7 +306,7 @@ def _map(path: Path, entry: dict[str, Any], verify: bool) -> NDArray[Any]:
     num_bytes, expected = path.stat().st_size, offset + dtype.itemsize * math.prod(shape)
     if num_bytes != expected:
         raise files.FolderError(f"{path} is torn: {num_bytes} bytes, {expected} expected; {_REMEDY}")
-    if verify and sealed.hash_once(path) != entry["hash"]:
+    if verify and files.hash_once(path) != entry["hash"]:
         raise files.FolderError(f"{path} is damaged: its hash differs from the manifest; {_REMEDY}")
     if num_bytes == offset:  # nothing cannot be mapped
         return np.empty(shape, dtype)

@@ -17,11 +17,10 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.threads import share
-from hcm_scale.hops.layout import NOT_A_SOURCE, Layout, linked_nodes
-from hcm_scale.hops.plain_kernels import IS_SOURCE, SOURCES_PER_TASK, STRETCH, PlainScratch, arcs_around, label_plain
-from hcm_scale.hops.rows import Rows
-from hcm_scale.hops.sample_kernels import Request
+from hcm_scale.base.threads import share_parts
+from hcm_scale.hops.layout import NOT_A_SOURCE, Layout, Rows, linked_nodes
+from hcm_scale.hops.plain import IS_SOURCE, SOURCES_PER_TASK, STRETCH, PlainScratch, arcs_around, label_plain
+from hcm_scale.hops.sample import Request
 from hcm_scale.hops.wide import label_block, wide_bytes, wide_scratch
 
 WORDS = (8, 4, 2, 1)
@@ -46,7 +45,7 @@ def wide_labeller(layout: Layout, order: Any, sources: Any, *, seed: int, most: 
         def work(me: int, i: int) -> None:
             label_block(layout, request, first + i, scratch[me], lanes, rows.part(i, i + 64 * words))
 
-        share(len(scratch), range(0, last - first, 64 * words), work)
+        share_parts(len(scratch), range(0, last - first, 64 * words), work)
 
     return label
 
@@ -73,14 +72,14 @@ def plain_labeller(layout: Layout, order: Any, sources: Any, *, seed: int, most:
     def make(_: int, me: int) -> None:
         scratch[me] = plain_scratch(order, layout.names.dtype, most if most < n else 0)
 
-    share(numba.get_num_threads(), range(numba.get_num_threads()), make)
+    share_parts(numba.get_num_threads(), range(numba.get_num_threads()), make)
     request = Request(order, sources, np.uint64(seed), most)
 
     def label(first: int, last: int, rows: Rows) -> None:
         def work(me: int, i: int) -> None:
             label_plain(layout, request, first + i, scratch[me], rows.part(i, i + SOURCES_PER_TASK))
 
-        share(len(scratch), range(0, last - first, SOURCES_PER_TASK), work)
+        share_parts(len(scratch), range(0, last - first, SOURCES_PER_TASK), work)
 
     return label
 

@@ -27,8 +27,16 @@ from hcm_scale.hops.engines import (
     sharing_pays,
     wide_labeller,
 )
-from hcm_scale.hops.layout import Layout, as_given, by_degree, linked_nodes, source_order, with_in_arcs
-from hcm_scale.hops.rows import Rows, write_pairs
+from hcm_scale.hops.layout import (
+    Layout,
+    Rows,
+    degree_layout,
+    linked_nodes,
+    original_layout,
+    source_order,
+    with_in_arcs,
+    write_pairs,
+)
 
 MIN_CLASSES, MAX_CLASSES = 2, 16
 _ROUNDS = 2  # blocks a thread works off between two yields
@@ -174,10 +182,10 @@ def _engine(
     state_bytes: int = STATE_BYTES,
 ) -> tuple[Layout, Labeller]:
     """The layout, a function of graph, sources and C; and bit-parallel blocks on it, or plain searches."""
-    layout, key = as_given(indptr, indices), rng.key(seed)
+    layout, key = original_layout(indptr, indices), rng.key(seed)
     sharing = sharing_pays(layout, sources, classes=classes)
     if sharing:
-        layout = by_degree(indptr, indices, directed=directed)
+        layout = degree_layout(indptr, indices, directed=directed)
     order = source_order(layout, sources, directed=directed)
     if not sharing and words is None:
         return layout, plain_labeller(layout, order, sources, seed=key, most=most)

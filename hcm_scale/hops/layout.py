@@ -1,21 +1,86 @@
-"""The graph as the BFS sees it: as it came, or renamed by falling degree with the isolated nodes left out.
-
-Renamed, the hubs, touched by almost every step, lie side by side and stay in cache, and nodes without any arc come
-last and have no row. The order of the nodes (as given; or by degree, then number) is also the order in which the
-members of a class are ranked for sampling, so which of the two is taken must be a function of the graph and the
-sources alone.
-
-Memory: nothing but two indices a node, or one copy of the CSR; and one of the in-arcs where a directed graph needs
-them.
-"""
+"""What a labeller returns for a range of sources, one row per source, and how rows become a list of pairs."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.threads import in_threads, where
-from hcm_scale.hops.layout_kernels import TASKS, rename_rows, reverse_arcs, sort_by_degree
+from hcm_scale.base.jit import kernel
+from hcm_scale.base.threads import positions_where, run_in_threads
+
+# ----------------------------------------------------------------------------
+# Sorting nodes by degree, and renaming and reversing the arcs of a CSR graph, jitted.
+
+
+HUBS = 4096  # their rows of words fit into a second-level cache
+_ROWS_PER_BLOCK, TASKS = 64, 128
+_ONE = np.uint64(1)
+
+
+@kernel
+def sort_by_degree(degrees, starts, names):
+    """Counting sort: the nodes by falling degree, then number; `starts` comes in zeroed, of max degree + 2."""
+    highest = len(starts) - 2
+    for degree in degrees:
+        starts[highest - degree + 1] += 1
+    for k in range(highest + 1):
+        starts[k + 1] += starts[k]
+    for v in range(len(degrees)):
+        k = highest - degrees[v]
+        names[starts[k]] = v
+        starts[k] += 1
+
+
+@kernel(allocates=False)
+def rename_rows(part, indptr, indices, names, places, out_indptr, out_indices):
+    """Row i becomes the row of node names[i] under new names, its hubs first (else in any order).
+
+    Rows come by falling degree, so a task takes every 128th block of them: as many arcs as any other task.
+    """
+    num_blocks = (len(names) + _ROWS_PER_BLOCK - 1) // _ROWS_PER_BLOCK
+    for task in range(part[0], part[1]):
+        for block in range(task, num_blocks, TASKS):
+            for i in range(block * _ROWS_PER_BLOCK, min((block + 1) * _ROWS_PER_BLOCK, len(names))):
+                u = names[i]
+                front, back = np.uint64(out_indptr[i]), np.uint64(out_indptr[i + 1])
+                for e in range(indptr[u], indptr[u + 1]):
+                    v = places[np.uint64(indices[np.uint64(e)])]
+                    if v < HUBS:
+                        out_indices[front] = v
+                        front += _ONE
+                    else:
+                        back -= _ONE
+                        out_indices[back] = v
+
+
+@kernel
+def reverse_arcs(indptr, indices, cursor, out_indptr, out_indices):
+    """The arcs u -> v as rows of v; `cursor` is scratch, one number a node."""
+    num_nodes = len(indptr) - 1
+    out_indptr[:] = 0
+    for v in indices:
+        out_indptr[v + 1] += 1
+    for v in range(num_nodes):
+        out_indptr[v + 1] += out_indptr[v]
+        cursor[v] = out_indptr[v]
+    for u in range(num_nodes):
+        for e in range(indptr[u], indptr[u + 1]):
+            v = indices[e]
+            out_indices[cursor[v]] = u
+            cursor[v] += 1
+
+
+# ----------------------------------------------------------------------------
+# The graph as the BFS sees it: as it came, or renamed by falling degree with the isolated nodes left out.
+#
+# Renamed, the hubs, touched by almost every step, lie side by side and stay in cache, and nodes without any arc come
+# last and have no row. The order of the nodes (as given; or by degree, then number) is also the order in which the
+# members of a class are ranked for sampling, so which of the two is taken must be a function of the graph and the
+# sources alone.
+#
+# Memory: nothing but two indices a node, or one copy of the CSR; and one of the in-arcs where a directed graph needs
+# them.
+
 
 NOT_A_SOURCE = np.iinfo(np.int32).max
 
@@ -46,16 +111,16 @@ def linked_nodes(indptr: NDArray[np.int64]) -> NDArray[np.int64]:
     >>> linked_nodes(np.array([0, 1, 1, 3])).tolist()
     [0, 2]
     """
-    return where(len(indptr) - 1, lambda part: np.diff(indptr[part.start : part.stop + 1]))
+    return positions_where(len(indptr) - 1, lambda part: np.diff(indptr[part.start : part.stop + 1]))
 
 
-def as_given(indptr: NDArray[np.int64], indices: NDArray[Any]) -> Layout:
+def original_layout(indptr: NDArray[np.int64], indices: NDArray[Any]) -> Layout:
     """The graph under its own names, not copied. Its in-arcs are its out-arcs until `with_in_arcs`."""
     same = np.arange(len(indptr) - 1, dtype=indices.dtype)
     return _frozen(indptr, indices, indptr, indices, same, same)
 
 
-def by_degree(indptr: NDArray[np.int64], indices: NDArray[Any], *, directed: bool = False) -> Layout:
+def degree_layout(indptr: NDArray[np.int64], indices: NDArray[Any], *, directed: bool = False) -> Layout:
     """The nodes of a CSR graph renamed by falling degree.
 
     >>> by_degree(np.array([0, 1, 1, 3, 4]), np.array([2, 0, 3, 2], np.int32)).names.tolist()
@@ -73,7 +138,7 @@ def by_degree(indptr: NDArray[np.int64], indices: NDArray[Any], *, directed: boo
     out_indptr = np.zeros(len(linked) + 1, np.int64)
     np.cumsum(out_degrees[linked], out=out_indptr[1:])
     out_indices = np.empty(len(indices), indices.dtype)
-    in_threads(TASKS, rename_rows, indptr, indices, linked, places, out_indptr, out_indices)
+    run_in_threads(TASKS, rename_rows, indptr, indices, linked, places, out_indptr, out_indices)
     return _frozen(out_indptr, out_indices, out_indptr, out_indices, names, places)
 
 
@@ -103,3 +168,48 @@ def source_order(layout: Layout, sources: NDArray[Any], *, directed: bool) -> ND
     if not directed:
         order[layout.places[sources]] = np.arange(len(sources), dtype=np.int32)
     return order
+
+
+# ----------------------------------------------------------------------------
+# From rows of kept nodes to pairs, jitted.
+
+
+@kernel
+def fill_pairs(part, rows, names, sources, starts, pairs):
+    """Writes class c of source i at starts[c, i], under the original names, sorted."""
+    kept, targets = rows.kept, rows.targets
+    u, v, hop = pairs
+    for i in range(part[0], part[1]):
+        read = 0
+        for c in range(kept.shape[1]):
+            begin = starts[c, i]
+            end = begin + kept[i, c]
+            for k in range(begin, end):
+                v[k] = names[targets[i, read]]
+                read += 1
+            v[begin:end].sort()
+            u[begin:end] = sources[i]
+            hop[begin:end] = c + 1
+
+
+class Rows(NamedTuple):
+    """Exact class sizes, how many of each class are kept, and the kept nodes (renamed) class after class."""
+
+    counts: NDArray[np.int64]  # (sources, C)
+    kept: NDArray[np.int64]  # (sources, C)
+    targets: NDArray[Any]  # (sources, at most C x pairs per class); a row is filled up to the sum of its `kept`
+
+    def part(self, first: int, last: int) -> "Rows":
+        """The rows first .. last - 1, or fewer at the end."""
+        return Rows(self.counts[first:last], self.kept[first:last], self.targets[first:last])
+
+
+def write_pairs(rows: Rows, names: NDArray[Any], sources: NDArray[Any]) -> tuple[Any, Any, NDArray[np.uint8]]:
+    """(u, v, hop) under the original names, ordered by class, then source, then v."""
+    by_class = np.cumsum(rows.kept.T).reshape(rows.kept.T.shape)
+    starts = by_class - rows.kept.T
+    total = int(by_class[-1, -1])
+    u, v = np.empty((2, total), names.dtype)
+    hop = np.empty(total, np.uint8)
+    run_in_threads(len(sources), fill_pairs, rows, names, sources, starts, (u, v, hop))
+    return u, v, hop

@@ -20,11 +20,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hcm_scale.ingest.batches import TableFiles
 from hcm_scale.ingest.encode import is_text
-from hcm_scale.ingest.errors import InputError, shown_names
-from hcm_scale.ingest.memory import open_table
-from hcm_scale.ingest.row_index import index_columns
+from hcm_scale.ingest.policy import InputError, shown_names
+from hcm_scale.ingest.table_files import TableFiles, open_table
+
+# ----------------------------------------------------------------------------
+# Columns that number the rows of a table and say nothing: the index that pandas writes beside the data.
+#
+# In Parquet it is `__index_level_0__`, in CSV a column without a name (`Unnamed: 0` once it was read and written
+# again) of whole numbers that grow from row to row.
+
+
+_PARQUET, _CSV = re.compile(r"__index_level_\d+__"), re.compile(r"|Unnamed: \d+")
+
+
+def index_columns(table: TableFiles) -> list[str]:
+    """The columns of a table that are an index of pandas."""
+    return [name for name in table.schema.names if _PARQUET.fullmatch(name) or _is_unnamed_index(table, name)]
+
+
+def _is_unnamed_index(table: TableFiles, name: str) -> bool:
+    if not (_CSV.fullmatch(name) and pa.types.is_integer(table.schema.field(name).type)):
+        return False
+    column = table.first_batch([name]).column(0)
+    return not column.null_count and bool((np.diff(column.to_numpy(zero_copy_only=False)) > 0).all())
+
 
 log = logging.getLogger(__name__)
 COLUMNS = ("source_column", "target_column", "id_column")
@@ -93,7 +113,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def tell(guessed: dict[str, str]) -> None:
+def log_guesses(guessed: dict[str, str]) -> None:
     """Says in the log what was guessed, by option."""
     if guessed:
         named = ", ".join(f"graph.{name}={value}" for name, value in guessed.items())

@@ -1,9 +1,12 @@
-"""The user's ids to node numbers 0 .. n - 1: texts, integers, or integers that are the numbers already.
+"""Id columns as they come: text, integers, or whole numbers that some tool wrote as floats.
 
-`TextIds` and `NumberIds` are exact hash tables over flat arrays (id_kernels.py): a number is the order of arrival.
-Memory: the ids themselves, 8 bytes an id for positions, 8 to 16 bytes an id for the table. `RangeIds` costs nothing.
+`id_kind` settles for a set of columns whether ids are text or integers; `IdReader` brings each batch to that type and
+counts what cannot be an id: fractions, negative numbers, nulls, and what would be merged with another id.
 """
 
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,8 +14,133 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hcm_scale.base.threads import in_threads
-from hcm_scale.ingest import id_kernels as kernels
+from hcm_scale.base.jit import kernel
+from hcm_scale.base.names import ID_TYPES
+from hcm_scale.base.threads import run_in_threads
+from hcm_scale.ingest.encode import is_text
+from hcm_scale.ingest.policy import InputError, Offenders
+
+# ----------------------------------------------------------------------------
+# Kernels of ids: the user's texts and numbers to node numbers, by open addressing.
+
+
+_FNV_BASIS = np.uint64(0xCBF29CE484222325)
+_FNV_PRIME = np.uint64(0x100000001B3)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_S32 = np.uint64(32)
+
+
+@kernel
+def _home(data, start, stop, mask):
+    """The first slot to look at for a text: FNV-1a, its halves folded together."""
+    state = _FNV_BASIS
+    for i in range(start, stop):
+        state = (state ^ np.uint64(data[i])) * _FNV_PRIME
+    return np.int64((state ^ (state >> _S32)) & np.uint64(mask))
+
+
+@kernel
+def _same(data, start, stop, known_data, known_start, known_stop):
+    if stop - start != known_stop - known_start:
+        return False
+    for i in range(stop - start):  # noqa: SIM110  a loop compiles to a compare, a generator does not
+        if data[start + i] != known_data[known_start + i]:
+            return False
+    return True
+
+
+@kernel
+def _text_slot(data, start, stop, known_offsets, known_data, slots):
+    """The slot that holds the text, or the free one (-1) where it belongs."""
+    mask = len(slots) - 1
+    slot = _home(data, start, stop, mask)
+    while slots[slot] >= 0:
+        known = slots[slot]
+        if _same(data, start, stop, known_data, known_offsets[known], known_offsets[known + 1]):
+            break
+        slot = (slot + 1) & mask
+    return slot
+
+
+@kernel
+def _number_slot(number, known, slots):
+    """The slot that holds the number, or the free one (-1) where it belongs."""
+    mask = len(slots) - 1
+    slot = np.int64(((np.uint64(number) * _GOLDEN) >> _S32) & np.uint64(mask))
+    while slots[slot] >= 0 and known[slots[slot]] != number:
+        slot = (slot + 1) & mask
+    return slot
+
+
+@kernel
+def find_texts(part, offsets, data, known_offsets, known_data, slots, out):
+    """out[i] = number of text i, -1 where it is not known."""
+    for i in range(part[0], part[1]):
+        out[i] = slots[_text_slot(data, offsets[i], offsets[i + 1], known_offsets, known_data, slots)]
+
+
+@kernel
+def add_texts(offsets, data, count, known_offsets, known_data, slots, out):
+    """out[i] = number of text i, the next one where it is new; returns the new count.
+
+    The caller has made room: for all texts among the known ones, and `slots` (a power of two) at least half free.
+    """
+    for i in range(len(out)):
+        start, stop = offsets[i], offsets[i + 1]
+        slot = _text_slot(data, start, stop, known_offsets, known_data, slots)
+        if slots[slot] < 0:
+            end = known_offsets[count]
+            for k in range(stop - start):
+                known_data[end + k] = data[start + k]
+            known_offsets[count + 1] = end + stop - start
+            slots[slot] = count
+            count += 1
+        out[i] = slots[slot]
+    return count
+
+
+@kernel
+def place_texts(count, known_offsets, known_data, slots):
+    """Fills free `slots` with the first `count` known texts, all different."""
+    for known in range(count):
+        start, stop = known_offsets[known], known_offsets[known + 1]
+        slots[_text_slot(known_data, start, stop, known_offsets, known_data, slots)] = known
+
+
+@kernel
+def find_numbers(part, numbers, known, slots, out):
+    """out[i] = position of numbers[i] among the known ones, -1 where it is not."""
+    for i in range(part[0], part[1]):
+        out[i] = slots[_number_slot(numbers[i], known, slots)]
+
+
+@kernel
+def add_numbers(numbers, count, known, slots, out):
+    """`add_texts` for integers."""
+    for i in range(len(out)):
+        slot = _number_slot(numbers[i], known, slots)
+        if slots[slot] < 0:
+            known[count] = numbers[i]
+            slots[slot] = count
+            count += 1
+        out[i] = slots[slot]
+    return count
+
+
+@kernel
+def place_numbers(count, known, slots):
+    """Fills free `slots` with the first `count` known numbers, all different."""
+    for k in range(count):
+        slots[_number_slot(known[k], known, slots)] = k
+
+
+# ----------------------------------------------------------------------------
+# The user's ids to node numbers 0 .. n - 1: texts, integers, or integers that are the numbers already.
+#
+# `TextIds` and `NumberIds` are exact hash tables over flat arrays (id_kernels.py): a number is the order of arrival.
+# Memory: the ids themselves, 8 bytes an id for positions, 8 to 16 bytes an id for the table. `RangeIds` costs
+# nothing.
+
 
 _FIRST_SLOTS = 1 << 10
 Numbers = NDArray[np.int64]
@@ -41,14 +169,14 @@ class TextIds:
         self._make_room(len(names), int(offsets[-1] - offsets[0]))
         out = np.empty(len(names), np.int64)
         known = self._offsets, self._data, self._slots
-        self._count = kernels.add_texts(offsets, data, self._count, *known, out)
+        self._count = add_texts(offsets, data, self._count, *known, out)
         return out
 
     def find(self, names: pa.Array) -> Numbers:
         """The number of each name, -1 where it is not known."""
         offsets, data = _text_buffers(names)
         out = np.empty(len(names), np.int64)
-        in_threads(len(out), kernels.find_texts, offsets, data, self._offsets, self._data, self._slots, out)
+        run_in_threads(len(out), find_texts, offsets, data, self._offsets, self._data, self._slots, out)
         return out
 
     def column(self) -> pa.Array:
@@ -61,7 +189,7 @@ class TextIds:
         self._data = _grown(self._data, int(self._offsets[self._count]) + num_bytes)
         if 2 * (self._count + num_names) > len(self._slots):
             self._slots = _empty_slots(self._count + num_names)
-            kernels.place_texts(self._count, self._offsets, self._data, self._slots)
+            place_texts(self._count, self._offsets, self._data, self._slots)
 
 
 class NumberIds:
@@ -80,15 +208,15 @@ class NumberIds:
         self._known = _grown(self._known, self._count + len(names))
         if 2 * (self._count + len(names)) > len(self._slots):
             self._slots = _empty_slots(self._count + len(names))
-            kernels.place_numbers(self._count, self._known, self._slots)
+            place_numbers(self._count, self._known, self._slots)
         out = np.empty(len(names), np.int64)
-        self._count = kernels.add_numbers(_integers(names), self._count, self._known, self._slots, out)
+        self._count = add_numbers(_integers(names), self._count, self._known, self._slots, out)
         return out
 
     def find(self, names: pa.Array) -> Numbers:
         """The number of each id, -1 where it is not known."""
         out = np.empty(len(names), np.int64)
-        in_threads(len(out), kernels.find_numbers, _integers(names), self._known, self._slots, out)
+        run_in_threads(len(out), find_numbers, _integers(names), self._known, self._slots, out)
         return out
 
     def column(self) -> pa.Array:
@@ -113,11 +241,11 @@ class RangeIds:
         return None
 
 
-Growing = TextIds | NumberIds
-Ids = Growing | RangeIds
+GrowingIds = TextIds | NumberIds
+Ids = GrowingIds | RangeIds
 
 
-def in_order(ids: Growing) -> Growing:
+def sorted_ids(ids: GrowingIds) -> GrowingIds:
     """The same ids, numbered in ascending order.
 
     >>> ids = NumberIds()
@@ -131,7 +259,7 @@ def in_order(ids: Growing) -> Growing:
     return ordered
 
 
-def settled(ids: Growing) -> Ids:
+def compact_ids(ids: GrowingIds) -> Ids:
     """`RangeIds` where the ids are 0 .. n - 1 in order, else the same ids."""
     if isinstance(ids, NumberIds) and np.array_equal(np.asarray(ids.column()), np.arange(len(ids))):
         return RangeIds(len(ids))
@@ -164,3 +292,108 @@ def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
 def _empty_slots(num_ids: int) -> NDArray[np.int32]:
     """Free slots for `num_ids` at a load of at most one half."""
     return np.full(1 << (2 * num_ids - 1).bit_length(), -1, np.int32)
+
+
+_AS_TEXT = "graph.id_type=text takes them as names"
+_MOST = 2**63 - 1
+_DIGITS = "^(0|[1-9][0-9]{0,18})$"  # as many as uint64 can hold
+
+
+def id_kind(columns: Sequence[tuple[str, pa.DataType]], id_type: str = "auto") -> str:
+    """'text' or 'integer' for columns given as (name, type); under 'auto' they must agree.
+
+    >>> id_kind([("source", pa.string()), ("target", pa.string())])
+    'text'
+    """
+    if id_type not in ID_TYPES:
+        raise ValueError(f"graph.id_type={id_type!r} must be one of {', '.join(map(repr, ID_TYPES))}")
+    kinds = set()
+    for name, stored in columns:
+        kind = stored.value_type if pa.types.is_dictionary(stored) else stored
+        plain = is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        if pa.types.is_nested(kind) or not (plain or id_type != "auto"):
+            raise InputError(f"column {name!r} of type {kind} cannot hold ids; legal are text and integers")
+        kinds.add("text" if is_text(kind) else "integer")
+    if id_type != "auto":
+        return id_type
+    if len(kinds) > 1:
+        described = ", ".join(f"{name!r} is {kind}" for name, kind in columns)
+        raise InputError(f"ids are of two types: {described}; graph.id_type=text or integer reads them alike")
+    return kinds.pop()
+
+
+@dataclass
+class IdReader:
+    """Brings id columns of one table to one type; `where` names its rows in messages, `place` one of them."""
+
+    kind: str
+    where: str
+    place: Callable[[int], str] = "row {:,}".format
+    fractional: Offenders = field(init=False)
+    rounded: Offenders = field(init=False)
+    large: Offenders = field(init=False)
+    odd: Offenders = field(init=False)
+    negative: Offenders = field(init=False)
+    null: Offenders = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fractional = Offenders("fractional ids", self.where)
+        rounded = "ids are floats so large that different ones cannot be told apart"
+        self.rounded = Offenders(rounded, self.where, _AS_TEXT)
+        self.large = Offenders(f"ids above {_MOST}", self.where, _AS_TEXT)
+        self.odd = Offenders("ids are no plain whole numbers", self.where, _AS_TEXT)
+        self.negative = Offenders("negative ids", self.where, _AS_TEXT)
+        self.null = Offenders("missing ids", self.where)
+
+    def read(self, column: pa.Array, first_row: int) -> pa.Array:
+        """The batch as large_string or int64, nulls kept; faults are counted, their values set to null."""
+        self.null.add(_mask(column.is_null()), lambda i: self.place(first_row + i))
+        if self.kind == "text":
+            return column.cast(pa.large_string())
+        if pa.types.is_floating(column.type):
+            column = self._whole(column, first_row)
+        elif is_text(column.type):
+            column = self._plain(column, first_row)
+        elif pa.types.is_uint64(column.type):
+            column = self._small(column, first_row)
+        numbers = column.cast(pa.int64())
+        values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
+        self.negative.add(values < 0, lambda i: f"{self.place(first_row + i)}: {values[i]}")
+        return numbers
+
+    def check(self, nulls: bool = True) -> None:
+        """Raises for the first kind of fault that was met."""
+        of_values = self.fractional, self.rounded, self.large, self.odd, self.negative
+        for offenders in (*of_values, self.null) if nulls else of_values:
+            offenders.check()
+
+    def _whole(self, column: pa.Array, first_row: int) -> pa.Array:
+        values = column.fill_null(0).to_numpy(zero_copy_only=False)
+        whole = values == np.floor(values)
+        exact = np.abs(values) < 2.0 ** (np.finfo(values.dtype).nmant + 1)
+        self.fractional.add(~whole, lambda i: f"{self.place(first_row + i)}: {values[i]}")
+        self.rounded.add(whole & ~exact, lambda i: f"{self.place(first_row + i)}: {values[i]}")
+        good = whole & exact
+        return pa.array(np.where(good, values, 0).astype(np.int64), mask=~good | _mask(column.is_null()))
+
+    def _small(self, column: pa.Array, first_row: int) -> pa.Array:
+        fits = pc.less_equal(column, pa.scalar(_MOST, pa.uint64()))
+        self.large.add(~_mask(fits.fill_null(True)), lambda i: f"{self.place(first_row + i)}: {column[i]}")
+        return pc.if_else(fits, column, None)
+
+    def _plain(self, column: pa.Array, first_row: int) -> pa.Array:
+        """Text of a CSV as integers: exact at any size, and none that a number would not keep, as 007, 0x1, 1e3."""
+        with contextlib.suppress(pa.ArrowInvalid):
+            numbers = column.cast(pa.int64())
+            if not pc.any(pc.and_(pc.starts_with(column, "0"), pc.greater(pc.binary_length(column), 1))).as_py():
+                return numbers
+        digits = pc.replace_substring_regex(pc.ascii_trim_whitespace(column), "\\.0*$", "")
+        is_digits = pc.match_substring_regex(digits, _DIGITS)
+        sizes = pc.if_else(is_digits, digits, "0").cast(pa.uint64())
+        plain = pc.and_(is_digits, pc.less_equal(sizes, pa.scalar(_MOST, pa.uint64())))
+        self.odd.add(~_mask(plain.fill_null(True)), lambda i: f"{self.place(first_row + i)}: {column[i]}")
+        return pc.if_else(plain, sizes, None)
+
+
+def _mask(column: pa.Array) -> NDArray[np.bool_]:
+    return np.asarray(column.to_numpy(zero_copy_only=False), np.bool_)

@@ -5,20 +5,193 @@ Two families of names are known: A, X, gnd and Network, Attributes, Label. Only 
 whose variables unpack to more than `policy.max_bytes` is refused before that; sparse matrices stay sparse.
 """
 
-from collections.abc import Mapping
+import math
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from hcm_scale.graph.store import Graph, SparseRows
-from hcm_scale.ingest.arrays import DenseRows, write_arrays
-from hcm_scale.ingest.attributes import check_indptr
-from hcm_scale.ingest.errors import InputError, naming
-from hcm_scale.ingest.mat_file import Variable, list_variables
-from hcm_scale.ingest.matrices import edges_of_matrix
-from hcm_scale.ingest.npy_stream import INTEGERS
-from hcm_scale.ingest.policy import Policy
+from hcm_scale.ingest.arrays import DenseRows, check_indptr, write_arrays
+from hcm_scale.ingest.matrices import INTEGERS, edges_of_matrix
+from hcm_scale.ingest.policy import InputError, Policy, naming_origin, reading
+
+# ----------------------------------------------------------------------------
+# MATLAB v5 files (save -v6, -v7), decoded here: numbers, dense or sparse; every size is checked before it is used.
+#
+# A file is a header of 128 bytes and elements: a tag (type, bytes), then data. A variable is an element of type 14,
+# or of type 15, which is deflated and has such an element in it. Inside are elements again: class and flags,
+# dimensions, name, then the values by columns, or of a sparse matrix the rows, the column starts and the values.
+# Values are kept in any type that holds them. An element of up to four bytes lies in its own tag, others are padded
+# to eight bytes.
+#
+# `Variable.parts` unpacks one variable whole; listing a file unpacks the first bytes of each only.
+
+
+_HEADER_BYTES, _TAG_BYTES, _PEEKED_BYTES = 128, 8, 1 << 12
+_MATRIX, _COMPRESSED = 14, 15
+_SPARSE, _NUMERIC = 5, range(6, 16)
+_COMPLEX = 0x0800
+_TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable of a file: what its own header says, and where it lies."""
+
+    where: str  # FILE:NAME, for messages
+    name: str
+    kind: int
+    is_complex: bool
+    shape: tuple[int, ...]
+    num_bytes: int  # unpacked
+    path: Path
+    start: int  # of the element, after its tag
+    packed_bytes: int  # 0: not deflated
+    order: str
+
+    @property
+    def is_sparse(self) -> bool:
+        return self.kind == _SPARSE
+
+    def parts(self) -> list[NDArray[Any]]:
+        """[values] by columns, or [rows, column starts, values] of a sparse matrix; each as long as its tag says."""
+        if self.is_complex or not (self.is_sparse or self.kind in _NUMERIC) or len(self.shape) != 2:
+            raise InputError(f"{self.where} is no matrix of real numbers; legal are such of shape (n, d)")
+        with open(self.path, "rb") as stream:
+            stream.seek(self.start)
+            one_more = bool(self.packed_bytes)  # there is none: asking for it makes zlib check its sum
+            data = _unpacked(stream, self.packed_bytes, self.num_bytes + one_more, self.where)
+        if len(data) != self.num_bytes:
+            raise InputError(f"{self.where} is torn: it says {self.num_bytes:,} bytes and has fewer or more")
+        found = [_array(kind, body, self) for kind, body in [*_elements(data, self.order, self.where)][3:]]
+        if len(found) != (3 if self.is_sparse else 1):
+            raise InputError(f"{self.where} has {len(found)} blocks of numbers; legal are {3 if self.is_sparse else 1}")
+        return found
+
+    def dense(self) -> NDArray[Any]:
+        """The values of a dense matrix, in the type in which the file keeps them."""
+        if self.is_sparse:
+            raise InputError(f"{self.where} is sparse; legal is a dense matrix")
+        values = self.parts()[0]
+        if len(values) != math.prod(self.shape):
+            raise InputError(f"{self.where} has {len(values):,} values; its shape {self.shape} asks for another number")
+        return values.reshape(self.shape, order="F")
+
+
+def list_variables(path: Path) -> dict[str, Variable]:
+    """The variables of a file by name."""
+    found: dict[str, Variable] = {}
+    file_bytes = path.stat().st_size
+    with open(path, "rb") as stream:
+        order = _check_header(path.name, stream.read(_HEADER_BYTES))
+        while tag := stream.read(_TAG_BYTES):
+            start = stream.tell()
+            kind, size = _tag(tag, order)
+            if len(tag) < _TAG_BYTES or start + size > file_bytes:
+                raise InputError(f"{path.name} is torn: byte {start - len(tag):,} begins what the file does not hold")
+            variable = _peek(path, stream, start, order, kind, size)
+            if variable.name in found:
+                raise InputError(f"{path.name} holds {variable.name!r} twice; legal is one variable of a name")
+            if variable.name:  # one without a name is MATLAB's own
+                found[variable.name] = variable
+            stream.seek(start + size)
+    return found
+
+
+def _check_header(name: str, header: bytes) -> str:
+    """The byte order of a v5 file, as numpy says it."""
+    order = {b"IM": "<", b"MI": ">"}.get(header[126:128])
+    if order is None:
+        if len(header) >= 20 and 0 in header[:4]:
+            raise InputError(f"{name} is MATLAB v4; legal is v5: save('-v7', ...)")
+        raise InputError(f"{name} is not a MATLAB file: byte 126 must be 'IM' or 'MI'")
+    major = header[125 if order == "<" else 124]
+    if major != 1:
+        version = "7.3 (HDF5)" if major == 2 else f"ersion {major}"
+        raise InputError(f"{name} is MATLAB v{version}; legal is v5: save('-v7', ...)")
+    return order
+
+
+def _peek(path: Path, stream: BinaryIO, start: int, order: str, kind: int, size: int) -> Variable:
+    """A variable from the first bytes of its element."""
+    where, packed = f"{path.name} byte {start - _TAG_BYTES:,}", 0
+    if kind == _COMPRESSED:
+        packed = size
+        head = _unpacked(stream, size, _TAG_BYTES, where, skip=0)
+        if not packed or len(head) < _TAG_BYTES:
+            raise InputError(f"{where} is torn: nothing can be unpacked")
+        kind, size = _tag(head, order)
+        stream.seek(start)
+    if kind != _MATRIX:
+        raise InputError(
+            f"{where} is of type {kind}; legal are {_MATRIX} (a variable) and {_COMPRESSED} (a packed one)"
+        )
+    data = _unpacked(stream, packed, min(size, _PEEKED_BYTES), where)
+    heads = [body for _, body in zip(range(3), _elements(data, order, where, whole=False), strict=False)]
+    flags, dims, name = [(None, b"")] * 3 if len(heads) < 3 else heads
+    if len(flags[1]) != 8 or dims[0] != 5 or len(dims[1]) % 4:
+        raise InputError(f"{where} is no variable: flags, dimensions and a name were expected")
+    bits = int(np.frombuffer(flags[1], f"{order}u4")[0])
+    shape = tuple(np.frombuffer(dims[1], f"{order}i4").tolist())
+    if min(shape, default=-1) < 0:
+        raise InputError(f"{where} has the dimensions {shape}; legal are numbers from 0 on")
+    text = name[1].decode("latin1")
+    labels = (f"{path.name}:{text}", text)
+    return Variable(*labels, bits & 0xFF, bool(bits & _COMPLEX), shape, size, path, start, packed, order)
+
+
+def _tag(data: bytes, order: str) -> tuple[int, int]:
+    kind, size = np.frombuffer(data[:_TAG_BYTES].ljust(_TAG_BYTES, b"\0"), f"{order}u4").tolist()
+    return kind, size
+
+
+def _unpacked(stream: BinaryIO, packed: int, num_bytes: int, where: str, skip: int = _TAG_BYTES) -> bytes:
+    """The first `num_bytes` of an element, after `skip` where it is inflated; fewer where there are not so many."""
+    if not packed:
+        return stream.read(num_bytes)
+    with reading(f"{where} cannot be unpacked"):
+        inflater, out, left = zlib.decompressobj(), bytearray(), packed
+        while left and len(out) < skip + num_bytes and not inflater.eof:
+            data = stream.read(min(left, 1 << 20))
+            left -= len(data)
+            while data and len(out) < skip + num_bytes:
+                out += inflater.decompress(data, skip + num_bytes - len(out))
+                data = inflater.unconsumed_tail
+        return bytes(out[skip:])
+
+
+def _elements(data: bytes, order: str, where: str, whole: bool = True) -> Iterator[tuple[int, bytes]]:
+    """(type, data) of the elements of a variable; where not `whole`, the data may end anywhere."""
+    at = 0
+    while at + _TAG_BYTES <= len(data):
+        kind, size = _tag(data[at : at + _TAG_BYTES], order)
+        if kind >> 16:  # up to four bytes, in the second half of the tag
+            kind, size, body = kind & 0xFFFF, kind >> 16, at + 4
+            step = _TAG_BYTES
+        else:
+            body = at + _TAG_BYTES
+            step = _TAG_BYTES + -(-size // 8) * 8
+        if (step == _TAG_BYTES and size > 4) or body + size > len(data):
+            if whole:
+                raise InputError(f"{where} is torn: its byte {at:,} begins {size:,} bytes; {len(data) - body:,} follow")
+            return
+        yield kind, data[body : body + size]
+        at += step
+
+
+def _array(kind: int, body: bytes, variable: Variable) -> NDArray[Any]:
+    if kind not in _TYPES or len(body) % np.dtype(_TYPES[kind]).itemsize:
+        raise InputError(
+            f"{variable.where} has {len(body):,} bytes of type {kind}; legal are whole numbers of {_TYPES}"
+        )
+    return np.frombuffer(body, variable.order + _TYPES[kind]).astype(_TYPES[kind], copy=False)
+
 
 KNOWN = {"adjacency": ("A", "Network"), "attributes": ("X", "Attributes"), "label": ("gnd",)}
 _BLOCK_ROWS = 1 << 14
@@ -35,7 +208,7 @@ def read_mat(
     path = Path(path)
     if not path.is_file():
         raise InputError(f"graph.path={str(path)!r} is not a file")
-    with naming(path.name):
+    with naming_origin(path.name):
         chosen = _choose(path, keys or {})
         unpacked = sum(variable.num_bytes for variable in chosen.values())
         if unpacked > policy.max_bytes:

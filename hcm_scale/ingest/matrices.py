@@ -1,33 +1,218 @@
-"""NumPy and scipy files to a graph folder, by the names of their arrays, streamed and without pickles.
+"""A scipy sparse adjacency matrix and attributes in memory, to a graph folder; stored zeros are no edges.
 
-| what       | arrays                                                                                        |
-|------------|-----------------------------------------------------------------------------------------------|
-| edges      | `edge_index` (2, E), or CSR `indptr` + `indices`, or a matrix saved by scipy.sparse.save_npz  |
-| weights    | `edge_weight` (E), or the values of that matrix, where graph.weights asks for them            |
-| attributes | `x` (n, d), or CSR `x_indptr` + `x_indices` [+ `x_data`, ones if absent] [+ `x_shape`]        |
-| labels     | `y` (n), 1 = anomaly                                                                          |
-
-They are looked for in one .npz, in a folder of .npy files, or in one .npy (the edge_index); `x` and `y` may be files of
-their own. `keys` maps a name of this table to the file's own name.
+Of attributes in a table (pandas, Polars, Arrow) the names of columns are kept. Rows are those of the matrix, in its
+order; a pandas index of distinct texts or whole numbers, other than the plain 0 .. n - 1, has the ids of the nodes.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from scipy import sparse
 
-from hcm_scale.graph.build import Chunk
+from hcm_scale.base.console import shorten
+from hcm_scale.base.npy import read_header
+from hcm_scale.graph.build import MAX_NODES, Chunk
 from hcm_scale.graph.store import Graph, SparseRows
-from hcm_scale.ingest import scipy_file
-from hcm_scale.ingest.arrays import DenseRows, Edges, write_arrays
-from hcm_scale.ingest.attributes import check_indptr, check_sparse
-from hcm_scale.ingest.edge_weights import Weighed
-from hcm_scale.ingest.errors import InputError, naming
-from hcm_scale.ingest.npy_stream import INTEGERS, NUMBERS, SLICE_ENTRIES, Arrays, NpyFile, listed, open_arrays
-from hcm_scale.ingest.policy import Offenders, Policy
+from hcm_scale.ingest.arrays import DenseRows, Edges, Weighed, check_indptr, check_sparse, write_arrays
+from hcm_scale.ingest.policy import InputError, Offenders, Policy, check_growth, naming_origin, reading
+from hcm_scale.ingest.table_files import check_distinct, index_of, is_table
+
+# ----------------------------------------------------------------------------
+# Arrays named in a .npz archive or a folder of .npy files, read in pieces; pickles are refused.
+#
+# `NpyFile.read_slices` decodes a flat range of entries piece by piece, from disk or through the archive's inflater,
+# so an array is never in memory as a whole unless `load` is asked for it. The bytes that a header promises must be
+# those that the file or the archive's directory has, and what an archive unpacks to is known before it is.
+
+
+SLICE_ENTRIES = 1 << 18
+_SHOWN_NAMES = 20
+NUMBERS, INTEGERS = "iufb", "iu"  # kinds of numpy types
+
+
+@dataclass(frozen=True)
+class NpyFile:
+    """One .npy file, on disk or in an archive: its header, and how to open it."""
+
+    name: str
+    open: Callable[[], IO[bytes]]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+    data_start: int
+
+    @staticmethod
+    def of(name: str, open_file: Callable[[], IO[bytes]], num_bytes: int) -> "NpyFile":
+        """Reads the header of a file of `num_bytes`; refuses what is not a plain array of just that size."""
+        with reading(f"{name} is not a .npy array"), open_file() as stream:
+            shape, fortran, dtype = read_header(stream)
+            start = stream.tell()
+        if dtype.hasobject:
+            raise InputError(f"{name} holds Python objects (a pickle); legal are plain arrays")
+        promised = math.prod(shape) * dtype.itemsize
+        if min(shape, default=0) < 0 or promised != num_bytes - start:
+            raise InputError(
+                f"{name} is torn: its header says {dtype} of shape {shape}, which is {promised:,} bytes; "
+                f"{num_bytes - start:,} follow"
+            )
+        return NpyFile(name, open_file, shape, dtype, fortran, start)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def require(self, kinds: str, legal: str, dims: int | None = None) -> "NpyFile":
+        """Itself, or an error that says what is legal where the type or the number of dimensions is another."""
+        if self.dtype.kind not in kinds or dims not in (None, len(self.shape)):
+            raise InputError(f"{self.name} is {self.dtype} of shape {self.shape}; legal are {legal}")
+        return self
+
+    def load(self) -> NDArray[Any]:
+        """The whole array."""
+        flat, start = np.empty(self.size, self.dtype), 0
+        for piece in self.read_slices(0, self.size):
+            flat[start : start + len(piece)] = piece
+            start += len(piece)
+        return flat.reshape(self.shape, order="F" if self.fortran else "C")
+
+    def read_slices(self, start: int, stop: int, entries: int = SLICE_ENTRIES) -> Iterator[NDArray[Any]]:
+        """Yields the entries start .. stop - 1 in the order of the file, `entries` at a time."""
+        with reading(f"{self.name} cannot be unpacked"), self.open() as stream:
+            stream.seek(self.data_start + start * self.dtype.itemsize)
+            while start < stop:
+                count = min(entries, stop - start)
+                data = stream.read(count * self.dtype.itemsize)
+                if len(data) < count * self.dtype.itemsize:
+                    raise InputError(f"{self.name} is torn: it ends before entry {stop:,}")
+                yield np.frombuffer(data, self.dtype)
+                start += count
+
+    def row_blocks(self, rows: int) -> Iterator[NDArray[Any]]:
+        """Yields blocks of rows of a matrix; one stored by columns is loaded whole first."""
+        if self.fortran:
+            whole = self.load()
+            yield from (whole[start : start + rows] for start in range(0, len(whole), rows))
+            return
+        for flat in self.read_slices(0, self.size, rows * self.shape[1]):
+            yield flat.reshape(-1, self.shape[1])
+
+
+Arrays = Mapping[str, NpyFile]
+
+
+def open_arrays(path: Path, max_bytes: int) -> Arrays:
+    """The arrays of a .npz archive, of a folder of .npy files, or of one .npy file, by name."""
+    if path.is_dir():
+        return {p.stem: _on_disk(p) for p in sorted(path.glob("*.npy")) if p.is_file()}
+    if not path.is_file():  # a pipe would be waited for
+        raise InputError(f"{path} is not there; legal are .npy and .npz files, and folders of .npy files")
+    if path.suffix == ".npy":
+        return {path.stem: _on_disk(path)}
+    with reading(f"{path} cannot be read as .npz"):
+        archive = zipfile.ZipFile(path)  # open as long as an array of it is
+        members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
+    check_growth(path.name, path.stat().st_size, sum(member.file_size for member in members), max_bytes)
+    found: dict[str, NpyFile] = {}
+    for member in members:
+        name = member.filename.removesuffix(".npy")
+        if name in found:
+            raise InputError(f"{path.name} holds {name!r} twice; legal is one array of a name")
+        found[name] = _in_archive(archive, member, f"{path.name}:{name}")
+    return found
+
+
+def _on_disk(path: Path) -> NpyFile:
+    return NpyFile.of(path.name, lambda: open(path, "rb"), path.stat().st_size)
+
+
+def _in_archive(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> NpyFile:
+    return NpyFile.of(name, lambda: archive.open(member), member.file_size)
+
+
+def listed(arrays: Arrays) -> str:
+    """The names, cut short where there are many."""
+    names = sorted(arrays)
+    return str(names) if len(names) <= _SHOWN_NAMES else f"{names[:_SHOWN_NAMES]} and {len(names) - _SHOWN_NAMES} more"
+
+
+# ----------------------------------------------------------------------------
+# Matrices that scipy.sparse.save_npz wrote, from the arrays of their archive, checked before scipy sees an index.
+
+
+PARTS = {
+    "csr": ("data", "indices", "indptr"),
+    "csc": ("data", "indices", "indptr"),
+    "coo": ("data", "row", "col"),
+    "dia": ("data", "offsets"),
+    "bsr": ("data", "indices", "indptr"),
+}
+
+
+def header(arrays: Arrays, path: Path) -> tuple[str, tuple[int, int]]:
+    """Format and shape of a matrix that scipy.sparse.save_npz wrote."""
+    text = arrays["format"].require("SU", "one of csr, csc, coo, dia, bsr", dims=0).load().item()
+    numbers = part(arrays, "shape", path).require(INTEGERS, "two integers", dims=1).load().tolist()
+    kind = text.decode("latin1") if isinstance(text, bytes) else text
+    if kind not in PARTS or len(numbers) != 2 or not 0 <= min(numbers) <= max(numbers) <= MAX_NODES:
+        raise InputError(
+            f"{path.name} holds a {shorten(kind)!r} matrix of shape {shorten(str(numbers))}; legal are "
+            f"{', '.join(PARTS)} of up to {MAX_NODES:,} rows and columns"
+        )
+    return kind, (numbers[0], numbers[1])
+
+
+def matrix(arrays: Arrays, path: Path) -> Any:
+    """The matrix in memory, all of its indices checked."""
+    kind, shape = header(arrays, path)
+    names = PARTS[kind]
+    parts = {name: part(arrays, name, path) for name in names}
+    for name, array in parts.items():
+        array.require(NUMBERS if name == "data" else INTEGERS, "numbers" if name == "data" else "integers")
+    loaded = [parts[name].load() for name in names]
+    with reading(f"{path.name} is no {kind} matrix"):
+        if kind == "dia":
+            return _from_diagonals(loaded[0], loaded[1], shape)
+        if kind == "coo":
+            return sparse.coo_array((loaded[0], (loaded[1], loaded[2])), shape=shape)
+        made: Any = getattr(sparse, f"{kind}_array")(tuple(loaded), shape=shape)
+        made.check_format(full_check=True)
+        return made
+
+
+def _from_diagonals(data: NDArray[Any], offsets: NDArray[Any], shape: tuple[int, int]) -> sparse.coo_array:
+    """data[k, j] is at row j - offsets[k] and column j; scipy's own way takes as long as the matrix is wide."""
+    columns = np.broadcast_to(np.arange(data.shape[1]), data.shape)
+    rows = columns - offsets.astype(np.int64)[:, None]
+    inside = (rows >= 0) & (rows < shape[0]) & (columns < shape[1]) & (data != 0)
+    return sparse.coo_array((data[inside], (rows[inside], columns[inside])), shape=shape)
+
+
+def part(arrays: Arrays, name: str, path: Path) -> NpyFile:
+    if name not in arrays:
+        raise InputError(f"{path.name} is a scipy file without {name!r}; it holds {listed(arrays)}")
+    return arrays[name]
+
+
+# ----------------------------------------------------------------------------
+# NumPy and scipy files to a graph folder, by the names of their arrays, streamed and without pickles.
+#
+# | what       | arrays                                                                                        |
+# |------------|-----------------------------------------------------------------------------------------------|
+# | edges      | `edge_index` (2, E), or CSR `indptr` + `indices`, or a matrix saved by scipy.sparse.save_npz  |
+# | weights    | `edge_weight` (E), or the values of that matrix, where graph.weights asks for them            |
+# | attributes | `x` (n, d), or CSR `x_indptr` + `x_indices` [+ `x_data`, ones if absent] [+ `x_shape`]        |
+# | labels     | `y` (n), 1 = anomaly                                                                          |
+#
+# They are looked for in one .npz, in a folder of .npy files, or in one .npy (the edge_index); `x` and `y` may be
+# files of their own. `keys` maps a name of this table to the file's own name.
+
 
 ROLES = ("edge_index", "edge_weight", "indptr", "indices", "x", "x_indptr", "x_indices", "x_data", "x_shape", "y")
 _BLOCK_BYTES = 1 << 22
@@ -42,7 +227,7 @@ def read_matrices(
 ) -> Graph:
     """Reads the arrays at `path` (.npz, .npy or a folder of .npy) into the graph folder `out`; returns it opened."""
     path = Path(path)
-    with naming(path.name):
+    with naming_origin(path.name):
         arrays = _renamed(open_arrays(path, policy.max_bytes), keys or {}, path)
         labels = arrays["y"].load() if "y" in arrays else None
         return write_arrays(out, path.name, edges_of(arrays, path), _attributes(arrays), labels, policy)
@@ -139,16 +324,16 @@ def _rows_of(indptr: NDArray[Any], start: int, stop: int) -> NDArray[np.int64]:
 
 
 def _from_scipy(arrays: Arrays, path: Path) -> Edges:
-    kind, shape = scipy_file.header(arrays, path)
+    kind, shape = header(arrays, path)
     if shape[0] != shape[1]:
         raise InputError(f"{path.name} holds a matrix of shape {shape}; an adjacency matrix must be square")
     if kind in ("csr", "csc"):
-        data, indices, indptr = (scipy_file.part(arrays, name, path) for name in scipy_file.PARTS[kind])
+        data, indices, indptr = (part(arrays, name, path) for name in PARTS[kind])
         edges = _from_csr(indptr, indices, data, flip=kind == "csc")
         if edges.num_nodes != shape[0]:
             raise InputError(f"{path.name}:indptr is of {edges.num_nodes:,} rows; {path.name}:shape says {shape}")
         return edges
-    return edges_of_matrix(scipy_file.matrix(arrays, path), path.name)
+    return edges_of_matrix(matrix(arrays, path), path.name)
 
 
 def edges_of_matrix(matrix: Any, origin: str) -> Edges:
@@ -201,3 +386,52 @@ def _dense(array: NpyFile) -> DenseRows:
     array.require(NUMBERS, "numbers of shape (n, d)", dims=2)
     rows = max(1, _BLOCK_BYTES // max(1, array.dtype.itemsize * array.shape[1]))
     return DenseRows((array.shape[0], array.shape[1]), lambda: array.row_blocks(rows))
+
+
+_ORIGIN = "scipy matrix"
+_TABLE = "the table of attributes"
+_BLOCK_ROWS = 1 << 14
+
+
+def read_sparse(out: Path | str, adjacency: Any, x: Any, policy: Policy) -> Graph:
+    """Writes an (n, n) matrix and attributes (n, d), sparse, dense or None, to the folder `out`; returns it opened."""
+    if adjacency.shape[0] != adjacency.shape[1]:
+        raise InputError(f"the adjacency matrix has shape {adjacency.shape}; legal is (n, n)")
+    edges, ids = edges_of_matrix(adjacency.tocoo(), _ORIGIN), _ids(x)
+    return write_arrays(out, _ORIGIN, edges, _attributes_in_memory(x), None, policy, ids=ids)
+
+
+def _attributes_in_memory(x: Any) -> DenseRows | SparseRows | None:
+    if x is None:
+        return None
+    if hasattr(x, "tocsr"):
+        return SparseRows.of(x)
+    dense = np.asarray(x.detach().cpu() if hasattr(x, "detach") else x)
+    if dense.ndim != 2 or dense.dtype.kind not in "iufb":
+        raise InputError(f"attributes have shape {dense.shape} and type {dense.dtype}; legal are numbers (n, d)")
+
+    def blocks() -> Iterator[NDArray[Any]]:
+        return (dense[start : start + _BLOCK_ROWS] for start in range(0, len(dense), _BLOCK_ROWS))
+
+    return DenseRows((dense.shape[0], dense.shape[1]), blocks, _columns(x))
+
+
+def _columns(x: Any) -> tuple[str, ...]:
+    """The names of the columns of a table; none where x is no table, or its columns are numbered 0, 1, 2, ..."""
+    names = list(getattr(x, "column_names" if hasattr(x, "column_names") else "columns", ())) if is_table(x) else []
+    check_distinct(names, _TABLE)
+    return () if names == list(range(len(names))) else tuple(map(str, names))
+
+
+def _ids(x: Any) -> pa.Array | None:
+    """The ids of the nodes that the index of a pandas table has; None where it has none."""
+    index = index_of(x)
+    if index is None or not index.is_unique or index.hasnans or index.inferred_type not in ("string", "integer"):
+        return None
+    if index.inferred_type == "integer" and index.min() == 0 and index.max() == len(index) - 1:
+        raise InputError(
+            f"the pandas index of {_TABLE} holds 0 .. {len(index) - 1} in another order than the rows of the matrix; "
+            "x.sort_index() puts the rows x into that order, x.reset_index(drop=True) says that they are in it"
+        )
+    with reading(f"the pandas index of {_TABLE} cannot be the ids of nodes"):
+        return pa.array(index.tolist())

@@ -16,17 +16,35 @@ What is wrong with a file is an `InputError`.
 from collections.abc import Mapping
 from pathlib import Path
 
+from hcm_scale.base.files import MANIFEST
 from hcm_scale.graph.store import Graph
 from hcm_scale.ingest import encode
+from hcm_scale.ingest.column_report import lines_as_text
 from hcm_scale.ingest.encode import Encoding
-from hcm_scale.ingest.errors import InputError
+from hcm_scale.ingest.libraries import read_data, read_dataset
 from hcm_scale.ingest.matlab import read_mat
-from hcm_scale.ingest.matrices import read_matrices
-from hcm_scale.ingest.policy import IngestSummary, Policy
-from hcm_scale.ingest.pyg import read_data, read_dataset
-from hcm_scale.ingest.sparse import read_sparse
+from hcm_scale.ingest.matrices import read_matrices, read_sparse
+from hcm_scale.ingest.policy import IngestSummary, InputError, Policy
 from hcm_scale.ingest.tables import Columns, read_tables
-from hcm_scale.ingest.told import as_text
+
+# ----------------------------------------------------------------------------
+# Which of our sources reads a path or URL: `folder`, `matrix` or `tables`, by its name and what lies there.
+
+
+MATRICES = (".mat", ".npz", ".npy")
+
+
+def kind_of(where: str) -> str:
+    """The source that reads what is there; tables where nothing says otherwise.
+
+    >>> kind_of("a/Enron.mat"), kind_of("https://x.org/edges.csv?key=a.mat")
+    ('matrix', 'tables')
+    """
+    path = Path(where.partition("?")[0] if where.startswith("http") else where)
+    if (path / MANIFEST).is_file():
+        return "folder"
+    return "matrix" if path.suffix in MATRICES or (path.is_dir() and any(path.glob("*.npy"))) else "tables"
+
 
 __all__ = [
     "Columns",
@@ -34,8 +52,9 @@ __all__ = [
     "IngestSummary",
     "InputError",
     "Policy",
-    "columns_of",
-    "columns_told",
+    "column_encodings",
+    "column_report",
+    "ingest_summary",
     "read_data",
     "read_dataset",
     "read_mat",
@@ -43,7 +62,6 @@ __all__ = [
     "read_matrix",
     "read_sparse",
     "read_tables",
-    "summary",
 ]
 
 
@@ -65,18 +83,18 @@ def read_matrix(
     raise InputError(f"graph.path={str(path)!r} must end in .mat, .npz or .npy, or be a folder of .npy files")
 
 
-def columns_told(graph: Graph) -> str:
+def column_report(graph: Graph) -> str:
     """What became of every column of the tables, a line each; empty where the graph was not read from one."""
-    return as_text(graph.info.get("ingest", {}).get("told", []))
+    return lines_as_text(graph.info.get("ingest", {}).get("told", []))
 
 
-def columns_of(graph: Graph) -> list[Encoding] | None:
+def column_encodings(graph: Graph) -> list[Encoding] | None:
     """How the columns of the table became attributes; None where the graph was not read from a node table."""
     described = graph.info.get("ingest", {}).get("columns", [])
     return [encode.described(column) for column in described] or None
 
 
-def summary(graph: Graph) -> IngestSummary:
+def ingest_summary(graph: Graph) -> IngestSummary:
     """What was counted when this graph was read."""
     found = IngestSummary.of(graph.info)
     if found is None:

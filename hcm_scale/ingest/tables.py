@@ -5,7 +5,8 @@ that are 0 .. n - 1 already are not stored. Passes: ids, survey, edges, attribut
 peak memory is that of the edge sort or of the mapped attributes, not of the tables.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,27 +14,171 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hcm_scale.base import files
-from hcm_scale.graph.build import build_csr
+from hcm_scale.base.npy import create_npy, open_npy
+from hcm_scale.graph.build import Chunk, build_csr
+from hcm_scale.graph.lookup import find_arcs
 from hcm_scale.graph.store import Graph
-from hcm_scale.ingest import attributes as features
+from hcm_scale.ingest import arrays as features
 from hcm_scale.ingest import node_table
-from hcm_scale.ingest.batches import TableFiles
-from hcm_scale.ingest.edge_table import EdgeTable
-from hcm_scale.ingest.edge_types import write_edge_types
-from hcm_scale.ingest.edge_weights import write_weights
-from hcm_scale.ingest.encode import Encoding, is_number
-from hcm_scale.ingest.errors import InputError, naming
-from hcm_scale.ingest.id_column import id_kind
-from hcm_scale.ingest.ids import Growing, settled
-from hcm_scale.ingest.known import check_table, text_casts
-from hcm_scale.ingest.later import later_columns
-from hcm_scale.ingest.memory import Where, open_table
-from hcm_scale.ingest.node_table import NodeRows
-from hcm_scale.ingest.policy import Policy
-from hcm_scale.ingest.row_index import index_columns
-from hcm_scale.ingest.seal import seal
-from hcm_scale.ingest.surveys import TextRules
-from hcm_scale.ingest.told import ColumnLine, Counted, amended, edge_lines, node_lines
+from hcm_scale.ingest.arrays import Weighed, finish_folder, write_weights
+from hcm_scale.ingest.column_report import (
+    ColumnCounts,
+    ColumnLine,
+    edge_column_lines,
+    node_column_lines,
+    with_file_notes,
+)
+from hcm_scale.ingest.encode import Encoding, TextRules, is_number
+from hcm_scale.ingest.guess import index_columns
+from hcm_scale.ingest.ids import (
+    GrowingIds,
+    IdReader,
+    Ids,
+    NumberIds,
+    Numbers,
+    TextIds,
+    compact_ids,
+    id_kind,
+    sorted_ids,
+)
+from hcm_scale.ingest.node_table import NodeRows, check_encodings, text_casts
+from hcm_scale.ingest.policy import InputError, Offenders, Policy, naming_origin
+from hcm_scale.ingest.table_files import TableFiles, TableSource, later_columns, open_table
+
+# ----------------------------------------------------------------------------
+# An edge table as chunks of node numbers; ids that no node has are counted, dropped, or collected beforehand.
+
+
+@dataclass(frozen=True)
+class EdgeTable:
+    """An edge table, the names of its two id columns, and the type of its ids."""
+
+    files: TableFiles
+    source: str
+    target: str
+    kind: str
+    unknown: Offenders = field(
+        default_factory=lambda: Offenders(
+            "rows name an id that is not a node",
+            "the edge table",
+            "graph.unknown=drop leaves these rows out, add makes nodes of them, without attributes",
+        )
+    )
+    ends: dict[str, tuple[int, int]] = field(default_factory=dict)  # distinct nodes and gaps of both, once read
+
+    def endpoints(self, drop_nulls: bool, adds: bool = False) -> Iterator[tuple[int, pa.Array, pa.Array]]:
+        """Streams (first row, sources, targets) in the ids' own type; raises at the end where there were faults."""
+        reader = IdReader(self.kind, self.files.rows_of("the edge table"), self.files.place)
+        others = ", and all that name no node; to add those, leave rows without an id out of the table" if adds else ""
+        reader.null.remedy = f"graph.unknown=drop drops their rows{others}"
+        row = 0
+        for batch in self.files.batches(self._ends):
+            yield row, reader.read(batch[self.source], row), reader.read(batch[self.target], row)
+            row += len(batch)
+        reader.check(nulls=not drop_nulls)
+
+    def chunks(self, ids: Ids, unknown: str) -> Iterator[Chunk]:
+        """Streams edges as node numbers; rows with an unknown end are counted, and dropped or refused at the end."""
+        is_named, gaps = np.zeros((2, len(ids)), np.bool_), [0, 0]
+        num_rows = num_loops = 0
+        strangers: list[str] = []  # a few ids that are not nodes
+        for row, sources, targets in self.endpoints(unknown == "drop", unknown == "add"):
+            u, v = find_nodes(ids, sources), find_nodes(ids, targets)
+            gaps = [gaps[0] + sources.null_count, gaps[1] + targets.null_count]
+            lost = (u < 0) | (v < 0)
+            if lost.any():
+                self.unknown.where = self.files.rows_of("the edge table")
+                self.unknown.add(lost, lambda i: f"{self.files.place(row + i)}: {sources[i]} -> {targets[i]}")  # noqa: B023
+                if self.kind == "text":
+                    strangers += (sources[int(lost.argmax())].as_py() or "", targets[int(lost.argmax())].as_py() or "")
+                u, v = u[~lost], v[~lost]
+            num_rows, num_loops = num_rows + len(lost), num_loops + int((u == v).sum())
+            is_named[0, u] = is_named[1, v] = True
+            yield u, v
+        self.ends[self.source] = int(is_named[0].sum()), gaps[0]
+        self.ends[self.target] = int(is_named[1].sum()), gaps[1]
+        if unknown != "drop" and self.unknown.count:
+            if _differ_by_zeros(ids, strangers):
+                self.unknown.remedy = "graph.id_type=integer reads 0042 and 42 as one id"
+            self.unknown.check()
+        if self.unknown.count and self.unknown.count + num_loops == num_rows:
+            raise ValueError(
+                f"the graph has no edges: {num_rows:,} rows read, {num_loops:,} of them self loops, and by "
+                f"graph.unknown=drop {self.unknown.count:,} dropped that name an id that is not a node: "
+                f"{'; '.join(self.unknown.first)}"
+            )
+
+    def weighed(self, ids: Ids, column: str) -> Iterator[Weighed]:
+        """Streams edges as node numbers, -1 for ids that are none, with the weights in `column`, NaN for gaps."""
+        reader = IdReader(self.kind, "the edge table")
+        for batch in self.files.with_casts({column: pa.float64()}).batches([*self._ends, column]):
+            u, v = (find_nodes(ids, reader.read(batch[end], 0)) for end in (self.source, self.target))
+            yield u, v, batch[column].to_numpy(zero_copy_only=False)
+
+    @property
+    def _ends(self) -> list[str]:
+        return list(dict.fromkeys((self.source, self.target)))
+
+    def strangers(self, known: GrowingIds | None) -> GrowingIds:
+        """The ids that edges name and `known` does not hold, in ascending order."""
+        found: GrowingIds = TextIds() if self.kind == "text" else NumberIds()
+        for _, sources, targets in self.endpoints(drop_nulls=True):
+            for column in (sources.drop_null(), targets.drop_null()):
+                found.add(column.filter(pa.array(known.find(column) < 0)) if known is not None else column)
+        return sorted_ids(found)
+
+
+def _differ_by_zeros(ids: Ids, strangers: Sequence[str]) -> bool:
+    """Whether some text of digits that is no id is one with fewer zeros before it, or as long as the first id."""
+    column = ids.column()
+    length = len(column[0].as_py()) if strangers and column is not None and len(column) else 0
+    digits = [text for text in strangers if text.isdecimal()]
+    forms = {form for text in digits for form in (text.lstrip("0"), text.zfill(length))} - {"", *digits}
+    return bool(forms) and bool((ids.find(pa.array(sorted(forms), pa.large_string())) >= 0).any())
+
+
+def find_nodes(ids: Ids, column: pa.Array) -> Numbers:
+    """Node numbers, -1 for unknown ids and nulls."""
+    if not column.null_count:
+        return ids.find(column)
+    missing = column.is_null().to_numpy(zero_copy_only=False)
+    filler = "" if pa.types.is_large_string(column.type) else 0
+    return np.where(missing, -1, ids.find(column.fill_null(filler)))
+
+
+# ----------------------------------------------------------------------------
+# The types of edges, as bits beside the CSR: bit i of an entry says that a row of type i joins the two nodes.
+#
+# Repeated edges are merged, so a pair of nodes may be joined by edges of several types. One more pass over the edge
+# table finds every row's place in the finished CSR, by the binary search of graph/lookup.py.
+
+
+MAX_TYPES = 16
+
+
+def write_edge_types(folder: Path, table: EdgeTable, column: str, ids: Ids, directed: bool) -> tuple[list[str], int]:
+    """Writes edge_types.npy beside the CSR in `folder`; returns the names of the types and the rows without one."""
+    indptr, indices = (open_npy(folder / f"{name}.npy") for name in ("indptr", "indices"))
+    types = create_npy(folder / "edge_types.npy", np.uint16, indices.shape)
+    files: TableFiles = table.files.with_casts({column: pa.string()})
+    reader, names, gaps = IdReader(table.kind, "the edge table"), list[str](), 0
+    for batch in files.batches(list(dict.fromkeys((table.source, table.target, column)))):
+        known = batch.filter(pc.is_valid(batch[column]))
+        gaps += len(batch) - len(known)
+        encoded = pc.dictionary_encode(known[column])
+        names += [name for name in encoded.dictionary.to_pylist() if name not in names]
+        if len(names) > MAX_TYPES:
+            raise InputError(f"graph.type_column={column!r} has more than {MAX_TYPES} values: {', '.join(names)} ...")
+        code_of = np.array([names.index(name) for name in encoded.dictionary.to_pylist()], np.uint16)
+        bits = np.uint16(1) << code_of[encoded.indices.to_numpy()]
+        u, v = (find_nodes(ids, reader.read(known[end], 0)) for end in (table.source, table.target))
+        for rows, columns in ((u, v), (v, u))[: 1 if directed else 2]:
+            is_known = (rows >= 0) & (columns >= 0)
+            at, found = find_arcs(indptr, indices, rows[is_known], columns[is_known])
+            np.bitwise_or.at(types, at[found], bits[is_known][found])
+    types.flush()
+    return names, gaps
+
 
 _NAME = r"^\s*-?(0[0-9xX]|[0-9.]+[eE])"  # an id that could be read as a number, and is more than that
 
@@ -73,8 +218,8 @@ class Columns:
 
 def read_tables(
     out: Path | str,
-    edges: Where,
-    nodes: Where | None = None,
+    edges: TableSource,
+    nodes: TableSource | None = None,
     *,
     columns: Columns = Columns(),  # noqa: B008
     policy: Policy = Policy(),  # noqa: B008
@@ -92,7 +237,7 @@ def read_tables(
         node_files = node_files.with_casts(text_casts(node_files, known))
     if node_files is not None:
         node_files = node_files.with_forms(_attribute_names(node_files, columns))
-    with naming(origin):
+    with naming_origin(origin):
         _write(Path(out), origin, edge_table, node_files, columns, policy, known)
     return Graph.open(out, verify=False)
 
@@ -108,19 +253,19 @@ def _write(
 ) -> None:
     names = _attribute_names(node_files, columns) if node_files else ()
     features.require(len(names), policy, "" if node_files else "graph.nodes=FILE is the table that has them, or ")
-    with files.replacing(out) as folder:
+    with files.replacing_folder(out) as folder:
         rows, added = _number_nodes(edge_table, node_files, columns, policy)
         shape = (len(rows.ids) - added, added)
         encodings: list[Encoding] = []
         if node_files is not None and known is not None:
             unused = (columns.id, columns.label or columns.id, *columns.exclude, *_index(node_files, columns))
-            encodings = check_table(node_files, known, unused, rows.left_out, policy)
+            encodings = check_encodings(node_files, known, unused, rows.left_out, policy)
         elif node_files is not None:
             kept = frozenset(columns.categorical + (columns.attributes or ()))
             rules = TextRules(columns.max_categories, columns.hash_buckets, kept)
             encodings = node_table.plan_columns(node_files, names, rows.left_out, added, policy, rules)
         features.require(sum(len(encoding.names) for encoding in encodings), policy)
-        ids = settled(rows.ids)
+        ids = compact_ids(rows.ids)
         counts = build_csr(folder, edge_table.chunks(ids, policy.unknown), len(ids), policy.directed)
         types = None
         if columns.type:
@@ -133,7 +278,7 @@ def _write(
             written = node_table.write_features(folder, node_files, encodings, rows.left_out, shape)
             if columns.label:
                 num_anomalies = node_table.write_labels(folder, node_files, columns.label, rows.left_out, shape)
-        seal(
+        finish_folder(
             folder,
             origin,
             policy,
@@ -173,20 +318,22 @@ def _told(
     """What became of every column of both tables; `counted` are the rows of the node table and its anomalies."""
     typed = {columns.type: (len(types[0]), types[1])} if columns.type and types else {}
     edge_files = edge_table.files
-    lines = edge_lines(edge_files.schema, edge_table.ends, typed, policy.directed, columns.weight)
-    lines = amended(lines, _index(edge_files, columns), edge_files.notes, later_columns(edge_files))
+    lines = edge_column_lines(edge_files.schema, edge_table.ends, typed, policy.directed, columns.weight)
+    lines = with_file_notes(lines, _index(edge_files, columns), edge_files.notes, later_columns(edge_files))
     if node_files is None:
         return lines
     num_rows, num_anomalies = counted
-    known: dict[str, Counted] = {columns.id: ("names the nodes", num_rows, 0)}
+    known: dict[str, ColumnCounts] = {columns.id: ("names the nodes", num_rows, 0)}
     if columns.label and num_anomalies is not None:
         distinct = 1 + (0 < num_anomalies < num_rows)
         known[columns.label] = ("the label, 1 = anomaly: it measures the ranking and decides nothing", distinct, 0)
-    more = node_lines(node_files.schema, known, encodings, columns.exclude, num_rows=num_rows, trained=trained)
-    return lines + amended(more, _index(node_files, columns), node_files.notes, later_columns(node_files))
+    more = node_column_lines(node_files.schema, known, encodings, columns.exclude, num_rows=num_rows, trained=trained)
+    return lines + with_file_notes(more, _index(node_files, columns), node_files.notes, later_columns(node_files))
 
 
-def _open(edges: Where, nodes: Where | None, columns: Columns, max_bytes: int) -> tuple[EdgeTable, TableFiles | None]:
+def _open(
+    edges: TableSource, nodes: TableSource | None, columns: Columns, max_bytes: int
+) -> tuple[EdgeTable, TableFiles | None]:
     """Finds the tables, checks the column names, settles the type of the ids."""
     edge_files = open_table("graph.path", edges, max_bytes)
     edge_files.check_columns("graph.source_column", [columns.source])
@@ -279,7 +426,7 @@ def _number_nodes(
 ) -> tuple[NodeRows, int]:
     """All nodes, and how many of them no row of a node table describes."""
     if node_files is None:
-        ids: Growing = edge_table.strangers(None)
+        ids: GrowingIds = edge_table.strangers(None)
         if not len(ids):
             ends = f"graph.source_column={edge_table.source} and graph.target_column={edge_table.target}"
             raise ValueError(f"{ends} hold no ids: the graph is empty")

@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hcm_scale.base.torch_threads import torch_threads
+from hcm_scale.base.threads import torch_threads
 from hcm_scale.posterior.loop import Measured, measure
 
 _WARM_UP_STEPS = 3  # compile kernels, make library handles and settle the allocator, none of which can be recorded
 
 
 @contextlib.contextmanager
-def training_on(device: torch.device | str, num_threads: int | None = None) -> Iterator[None]:
+def record_training(device: torch.device | str, num_threads: int | None = None) -> Iterator[None]:
     """Makes a GPU the current one, with products in TF32: 10 bits of mantissa, and the noise of a batch is far larger.
 
     On the CPU torch works with `num_threads` threads meanwhile, where they are given.

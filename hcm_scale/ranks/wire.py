@@ -88,7 +88,7 @@ class Line:
         return LostRankError(f"rank {self.rank} is gone ({reason}); its own error is in its log")
 
 
-def hear(lines: Sequence[Line], timeout_seconds: float) -> list[Any]:
+def receive(lines: Sequence[Line], timeout_seconds: float) -> list[Any]:
     """One value from each, in whatever order they come: a rank that is lost is noticed before a slow one is heard."""
     silent = {line: 0.0 for line in lines if not line.has_value}
     with selectors.DefaultSelector() as selector:
@@ -127,7 +127,7 @@ class Wire:
     def meet(self) -> None:
         """Returns when every rank has come here."""
         if self.leads:
-            hear(self.lines, self._timeout_seconds)
+            receive(self.lines, self._timeout_seconds)
             self.tell(None)
         else:
             self.lines[0].send(None)
@@ -136,7 +136,7 @@ class Wire:
     def tell(self, value: Any) -> Any:
         """Rank 0's value, on every rank; what the others pass is not looked at."""
         if not self.leads:
-            return hear(self.lines, self._timeout_seconds)[0]
+            return receive(self.lines, self._timeout_seconds)[0]
         for line in self.lines:
             line.send(value)
         return value
@@ -190,7 +190,7 @@ def call(address: tuple[str, int], rank: int, token: str, timeout_seconds: float
         raise LostRankError(f"rank 0 cannot be reached at {address[0]}, port {address[1]} ({error})") from error
     line = Line(0, _watched(connection, timeout_seconds))
     line.send({"rank": rank, "token": token})
-    hear([line], timeout_seconds)
+    receive([line], timeout_seconds)
     return Wire([line], leads=False, timeout_seconds=timeout_seconds)
 
 

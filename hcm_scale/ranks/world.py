@@ -30,16 +30,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hcm_scale.base.cores import num_cores
+from hcm_scale.base.threads import num_cores
 from hcm_scale.ranks.wire import LostRankError, Wire, accept_all, call, listen
 
-__all__ = ["ALONE", "LOOPBACK", "LostRankError", "Seat", "World", "join"]
+__all__ = ["ALONE", "LOOPBACK", "LostRankError", "RankInfo", "World", "join"]
 LOOPBACK = "127.0.0.1"
 _INTERFACE = {"gloo": "GLOO_SOCKET_IFNAME", "nccl": "NCCL_SOCKET_IFNAME"}  # variables of the two backends
 
 
 @dataclass(frozen=True)
-class Seat:
+class RankInfo:
     """The place of one process among all, and where rank 0 is to be found."""
 
     rank: int
@@ -113,7 +113,7 @@ ALONE = World()
 
 
 @contextlib.contextmanager
-def join(seat: Seat, *, device: str = "cpu", timeout_seconds: float = 300.0) -> Iterator[World]:
+def join(seat: RankInfo, *, device: str = "cpu", timeout_seconds: float = 300.0) -> Iterator[World]:
     """Takes the seat among the others, and leaves it at the end. `device` is cpu or cuda.
 
     A rank that leaves with an exception says no goodbye: its closed connections tell the others.
@@ -151,7 +151,7 @@ def choose_device(device: str, local_rank: int, local_size: int) -> tuple[str, s
     return f"cuda:{local_rank % num_gpus}", "nccl" if local_size <= num_gpus else "gloo"
 
 
-def _open_store(seat: Seat, timeout_seconds: float) -> dist.Store:
+def _open_store(seat: RankInfo, timeout_seconds: float) -> dist.Store:
     """The small key-value store through which ranks find each other."""
     address = seat.address if seat.hosted else seat.meeting
     is_master = seat.rank == 0 and not seat.hosted
@@ -171,7 +171,7 @@ def _open_store(seat: Seat, timeout_seconds: float) -> dist.Store:
     return dist.PrefixStore(f"hcm_scale/{seat.attempt}", store)
 
 
-def _open_wire(seat: Seat, store: dist.Store, timeout_seconds: float) -> Wire:
+def _open_wire(seat: RankInfo, store: dist.Store, timeout_seconds: float) -> Wire:
     """Rank 0 says in the store where it listens, and the others call."""
     if seat.rank == 0:
         local, remote = addresses_towards(seat.meeting, seat.port)
@@ -187,7 +187,7 @@ def _open_wire(seat: Seat, store: dist.Store, timeout_seconds: float) -> Wire:
     return call((address, port), seat.rank, token, timeout_seconds)
 
 
-def _open_group(seat: Seat, store: dist.Store, backend: str, timeout_seconds: float) -> None:
+def _open_group(seat: RankInfo, store: dist.Store, backend: str, timeout_seconds: float) -> None:
     """The process group of torch; it is told which interface leads to the others, for a hostname often lies.
 
     NCCL finds the interface between machines itself.

@@ -11,10 +11,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.threads import in_slices, of_slices, share
+from hcm_scale.base.threads import map_slices, run_in_slices, share_parts
 from hcm_scale.graph.store import KIND_NAMES, Graph
-from hcm_scale.report.distances import highest_hop
-from hcm_scale.report.evidence import degrees_of
+from hcm_scale.report.evidence import degrees_of, highest_hop
 from hcm_scale.report.explain import finite
 from hcm_scale.score import metrics
 
@@ -41,13 +40,13 @@ def accuracy(y: NDArray[Any], scores: Mapping[str, NDArray[Any]], kind: NDArray[
         ranked = metrics.Ranked.of(y, usable[name], kind)
         numbers[name], curves[name] = metrics.measure(ranked, ks), metrics.curves(ranked, _POINTS)
 
-    share(_AT_ONCE, usable, measure)
+    share_parts(_AT_ONCE, usable, measure)
     return {"scores": {name: numbers[name] for name in usable}, "curves": {name: curves[name] for name in usable}}
 
 
 def _any_nan(values: NDArray[Any]) -> bool:
     found = []
-    in_slices(len(values), lambda part: found.append(np.isnan(values[part]).any()))
+    run_in_slices(len(values), lambda part: found.append(np.isnan(values[part]).any()))
     return any(found)
 
 
@@ -86,7 +85,7 @@ def _members(values: NDArray[Any], y: NDArray[Any] | None) -> dict[str, list[NDA
         masks = [known] if y is None else [known & (y[part] == 0), known & (y[part] != 0)]
         return [own[mask] for mask in masks]
 
-    names, found = ["all nodes"] if y is None else ["normal", "anomalous"], of_slices(len(values), split)
+    names, found = ["all nodes"] if y is None else ["normal", "anomalous"], map_slices(len(values), split)
     return {name: [pieces[i] for pieces in found] for i, name in enumerate(names)}
 
 
@@ -109,7 +108,7 @@ def _count(pieces: Sequence[NDArray[np.float64]], edges: NDArray[np.float64]) ->
         beyond = [np.count_nonzero(piece < low), np.count_nonzero(piece > high)]
         counts.append(np.append(np.histogram(np.clip(piece, low, high), edges)[0], beyond))
 
-    share(numba.get_num_threads(), pieces, count)
+    share_parts(numba.get_num_threads(), pieces, count)
     return np.sum(counts, axis=0)
 
 
@@ -121,7 +120,7 @@ def hop_distribution(hops: NDArray[np.float32], bins: int = _BINS) -> dict[str, 
         return None
     edges = np.linspace(1.0, max(2.0, np.ceil(highest)), bins + 1)
     found: list[NDArray[np.int64]] = []
-    share(numba.get_num_threads(), blocks, lambda _, block: found.append(np.histogram(hops[block], edges)[0]))
+    share_parts(numba.get_num_threads(), blocks, lambda _, block: found.append(np.histogram(hops[block], edges)[0]))
     counts = np.sum(found, axis=0)
     return {"edges": edges.round(6).tolist(), "shares": (counts / max(counts.sum(), 1)).round(6).tolist()}
 
@@ -150,7 +149,7 @@ def purification(graph: Graph, purified: Graph | None) -> dict[str, Any] | None:
         if groups is not None:
             sums.append([np.bincount(groups[part], ends, 256)[: len(names)] for ends in (had, had - has)])
 
-    in_slices(graph.num_nodes, look)
+    run_in_slices(graph.num_nodes, look)
     ends, lost = np.sum(sums, axis=0) if sums else np.zeros((2, len(names)))
     return {
         "num_edges": graph.num_edges,
@@ -164,7 +163,7 @@ def purification(graph: Graph, purified: Graph | None) -> dict[str, Any] | None:
 def max_degree(graph: Graph) -> int:
     """The degree of the largest hub."""
     found = [0]
-    in_slices(graph.num_nodes, lambda part: found.append(int(degrees_of(graph, part).max())))
+    run_in_slices(graph.num_nodes, lambda part: found.append(int(degrees_of(graph, part).max())))
     return max(found)
 
 

@@ -15,14 +15,26 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
 
-from hcm_scale.base import kept
-from hcm_scale.report import neighborhood, sections
-from hcm_scale.report.dates import value_text
-from hcm_scale.report.glossary import HELP
-from hcm_scale.report.kinds import WORDS
-from hcm_scale.report.listing import flag_text, group_text, headline, long_name, meaning, sentence
-from hcm_scale.report.quantities import bytes_text, detail_text, fixed, p_text, seconds_text
-from hcm_scale.report.wording import score_title, weight
+from hcm_scale.base import jit
+from hcm_scale.report import card, sections
+from hcm_scale.report.explain import value_text
+from hcm_scale.report.reasons import KIND_TITLES
+from hcm_scale.report.wording import (
+    HELP,
+    bytes_text,
+    detail_text,
+    fixed,
+    flag_text,
+    group_text,
+    headline,
+    long_name,
+    meaning,
+    p_text,
+    score_title,
+    seconds_text,
+    sentence,
+    weight,
+)
 
 PAGE_ROWS = 15
 
@@ -46,7 +58,7 @@ def templates() -> Environment:
 
     They are compiled once, and kept where kernels are.
     """
-    folder = kept.writable(Path(__file__).parent)
+    folder = jit.writable_folder(Path(__file__).parent)
     environment = Environment(
         loader=PackageLoader(__package__),
         bytecode_cache=FileSystemBytecodeCache(str(folder), "%s.jinja") if folder else None,
@@ -59,8 +71,8 @@ def templates() -> Environment:
     environment.globals |= {
         "page_rows": PAGE_ROWS,
         "most_columns": 200,
-        "hood_size": neighborhood.SIZE,
-        "kind_words": WORDS,
+        "hood_size": card.SIZE,
+        "kind_words": KIND_TITLES,
         "help": HELP,
     }
     environment.filters |= {
@@ -98,7 +110,7 @@ def _numbers(report: dict[str, Any]) -> list[tuple[str, str]]:
     if flagged is not None:
         entries.append(("nodes stand out", f"{flagged['num']:,}"))
         kinds = sorted(flagged["by_kind"].items(), key=lambda entry: -entry[1])
-        entries += [(f"of them: {WORDS[kind]}", f"{count:,}") for kind, count in kinds if count]
+        entries += [(f"of them: {KIND_TITLES[kind]}", f"{count:,}") for kind, count in kinds if count]
     if report["groups"]:
         entries.append(
             (

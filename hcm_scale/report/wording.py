@@ -1,20 +1,183 @@
-"""An explanation in words: a list of reasons, for the page and for a terminal.
+"""An explanation as a page for a terminal: where the node stands, its reasons, its neighbours, its attributes."""
 
-Each notable kind of evidence is told in one line, the strongest first: what it is, its numbers, and the node's rank by
-this kind. Attributes are cited under the user's own column names; text that was hashed is cited only where no other
-column differs. Ids and column names come from the user's data, so on their way to a terminal they lose control
-characters (an id must not move the cursor) and excess length.
-"""
-
-from collections.abc import Callable
-from typing import NamedTuple
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from hcm_scale.base.names import GAP_SUFFIX
-from hcm_scale.report.dates import date_text
-from hcm_scale.report.explain import Difference, Explanation
-from hcm_scale.report.kinds import WORDS
-from hcm_scale.report.quantities import percent
-from hcm_scale.report.reasons import Reason
+from hcm_scale.report.explain import Difference, Explanation, date_text, value_text
+from hcm_scale.report.reasons import KIND_TITLES, Reason, kind_title
+
+# ----------------------------------------------------------------------------
+# The words of the report in plain English: `TERMS` and, where anomalies are known, `OF_KNOWN` for the glossary of the
+# page, `HELP` for the headings of its tables.
+#
+# A term is explained without the others where that is possible; `HELP` is keyed by column of the ranked table and by
+# kind of evidence.
+
+
+HELP = {
+    "rank": "1 is the node that stands out most.",
+    "id": "The node under your own id.",
+    "degree": "How many neighbours the node has.",
+    "score": "All kinds of evidence added up; the list is sorted by it.",
+    "evidence": "The kind of evidence that says most about this node.",
+    "p": "The chance that a usual node shows as much evidence: the smaller, the more it stands out.",
+    "flagged": "Whether the node stands out beyond what chance explains, at the chosen false-discovery rate.",
+    "label": "What is known about the node beforehand. The ranking does not use it.",
+    "flags": "What to bear in mind: isolated nodes have no neighbours, sampled ones have more than were looked at.",
+    "hop": "Its direct neighbours look several hops away to the model.",
+    "closure": "Its neighbours are joined to each other, and all of them look far apart: a group of strangers.",
+    "context": "Its attributes are unlike those of its neighbours.",
+    "context_closure": "Its neighbours are joined to each other, although their attributes have little in common.",
+    "attributes": "Its attributes are not what its surroundings lead one to expect.",
+    "ahp": "AHP, average hop prediction: how far away its neighbours look, on average.",
+    "iv": "IV, inference variance: how much that answer changes from one sample of the model to the next.",
+    "hav": "HAV, hops and variance: AHP and IV added up, each on its own scale.",
+    "strange": "AHP and far triangles added up, each on its own scale.",
+    "residual": "How far its attributes lie from what its neighbourhood predicts.",
+}
+
+TERMS = {
+    "Node, edge, neighbour": "A node is one thing of your data, such as an account; an edge joins two of them and "
+    "makes them neighbours.",
+    "Hop": "One step along an edge. Neighbours are one hop apart, neighbours of neighbours two.",
+    "Predicted hop": "How many hops apart two nodes look to the model, judging by their attributes and surroundings. "
+    "Two neighbours ought to look about one hop apart; where they look farther, the edge between them is a surprise.",
+    "Evidence": "What speaks for a node being odd. There are five kinds, each of which ranks all nodes by itself; the "
+    "score adds them up, and a node that leads in one comes before one that is a little odd in all.",
+    "Neighbours seem far (hop)": HELP["hop"],
+    "Group of strangers (closure)": HELP["closure"] + " Closure counts the triangles of such edges per neighbour.",
+    "Unlike its neighbours (context)": HELP["context"],
+    "Group of unlike nodes (context_closure)": HELP["context_closure"],
+    "Odd attributes (attributes)": HELP["attributes"],
+    "p": HELP["p"] + " It is estimated from how the bulk of the nodes is spread.",
+    "Flagged, stands out": HELP["flagged"],
+    "False-discovery rate": "The share of false alarms to put up with among the flagged nodes: at 10%, about one in "
+    "ten of them may be there by chance (score.fdr).",
+    "Group": "Nodes that stand out and are joined to each other. Look at a group as one finding.",
+    "Difference of attributes": "From 0, alike, to 2, opposite: one minus the cosine of what the attributes became.",
+    "Deviations": "How far a value lies from the neighbours' mean, in standard deviations over all nodes.",
+    "Weight of an edge": "How much an edge is, such as the amount of all transfers between two accounts, where your "
+    "data says so. Heavier neighbours count for more in what the model sees of a node; hops count edges alike.",
+    "Dropped edge, purification": "Before learning, edges between the least similar nodes are left out, so that the "
+    "model learns what is usual. Dropped edges are still scored.",
+    "Parameter sample": "One of several versions of the model. Where they disagree, a prediction is uncertain: the ± "
+    "behind it is their standard deviation.",
+    "AHP": "Average hop prediction: " + HELP["ahp"].partition(": ")[2],
+    "IV": "Inference variance: " + HELP["iv"].partition(": ")[2],
+    "HAV": "Hops and variance: " + HELP["hav"].partition(": ")[2],
+}
+OF_KNOWN = {  # where anomalies are known
+    "ROC-AUC": "The chance that a known anomaly stands above a normal node. 0.5 is guessing, 1 is perfect.",
+    "Average precision": "How pure the head of the list is. Guessing gives the share of known anomalies among all "
+    "nodes, 1 is perfect.",
+}
+
+
+# ----------------------------------------------------------------------------
+# Numbers as the report page writes them: on axes, in tables, with units, as the facts of a stage.
+
+
+def short(value: float) -> str:
+    """A number in at most five characters or so, for an axis.
+
+    >>> [short(v) for v in (0, 0.25, 3, 1500, 20_000_000, 2e-5)]
+    ['0', '0.25', '3', '1.5k', '20M', '2e-05']
+    """
+    for bound, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= bound:
+            return f"{value / bound:.3g}{suffix}"
+    return f"{value:.3g}"
+
+
+def percent(value: float) -> str:
+    """A share as a percentage.
+
+    >>> percent(0.25)
+    '25%'
+    """
+    return f"{100 * value:.3g}%"
+
+
+def fixed(value: float | None) -> str:
+    """Three decimals, a dash where there is no number.
+
+    >>> fixed(0.5), fixed(None)
+    ('0.500', '–')
+    """
+    return "–" if value is None else f"{value:.3f}"
+
+
+def p_text(value: float) -> str:
+    """A chance, as many digits as matter.
+
+    >>> p_text(0.25), p_text(2.04e-9)
+    ('0.250', '2e-9')
+    """
+    return f"{value:.3f}" if value >= 0.001 else f"{value:.0e}".replace("e-0", "e-")
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration as people say it.
+
+    >>> [seconds_text(s) for s in (0.0042, 0.31, 12.34, 95, 7300)]
+    ['4.2 ms', '0.31 s', '12.3 s', '1 min 35 s', '2 h 1 min']
+    """
+    if seconds < 0.1:
+        return f"{1000 * seconds:.2g} ms"
+    if seconds < 60:
+        return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds:.2g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def bytes_text(count: float) -> str:
+    """An amount of memory.
+
+    >>> [bytes_text(b) for b in (1536, 3.2e8, 5.4e9)]
+    ['1.5 KiB', '305 MiB', '5.03 GiB']
+    """
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count / 2**10:.3g} KiB"
+
+
+def detail_text(detail: Any) -> str:
+    """The plain facts of a stage.
+
+    >>> detail_text({"num_edges": 1200, "edges_per_second": 5e6})
+    '1,200 edges · 5M edges/s'
+    """
+    if not isinstance(detail, Mapping):
+        return str(detail or "")
+    return " · ".join(_fact(str(name), value) for name, value in detail.items() if isinstance(value, int | float | str))
+
+
+def _fact(name: str, value: Any) -> str:
+    words = name.removeprefix("num_").replace("_", " ")
+    if isinstance(value, bool | str):
+        return f"{words} {str(value).lower() if isinstance(value, bool) else value}"
+    if name.endswith("_per_second"):
+        return f"{short(value)} {words.removesuffix(' per second')}/s"
+    if name.endswith("_bytes"):
+        return f"{words.removesuffix(' bytes')} {bytes_text(value)}"
+    if name.endswith("_seconds"):
+        return f"{words.removesuffix(' seconds')} {seconds_text(value)}"
+    if name.startswith("num_"):
+        return f"{value:,} {words}"
+    return f"{words} {value:,}" if isinstance(value, int) else f"{words} {value:.4g}"
+
+
+# ----------------------------------------------------------------------------
+# An explanation in words: a list of reasons, for the page and for a terminal.
+#
+# Each notable kind of evidence is told in one line, the strongest first: what it is, its numbers, and the node's rank
+# by this kind. Attributes are cited under the user's own column names; text that was hashed is cited only where no
+# other column differs. Ids and column names come from the user's data, so on their way to a terminal they lose
+# control characters (an id must not move the cursor) and excess length.
+
 
 _NOTABLE_DEVIATIONS = 2.0  # below this an attribute is like the neighbours'
 _NOTABLE_SHARE = 0.25  # of a node's edges: fewer dropped ones are not worth a line
@@ -22,7 +185,7 @@ _CITED = 2  # attributes in a line
 _TITLES = {"residual": "Odd attributes", "context_closure": "Unlike triangles"}
 
 
-class Told(NamedTuple):
+class ReasonText(NamedTuple):
     """A reason in words."""
 
     kind: str
@@ -49,12 +212,12 @@ def score_title(name: str) -> str:
     return _TITLES.get(name) or (name.upper() if len(name) <= 3 else name.replace("_", " ").capitalize())
 
 
-def reasons(e: Explanation) -> list[Told]:
+def reason_texts(e: Explanation) -> list[ReasonText]:
     """Why the node is ranked where it is, the strongest reason first."""
-    return [Told(r.kind, WORDS[r.kind], _TELL[r.kind](e, r) + _rank(r)) for r in e.reasons]
+    return [ReasonText(r.kind, KIND_TITLES[r.kind], _TELL[r.kind](e, r) + _rank(r)) for r in e.reasons]
 
 
-def lead(e: Explanation) -> str:
+def opening_text(e: Explanation) -> str:
     """What is to be said before the reasons: that none is notable, or that there are no neighbours."""
     if e.degree == 0:
         return "It has no neighbours, so only its attributes can tell."
@@ -63,7 +226,7 @@ def lead(e: Explanation) -> str:
     return ""
 
 
-def flag(e: Explanation) -> str:
+def flag_sentence(e: Explanation) -> str:
     """The node's p, whether it is flagged, and where flags end; nothing where nobody judged."""
     if e.p is None or e.flagged is None or e.fdr is None:
         return ""
@@ -72,12 +235,12 @@ def flag(e: Explanation) -> str:
     return f"p {e.p:.1e}, {state}: at a false-discovery rate of {percent(e.fdr)} {end}"
 
 
-def in_a_sentence(e: Explanation) -> str:
+def one_sentence(e: Explanation) -> str:
     """The strongest reason alone, for a table."""
-    return " ".join(filter(None, [lead(e), *(f"{told.title}: {told.text}" for told in reasons(e)[:1])]))
+    return " ".join(filter(None, [opening_text(e), *(f"{told.title}: {told.text}" for told in reason_texts(e)[:1])]))
 
 
-def dropped(e: Explanation) -> str:
+def dropped_text(e: Explanation) -> str:
     """How many of its edges purification dropped, where they are many."""
     count = sum(bool(n.dropped) for n in e.neighbors)
     if count < max(1.0, _NOTABLE_SHARE * e.degree):
@@ -197,3 +360,190 @@ def _quantity(value: float) -> str:
     if 100 <= abs(value) < 1e9:
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+# ----------------------------------------------------------------------------
+# Words about the ranked list as a whole, the same on the page and in a terminal: what ranks it, how many nodes stand
+# out, and what a group of nodes shares.
+
+
+LONG_NAMES = {
+    "score": "score (all kinds of evidence)",
+    "ahp": "average hop prediction (AHP)",
+    "iv": "inference variance (IV)",
+    "hav": "hops and their uncertainty (HAV)",
+    "closure": "far triangles per neighbour (log)",
+    "strange": "hops and far triangles",
+    "context": "distance of attributes to the neighbours'",
+    "context_closure": "triangles of unlike nodes per neighbour (log)",
+    "residual": "distance of attributes to what the neighbourhood predicts",
+}
+_MEANS = {
+    "score": "a node stands high where its neighbours seem far from it, where its attributes are unlike theirs or "
+    "unexpected, or where it belongs to a group of such nodes",
+    "ahp": "the higher a node stands, the farther its own neighbours seem to be from it",
+    "hav": "the higher a node stands, the farther its own neighbours seem to be from it and the less sure that is",
+    "strange": "the higher a node stands, the farther its own neighbours seem to be from it and the more of its far "
+    "edges close into triangles",
+}
+
+
+def long_name(score: str) -> str:
+    """A score in words.
+
+    >>> long_name("ahp"), long_name("ahp_trend")
+    ('average hop prediction (AHP)', 'ahp trend')
+    """
+    return LONG_NAMES.get(score, score.replace("_", " "))
+
+
+def meaning(ranked_by: str) -> str:
+    """What a high place says, by the score that ranks."""
+    return _MEANS.get(ranked_by, "the higher a node stands, the larger this number is")
+
+
+def found_text(found: Mapping[str, Any]) -> str:
+    """How many nodes stand out, and how far two encoders agree, where that is known.
+
+    >>> found_text({"num_flagged": 3, "fdr": 0.1, "stability": 0.84})
+    '3 nodes stand out at a false-discovery rate of 10%. 84% of the first nodes stay so by either encoder alone.'
+    >>> found_text({"num_flagged": 0, "fdr": 0.1})
+    'No node stands out at a false-discovery rate of 10%.'
+    """
+    told = []
+    count, fdr, stability = (found.get(name) for name in ("num_flagged", "fdr", "stability"))
+    if count is not None and fdr is not None:
+        who = "No node stands" if not count else "1 node stands" if count == 1 else f"{count:,} nodes stand"
+        told.append(f"{who} out at a false-discovery rate of {percent(fdr)}.")
+    if stability is not None:
+        told.append(f"{100 * stability:.0f}% of the first nodes stay so by either encoder alone.")
+    return " ".join(told)
+
+
+def headline(report: Mapping[str, Any]) -> str:
+    """The finding of a report in one line.
+
+    >>> headline({"flagged": {"num": 3}, "graph": {"num_nodes": 2000}})
+    '3 of 2,000 nodes stand out'
+    >>> headline({"flagged": None, "graph": {"num_nodes": 2000}})
+    '2,000 nodes, the oddest first'
+    """
+    flagged, total = report["flagged"], f"{report['graph']['num_nodes']:,}"
+    if flagged is None:
+        return f"{total} nodes, the oddest first"
+    if not flagged["num"]:
+        return f"None of {total} nodes stands out"
+    return f"{flagged['num']:,} of {total} nodes {'stands' if flagged['num'] == 1 else 'stand'} out"
+
+
+def flag_text(report: Mapping[str, Any]) -> str:
+    """What standing out means in a report: the largest p among the flagged nodes, and the false-discovery rate.
+
+    >>> flag_text({"flagged": {"num": 3, "largest_p": 0.0002}, "found": {"fdr": 0.1}})
+    'Nodes stand out from p = 0.0002 down; about 10% of them may be there by chance.'
+    """
+    flagged, fdr, stability = report["flagged"], report["found"].get("fdr"), report["found"].get("stability")
+    told = []
+    if flagged and flagged["num"]:
+        chance = "" if fdr is None else f"; about {percent(fdr)} of them may be there by chance"
+        told.append(f"Nodes stand out from p = {flagged['largest_p']:.1g} down{chance}.")
+    elif flagged:
+        told.append("The list has a first node all the same; the most odd may be quite usual.")
+    if stability is not None:
+        told.append(f"{100 * stability:.0f}% of the first nodes stay so by either of two encoders, trained apart.")
+    return " ".join(told)
+
+
+def sentence(text: str) -> str:
+    """The text with a capital at its beginning.
+
+    >>> sentence("average hop prediction (AHP)")
+    'Average hop prediction (AHP)'
+    """
+    return text[:1].upper() + text[1:]
+
+
+def group_text(group: Mapping[str, Any]) -> str:
+    """What the members of a group share.
+
+    >>> some = {"members": [{}] * 12, "num_edges": 66, "evidence": "closure", "num_evidence": 12, "label": None}
+    >>> group_text(some)
+    'all joined to each other, group of strangers (closure)'
+    >>> group_text(some | {"num_edges": 12, "num_evidence": 8})
+    '12 of 66 pairs joined, group of strangers (closure) for 8 of them'
+    """
+    size = len(group["members"])
+    pairs = size * (size - 1) // 2
+    told = [
+        "all joined to each other" if group["num_edges"] == pairs else f"{group['num_edges']} of {pairs} pairs joined"
+    ]
+    if group["evidence"]:
+        for_some = "" if group["num_evidence"] == size else f" for {group['num_evidence']} of them"
+        told.append(kind_title(group["evidence"]) + for_some)
+    return ", ".join(told + ([f"known as {group['label']}"] if group["label"] else []))
+
+
+_ID_WIDTH = 40
+_LINE_WIDTH = 100
+
+
+def explanation_text(e: Explanation, limit: int = 20) -> str:
+    """The whole explanation for a terminal, with at most `limit` neighbours."""
+    return "\n".join([*_heading(e), *_neighbor_lines(e, limit), *_difference_lines(e)])
+
+
+def _heading(e: Explanation) -> list[str]:
+    shown = {name: value for name, value in e.scores.items() if e.ranked_by in ("", name)}
+    scores = "".join(f"{score_title(name)} {_number(value)}   " for name, value in shown.items())
+    lines = [
+        f"{clip(e.id, 80)}   rank {e.rank:,} of {e.num_nodes:,} (above {e.percentile:.2f} % of all nodes)",
+        f"{scores}degree {e.degree:,}" + (f"   known to be: {e.label}" if e.label else ""),
+        *([flag_sentence(e)] if flag_sentence(e) else []),
+        "",
+        *([opening_text(e)] if opening_text(e) else []),
+    ]
+    for told in reason_texts(e):
+        lines += textwrap.wrap(f"{told.title}: {told.text}", _LINE_WIDTH, subsequent_indent="  ")
+    return lines + ([dropped_text(e)] if dropped_text(e) else [])
+
+
+def _neighbor_lines(e: Explanation, limit: int) -> list[str]:
+    shown = e.neighbors[:limit]
+    if not shown:
+        return []
+    width = max(10, *(len(clip(n.id, _ID_WIDTH)) for n in shown))
+    wide = max(len("type"), *(len(", ".join(n.types)) for n in shown)) if any(n.types for n in shown) else 0
+    name = clip(shown[0].weight.name, _ID_WIDTH) if shown[0].weight else ""
+    lines = ["", f"{'neighbour':<{width}}   predicted hop   {_edge_cells('edge', 'type' * bool(wide), wide, name)}"]
+    for n in shown:
+        hop = "  not scored " if n.hop is None else f"{n.hop:5.2f} ± {n.std or 0.0:<5.2f}"
+        edge = {None: "", True: "dropped", False: "kept"}[n.dropped]
+        told = weight(n.weight.value, n.weight.percent) if n.weight else ""
+        cells = _edge_cells(edge, ", ".join(n.types), wide, told)
+        lines.append(f"{clip(n.id, _ID_WIDTH):<{width}}   {hop}   {cells}".rstrip())
+    hidden = e.degree - len(shown)
+    return [*lines, f"and {hidden:,} nearer"] if hidden else lines
+
+
+def _edge_cells(edge: str, types: str, wide: int, told: str) -> str:
+    """Columns about an edge, the last its weight; `wide` is the room of its types, 0 where no edge has any."""
+    return "   ".join([f"{edge:<8}", *([f"{types:<{wide}}"] if wide else []), told]).rstrip()
+
+
+def _difference_lines(e: Explanation) -> list[str]:
+    if not e.differences:
+        return []
+    names = [clip(f"text in {d.column}" if d.is_text else d.column, _ID_WIDTH) for d in e.differences]
+    width = max(10, *map(len, names))
+    own = ["" if d.is_text else value_text(d.value, d.first_day) for d in e.differences]
+    theirs = ["" if d.is_text else value_text(d.neighbors, d.first_day) for d in e.differences]
+    wide = max(12, *map(len, own + theirs))
+    lines = ["", f"{'attribute':<{width}}   {'its value':>{wide}}   {'neighbours':>{wide}}   deviations"]
+    for name, left, right, d in zip(names, own, theirs, e.differences, strict=True):
+        lines.append(f"{name:<{width}}   {left:>{wide}}   {right:>{wide}}   {d.deviations:>+10.1f}")
+    return lines
+
+
+def _number(value: float | None) -> str:
+    """Three significant digits, a dash where there is no number."""
+    return "-" if value is None else f"{value:.3g}"

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcm_scale.base import rng
-from hcm_scale.sampling import kernels, neighbors, torch_sparse_backend
-from hcm_scale.sampling.block import Block, tensors
-from hcm_scale.sampling.neighbors import FanOut, Sampler
+from hcm_scale.sampling import neighbors, torch_sparse_backend
+from hcm_scale.sampling.neighbors import Block, FanOut, Sampler, tensors
 
 if TYPE_CHECKING:
     from hcm_scale.sampling.pairs import PairBatch
@@ -87,7 +86,7 @@ def make_batch(
     if len(nodes) and nodes.max() >= len(x):
         raise ValueError(f"x has {len(x)} rows; the batch needs the attributes of node {nodes.max()}")
     rows = np.empty((len(nodes), x.shape[1]), np.float32)
-    kernels.gather(x, nodes, rows)
+    neighbors.gather(x, nodes, rows)
     ends = torch.from_numpy(positions)
     return MiniBatch(
         nodes=torch.from_numpy(nodes),

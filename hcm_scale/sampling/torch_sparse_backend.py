@@ -22,9 +22,8 @@ import torch
 from numpy.typing import NDArray
 
 from hcm_scale.base import rng
-from hcm_scale.sampling import kernels
-from hcm_scale.sampling.block import Block
-from hcm_scale.sampling.neighbors import FanOut, Sampler, check_fan_outs, check_nodes, most_drawn, repeated_seeds
+from hcm_scale.sampling import neighbors
+from hcm_scale.sampling.neighbors import Block, FanOut, Sampler, check_fan_outs, check_nodes, most_drawn, repeated_seeds
 
 _GENERATOR = threading.Lock()
 
@@ -99,7 +98,7 @@ def _block(
     starts = (rows + np.arange(len(rows))).astype(np.int32)
     indices = np.insert(columns, rows[:-1], np.arange(len(targets))).astype(np.int32)
     weights = np.empty(len(indices), np.float32)
-    kernels.weigh(scale, sources, degrees, starts, indices, weights)
+    neighbors.weigh(scale, sources, degrees, starts, indices, weights)
     in_row = arcs - np.repeat(begins, num_drawn)
     correction = _uniform_over_actual(in_row, np.repeat(degrees, num_drawn), np.repeat(num_drawn, num_drawn))
     if factor is not None:

@@ -7,19 +7,83 @@ a rule; a run that scores tomorrow's graph with the same samples reads them ther
 surroundings has the same numbers on both days.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from hcm_scale.base.largest_kernels import ABOVE_ALL
+from hcm_scale.base.order import ABOVE_ALL
+from hcm_scale.base.threads import map_slices, run_in_slices
 from hcm_scale.score.closure import Cut, far_cut
-from hcm_scale.score.context import surprise_of_bins
-from hcm_scale.score.context_kernels import NUM_BINS
-from hcm_scale.score.numbering import EdgeIndex
+from hcm_scale.score.context import NUM_BINS, surprise_of_bins
+from hcm_scale.score.edge_index import EdgeIndex
 from hcm_scale.score.residual import Prediction, fit
-from hcm_scale.score.standard import Usual
+
+# ----------------------------------------------------------------------------
+# Several numbers of a node added up as z-scores, by what is usual among the nodes of one graph.
+#
+# The sum is shifted to start at 0, where nodes that are not scored stay. `Usual` is taken from one graph and measures
+# the nodes of another the same way. All threads take part: sums are of slices that do not depend on their number.
+
+
+Values = NDArray[np.float64]
+
+
+class ZScale(NamedTuple):
+    """Mean and spread of each number, (k,), and the least sum of z-scores."""
+
+    means: Values
+    spreads: Values
+    least: float
+
+
+def zscale_among(values: Sequence[Values], scored: NDArray[np.bool_]) -> ZScale:
+    """What is usual among the scored nodes; each number is (n,)."""
+    size = sum(map_slices(len(scored), lambda part: np.count_nonzero(scored[part])))
+    if not size:
+        return ZScale(np.zeros(len(values)), np.zeros(len(values)), 0.0)
+
+    def moments(center: Values, power: int) -> Values:
+        """The mean, over the scored nodes, of this power of how far each number is above its center."""
+
+        def sums(part: slice) -> list[float]:
+            return [((value[part][scored[part]] - c) ** power).sum() for value, c in zip(values, center, strict=True)]
+
+        return np.sum(map_slices(len(scored), sums), axis=0) / size
+
+    def least(part: slice) -> float:
+        return float(_added(values, part, means, spreads)[scored[part]].min(initial=np.inf))
+
+    means = moments(np.zeros(len(values)), 1)
+    spreads = np.sqrt(moments(means, 2))
+    return ZScale(means, spreads, min(map_slices(len(scored), least)))
+
+
+def add_zscores(values: Sequence[Values], scored: NDArray[np.bool_], usual: ZScale) -> Values:
+    """The z-scores of all numbers added up, (n,); 0 where a node is not scored. A number without spread adds nothing.
+
+    >>> values, scored = [np.array([1.0, 3.0, 9.0]), np.array([2.0, 2.0, 0.0])], np.array([True, True, False])
+    >>> add_standardized(values, scored, usual_among(values, scored)).tolist()
+    [0.0, 2.0, 0.0]
+    """
+    out = np.empty(len(scored))
+
+    def fill(part: slice) -> None:
+        total = _added(values, part, usual.means, usual.spreads) - usual.least
+        out[part] = np.where(scored[part], total, 0.0)
+
+    run_in_slices(len(out), fill)
+    return out
+
+
+def _added(values: Sequence[Values], part: slice, means: Values, spreads: Values) -> Values:
+    total = np.zeros(len(values[0][part]))
+    for value, mean, spread in zip(values, means, spreads, strict=True):
+        if spread > 0:
+            total += (value[part] - mean) / spread
+    return total
 
 
 class ContextScale(NamedTuple):
@@ -33,8 +97,8 @@ class ContextScale(NamedTuple):
 class Strangeness(NamedTuple):
     """What `strange` is measured by: AHP and closure, and the AHP of each encoder where there are several."""
 
-    both: Usual
-    views: Usual | None = None
+    both: ZScale
+    views: ZScale | None = None
 
 
 class Scale(NamedTuple):
@@ -53,7 +117,7 @@ def context_scale(
     return ContextScale(far_cut(distance, far_share), surprise_of_bins(distance), prediction)
 
 
-def to_bytes(scale: Scale) -> bytes:
+def scale_to_bytes(scale: Scale) -> bytes:
     """The scale as a safetensors file."""
     unlike, surprise, prediction = scale.context
     arrays = {"far": np.array(scale.far, np.float64), "unlike": np.array(unlike, np.float64), "surprise": surprise}
@@ -61,7 +125,7 @@ def to_bytes(scale: Scale) -> bytes:
     return save(arrays | prediction._asdict())
 
 
-def from_bytes(data: bytes) -> Scale:
+def scale_from_bytes(data: bytes) -> Scale:
     """The inverse of `to_bytes`."""
     arrays = load(data)
     if any(array.dtype != np.float64 for array in arrays.values()) or arrays["surprise"].shape != (NUM_BINS,):
@@ -74,6 +138,6 @@ def from_bytes(data: bytes) -> Scale:
     return Scale(far, strange, ContextScale(unlike, arrays["surprise"], prediction))
 
 
-def _usual(numbers: NDArray[np.float64]) -> Usual:
+def _usual(numbers: NDArray[np.float64]) -> ZScale:
     means, spreads = numbers[:-1].reshape(2, -1)
-    return Usual(means, spreads, float(numbers[-1]))
+    return ZScale(means, spreads, float(numbers[-1]))

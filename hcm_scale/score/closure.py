@@ -18,11 +18,139 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base import largest, largest_kernels
-from hcm_scale.base.row_kernels import sort_rows
-from hcm_scale.base.threads import in_slices, in_threads
-from hcm_scale.score import closure_kernels as kernels
-from hcm_scale.score.numbering import EdgeIndex
+from hcm_scale.base import order
+from hcm_scale.base.intrinsics import fetch_add, prefetch
+from hcm_scale.base.jit import kernel
+from hcm_scale.base.order import sort_rows
+from hcm_scale.base.threads import run_in_slices, run_in_threads
+from hcm_scale.score.edge_index import EdgeIndex
+
+# ----------------------------------------------------------------------------
+# Triangles of a marked subgraph, counted per node: jitted functions only.
+#
+# Forward counting: every marked edge points from its end of smaller (degree, number) to the larger, so that no node,
+# hub or not, has more than sqrt(2 m) successors. A triangle is then found once, at its lowest node u: as a successor
+# of u that is also a successor of another one. Threads add to shared counts, which are integers, so the result does
+# not depend on who counted what, and nothing but the stack grows with the threads.
+
+
+_BATCH = 64  # edges whose ends are asked for before the first of them is looked at
+_AHEAD = 16  # neighbours between asking for a node's numbers and reading them
+_FILTER = 1 << 13  # bytes, most of them 0: a node whose byte is 0 is no successor and need not be searched for
+_LAST_BITS = np.uint64(_FILTER - 1)
+_ONE = np.uint64(1)
+
+
+@kernel(inline="always")
+def _neighbor_ahead(indices, position, distance):
+    """The neighbour that is listed `distance` places further on."""
+    return np.uint64(indices[np.uint64(min(position + distance, len(indices) - 1))])
+
+
+@kernel
+def count_successors(part, indptr, indices, start, marked, count):
+    """count[u] += marked edges that point away from u; edge numbers run along the upper triangle of the CSR."""
+    left, right = np.empty(_BATCH, np.int64), np.empty(_BATCH, np.int64)
+    first = start[part[0]]
+    u = part[0]
+    while first < start[part[1]]:
+        size, first, u = _list_marked((first, start[part[1]], u), indptr, indices, start, marked, (left, right), count)
+        for i in range(size):
+            fetch_add(count, _lower(indptr, left[i], right[i]), 1)
+
+
+@kernel
+def list_successors(part, indptr, indices, start, marked, cursor, out):
+    """Writes the successors of u to out[cursor[u]], out[cursor[u] + 1], ... in any order, and moves cursor[u] on."""
+    left, right = np.empty(_BATCH, np.int64), np.empty(_BATCH, np.int64)
+    first = start[part[0]]
+    u = part[0]
+    while first < start[part[1]]:
+        size, first, u = _list_marked((first, start[part[1]], u), indptr, indices, start, marked, (left, right), cursor)
+        for i in range(size):
+            lower = _lower(indptr, left[i], right[i])
+            left[i], right[i] = fetch_add(cursor, lower, 1), left[i] + right[i] - lower
+            prefetch(out, left[i])
+        for i in range(size):
+            out[np.uint64(left[i])] = right[i]
+
+
+@kernel(inline="always")
+def _lower(indptr, u, v):
+    """The end u or v > u of smaller (degree, number)."""
+    return u if indptr[u + 1] - indptr[u] <= indptr[v + 1] - indptr[v] else v
+
+
+@kernel(allocates=False)
+def _list_marked(where, indptr, indices, start, marked, ends, numbers):
+    """The ends of the next marked edges, a batch of them at most; what is known of them is asked for.
+
+    `where` is (first edge, behind the last, a row at or before that of the first). Returns how many were found, the
+    edge to go on from, and its row.
+    """
+    e, last, u = where
+    left, right = ends
+    size = 0
+    while e < last and size < _BATCH:
+        if marked[np.uint64(e)]:
+            while start[u + 1] <= e:
+                u += 1
+            v = np.int64(indices[np.uint64(indptr[u + 1] - start[u + 1] + e)])
+            prefetch(indptr, v)
+            prefetch(numbers, v)
+            left[size], right[size] = u, v
+            size += 1
+        e += 1
+    return size, e, u
+
+
+@kernel(inline="always")
+def _holds(indices, low, high, node):
+    """Whether the sorted indices low .. high - 1 hold a node."""
+    while low < high:
+        middle = (low + high) // 2
+        found = indices[np.uint64(middle)]
+        if found == node:
+            return True
+        if found < node:
+            low = middle + 1
+        else:
+            high = middle
+    return False
+
+
+@kernel(inline="always")
+def _count_at(indptr, indices, u, seen, count):
+    """Adds the triangles whose lowest node is u; `seen` is all 0, and is so again afterwards."""
+    low, high = indptr[u], indptr[u + 1]
+    for e in range(low, high):
+        seen[np.uint64(indices[np.uint64(e)]) & _LAST_BITS] = 1
+    of_u = 0
+    for e in range(low, high):
+        prefetch(indptr, _neighbor_ahead(indices, e, _AHEAD // 2))
+        prefetch(indices, indptr[_neighbor_ahead(indices, e, _AHEAD // 4)])
+        v, of_v = np.uint64(indices[np.uint64(e)]), 0
+        for f in range(indptr[v], indptr[v + _ONE]):
+            w = indices[np.uint64(f)]
+            if seen[np.uint64(w) & _LAST_BITS] and _holds(indices, low, high, w):
+                fetch_add(count, w, 1)
+                of_v += 1
+        if of_v:
+            fetch_add(count, v, of_v)
+            of_u += of_v
+    if of_u:
+        fetch_add(count, u, of_u)
+    for e in range(low, high):
+        seen[np.uint64(indices[np.uint64(e)]) & _LAST_BITS] = 0
+
+
+@kernel
+def count_triangles(part, indptr, indices, count):
+    """count[v] += triangles at v, from the CSR of successors with sorted rows."""
+    seen = np.zeros(_FILTER, np.uint8)
+    for u in range(part[0], part[1]):
+        if indptr[u + 1] - indptr[u] > 1:
+            _count_at(indptr, indices, u, seen, count)
 
 
 class Cut(NamedTuple):
@@ -39,10 +167,10 @@ def far_cut(mean: NDArray[np.float32], share: float) -> Cut:
     """The cut that leaves floor(share * m) edges beyond it, those with the largest mean hop (NaN is not scored)."""
     if not 0.0 < share <= 1.0:
         raise ValueError(f"share={share} must be above 0 and at most 1: the share of edges taken as far")
-    wanted = min(math.floor(Fraction(str(float(share))) * len(mean)), largest.num_finite(mean))
+    wanted = min(math.floor(Fraction(str(float(share))) * len(mean)), order.num_finite(mean))
     if wanted == 0:
-        return Cut(largest_kernels.ABOVE_ALL, 0.0)
-    key, rank, num_equal = largest.find(mean, wanted)
+        return Cut(order.ABOVE_ALL, 0.0)
+    key, rank, num_equal = order.find_rank(mean, wanted)
     return Cut(key, rank / num_equal)
 
 
@@ -54,10 +182,10 @@ def mark_far(mean: NDArray[np.float32], cut: Cut) -> NDArray[np.bool_]:
     [False, True, False, True]
     """
     far = np.zeros(len(mean), bool)
-    ties = largest.count_lower(mean, cut.key >> 16)[:, cut.key & 0xFFFF]
+    ties = order.count_lower(mean, cut.key >> 16)[:, cut.key & 0xFFFF]
     after = ties[::-1].cumsum()[::-1] - ties  # ties in the stretches behind each one
     ties = np.clip(round(cut.tied * int(ties.sum())) - after, 0, ties)
-    in_threads(len(ties), largest_kernels.mark_largest, mean.view(np.uint32), np.uint32(cut.key), ties, far)
+    run_in_threads(len(ties), order.mark_largest, mean.view(np.uint32), np.uint32(cut.key), ties, far)
     return far
 
 
@@ -65,15 +193,15 @@ def far_triangles(edges: EdgeIndex, far: NDArray[np.bool_]) -> NDArray[np.int64]
     """The number of triangles of far edges at every node of an undirected graph, (n,)."""
     graph = edges.indptr, edges.indices, edges.start, far
     indptr = np.zeros(edges.num_nodes + 1, np.int64)
-    in_threads(edges.num_nodes, kernels.count_successors, *graph, indptr[1:])
+    run_in_threads(edges.num_nodes, count_successors, *graph, indptr[1:])
     np.cumsum(indptr, out=indptr)
     indices = np.empty(indptr[-1], edges.indices.dtype)
     cursor = indptr[:-1].copy()
-    in_threads(edges.num_nodes, kernels.list_successors, *graph, cursor, indices)
-    in_threads(edges.num_nodes, sort_rows, indptr, indices)
+    run_in_threads(edges.num_nodes, list_successors, *graph, cursor, indices)
+    run_in_threads(edges.num_nodes, sort_rows, indptr, indices)
     count = cursor
     count[:] = 0
-    in_threads(edges.num_nodes, kernels.count_triangles, indptr, indices, count)
+    run_in_threads(edges.num_nodes, count_triangles, indptr, indices, count)
     return count
 
 
@@ -87,5 +215,5 @@ def closure(edges: EdgeIndex, mean: NDArray[np.float32], cut: Cut) -> NDArray[np
     def fill(part: slice) -> None:
         np.log1p(triangles[part] / np.maximum(np.diff(edges.indptr[part.start : part.stop + 1]), 1), out=out[part])
 
-    in_slices(len(out), fill)
+    run_in_slices(len(out), fill)
     return out

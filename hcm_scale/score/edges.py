@@ -12,6 +12,7 @@ floats an edge.
 On a CUDA device the ends and the moments of the edges stay on the device, 16 bytes an edge (`device.py`).
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -23,14 +24,134 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hcm_scale.base.mapped import map_new
+from hcm_scale.base.intrinsics import prefetch
+from hcm_scale.base.jit import kernel
 from hcm_scale.base.names import HOPS, PRECISIONS, Hop
-from hcm_scale.base.threads import in_slices, share
-from hcm_scale.base.torch_threads import torch_threads
-from hcm_scale.score import pair_kernels as kernels
-from hcm_scale.score.device import sweep_device
-from hcm_scale.score.head import Head, check_finite, check_sample
-from hcm_scale.score.numbering import EdgeIndex
+from hcm_scale.base.npy import create_npy
+from hcm_scale.base.threads import run_in_slices, share_parts, torch_threads
+from hcm_scale.score.device import predict_on_device
+from hcm_scale.score.edge_index import EdgeIndex, PairHead, check_finite, check_sample
+
+# ----------------------------------------------------------------------------
+# The pair head on a CPU, but for its one large product: jitted functions only.
+#
+# Of a chunk of edges `pair_inputs` makes the input of that product, and `update_moments` does all that follows it:
+# relu, logits, the predicted hop and Welford's step. Every edge is computed by itself, so nothing here depends on the
+# threads.
+
+
+_AHEAD = 8  # edges between asking for a row and reading it
+_LINE = 16  # floats
+_BLOCK = 64  # edges whose logits are turned into hops together, one vector operation after the other
+_LOG2_E, _LN_2_HIGH, _LN_2_LOW = 1.4426950408889634, 0.6931471803691238, 1.9082149292705877e-10
+_LOWEST = -700.0  # e to this power is nothing beside 1, and no subnormal number
+_SERIES = tuple(1.0 / math.factorial(k) for k in range(13, -1, -1))
+_BIAS, _MANTISSA_BITS = np.int64(1023), np.int64(52)
+
+
+@kernel(allocates=False)
+def pair_inputs(part, z, left, right, signed, out):
+    """out[i] = |z[left[i]] - z[right[i]]|, without the absolute value where `signed`."""
+    width = z.shape[1]
+    last = len(right) - 1
+    for i in range(part[0], part[1]):
+        ahead = np.int64(right[min(i + _AHEAD, last)]) * width
+        for k in range(0, width, _LINE):
+            prefetch(z, ahead + k)
+        a, b, row = z[left[i]], z[right[i]], out[i]
+        if signed:
+            for k in range(width):
+                row[k] = a[k] - b[k]
+        else:
+            for k in range(width):
+                row[k] = abs(a[k] - b[k])
+
+
+@kernel(allocates=False, fastmath={"contract", "reassoc", "nsz"})
+def _class_logits(hidden, weight, bias, out):
+    """out[c, i] = relu(hidden[i]) . weight[c] + bias[c]; a NaN stays one."""
+    for i in range(len(hidden)):
+        row = hidden[i]
+        for c in range(len(bias)):
+            total = np.float32(0.0)
+            of_class = weight[c]
+            for k in range(len(row)):
+                total += (row[k] if not row[k] < 0 else np.float32(0.0)) * of_class[k]
+            out[c, i] = total + bias[c]
+
+
+@kernel(inline="always")
+def _exp(x):
+    """E to the power of x <= 0, in vector operations where numpy's is a call: 2^n times a series of what is left."""
+    x = max(x, _LOWEST)
+    n = np.floor(x * _LOG2_E + 0.5)
+    r = x - n * _LN_2_HIGH - n * _LN_2_LOW
+    total = 0.0
+    for coefficient in _SERIES:
+        total = total * r + coefficient
+    power = np.int64((np.int64(n) + _BIAS) << _MANTISSA_BITS)
+    return total * power.view(np.float64)
+
+
+@kernel(allocates=False)
+def _expected_hops(logits, size, top, total, out):
+    """out[i] = sum over classes of (c + 1) * softmax(logits[:, i])[c], in float64, for i < size."""
+    for i in range(size):
+        top[i] = logits[0, i]
+        total[i] = 0.0
+        out[i] = 0.0
+    for c in range(1, len(logits)):
+        for i in range(size):
+            top[i] = max(top[i], logits[c, i])
+    for c in range(len(logits)):
+        for i in range(size):
+            p = _exp(np.float64(logits[c, i] - top[i]))
+            total[i] += p
+            out[i] += p * (c + 1)
+    for i in range(size):
+        out[i] /= total[i]
+
+
+@kernel(allocates=False)
+def _likeliest_hops(logits, size, out):
+    """out[i] = 1 + the class with the largest of logits[:, i], the first of equals, for i < size."""
+    for i in range(size):
+        best = 0
+        for c in range(1, len(logits)):
+            if logits[c, i] > logits[best, i]:
+                best = c
+        out[i] = best + 1
+
+
+@kernel
+def update_moments(part, hidden, head, number, expected, count, moments):
+    """Welford's step of edge number[i] with the hop that the hidden layer of pair i predicts.
+
+    `head` are weight, (C, hidden), and bias of the last layer, `moments` mean and squared deviations; `count` includes
+    this sample. Arithmetic is float64 from the logits on, so that a step adds one float32 rounding to each moment, no
+    more. Where a logit is not finite, which argmax would hide, both become NaN.
+    """
+    weight, bias = head
+    mean, m2 = moments
+    logits = np.empty((len(bias), _BLOCK), np.float32)
+    top, total, hops = np.empty(_BLOCK, np.float32), np.empty(_BLOCK), np.empty(_BLOCK)
+    for first in range(part[0], part[1], _BLOCK):
+        size = min(_BLOCK, part[1] - first)
+        _class_logits(hidden[first : first + size], weight, bias, logits)
+        if expected:
+            _expected_hops(logits, size, top, total, hops)
+        else:
+            _likeliest_hops(logits, size, hops)
+        for i in range(size):
+            hop, e = hops[i], number[first + i]
+            for c in range(len(bias)):
+                hop += 0.0 * logits[c, i]
+            old = np.float64(mean[e]) if count > 1 else 0.0
+            spread = np.float64(m2[e]) if count > 1 else 0.0
+            new = old + (hop - old) / count
+            mean[e] = new
+            m2[e] = spread + (hop - old) * (hop - new)
+
 
 MEAN_FILE, VAR_FILE = "edges_mean.npy", "edges_var.npy"
 CPU_CHUNK_EDGES = 1 << 14  # 64 + 64 floats an edge: 8 MB; 5 ms of one core, of which Python takes a hundredth
@@ -46,7 +167,7 @@ class EdgeHops(NamedTuple):
 
 def predict_edges(
     edges: EdgeIndex,
-    samples: Iterable[tuple[Tensor, Head]],
+    samples: Iterable[tuple[Tensor, PairHead]],
     *,
     hop: Hop = "expected",
     chunk_edges: int | None = None,
@@ -76,14 +197,14 @@ def predict_edges(
     options: dict[str, Any] = {"expected": hop == "expected", "on_edges": on_edges}
     if device.type == "cuda":
         chunk = chunk_edges or CUDA_CHUNK_EDGES
-        count = sweep_device(edges, samples, mean, m2, chunk=chunk, device=device, precision=precision, **options)
+        count = predict_on_device(edges, samples, mean, m2, chunk=chunk, device=device, precision=precision, **options)
         on_sample(count, EdgeHops(mean, m2))
     else:
         options |= {"count": 0 if begun is None else begun[0], "on_sample": on_sample}
         count = _sweep_cpu(edges, samples, mean, m2, chunk=chunk_edges or CPU_CHUNK_EDGES, **options)
     if count == 0:
         raise ValueError("there are no parameter samples to score with; at least one is needed")
-    in_slices(len(m2), lambda part: np.divide(m2[part], np.float32(count), out=m2[part]))
+    run_in_slices(len(m2), lambda part: np.divide(m2[part], np.float32(count), out=m2[part]))
     return EdgeHops(mean, m2)
 
 
@@ -105,7 +226,7 @@ def new_moments(num_edges: int, folder: Path | None) -> EdgeHops:
     def make(name: str) -> NDArray[np.float32]:
         if folder is None or not num_edges:  # an empty file cannot be mapped
             return np.empty(num_edges, np.float32)
-        return map_new(folder / name, np.float32, (num_edges,))
+        return create_npy(folder / name, np.float32, (num_edges,))
 
     return EdgeHops(make(MEAN_FILE), make(VAR_FILE))
 
@@ -113,7 +234,7 @@ def new_moments(num_edges: int, folder: Path | None) -> EdgeHops:
 @torch.no_grad()
 def _sweep_cpu(
     edges: EdgeIndex,
-    samples: Iterable[tuple[Tensor, Head]],
+    samples: Iterable[tuple[Tensor, PairHead]],
     mean: NDArray[np.float32],
     m2: NDArray[np.float32],
     *,
@@ -133,9 +254,9 @@ def _sweep_cpu(
         left, right, number = edges.edges(first, min(first + chunk, edges.num_edges))
         k = len(number)
         pairs, hidden = (room[:k] for room in rooms[me])
-        kernels.pair_inputs((0, k), rows, left, right, edges.directed, pairs.numpy())
+        pair_inputs((0, k), rows, left, right, edges.directed, pairs.numpy())
         torch.addmm(head.bias0, pairs, head.weight0, out=hidden)
-        kernels.update_moments((0, k), hidden.numpy(), last_layer, number, expected, count, (mean, m2))
+        update_moments((0, k), hidden.numpy(), last_layer, number, expected, count, (mean, m2))
         check_finite(bool(np.isfinite(mean[number]).all()), count)
         with one_at_a_time:
             on_edges(k)
@@ -150,6 +271,6 @@ def _sweep_cpu(
             width, hidden_width = head.weight0.shape
             rooms += [(torch.empty(chunk, width), torch.empty(chunk, hidden_width)) for _ in range(num_rooms)]
         with torch_threads(1):
-            share(len(rooms), starts, predict)
+            share_parts(len(rooms), starts, predict)
         on_sample(count, EdgeHops(mean, m2))
     return count

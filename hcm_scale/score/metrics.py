@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.order import largest, order, ordered
-from hcm_scale.base.threads import in_slices, share, where
+from hcm_scale.base.order import largest_positions, order, sort_with_order
+from hcm_scale.base.threads import positions_where, run_in_slices, share_parts
 from hcm_scale.graph.store import ATTRIBUTE, KIND_NAMES, NORMAL, STRUCTURAL
 
 _KS = (10, 50, 100, 200, 300)
@@ -43,12 +43,12 @@ class Ranked(NamedTuple):
         y, score = np.asarray(y), np.asarray(score)
         if y.shape != score.shape or y.ndim != 1:
             raise ValueError(f"labels of shape {y.shape} and scores of shape {score.shape} do not match")
-        keys, nodes = ordered(_negated(score))
+        keys, nodes = sort_with_order(_negated(score))
         if len(score) and np.isnan(score[nodes[-1]]):  # NaN comes last
             raise ValueError(f"{np.count_nonzero(np.isnan(score))} of {len(score)} scores are NaN")
         is_odd = np.empty(len(y), bool)
-        in_slices(len(y), lambda part: _mark_odd(y, kind, part, is_odd))
-        odd = where(len(y), lambda part: is_odd[nodes[part]])
+        run_in_slices(len(y), lambda part: _mark_odd(y, kind, part, is_odd))
+        odd = positions_where(len(y), lambda part: is_odd[nodes[part]])
         odd_nodes = _taken(nodes, odd)
         is_hit = _taken(y, odd_nodes) != 0
         num_hits = np.count_nonzero(is_hit)
@@ -59,7 +59,7 @@ class Ranked(NamedTuple):
 
 def _negated(score: NDArray[Any]) -> NDArray[np.float64]:
     out = np.empty(len(score))
-    in_slices(len(out), lambda part: np.negative(np.asarray(score[part], np.float64), out=out[part]))
+    run_in_slices(len(out), lambda part: np.negative(np.asarray(score[part], np.float64), out=out[part]))
     return out
 
 
@@ -72,7 +72,7 @@ def _mark_odd(y: NDArray[Any], kind: NDArray[Any] | None, part: slice, out: NDAr
 def _taken(values: NDArray[Any], places: Counts) -> NDArray[Any]:
     """values[places], by all threads."""
     out = np.empty(len(places), values.dtype)
-    in_slices(len(out), lambda part: np.copyto(out[part], values[places[part]]), _FOUND)
+    run_in_slices(len(out), lambda part: np.copyto(out[part], values[places[part]]), _FOUND)
     return out
 
 
@@ -100,7 +100,7 @@ class Runs(NamedTuple):
             above[part] = np.searchsorted(ranked.keys, found[part], "left")
             upto[part] = np.searchsorted(ranked.keys, found[part], "right")
 
-        in_slices(len(found), search, _FOUND)
+        run_in_slices(len(found), search, _FOUND)
         return Runs(above, upto, firsts, np.append(firsts[1:], len(is_first)), np.cumsum(is_first) - 1)
 
 
@@ -146,7 +146,7 @@ def top_overlap(scores: Iterable[NDArray[Any]], most: int = 100) -> float:
     >>> top_overlap([np.arange(40.0), np.append(np.arange(38.0), [0.0, 50.0])])
     0.75
     """
-    firsts = [largest(score, max(1, min(most, len(score) // 10))).tolist() for score in scores]
+    firsts = [largest_positions(score, max(1, min(most, len(score) // 10))).tolist() for score in scores]
     return len(set(firsts[0]).intersection(*firsts[1:])) / max(1, len(firsts[0]))
 
 
@@ -179,7 +179,7 @@ def measure(ranked: Ranked, ks: Sequence[int] = _KS) -> dict[str, Any]:
         if groups[name].any():
             found[name] = _of_group(ranked, runs, ks, groups[name], without_rest=name != "all")
 
-    share(len(groups), groups, tell)
+    share_parts(len(groups), groups, tell)
     result = found.pop("all")
     if ranked.kinds is not None:
         result["by_kind"] = {name: found[name] for name in groups if name in found}
@@ -215,7 +215,7 @@ def curves(ranked: Ranked, max_points: int = 500) -> dict[str, dict[str, list[fl
 
 def _last_places(keys: NDArray[Any]) -> Counts:
     """The last place of every distinct score; of more than a million evenly spaced ones, first and last included."""
-    last = where(len(keys) - 1, lambda part: keys[part] != keys[part.start + 1 : part.stop + 1])
+    last = positions_where(len(keys) - 1, lambda part: keys[part] != keys[part.start + 1 : part.stop + 1])
     last = np.append(last, len(keys) - 1)
     return last if len(last) <= _THRESHOLDS else last[np.linspace(0, len(last) - 1, _THRESHOLDS).astype(np.int64)]
 

@@ -23,20 +23,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base.device import MANY_ENTRIES
 from hcm_scale.base.names import RANKINGS
-from hcm_scale.base.pinned import MANY_ENTRIES
-from hcm_scale.base.threads import in_slices, in_threads, of_slices
-from hcm_scale.score import kernels
-from hcm_scale.score.calibration import ContextScale, Strangeness
+from hcm_scale.base.threads import map_slices, run_in_slices, run_in_threads
+from hcm_scale.score import edge_index
+from hcm_scale.score.calibration import ContextScale, Strangeness, add_zscores, zscale_among
 from hcm_scale.score.closure import Cut, closure
 from hcm_scale.score.context import context
+from hcm_scale.score.edge_index import EdgeIndex
 from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.evidence import KINDS, Numbers, Weighed, weigh
+from hcm_scale.score.evidence import KINDS, KindNumbers, WeightedEvidence, surprise_gains, weigh_evidence
 from hcm_scale.score.metrics import top_overlap
-from hcm_scale.score.numbering import EdgeIndex
 from hcm_scale.score.residual import residual
-from hcm_scale.score.standard import add_standardized, usual_among
-from hcm_scale.score.tail import gains_of
 from hcm_scale.score.threshold import Verdict, judge
 
 FLAG_NAMES = ("isolated", "no_out_neighbors", "sampled")
@@ -83,10 +81,10 @@ class NodeScores:
 class WeighedScores(NodeScores):
     """Scores whose evidence is added up, with what that left of every kind, which then takes no second sort."""
 
-    weighed: Weighed
+    weighed: WeightedEvidence
 
 
-class OfAttributes(NamedTuple):
+class AttributeScores(NamedTuple):
     """The numbers of every node, (n,) each, that come from attributes and edges alone, not from predicted hops."""
 
     context: NDArray[np.float64]
@@ -107,7 +105,7 @@ def score_nodes(
     `known` are AHP and IV, where they have been averaged already. Here and below `like` are the scores of another
     graph, whose maxima and ranks take the place of this one's.
 
-    >>> from hcm_scale.score.numbering import edge_index
+    >>> from hcm_scale.score.edge_index import edge_index
     >>> path = edge_index(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], np.int32))
     >>> scores = score_nodes(path, EdgeHops(np.array([1, 3], np.float32), np.zeros(2, np.float32)), trim=0.0)
     >>> scores.ahp.tolist()
@@ -133,13 +131,13 @@ def average_hops(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """AHP of every node by each mean, (means, n), and its IV by the first of them, (n,); of large graphs on a GPU."""
     if device != "cpu" and len(edges.indices) >= MANY_ENTRIES and not len(edges.limit):
-        from hcm_scale.score.average_device import average_on_device  # Triton takes a second to import
+        from hcm_scale.score.device import average_on_device  # Triton takes a second to import
 
         found = average_on_device(edges, means, var, 1.0 - trim, device)
         if found is not None:
             return found[:-1], found[-1]
     ahp, iv = np.empty((len(means), edges.num_nodes)), np.empty(edges.num_nodes)
-    in_threads(edges.num_nodes, kernels.average_rows, edges.for_kernels, 1.0 - trim, tuple(means), var, ahp, iv)
+    run_in_threads(edges.num_nodes, edge_index.average_rows, edges.for_kernels, 1.0 - trim, tuple(means), var, ahp, iv)
     return ahp, iv
 
 
@@ -156,28 +154,28 @@ def with_strange(
     `views` are the AHP of each encoder, (n,) each, where there are several.
     """
     scored = scores.has_neighbors
-    of_views = usual.views if usual is not None else usual_among(views, scored) if views else None
-    hop = scores.ahp if of_views is None else add_standardized(views, scored, of_views)
+    of_views = usual.views if usual is not None else zscale_among(views, scored) if views else None
+    hop = scores.ahp if of_views is None else add_zscores(views, scored, of_views)
     both = [hop, scores.closure]
-    measure = usual or Strangeness(usual_among(both, scored), of_views)
-    return replace(scores, strange=add_standardized(both, scored, measure.both)), measure
+    measure = usual or Strangeness(zscale_among(both, scored), of_views)
+    return replace(scores, strange=add_zscores(both, scored, measure.both)), measure
 
 
-def of_attributes(
+def attribute_scores(
     edges: EdgeIndex, x: NDArray[np.float32], distance: NDArray[np.float32], scale: ContextScale
-) -> OfAttributes:
+) -> AttributeScores:
     """The evidence of features x, (n, q), and of their distance over every edge, (m,)."""
-    return OfAttributes(
+    return AttributeScores(
         context=context(edges, distance, scale.surprise),
         context_closure=np.zeros(edges.num_nodes) if edges.directed else closure(edges, distance, scale.unlike),
         residual=residual(edges.indptr, edges.indices, x, scale.prediction),
     )
 
 
-def with_attributes(scores: NodeScores, found: OfAttributes, like: NodeScores | None = None) -> NodeScores:
+def with_attributes(scores: NodeScores, found: AttributeScores, like: NodeScores | None = None) -> NodeScores:
     """The same scores with the evidence of attributes, the place of every node by each kind, and the score."""
     scores = replace(scores, **found._asdict())
-    weighed = weigh(*_numbers(scores), None if like is None else _numbers(like))
+    weighed = weigh_evidence(*_numbers(scores), None if like is None else _numbers(like))
     added = {"score": weighed.score, "places": weighed.places, "weighed": weighed}
     return WeighedScores(**(vars(scores) | added))
 
@@ -186,7 +184,7 @@ def verdict_of(scores: NodeScores, fdr: float, like: NodeScores | None = None) -
     """Which nodes stand out at this false-discovery rate (threshold.py)."""
     if isinstance(scores, WeighedScores):
         return judge(scores.weighed.sums, fdr)
-    return judge(weigh(*_numbers(scores), None if like is None else _numbers(like)).sums, fdr)
+    return judge(weigh_evidence(*_numbers(scores), None if like is None else _numbers(like)).sums, fdr)
 
 
 def stability(scores: NodeScores, views: Sequence[NDArray[np.float64]], rank_by: str) -> float | None:
@@ -201,23 +199,23 @@ def stability(scores: NodeScores, views: Sequence[NDArray[np.float64]], rank_by:
     known = _numbers(scores).known("hop")
     weighed = scores.weighed if isinstance(scores, WeighedScores) else None
     double = None if weighed is None else weighed.double_places(list(KINDS).index("hop"))
-    own = gains_of("hop", scores.ahp, known, double)
+    own = surprise_gains("hop", scores.ahp, known, double)
 
     def with_hops_of(view: NDArray[np.float64]) -> NDArray[np.float64]:
-        told, out = gains_of("hop", view, known), np.empty(len(view))
+        told, out = surprise_gains("hop", view, known), np.empty(len(view))
 
         def fill(part: slice) -> None:
             out[part] = scores.score[part] - own.of(part)[1] + told.of(part)[1]
 
-        in_slices(len(out), fill)
+        run_in_slices(len(out), fill)
         return out
 
     return top_overlap(map(with_hops_of, views))
 
 
-def _numbers(scores: NodeScores) -> Numbers:
+def _numbers(scores: NodeScores) -> KindNumbers:
     """The number of every kind of evidence."""
-    return Numbers({kind: getattr(scores, column) for kind, column in KINDS.items()}, scores.has_neighbors)
+    return KindNumbers({kind: getattr(scores, column) for kind, column in KINDS.items()}, scores.has_neighbors)
 
 
 def check_trim(trim: float) -> None:
@@ -234,7 +232,7 @@ def check_rank_by(rank_by: str) -> None:
 
 def _hav(values: Pair, usual: Pair) -> NDArray[np.float64]:
     """Two numbers of every node, each over its usual maximum, added up."""
-    found = of_slices(len(usual[0]), lambda part: [each[part].max() for each in usual])
+    found = map_slices(len(usual[0]), lambda part: [each[part].max() for each in usual])
     tops = np.reshape(found, (-1, 2)).max(axis=0, initial=0.0)
     out = np.zeros(len(values[0]))
 
@@ -243,7 +241,7 @@ def _hav(values: Pair, usual: Pair) -> NDArray[np.float64]:
             if top > 0:
                 out[part] += value[part] / top
 
-    in_slices(len(out), add)
+    run_in_slices(len(out), add)
     return out
 
 
@@ -251,5 +249,5 @@ def _flags(edges: EdgeIndex, degree: NDArray[np.int64]) -> NDArray[np.uint8]:
     flags = np.zeros(edges.num_nodes, np.uint8)
     flags[degree == 0] = NO_OUT_NEIGHBORS if edges.directed else ISOLATED
     if len(edges.limit):
-        flags[edges.limit < kernels.MAX_HASH] |= SAMPLED
+        flags[edges.limit < edge_index.MAX_HASH] |= SAMPLED
     return flags

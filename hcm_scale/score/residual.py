@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from hcm_scale.base.spmm import mean_rows
-from hcm_scale.base.threads import share
+from hcm_scale.base.threads import share_parts
 
 CHUNK_ROWS = 1 << 15
 _FITTED_ROWS, _STRETCH = 1 << 20, 1 << 12
@@ -96,7 +96,7 @@ def column_means(x: NDArray[np.float32]) -> NDArray[np.float64]:
     def add(_: int, number: int) -> None:
         parts[number] = x[chunks[number]].sum(axis=0, dtype=np.float64)
 
-    share(numba.get_num_threads(), range(len(parts)), add)
+    share_parts(numba.get_num_threads(), range(len(parts)), add)
     total: NDArray[np.float64] = parts.sum(axis=0) / max(1, len(x))
     return total
 
@@ -124,4 +124,4 @@ def _in_chunks(
         work(number, chunks[number], x[first:last] - centre, around)
 
     with threadpool_limits(limits=1, user_api="blas"):
-        share(numba.get_num_threads(), range(len(chunks)), one)
+        share_parts(numba.get_num_threads(), range(len(chunks)), one)

@@ -40,8 +40,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from hcm_scale.base import files, parquet_groups
-from hcm_scale.base.threads import in_turn
+from hcm_scale.base import files, parquet
+from hcm_scale.base.threads import map_in_order
 from hcm_scale.graph.store import Graph
 from hcm_scale.score import evidence
 from hcm_scale.score.metrics import ranking
@@ -147,8 +147,11 @@ def write_scores(path: Path, groups: Iterable[Callable[[], pa.Table]]) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as stream, closing(in_turn(numba.get_num_threads(), groups, _encoded)) as encoded:
-            parquet_groups.join(stream, encoded)
+        with (
+            open(temporary, "wb") as stream,
+            closing(map_in_order(numba.get_num_threads(), groups, _encoded)) as encoded,
+        ):
+            parquet.join(stream, encoded)
         files.sync_file(temporary)
         os.replace(temporary, path)
     finally:
@@ -156,12 +159,12 @@ def write_scores(path: Path, groups: Iterable[Callable[[], pa.Table]]) -> None:
     files.sync_folder(path.parent)
 
 
-def _encoded(make: Callable[[], pa.Table]) -> parquet_groups.Group:
+def _encoded(make: Callable[[], pa.Table]) -> parquet.Group:
     """A piece of the table as a file in memory."""
     group, sink = make(), pa.BufferOutputStream()
     with pq.ParquetWriter(sink, group.schema, **_OPTIONS, **_encodings(group.schema)) as writer:
         writer.write_table(group, max(1, len(group)))
-    return parquet_groups.Group.of(memoryview(sink.getvalue()))
+    return parquet.Group.of(memoryview(sink.getvalue()))
 
 
 def _encodings(schema: pa.Schema) -> dict[str, Any]:

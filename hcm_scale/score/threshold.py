@@ -23,11 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincc, gammaincinv
 
-from hcm_scale.base.order import double_places, order, picked, quantiles
-from hcm_scale.base.threads import in_slices
-from hcm_scale.score.evidence import Sums
-from hcm_scale.score.ranks import ranks_among, ranks_of
-from hcm_scale.score.tail import LEAST_P, widening
+from hcm_scale.base.order import double_places, order, quantiles, select_known
+from hcm_scale.base.threads import run_in_slices
+from hcm_scale.score.evidence import LEAST_P, Sums, ranks_among, ranks_of, widening
 
 Values = NDArray[np.float64]
 
@@ -82,7 +80,7 @@ def sum_p(total: Values, num_kinds: int, usual: Values | None = None) -> Values:
         beyond = total[part] > high
         p[part][beyond] = np.clip(gammaincc(shape, total[part][beyond] / scale), LEAST_P, 1.0 - _SUM_HIGH)
 
-    in_slices(len(p), fill)
+    run_in_slices(len(p), fill)
     return p
 
 
@@ -93,10 +91,10 @@ def discoveries(p: Values, rate: float) -> NDArray[np.bool_]:
     [False, True, True, False]
     """
     step = rate / max(1, len(p))
-    few = picked(p, lambda some: some <= step * len(p))  # no other can be
+    few = select_known(p, lambda some: some <= step * len(p))  # no other can be
     ordered = few[order(few)]
     below = np.flatnonzero(ordered <= step * np.arange(1, len(few) + 1))
     out = np.zeros(len(p), bool)
     if len(below):
-        in_slices(len(p), lambda part: np.less_equal(p[part], ordered[below[-1]], out=out[part]))
+        run_in_slices(len(p), lambda part: np.less_equal(p[part], ordered[below[-1]], out=out[part]))
     return out

@@ -1,15 +1,14 @@
-"""Pairs of one range of sources -> one Parquet file, the same bytes on any machine with the same pyarrow.
+"""The life of a labels folder, from nothing to a manifest, such that a kill at any moment costs at most one shard.
 
-Rows are grouped by class, put in a random order keyed by (seed, shard, class), and cut into row groups: every row group
-is a uniform sample of its shard's pairs of that class, so a reader that takes a few of them meets many sources.
+    done     a shard that an earlier call finished, its hash checked; the writer makes the others
+    collect  the shards, read from the small files beside them
+    seal     writes the manifest, then removes the small files
 
-Encodings, measured on a million pairs of a million-node graph (bytes a row / milliseconds to read a row group):
-u dictionary, v delta-packed, no codec 4.0 / 0.8; the same with zstd 4.0 / 0.8; u dictionary, v byte-stream-split, zstd
-3.7 / 1.2; all plain 8.0 / 0.7. Each is written in about 50 ns a row. The first is kept: small, no codec to wait for.
-
-Memory: the shard twice (as it came and in order), and its encoded bytes.
+Each step reads only the disk, so that several processes can share the work with a barrier between the steps. A folder
+holds the shards of one plan: whoever gives it sees to that.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,48 @@ import xxhash
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
-from hcm_scale.base.rng import key
-from hcm_scale.shards.kernels import group_by_class, shuffle_pairs
-from hcm_scale.shards.schema import LabelPlan, Shard
+from hcm_scale.base.jit import kernel
+from hcm_scale.base.rng import below, key, mix
+from hcm_scale.shards.labels import FORMAT, KIND, LabelPlan, Shard
+
+# ----------------------------------------------------------------------------
+# Kernels that put pairs in order: grouped by class, then shuffled by a permutation that only a key decides.
+
+
+@kernel(nogil=True)
+def group_by_class(u, v, hop, cursors, out_u, out_v):
+    """Scatters pairs into `out` by class; `cursors[c - 1]` is where class c goes on, and is moved along."""
+    for i in range(len(hop)):
+        klass = hop[i] - 1
+        at = cursors[klass]
+        out_u[at] = u[i]
+        out_v[at] = v[i]
+        cursors[klass] = at + 1
+
+
+@kernel(nogil=True)
+def shuffle_pairs(key, u, v):
+    """Fisher and Yates in place, swap i drawn by the counter (key, i): all permutations alike, on any thread."""
+    for i in range(len(u) - 1, 0, -1):
+        j = below(mix(np.uint64(key), i), i + 1)
+        u[i], u[j] = u[j], u[i]
+        v[i], v[j] = v[j], v[i]
+
+
+# ----------------------------------------------------------------------------
+# Pairs of one range of sources -> one Parquet file, the same bytes on any machine with the same pyarrow.
+#
+# Rows are grouped by class, put in a random order keyed by (seed, shard, class), and cut into row groups: every row
+# group is a uniform sample of its shard's pairs of that class, so a reader that takes a few of them meets many
+# sources.
+#
+# Encodings, measured on a million pairs of a million-node graph (bytes a row / milliseconds to read a row group): u
+# dictionary, v delta-packed, no codec 4.0 / 0.8; the same with zstd 4.0 / 0.8; u dictionary, v byte-stream-split,
+# zstd 3.7 / 1.2; all plain 8.0 / 0.7. Each is written in about 50 ns a row. The first is kept: small, no codec to
+# wait for.
+#
+# Memory: the shard twice (as it came and in order), and its encoded bytes.
+
 
 _ORDER = 0x5348  # keeps these draws apart from all others made with the same seed
 _TAIL_BYTES = 8  # a Parquet file ends in the footer's length and the magic
@@ -105,3 +143,53 @@ def _row_groups(plan: LabelPlan, starts: NDArray[np.int64]) -> list[tuple[int, i
         full, rest = divmod(total, plan.row_group_rows)
         groups += [(hop, plan.row_group_rows)] * full + [(hop, rest)] * (rest > 0)
     return groups
+
+
+def is_sealed(folder: Path) -> bool:
+    """Whether all shards are there and the manifest is written."""
+    return (folder / files.MANIFEST).exists()
+
+
+def finished_shards(folder: Path, plan: LabelPlan, index: int) -> Shard | None:
+    """A shard that was finished before, or None. Its size and its hash are checked."""
+    try:
+        shard = _read_beside(folder, plan, index)
+        path = files.below(folder, shard.file)
+    except files.FolderError:
+        return None
+    whole = path.is_file() and path.stat().st_size == shard.num_bytes and files.hash_file(path) == shard.hash
+    return shard if whole else None
+
+
+def _read_beside(folder: Path, plan: LabelPlan, index: int) -> Shard:
+    path = folder / f"{plan.shard_name(index)}.json"
+    return Shard.from_json(files.read_sealed(path, "this shard is unfinished"))
+
+
+def collect_shards(folder: Path, plan: LabelPlan) -> list[Shard]:
+    """All shards in order; FolderError naming the first that is unfinished."""
+    return [_read_beside(folder, plan, index) for index in range(plan.num_shards)]
+
+
+def seal_labels(folder: Path, plan: LabelPlan, shards: Sequence[Shard]) -> None:
+    """Writes the manifest, the moment from which the folder exists, and removes what only the work needed."""
+    body = {
+        "plan": plan.to_json(),
+        "counts": total_counts(plan, shards),
+        "stored": [sum(shard.stored(hop) for shard in shards) for hop in range(1, plan.classes + 1)],
+        "shards": [shard.to_json() for shard in shards],
+    }
+    files.write_manifest(folder, KIND, FORMAT, body)
+    remove_partial_shards(folder)
+
+
+def remove_partial_shards(folder: Path) -> None:
+    """Removes the small files of the work from a sealed folder."""
+    for path in folder.glob("shard-*.json"):
+        path.unlink(missing_ok=True)
+    files.sync_folder(folder)
+
+
+def total_counts(plan: LabelPlan, shards: Sequence[Shard]) -> list[int]:
+    """Exact pairs per class over all shards, stored or not."""
+    return [sum(shard.counts[klass] for shard in shards) for klass in range(plan.classes)]

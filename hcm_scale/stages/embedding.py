@@ -16,6 +16,7 @@ On a GPU each rank embeds the whole graph (`embed_device.py`): that takes less t
 
 import mmap
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,80 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hcm_scale.base.mapped import new_file
+from hcm_scale.base.device import copy_to_device, free_bytes
+from hcm_scale.base.npy import create_file
 from hcm_scale.graph import Graph
 from hcm_scale.model import CHUNK_ROWS, HopModel, embed_graph
 from hcm_scale.ranks.world import ALONE, World
-from hcm_scale.score.head import Head
-from hcm_scale.stages.embed_device import columns_for, embed_all, hold
+from hcm_scale.sampling.device.fused import EndsBatch, fused_columns, sum_hidden
+from hcm_scale.sampling.device.graph import DeviceGraph, graph_bytes, graph_to
+from hcm_scale.score.edge_index import PairHead
+
+# ----------------------------------------------------------------------------
+# Embeddings of a whole graph on a CUDA device, by the kernel that trains: the first layer is never in memory.
+#
+# A model of two layers on an exact first hop needs, of each node, the sum over its row of Â of relu(x W + b), and x
+# are rows of Â X. `sum_hidden` makes it for a chunk of nodes at a time, with all their neighbours, and the second
+# layer multiplies it. Device memory: the graph (`graph.graph_bytes`), 4 width bytes a node for the result, and a
+# chunk.
+#
+# Where the neighbours of all nodes do not fit, those of a chunk pass through: x and the result stay, in 20 + 4
+# (columns + width) bytes a node. A graph that is too large even for that is scored by the cores.
+
+
+DEVICE_CHUNK_ROWS = 1 << 20
+_ALL = 2**31 - 1  # neighbours
+_WORK_BYTES = 1 << 30  # beside them: ranges of edges on their way through, and what CUDA and Triton take
+
+
+def device_columns(model: HopModel, device: torch.device, *, propagated: bool) -> int | None:
+    """Columns of x for `embed_all`; None where it cannot serve this model or device."""
+    if not propagated or len(model.encoder) != 2:
+        return None
+    num_attributes, width = model.encoder[0].weight.shape
+    return fused_columns(num_attributes, width, device)
+
+
+def graph_on_device(structure: Graph, x: NDArray[np.float32], columns: int, width: int, device: str) -> DeviceGraph:
+    """The graph on the device: all of it, or, where that does not fit beside its embedding, without the neighbours."""
+    beside = 4 * width * (structure.num_nodes + min(DEVICE_CHUNK_ROWS, structure.num_nodes)) + _WORK_BYTES
+    fits = graph_bytes(structure.num_nodes, structure.indices, columns) + beside <= free_bytes(device)
+    return graph_to(device, structure.indptr, structure.indices if fits else structure.indices[:0], x, columns)
+
+
+def fits_device(structure: Graph, columns: int, width: int, device: str) -> bool:
+    """Whether there is room for x and the result, and the neighbours of any chunk."""
+    chunk = 4 * width * min(DEVICE_CHUNK_ROWS, structure.num_nodes)
+    firsts = structure.indptr[:: min(DEVICE_CHUNK_ROWS, max(1, structure.num_nodes))]
+    neighbors = structure.indices.itemsize * int(np.diff(np.append(firsts, structure.num_arcs)).max(initial=0))
+    held = (20 + 4 * (columns + width)) * structure.num_nodes
+    return held + chunk + neighbors + _WORK_BYTES <= free_bytes(device)
+
+
+@torch.no_grad()
+def embed_all(model: HopModel, graph: DeviceGraph, out: Tensor, indices: NDArray[Any] | None = None) -> Tensor:
+    """Embeddings of all nodes into `out`, (n, width) f32, from exact neighbourhoods; as exact as torch's products are.
+
+    `indices` are the neighbours of all nodes on the host, for a graph that has none on the device. `out` may hold the
+    embeddings of another sample, which are used up.
+    """
+    first, second = model.encoder
+    none, key = graph.indices[:0], torch.zeros(1, dtype=torch.int64, device=graph.device)
+    for begin in range(0, graph.num_nodes, DEVICE_CHUNK_ROWS):
+        end = min(begin + DEVICE_CHUNK_ROWS, graph.num_nodes)
+        nodes = torch.arange(begin, end, dtype=graph.indices.dtype, device=graph.device)
+        row = EndsBatch(_around(graph, begin, end, indices), none, none, key, limit=_ALL, epoch=0, step=0)
+        torch.addmm(second.bias, sum_hidden(row, nodes, first.weight, first.bias), second.weight, out=out[begin:end])
+        model.activate(1, out[begin:end])
+    return out
+
+
+def _around(graph: DeviceGraph, begin: int, end: int, indices: NDArray[Any] | None) -> DeviceGraph:
+    """A graph in which the nodes begin .. end - 1 have their neighbours: the same, or one with those alone."""
+    if indices is None or len(graph.indices) == len(indices):
+        return graph
+    low, high = graph.indptr[[begin, end]].tolist()
+    return replace(graph, indptr=graph.indptr - low, indices=copy_to_device(indices[low:high], graph.device))
 
 
 def embed_samples(
@@ -43,21 +112,21 @@ def embed_samples(
     device: str,
     folder: Path | None = None,
     world: World = ALONE,
-) -> Iterator[tuple[Tensor, Head]]:
+) -> Iterator[tuple[Tensor, PairHead]]:
     """(embedding of all nodes, pair head) of each sample; one is gone when the next is asked for.
 
     `folder` is where the layers are kept; it may hold what a killed run left, and is the caller's to remove. None: they
     are in memory. Several ranks need a folder, the same for all, and all of them must ask for every sample.
     """
     net = HopModel(**model).to(device)
-    columns = columns_for(net, torch.device(device), propagated=propagated) if structure.weights is None else None
+    columns = device_columns(net, torch.device(device), propagated=propagated) if structure.weights is None else None
     if columns is not None:
         width = net.encoder[-1].weight.shape[1]
-        held = hold(structure, x, columns, width, device)
+        held = graph_on_device(structure, x, columns, width, device)
         room = torch.empty(held.num_nodes, width, device=device)
         for sample in samples:
             net.load_state_dict(dict(sample))
-            yield embed_all(net, held, room, structure.indices), Head.of(sample)
+            yield embed_all(net, held, room, structure.indices), PairHead.of(sample)
         return
     layers: TwoArrays | None = None
     if torch.device(device).type == "cpu":
@@ -67,7 +136,7 @@ def embed_samples(
     where["weights"] = structure.weights
     for sample in samples:
         net.load_state_dict(dict(sample))
-        yield embed_graph(net, structure.indptr, structure.indices, x, **where), Head.of(sample)
+        yield embed_graph(net, structure.indptr, structure.indices, x, **where), PairHead.of(sample)
 
 
 class TwoArrays:
@@ -99,7 +168,7 @@ class TwoFiles(TwoArrays):
         if world.leads:
             folder.mkdir(parents=True, exist_ok=True)
             for path in self.paths:
-                new_file(path, 4 * shape[0] * shape[1])
+                create_file(path, 4 * shape[0] * shape[1])
         world.barrier()
 
     def own(self, chunks: list[slice]) -> list[slice]:

@@ -41,7 +41,7 @@ def copy_graph(graph: Graph) -> Reader:
     """A reader of a graph that is there already; what it says of its own reading must be a summary that we can tell."""
     if "ingest" in graph.info:
         try:
-            readers.summary(graph).table(), readers.columns_told(graph)
+            readers.ingest_summary(graph).table(), readers.column_report(graph)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             where = "info" if graph.path is None else f"{graph.path / files.MANIFEST}: info"
             raise files.FolderError(f"{where} holds an `ingest` that is no summary of ours; remove it there") from error

@@ -21,13 +21,14 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.progress import bar
+from hcm_scale.base.console import bar
 from hcm_scale.graph import Graph
 from hcm_scale.hops import HopBlock, choose_sources, label_hops, largest_usable_classes
 from hcm_scale.hops.engines import STATE_BYTES
 from hcm_scale.ranks.world import ALONE, World
-from hcm_scale.shards import LabelPlan, Labels, folder, open_labels
-from hcm_scale.shards.schema import FORMAT, Shard
+from hcm_scale.shards import LabelPlan, Labels, open_labels
+from hcm_scale.shards import writer as folder
+from hcm_scale.shards.labels import FORMAT, Shard
 from hcm_scale.shards.writer import write_shard
 
 __all__ = ["FORMAT", "label"]
@@ -71,13 +72,13 @@ def label(
         out.mkdir(parents=True, exist_ok=True)
         write_shards(graph, sources, out, plan, world, state_bytes)
         world.barrier()
-        shards = folder.collect(out, plan)
+        shards = folder.collect_shards(out, plan)
         world.barrier()
         check_classes(folder.total_counts(plan, shards))
         if world.leads:
-            folder.seal(out, plan, shards)
+            folder.seal_labels(out, plan, shards)
     elif world.leads:
-        folder.tidy(out)
+        folder.remove_partial_shards(out)
     world.barrier()
     return open_labels(out, graph.fingerprint)
 
@@ -92,7 +93,7 @@ def write_shards(
 ) -> None:
     """Makes the shards that fall to this rank and are not finished yet."""
     mine = range(*(plan.num_shards * rank // world.size for rank in (world.rank, world.rank + 1)))
-    kept = {index: shard for index in mine if (shard := folder.done(out, plan, index)) is not None}
+    kept = {index: shard for index in mine if (shard := folder.finished_shards(out, plan, index)) is not None}
     num_pairs = sum(shard.num_rows for shard in kept.values())
     ranges = [plan.source_range(index) for index in mine]
     with (

@@ -1,11 +1,9 @@
-"""The purify stage: attributes become features, and the least similar edges are left out.
+"""The first propagation by several ranks: each makes a range of the rows of Â X, rank 0 puts the ranges together.
 
-out/x.npy            (n, q) float32, what the model is given
-out/fitted.safetensors  how attributes become these features, to be done to other rows too
-out/manifest.json    names of the features, and which rule made them of which attributes
-out/graph/           the purified graph: the same nodes, fewer edges, no attributes
-out/weights.npy      where edges have weights: the strength of each entry of the given graph (`features/strength.py`);
-                     the weights of the purified graph are strengths as well
+    out/parts/  rows-0.npy  rows-1.npy ...      gone when x.npy and the manifest are there
+
+Ranges are whole chunks of the single process, so that x.npy is the same bytes at any number of ranks. They are files of
+their own: two machines that write to one page of a file would undo each other's work on some network file systems.
 """
 
 import logging
@@ -20,19 +18,67 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
-from hcm_scale.base.beside import side_by_side
-from hcm_scale.base.mapped import open_npy, save_new
+from hcm_scale.base.files import read_tensors
 from hcm_scale.base.names import DEGREE
-from hcm_scale.base.tensors import read_tensors
+from hcm_scale.base.npy import create_npy, open_npy, save_npy
+from hcm_scale.base.threads import run_concurrently
 from hcm_scale.features.auto import table
-from hcm_scale.features.fitted import Fitted, from_bytes, to_bytes
-from hcm_scale.features.purify import num_least_similar
+from hcm_scale.features.parts import FittedTransform, fitted_from_bytes, fitted_to_bytes
+from hcm_scale.features.propagate import (
+    CHUNK_ROWS,
+    check_propagated,
+    open_propagated,
+    propagate_features,
+    seal_propagated,
+    write_rows,
+)
+from hcm_scale.features.purify import edge_similarity, median_weight, num_least_similar, write_strengths
 from hcm_scale.features.purify import purify as drop_edges
-from hcm_scale.features.strength import median_weight, write_strengths
 from hcm_scale.features.transform import Features, transform
 from hcm_scale.graph import Graph
+from hcm_scale.graph.store import Attributes
 from hcm_scale.ranks.world import ALONE, World
-from hcm_scale.stages.shared_similarity import measure_shared
+
+# ----------------------------------------------------------------------------
+# The similarity of every edge by several ranks: each measures a run of edges, rank 0 puts the runs together.
+#
+#     folder/  similarity-0.npy  similarity-1.npy ...
+#
+# Runs are whole tasks of the single process, and no edge depends on another: every number of ranks ends in the same
+# bits.
+
+
+def measure_shared(
+    world: World,
+    folder: Path,
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    x: Attributes,
+    similarity: str,
+    *,
+    directed: bool = False,
+) -> NDArray[np.float32]:
+    """What `edge_similarity` gives, on rank 0, and this rank's run on the others; every rank calls this."""
+    own = edge_similarity(indptr, indices, x, similarity, directed=directed, share=(world.rank, world.size))
+    if not world.leads:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_npy(folder / f"similarity-{world.rank}.npy", own)
+    world.barrier()
+    if not world.leads:
+        return own
+    return np.concatenate([own, *(open_npy(folder / f"similarity-{rank}.npy") for rank in range(1, world.size))])
+
+
+# ----------------------------------------------------------------------------
+# The purify stage: attributes become features, and the least similar edges are left out.
+#
+# out/x.npy            (n, q) float32, what the model is given
+# out/fitted.safetensors  how attributes become these features, to be done to other rows too
+# out/manifest.json    names of the features, and which rule made them of which attributes
+# out/graph/           the purified graph: the same nodes, fewer edges, no attributes
+# out/weights.npy      where edges have weights: the strength of each entry of the given graph (`features/purify.py`);
+#                      the weights of the purified graph are strengths as well
+
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +106,9 @@ class Purified:
             return None
         return open_npy(self.folder / _WEIGHTS)
 
-    def fitted(self) -> Fitted:
+    def fitted(self) -> FittedTransform:
         """How attributes become these features."""
-        return read_tensors(self.folder / _FITTED, from_bytes)
+        return read_tensors(self.folder / _FITTED, fitted_from_bytes)
 
 
 def purify(
@@ -172,18 +218,18 @@ def _write(
     """Everything, the manifest last; while the disk takes the features, edges are dropped."""
 
     def save_features() -> None:
-        save_new(out / "x.npy", features.x)
+        save_npy(out / "x.npy", features.x)
         files.sync_file(out / "x.npy")
 
     if world.size == 1 or not drops:
-        side_by_side([lambda: drop().save(out / "graph"), save_features])
+        run_concurrently([lambda: drop().save(out / "graph"), save_features])
     else:
         save_features()
         shutil.rmtree(out / _PARTS, ignore_errors=True)  # of ranks that were killed
         world.barrier()
         drop(measure=partial(measure_shared, world, out / _PARTS)).save(out / "graph")
         shutil.rmtree(out / _PARTS)
-    files.write_bytes(out / _FITTED, to_bytes(features.fitted))
+    files.write_bytes(out / _FITTED, fitted_to_bytes(features.fitted))
     body: dict[str, Any] = {"features": features.record, "columns": list(features.columns), "source": source}
     if weight_median is not None:
         files.sync_file(out / _WEIGHTS)
@@ -199,3 +245,30 @@ def open_purified(folder: Path) -> Purified:
     x = open_npy(folder / "x.npy")
     graph = Graph.open(folder / "graph", verify=False)
     return Purified(x, graph, body["features"], tuple(body["columns"]), folder, body.get("weight_median"))
+
+
+def propagate_shared(
+    structure: Graph, x: NDArray[np.float32], out: Path, world: World, device: str = "cpu"
+) -> NDArray[np.float32]:
+    """Writes Â x into the folder `out` and maps it; where there are several ranks each calls this."""
+    parts, num_chunks = out / "parts", -(-len(x) // CHUNK_ROWS)
+    if world.leads:
+        shutil.rmtree(parts, ignore_errors=True)  # of ranks that were killed
+    world.barrier()
+    if world.size == 1:
+        return propagate_features(structure, x, out, device)
+    check_propagated(structure, x)
+    cuts = [min(len(x), CHUNK_ROWS * (num_chunks * rank // world.size)) for rank in range(world.size + 1)]
+    parts.mkdir(parents=True, exist_ok=True)
+    start, stop = cuts[world.rank : world.rank + 2]
+    write_rows(structure, x, parts / f"rows-{world.rank}.npy", start, stop, device)
+    world.barrier()
+    if world.leads:
+        whole = create_npy(out / "x.npy", np.float32, x.shape)
+        for rank in range(world.size):
+            whole[cuts[rank] : cuts[rank + 1]] = open_npy(parts / f"rows-{rank}.npy")
+        whole.flush()
+        shutil.rmtree(parts)
+        seal_propagated(out, x.shape)
+    world.barrier()
+    return open_propagated(out)

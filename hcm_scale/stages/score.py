@@ -1,18 +1,7 @@
-"""The score stage: a graph and, of each view, the encoder's structure, features and parameter samples in; a folder of
-scores out.
+"""The AUC trend: how well each new parameter sample alone would rank the nodes, where the anomalies are known.
 
-    out/  scores.parquet  edges_mean.npy  edges_var.npy  scale.safetensors  manifest.json
-
-Samples of the views predict the edges (`predict.py`); edges and attributes give each node its numbers (`score.nodes`).
-The two edge files hold mean and variance of each edge's hop, averaged over the views, in edge order; with
-`state="disk"` running moments and embeddings live in files too (`shared_edges.py`, `embedding.py`), as memory maps. The
-manifest comes last. scale.safetensors and the table are what another graph's scores are measured by (`Reference`), so
-that its nodes are scored as if they were here: tomorrow's graph, with the samples of today. Several ranks share nodes
-and edges and end in the same bytes; rank 0 writes the folder.
-
-Memory: two layers of embeddings (2 x n x width x 4 bytes) and 8 bytes an edge, three times where there are several
-views, unless they are on disk, and a chunk; after them 4 bytes an edge, eleven numbers a node and five of 4 bytes. By
-the measure of another graph, as many numbers of each of its nodes.
+What the paper draws over training. A number depends on its sample and nothing else, so a resumed run logs the same.
+Costs one scoring pass a call.
 """
 
 import logging
@@ -21,30 +10,108 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
-from hcm_scale.base.beside import side_by_side
+from hcm_scale.base.files import hash_files, read_tensors
 from hcm_scale.base.names import PLACES, RANKINGS
-from hcm_scale.base.sealed import hash_files
-from hcm_scale.base.threads import in_slices
+from hcm_scale.base.npy import open_npy
+from hcm_scale.base.threads import run_concurrently, run_in_slices
 from hcm_scale.features.purify import edge_similarity
 from hcm_scale.graph import Graph
 from hcm_scale.model import CHUNK_ROWS
+from hcm_scale.posterior.samples import load_sample
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.score import metrics, nodes, table
-from hcm_scale.score.calibration import ContextScale, Scale, context_scale, to_bytes
+from hcm_scale.score.calibration import ContextScale, Scale, context_scale, scale_from_bytes, scale_to_bytes
 from hcm_scale.score.closure import far_cut
-from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, Hop, check_options
-from hcm_scale.score.numbering import EdgeIndex, edge_index
+from hcm_scale.score.edge_index import EdgeIndex, edge_index
+from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, check_options, predict_edges
+from hcm_scale.score.metrics import roc_auc
+from hcm_scale.score.nodes import score_nodes, with_closure, with_strange
 from hcm_scale.score.threshold import check_rate
-from hcm_scale.stages.predict import Predicted, View, has_room, predict_views, sharings_of
-from hcm_scale.stages.scored import FORMAT, KIND, SCALE_FILE, Reference, ScoreResult, open_scores
-from hcm_scale.stages.shared_edges import chunk_of, save_hops
+from hcm_scale.stages.edges import Predicted, View, chunk_of, has_room, predict_views, save_hops, sharings_of
+from hcm_scale.stages.embedding import embed_samples
+
+# ----------------------------------------------------------------------------
+# A finished folder of scores, as `score.py` writes it, and what another graph's scores are measured by.
+
+
+KIND = "hcm_scale scores"
+FORMAT = 7
+SCALE_FILE = "scale.safetensors"
+_IN_MANIFEST = ("num_samples", "rank_by", "metrics", "fdr", "num_flagged", "stability")
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    """A finished folder of scores. `metrics` maps every ranking to numbers, or is None without labels."""
+
+    folder: Path
+    num_samples: int
+    rank_by: str
+    metrics: dict[str, Any] | None
+    fdr: float
+    num_flagged: int  # nodes that stand out at this false-discovery rate
+    stability: float | None  # share of the first nodes that stay first by either encoder; None where there is one
+
+    def table(self) -> pa.Table:
+        """The ranked table, most anomalous node first."""
+        return table.read_scores(self.folder / table.FILE)
+
+    def edges(self) -> EdgeHops:
+        """Mean and variance of every edge's predicted hop, as memory maps; NaN where an edge was not scored."""
+        mean, var = (open_npy(self.folder / name) for name in (MEAN_FILE, VAR_FILE))
+        return EdgeHops(mean, var)
+
+
+def open_scores(folder: Path | str) -> ScoreResult:
+    """A finished folder; FolderError where it is unfinished or something else."""
+    folder = Path(folder)
+    body = files.read_manifest(folder, KIND, FORMAT)
+    return ScoreResult(folder, **{name: body[name] for name in _IN_MANIFEST})
+
+
+class Reference(NamedTuple):
+    """The scores of another graph, and what they were measured by."""
+
+    nodes: nodes.NodeScores
+    scale: Scale
+
+
+def open_reference(folder: Path) -> Reference:
+    """A finished folder of scores, to measure those of another graph by."""
+    scale = read_tensors(folder / SCALE_FILE, scale_from_bytes)
+    path, ranked = folder / table.FILE, open_scores(folder).table()
+    table.check_ranked(path, ranked, ranked.num_rows, table.NUMBERS)
+    try:
+        return Reference(table.node_scores(ranked), scale)
+    except (LookupError, ValueError, AttributeError) as error:  # of flags and ranks by kind
+        raise files.FolderError(f"{path} is damaged: {error}") from error
+
+
+# ----------------------------------------------------------------------------
+# The score stage: a graph and, of each view, the encoder's structure, features and parameter samples in; a folder of
+# scores out.
+#
+#     out/  scores.parquet  edges_mean.npy  edges_var.npy  scale.safetensors  manifest.json
+#
+# Samples of the views predict the edges (`predict.py`); edges and attributes give each node its numbers
+# (`score.nodes`). The two edge files hold mean and variance of each edge's hop, averaged over the views, in edge
+# order; with `state="disk"` running moments and embeddings live in files too (`shared_edges.py`, `embedding.py`), as
+# memory maps. The manifest comes last. scale.safetensors and the table are what another graph's scores are measured
+# by (`Reference`), so that its nodes are scored as if they were here: tomorrow's graph, with the samples of today.
+# Several ranks share nodes and edges and end in the same bytes; rank 0 writes the folder.
+#
+# Memory: two layers of embeddings (2 x n x width x 4 bytes) and 8 bytes an edge, three times where there are several
+# views, unless they are on disk, and a chunk; after them 4 bytes an edge, eleven numbers a node and five of 4 bytes.
+# By the measure of another graph, as many numbers of each of its nodes.
+
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +174,7 @@ def score(
     )
     if found is not None and attributes is not None:
         rank = partial(_score_nodes, edges, found, *attributes, how, like)
-        (scores, scale), _ = cast(Any, side_by_side([rank, partial(save_hops, found.hops, out)]))
+        (scores, scale), _ = cast(Any, run_concurrently([rank, partial(save_hops, found.hops, out)]))
         stability = nodes.stability(scores, found.apart, how.rank_by)
         told: dict[str, Any] = {"num_samples": sum(len(view.samples) for view in views), "stability": stability}
         _write(out, graph, scores, how, scale=scale, usual=None if like is None else like.nodes, **told)
@@ -120,7 +187,7 @@ def score(
     return open_scores(out)
 
 
-Attributes = tuple[nodes.OfAttributes, ContextScale]
+Attributes = tuple[nodes.AttributeScores, ContextScale]
 
 
 def _side_by_side_on_gpu(
@@ -131,7 +198,7 @@ def _side_by_side_on_gpu(
         return predict(), None
     if torch.device(device).type == "cpu":
         return predict(), compute()
-    predicted, computed = side_by_side([predict, compute])
+    predicted, computed = run_concurrently([predict, compute])
     return cast(Predicted, predicted), cast(Attributes, computed)
 
 
@@ -140,16 +207,16 @@ def _score_attributes(
 ) -> Attributes:
     """What attributes say about the nodes, and what it is measured by; 4 bytes an edge while distances are there."""
     distance = edge_similarity(graph.indptr, graph.indices, features, "cosine", directed=graph.directed)
-    in_slices(len(distance), lambda part: np.subtract(1.0, distance[part], out=distance[part]))
+    run_in_slices(len(distance), lambda part: np.subtract(1.0, distance[part], out=distance[part]))
     every = replace(edges, limit=edges.limit[:0])
     scale = context_scale(every, features, distance, how.far_share) if like is None else like.scale.context
-    return nodes.of_attributes(every, features, distance, scale), scale
+    return nodes.attribute_scores(every, features, distance, scale), scale
 
 
 def _score_nodes(
     edges: EdgeIndex,
     found: Predicted,
-    attributes: nodes.OfAttributes,
+    attributes: nodes.AttributeScores,
     context: ContextScale,
     how: Scoring,
     like: Reference | None,
@@ -204,11 +271,43 @@ def _write(
 
     def write_files() -> None:
         table.write_scores(out / table.FILE, table.row_groups(graph, scores, how.rank_by, verdict))
-        files.write_bytes(out / SCALE_FILE, to_bytes(scale))
+        files.write_bytes(out / SCALE_FILE, scale_to_bytes(scale))
 
-    _, numbers = side_by_side([write_files, lambda: _measure(graph, scores)])
+    _, numbers = run_concurrently([write_files, lambda: _measure(graph, scores)])
     names = table.FILE, MEAN_FILE, VAR_FILE, SCALE_FILE
     hashes = dict(zip(names, hash_files([out / name for name in names]), strict=True))
     body = {"num_samples": num_samples, "rank_by": how.rank_by, "metrics": numbers, "stability": stability}
     body |= {"fdr": how.fdr, "num_flagged": int(np.count_nonzero(verdict.flagged)), "files": hashes}
     files.write_manifest(out, KIND, FORMAT, body)
+
+
+Trend = Callable[[Path, int], dict[str, float]]
+
+
+def auc_trend(
+    graph: Graph,
+    structure: Graph,
+    x: NDArray[np.float32],
+    model: dict[str, Any],
+    *,
+    how: Scoring,
+    propagated: bool,
+    device: str,
+) -> Trend | None:
+    """A function of (samples folder, samples so far) that scores the newest sample; None where labels are unknown.
+
+    `model` holds the arguments of `HopModel`; the other arguments are those of the score stage.
+    """
+    if graph.y is None or not 0 < np.count_nonzero(graph.y) < graph.num_nodes:
+        return None
+    y, edges = graph.y, edge_index(graph.indptr, graph.indices, directed=graph.directed)
+
+    def newest(folder: Path, num_samples: int) -> dict[str, float]:
+        sample = load_sample(folder, num_samples - 1)
+        embedded = embed_samples(model, [sample], structure, x, propagated=propagated, device=device)
+        hops = predict_edges(edges, embedded, hop=how.hop, device=device)
+        scores = score_nodes(edges, hops, trim=how.trim)
+        scores, _ = with_strange(with_closure(scores, edges, hops.mean, far_cut(hops.mean, how.far_share)))
+        return {"ahp_auc": roc_auc(y, scores.ahp), "strange_auc": roc_auc(y, scores.strange)}
+
+    return newest

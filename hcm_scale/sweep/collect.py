@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from hcm_scale.base import files
 from hcm_scale.base.names import RANKINGS
-from hcm_scale.sweep import curves
+from hcm_scale.sweep import figures as curves
 from hcm_scale.sweep.jobs import Job, count_planned, find_jobs, read_job
 
 TABLE = "collected"

@@ -5,13 +5,189 @@ display and no global figure state is involved. A panel shows up to `MAX_CURVES`
 says how many are left out.
 """
 
-from collections.abc import Sequence
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hcm_scale.sweep.curves import Curve, Panel, in_order
+from hcm_scale.base.names import RANKINGS
+from hcm_scale.graph.store import KIND_NAMES
+from hcm_scale.sweep.jobs import Job
+
+# ----------------------------------------------------------------------------
+# From a sweep's finished jobs to curves: which options vary, and mean and spread over seeds of what was found.
+#
+# Jobs that differ in seed alone are repeats of one point. Options that follow from another (a data set's path from
+# its name, an injection seed from the seed) do not count as varied. A figure over one option has a curve for every
+# setting of the others that was run at two values of it at least, so grids and one-at-a-time studies in one folder
+# both come out.
+
+
+KINDS = KIND_NAMES[1:]
+_FIRST = ("graph.name", "seed")  # what other options follow from, rather than the other way round
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Mean and standard deviation over repeats at each x; `counts` says over how many."""
+
+    label: str
+    x: tuple[Any, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves in one frame. `band` draws the spread as a filled region, as for trends, instead of error bars."""
+
+    title: str
+    xlabel: str
+    curves: tuple[Curve, ...]
+    band: bool = False
+
+
+def varied(jobs: Sequence[Job]) -> list[str]:
+    """The options that the jobs differ in, those that follow from another left out.
+
+    >>> asked = [{"seed": s, "inject.seed": s, "purify.ratio": r} for s in (0, 1) for r in (0.0, 0.2)]
+    >>> varied([Job("", options, {}) for options in asked])
+    ['seed', 'purify.ratio']
+    """
+    columns = {key: [str(job.options.get(key)) for job in jobs] for key in differing(jobs)}
+    distinct = {key: len(set(column)) for key, column in columns.items()}
+    kept: list[str] = []
+    for key in sorted(columns, key=lambda key: (key not in _FIRST, -distinct[key], key)):
+        once = {known for known in kept if distinct[known] == len(jobs)}
+        if not any(_follows(columns[known], columns[key]) and _may_follow(key, known, known in once) for known in kept):
+            kept.append(key)
+    return kept
+
+
+def differing(jobs: Sequence[Job]) -> list[str]:
+    """All options that the jobs differ in, as they stand in the configuration."""
+    keys = {key: None for job in jobs for key in job.options}
+    return [key for key in keys if len({str(job.options.get(key)) for job in jobs}) > 1]
+
+
+def _follows(cause: list[str], effect: list[str]) -> bool:
+    """Whether equal causes always have equal effects."""
+    return len(set(zip(cause, effect, strict=True))) == len(set(cause))
+
+
+def _may_follow(key: str, known: str, once: bool) -> bool:
+    """Only seeds follow from the seed: an option run once per value beside it was swept.
+
+    From an option that no two jobs share (`once`) everything seems to follow; then only what stands beside it does.
+    """
+    if known == "seed":
+        return key.endswith(".seed")
+    return not once or key.endswith(".seed") or key.partition(".")[0] == known.partition(".")[0]
+
+
+def average(jobs: Iterable[Job], key: str, number: str, label: str) -> Curve:
+    """One curve of `number` over the values of option `key`; jobs without that number are left out."""
+    found = defaultdict(list)
+    for job in jobs:
+        if number in job.numbers:
+            found[job.options.get(key)].append(job.numbers[number])
+    return _curve(label, found)
+
+
+def _curve(label: str, found: dict[Any, list[float]]) -> Curve:
+    x = sorted(found, key=in_order)
+    means = tuple(statistics.fmean(found[value]) for value in x)
+    return Curve(label, tuple(x), means, tuple(map(spread, map(found.get, x))), tuple(len(found[value]) for value in x))
+
+
+def spread(values: Any) -> float:
+    """The standard deviation of repeats; 0 for a single one."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def in_order(value: Any) -> tuple[int, float, str]:
+    """Numbers by size, text such as `all` after them, no value last.
+
+    >>> sorted(["all", "25", None, 3], key=in_order)
+    [3, '25', 'all', None]
+    """
+    if value is None:
+        return 2, 0.0, ""
+    try:
+        return 0, float(value), ""
+    except ValueError:
+        return 1, 0.0, str(value)
+
+
+def settings(jobs: Sequence[Job], keys: Sequence[str]) -> dict[str, list[Job]]:
+    """Jobs by their values of `keys`, in words."""
+    grouped = defaultdict(list)
+    for job in sorted(jobs, key=lambda job: [in_order(job.options.get(key)) for key in keys]):
+        values = [
+            f"{key.removeprefix('graph.name')}{'=' * (key != 'graph.name')}{job.options.get(key)}" for key in keys
+        ]
+        grouped[", ".join(values)].append(job)
+    return dict(grouped)
+
+
+def option_panels(jobs: Sequence[Job], key: str, others: Sequence[str]) -> list[Panel]:
+    """The frames of the figure over option `key`; none where no setting of `others` was run at two of its values."""
+    groups = {
+        label: group
+        for label, group in settings(jobs, others).items()
+        if len({str(j.options.get(key)) for j in group}) > 1
+    }
+    if len(groups) == 1:
+        group = next(iter(groups.values()))
+        scores = [average(group, key, f"{score}_auc", score) for score in RANKINGS]
+        by = group[0].rank_by
+        kinds = [average(group, key, f"{by}_auc_{kind}", kind) for kind in KINDS]
+        frames = [("ROC-AUC by score", scores), (f"ROC-AUC by kind of anomaly ({by})", kinds)]
+    else:
+        frames = [("ROC-AUC", [average(group, key, "auc", label) for label, group in groups.items()])]
+        for kind in KINDS:
+            curves = [average(group, key, f"{group[0].rank_by}_auc_{kind}", label) for label, group in groups.items()]
+            frames.append((f"{kind} anomalies", curves))
+    return _panels(frames, key)
+
+
+def score_panels(jobs: Sequence[Job], others: Sequence[str]) -> list[Panel]:
+    """The frame of the figure over the scores themselves: whole, and each kind of anomaly apart."""
+    frames = []
+    for label, group in settings(jobs, others).items():
+        curves = []
+        for kind in ("", *KINDS):
+            names = {score: f"{score}_auc_{kind}".rstrip("_") for score in RANKINGS}
+            found = {s: [j.numbers[n] for j in group if n in j.numbers] for s, n in names.items()}
+            curves.append(_curve(kind or "all anomalies", {s: values for s, values in found.items() if values}))
+        frames.append((label or "ROC-AUC", curves))
+    return _panels(frames, "score")
+
+
+def trend_panels(jobs: Sequence[Job], others: Sequence[str]) -> list[Panel]:
+    """The frames of ROC-AUC over training, one per score that training logged."""
+    names = sorted({name for job in jobs for line in job.trend for name in line if "auc" in name})
+    frames = []
+    for name in names:
+        curves = []
+        for label, group in settings(jobs, others).items():
+            found = defaultdict(list)
+            for line in (line for job in group for line in job.trend if line.get(name) is not None):
+                found[line["step"]].append(line[name])
+            curves.append(_curve(label, found))
+        frames.append((f"{name.removesuffix('_auc')} over training", curves))
+    return _panels(frames, "step", band=True)
+
+
+def _panels(frames: Iterable[tuple[str, list[Curve]]], xlabel: str, band: bool = False) -> list[Panel]:
+    made = [Panel(title, xlabel, tuple(curve for curve in curves if curve.x), band) for title, curves in frames]
+    return [panel for panel in made if panel.curves]
+
 
 MAX_CURVES = 8
 _WIDTH, _HEIGHT = 5.2, 4.2  # inches a panel

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale.base import files
-from hcm_scale.listed import read_stages
 from hcm_scale.options import flat
+from hcm_scale.run.workspace import read_stages
 from hcm_scale.stages.report import read_records
-from hcm_scale.stages.scored import open_scores
+from hcm_scale.stages.score import open_scores
 
 _PLACES = ("run_dir", "share_dir", "data_dir")  # where a job ran, not what it was asked
 _NO_JOBS = ("stages", "source")  # what jobs share, and what a search reads once

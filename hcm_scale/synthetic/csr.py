@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
-from hcm_scale.base.threads import in_threads
+from hcm_scale.base.threads import run_in_threads
 
 _NUM_CHUNKS = 64
 _MAX_BUCKETS = 512
@@ -29,18 +29,18 @@ def symmetric_csr(
     shift = max(0, (num_nodes - 1).bit_length() - (_MAX_BUCKETS - 1).bit_length())
     num_buckets = ((num_nodes - 1) >> shift) + 1
     counts = np.zeros((_NUM_CHUNKS, num_buckets), np.int64)
-    in_threads(_NUM_CHUNKS, count_buckets, u, v, shift, counts)
+    run_in_threads(_NUM_CHUNKS, count_buckets, u, v, shift, counts)
     ends = np.cumsum(counts.T).reshape(num_buckets, _NUM_CHUNKS).T
     arcs = np.empty(ends[-1, -1], np.uint64)
-    in_threads(_NUM_CHUNKS, deal_arcs, u, v, shift, np.ascontiguousarray(ends - counts), arcs)
+    run_in_threads(_NUM_CHUNKS, deal_arcs, u, v, shift, np.ascontiguousarray(ends - counts), arcs)
     starts = np.concatenate([[0], ends[-1]])
     columns = np.empty(len(arcs), np.int32)
     indptr = np.zeros(num_nodes + 1, np.int64)
-    in_threads(num_buckets, sort_buckets, arcs, starts, shift, columns, indptr[1:])
+    run_in_threads(num_buckets, sort_buckets, arcs, starts, shift, columns, indptr[1:])
     del arcs
     np.cumsum(indptr, out=indptr)
     indices = np.empty(indptr[-1], np.int32)
-    in_threads(num_buckets, join_buckets, columns, starts, shift, indptr, indices)
+    run_in_threads(num_buckets, join_buckets, columns, starts, shift, indptr, indices)
     return indptr, indices
 
 

@@ -8,17 +8,16 @@ import time
 import numba
 import pytest
 
-from hcm_scale.base.beside import UnwantedError, check_wanted, side_by_side
-from hcm_scale.base.threads import kernel_threads
+from hcm_scale.base.threads import CancelledError, check_cancelled, kernel_threads, run_concurrently
 
 
 def until_unwanted(seen: list[str]):
     def work() -> None:
         try:
             while True:
-                check_wanted()
+                check_cancelled()
                 time.sleep(0.001)
-        except UnwantedError:
+        except CancelledError:
             seen.append("stopped")
             raise
 
@@ -27,7 +26,7 @@ def until_unwanted(seen: list[str]):
 
 def test_tasks__run_at_the_same_time_and_answer_in_order():
     meet = threading.Barrier(3, timeout=30)
-    assert side_by_side([lambda n=n: (meet.wait(), n)[1] for n in range(3)]) == [0, 1, 2]
+    assert run_concurrently([lambda n=n: (meet.wait(), n)[1] for n in range(3)]) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("failing", [0, 1])
@@ -39,7 +38,7 @@ def test_error_of_one__ends_the_others_and_is_raised(failing):
     tasks = [until_unwanted(seen), until_unwanted(seen)]
     tasks[failing] = fail
     with pytest.raises(ValueError, match="this one"):
-        side_by_side(tasks)
+        run_concurrently(tasks)
     assert seen == ["stopped"]
 
 
@@ -51,17 +50,17 @@ def test_interrupt__while_waiting_for_the_others_ends_them(interrupts):
         until_unwanted(seen)()
 
     with pytest.raises(KeyboardInterrupt):
-        side_by_side([lambda: None, work])
+        run_concurrently([lambda: None, work])
     assert seen == ["stopped"]
 
 
 def test_check_wanted__alone_says_nothing():
-    side_by_side([lambda: None])
-    check_wanted()
+    run_concurrently([lambda: None])
+    check_cancelled()
 
 
 def test_tasks__use_as_many_threads_for_kernels_as_their_caller():
     had = numba.get_num_threads()
     with kernel_threads(1):
-        assert side_by_side([numba.get_num_threads] * 3) == [1, 1, 1]
+        assert run_concurrently([numba.get_num_threads] * 3) == [1, 1, 1]
     assert numba.get_num_threads() == had

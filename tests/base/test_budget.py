@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from hcm_scale.base.budget import Budget, Need, lack
-from hcm_scale.base.free_memory import Free
+from hcm_scale.base.memory import Budget, Free, Need, shortfall
 
 MIB, GIB = 2**20, 2**30
 WAYS = [("fast", Need(400 * MIB)), ("slower", Need(200 * MIB)), ("least", Need(100 * MIB))]
@@ -30,9 +29,9 @@ def test_ranks__share():
 
 def test_lack__counts_mapped_files_where_the_address_space_is_bounded():
     need = Need(GIB, 2 * GIB)
-    assert not lack(need, Free(4 * GIB, "free"))
-    assert not lack(need, Free(4 * GIB, "free", 4 * GIB))
-    said = lack(need, Free(4 * GIB, "free", 2 * GIB))
+    assert not shortfall(need, Free(4 * GIB, "free"))
+    assert not shortfall(need, Free(4 * GIB, "free", 4 * GIB))
+    said = shortfall(need, Free(4 * GIB, "free", 2 * GIB))
     assert said == "about 3.00 GiB of address space are needed and `ulimit -v` leaves 2.00 GiB"
 
 

@@ -76,7 +76,7 @@ def test_read_manifest__refuses_a_missing_folder(tmp_path):
 def test_replacing__takes_the_place_on_success(tmp_path):
     target = tmp_path / "deep" / "folder"
     for content in ("old", "new"):
-        with files.replacing(target) as fresh:
+        with files.replacing_folder(target) as fresh:
             (fresh / "f").write_text(content)
     assert (target / "f").read_text() == "new"
     assert [p.name for p in target.parent.iterdir()] == ["folder"]
@@ -84,9 +84,9 @@ def test_replacing__takes_the_place_on_success(tmp_path):
 
 def test_replacing__keeps_the_old_folder_on_failure(tmp_path):
     target = tmp_path / "folder"
-    with files.replacing(target) as fresh:
+    with files.replacing_folder(target) as fresh:
         (fresh / "f").write_text("old")
-    with pytest.raises(ZeroDivisionError), files.replacing(target) as fresh:
+    with pytest.raises(ZeroDivisionError), files.replacing_folder(target) as fresh:
         (fresh / "f").write_text(str(1 / 0))
     assert (target / "f").read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
@@ -98,11 +98,11 @@ def test_remove_torn__removes_temporary_names_of_what_is_asked_and_nothing_else(
     for name in (*torn, *kept):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.npy").write_text("half")
-    files.remove_torn(tmp_path, "folder")
+    files.remove_temporary(tmp_path, "folder")
     assert {path.name for path in tmp_path.iterdir()} == set(kept)
-    files.remove_torn(tmp_path)
+    files.remove_temporary(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {*kept} - {".other.123.new"}
-    files.remove_torn(tmp_path / "nowhere")
+    files.remove_temporary(tmp_path / "nowhere")
 
 
 _ADD_TWENTY = """

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hcm_scale.base.free_memory import anonymous_bytes, cgroup_limits, free_memory
+from hcm_scale.base.memory import anonymous_bytes, cgroup_limits, free_memory
 
 GIB = 2**30
 
@@ -61,7 +61,7 @@ def test_free_memory__is_shared_by_ranks_and_bounded_by_the_user():
 
 
 def test_free_memory__knows_the_address_space_that_is_left():
-    code = "import json; from hcm_scale.base.free_memory import free_memory as f; print(json.dumps(f().address))"
+    code = "import json; from hcm_scale.base.memory import free_memory as f; print(json.dumps(f().address))"
 
     def left(limit):
         def bound():

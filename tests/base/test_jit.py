@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hcm_scale.base.jit import KERNELS
-from hcm_scale.base.kept import alone
+from hcm_scale.base.jit import KERNELS, compiling_alone
 
 FILES = {
     "__init__.py": "",
@@ -241,17 +240,17 @@ def test_kernel__compiled_by_two_processes_at_once_is_right_in_both(rooms):
 
 
 def test_alone__keeps_others_out_until_its_process_is_gone(tmp_path):
-    hold = "import sys, time\nfrom pathlib import Path\nfrom hcm_scale.base.kept import alone\n"
+    hold = "import sys, time\nfrom pathlib import Path\nfrom hcm_scale.base.jit import alone\n"
     hold += "with alone(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(600)\n"
     command = [sys.executable, "-c", hold, str(tmp_path / "a.nbc")]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
-    with alone(tmp_path / "b.nbc") as waited:
+    with compiling_alone(tmp_path / "b.nbc") as waited:
         assert not waited
     threading.Timer(0.2, holder.kill).start()
-    with alone(tmp_path / "a.nbc") as waited:
+    with compiling_alone(tmp_path / "a.nbc") as waited:
         assert waited
         assert holder.wait() == -signal.SIGKILL
     holder.stdout.close()

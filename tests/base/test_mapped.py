@@ -10,12 +10,12 @@ import threading
 import numpy as np
 import pytest
 
-from hcm_scale.base.mapped import map_new, open_npy, read_header
+from hcm_scale.base.npy import create_npy, open_npy, read_header
 
 
 def test_map_new__is_zero_lasts_and_has_its_room(tmp_path):
     path = tmp_path / "x.npy"
-    array = map_new(path, np.float32, (1000, 30))
+    array = create_npy(path, np.float32, (1000, 30))
     assert not array.any()
     assert 512 * path.stat().st_blocks >= array.nbytes
     array[7] = 1
@@ -24,7 +24,7 @@ def test_map_new__is_zero_lasts_and_has_its_room(tmp_path):
 
 
 def test_map_new__of_nothing(tmp_path):
-    assert map_new(tmp_path / "x.npy", np.int32, (0,)).shape == (0,)
+    assert create_npy(tmp_path / "x.npy", np.int32, (0,)).shape == (0,)
 
 
 def test_full_disk__names_the_file_and_leaves_none(tmp_path, monkeypatch):
@@ -33,7 +33,7 @@ def test_full_disk__names_the_file_and_leaves_none(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
     with pytest.raises(OSError, match=r"No space left on device: 4,000 bytes are needed.*x\.npy"):
-        map_new(tmp_path / "x.npy", np.float32, (1000,))
+        create_npy(tmp_path / "x.npy", np.float32, (1000,))
     assert not (tmp_path / "x.npy").exists()
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hcm_scale.base import order as module
-from hcm_scale.base.order import at_places, double_places, largest, order, quantiles
+from hcm_scale.base.order import at_places, double_places, largest_positions, order, quantiles
 
 RNG = np.random.default_rng(0)
 ARRAYS = {
@@ -89,4 +89,4 @@ def test_quantiles__are_those_of_numpy(few, monkeypatch):
 def test_largest__are_the_first_of_a_stable_sort(size, threads, monkeypatch):
     monkeypatch.setattr(numba, "get_num_threads", lambda: threads)
     for values in (RNG.normal(size=size).round(1), RNG.normal(size=size), np.zeros(size)):
-        np.testing.assert_array_equal(largest(values, 100), np.argsort(-values, kind="stable")[:100])
+        np.testing.assert_array_equal(largest_positions(values, 100), np.argsort(-values, kind="stable")[:100])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hcm_scale.base.parquet_groups import Group, join
+from hcm_scale.base.parquet import Group, join
 
 CHECKED = {"compression": "zstd", "write_page_checksum": True}
 SPLIT = {"column_encoding": {"f": "BYTE_STREAM_SPLIT", "i": "DELTA_BINARY_PACKED"}, "use_dictionary": ["text", "few"]}

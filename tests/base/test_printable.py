@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from hcm_scale.base.printable import Printable, in_short, printable
+from hcm_scale.base.console import Printable, printable, shorten
 
 
 @pytest.mark.parametrize("text", ["plain", "ü 漢 😀 a\u200db", "a\tb\nc"])
@@ -18,7 +18,7 @@ def test_printable__spells_out_what_a_terminal_obeys(control):
 
 
 def test_in_short__keeps_the_beginning_and_the_end():
-    line = in_short("first" + "x" * 10**6 + "\nlast", 100)
+    line = shorten("first" + "x" * 10**6 + "\nlast", 100)
     assert line.startswith("firstxxx")
     assert line.endswith("xxx\\nlast")
     assert len(line) == 105

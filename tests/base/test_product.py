@@ -8,8 +8,8 @@ import threading
 import pytest
 import torch
 
-from hcm_scale.base.product import affine
-from hcm_scale.base.torch_threads import torch_threads
+from hcm_scale.base.threads import torch_threads
+from hcm_scale.model import affine
 
 
 def made(multiply, x, weight, bias, gradient):
@@ -52,7 +52,7 @@ import os, threading
 os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])
 import torch
 from hcm_scale import aggregate
-from hcm_scale.base.product import affine
+from hcm_scale.model import affine
 torch.set_num_threads(4)
 affine(torch.ones(20_000, 64), torch.ones(64, 64))
 print(sum(thread.name.startswith("product") for thread in threading.enumerate()), aggregate._threads()._max_workers)

@@ -12,26 +12,26 @@ import termios
 
 import pytest
 
-from hcm_scale.base import progress
+from hcm_scale.base import console
 
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_bar__is_drawn_on_a_terminal_until_told_to_be_quiet(monkeypatch, capsys, terminal):
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
-    monkeypatch.setattr(progress, "_draws", None)
-    monkeypatch.setattr(progress, "_as_lines", False)  # a run with log=json, before in this process
-    with progress.bar(3, "row", "rows") as bar:
-        assert isinstance(bar, progress.Lines) is not terminal
-    progress.be_quiet()
-    with progress.bar(3, "row", "rows") as bar:
+    monkeypatch.setattr(console, "_draws", None)
+    monkeypatch.setattr(console, "_as_lines", False)  # a run with log=json, before in this process
+    with console.bar(3, "row", "rows") as bar:
+        assert isinstance(bar, console.Lines) is not terminal
+    console.disable_progress()
+    with console.bar(3, "row", "rows") as bar:
         assert bar.disable
     assert ("rows" in capsys.readouterr().err) is terminal
 
 
 @pytest.mark.parametrize(("every", "lines"), [(30.0, 0), (0.0, 2)])
 def test_lines__are_as_rare_as_promised_and_tell_how_far_it_is(monkeypatch, caplog, every, lines):
-    monkeypatch.setattr(progress, "_LINE_EVERY_SECONDS", every)
-    with caplog.at_level(logging.INFO), progress.Lines(2_000, "row", "rows", initial=500) as told:
+    monkeypatch.setattr(console, "_LINE_EVERY_SECONDS", every)
+    with caplog.at_level(logging.INFO), console.Lines(2_000, "row", "rows", initial=500) as told:
         told.set_postfix(pairs=7)
         told.update(500)
         told.update(500)
@@ -41,7 +41,7 @@ def test_lines__are_as_rare_as_promised_and_tell_how_far_it_is(monkeypatch, capl
 
 
 def test_bar__fits_the_terminal():
-    code = "from hcm_scale.base.progress import bar\n"
+    code = "from hcm_scale.base.console import bar\n"
     code += "with bar(9, 'source', 'labels of pairs') as b: b.set_postfix(pairs='1' * 60); b.update(3)"
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
@@ -56,21 +56,25 @@ def test_bar__fits_the_terminal():
 @pytest.mark.parametrize("terminal", [False, True])
 def test_bar__is_the_only_one_where_the_cursor_cannot_go_up(monkeypatch, capsys, terminal):
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
-    with progress.shown(True), progress.bar(3, "row", "first") as first, progress.bar(3, "row", "second") as second:
-        assert isinstance(first, progress.Bar)
-        assert isinstance(second, progress.Bar) is terminal
-    with progress.shown(True), progress.bar(3, "row", "third") as third:
-        assert isinstance(third, progress.Bar)
+    with (
+        console.showing_progress(True),
+        console.bar(3, "row", "first") as first,
+        console.bar(3, "row", "second") as second,
+    ):
+        assert isinstance(first, console.Bar)
+        assert isinstance(second, console.Bar) is terminal
+    with console.showing_progress(True), console.bar(3, "row", "third") as third:
+        assert isinstance(third, console.Bar)
     assert ("\x1b[A" in capsys.readouterr().err) is terminal
 
 
 @pytest.mark.parametrize("draws", [False, True])
 def test_shown__tells_every_step_and_ends_with_its_block(capsys, draws):
     steps = []
-    with progress.shown(draws, steps.append), progress.bar(5, "row", "rows", initial=1) as bar:
+    with console.showing_progress(draws, steps.append), console.bar(5, "row", "rows", initial=1) as bar:
         bar.update(3)
         bar.update()
-    with progress.bar(5, "row", "rows") as bar:
+    with console.bar(5, "row", "rows") as bar:
         bar.update(5)
-    assert steps == [progress.Step("rows", 4, 5, "row"), progress.Step("rows", 5, 5, "row")]
+    assert steps == [console.Step("rows", 4, 5, "row"), console.Step("rows", 5, 5, "row")]
     assert ("rows" in capsys.readouterr().err) is draws

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from hcm_scale.base.shortage import OutOfMemoryError, is_shortage, shortage_told
+from hcm_scale.base.memory import OutOfMemoryError, is_shortage, raising_out_of_memory
 
 HUGE = 1 << 50  # bytes: more than any machine gives
 
@@ -36,7 +36,7 @@ def raise_error(error):
     ],
 )
 def test_shortage__is_told_in_one_way(take):
-    with pytest.raises(OutOfMemoryError, match=r"^scores: memory ran out") as caught, shortage_told("scores"):
+    with pytest.raises(OutOfMemoryError, match=r"^scores: memory ran out") as caught, raising_out_of_memory("scores"):
         take()
     assert "\n" not in str(caught.value)
 
@@ -44,15 +44,15 @@ def test_shortage__is_told_in_one_way(take):
 def test_shortage__is_told_once():
     with (
         pytest.raises(OutOfMemoryError, match=r"^scores: memory ran out$"),
-        shortage_told("run"),
-        shortage_told("scores"),
+        raising_out_of_memory("run"),
+        raising_out_of_memory("scores"),
     ):
         raise MemoryError
 
 
 def test_other_errors__are_left_alone():
     error = ValueError("seed=-1 is out of range; not enough memory has nothing to do with it")
-    with pytest.raises(ValueError, match=r"^seed=-1") as caught, shortage_told("scores"):
+    with pytest.raises(ValueError, match=r"^seed=-1") as caught, raising_out_of_memory("scores"):
         raise error
     assert caught.value is error
     assert not is_shortage(threading.BrokenBarrierError())

@@ -7,7 +7,7 @@ import numba
 import numpy as np
 import pytest
 
-from hcm_scale.base.threads import in_threads, in_turn, share
+from hcm_scale.base.threads import map_in_order, run_in_threads, share_parts
 
 
 @pytest.mark.parametrize("num_tasks", [0, 1, 2, 5, 1000])
@@ -17,9 +17,9 @@ def test_in_threads__makes_every_task_once(all_threads, num_tasks):
     def work(part, out):
         out[part[0] : part[1]] += 1
 
-    in_threads(num_tasks, work, made)
+    run_in_threads(num_tasks, work, made)
     with all_threads():
-        in_threads(num_tasks, work, made)
+        run_in_threads(num_tasks, work, made)
     assert (made == 2).all()
 
 
@@ -33,7 +33,7 @@ def test_in_threads__uses_as_many_threads_as_numba_is_told(all_threads):
 
     with all_threads():
         assert numba.get_num_threads() == 2
-        in_threads(100, work)
+        run_in_threads(100, work)
     assert len(seen) == 2
 
 
@@ -46,7 +46,7 @@ def test_share__numbers_its_threads_and_raises_what_one_of_them_raises():
             raise ValueError("from thread 2")
 
     with pytest.raises(ValueError, match="from thread 2"):
-        share(3, range(3), work)
+        share_parts(3, range(3), work)
 
 
 def test_in_turn__keeps_the_order_whoever_is_first():
@@ -56,12 +56,12 @@ def test_in_turn__keeps_the_order_whoever_is_first():
         later.set() if part else later.wait(timeout=60)
         return -part
 
-    assert list(in_turn(2, range(50), work)) == [-part for part in range(50)]
+    assert list(map_in_order(2, range(50), work)) == [-part for part in range(50)]
 
 
 def test_in_turn__makes_no_more_ahead_than_threads_and_one():
     begun = []
-    made = in_turn(2, range(50), begun.append)
+    made = map_in_order(2, range(50), begun.append)
     for taken in range(1, 10):
         next(made)
         assert len(begun) <= taken + 2
@@ -77,7 +77,7 @@ def test_in_turn__an_error_comes_in_its_turn_and_ends_the_others():
         time.sleep(0.001)
         return 1 // (3 - part)
 
-    made = in_turn(2, range(50), work)
+    made = map_in_order(2, range(50), work)
     assert [next(made) for _ in range(3)] == [0, 0, 1]
     with pytest.raises(ZeroDivisionError):
         next(made)

@@ -239,7 +239,7 @@ WRITTEN = ("blogcatalog", "flickr", "acm", "amazon", "enron")  # the data sets t
 )
 def test_hcm__settings_are_what_hydra_composes(experiment):
     hydra = pytest.importorskip("hydra")
-    from hcm_scale.cli import register, to_config
+    from hcm_scale.cli.main import register, to_config
 
     register()
     with hydra.initialize_config_dir(str(hcm.CONF), version_base="1.3"):

@@ -13,13 +13,13 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from hcm_scale import pipeline
 from hcm_scale.base.files import FolderError
-from hcm_scale.commands import clean, doctor, export, inspect
+from hcm_scale.cli import commands
 from hcm_scale.config import Config
-from hcm_scale.listed import begin_run
 from hcm_scale.options import with_options
-from hcm_scale.serve.views import Views
+from hcm_scale.run import pipeline
+from hcm_scale.run.workspace import begin_run
+from hcm_scale.serve.server import Views
 from hcm_scale.synthetic import families
 
 FEW = {"hops.num_sources": 30, "hops.pairs_per_class": 10, "sampling.batch_pairs": 64, "sampling.workers": 0}
@@ -45,15 +45,15 @@ def copied(finished: Path, tmp_path: Path) -> Path:
 
 
 def test_doctor__names_versions_the_machine_and_what_is_missing(monkeypatch):
-    said = doctor.main([])
+    said = commands.doctor([])
     for word in ("hcm-scale", "torch", "cores", "GiB of memory", "GPU", "kernels"):
         assert word in said
-    monkeypatch.setattr(doctor, "EXTRAS", {"tune": ("no_such_module", "a search")})
-    assert "no  no_such_module  for a search: pip install 'hcm-scale[tune]'" in doctor.main([])
+    monkeypatch.setattr(commands, "EXTRAS", {"tune": ("no_such_module", "a search")})
+    assert "no  no_such_module  for a search: pip install 'hcm-scale[tune]'" in commands.doctor([])
 
 
 def test_inspect__tells_what_every_folder_of_a_run_holds(finished):
-    stages = inspect.main([str(finished)])
+    stages = commands.inspect_path([str(finished)])
     assert [line.split()[0] for line in stages.splitlines()[1:4]] == ["graph", "purified", "labels"]
     for name, words in {
         "graph": ["nodes         120", "attributes    4"],
@@ -62,7 +62,7 @@ def test_inspect__tells_what_every_folder_of_a_run_holds(finished):
         "train-purified/samples": ["samples       2", "width 8"],
         "scores": ["ranked by     score"],
     }.items():
-        said = inspect.main([str(finished / name), "--verify"])
+        said = commands.inspect_path([str(finished / name), "--verify"])
         assert all(word in said for word in words), said
 
 
@@ -70,39 +70,39 @@ def test_inspect__tells_what_every_folder_of_a_run_holds(finished):
 def test_inspect__verify_looks_at_the_configuration_too(copied, damage):
     damage(copied / "config.json")
     with pytest.raises(FolderError, match=r"config\.json is (missing|damaged)"):
-        inspect.main([str(copied), "--verify"])
+        commands.inspect_path([str(copied), "--verify"])
 
 
 def test_inspect__of_a_run_that_has_finished_nothing_says_so(tmp_path):
     begin_run(tmp_path)
     with pytest.raises(ValueError, match="has finished no stage yet"):
-        inspect.main([str(tmp_path), "--verify"])
+        commands.inspect_path([str(tmp_path), "--verify"])
 
 
 def test_inspect__verify_finds_a_flipped_bit(copied):
-    assert "as it was written" in inspect.main([str(copied), "--verify"])
+    assert "as it was written" in commands.inspect_path([str(copied), "--verify"])
     path = copied / "graph" / "x.npy"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
     for folder in (copied, copied / "graph"):
-        inspect.main([str(folder)])
+        commands.inspect_path([str(folder)])
         with pytest.raises(FolderError, match=r"x\.npy"):
-            inspect.main([str(folder), "--verify"])
+            commands.inspect_path([str(folder), "--verify"])
 
 
 @pytest.mark.parametrize("words", [["nowhere"], ["."], ["run", "--deep"], []])
 def test_inspect__refuses_what_it_does_not_know(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError):
-        inspect.main(words)
+        commands.inspect_path(words)
 
 
 @pytest.mark.parametrize(("top", "rows"), [(None, 120), (7, 7), (500, 120)])
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_export__writes_the_first_rows_of_the_table(finished, tmp_path, ending, top, rows):
     out = tmp_path / f"list.{ending}"
-    said = export.main([str(finished), str(out), *([] if top is None else ["--top", str(top)])])
+    said = commands.export_run([str(finished), str(out), *([] if top is None else ["--top", str(top)])])
     assert said.startswith(f"{rows} nodes")
     found = pq.read_table(out) if ending == "parquet" else pa.csv.read_csv(out)
     whole = pq.read_table(finished / "scores" / "scores.parquet")
@@ -133,11 +133,11 @@ def test_export__writes_flagged_nodes_and_those_that_are_new(finished, forged, t
         (["--since", str(today)], whole.slice(0, 0)),
         (["--flagged", "--top", "4", "--since", str(yesterday)], whole.slice(0, 4)),
     ]:
-        assert f"{len(wanted)} flagged nodes" in export.main([str(today), str(tmp_path / "list.csv"), *words])
+        assert f"{len(wanted)} flagged nodes" in commands.export_run([str(today), str(tmp_path / "list.csv"), *words])
         found = pa.csv.read_csv(tmp_path / "list.csv")
         assert found["id"].to_pylist() == wanted["id"].to_pylist()
         assert all(found["reason"].to_pylist())
-    export.main([str(today), str(tmp_path / "all.csv")])
+    commands.export_run([str(today), str(tmp_path / "all.csv")])
     found = pa.csv.read_csv(tmp_path / "all.csv", convert_options=pa.csv.ConvertOptions(strings_can_be_null=True))
     told = found.filter(pa.compute.is_valid(found["reason"]))["rank"].to_pylist()
     assert told == sorted({*range(1, 101), *whole["rank"].to_pylist()})
@@ -151,7 +151,7 @@ def test_export__top_since_writes_those_of_the_first_nodes_that_were_not_among_t
 
     old, out = forged(finished, tmp_path / "old", rows_edited(later)), tmp_path / "list.csv"
     assert (
-        export.main([str(finished), str(out), "--top", "20", "--since", str(old)])
+        commands.export_run([str(finished), str(out), "--top", "20", "--since", str(old)])
         == f"3 nodes in {out}, new since {old}, of 20"
     )
     found = pa.csv.read_csv(out)
@@ -175,19 +175,20 @@ def test_export__an_empty_list_of_new_nodes_says_where_the_first_new_one_is(fini
     old = forged(finished, tmp_path / "old", rows_edited(lacking))
     run = forged(finished, tmp_path / "run", rows_edited(unflagged))
     out = str(tmp_path / "list.csv")
-    said = export.main([str(run), out, *choice, "--since", str(old)])
+    said = commands.export_run([str(run), out, *choice, "--since", str(old)])
     assert said.endswith(f"the first node that {old} does not have is at rank 16: --top 16 --since {old} writes it")
     assert (
-        export.main([str(run), out, "--top", "16", "--since", str(old)]) == f"1 nodes in {out}, new since {old}, of 16"
+        commands.export_run([str(run), out, "--top", "16", "--since", str(old)])
+        == f"1 nodes in {out}, new since {old}, of 16"
     )
-    said = export.main([str(run), out, *choice, "--since", str(run)])
+    said = commands.export_run([str(run), out, *choice, "--since", str(run)])
     assert said.endswith(f"nodes in {out}; {run} has all nodes of this run")
 
 
 @pytest.mark.parametrize(("ending", "read"), [("graphml", nx.read_graphml), ("gexf", nx.read_gexf)])
 def test_export__writes_neighbourhoods_for_graph_programs(finished, tmp_path, ending, read):
     out = tmp_path / f"near.{ending}"
-    export.main([str(finished), str(out), "--top", "3"])
+    commands.export_run([str(finished), str(out), "--top", "3"])
     found = read(out)
     table = pq.read_table(finished / "scores" / "scores.parquet")
     by_rank = {data["rank"]: node for node, data in found.nodes(data=True)}
@@ -240,7 +241,7 @@ def test_scores_of_others__are_refused_by_explain_export_and_serve_alike(forged,
         Views(run_dir)
     for name in ("out.graphml", "out.csv"):
         with pytest.raises(FolderError, match=told):
-            export.main([str(run_dir), str(tmp_path / name)])
+            commands.export_run([str(run_dir), str(tmp_path / name)])
         assert not (tmp_path / name).exists()
 
 
@@ -250,7 +251,7 @@ def test_scores_of_others__are_refused_by_explain_export_and_serve_alike(forged,
 def test_export__refuses_before_it_writes(finished, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"list|--top"):
-        export.main([str(finished), *words])
+        commands.export_run([str(finished), *words])
     assert not list(tmp_path.iterdir())
 
 
@@ -269,7 +270,7 @@ def test_export__refuses_a_file_in_the_folder_of_a_stage(finished, copied, targe
         Path(f"mine{out.suffix}").symlink_to(out)
         out = Path(f"mine{out.suffix}")
     with pytest.raises(ValueError, match=rf"is in {out.resolve().parents[target.count('/') - 1]}, .* another place"):
-        export.main([str(run_dir), str(out)])
+        commands.export_run([str(run_dir), str(out)])
     assert {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()} == before
 
 
@@ -278,21 +279,21 @@ def test_export__refuses_a_file_among_stages_that_runs_share_or_that_are_set_asi
     (copied / "records" / "scores.before").mkdir()
     for folder in (tmp_path / "job" / "scores", copied / "records" / "scores.before"):
         with pytest.raises(ValueError, match="another place"):
-            export.main([str(copied), str(folder / "scores.parquet")])
+            commands.export_run([str(copied), str(folder / "scores.parquet")])
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "graphml", "gexf"])
 def test_export__that_fails_leaves_the_earlier_file(finished, tmp_path, ending):
     link, out = tmp_path / f"link.{ending}", tmp_path / f"list.{ending}"
     link.symlink_to(out.name)
-    export.main([str(finished), str(link), "--top", "3"])
+    commands.export_run([str(finished), str(link), "--top", "3"])
     whole = out.read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (600, limits[1]))
     try:
         with pytest.raises(OSError):
-            export.main([str(finished), str(link)])
+            commands.export_run([str(finished), str(link)])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
@@ -303,32 +304,32 @@ def test_export__that_fails_leaves_the_earlier_file(finished, tmp_path, ending):
 def test_clean__removes_what_is_listed_and_the_run_goes_on(copied):
     run(copied, **{"purify.ratio": 0.3})
     (copied / "records").joinpath("graph.before").mkdir(exist_ok=True)  # left by a kill between two writes
-    told = clean.main([str(copied)])
+    told = commands.clean([str(copied)])
     assert "checkpoints" in told
     assert "set aside" in told
-    assert clean.main([str(copied)]) == told
-    clean.main([str(copied), "--yes"])
-    assert clean.main([str(copied)]).endswith("nothing to remove")
-    assert inspect.main([str(copied), "--verify"])
+    assert commands.clean([str(copied)]) == told
+    commands.clean([str(copied), "--yes"])
+    assert commands.clean([str(copied)]).endswith("nothing to remove")
+    assert commands.inspect_path([str(copied), "--verify"])
     run(copied, **{"purify.ratio": 0.3})
 
 
 def test_clean__passes_over_links_that_lead_to_each_other(tmp_path):
     (tmp_path / "one").symlink_to("other")
     (tmp_path / "other").symlink_to("one")
-    assert "nothing to remove" in clean.main([str(tmp_path)])
+    assert "nothing to remove" in commands.clean([str(tmp_path)])
 
 
 def test_clean__knows_shared_stages_that_no_run_links_to(tmp_path):
     for name, ratio in (("a", 0.1), ("b", 0.3)):
         run(tmp_path / name, **{"purify.ratio": ratio, "share_dir": str(tmp_path / "stages")})
-    assert "unused" not in clean.main([str(tmp_path)])
+    assert "unused" not in commands.clean([str(tmp_path)])
     shutil.rmtree(tmp_path / "b")
-    lines = [line for line in clean.main([str(tmp_path)]).splitlines() if line.startswith("unused")]
+    lines = [line for line in commands.clean([str(tmp_path)]).splitlines() if line.startswith("unused")]
     assert {Path(line.split()[-1]).name.rsplit("-", 1)[0] for line in lines} >= {"purified", "labels", "scores"}
     assert not any("/graph-" in line for line in lines)
-    clean.main([str(tmp_path), "--yes"])
-    assert inspect.main([str(tmp_path / "a"), "--verify"])
+    commands.clean([str(tmp_path), "--yes"])
+    assert commands.inspect_path([str(tmp_path / "a"), "--verify"])
 
 
 def test_clean__removes_nothing_through_a_link(tmp_path):
@@ -336,5 +337,5 @@ def test_clean__removes_nothing_through_a_link(tmp_path):
     kept.mkdir(parents=True)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "records").symlink_to(tmp_path / "mine")
-    assert "nothing to remove" in clean.main([str(tmp_path / "run"), "--yes"])
+    assert "nothing to remove" in commands.clean([str(tmp_path / "run"), "--yes"])
     assert kept.is_dir()

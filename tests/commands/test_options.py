@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from hcm_scale.commands import options
+from hcm_scale.cli import commands
+from hcm_scale.cli.help import WORDS
 from hcm_scale.config import options as known
-from hcm_scale.option_words import WORDS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "options.md"
 
@@ -16,11 +16,13 @@ def test_words__are_there_for_every_option_and_no_other():
 
 
 def test_page__is_what_the_schema_gives():
-    assert PAGE.read_text() == options.main(["--markdown"]) + "\n", "hcm-scale options --markdown > docs/options.md"
+    assert PAGE.read_text() == commands.list_options(["--markdown"]) + "\n", (
+        "hcm-scale options --markdown > docs/options.md"
+    )
 
 
 def test_options__lists_those_that_begin_so():
-    said = options.main(["purify"])
+    said = commands.list_options(["purify"])
     assert said.startswith("purify.similarity=euclidean\n")
     assert "at least 0.0 and at most 0.99" in said
     assert "hops" not in said
@@ -28,4 +30,4 @@ def test_options__lists_those_that_begin_so():
 
 def test_options__unknown_beginning_names_the_nearest():
     with pytest.raises(ValueError, match=r"did you mean 'purify.ratio'"):
-        options.main(["purify.ratoi"])
+        commands.list_options(["purify.ratoi"])

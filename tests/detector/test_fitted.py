@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hcm_scale.detector.fitted import Fitted, Training, threshold_of
+from hcm_scale.detector.results import Fitted, Training, threshold_of
 
 
 def fitted(num_flagged: int = 4) -> Fitted:

@@ -10,14 +10,14 @@ import torch
 from scipy import sparse
 
 from hcm_scale import HCM
-from hcm_scale.detector import given
+from hcm_scale.detector import inputs
 
 
 def read(data, out, options=None, **said):
     """The graph and the columns that `fit` would use."""
-    taken = given.take(data)
-    config, columns = HCM(options)._configure(taken, dict.fromkeys(given.COLUMNS) | said)
-    return (taken.read or given.from_section)(out / "graph", config.graph), columns
+    taken = inputs.read_input(data)
+    config, columns = HCM(options)._configure(taken, dict.fromkeys(inputs.COLUMNS) | said)
+    return (taken.read or inputs.from_section)(out / "graph", config.graph), columns
 
 
 def ends(graph):
@@ -164,9 +164,9 @@ def test_index__without_a_name_that_may_hold_the_ids_is_told(world, tmp_path):
 @pytest.mark.parametrize("kind", [torch.bool, torch.uint8, torch.int64, torch.float32])
 def test_y__of_zeros_and_ones_is_the_label(world, kind):
     data = as_data(world)
-    assert given.labels_of(data) is None
+    assert inputs.labels_of(data) is None
     data.y = (torch.arange(200) < 3).to(kind)
-    assert given.with_label(world.graph, given.labels_of(data)).y.sum() == 3
+    assert inputs.with_label(world.graph, inputs.labels_of(data)).y.sum() == 3
 
 
 @pytest.mark.parametrize(
@@ -182,24 +182,24 @@ def test_y__of_other_values_is_told(world, y, said):
     data = as_data(world)
     data.y = y
     with pytest.warns(UserWarning, match=f"data.y is not taken as known anomalies: it is {said}"):
-        assert given.labels_of(data) is None
+        assert inputs.labels_of(data) is None
 
 
 def test_label__is_one_for_each_node(world):
-    assert given.with_label(world.graph, torch.arange(200) < 3).y.sum() == 3
+    assert inputs.with_label(world.graph, torch.arange(200) < 3).y.sum() == 3
     with pytest.raises(ValueError, match="label has 3 entries for 200 nodes"):
-        given.with_label(world.graph, [0, 1, 0])
+        inputs.with_label(world.graph, [0, 1, 0])
     with pytest.raises(ValueError, match="label holds other values than 0 and 1"):
-        given.with_label(world.graph, np.arange(200))
+        inputs.with_label(world.graph, np.arange(200))
 
 
 def test_label__with_ids_for_its_index_is_taken_by_id(world, tmp_path):
     graph, _ = read(world[1:], tmp_path)
     odd = pd.Series(np.arange(200) < 3, world.nodes["account"])
-    np.testing.assert_array_equal(given.with_label(graph, odd.sample(frac=1, random_state=0)).y, odd)
+    np.testing.assert_array_equal(inputs.with_label(graph, odd.sample(frac=1, random_state=0)).y, odd)
     plain = odd.reset_index(drop=True)
-    np.testing.assert_array_equal(given.with_label(graph, plain).y, odd)
-    np.testing.assert_array_equal(given.with_label(world.graph, plain[::-1]).y, odd)
+    np.testing.assert_array_equal(inputs.with_label(graph, plain).y, odd)
+    np.testing.assert_array_equal(inputs.with_label(world.graph, plain[::-1]).y, odd)
 
 
 @pytest.mark.parametrize("index", [np.arange(200) + 1, [f"n{k // 2:03}" for k in range(200)], np.arange(200) / 2])
@@ -207,7 +207,7 @@ def test_label__with_another_index_is_refused(world, tmp_path, index):
     graph, _ = read(world[1:], tmp_path)
     said = r"^the pandas index of label has no 'n\d+', which is the id of a node; it begins with .* label\.to_numpy\(\)"
     with pytest.raises(ValueError, match=said):
-        given.with_label(graph, pd.Series(0, index))
+        inputs.with_label(graph, pd.Series(0, index))
 
 
 def test_matrix__with_a_table_of_attributes_keeps_its_names_and_its_index(world, tmp_path):
@@ -264,5 +264,5 @@ def test_label__that_is_a_table_is_told_to_be_half_of_a_pair(world):
     for table in (x, torch.from_numpy(x), sparse.csr_array(x)):
         with pytest.raises(TypeError, match=said):
             HCM().fit(adjacency, y=table)
-    given.check_label(np.zeros((200, 1)))
-    given.check_label(pd.Series(0, world.nodes["account"]))
+    inputs.check_label(np.zeros((200, 1)))
+    inputs.check_label(pd.Series(0, world.nodes["account"]))

@@ -16,13 +16,14 @@ from sklearn.base import is_outlier_detector
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
-from hcm_scale import HCM, cli
+from hcm_scale import HCM
 from hcm_scale.base import files
+from hcm_scale.base.console import Step
 from hcm_scale.base.files import FolderError
-from hcm_scale.base.progress import Step
+from hcm_scale.cli import main
 from hcm_scale.graph import Graph
 from hcm_scale.options import to_config
-from hcm_scale.ranks import launch
+from hcm_scale.run import launch
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +43,8 @@ def test_fit__gives_the_bytes_of_the_command_line(found, small, tmp_path):
     }
     given |= {f"graph.{name}": value for name, value in found.columns_.items()}
     given |= small | {"seed": 1, "purify.ratio": 0.1, "world": "cpu", "run_dir": tmp_path / "run"}
-    cli.register()
-    with initialize_config_dir(str(cli.conf_dir()), version_base="1.3"):
+    main.register()
+    with initialize_config_dir(str(main.conf_dir()), version_base="1.3"):
         words = ["graph=tables", *(f"{key}={value}" for key, value in given.items())]
         launch.run(to_config(compose("config", words)), until="score")
     ours, theirs = (run / "scores" / "scores.parquet" for run in (found.run_dir, tmp_path / "run"))

@@ -14,9 +14,9 @@ from torch_geometric.data import Data
 
 from bench.pygod_batches import whole_graphs
 from hcm_scale import HCM
-from hcm_scale.base.progress import Step
-from hcm_scale.detector.fitted import Fitted
-from hcm_scale.detector.peers import KEYWORDS, MISSING
+from hcm_scale.base.console import Step
+from hcm_scale.detector.parameters import KEYWORDS, MISSING
+from hcm_scale.detector.results import Fitted
 
 
 @pytest.mark.filterwarnings("ignore:__array_wrap__")  # of PyGOD's

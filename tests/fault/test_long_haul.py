@@ -20,10 +20,10 @@ import numpy as np
 import psutil
 import pytest
 
-from hcm_scale.arguments import label_options, recipe_of
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
-from hcm_scale.posterior.checkpoint import load_checkpoint
+from hcm_scale.posterior.samples import load_checkpoint
+from hcm_scale.run.stages import label_options, recipe_of
 from hcm_scale.shards import open_labels
 from hcm_scale.stages.label import label
 from hcm_scale.stages.train import Record, train

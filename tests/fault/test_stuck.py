@@ -21,10 +21,10 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from dying import die_at_change
 from same_bytes import artifacts
 
-from hcm_scale import pipeline
 from hcm_scale.config import Config
 from hcm_scale.options import with_options
 from hcm_scale.posterior.samples import sample_path
+from hcm_scale.run import pipeline
 from hcm_scale.synthetic.families import community
 
 ALL = range(1_000)  # more than there are changes

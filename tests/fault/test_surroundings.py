@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hcm_scale import cli
-from hcm_scale.failures import in_a_line
+from hcm_scale.cli import main
+from hcm_scale.cli.errors import error_line
 
 SMALL = [
     *("graph.num_nodes=60", "graph.num_attributes=3", "hops.num_sources=20", "hops.pairs_per_class=5"),
@@ -33,7 +33,7 @@ def command(capsys, monkeypatch, tmp_path):
 
     def run(*words: str) -> tuple[int, str, list[str]]:
         capsys.readouterr()
-        status = cli._command([*words])
+        status = main._command([*words])
         out, err = capsys.readouterr()
         assert "Traceback" not in err
         return status, out, err.splitlines()
@@ -58,7 +58,7 @@ def has_namespaces() -> bool:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
     run_dir = tmp_path_factory.mktemp("finished") / "run"
-    assert cli._command(["run", "graph=community", *SMALL, f"run_dir={run_dir}"]) == 0
+    assert main._command(["run", "graph=community", *SMALL, f"run_dir={run_dir}"]) == 0
     return run_dir
 
 
@@ -229,7 +229,7 @@ def test_full_stdout__is_not_taken_for_a_full_disk_of_the_run(tmp_path, finished
 
 
 def test_too_many_open_files__name_the_limit():
-    assert in_a_line(OSError(24, "Too many open files")) == "Too many open files, which `ulimit -n` allows more of"
+    assert error_line(OSError(24, "Too many open files")) == "Too many open files, which `ulimit -n` allows more of"
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--version"], ["run", "--cfg", "job"]])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import sparse
 
-from hcm_scale.features import auto, rescale, survey
+from hcm_scale.features import auto, parts
 from hcm_scale.features.transform import transform
 from hcm_scale.graph.store import SparseRows
 
@@ -71,7 +71,7 @@ def as_sparse(x):
 
 @pytest.fixture
 def tiny_blocks(monkeypatch):
-    monkeypatch.setattr(rescale, "_BLOCK_VALUES", 1)
+    monkeypatch.setattr(parts, "_BLOCK_VALUES", 1)
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
@@ -89,7 +89,7 @@ def test_columns__become_what_their_rule_says(kind, tiny_blocks):
     x = table()
     features = transform(x if kind == "dense" else as_sparse(x), scale="auto", columns=tuple(COLUMNS))
     out = dict(zip(features.columns, features.x.T, strict=True))
-    scores = dict(zip(COLUMNS, rescale.normal_scores(x).T, strict=True))
+    scores = dict(zip(COLUMNS, parts.normal_scores(x).T, strict=True))
     for name, values in out.items():
         raw = x[:, list(COLUMNS).index(name)].astype(np.float64)
         expected = {
@@ -244,14 +244,14 @@ def test_gap__of_a_wide_category_is_no_anomaly_either():
 
 
 def test_large_table__is_decided_on_evenly_spaced_rows(monkeypatch, tiny_blocks):
-    monkeypatch.setattr(survey, "MAX_ROWS", 500)
-    monkeypatch.setattr(survey, "_MIN_ROWS", 1)
+    monkeypatch.setattr(auto, "MAX_ROWS", 500)
+    monkeypatch.setattr(auto, "_MIN_ROWS", 1)
     names = ("normal", "lognormal", "flag")
     x = table(names)
     x[1, 0] = 1e30  # row 1 of every four is not in the sample
     x[1, 1] = 1e30
-    assert survey.sample(x).tolist() == x[::4].tolist()
-    assert survey.sample(as_sparse(x)).csr().toarray().tolist() == x[::4].tolist()
+    assert auto.sample(x).tolist() == x[::4].tolist()
+    assert auto.sample(as_sparse(x)).csr().toarray().tolist() == x[::4].tolist()
     features = transform(x, scale="auto", columns=names)
     fitted, rest = transform(x[::4].copy(), scale="auto", columns=names), np.arange(N) != 1
     np.testing.assert_allclose(features.x[::4], fitted.x, atol=1e-6)
@@ -275,7 +275,7 @@ def test_lines__one_a_column_where_they_are_few_and_one_a_rule_where_they_are_ma
 
 @given(hnp.arrays(np.float64, st.integers(1, 40), elements=st.sampled_from([0.0, 0, 0, 1, 1, 2, -1, 50])))
 def test_look__equals_plain_statistics(values):
-    seen = survey.look(values[values != 0], len(values))
+    seen = auto.survey_columns(values[values != 0], len(values))
     assert (seen.low, seen.high) == (values.min(), values.max())
     np.testing.assert_allclose((seen.mean, seen.deviation), (values.mean(), values.std()), atol=1e-12)
     assert seen.zeros == (values == 0).mean()

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load, save
 from scipy import sparse
 
-from hcm_scale.features.fitted import from_bytes, to_bytes
+from hcm_scale.features.parts import fitted_from_bytes, fitted_to_bytes
 from hcm_scale.features.purify import edge_similarity, purify
 from hcm_scale.features.transform import transform
 from hcm_scale.graph.store import Graph, SparseRows
@@ -44,19 +44,19 @@ def words(num_rows: int, seed: int = 0) -> SparseRows:
 @pytest.mark.parametrize("make", [lambda n: np.abs(table(n)), words], ids=["dense", "sparse"])
 def test_fitted__gives_its_own_rows_the_same_features(make, options):
     made = transform(make(300), **options)
-    again = from_bytes(to_bytes(made.fitted)).apply(make(300))
+    again = fitted_from_bytes(fitted_to_bytes(made.fitted)).apply(make(300))
     np.testing.assert_allclose(again, made.x, rtol=1e-6, atol=1e-6)
 
 
 def test_fitted__is_always_the_same_bytes_and_files_of_before_are_read():
     made = transform(table(300), scale="auto", columns=NAMES)
-    data = to_bytes(made.fitted)
-    assert {to_bytes(made.fitted) for _ in range(50)} == {data}
+    data = fitted_to_bytes(made.fitted)
+    assert {fitted_to_bytes(made.fitted) for _ in range(50)} == {data}
     size = int.from_bytes(data[:8], "little")
     about = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["fitted"])
     before = save(load(data), {name: json.dumps(value) for name, value in about.items()})
     np.testing.assert_array_equal(
-        from_bytes(before).apply(table(300), NAMES), from_bytes(data).apply(table(300), NAMES)
+        fitted_from_bytes(before).apply(table(300), NAMES), fitted_from_bytes(data).apply(table(300), NAMES)
     )
 
 

@@ -24,7 +24,7 @@ def test_propagate_features__is_the_same_bits_on_every_device(make, device, monk
     monkeypatch.setattr(stage, "MANY_ENTRIES", 0)
     made = []
     if device == "cuda":
-        from hcm_scale.features import propagate_device
+        from hcm_scale.features import propagate as propagate_device
 
         plain = propagate_device.rows_on_device
         monkeypatch.setattr(propagate_device, "rows_on_device", lambda *given: made.append(plain(*given)) or made[0])

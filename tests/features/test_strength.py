@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hcm_scale.base.spmm import gcn_scale
-from hcm_scale.features.strength import median_weight, strengths, write_strengths
+from hcm_scale.features.purify import median_weight, strengths, write_strengths
 
 
 def test_strengths__do_not_know_the_unit_and_give_a_typical_edge_one(tmp_path):

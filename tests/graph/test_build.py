@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import sparse
 
-from hcm_scale.graph.build import build_csr
-from hcm_scale.graph.spill import Spill
+from hcm_scale.graph.build import Spill, build_csr
 
 PAIRS = st.integers(1, 12).flatmap(
     lambda n: st.tuples(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hcm_scale.graph.by_edge import first_entries, spread
+from hcm_scale.graph.lookup import first_entries, spread_to_entries
 
 
 @pytest.mark.parametrize("directed", [False, True])
@@ -16,4 +16,4 @@ def test_spread__gives_every_entry_the_number_of_its_edge(random_csr, num_nodes,
     values = np.random.default_rng(0).random(np.count_nonzero(first)) + 0.1
     of_edge = dict(zip(zip(rows[first], indices[first], strict=True), values, strict=True))
     wanted = [of_edge[(u, v) if directed else (min(u, v), max(u, v))] for u, v in zip(rows, indices, strict=True)]
-    assert spread(indptr, indices, values, directed).tolist() == wanted
+    assert spread_to_entries(indptr, indices, values, directed).tolist() == wanted

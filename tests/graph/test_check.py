@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 from hcm_scale.base import files
-from hcm_scale.graph import check_kernels
+from hcm_scale.graph import check
 from hcm_scale.graph.check import row_of
 from hcm_scale.graph.store import Graph, SparseRows
 
@@ -41,11 +41,11 @@ def one_way(indptr: np.ndarray, indices: np.ndarray) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("seed", range(6))
 def test_first_one_way__is_an_arc_without_its_reverse(random_csr, seed):
     indptr, indices = random_csr(30, 80, seed)
-    assert check_kernels.first_one_way(indptr, indices, indptr[:-1].copy()) == -1
+    assert check.first_one_way(indptr, indices, indptr[:-1].copy()) == -1
     for at in range(len(indices)):
         left = np.delete(indices, at)
         starts = indptr - (indptr > at)
-        found = check_kernels.first_one_way(starts, left, starts[:-1].copy())
+        found = check.first_one_way(starts, left, starts[:-1].copy())
         assert [(row_of(starts, found), left[found])] == one_way(starts, left)
 
 

@@ -7,13 +7,19 @@ from hypothesis import strategies as st
 from scipy import sparse, stats
 
 from hcm_scale.hops import engines
-from hcm_scale.hops.count_kernels import bit_of, bits_before, count_chunk, sum_groups
-from hcm_scale.hops.kernels import clear_rows, count_arcs, pull, push, settle, start_search
 from hcm_scale.hops.label import count_hops
-from hcm_scale.hops.layout import NOT_A_SOURCE, as_given, by_degree, source_order, with_in_arcs
-from hcm_scale.hops.plain_kernels import _MOST_MARKS, IS_SOURCE, fresh_marks
-from hcm_scale.hops.rows import Rows, write_pairs
-from hcm_scale.hops.sample_kernels import draw_ranks
+from hcm_scale.hops.layout import (
+    NOT_A_SOURCE,
+    Rows,
+    degree_layout,
+    original_layout,
+    source_order,
+    with_in_arcs,
+    write_pairs,
+)
+from hcm_scale.hops.plain import _MOST_MARKS, IS_SOURCE, fresh_marks
+from hcm_scale.hops.sample import bit_of, bits_before, count_chunk, draw_ranks, sum_groups
+from hcm_scale.hops.wide import clear_rows, count_arcs, pull, push, settle, start_search
 
 
 def lanes(words):
@@ -38,7 +44,7 @@ def dense(indptr, indices):
 @pytest.mark.parametrize("directed", [False, True])
 def test_by_degree__is_the_same_graph_by_falling_degree(directed, random_csr):
     indptr, indices = random_csr(300, 400, seed=2, directed=directed)
-    layout = with_in_arcs(by_degree(indptr, indices, directed=directed))
+    layout = with_in_arcs(degree_layout(indptr, indices, directed=directed))
     original, m = dense(indptr, indices), layout.num_linked
     renamed = original[np.ix_(layout.names, layout.names)]
     np.testing.assert_array_equal(dense(layout.out_indptr, layout.out_indices), renamed[:m, :m])
@@ -51,7 +57,7 @@ def test_by_degree__is_the_same_graph_by_falling_degree(directed, random_csr):
 
 
 def test_source_order__gives_positions_on_undirected_graphs_only(random_csr):
-    layout = by_degree(*random_csr(50, 80, seed=1))
+    layout = degree_layout(*random_csr(50, 80, seed=1))
     sources = np.array([3, 8, 20])
     order = source_order(layout, sources, directed=False)
     assert order[layout.places[sources]].tolist() == [0, 1, 2]
@@ -97,7 +103,7 @@ def test_sum_groups__skips_empty_chunks():
 @pytest.mark.parametrize("words", [1, 8])
 @pytest.mark.parametrize("directed", [False, True])
 def test_push_and_pull__reach_the_same_nodes(words, directed, random_csr):
-    layout = with_in_arcs(by_degree(*random_csr(500, 900, seed=3, directed=directed), directed=directed))
+    layout = with_in_arcs(degree_layout(*random_csr(500, 900, seed=3, directed=directed), directed=directed))
     m = layout.num_linked
     roots = np.random.default_rng(1).choice(m, 64 * words, replace=True).astype(np.int32)
     seen, front, pushed, pulled = (np.ones((m, words), np.uint64) for _ in range(4))
@@ -178,7 +184,7 @@ def test_sharing_pays__on_a_hub_and_not_on_a_chain():
     ends = np.arange(20_000, dtype=np.int32)
     for u, v, expected in ((ends[:-1], ends[1:], False), (np.zeros(19_999, np.int32), ends[1:], True)):
         matrix = sparse.csr_array((np.ones(2 * len(u)), (np.r_[u, v], np.r_[v, u])))
-        given = as_given(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32))
+        given = original_layout(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32))
         assert engines.sharing_pays(given, ends, classes=4) is expected
 
 

@@ -12,13 +12,13 @@ import torch
 from scipy import io, sparse
 from torch_geometric.data import Data
 
-from hcm_scale.detector import given as givens
+from hcm_scale.detector import inputs as givens
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.readers import (
     Columns,
     InputError,
     Policy,
-    columns_told,
+    column_report,
     read_data,
     read_matrix,
     read_sparse,
@@ -59,7 +59,9 @@ def test_tables__add_up_the_rows_of_two_nodes(tmp_path, directed, text):
     for arc, weight in found.items():
         assert weight == pytest.approx(wanted[arc], rel=1e-6)
     assert graph.info["weights"] == "amount"
-    assert "amount  double  -         0     weight of edges, added up over the rows of two nodes" in columns_told(graph)
+    assert "amount  double  -         0     weight of edges, added up over the rows of two nodes" in column_report(
+        graph
+    )
 
 
 def test_tables__pass_over_the_rows_that_are_dropped(tmp_path):
@@ -169,13 +171,13 @@ def test_torch_geometric__takes_edge_weight_or_one_column_of_edge_attr(tmp_path)
 
 def test_networkx__has_its_weights_as_a_column(tmp_path):
     graph = nx.MultiGraph([(0, 1, {"weight": 2}), (0, 1, {"weight": 0.5}), (1, 2, {"weight": 4})])
-    given = givens.take(graph)
+    given = givens.read_input(graph)
     given.section.weight_column, given.section.featureless = "weight", "degree"
     assert given.read(tmp_path / "g", given.section).weights.tolist() == [2.5, 2.5, 4, 4]
     graph.add_edge(0, 2)
-    given = givens.take(graph)
+    given = givens.read_input(graph)
     given.section.weight_column, given.section.featureless = "weight", "degree"
     with pytest.raises(InputError, match=r"1 weights are missing.* in graph\.weight_column=weight: row 2: nan"):
         given.read(tmp_path / "h", given.section)
     graph.add_edge(0, 2, weight="heavy")
-    assert givens.take(graph).tables[0].column_names == ["source", "target"]
+    assert givens.read_input(graph).tables[0].column_names == ["source", "target"]

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hcm_scale import pipeline
 from hcm_scale.base import remote
 from hcm_scale.config import Config, FolderGraph, MatrixGraph, TablesGraph
-from hcm_scale.ingest import fetched
+from hcm_scale.ingest import remote as fetched
 from hcm_scale.ingest.readers import InputError
-from hcm_scale.sources import reader, stamp
+from hcm_scale.run import pipeline
+from hcm_scale.run.sources import reader, stamp
 
 EDGES, NODES = {"source": [0, 1, 2], "target": [1, 2, 3]}, {"id": [0, 1, 2, 3], "s": [0.5, 1.0, 2.0, 4.0]}
 
@@ -154,7 +154,7 @@ def test_results__are_copied_when_they_are_made(bucket, tmp_path):
         if goal:
             config.score.copy_to = goal
             pipeline.run(config)
-        system, folder = remote.open_place("score.copy_to", goal or "s3://tables/found")
+        system, folder = remote.open_file_system("score.copy_to", goal or "s3://tables/found")
         with system.open_input_file(f"{folder}/scores.parquet") as stream:
             assert pq.read_table(stream).equals(pipeline.read_scores(tmp_path / "run"))
         for name in ("report.html", "report.json"):
@@ -175,7 +175,7 @@ def test_results__of_no_place_are_refused_before_the_run(bucket, tmp_path):
 def test_send__says_that_the_run_is_finished_where_it_fails(bucket, tmp_path):
     (tmp_path / "scores.parquet").write_bytes(b"x")
     with pytest.raises(ValueError, match=r"^score\.copy_to=s3://nowhere/x: there is no such bucket; it is finished"):
-        remote.send("score.copy_to", "s3://nowhere/x", [tmp_path / "scores.parquet"], "; it is finished")
+        remote.copy_files_to("score.copy_to", "s3://nowhere/x", [tmp_path / "scores.parquet"], "; it is finished")
 
 
 @pytest.fixture

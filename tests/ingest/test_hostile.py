@@ -12,9 +12,10 @@ import pytest
 from scipy import io as scipy_io
 from scipy import sparse
 
-from hcm_scale import cli, config
+from hcm_scale import config
+from hcm_scale.cli import main
 from hcm_scale.ingest.policy import Offenders
-from hcm_scale.ingest.readers import Columns, InputError, Policy, columns_told, read_matrix, read_tables
+from hcm_scale.ingest.readers import Columns, InputError, Policy, column_report, read_matrix, read_tables
 
 BARE = Policy(featureless="degree")
 EDGES = [[0, 1], [1, 2]]
@@ -247,7 +248,7 @@ def test_control_characters__are_spelled_out_in_faults_and_tables(tmp_path):
     assert str(bad.error()).startswith("1 odd in here: \\x1b[2J\\nxxx")
     assert len(str(bad.error())) < 300
     edges = table(tmp_path / "e.parquet", {"source": [0], "target": [1], "\x1b[31m\nred": [2]})
-    assert "edges  \\x1b[31m\\nred " in columns_told(read_tables(tmp_path / "g", edges, policy=BARE))
+    assert "edges  \\x1b[31m\\nred " in column_report(read_tables(tmp_path / "g", edges, policy=BARE))
 
 
 def test_command__shows_no_control_characters_and_no_endless_lines(tmp_path, monkeypatch, capsys):
@@ -263,7 +264,7 @@ def test_command__shows_no_control_characters_and_no_endless_lines(tmp_path, mon
         ([*tables, "graph.unknown=add"], "nodes  \\x9b2J "),
     ):
         monkeypatch.setattr("sys.argv", ["hcm-scale", "ingest", *words])
-        cli.main()
+        main.main()
         shown = "".join(capsys.readouterr())
         assert message in shown
         assert not {"\x1b", "\x9b"} & set(shown)

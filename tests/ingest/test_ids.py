@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcm_scale.ingest.id_column import IdReader, id_kind
-from hcm_scale.ingest.ids import NumberIds, RangeIds, TextIds, in_order, settled
+from hcm_scale.ingest.ids import IdReader, NumberIds, RangeIds, TextIds, compact_ids, id_kind, sorted_ids
 
 TEXTS = st.lists(st.text(max_size=4), max_size=60)
 NUMBERS = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 30), max_size=60)
@@ -58,16 +57,16 @@ def test_text_ids__take_slices_of_longer_arrays():
 def test_in_order__sorts():
     ids = TextIds()
     ids.add(pa.array(["b", "c", "a"]))
-    assert in_order(ids).column().to_pylist() == ["a", "b", "c"]
+    assert sorted_ids(ids).column().to_pylist() == ["a", "b", "c"]
 
 
 def test_settled__needs_no_table_for_a_range():
     ids = NumberIds()
     ids.add(pa.array([0, 1, 2]))
-    assert isinstance(settled(ids), RangeIds)
-    assert settled(ids).find(pa.array([2, 3, -1])).tolist() == [2, -1, -1]
+    assert isinstance(compact_ids(ids), RangeIds)
+    assert compact_ids(ids).find(pa.array([2, 3, -1])).tolist() == [2, -1, -1]
     ids.add(pa.array([7]))
-    assert settled(ids) is ids
+    assert compact_ids(ids) is ids
 
 
 def test_id_kind__refuses_two_types():

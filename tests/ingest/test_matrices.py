@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from scipy import io, sparse
 
 from hcm_scale.graph.store import SparseRows
-from hcm_scale.ingest.errors import InputError
-from hcm_scale.ingest.mat_file import list_variables
-from hcm_scale.ingest.matrices import _rows_of
-from hcm_scale.ingest.npy_stream import open_arrays
-from hcm_scale.ingest.readers import Policy, read_mat, read_matrices, read_matrix, summary
+from hcm_scale.ingest.matlab import list_variables
+from hcm_scale.ingest.matrices import _rows_of, open_arrays
+from hcm_scale.ingest.policy import InputError
+from hcm_scale.ingest.readers import Policy, ingest_summary, read_mat, read_matrices, read_matrix
 
 
 @pytest.fixture
@@ -85,7 +84,7 @@ def test_read_matrices__takes_stored_zeros_for_no_edges(tmp_path):
     assert matrix.nnz == 2
     sparse.save_npz(tmp_path / "a.npz", matrix)
     g = read_matrices(tmp_path / "g", tmp_path / "a.npz", policy=Policy(featureless="degree"))
-    assert (g.num_edges, summary(g).isolated_nodes) == (1, 1)
+    assert (g.num_edges, ingest_summary(g).isolated_nodes) == (1, 1)
 
 
 def test_read_matrices__takes_npy_files_and_folders(parts, tmp_path):
@@ -121,17 +120,17 @@ def test_read_matrices__replaces_values_that_are_not_finite(tmp_path, sparse_x, 
     g = read_matrices(tmp_path / "g", tmp_path / "g.npz", policy=Policy(nonfinite=nonfinite))
     found = g.x.csr().toarray() if sparse_x else g.x
     np.testing.assert_array_equal(found, [[1, 5], [filler, 5], [3, 5.0 if nonfinite == "mean" else 0.0]])
-    assert summary(g).nonfinite_values == 2
+    assert ingest_summary(g).nonfinite_values == 2
 
 
 def test_read_matrices__drops_or_adds_nodes_outside(tmp_path):
     np.savez(tmp_path / "g.npz", edge_index=[[0, 1, 4], [1, 0, 0]], x=[[1.0], [3.0]], y=[0, 1])
     dropped = read_matrices(tmp_path / "d", tmp_path / "g.npz", policy=Policy(unknown="drop"))
-    assert (dropped.num_nodes, summary(dropped).unknown_edges) == (2, 1)
+    assert (dropped.num_nodes, ingest_summary(dropped).unknown_edges) == (2, 1)
     added = read_matrices(tmp_path / "a", tmp_path / "g.npz", policy=Policy(unknown="add"))
     assert added.x.ravel().tolist() == [1, 3, 2, 2, 2]
     assert added.y.tolist() == [0, 1, 0, 0, 0]
-    assert summary(added).added_nodes == 3
+    assert ingest_summary(added).added_nodes == 3
 
 
 EDGES = [[0, 1], [1, 2]]
@@ -390,7 +389,7 @@ def test_list_variables__reads_values_kept_small_and_the_other_byte_order(tmp_pa
 )
 def test_read_mat__takes_the_real_files(real_data, tmp_path, name, nodes, edges, attributes, anomalies):
     g = read_mat(tmp_path / "g", real_data(f"{name}.mat"))
-    counts = summary(g)
+    counts = ingest_summary(g)
     found = (counts.num_nodes, counts.num_edges, counts.num_attributes, counts.num_anomalies)
     assert found == (nodes, edges, attributes, anomalies)
     assert counts.reversed_edges == (0 if anomalies else edges)  # Amazon and Enron hold one direction per edge

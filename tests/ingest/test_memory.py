@@ -9,11 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import sparse
 
-from hcm_scale.ingest import networkx_graph
-from hcm_scale.ingest.errors import InputError
-from hcm_scale.ingest.memory import as_arrow
-from hcm_scale.ingest.policy import Policy
+from hcm_scale.ingest import libraries
+from hcm_scale.ingest.policy import InputError, Policy
 from hcm_scale.ingest.readers import Columns, read_sparse, read_tables
+from hcm_scale.ingest.table_files import as_arrow
 
 EDGES = pd.DataFrame({"source": ["a", "b", "c"], "target": ["b", "c", "a"]})
 NODES = pd.DataFrame(
@@ -96,10 +95,10 @@ def test_networkx__attributes_become_columns_and_names_stay():
     graph = nx.Graph([("a", "b"), ("b", "c")])
     nx.set_node_attributes(graph, {"a": 1, "c": 2}, "age")
     nx.set_node_attributes(graph, {"a": [0.0, 1.0], "b": (1.0, 1.0), "c": np.array([2.0, 1.0])}, "place")
-    edges, nodes = networkx_graph.tables_of(graph)
+    edges, nodes = libraries.tables_of(graph)
     assert edges.to_pydict() == {"source": ["a", "b"], "target": ["b", "c"]}
     expected = {"age": [1, None, 2], "place_0": [0.0, 1.0, 2.0], "place_1": [1.0, 1.0, 1.0]}
-    assert nodes.to_pydict() == {networkx_graph.ID: ["a", "b", "c"], **expected}
+    assert nodes.to_pydict() == {libraries.ID: ["a", "b", "c"], **expected}
 
 
 def test_networkx__gaps_of_a_pandas_table_are_gaps():
@@ -107,7 +106,7 @@ def test_networkx__gaps_of_a_pandas_table_are_gaps():
     frame["town"] = np.array([np.nan, "x"], object)
     graph = nx.path_graph(2)
     nx.set_node_attributes(graph, frame.astype(object).to_dict("index"))
-    _, nodes = networkx_graph.tables_of(graph)
+    _, nodes = libraries.tables_of(graph)
     assert [column.null_count for column in nodes.columns] == [0, 1, 1, 1, 1]
     assert [str(kind) for kind in nodes.schema.types[1:]] == ["double", "timestamp[us]", "int64", "string"]
 
@@ -121,14 +120,14 @@ def test_read_tables__takes_nan_as_a_gap_whichever_library_holds_it(tmp_path, ma
 
 
 def test_networkx__names_are_numbers_where_all_are_and_text_where_not():
-    assert networkx_graph.tables_of(nx.path_graph(3))[1].to_pydict() == {networkx_graph.ID: [0, 1, 2]}
-    edges, _ = networkx_graph.tables_of(nx.grid_2d_graph(1, 2))
+    assert libraries.tables_of(nx.path_graph(3))[1].to_pydict() == {libraries.ID: [0, 1, 2]}
+    edges, _ = libraries.tables_of(nx.grid_2d_graph(1, 2))
     assert edges.to_pydict() == {"source": ["(0, 0)"], "target": ["(0, 1)"]}
     mixed = nx.Graph()
     mixed.add_node(0, age="old")
     mixed.add_node(1, age=3)
     with pytest.raises(InputError, match="attribute 'age' of the networkx graph is of several types"):
-        networkx_graph.tables_of(mixed)
+        libraries.tables_of(mixed)
 
 
 def test_frame__with_text_of_numbers_and_dates_gives_the_columns_of_the_same_csv(tmp_path):

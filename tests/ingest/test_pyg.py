@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from hcm_scale.ingest.readers import InputError, Policy, read_data, read_dataset, summary
+from hcm_scale.ingest.readers import InputError, Policy, ingest_summary, read_data, read_dataset
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch_geometric and what it imports warn about each other
@@ -30,7 +30,11 @@ def test_read_data__symmetrises_and_keeps_isolated_nodes(data, tmp_path):
     assert g.indices.tolist() == [1, 0, 3, 2]
     np.testing.assert_array_equal(g.x, np.eye(5, 3))
     assert g.y is None
-    assert (summary(g).self_loops, summary(g).reversed_edges, summary(g).isolated_nodes) == (1, 1, 1)
+    assert (ingest_summary(g).self_loops, ingest_summary(g).reversed_edges, ingest_summary(g).isolated_nodes) == (
+        1,
+        1,
+        1,
+    )
 
 
 @pytest.mark.parametrize("kind", ["coo", "half", "double"])
@@ -65,7 +69,7 @@ def test_read_data__takes_a_featureless_graph_of_known_size(data, tmp_path):
 def test_read_dataset__knows_torch_geometric_by_name(tmp_path):
     g = read_dataset(tmp_path / "g", "KarateClub", tmp_path)
     assert (g.num_nodes, g.num_edges, g.num_attributes) == (34, 78, 34)
-    assert summary(g).origin == "KarateClub"
+    assert ingest_summary(g).origin == "KarateClub"
 
 
 def test_read_dataset__refuses_unknown_names_and_parts(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from hcm_scale.base.names import POLICIES
 from hcm_scale.graph.store import Graph
 from hcm_scale.ingest.policy import Offenders
-from hcm_scale.ingest.readers import IngestSummary, Policy, read_matrix, summary
+from hcm_scale.ingest.readers import IngestSummary, Policy, ingest_summary, read_matrix
 
 
 @pytest.mark.parametrize("option", sorted(POLICIES))
@@ -34,8 +34,8 @@ def test_offenders__show_the_first_and_count_all():
 def test_summary__is_kept_in_the_manifest_and_adds_up(tmp_path):
     np.savez(tmp_path / "g.npz", edge_index=[[0, 1, 1, 2, 0, 9], [1, 0, 1, 0, 1, 0]], x=np.ones((4, 2)))
     g = read_matrix(tmp_path / "g", tmp_path / "g.npz", policy=Policy(unknown="drop"))
-    s = summary(Graph.open(tmp_path / "g"))
-    assert s == summary(g)
+    s = ingest_summary(Graph.open(tmp_path / "g"))
+    assert s == ingest_summary(g)
     parts = s.unknown_edges, s.self_loops, s.repeated_edges, s.reversed_edges, s.num_edges
     assert parts == (1, 1, 1, 1, 2)
     assert sum(parts) == s.edge_rows
@@ -55,7 +55,7 @@ def test_table__has_a_line_for_every_count_of_something():
 
 def test_summary__refuses_graphs_that_were_not_read(random_csr):
     with pytest.raises(ValueError, match="was not read by ingest"):
-        summary(Graph(*random_csr(4, 6)))
+        ingest_summary(Graph(*random_csr(4, 6)))
 
 
 def test_read_matrix__refuses_other_files(tmp_path):
@@ -69,7 +69,7 @@ def test_read_matrix__refuses_other_files(tmp_path):
 _MEASURE = """
 import sys
 from pathlib import Path
-from hcm_scale.base.progress import peak_rss_bytes
+from hcm_scale.base.console import peak_rss_bytes
 from hcm_scale.ingest.readers import Policy, read_tables
 here, policy = Path(sys.argv[1]), Policy(featureless="degree")
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hcm_scale import pipeline
 from hcm_scale.config import Config, SqlGraph
-from hcm_scale.sources import check_apart, reader, stamp
+from hcm_scale.run import pipeline
+from hcm_scale.run.sources import check_apart, reader, stamp
 
 duckdb = pytest.importorskip("duckdb")
 

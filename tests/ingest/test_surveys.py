@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcm_scale.ingest import surveys
-from hcm_scale.ingest.encode import hash_of
-from hcm_scale.ingest.surveys import Distinct
+from hcm_scale.ingest import encode
+from hcm_scale.ingest.encode import Distinct, hash_of
 
 
 @given(st.lists(st.lists(st.text(max_size=2), max_size=20), max_size=5))
@@ -20,7 +19,7 @@ def test_distinct__is_exact_while_they_are_few(batches):
 
 @pytest.mark.parametrize("num_distinct", [2_000, 50_000])
 def test_distinct__is_near_where_they_are_many_whatever_their_order(monkeypatch, num_distinct):
-    monkeypatch.setattr(surveys, "_KEPT_HASHES", 1_000)
+    monkeypatch.setattr(encode, "_KEPT_HASHES", 1_000)
     hashes = np.array([hash_of(str(i)) for i in range(num_distinct)], np.uint64)
     counts = []
     for order in (np.arange(num_distinct), np.random.default_rng(0).permutation(num_distinct)):

@@ -18,10 +18,9 @@ import pytest
 from hcm_scale.base.files import MANIFEST
 from hcm_scale.features.transform import transform
 from hcm_scale.graph.store import Graph
-from hcm_scale.ingest.batches import find_table
 from hcm_scale.ingest.encode import bucket_of
-from hcm_scale.ingest.paths import files_at
-from hcm_scale.ingest.readers import Columns, InputError, Policy, columns_told, read_tables, summary
+from hcm_scale.ingest.readers import Columns, InputError, Policy, column_report, ingest_summary, read_tables
+from hcm_scale.ingest.table_files import files_at, find_table
 
 EDGES = {"source": ["a", "b", "b", "c", "a"], "target": ["b", "a", "b", "a", "b"]}
 NODES = {
@@ -134,7 +133,7 @@ def test_told__has_a_line_for_every_column_of_both_tables(tmp_path):
         "nodes.spent": (f"a number, as it is{flag}", 2, 1),
         "nodes.w": ("a number, as it is", 1, 0),
     }
-    lines = columns_told(g).splitlines()
+    lines = column_report(g).splitlines()
     assert [line.split()[:2] for line in lines[1:]] == [name.split(".") for name in told(g)]
     g = read_tables(tmp_path / "g", edges, nodes, columns=Columns(attributes=("size",)), policy=Policy(directed=True))
     assert told(g)["edges.target"] == ("where each edge ends", 2, 0)
@@ -188,7 +187,7 @@ def test_told__counts_gaps_and_nodes_of_the_rows_that_are_dropped(tmp_path):
 def test_told__shows_the_first_of_very_many_columns(tmp_path):
     nodes = parquet(tmp_path / "n.parquet", {"id": [0, 1, 2]} | {f"f{i}": [i, 1, 2] for i in range(70)})
     g = read_tables(tmp_path / "g", parquet(tmp_path / "e.parquet", OK_EDGES), nodes)
-    lines = columns_told(g).splitlines()
+    lines = column_report(g).splitlines()
     assert (len(lines), lines[-1]) == (62, "and 13 more columns, told in graph/manifest.json")
     assert len(g.info["ingest"]["told"]) == 73
 
@@ -207,7 +206,7 @@ def test_read_tables__encodes_every_kind_of_column(save, tmp_path):
     assert g.y.tolist() == [0, 1, 0, 0]
     assert g.ids.to_pylist() == NODES["id"]
     assert edge_set(g) == {("a", "b"), ("b", "a"), ("a", "c"), ("c", "a")}
-    counted = summary(g)
+    counted = ingest_summary(g)
     assert (counted.edge_rows, counted.self_loops, counted.repeated_edges, counted.reversed_edges) == (5, 1, 1, 1)
     assert (counted.num_edges, counted.isolated_nodes, counted.imputed_values, counted.num_anomalies) == (2, 1, 3, 1)
     methods = {c["name"]: (c["method"], c["nulls"]) for c in g.info["ingest"]["columns"]}
@@ -255,8 +254,8 @@ def test_read_tables__reads_folders_and_globs_in_the_order_of_names(tmp_path):
         parquet(tmp_path / "nodes" / f"part-{i}.pq", {"id": [i, 10 + i], "a": [float(i), 1.0]})
     g = read_tables(tmp_path / "g", tmp_path / "edges", str(tmp_path / "nodes" / "*.pq"), policy=Policy(unknown="drop"))
     assert g.ids.to_pylist() == [0, 10, 1, 11, 2, 12]
-    assert summary(g).unknown_edges == 1
-    assert summary(g).origin == f"edges (3 files), {tmp_path}/nodes/*.pq (3 files)"
+    assert ingest_summary(g).unknown_edges == 1
+    assert ingest_summary(g).origin == f"edges (3 files), {tmp_path}/nodes/*.pq (3 files)"
 
 
 def test_faults__are_named_by_the_part_and_the_line_that_an_editor_shows(tmp_path):
@@ -351,7 +350,7 @@ def test_files_at__names_a_folder_that_may_not_be_read(tmp_path):
         (tmp_path / name).write_text("source,target\n0,1\n")
     for name in ("locked", ".hidden"):
         (tmp_path / name).chmod(0)
-    words = [sys.executable, "-c", f"from hcm_scale.ingest.paths import files_at; files_at({str(tmp_path)!r})"]
+    words = [sys.executable, "-c", f"from hcm_scale.ingest.table_files import files_at; files_at({str(tmp_path)!r})"]
     if os.geteuid() == 0:  # who may read anything, unless that is taken away
         if shutil.which("setpriv") is None:
             pytest.skip("root may read anything")
@@ -410,7 +409,7 @@ def test_read_tables__takes_nan_as_a_gap(save, tmp_path):
     lines = {line["column"]: (line["gaps"], line["use"]) for line in g.info["ingest"]["told"]}
     assert lines["s"] == (1, "a number, as it is, and a flag where there is a gap")
     assert lines["n"] == (3, "not used: it has no value")
-    assert (summary(g).imputed_values, summary(g).nonfinite_values) == (1, 0)
+    assert (ingest_summary(g).imputed_values, ingest_summary(g).nonfinite_values) == (1, 0)
 
 
 def test_read_tables__takes_nan_among_codes_as_a_gap(tmp_path):
@@ -537,7 +536,11 @@ def test_read_tables__adds_unknown_nodes_as_rows_of_nulls(tmp_path):
     assert g.columns == ("s", "s is null", "k=u", "k=v", "k is null")
     assert g.x[2:].tolist() == [[2, 1, 0.5, 0.5, 1]] * 2
     assert g.y.tolist() == [0, 1, 0, 0]
-    assert (summary(g).added_nodes, summary(g).unknown_edges, summary(g).imputed_values) == (2, 0, 4)
+    assert (ingest_summary(g).added_nodes, ingest_summary(g).unknown_edges, ingest_summary(g).imputed_values) == (
+        2,
+        0,
+        4,
+    )
 
 
 def test_read_tables__keeps_the_first_of_repeated_rows(tmp_path):
@@ -545,7 +548,7 @@ def test_read_tables__keeps_the_first_of_repeated_rows(tmp_path):
     nodes = parquet(tmp_path / "n.parquet", {"id": [1, 2, 1, 3, 2], "s": [1.0, 2.0, 9.0, 3.0, np.nan]})
     g = read_tables(tmp_path / "g", edges, nodes, policy=Policy(repeated="first"))
     assert g.x.ravel().tolist() == [1, 2, 3]
-    assert summary(g).repeated_nodes == 2
+    assert ingest_summary(g).repeated_nodes == 2
 
 
 @pytest.mark.parametrize(("nonfinite", "filler"), [("zero", 0.0), ("mean", 2.0)])
@@ -554,7 +557,7 @@ def test_read_tables__replaces_values_that_are_not_finite(tmp_path, nonfinite, f
     nodes = parquet(tmp_path / "n.parquet", {"id": range(5), "s": [1.0, -np.inf, 3.0, np.inf, 1e39]})
     g = read_tables(tmp_path / "g", edges, nodes, policy=Policy(nonfinite=nonfinite))
     assert g.x.ravel().tolist() == [1, filler, 3, filler, filler]
-    assert summary(g).nonfinite_values == 3
+    assert ingest_summary(g).nonfinite_values == 3
 
 
 def test_told__columns_that_later_files_alone_have(save):
@@ -754,7 +757,7 @@ def test_read_tables__refuses(tmp_path, edges, nodes, columns, message):
 def test_read_tables__drops_rows_with_missing_ends_on_request(tmp_path):
     edges = parquet(tmp_path / "e.parquet", {"source": [0, None], "target": [1, 1]})
     g = read_tables(tmp_path / "g", edges, parquet(tmp_path / "n.parquet", OK_NODES), policy=Policy(unknown="drop"))
-    assert (summary(g).unknown_edges, summary(g).num_edges) == (1, 1)
+    assert (ingest_summary(g).unknown_edges, ingest_summary(g).num_edges) == (1, 1)
 
 
 def test_read_tables__refuses_what_is_no_table(tmp_path):
@@ -806,10 +809,14 @@ def test_read_tables__takes_debian_packages_as_they_come(real_data, tmp_path):
     with pytest.raises(ValueError, match="41,528 rows name an id that is not a node"):
         read_tables(tmp_path / "g", edges, nodes, columns=DEBIAN, policy=Policy(repeated="first"))
     dropped = read_tables(tmp_path / "d", edges, nodes, columns=DEBIAN, policy=Policy(unknown="drop", repeated="first"))
-    assert (dropped.num_nodes, summary(dropped).unknown_edges, summary(dropped).repeated_nodes) == (62_662, 41_528, 4)
+    assert (dropped.num_nodes, ingest_summary(dropped).unknown_edges, ingest_summary(dropped).repeated_nodes) == (
+        62_662,
+        41_528,
+        4,
+    )
     added = read_tables(tmp_path / "a", edges, nodes, columns=DEBIAN, policy=Policy(unknown="add", repeated="first"))
-    assert summary(added).repeated_edges == 5_149
-    assert added.num_nodes == 62_662 + summary(added).added_nodes
+    assert ingest_summary(added).repeated_edges == 5_149
+    assert added.num_nodes == 62_662 + ingest_summary(added).added_nodes
     assert {"section=libs", "source#0", "source is null", "arch_all"} <= set(added.columns)
     assert np.isfinite(added.x).all()
 

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from hcm_scale.posterior.checkpoint import load_checkpoint, save_checkpoint
-from hcm_scale.posterior.journal import keep_until
-from hcm_scale.posterior.samples import sample_path, write_sample
+from hcm_scale.posterior.loop import truncate_journal
+from hcm_scale.posterior.samples import load_checkpoint, sample_path, save_checkpoint, write_sample
 
 
 def tensors(value: float) -> dict[str, torch.Tensor]:
@@ -80,7 +79,7 @@ def test_keep_until__keeps_the_line_of_the_step_itself(tmp_path):
     path = tmp_path / "metrics.jsonl"
     torn = b'{"step": \xb4}\n' + b"[" * 100_000 + b'\n[]\n{"step": 12}\n{"st'
     path.write_bytes(b'{"step": 4}\n{"step": 8}\n' + torn)
-    keep_until(path, 8)
+    truncate_journal(path, 8)
     assert path.read_text() == '{"step": 4}\n{"step": 8}\n'
 
 

@@ -7,10 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hcm_scale.posterior.loop import Chain, NonFiniteLossError, class_counts, run_chain
-from hcm_scale.posterior.meter import Meter, likely_cause
-from hcm_scale.posterior.schedules import ChainPlan
-from hcm_scale.posterior.sgld import noise_at
+from hcm_scale.posterior.loop import Chain, Meter, NonFiniteLossError, class_counts, likely_cause, run_chain
+from hcm_scale.posterior.sgld import ChainPlan, noise_at
 
 SAMPLER = {"temperature": None, "prior": 5e-8, "seed": 0}
 PLAN = ChainPlan("constant", 0.05, 100.0, 0.55, cycle_steps=200, burn_in_steps=4, num_samples=3, thin_steps=3)

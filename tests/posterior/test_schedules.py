@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcm_scale.posterior.schedules import SCHEDULES, ChainPlan, cyclical, polynomial
+from hcm_scale.posterior.sgld import SCHEDULES, ChainPlan, cyclical, polynomial
 
 PLAN = ChainPlan("constant", 0.01, 100.0, 0.55, cycle_steps=200, burn_in_steps=300, num_samples=20, thin_steps=10)
 

@@ -7,7 +7,7 @@ import torch
 from scipy.stats import spearmanr
 from torch import nn
 
-from hcm_scale.posterior.settle import Settling, rank_correlation
+from hcm_scale.posterior.loop import RankingConvergence, rank_correlation
 
 
 class Line(nn.Module):
@@ -22,9 +22,9 @@ class Line(nn.Module):
         return torch.stack([torch.zeros_like(score), score], 1)
 
 
-def settling(settled: float) -> Settling:
+def settling(settled: float) -> RankingConvergence:
     x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
-    return Settling(Line(), SimpleNamespace(x=x, hop=torch.zeros(200, dtype=torch.long)), settled)
+    return RankingConvergence(Line(), SimpleNamespace(x=x, hop=torch.zeros(200, dtype=torch.long)), settled)
 
 
 def test_settling__ends_at_the_fourth_of_equal_samples():

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from hcm_scale import pipeline
 from hcm_scale.config import SOURCES, Config, SyntheticGraph, WorldConfig
-from hcm_scale.ranks import launch, rank
-from hcm_scale.ranks.world import Seat, World
+from hcm_scale.ranks.world import RankInfo, World
+from hcm_scale.run import launch, pipeline
 
 TORCHRUN = {
     "RANK": "3",
@@ -154,16 +153,16 @@ def test_sweep__gives_every_job_its_ranks(tmp_path, how):
 
 
 def test_find_seat__reads_what_torchrun_says():
-    assert rank.find_seat({}) is None
-    assert rank.find_seat(TORCHRUN) == Seat(3, 4, 1, 2, "host", 29500)
+    assert launch.find_rank_info({}) is None
+    assert launch.find_rank_info(TORCHRUN) == RankInfo(3, 4, 1, 2, "host", 29500)
     agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "2"}
-    assert rank.find_seat(TORCHRUN | agent) == Seat(3, 4, 1, 2, "host", 29500, hosted=True, attempt="2")
+    assert launch.find_rank_info(TORCHRUN | agent) == RankInfo(3, 4, 1, 2, "host", 29500, hosted=True, attempt="2")
 
 
 @pytest.mark.parametrize("missing", sorted(set(TORCHRUN) - {"RANK"}))
 def test_find_seat__names_the_variable_that_is_missing(missing):
     with pytest.raises(ValueError, match=f"RANK is set in the environment but {missing} is not"):
-        rank.find_seat({name: value for name, value in TORCHRUN.items() if name != missing})
+        launch.find_rank_info({name: value for name, value in TORCHRUN.items() if name != missing})
 
 
 def test_find_seat__reads_slurm_through_submitit(monkeypatch):
@@ -172,15 +171,15 @@ def test_find_seat__reads_slurm_through_submitit(monkeypatch):
     slurm |= {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_JOB_NODELIST": "gpu[07-08]"}
     for name, value in slurm.items():
         monkeypatch.setenv(name, value)
-    assert rank.find_seat() == Seat(5, 8, 1, 4, "gpu07", 20042)
+    assert launch.find_rank_info() == RankInfo(5, 8, 1, 4, "gpu07", 20042)
     monkeypatch.setenv("SLURM_NTASKS", "1")
-    assert rank.find_seat() is None
+    assert launch.find_rank_info() is None
 
 
 def test_slurm_without_submitit__is_told_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(ValueError, match=r"needs submitit: pip install 'hcm-scale\[sweeps\]'"):
-        rank.find_seat({"SLURM_STEP_NUM_TASKS": "4"})
+        launch.find_rank_info({"SLURM_STEP_NUM_TASKS": "4"})
 
 
 @pytest.mark.parametrize(
@@ -205,9 +204,9 @@ def test_rendezvous__is_local_on_one_machine_and_says_what_it_ignores(caplog):
 
 
 def test_numbers_that_the_starter_decides__are_said_to_be_ignored(caplog):
-    launch._warn_ignored(WorldConfig(processes=2, nodes=2), Seat(0, 4, 0, 2, "host", 1))
+    launch._warn_ignored(WorldConfig(processes=2, nodes=2), RankInfo(0, 4, 0, 2, "host", 1))
     assert caplog.text == ""
-    launch._warn_ignored(WorldConfig(processes=3, nodes=3), Seat(0, 4, 0, 2, "host", 1))
+    launch._warn_ignored(WorldConfig(processes=3, nodes=3), RankInfo(0, 4, 0, 2, "host", 1))
     assert "world.processes=3 is ignored: 2 ranks" in caplog.text
     assert "world.nodes=3 is ignored: 4 ranks" in caplog.text
 
@@ -223,8 +222,8 @@ def test_pipeline__refuses_to_be_alone_where_ranks_are_wanted(tmp_path):
 def test_job__travels_whole(tmp_path, source):
     config = Config(graph=SOURCES[source](name="mine"), seed=7, run_dir=str(tmp_path))
     config.sampling.fan_out = ["10", "all"]
-    rank.write_job(tmp_path / "ranks" / "job.json", config, "train")
-    back, until = rank.read_job(tmp_path / "ranks" / "job.json")
+    launch.write_job(tmp_path / "ranks" / "job.json", config, "train")
+    back, until = launch.read_job(tmp_path / "ranks" / "job.json")
     assert (back, until, type(back.graph)) == (config, "train", SOURCES[source])
 
 
@@ -245,15 +244,15 @@ def test_first_failure__is_the_cause_whatever_the_clock_says(tmp_path):
 
 def test_agree__refuses_other_options_and_another_folder(tmp_path):
     config = Config(graph=SyntheticGraph(), run_dir=str(tmp_path / "run"))
-    rank.agree(World(), config, "report")
+    launch.agree(World(), config, "report")
     meeting = tmp_path / "run" / "ranks" / "world.json"
-    said = [rank.hash_options(config, "report"), str(meeting), json.loads(meeting.read_text())["token"], "stages"]
+    said = [launch.hash_options(config, "report"), str(meeting), json.loads(meeting.read_text())["token"], "stages"]
     follower = SimpleNamespace(rank=1, leads=False, broadcast=lambda value: said)
-    rank.agree(follower, config, "report")
+    launch.agree(follower, config, "report")
     assert (config.run_dir, config.share_dir) == (str(tmp_path / "run"), "stages")
     said[2] = "another"
     with pytest.raises(ValueError, match="all machines must share it"):
-        rank.agree(follower, config, "report")
+        launch.agree(follower, config, "report")
     said[0] = "another"
     with pytest.raises(ValueError, match="rank 1 was given other options than rank 0"):
-        rank.agree(follower, config, "report")
+        launch.agree(follower, config, "report")

@@ -19,15 +19,15 @@ import json, os, signal, sys, threading, time
 from pathlib import Path
 import numba
 import torch
-from hcm_scale.arguments import scoring_of
-from hcm_scale.base.free_memory import anonymous_bytes
+from hcm_scale.run.stages import scoring_of
+from hcm_scale.base.memory import anonymous_bytes
 from hcm_scale.config import Config
 from hcm_scale.features.propagate import open_propagated
 from hcm_scale.graph import Graph
 from hcm_scale.posterior.samples import open_samples
 from hcm_scale.ranks.world import LostRankError, Seat, join
 from hcm_scale.stages import shared_edges
-from hcm_scale.stages.predict import View
+from hcm_scale.stages.edges import View
 from hcm_scale.stages.score import score
 
 folder, out, state = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]

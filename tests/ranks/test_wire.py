@@ -11,7 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hcm_scale.ranks.wire import Line, LostRankError, SilentRankError, Wire, accept_all, call, hear, listen, watch_port
+from hcm_scale.ranks.wire import (
+    Line,
+    LostRankError,
+    SilentRankError,
+    Wire,
+    accept_all,
+    call,
+    listen,
+    receive,
+    watch_port,
+)
 
 TOKEN = "secret"
 
@@ -183,7 +193,7 @@ def test_first_word_of_a_rank__is_not_lost_behind_its_greeting():
         time.sleep(0.2)  # all that it says by itself is under way before rank 0 looks
         leader = accept_all(server, 2, TOKEN, 30.0)
         try:
-            assert hear(leader.lines, 5.0) == [None]
+            assert receive(leader.lines, 5.0) == [None]
             leader.tell(None)
         finally:
             leader.close()
@@ -220,9 +230,9 @@ def test_line__joins_what_the_network_cuts_and_hears_no_value_in_beats():
     sender = threading.Thread(target=lambda: [near.sendall(bytes([byte])) for byte in b'\n{"a": 1}\n\n\n[2]\n\n'])
     sender.start()
     line = Line(3, far)
-    assert [hear([line], 5.0), hear([line], 5.0)] == [[{"a": 1}], [[2]]]
+    assert [receive([line], 5.0), receive([line], 5.0)] == [[{"a": 1}], [[2]]]
     sender.join()
     near.close()
     with pytest.raises(LostRankError, match=r"rank 3 is gone \(it ended\)"):
-        hear([line], 5.0)
+        receive([line], 5.0)
     far.close()

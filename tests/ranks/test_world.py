@@ -11,7 +11,7 @@ import torch
 from hcm_scale.ranks.world import (
     ALONE,
     LostRankError,
-    Seat,
+    RankInfo,
     World,
     _open_group,
     addresses_towards,
@@ -89,14 +89,14 @@ def test_alone__everything_returns_at_once():
 
 
 def test_world_of_one__opens_no_connection():
-    with join(Seat(0, 1, 0, 1, "nowhere.invalid", 1)) as world:
+    with join(RankInfo(0, 1, 0, 1, "nowhere.invalid", 1)) as world:
         assert (world.rank, world.size, world.device, world.wire) == (0, 1, "cpu", None)
 
 
 def test_join__says_that_rank_0_is_missing():
     with (
         pytest.raises(LostRankError, match=r"the ranks' store at 127\.0\.0\.1:\d+ cannot be reached"),
-        join(Seat(1, 2, 1, 2, "127.0.0.1", free_port()), timeout_seconds=1),
+        join(RankInfo(1, 2, 1, 2, "127.0.0.1", free_port()), timeout_seconds=1),
     ):
         pass
 
@@ -104,7 +104,7 @@ def test_join__says_that_rank_0_is_missing():
 def test_join__says_which_rank_is_missing():
     with (
         pytest.raises(LostRankError, match=r"ranks \[1\] did not come within 1 s"),
-        join(Seat(0, 2, 0, 2, "127.0.0.1", free_port()), timeout_seconds=1),
+        join(RankInfo(0, 2, 0, 2, "127.0.0.1", free_port()), timeout_seconds=1),
     ):
         pass
 
@@ -115,7 +115,7 @@ def test_join__says_which_rank_is_missing():
 )
 def test_seat__refuses_places_that_do_not_exist(seat, said):
     with pytest.raises(ValueError, match=said):
-        Seat(*seat, "127.0.0.1", 1)
+        RankInfo(*seat, "127.0.0.1", 1)
 
 
 def test_choose_device__shares_gpus_over_gloo(monkeypatch):
@@ -139,7 +139,7 @@ def test_addresses__lead_to_an_interface():
 def test_sum__goes_over_nccl_beside_other_kernels():
     """NCCL takes one rank a GPU, so on one GPU the group is of one: the call, its stream and its order are real."""
     store = torch.distributed.HashStore()
-    _open_group(Seat(0, 1, 0, 1, "127.0.0.1", 1), store, "nccl", timeout_seconds=60)
+    _open_group(RankInfo(0, 1, 0, 1, "127.0.0.1", 1), store, "nccl", timeout_seconds=60)
     try:
         vector, expected = torch.zeros(1 << 20, device="cuda"), 0
         for step in range(10):

@@ -12,9 +12,9 @@ from hcm_scale.features.purify import edge_similarity
 from hcm_scale.graph.store import Graph
 from hcm_scale.score.calibration import context_scale
 from hcm_scale.score.closure import far_cut
+from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.nodes import of_attributes, score_nodes, with_attributes, with_closure, with_strange
-from hcm_scale.score.numbering import edge_index
+from hcm_scale.score.nodes import attribute_scores, score_nodes, with_attributes, with_closure, with_strange
 from hcm_scale.score.table import row_groups
 
 
@@ -67,7 +67,7 @@ def scored_world() -> Callable[..., ScoredWorld]:
         scores = with_closure(score_nodes(edges, EdgeHops(mean, var), trim=0.0), edges, mean, far_cut(mean, 0.4))
         scores, _ = with_strange(scores)
         distance = 1 - edge_similarity(indptr, indices, x, "cosine")
-        scores = with_attributes(scores, of_attributes(edges, x, distance, context_scale(edges, x, distance, 0.4)))
+        scores = with_attributes(scores, attribute_scores(edges, x, distance, context_scale(edges, x, distance, 0.4)))
         scores = scores if kinds else replace(scores, places=None)
         ids = [f"node-{i}" for i in range(num_nodes)]
         for node, name in zip(np.argsort(-scores.by(rank_by), kind="stable"), first_ids, strict=False):

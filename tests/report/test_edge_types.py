@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hcm_scale.graph.store import Graph
-from hcm_scale.report import terminal
+from hcm_scale.report import wording
 from hcm_scale.report.explain import Explanation, Neighbor, _edge_types
 from hcm_scale.synthetic.inject import inject
 
@@ -28,11 +28,11 @@ def test_types__are_those_of_the_node_s_own_row():
 
 def test_types__stand_beside_the_neighbour():
     neighbors = (Neighbor("b", 1, 3.0, 0.1, True, ("call", "mail")), Neighbor("c", 2, 1.0, 0.1, False))
-    lines = terminal.text(Explanation("a", 0, 1, 3, {}, None, neighbors, ())).splitlines()
+    lines = wording.explanation_text(Explanation("a", 0, 1, 3, {}, None, neighbors, ())).splitlines()
     assert "neighbour    predicted hop   edge       type" in lines
     assert "b             3.00 ± 0.10    dropped    call, mail" in lines
     assert "c             1.00 ± 0.10    kept" in lines
-    bare = terminal.text(Explanation("a", 0, 1, 3, {}, None, neighbors[1:], ())).splitlines()
+    bare = wording.explanation_text(Explanation("a", 0, 1, 3, {}, None, neighbors[1:], ())).splitlines()
     assert "neighbour    predicted hop   edge" in bare
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hcm_scale.graph.by_edge import spread
-from hcm_scale.report import terminal
+from hcm_scale.graph.lookup import spread_to_entries
+from hcm_scale.report import wording
 from hcm_scale.report.card import card
 from hcm_scale.report.evidence import Evidence, percentiles
 from hcm_scale.report.explain import EdgeWeight, Explanation, Neighbor, explain
@@ -17,7 +17,7 @@ from hcm_scale.report.page import templates
 def evidence(scored_world):
     """A scored graph whose edges weigh 1, 2, 3, ..."""
     graph, *others = scored_world()
-    weights = spread(graph.indptr, graph.indices, np.arange(1, graph.num_edges + 1, dtype=np.float32))
+    weights = spread_to_entries(graph.indptr, graph.indices, np.arange(1, graph.num_edges + 1, dtype=np.float32))
     return Evidence.of(replace(graph, weights=weights, info={"weights": "am\x1bount"}), *others)
 
 
@@ -42,12 +42,12 @@ def test_percentiles__say_nothing_of_weights_that_are_all_the_same(evidence):
 def test_weights__stand_beside_the_neighbour_on_a_terminal():
     heavy, light = EdgeWeight("am\x1bount", 1200.0, 99), EdgeWeight("am\x1bount", 0.5, 3)
     neighbors = Neighbor("b", 1, 3.0, 0.1, True, weight=heavy), Neighbor("c", 2, 1.0, 0.1, False, weight=light)
-    lines = terminal.text(Explanation("a", 0, 1, 3, {}, None, neighbors, ())).splitlines()
+    lines = wording.explanation_text(Explanation("a", 0, 1, 3, {}, None, neighbors, ())).splitlines()
     assert "neighbour    predicted hop   edge       am\ufffdount" in lines
     assert "b             3.00 ± 0.10    dropped    1,200.00 (heavier than 99 % of edges)" in lines
     assert "c             1.00 ± 0.10    kept       0.50 (heavier than 3 % of edges)" in lines
     typed = (replace(neighbors[0], types=("call", "mail")), neighbors[1])
-    lines = terminal.text(Explanation("a", 0, 1, 3, {}, None, typed, ())).splitlines()
+    lines = wording.explanation_text(Explanation("a", 0, 1, 3, {}, None, typed, ())).splitlines()
     assert "neighbour    predicted hop   edge       type         am\ufffdount" in lines
     assert "c             1.00 ± 0.10    kept                    0.50 (heavier than 3 % of edges)" in lines
 

@@ -12,13 +12,12 @@ from scipy import sparse
 
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.readers import read_tables
-from hcm_scale.report.dates import first_days, value_text
 from hcm_scale.report.evidence import Evidence, column_moments, row_mean
-from hcm_scale.report.explain import Difference, Explanation, Neighbor, explain
-from hcm_scale.report.terminal import text
+from hcm_scale.report.explain import Difference, Explanation, Neighbor, explain, first_days, value_text
+from hcm_scale.report.wording import explanation_text
+from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
 from hcm_scale.score.nodes import score_nodes
-from hcm_scale.score.numbering import edge_index
 from hcm_scale.score.table import row_groups
 
 World = Callable[..., Any]
@@ -131,11 +130,11 @@ def test_explain__of_a_node_without_neighbours_and_without_attributes():
     evidence = Evidence.of(graph, None, scores_table(graph, scores, rank_by="ahp"), mean, var)
     lonely = explain(evidence, 2)
     assert (lonely.degree, lonely.id, lonely.differences) == (0, 2, ())
-    assert "no neighbours" in text(lonely)
-    assert "rank 3 of 3" in text(lonely)
+    assert "no neighbours" in explanation_text(lonely)
+    assert "rank 3 of 3" in explanation_text(lonely)
     other = explain(evidence, 0)
     assert other.neighbors == (Neighbor(1, 1, 2.0, 0.5, None, rank=2),)
-    assert "its only neighbour looks 2.0 hops away" in text(other)
+    assert "its only neighbour looks 2.0 hops away" in explanation_text(other)
 
 
 def test_explain__directed_arcs_are_numbered_as_they_lie():
@@ -154,7 +153,7 @@ def test_explain__edges_that_were_not_scored_come_last(scored_world: World):
     mean[first_edge] = np.nan
     found = explain(Evidence.of(*world[:3], mean, world.edge_var), 0)
     assert found.neighbors[-1].hop is None
-    assert "not scored" in text(found)
+    assert "not scored" in explanation_text(found)
     json.dumps(found.as_dict(), allow_nan=False)
 
 
@@ -162,8 +161,8 @@ def test_text__is_aligned_and_moves_no_cursor():
     evil = made(
         id="\x1b[2Jboo", differences=(Difference("a\nb", 1.0, 2.0, -3.0), Difference("long" * 30, 1.0, 2.0, 2.5))
     )
-    lines = text(evil, limit=3).splitlines()
-    assert "\x1b" not in text(evil)
+    lines = explanation_text(evil, limit=3).splitlines()
+    assert "\x1b" not in explanation_text(evil)
     assert "and 2 nearer" in lines
     assert len({line.index("±") for line in lines if "±" in line}) == 1
     assert max(map(len, lines)) <= 120

@@ -6,7 +6,7 @@ import pytest
 
 from hcm_scale.graph.store import Graph
 from hcm_scale.report.groups import FIRST, MOST, find_groups, groups, num_first
-from hcm_scale.report.listing import group_text
+from hcm_scale.report.wording import group_text
 
 
 def graph_of(pairs: list[tuple[int, int]], num_nodes: int) -> Graph:

@@ -12,11 +12,9 @@ import pytest
 
 from hcm_scale.graph.store import KIND_NAMES, Graph
 from hcm_scale.report import digest
-from hcm_scale.report.distances import highest_hop, usual_hop
-from hcm_scale.report.evidence import Evidence, count_scored
-from hcm_scale.report.kinds import heads
-from hcm_scale.report.rows import read_first
-from hcm_scale.report.write import write_report
+from hcm_scale.report.evidence import Evidence, count_scored, highest_hop, usual_hop
+from hcm_scale.report.reasons import first_by_kind
+from hcm_scale.report.write import read_first, write_report
 from hcm_scale.score.evidence import KINDS
 from hcm_scale.score.table import FILE, kind_rank, write_scores
 
@@ -96,7 +94,7 @@ def test_heads__are_the_first_of_all_slices(most: int, monkeypatch: pytest.Monke
     table = pa.table(ranks | {"node": node, "evidence": node})
     for count in (1, 2, 3):
         monkeypatch.setattr(numba, "get_num_threads", lambda count=count: count)
-        assert heads(EMPTY, table, 10) == {"context": wanted}
+        assert first_by_kind(EMPTY, table, 10) == {"context": wanted}
 
 
 @pytest.mark.usefixtures("threads")

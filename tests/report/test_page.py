@@ -14,10 +14,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hcm_scale.report import charts, neighborhood
-from hcm_scale.report.charts import Chart, Line
+from hcm_scale.report import card, sections
 from hcm_scale.report.explain import Explanation, Neighbor
 from hcm_scale.report.page import render, templates
+from hcm_scale.report.sections import Chart, Line
 from hcm_scale.report.write import write_report
 
 World = Callable[..., Any]
@@ -167,12 +167,12 @@ def test_page__tells_what_columns_became_and_has_notes(scored_world: World, tmp_
 @pytest.mark.parametrize(
     "chart",
     [
-        charts.line_chart("a & b", [Line("a<b", [0, 1, 2], [1.0, None, float("nan")])], "x&y", "y"),
-        charts.line_chart("a & b", [Line("flat", [1, 2], [3.0, 3.0], band=([3.0, 3.0], [3.0, 3.0]))], "x", "y"),
-        charts.line_chart("a & b", [Line("empty", [], [])], "x", "y", diagonal=True),
-        charts.histogram_chart("<b>", [0.0, 0.5, 1.0], {"a": [0.0, 0.0], "<b>": [0.5, 0.5]}, "x", "y"),
-        charts.bar_chart("bars", ["1", "≥ 2"], [0, 0], "x", "y"),
-        charts.bar_chart("bars", ["a"], [12_345_678], "x", "y"),
+        sections.line_chart("a & b", [Line("a<b", [0, 1, 2], [1.0, None, float("nan")])], "x&y", "y"),
+        sections.line_chart("a & b", [Line("flat", [1, 2], [3.0, 3.0], band=([3.0, 3.0], [3.0, 3.0]))], "x", "y"),
+        sections.line_chart("a & b", [Line("empty", [], [])], "x", "y", diagonal=True),
+        sections.histogram_chart("<b>", [0.0, 0.5, 1.0], {"a": [0.0, 0.0], "<b>": [0.5, 0.5]}, "x", "y"),
+        sections.bar_chart("bars", ["1", "≥ 2"], [0, 0], "x", "y"),
+        sections.bar_chart("bars", ["a"], [12_345_678], "x", "y"),
     ],
 )
 def test_charts__are_well_formed_and_inside_their_frame(chart: Chart):
@@ -182,7 +182,7 @@ def test_charts__are_well_formed_and_inside_their_frame(chart: Chart):
     assert drawing is not None
     for element in drawing.iter():
         numbers = [float(n) for n in re.findall(r"-?\d+\.?\d*", element.attrib.get("d", ""))]
-        assert all(-1 <= number <= charts.Frame.width + 1 for number in numbers)
+        assert all(-1 <= number <= sections.Frame.width + 1 for number in numbers)
         assert "nan" not in str(element.attrib.values()).lower()
 
 
@@ -191,7 +191,7 @@ def test_neighborhood__places_far_neighbours_far_and_caps_their_number(scored_wo
     row = graph.indices[graph.indptr[0] : graph.indptr[1]].tolist()
     peers = tuple(Neighbor(v, v, 1.0 + 3.0 * i / len(row), 0.2, i % 2 == 0) for i, v in enumerate(row))[::-1]
     explanation = Explanation("<0>", 0, 1, 60, {}, None, peers, ())
-    picture = neighborhood.layout(graph, explanation, num_rings=4, limit=3)
+    picture = card.layout(graph, explanation, num_rings=4, limit=3)
     assert picture["hidden"] == len(row) - 3
     radii = [(p["x"] - 120) ** 2 + (p["y"] - 120) ** 2 for p in picture["points"]]
     assert radii == sorted(radii, reverse=True)
@@ -205,7 +205,7 @@ def test_neighborhood__links_are_the_edges_between_neighbours(scored_world: Worl
     row = graph.indices[graph.indptr[5] : graph.indptr[6]].tolist()
     edges = {(u, int(v)) for u in range(30) for v in graph.indices[graph.indptr[u] : graph.indptr[u + 1]]}
     explanation = Explanation(5, 5, 1, 30, {}, None, tuple(Neighbor(v, v, 2.0, 0.0, None) for v in row), ())
-    picture = neighborhood.layout(graph, explanation, num_rings=4)
+    picture = card.layout(graph, explanation, num_rings=4)
     wanted = {(i, j) for i in range(len(row)) for j in range(i + 1, len(row)) if (row[i], row[j]) in edges}
     assert {tuple(link) for link in picture["links"]} == wanted
     places = {(p["x"], p["y"]) for p in picture["points"]}

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from hcm_scale.graph.store import Graph
-from hcm_scale.report.distances import cosine_distance, usual_distance, usual_hop
-from hcm_scale.report.evidence import Evidence, neighbors_of
+from hcm_scale.report.evidence import Evidence, cosine_distance, neighbors_of, usual_distance, usual_hop
 from hcm_scale.report.explain import explain, source_of
-from hcm_scale.report.kinds import heads
-from hcm_scale.report.reasons import NOTABLE_SHARE, _hops, far_group
+from hcm_scale.report.reasons import NOTABLE_SHARE, _hops, far_group, first_by_kind
 from hcm_scale.score.closure import far_cut, mark_far
 from hcm_scale.score.evidence import KINDS
 from hcm_scale.score.table import kind_rank
@@ -100,14 +98,14 @@ def test_differences__tell_a_hashed_text_once_and_by_its_name(scored_world: Worl
 def test_heads__are_the_first_by_each_kind_with_ties_by_node(scored_world: World):
     world = scored_world(200, rank_by="score")
     graph, table = world.graph, world.scores
-    found = heads(graph, table, 7)
+    found = first_by_kind(graph, table, 7)
     assert list(found) == list(KINDS)
     for kind, rows in found.items():
         wanted = sorted(zip(table[kind_rank(kind)].to_pylist(), table["node"].to_pylist(), strict=True))[:7]
         assert [(row["place"], row["node"]) for row in rows] == wanted
     same = table.set_column(table.column_names.index("hop_rank"), "hop_rank", [np.full(200, 100)])
-    assert "hop" not in heads(graph, same, 7)
-    assert heads(graph, scored_world(kinds=False).scores, 7) == {}
+    assert "hop" not in first_by_kind(graph, same, 7)
+    assert first_by_kind(graph, scored_world(kinds=False).scores, 7) == {}
 
 
 def test_evidence__distances_need_features(scored_world: World):

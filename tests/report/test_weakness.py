@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from hcm_scale.graph.store import Graph
-from hcm_scale.report.distances import cosine_distance
-from hcm_scale.report.weakness import likeness, weak_text
+from hcm_scale.report.evidence import attribute_signal, cosine_distance, weak_attributes_text
 from hcm_scale.synthetic import families
 
 
@@ -18,10 +17,10 @@ def graph() -> Graph:
 
 def test_weak_text__is_said_of_noise_and_of_nothing_else(graph):
     noise = np.random.default_rng(0).normal(size=(1000, 8)).astype(np.float32)
-    said = weak_text(graph, noise, [{"step": 1}, {"loss": 1.17}], 4)
+    said = weak_attributes_text(graph, noise, [{"step": 1}, {"loss": 1.17}], 4)
     assert said.startswith("The attributes say little about distances in this graph (loss 1.17 of 1.39): neighbours")
-    assert "graph:" in weak_text(graph, noise)
-    assert weak_text(graph, np.asarray(graph.x)) == weak_text(graph, None) == ""
+    assert "graph:" in weak_attributes_text(graph, noise)
+    assert weak_attributes_text(graph, np.asarray(graph.x)) == weak_attributes_text(graph, None) == ""
 
 
 def test_likeness__is_the_share_of_pairs_that_are_farther_than_an_edge(graph):
@@ -31,6 +30,6 @@ def test_likeness__is_the_share_of_pairs_that_are_farther_than_an_edge(graph):
     pairs = np.random.default_rng(0).integers(0, len(sources), (2, 20_000))
     apart = cosine_distance(x[sources[pairs[0]]], x[graph.indices[pairs[1]]])
     slow = np.mean([(apart > distance).mean() for distance in joined[::7]])
-    assert likeness(graph, x) == pytest.approx(slow, abs=0.02)
-    assert likeness(graph, np.ones((1000, 3), np.float32)) == 0.5
-    assert likeness(replace(graph, indptr=np.zeros(1001, np.int64), indices=graph.indices[:0]), x) is None
+    assert attribute_signal(graph, x) == pytest.approx(slow, abs=0.02)
+    assert attribute_signal(graph, np.ones((1000, 3), np.float32)) == 0.5
+    assert attribute_signal(replace(graph, indptr=np.zeros(1001, np.int64), indices=graph.indices[:0]), x) is None

@@ -6,10 +6,16 @@ from typing import Any
 import pytest
 
 from hcm_scale.report.explain import Difference, Explanation, Neighbor
-from hcm_scale.report.listing import found_text, long_name, meaning
 from hcm_scale.report.reasons import Reason
-from hcm_scale.report.terminal import text
-from hcm_scale.report.wording import dropped, lead, reasons
+from hcm_scale.report.wording import (
+    dropped_text,
+    explanation_text,
+    found_text,
+    long_name,
+    meaning,
+    opening_text,
+    reason_texts,
+)
 
 ODD = Reason("attributes", 3, 20_000)
 
@@ -22,7 +28,7 @@ def made(*why: Reason, **changes: Any) -> Explanation:
 
 
 def told(*why: Reason, **changes: Any) -> list[str]:
-    return [f"{reason.title}: {reason.text}" for reason in reasons(made(*why, **changes))]
+    return [f"{reason.title}: {reason.text}" for reason in reason_texts(made(*why, **changes))]
 
 
 def test_reasons__every_kind_in_words_with_its_numbers_and_its_rank():
@@ -74,19 +80,19 @@ def test_reasons__attributes_are_not_told_where_they_are_not_the_evidence():
 
 
 def test_lead__says_that_nothing_stands_out_or_that_there_are_no_neighbours():
-    assert lead(made(Reason("hop", 700, 1000, 1.5, 1.4, 5))).startswith("Nothing about it stands out")
-    assert lead(made(Reason("hop", 7, 1000, 3.5, 1.4, 5))) == ""
-    assert lead(made(ODD, neighbors=())).startswith("It has no neighbours")
+    assert opening_text(made(Reason("hop", 700, 1000, 1.5, 1.4, 5))).startswith("Nothing about it stands out")
+    assert opening_text(made(Reason("hop", 7, 1000, 3.5, 1.4, 5))) == ""
+    assert opening_text(made(ODD, neighbors=())).startswith("It has no neighbours")
 
 
 def test_dropped__is_told_where_many_edges_went():
-    assert dropped(made()) == "Before learning 2 of its 5 edges were dropped, because their ends are so unlike."
+    assert dropped_text(made()) == "Before learning 2 of its 5 edges were dropped, because their ends are so unlike."
     kept = tuple(replace(n, dropped=False) for n in made().neighbors)
-    assert dropped(made(neighbors=kept)) == ""
+    assert dropped_text(made(neighbors=kept)) == ""
 
 
 def test_text__has_the_score_that_ranks_and_no_other():
-    page = text(made(ODD, differences=(Difference("amount", 9310.0, 120.2, 7.0),)))
+    page = explanation_text(made(ODD, differences=(Difference("amount", 9310.0, 120.2, 7.0),)))
     assert "Score 20" in page
     assert "AHP" not in page
     assert page.index("odd attributes") < page.index("predicted hop")
@@ -105,12 +111,12 @@ def test_text__has_the_score_that_ranks_and_no_other():
 )
 def test_text__says_below_the_score_why_a_node_is_flagged_or_not(changes: dict[str, Any], line: str):
     judged = {"p": 1.1e-4, "flagged": False, "fdr": 0.1}
-    assert text(made(ODD, **judged | changes)).splitlines()[2] == line
-    assert text(made(ODD)).splitlines()[2] == ""
+    assert explanation_text(made(ODD, **judged | changes)).splitlines()[2] == line
+    assert explanation_text(made(ODD)).splitlines()[2] == ""
 
 
 def test_text__shows_dates_as_dates():
-    page = text(made(ODD, differences=(Difference("since", 1.5, 0.0, 4.1, first_day="2024-01-31T08:00"),)))
+    page = explanation_text(made(ODD, differences=(Difference("since", 1.5, 0.0, 4.1, first_day="2024-01-31T08:00"),)))
     assert "2024-02-01 20:00   2024-01-31 08:00" in page
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hcm_scale.base.spmm import gcn_scale, propagate
 from hcm_scale.sampling.batches import MiniBatch, make_batch, make_sampler
-from hcm_scale.sampling.block import tensors
+from hcm_scale.sampling.neighbors import tensors
 from hcm_scale.sampling.pairs import PairBatch
 from hcm_scale.sampling.prefetch import prefetch
 

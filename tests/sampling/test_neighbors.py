@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hcm_scale.base.spmm import gcn_scale
-from hcm_scale.sampling.block import Block
-from hcm_scale.sampling.neighbors import DrawScratch, check_fan_outs, sample_blocks, sampler
+from hcm_scale.sampling.neighbors import Block, DrawScratch, check_fan_outs, sample_blocks, sampler
 
 stateless_fixture = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

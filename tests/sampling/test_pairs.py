@@ -13,9 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hcm_scale.sampling.pair_order import SPREAD, WINDOW, class_order, least_reach
-from hcm_scale.sampling.pairs import pair_batches, pairs_per_class, pairs_per_epoch, steps_per_epoch
-from hcm_scale.shards import LabelPlan, Labels, folder, open_labels
+from hcm_scale.sampling.pairs import (
+    SPREAD,
+    WINDOW,
+    class_order,
+    least_reach,
+    pair_batches,
+    pairs_per_class,
+    pairs_per_epoch,
+    steps_per_epoch,
+)
+from hcm_scale.shards import LabelPlan, Labels, open_labels, writer
 from hcm_scale.shards.writer import write_shard
 
 
@@ -32,11 +40,11 @@ def make_labels(
         hop = np.repeat(np.arange(1, classes + 1, dtype=np.uint8), counts)
         write_shard(out, plan, index, hop.astype(np.int32), np.concatenate(parts), hop, counts)
     shards = []
-    for shard, copy in itertools.product(folder.collect(out, plan), range(num_links)):
+    for shard, copy in itertools.product(writer.collect_shards(out, plan), range(num_links)):
         name = f"shard-{len(shards):05d}-{copy}.parquet"
         os.link(out / shard.file, out / name)
         shards.append(dataclasses.replace(shard, file=name))
-    folder.seal(out, plan, shards)
+    writer.seal_labels(out, plan, shards)
     return open_labels(out)
 
 
@@ -224,7 +232,7 @@ def test_pairs_per_class__gives_advice_that_works(tmp_path):
 
 MEASURE = """
 import itertools, sys
-from hcm_scale.base.progress import peak_rss_bytes
+from hcm_scale.base.console import peak_rss_bytes
 from hcm_scale.sampling.pairs import pair_batches
 from hcm_scale.shards import open_labels
 

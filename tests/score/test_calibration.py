@@ -4,39 +4,36 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from hcm_scale.score.calibration import Scale, Strangeness, context_scale, from_bytes, to_bytes
+from hcm_scale.score.calibration import Scale, Strangeness, ZScale, context_scale, scale_from_bytes, scale_to_bytes
 from hcm_scale.score.closure import far_cut, mark_far
-from hcm_scale.score.evidence import KINDS, Numbers, weigh
-from hcm_scale.score.numbering import edge_index
-from hcm_scale.score.ranks import ranks_among
-from hcm_scale.score.standard import Usual
-from hcm_scale.score.tail import gains_of
+from hcm_scale.score.edge_index import edge_index
+from hcm_scale.score.evidence import KINDS, KindNumbers, ranks_among, surprise_gains, weigh_evidence
 from hcm_scale.score.threshold import judge
 
 
-def numbers_of(size: int, seed: int = 0) -> Numbers:
+def numbers_of(size: int, seed: int = 0) -> KindNumbers:
     rng = np.random.default_rng(seed)
     found = {kind: rng.exponential(size=size).round(2) for kind in KINDS}
-    return Numbers(found, rng.random(size) < 0.9)
+    return KindNumbers(found, rng.random(size) < 0.9)
 
 
 def test_weigh_and_p__like_itself_are_the_same():
     own = numbers_of(500)
-    np.testing.assert_array_equal(weigh(*own, own).score, weigh(*own).score)
-    np.testing.assert_array_equal(judge(weigh(*own, own).sums, 0.1).p, judge(weigh(*own).sums, 0.1).p)
+    np.testing.assert_array_equal(weigh_evidence(*own, own).score, weigh_evidence(*own).score)
+    np.testing.assert_array_equal(judge(weigh_evidence(*own, own).sums, 0.1).p, judge(weigh_evidence(*own).sums, 0.1).p)
 
 
 def test_weigh_and_p__of_a_node_do_not_depend_on_the_others():
     usual, new = numbers_of(500), numbers_of(300, seed=1)
-    part = Numbers({kind: values[:20] for kind, values in new.of_kind.items()}, new.has_neighbors[:20])
-    np.testing.assert_array_equal(weigh(*new, usual).score[:20], weigh(*part, usual).score)
-    found, of_part = (judge(weigh(*some, usual).sums, 0.1).p for some in (new, part))
+    part = KindNumbers({kind: values[:20] for kind, values in new.of_kind.items()}, new.has_neighbors[:20])
+    np.testing.assert_array_equal(weigh_evidence(*new, usual).score[:20], weigh_evidence(*part, usual).score)
+    found, of_part = (judge(weigh_evidence(*some, usual).sums, 0.1).p for some in (new, part))
     np.testing.assert_array_equal(found[:20], of_part)
 
 
 def test_gains__among_others_rise_also_beyond_all_that_was_seen():
     usual = np.random.default_rng(0).normal(size=200)
-    _, found = gains_of("hop", usual).among(np.linspace(-5, 50, 400), None)
+    _, found = surprise_gains("hop", usual).among(np.linspace(-5, 50, 400), None)
     assert np.all(np.diff(found) >= 0)
     assert np.all(np.diff(found[np.linspace(-5, 50, 400) > 2 * usual.max()]) > 0)
     assert np.isfinite(found).all()
@@ -45,9 +42,9 @@ def test_gains__among_others_rise_also_beyond_all_that_was_seen():
 
 def test_weigh__of_a_node_without_neighbours_is_told_by_its_attributes():
     usual = numbers_of(500)
-    lone = Numbers({kind: np.array([0.0, 0.0]) for kind in KINDS}, np.zeros(2, bool))
+    lone = KindNumbers({kind: np.array([0.0, 0.0]) for kind in KINDS}, np.zeros(2, bool))
     lone.of_kind["attributes"][:] = np.quantile(usual.of_kind["attributes"], [0.5, 0.999])
-    everyone, found = weigh(*usual).score, weigh(*lone, usual).score
+    everyone, found = weigh_evidence(*usual).score, weigh_evidence(*lone, usual).score
     assert np.mean(everyone < found[0]) > 0.2
     assert np.mean(everyone < found[1]) > 0.8
 
@@ -67,10 +64,10 @@ def test_scale__comes_back_from_its_file(random_csr):
     rng = np.random.default_rng(0)
     distance = rng.random(edges.num_edges).astype(np.float32)
     context = context_scale(edges, rng.random((40, 3)).astype(np.float32), distance, 0.4)
-    both, views = Usual(np.array([1.0, 2.0]), np.array([3.0, 4.0]), -5.0), Usual(np.ones(3), np.zeros(3), 0.5)
+    both, views = ZScale(np.array([1.0, 2.0]), np.array([3.0, 4.0]), -5.0), ZScale(np.ones(3), np.zeros(3), 0.5)
     for strange in (Strangeness(both), Strangeness(both, views)):
         scale = Scale(far_cut(distance, 0.3), strange, context)
-        again = from_bytes(to_bytes(scale))
+        again = scale_from_bytes(scale_to_bytes(scale))
         assert again.far == scale.far
         assert again.context.unlike == context.unlike
         np.testing.assert_array_equal(again.context.surprise, context.surprise)

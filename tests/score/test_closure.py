@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from hcm_scale.score.closure import closure, far_cut, far_triangles, mark_far
-from hcm_scale.score.numbering import edge_index
+from hcm_scale.score.edge_index import edge_index
 from hcm_scale.synthetic import families as synthetic
 
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from hcm_scale.features.purify import edge_similarity
-from hcm_scale.score.context import context, surprise_of_bins
-from hcm_scale.score.context_kernels import NUM_BINS
-from hcm_scale.score.numbering import edge_index
+from hcm_scale.score.context import NUM_BINS, context, surprise_of_bins
+from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.residual import residual
 
 

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from hcm_scale.score import device
-from hcm_scale.score.device import sweep_device
+from hcm_scale.score.device import predict_on_device
+from hcm_scale.score.edge_index import PairHead, edge_index
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, predict_edges
-from hcm_scale.score.head import Head
-from hcm_scale.score.numbering import edge_index
 
 N, WIDTH, HIDDEN = 80, 16, 32
 
@@ -25,7 +24,7 @@ def draw_samples(num_samples, num_classes=4, seed=0, spread=0.3):
     return [
         (
             z + spread * noise(N, WIDTH),
-            Head(w0 + spread * noise(WIDTH, HIDDEN), noise(HIDDEN), w1, spread * noise(num_classes)),
+            PairHead(w0 + spread * noise(WIDTH, HIDDEN), noise(HIDDEN), w1, spread * noise(num_classes)),
         )
         for _ in range(num_samples)
     ]
@@ -152,7 +151,7 @@ def test_sweep_device__plain_torch_agrees(random_csr, directed, hop):
     number = index.edges(0, index.num_edges)[2]
     mean, m2 = np.zeros((2, index.num_edges), np.float32)
     options = {"expected": hop == "expected", "chunk": 41, "device": torch.device("cpu"), "precision": "float32"}
-    assert sweep_device(index, iter(samples), mean, m2, **options) == 6
+    assert predict_on_device(index, iter(samples), mean, m2, **options) == 6
     wanted = predict_edges(index, samples, hop=hop)
     np.testing.assert_allclose(mean[number], wanted.mean[number], atol=1e-5)
     np.testing.assert_allclose(m2[number] / 6, wanted.var[number], atol=1e-5)
@@ -170,7 +169,7 @@ def test_sweep_device__edges_that_pass_through_have_the_numbers_of_those_that_st
         monkeypatch.setattr(device, "free_bytes", lambda _, free=free: free)
         monkeypatch.setattr(device, "_RANGE_EDGES", 37)
         moments = np.full((2, index.num_edges), np.nan, np.float32)
-        assert sweep_device(index, draw_samples(4), *moments, **options, on_edges=passed.append) == 4
+        assert predict_on_device(index, draw_samples(4), *moments, **options, on_edges=passed.append) == 4
         found.append(moments)
     np.testing.assert_allclose(*found, atol=1e-5)  # NaN where not scored, in both
     num_scored = len(index.edges(0, index.num_edges)[2])
@@ -194,7 +193,7 @@ def test_predict_edges__refuses_a_sample_that_diverged(random_csr, hop):
     mean, m2 = np.zeros((2, index.num_edges), np.float32)
     options = {"expected": hop == "expected", "chunk": 64, "device": torch.device("cpu"), "precision": "float32"}
     with pytest.raises(ValueError, match="sample 1 predicts NaN or infinite"):
-        sweep_device(index, [(z, head), bad], mean, m2, **options)
+        predict_on_device(index, [(z, head), bad], mean, m2, **options)
 
 
 def test_predict_edges__refuses_what_does_not_fit(random_csr):

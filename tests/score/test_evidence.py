@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import rankdata
 
 from hcm_scale.base.order import double_places, num_known
-from hcm_scale.score.evidence import KINDS, weigh
-from hcm_scale.score.ranks import ranks_of
+from hcm_scale.score.evidence import KINDS, ranks_of, weigh_evidence
 
 
 def middle_ranks(values, known=None):
@@ -34,7 +33,9 @@ def test_score__of_the_bulk_does_not_depend_on_how_long_a_tail_is(kind):
     has, usual = np.ones(1_000, bool), numbers[kind] < np.quantile(numbers[kind], 0.95)
     for stretch in (np.exp, lambda v: v**3, lambda v: 1e9 * v):
         stretched = numbers | {kind: stretch(numbers[kind])}
-        np.testing.assert_allclose(weigh(stretched, has).score[usual], weigh(numbers, has).score[usual])
+        np.testing.assert_allclose(
+            weigh_evidence(stretched, has).score[usual], weigh_evidence(numbers, has).score[usual]
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -44,7 +45,7 @@ def test_score__grows_with_a_number_and_slowly_beyond_what_a_rank_can_say(kind):
     has, found = np.ones(1_000, bool), []
     for value in (3.0, 30.0, 300.0, 1e6, 1e300):
         numbers[kind][0] = value
-        found.append(weigh(numbers, has).score[0])
+        found.append(weigh_evidence(numbers, has).score[0])
     assert np.all(np.diff(found) > 0)
     assert found[3] - found[0] < 2 * np.log(1_000) + np.log(1e8)
     assert np.isfinite(found).all()
@@ -55,7 +56,7 @@ def test_score__does_not_hold_the_size_of_a_group_against_its_members():
     numbers = {kind: rng.normal(size=1_000) for kind in KINDS}
     for size in (1, 30):
         numbers["closure"][:size] = 20.0
-        first = weigh(numbers, np.ones(1_000, bool)).score[0]
+        first = weigh_evidence(numbers, np.ones(1_000, bool)).score[0]
         numbers["closure"][:size] = rng.normal(size=size)
         assert first > 8.0
 
@@ -68,7 +69,7 @@ def test_score__puts_the_first_of_one_kind_before_one_that_is_a_little_odd_in_al
     for kind in KINDS:
         numbers[kind][:2] = 500_000.0, 650_000.0
     numbers["hop"][0] = 1e9
-    first, second = weigh(numbers, np.ones(1_000, bool)).score[:2]
+    first, second = weigh_evidence(numbers, np.ones(1_000, bool)).score[:2]
     assert first > second
 
 
@@ -77,12 +78,12 @@ def test_score__a_kind_without_differences_changes_no_order():
     numbers = {"hop": rng.normal(size=30), "attributes": rng.normal(size=30)}
     has = np.ones(30, bool)
     silent = numbers | {"closure": np.zeros(30)}
-    np.testing.assert_array_equal(weigh(silent, has).score, weigh(numbers, has).score)
+    np.testing.assert_array_equal(weigh_evidence(silent, has).score, weigh_evidence(numbers, has).score)
 
 
 def test_score__judges_a_node_without_neighbours_by_its_attributes_alone():
     numbers = {kind: np.array([5.0, 1.0, 2.0, 3.0]) for kind in KINDS}
     has = np.array([False, True, True, True])
-    before = weigh(numbers, has).score
+    before = weigh_evidence(numbers, has).score
     numbers["hop"] = np.array([-7.0, 1.0, 2.0, 3.0])
-    np.testing.assert_array_equal(weigh(numbers, has).score, before)
+    np.testing.assert_array_equal(weigh_evidence(numbers, has).score, before)

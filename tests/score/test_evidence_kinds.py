@@ -8,11 +8,10 @@ from hcm_scale.base.order import double_places, num_known
 from hcm_scale.graph.store import Graph
 from hcm_scale.score.calibration import context_scale
 from hcm_scale.score.closure import far_cut
+from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, strongest, weigh
-from hcm_scale.score.nodes import NodeScores, of_attributes, score_nodes, with_attributes, with_closure
-from hcm_scale.score.numbering import edge_index
-from hcm_scale.score.ranks import ranks_of, surprise
+from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, ranks_of, strongest, surprise, weigh_evidence
+from hcm_scale.score.nodes import NodeScores, attribute_scores, score_nodes, with_attributes, with_closure
 from hcm_scale.score.table import kind_rank, node_scores, row_groups
 
 
@@ -50,14 +49,14 @@ def scored(num_nodes: int = 80, lonely: int = 5) -> tuple[Graph, NodeScores]:
     scores = with_closure(scores, edges, mean, far_cut(mean, 0.4))
     assert graph.x is not None
     scale = context_scale(edges, graph.x, far - 1, 0.4)
-    return graph, with_attributes(scores, of_attributes(edges, graph.x, far - 1, scale))
+    return graph, with_attributes(scores, attribute_scores(edges, graph.x, far - 1, scale))
 
 
 @pytest.mark.parametrize("num_nodes", [1, 2, 7, 60])
 def test_weigh__places_are_those_of_counting(num_nodes: int):
     numbers = numbers_of(num_nodes)
     has = np.random.default_rng(1).random(num_nodes) < 0.7
-    found = weigh(numbers, has)
+    found = weigh_evidence(numbers, has)
     for kind, places in zip(KINDS, found.places, strict=True):
         known = has if kind in OF_NEIGHBORS else np.ones(num_nodes, bool)
         ranked = numbers[kind][known]
@@ -67,7 +66,7 @@ def test_weigh__places_are_those_of_counting(num_nodes: int):
 
 
 def test_weigh__four_bytes_a_node_and_kind():
-    found = weigh(numbers_of(60), np.ones(60, bool)).places
+    found = weigh_evidence(numbers_of(60), np.ones(60, bool)).places
     assert (found.dtype, found.shape) == (np.int32, (5, 60))
 
 
@@ -78,7 +77,7 @@ def test_places__of_nobody_known_are_the_middle():
 
 def test_strongest__is_the_kind_with_the_largest_surprise():
     numbers, has = numbers_of(60), np.arange(60) % 4 > 0
-    found = strongest(weigh(numbers, has).places, has)
+    found = strongest(weigh_evidence(numbers, has).places, has)
     told = [surprise(middle_ranks(v, has if k in OF_NEIGHBORS else None)) for k, v in numbers.items()]
     for node in np.flatnonzero(has):  # places are rounded by half a place, of sixty
         assert told[found[node]][node] == pytest.approx(max(t[node] for t in told), abs=0.1)
@@ -103,7 +102,7 @@ def test_table__keeps_the_kinds_apart_and_gives_them_back():
 
 
 def test_table__orders_equal_scores_by_node_number():
-    numbers = weigh({kind: np.array([1.0, 2.0, 2.0, 1.0]) for kind in KINDS}, np.ones(4, bool))
+    numbers = weigh_evidence({kind: np.array([1.0, 2.0, 2.0, 1.0]) for kind in KINDS}, np.ones(4, bool))
     nothing, degree = np.zeros(4), np.full(4, 2)
     flags = np.zeros(4, np.uint8)
     scores = NodeScores(*[nothing] * 8, numbers.score, degree, flags, numbers.places)

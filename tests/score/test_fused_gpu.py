@@ -5,10 +5,9 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
+from hcm_scale.score.edge_index import PairHead, Pairs, edge_index
 from hcm_scale.score.edges import predict_edges
-from hcm_scale.score.head import Head, Pairs
 from hcm_scale.score.nodes import score_nodes
-from hcm_scale.score.numbering import edge_index
 
 pytestmark = [
     pytest.mark.gpu,
@@ -28,7 +27,7 @@ def draw_samples(num_samples, num_classes=4, width=WIDTH, hidden=HIDDEN, device=
     made = []
     for _ in range(num_samples):
         head = (w0 + 0.01 * noise(width, hidden), 0.1 * noise(hidden), w1, 0.1 * noise(num_classes))
-        made.append(((z + 0.1 * noise(N, width)).to(device), Head(*(part.to(device) for part in head))))
+        made.append(((z + 0.1 * noise(N, width)).to(device), PairHead(*(part.to(device) for part in head))))
     return made
 
 
@@ -82,7 +81,7 @@ def test_fused__agrees_to_1e_2_and_ranks_the_same(random_csr, directed, num_clas
 @pytest.mark.parametrize("tile", [32, 64, 128])
 @pytest.mark.parametrize("slab", [64, 128])
 def test_fused__does_not_depend_on_the_tile(random_csr, tile, slab):
-    fused = pytest.importorskip("hcm_scale.score.fused")
+    fused = pytest.importorskip("hcm_scale.score.device")
     left, right = torch.randint(0, N, (2, 1003), dtype=torch.int32, device="cuda")
     pairs = Pairs(left, right, signed=False, expected=True)
     wanted, got = torch.zeros(2, 2, 1003, device="cuda")
@@ -93,14 +92,14 @@ def test_fused__does_not_depend_on_the_tile(random_csr, tile, slab):
 
 
 def test_fused__argmax_with_a_float32_product_is_nearly_the_cpu(random_csr):
-    fused = pytest.importorskip("hcm_scale.score.fused")
+    fused = pytest.importorskip("hcm_scale.score.device")
     index = edge_index(*random_csr(N, 20_000))
     z, head = draw_samples(1)[0]
     cpu = predict_edges(index, [(z, head)], hop="argmax")
     left, right, _ = index.edges(0, index.num_edges)
     pairs = Pairs(torch.from_numpy(left).cuda(), torch.from_numpy(right).cuda(), signed=False, expected=False)
     moments = torch.zeros(2, len(left), device="cuda")
-    on_device = Head(*(part.cuda() for part in head))
+    on_device = PairHead(*(part.cuda() for part in head))
     fused.fused_step(z.cuda(), on_device, pairs, 1, moments, product=torch.float32)
     assert np.mean(moments[0].cpu().numpy() != cpu.mean) < 0.01  # TF32 may tip a tie
 

@@ -9,7 +9,9 @@ import pytest
 
 from hcm_scale.base.rng import bits
 from hcm_scale.score.closure import far_cut
+from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
+from hcm_scale.score.evidence import surprise_gains
 from hcm_scale.score.nodes import (
     ISOLATED,
     NO_OUT_NEIGHBORS,
@@ -20,8 +22,6 @@ from hcm_scale.score.nodes import (
     with_closure,
     with_strange,
 )
-from hcm_scale.score.numbering import edge_index
-from hcm_scale.score.tail import gains_of
 
 
 def random_hops(index, seed=0, ties=False):
@@ -210,7 +210,7 @@ def test_with_strange__flat_views_do_not_divide_by_zero():
 
 def test_stability__is_the_share_of_first_nodes_that_stay_with_either_encoder():
     numbers = np.arange(40.0)
-    _, added = gains_of("hop", numbers).of(slice(None))
+    _, added = surprise_gains("hop", numbers).of(slice(None))
     scores = replace(scores_of(np.zeros(40)), ahp=numbers, score=added)
     assert stability(scores, [numbers], "score") is None
     assert stability(scores, [numbers, numbers], "score") == 1.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcm_scale.score.numbering import EdgeIndex, edge_index
+from hcm_scale.score.edge_index import EdgeIndex, edge_index
 
 
 def all_edges(indptr, indices, directed=False):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from hcm_scale.score.pair_kernels import pair_inputs, update_moments
+from hcm_scale.score.edges import pair_inputs, update_moments
 
 
 def moments_of(hidden, weight, bias, *, expected, times=1):

@@ -9,8 +9,8 @@ import pytest
 from scipy.special import gammaincc, gammaincinv
 
 from hcm_scale.base import order
-from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, weigh
-from hcm_scale.score.nodes import ISOLATED, NodeScores, OfAttributes, stability, verdict_of, with_attributes
+from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, weigh_evidence
+from hcm_scale.score.nodes import ISOLATED, AttributeScores, NodeScores, stability, verdict_of, with_attributes
 from hcm_scale.score.threshold import discoveries, judge
 
 MANY = 300_000  # sorted in threads, two slices
@@ -130,7 +130,7 @@ def test_weigh_and_p__have_the_bits_of_plain_numpy(size, lonely, monkeypatch):
     p = slow_p(numbers, has)
     for threads in (1, 2, 3):
         monkeypatch.setattr(numba, "get_num_threads", lambda threads=threads: threads)
-        weighed = weigh(numbers, has)
+        weighed = weigh_evidence(numbers, has)
         found = judge(weighed.sums, 0.1)
         np.testing.assert_array_equal(weighed.score, score)
         np.testing.assert_array_equal(weighed.places, places)
@@ -140,7 +140,7 @@ def test_weigh_and_p__have_the_bits_of_plain_numpy(size, lonely, monkeypatch):
 
 def test_halves__with_places_are_the_double_places():
     numbers, has = numbers_of(3_000, 0.1)
-    weighed = weigh(numbers, has)
+    weighed = weigh_evidence(numbers, has)
     for row, (kind, values) in enumerate(numbers.items()):
         known = has if kind in OF_NEIGHBORS else np.ones(len(has), bool)
         np.testing.assert_array_equal(weighed.double_places(row), slow_doubles(values, known))
@@ -161,7 +161,7 @@ def test_stability_and_verdict__need_no_second_sort(size):
     nothing, flags = np.zeros(size), np.where(has, 0, ISOLATED).astype(np.uint8)
     plain = NodeScores(numbers["hop"], *[nothing] * 2, numbers["closure"], *[nothing] * 5, np.zeros(size, int), flags)
     rest = (numbers[kind] for kind in ("context", "context_closure", "attributes"))
-    scores = with_attributes(plain, OfAttributes(*rest))
+    scores = with_attributes(plain, AttributeScores(*rest))
     others = scores.score - slow_gains("hop", scores.ahp, has)[1]
     firsts = []
     for view in views:

@@ -4,7 +4,7 @@ import numba
 import numpy as np
 import pytest
 
-from hcm_scale.score.standard import add_standardized, usual_among
+from hcm_scale.score.calibration import add_zscores, zscale_among
 
 SIZES = [1, 7, 130, 5_000, (1 << 18) + 1, 700_001]  # the last ones are summed in pieces
 
@@ -32,9 +32,9 @@ def test_usual__equals_numpy_at_any_number_of_threads(size, share, monkeypatch):
     made = []
     for threads in (1, 2, 3):
         monkeypatch.setattr(numba, "get_num_threads", lambda threads=threads: threads)
-        found = usual_among(values, scored)
+        found = zscale_among(values, scored)
         made.append((found.means.tolist(), found.spreads.tolist(), found.least))
-        total = add_standardized(values, scored, found)
+        total = add_zscores(values, scored, found)
     assert made[0] == made[1] == made[2]
     means, spreads, least, expected = slow(values, scored)
     np.testing.assert_allclose(found.means, means, rtol=1e-13)
@@ -47,6 +47,6 @@ def test_usual__equals_numpy_at_any_number_of_threads(size, share, monkeypatch):
 @pytest.mark.parametrize("size", [0, 5])
 def test_usual__of_nobody_is_zero(size):
     values, nobody = [np.ones(size), np.arange(size) * 1.0], np.zeros(size, bool)
-    found = usual_among(values, nobody)
+    found = zscale_among(values, nobody)
     assert (found.means.tolist(), found.spreads.tolist(), found.least) == ([0.0, 0.0], [0.0, 0.0], 0.0)
-    assert add_standardized(values, nobody, found).tolist() == [0.0] * size
+    assert add_zscores(values, nobody, found).tolist() == [0.0] * size

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pyarrow.parquet as pq
 import pytest
 
-from hcm_scale.cli import main
+from hcm_scale.cli.main import main
 from hcm_scale.serve.server import Server, serve
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hcm_scale.shards import LabelPlan, Labels, folder, open_labels
+from hcm_scale.shards import LabelPlan, Labels, open_labels, writer
 from hcm_scale.shards.writer import write_shard
 
 PLAN = LabelPlan("f00d", num_nodes=5000, directed=False, classes=3, num_sources=300, pairs_per_class=40, seed=5,
@@ -35,7 +35,7 @@ def labels(tmp_path: Path) -> Labels:
     out.mkdir()
     for index in range(PLAN.num_shards):
         write_shard(out, PLAN, index, *pairs_of(PLAN, index))
-    folder.seal(out, PLAN, folder.collect(out, PLAN))
+    writer.seal_labels(out, PLAN, writer.collect_shards(out, PLAN))
     return open_labels(out)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from hcm_scale.base.rng import key
-from hcm_scale.shards.kernels import group_by_class, shuffle_pairs
+from hcm_scale.shards.writer import group_by_class, shuffle_pairs
 
 
 def test_group_by_class__is_a_stable_sort_by_class():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hcm_scale.shards import LabelPlan
-from hcm_scale.shards.schema import Shard
+from hcm_scale.shards.labels import Shard
 
 PLAN = LabelPlan("f00d", 100, False, classes=4, num_sources=50, pairs_per_class=None, seed=0,
                  shard_pairs=4_000_000, row_group_rows=65_536)  # fmt: skip

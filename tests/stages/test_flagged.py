@@ -7,8 +7,8 @@ import pytest
 
 from hcm_scale import HCM
 from hcm_scale.score.table import FILE
-from hcm_scale.stages.scored import open_scores
-from hcm_scale.stages.summary import summary
+from hcm_scale.stages.report import summary
+from hcm_scale.stages.score import open_scores
 from hcm_scale.synthetic.families import community
 from hcm_scale.synthetic.inject import inject
 

@@ -12,12 +12,12 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import shortest_path
 
-from hcm_scale.arguments import label_options
 from hcm_scale.base.files import FolderError
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.hops import choose_sources
-from hcm_scale.shards import folder, open_labels
+from hcm_scale.run.stages import label_options
+from hcm_scale.shards import open_labels, writer
 from hcm_scale.stages import label as stage
 from hcm_scale.stages.label import check_classes, write_shards
 
@@ -168,7 +168,7 @@ def test_write_shards__redoes_only_what_is_missing_or_damaged(graph, tmp_path):
     write_shards(graph, sources, out, plan)
     redone = {path.name for path, written in kept.items() if path.stat().st_mtime_ns != written}
     assert redone == {f"shard-0000{index}.{kind}" for index in (1, 3) for kind in ("json", "parquet")}
-    folder.seal(out, plan, folder.collect(out, plan))
+    writer.seal_labels(out, plan, writer.collect_shards(out, plan))
     assert content(out) == content(whole.folder)
 
 

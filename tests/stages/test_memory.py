@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from hcm_scale.hops.engines import STATE_BYTES
+from hcm_scale.run import memory
+from hcm_scale.run.memory import BatchShape, Searches
 from hcm_scale.shards import LabelPlan
-from hcm_scale.stages import memory
-from hcm_scale.stages.memory import BatchShape, Searches
 
 PLAN = LabelPlan(
     "",

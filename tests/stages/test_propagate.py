@@ -5,7 +5,7 @@ import pytest
 
 from hcm_scale.features import propagate as features
 from hcm_scale.graph import Graph
-from hcm_scale.stages import propagate as stage
+from hcm_scale.stages import purify as stage
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 5, 12])

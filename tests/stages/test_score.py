@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 import torch
 
-from hcm_scale.arguments import scoring_of
 from hcm_scale.base.files import MANIFEST, FolderError
 from hcm_scale.base.spmm import propagate
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, embed_graph
 from hcm_scale.posterior.samples import Samples, open_samples, seal_samples, write_sample
+from hcm_scale.run.stages import scoring_of
 from hcm_scale.stages import score as stage
-from hcm_scale.stages.predict import View
-from hcm_scale.stages.scored import open_scores
+from hcm_scale.stages.edges import View
+from hcm_scale.stages.score import open_scores
 
 N, Q = 60, 5
 PLAIN = replace(scoring_of(Config()), trim=0.0, rank_by="ahp")

@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hcm_scale.ranks.world import World
+from hcm_scale.score.edge_index import PairHead, edge_index
 from hcm_scale.score.edges import predict_edges
-from hcm_scale.score.head import Head
-from hcm_scale.score.numbering import edge_index
-from hcm_scale.stages import shared_edges
-from hcm_scale.stages.shared_edges import EdgeRange, Sharing, predict_shared
+from hcm_scale.stages import edges as shared_edges
+from hcm_scale.stages.edges import EdgeRange, Sharing, predict_shared
 
 WIDTH, HIDDEN, CLASSES, CHUNK = 8, 16, 4, 32
 KEY = "of these samples"
@@ -26,7 +25,7 @@ def make_samples(num_nodes: int, num_samples: int = 3):
     """(z, head) of each sample, made as they are asked for."""
     for seed in range(num_samples):
         draw = partial(torch.randn, generator=torch.Generator().manual_seed(seed))
-        yield draw(num_nodes, WIDTH), Head(draw(WIDTH, HIDDEN), draw(HIDDEN), draw(HIDDEN, CLASSES), draw(CLASSES))
+        yield draw(num_nodes, WIDTH), PairHead(draw(WIDTH, HIDDEN), draw(HIDDEN), draw(HIDDEN, CLASSES), draw(CLASSES))
 
 
 @pytest.fixture

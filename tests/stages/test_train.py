@@ -12,22 +12,20 @@ import numpy as np
 import pytest
 import torch
 
-from hcm_scale.arguments import label_options, recipe_of
 from hcm_scale.base.files import FolderError, hash_file
 from hcm_scale.base.spmm import propagate
-from hcm_scale.base.torch_threads import torch_threads
+from hcm_scale.base.threads import torch_threads
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, embed_graph
 from hcm_scale.posterior.loop import NonFiniteLossError
 from hcm_scale.posterior.samples import open_samples
 from hcm_scale.ranks.world import World
+from hcm_scale.run.stages import label_options, recipe_of
 from hcm_scale.sampling.pairs import pair_batches
 from hcm_scale.shards import open_labels
 from hcm_scale.stages.label import label
-from hcm_scale.stages.recipe import Recipe
-from hcm_scale.stages.train import Record, train
-from hcm_scale.stages.train_batches import batch_maker, takes_whole_graph
+from hcm_scale.stages.train import Recipe, Record, batch_maker, takes_whole_graph, train
 
 NUM_NODES = 150
 DEFAULT = recipe_of(Config())
@@ -376,8 +374,8 @@ LARGE = replace(
 @pytest.mark.parametrize("recipe", [RECIPE, LARGE], ids=["small", "large"])
 def test_steps__do_not_depend_on_the_threads(labels, tmp_path, monkeypatch, recipe):
     """Small ones have one thread; large ones are cut into the same blocks, here some more than there would be."""
-    monkeypatch.setattr("hcm_scale.base.product._BLOCK_PRODUCTS", 1 << 19)
-    monkeypatch.setattr("hcm_scale.base.product._LEAST_ROWS", 128)
+    monkeypatch.setattr("hcm_scale.model._BLOCK_PRODUCTS", 1 << 19)
+    monkeypatch.setattr("hcm_scale.model._LEAST_ROWS", 128)
     for num_threads in (1, 2):
         with torch_threads(num_threads):
             run(labels, tmp_path / str(num_threads), recipe)

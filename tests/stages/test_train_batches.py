@@ -9,23 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hcm_scale.arguments import label_options
 from hcm_scale.base.files import FolderError
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import ALONE
+from hcm_scale.run.stages import label_options
 from hcm_scale.sampling.device.batches import Fit
 from hcm_scale.sampling.pairs import pair_batches
 from hcm_scale.shards import open_labels
 from hcm_scale.stages.label import label
-from hcm_scale.stages.train_batches import agree
+from hcm_scale.stages.train import agree
 
 MEMBER = """
 import json, sys
 from pathlib import Path
 import numpy as np
 import torch
-from hcm_scale.arguments import recipe_of
+from hcm_scale.run.stages import recipe_of
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import Seat, join
@@ -33,7 +33,7 @@ from hcm_scale.sampling.device import batches
 from hcm_scale.sampling.device.pairs import draw, epoch_key, pairs_to
 from hcm_scale.sampling.pairs import cut_epoch, pair_batches
 from hcm_scale.shards import open_labels
-from hcm_scale.stages.train_batches import agree, gpu_fit
+from hcm_scale.stages.train import agree, gpu_fit
 
 rank, port, free, folder, labels = (cast(text) for cast, text in zip((int, int, int, Path, open_labels), sys.argv[1:]))
 torch.set_num_threads(1)

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale.base import files
-from hcm_scale.listed import StageRecord, write_list
-from hcm_scale.stages.scored import FORMAT, KIND
-from hcm_scale.sweep import curves
+from hcm_scale.run.workspace import StageRecord, write_list
+from hcm_scale.stages.score import FORMAT, KIND
+from hcm_scale.sweep import figures as curves
 from hcm_scale.sweep.collect import collect, once
 from hcm_scale.sweep.figures import MAX_CURVES, axis_places, draw
 from hcm_scale.sweep.jobs import Job, find_jobs

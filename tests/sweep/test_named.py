@@ -12,12 +12,12 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from hcm_scale.cli import conf_dir, register, to_config
+from hcm_scale.cli.main import conf_dir, register, to_config
 from hcm_scale.config import parse_fan_out
 from hcm_scale.options import with_options
 from hcm_scale.sweep.collect import collect
 from hcm_scale.sweep.jobs import count_planned, find_jobs
-from hcm_scale.sweep.named import listed_values, named_sweep, own_folder, settle, split
+from hcm_scale.sweep.search import finish_sweep_options, listed_values, named_sweep, own_folder, split
 
 TINY = [
     "graph=community",
@@ -127,12 +127,12 @@ def test_paper_ranges__are_covered():
 
 def test_settle__leaves_alone_what_does_not_clash():
     for words in (["-m", "sweep=classes"], ["seed=0,1"], ["-m", "sweep=classes", "purify.ratio=0"]):
-        assert settle(words) == words
+        assert finish_sweep_options(words) == words
 
 
 def test_settle__the_user_wins_and_the_rest_stays():
     words = ["-m", "sweep=classes", "seed=0,1"]
-    assert settle(words) == [*words, "hydra.sweeper.params=null", "hops.classes=range(2,8)"]
+    assert finish_sweep_options(words) == [*words, "hydra.sweeper.params=null", "hops.classes=range(2,8)"]
 
 
 @pytest.mark.parametrize(
@@ -141,11 +141,11 @@ def test_settle__the_user_wins_and_the_rest_stays():
 )
 def test_settle__refuses_at_the_door(words, said):
     with pytest.raises(ValueError, match=said):
-        settle(words)
+        finish_sweep_options(words)
 
 
 def test_settle__a_sweep_can_be_looked_at_without_running_it():
-    assert settle(["sweep=classes", "--cfg", "job"]) == ["sweep=classes", "--cfg", "job"]
+    assert finish_sweep_options(["sweep=classes", "--cfg", "job"]) == ["sweep=classes", "--cfg", "job"]
 
 
 def test_names__of_overrides():

@@ -9,13 +9,21 @@ from hydra import compose, initialize_config_dir
 
 optuna = pytest.importorskip("optuna")
 
-from hcm_scale import pipeline  # noqa: E402
-from hcm_scale.cli import conf_dir, register, to_config  # noqa: E402
+from hcm_scale.cli.main import conf_dir, register, to_config  # noqa: E402
 from hcm_scale.graph import Graph  # noqa: E402
+from hcm_scale.run import pipeline  # noqa: E402
 from hcm_scale.sweep import study as driver  # noqa: E402
-from hcm_scale.sweep.objectives import KnownAnomalies, Planted, read_ranking, run_dir, validation_half  # noqa: E402
 from hcm_scale.sweep.search import Search, distribution, read_options, read_search  # noqa: E402
-from hcm_scale.sweep.study import BEST, open_study, tune  # noqa: E402
+from hcm_scale.sweep.study import (  # noqa: E402  # noqa: E402
+    BEST,
+    KnownAnomalies,
+    Planted,
+    open_study,
+    read_ranking,
+    run_dir,
+    tune,
+    validation_half,
+)
 
 TINY = [
     "graph=community",

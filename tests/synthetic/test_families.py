@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from hcm_scale.graph.store import Graph
+from hcm_scale.synthetic import families
 from hcm_scale.synthetic import families as synthetic
-from hcm_scale.synthetic import kernels
 from hcm_scale.synthetic.csr import symmetric_csr
 
 MAKERS = {
@@ -61,7 +61,7 @@ def test_symmetric_csr__sorts_long_rows_with_many_repeats():
 @given(st.integers(1, 3000), st.integers(0, 2**63))
 def test_permute__is_a_bijection(bound, seed):
     num_bits = (bound - 1).bit_length()
-    image = [kernels.permute(value, num_bits, bound, np.uint64(seed)) for value in range(bound)]
+    image = [families.permute(value, num_bits, bound, np.uint64(seed)) for value in range(bound)]
     assert sorted(image) == list(range(bound))
 
 
@@ -120,7 +120,7 @@ def test_community__degree_and_community_say_nothing_about_the_node_number():
 def test_rmat__has_the_quadrant_shares_of_graph500():
     """Over one level the four quadrants are the four possible pairs of two nodes, before labels are permuted."""
     u, v = np.empty((2, 100_000), np.int32)
-    kernels.rmat_pairs((0, len(u)), np.uint64(0), 1, u, v)
+    families.rmat_pairs((0, len(u)), np.uint64(0), 1, u, v)
     shares = np.bincount(2 * u + v, minlength=4) / len(u)
     expected = np.array([0.57, 0.19, 0.19, 0.05])
     assert min(np.abs(shares - expected).max(), np.abs(shares - expected[::-1]).max()) < 0.01
@@ -193,7 +193,7 @@ def test_bad_settings__are_refused_by_name(call, option):
 @pytest.mark.slow
 def test_community__of_ten_million_nodes_stays_within_8_gib():
     code = (
-        "from hcm_scale.synthetic import families as synthetic; from hcm_scale.base.progress import peak_rss_bytes\n"
+        "from hcm_scale.synthetic import families as synthetic; from hcm_scale.base.console import peak_rss_bytes\n"
         "g = synthetic.community(10_000_000); assert g.num_edges > 75_000_000, g.num_edges\n"
         "assert peak_rss_bytes() < 8 << 30, peak_rss_bytes(); print(g.num_edges, peak_rss_bytes())"
     )

@@ -1,20 +1,11 @@
-"""Batches made where the model is: graph, attributes and, where they fit too, all labelled pairs on the GPU.
+"""Batches from page-locked host memory to a GPU, copied by a stream of their own while the GPU works on the one before.
 
-| what fits SHARE of the free memory | pairs                                  | neighbours                            |
-|------------------------------------|----------------------------------------|---------------------------------------|
-| graph, attributes, pairs           | drawn on the GPU                       | drawn on the GPU                      |
-| graph and attributes               | read ahead by a thread                 | drawn on the GPU                      |
-| neither: `choose_fit` is None      | on the host; whole batches are copied by a side stream (`transfer`)            |
-
-For two layers on an exact first hop, and edges without weights, batches are `EndsBatch`es: a step makes no host round
-trip and can be replayed. Else they are `MiniBatch`es of explicit blocks, whose sizes the host must ask for. Draws
-follow the law of the CPU's (balanced classes, every pair of an epoch's draw once, neighbours without replacement,
-unbiased) but not its bits. They are functions of (seed, epoch, step, node): a resume repeats them, and ranks of any
-number share the same batches.
+The host runs ahead of the GPU: when it asks for batch t + 1 the GPU is still busy with batch t, and the copy needs only
+the bus. Memory on the device: the batch at work and the one on its way.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hcm_scale.base import pinned
+from hcm_scale.base import device as pinned
 from hcm_scale.base.rng import key
 from hcm_scale.sampling.batches import MiniBatch
 from hcm_scale.sampling.device.fused import EndsBatch, fused_columns
@@ -32,6 +23,22 @@ from hcm_scale.sampling.device.pairs import DevicePairs, can_hold, draw, draw_in
 from hcm_scale.sampling.neighbors import FanOut, most_drawn
 from hcm_scale.sampling.pairs import Cut, PairBatch
 from hcm_scale.shards import Labels
+
+# ----------------------------------------------------------------------------
+# Batches made where the model is: graph, attributes and, where they fit too, all labelled pairs on the GPU.
+#
+#| what fits SHARE of the free memory | pairs                                  | neighbours                            |
+#|------------------------------------|----------------------------------------|---------------------------------------|
+#| graph, attributes, pairs           | drawn on the GPU                       | drawn on the GPU                      |
+#| graph and attributes               | read ahead by a thread                 | drawn on the GPU                      |
+#| neither: `choose_fit` is None      | on the host; whole batches are copied by a side stream (`transfer`)            |
+#
+# For two layers on an exact first hop, and edges without weights, batches are `EndsBatch`es: a step makes no host
+# round trip and can be replayed. Else they are `MiniBatch`es of explicit blocks, whose sizes the host must ask for.
+# Draws follow the law of the CPU's (balanced classes, every pair of an epoch's draw once, neighbours without
+# replacement, unbiased) but not its bits. They are functions of (seed, epoch, step, node): a resume repeats them, and
+# ranks of any number share the same batches.
+
 
 _NEIGHBORS = 0x4E42  # keeps the neighbour draws apart from all others made with the same seed
 SHARE = 0.8  # of the memory that is free, for what lives on the device and the work of one batch
@@ -158,3 +165,19 @@ def _copy_pairs(item: PairBatch, ends: Tensor, hop: Tensor) -> None:
     sent = (words.pin_memory() if hop.device.type == "cuda" else words).to(hop.device, non_blocking=True)
     ends.copy_(sent[:2].reshape(-1))
     hop.copy_(sent[2])
+
+
+def to_gpu(batches: Iterable[MiniBatch], device: torch.device | str) -> Iterator[MiniBatch]:
+    """The same batches on `device`; they should be pinned, or copies wait for the host."""
+    side = torch.cuda.Stream(device)
+    for batch in batches:
+        with torch.cuda.stream(side):
+            sent = batch.to(device, non_blocking=True)
+        main = torch.cuda.current_stream(device)
+        main.wait_stream(side)
+
+        def keep(tensor: Tensor, main: torch.cuda.Stream = main) -> Tensor:
+            tensor.record_stream(main)  # its memory belongs to the side stream, which must not reuse it too early
+            return tensor
+
+        yield sent.map(keep)

@@ -19,11 +19,56 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hcm_scale.base.pinned import copied, copy_to
+from hcm_scale.base.device import copy_into_device, copy_to_device
 from hcm_scale.base.rng import key
 from hcm_scale.base.spmm import gcn_scale
-from hcm_scale.sampling.block import Block
-from hcm_scale.sampling.device.shuffle import shuffled, word_of
+from hcm_scale.sampling.neighbors import Block
+
+# ----------------------------------------------------------------------------
+# A keyed random order of 0 .. size - 1 that is computed, not stored: the i-th number of it, for any i by itself.
+#
+# Swap-or-not (Hoang, Morris and Rogaway 2012). A round pairs every number x with the partner (turn - x) mod size, and
+# one coin per pair says whether the two swap. A round undoes itself, so any number of rounds is a bijection, at every
+# size and without a table. Once a coin has fallen a number is uniform: it is not with probability 2^-ROUNDS. The
+# first k of the order are a draw of k without replacement.
+#
+# Words have 32 bits. torch has no unsigned arithmetic, so they live in int64 here, on any device; `gpu_kernels` does
+# the same in uint32 and gets the same numbers.
+
+
+ROUNDS = 24
+MAX_SIZE = 2**31 - 1
+GOLDEN = 0x9E3779B9
+MULTIPLIERS = (0x7FEB352D, 0x846CA68B)  # of Chris Wellons' lowbias32
+_MASK = 0xFFFFFFFF
+
+
+def mix(word: Tensor) -> Tensor:
+    """A bijection of 32-bit words that leaves no bit of the input recognisable."""
+    word = ((word ^ (word >> 16)) * MULTIPLIERS[0]) & _MASK
+    word = ((word ^ (word >> 15)) * MULTIPLIERS[1]) & _MASK
+    return word ^ (word >> 16)
+
+
+def word_of(key: int | Tensor, item: Tensor) -> Tensor:
+    """32 random bits for `item` under a 63-bit key, both i64."""
+    word = mix((item ^ key) & _MASK)
+    return mix((word + (item >> 32) + (key >> 32)) & _MASK)
+
+
+def shuffled(index: Tensor, size: Tensor, word: Tensor) -> Tensor:
+    """The index-th of 0 .. size - 1 in the order of `word`; i64 tensors that broadcast, sizes below 2^31.
+
+    >>> shuffled(torch.arange(5), torch.tensor(5), torch.tensor(7)).sort().values.tolist()
+    [0, 1, 2, 3, 4]
+    """
+    for number in range(ROUNDS):
+        key = mix((word + (number + 1) * GOLDEN) & _MASK)
+        other = (key * size >> 32) - index
+        other = torch.where(other < 0, other + size, other)
+        coin = mix(key ^ torch.maximum(index, other)) & 1
+        index = torch.where(coin == 1, other, index)
+    return index
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +103,9 @@ def graph_to(
     if len(x) != len(indptr) - 1:
         raise ValueError(f"x has {len(x)} rows; the graph has {len(indptr) - 1} nodes")
     padded = torch.zeros(len(x), num_columns or x.shape[1], device=device)
-    copy_to(padded[:, : x.shape[1]], x)
+    copy_into_device(padded[:, : x.shape[1]], x)
     arrays = [indptr, indices, *([] if weights is None else [weights])]
-    starts, near, *edges = (copied(array, device) for array in arrays)
+    starts, near, *edges = (copy_to_device(array, device) for array in arrays)
     scale = torch.from_numpy(gcn_scale(indptr, weights)).to(device)
     return DeviceGraph(starts, near, scale, padded, x.shape[1], *edges)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hcm_scale.base.rng import key
-from hcm_scale.sampling.device.shuffle import MAX_SIZE, shuffled, word_of
+from hcm_scale.sampling.device.graph import MAX_SIZE, shuffled, word_of
 from hcm_scale.sampling.prefetch import prefetch
 from hcm_scale.shards import Labels
 

@@ -10,11 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcm_scale.arguments import label_options
 from hcm_scale.base.spmm import gcn_scale
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
+from hcm_scale.run.stages import label_options
 from hcm_scale.sampling import sample_blocks
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.fused import distinct

@@ -9,23 +9,21 @@ import numpy as np
 import pytest
 import torch
 
-from hcm_scale.aggregate import aggregate
-from hcm_scale.arguments import label_options, recipe_of
 from hcm_scale.base.spmm import propagate
 from hcm_scale.config import Config
-from hcm_scale.graph.by_edge import spread
-from hcm_scale.model import HopModel
-from hcm_scale.posterior.checkpoint import load_checkpoint
+from hcm_scale.graph.lookup import spread_to_entries
+from hcm_scale.model import HopModel, aggregate
 from hcm_scale.posterior.loop import Chain, measure, run_chain
 from hcm_scale.posterior.recorded import Recorder
-from hcm_scale.posterior.samples import open_samples
+from hcm_scale.posterior.samples import load_checkpoint, open_samples
+from hcm_scale.run.stages import label_options, recipe_of
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device import kernels as gpu_kernels
 from hcm_scale.sampling.device.fused import EndsBatch, fused_columns
 from hcm_scale.sampling.device.graph import draw_rows, graph_to
 from hcm_scale.sampling.device.pairs import DevicePairs, draw, draw_into
 from hcm_scale.sampling.pairs import Cut
-from hcm_scale.stages import train_batches
+from hcm_scale.stages import train as train_batches
 from hcm_scale.stages.label import label
 from hcm_scale.stages.train import Record, train
 from hcm_scale.synthetic.families import community, rmat
@@ -187,7 +185,7 @@ def test_train__every_path_learns_what_the_cpu_learns(problem, cpu_loss, tmp_pat
 def test_train__with_weights_learns_what_the_cpu_learns(problem, tmp_path):
     graph, _, labels = problem
     weights = np.random.default_rng(0).lognormal(0, 1, graph.num_edges).astype(np.float32)
-    weighted = replace(graph, weights=spread(graph.indptr, graph.indices, weights))
+    weighted = replace(graph, weights=spread_to_entries(graph.indptr, graph.indices, weights))
     x = propagate(graph.indptr, graph.indices, graph.x.astype(np.float32), weighted.weights)
     for device in ("cpu", "cuda"):
         train(weighted, x, labels, tmp_path / device, recipe=recipe_for(2), device=device, **HOW)

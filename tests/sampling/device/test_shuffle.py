@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from hcm_scale.base.rng import key
-from hcm_scale.sampling.device.shuffle import mix, shuffled, word_of
+from hcm_scale.sampling.device.graph import mix, shuffled, word_of
 
 
 @given(st.integers(1, 400), st.integers(0, 2**62))

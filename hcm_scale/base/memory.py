@@ -1,0 +1,219 @@
+"""Memory that ran out in spite of all, told in one way: libraries have a dozen words for it.
+
+Python and numba raise MemoryError, numpy and pyarrow kinds of it, torch a RuntimeError, the system an OSError 12, a
+thread that has no room for its stack a RuntimeError, and a library that cannot be loaded an ImportError.
+"""
+
+import contextlib
+import errno
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import psutil
+
+# ----------------------------------------------------------------------------
+# What this process may still take of memory: the least that any limit leaves.
+#
+#     the machine     what the system calls available: free, or held by caches that it drops when asked
+#     a cgroup        memory.max (version 2) or memory.limit_in_bytes (version 1) of this process's group and of those
+#                     above it, less what the group uses; file caches that can be dropped do not count as used
+#     the shell       `ulimit -v` (RLIMIT_AS), less the address space in use: mapped files count there, resident or not
+#
+# A number that cannot be read bounds nothing.
+
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+_STATUS = Path("/proc/self/status")
+_UNBOUNDED = 1 << 60  # version 1 writes "no limit" as a huge number
+
+
+class Free(NamedTuple):
+    """Bytes that may still be held and whose limit that is; bytes of address space, None where they are unlimited."""
+
+    held: int
+    bound: str
+    address: int | None = None
+
+
+def free_memory(allowed: int | None = None, sharers: int = 1) -> Free:
+    """An even share of what is free now, or of what the user allows, where several processes take from it."""
+    held, bound = psutil.virtual_memory().available, "free on this machine"
+    for limit, used in cgroup_limits():
+        if limit - used < held:
+            held, bound = max(0, limit - used), f"left of the {gib(limit)} of this container"
+    if allowed is not None:
+        held, bound = allowed, "allowed by world.memory_gib"
+    if sharers > 1:
+        bound = f"this rank's share of {gib(held)} {bound}"
+    return Free(held // sharers, bound, _address_space())
+
+
+def _address_space() -> int | None:
+    """Bytes that `ulimit -v` leaves; None where there is no such limit."""
+    if resource is None:
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else max(0, limit - _status_bytes("VmSize"))
+
+
+def gib(num_bytes: int) -> str:
+    """Bytes as a person reads them."""
+    return f"{num_bytes / 2**30:.2f} GiB"
+
+
+def anonymous_bytes() -> int:
+    """What this process holds itself, without the pages of mapped files; 0 where the system does not say."""
+    return _status_bytes("RssAnon")
+
+
+def _status_bytes(name: str) -> int:
+    """One line of /proc/self/status, in bytes."""
+    with contextlib.suppress(OSError):
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def cgroup_limits(own: Path = _OWN_CGROUPS, root: Path = _CGROUPS) -> Iterator[tuple[int, int]]:
+    """(limit, used), in bytes, of every cgroup with a limit that this process is in, whichever the version."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            yield from _limits(root, path, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+            yield from _limits(root / "memory", path, *names)
+
+
+def _limits(mount: Path, path: str, limit: str, used: str, cached: str) -> Iterator[tuple[int, int]]:
+    """The group at `path` and those above it; in a container the mount itself may be the group."""
+    group = mount / path.lstrip("/")
+    for place in (group, *group.parents):
+        with contextlib.suppress(OSError, ValueError):  # no such group, or "max"
+            bytes_allowed, bytes_used = int((place / limit).read_text()), int((place / used).read_text())
+            counts = dict(entry.split() for entry in (place / "memory.stat").read_text().splitlines())
+            if bytes_allowed < _UNBOUNDED:
+                yield bytes_allowed, bytes_used - int(counts.get(cached, 0))
+        if place == mount:
+            return
+
+
+# ----------------------------------------------------------------------------
+# Whether work fits into memory, asked before it begins, and which of several ways to do it does.
+#
+# Bytes held are the process's own; pages of mapped files are not, because the system drops them when it needs them.
+# Both take address space, which `ulimit -v` bounds, and so does every thread.
+
+
+_THREAD_ADDRESS = 72 << 20  # of a stack, and of what malloc sets aside for a thread
+Choice = TypeVar("Choice")
+
+
+class Need(NamedTuple):
+    """What work will take beyond what the process has: bytes held, bytes of files mapped; options that make it less."""
+
+    held: int
+    mapped: int = 0
+    change: str = ""
+
+
+_LIBRARIES = Need(200 << 20, 1000 << 20)  # torch, numba, pyarrow and scipy, loaded
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be taken: what is free, or what the user allows, shared by the ranks of one machine."""
+
+    allowed_bytes: int | None = None
+    sharers: int = 1
+    num_threads: int = 1
+
+    def free(self) -> Free:
+        """The share of one rank, now."""
+        return free_memory(self.allowed_bytes, self.sharers)
+
+    def lacks(self, *needs: Need) -> str:
+        """What there is too little of for work with these needs at the same time, in words; empty where it fits."""
+        held, mapped = sum(need.held for need in needs), sum(need.mapped for need in needs)
+        return shortfall(Need(held, mapped + self.num_threads * _THREAD_ADDRESS), self.free())
+
+    def choose(self, ways: Sequence[tuple[Choice, Need]]) -> tuple[Choice, Need]:
+        """The first way, the fastest being first, that fits; the last where none does."""
+        return next((way for way in ways if not self.lacks(way[1])), ways[-1])
+
+
+def check_start() -> None:
+    """Refuses to load libraries where they do not fit: one of them waits for memory for ever."""
+    if lacked := shortfall(_LIBRARIES, free_memory()):
+        raise ValueError(f"before any data is read {lacked}")
+
+
+def shortfall(need: Need, free: Free) -> str:
+    """What there is too little of, in words; empty where there is enough.
+
+    >>> lack(Need(3 << 30), Free(1 << 30, "free on this machine"))
+    'about 3.00 GiB of memory are needed and 1.00 GiB are free on this machine'
+    """
+    if need.held > free.held:
+        return f"about {gib(need.held)} of memory are needed and {gib(free.held)} are {free.bound}"
+    address = need.held + need.mapped
+    if free.address is not None and address > free.address:
+        return f"about {gib(address)} of address space are needed and `ulimit -v` leaves {gib(free.address)}"
+    return ""
+
+
+_SHORTAGE = ("allocate memory", "bad_alloc", "start new thread", "not enough memory", "out of memory", "map segment")
+
+
+class OutOfMemoryError(MemoryError):
+    """Memory ran out in spite of all; the message says where."""
+
+
+@contextlib.contextmanager
+def raising_out_of_memory(where: str) -> Iterator[None]:
+    """Any error by which a library says that memory ran out becomes an OutOfMemoryError that says where."""
+    try:
+        yield
+    except OutOfMemoryError:
+        raise
+    except Exception as error:
+        if not is_shortage(error):
+            raise
+        raise OutOfMemoryError(f"{where}: {memory_error_text(error)}") from error
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether an error says that there is no memory left, or no room for a thread.
+
+    >>> is_shortage(RuntimeError("can't start new thread")), is_shortage(ValueError("seed=-1"))
+    (True, False)
+    """
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        return True
+    known = isinstance(error, RuntimeError | OSError | ImportError)
+    return known and any(words in str(error).lower() for words in _SHORTAGE)
+
+
+def memory_error_text(error: BaseException) -> str:
+    """An error on one line, with the words "memory ran out" where that is what it means.
+
+    >>> told(MemoryError()), told(OSError(12, "Cannot allocate memory")), told(ValueError("seed=-1"))
+    ('memory ran out', 'memory ran out ([Errno 12] Cannot allocate memory)', 'seed=-1')
+    """
+    if isinstance(error, OutOfMemoryError) or not is_shortage(error):
+        return str(error)
+    said = str(error).partition("\n")[0]
+    return f"memory ran out ({said})" if said else "memory ran out"

@@ -1,0 +1,196 @@
+"""Every option in words, by its full key; its type, default and legal values stand in `config.py`."""
+
+from hcm_scale import __version__
+from hcm_scale.options import groups, option_names
+
+# ----------------------------------------------------------------------------
+# What `hcm-scale` says about itself: a first page, the full one behind --help, and one for every command.
+#
+# Commands of `STAGES` compose a configuration (`cli/main.py`); those of `COMMANDS` are files of `commands/`, where
+# argparse writes their pages.
+
+
+STAGES = {
+    "run": "everything, from the input to the report",
+    "ingest": "read or make the graph, check it, inject anomalies if asked to",
+    "purify": "transform the attributes and drop the least similar edges",
+    "label": "hop labels of node pairs, written to Parquet shards",
+    "train": "sample the posterior of the hop-count model",
+    "score": "score every edge and node under the samples",
+    "report": "the ranked list as Parquet, JSON and one HTML page",
+    "plan": "what a run with the same words would do, keep and take, without doing it",
+    "explain": "why nodes are where they are: hcm-scale explain RUN ID ...",
+}
+READING = ("plan", "explain")  # of STAGES: they make nothing
+COMMANDS = {
+    "serve": "a local page over every node of a finished run: hcm-scale serve RUN [--port N]",
+    "export": "the result for other programs: hcm-scale export RUN FILE.csv|.parquet|.graphml|.gexf [--top K]",
+    "inspect": "what a folder of ours holds: hcm-scale inspect RUN [--verify]",
+    "clean": "what in a run or a sweep can go: hcm-scale clean FOLDER [--yes]",
+    "collect": "the runs of a sweep as a table and figures: hcm-scale collect multirun/NAME",
+    "options": "every option with its default and what is legal: hcm-scale options [BEGINNING]",
+    "doctor": "what this installation and this machine have, and what is missing",
+    "warm": "compile what runs need, which the first run would otherwise do: once after an installation",
+    "bench": "throughput against the peers: hcm-scale bench THEME (from a checkout)",
+}
+TITLE = f"hcm-scale {__version__}: hop-count based anomaly detection on attributed graphs"
+FIRST = f"""{TITLE}
+
+It ranks the nodes of a graph by how little they fit to where they are, and says why. Begin with
+
+  hcm-scale run                           the embedded data set: 20,000 nodes with planted anomalies
+  hcm-scale run edges.csv nodes.csv       your own tables; runs/edges/report/report.html is the result
+  hcm-scale explain runs/edges ID         why one node of that run is where it is
+
+hcm-scale doctor looks at this machine. hcm-scale --help lists every command and option,
+hcm-scale COMMAND --help tells of one command."""
+EXAMPLES = """examples:
+  hcm-scale run edges.parquet nodes.parquet graph.id_column=account
+  hcm-scale run BlogCatalog.mat inject=paper attributes=log1p_pca
+  hcm-scale run -m seed=0,1,2 purify.ratio=0,0.2,0.4         a sweep; stages with equal inputs are made once
+  hcm-scale explain runs/default 42                          why node 42 of that run is strange"""
+STATUS = "exit status: 0 done, 2 something you said or brought is wrong, 1 anything else, 128 + n stopped by signal n"
+ALL_KEYS = """  hcm-scale options            every key, its default, what is legal and what it is for
+  hcm-scale run --cfg job      every key with its value
+  eval "$(hcm-scale -sc install=bash)"   in ~/.bashrc has TAB complete them; so do zsh and fish
+  conf/GROUP/NAME.yaml         in the working folder is an option file of your own: GROUP=NAME"""
+
+
+def full_page() -> str:
+    """The page behind --help: commands, option groups and examples."""
+    lines = [TITLE, "", "usage: hcm-scale COMMAND [FILE ...] [GROUP=OPTION ...] [KEY=VALUE ...] [-m]", "", "commands:"]
+    lines += [f"  {name:<11}{text}" for name, text in {**STAGES, **COMMANDS}.items()]
+    return "\n".join([*lines, "", *_options(), "", EXAMPLES, "", STATUS])
+
+
+def page_of(command: str) -> str:
+    """The page of a command that composes a configuration."""
+    flags = "[FILE ...] [GROUP=OPTION ...] [KEY=VALUE ...]"
+    if command == "explain":
+        usage, example = (
+            f"RUN ID [ID ...]\n       hcm-scale explain node=ID {flags}",
+            "hcm-scale explain runs/edges 42 43",
+        )
+        more = "RUN is the folder of a finished run. Without it the words are those of the run: they say where it is."
+    else:
+        usage, example = f"{flags} [-m]", f"hcm-scale {command} edges.csv nodes.csv purify.ratio=0.1"
+        more = "Stages that an earlier run with the same words has finished are not made again; -m is a sweep."
+    lines = [f"usage: hcm-scale {command} {usage}", "", STAGES[command], ""]
+    lines += [
+        "FILE: a table of edges, then one of nodes (.csv, .tsv, .parquet; folders or URLs too), or a .mat, .npz, .npy",
+        "or graph folder. Columns are guessed, and the log says how; without files the embedded data set is read.",
+        more,
+        "",
+        "examples:",
+        f"  {example}",
+        f"  hcm-scale {command} graph=community graph.num_nodes=5000{' node=42' if command == 'explain' else ''}",
+        "",
+    ]
+    return "\n".join([*lines, *_options(), "", STATUS])
+
+
+def _options() -> list[str]:
+    lines = [f"  {group:<11}{' | '.join(option_names(group))}" for group in groups()]
+    return ["options, one YAML file each (GROUP=OPTION; ~GROUP: none of them):", *lines, "", ALL_KEYS]
+
+
+WORDS = {
+    "graph.name": "name of the graph: of its folder under runs/ and of its report",
+    "graph.seed": "seed of a graph that is made",
+    "graph.family": "what a made graph is like: communities, an R-MAT graph with hubs, or a grid",
+    "graph.num_nodes": "nodes of a graph that is made; of a matrix, where its edges leave that in doubt",
+    "graph.edges_per_node": "edges a node of a graph that is made, before repeats fall out",
+    "graph.num_attributes": "attributes of a graph that is made",
+    "graph.path": "the file, folder, glob or URL of the edges, the matrix, the data set or the graph folder",
+    "graph.directed": "keep the direction of edges: averages then follow out-neighbours, and triangles are not counted",
+    "graph.unknown": "edges to nodes that the node table does not have: refuse, drop them, or add the nodes",
+    "graph.nonfinite": "attributes that are not finite (NaN in a table is a gap): refuse, take 0, or the column's mean",
+    "graph.featureless": "a graph without attributes: refuse, or take degrees as attributes",
+    "graph.max_bytes": "what a file that grows over a hundred times may unpack to, and a .mat file at all",
+    "graph.nodes": "the node table: file, folder, glob, URL, or with graph=sql a query",
+    "graph.source_column": "column of the edge table with one end",
+    "graph.target_column": "column of the edge table with the other end",
+    "graph.id_column": "column of the node table that names the nodes",
+    "graph.label_column": "column with known anomalies, 1 and 0: measures the ranking, decides nothing",
+    "graph.type_column": "column of the edge table with at most 16 types of edges, told in explanations",
+    "graph.weight_column": "column of the edge table with weights above 0: a heavier neighbour counts for more",
+    "graph.weights": "take a matrix's values, edge_weight or a single edge_attr as weights of edges",
+    "graph.id_type": "how ids are read: as they come, as text, or as whole numbers",
+    "graph.include": "columns of the node table to use as attributes; null: all that are left",
+    "graph.exclude": "columns of the node table to leave out",
+    "graph.categorical": "columns whose values are names though they look like numbers or free text",
+    "graph.repeated": "a node that the node table has twice: refuse, or take the first row",
+    "graph.uri": "the database: duckdb:///FILE, duckdb:// or postgresql://...",
+    "graph.edges": "the query of the edges",
+    "graph.keys": "names in the file of adjacency, attributes and label, where they are unusual",
+    "graph.dataset": "name of a torch_geometric data set",
+    "graph.trust_pickle": "let the data set's files run code; without it only arrays and tensors are read",
+    "inject.num_cliques": "cliques of random nodes to plant, for experiments",
+    "inject.clique_size": "nodes of a planted clique",
+    "inject.candidates": "nodes among which the farthest attributes are looked for",
+    "inject.num_attribute_anomalies": "nodes that get far attributes; null: as many as are in cliques",
+    "inject.seed": "seed of what is planted",
+    "attributes.scale": "how attributes become features: by a rule for each column, or one way for all",
+    "attributes.pca": "principal components to keep; null: by rule, or none",
+    "attributes.standardise": "bring every feature to mean 0 and deviation 1; no effect with attributes.scale=auto",
+    "purify.similarity": "how alike the two ends of an edge are",
+    "purify.ratio": "share of the edges to drop before labelling, the least similar first (R of the paper)",
+    "purify.attributes": "whether similarity is measured on features or on the attributes as they came",
+    "hops.classes": "hop classes: 1, 2, ... and one for all that is farther (C of the paper)",
+    "hops.num_sources": "nodes from which hops are counted; null: every node",
+    "hops.pairs_per_class": "pairs kept of each source and class; null: every pair",
+    "shards.shard_pairs": "pairs of a file of labels, about",
+    "sampling.batch_pairs": "pairs of a training step; null: all of an epoch, as the paper does, for small graphs",
+    "sampling.ratio": "share of the rarest class that every class gives to an epoch (S of the paper)",
+    "sampling.fan_out": "neighbours drawn in each sampled layer: a number or all, one for every layer or one each",
+    "sampling.hub_cap": "most neighbours drawn where the fan-out is all; null: no bound",
+    "sampling.first_hop": "whether the first layer sums over all neighbours, once, or over drawn ones",
+    "sampling.backend": "who draws neighbours: our kernels, or torch-sparse",
+    "sampling.workers": "threads that prepare batches beside the training",
+    "sampling.whole_graph": "steps on all nodes where a batch would reach most of them anyway",
+    "model.num_layers": "graph convolutions",
+    "model.width": "numbers of a node's embedding",
+    "model.head_width": "hidden units of the classifier of pairs",
+    "posterior.kernel": "how weights move: Langevin dynamics, plain or preconditioned, or an optimiser without noise",
+    "posterior.schedule": "how the step size changes over the chain",
+    "posterior.step_size": "step size at the beginning",
+    "posterior.prior": "weight decay: the precision of a normal prior on the weights",
+    "posterior.temperature": "how much noise; null: 1 / number of labelled pairs, the posterior itself",
+    "posterior.burn_in_steps": "steps before the first sample; null: five epochs, but 100 to 200 steps",
+    "posterior.num_samples": "samples to keep; null: until one more no longer moves the ranking, at most ten",
+    "posterior.thin_steps": "steps from one sample to the next",
+    "posterior.checkpoint_every": "steps from one checkpoint to the next",
+    "posterior.log_every": "steps from one line of metrics.jsonl to the next",
+    "posterior.trend_every": "samples from one measurement of ROC-AUC to the next, with known anomalies; null: never",
+    "posterior.tensorboard": "write TensorBoard's files beside metrics.jsonl",
+    "score.views": "the graphs on which an encoder is trained, each: the purified one, the given one",
+    "score.hop": "the predicted hop of a pair: its expectation, or the likeliest class",
+    "score.trim": "share of a node's neighbours, the farthest, that do not count",
+    "score.far_share": "share of the edges that count as far where far triangles are looked for",
+    "score.rank_by": "the number that ranks: all evidence (score), or one as in the paper",
+    "score.fdr": "share of false flags to put up with among the flagged nodes",
+    "score.max_neighbors": "most neighbours by which a node is scored, drawn at random; null: all",
+    "score.chunk_edges": "edges predicted at a time; changes speed and memory alone",
+    "score.state": "where embeddings and running moments of edges are kept: in memory, on disk, or as memory allows",
+    "score.precision": "of products over edges on a GPU; auto is bfloat16 where its kernel serves, ten times as fast",
+    "score.csv": "write report/scores.csv too, the whole list as text",
+    "score.explained": "nodes that the report explains",
+    "score.copy_to": "a URL or folder that gets the ranked list and the report once they are made",
+    "world.device": "compute on the CPU, on a GPU, or on a GPU where there is one",
+    "world.threads": "threads of each process; null: an even share of the cores",
+    "world.processes": "processes of each machine; null: one a GPU, or one",
+    "world.nodes": "machines",
+    "world.rendezvous": "HOST:PORT on one of the machines, where there are several",
+    "world.max_restarts": "how often lost ranks are started again, from the last checkpoint",
+    "world.memory_gib": "memory that the ranks of one machine may take; null: what is free",
+    "world.timeout_seconds": "how long a rank that does not answer is waited for",
+    "track.to": "experiment trackers to tell of the finished run; where they are, their own environment says",
+    "track.project": "the tracker's project or experiment",
+    "seed": "of all that is drawn: labels, weights, batches, noise",
+    "data_dir": "the folder of data sets that experiments read; HCM_DATA is its default",
+    "run_dir": "the folder of the run",
+    "overwrite": "replace the finished run in run_dir where it is of another input; without it such a run is refused",
+    "share_dir": "a folder in which runs share stages that are equal; null: none, in a sweep its own",
+    "log": "how stderr and the run's log are written: for people, or one JSON object a line",
+    "trained": "the folder of a finished run whose samples score this graph; null: train",
+}

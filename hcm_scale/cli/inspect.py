@@ -1,0 +1,129 @@
+"""What each folder of ours holds, found by the kind that its manifest names."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hcm_scale.base import files
+from hcm_scale.graph import Graph, store
+from hcm_scale.options import stored_options
+from hcm_scale.posterior import samples
+from hcm_scale.run import workspace
+from hcm_scale.run.workspace import open_stages, read_stages
+from hcm_scale.shards import labels as schema
+from hcm_scale.shards import open_labels
+from hcm_scale.stages import purify, score
+
+_LISTED = 12  # columns of a graph
+
+
+def inspect(folder: Path, verify: bool) -> str:
+    """What is there, as text; ValueError where it is nothing of ours, FolderError where it is damaged."""
+    if (folder / "stages.json").is_file():
+        return inspect_run(folder, verify)
+    kind = _kind_of(folder)
+    if kind not in READERS:
+        legal = ", ".join(name.removeprefix("hcm_scale ") for name in READERS)
+        raise ValueError(f"{folder} holds {kind or 'nothing that a run wrote'}; inspect knows a run, {legal}")
+    facts = {"holds": kind, "bytes": f"{files.size_of(folder):,}"} | READERS[kind](folder, verify)
+    return "\n".join(f"{name:<14}{value}" for name, value in facts.items())
+
+
+def inspect_run(run_dir: Path, verify: bool) -> str:
+    """The stages of the last run in a folder: what each cost, and what it counted."""
+    listed = read_stages(run_dir)
+    if not listed:
+        raise ValueError(f"the run in {run_dir} has finished no stage yet; the same hcm-scale run again goes on")
+    lines = [f"{'stage':<20}{'seconds':>9}{'peak GiB':>10}{'MB on disk':>12}   facts"]
+    for stage in listed:
+        folder = run_dir / stage["name"]
+        costs = f"{stage['seconds']:>9.1f}{stage['peak_rss_bytes'] / 2**30:>10.2f}{files.size_of(folder) / 1e6:>12.1f}"
+        facts = "  ".join(f"{name}={_short(value)}" for name, value in stage["detail"].items() if not _is_long(value))
+        lines.append(f"{stage['name']:<20}{costs}   {facts}")
+    if verify:
+        if not stored_options(run_dir):
+            raise files.FolderError(f"{run_dir / 'config.json'} is missing; hcm-scale run writes it again")
+        open_stages(run_dir, *(stage["name"] for stage in listed))
+        lines.append(f"every file of {len(listed)} stages is as it was written")
+    return "\n".join(lines)
+
+
+def _graph(folder: Path, verify: bool) -> dict[str, Any]:
+    graph = Graph.open(folder, verify=verify)
+    more = f" and {len(graph.columns) - _LISTED} more" if len(graph.columns) > _LISTED else ""
+    return {
+        "nodes": f"{graph.num_nodes:,}",
+        "edges": f"{graph.num_edges:,}{', directed' if graph.directed else ''}",
+        **({"weights": _weights(graph)} if graph.weights is not None else {}),
+        "attributes": f"{graph.num_attributes}: {', '.join(graph.columns[:_LISTED])}{more}",
+        "ids": "numbers of nodes" if graph.ids is None else f"{graph.ids.type}, such as {graph.ids[0]}",
+        "anomalies": "not known" if graph.y is None else f"{int(graph.y.sum()):,}",
+        "fingerprint": graph.fingerprint,
+    }
+
+
+def _weights(graph: Graph) -> str:
+    """The weights of edges: their name, and which there are."""
+    assert graph.weights is not None
+    if not graph.num_arcs:
+        return "none, as there are no edges"
+    low, middle, high = (float(f(graph.weights)) for f in (np.min, np.median, np.max))
+    return f"{graph.info.get('weights', 'weight')}, {low:,.4g} to {high:,.4g}, median {middle:,.4g}"
+
+
+def _purified(folder: Path, verify: bool) -> dict[str, Any]:
+    made = purify.open_purified(folder)
+    if verify:
+        Graph.open(folder / "graph", verify=True)
+    return {"edges kept": f"{made.graph.num_edges:,}", "features": made.features.shape[1]}
+
+
+def _labels(folder: Path, verify: bool) -> dict[str, Any]:
+    labels = open_labels(folder, verify=verify)
+    by_hop = ", ".join(f"{hop}: {count:,}" for hop, count in enumerate(labels.counts, 1))
+    return {"pairs": f"{labels.num_pairs:,}", "sources": f"{labels.plan.num_sources:,}", "pairs by hop": by_hop}
+
+
+def _samples(folder: Path, verify: bool) -> dict[str, Any]:
+    found = samples.open_samples(folder)
+    if verify:
+        for _ in found:
+            pass
+    return {"samples": len(found), "model": ", ".join(f"{name} {size}" for name, size in found.model.items())}
+
+
+def _scores(folder: Path, verify: bool) -> dict[str, Any]:
+    found = score.open_scores(folder)
+    if verify:
+        manifest = files.read_manifest(folder, score.KIND, score.FORMAT)
+        files.check_folder(folder, manifest["files"], workspace.repair_hint(folder))
+    auc = {} if found.metrics is None else {"ROC-AUC": f"{found.metrics[found.rank_by]['roc_auc']:.3f}"}
+    return {"samples": found.num_samples, "ranked by": found.rank_by, "flagged": found.num_flagged, **auc}
+
+
+READERS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {
+    store.KIND: _graph,
+    purify.KIND: _purified,
+    schema.KIND: _labels,
+    samples.KIND: _samples,
+    score.KIND: _scores,
+}
+
+
+def _kind_of(folder: Path) -> str:
+    try:
+        body = json.loads((folder / files.MANIFEST).read_bytes())
+        return str(body["kind"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
+def _is_long(value: Any) -> bool:
+    return not isinstance(value, int | float | str) or len(str(value)) > 40
+
+
+def _short(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)

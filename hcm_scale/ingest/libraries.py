@@ -1,0 +1,302 @@
+"""torch_geometric to a graph folder: a `Data` object in memory, or a data set by name.
+
+A name is a class of torch_geometric.datasets, with `/part` where the class holds several: `Planetoid/Cora`,
+`Amazon/Photo`, `KarateClub`; the well-known ones go by their own name, `Cora`. torch_geometric downloads to and
+caches under `root`. Labels of such data sets are classes, not anomalies: they are not read.
+"""
+
+import contextlib
+import functools
+import inspect
+import os
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from scipy import sparse
+
+from hcm_scale.graph.build import Chunk
+from hcm_scale.graph.store import Graph, SparseRows
+from hcm_scale.ingest.arrays import DenseRows, Edges, Weighed, write_arrays
+from hcm_scale.ingest.policy import InputError, Policy, check_growth, reading
+
+# ----------------------------------------------------------------------------
+# A networkx graph as two Arrow tables: its edges, and its nodes with their attributes.
+#
+# Nodes that are all whole numbers or all text keep their names; others go by `str`. An attribute that is a list of
+# equal length in every node becomes as many columns, `NAME_0`, `NAME_1`, ...; one that a node lacks is null there,
+# and so are the NaN, NaT and NA that a pandas table holds for gaps. Attributes of edges that hold numbers alone are
+# columns of the edge table, for graph.weight_column to name one.
+
+
+ID = "networkx node"  # the column of the node table
+ENDS = ("source", "target")  # the columns of the edge table that are no attributes
+
+
+def is_networkx(data: Any) -> bool:
+    """Whether it is a graph of networkx, or acts as one."""
+    return all(hasattr(data, name) for name in ("nodes", "edges", "is_directed", "adj"))
+
+
+def tables_of(graph: Any) -> tuple[pa.Table, pa.Table]:
+    """(edges, nodes) of a networkx graph, nodes in its own order."""
+    attributes = dict(graph.nodes(data=True))
+    named = dict(zip(attributes, _names(list(attributes)), strict=True))
+    ends = [(named[edge[0]], named[edge[1]]) for edge in graph.edges()]
+    held_by_edges = [held for *_, held in graph.edges(data=True)]
+    columns = {ID: _column("the nodes' names", list(named.values()))}
+    for key in dict.fromkeys(key for held in attributes.values() for key in held):
+        columns |= _columns(str(key), [held.get(key) for held in attributes.values()])
+    kind = columns[ID].type
+    edges = {name: pa.array([end[side] for end in ends], kind) for side, name in enumerate(ENDS)}
+    for key in dict.fromkeys(key for held in held_by_edges for key in held if str(key) not in ENDS):
+        values = [held.get(key) for held in held_by_edges]
+        if any(value is not None for value in values) and all(isinstance(value, Real | None) for value in values):
+            edges[str(key)] = pa.array([None if value is None else float(value) for value in values], pa.float64())
+    return pa.table(edges), pa.table(columns)
+
+
+def _names(nodes: Sequence[Any]) -> Iterator[int | str]:
+    """The nodes' names: numbers where all are whole, else text."""
+    are_numbers = all(isinstance(node, Integral) for node in nodes)
+    return (int(node) if are_numbers else str(node) for node in nodes)
+
+
+def _columns(name: str, values: list[Any]) -> dict[str, pa.Array]:
+    """One column, or one for each place of lists that are all of one length."""
+    lengths = {len(value) if isinstance(value, list | tuple) or hasattr(value, "shape") else None for value in values}
+    length = next(iter(lengths))
+    if len(lengths) > 1 or length is None:
+        return {name: _column(f"attribute {name!r}", values)}
+    places = range(length)
+    return {f"{name}_{place}": _column(f"attribute {name!r}", [value[place] for value in values]) for place in places}
+
+
+def _column(what: str, values: list[Any]) -> pa.Array:
+    with reading(f"{what} of the networkx graph is of several types"):
+        return pa.array([value.item() if hasattr(value, "item") else value for value in values], from_pandas=True)
+
+
+# ----------------------------------------------------------------------------
+# Pickles that a library reads for us, kept from running what they say.
+#
+# A pickle runs code by naming it: a class or function of a module, which is then called. Python tells audit hooks of
+# every such name before it is looked up, whoever unpickles. Within `arrays_only` our hook lets through what arrays,
+# sparse matrices and plain containers are made of, and refuses the first other name. Other threads are not concerned:
+# compiled kernels are pickles too (`base/jit.py`).
+
+
+_PARTS = {
+    "numpy": ("ndarray", "dtype"),
+    "numpy.core.multiarray": ("_reconstruct", "scalar"),
+    "numpy._core.multiarray": ("_reconstruct", "scalar"),
+    "numpy.core.numeric": ("_frombuffer",),
+    "numpy._core.numeric": ("_frombuffer",),
+    "scipy.sparse.csr": ("csr_matrix",),
+    "scipy.sparse._csr": ("csr_matrix", "csr_array"),
+    "collections": ("defaultdict", "OrderedDict"),
+    "__builtin__": ("list", "dict", "set", "bytes", "object"),
+    "builtins": ("list", "dict", "set", "bytes", "object"),
+    "copy_reg": ("_reconstructor",),
+    "copyreg": ("_reconstructor",),
+    "_codecs": ("encode",),  # how Python 3 writes bytes for Python 2
+}
+_reading = threading.local()
+
+
+@contextlib.contextmanager
+def arrays_only(what: str) -> Iterator[None]:
+    """Refuses pickles of anything but arrays, in this thread; the InputError begins with `what`."""
+    _listen()
+    _reading.what = what
+    try:
+        yield
+    finally:
+        _reading.what = None
+
+
+@functools.cache
+def _listen() -> None:
+    """Installs the hook: once, for Python knows no way to take one off."""
+    sys.addaudithook(_check)
+
+
+def _check(event: str, arguments: tuple[Any, ...]) -> None:
+    if event != "pickle.find_class" or getattr(_reading, "what", None) is None:
+        return
+    module, name = arguments
+    if name not in _PARTS.get(module, ()):
+        raise InputError(
+            f"{_reading.what} holds a pickle that asks for {module}.{name}, which could run anything; "
+            "graph.trust_pickle=true reads it, if you trust where it came from"
+        )
+
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+SHORT_NAMES = {
+    "Cora": "Planetoid/Cora",
+    "CiteSeer": "Planetoid/CiteSeer",
+    "PubMed": "Planetoid/PubMed",
+    "Computers": "Amazon/Computers",
+    "Photo": "Amazon/Photo",
+    "CS": "Coauthor/CS",
+    "Physics": "Coauthor/Physics",
+}
+_TENSORS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+_CHUNK_ROWS = 1 << 18
+_BLOCK_ROWS = 1 << 14
+
+
+def read_data(
+    out: Path | str,
+    data: "Data",
+    *,
+    origin: str = "torch_geometric Data",
+    policy: Policy = Policy(),  # noqa: B008
+) -> Graph:
+    """Writes a `Data` with edge_index (2, E) and x (n, d), dense or sparse, to the folder `out`; returns it opened.
+
+    With `policy.weights` edges weigh `edge_weight`, or an `edge_attr` of one column.
+    """
+    edge_index: Any = getattr(data, "edge_index", None)
+    shape = tuple(getattr(edge_index, "shape", ()))
+    if len(shape) != 2 or shape[0] != 2:
+        found = "no edge_index" if edge_index is None else f"edge_index of shape {shape}"
+        raise InputError(f"{origin}: data has {found}; legal is a Data with edge_index (2, E)")
+    with reading(f"edge_index of {origin} holds no numbers"):
+        ends = edge_index.cpu().numpy()
+
+    def chunks() -> Iterator[Chunk]:
+        for start in range(0, ends.shape[1], _CHUNK_ROWS):
+            part = ends[:, start : start + _CHUNK_ROWS]
+            yield part[0], part[1]
+
+    if "num_nodes" in data:
+        policy = replace(policy, num_nodes=data.num_nodes)
+    with reading(f"{origin} holds other than tensors of numbers"):
+        x = _rows(getattr(data, "x", None))
+        weights = _weights(data) if policy.weights else None
+    if weights is not None and len(weights) != ends.shape[1]:
+        raise InputError(f"{origin}: data has {len(weights):,} weights for {ends.shape[1]:,} edges; legal is one each")
+
+    def weighed(values: NDArray[Any]) -> Iterator[Weighed]:
+        for start in range(0, ends.shape[1], _CHUNK_ROWS):
+            part = slice(start, start + _CHUNK_ROWS)
+            yield ends[0, part], ends[1, part], values[part]
+
+    edges = Edges(chunks, ends.shape[1], weighed=None if weights is None else lambda: weighed(weights))
+    return write_arrays(out, origin, edges, x, None, policy)
+
+
+def read_dataset(
+    out: Path | str,
+    name: str,
+    root: str | Path,
+    *,
+    trust_pickle: bool = False,
+    policy: Policy = Policy(),  # noqa: B008
+) -> Graph:
+    """Fetches a data set by name, kept under `root`, into the folder `out`; it must hold one graph.
+
+    Files that hold other than tensors and arrays are refused, unless `trust_pickle` lets them run what they say.
+    """
+    dataset = _fetch(name, Path(root), policy.max_bytes, trust_pickle)
+    if len(dataset) != 1:
+        raise ValueError(f"graph.dataset={name!r} holds {len(dataset):,} graphs; legal is one")
+    with reading(f"graph.dataset={name!r} cannot be read"):
+        data = dataset[0]
+    return read_data(out, data, origin=name, policy=policy)
+
+
+def _fetch(name: str, root: Path, max_bytes: int, trust_pickle: bool) -> Any:
+    import torch_geometric.datasets as table
+
+    class_name, _, part = SHORT_NAMES.get(name, name).partition("/")
+    if class_name not in table.__all__:
+        legal = ", ".join(sorted({*SHORT_NAMES, *table.__all__}))
+        raise ValueError(f"graph.dataset={name!r} is not known; legal are {legal}")
+    maker = getattr(table, class_name)
+    takes = inspect.signature(maker).parameters
+    needed = [n for n, p in takes.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    options = {**({"root": str(root / class_name)} if "root" in takes else {}), **({"name": part} if part else {})}
+    if (part and "name" not in takes) or not set(needed) <= set(options):
+        raise ValueError(
+            f"graph.dataset={name!r}: {class_name} takes {', '.join(needed) or 'no part'}; legal is Class or Class/name"
+        )
+    for path in (root / class_name).rglob("*.pt"):
+        if zipfile.is_zipfile(path):
+            _check_archive(path, max_bytes)
+    try:
+        with (
+            contextlib.nullcontext() if trust_pickle else _without_pickles(name),
+            reading(f"graph.dataset={name!r} cannot be read; {root / class_name} is fetched anew if removed"),
+        ):
+            return maker(**options)
+    except OSError as error:  # URLError is one: no network, no such file, a full disk
+        raise InputError(f"graph.dataset={name!r} is not under {root} and could not be downloaded: {error}") from error
+
+
+def _check_archive(path: Path, max_bytes: int) -> None:
+    """Refuses a file of torch that would unpack to too much, or whose checksums, which torch passes over, are wrong."""
+    with reading(f"{path} is no file of torch"), zipfile.ZipFile(path) as archive:
+        unpacked = sum(member.file_size for member in archive.infolist())
+        check_growth(str(path), path.stat().st_size, unpacked, max_bytes)
+        torn = archive.testzip()
+    if torn is not None:
+        raise InputError(f"{path} is damaged: {torn} in it is not as it was written; remove it to have it made again")
+
+
+@contextlib.contextmanager
+def _without_pickles(name: str) -> Iterator[None]:
+    """Lets torch.load read tensors and pickles hold arrays alone: torch_geometric would run what a file says."""
+    before = os.environ.get(_TENSORS_ONLY)
+    os.environ[_TENSORS_ONLY] = "1"
+    try:
+        with arrays_only(f"graph.dataset={name!r}"):
+            yield
+    finally:
+        if before is None:
+            del os.environ[_TENSORS_ONLY]
+        else:
+            os.environ[_TENSORS_ONLY] = before
+
+
+def _weights(data: Any) -> NDArray[Any] | None:
+    """One number an edge, where the data has it."""
+    for name in ("edge_weight", "edge_attr"):
+        found = getattr(data, name, None)
+        if found is not None and (found.dim() == 1 or (found.dim() == 2 and found.shape[1] == 1)):
+            values: NDArray[Any] = found.detach().double().cpu().numpy().ravel()
+            return values
+    return None
+
+
+def _rows(x: Any) -> DenseRows | SparseRows | None:
+    import torch
+
+    if x is None:
+        return None
+    if hasattr(x, "to_scipy"):  # torch_sparse.SparseTensor
+        return SparseRows.of(x.to_scipy(layout="csr"))
+    if x.layout != torch.strided:
+        entries = x.to_sparse_coo().coalesce()
+        row, column = entries.indices().cpu().numpy()
+        return SparseRows.of(sparse.coo_array((entries.values().cpu().numpy(), (row, column)), shape=tuple(x.shape)))
+    if x.dim() != 2:
+        raise InputError(f"x has shape {tuple(x.shape)}; legal is (n, d)")
+
+    def blocks() -> Iterator[NDArray[np.float32]]:
+        for start in range(0, len(x), _BLOCK_ROWS):
+            yield x[start : start + _BLOCK_ROWS].detach().float().cpu().numpy()
+
+    return DenseRows((x.shape[0], x.shape[1]), blocks)

@@ -1,0 +1,1 @@
+"""A run: its configuration becomes stages, which a workspace makes once and finds again."""

@@ -1,0 +1,233 @@
+"""A run from beginning to end: checks, the folder and its lock, every stage in turn, and what is said at the end.
+
+`run` has the workspace make the stages that `blueprint` lists, up to the one asked for; a stage whose key has not
+changed is not made again. Where several ranks make a run, each walks here, and all share the labelling, training and
+scoring.
+"""
+
+import contextlib
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numba
+import torch
+
+from hcm_scale import config as schema
+from hcm_scale.base import files, remote
+from hcm_scale.base.memory import Budget
+from hcm_scale.base.threads import kernel_threads, torch_threads
+from hcm_scale.config import Config, parse_fan_out
+from hcm_scale.graph import Graph
+from hcm_scale.options import store_options
+from hcm_scale.ranks.world import ALONE, World
+from hcm_scale.report import wording
+from hcm_scale.report.explain import Explanation
+from hcm_scale.run import sources, tracking
+from hcm_scale.run.plan import plan
+from hcm_scale.run.stages import RunContext, num_blocks, stages
+from hcm_scale.run.trained import as_trained, open_trained, with_trained_options
+from hcm_scale.run.workspace import Stage, Workspace, new_stage_list, open_stages
+from hcm_scale.stages import purify, report, score
+from hcm_scale.stages.report import summary
+from hcm_scale.stages.train import check_backend
+
+log = logging.getLogger(__name__)
+_TRAINING = ("train", "score", "report")  # the commands whose runs train
+
+
+def run(config: Config, until: str = "report", graph: Graph | None = None, world: World = ALONE) -> str:
+    """Runs the stages up to `until` in `config.run_dir` and returns a summary to print, empty on all ranks but 0.
+
+    `graph` takes the place of the source that the configuration names.
+    """
+    started = time.perf_counter()
+    schema.check(config)
+    config = with_trained_options(config)
+    schema.check(config)
+    parse_fan_out(config.sampling.fan_out, num_blocks(config))
+    if config.trained is None and until in _TRAINING:
+        check_backend(config.sampling.backend)
+    _check_world(config.world, world)
+    device = world.device or device_of(config.world)
+    if config.score.precision == "bfloat16" and device == "cpu":
+        raise ValueError(f"score.precision={config.score.precision} needs a GPU; on a CPU it must be auto or float32")
+    if not config.run_dir:
+        raise ValueError("run_dir is empty; it names the folder of the run")
+    tracking.check(config.track)
+    _check_places(config)
+    run_dir = Path(config.run_dir)
+    sources.check_apart(config.graph, run_dir)
+    if graph is None:
+        sources.check_there(config.graph, config.data_dir)
+    trained = open_trained(config)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    share = Path(config.share_dir) if config.share_dir else None
+    with contextlib.ExitStack() as held:
+        if world.leads:
+            held.enter_context(files.file_lock(run_dir / ".lock"))
+            held.enter_context(new_stage_list(run_dir))  # what is asked now has found nothing yet
+            store_options(run_dir, config)
+        held.enter_context(run_threads(config.world.threads, world))
+        if device != "cpu":
+            threading.Thread(target=_wake_gpu, args=(device,), daemon=True).start()
+        workspace = Workspace(run_dir, share, world, _budget(config.world, world))
+        walk = RunContext(config, workspace, device, graph, trained)
+        for _, group in itertools.groupby(stages(walk, until), _group_of):
+            for part in workspace.fitting(list(group)):
+                make(workspace, *part)
+        _warn_too_late(config.posterior, workspace)
+        if not world.leads:
+            return ""
+        seconds = time.perf_counter() - started
+        _send_results(config, workspace)
+        tracking.publish(config, run_dir, [asdict(record) for record in workspace.records], seconds)
+        return summary(run_dir, workspace.folders, workspace.records, seconds)
+
+
+def check_folder(config: Config) -> None:
+    """Refuses a run_dir that holds a finished run of another input, unless it is to be replaced."""
+    if not config.overwrite:
+        sources.check_same(config.graph, Path(config.run_dir))
+
+
+def _budget(wanted: schema.WorldConfig, world: World) -> Budget:
+    """The memory that is free, or allowed, for this rank."""
+    allowed = None if wanted.memory_gib is None else int(wanted.memory_gib * 2**30)
+    return Budget(allowed, world.local_size, torch.get_num_threads())
+
+
+def make(workspace: Workspace, *group: Stage) -> None:
+    """Has stages made; several at the same time get one thread of torch each."""
+    with torch_threads(None if len(group) == 1 else 1):
+        workspace.make(*group)
+    torch.cuda.empty_cache()  # what a stage held on a GPU has other sizes than what the next will
+
+
+def _check_places(config: Config) -> None:
+    """Refuses URLs where a run needs a folder, and a place for its results that is not there."""
+    for option in ("run_dir", "share_dir", "data_dir"):
+        remote.refuse_url(option, getattr(config, option))
+    if config.score.copy_to:
+        remote.check_target("score.copy_to", config.score.copy_to)
+
+
+def _send_results(config: Config, workspace: Workspace) -> None:
+    """Copies the ranked list and the report to `score.copy_to`, as far as this run has made them."""
+    made = {"scores": ("scores.parquet",), "report": ("report.html", "report.json")}
+    paths = [workspace.folders[stage] / name for stage in made if stage in workspace.folders for name in made[stage]]
+    if config.score.copy_to and paths:
+        after = f"; the run in run_dir={config.run_dir} is finished, and the same command copies it again"
+        remote.copy_files_to("score.copy_to", config.score.copy_to, paths, after)
+        log.info("copied %s to %s", ", ".join(path.name for path in paths), config.score.copy_to)
+
+
+def _group_of(stage: Stage) -> str:
+    return stage.group or stage.name
+
+
+def plan_text(config: Config, until: str = "report") -> str:
+    """What a run of this configuration would do, as text; nothing is made."""
+    schema.check(config)
+    with run_threads(config.world.threads, ALONE):
+        return plan(config, device_of(config.world), until)
+
+
+def explain(config: Config, nodes: Sequence[str]) -> str:
+    """Why these nodes of the finished run in `config.run_dir` are where they are, as text."""
+    if not nodes:
+        raise ValueError("node is missing: hcm-scale explain RUN ID, or node=ID, with an id of the graph")
+    return "\n\n\n".join(map(wording.explanation_text, explanations(Path(config.run_dir), nodes)))
+
+
+def explanations(run_dir: Path, nodes: Sequence[str]) -> list[Explanation]:
+    """Why the nodes of these ids in the finished run in `run_dir` are where they are, in numbers."""
+    folder, purified, scores = open_stages(run_dir, "graph", "purified", "scores")
+    graph, made = Graph.open(folder, verify=False), purify.open_purified(purified)
+    return report.explain(graph, made.graph, scores, nodes, made.features)
+
+
+def show(run_dir: Path, count: int = 10) -> str:
+    """The finished run in `run_dir` as a piece of HTML, with the first `count` nodes."""
+    graph, scores = open_stages(run_dir, "graph", "scores")
+    return report.show(Graph.open(graph, verify=False), scores, count)
+
+
+def read_scores(run_dir: Path) -> Any:
+    """The ranked table of a finished run."""
+    (scores,) = open_stages(run_dir, "scores")
+    return score.open_scores(scores).table()
+
+
+def score_with_trained(trained: Path | str, graph: Graph, run_dir: Path | str, device: str = "auto") -> Any:
+    """The ranked table of another graph by what the finished run in `trained` learned; nothing is trained.
+
+    Attributes become features as they did there, and ranks are those that the nodes would have among its own. `run_dir`
+    is the folder of the new scores, where `explain` finds them.
+    """
+    config = as_trained(Config(run_dir=str(run_dir), trained=str(trained)))
+    config.world.device = device
+    run(config, until="score", graph=graph)
+    return read_scores(Path(run_dir))
+
+
+def _warn_too_late(posterior: schema.PosteriorConfig, workspace: Workspace) -> None:
+    """Says so where logs were asked of a training that an earlier run finished without them."""
+    for record in workspace.records:
+        if record.name.startswith("train-") and record.skipped:
+            folder = Path(record.folder)
+            asked = {"tensorboard": posterior.tensorboard and not (folder / "tensorboard").exists()}
+            has_trend = any("strange_auc" in line for line in report.read_records(folder / "metrics.jsonl"))
+            asked["trend_every"] = posterior.trend_every is not None and not has_trend
+            for name in (name for name, is_missing in asked.items() if is_missing):
+                log.warning(
+                    "posterior.%s=%s has no effect: this training is finished; remove %s to train again",
+                    name,
+                    getattr(posterior, name),
+                    folder,
+                )
+
+
+def _check_world(wanted: schema.WorldConfig, world: World) -> None:
+    """Refuses to be the only one where several were asked for."""
+    if world.size == 1 and (wanted.nodes > 1 or (wanted.processes or 1) > 1):
+        raise ValueError(
+            f"world.processes={wanted.processes} and world.nodes={wanted.nodes} ask for several ranks, and this is one "
+            "process: start them with `hcm-scale run`, torchrun or srun"
+        )
+
+
+@contextlib.contextmanager
+def run_threads(wanted: int | None, world: World) -> Iterator[None]:
+    """Has numba and torch work with as many threads as are asked for, or as fall to this rank, until the block ends.
+
+    numba has at most as many as it was started with.
+    """
+    most = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+    if wanted and wanted > most:
+        log.warning("world.threads=%d: numba has %d threads here, and its kernels use those", wanted, most)
+    num_threads = wanted or world.num_threads
+    with kernel_threads(min(num_threads or numba.get_num_threads(), most)), torch_threads(num_threads):
+        yield
+
+
+def _wake_gpu(device: str) -> None:
+    """Has the driver and its libraries loaded while the first stages work; what fails here fails where it is used."""
+    with contextlib.suppress(RuntimeError):
+        torch.ones(8, 8, device=device).mm(torch.ones(8, 8, device=device)).sum().item()
+
+
+def device_of(world: schema.WorldConfig) -> str:
+    """What the configuration means on this machine: cpu or cuda."""
+    if world.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            "world.device=cuda but this machine has no CUDA device that torch can use; legal here: cpu, auto"
+        )
+    if world.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return world.device

@@ -1,0 +1,165 @@
+"""Every kernel of a default run, compiled before it is needed: `hcm-scale warm`, and `base/jit.py` beside a cold run.
+
+Each step below is one stage of a run with default options over a graph of a few dozen nodes, so that kernels meet the
+types that they meet in a real run. A step needs no other: what earlier stages would leave is put there by hand, without
+kernels of theirs. From the last stage to the first they are what a process does beside a run, which goes the other way.
+"""
+
+import logging
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from hcm_scale.base import jit
+from hcm_scale.base.jit import SECONDS
+from hcm_scale.base.order import double_places
+from hcm_scale.config import Config, TablesGraph
+from hcm_scale.features.propagate import propagate_features
+from hcm_scale.graph import Graph
+from hcm_scale.model import HopModel
+from hcm_scale.options import with_options
+from hcm_scale.posterior.samples import seal_samples, write_sample
+from hcm_scale.run import sources
+from hcm_scale.run.stages import label_options, recipe_of, scoring_of
+from hcm_scale.shards import LabelPlan, open_labels, writer
+from hcm_scale.shards.writer import write_shard
+from hcm_scale.stages import label, purify, report, score, train
+from hcm_scale.stages.edges import View
+from hcm_scale.synthetic import families
+from hcm_scale.synthetic.inject import inject
+
+_NUM_NODES, _MANY_NODES, _NUM_ATTRIBUTES = 200, 5_000, 5
+_MANY_VALUES = 1 << 17
+_FEW = {"posterior.burn_in_steps": 1, "posterior.num_samples": 1, "posterior.thin_steps": 1}
+
+
+def main() -> None:
+    """What `ahead.start` starts: compiles from the last stage to the first, in the folder that it is given."""
+    numba.set_num_threads(1)
+    torch.set_num_threads(1)
+    walk(Path(sys.argv[1]), backwards=True)
+
+
+def warm() -> str:
+    """Compiles what is missing, and says in words what was done."""
+    began, before = time.perf_counter(), _num_compiled()
+    where = jit.writable_folder(jit.PACKAGE)
+    if where is None:
+        raise ValueError("no folder for compiled kernels can be written: set NUMBA_CACHE_DIR to one that can")
+    folders = f"{where.parent}" if where.parent != jit.PACKAGE else f"{jit.PACKAGE}, in __pycache__ folders"
+    seconds = jit.missing_seconds()
+    if seconds:
+        jit.start_precompiling()
+        print(f"compiling kernels into {folders}: about {seconds / jit.num_compiling():.0f} s", flush=True)
+    with tempfile.TemporaryDirectory(prefix="hcm-scale-warm-") as scratch:
+        walk(Path(scratch))
+    num_new = _num_compiled() - before
+    if not num_new:
+        return f"all {_num_compiled()} kernels are ready, in {folders}"
+    return f"{num_new} kernels compiled in {time.perf_counter() - began:.0f} s; all are ready, in {folders}"
+
+
+def walk(scratch: Path, *, backwards: bool = False) -> None:
+    """All steps, in the order of a run or from its end."""
+    config, stamp = with_options(Config(), _FEW), jit.stamp()
+    graph = ring(scratch / "graph")
+    for step in reversed(STEPS) if backwards else STEPS:
+        step(graph, config, scratch / step.__name__)
+    jit.set_ready(stamp)
+
+
+def ring(out: Path, num_nodes: int = _NUM_NODES) -> Graph:
+    """A graph on disk: a ring in which every node knows the next three, with random attributes."""
+    ends = np.arange(num_nodes)[:, None] + np.array([-3, -2, -1, 1, 2, 3])
+    indices = np.sort(ends % num_nodes, axis=1).astype(np.int32).ravel()
+    x = np.random.default_rng(0).random((num_nodes, _NUM_ATTRIBUTES), np.float32)
+    Graph(np.arange(num_nodes + 1) * 6, indices, x=x).save(out)
+    return Graph.open(out)
+
+
+def made(_graph: Graph, _config: Config, _out: Path) -> None:
+    """A graph that is made, with planted anomalies."""
+    inject(families.community(_NUM_NODES, num_attributes=_NUM_ATTRIBUTES), num_cliques=1, num_attribute_anomalies=None)
+
+
+def tables(graph: Graph, _config: Config, out: Path) -> None:
+    """A graph read from tables, with text and with numbers as ids."""
+    u, v = np.repeat(np.arange(_NUM_NODES), 6), graph.indices
+    ids_of = {"text": [f"node {i}" for i in range(_NUM_NODES)], "number": [7 * i for i in range(_NUM_NODES)]}
+    for name, ids in ids_of.items():
+        place = out / name
+        place.mkdir(parents=True)
+        names = pa.array(ids)
+        pq.write_table(
+            pa.table({"source": names.take(pa.array(u)), "target": names.take(pa.array(v))}), place / "edges.parquet"
+        )
+        pq.write_table(pa.table({"id": names, "size": np.asarray(graph.x)[:, 0]}), place / "nodes.parquet")
+        given = TablesGraph(path=str(place / "edges.parquet"), nodes=str(place / "nodes.parquet"), id_column="id")
+        sources.reader(given)(place / "graph")
+
+
+def purified(graph: Graph, config: Config, out: Path) -> None:
+    """Features, and the graph without its least similar edges."""
+    out.mkdir()
+    purify.purify(graph, out, **vars(config.attributes), **vars(config.purify))
+
+
+def labels(graph: Graph, config: Config, out: Path) -> None:
+    """Labelled pairs: by blocks of sources, and one by one as on a graph where neighbourhoods are a small part."""
+    label.label(graph, out / "blocks", **label_options(config))
+    label.label(ring(out / "long", _MANY_NODES), out / "one by one", **label_options(config))
+
+
+def training(graph: Graph, config: Config, out: Path) -> None:
+    """A step of the chain, over pairs that nobody labelled."""
+    x = propagate_features(graph, np.asarray(graph.x), out / "propagated")
+    record = train.Record(checkpoint_every=10, log_every=10, tensorboard=False)
+    where: dict[str, Any] = {"device": "cpu", "workers": config.sampling.workers}
+    pairs, recipe = _some_labels(graph, config, out / "labels"), recipe_of(config)
+    train.train(graph, x, pairs, out / "train", recipe=recipe, seed=0, record=record, **where)
+
+
+def scores(graph: Graph, config: Config, out: Path) -> None:
+    """Scores under parameters that nobody trained, and the report; before it, how very many nodes are sorted."""
+    double_places(np.arange(_MANY_VALUES, dtype=np.float64))
+    x, how = propagate_features(graph, np.asarray(graph.x), out / "propagated"), scoring_of(config)
+    model = vars(recipe_of(config).network) | {"num_attributes": x.shape[1], "num_classes": config.hops.classes}
+    model |= {"directed": False, "seed": 0}
+    digest = write_sample(out / "samples", 0, HopModel(**model).state_dict())
+    samples = seal_samples(out / "samples", [digest], model)
+    options: dict[str, Any] = {"propagated": True, "seed": 0, "state": "memory", "device": "cpu"}
+    options |= {"chunk_edges": config.score.chunk_edges, "features": np.asarray(graph.x), "how": how}
+    score.score(graph, [View(graph, x, samples)] * len(config.score.views), out / "all", **options)
+    shown: dict[str, Any] = {"top": config.score.explained}
+    about = {"name": "warm", "seed": 0, "num_samples": 1}
+    report.log.setLevel(logging.ERROR)  # what it has to say about this graph is for nobody
+    report.report(graph, graph, out / "all", out / "report", x=np.asarray(graph.x), run=about, **shown)
+    report.log.setLevel(logging.NOTSET)
+
+
+STEPS: tuple[Callable[[Graph, Config, Path], None], ...] = (made, tables, purified, labels, training, scores)
+
+
+def _some_labels(graph: Graph, config: Config, out: Path) -> Any:
+    """A labels folder with as many pairs of each class as there are nodes."""
+    hops, n = config.hops, graph.num_nodes
+    plan = LabelPlan(graph.fingerprint, n, False, **label_options(config) | {"num_sources": n, "seed": 0})
+    u = np.tile(np.arange(n, dtype=np.int32), hops.classes)
+    hop = np.repeat(np.arange(1, hops.classes + 1, dtype=np.uint8), n)
+    out.mkdir(parents=True)
+    write_shard(out, plan, 0, u, (u + hop) % np.int32(n), hop, np.full(hops.classes, n))
+    writer.seal_labels(out, plan, writer.collect_shards(out, plan))
+    return open_labels(out, graph.fingerprint)
+
+
+def _num_compiled() -> int:
+    return sum(kernel._cache.is_kept() for kernel in jit.KERNELS if kernel._cache.title in SECONDS)

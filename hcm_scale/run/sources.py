@@ -1,0 +1,206 @@
+"""Where a graph comes from: the configuration's section `graph`, turned into a function that writes a graph folder.
+
+One function a kind of source, found by the section's type.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from hcm_scale import config as schema
+from hcm_scale.base import files, remote
+from hcm_scale.base.files import hash_once
+from hcm_scale.graph import Graph
+from hcm_scale.ingest import guess, readers
+from hcm_scale.ingest import remote as fetched
+from hcm_scale.ingest import remote as sql
+from hcm_scale.ingest.table_files import CSV, PARQUET, files_at
+from hcm_scale.options import stored_options
+from hcm_scale.stages import ingest as ingest_stage
+from hcm_scale.stages.ingest import Reader
+
+_INPUTS = ("path", "uri", "edges", "nodes", "dataset", "family")
+
+
+def reader(graph: schema.GraphConfig, known: list[readers.Encoding] | None = None) -> Reader:
+    """How to read the source that the configuration names; `known` is how an earlier table's columns were encoded."""
+    path = getattr(graph, "path", "")
+    if remote.is_url(path) and not isinstance(graph, schema.TablesGraph | schema.MatrixGraph):
+        raise ValueError(f"graph.path={path}: graph={graph.source} takes a folder of this machine; copy it there first")
+    if isinstance(graph, schema.TablesGraph):
+        more = table_options(graph) | {"known": known}
+        return _sql(graph, more) if isinstance(graph, schema.SqlGraph) else _tables(graph, more)
+    return _READERS[type(graph)](graph)
+
+
+def stamp(graph: schema.GraphConfig) -> list[Any]:
+    """What tells that the user's files changed: their names and hashes (size and time may stay the same); of a URL
+    what its server says of it, of a database a checksum of the rows.
+
+    Empty for graphs that are made, and for a torch_geometric data set: its name says which it is, and its folder, which
+    other data sets share, is filled by the first read.
+    """
+    if isinstance(graph, schema.PygGraph):
+        return []
+    if isinstance(graph, schema.SqlGraph):
+        return sql.queries_stamp(graph.uri, _queries(graph))
+    if isinstance(graph, schema.FolderGraph) and not (Path(graph.path) / files.MANIFEST).is_file():
+        raise readers.InputError(
+            f"graph.path={graph.path} is no graph folder: there is no {files.MANIFEST} in it; graph=tables reads tables"
+        )
+    named = [(f"graph.{option}", getattr(graph, option, None)) for option in ("path", "nodes")]
+    return [_stamp(option, path) for option, path in named if path]
+
+
+def _stamp(option: str, where: str) -> list[Any]:
+    where = remote.local_path(where)
+    if remote.is_url(where):
+        return fetched.files_stamp(option, where)
+    return [[str(p), hash_once(p)] for p in files_at(where)]
+
+
+def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
+    """Refuses a source that the run would write over: one in the folder of a stage."""
+    if isinstance(graph, schema.SqlGraph):
+        return
+    for option in ("path", "nodes"):
+        given = remote.local_path(getattr(graph, option, None) or "")
+        if given and files.resolved(Path(given)).is_relative_to(files.resolved(run_dir) / "graph"):
+            raise ValueError(f"graph.{option}={given} lies where run_dir={run_dir} keeps its own graph; name another")
+
+
+def check_same(graph: schema.GraphConfig, run_dir: Path) -> None:
+    """Refuses to put a run in the place of a finished one of another input: what took long is not lost by a slip."""
+    stored = stored_options(run_dir)
+    if "graph.source" not in stored or not (run_dir / "scores").exists():
+        return
+    before = {option: stored.get(f"graph.{option}") or "" for option in ("source", *_INPUTS)}
+    for option, value in before.items():
+        if not isinstance(value, str):
+            raise files.FolderError(f"{run_dir / 'config.json'}: graph.{option}={value!r} is not legal: it is a text")
+    if _input(before) != _input(asdict(graph)):
+        raise ValueError(
+            f"run_dir={run_dir} holds a finished run of {_told(before)}, and this one is of {_told(asdict(graph))}: "
+            "choose another run_dir, or say overwrite=true to replace it"
+        )
+
+
+def _input(graph: dict[str, Any]) -> list[str]:
+    """What says that two graphs are of one input: the source, the files or queries; the same files by any path."""
+    named = [graph.get(option) or "" for option in _INPUTS]
+    there = os.path.exists  # Path.exists raises where a query is longer than a name may be
+    return [graph["source"], *(str(Path(name).resolve()) if there(name) else name for name in named)]
+
+
+def _told(graph: dict[str, Any]) -> str:
+    return ", ".join(graph[option] for option in _INPUTS if graph.get(option)) or f"graph={graph['source']}"
+
+
+def check_there(graph: schema.GraphConfig, data_dir: str) -> None:
+    """Refuses a source whose graph.path is not said; of a file in the folder of data sets says where it comes from."""
+    by_path = isinstance(graph, schema.TablesGraph | schema.MatrixGraph | schema.FolderGraph)
+    if by_path and not isinstance(graph, schema.SqlGraph) and not getattr(graph, "path", ""):
+        raise ValueError(
+            f"graph.path is missing: graph={graph.source} reads what it names, such as graph.path=edges.csv"
+        )
+    if isinstance(graph, schema.MatrixGraph) and not remote.is_url(graph.path):
+        path = Path(graph.path)
+        if path.is_relative_to(data_dir) and not path.exists():
+            raise readers.InputError(
+                f"graph.path={path} is not there: data_dir={data_dir} (or HCM_DATA) names the folder of data sets, and "
+                "docs/results.md says which file it is"
+            )
+
+
+def _tables(graph: schema.TablesGraph, more: dict[str, Any]) -> Reader:
+    def read(out: Path) -> Graph:
+        places = {"graph.path": graph.path, "graph.nodes": graph.nodes}
+        with fetched.fetched_files(out, places, PARQUET + CSV) as (edges, nodes):
+            return readers.read_tables(out, str(edges), nodes, **more)
+
+    return read
+
+
+def _sql(graph: schema.SqlGraph, more: dict[str, Any]) -> Reader:
+    def read(out: Path) -> Graph:
+        with sql.query_tables(out, graph.uri, _queries(graph)) as paths:
+            columns = _guessed(graph, paths, more["columns"])
+            return readers.read_tables(out, *paths, **more | {"columns": columns}, origin=", ".join(_queries(graph)))
+
+    return read
+
+
+def _guessed(graph: schema.SqlGraph, paths: list[Path], columns: readers.Columns) -> readers.Columns:
+    """The columns with a guess for those that nobody named, from the rows that the queries brought."""
+    named = {name: getattr(graph, name) for name in guess.COLUMNS}
+    known = {name: value for name, value in named.items() if value != getattr(schema.SqlGraph(), name)}
+    tables = str(paths[0]), str(paths[1]) if len(paths) > 1 else None
+    found = guess.guess_columns(tables, known, graph.max_bytes, "graph.")
+    guess.log_guesses({name: value for name, value in found.items() if value != named[name]})
+    return replace(
+        columns, source=found["source_column"], target=found["target_column"], id=found.get("id_column", "id")
+    )
+
+
+def _queries(graph: schema.SqlGraph) -> dict[str, str]:
+    """The queries of a graph, by option."""
+    if graph.path:
+        raise ValueError(f"graph.path={graph.path} has no place in graph=sql; graph.edges is the query of the edges")
+    return {"graph.edges": graph.edges} | ({} if graph.nodes is None else {"graph.nodes": graph.nodes})
+
+
+def table_options(graph: schema.TablesGraph) -> dict[str, Any]:
+    """How the columns of tables are read."""
+    columns = readers.Columns(
+        source=graph.source_column,
+        target=graph.target_column,
+        id=graph.id_column,
+        label=graph.label_column,
+        type=graph.type_column,
+        weight=graph.weight_column,
+        attributes=None if graph.include is None else tuple(graph.include),
+        exclude=tuple(graph.exclude),
+        categorical=tuple(graph.categorical),
+        id_type=graph.id_type,
+    )
+    return {"columns": columns, "policy": _policy(graph, repeated=graph.repeated)}
+
+
+def _matrix(graph: schema.MatrixGraph) -> Reader:
+    policy = _policy(graph, num_nodes=graph.num_nodes, weights=graph.weights)
+
+    def read(out: Path) -> Graph:
+        with fetched.fetched_files(out, {"graph.path": graph.path}, (".mat", ".npz", ".npy")) as (path,):
+            return readers.read_matrix(out, str(path), keys=graph.keys or None, policy=policy)
+
+    return read
+
+
+def _pyg(graph: schema.PygGraph) -> Reader:
+    trust, policy = graph.trust_pickle, _policy(graph, weights=graph.weights)
+    return lambda out: readers.read_dataset(out, graph.dataset, graph.path, trust_pickle=trust, policy=policy)
+
+
+def _synthetic(graph: schema.SyntheticGraph) -> Reader:
+    return ingest_stage.make_synthetic(**{k: v for k, v in asdict(graph).items() if k not in ("source", "name")})
+
+
+def _default(graph: schema.GraphConfig) -> Reader:
+    return ingest_stage.make_default(getattr(graph, "seed", 0))
+
+
+def _policy(graph: schema.PolicyGraph, **more: Any) -> readers.Policy:
+    shared = ("directed", "unknown", "nonfinite", "featureless", "max_bytes")
+    return readers.Policy(**{name: getattr(graph, name) for name in shared}, **more)
+
+
+_READERS: dict[type[schema.GraphConfig], Callable[[Any], Reader]] = {
+    schema.MatrixGraph: _matrix,
+    schema.PygGraph: _pyg,
+    schema.SyntheticGraph: _synthetic,
+    schema.FolderGraph: lambda graph: ingest_stage.copy_folder(graph.path),
+    schema.DefaultGraph: _default,
+    schema.GraphConfig: _default,
+}

@@ -1,0 +1,106 @@
+"""A finished run told to an experiment tracker: `track.to=[mlflow]`, `track.to=[wandb]`, or both.
+
+Parameters are the options by their full keys; metrics the seconds of every stage, what training logged by step, and
+how good the ranking is where that is known; artifacts the report and the ranked table. It is told once, at the end, by
+the first rank, so that a tracker which cannot be reached costs a warning and nothing else.
+"""
+
+import importlib.util
+import json
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hcm_scale.config import Config, TrackConfig
+from hcm_scale.options import flat
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """What a tracker is told."""
+
+    name: str
+    params: dict[str, Any]
+    metrics: list[tuple[str, float, int]]  # (name, value, step)
+    artifacts: list[Path]
+
+
+def check(track: TrackConfig) -> None:
+    """Refuses a tracker that is not installed, before any work."""
+    for name in track.to:
+        if importlib.util.find_spec(name) is None:
+            raise ValueError(f"track.to={name} needs a package that is not here: pip install 'hcm-scale[track]'")
+
+
+def publish(config: Config, run_dir: Path, stages: list[dict[str, Any]], seconds: float) -> None:
+    """Tells every tracker that was asked for; a failure is a warning."""
+    for name in config.track.to:
+        try:
+            where = SINKS[name](config.track, gather(config, run_dir, stages, seconds))
+            log.info("%-20s told to %s", name, where)
+        except Exception as error:
+            log.warning("%s could not be told of this run: %s", name, error)
+
+
+def gather(config: Config, run_dir: Path, stages: list[dict[str, Any]], seconds: float) -> TrackedRun:
+    """All there is to tell of a run."""
+    metrics = [(f"seconds/{stage['name']}", float(stage["seconds"]), 0) for stage in stages]
+    metrics.append(("seconds/run", seconds, 0))
+    for stage in stages:
+        known = {name: value for name, value in stage["detail"].items() if _is_number(value)}
+        metrics += [(f"facts/{stage['name']}/{name}", float(value), 0) for name, value in known.items()]
+        metrics += list(_training(run_dir / stage["name"] / "metrics.jsonl", stage["name"]))
+    wanted = [run_dir / "report" / "report.html", run_dir / "scores" / "scores.parquet"]
+    return TrackedRun(
+        config.graph.name, dict(flat(asdict(config))), metrics, [path for path in wanted if path.is_file()]
+    )
+
+
+def _training(path: Path, stage: str) -> Iterator[tuple[str, float, int]]:
+    for line in path.read_text().splitlines() if path.is_file() else ():
+        reading = json.loads(line)
+        step = reading.pop("step", 0)
+        yield from ((f"{stage}/{name}", float(value), step) for name, value in reading.items() if _is_number(value))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _mlflow(track: TrackConfig, told: TrackedRun) -> str:
+    from mlflow.entities import Metric, Param
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient()
+    known = client.get_experiment_by_name(track.project)
+    run = client.create_run(
+        known.experiment_id if known else client.create_experiment(track.project), run_name=told.name
+    )
+    number, now = run.info.run_id, run.info.start_time
+    params = [Param(name, str(value)) for name, value in told.params.items()]
+    metrics = [Metric(name, value, now, step) for name, value, step in told.metrics]
+    for at in range(0, max(len(params), len(metrics)), 100):  # what one call takes
+        client.log_batch(number, metrics=metrics[at : at + 100], params=params[at : at + 100])
+    for path in told.artifacts:
+        client.log_artifact(number, str(path))
+    client.set_terminated(number)
+    return f"{track.project}, run {number}"
+
+
+def _wandb(track: TrackConfig, told: TrackedRun) -> str:
+    import wandb
+
+    run = wandb.init(project=track.project, name=told.name, config=told.params)
+    for step in sorted({step for _, _, step in told.metrics}):
+        run.log({name: value for name, value, at in told.metrics if at == step}, step=step)
+    for path in told.artifacts:
+        run.save(str(path), base_path=str(path.parent), policy="now")
+    run.finish()
+    return f"{track.project}, run {run.id}"
+
+
+SINKS: dict[str, Callable[[TrackConfig, TrackedRun], str]] = {"mlflow": _mlflow, "wandb": _wandb}
