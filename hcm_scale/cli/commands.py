@@ -223,10 +223,11 @@ def export_run(arguments: list[str]) -> str:
     """The result of a run for other programs: `hcm-scale export RUN FILE [--top K] [--flagged] [--since OLD]`.
 
         FILE.csv, FILE.parquet     the ranked table, or the chosen part of it; `reason` says in words why a node is
-                                   there, for the first K (1,000 if not given, 20,000 at most) and flagged nodes
+                                   where it is: for all chosen nodes (at most 10,000), else for the flagged and the
+                                   first 100
         FILE.graphml, FILE.gexf    the first K nodes (20 if not given) with their neighbours and the edges among
                                    them, for Gephi, Cytoscape or networkx: rank, score, evidence and flag of every
-                                   node, mean and variance of the predicted hop of every edge
+                                   node, mean predicted hop and, where there is one, weight of every edge
 
     A node with many neighbours brings the 50 that seem farthest. Rows of a table are chosen by
 

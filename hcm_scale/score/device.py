@@ -50,11 +50,10 @@ from hcm_scale.score.edge_index import EdgeIndex, PairHead, Pairs, check_finite,
 #
 # The type of `weight0` decides the first product: bfloat16, or float32 (TF32), which `fused_step` takes from nine
 # classes on, where an expected hop spans more and 1e-2 would be missed. Sums are float32 throughout.
-# Rounding the difference, not the embeddings, is what keeps near neighbours apart: a bfloat16 z has an error in proportion to |z|, a bfloat16
-# |z_u - z_v| one in proportion to itself.
-#
-# Only CUDA scoring in bfloat16 imports this file, because Triton takes a second to import. Where Triton is missing
-# the file can still be read (`base/device.py`).
+# Rounding the difference, not the embeddings, is what keeps near neighbours apart: a bfloat16 z has an error in
+# proportion to |z|, a bfloat16 |z_u - z_v| one in proportion to itself.  Only CUDA scoring in bfloat16 imports this
+# file, because Triton takes a second to import. Where Triton is missing the file can still be read
+# (`base/device.py`).
 
 
 _COARSE_CLASSES = 8
