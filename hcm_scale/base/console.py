@@ -239,7 +239,7 @@ def printable(text: str) -> str:
 def shorten(text: str, most: int = 200) -> str:
     r"""The text as one line of about `most` characters: its beginning and its end.
 
-    >>> in_short("a\nb"), in_short("0123456789", 4)
+    >>> shorten("a\nb"), shorten("0123456789", 4)
     ('a\\nb', '012 ... 9')
     """
     line = printable(text).replace("\n", "\\n")

@@ -164,7 +164,7 @@ def check_start() -> None:
 def shortfall(need: Need, free: Free) -> str:
     """What there is too little of, in words; empty where there is enough.
 
-    >>> lack(Need(3 << 30), Free(1 << 30, "free on this machine"))
+    >>> shortfall(Need(3 << 30), Free(1 << 30, "free on this machine"))
     'about 3.00 GiB of memory are needed and 1.00 GiB are free on this machine'
     """
     if need.held > free.held:
@@ -210,8 +210,8 @@ def is_shortage(error: BaseException) -> bool:
 def memory_error_text(error: BaseException) -> str:
     """An error on one line, with the words "memory ran out" where that is what it means.
 
-    >>> told(MemoryError()), told(OSError(12, "Cannot allocate memory")), told(ValueError("seed=-1"))
-    ('memory ran out', 'memory ran out ([Errno 12] Cannot allocate memory)', 'seed=-1')
+    >>> [memory_error_text(e) for e in (MemoryError(), OSError(12, "Cannot allocate memory"), ValueError("seed=-1"))]
+    ['memory ran out', 'memory ran out ([Errno 12] Cannot allocate memory)', 'seed=-1']
     """
     if isinstance(error, OutOfMemoryError) or not is_shortage(error):
         return str(error)

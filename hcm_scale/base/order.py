@@ -114,7 +114,7 @@ def order(values: NDArray[Any]) -> NDArray[np.int64]:
 def sort_with_order(values: NDArray[Any]) -> tuple[NDArray[Any], Places]:
     """The values in order, or integers that compare as those do, and `order` of the values.
 
-    >>> [found.tolist() for found in ordered(np.array([3.0, -1.0, 3.0, 0.5]))]
+    >>> [found.tolist() for found in sort_with_order(np.array([3.0, -1.0, 3.0, 0.5]))]
     [[-1.0, 0.5, 3.0, 3.0], [1, 3, 0, 2]]
     """
     if len(values) >= _FEW:
@@ -203,7 +203,7 @@ def select_known(
 ) -> NDArray[np.float64]:
     """The known values that `which` marks, in their order.
 
-    >>> picked(np.array([3.0, 1.0, 9.0]), lambda some: some > 2).tolist()
+    >>> select_known(np.array([3.0, 1.0, 9.0]), lambda some: some > 2).tolist()
     [3.0, 9.0]
     """
 
@@ -217,7 +217,7 @@ def select_known(
 def largest_positions(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     """The positions of the `count` largest values, largest first, equal ones as they stand. None may be NaN.
 
-    >>> largest(np.array([3.0, 9.0, 3.0, 1.0]), 2).tolist()
+    >>> largest_positions(np.array([3.0, 9.0, 3.0, 1.0]), 2).tolist()
     [1, 0]
     """
 

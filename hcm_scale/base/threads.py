@@ -54,7 +54,7 @@ def run_in_slices(length: int, work: Callable[[slice], Any], size: int = 1 << 18
 def map_slices(length: int, work: Callable[[slice], Any], size: int = 1 << 18) -> list[Any]:
     """What work(part) returns of each slice, in their order.
 
-    >>> of_slices(5, lambda part: (part.start, part.stop), size=2)
+    >>> map_slices(5, lambda part: (part.start, part.stop), size=2)
     [(0, 2), (2, 4), (4, 5)]
     """
     found: dict[int, Any] = {}
@@ -69,7 +69,7 @@ def map_slices(length: int, work: Callable[[slice], Any], size: int = 1 << 18) -
 def positions_where(length: int, mask: Callable[[slice], NDArray[Any]]) -> NDArray[np.int64]:
     """The positions, in order, where mask(part) is not 0, of slices that make up 0 .. length - 1.
 
-    >>> where(4, lambda part: np.array([3, 0, 0, 5])[part]).tolist()
+    >>> positions_where(4, lambda part: np.array([3, 0, 0, 5])[part]).tolist()
     [0, 3]
     """
     found = map_slices(length, lambda part: part.start + np.flatnonzero(mask(part)))
@@ -92,7 +92,7 @@ def map_in_order(num_threads: int, parts: Iterable[Part], work: Callable[[Part],
 
     An error is raised in its turn. Who stops early closes the iterator, which waits for what was begun.
 
-    >>> list(in_turn(2, "abc", str.upper))
+    >>> list(map_in_order(2, "abc", str.upper))
     ['A', 'B', 'C']
     """
     with ThreadPoolExecutor(num_threads) as pool:
@@ -107,7 +107,7 @@ def share_parts(num_threads: int, parts: Iterable[Part], work: Callable[[int, Pa
     """Calls work(me, part) for every part; `me` numbers the thread, 0 being this one. The first error is raised here.
 
     >>> made = []
-    >>> share(2, "abc", lambda me, part: made.append(part))
+    >>> share_parts(2, "abc", lambda me, part: made.append(part))
     >>> sorted(made)
     ['a', 'b', 'c']
     """
@@ -190,7 +190,7 @@ def run_concurrently(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
 
     Kernels of every task use as many threads as those of the caller.
 
-    >>> side_by_side([lambda: 1, lambda: 2])
+    >>> run_concurrently([lambda: 1, lambda: 2])
     [1, 2]
     """
     unwanted, ended = threading.Event(), [threading.Event() for _ in tasks]

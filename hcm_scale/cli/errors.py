@@ -59,7 +59,7 @@ def print_error(error: Exception, words: Sequence[str] = ()) -> int:
 def error_line(error: Exception, run_dir: str = ".") -> str:
     r"""An error as a line: one of the system by what it is about, a full disk with the room that is left.
 
-    >>> in_a_line(FileNotFoundError(2, "No such file or directory", "a\nb.csv"))
+    >>> error_line(FileNotFoundError(2, "No such file or directory", "a\nb.csv"))
     'a\\nb.csv: No such file or directory'
     """
     if isinstance(error, OSError):

@@ -103,7 +103,7 @@ def _parts(word: str) -> tuple[str, str, str | None]:
 def quote_text_values(words: Sequence[str]) -> list[str]:
     """The words with the values of text options quoted for Hydra; interpolations, ${...}, stay what they are.
 
-    >>> quote_texts(["run_dir=a=b, {c}", "graph.nodes=null", "seed=1"])
+    >>> quote_text_values(["run_dir=a=b, {c}", "graph.nodes=null", "seed=1"])
     ["run_dir='a=b, {c}'", 'graph.nodes=null', 'seed=1']
     """
     return [_quoted(word) for word in words]
@@ -173,8 +173,8 @@ _COLUMNS = ("source_column", "target_column", "id_column")
 def is_input_file(word: str) -> bool:
     """Whether a word names a file, and is no option: a URL, or a path or glob that is there.
 
-    >>> is_file("s3://bucket/day=1/edges.csv"), is_file("seed=1"), is_file("-m"), is_file("nowhere.csv")
-    (True, False, False, False)
+    >>> [is_input_file(word) for word in ("s3://bucket/day=1/edges.csv", "seed=1", "-m", "nowhere.csv")]
+    [True, False, False, False]
     """
     key, equals, _ = word.partition("=")
     if remote.is_url(word):
@@ -187,7 +187,7 @@ def is_input_file(word: str) -> bool:
 def file_options(files: Sequence[str], words: Sequence[str]) -> list[str]:
     """The options that the files stand for, less those that other words name.
 
-    >>> as_options(["a/edges.csv.gz", "nodes.csv"], ["graph.name=mine"])
+    >>> file_options(["a/edges.csv.gz", "nodes.csv"], ["graph.name=mine"])
     ['graph=tables', 'graph.path=a/edges.csv.gz', 'graph.nodes=nodes.csv']
     """
     if not files:

@@ -56,7 +56,7 @@ MISSING = {
 def unknown_keywords_text(others: Mapping[str, Any], known: Iterable[str]) -> str:
     """Says of keywords that are none of ours what to write in their place.
 
-    >>> unknown({"hid_dim": 64, "trim": 0.1}, ["width"])
+    >>> unknown_keywords_text({"hid_dim": 64, "trim": 0.1}, ["width"])
     'hid_dim=64 is no parameter of HCM: width says it; trim=0.1 is none: options={"score.trim": 0.1} says it'
     """
     told = [f"{name}={value!r} is none: {_hint(name, value, list(known))}" for name, value in others.items()]
@@ -232,9 +232,9 @@ def naming_python_options() -> Iterator[None]:
 def with_python_names(text: str) -> str:
     """A message with the Python word for every option that it names.
 
-    >>> reworded("hops.classes=1 is out of range")
+    >>> with_python_names("hops.classes=1 is out of range")
     'hops.classes=1 is out of range (in Python: HCM(classes=...))'
-    >>> reworded("data has no attributes; graph.featureless=degree gives it one")
+    >>> with_python_names("data has no attributes; graph.featureless=degree gives it one")
     'data has no attributes; graph.featureless=degree gives it one (in Python: HCM(options={"graph.featureless": ...}))'
     """
     keys = [f"{section}.{name}" for section, name in _OPTION.findall(text) if section in SECTIONS]

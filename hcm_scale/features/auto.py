@@ -94,8 +94,8 @@ def values_of(turned: Any, column: int, gap: int = -1) -> tuple[NDArray[np.float
 def survey_columns(stored: NDArray[np.float64], num_rows: int) -> ColumnSurvey:
     """What a column looks like that holds the non-zero values `stored` in `num_rows` rows.
 
-    >>> look(np.array([2.0, 2.0]), 4)
-    Seen(low=0.0, high=2.0, mean=1.0, deviation=1.0, zeros=0.5, two_values=True, heavy=False)
+    >>> survey_columns(np.array([2.0, 2.0]), 4)
+    ColumnSurvey(low=0.0, high=2.0, mean=1.0, deviation=1.0, zeros=0.5, two_values=True, heavy=False)
     """
     num_zeros = num_rows - len(stored)
     ends = [*([stored.min(), stored.max()] if len(stored) else []), *([0.0] if num_zeros or not num_rows else [])]
@@ -305,7 +305,7 @@ def fit_automatic(
 
     >>> from hcm_scale.features.parts import apply_parts
     >>> x = np.array([[0, 5], [1, 5]], np.float32)
-    >>> parts, names, _ = automatic(x, None, ("flag", "same"))
+    >>> parts, names, _ = fit_automatic(x, None, ("flag", "same"))
     >>> apply_parts(parts, x).tolist(), names
     ([[-0.5], [0.5]], ('flag',))
     """
@@ -328,7 +328,7 @@ def fit_automatic(
 def expected_width(x: Attributes, pca: int | None, columns: tuple[str, ...]) -> int:
     """About how many features `automatic` will make, judged by a few rows.
 
-    >>> foreseen_width(np.array([[0, 5], [1, 5]], np.float32), None, ("flag", "same"))
+    >>> expected_width(np.array([[0, 5], [1, 5]], np.float32), None, ("flag", "same"))
     1
     """
     names = columns or tuple(f"a{k}" for k in range(x.shape[1]))

@@ -149,7 +149,7 @@ def fit_components(stream: Stream, num_components: int) -> Components:
     """The first principal components of the streamed rows, falling; no more than the rank, and at least one.
 
     >>> rows = np.array([[0, 0], [1, 2], [2, 4]], np.float32)
-    >>> fit(lambda: [rows], 1).loadings.round(3).ravel().tolist()
+    >>> fit_components(lambda: [rows], 1).loadings.round(3).ravel().tolist()
     [0.447, 0.894]
     """
     mean, num_rows, is_sparse = _mean(stream)

@@ -60,7 +60,7 @@ def spread_to_entries(
 ) -> NDArray[Any]:
     """A number above 0 of every edge at all of its entries.
 
-    >>> spread(np.array([0, 2, 3, 4]), np.array([1, 2, 0, 0]), np.array([5.0, 7.0])).tolist()
+    >>> spread_to_entries(np.array([0, 2, 3, 4]), np.array([1, 2, 0, 0]), np.array([5.0, 7.0])).tolist()
     [5.0, 7.0, 5.0, 7.0]
     """
     if directed:

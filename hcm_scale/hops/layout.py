@@ -123,7 +123,7 @@ def original_layout(indptr: NDArray[np.int64], indices: NDArray[Any]) -> Layout:
 def degree_layout(indptr: NDArray[np.int64], indices: NDArray[Any], *, directed: bool = False) -> Layout:
     """The nodes of a CSR graph renamed by falling degree.
 
-    >>> by_degree(np.array([0, 1, 1, 3, 4]), np.array([2, 0, 3, 2], np.int32)).names.tolist()
+    >>> degree_layout(np.array([0, 1, 1, 3, 4]), np.array([2, 0, 3, 2], np.int32)).names.tolist()
     [2, 0, 3, 1]
     """
     num_nodes = len(indptr) - 1

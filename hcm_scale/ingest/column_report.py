@@ -153,7 +153,7 @@ def lines_as_json(lines: Sequence[ColumnLine]) -> list[dict[str, Any]]:
 def lines_as_text(lines: Sequence[Mapping[str, Any]]) -> str:
     """The lines of a manifest as an aligned table; of very many columns the first.
 
-    >>> print(as_text([asdict(ColumnLine("nodes", "age", "int64", "a number, as it is", 80, 2))]))
+    >>> print(lines_as_text([asdict(ColumnLine("nodes", "age", "int64", "a number, as it is", 80, 2))]))
     table  column  type   distinct  gaps  use
     nodes  age     int64  80        2     a number, as it is
     """

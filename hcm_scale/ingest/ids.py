@@ -250,7 +250,7 @@ def sorted_ids(ids: GrowingIds) -> GrowingIds:
 
     >>> ids = NumberIds()
     >>> _ = ids.add(pa.array([7, 3]))
-    >>> in_order(ids).column().to_pylist()
+    >>> sorted_ids(ids).column().to_pylist()
     [3, 7]
     """
     names = ids.column()

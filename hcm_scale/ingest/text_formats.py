@@ -91,7 +91,7 @@ MAY_BE_THOUSANDS = "if its points are of thousands (2.955 for 2955), write it wi
 class TextFormatSearch:
     """Which of some forms all values of a text column have.
 
-    >>> search = FormSearch(TEXT_FORMS)
+    >>> search = TextFormatSearch(TEXT_FORMATS)
     >>> search.add(pa.array(["1,5", None, "12", "1.234,50-"]))
     True
     >>> form, told = search.chosen(of_thousands=False)
@@ -144,7 +144,7 @@ FORMAT_EXAMPLES = {"numbers": "1234.56", "dates": "2024-01-31"}
 class FormatGuess:
     """What all values of a text column look like: a name in `WRITTEN`, or nothing.
 
-    >>> looks = Looks()
+    >>> looks = FormatGuess()
     >>> looks.add(pa.array(["1,234.56", "17"]), np.array([1, 20]))
     >>> looks.settled()
     'numbers'

@@ -57,7 +57,7 @@ KIND_TITLES = {
 def kind_title(kind: str) -> str:
     """The kind in words, with its name.
 
-    >>> named("hop")
+    >>> kind_title("hop")
     'neighbours seem far (hop)'
     """
     return f"{KIND_TITLES[kind]} ({kind})"

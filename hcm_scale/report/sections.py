@@ -215,7 +215,7 @@ def ranking_columns(names: Collection[str], scores: Sequence[str]) -> list[dict[
 
     `minor` columns are shown only where there is room.
 
-    >>> [column["name"] for column in columns(["rank", "id", "ahp", "degree"], ["ahp"])]
+    >>> [column["name"] for column in ranking_columns(["rank", "id", "ahp", "degree"], ["ahp"])]
     ['Rank', 'Node', 'AHP', 'Degree']
     """
     apart = "evidence" in names

@@ -65,7 +65,7 @@ def add_zscores(values: Sequence[Values], scored: NDArray[np.bool_], usual: ZSca
     """The z-scores of all numbers added up, (n,); 0 where a node is not scored. A number without spread adds nothing.
 
     >>> values, scored = [np.array([1.0, 3.0, 9.0]), np.array([2.0, 2.0, 0.0])], np.array([True, True, False])
-    >>> add_standardized(values, scored, usual_among(values, scored)).tolist()
+    >>> add_zscores(values, scored, zscale_among(values, scored)).tolist()
     [0.0, 2.0, 0.0]
     """
     out = np.empty(len(scored))

@@ -178,7 +178,7 @@ def _some(known: Known, part: slice) -> Known:
 def surprise_gains(kind: str, values: Values, known: Known = None, double: Places | None = None) -> Gains:
     """What nodes gain by the numbers of one kind, (n,); `double` are their double places, where these are known.
 
-    >>> gains_of("hop", np.array([3.0, 1.0, 2.0])).of(slice(None))[0].round(2).tolist()
+    >>> surprise_gains("hop", np.array([3.0, 1.0, 2.0])).of(slice(None))[0].round(2).tolist()
     [2.81, 0.0, 0.51]
     """
     size = num_known(values, known)
@@ -295,7 +295,7 @@ def weigh_evidence(
 
     `like` are the numbers of another graph, whose nodes are the usual ones.
 
-    >>> weigh({"attributes": np.array([5.0, 9.0, 5.0])}, np.ones(3, bool)).places.tolist()
+    >>> weigh_evidence({"attributes": np.array([5.0, 9.0, 5.0])}, np.ones(3, bool)).places.tolist()
     [[2, 1, 2]]
     """
     own, num_nodes, num_telling = KindNumbers(numbers, has_neighbors), len(has_neighbors), 0

@@ -43,9 +43,9 @@ class Verdict(NamedTuple):
 def judge(sums: Sums, rate: float) -> Verdict:
     """The verdict over all nodes from what the kinds of evidence add up to (`evidence.weigh`).
 
-    >>> from hcm_scale.score.evidence import weigh
+    >>> from hcm_scale.score.evidence import weigh_evidence
     >>> usual = -np.log(np.linspace(1.0, 0.001, 1000))
-    >>> found = judge(weigh({"closure": np.append(usual, [30.0, 40.0])}, np.ones(1002, bool)).sums, 0.1)
+    >>> found = judge(weigh_evidence({"closure": np.append(usual, [30.0, 40.0])}, np.ones(1002, bool)).sums, 0.1)
     >>> np.flatnonzero(found.flagged).tolist()
     [1000, 1001]
     """
