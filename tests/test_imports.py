@@ -1,6 +1,7 @@
-"""The walls of the house: who may import whom, and what importing the package does."""
+"""The layers of the package: who may import whom, and what importing it does."""
 
 import ast
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -8,132 +9,26 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "hcm_scale"
-ROOMS = {
-    "graph",
-    "ingest",
-    "synthetic",
-    "features",
-    "hops",
-    "shards",
-    "sampling",
-    "model",
-    "posterior",
-    "score",
-    "report",
-}
-MAY_IMPORT = {
-    "base": set(),
-    "graph": {"base"},
-    "ingest": {"base", "graph"},
-    "synthetic": {"base", "graph"},
-    "features": {"base", "graph"},
-    "hops": {"base", "graph"},
-    "shards": {"base"},
-    "sampling": {"base", "shards", "graph"},
-    "model": {"base", "aggregate"},
-    "aggregate": {"base"},
-    "posterior": {"base", "model", "sampling"},
-    "score": {"base", "model", "graph"},
-    "report": {"base", "graph", "score"},
-    "config": {"base"},
-    "options": {"base", "config"},
-    "ranks": {"base"},
-    "stages": {"base", "listed", "ranks", "report"} | ROOMS,
-    "records": {"base"},
-    "listed": {"base", "records"},
-    "workspace": {"base", "listed", "ranks", "records"},
-    "sources": {"base", "config", "options", "stages", "graph", "ingest"},
-    "arguments": {"config", "stages"},
-    "foresight": {"base", "config", "stages"} | ROOMS,
-    "trained": {"base", "config", "listed", "options"},
-    "walk": {"base", "config", "foresight", "stages", "trained", "workspace"} | ROOMS,
-    "blueprint": {"arguments", "base", "config", "foresight", "sources", "stages", "trained", "walk", "workspace"}
-    | ROOMS,
-    "pipeline": {
-        "arguments",
-        "base",
-        "blueprint",
-        "config",
-        "graph",
-        "listed",
-        "options",
-        "plan",
-        "ranks",
-        "report",
-        "sources",
-        "stages",
-        "tracking",
-        "trained",
-        "walk",
-        "workspace",
-    },
-    "ranks.launch": {"base", "config", "pipeline", "ranks"},  # start whole runs, and so know the pipeline
-    "ranks.rank": {"base", "config", "options", "pipeline", "ranks"},
-    "detector": {
-        "arguments",
-        "base",
-        "config",
-        "graph",
-        "ingest",
-        "listed",
-        "options",
-        "pipeline",
-        "report",
-        "sources",
-    },
-    "warm": {"arguments", "base", "config", "options", "sources", "stages"} | ROOMS,
-    "tracking": {"config", "options"},
-    "commands": {
-        "base",
-        "config",
-        "failures",
-        "graph",
-        "listed",
-        "manual",
-        "option_words",
-        "options",
-        "posterior",
-        "records",
-        "score",
-        "serve",
-        "shards",
-        "stages",
-        "sweep",
-        "warm",
-        "words",
-    },
-    "manual": {"options"},
-    "option_words": set(),
-    "own_options": {"options"},
-    "brought": {"base", "config", "ingest"},
-    "plan": {"blueprint", "config", "listed", "options", "trained", "walk", "workspace"},
-    "words": {"base", "config", "options"},
-    "failures": {"base"},
-    "serve": {"base", "graph", "listed", "report", "score", "stages"},
-    "cli": {
-        "base",
-        "brought",
-        "commands",
-        "config",
-        "failures",
-        "manual",
-        "options",
-        "own_options",
-        "pipeline",
-        "ranks",
-        "sweep",
-        "trained",
-        "words",
-    },
-    "sweep": {"base", "config", "options", "pipeline", "graph", "ingest", "listed", "score", "stages"},
-    "__main__": {"cli"},
-    "__init__": {"detector"},
-}
+LAYERS = (  # from the ground up: a module imports its own folder and the layers below
+    ("base",),
+    ("graph", "model", "ranks", "shards"),
+    ("ingest", "synthetic", "features", "hops", "sampling"),
+    ("posterior", "score"),
+    ("report",),
+    ("stages",),
+    ("config",),
+    ("options",),
+    ("run",),
+    ("serve", "sweep", "detector"),
+    ("cli",),
+    ("__init__", "__main__"),
+)
+HEIGHT = {room: height for height, rooms in enumerate(LAYERS) for room in rooms}
+UPWARD: set[tuple[str, str]] = set()
 
 
-def room_of(path: Path) -> str:
-    name = path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".")
-    return name if name in MAY_IMPORT else name.split(".")[0]
+def name_of(path: Path) -> str:
+    return path.relative_to(PACKAGE.parent).with_suffix("").as_posix().replace("/", ".")
 
 
 def imported_modules(path: Path) -> set[str]:
@@ -147,15 +42,20 @@ def imported_modules(path: Path) -> set[str]:
     return found
 
 
-def imported_rooms(path: Path) -> set[str]:
-    ours = [name.split(".")[1] for name in imported_modules(path) if name.startswith("hcm_scale.")]
-    return {room for room in ours if not room.startswith("__")}
+def rooms_of(names: set[str]) -> set[str]:
+    rooms = {name.split(".")[1] for name in names if name.startswith("hcm_scale.")}
+    return {room for room in rooms if not room.startswith("__")} & HEIGHT.keys()
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports__keep_to_the_plan(path):
-    room = room_of(path)
-    assert imported_rooms(path) - {room.split(".")[0]} <= MAY_IMPORT[room]
+def test_imports__point_downwards(path):
+    own = name_of(path).split(".")[1]
+    others = rooms_of(imported_modules(path)) - {own}
+    assert {room for room in others if HEIGHT[room] >= HEIGHT[own]} == {up for who, up in UPWARD if who == own}
+
+
+def test_layers__name_every_folder_and_module():
+    assert {name_of(path).split(".")[1] for path in PACKAGE.rglob("*.py")} == HEIGHT.keys()
 
 
 @pytest.mark.parametrize("folder", ["hcm_scale", "bench"])
@@ -163,7 +63,7 @@ def test_files__import_each_other_in_no_circle(folder):
     root, imports = PACKAGE.parent, {}
     for path in sorted((root / folder).rglob("*.py")):
         if path.name != "__init__.py":  # a face for its own room's files, which do not look at it
-            imports[path.relative_to(root).with_suffix("").as_posix().replace("/", ".")] = imported_modules(path)
+            imports[name_of(path)] = imported_modules(path)
 
     def visit(name: str, way: tuple[str, ...]) -> None:
         assert name not in way, " -> ".join((*way, name))
@@ -188,11 +88,12 @@ def test_help__loads_nothing_heavy():
 def test_help_of_every_command__loads_no_torch():
     code = """
 import contextlib, io, sys
-from hcm_scale import cli, manual
-for command in (*manual.STAGES, *manual.COMMANDS):
+from hcm_scale.cli import help
+from hcm_scale.cli.main import main
+for command in (*help.STAGES, *help.COMMANDS):
     sys.argv = ["hcm-scale", command, "--help"]
     with contextlib.redirect_stdout(io.StringIO()):
-        assert cli.main() == 0
+        assert main() == 0
     assert not {"numba", "pyarrow", "torch"} & sys.modules.keys(), command
 """
     subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, check=True)
@@ -232,15 +133,21 @@ import hcm_scale
 import_all()
 
 from pathlib import Path
-from hcm_scale.base import ahead, cores, files, free_memory, kept, stopping
-assert cores.num_cores() == os.cpu_count()
-assert free_memory.free_memory().address is None
-assert [signum.name for signum in stopping.SIGNALS] == ["SIGINT", "SIGTERM"]
-with files.locked(Path(sys.argv[1]) / "lock"), kept.alone(Path(sys.argv[1]) / "kernel") as waited:
-    assert not waited
+from hcm_scale.base import files, memory, signals, threads
+assert threads.num_cores() == os.cpu_count()
+assert memory.free_memory().address is None
+assert [signum.name for signum in signals.SIGNALS] == ["SIGINT", "SIGTERM"]
+with files.file_lock(Path(sys.argv[1]) / "lock") as is_held:
+    assert is_held
 """
 
 
 def test_imports__need_nothing_that_windows_has_not(tmp_path):
     done = subprocess.run([sys.executable, "-c", AS_ON_WINDOWS, str(tmp_path)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_picture_of_the_architecture__is_drawn_from_the_imports():
+    script = PACKAGE.parent / "docs" / "figures" / "architecture.py"
+    drawn = runpy.run_path(str(script))["draw"]()
+    assert script.with_suffix(".svg").read_text() == drawn, "python docs/figures/architecture.py"
