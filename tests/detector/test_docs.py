@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers import FAST, words
 from nbclient import NotebookClient
 from scipy import io
 
@@ -139,11 +140,11 @@ for command in sys.stdin.read().splitlines():
 
 @pytest.mark.gate
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the page has what is said where there is no GPU")
-def test_questions__has_errors_as_they_are_printed(tmp_path, monkeypatch, shell, small):
+def test_questions__has_errors_as_they_are_printed(tmp_path, monkeypatch, shell):
     monkeypatch.chdir(tmp_path)
     write_faulty_tables()
-    options = " ".join(f"{key}={value}" for key, value in small.items())
-    shell(f"hcm-scale run graph=tables graph.path=edges.csv graph.nodes=nodes.csv run_dir=runs/monday {options}")
+    tables = {"graph": "tables", "graph.path": "edges.csv", "graph.nodes": "nodes.csv", "run_dir": "runs/monday"}
+    shell(f"hcm-scale run {' '.join(words(tables | FAST))}")
     shutil.copytree("runs/monday", "runs/hurt")
     with open("runs/hurt/purified/x.npy", "ab") as file:
         file.write(b"x")
