@@ -1,5 +1,6 @@
 """Small graphs, and runs and detectors that take about a second, for all tests."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ FAST: dict[str, Any] = {
 }
 
 
-def words(options: dict[str, Any]) -> list[str]:
+def as_words(options: dict[str, Any]) -> list[str]:
     """Options as arguments of the command line."""
     return [f"{key}={value}" for key, value in options.items()]
 
@@ -53,3 +54,10 @@ def small_detector(data: Any = None, **parameters: Any) -> HCM:
     """Detector with `FAST` options, fitted to the data if there are any."""
     detector = HCM(FAST, **parameters)
     return detector if data is None else detector.fit(data)
+
+
+def report_case(case: int, what: str, judge: Callable[[], str]) -> None:
+    """Prints a line before and after a case, for the fixture `go_through`; judge() is an outcome, a tab and why."""
+    print("begins", case, what, sep="\t", flush=True)
+    outcome, _, why = judge().partition("\t")
+    print(outcome, case, f"{what} {' '.join(why.split())}", sep="\t", flush=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers import FAST, small_detector, words
+from helpers import FAST, as_words, small_detector
 from hydra import compose, initialize_config_dir
 from sklearn.base import is_outlier_detector
 from sklearn.exceptions import NotFittedError
@@ -45,7 +45,7 @@ def test_fit__gives_the_bytes_of_the_command_line(found, tmp_path):
     given |= FAST | {"seed": 1, "purify.ratio": 0.1, "run_dir": tmp_path / "run"}
     main.register()
     with initialize_config_dir(str(main.conf_dir()), version_base="1.3"):
-        launch.run(to_config(compose("config", ["graph=tables", *words(given)])), until="score")
+        launch.run(to_config(compose("config", ["graph=tables", *as_words(given)])), until="score")
     ours, theirs = (run / "scores" / "scores.parquet" for run in (found.run_dir, tmp_path / "run"))
     assert ours.read_bytes() == theirs.read_bytes()
     assert not (found.run_dir / ".given").exists()
