@@ -32,7 +32,7 @@ def git(*arguments: str) -> bytes:
 @pytest.fixture(scope="module")
 def before(tmp_path_factory) -> Path:
     """The sources of the previous commit."""
-    if b"\nBytes change:" in git("log", "--format=%B", f"{BEFORE}..HEAD"):
+    if b"\nBytes change:" in git("log", "--format=%n%B", f"{BEFORE}..HEAD"):
         pytest.skip(f"a commit since {BEFORE} says that bytes change")
     folder = tmp_path_factory.mktemp("before")
     with tarfile.open(fileobj=io.BytesIO(git("archive", BEFORE, "hcm_scale", "conf"))) as archive:

@@ -97,7 +97,7 @@ class HCM(Results, Parameters):
     >>> import numpy as np
     >>> from scipy import sparse
     >>> rng = np.random.default_rng(0)
-    >>> adjacency = sparse.random_array((200, 200), density=0.02, rng=rng)
+    >>> adjacency = sparse.coo_array((np.ones(800), rng.integers(0, 200, (2, 800))), shape=(200, 200))
     >>> attributes = rng.normal(size=(200, 3))
     >>> attributes[42] = 9
     >>> detector = HCM(views=["purified"], num_samples=2, device="cpu").fit((adjacency, attributes))
@@ -322,12 +322,8 @@ class HCM(Results, Parameters):
                 if name not in inputs.COLUMNS:
                     raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {name!r} is no column of a table")
             trained = _training_scores(folder, manifest["trained"]) if "trained" in manifest else None
-            fitted = Fitted(
-                folder,
-                pipeline.read_scores(folder),
-                *(manifest["fingerprint"], manifest["columns"], manifest["contamination"], manifest["bound"]),
-                trained=trained,
-            )
+            source = (folder, pipeline.read_scores(folder), manifest["fingerprint"], manifest["columns"])
+            fitted = Fitted(*source, manifest["contamination"], manifest["bound"], trained)
             parameters = _safe_parameters(manifest["parameters"])
             parameters["views"] = tuple(parameters["views"])
         except (LookupError, TypeError, AttributeError) as error:
