@@ -1,8 +1,8 @@
-"""Do two checkouts write the same? `python tests/same_bytes.py BEFORE [AFTER [NAME ...]]` compares every artifact.
+"""Compares all files that two checkouts write: `python tests/same_bytes.py BEFORE [AFTER [NAME ...]]`.
 
-A refactoring proves itself with this script: each configuration below runs in both checkouts, with the same seed and
-threads, and every array, table and sample must be equal byte for byte, every JSON value equal but for what a clock or a
-key decides. Prints what differs and exits with 1, else says how many files were equal.
+Each configuration below runs in both checkouts, on this machine and with the same seed and threads; every array, table
+and sample must be equal byte for byte, and every JSON value but times and keys. Prints what differs and exits with 1,
+else prints how many files are equal. `test_same_bytes.py` compares with the previous commit in the gate.
 """
 
 import json
@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,19 +100,26 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return lines + [f"only {'before' if name in before else 'after'}: {name}" for name in one_sided]
 
 
+def compare(name: str, before: Path, after: Path, scratch: Path, changed: Sequence[str] = ()) -> tuple[int, list[str]]:
+    """How many files both checkouts write for a configuration, and a line for each that differs.
+
+    The run of `after` also has the options `changed`, on which its files must not depend.
+    """
+    write_data(scratch)
+    filled, found = [option.format(data=scratch) for option in CONFIGURATIONS[name]], []
+    for side, checkout, options in (("before", before, filled), ("after", after, [*filled, *changed])):
+        run(checkout, options, scratch / side / name)
+        found.append(artifacts(scratch / side / name))
+    return len(found[0].keys() & found[1].keys()), differences(*found)
+
+
 def main() -> int:
     checkouts = [Path(argument).resolve() for argument in sys.argv[1:3]]
     checkouts += [Path(__file__).resolve().parents[1]] * (2 - len(checkouts))
     num_equal, failed = 0, False
     with tempfile.TemporaryDirectory(prefix="same-bytes-") as scratch:
-        write_data(Path(scratch))
         for name in sys.argv[3:] or CONFIGURATIONS:
-            filled, found = [option.format(data=scratch) for option in CONFIGURATIONS[name]], []
-            for side, checkout in zip(("before", "after"), checkouts, strict=True):
-                run(checkout, filled, Path(scratch) / side / name)
-                found.append(artifacts(Path(scratch) / side / name))
-            lines = differences(*found)
-            shared = len(found[0].keys() & found[1].keys())
+            shared, lines = compare(name, *checkouts, Path(scratch))
             num_equal, failed = num_equal + shared, failed or bool(lines)
             print(f"{name:<10} {shared} files in both", *lines, sep="\n    " if lines else " ", flush=True)
     print("different" if failed else f"{num_equal} files are equal")

@@ -1,10 +1,12 @@
-"""`HCM`: the detector. It runs the stages of the command line and reads what they left.
+"""`HCM`, the detector in Python. It runs the stages of the command line in a folder and reads their files.
 
-    found = HCM(drop_ratio=0.1, seed=0).fit(data)
-    found.strangest(10), found.decision_score_, found.label_, print(found.explain(42))
+A fitted detector is its finished run (`Fitted`) and holds no model in memory. `save` copies that run into a folder
+beside a manifest of the parameters, without pickles:
 
-Names are those of PyGOD (`decision_score_`, `label_`, `threshold_`, `predict`: torch tensors) and of scikit-learn and
-PyOD (`get_params`, `decision_scores_`, `labels_`: numpy arrays).
+    folder/  manifest.json  stages.json  config.json  records/  graph/  purified/  ...  scores/
+
+Stages are copied with their records, so that `load` checks every file against its hash. A folder may come from
+anybody: `load` takes nothing from it that names a place to write to or an address.
 """
 
 import contextlib
@@ -16,6 +18,7 @@ import tempfile
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, Never, Self
 
@@ -25,143 +28,83 @@ from numpy.typing import NDArray
 
 from hcm_scale import __version__
 from hcm_scale.base import console, files
-from hcm_scale.config import Config, GraphConfig, inert_options
-from hcm_scale.detector import inputs as givens
-from hcm_scale.detector.inputs import COLUMNS
-from hcm_scale.detector.parameters import (
-    KEYS,
-    SECTIONS,
-    Parameters,
-    check_contamination,
-    check_options,
-    check_place,
-    dotted,
-    make_config,
-    naming_python_options,
-    unknown_keywords_text,
-)
+from hcm_scale.config import Config, inert_options
+from hcm_scale.detector import inputs
+from hcm_scale.detector.parameters import SECTIONS, Parameters, dotted, with_python_names
 from hcm_scale.detector.results import Fitted, Results, Training
 from hcm_scale.graph import Graph
+from hcm_scale.ingest.readers import column_encodings
 from hcm_scale.options import plain
 from hcm_scale.run import pipeline, workspace
 
-# ----------------------------------------------------------------------------
-# A fitted detector as a folder, without pickles: its finished run, and a manifest with its parameters.
-#
-#     folder/  manifest.json  stages.json  config.json  records/  graph/  purified/  ...  scores/
-#
-# The stages are copied as they stand, with their records, so that what is read back is checked against its hashes.
-
-
-KIND = "hcm_scale detector"
-FORMAT = 1
-_TRAINED = "training_scores.npy"  # of a detector that `apply` made: the scores of the run that was trained
-_NOT_KEPT = ("run_dir", "callback", "verbose")  # of this process, and of no use in another
-
-
-def save_detector(folder: Path, fitted: Fitted, parameters: dict[str, Any]) -> None:
-    """Writes the folder, whole or not at all; one that is there already must be empty or of a detector."""
-    _check_free(folder)
-    with files.replacing_folder(folder) as fresh:
-        workspace.copy_run(fitted.folder, fresh)
-        body = {
-            "parameters": {name: plain(value) for name, value in parameters.items() if name not in _NOT_KEPT},
-            "fingerprint": fitted.fingerprint,
-            "columns": fitted.columns,
-            "contamination": plain(fitted.contamination),
-            "bound": plain(fitted.bound),
-            "version": __version__,
-        }
-        if fitted.trained is not None:
-            np.save(fresh / _TRAINED, fitted.trained.scores)
-            body["trained"] = {"num_odd": fitted.trained.num_odd, "hash": files.hash_file(fresh / _TRAINED)}
-        files.write_manifest(fresh, KIND, FORMAT, body)
-
-
-def _check_free(folder: Path) -> None:
-    """Refuses to write over what is not ours."""
-    legal = "save writes to a folder that is new, empty, or holds a saved detector, which it replaces"
-    if folder.exists() and not folder.is_dir():
-        raise files.FolderError(f"{folder} is a file; {legal}")
-    if folder.is_dir() and any(folder.iterdir()):
-        try:
-            files.read_manifest(folder, KIND, FORMAT)
-        except files.FolderError as error:
-            raise files.FolderError(f"{folder} holds other files, and no saved detector; {legal}") from error
-
-
-def load_detector(folder: Path) -> tuple[dict[str, Any], Fitted]:
-    """The parameters and the finished run of a folder, its files checked; FolderError where it is not as it was."""
-    manifest = files.read_manifest(folder, KIND, FORMAT)
-    for stage in workspace.read_stages(folder):
-        files.below(folder, stage["name"])  # `save` leaves no links
-    try:
-        kept = [manifest[name] for name in ("fingerprint", "columns", "contamination")]
-        kept += [manifest["bound"], _trained(folder, manifest)]
-        for name in manifest["columns"]:
-            if name not in COLUMNS:
-                raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {name!r} is no column of a table")
-        parameters = _inert(manifest["parameters"]) | {"views": tuple(manifest["parameters"]["views"])}
-        return parameters, Fitted(folder, pipeline.read_scores(folder), *kept)
-    except (LookupError, TypeError, AttributeError) as error:
-        raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {error!r}") from error
-
-
-def _inert(parameters: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a folder, which anybody may have written, without those that could make a fit write elsewhere.
-
-    What is left out is warned of: options but for `inert_options` and names of option files, the folder of the run, and
-    text in which OmegaConf would put values of the environment.
-    """
-    legal, asked = {*inert_options()}, dotted(parameters["options"] or {})
-    options = {
-        key: value
-        for key, value in asked.items()
-        if (key in legal or (key in SECTIONS and isinstance(value, str))) and "${" not in json.dumps(value)
-    }
-    taken = {name: value for name, value in parameters.items() if name not in _NOT_KEPT}
-    for name in [*(asked.keys() - options.keys()), *(parameters.keys() - taken.keys())]:
-        warnings.warn(f"{name} of the saved detector is left out: set_params sets it, where you trust it", stacklevel=4)
-    return taken if options == asked else taken | {"options": options}
-
-
-def _trained(folder: Path, manifest: dict[str, Any]) -> Training | None:
-    """The scores that those of the folder are compared with; None where they are compared with each other."""
-    if "trained" not in manifest:
-        return None
-    num_odd, digest = (manifest["trained"][name] for name in ("num_odd", "hash"))
-    files.check_folder(folder, {_TRAINED: digest}, "save the detector again")
-    return Training(np.load(folder / _TRAINED, allow_pickle=False), num_odd)
-
-
-_GIVEN = ".given"  # what was in memory, in the folder of the run, until the run has it
+KIND, FORMAT = "hcm_scale detector", 1
+_TRAINING_SCORES = "training_scores.npy"  # of a detector made by `apply`: the scores of the run that was trained
+_NOT_SAVED = ("run_dir", "callback", "verbose")  # parameters that mean nothing in another process
+_SCRATCH = ".given"  # in the folder of the run: data that were in memory, until the run has its own graph
 
 
 class HCM(Results, Parameters):
-    """Hop-count based anomaly detector for attributed graphs.
+    """Anomaly detector for attributed graphs, by hop counts.
 
-    options:        any other option of the command line, {"sampling.fan_out": [10]} or {"sampling": {"fan_out": [10]}}
-                    or, for a whole group, {"sampling": "fast"}; those of `graph.` say how data are read
-    classes:        hop counts that are told apart: 1, 2, ... and this many or more
-    num_sources:    nodes from which hops are counted; None is every node
-    drop_ratio:     share of the edges, the least similar, that is dropped before hops are counted
-    similarity:     of the two ends of an edge: euclidean, cosine, jaccard, ...
-    scale:          how attributes are rescaled: auto decides column by column
-    pca:            components that attributes are reduced to; None is as the rule says, or no reduction
-    num_layers:     layers of the encoder
-    width:          numbers a node in each layer
-    num_samples:    samples of the posterior; None is until one more no longer moves the ranking
-    views:          graphs that encoders run on; "purified" alone takes half of the time
-    rank_by:        the score that ranks: score (all evidence), strange, ahp or hav
-    fdr:            share of false flags to put up with among the flagged
-    contamination:  share of the nodes that `label_` and `predict` mark, above 0 and at most 0.5; None marks those that
-                    are flagged at `fdr`
-    seed:           the same seed, options and data give the same bytes
-    device:         auto, cpu or cuda
-    threads:        None is all cores
-    run_dir:        folder of the run, which keeps what did not change between fits; None is a temporary one
-    verbose:        1 draws bars and log lines on stderr, 0 does not; None does on a terminal and in a notebook
-    callback:       called with a `Step` (label, done, total, unit) as work goes on; what it raises ends the fit
+    Neighbours whose attributes differ most are cut off, a Bayesian graph network learns to predict how many hops apart
+    two nodes are, and nodes whose hops, triangles or attributes it finds surprising are ranked first. Graphs may be
+    larger than memory; the same seed, parameters and data give the same bytes.
+
+    Parameters
+    ----------
+    options : mapping, optional
+        Any other option of the command line: ``{"sampling.fan_out": [10]}``, ``{"sampling": {"fan_out": [10]}}``, or
+        the name of an option file for a group, ``{"sampling": "fast"}``. Options of ``graph.`` say how data are read.
+    classes : int, default 4
+        Hop counts to tell apart: 1, 2, ..., and this many or more.
+    num_sources : int or None, default 4096
+        Nodes from which hops are counted; None is every node.
+    drop_ratio : float, default 0.2
+        Share of the edges, the least similar, that is dropped before hops are counted.
+    similarity : str, default "euclidean"
+        Similarity of the two ends of an edge: euclidean, cosine, jaccard, ...
+    scale : str, default "auto"
+        How attributes are rescaled; auto decides column by column.
+    pca : int or None, default None
+        Components to reduce the attributes to; None leaves it to the rule of `scale`.
+    num_layers, width : int, default 2 and 64
+        Layers of the encoder, and numbers per node in each.
+    num_samples : int or None, default None
+        Samples of the posterior; None stops when one more no longer changes the ranking.
+    views : sequence of str, default ("purified", "original")
+        Graphs to train on; "purified" alone takes half of the time.
+    rank_by : str, default "score"
+        The score to rank by: score (all evidence), strange, ahp or hav.
+    fdr : float, default 0.1
+        Share of false flags to accept among the flagged nodes.
+    contamination : float or None, default None
+        Share of the nodes to label, above 0 and at most 0.5; None labels the nodes that are flagged at `fdr`.
+    seed : int, default 0
+        Seed of all random numbers.
+    device : str or torch.device, default "auto"
+        auto, cpu or cuda.
+    threads : int or None, default None
+        Threads; None is all cores.
+    run_dir : path or None, default None
+        Folder of the run; a later fit there recomputes only what changed. None is a temporary folder.
+    verbose : int or None, default None
+        1 shows progress and log lines on stderr, 0 does not; None does on a terminal and in a notebook.
+    callback : callable or None, default None
+        Called with a `Step` (label, done, total, unit) as work proceeds; an exception it raises ends the fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from scipy import sparse
+    >>> rng = np.random.default_rng(0)
+    >>> adjacency = sparse.coo_array((np.ones(800), rng.integers(0, 200, (2, 800))), shape=(200, 200))
+    >>> attributes = rng.normal(size=(200, 3))
+    >>> attributes[42] = 9
+    >>> detector = HCM(views=["purified"], num_samples=2, device="cpu").fit((adjacency, attributes))
+    >>> detector.strangest(1)[0]["node"]
+    42
+    >>> print(detector.explain(42))  # doctest: +ELLIPSIS
+    42   rank 1 of 200 ...
     """
 
     def __init__(
@@ -187,10 +130,10 @@ class HCM(Results, Parameters):
         run_dir: Path | str | None = None,
         verbose: int | None = None,
         callback: Callable[[console.Step], None] | None = None,
-        **others: Never,
+        **unknown: Never,
     ) -> None:
-        if others:
-            raise TypeError(unknown_keywords_text(others, self._defaults()))
+        if unknown:
+            raise TypeError(self._unknown_text(unknown))
         self.options = options
         self.classes, self.num_sources = classes, num_sources
         self.drop_ratio, self.similarity = drop_ratio, similarity
@@ -204,7 +147,28 @@ class HCM(Results, Parameters):
         self._temporary: Path | None = None
         self._check()
 
-    @naming_python_options()
+    @with_python_names()
+    def _check(self) -> None:
+        if not isinstance(self.options, Mapping | None):
+            example = '{"purify.ratio": 0.1}'
+            raise ValueError(f"options={self.options!r} is not legal: options by name, such as {example}, or None")
+        share = self.contamination
+        if share is not None and not (isinstance(share, Real) and 0.0 < share <= 0.5):
+            raise ValueError(f"contamination={share!r} is out of range: above 0 and at most 0.5, or None")
+        if self.run_dir is not None and not (isinstance(self.run_dir, str | Path) and str(self.run_dir)):
+            raise ValueError(f"run_dir={self.run_dir!r} is not legal: the path of a folder, or None")
+        if not (self.callback is None or callable(self.callback)):
+            raise ValueError(f"callback={self.callback!r} is not legal: a function of a Step, or None")
+        if self.verbose not in (None, 0, 1, 2, 3):
+            raise ValueError(f"verbose={self.verbose!r} is not legal: 0, 1, which 2 and 3 are too, or None")
+        self._make_config()
+
+    @property
+    def config(self) -> Config:
+        """Configuration made by the parameters, without the data."""
+        return self._make_config()
+
+    @with_python_names()
     def fit(
         self,
         data: Any,
@@ -218,76 +182,155 @@ class HCM(Results, Parameters):
     ) -> Self:
         """Scores every node of a graph.
 
-        data:     a torch_geometric `Data` with edge_index and x; a networkx graph, whose node attributes are used;
-                  a table of edges, or a pair of (edges, nodes), in pandas, Polars or Arrow or as paths of Parquet or
-                  CSV; (scipy sparse adjacency, attributes); a `Graph`; the path of a graph folder, .mat or .npz
-        label:    known anomalies, 0 or 1 for each node, which are reported on and never learned from; `y` of a `Data`
-                  where it holds 0 and 1; a pandas Series whose index holds the ids is taken by id
-        y:        scikit-learn's word for `label`
-        source_column, target_column:  of the edge table; else `source` and `target`, or its first two
-        id_column:     of the node table; else `id`, or a column named as an end is, or one that holds their ids
-        label_column:  of the node table, or an attribute of networkx: known anomalies, 0 or 1
+        Parameters
+        ----------
+        data : graph
+            A torch_geometric `Data` with edge_index and x; a networkx graph, whose node attributes are used; a table of
+            edges, or a pair of (edges, nodes), in pandas, Polars or Arrow or as paths of Parquet or CSV; (scipy sparse
+            adjacency, attributes); a `Graph`; the path of a graph folder, .mat or .npz.
+        label, y : array of 0 and 1, optional
+            Known anomalies, reported on and never learned from; two names for the same. A pandas Series whose index
+            holds the ids is taken by id. `y` of a `Data` is the default if it holds 0 and 1.
+        source_column, target_column : str, optional
+            Of the edge table; else `source` and `target`, names like them, or the columns with most ids in common.
+        id_column : str, optional
+            Of the node table; else `id`, a column named like an end, or the one that holds their ids.
+        label_column : str, optional
+            Of the node table, or an attribute of networkx: known anomalies, 0 or 1.
         """
         self._fitted = None
-        if label is not None and y is not None:
-            raise TypeError("label and y are two words for the known anomalies; say one of them")
-        label = y if label is None else label
-        givens.check_label(label)
-        given = givens.read_input(data)
-        label = givens.labels_of(data) if label is None else label
-        said = dict(zip(givens.COLUMNS, (source_column, target_column, id_column, label_column), strict=True))
-        with self._watched():
-            config, columns = self._configure(given, said)
-            read = given.read or (givens.from_section if label is not None else None)
-            with self._scratch() as (folder, scratch):
-                graph = None if read is None else read(scratch, config.graph)
-                labelled = graph if graph is None or label is None else givens.with_label(graph, label)
-                config.run_dir = str(folder)
-                pipeline.run(config, until="score", graph=labelled)
-        self._fitted = self._read_back(folder, graph, columns)
+        label = inputs.find_label(data, label, y)
+        named = zip(inputs.COLUMNS, (source_column, target_column, id_column, label_column), strict=True)
+        columns = {name: value for name, value in named if value is not None}
+        self._fitted = self._run(inputs.read_input(data), columns, label=label)
         return self
 
     def fit_predict(self, data: Any, label: Any = None, **columns: Any) -> NDArray[np.int64]:
-        """`labels_` after `fit`, which takes the same: (n,), 1 for nodes that stand out."""
+        """`labels_` after `fit` with the same arguments: 1 for nodes that stand out, else 0, (n,)."""
         return self.fit(data, label, **columns).labels_
 
-    @naming_python_options()
+    @with_python_names()
     def apply(self, data: Any, *, run_dir: Path | str | None = None) -> Self:
-        """Another graph, such as tomorrow's, scored by what was learned from the fitted one; nothing is trained.
+        """Detector fitted to another graph, such as tomorrow's, by what this one has learned; nothing is trained.
 
-        Returns a detector that is fitted to it: scores, probabilities and confidences are comparable with those of this
-        one, and with `contamination` so is the threshold. `data` is anything that `fit` takes, tables with the same
-        column names.
+        Scores, probabilities and confidences are comparable with those of this one, and with `contamination` so is the
+        threshold. `data` is anything that `fit` takes, tables with the same column names.
         """
-        found, given = self._found(), givens.read_input(data)
+        found = self._found()
         other = type(self)(**self.get_params() | {"run_dir": run_dir})
-        with self._watched():
-            config, columns = self._configure(given, found.columns if given.tables is not None else {})
-            with other._scratch() as (folder, scratch):
-                graph = givens.read_with_encodings(given, scratch, config.graph, found.folder / "graph")
-                config.run_dir, config.trained = str(folder), str(found.folder)
-                pipeline.run(config, until="score", graph=graph)
+        made = other._run(inputs.read_input(data), {}, trained=found)
         bound = None if self.contamination is None else found.threshold
-        made = other._read_back(folder, graph, columns)
         other._fitted = dataclasses.replace(made, bound=bound, trained=found.training)
         return other
 
+    def _run(
+        self, given: inputs.Input, columns: Mapping[str, str], *, label: Any = None, trained: Fitted | None = None
+    ) -> Fitted:
+        """Finished run over the input, in the folder of this detector."""
+        with self._progress():
+            config, columns = self._configure(given, columns, trained)
+            folder, encodings = self._folder(), None
+            config.run_dir = str(folder)
+            if trained is not None:
+                config.trained = str(trained.folder)
+                if given.tables is not None:
+                    encodings = column_encodings(Graph.open(trained.folder / "graph", verify=False))
+            try:
+                graph = labelled = None
+                if given.in_memory or label is not None:
+                    graph = given.read(folder / _SCRATCH, config.graph, encodings)
+                    labelled = graph if label is None else inputs.with_label(graph, label)
+                pipeline.run(config, until="score", graph=labelled)
+            finally:
+                shutil.rmtree(folder / _SCRATCH, ignore_errors=True)
+        source = graph or Graph.open(folder / "graph", verify=False)
+        return Fitted(folder, pipeline.read_scores(folder), source.fingerprint, columns, self.contamination)
+
+    @with_python_names()
+    def _scored(self, data: Any) -> Fitted:
+        """The fitted run if `data` is None or the graph of the fit, else that of `apply`."""
+        found = self._found()
+        if data is None:
+            return found
+        given = inputs.read_input(data)
+        config, _ = self._configure(given, {}, found)
+        with tempfile.TemporaryDirectory(prefix="hcm-scale-") as scratch:
+            if given.read(Path(scratch) / "graph", config.graph, None).fingerprint == found.fingerprint:
+                return found
+        return self.apply(data)._found()
+
+    def _configure(
+        self, given: inputs.Input, columns: Mapping[str, str], trained: Fitted | None = None
+    ) -> tuple[Config, dict[str, str]]:
+        """Configuration to read `given` with, and the columns of its tables: named, of `trained`, or guessed."""
+        options = dotted(self.options or {})
+        named = {name: options[f"graph.{name}"] for name in inputs.COLUMNS if options.get(f"graph.{name}") is not None}
+        earlier = trained.columns if trained is not None and given.tables is not None else {}
+        columns = inputs.column_options(given, named | earlier | dict(columns))
+        return self._make_config(given.section, given.what, columns), columns
+
+    def _folder(self) -> Path:
+        """Folder of the run: `run_dir`, or a temporary one that is removed with the detector."""
+        if self.run_dir is None and self._temporary is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="hcm-scale-"))
+            weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
+        folder = Path(self.run_dir or self._temporary or "").absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    @contextlib.contextmanager
+    def _progress(self) -> Iterator[None]:
+        """Shows bars as `verbose` says, and log lines unless the program handles those itself."""
+        shows = console.is_interactive() if self.verbose is None else bool(self.verbose)
+        log, handler = logging.getLogger("hcm_scale"), logging.StreamHandler()
+        level, logs = log.level, shows and not log.hasHandlers()
+        if logs:
+            log.addHandler(handler)
+            log.setLevel(logging.INFO)
+        try:
+            with console.showing_progress(shows, self.callback):
+                yield
+        finally:
+            if logs:
+                log.removeHandler(handler)
+                log.setLevel(level)
+
     def save(self, folder: Path | str) -> None:
-        """Copies the finished run and the parameters to a folder, for `HCM.load`."""
-        save_detector(Path(folder), self._found(), self.get_params())
+        """Copies the finished run and the parameters to a folder, which is written whole or not at all."""
+        folder, found = Path(folder), self._found()
+        _check_writable(folder)
+        parameters = {name: plain(value) for name, value in self.get_params().items() if name not in _NOT_SAVED}
+        manifest = {"parameters": parameters, "fingerprint": found.fingerprint, "columns": found.columns}
+        manifest |= {"contamination": plain(found.contamination), "bound": plain(found.bound), "version": __version__}
+        with files.replacing_folder(folder) as fresh:
+            workspace.copy_run(found.folder, fresh)
+            if found.trained is not None:
+                scores, num_labelled = found.trained
+                np.save(fresh / _TRAINING_SCORES, scores)
+                manifest["trained"] = {"num_odd": num_labelled, "hash": files.hash_file(fresh / _TRAINING_SCORES)}
+            files.write_manifest(fresh, KIND, FORMAT, manifest)
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
-        """The detector that `save` wrote: the same scores and explanations. The folder stays where it is."""
-        parameters, fitted = load_detector(Path(folder).absolute())
+        """Detector that `save` wrote, its files checked: the same scores and explanations. It needs the folder."""
+        folder = Path(folder).absolute()
+        manifest = files.read_manifest(folder, KIND, FORMAT)
+        for stage in workspace.read_stages(folder):
+            files.below(folder, stage["name"])  # `save` leaves no links
+        try:
+            for name in manifest["columns"]:
+                if name not in inputs.COLUMNS:
+                    raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {name!r} is no column of a table")
+            trained = _training_scores(folder, manifest["trained"]) if "trained" in manifest else None
+            source = (folder, pipeline.read_scores(folder), manifest["fingerprint"], manifest["columns"])
+            fitted = Fitted(*source, manifest["contamination"], manifest["bound"], trained)
+            parameters = _safe_parameters(manifest["parameters"])
+            parameters["views"] = tuple(parameters["views"])
+        except (LookupError, TypeError, AttributeError) as error:
+            raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {error!r}") from error
         detector = cls(**parameters)
         detector._fitted = fitted
         return detector
-
-    @property
-    def config(self) -> Config:
-        """The configuration that the parameters make, before data say more."""
-        return self._make_config()
 
     def __getstate__(self) -> dict[str, Any]:
         if self._fitted is not None:
@@ -297,87 +340,37 @@ class HCM(Results, Parameters):
     def __setstate__(self, parameters: dict[str, Any]) -> None:
         self.__init__(**parameters)  # type: ignore[misc]
 
-    @naming_python_options()
-    def _check(self) -> None:
-        check_options(self.options)
-        check_contamination(self.contamination)
-        check_place(self.run_dir)
-        if not (self.callback is None or callable(self.callback)):
-            raise ValueError(f"callback={self.callback!r} is not legal: a function of a Step, or None")
-        if self.verbose not in (None, 0, 1, 2, 3):
-            raise ValueError(f"verbose={self.verbose!r} is not legal: 0, 1, which 2 and 3 are too, or None")
-        self._make_config()
 
-    def _make_config(
-        self, graph: GraphConfig | None = None, what: str = "", columns: Mapping[str, str] | None = None
-    ) -> Config:
-        keywords = {name: getattr(self, name) for name in KEYS}
-        named = {f"graph.{name}": value for name, value in (columns or {}).items()}
-        return make_config(keywords, self._defaults(), {**(self.options or {}), **named}, graph, what)
-
-    def _configure(self, given: givens.Input, said: Mapping[str, str | None]) -> tuple[Config, dict[str, str]]:
-        """The configuration to read `given` with, and the columns of its tables; what fit was told goes first."""
-        options = dotted(self.options or {})
-        known = {name: value if value is not None else options.get(f"graph.{name}") for name, value in said.items()}
-        columns = givens.column_options(given, known)
-        return self._make_config(given.section, given.what, columns), columns
-
-    def _folder(self) -> Path:
-        """Where the run goes: the folder that was named, or a temporary one that goes away with the detector."""
-        if self.run_dir is None and self._temporary is None:
-            self._temporary = Path(tempfile.mkdtemp(prefix="hcm-scale-"))
-            weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
-        folder = Path(self.run_dir or self._temporary or "").absolute()
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
-
-    @contextlib.contextmanager
-    def _scratch(self) -> Iterator[tuple[Path, Path]]:
-        """The folder of the run, and one in it for what is in memory, until the run has a graph of its own."""
-        folder = self._folder()
+def _check_writable(folder: Path) -> None:
+    """Raises FolderError if `save` would overwrite something that is not a saved detector."""
+    legal = "save writes to a folder that is new, empty, or holds a saved detector, which it replaces"
+    if folder.exists() and not folder.is_dir():
+        raise files.FolderError(f"{folder} is a file; {legal}")
+    if folder.is_dir() and any(folder.iterdir()):
         try:
-            yield folder, folder / _GIVEN
-        finally:
-            shutil.rmtree(folder / _GIVEN, ignore_errors=True)
-
-    def _read_back(self, folder: Path, graph: Graph | None, columns: dict[str, str]) -> Fitted:
-        source = graph or Graph.open(folder / "graph", verify=False)
-        return Fitted(folder, pipeline.read_scores(folder), source.fingerprint, columns, self.contamination)
-
-    @naming_python_options()
-    def _scored(self, data: Any) -> Fitted:
-        """The fitted run where `data` are None or those of the fit, else what `apply` makes of them."""
-        found = self._found()
-        if data is None:
-            return found
-        given = givens.read_input(data)
-        config, _ = self._configure(given, found.columns if given.tables is not None else {})
-        with tempfile.TemporaryDirectory(prefix="hcm-scale-") as scratch:
-            read = given.read or givens.from_section
-            if read(Path(scratch) / "graph", config.graph).fingerprint == found.fingerprint:
-                return found
-        return self.apply(data)._found()
-
-    @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Shows bars and log lines, or does not, as `verbose` says."""
-        draws = console.is_interactive() if self.verbose is None else bool(self.verbose)
-        with console.showing_progress(draws, self.callback), log_lines() if draws else contextlib.nullcontext():
-            yield
+            files.read_manifest(folder, KIND, FORMAT)
+        except files.FolderError as error:
+            raise files.FolderError(f"{folder} holds other files, and no saved detector; {legal}") from error
 
 
-@contextlib.contextmanager
-def log_lines() -> Iterator[None]:
-    """Writes what the stages log to stderr, unless somebody has said where it goes."""
-    log, handler = logging.getLogger("hcm_scale"), logging.StreamHandler()
-    level = log.level
-    if log.hasHandlers():
-        yield
-        return
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-        log.setLevel(level)
+def _training_scores(folder: Path, entry: dict[str, Any]) -> Training:
+    files.check_folder(folder, {_TRAINING_SCORES: entry["hash"]}, "save the detector again")
+    return Training(np.load(folder / _TRAINING_SCORES, allow_pickle=False), entry["num_odd"])
+
+
+def _safe_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Saved parameters without those that could make a fit write elsewhere; a warning names each that is left out.
+
+    Options are kept if they are `inert_options` or the name of an option file, and hold no ${...}, where OmegaConf
+    would insert variables of the environment.
+    """
+    legal, saved = {*inert_options()}, dotted(parameters["options"] or {})
+    options = {
+        key: value
+        for key, value in saved.items()
+        if (key in legal or (key in SECTIONS and isinstance(value, str))) and "${" not in json.dumps(value)
+    }
+    safe = {name: value for name, value in parameters.items() if name not in _NOT_SAVED}
+    for name in [*(saved.keys() - options.keys()), *(parameters.keys() - safe.keys())]:
+        warnings.warn(f"{name} of the saved detector is left out: set_params sets it, if you trust it", stacklevel=3)
+    return safe if options == saved else safe | {"options": options}

@@ -1,16 +1,16 @@
-"""What `fit` may be given, each as the section of the configuration that describes it and a way to read it.
+"""The inputs of `fit`: each as a section of the configuration and a function that reads it into a graph folder.
 
-| given                                                    | section      |
-|----------------------------------------------------------|--------------|
-| `Graph`, or the path of its folder                       | FolderGraph  |
+| input                                                     | section      |
+|-----------------------------------------------------------|--------------|
+| `Graph`, or the path of a graph folder                    | FolderGraph  |
 | tables in memory or their paths: edges, or (edges, nodes) | TablesGraph  |
-| a networkx graph                                         | TablesGraph  |
-| (scipy sparse adjacency, attributes)                     | MatrixGraph  |
-| the path of a .mat, .npz or .npy, or a folder of .npy    | MatrixGraph  |
-| a torch_geometric `Data`                                 | PygGraph     |
+| a networkx graph                                          | TablesGraph  |
+| (scipy sparse adjacency, attributes)                      | MatrixGraph  |
+| the path of a .mat, .npz or .npy, or a folder of .npy     | MatrixGraph  |
+| a torch_geometric `Data`                                  | PygGraph     |
 
-Options of `graph.` are checked against the section. What lies in files is read by the run itself, as on the command
-line; the rest is read into a folder first, by the same readers.
+Options of `graph.` are checked against the section. Files are read by the run itself, as on the command line; data in
+memory are first written to a scratch folder, by the same readers.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ import glob
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,215 +31,188 @@ from hcm_scale.base import console, remote
 from hcm_scale.config import FolderGraph, GraphConfig, MatrixGraph, PygGraph, TablesGraph
 from hcm_scale.graph import Graph
 from hcm_scale.ingest import guess, libraries
-from hcm_scale.ingest.readers import (
-    Encoding,
-    InputError,
-    Policy,
-    column_encodings,
-    kind_of,
-    read_data,
-    read_sparse,
-    read_tables,
-)
+from hcm_scale.ingest.readers import Encoding, InputError, Policy, kind_of, read_data, read_sparse, read_tables
 from hcm_scale.ingest.table_files import as_arrow, index_of, is_table
 from hcm_scale.run import sources
 
 log = logging.getLogger(__name__)
-COLUMNS = ("source_column", "target_column", "id_column", "label_column")  # that fit takes, beside tables
+COLUMNS = ("source_column", "target_column", "id_column", "label_column")  # keywords of `fit` that are for tables
+Read = Callable[[Path, Any, list[Encoding] | None], Graph]
+_NETWORKX = "a networkx graph"
 _LEGAL = (
     "a torch_geometric Data, a networkx graph, tables of edges or of (edges, nodes) in pandas, Polars, Arrow or files, "
     "(scipy sparse adjacency, attributes), a Graph, or the path of a graph"
 )
-NETWORKX = "a networkx graph"
-Read = Callable[..., Graph]  # of a folder and a section; tables also of the columns of an earlier one
 
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """`what` it is in words, the `section` to set options on, how to `read` it, None where the section says all of it.
+    """What `fit` was given.
 
-    `tables` are the edges and nodes of a TablesGraph, each a path or an Arrow table; `hint` is said where their columns
-    cannot be guessed.
+    `read(out, section, encodings)` makes the graph in the folder `out`; encodings, for tables, are those of the columns
+    of an earlier graph, or None. `tables` are the edges and nodes of a TablesGraph, each a path or an Arrow table, and
+    `hint` ends the message of an error about their columns.
     """
 
     what: str
     section: GraphConfig
-    read: Read | None = None
+    read: Read = lambda out, section, encodings: sources.reader(section, encodings)(out)
+    in_memory: bool = False
     tables: tuple[Any, Any] | None = None
     hint: str = ""
 
 
 def read_input(data: Any) -> Input:
-    """Finds out what was given; TypeError where it is nothing that can be read."""
+    """Input of any supported form; TypeError for any other."""
     if isinstance(data, Graph):
-        return Input("a Graph", FolderGraph(), lambda _, section: data)
-    if hasattr(data, "edge_index") and not is_table(data):
-        read: Read = lambda out, section: read_data(out, data, policy=_policy(section))  # noqa: E731
-        return Input("a torch_geometric Data", PygGraph(name="data"), read)
+        return Input("a Graph", FolderGraph(), lambda out, section, _: data, in_memory=True)
+    if _is_pyg(data):
+        read: Read = lambda out, section, _: read_data(out, data, policy=_policy(section))  # noqa: E731
+        return Input("a torch_geometric Data", PygGraph(name="data"), read, in_memory=True)
     if libraries.is_networkx(data):
-        return _networkx(data)
+        return _networkx_input(data)
     if isinstance(data, str | Path):
-        return _path(data)
+        path = _existing_path(data)
+        kind = kind_of(path)
+        if kind == "folder":
+            return Input("a graph folder", FolderGraph(path=path))
+        return Input("a matrix file", MatrixGraph(path=path)) if kind == "matrix" else _tables_input((path, None))
     first, second = data if isinstance(data, tuple | list) and len(data) == 2 else (data, None)
     if hasattr(first, "tocoo"):
-        return Input(
-            "a scipy matrix", MatrixGraph(), lambda out, section: read_sparse(out, first, second, _policy(section))
-        )
+        read = lambda out, section, _: read_sparse(out, first, second, _policy(section))  # noqa: E731
+        return Input("a scipy matrix", MatrixGraph(), read, in_memory=True)
     if all(isinstance(part, str | Path) or is_table(part) for part in (first, *([] if second is None else [second]))):
-        parts = zip((first, second), ("the edge table", "the node table"), strict=True)
         edges, nodes = (
-            as_arrow(part, what) if is_table(part) else part and _existing_path(part) for part, what in parts
+            as_arrow(part, f"the {what} table") if is_table(part) else part and _existing_path(part)
+            for part, what in ((first, "edge"), (second, "node"))
         )
-        return dataclasses.replace(_tables("tables", (edges, nodes), TablesGraph()), hint=_index_hint(second))
-    named = type(data).__name__ if second is None else f"({type(first).__name__}, {type(second).__name__})"
-    raise TypeError(f"data is of type {named}; legal are {_LEGAL}")
+        return dataclasses.replace(_tables_input((edges, nodes)), hint=_index_hint(second))
+    kind = type(data).__name__ if second is None else f"({type(first).__name__}, {type(second).__name__})"
+    raise TypeError(f"data is of type {kind}; legal are {_LEGAL}")
 
 
-def _networkx(data: Any) -> Input:
+def _is_pyg(data: Any) -> bool:
+    return hasattr(data, "edge_index") and not is_table(data)
+
+
+def _policy(section: GraphConfig) -> Policy:
+    names = [entry.name for entry in dataclasses.fields(Policy) if hasattr(section, entry.name)]
+    return Policy(**{name: getattr(section, name) for name in names})
+
+
+def _networkx_input(data: Any) -> Input:
     edges, nodes = libraries.tables_of(data)
-    names = Counter(nodes[libraries.ID].to_pylist())
     if len(nodes) < 2:
         held = "one node" if len(nodes) else "no nodes"
         raise InputError(f"the networkx graph has {held}; legal are two or more, joined by edges")
-    name, count = names.most_common(1)[0]
+    name, count = Counter(nodes[libraries.ID].to_pylist()).most_common(1)[0]
     if count > 1:
         raise InputError(
             f"{count} nodes of the networkx graph are called {name!r}: its ids are of mixed type, became text, and "
             "collide; give them names that differ as text, as networkx.relabel_nodes does"
         )
     section = TablesGraph(name="networkx", directed=data.is_directed(), id_column=libraries.ID)
-    return _tables(NETWORKX, (edges, nodes), section)
+    return _tables_input((edges, nodes), _NETWORKX, section)
+
+
+def _tables_input(tables: tuple[Any, Any], what: str = "tables", section: TablesGraph | None = None) -> Input:
+    section = section or TablesGraph()
+    if all(isinstance(table, str | None) for table in tables):
+        return Input(what, dataclasses.replace(section, path=tables[0], nodes=tables[1]), tables=tables)
+
+    def read(out: Path, section: TablesGraph, encodings: list[Encoding] | None) -> Graph:
+        return read_tables(out, *tables, **sources.table_options(section), known=encodings)
+
+    return Input(what, section, read, in_memory=True, tables=tables)
 
 
 def _existing_path(path: str | Path) -> str:
-    """The path as text; InputError with names that are alike where nothing is there."""
-    where = str(path)
-    if not (remote.is_url(where) or glob.has_magic(where) or Path(where).exists()):
-        raise InputError(console.missing_file_text(where))
-    return where
+    """Path as text; InputError with similar names if nothing is there."""
+    if not (remote.is_url(str(path)) or glob.has_magic(str(path)) or Path(path).exists()):
+        raise InputError(console.missing_file_text(str(path)))
+    return str(path)
 
 
 def _index_hint(nodes: Any) -> str:
-    """What to say of a pandas index that has no name and is not the usual one: it may hold the ids."""
+    """Advice for a pandas index without a name that may hold the ids; empty for any other."""
     index: Any = getattr(nodes, "index", None)
     if not hasattr(index, "names") or type(index).__name__ == "RangeIndex" or None not in index.names:
         return ""
     return "; its pandas index has no name, so it is no column: nodes.rename_axis('id') makes it one"
 
 
-def _path(path: str | Path) -> Input:
-    kind = kind_of(_existing_path(path))
-    if kind == "folder":
-        return Input("a graph folder", FolderGraph(path=str(path)))
-    if kind == "matrix":
-        return Input("a matrix file", MatrixGraph(path=str(path)))
-    return _tables("tables", (str(path), None), TablesGraph())
-
-
-def _tables(what: str, parts: tuple[Any, Any], section: TablesGraph) -> Input:
-    if all(isinstance(part, str | None) for part in parts):
-        return Input(what, dataclasses.replace(section, path=parts[0], nodes=parts[1]), None, parts)
-
-    def read(out: Path, section: TablesGraph, known: list[Encoding] | None = None) -> Graph:
-        return read_tables(out, *parts, **sources.table_options(section), known=known)
-
-    return Input(what, section, read, parts)
-
-
-def column_options(given: Input, said: dict[str, str | None]) -> dict[str, str]:
-    """The options that name the columns of tables: those that were said, and for the others a guess, which is logged.
-
-    `said` are `COLUMNS`, as fit was given them or else the options; None is unsaid.
-    """
-    known = {name: value for name, value in said.items() if value is not None}
+def column_options(given: Input, known: Mapping[str, str]) -> dict[str, str]:
+    """Columns of the tables by the option that names each: those in `known`, and guesses for the others, logged."""
     if given.tables is None:
         for name, value in known.items():
             raise ValueError(f"{name}={value!r} means nothing for {given.what}: it names a column of a table")
         return {}
-    if given.what == NETWORKX:
+    if given.what == _NETWORKX:
         for name in known.keys() - {"label_column"}:
-            raise ValueError(f"{name}={known[name]!r} means nothing for {NETWORKX}, which knows its nodes")
-        return known
-    max_bytes = getattr(given.section, "max_bytes", 0)
+            raise ValueError(f"{name}={known[name]!r} means nothing for {_NETWORKX}, which knows its nodes")
+        return dict(known)
     try:
-        found = guess.guess_columns(given.tables, known, max_bytes)
+        found = guess.guess_columns(given.tables, dict(known), getattr(given.section, "max_bytes", 0))
     except InputError as error:
         raise InputError(f"{error}{given.hint}") from error
-    guessed = [f"{name}={value!r}" for name, value in found.items() if name not in known]
-    if guessed:
-        log.info("guessed from the tables: %s", ", ".join(guessed))
+    guesses = [f"{name}={value!r}" for name, value in found.items() if name not in known]
+    if guesses:
+        log.info("guessed from the tables: %s", ", ".join(guesses))
     return found
 
 
-def read_with_encodings(given: Input, out: Path, section: GraphConfig, trained: Path) -> Graph | None:
-    """Reads what was given, tables by the columns of the graph folder `trained`; None where the run reads it itself."""
-    if given.read is None:
-        return None
-    if given.tables is None:
-        return given.read(out, section)
-    return given.read(out, section, column_encodings(Graph.open(trained, verify=False)))
+def find_label(data: Any, label: Any = None, y: Any = None) -> Any:
+    """Known anomalies, unchecked: `label`, or else `y`, or else `y` of a `Data` that holds 0 and 1; None without any.
 
-
-def from_section(out: Path, section: GraphConfig) -> Graph:
-    """Reads what a section describes all of."""
-    return sources.reader(section)(out)
-
-
-def labels_of(data: Any) -> Any:
-    """`y` of a torch_geometric `Data` that holds 0 and 1; None where there is none, or another, which is warned of."""
-    y = getattr(data, "y", None) if hasattr(data, "edge_index") and not is_table(data) else None
-    if y is None:
-        return None
-    values = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
-    if values.size == data.num_nodes and np.isin(values, (0, 1)).all():
-        return values
-    told = f"{values.dtype} of shape {values.shape}"
-    if values.size and values.dtype.kind in "biuf":
-        told += f" from {values.min()} to {values.max()}"
-    legal = "0 or 1 for each node; fit(data, label) takes them too"
-    warnings.warn(f"data.y is not taken as known anomalies: it is {told}; legal is {legal}", stacklevel=4)
-    return None
-
-
-def check_label(label: Any) -> None:
-    """Refuses a table, or the path of one, in the place of known anomalies, before anything is read."""
+    Any other `y` of a `Data` is ignored with a warning; a table instead of a label is a TypeError.
+    """
+    if label is not None and y is not None:
+        raise TypeError("label and y are two names for the known anomalies; give one of them")
+    label = y if label is None else label
     shape: Any = getattr(label, "shape", ())
     if isinstance(label, str | Path) or (len(shape) == 2 and shape[1] != 1):
         raise TypeError(
             "a table was given as y; the tables of edges and nodes are one argument: fit((edges, nodes)). Legal as y, "
             "or label, is 0 or 1 for each node"
         )
+    own = getattr(data, "y", None) if label is None and _is_pyg(data) else None
+    if own is None:
+        return label
+    values = np.asarray(own.detach().cpu() if hasattr(own, "detach") else own)
+    if values.size == data.num_nodes and np.isin(values, (0, 1)).all():
+        return values
+    held = f"{values.dtype} of shape {values.shape}"
+    if values.size and values.dtype.kind in "biuf":
+        held += f" from {values.min()} to {values.max()}"
+    legal = "0 or 1 for each node; fit(data, label) takes them too"
+    warnings.warn(f"data.y is not taken as known anomalies: it is {held}; legal is {legal}", stacklevel=4)
+    return None
 
 
 def with_label(graph: Graph, label: Any) -> Graph:
-    """The graph with known anomalies: 0 or 1 for each node, in node order or with a pandas index of their ids."""
+    """Graph with known anomalies: 0 or 1 for each node, in node order or with a pandas index of their ids."""
     y = np.asarray(label.cpu() if hasattr(label, "cpu") else label).ravel()
     if len(y) != graph.num_nodes:
         raise InputError(f"label has {len(y):,} entries for {graph.num_nodes:,} nodes; they must be equal")
     if not np.isin(y, (0, 1)).all():
         raise InputError("label holds other values than 0 and 1")
     index = index_of(label)
-    y = y if index is None else y[_places_of_nodes(graph, index)]
+    y = y if index is None else y[_rows_of_nodes(graph, index)]
     return dataclasses.replace(graph, y=y.astype(np.uint8), kind=None)
 
 
-def _places_of_nodes(graph: Graph, index: Any) -> NDArray[np.int64]:
-    """Where the id of each node stands in a pandas index of as many entries."""
+def _rows_of_nodes(graph: Graph, index: Any) -> NDArray[np.int64]:
+    """Position of the id of each node in a pandas index, (n,)."""
     ids = pa.array(np.arange(graph.num_nodes)) if graph.ids is None else graph.ids
     try:
-        places = pc.index_in(ids, pa.array(index.tolist()).cast(ids.type))
+        rows = pc.index_in(ids, pa.array(index.tolist()).cast(ids.type))
     except (pa.ArrowException, TypeError, OverflowError):  # of another type than the ids
-        places = pa.nulls(len(ids), pa.int32())
-    if places.null_count:
-        missing = ids.filter(places.is_null())[0].as_py()
+        rows = pa.nulls(len(ids), pa.int32())
+    if rows.null_count:
+        missing = ids.filter(rows.is_null())[0].as_py()
         raise InputError(
             f"the pandas index of label has no {missing!r}, which is the id of a node; it begins with {index[0]!r}. "
             f"Legal are the ids of all nodes, in any order, or 0 .. {graph.num_nodes - 1}; label.to_numpy() is taken "
             "in the order of the nodes"
         )
-    return np.asarray(places, np.int64)
-
-
-def _policy(section: GraphConfig) -> Policy:
-    names = [entry.name for entry in dataclasses.fields(Policy) if hasattr(section, entry.name)]
-    return Policy(**{name: getattr(section, name) for name in names})
+    return np.asarray(rows, np.int64)

@@ -1,7 +1,11 @@
-"""What a fitted detector tells: scores, labels, probabilities, explanations, tables, under the names people know.
+"""Results of a fitted detector: scores, labels, probabilities, explanations and tables, all in node order.
 
-PyGOD's (`decision_score_`, `label_`, `predict`, `decision_function`) are torch tensors; scikit-learn's and PyOD's
-(`decision_scores_`, `labels_`, `predict_proba`) are numpy arrays. All are in node order.
+`Fitted` computes them from the ranked table of a finished run; `Results`, a base of `HCM`, offers them under the names
+of PyGOD (`decision_score_`, `label_`, `predict`, `decision_function`: torch tensors) and of scikit-learn and PyOD
+(`decision_scores_`, `labels_`, `predict_proba`: numpy arrays).
+
+Without `contamination` the labels are the flags at the false-discovery rate `fdr`, which come from p; with it they are
+the nodes whose score lies above the threshold that leaves this share above it, as in PyGOD.
 """
 
 from dataclasses import dataclass
@@ -15,87 +19,49 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import bdtr, erf
 
-from hcm_scale.detector.parameters import MISSING, naming_python_options
+from hcm_scale.detector.parameters import FOREIGN_ATTRIBUTES, with_python_names
 from hcm_scale.report import wording
-from hcm_scale.report.explain import Explanation
 from hcm_scale.run import pipeline
 
-# ----------------------------------------------------------------------------
-# Why a node is where it is, as one thing that prints as text and holds the numbers.
-
-
-@dataclass(frozen=True, repr=False)
-class Explained:
-    """`text` is what `print` shows; `data` has the same in numbers: rank, scores, reasons, neighbors, differences."""
-
-    text: str
-    data: dict[str, Any]
-
-    @staticmethod
-    def of(explanation: Explanation) -> "Explained":
-        return Explained(wording.explanation_text(explanation), explanation.as_dict())
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def __contains__(self, words: str) -> bool:
-        return words in self.text
-
-
-# ----------------------------------------------------------------------------
-# What a finished run found, in node order: scores, p, labels, and numbers made from them as PyGOD makes its own.
-#
-# Without `contamination` the labels are the flags of the false-discovery rate (`score/threshold.py`), which come from
-# p; with it they are the nodes whose score lies above the threshold that leaves this share above it.
-
-
 Values = NDArray[np.float64]
-METHODS = ("linear", "unify", "p")
 
 
 class Training(NamedTuple):
-    """The scores of the nodes that a detector was fitted to, and how many of them it labelled."""
+    """Scores of the nodes that a detector was fitted to, and how many of them it labelled."""
 
     scores: Values
-    num_odd: int
+    num_labelled: int
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A finished run: its folder, its ranked table, what it was made from, and which columns of tables were used."""
+    """A finished run: its folder, its ranked table, the fingerprint of its graph, and the columns of its tables."""
 
     folder: Path
     table: pa.Table
     fingerprint: str
     columns: dict[str, str]
     contamination: float | None = None
-    bound: float | None = None  # the threshold of another run, by which this one was scored
+    bound: float | None = None  # the threshold of the training run, if this one was scored by `apply`
     trained: Training | None = None  # the scores of that run
 
     def column(self, name: str) -> NDArray[Any]:
-        """A column of the table in node order."""
-        node = self.table["node"].to_numpy()
+        """Column of the table in node order, (n,)."""
         values = self.table[name].to_numpy()
         out = np.empty_like(values)
-        out[node] = values
+        out[self.table["node"].to_numpy()] = values
         return out
 
     @cached_property
     def scores(self) -> Values:
-        """What ranks the table, (n,); larger is stranger."""
+        """The score that ranks the table, (n,); larger is stranger."""
         return self.column(self.table.schema.metadata[b"rank_by"].decode())
 
     @cached_property
-    def ids(self) -> NDArray[Any]:
-        """The user's own name of each node, (n,)."""
-        order = np.argsort(self.table["node"].to_numpy())
-        return self.table["id"].take(pa.array(order)).to_numpy()
-
-    @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """1 for nodes that stand out, (n,)."""
-        odd = self.column("flagged") if self.contamination is None else self.scores > self.threshold
-        return odd.astype(np.int64)
+        """1 for nodes that stand out, else 0, (n,)."""
+        labelled = self.column("flagged") if self.contamination is None else self.scores > self.threshold
+        return labelled.astype(np.int64)
 
     @cached_property
     def threshold(self) -> float:
@@ -104,18 +70,21 @@ class Fitted:
             return self.bound
         if self.contamination is not None:
             return float(np.percentile(self.scores, 100 * (1 - self.contamination)))
-        return threshold_of(self.scores, int(self.labels.sum()))
+        num_below = len(self.scores) - int(self.labels.sum())
+        if num_below == 0:
+            return float(np.nextafter(self.scores.min(), -np.inf))
+        return float(np.partition(self.scores, num_below - 1)[num_below - 1])
 
     @cached_property
     def training(self) -> Training:
-        """What scores are compared with: those of the run that was trained, which is this one where it trained."""
+        """The scores to compare with: those of the training run, which is this one unless `apply` scored it."""
         if self.trained is not None:
             return self.trained
         share = self.contamination
         return Training(self.scores, int(self.labels.sum()) if share is None else int(len(self.scores) * share))
 
     def probabilities(self, method: str) -> Values:
-        """How likely each node is to be an anomaly, (n,), by one of `METHODS`."""
+        """How likely each node is to be an anomaly, (n,): PyGOD's linear and unify, or p, 1 - p of the table."""
         scores, before = self.scores, self.training.scores
         if method == "linear":
             spread = float(np.ptp(before))
@@ -125,40 +94,52 @@ class Fitted:
             return np.clip(erf((scores - before.mean()) / (spread * np.sqrt(2))), 0, 1) if spread else 0 * scores
         if method == "p":
             return 1.0 - self.column("p")
-        raise ValueError(f"prob_method={method!r} is not known; legal are {', '.join(METHODS)}")
+        raise ValueError(f"prob_method={method!r} is not known; legal are linear, unify, p")
 
     def confidences(self) -> Values:
-        """How sure it is that each label would be the same from other nodes of the kind, (n,): Perini's way, as PyGOD.
+        """Probability that each label stays the same if the training nodes are drawn again, (n,), as in PyGOD.
 
-        The chance that a node is among the odd ones is that of a binomial draw, from its place among the scores of the
-        training.
+        By Perini's method: the number of training scores below a node is a binomial draw, and the node is labelled if
+        it exceeds all but `num_labelled` of them.
         """
-        before, num_odd = self.training
+        before, num_labelled = self.training
         num_nodes = len(before)
         num_below = np.searchsorted(np.sort(before), self.scores, side="right")
-        odd = 1.0 - bdtr(num_nodes - num_odd, num_nodes, (1 + num_below) / (2 + num_nodes))
-        return np.where(self.labels == 1, odd, 1.0 - odd)
+        labelled = 1.0 - bdtr(num_nodes - num_labelled, num_nodes, (1 + num_below) / (2 + num_nodes))
+        return np.where(self.labels == 1, labelled, 1.0 - labelled)
 
 
-def threshold_of(scores: Values, num_above: int) -> float:
-    """A score that has so many above it, if no two scores are equal.
+@dataclass(frozen=True, repr=False)
+class Explained:
+    """Why a node has its rank: prints as `text`; `data` has the rank, scores, reasons, neighbors and differences."""
 
-    >>> threshold_of(np.array([3.0, 1.0, 2.0]), 1), threshold_of(np.array([3.0, 1.0, 2.0]), 0)
-    (2.0, 3.0)
-    """
-    if num_above == len(scores):
-        return float(np.nextafter(scores.min(), -np.inf))
-    return float(np.partition(scores, -1 - num_above)[-1 - num_above])
+    text: str
+    data: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def __contains__(self, words: str) -> bool:
+        return words in self.text
 
 
 class NotFitted(ValueError, AttributeError):
-    """Asked of a detector that has not been fitted."""
+    """A result was asked for before `fit`."""
 
 
 class Results:
-    """Everything that is read off a finished run."""
+    """Base of `HCM`: everything that is read from a finished run."""
 
     _fitted: Fitted | None
+
+    def _found(self) -> Fitted:
+        if self._fitted is None:
+            raise NotFitted("fit(data) comes first")
+        return self._fitted
+
+    def _scored(self, data: Any) -> Fitted:
+        """The finished run of these data; None means those of the fit."""
+        raise NotImplementedError
 
     @property
     def table(self) -> pa.Table:
@@ -166,34 +147,14 @@ class Results:
         return self._found().table
 
     @property
-    def scores(self) -> NDArray[np.float64]:
-        """The score of every node, (n,), in node order; larger is stranger."""
+    def scores(self) -> Values:
+        """Score of every node, (n,); larger is stranger."""
         return self._found().scores
 
     @property
-    def ids_(self) -> NDArray[Any]:
-        """The user's own name of each node, (n,), in node order."""
-        return self._found().ids
-
-    @property
-    def p_values_(self) -> NDArray[np.float64]:
-        """The chance of a usual node to have as much evidence, (n,), in node order."""
-        return self._found().column("p")
-
-    @property
-    def columns_(self) -> dict[str, str]:
-        """The columns of the tables that were used, said or guessed; empty where there were no tables."""
-        return self._found().columns
-
-    @property
-    def decision_score_(self) -> torch.Tensor:
-        """`scores` as PyGOD has it."""
-        return torch.from_numpy(self._found().scores)
-
-    @property
-    def label_(self) -> torch.Tensor:
-        """1 for nodes that stand out, (n,), as PyGOD has it."""
-        return torch.from_numpy(self._found().labels)
+    def labels_(self) -> NDArray[np.int64]:
+        """1 for nodes that stand out, else 0, (n,)."""
+        return self._found().labels
 
     @property
     def threshold_(self) -> float:
@@ -201,22 +162,35 @@ class Results:
         return self._found().threshold
 
     @property
-    def decision_scores_(self) -> NDArray[np.float64]:
-        """`scores` as PyOD has it."""
-        return self._found().scores
+    def p_values_(self) -> Values:
+        """Probability that a normal node has as much evidence, (n,)."""
+        return self._found().column("p")
 
     @property
-    def labels_(self) -> NDArray[np.int64]:
-        """`label_` as PyOD has it."""
-        return self._found().labels
+    def ids_(self) -> NDArray[Any]:
+        """The user's id of each node, (n,)."""
+        order = np.argsort(self.table["node"].to_numpy())
+        return self.table["id"].take(pa.array(order)).to_numpy()
 
-    def _found(self) -> Fitted:
-        if self._fitted is None:
-            raise NotFitted("fit(data) comes first")
-        return self._fitted
+    @property
+    def columns_(self) -> dict[str, str]:
+        """The columns of the tables that were used, named or guessed; empty for other inputs."""
+        return self._found().columns
+
+    decision_scores_ = scores  # PyOD's name
+
+    @property
+    def decision_score_(self) -> torch.Tensor:
+        """`scores` as a tensor, under PyGOD's name."""
+        return torch.from_numpy(self.scores)
+
+    @property
+    def label_(self) -> torch.Tensor:
+        """`labels_` as a tensor, under PyGOD's name."""
+        return torch.from_numpy(self.labels_)
 
     def decision_function(self, data: Any = None, label: Any = None) -> torch.Tensor:
-        """The scores of the fitted data, or of others by what was learned (`apply`): (n,), larger being stranger."""
+        """Scores of the fitted data, or of others by `apply`, (n,); larger is stranger."""
         return torch.from_numpy(self._scored(data).scores)
 
     def predict(
@@ -232,45 +206,43 @@ class Results:
         return_confidence: bool = False,
         return_emb: bool = False,
     ) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """Labels of the fitted nodes, 1 for those that stand out, and what else is asked for, in PyGOD's order.
+        """Labels of the fitted nodes, or of other data by `apply`, and whatever else is asked for, in PyGOD's order.
 
-        Other data are scored by what was learned from the fitted ones (`apply`).
-
-        return_score:  the scores;  return_conf, or PyOD's return_confidence:  how sure each label is
-        return_prob:   a number from 0 to 1 that rises with the score, by `prob_method`: linear, unify (both as PyGOD
-                       has them), or p, one less the chance of a usual node to have as much evidence
+        `return_score` adds the scores; `return_prob` a number from 0 to 1 that rises with the score, by `prob_method`:
+        linear, unify (both as in PyGOD) or p, 1 - the p-value; `return_conf`, or PyOD's `return_confidence`, how sure
+        each label is.
         """
         if return_emb:
-            raise ValueError(f"return_emb=True is not legal: {MISSING['emb']}")
+            raise ValueError(f"return_emb=True is not legal: {FOREIGN_ATTRIBUTES['emb']}")
         found = self._scored(data)
-        asked = [
+        parts = [
             (return_pred, lambda: found.labels),
             (return_score, lambda: found.scores),
             (return_prob, lambda: found.probabilities(prob_method)),
             (return_conf or return_confidence, found.confidences),
         ]
-        parts = tuple(torch.from_numpy(make()) for wanted, make in asked if wanted)
-        return parts[0] if len(parts) == 1 else parts
+        tensors = tuple(torch.from_numpy(compute()) for wanted, compute in parts if wanted)
+        return tensors[0] if len(tensors) == 1 else tensors
 
     def predict_proba(
         self, data: Any = None, method: str = "linear", return_confidence: bool = False
-    ) -> NDArray[np.float64] | tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """(n, 2): how likely each node is to be usual and to be an anomaly; `method` as in `predict`."""
+    ) -> Values | tuple[Values, Values]:
+        """Probabilities to be normal and to be an anomaly, (n, 2); `method` is the `prob_method` of `predict`."""
         found = self._scored(data)
-        odd = found.probabilities(method)
-        both = np.stack([1.0 - odd, odd], axis=1)
+        anomalous = found.probabilities(method)
+        both = np.stack([1.0 - anomalous, anomalous], axis=1)
         return (both, found.confidences()) if return_confidence else both
 
-    def predict_confidence(self, data: Any = None) -> NDArray[np.float64]:
-        """How sure each label is, (n,), from 0 to 1."""
+    def predict_confidence(self, data: Any = None) -> Values:
+        """How sure each label is, from 0 to 1, (n,)."""
         return self._scored(data).confidences()
 
-    @naming_python_options()
+    @with_python_names()
     def explain(self, node: Any) -> Explained:
-        """Why a node, named by the user's own id, is where it is; prints as text, and `data` has the numbers."""
-        named = node.item() if hasattr(node, "item") else node  # of torch and numpy
-        (found,) = pipeline.explanations(self._found().folder, [str(named)])
-        return Explained.of(found)
+        """Why a node, given by the user's id, has its rank; prints as text, and `data` has the numbers."""
+        node = node.item() if hasattr(node, "item") else node  # of torch and numpy
+        (found,) = pipeline.explanations(self._found().folder, [str(node)])
+        return Explained(wording.explanation_text(found), found.as_dict())
 
     def strangest(self, count: int = 10) -> list[dict[str, Any]]:
         """The first rows of the ranked table."""
@@ -286,22 +258,18 @@ class Results:
     def _repr_html_(self) -> str | None:
         return None if self._fitted is None else pipeline.show(self._fitted.folder)
 
-    if not TYPE_CHECKING:  # a checker would believe that every name is there
-
-        def __getattr__(self, name: str) -> Any:
-            """Python asks here for what is not there: names that PyGOD, PyOD and scikit-learn have are told why."""
-            if name in MISSING:
-                raise AttributeError(f"HCM has no {name}: {MISSING[name]}")
-            return self.__getattribute__(name)
-
     def __sklearn_is_fitted__(self) -> bool:
         return self._fitted is not None
 
     def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import Tags, TargetTags  # which asks for them
+        from sklearn.utils import Tags, TargetTags  # only scikit-learn calls this
 
         return Tags(estimator_type="outlier_detector", target_tags=TargetTags(required=False))
 
-    def _scored(self, data: Any) -> Fitted:
-        """What was found of these data; None are those of the fit."""
-        raise NotImplementedError
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Explains, for names that PyGOD, PyOD and scikit-learn have, why they are missing here."""
+            if name in FOREIGN_ATTRIBUTES:
+                raise AttributeError(f"HCM has no {name}: {FOREIGN_ATTRIBUTES[name]}")
+            return self.__getattribute__(name)

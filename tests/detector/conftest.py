@@ -1,24 +1,13 @@
-"""A small graph in the forms that people bring, and settings that fit it in a second or two."""
+"""A small graph, and the tables that it was made into."""
 
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import small_graph
 
 from hcm_scale.graph import Graph
-from hcm_scale.synthetic import families as synthetic
-
-SMALL = {
-    "hops.num_sources": 100,
-    "hops.pairs_per_class": 30,
-    "sampling.batch_pairs": 256,
-    "model.width": 8,
-    "model.head_width": 8,
-    "posterior.burn_in_steps": 5,
-    "posterior.num_samples": 2,
-    "posterior.thin_steps": 1,
-}
 
 
 class World(NamedTuple):
@@ -26,19 +15,18 @@ class World(NamedTuple):
     edges: pd.DataFrame
     nodes: pd.DataFrame
 
-
-@pytest.fixture(scope="session")
-def small() -> dict[str, object]:
-    return SMALL
+    def ends(self) -> np.ndarray:
+        """(2, entries): both ends of every entry of the adjacency."""
+        return np.stack([np.repeat(np.arange(200), np.diff(self.graph.indptr)), self.graph.indices])
 
 
 @pytest.fixture(scope="session")
 def world() -> World:
-    """200 nodes named n000 ..., whose ids stand in the column `account` of the node table."""
-    graph = synthetic.community(200, num_attributes=3, seed=0)
-    rows = np.repeat(np.arange(200), np.diff(graph.indptr))
-    once = rows < graph.indices
+    """200 nodes named n000 ..., whose ids are in the column `account` of the node table."""
+    graph = small_graph()
+    rows, columns = World(graph, None, None).ends()
+    once = rows < columns
     ids = np.array([f"n{node:03}" for node in range(200)])
-    edges = pd.DataFrame({"from": ids[rows[once]], "to": ids[graph.indices[once]]})
+    edges = pd.DataFrame({"from": ids[rows[once]], "to": ids[columns[once]]})
     attributes = {f"a{column}": graph.x[:, column] for column in range(3)}
     return World(graph, edges, pd.DataFrame({"town": np.where(rows[:200] % 2, "x", "y"), "account": ids, **attributes}))

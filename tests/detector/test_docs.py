@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers import FAST, as_words
 from nbclient import NotebookClient
 from scipy import io
 
@@ -121,8 +122,8 @@ def write_faulty_tables() -> None:
 
 EACH_COMMAND = """
 import os, shlex, sys, hydra
-from hcm_scale import cli, pipeline
-from hcm_scale.ranks import launch
+from hcm_scale.cli import main
+from hcm_scale.run import launch, pipeline
 
 for command in sys.stdin.read().splitlines():
     child = os.fork()  # each in a process of its own, which need not import everything anew
@@ -130,7 +131,7 @@ for command in sys.stdin.read().splitlines():
         with open("said", "w") as said:
             os.dup2(said.fileno(), 2)
         sys.argv = shlex.split(command)
-        sys.exit(cli.main())
+        sys.exit(main.main())
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with open("said") as said:
         print(status, said.read().splitlines()[-1], flush=True)
@@ -139,11 +140,11 @@ for command in sys.stdin.read().splitlines():
 
 @pytest.mark.gate
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the page has what is said where there is no GPU")
-def test_questions__has_errors_as_they_are_printed(tmp_path, monkeypatch, shell, small):
+def test_questions__has_errors_as_they_are_printed(tmp_path, monkeypatch, shell):
     monkeypatch.chdir(tmp_path)
     write_faulty_tables()
-    options = " ".join(f"{key}={value}" for key, value in small.items())
-    shell(f"hcm-scale run graph=tables graph.path=edges.csv graph.nodes=nodes.csv run_dir=runs/monday {options}")
+    tables = {"graph": "tables", "graph.path": "edges.csv", "graph.nodes": "nodes.csv", "run_dir": "runs/monday"}
+    shell(f"hcm-scale run {' '.join(as_words(tables | FAST))}")
     shutil.copytree("runs/monday", "runs/hurt")
     with open("runs/hurt/purified/x.npy", "ab") as file:
         file.write(b"x")

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers import FAST, as_words, small_detector
 from hydra import compose, initialize_config_dir
 from sklearn.base import is_outlier_detector
 from sklearn.exceptions import NotFittedError
@@ -19,7 +20,6 @@ from sklearn.utils.validation import check_is_fitted
 from hcm_scale import HCM
 from hcm_scale.base import files
 from hcm_scale.base.console import Step
-from hcm_scale.base.files import FolderError
 from hcm_scale.cli import main
 from hcm_scale.graph import Graph
 from hcm_scale.options import to_config
@@ -27,26 +27,25 @@ from hcm_scale.run import launch
 
 
 @pytest.fixture(scope="module")
-def found(small, world, tmp_path_factory) -> HCM:
+def found(world, tmp_path_factory) -> HCM:
     """A detector fitted on two files, in a folder of its own."""
     folder = tmp_path_factory.mktemp("found")
     world.edges.to_parquet(folder / "edges.parquet")
     world.nodes.to_parquet(folder / "nodes.parquet")
-    detector = HCM(small, seed=1, drop_ratio=0.1, device="cpu", run_dir=folder / "run")
-    return detector.fit((folder / "edges.parquet", folder / "nodes.parquet"))
+    tables = folder / "edges.parquet", folder / "nodes.parquet"
+    return small_detector(tables, seed=1, drop_ratio=0.1, run_dir=folder / "run")
 
 
-def test_fit__gives_the_bytes_of_the_command_line(found, small, tmp_path):
+def test_fit__gives_the_bytes_of_the_command_line(found, tmp_path):
     given = {
         "graph.path": found.run_dir.parent / "edges.parquet",
         "graph.nodes": found.run_dir.parent / "nodes.parquet",
     }
     given |= {f"graph.{name}": value for name, value in found.columns_.items()}
-    given |= small | {"seed": 1, "purify.ratio": 0.1, "world": "cpu", "run_dir": tmp_path / "run"}
+    given |= FAST | {"seed": 1, "purify.ratio": 0.1, "run_dir": tmp_path / "run"}
     main.register()
     with initialize_config_dir(str(main.conf_dir()), version_base="1.3"):
-        words = ["graph=tables", *(f"{key}={value}" for key, value in given.items())]
-        launch.run(to_config(compose("config", words)), until="score")
+        launch.run(to_config(compose("config", ["graph=tables", *as_words(given)])), until="score")
     ours, theirs = (run / "scores" / "scores.parquet" for run in (found.run_dir, tmp_path / "run"))
     assert ours.read_bytes() == theirs.read_bytes()
     assert not (found.run_dir / ".given").exists()
@@ -134,24 +133,24 @@ def test_save__carries_scores_and_explanations(found, tmp_path):
     sound = manifest.read_text()
     manifest.write_text(sound.replace('"contamination": null', '"contamination": 0.2'))
     with pytest.raises(
-        FolderError, match=r"kept/manifest\.json is damaged: its seal is missing or not that of its content"
+        files.FolderError, match=r"kept/manifest\.json is damaged: its seal is missing or not that of its content"
     ):
         HCM.load(tmp_path / "kept")
     manifest.write_text(sound)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").touch()
     with pytest.raises(
-        FolderError, match=r"mine holds other files, .*; save writes to a folder that is new, empty, or"
+        files.FolderError, match=r"mine holds other files, .*; save writes to a folder that is new, empty, or"
     ):
         found.save(tmp_path / "mine")
-    with pytest.raises(FolderError, match=r"file is a file; save writes to a folder"):
+    with pytest.raises(files.FolderError, match=r"file is a file; save writes to a folder"):
         found.save(tmp_path / "mine" / "file")
-    with pytest.raises(FolderError, match=r"file is a file; a finished hcm_scale detector folder was expected"):
+    with pytest.raises(files.FolderError, match=r"file is a file; a finished hcm_scale detector folder was expected"):
         HCM.load(tmp_path / "mine" / "file")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["file"]
     scores = tmp_path / "kept" / "scores" / "scores.parquet"
     scores.write_bytes(scores.read_bytes()[:-1] + b"x")
-    with pytest.raises(FolderError, match=r"scores\.parquet is damaged"):
+    with pytest.raises(files.FolderError, match=r"scores\.parquet is damaged"):
         HCM.load(tmp_path / "kept")
 
 
@@ -197,7 +196,7 @@ def test_load_and_save__touch_no_file_outside_the_folders(found, tmp_path, way):
     else:
         (theirs / "config.json").unlink()
         (theirs / "config.json").symlink_to(notes)
-    with pytest.raises(FolderError, match=r"below it|is damaged"):
+    with pytest.raises(files.FolderError, match=r"below it|is damaged"):
         HCM.load(theirs).save(mine)
     assert sorted(path.name for path in mine.parent.iterdir()) == ["notes.txt"]
     assert (mine.parent / "notes.txt").read_text() == "private to b"
@@ -234,7 +233,7 @@ def test_load__takes_no_place_to_write_and_no_address_from_the_folder(found, wor
 def test_load__takes_columns_of_tables_alone_from_the_folder(found, tmp_path):
     found.save(tmp_path / "kept")
     reseal(tmp_path / "kept" / "manifest.json", lambda manifest: manifest["columns"].update(name="../out"))
-    with pytest.raises(FolderError, match=r"manifest\.json is damaged: 'name' is no column"):
+    with pytest.raises(files.FolderError, match=r"manifest\.json is damaged: 'name' is no column"):
         HCM.load(tmp_path / "kept")
 
 
@@ -256,9 +255,9 @@ def test_before_fit__everything_says_so():
             call()
 
 
-def test_fit__in_one_folder_makes_again_what_changed_and_shows_it(world, small, capsys, tmp_path):
+def test_fit__in_one_folder_makes_again_what_changed_and_shows_it(world, capsys, tmp_path):
     known = np.arange(200) < 9
-    detector = HCM(small, device="cpu", verbose=1, run_dir=tmp_path / "run").fit(world.graph, known)
+    detector = small_detector(verbose=1, run_dir=tmp_path / "run").fit(world.graph, known)
     before, said = detector.scores, capsys.readouterr().err
     assert "label:" in said
     assert "y" in detector.table.column_names
@@ -267,8 +266,8 @@ def test_fit__in_one_folder_makes_again_what_changed_and_shows_it(world, small, 
     assert capsys.readouterr().err == ""
 
 
-def test_fit_predict__gives_labels_and_nodes_are_named_by_any_number(world, small):
-    detector = HCM(small, device="cpu", contamination=0.1)
+def test_fit_predict__gives_labels_and_nodes_are_named_by_any_number(world):
+    detector = small_detector(contamination=0.1)
     labels = detector.fit_predict(world.graph)
     assert labels.sum() == 20
     np.testing.assert_array_equal(labels, detector.labels_)
@@ -276,15 +275,13 @@ def test_fit_predict__gives_labels_and_nodes_are_named_by_any_number(world, smal
         assert detector.explain(five) == detector.explain(5)
 
 
-def test_fit__takes_known_anomalies_by_the_word_of_scikit_learn_too(world, small, tmp_path):
+def test_fit__takes_known_anomalies_by_the_word_of_scikit_learn_too(world, tmp_path):
     known = np.arange(200) < 3
-    HCM(small, device="cpu", run_dir=tmp_path / "run").fit(world.graph, y=known)
+    small_detector(run_dir=tmp_path / "run").fit(world.graph, y=known)
     assert Graph.open(tmp_path / "run" / "graph").y.sum() == 3
-    with pytest.raises(TypeError, match="label and y are two words"):
-        HCM(small).fit(world.graph, known, y=known)
 
 
-def test_fit__runs_where_linux_is_not(world, small, monkeypatch):
+def test_fit__runs_where_linux_is_not(world, monkeypatch):
     """As on macOS: no /proc, no cgroups, no affinity, no room taken in advance."""
     for name in ("exists", "read_text", "write_text"):
         real = getattr(Path, name)
@@ -296,15 +293,15 @@ def test_fit__runs_where_linux_is_not(world, small, monkeypatch):
         monkeypatch.setattr(Path, name, elsewhere)
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.delattr(os, "posix_fallocate")
-    assert HCM(small, device="cpu").fit(world.graph).scores.shape == (200,)
+    assert small_detector(world.graph).scores.shape == (200,)
 
 
-def test_callback__ends_a_fit_by_raising(world, small):
+def test_callback__ends_a_fit_by_raising(world):
     def stop(step: Step) -> None:
         if step.label == "labels":
             raise KeyboardInterrupt
 
-    detector = HCM(small, device="cpu", callback=stop)
+    detector = small_detector(callback=stop)
     with pytest.raises(KeyboardInterrupt):
         detector.fit(world.graph)
     assert not hasattr(detector, "scores")

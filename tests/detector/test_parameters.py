@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,8 @@ def test_keyword__has_the_default_and_the_type_of_its_option(name):
 def test_keywords__are_all_known_and_described():
     names = HCM().get_params().keys()
     assert names == OWN | KEYS.keys()
-    assert [name for name in names if f"\n{name}:" not in inspect.getdoc(HCM)] == []
+    described = re.findall(r"^(\w[\w, ]*) : ", inspect.getdoc(HCM), re.MULTILINE)
+    assert ", ".join(described).split(", ") == list(names)
     assert HCM().config.hops == Config().hops
 
 
@@ -66,8 +68,8 @@ def test_keyword__reaches_its_option(name):
         ({"score.rank_by": None}, r"score\.rank_by=None is not legal: str, of score, strange, ahp, hav"),
         ({"sampling.fan_out": "10"}, r"sampling\.fan_out='10' is not legal: list\[str\]"),
         ({"sampling.fan_out": [10, 10]}, r"has 2 entries, and 1 of the model's layers are sampled \(not the first"),
-        ({"graph.path": "a.csv"}, r"options\['graph\.path'\]='a\.csv' is no option here: fit\(data\) says it"),
-        ({"run_dir": "here"}, r"no option here: HCM\(run_dir=\.\.\.\) says it"),
+        ({"graph.path": "a.csv"}, r"options\['graph\.path'\]='a\.csv' is not an option here: use fit\(data\)"),
+        ({"run_dir": "here"}, r"not an option here: use HCM\(run_dir=\.\.\.\)"),
         ({"graph.exclud": ["a"]}, r"'graph\.exclud' is not an option; did you mean 'graph\.exclude'\?"),
         ({"graph.nonfinite": "ignore"}, r"graph\.nonfinite=ignore is not known; legal are error, zero, mean"),
     ],
@@ -86,8 +88,8 @@ def test_mistake__is_named_with_what_is_legal(options, said):
         ({"contamination": "some"}, "contamination='some' is out of range"),
         ({"device": torch.device("meta")}, r"world\.device=meta is not known; legal are auto, cpu, cuda"),
         ({"verbose": "yes"}, "verbose='yes' is not legal: 0, 1, which 2 and 3 are too, or None"),
-        ({"run_dir": ""}, "run_dir='' is not legal: it names a folder"),
-        ({"run_dir": 3}, "run_dir=3 is not legal: it names a folder"),
+        ({"run_dir": ""}, "run_dir='' is not legal: the path of a folder"),
+        ({"run_dir": 3}, "run_dir=3 is not legal: the path of a folder"),
         ({"options": 64}, "options=64 is not legal: options by name, such as"),
         ({"callback": 3}, "callback=3 is not legal: a function of a Step, or None"),
         (
@@ -104,16 +106,18 @@ def test_wrong_keyword__is_named_with_what_is_legal(keywords, said):
 @pytest.mark.parametrize(
     ("keywords", "said"),
     [
-        ({"gpu": 0, "lr": 1}, 'gpu=0 is no parameter of HCM: device="cuda" .*; lr=1 is none: options='),
-        ({"hid_dim": 64}, "hid_dim=64 is no parameter of HCM: width says it"),
-        ({"random_state": 1}, "random_state=1 is no parameter of HCM: seed says it"),
-        ({"burn_in_steps": 9}, 'burn_in_steps=9 .*: options={"posterior.burn_in_steps": 9} says it'),
-        ({"purify.ratio": 0.1}, 'purify.ratio=0.1 .*: options={"purify.ratio": 0.1} says it'),
-        ({"num_layer": 3}, r"num_layer=3 is no parameter of HCM: legal are .*did you mean 'num_layers'\?"),
-        ({"zzz": 3}, "zzz=3 is no parameter of HCM: legal are options, classes, "),
+        (
+            {"gpu": 0, "lr": 1},
+            'gpu=0 is not a parameter of HCM: use device="cuda" .*; lr=1 is not .*step_size',
+        ),
+        ({"random_state": 1}, "random_state=1 is not a parameter of HCM: use seed"),
+        ({"burn_in_steps": 9}, 'burn_in_steps=9 .*: use options={"posterior.burn_in_steps": 9}'),
+        ({"purify.ratio": 0.1}, 'purify.ratio=0.1 .*: use options={"purify.ratio": 0.1}'),
+        ({"num_layer": 3}, r"num_layer=3 is not a parameter of HCM: legal are .*did you mean 'num_layers'\?"),
+        ({"zzz": 3}, "zzz=3 is not a parameter of HCM: legal are options, classes, "),
     ],
 )
-def test_unknown_keyword__is_told_our_word(keywords, said):
+def test_unknown_keyword__is_refused_with_the_one_to_use(keywords, said):
     with pytest.raises(TypeError, match=said):
         HCM(**keywords)
     with pytest.raises(ValueError, match=said):
@@ -161,8 +165,6 @@ def test_set_params__changes_all_or_nothing():
     assert detector.set_params(classes=5, drop_ratio=0.0).config.hops.classes == 5
     with pytest.raises(ValueError, match=r"hops\.classes=1 is out of range"):
         detector.set_params(classes=1, drop_ratio=0.5)
-    with pytest.raises(ValueError, match=r"clases=4 is no parameter of HCM: legal are .*did you mean 'classes'\?"):
-        detector.set_params(clases=4)
     assert (detector.classes, detector.drop_ratio) == (5, 0.0)
 
 

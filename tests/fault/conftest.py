@@ -111,11 +111,13 @@ def go_through() -> Callable[[str, Path, range], list[str]]:
 
     def go(script: str, folder: Path, cases: range) -> list[str]:
         wrong, first = [], cases.start
+        places = (*Path(__file__).parents[1:3], os.environ.get("PYTHONPATH", ""))  # of helpers.py and of the package
+        environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, places))}
         while first < cases.stop:
             command = [sys.executable, script, str(folder), str(first), str(cases.stop)]
             output = folder / "output"
             with open(output, "w") as stream:
-                process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
+                process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, env=environ)
                 try:
                     status = str(process.wait(ENDS_WITHIN_SECONDS + 5 * (cases.stop - first)))
                 except subprocess.TimeoutExpired:

@@ -13,29 +13,21 @@ import re
 import shutil
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+from helpers import planted_graph, report_case, small_config
 from same_bytes import artifacts
 
-from hcm_scale.config import Config
 from hcm_scale.graph import Graph
-from hcm_scale.options import with_options
 from hcm_scale.report import page
 from hcm_scale.run import pipeline
-from hcm_scale.synthetic.families import community
-from hcm_scale.synthetic.inject import inject
 
-OPTIONS = {
-    "hops.num_sources": 60, "hops.pairs_per_class": 20, "shards.shard_pairs": 1024, "sampling.batch_pairs": 64,
-    "model.width": 4, "model.head_width": 4, "posterior.burn_in_steps": 4, "posterior.num_samples": 2,
-    "posterior.thin_steps": 1, "posterior.log_every": 1, "posterior.checkpoint_every": 2, "score.explained": 2,
-    "score.views": ["purified", "original"], "world.threads": 1, "world.device": "cpu", "seed": 0,
-}  # fmt: skip
+OPTIONS = {"shards.shard_pairs": 1024, "posterior.log_every": 1, "posterior.checkpoint_every": 2, "score.explained": 2}
+OPTIONS |= {"world.threads": 1}
 NODE = "node 7"
 REMEDY = re.compile(r"remove \S+ to have it made again|hcm-scale run|or move them")
 
@@ -49,17 +41,6 @@ def test_damaged_file__is_refused_by_name_or_harmless(tmp_path, go_through):
 @pytest.mark.timeout(3600)
 def test_damaged_files__are_refused_by_name_or_harmless(tmp_path, go_through):
     assert go_through(__file__, tmp_path, range(60, 1060)) == []
-
-
-def graph() -> Graph:
-    made = inject(community(300, num_attributes=6), num_cliques=2, clique_size=5, seed=0, num_attribute_anomalies=None)
-    return Graph(made.indptr, made.indices, made.x, made.y, made.kind, pa.array([f"node {i}" for i in range(300)]))
-
-
-def config(run_dir: Path) -> Config:
-    made = with_options(Config(), OPTIONS)
-    made.run_dir = str(run_dir)
-    return made
 
 
 def damage(path: Path, others: list[Path], draw: random.Random) -> str:
@@ -110,8 +91,9 @@ def prepare(whole: Path, run_dir: Path, case: int) -> tuple[bool, list[str], str
 
 
 def outcome(explains: bool, names: list[str], run_dir: Path, given: Graph, expected: tuple) -> str:
+    config = small_config(run_dir, **OPTIONS)
     try:
-        text = pipeline.explain(config(run_dir), [NODE]) if explains else pipeline.run(config(run_dir), graph=given)
+        text = pipeline.explain(config, [NODE]) if explains else pipeline.run(config, graph=given)
     except (ValueError, OSError, FloatingPointError) as error:  # what the command line tells as an error
         named = any(str(run_dir / name) in str(error) for name in names) and REMEDY.search(str(error))
         return "refused" if named else f"unnamed\t{error!r}"
@@ -135,20 +117,19 @@ def found(run_dir: Path, explanation: str | None) -> tuple:
     return artifacts(run_dir), drawn
 
 
-def main() -> int:
+def main() -> None:
     folder, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    whole, run_dir, given = folder / "whole", folder / "hurt", graph()
-    pipeline.run(config(whole), graph=given)
+    ids = pa.array([f"node {i}" for i in range(300)])
+    whole, run_dir, given = folder / "whole", folder / "hurt", replace(planted_graph(300, clique_size=5), ids=ids)
+    config = small_config(whole, **OPTIONS)
+    pipeline.run(config, graph=given)
     again = shutil.copytree(whole, folder / "again", dirs_exist_ok=True)
-    expected = found(again, None), found(again, pipeline.explain(config(whole), [NODE]))
+    expected = found(again, None), found(again, pipeline.explain(config, [NODE]))
     for case in range(first, last):
-        explains, names, told = prepare(whole, run_dir, case)
-        print("begins", case, told, sep="\t", flush=True)
-        kind, _, why = outcome(explains, names, run_dir, given, expected).partition("\t")
-        print(kind, case, f"{told} {' '.join(why.split())}", sep="\t", flush=True)
-    return 0
+        explains, names, what = prepare(whole, run_dir, case)
+        report_case(case, what, lambda: outcome(explains, names, run_dir, given, expected))  # noqa: B023
 
 
 if __name__ == "__main__":
     np.seterr(all="ignore")
-    sys.exit(main())
+    main()

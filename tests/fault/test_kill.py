@@ -1,6 +1,8 @@
-"""A rank that is killed costs the steps since the last checkpoint: the run goes on, or says who died. It never hangs.
+"""A rank that is killed or stopped costs the steps since the last checkpoint: the run goes on, or names the rank.
 
-Within which time: the end must come within the deadline of `Running.finish`, which is a start, a restart and a run.
+It never hangs: the end comes within the deadline of `Running.finish`. A rank that is stopped, and so neither ends nor
+answers, holds the others no longer than `world.timeout_seconds`, both in a sum of gradients and at a meeting; torch's
+agent then waits 30 seconds for it to end before it kills it.
 """
 
 import os
@@ -10,10 +12,12 @@ import sys
 
 import pytest
 
+LIMIT = "world.timeout_seconds=8"
 
-def kill(running, rank: int, at_step: int) -> None:
+
+def kill(running, rank: int, at_step: int, signum: signal.Signals = signal.SIGKILL) -> None:
     running.wait_until(lambda: running.step() >= at_step)
-    os.kill(running.pids(rank)[-1], signal.SIGKILL)
+    os.kill(running.pids(rank)[-1], signum)
 
 
 @pytest.mark.gate
@@ -86,3 +90,23 @@ def test_torchrun__restarts_a_killed_rank(start, tiny):
     kill(running, rank=1, at_step=20)
     assert running.finish() == 0, running.output()
     assert len(running.pids(0)) == 2
+
+
+@pytest.mark.slow
+def test_stopped_in_training__is_replaced(start):
+    running = start("world.processes=2", LIMIT)
+    kill(running, 1, 21, signal.SIGSTOP)
+    assert running.finish() == 0, running.output()
+    assert "goes on where it was stopped" in running.output()
+    assert len(running.pids(0)) == len(running.pids(1)) == 2
+
+
+@pytest.mark.parametrize("stopped", [pytest.param(0, marks=pytest.mark.gate), pytest.param(1, marks=pytest.mark.slow)])
+def test_stopped_before_a_meeting__is_named(start, stopped):
+    many = ("graph.num_nodes=50000", "hops.num_sources=4000")  # so that there is work to be stopped in
+    running = start(*many, "world.processes=2", "world.max_restarts=0", LIMIT)
+    running.wait_until(lambda: len(running.pids(stopped)) == len(running.pids(1 - stopped)) == 1)
+    os.kill(running.pids(stopped)[0], signal.SIGSTOP)
+    assert running.finish() == 1
+    line = f"rank {1 - stopped}: SilentRankError: rank {stopped} gave no sign of life for {LIMIT}"
+    assert line in running.output(), running.output()

@@ -37,7 +37,7 @@ class Stopped(Exception):
     """Raised in the middle of a training."""
 
 
-def walk(folder: Path, seconds: float) -> None:
+def train_rounds(folder: Path, seconds: float) -> None:
     """Trains for so long, and for enough rounds to tell, and prints a line of JSON after every round."""
     nodes = np.arange(NUM_NODES)
     rows = np.sort(np.stack([(nodes + step) % NUM_NODES for step in (-2, -1, 1, 2)], 1), axis=1)
@@ -108,4 +108,4 @@ def test_an_hour_of_training__needs_no_more_at_its_end(tmp_path):
 
 
 if __name__ == "__main__":
-    walk(Path(sys.argv[1]), float(sys.argv[2]))
+    train_rounds(Path(sys.argv[1]), float(sys.argv[2]))

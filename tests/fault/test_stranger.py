@@ -20,21 +20,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from helpers import report_case, small_config, small_graph
 from scipy import sparse
 
 from hcm_scale.base import files
-from hcm_scale.config import Config, FolderGraph
+from hcm_scale.config import FolderGraph
 from hcm_scale.graph import Graph, SparseRows, store
-from hcm_scale.options import with_options
 from hcm_scale.run import pipeline
-from hcm_scale.synthetic.families import community
 
 NUM_NODES = 120
-OPTIONS = {
-    "hops.num_sources": 30, "hops.pairs_per_class": 10, "sampling.batch_pairs": 64, "model.width": 4,
-    "model.head_width": 4, "posterior.burn_in_steps": 2, "posterior.num_samples": 1, "posterior.thin_steps": 1,
-    "posterior.checkpoint_every": 100, "score.explained": 1, "world.threads": 1, "world.device": "cpu",
-}  # fmt: skip
+OPTIONS = {"hops.num_sources": 30, "sampling.batch_pairs": 64, "posterior.burn_in_steps": 2, "posterior.num_samples": 1}
+OPTIONS |= {"score.explained": 1, "world.threads": 1}
 
 
 @pytest.mark.timeout(600)
@@ -49,7 +45,7 @@ def test_strangers__are_refused_by_name_or_are_graphs(tmp_path, go_through):
 
 
 def graphs() -> dict[str, Graph]:
-    made = community(NUM_NODES, num_attributes=4)
+    made = small_graph(NUM_NODES, 4)
     texts = pa.array([f"node ü {i}" for i in range(NUM_NODES)])
     y = (np.arange(NUM_NODES) % 9 == 0).astype(np.uint8)
     rows = SparseRows.of(sparse.csr_array(np.abs(made.x) * (made.x > 0)))
@@ -120,13 +116,8 @@ ODD: list[Any] = [None, True, False, 0, 1, -1, 2**70, 1.5, float("nan"), "", "x"
 ODD += [[2**62, 2**62], ["a", "b", "c", "d"], {}, {"a": 1}, {"ingest": 5}, {"ingest": {"counts": {"num_nodes": "x"}}}]
 ODD += [{"ingest": {"counts": [1]}}, {"ingest": {}}, [None], [[[[0]]]]]
 TEXTS = [b"", b"null", b"[]", b"{", b"\xff\xfe", b"[" * 200_000, b'{"kind": "hcm_scale graph", "format": 1}', b"\0" * 9]
-HEADERS = [
-    b"",
-    b"{}",
-    b"(" * 5000,
-    b"__import__('os').abort()",
-    b"{'descr': 'O', 'fortran_order': False, 'shape': (9,)}",
-]
+HEADERS = [b"", b"{}", b"(" * 5000, b"__import__('os').abort()"]
+HEADERS += [b"{'descr': 'O', 'fortran_order': False, 'shape': (9,)}"]
 HEADERS += [b"{'descr': '<i8', 'fortran_order': False, 'shape': (%s,)}" % size for size in (b"-1", b"10**9", b"99" * 9)]
 HEADERS += [b"{'descr': [('a', '<i8', (2**40,))], 'fortran_order': 1, 'shape': ()}", b"'" * 77, b"\xff" * 60, b"1 +"]
 
@@ -219,16 +210,8 @@ def stranger(folder: Path, made: dict[str, Graph], case: int) -> str:
     return f"{kind}, {told}"
 
 
-def is_graph(folder: Path) -> bool:
-    """Whether the slow twin finds a graph in a folder."""
-    try:
-        return holds_graph(folder)
-    except (ValueError, LookupError, TypeError):
-        return False
-
-
 def holds_graph(folder: Path) -> bool:
-    """The slow twin: whether the arrays of a folder are a graph; any error means that they are not."""
+    """The slow twin of the check: whether the arrays of a folder are a graph."""
     manifest = json.loads((folder / files.MANIFEST).read_text())
     arrays = {name: np.load(folder / f"{name}.npy") for name in manifest["files"]}
     indptr = arrays["indptr"].tolist()
@@ -255,6 +238,12 @@ def holds_graph(folder: Path) -> bool:
     return bool(good and all(arrays[name].dtype.str == kind for name, kind in types.items() if name in arrays))
 
 
+def is_graph(folder: Path) -> bool:
+    with contextlib.suppress(ValueError, LookupError, TypeError):
+        return holds_graph(folder)
+    return False
+
+
 def rows_of(indptr: list[int], indices: list[int], width: int) -> list[list[int]] | None:
     """The rows of a CSR; None where it is none, or rows are not sorted sets of 0 .. width - 1."""
     if not indptr or indptr != sorted(indptr) or (indptr[0], indptr[-1]) != (0, len(indices)):
@@ -266,8 +255,7 @@ def rows_of(indptr: list[int], indices: list[int], width: int) -> list[list[int]
 
 def let_in(folder: Path, run_dir: Path, by_folder: bool) -> None:
     """Both doors, and then all rooms."""
-    config = with_options(Config(), OPTIONS)
-    config.run_dir, graph = str(run_dir), None
+    config, graph = small_config(run_dir, **OPTIONS), None
     if by_folder:
         config.graph = FolderGraph(path=str(folder))
     else:
@@ -288,19 +276,15 @@ def outcome(folder: Path, run_dir: Path, by_folder: bool) -> str:
     return "same" if is_graph(folder) else "silent"
 
 
-def main() -> int:
+def main() -> None:
     place, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    made = graphs()
+    folder, run_dir, made = place / "stranger", place / "run", graphs()
     for case in range(first, last):
-        folder, run_dir = place / "stranger", place / "run"
         shutil.rmtree(run_dir, ignore_errors=True)
-        told = f"{stranger(folder, made, case)}, {'graph=folder' if case % 2 else 'Graph.open'}"
-        print("begins", case, told, sep="\t", flush=True)
-        kind, _, why = outcome(folder, run_dir, bool(case % 2)).partition("\t")
-        print(kind, case, f"{told} {' '.join(why.split())}", sep="\t", flush=True)
-    return 0
+        what = f"{stranger(folder, made, case)}, {'graph=folder' if case % 2 else 'Graph.open'}"
+        report_case(case, what, lambda: outcome(folder, run_dir, bool(case % 2)))  # noqa: B023
 
 
 if __name__ == "__main__":
     np.seterr(all="ignore")
-    sys.exit(main())
+    main()

@@ -16,24 +16,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))
 from dying import die_at_change
+from helpers import report_case, small_graph, small_run
 from same_bytes import artifacts
 
-from hcm_scale.config import Config
-from hcm_scale.options import with_options
 from hcm_scale.posterior.samples import sample_path
-from hcm_scale.run import pipeline
-from hcm_scale.synthetic.families import community
 
 ALL = range(1_000)  # more than there are changes
-OPTIONS = {
-    "hops.num_sources": 40, "hops.classes": 3, "shards.shard_pairs": 1024, "sampling.batch_pairs": 64,
-    "model.width": 4, "model.head_width": 4, "posterior.burn_in_steps": 2, "posterior.num_samples": 3,
-    "posterior.thin_steps": 1, "posterior.log_every": 1, "posterior.checkpoint_every": 2, "score.explained": 1,
-    "score.views": ["purified", "original"], "world.threads": 1, "world.device": "cpu", "seed": 0,
-}  # fmt: skip
+OPTIONS = {"hops.num_sources": 40, "hops.classes": 3, "shards.shard_pairs": 1024, "sampling.batch_pairs": 64}
+OPTIONS |= {"posterior.burn_in_steps": 2, "posterior.num_samples": 3, "posterior.log_every": 1, "world.threads": 1}
+OPTIONS |= {"posterior.checkpoint_every": 2, "score.explained": 1}
 _LEFT_OVER = (".tmp", ".new", ".old")
 
 
@@ -62,9 +54,7 @@ def test_sample_damaged_while_its_training_is_stopped__is_made_again(tmp_path):
 
 
 def run(run_dir: Path) -> None:
-    config = with_options(Config(), OPTIONS)
-    config.run_dir = str(run_dir)
-    pipeline.run(config, graph=community(60, num_attributes=4))
+    small_run(run_dir, small_graph(60, 4), **OPTIONS)
 
 
 def die_before(path: Path, run_dir: Path) -> None:
@@ -106,7 +96,7 @@ def outcome(run_dir: Path, moment: int, expected: dict) -> str:
     return "same" if artifacts(run_dir) == expected and not left else f"silent\tother bytes {left}"
 
 
-def main() -> int:
+def main() -> None:
     folder, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     warnings.simplefilter("error")
     whole = folder / "whole"
@@ -119,12 +109,9 @@ def main() -> int:
         if moment > num_changes:
             print("beyond", last - 1, "", sep="\t", flush=True)
             break
-        told = f"change {moment} of {num_changes}"
-        print("begins", case, told, sep="\t", flush=True)
-        kind, _, why = outcome(folder / "run", moment, expected).partition("\t")
-        print(kind, case, f"{told} {why}", sep="\t", flush=True)
-    return 0
+        what = f"change {moment} of {num_changes}"
+        report_case(case, what, lambda: outcome(folder / "run", moment, expected))  # noqa: B023
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -12,15 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import FAST, as_words
 
 from hcm_scale.cli import main
 from hcm_scale.cli.errors import error_line
 
-SMALL = [
-    *("graph.num_nodes=60", "graph.num_attributes=3", "hops.num_sources=20", "hops.pairs_per_class=5"),
-    *("sampling.batch_pairs=64", "model.width=4", "model.head_width=4", "score.explained=1", "hops.classes=3"),
-    *("posterior.burn_in_steps=2", "posterior.num_samples=1", "posterior.thin_steps=1", "world=cpu"),
-]
+SMALL = as_words(FAST | {"graph.num_nodes": 60, "graph.num_attributes": 3, "score.explained": 1, "hops.classes": 3})
 HOSTILE = ["ü", "end ", "two\nlines", "a=b", "a,b", "it's", '"q"', "'q'", "{a}", "[a]", "(a", "back\\", "~x", "null"]
 EDGES = "source,target\n" + "".join(f"{i},{(i + 1) % 9}\n" for i in range(9))
 NAMESPACE = ("unshare", "-rm", "sh", "-c")

@@ -1,4 +1,4 @@
-"""Ours stands where a PyGOD detector stands: the same evaluation runs on both, and the same scores say the same."""
+"""Labels, thresholds, probabilities and confidences; with a contamination they are those of PyGOD."""
 
 import dataclasses
 import inspect
@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from helpers import small_detector
 from pygod.detector import GAE, DeepDetector
 from pygod.metric import eval_average_precision, eval_f1, eval_roc_auc
 from torch_geometric.data import Data
@@ -15,18 +16,47 @@ from torch_geometric.data import Data
 from bench.pygod_batches import whole_graphs
 from hcm_scale import HCM
 from hcm_scale.base.console import Step
-from hcm_scale.detector.parameters import KEYWORDS, MISSING
-from hcm_scale.detector.results import Fitted
+from hcm_scale.detector.parameters import FOREIGN_ATTRIBUTES, FOREIGN_KEYWORDS
+from hcm_scale.detector.results import Fitted, Training
+
+
+def fitted(scores, num_flagged: int = 0, **more) -> Fitted:
+    """A run over a shuffled table, the `num_flagged` highest scores being flagged."""
+    node = np.random.default_rng(0).permutation(len(scores))
+    score = np.sort(scores)[::-1]
+    columns = {"node": node, "score": score, "p": np.linspace(0.01, 1.0, len(score))}
+    table = pa.table({**columns, "flagged": np.arange(len(score)) < num_flagged})
+    return Fitted(Path(), table.replace_schema_metadata({"rank_by": "score"}), "", {}, **more)
+
+
+@pytest.mark.parametrize("num_flagged", [0, 1, 4, 40])
+def test_labels__without_a_contamination_are_the_flags(num_flagged):
+    found = fitted(np.random.default_rng(0).gamma(2.0, size=40), num_flagged)
+    node = found.table["node"].to_numpy()
+    assert found.labels[node].tolist() == [1] * num_flagged + [0] * (40 - num_flagged)
+    assert (found.scores > found.threshold).sum() == num_flagged
+    np.testing.assert_array_equal(found.probabilities("p")[node], 1 - found.table["p"].to_numpy())
+
+
+def test_probabilities__of_equal_scores_are_zero_and_of_an_unknown_method_refused():
+    for method in ("linear", "unify"):
+        assert fitted([2.0, 2.0]).probabilities(method).tolist() == [0.0, 0.0]
+    with pytest.raises(ValueError, match="prob_method='odds' is not known; legal are linear, unify, p"):
+        fitted([2.0, 1.0]).probabilities("odds")
+
+
+def test_probabilities__of_other_data_are_on_the_scale_of_the_training():
+    found = fitted([1.0, 2.0, 300.0], 1, trained=Training(np.arange(101.0), 5))
+    assert sorted(found.probabilities("linear")) == [0.01, 0.02, 1.0]
+    assert found.confidences().min() > 0.99
 
 
 @pytest.mark.filterwarnings("ignore:__array_wrap__")  # of PyGOD's
 @pytest.mark.parametrize("share", [0.1, 0.5])
 def test_contamination__gives_what_pygod_gives(share):
-    scores = np.random.default_rng(0).gamma(2.0, size=40)
-    table = pa.table({"node": np.arange(40), "score": scores, "flagged": scores > 1})
-    found = Fitted(Path(), table.replace_schema_metadata({"rank_by": "score"}), "", {}, share)
+    found = fitted(np.random.default_rng(0).gamma(2.0, size=40), contamination=share)
     twin = GAE(contamination=share)
-    twin.decision_score_ = torch.from_numpy(scores)
+    twin.decision_score_ = torch.from_numpy(found.scores)
     twin._process_decision_score()
     assert found.threshold == twin.threshold_
     assert found.labels.tolist() == twin.label_.tolist()
@@ -36,8 +66,8 @@ def test_contamination__gives_what_pygod_gives(share):
 
 
 @pytest.mark.filterwarnings("ignore:__array_wrap__")  # of PyGOD's
-def test_other_data__are_compared_with_the_training_as_pygod_does(world, small, tmp_path):
-    ours, twin = HCM(small, device="cpu", contamination=0.1).fit(world.graph), GAE(contamination=0.1)
+def test_other_data__are_compared_with_the_training_as_pygod_does(world, tmp_path):
+    ours, twin = small_detector(world.graph, contamination=0.1), GAE(contamination=0.1)
     twin.decision_score_ = ours.decision_score_
     twin._process_decision_score()
     x = world.graph.x.copy()
@@ -58,31 +88,24 @@ def test_other_data__are_compared_with_the_training_as_pygod_does(world, small, 
     np.testing.assert_array_equal(again.predict_confidence(), tomorrow.predict_confidence())
 
 
-def test_words_of_pygod__are_ours_or_explained():
+def test_names_of_pygod__are_ours_or_explained():
     def takes(function):
         return inspect.signature(function).parameters.keys()
 
-    assert takes(DeepDetector) - {"kwargs"} <= KEYWORDS.keys() | HCM().get_params().keys()
+    assert takes(DeepDetector) - {"kwargs"} <= FOREIGN_KEYWORDS.keys() | HCM().get_params().keys()
     assert takes(DeepDetector.predict) <= takes(HCM.predict)
-    assert {name for name in dir(DeepDetector) if name[0] != "_"} <= MISSING.keys() | set(dir(HCM))
-    assert not MISSING.keys() & set(dir(HCM))
+    assert {name for name in dir(DeepDetector) if name[0] != "_"} <= FOREIGN_ATTRIBUTES.keys() | set(dir(HCM))
+    assert not FOREIGN_ATTRIBUTES.keys() & set(dir(HCM))
+    for name in FOREIGN_ATTRIBUTES:
+        with pytest.raises(AttributeError, match=f"HCM has no {name}: "):
+            getattr(HCM(), name)
 
 
-@pytest.mark.parametrize("name", MISSING)
-def test_missing__is_explained_in_a_sentence(name):
-    with pytest.raises(AttributeError, match=f"HCM has no {name}: "):
-        getattr(HCM(), name)
-
-
-def as_data(world):
-    rows = np.repeat(np.arange(200), np.diff(world.graph.indptr))
-    ends = torch.from_numpy(np.stack([rows, world.graph.indices]).astype(np.int64))
-    return Data(edge_index=ends, x=torch.from_numpy(world.graph.x), y=(torch.arange(200) < 10).long())
-
-
-def test_evaluation__written_for_pygod_takes_ours(world, small, capsys):
-    data, steps = as_data(world), []
-    ours = HCM(small, device="cpu", contamination=0.1, callback=steps.append)
+def test_evaluation__written_for_pygod_takes_ours(world, capsys):
+    y = (torch.arange(200) < 10).long()
+    data = Data(edge_index=torch.from_numpy(world.ends().astype(np.int64)), x=torch.from_numpy(world.graph.x), y=y)
+    steps: list[Step] = []
+    ours = small_detector(contamination=0.1, callback=steps.append)
     for detector in (GAE(epoch=2, contamination=0.1), ours):
         with whole_graphs("cpu"):
             detector.fit(data)

@@ -7,37 +7,33 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
+from helpers import small_detector
 from scipy import sparse
+from torch_geometric.data import Data
 
 from hcm_scale import HCM
 from hcm_scale.detector import inputs
 
 
-def read(data, out, options=None, **said):
+def read(data, out, options=None, **columns):
     """The graph and the columns that `fit` would use."""
-    taken = inputs.read_input(data)
-    config, columns = HCM(options)._configure(taken, dict.fromkeys(inputs.COLUMNS) | said)
-    return (taken.read or inputs.from_section)(out / "graph", config.graph), columns
-
-
-def ends(graph):
-    return np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr)), graph.indices
+    given = inputs.read_input(data)
+    config, columns = HCM(options)._configure(given, columns)
+    return given.read(out / "graph", config.graph, None), columns
 
 
 def as_scipy(world):
-    u, v = ends(world.graph)
-    return sparse.csr_matrix((np.ones(len(u)), (u, v)), shape=(200, 200)), world.graph.x
+    entries = world.ends()
+    return sparse.csr_matrix((np.ones(entries.shape[1]), entries), shape=(200, 200)), world.graph.x
 
 
 def as_data(world):
-    from torch_geometric.data import Data
-
-    edge_index = torch.from_numpy(np.stack(ends(world.graph)).astype(np.int64))
+    edge_index = torch.from_numpy(world.ends().astype(np.int64))
     return Data(edge_index=edge_index, x=torch.from_numpy(world.graph.x))
 
 
 def as_npz(world, tmp_path):
-    np.savez(tmp_path / "graph.npz", edge_index=np.stack(ends(world.graph)), x=world.graph.x)
+    np.savez(tmp_path / "graph.npz", edge_index=world.ends(), x=world.graph.x)
     return tmp_path / "graph.npz"
 
 
@@ -164,9 +160,9 @@ def test_index__without_a_name_that_may_hold_the_ids_is_told(world, tmp_path):
 @pytest.mark.parametrize("kind", [torch.bool, torch.uint8, torch.int64, torch.float32])
 def test_y__of_zeros_and_ones_is_the_label(world, kind):
     data = as_data(world)
-    assert inputs.labels_of(data) is None
+    assert inputs.find_label(data) is None
     data.y = (torch.arange(200) < 3).to(kind)
-    assert inputs.with_label(world.graph, inputs.labels_of(data)).y.sum() == 3
+    assert inputs.with_label(world.graph, inputs.find_label(data)).y.sum() == 3
 
 
 @pytest.mark.parametrize(
@@ -182,7 +178,7 @@ def test_y__of_other_values_is_told(world, y, said):
     data = as_data(world)
     data.y = y
     with pytest.warns(UserWarning, match=f"data.y is not taken as known anomalies: it is {said}"):
-        assert inputs.labels_of(data) is None
+        assert inputs.find_label(data) is None
 
 
 def test_label__is_one_for_each_node(world):
@@ -234,10 +230,10 @@ def test_matrix__with_a_table_in_another_order_or_of_repeated_names_is_refused(w
         read((adjacency, pd.DataFrame(x, columns=["a", "b", "a"])), tmp_path)
 
 
-def test_apply__finds_the_columns_of_a_table_beside_a_matrix_by_name(world, small):
+def test_apply__finds_the_columns_of_a_table_beside_a_matrix_by_name(world):
     adjacency, x = as_scipy(world)
     frame = pd.DataFrame(x, world.nodes["account"], ["income", "age", "debt"])
-    found = HCM(small).fit((adjacency, frame))
+    found = small_detector((adjacency, frame))
     again = found.apply((adjacency, frame[["debt", "income", "age"]]))
     np.testing.assert_allclose(again.scores, found.apply((adjacency, frame)).scores)
     assert "income" in found.explain("n007")
@@ -264,5 +260,7 @@ def test_label__that_is_a_table_is_told_to_be_half_of_a_pair(world):
     for table in (x, torch.from_numpy(x), sparse.csr_array(x)):
         with pytest.raises(TypeError, match=said):
             HCM().fit(adjacency, y=table)
-    inputs.check_label(np.zeros((200, 1)))
-    inputs.check_label(pd.Series(0, world.nodes["account"]))
+    for column in (np.zeros((200, 1)), pd.Series(0, world.nodes["account"])):
+        assert inputs.find_label(adjacency, column) is column
+    with pytest.raises(TypeError, match="label and y are two names"):
+        inputs.find_label(adjacency, x[:, 0], x[:, 0])

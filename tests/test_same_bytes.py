@@ -1,0 +1,58 @@
+"""A run writes the same bytes whatever its number of threads, and the same as the previous commit did.
+
+Floating-point results differ between types of CPU, so there are no stored digests: both sides run on this machine. The
+previous commit is HEAD~1, or what HCM_BEFORE names; a commit that changes what a run writes says so in its message, in
+a line that begins with "Bytes change:", and is then not compared.
+"""
+
+import io
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+from same_bytes import compare
+
+ROOT = Path(__file__).resolve().parents[1]
+BEFORE = os.environ.get("HCM_BEFORE", "HEAD~1")
+
+
+def git(*arguments: str) -> bytes:
+    """What git prints; skips the test where there is no git or no such commit, as in a shallow clone."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("git is not installed")
+    if done.returncode:
+        pytest.skip(f"git {' '.join(arguments)}: {done.stderr.decode().strip()}")
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory) -> Path:
+    """The sources of the previous commit."""
+    if b"\nBytes change:" in git("log", "--format=%n%B", f"{BEFORE}..HEAD"):
+        pytest.skip(f"a commit since {BEFORE} says that bytes change")
+    folder = tmp_path_factory.mktemp("before")
+    with tarfile.open(fileobj=io.BytesIO(git("archive", BEFORE, "hcm_scale", "conf"))) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.mark.gate
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", ["tables", "grid"])
+def test_run__writes_the_same_bytes_with_another_number_of_threads(name, tmp_path):
+    num_files, different = compare(name, ROOT, ROOT, tmp_path, ["world.threads=1"])
+    assert num_files > 20
+    assert different == []
+
+
+@pytest.mark.gate
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", ["tables", "directed", "sampled"])
+def test_run__writes_the_same_bytes_as_the_previous_commit(name, before, tmp_path):
+    num_files, different = compare(name, before, ROOT, tmp_path)
+    assert num_files > 20
+    assert different == []
