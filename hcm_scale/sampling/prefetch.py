@@ -1,11 +1,9 @@
-"""Work prepared ahead by threads, handed over in order.
+"""`prefetch(items, make)` yields make(item) for every item, in order, while threads work on the next ones.
 
-`prefetch(items, make, ...)` yields make(item) for every item, in order, while `workers` threads work on the next
-ones. At most `depth` results are ready or in the making, whatever the consumer does, so memory is bounded by `depth +
-1` results. The items themselves are taken from their iterator by the workers too, one worker at a time.
-
-An exception, of the iterator or of `make`, is raised where its result would have come; nothing after it is handed
-over. Closing the generator early, or dropping it, stops the threads and closes the iterator before it returns.
+At most `depth` results are ready or in the making, so memory is bounded by `depth + 1` results. The workers also take
+the items from their iterator, one worker at a time. An exception, of the iterator or of `make`, is raised where its
+result would have come; nothing after it is yielded. Closing the generator early, or dropping it, stops the threads and
+closes the iterator before it returns.
 
 `make` should spend its time without the GIL (kernels with nogil=True) and leave torch's and numba's thread pools to
 the consumer: a second pool would take the cores from the model.
@@ -22,15 +20,15 @@ from typing import Any
 
 @dataclass
 class WaitClock:
-    """How long the consumer stood waiting, and for how many results."""
+    """How long the consumer waited, and for how many results."""
 
     waited_seconds: float = 0.0
     num_results: int = 0
 
 
 @dataclass(eq=False)
-class _Line:
-    """What the workers share: the items, and the line of promised results in the order of the items."""
+class _Queue:
+    """State shared by the workers: the items, and their promised results in the same order."""
 
     items: Iterator[Any]
     room: threading.Semaphore
@@ -39,7 +37,7 @@ class _Line:
     stopped: bool = False
 
     def promise(self) -> tuple[Any, "Future[Any]"] | None:
-        """The next item and the place of its result in the line; None at the end."""
+        """The next item and the future of its result; None at the end."""
         with self.lock:
             if self.stopped:
                 return None
@@ -82,34 +80,34 @@ def prefetch(
 def _results(
     items: Iterator[Any], make: Callable[[Any], Any], depth: int, workers: int, clock: WaitClock
 ) -> Iterator[Any]:
-    line = _Line(items, threading.Semaphore(depth))
+    queue = _Queue(items, threading.Semaphore(depth))
     # daemons: a consumer that dies holding this generator must not keep the process from ending
-    threads = [threading.Thread(target=_work, args=(line, make), daemon=True) for _ in range(workers)]
+    threads = [threading.Thread(target=_work, args=(queue, make), daemon=True) for _ in range(workers)]
     try:
         for thread in threads:
             thread.start()
         while True:
             started = time.perf_counter()
-            result = line.promised.get()
+            result = queue.promised.get()
             if result is None:
                 return
             value = result.result()
             clock.waited_seconds += time.perf_counter() - started
             clock.num_results += 1
-            del result  # while the consumer holds the value the line must not, or its memory would live on
-            line.room.release()
+            del result  # while the consumer holds the value the queue must not, or its memory would live on
+            queue.room.release()
             yield value
             del value
     finally:
-        _stop(line, threads)
+        _stop(queue, threads)
 
 
-def _work(line: _Line, make: Callable[[Any], Any]) -> None:
+def _work(queue: _Queue, make: Callable[[Any], Any]) -> None:
     while True:
-        line.room.acquire()
-        task = line.promise()
+        queue.room.acquire()
+        task = queue.promise()
         if task is None:
-            line.room.release()  # the other workers wait for room too, and must see the end
+            queue.room.release()  # the other workers wait for room too, and must see the end
             return
         item, result = task
         try:
@@ -119,12 +117,12 @@ def _work(line: _Line, make: Callable[[Any], Any]) -> None:
         del task, item, result
 
 
-def _stop(line: _Line, threads: list[threading.Thread]) -> None:
-    line.stopped = True
+def _stop(queue: _Queue, threads: list[threading.Thread]) -> None:
+    queue.stopped = True
     for _ in threads:
-        line.room.release()
+        queue.room.release()
     for thread in threads:
         if thread.is_alive():
             thread.join()
-    if hasattr(line.items, "close"):
-        line.items.close()
+    if hasattr(queue.items, "close"):
+        queue.items.close()

@@ -38,7 +38,7 @@ def sampler(
     hub_cap: int | None = None,
     weights: NDArray[np.float32] | None = None,
 ) -> Sampler:
-    """`sample(seeds, step)` with everything else held, as `neighbors.sampler`."""
+    """A function sample(seeds, step) of this graph, as `neighbors.sampler`."""
     check_fan_outs(fan_outs, hub_cap)
     if any(most_drawn(fan_out, hub_cap) < 2 for fan_out in fan_outs):
         raise ValueError(f"fan_outs={list(fan_outs)}, hub_cap={hub_cap}: backend='torch_sparse' needs 2 or more")
