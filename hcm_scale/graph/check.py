@@ -1,12 +1,15 @@
-"""Whether arrays are a graph: what a folder or a caller brings is looked at once, whole, before a kernel walks over it.
+"""Checks that arrays are a graph, whole and once, before any kernel reads them.
 
 Types and shapes come first, then the values of one file after the other; the first fault is a ValueError that names the
-array, the place and what is legal. Costs one pass over every array and a look-up for half of the arcs; 8 bytes a node.
+array, the place and what is legal. Kernels return the place of a fault or -1 and never read outside their arrays,
+whatever these hold: `first_fall` comes first, then `first_stray`, `first_one_way` and `first_uneven`, which rely on
+what the earlier ones have verified.
 
-Ten million nodes with 160 million arcs and 20 attributes a node take about ten seconds of one core (`bench/verify.py`).
+Costs one pass over every array and a look-up for half of the arcs; 8 bytes a node. Ten million nodes with 160 million
+arcs and 20 attributes a node take about ten seconds of one core (`bench/verify.py`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,71 +18,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
-
-# ----------------------------------------------------------------------------
-# Kernels that look at a CSR before it is believed. None reads outside its arrays, whatever the arrays hold.
-#
-# Each returns a place that is wrong, or -1. `first_fall` comes first, then `first_stray`, `first_one_way` and
-# `first_uneven`: the later ones rely on what the earlier ones have found to hold.
-
-
-@kernel
-def first_fall(indptr):
-    """The first row that ends before it begins."""
-    for row in range(len(indptr) - 1):
-        if indptr[row + 1] < indptr[row]:
-            return row
-    return -1
-
-
-@kernel
-def first_stray(indptr, indices, num_columns, loops):
-    """The first entry that is outside 0 .. num_columns - 1, not above the one before it in its row, or a loop."""
-    for row in range(len(indptr) - 1):
-        before = -1
-        for at in range(indptr[row], indptr[row + 1]):
-            column = indices[at]
-            if column <= before or column >= num_columns or (column == row and not loops):
-                return at
-            before = column
-    return -1
-
-
-@kernel
-def first_one_way(indptr, indices, cursor):
-    """An arc without its reverse. `cursor` (n,) holds the starts of the rows.
-
-    Rows u are walked upwards, so the arcs u -> v, v > u, must meet the entries of each row v that are below v in their
-    order, and leave none of them: half of the arcs are looked up, each once.
-    """
-    for row in range(len(cursor)):
-        for at in range(indptr[row], indptr[row + 1]):
-            column = indices[at]
-            if column > row:
-                met = cursor[column]
-                if met == indptr[column + 1] or indices[met] > row:
-                    return at
-                if indices[met] < row:
-                    return met
-                cursor[column] += 1
-    for row in range(len(cursor)):
-        if cursor[row] < indptr[row + 1] and indices[cursor[row]] < row:
-            return cursor[row]
-    return -1
-
-
-@kernel
-def first_uneven(indptr, indices, weights, cursor):
-    """An arc whose reverse has another weight, in a symmetric CSR. `cursor` (n,) holds the starts of the rows."""
-    for row in range(len(cursor)):
-        for at in range(indptr[row], indptr[row + 1]):
-            column = indices[at]
-            if column > row:
-                if weights[at] != weights[cursor[column]]:
-                    return at
-                cursor[column] += 1
-    return -1
-
 
 Arrays = Mapping[str, NDArray[Any]]
 TYPES = {  # by name: the types and the number of dimensions that are legal
@@ -99,7 +37,32 @@ TYPES = {  # by name: the types and the number of dimensions that are legal
 }
 _TOGETHER = (("indptr", "indices"), ("x_indptr", "x_indices", "x_data"), ("ids_offsets", "ids_bytes"))
 _LARGEST = {"y": 1, "kind": 2}
-_BLOCK = 1 << 22  # values looked at in one go
+_BLOCK = 1 << 22  # values compared at a time
+
+
+def check_arrays(arrays: Arrays, *, directed: bool, num_columns: int, columns: Sequence[str]) -> None:
+    """ValueError with the first fault of a graph's arrays, given by the names of their files."""
+    check_names(arrays)
+    for name, array in arrays.items():
+        check_shape(name, array.dtype.str, array.shape)
+    num_nodes = len(arrays["indptr"]) - 1
+    if num_nodes < 1:
+        raise ValueError(f"indptr has {num_nodes + 1} entries; a graph has one node at least, and one entry more")
+    check_rows("indptr", "indices", arrays, num_nodes, loops=False)
+    if not directed:
+        _check_symmetric(arrays["indptr"], arrays["indices"])
+    for name in ("edge_types", "weights"):
+        if name in arrays:
+            _check_length(name, arrays[name], len(arrays["indices"]))
+    if "weights" in arrays:
+        _check_weights(arrays, directed)
+    _check_attributes(arrays, num_nodes, num_columns, columns)
+    for name, largest in _LARGEST.items():
+        if name in arrays:
+            _check_length(name, arrays[name], num_nodes)
+            if (found := int(arrays[name].max())) > largest:
+                raise ValueError(f"{name} holds {found} at node {int(arrays[name].argmax())}; legal are 0 to {largest}")
+    _check_ids(arrays, num_nodes)
 
 
 def check_names(names: Mapping[str, Any]) -> None:
@@ -126,30 +89,6 @@ def check_shape(name: str, dtype: Any, shape: Any) -> None:
     whole = isinstance(shape, list | tuple) and all(type(size) is int and size >= 0 for size in shape)
     if not whole or len(shape) != num_dimensions:
         raise ValueError(f"{name} has shape {shape!r}; it must have {num_dimensions} dimension(s)")
-
-
-def check_arrays(arrays: Arrays, *, directed: bool, num_columns: int, columns: Sequence[str]) -> None:
-    """ValueError with the first fault of a graph's arrays, given by the names of their files."""
-    check_names(arrays)
-    for name, array in arrays.items():
-        check_shape(name, array.dtype.str, array.shape)
-    num_nodes = len(arrays["indptr"]) - 1
-    if num_nodes < 1:
-        raise ValueError(f"indptr has {num_nodes + 1} entries; a graph has one node at least, and one entry more")
-    check_rows("indptr", "indices", arrays, num_nodes, loops=False)
-    if not directed:
-        _check_symmetric(arrays["indptr"], arrays["indices"])
-    if "edge_types" in arrays:
-        _check_length("edge_types", arrays["edge_types"], len(arrays["indices"]))
-    if "weights" in arrays:
-        _check_weights(arrays, directed)
-    _check_attributes(arrays, num_nodes, num_columns, columns)
-    for name, largest in _LARGEST.items():
-        if name in arrays:
-            _check_length(name, arrays[name], num_nodes)
-            if (found := int(arrays[name].max())) > largest:
-                raise ValueError(f"{name} holds {found} at node {int(arrays[name].argmax())}; legal are 0 to {largest}")
-    _check_ids(arrays, num_nodes)
 
 
 def check_rows(pointers: str, entries: str, arrays: Arrays, num_columns: int, *, loops: bool) -> None:
@@ -187,13 +126,9 @@ def _check_symmetric(indptr: NDArray[np.int64], indices: NDArray[Any]) -> None:
 
 def _check_weights(arrays: Arrays, directed: bool) -> None:
     indptr, indices, weights = arrays["indptr"], arrays["indices"], arrays["weights"]
-    _check_length("weights", weights, len(indices))
-    for first in range(0, len(weights), _BLOCK):
-        block = weights[first : first + _BLOCK]
-        legal = np.isfinite(block) & (block > 0)
-        if not legal.all():
-            at = first + int(np.argmin(legal))
-            raise ValueError(f"weights holds {weights[at]} as its value {at}; weights must be finite and above 0")
+    _check_values(
+        "weights", weights, lambda block: np.isfinite(block) & (block > 0), "weights must be finite and above 0"
+    )
     if not directed and (at := first_uneven(indptr, indices, weights, indptr[:-1].copy())) >= 0:
         u, v = row_of(indptr, at), indices[at]
         raise ValueError(
@@ -206,13 +141,13 @@ def _check_attributes(arrays: Arrays, num_nodes: int, num_columns: int, columns:
     found = 0
     if "x" in arrays:
         _check_length("x", arrays["x"], num_nodes)
-        _check_finite("x", arrays["x"])
+        _check_values("x", arrays["x"], np.isfinite, "values must be finite")
         found = arrays["x"].shape[1]
     elif "x_indptr" in arrays:
         _check_length("x_indptr", arrays["x_indptr"], num_nodes + 1)
         check_rows("x_indptr", "x_indices", arrays, num_columns, loops=True)
         _check_length("x_data", arrays["x_data"], len(arrays["x_indices"]))
-        _check_finite("x_data", arrays["x_data"])
+        _check_values("x_data", arrays["x_data"], np.isfinite, "values must be finite")
         found = num_columns
     if num_columns != found:
         raise ValueError(f"x has {found} columns, and num_columns says {num_columns}")
@@ -225,13 +160,15 @@ def _check_length(name: str, array: NDArray[Any], length: int) -> None:
         raise ValueError(f"{name} has {len(array)} entries; {length} were expected")
 
 
-def _check_finite(name: str, array: NDArray[np.float32]) -> None:
+def _check_values(
+    name: str, array: NDArray[np.float32], is_legal: Callable[[NDArray[Any]], NDArray[np.bool_]], rule: str
+) -> None:
     flat = array.reshape(-1)
     for first in range(0, len(flat), _BLOCK):
-        finite = np.isfinite(flat[first : first + _BLOCK])
-        if not finite.all():
-            at = first + int(np.argmin(finite))
-            raise ValueError(f"{name} holds {flat[at]} as its value {at}; values must be finite")
+        legal = is_legal(flat[first : first + _BLOCK])
+        if not legal.all():
+            at = first + int(np.argmin(legal))
+            raise ValueError(f"{name} holds {flat[at]} as its value {at}; {rule}")
 
 
 def _check_ids(arrays: Arrays, num_nodes: int) -> None:
@@ -259,3 +196,61 @@ def ids_of(arrays: Arrays) -> pa.Array:
         return pa.array(arrays["ids"])
     offsets, data = pa.py_buffer(arrays["ids_offsets"]), pa.py_buffer(arrays["ids_bytes"])
     return pa.LargeStringArray.from_buffers(len(arrays["ids_offsets"]) - 1, offsets, data)
+
+
+@kernel
+def first_fall(indptr):
+    """The first row that ends before it begins."""
+    for row in range(len(indptr) - 1):
+        if indptr[row + 1] < indptr[row]:
+            return row
+    return -1
+
+
+@kernel
+def first_stray(indptr, indices, num_columns, loops):
+    """The first entry that is outside 0 .. num_columns - 1, not above the one before it in its row, or a loop."""
+    for row in range(len(indptr) - 1):
+        before = -1
+        for at in range(indptr[row], indptr[row + 1]):
+            column = indices[at]
+            if column <= before or column >= num_columns or (column == row and not loops):
+                return at
+            before = column
+    return -1
+
+
+@kernel
+def first_one_way(indptr, indices, cursor):
+    """An arc without its reverse. `cursor` (n,) holds the starts of the rows.
+
+    Rows u come in order, so the arcs u -> v, v > u, must meet the entries of each row v that are below v in their
+    order, and leave none of them: half of the arcs are looked up, each once.
+    """
+    for row in range(len(cursor)):
+        for at in range(indptr[row], indptr[row + 1]):
+            column = indices[at]
+            if column > row:
+                met = cursor[column]
+                if met == indptr[column + 1] or indices[met] > row:
+                    return at
+                if indices[met] < row:
+                    return met
+                cursor[column] += 1
+    for row in range(len(cursor)):
+        if cursor[row] < indptr[row + 1] and indices[cursor[row]] < row:
+            return cursor[row]
+    return -1
+
+
+@kernel
+def first_uneven(indptr, indices, weights, cursor):
+    """An arc whose reverse has another weight, in a symmetric CSR. `cursor` (n,) holds the starts of the rows."""
+    for row in range(len(cursor)):
+        for at in range(indptr[row], indptr[row + 1]):
+            column = indices[at]
+            if column > row:
+                if weights[at] != weights[cursor[column]]:
+                    return at
+                cursor[column] += 1
+    return -1
