@@ -49,11 +49,13 @@ def check_arrays(arrays: Arrays, *, directed: bool, num_columns: int, columns: S
     if num_nodes < 1:
         raise ValueError(f"indptr has {num_nodes + 1} entries; a graph has one node at least, and one entry more")
     check_rows("indptr", "indices", arrays, num_nodes, loops=False)
-    if not directed:
-        _check_symmetric(arrays["indptr"], arrays["indices"])
+    indptr, indices = arrays["indptr"], arrays["indices"]
+    if not directed and (at := first_one_way(indptr, indices, indptr[:-1].copy())) >= 0:
+        u, v = row_of(indptr, at), indices[at]
+        raise ValueError(f"indices holds the arc {u} -> {v} and not {v} -> {u}; such a graph must be declared directed")
     for name in ("edge_types", "weights"):
         if name in arrays:
-            _check_length(name, arrays[name], len(arrays["indices"]))
+            _check_length(name, arrays[name], len(indices))
     if "weights" in arrays:
         _check_weights(arrays, directed)
     _check_attributes(arrays, num_nodes, num_columns, columns)
@@ -115,13 +117,6 @@ def row_of(indptr: NDArray[np.int64], at: int) -> int:
     2
     """
     return int(np.searchsorted(indptr, at, side="right")) - 1
-
-
-def _check_symmetric(indptr: NDArray[np.int64], indices: NDArray[Any]) -> None:
-    at = first_one_way(indptr, indices, indptr[:-1].copy())
-    if at >= 0:
-        u, v = row_of(indptr, at), indices[at]
-        raise ValueError(f"indices holds the arc {u} -> {v} and not {v} -> {u}; such a graph must be declared directed")
 
 
 def _check_weights(arrays: Arrays, directed: bool) -> None:

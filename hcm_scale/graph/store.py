@@ -298,7 +298,16 @@ def _map(path: Path, entry: dict[str, Any], verify: bool) -> NDArray[Any]:
     if not path.is_file():
         raise files.FolderError(f"{path} is named in the manifest and missing; {_REMEDY}")
     dtype, shape = np.dtype(entry["dtype"]), tuple(entry["shape"])
-    offset = _read_header(path, dtype, shape)
+    with open(path, "rb") as stream:
+        try:
+            found_shape, fortran, found = read_header(stream)
+        except Exception as error:  # numpy parses Python's own syntax here, and any of its errors may come out
+            raise files.FolderError(f"{path} is damaged: it has no header of a .npy file; {_REMEDY}") from error
+        offset = stream.tell()
+    if found != dtype or found_shape != shape:
+        raise files.FolderError(f"{path} holds {found} {found_shape}; the manifest says {dtype} {shape}; {_REMEDY}")
+    if fortran and len(shape) > 1:
+        raise files.FolderError(f"{path} is in Fortran order; legal is C order; {_REMEDY}")
     num_bytes, expected = path.stat().st_size, offset + dtype.itemsize * math.prod(shape)
     if num_bytes != expected:
         raise files.FolderError(f"{path} is torn: {num_bytes} bytes, {expected} expected; {_REMEDY}")
@@ -307,17 +316,3 @@ def _map(path: Path, entry: dict[str, Any], verify: bool) -> NDArray[Any]:
     if num_bytes == offset:  # nothing cannot be mapped
         return np.empty(shape, dtype)
     return np.memmap(path, dtype, "r", offset, shape).view(np.ndarray)
-
-
-def _read_header(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
-    """Where the values of a .npy file begin; FolderError where its header is not that of such an array."""
-    with open(path, "rb") as stream:
-        try:
-            found_shape, fortran, found = read_header(stream)
-        except Exception as error:  # numpy parses Python's own syntax here, and any of its errors may come out
-            raise files.FolderError(f"{path} is damaged: it has no header of a .npy file; {_REMEDY}") from error
-        if found != dtype or found_shape != shape:
-            raise files.FolderError(f"{path} holds {found} {found_shape}; the manifest says {dtype} {shape}; {_REMEDY}")
-        if fortran and len(shape) > 1:
-            raise files.FolderError(f"{path} is in Fortran order; legal is C order; {_REMEDY}")
-        return stream.tell()

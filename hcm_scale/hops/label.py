@@ -6,13 +6,9 @@ or unreachable. On an undirected graph a pair counts once, at the earlier of its
 Blocks depend on the graph, the sources, C, the sample size and the seed, and on nothing else: not on the number of
 threads, the width of a machine word, or how the sources are divided among processes.
 
-Method. Read the modules in this order:
-
-    layout    the graph as the searches see it, and how their results become (u, v, hop)
-    wide      bit-parallel BFS: 64 W sources share one search, one bit each
-    sample    counts the columns of a bit matrix, draws ranks of members, finds the nodes at these ranks
-    plain     one queue-based BFS per source, for graphs on which neighbourhoods hardly overlap
-    engines   chooses between the two by a few pilot searches, and runs either on all threads
+Method. `wide` is the bit-parallel BFS, where 64 W sources share one search, and `sample` draws from its bits; `plain`
+is one queue-based BFS per source, for graphs on which neighbourhoods hardly overlap. `engines` chooses between the two
+and runs either on all threads; `layout` is the graph as they see it, and how their results become (u, v, hop).
 
 Memory. The graph's layout, the state of one search per thread (see `engines`), and the kept nodes of the sources in
 flight, at most 128 MiB or one block of sources.

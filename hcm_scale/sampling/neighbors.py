@@ -20,6 +20,7 @@ speed, so each happens once: `plan` reads `indptr` for all targets into small ar
 order, `weigh` reads `scale` once per node, and `relabel` and `gather` prefetch their cache lines.
 """
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -127,22 +128,14 @@ def sampler(
     """A function sample(seeds, step) of this graph. Threads may share it: each gets scratch of its own."""
     check_fan_outs(fan_outs, hub_cap)
     local = threading.local()
+    draw_blocks = functools.partial(
+        sample_blocks, indptr, indices, scale, fan_outs=fan_outs, seed=seed, hub_cap=hub_cap, weights=weights
+    )
 
     def sample(seeds: NDArray[np.int64], step: int) -> tuple[NDArray[np.int64], tuple[Block, ...]]:
         if not hasattr(local, "scratch"):
             local.scratch = DrawScratch(len(indptr) - 1)
-        return sample_blocks(
-            indptr,
-            indices,
-            scale,
-            seeds,
-            fan_outs,
-            seed=seed,
-            step=step,
-            hub_cap=hub_cap,
-            weights=weights,
-            scratch=local.scratch,
-        )
+        return draw_blocks(seeds, step=step, scratch=local.scratch)
 
     return sample
 

@@ -176,7 +176,8 @@ class _ClassStream:
         self._labels, self._read, self._seed = labels, read, seed
         self._groups = labels.row_groups(hop)
         rows = np.array([group.rows for group in self._groups])
-        self._order = class_order(rows, num_draw, least_reach(labels.plan.row_group_rows), key(seed, _ORDER))
+        reach = (SPREAD - 1) * labels.plan.row_group_rows + 1  # lies in SPREAD full row groups wherever it begins
+        self._order = class_order(rows, num_draw, reach, key(seed, _ORDER))
         self._ends = self._order.window_ends
         self._window = -1
         self._u = self._v = np.empty(0, np.int64)
@@ -233,11 +234,6 @@ class ClassOrder:
         return np.cumsum(np.add.reduceat(self.quota, starts))
 
 
-def least_reach(row_group_rows: int) -> int:
-    """The fewest consecutive rows that lie in SPREAD full row groups wherever they begin."""
-    return (SPREAD - 1) * row_group_rows + 1
-
-
 def class_order(rows: NDArray[np.int64], num_draw: int, reach: int, seed: int) -> ClassOrder:
     """A draw of `num_draw` pairs from row groups of rows (groups,) pairs each, out of `reach` consecutive rows or all.
 
@@ -251,8 +247,10 @@ def class_order(rows: NDArray[np.int64], num_draw: int, reach: int, seed: int) -
     reach = min(total, max(num_draw, reach))
     start = 0 if reach == total else scaled(2 * key(seed, _START), total)
     group, first, last = _stretch(group, size, start, reach)
-    ends = np.cumsum(last - first)
-    return ClassOrder(group, first, last, _quotas(ends, num_draw, reach, key(seed, _PHASE) % reach))
+    # shares of `num_draw` in proportion to the parts, rounded by a random phase: exact on average
+    ends = np.cumsum(last - first).astype(object)  # Python integers: the product passes 2^63 for billions of pairs
+    upto = ((ends * num_draw + key(seed, _PHASE) % reach) // reach).astype(np.int64)
+    return ClassOrder(group, first, last, np.diff(upto, prepend=0))
 
 
 def _stretch(group: NDArray[Any], size: NDArray[Any], start: int, reach: int) -> tuple[NDArray[Any], ...]:
@@ -266,13 +264,6 @@ def _stretch(group: NDArray[Any], size: NDArray[Any], start: int, reach: int) ->
     num_parts = int(np.searchsorted(seen, reach)) + 1
     last[num_parts - 1] -= seen[num_parts - 1] - reach
     return group[:num_parts], first[:num_parts], last[:num_parts]
-
-
-def _quotas(ends: NDArray[np.int64], num_draw: int, reach: int, phase: int) -> NDArray[np.int64]:
-    """Shares of `num_draw` in proportion to parts that end at `ends`, rounded by a random phase: exact on average."""
-    exact = ends.astype(object)  # Python integers: the product passes 2^63 for billions of pairs
-    upto = ((exact * num_draw + phase) // reach).astype(np.int64)
-    return np.diff(upto, prepend=0)
 
 
 @kernel(nogil=True)

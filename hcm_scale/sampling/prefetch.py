@@ -26,37 +26,6 @@ class WaitClock:
     num_results: int = 0
 
 
-@dataclass(eq=False)
-class _Queue:
-    """State shared by the workers: the items, and their promised results in the same order."""
-
-    items: Iterator[Any]
-    room: threading.Semaphore
-    promised: "SimpleQueue[Future[Any] | None]" = field(default_factory=SimpleQueue)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    stopped: bool = False
-
-    def promise(self) -> tuple[Any, "Future[Any]"] | None:
-        """The next item and the future of its result; None at the end."""
-        with self.lock:
-            if self.stopped:
-                return None
-            result: Future[Any] = Future()
-            try:
-                item = next(self.items)
-            except StopIteration:
-                self.stopped = True
-                self.promised.put(None)
-                return None
-            except BaseException as error:
-                self.stopped = True
-                result.set_exception(error)
-                self.promised.put(result)
-                return None
-            self.promised.put(result)
-            return item, result
-
-
 def prefetch(
     items: Iterable[Any],
     make: Callable[[Any], Any],
@@ -74,15 +43,12 @@ def prefetch(
         raise ValueError(f"workers={workers} must be at least 1")
     if depth < workers:
         raise ValueError(f"depth={depth} must be at least workers={workers}, or some workers would never work")
-    return _results(iter(items), make, depth, workers, clock or WaitClock())
+    return _results(_Queue(iter(items), make, threading.Semaphore(depth)), workers, clock or WaitClock())
 
 
-def _results(
-    items: Iterator[Any], make: Callable[[Any], Any], depth: int, workers: int, clock: WaitClock
-) -> Iterator[Any]:
-    queue = _Queue(items, threading.Semaphore(depth))
+def _results(queue: "_Queue", workers: int, clock: WaitClock) -> Iterator[Any]:
     # daemons: a consumer that dies holding this generator must not keep the process from ending
-    threads = [threading.Thread(target=_work, args=(queue, make), daemon=True) for _ in range(workers)]
+    threads = [threading.Thread(target=queue.work, daemon=True) for _ in range(workers)]
     try:
         for thread in threads:
             thread.start()
@@ -99,30 +65,55 @@ def _results(
             yield value
             del value
     finally:
-        _stop(queue, threads)
+        queue.stopped = True
+        for _ in threads:
+            queue.room.release()
+        for thread in threads:
+            if thread.is_alive():
+                thread.join()
+        if hasattr(queue.items, "close"):
+            queue.items.close()
 
 
-def _work(queue: _Queue, make: Callable[[Any], Any]) -> None:
-    while True:
-        queue.room.acquire()
-        task = queue.promise()
-        if task is None:
-            queue.room.release()  # the other workers wait for room too, and must see the end
-            return
-        item, result = task
-        try:
-            result.set_result(make(item))
-        except BaseException as error:
-            result.set_exception(error)
-        del task, item, result
+@dataclass(eq=False)
+class _Queue:
+    """State shared by the workers: the items, and their promised results in the same order; None ends them."""
 
+    items: Iterator[Any]
+    make: Callable[[Any], Any]
+    room: threading.Semaphore
+    promised: "SimpleQueue[Future[Any] | None]" = field(default_factory=SimpleQueue)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stopped: bool = False
 
-def _stop(queue: _Queue, threads: list[threading.Thread]) -> None:
-    queue.stopped = True
-    for _ in threads:
-        queue.room.release()
-    for thread in threads:
-        if thread.is_alive():
-            thread.join()
-    if hasattr(queue.items, "close"):
-        queue.items.close()
+    def work(self) -> None:
+        while True:
+            self.room.acquire()
+            task = self._promise()
+            if task is None:
+                self.room.release()  # the other workers wait for room too, and must see the end
+                return
+            item, result = task
+            try:
+                result.set_result(self.make(item))
+            except BaseException as error:
+                result.set_exception(error)
+            del task, item, result
+
+    def _promise(self) -> "tuple[Any, Future[Any]] | None":
+        """The next item and the future of its result; None at the end."""
+        with self.lock:
+            if self.stopped:
+                return None
+            result: Future[Any] = Future()
+            try:
+                item = next(self.items)
+            except BaseException as error:
+                self.stopped = True
+                ended = isinstance(error, StopIteration)
+                if not ended:
+                    result.set_exception(error)
+                self.promised.put(None if ended else result)
+                return None
+            self.promised.put(result)
+            return item, result
