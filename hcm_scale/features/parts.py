@@ -1,13 +1,22 @@
-"""A transform of attributes that was fitted to one graph, kept to be applied to the rows of another.
+"""Transforms of attribute rows whose numbers have been fitted, to be applied to the rows of any graph.
 
-It is a list of parts (parts.py). `to_bytes` and `from_bytes` keep them as one safetensors file: arrays named
-PART.FIELD, and in its head the fields that are no arrays. `Fitted.apply` finds its columns by name where rows have
-names: columns that it does not know are left out, and those that it misses hold what they held in the middle.
+A `FittedTransform` is a list of parts, each of which makes some of the features of a block of rows:
+
+    Singles   shifts and scales columns one by one, or maps them along a curve              fitted by auto.py
+    Rotated   projects a group of columns on principal components                           fitted by auto.py
+    Plain     rescales all columns, projects them if asked, then shifts and scales them     fitted by transform.py
+
+`apply` finds columns by name where both graphs have names: unknown columns are ignored, missing ones take the mean that
+they had in training. `fitted_to_bytes` stores a transform as one safetensors file: arrays are named PART.FIELD, and all
+other fields are JSON in its metadata.
+
+Rows come in blocks of about 4 million values: a plain f32 array, or a scipy CSR where the attributes are sparse. All
+scales but normal scores keep 0 at 0, so sparse stays sparse, and nothing larger than a block is made beside the result.
 """
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -22,73 +31,39 @@ from hcm_scale.base.names import GAP_SUFFIX, SCALINGS
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph.store import Attributes, SparseRows
 
-# ----------------------------------------------------------------------------
-# Attribute values on another scale: value by value or row by row, streamed in blocks of rows; or column by column.
-#
-# A block is a plain f32 array, or a scipy CSR where the attributes are sparse; these scales keep 0 at 0, so sparse
-# stays sparse, and nothing larger than a block is made beside the result. `normal_scores` ranks whole columns of
-# dense attributes, one at a time: about 40 bytes a row beside the result.
-
+log = logging.getLogger(__name__)
 
 AttributeRows = Any  # an f32 array (rows, d) or a scipy csr_array of that shape
+Curve = tuple[NDArray[np.float32], NDArray[np.float32]]  # rising values, and the score of each
 
-_BLOCK_VALUES = 1 << 22
+NORMAL = "normal"  # see normal_scores
+AUTO = "auto"  # see auto.py
 _VALUEWISE: dict[str, Callable[[NDArray[np.float32]], NDArray[Any]]] = {
     "none": lambda values: values,
     "log1p": np.log1p,
     "binary": lambda values: values != 0,
 }
-NORMAL = "normal"  # see normal_scores
-AUTO = "auto"  # see auto.py
+_BLOCK_VALUES = 1 << 22
+_NAMES_IN_MESSAGE = 5
 
 
 def row_blocks(x: Attributes, scale: str = "none") -> Iterator[tuple[slice, AttributeRows]]:
     """The rows of x in order, block by block, rescaled: (which rows, their values)."""
     rows = x.csr() if isinstance(x, SparseRows) else x
-    width = x.shape[1] if not isinstance(x, SparseRows) else len(x.indices) // max(1, x.shape[0])
-    step = block_rows(width)
+    step = block_rows(values_per_row(x))
     for first in range(0, x.shape[0], step):
         which = slice(first, min(first + step, x.shape[0]))
         yield which, rescale_block(rows[which], scale)
 
 
+def values_per_row(x: Attributes) -> int:
+    """Stored values of a row, on average."""
+    return len(x.indices) // max(1, x.shape[0]) if isinstance(x, SparseRows) else x.shape[1]
+
+
 def block_rows(width: int) -> int:
-    """Rows of a block where a row holds so many values."""
+    """Rows of a block whose rows hold `width` values."""
     return max(64, _BLOCK_VALUES // max(1, width))
-
-
-def normal_scores(x: NDArray[Any]) -> NDArray[np.float32]:
-    """Each column of dense attributes as if drawn from a normal distribution: only the order of its values is kept.
-
-    The value of rank r among n becomes the (r - 1/2) / n quantile; equal values share the mean of their ranks. For
-    columns whose few largest values would drown all others.
-
-    >>> normal_scores(np.array([[1], [1e9], [2]])).round(2).tolist()
-    [[-0.9700000286102295], [0.9700000286102295], [0.0]]
-    """
-    out = np.empty(x.shape, np.float32)
-    for k in range(x.shape[1]):
-        _, place, count = np.unique(x[:, k], return_inverse=True, return_counts=True)
-        ranks = np.cumsum(count) - 0.5 * (count - 1)  # of each value, 1 the lowest
-        out[:, k] = special.ndtri((ranks[place] - 0.5) / len(x))
-    return out
-
-
-def check_scale(x: Attributes, scale: str, columns: tuple[str, ...] = ()) -> None:
-    """Refuses an unknown scale, and values that the scale is not defined for, by name, value and count."""
-    if scale not in SCALINGS:
-        raise ValueError(f"attributes.scale={scale!r} is unknown; it is one of {', '.join(SCALINGS)}")
-    if scale != "log1p":
-        return
-    for which, block in row_blocks(x):
-        if block.shape[1] == 0 or block.min() >= 0:
-            continue
-        row, column = (int(place[0]) for place in (block < 0).nonzero())
-        name = columns[column] if columns else f"number {column}"
-        raise ValueError(
-            f"scale='log1p' needs values of 0 or more: "
-            f"column {name} holds {block[row, column]:g} in row {which.start + row}"
-        )
 
 
 def rescale_block(block: AttributeRows, scale: str) -> AttributeRows:
@@ -111,20 +86,59 @@ def rescale_block(block: AttributeRows, scale: str) -> AttributeRows:
     return _VALUEWISE[scale](block).astype(np.float32, copy=False)
 
 
-# ----------------------------------------------------------------------------
+def check_scale(x: Attributes, scale: str, columns: tuple[str, ...] = ()) -> None:
+    """Refuses an unknown scale, and values that the scale is not defined for, by name, value and count."""
+    if scale not in SCALINGS:
+        raise ValueError(f"attributes.scale={scale!r} is unknown; it is one of {', '.join(SCALINGS)}")
+    if scale != "log1p":
+        return
+    for which, block in row_blocks(x):
+        if block.shape[1] == 0 or block.min() >= 0:
+            continue
+        row, column = (int(place[0]) for place in (block < 0).nonzero())
+        name = columns[column] if columns else f"number {column}"
+        raise ValueError(
+            f"scale='log1p' needs values of 0 or more: "
+            f"column {name} holds {block[row, column]:g} in row {which.start + row}"
+        )
+
+
+def normal_scores(x: NDArray[Any]) -> tuple[NDArray[np.float32], dict[int, Curve]]:
+    """Each column of dense attributes as normal scores, f32 (n, d), and the curve of each column.
+
+    Only the order of the values is kept, for columns whose few largest values would drown all others. Columns are
+    ranked one at a time, in about 40 bytes a row.
+
+    >>> normal_scores(np.array([[1], [1e9], [2]]))[0].round(2).tolist()
+    [[-0.9700000286102295], [0.9700000286102295], [0.0]]
+    """
+    out, curves = np.empty(x.shape, np.float32), {}
+    for k in range(x.shape[1]):
+        values, place, counts = np.unique(x[:, k], return_inverse=True, return_counts=True)
+        curves[k] = values, rank_quantiles(counts).astype(np.float32)
+        out[:, k] = curves[k][1][place]
+    return out, curves
+
+
+def rank_quantiles(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The normal score of each of the rising values that occur so often.
+
+    The value of rank r among n gets the (r - 1/2) / n quantile; equal values share the mean of their ranks.
+    """
+    return special.ndtri((np.cumsum(counts) - 0.5 * counts) / counts.sum())
+
+
 # Principal components, exact, of rows that come in blocks; sparse rows are centred without being made dense.
 #
 # Few columns: the d x d covariance is summed in float64 over the blocks and its top eigenvectors are taken (8 d^2
 # bytes). Many columns: the same eigenvectors by Lanczos iteration to machine precision, where the covariance is only
-# ever applied to a vector (sparse: the float64 blocks are kept, 12 bytes a value; dense: the rows are read again each
+# ever applied to a vector (sparse: the float64 blocks are held, 12 bytes a value; dense: the rows are read again each
 # time). The start vector is fixed and each component's largest loading is made positive, so the result is a function
 # of the input.
 
-
 # Sparse products are cheap, so Lanczos takes over early; with dense rows on disk one pass is worth a large matrix.
-_MAX_COVARIANCE_COLUMNS = {True: 2048, False: 8192}
-
-_RANK_SHARE = 1e-10  # of the first component's variance: what has less is rounding, and stretched it would be noise
+_MAX_COVARIANCE_COLUMNS = {True: 2048, False: 8192}  # by whether the rows are sparse
+_RANK_SHARE = 1e-10  # of the first component's variance: what has less is rounding, and scaled up it would be noise
 
 Stream = Callable[[], Iterable[AttributeRows]]  # gives the rows from the start, every time it is called
 
@@ -137,6 +151,12 @@ class Components:
     loadings: NDArray[np.float64]
     variances: NDArray[np.float64]
     total_variance: float
+
+    @property
+    def explained(self) -> list[float]:
+        """Each component's share of the variance, rounded."""
+        shares = self.variances / (self.total_variance or 1.0)
+        return [round(float(share), 6) for share in shares]
 
     def project(self, block: AttributeRows) -> NDArray[np.float64]:
         """The scores of a block of rows, (rows, q)."""
@@ -226,22 +246,9 @@ def _by_lanczos(stream: Stream, mean: NDArray[np.float64], q: int, is_sparse: bo
         return eigsh(operator, k=q, which="LA", tol=0, v0=start, ncv=min(d, max(4 * q, 64)))
 
 
-# ----------------------------------------------------------------------------
-# The parts of a transform whose numbers are settled: each makes some of the features of any block of rows.
-#
-# | part    | what it does with a row                                                          | made by        |
-# |---------|----------------------------------------------------------------------------------|----------------|
-# | Singles | moves and stretches columns one by one, or follows a curve                       | auto_fit.py    |
-# | Rotated | projects a group of columns on components                                        | auto_fit.py    |
-# | Plain   | rescales all columns, then projects them if asked, then moves and stretches them | transform.py   |
-
-
-Curve = tuple[NDArray[np.float32], NDArray[np.float32]]  # rising values, and the score of each
-
-
 @dataclass(frozen=True, eq=False)
 class Singles:
-    """Columns kept one by one: (value, cut to `low` .. `high`, - centre) * factor, or a curve; 0 at gaps."""
+    """Columns one by one: (value clipped to `low` .. `high` - centre) * factor, or a curve; 0 at gaps."""
 
     columns: NDArray[np.int64]
     low: NDArray[np.float64]
@@ -268,7 +275,7 @@ class Singles:
 
 @dataclass(frozen=True, eq=False)
 class Rotated:
-    """A group of columns reduced to principal components, each times its `factor`."""
+    """A group of columns, projected on principal components, each times its `factor`."""
 
     columns: NDArray[np.int64]
     how: str  # what is done with values first
@@ -280,12 +287,6 @@ class Rotated:
     def width(self) -> int:
         return len(self.factor)
 
-    @property
-    def explained(self) -> list[float]:
-        """Each component's share of the variance."""
-        shares = self.components.variances / (self.components.total_variance or 1.0)
-        return [round(float(share), 6) for share in shares]
-
     def apply(self, block: AttributeRows) -> NDArray[np.float64]:
         values = group_values(self.how, self.ends)(block[:, self.columns])
         return self.components.project(values) * self.factor
@@ -293,7 +294,7 @@ class Rotated:
 
 @dataclass(frozen=True, eq=False)
 class Plain:
-    """All columns rescaled (rescale.py) or along curves, reduced where there are components, then moved, stretched."""
+    """All columns: rescaled or mapped along curves, projected where there are components, then shifted and scaled."""
 
     scale: str
     centre: NDArray[np.float64]
@@ -317,6 +318,7 @@ class Plain:
 
 
 Part = Singles | Rotated | Plain
+_PARTS: dict[str, type[Any]] = {part.__name__: part for part in (Singles, Rotated, Plain)}
 
 
 def _follow(curves: Mapping[int, Curve], values: NDArray[Any], out: NDArray[Any]) -> None:
@@ -325,27 +327,29 @@ def _follow(curves: Mapping[int, Curve], values: NDArray[Any], out: NDArray[Any]
 
 
 def group_values(how: str, ends: NDArray[np.float64]) -> Callable[[AttributeRows], AttributeRows]:
-    """What is done with the values of a group: a function of blocks that keeps 0 at 0 and sparse sparse."""
+    """A function that prepares blocks of a group for projection; it keeps 0 at 0 and sparse sparse.
 
-    def presence(values: NDArray[Any], columns: Any) -> NDArray[Any]:
-        return np.clip(values / ends[columns], 0.0, 1.0)  # a share stands for a gap, and stays a share
+    "presence" is the share of a column's value beside 0, "log1p" log(1 + |value|) with the sign of the value.
+    """
 
-    def log1p(values: NDArray[Any], columns: Any) -> NDArray[Any]:
-        return np.copysign(np.log1p(np.abs(values)), values)  # rows outside the sample may be negative
+    def change(values: NDArray[Any], columns: Any) -> NDArray[Any]:
+        if how == "presence":
+            return np.clip(values / ends[columns], 0.0, 1.0)  # a share stands for a gap, and stays a share
+        if how == "log1p":
+            return np.copysign(np.log1p(np.abs(values)), values)  # rows outside the sample may be negative
+        return values
 
-    valuewise = {"presence": presence, "log1p": log1p, "as they are": lambda values, columns: values}[how]
-
-    def whole(block: AttributeRows) -> AttributeRows:
+    def change_block(block: AttributeRows) -> AttributeRows:
         if sparse.issparse(block):
-            data = valuewise(block.data, block.indices)
+            data = change(block.data, block.indices)
             return sparse.csr_array((data, block.indices, block.indptr), shape=block.shape)
-        return valuewise(block, slice(None))
+        return change(block, slice(None))
 
-    return whole
+    return change_block
 
 
 def apply_parts(parts: tuple[Part, ...], x: Attributes) -> NDArray[np.float32]:
-    """The features (n, q) of all rows, block by block; where each column is for itself, a small block a thread."""
+    """The features (n, q) of all rows, block by block; in parallel where every column is transformed by itself."""
     out = np.empty((x.shape[0], sum(part.width for part in parts)), np.float32)
 
     def fill(which: slice, block: AttributeRows) -> None:
@@ -359,15 +363,9 @@ def apply_parts(parts: tuple[Part, ...], x: Attributes) -> NDArray[np.float32]:
     return out
 
 
-log = logging.getLogger(__name__)
-
-_PARTS: dict[str, type[Any]] = {part.__name__: part for part in (Singles, Rotated, Plain)}
-_NAMED = 5  # columns named in a line of the log
-
-
 @dataclass(frozen=True, eq=False)
 class FittedTransform:
-    """The parts of a transform, the names of the attributes it takes (empty: they had none), and their means."""
+    """The parts, the names of the attributes that they take (empty: they had none), and the means of these."""
 
     parts: tuple[Part, ...]
     attributes: tuple[str, ...]
@@ -388,32 +386,33 @@ class FittedTransform:
             return x
         place = {name: k for k, name in enumerate(columns)}
         missing = [name for name in self.attributes if name not in place]
+        new = [name for name in columns if name not in {*self.attributes}]
         if len(missing) == len(self.attributes):
             raise ValueError(
                 f"this graph has none of the attributes of the trained one: {_some(self.attributes)}; it has "
                 f"{_some(columns)}"
             )
-        _tell("are missing, and taken as gaps", missing)
-        _tell("were not there in training, and are not used", [n for n in columns if n not in {*self.attributes}])
-        return self._chosen(x, place)
-
-    def _chosen(self, x: Attributes, place: Mapping[str, int]) -> Attributes:
-        bases = {_base(name) for name in place if not name.endswith(GAP_SUFFIX)}
+        for names, what in (
+            (missing, "are missing, and taken as gaps"),
+            (new, "were not there in training, and are not used"),
+        ):
+            if names:
+                log.warning("%s attributes %s: %s", f"{len(names):,}", what, _some(names))
         order = np.array([place.get(name, 0) for name in self.attributes])
         absent = np.array([name not in place for name in self.attributes])
         if isinstance(x, SparseRows):
-            chosen = x.csr()[:, order] @ sparse.diags_array((~absent).astype(np.float32))
-            return SparseRows.of(chosen)
+            return SparseRows.of(x.csr()[:, order] @ sparse.diags_array((~absent).astype(np.float32)))
         out = np.asarray(x)[:, order]
+        bases = {_base(name) for name in columns if not name.endswith(GAP_SUFFIX)}
         for k in np.flatnonzero(absent):
             name = self.attributes[k]
-            nobody = _base(name) != name and _base(name) in bases  # has this value, or a gap: the column is there
-            out[:, k] = 0.0 if nobody else self.means[k]
+            is_value = _base(name) != name and _base(name) in bases  # a category that no row of this graph has
+            out[:, k] = 0.0 if is_value else self.means[k]
         return out
 
 
 def _base(name: str) -> str:
-    """The column of a table that an attribute is of.
+    """The column of the table that an attribute was made from.
 
     >>> _base("section=libs"), _base("size is null"), _base("source#3")
     ('section', 'size', 'source')
@@ -421,13 +420,8 @@ def _base(name: str) -> str:
     return name.removesuffix(GAP_SUFFIX).split("=")[0].split("#")[0]
 
 
-def _tell(what: str, names: list[str]) -> None:
-    if names:
-        log.warning("%s attributes %s: %s", f"{len(names):,}", what, _some(names))
-
-
-def _some(names: Any) -> str:
-    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMES_IN_MESSAGE]) + (", ..." if len(names) > _NAMES_IN_MESSAGE else "")
 
 
 def fitted_to_bytes(fitted: FittedTransform) -> bytes:
@@ -460,7 +454,7 @@ def _fields(part: Part) -> Iterator[tuple[str, Any]]:
 
 
 def fitted_from_bytes(data: bytes) -> FittedTransform:
-    """The inverse of `to_bytes`."""
+    """The transform of such a file."""
     arrays = load(data)
     size = int.from_bytes(data[:8], "little")
     about = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["fitted"])
@@ -472,6 +466,7 @@ def fitted_from_bytes(data: bytes) -> FittedTransform:
 
 
 def _part(found: dict[str, Any]) -> Part:
+    """The part of these fields, named as `_fields` does."""
     kind = _PARTS[found.pop("part")]
     nested = {name: found.pop(name) for name in [*found] if "." in name}
     inner = {n.removeprefix("components."): v for n, v in nested.items() if n.startswith("components.")}

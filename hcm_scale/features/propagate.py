@@ -1,10 +1,13 @@
-"""The first propagation, Â X, computed exactly and once, and kept on disk.
+"""The first propagation, Â X, computed exactly and once, and stored on disk.
 
 It has no parameters, so a GCN of L layers trained on it samples only L - 1 hops, and the first is free of sampling
 noise; scoring begins with it too. Rows are written straight to the file: memory is a weight a node, and whatever the
 system keeps mapped.
 
     out/  x.npy  (n, q) float32   manifest.json
+
+On a CUDA device a program of the Triton kernel makes one row, entry after entry, by the steps of the CPU's kernel
+(`base/spmm.py`), so the numbers are those of the CPU, to the bit. Device memory: the graph, x and a chunk of rows.
 """
 
 from __future__ import annotations  # the kernel's `tl.constexpr` stay unread where Triton is missing
@@ -25,59 +28,12 @@ from hcm_scale.base.spmm import gcn_rows, gcn_weights
 from hcm_scale.base.threads import run_in_slices, run_in_threads
 from hcm_scale.graph import Graph
 
-# ----------------------------------------------------------------------------
-# Rows of Â x made on a CUDA device.
-#
-# A program of the Triton kernel makes one row, entry after entry, by the steps of the CPU's kernel (`base/spmm.py`):
-# its own row of x by its scale, plus each neighbour's by that one's, all by its own. So the numbers are those of the
-# CPU, to the bit. Where Triton is missing the file can still be read, and nothing is made on a device. Device memory:
-# the graph, x and a chunk.
-
-
-_MOST_COLUMNS = 1024
-_ROOM = 1.1  # times what is held
-
-FillRows = Callable[[int, NDArray[np.float32]], None]
-
-
-@jit
-def _make_row(indptr, indices, scale, x, out, first, num_columns, COLUMNS: tl.constexpr):
-    """Row first + i of Â x."""
-    i = tl.program_id(0).to(tl.int64)
-    u = first + i
-    column = tl.arange(0, COLUMNS)
-    inside = column < num_columns
-    own = tl.load(scale + u)
-    total = own * tl.load(x + u * num_columns + column, mask=inside, other=0.0)
-    for e in range(tl.load(indptr + u), tl.load(indptr + u + 1)):
-        v = tl.load(indices + e).to(tl.int64)
-        total += tl.load(scale + v) * tl.load(x + v * num_columns + column, mask=inside, other=0.0)
-    tl.store(out + i * num_columns + column, own * total, mask=inside)
-
-
-def rows_on_device(
-    structure: Graph, x: NDArray[np.float32], scale: NDArray[np.float32], device: str
-) -> FillRows | None:
-    """A function fill(first, out) that makes the rows of Â x from `first` on; None where it cannot."""
-    held = structure.indptr.nbytes + structure.indices.nbytes + x.nbytes + scale.nbytes
-    can = AVAILABLE and structure.weights is None and x.shape[1] <= _MOST_COLUMNS
-    if not can or free_bytes(device) < _ROOM * held:
-        return None
-    there = [copy_to_device(array, device) for array in (structure.indptr, structure.indices, scale, x)]
-
-    def fill(first: int, out: NDArray[np.float32]) -> None:
-        rows = torch.empty(out.shape, device=device)
-        columns = x.shape[1]
-        _make_row[(len(out),)](*there, rows, first, columns, COLUMNS=triton.next_power_of_2(columns), num_warps=1)
-        copy_from_device(rows, out)
-
-    return fill
-
-
 KIND = "hcm_scale propagated features"
 FORMAT = 1
 CHUNK_ROWS = 1 << 17  # ranks take ranges of so many rows
 _ROWS_AT_ONCE = 1 << 20
+_MOST_COLUMNS = 1024  # of a row that one program makes
+_ROOM = 1.1  # device memory asked for, over what the arrays take
 
 
 def propagate_features(structure: Graph, x: NDArray[np.float32], out: Path, device: str = "cpu") -> NDArray[np.float32]:
@@ -109,29 +65,13 @@ def open_propagated(folder: Path) -> NDArray[np.float32]:
     return open_npy(folder / "x.npy")
 
 
-def _check_finite(chunk: NDArray[np.float32], first: int, part: slice) -> None:
-    finite = np.isfinite(chunk[part]).all(axis=1)
-    if not finite.all():
-        node = first + part.start + int(np.argmin(finite))
-        raise ValueError(f"features hold NaN or infinity, at or beside node {node}")
-
-
-def _rows_on_device(
-    structure: Graph, x: NDArray[np.float32], scale: NDArray[np.float32], device: str
-) -> Callable[[int, NDArray[np.float32]], None] | None:
-    """Makes rows on a GPU; None where cores are as fast, or have to do it."""
-    if device == "cpu" or len(structure.indices) < MANY_ENTRIES:
-        return None
-
-    return rows_on_device(structure, x, scale, device)
-
-
 def write_rows(
     structure: Graph, x: NDArray[np.float32], path: Path, start: int, stop: int, device: str = "cpu"
 ) -> None:
-    """The rows start .. stop - 1 of Â x, as a new .npy file; the device changes seconds, not a bit."""
+    """Writes the rows start .. stop - 1 of Â x as a new .npy file; the device changes the time, not the result."""
     weights = gcn_weights(structure.indptr, structure.weights)
-    fill = _rows_on_device(structure, x, weights.scale, device)
+    on_device = device != "cpu" and len(structure.indices) >= MANY_ENTRIES
+    fill = rows_on_device(structure, x, weights.scale, device) if on_device else None
     target = create_npy(path, np.float32, (stop - start, x.shape[1]))
     with bar(stop - start, "row", "propagate") as progress:
         for first in range(start, stop, _ROWS_AT_ONCE):
@@ -143,3 +83,44 @@ def write_rows(
             run_in_slices(len(chunk), partial(_check_finite, chunk, first), size=1 << 15)
             progress.update(len(chunk))
     target.flush()
+
+
+def _check_finite(chunk: NDArray[np.float32], first: int, part: slice) -> None:
+    finite = np.isfinite(chunk[part]).all(axis=1)
+    if not finite.all():
+        node = first + part.start + int(np.argmin(finite))
+        raise ValueError(f"features hold NaN or infinity, at or beside node {node}")
+
+
+def rows_on_device(
+    structure: Graph, x: NDArray[np.float32], scale: NDArray[np.float32], device: str
+) -> Callable[[int, NDArray[np.float32]], None] | None:
+    """A function fill(first, out) that makes the rows of Â x from `first` on; None where the device cannot."""
+    held = structure.indptr.nbytes + structure.indices.nbytes + x.nbytes + scale.nbytes
+    can = AVAILABLE and structure.weights is None and x.shape[1] <= _MOST_COLUMNS
+    if not can or free_bytes(device) < _ROOM * held:
+        return None
+    there = [copy_to_device(array, device) for array in (structure.indptr, structure.indices, scale, x)]
+
+    def fill(first: int, out: NDArray[np.float32]) -> None:
+        rows = torch.empty(out.shape, device=device)
+        columns = x.shape[1]
+        _make_row[(len(out),)](*there, rows, first, columns, COLUMNS=triton.next_power_of_2(columns), num_warps=1)
+        copy_from_device(rows, out)
+
+    return fill
+
+
+@jit
+def _make_row(indptr, indices, scale, x, out, first, num_columns, COLUMNS: tl.constexpr):
+    """Row first + i of Â x."""
+    i = tl.program_id(0).to(tl.int64)
+    u = first + i
+    column = tl.arange(0, COLUMNS)
+    inside = column < num_columns
+    own = tl.load(scale + u)
+    total = own * tl.load(x + u * num_columns + column, mask=inside, other=0.0)
+    for e in range(tl.load(indptr + u), tl.load(indptr + u + 1)):
+        v = tl.load(indices + e).to(tl.int64)
+        total += tl.load(scale + v) * tl.load(x + v * num_columns + column, mask=inside, other=0.0)
+    tl.store(out + i * num_columns + column, own * total, mask=inside)

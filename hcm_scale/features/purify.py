@@ -1,9 +1,25 @@
-"""The weight of an edge as the model takes it: strength = log2(1 + weight / median), so that a typical edge has 1.
+"""Drops the least similar edges of a graph, and puts weights of edges on a common scale.
 
-Weights have units of their own and heavy tails: of amounts the largest may be a million times the median, and would
-leave nothing of a node's other neighbours. Of strengths it has 20. A typical edge counts as much as the node itself
-does in Â, and a light one as much less as it is lighter. The median is that of the graph that was trained on; another
-graph is measured by it (`trained=`), so that an amount counts the same tomorrow.
+`edge_similarity` gives every edge a number, `purify` keeps the upper part:
+
+| similarity | of two attribute rows a and b                         | by definition           |
+|------------|-------------------------------------------------------|-------------------------|
+| jaccard    | columns non-zero in both / columns non-zero in either | 0 where neither has any |
+| cosine     | a . b / (norm of a * norm of b)                       | 0 where a or b is zero  |
+| euclidean  | minus the norm of a - b, so that larger is nearer     |                         |
+
+Edges are numbered by their (u < v) CSR order; on a directed graph arcs are the edges. Exactly floor(ratio * m) edges
+go; of equally similar ones those with the lowest numbers. Sums are in float64, results f32; sparse attributes are never
+made dense. Work is cut into tasks of equal edge counts at row borders and each value is made by one thread in a fixed
+order, so results do not depend on the number of threads. Memory: 9 bytes an edge beside the result, 14 more where edges
+have weights, and 24 a node.
+
+Weights have units of their own and heavy tails: the largest amount may be a million times the median, and would leave
+nothing of a node's other neighbours. The model takes strength = log2(1 + weight / median) instead, 1 for a typical edge
+and 20 for that largest one. The median is that of the graph trained on, also for graphs scored later, so that an amount
+counts the same tomorrow. A heavy edge is also evidence that it belongs: before edges are dropped, 1/4 - 2^-strength / 2
+standard deviations are added to each similarity. That is 0 for a typical edge, up to 1/4 for a heavy one, down to -1/4
+for a light one: attributes decide, and weights among edges that are about as similar.
 """
 
 import math
@@ -24,22 +40,15 @@ from hcm_scale.base.threads import positions_where, run_in_slices, run_in_thread
 from hcm_scale.graph import lookup
 from hcm_scale.graph.store import Attributes, Graph, SparseRows
 
-# ----------------------------------------------------------------------------
-# Kernels of purification: similarities of all edges, and the CSR without the dropped ones. Jitted functions only.
-#
-# Edge e of an undirected graph is the e-th entry with column > row (`starts[u]` = the first such entry of row u,
-# `offsets[u]` = its edge number); of a directed graph every entry is an edge. Work is cut into tasks of equal edge
-# counts at row borders; each value is made by one thread in a fixed order, so results do not depend on the number of
-# threads.
-
-
-NUM_TASKS = 256
-_AHEAD = 8  # how many neighbours on a row is asked for before it is needed
-_BATCH = 64  # edges whose places are asked for before the first of them is written to
+_NUM_TASKS = 256
+_AHEAD = 8  # neighbours between prefetching a row of attributes and reading it
+_BATCH = 64  # edges whose places are prefetched before the first of them is written to
+_WEIGHTS_PER_BLOCK = 1 << 20
+_LEAST_STRENGTH = np.finfo(np.float32).tiny
 
 
 class EdgeSpans(NamedTuple):
-    """Which entries of each row are edges, and their numbers."""
+    """Which entries of each row are edges (undirected: those with column > row), and their numbers."""
 
     starts: NDArray[np.int64]  # (n,), the first entry of a row that is an edge
     ends: NDArray[np.int64]  # (n,), one past its last
@@ -54,6 +63,58 @@ class SparseAttributes(NamedTuple):
     data: NDArray[np.float32]
     num_columns: int
     squares: NDArray[np.float64]
+
+
+def edge_similarity(
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    x: Attributes,
+    similarity: str,
+    *,
+    directed: bool = False,
+    share: tuple[int, int] = (0, 1),
+) -> NDArray[np.float32]:
+    """The similarity of every edge's two ends, f32 (num_edges,), in edge order.
+
+    With `share` = (i, k) only of the i-th of k consecutive runs of edges.
+
+    >>> x = np.array([[0, 0], [3, 4]], np.float32)
+    >>> edge_similarity(np.array([0, 1, 2]), np.array([1, 0], np.int32), x, "euclidean").tolist()
+    [-5.0]
+    """
+    _check(len(indptr) - 1, x, similarity)
+    spans = _edge_spans(indptr, indices, directed)
+    first, last = (_NUM_TASKS * at // share[1] for at in (share[0], share[0] + 1))
+    out = np.empty(spans.offsets[-1], np.float32)  # pages that are not written to take no memory
+    if isinstance(x, SparseRows):
+        data = x.data if similarity != "jaccard" else (x.data != 0).astype(np.float32)
+        squares = np.empty(x.shape[0], np.float64)
+        run_in_threads(len(squares), sparse_squares, x.indptr, data, squares)
+        attributes = SparseAttributes(x.indptr, x.indices, data, x.num_columns, squares)
+        fill: Any = sparse_similarity
+        arguments: Any = spans, indices, attributes, SIMILARITIES.index(similarity), out
+    else:
+        fill, arguments = _DENSE_KERNELS[similarity], (*spans, indices, np.ascontiguousarray(x, np.float32), out)
+    run_in_threads(last - first, lambda part: fill((part[0] + first, part[1] + first), *arguments))
+    borders = np.searchsorted(spans.offsets, [len(out) * task // _NUM_TASKS for task in (first, last)])
+    return out[slice(*spans.offsets[borders])]
+
+
+def _check(num_nodes: int, x: Attributes, similarity: str) -> None:
+    if similarity not in SIMILARITIES:
+        raise ValueError(f"purify.similarity={similarity!r} is unknown; it is one of {', '.join(SIMILARITIES)}")
+    if x.shape[0] != num_nodes:
+        raise ValueError(f"x has {x.shape[0]} rows; the graph has {num_nodes} nodes")
+
+
+def _edge_spans(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bool) -> EdgeSpans:
+    if directed:
+        return EdgeSpans(indptr[:-1], indptr[1:], indptr)
+    starts = np.empty(len(indptr) - 1, np.int64)
+    run_in_threads(len(starts), first_above, indptr, indices, starts)
+    offsets = np.zeros(len(indptr), np.int64)
+    run_in_slices(len(starts), lambda part: np.subtract(indptr[1:][part], starts[part], out=offsets[1:][part]))
+    return EdgeSpans(starts, indptr[1:], np.cumsum(offsets, out=offsets))
 
 
 @kernel
@@ -74,14 +135,14 @@ def first_above(part, indptr, indices, starts):
 def _task_rows(task, offsets):
     """The rows (first, last) of a task: borders where the running edge count passes the task's share."""
     num_edges = offsets[-1]
-    first = np.searchsorted(offsets, num_edges * task // NUM_TASKS)
-    last = np.searchsorted(offsets, num_edges * (task + 1) // NUM_TASKS)
+    first = np.searchsorted(offsets, num_edges * task // _NUM_TASKS)
+    last = np.searchsorted(offsets, num_edges * (task + 1) // _NUM_TASKS)
     return first, min(last, len(offsets) - 1)
 
 
 @kernel(inline="always")
-def _ask_ahead(x, indices, e):
-    """Starts loading the attributes of a neighbour to come."""
+def _prefetch_row(x, indices, e):
+    """Prefetches the attributes of a neighbour to come."""
     width = x.shape[1]
     place = np.int64(indices[min(e + _AHEAD, len(indices) - 1)]) * width
     prefetch(x, place)
@@ -97,7 +158,7 @@ def dense_euclidean(part, starts, ends, offsets, indices, x, out):
             own = x[u]
             shift = offsets[u] - starts[u]
             for e in range(starts[u], ends[u]):
-                _ask_ahead(x, indices, e)
+                _prefetch_row(x, indices, e)
                 other = x[indices[e]]
                 total = np.float64(0.0)
                 for k in range(x.shape[1]):
@@ -118,7 +179,7 @@ def dense_cosine(part, starts, ends, offsets, indices, x, out):
                 square += np.float64(own[k]) * np.float64(own[k])
             shift = offsets[u] - starts[u]
             for e in range(starts[u], ends[u]):
-                _ask_ahead(x, indices, e)
+                _prefetch_row(x, indices, e)
                 other = x[indices[e]]
                 product, other_square = np.float64(0.0), np.float64(0.0)
                 for k in range(x.shape[1]):
@@ -137,7 +198,7 @@ def dense_jaccard(part, starts, ends, offsets, indices, x, out):
             own = x[u]
             shift = offsets[u] - starts[u]
             for e in range(starts[u], ends[u]):
-                _ask_ahead(x, indices, e)
+                _prefetch_row(x, indices, e)
                 other = x[indices[e]]
                 both, either = 0, 0
                 for k in range(x.shape[1]):
@@ -145,6 +206,9 @@ def dense_jaccard(part, starts, ends, offsets, indices, x, out):
                     both += a & b
                     either += a | b
                 out[e + shift] = both / either if either > 0 else 0.0
+
+
+_DENSE_KERNELS = {"jaccard": dense_jaccard, "cosine": dense_cosine, "euclidean": dense_euclidean}
 
 
 @kernel
@@ -155,18 +219,6 @@ def sparse_squares(part, x_indptr, x_data, out):
         for k in range(x_indptr[i], x_indptr[i + 1]):
             total += np.float64(x_data[k]) * np.float64(x_data[k])
         out[i] = total
-
-
-@kernel
-def _from_product(product, square_u, square_v, measure):
-    """Jaccard (0; of 0/1 rows), cosine (1) or minus the distance (2), from a . b, |a|^2 and |b|^2."""
-    if measure == 0:
-        either = square_u + square_v - product
-        return product / either if either > 0.0 else 0.0
-    if measure == 1:
-        scale = np.sqrt(square_u) * np.sqrt(square_v)
-        return product / scale if scale > 0.0 else 0.0
-    return -np.sqrt(max(0.0, square_u + square_v - 2.0 * product))
 
 
 @kernel
@@ -191,6 +243,130 @@ def sparse_similarity(part, spans, indices, x, measure, out):
                 out[e + shift] = _from_product(product, squares[u], squares[v], measure)
             for k in range(x_indptr[u], x_indptr[u + 1]):
                 strip[x_indices[k]] = 0.0
+
+
+@kernel
+def _from_product(product, square_u, square_v, measure):
+    """Jaccard (0; of 0/1 rows), cosine (1) or minus the distance (2), from a . b, |a|^2 and |b|^2."""
+    if measure == 0:
+        either = square_u + square_v - product
+        return product / either if either > 0.0 else 0.0
+    if measure == 1:
+        scale = np.sqrt(square_u) * np.sqrt(square_v)
+        return product / scale if scale > 0.0 else 0.0
+    return -np.sqrt(max(0.0, square_u + square_v - 2.0 * product))
+
+
+def purify(
+    graph: Graph,
+    x: Attributes,
+    *,
+    similarity: str,
+    ratio: float,
+    like: Graph | None = None,
+    measure: Callable[..., NDArray[np.float32]] = edge_similarity,
+) -> Graph:
+    """The graph's structure without the floor(ratio * m) least similar edges: same nodes, no attributes, no labels.
+
+    Weights of edges, which must be strengths, are kept. With `like`, a purified graph, those edges go that are less
+    similar than the ones that it kept, however many. `measure` finds the similarities, as `edge_similarity` does.
+
+    >>> triangle = Graph(np.array([0, 2, 4, 6]), np.array([1, 2, 0, 2, 0, 1], np.int32))
+    >>> purify(triangle, np.array([[0], [1], [5]], np.float32), similarity="euclidean", ratio=0.34).indices.tolist()
+    [1, 0, 2, 1]
+    """
+    if not 0 <= ratio < 1:
+        raise ValueError(f"purify.ratio={ratio!r} is out of range; it runs from 0 up to, and without, 1")
+    _check(graph.num_nodes, x, similarity)
+    if like is not None:
+        return _purify_like(graph, x, like.info["purified"], measure)
+    num_dropped = num_least_similar(graph, ratio)
+    info: dict[str, Any] = {
+        "similarity": similarity,
+        "ratio": float(ratio),
+        "num_edges_before": graph.num_edges,
+        "num_edges_dropped": num_dropped,
+        "threshold": None,
+        "dropped_at_threshold": 0.0,  # the share that went of the edges that are just as similar
+    }
+    if num_dropped == 0:
+        return _purified(graph, None, info)
+    values = measure(graph.indptr, graph.indices, x, similarity, directed=graph.directed)
+    if graph.weights is not None:
+        info["spread"] = float(np.std(values, dtype=np.float64))
+        values += _weight_bonus(graph, info["spread"])
+    keep, info["threshold"], info["dropped_at_threshold"] = _keep_most_similar(values, num_dropped)
+    return _purified(graph, keep, info)
+
+
+def num_least_similar(graph: Graph, ratio: float) -> int:
+    """How many edges a share is, as a decimal: .29 of 100 is 29, and floor(0.29 * 100) in floating point is 28."""
+    return math.floor(Fraction(str(float(ratio))) * graph.num_edges)
+
+
+def _purify_like(
+    graph: Graph, x: Attributes, before: dict[str, Any], measure: Callable[..., NDArray[np.float32]]
+) -> Graph:
+    """The graph without the edges below the threshold of an earlier purification, and its share of those at it."""
+    info = before | {"num_edges_before": graph.num_edges, "num_edges_dropped": 0}
+    if before["threshold"] is None:
+        return _purified(graph, None, info)
+    values = measure(graph.indptr, graph.indices, x, before["similarity"], directed=graph.directed)
+    if graph.weights is not None:
+        values += _weight_bonus(graph, before["spread"])
+    keep, at = values >= before["threshold"], np.flatnonzero(values == before["threshold"])
+    keep[at[: round(before["dropped_at_threshold"] * len(at))]] = False
+    info["num_edges_dropped"] = len(keep) - int(np.count_nonzero(keep))
+    return _purified(graph, keep, info)
+
+
+def _weight_bonus(graph: Graph, spread: float) -> NDArray[np.float32]:
+    """What is added to the similarity of every edge; `spread` is the standard deviation of similarities."""
+    assert graph.weights is not None
+    strength = graph.weights[lookup.first_entries(graph.indptr, graph.indices, graph.directed)]
+    return np.asarray(spread * (0.25 - np.exp2(-strength) / 2), np.float32)
+
+
+def _keep_most_similar(values: NDArray[np.float32], num_dropped: int) -> tuple[NDArray[np.bool_], float, float]:
+    """Mask of all but the `num_dropped` >= 1 smallest values, the largest that goes, the share of its equals that go.
+
+    Of equal values the first go first.
+
+    >>> _keep_most_similar(np.array([5, 1, 3, 1, 1, 1], np.float32), 2)
+    (array([ True, False,  True, False,  True,  True]), 1.0, 0.5)
+    """
+    threshold = np.float32(value_at(values, len(values) - num_dropped + 1))
+    keep = np.empty(len(values), bool)
+    run_in_slices(len(values), lambda part: np.greater_equal(values[part], threshold, out=keep[part]))
+    equal = positions_where(len(values), lambda part: values[part] == threshold)
+    num_tied = num_dropped - (len(keep) - int(np.count_nonzero(keep)))
+    keep[equal[:num_tied]] = False
+    return keep, float(threshold), num_tied / len(equal)
+
+
+def _purified(graph: Graph, keep: NDArray[np.bool_] | None, info: dict[str, Any]) -> Graph:
+    """The structure of the kept edges, or of all."""
+    indptr, indices, weights = graph.indptr, graph.indices, graph.weights
+    if keep is not None:
+        indptr, indices = _keep_edges(graph, keep)
+        if weights is not None:
+            kept = weights[lookup.first_entries(graph.indptr, graph.indices, graph.directed)][keep]
+            weights = lookup.spread_to_entries(indptr, indices, kept, graph.directed)
+    return Graph(indptr, indices, weights=weights, directed=graph.directed, info={"purified": info})
+
+
+def _keep_edges(graph: Graph, keep: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """The CSR of the kept edges."""
+    if graph.directed:
+        return np.concatenate([[0], np.cumsum(keep)])[graph.indptr], graph.indices[keep]
+    of_edges = graph.indices, _edge_spans(graph.indptr, graph.indices, directed=False), keep
+    indptr = np.zeros_like(graph.indptr)
+    run_in_threads(graph.num_nodes, count_kept, *of_edges, indptr[1:])
+    np.cumsum(indptr, out=indptr)
+    indices = np.empty(indptr[-1], graph.indices.dtype)
+    run_in_threads(graph.num_nodes, list_kept, *of_edges, indptr[:-1].copy(), indices)
+    run_in_threads(graph.num_nodes, sort_rows, indptr, indices)
+    return indptr, indices
 
 
 @kernel
@@ -243,223 +419,24 @@ def _write(places, values, size, out):
     return 0
 
 
-# ----------------------------------------------------------------------------
-# Drops the least similar edges: `edge_similarity` gives every edge a number, `purify` keeps the upper part.
-#
-# | similarity | of two attribute rows a and b                         | by definition           |
-# |------------|-------------------------------------------------------|-------------------------|
-# | jaccard    | columns non-zero in both / columns non-zero in either | 0 where neither has any |
-# | cosine     | a . b / (norm of a * norm of b)                       | 0 where a or b is zero  |
-# | euclidean  | minus the norm of a - b, so that larger is nearer     |                         |
-#
-# Where edges have weights, those of `strength.py`, a heavy edge is evidence that it belongs: to its similarity are
-# added 1/4 - 2^-strength / 2 standard deviations of all similarities. That is 0 for a typical edge, up to 1/4 for a
-# heavy one, down to -1/4 for a light one: attributes decide, and weights among edges that are about as similar.
-#
-# Edges are numbered by their (u < v) CSR order; on a directed graph arcs are the edges. Exactly floor(ratio * m)
-# edges go; of equally similar ones those with the lowest numbers. Sums are in float64, results f32; sparse attributes
-# are never made dense. Memory: 9 bytes an edge beside the result, 14 more where edges have weights, and 24 a node.
-
-
-_DENSE_KERNELS = {
-    "jaccard": dense_jaccard,
-    "cosine": dense_cosine,
-    "euclidean": dense_euclidean,
-}
-
-CSR = tuple[NDArray[np.int64], NDArray[Any]]
-
-
-def edge_similarity(
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    x: Attributes,
-    similarity: str,
-    *,
-    directed: bool = False,
-    share: tuple[int, int] = (0, 1),
-) -> NDArray[np.float32]:
-    """The similarity of every edge's two ends, f32 (num_edges,), in edge order.
-
-    With `share` = (i, k) of the i-th of k runs of edges alone, which make up all of them.
-
-    >>> x = np.array([[0, 0], [3, 4]], np.float32)
-    >>> edge_similarity(np.array([0, 1, 2]), np.array([1, 0], np.int32), x, "euclidean").tolist()
-    [-5.0]
-    """
-    _check(len(indptr) - 1, x, similarity)
-    spans = _edge_spans(indptr, indices, directed)
-    first, last = (NUM_TASKS * at // share[1] for at in (share[0], share[0] + 1))
-    out = np.empty(spans.offsets[-1], np.float32)  # what nobody writes to takes no memory
-    if isinstance(x, SparseRows):
-        data = x.data if similarity != "jaccard" else (x.data != 0).astype(np.float32)
-        squares = np.empty(x.shape[0], np.float64)
-        run_in_threads(len(squares), sparse_squares, x.indptr, data, squares)
-        attributes = SparseAttributes(x.indptr, x.indices, data, x.num_columns, squares)
-        measure = SIMILARITIES.index(similarity)
-        measured: Any = sparse_similarity, spans, indices, attributes, measure, out
-    else:
-        dense = np.ascontiguousarray(x, np.float32)
-        measured = _DENSE_KERNELS[similarity], *spans, indices, dense, out
-    run_in_threads(
-        last - first, lambda part, kernel, *rest: kernel((part[0] + first, part[1] + first), *rest), *measured
-    )
-    borders = np.searchsorted(spans.offsets, [len(out) * task // NUM_TASKS for task in (first, last)])
-    return out[slice(*spans.offsets[borders])]
-
-
-def purify(
-    graph: Graph,
-    x: Attributes,
-    *,
-    similarity: str,
-    ratio: float,
-    like: Graph | None = None,
-    measure: Callable[..., NDArray[np.float32]] = edge_similarity,
-) -> Graph:
-    """The graph's structure without the floor(ratio * m) least similar edges: same nodes, no attributes, no labels.
-
-    Weights of edges, which must be strengths, are kept.
-
-    With `like`, a purified graph, those edges go that are less similar than the ones that it kept, however many.
-    `measure` finds the similarities, as `edge_similarity` does.
-
-    >>> triangle = Graph(np.array([0, 2, 4, 6]), np.array([1, 2, 0, 2, 0, 1], np.int32))
-    >>> purify(triangle, np.array([[0], [1], [5]], np.float32), similarity="euclidean", ratio=0.34).indices.tolist()
-    [1, 0, 2, 1]
-    """
-    if not 0 <= ratio < 1:
-        raise ValueError(f"purify.ratio={ratio!r} is out of range; it runs from 0 up to, and without, 1")
-    _check(graph.num_nodes, x, similarity)
-    if like is not None:
-        return _purify_like(graph, x, like.info["purified"], measure)
-    num_dropped = num_least_similar(graph, ratio)
-    info: dict[str, Any] = {
-        "similarity": similarity,
-        "ratio": float(ratio),
-        "num_edges_before": graph.num_edges,
-        "num_edges_dropped": num_dropped,
-        "threshold": None,
-        "dropped_at_threshold": 0.0,  # the share that went of the edges that are just as similar
-    }
-    if num_dropped == 0:
-        return _purified(graph, None, info)
-    values = measure(graph.indptr, graph.indices, x, similarity, directed=graph.directed)
-    if graph.weights is not None:
-        info["spread"] = float(np.std(values, dtype=np.float64))
-        values += _say_of_weights(graph, info["spread"])
-    keep, info["threshold"], info["dropped_at_threshold"] = keep_most_similar(values, num_dropped)
-    return _purified(graph, keep, info)
-
-
-def num_least_similar(graph: Graph, ratio: float) -> int:
-    """How many edges a share is, as a decimal: .29 of 100 is 29, and floor(0.29 * 100) in floating point is 28."""
-    return math.floor(Fraction(str(float(ratio))) * graph.num_edges)
-
-
-def _purify_like(
-    graph: Graph, x: Attributes, before: dict[str, Any], measure: Callable[..., NDArray[np.float32]]
-) -> Graph:
-    """The graph without the edges below the threshold of an earlier purification, and its share of those at it."""
-    info = before | {"num_edges_before": graph.num_edges, "num_edges_dropped": 0}
-    if before["threshold"] is None:
-        return _purified(graph, None, info)
-    values = measure(graph.indptr, graph.indices, x, before["similarity"], directed=graph.directed)
-    if graph.weights is not None:
-        values += _say_of_weights(graph, before["spread"])
-    keep, at = values >= before["threshold"], np.flatnonzero(values == before["threshold"])
-    keep[at[: round(before["dropped_at_threshold"] * len(at))]] = False
-    info["num_edges_dropped"] = len(keep) - int(np.count_nonzero(keep))
-    return _purified(graph, keep, info)
-
-
-def _say_of_weights(graph: Graph, spread: float) -> NDArray[np.float32]:
-    """What the weight of every edge adds to its similarity; `spread` is the standard deviation of similarities."""
-    assert graph.weights is not None
-    strength = graph.weights[lookup.first_entries(graph.indptr, graph.indices, graph.directed)]
-    return np.asarray(spread * (0.25 - np.exp2(-strength) / 2), np.float32)
-
-
-def _purified(graph: Graph, keep: NDArray[np.bool_] | None, info: dict[str, Any]) -> Graph:
-    """The structure of the kept edges, or of all."""
-    indptr, indices, weights = graph.indptr, graph.indices, graph.weights
-    if keep is not None:
-        indptr, indices = _keep_edges(graph, keep)
-        if weights is not None:
-            kept = weights[lookup.first_entries(graph.indptr, graph.indices, graph.directed)][keep]
-            weights = lookup.spread_to_entries(indptr, indices, kept, graph.directed)
-    return Graph(indptr, indices, weights=weights, directed=graph.directed, info={"purified": info})
-
-
-def keep_most_similar(values: NDArray[np.float32], num_dropped: int) -> tuple[NDArray[np.bool_], float, float]:
-    """All but the num_dropped (>= 1) smallest values (of equals the first go first), the largest that went, and the
-    share that went of those that equal it.
-
-    >>> keep_most_similar(np.array([5, 1, 3, 1, 1, 1], np.float32), 2)
-    (array([ True, False,  True, False,  True,  True]), 1.0, 0.5)
-    """
-    threshold = np.float32(value_at(values, len(values) - num_dropped + 1))
-    keep = np.empty(len(values), bool)
-    run_in_slices(len(values), lambda part: np.greater_equal(values[part], threshold, out=keep[part]))
-    equal = positions_where(len(values), lambda part: values[part] == threshold)
-    num_tied = num_dropped - (len(keep) - int(np.count_nonzero(keep)))
-    keep[equal[:num_tied]] = False
-    return keep, float(threshold), num_tied / len(equal)
-
-
-def _check(num_nodes: int, x: Attributes, similarity: str) -> None:
-    if similarity not in SIMILARITIES:
-        raise ValueError(f"purify.similarity={similarity!r} is unknown; it is one of {', '.join(SIMILARITIES)}")
-    if x.shape[0] != num_nodes:
-        raise ValueError(f"x has {x.shape[0]} rows; the graph has {num_nodes} nodes")
-
-
-def _edge_spans(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bool) -> EdgeSpans:
-    if directed:
-        return EdgeSpans(indptr[:-1], indptr[1:], indptr)
-    starts = np.empty(len(indptr) - 1, np.int64)
-    run_in_threads(len(starts), first_above, indptr, indices, starts)
-    offsets = np.zeros(len(indptr), np.int64)
-    run_in_slices(len(starts), lambda part: np.subtract(indptr[1:][part], starts[part], out=offsets[1:][part]))
-    return EdgeSpans(starts, indptr[1:], np.cumsum(offsets, out=offsets))
-
-
-def _keep_edges(graph: Graph, keep: NDArray[np.bool_]) -> CSR:
-    """The CSR of the kept edges."""
-    if graph.directed:
-        return np.concatenate([[0], np.cumsum(keep)])[graph.indptr], graph.indices[keep]
-    of_edges = graph.indices, _edge_spans(graph.indptr, graph.indices, directed=False), keep
-    indptr = np.zeros_like(graph.indptr)
-    run_in_threads(graph.num_nodes, count_kept, *of_edges, indptr[1:])
-    np.cumsum(indptr, out=indptr)
-    indices = np.empty(indptr[-1], graph.indices.dtype)
-    run_in_threads(graph.num_nodes, list_kept, *of_edges, indptr[:-1].copy(), indices)
-    run_in_threads(graph.num_nodes, sort_rows, indptr, indices)
-    return indptr, indices
-
-
-_BLOCK = 1 << 20
-_LEAST = np.finfo(np.float32).tiny
-
-
 def median_weight(weights: NDArray[np.float32]) -> float:
     """The median of the entries, which is that of the edges; 1 where there are none."""
     return float(np.median(weights)) if len(weights) else 1.0
 
 
 def strengths(weights: NDArray[np.float32], median: float) -> NDArray[np.float32]:
-    """Of each weight; above 0 and finite whatever the weights are.
+    """The strength of each weight; above 0 and finite whatever the weights are.
 
     >>> strengths(np.array([5.0, 15.0, 5115.0], np.float32), median=5.0).tolist()
     [1.0, 2.0, 10.0]
     """
-    return np.maximum(np.log1p(weights / np.float64(median)) / np.log(2.0), _LEAST).astype(np.float32)
+    return np.maximum(np.log1p(weights / np.float64(median)) / np.log(2.0), _LEAST_STRENGTH).astype(np.float32)
 
 
 def write_strengths(path: Path, weights: NDArray[np.float32], median: float) -> NDArray[np.float32]:
-    """The same into a .npy file, block by block, mapped."""
+    """The strengths, written to a .npy file block by block and mapped."""
     out = create_npy(path, np.float32, weights.shape)
-    for first in range(0, len(weights), _BLOCK):
-        out[first : first + _BLOCK] = strengths(weights[first : first + _BLOCK], median)
+    for first in range(0, len(weights), _WEIGHTS_PER_BLOCK):
+        out[first : first + _WEIGHTS_PER_BLOCK] = strengths(weights[first : first + _WEIGHTS_PER_BLOCK], median)
     out.flush()
     return out

@@ -1,8 +1,8 @@
-"""Attributes as the model wants them, dense f32 rows: by rule (auto.py), or rescaled, then reduced, then standardised.
+"""Attributes as the model takes them, dense f32 rows: by rule (auto.py), or rescaled, then reduced, then standardised.
 
 Everything is streamed over blocks of rows with sums in float64, so memory-mapped input is read piece by piece and
 sparse input is never made dense as a whole. Products run in one thread, so that sums have one order. Memory: the output
-(4 bytes n q), one block, and what PCA needs (see pca.py).
+(4 bytes n q), one block, and what PCA needs (see parts.py).
 """
 
 import logging
@@ -14,16 +14,17 @@ from numpy.typing import NDArray
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from hcm_scale.features import parts as principal
 from hcm_scale.features.auto import fit_automatic, sample
 from hcm_scale.features.parts import (
     AUTO,
     NORMAL,
+    Components,
     Curve,
     FittedTransform,
     Plain,
     apply_parts,
     check_scale,
+    fit_components,
     normal_scores,
     row_blocks,
 )
@@ -36,7 +37,7 @@ _MAX_DENSE_BYTES = 2 << 30  # sparse attributes whose dense form would be larger
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """What the model is given: f32 rows (n, q), a name for every column, a record, and how to do it again."""
+    """The model's input: f32 rows (n, q), a name for every column, a record, and the transform that made them."""
 
     x: NDArray[np.float32]
     columns: tuple[str, ...]
@@ -53,7 +54,7 @@ def transform(
     standardise: bool = True,
     columns: tuple[str, ...] = (),
 ) -> Features:
-    """Dense features (n, q) from attributes (n, d): `scale` (see rescale.py), `pca` to q columns, `standardise`.
+    """Dense features (n, q) from attributes (n, d): `scale` (see rescale_block), `pca` to q columns, `standardise`.
 
     Standardised columns have mean 0 and variance 1 (over n); a constant column becomes 0. Components beyond the rank
     are left out. With scale="auto" the rules of auto.py decide, and `pca` is the number of components of their groups;
@@ -74,26 +75,22 @@ def transform(
             log.warning("attributes.standardise=False has no effect: attributes.scale=auto decides column by column")
         parts, names, decided = fit_automatic(x, pca, columns)
         return Features(apply_parts(parts, x), names, record | decided, FittedTransform(parts, columns, _means(x)))
-    means, curves = _means(x), {}
+    means, components = _means(x), None
+    curves: dict[int, Curve] = {}
     if scale == NORMAL:
-        raw = _dense_enough(x)
-        x, scale = normal_scores(raw), "none"
-        curves = {k: _curve(raw[:, k], x[:, k]) for k in range(num_columns)}
-    components = None
+        (x, curves), scale = normal_scores(_dense_enough(x)), "none"
     if pca is None:
         out, names = _dense(x, scale), columns or tuple(f"a{k}" for k in range(num_columns))
     else:
         out, components = _reduce(x, scale, pca)
-        shares = components.variances / (components.total_variance or 1.0)
-        record["explained_variance"] = [round(float(share), 6) for share in shares]
-        names = tuple(f"pc{k}" for k in range(len(shares)))
+        record["explained_variance"] = components.explained
+        names = tuple(f"pc{k}" for k in range(out.shape[1]))
     centre, divisor = np.zeros(out.shape[1]), np.ones(out.shape[1])
     if standardise:
         centre, divisor = standardise_columns(out)
         record["num_constant_columns"] = int(np.isinf(divisor).sum())
-    return Features(
-        out, names, record, FittedTransform((Plain(scale, centre, divisor, curves, components),), columns, means)
-    )
+    plain = Plain(scale, centre, divisor, curves, components)
+    return Features(out, names, record, FittedTransform((plain,), columns, means))
 
 
 def _means(x: Attributes) -> NDArray[np.float64]:
@@ -101,12 +98,6 @@ def _means(x: Attributes) -> NDArray[np.float64]:
     drawn = sample(x)
     rows = drawn.csr() if isinstance(drawn, SparseRows) else drawn
     return np.asarray(rows.mean(axis=0, dtype=np.float64)).ravel()
-
-
-def _curve(values: NDArray[np.float32], scores: NDArray[np.float32]) -> Curve:
-    """The distinct values of a column, rising, and the score of each."""
-    knots, first = np.unique(values, return_index=True)
-    return knots, scores[first]
 
 
 def _dense_enough(x: Attributes) -> NDArray[np.float32]:
@@ -133,9 +124,9 @@ def _dense(x: Attributes, scale: str) -> NDArray[np.float32]:
     return out
 
 
-def _reduce(x: Attributes, scale: str, num_components: int) -> tuple[NDArray[np.float32], principal.Components]:
+def _reduce(x: Attributes, scale: str, num_components: int) -> tuple[NDArray[np.float32], Components]:
     """PCA scores (n, q), no more than the rank, and the components."""
-    components = principal.fit_components(lambda: (block for _, block in row_blocks(x, scale)), num_components)
+    components = fit_components(lambda: (block for _, block in row_blocks(x, scale)), num_components)
     rank = components.loadings.shape[1]
     if rank < num_components:
         log.info("attributes.pca=%d is cut to %d, the rank of %d x %d attributes", num_components, rank, *x.shape)
@@ -148,7 +139,7 @@ def _reduce(x: Attributes, scale: str, num_components: int) -> tuple[NDArray[np.
 def standardise_columns(x: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Gives every column mean 0 and variance 1, in place; constant columns become 0.
 
-    Returns what was taken from every column, and what it was then divided by: infinity for constant ones.
+    Returns the mean and the deviation of every column; the deviation of a constant one is infinity.
     """
     constant = x.min(axis=0) == x.max(axis=0)
     mean = x.mean(axis=0, dtype=np.float64)

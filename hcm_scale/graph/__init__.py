@@ -1,4 +1,4 @@
-"""The graph at rest: its folder, look-ups in it, and how edges become one. Imports no other room."""
+"""The graph on disk: its folder, its checks, look-ups in it, and how it is built from edge rows."""
 
 from hcm_scale.graph.store import Graph, SparseRows
 

@@ -1,8 +1,14 @@
 """Edge rows to a CSR on disk: symmetric unless directed, sorted, loop-free, without repeats, and counted.
 
-The rows pass once through an external sort (spill.py). Its distinct edges go to one file; two passes over that file
-count degrees and place the neighbours, straight into the mapped `indices.npy`. Peak memory: the finished CSR plus two
-sort blocks; the number of repeats in the input does not matter.
+The rows pass once through an external sort. An edge becomes a key `u << 33 | v << 1 | flipped` with u < v (undirected;
+`flipped` says that the row was (v, u)) or u -> v (directed). Sorted keys are therefore sorted edges, an edge and its
+reverse stand side by side, and shifting the last bit out merges them. Node numbers must be under 2^31. Keys fill a
+buffer; a full one is sorted, freed of repeats and written as a run. The runs are merged range by range of the key
+space, each range holding about two buffers' worth of keys at most, whatever the skew.
+
+The distinct edges go to one file; two passes over it count degrees and place the neighbours, straight into the mapped
+`indices.npy`. Peak memory: the finished CSR plus two sort buffers (16 bytes times `run_keys`); the number of repeats in
+the input does not matter. Disk: 8 bytes an edge, removed at the end.
 """
 
 import tempfile
@@ -18,18 +24,169 @@ from hcm_scale.base.console import bar
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.npy import create_npy, save_npy
 
-# ----------------------------------------------------------------------------
-# Kernels of a CSR's making: edges as sortable 64-bit keys, keys to CSR rows; the weights of both directions joined.
-#
-# A key is `u << 33 | v << 1 | flipped` with u < v (undirected; `flipped` tells that the row said (v, u)) or u -> v
-# (directed). Sorted keys are therefore sorted edges, an edge and its reverse stand side by side, and shifting the
-# last bit out merges them. Node numbers must be under 2^31.
+MAX_NODES = 1 << 31
+RUN_KEYS = 1 << 21  # 16 MiB: a billion edges in 500 runs, and little enough for a small machine
+_READ_EDGES = 1 << 19
+_ONE, _U_SHIFT, _EDGE_SHIFT, _LOW32 = np.uint64(1), np.uint64(33), np.uint64(32), np.uint64(0xFFFFFFFF)
+
+Chunk = tuple[NDArray[Any], NDArray[Any]]  # node numbers u, v of some edge rows
+Keys = NDArray[np.uint64]
 
 
-_ONE = np.uint64(1)
-_U_SHIFT = np.uint64(33)
-_EDGE_SHIFT = np.uint64(32)
-_LOW32 = np.uint64(0xFFFFFFFF)
+@dataclass(frozen=True)
+class EdgeCounts:
+    """Counts of the edge rows: rows = self loops + repeated + reversed + edges."""
+
+    edge_rows: int
+    self_loops: int
+    repeated_edges: int
+    reversed_edges: int
+    num_edges: int
+    isolated_nodes: int
+
+
+def build_csr(
+    folder: Path, chunks: Iterable[Chunk], num_nodes: int, directed: bool = False, run_keys: int = RUN_KEYS
+) -> EdgeCounts:
+    """Writes indptr.npy and indices.npy into `folder`; of a directed graph they hold the arcs that go out.
+
+    `chunks` are pairs of equally long integer arrays of node numbers in 0 .. num_nodes - 1.
+    """
+    if not 0 < num_nodes <= MAX_NODES:
+        raise ValueError(f"num_nodes={num_nodes:,} must be between 1 and {MAX_NODES:,}")
+    with tempfile.TemporaryDirectory(prefix="spill-", dir=folder) as scratch:
+        spill = Spill(Path(scratch), directed, run_keys)
+        with bar(None, "row", "edges", unit_scale=True) as progress:
+            for u, v in chunks:
+                spill.add(np.asarray(u, np.int64), np.asarray(v, np.int64))
+                progress.update(len(u))
+        edges = Path(scratch) / "edges"
+        num_arcs, num_edges = _write_edges(spill, edges)
+        if not num_edges:
+            raise ValueError(
+                f"the graph has no edges: {spill.num_rows:,} rows read, {spill.num_loops:,} of them self loops"
+            )
+        num_isolated = _write_csr(folder, edges, num_nodes, directed)
+    return EdgeCounts(
+        edge_rows=spill.num_rows,
+        self_loops=spill.num_loops,
+        repeated_edges=spill.num_rows - spill.num_loops - num_arcs,
+        reversed_edges=num_arcs - num_edges,
+        num_edges=num_edges,
+        isolated_nodes=num_isolated,
+    )
+
+
+def _write_edges(spill: "Spill", path: Path) -> tuple[int, int]:
+    """Writes the distinct edges as u << 32 | v, sorted; returns the number of distinct arcs and of distinct edges."""
+    num_arcs = num_edges = 0
+    with open(path, "wb") as stream:
+        for keys in spill.merged():
+            num_arcs += len(keys)
+            keys >>= _ONE
+            edges = keys[: drop_repeats(keys)]
+            num_edges += len(edges)
+            edges.tofile(stream)
+    return num_arcs, num_edges
+
+
+def _write_csr(folder: Path, edges: Path, num_nodes: int, directed: bool) -> int:
+    """Writes the CSR; returns how many nodes have no edge, in or out."""
+    indptr = np.zeros(num_nodes + 1, np.int64)
+    degree = np.zeros(num_nodes, np.int64) if directed else indptr[1:]
+    for block in _read_blocks(edges):
+        count_ends(block, True, degree)
+        if directed:
+            count_ends(block, False, indptr[1:])
+    num_isolated = int(np.count_nonzero(degree == 0))
+    np.cumsum(indptr, out=indptr)
+    save_npy(folder / "indptr.npy", indptr)
+    dtype = np.int32 if num_nodes < MAX_NODES else np.int64
+    indices = create_npy(folder / "indices.npy", dtype, (int(indptr[-1]),))
+    for block in _read_blocks(edges):
+        scatter_ends(block, not directed, indptr, indices)  # indptr is saved: now each entry is a row's cursor
+    indices.flush()
+    return num_isolated
+
+
+def _read_blocks(path: Path) -> Iterator[NDArray[np.uint64]]:
+    """Yields a file of packed edges piece by piece, by plain reads."""
+    with open(path, "rb") as stream:
+        while len(block := np.fromfile(stream, np.uint64, _READ_EDGES)):
+            yield block
+
+
+class Spill:
+    """An external sort of one graph's edges: rows in, sorted distinct keys out."""
+
+    def __init__(self, folder: Path, directed: bool, run_keys: int = RUN_KEYS):
+        self.num_rows = 0
+        self.num_loops = 0
+        self._folder, self._directed = folder, directed
+        self._buffer: Keys = np.empty(run_keys, np.uint64)
+        self._used = 0
+        self._runs: list[Path] = []
+
+    def add(self, u: NDArray[np.int64], v: NDArray[np.int64]) -> None:
+        """Adds rows (u[i], v[i]) of valid node numbers; self loops are counted and dropped."""
+        start = 0
+        while start < len(u):
+            if self._used == len(self._buffer):
+                self._write_run()
+            stop = min(len(u), start + len(self._buffer) - self._used)
+            kept = pack_edges(u[start:stop], v[start:stop], self._directed, self._buffer[self._used :])
+            self._used += kept
+            self.num_rows += stop - start
+            self.num_loops += stop - start - kept
+            start = stop
+
+    def _write_run(self) -> None:
+        keys = self._buffer[: self._used]
+        keys.sort()
+        path = self._folder / f"run-{len(self._runs):05d}"
+        keys[: drop_repeats(keys)].tofile(path)
+        self._runs.append(path)
+        self._used = 0
+
+    def merged(self) -> Iterator[Keys]:
+        """Yields the distinct keys of all runs in ascending order, an edge and its reverse in the same block."""
+        block_keys = len(self._buffer)
+        if self._used:
+            self._write_run()
+        self._buffer = np.empty(0, np.uint64)
+        if self._runs:
+            yield from _merge(self._runs, block_keys)
+
+
+def _merge(runs: list[Path], block_keys: int) -> Iterator[Keys]:
+    """Yields the sorted distinct keys of sorted files, range by range."""
+    mapped = [np.memmap(run, np.uint64, "r") for run in runs]
+    bounds = _bounds(mapped, block_keys)
+    cuts = [np.concatenate([[0], np.searchsorted(run, bounds), [len(run)]]) for run in mapped]
+    del mapped  # plain reads from here on: a mapped page would count as our memory
+    for part in range(len(bounds) + 1):
+        keys = np.empty(sum(int(cut[part + 1] - cut[part]) for cut in cuts), np.uint64)
+        filled = 0
+        for run, cut in zip(runs, cuts, strict=True):
+            filled += _read_into(run, int(cut[part]), keys[filled : filled + int(cut[part + 1] - cut[part])])
+        keys.sort()
+        yield keys[: drop_repeats(keys)]
+
+
+def _bounds(runs: list[Any], block_keys: int) -> Keys:
+    """Ascending even keys, never between an edge and its reverse, that cut the runs into ranges of <= 2 buffers."""
+    step = max(1, block_keys // len(runs))
+    samples = np.sort(np.concatenate([np.asarray(run[::step]) for run in runs]))
+    return np.unique(samples[len(runs) :: len(runs)] & ~_ONE)
+
+
+def _read_into(path: Path, start: int, out: Keys) -> int:
+    """Fills `out` with the keys of a file from position `start`; returns how many."""
+    with open(path, "rb") as stream:
+        stream.seek(8 * start)
+        if stream.readinto(out.data.cast("B")) != out.nbytes:
+            raise OSError(f"{path} is shorter than what was written to it: is the disk full?")
+    return len(out)
 
 
 @kernel
@@ -102,181 +259,3 @@ def join_directions(indptr, indices, adds_up, cursor, sums):
                 both = sums[at] + sums[mirror] if adds_up else max(sums[at], sums[mirror])
                 sums[at] = both
                 sums[mirror] = both
-
-
-# ----------------------------------------------------------------------------
-# An external sort of edges: any number of rows in, sorted distinct keys out, in the memory of two runs.
-#
-# `Spill.add` packs edges into keys (see kernels) and fills a buffer of `run_keys`; a full buffer is sorted, freed of
-# repeats and written as one run. `Spill.merged` cuts the key space into ranges that hold at most about two runs'
-# worth of keys in total, whatever the skew, and yields each range sorted and distinct. Memory: 16 bytes times
-# `run_keys`; disk: 8 bytes per edge, in `folder`.
-
-
-RUN_KEYS = (
-    1 << 21
-)  # 16 MiB of keys: long enough runs for a billion edges in 500 files, short enough for a small machine
-Keys = NDArray[np.uint64]
-
-
-class Spill:
-    """Holds the sorted runs of one graph's edges while it is being read."""
-
-    def __init__(self, folder: Path, directed: bool, run_keys: int = RUN_KEYS):
-        self.num_rows = 0
-        self.num_loops = 0
-        self._folder, self._directed = folder, directed
-        self._buffer: Keys = np.empty(run_keys, np.uint64)
-        self._used = 0
-        self._runs: list[Path] = []
-
-    def add(self, u: NDArray[np.int64], v: NDArray[np.int64]) -> None:
-        """Takes rows (u[i], v[i]) of valid node numbers; self loops are counted and dropped."""
-        start = 0
-        while start < len(u):
-            if self._used == len(self._buffer):
-                self._write_run()
-            stop = min(len(u), start + len(self._buffer) - self._used)
-            kept = pack_edges(u[start:stop], v[start:stop], self._directed, self._buffer[self._used :])
-            self._used += kept
-            self.num_rows += stop - start
-            self.num_loops += stop - start - kept
-            start = stop
-
-    def _write_run(self) -> None:
-        keys = self._buffer[: self._used]
-        keys.sort()
-        path = self._folder / f"run-{len(self._runs):05d}"
-        keys[: drop_repeats(keys)].tofile(path)
-        self._runs.append(path)
-        self._used = 0
-
-    def merged(self) -> Iterator[Keys]:
-        """Yields the distinct keys of all runs in ascending order, an edge and its reverse in the same block."""
-        block_keys = len(self._buffer)
-        if self._used:
-            self._write_run()
-        self._buffer = np.empty(0, np.uint64)
-        if self._runs:
-            yield from _merge(self._runs, block_keys)
-
-
-def _merge(runs: list[Path], block_keys: int) -> Iterator[Keys]:
-    """Yields the sorted distinct keys of sorted files, range by range."""
-    mapped = [np.memmap(run, np.uint64, "r") for run in runs]
-    bounds = _bounds(mapped, block_keys)
-    cuts = [np.concatenate([[0], np.searchsorted(run, bounds), [len(run)]]) for run in mapped]
-    del mapped  # from here on plain reads: a mapped page would count as our memory
-    for part in range(len(bounds) + 1):
-        keys = np.empty(sum(int(cut[part + 1] - cut[part]) for cut in cuts), np.uint64)
-        filled = 0
-        for run, cut in zip(runs, cuts, strict=True):
-            filled += _read_into(run, int(cut[part]), keys[filled : filled + int(cut[part + 1] - cut[part])])
-        keys.sort()
-        yield keys[: drop_repeats(keys)]
-
-
-def _bounds(runs: list[Any], block_keys: int) -> Keys:
-    """Ascending keys that cut sorted runs into ranges of at most about `2 * block_keys` keys in total."""
-    step = max(1, block_keys // len(runs))
-    samples = np.sort(np.concatenate([np.asarray(run[::step]) for run in runs]))
-    return np.unique(
-        samples[len(runs) :: len(runs)] & ~np.uint64(1)
-    )  # an even key: never between an edge and its reverse
-
-
-def _read_into(path: Path, start: int, out: Keys) -> int:
-    """Fills `out` with the keys of a file from position `start`; returns how many."""
-    with open(path, "rb") as stream:
-        stream.seek(8 * start)
-        if stream.readinto(out.data.cast("B")) != out.nbytes:
-            raise OSError(f"{path} is shorter than what was written to it: is the disk full?")
-    return len(out)
-
-
-MAX_NODES = 1 << 31
-_READ_EDGES = 1 << 19
-Chunk = tuple[NDArray[Any], NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class EdgeCounts:
-    """What became of the edge rows: rows = self loops + repeated + reversed + edges."""
-
-    edge_rows: int
-    self_loops: int
-    repeated_edges: int
-    reversed_edges: int
-    num_edges: int
-    isolated_nodes: int
-
-
-def build_csr(
-    folder: Path, chunks: Iterable[Chunk], num_nodes: int, directed: bool = False, run_keys: int = RUN_KEYS
-) -> EdgeCounts:
-    """Writes indptr.npy and indices.npy into `folder`; of a directed graph they hold the arcs that go out.
-
-    `chunks` are pairs of equally long integer arrays of node numbers in 0 .. num_nodes - 1.
-    """
-    if not 0 < num_nodes <= MAX_NODES:
-        raise ValueError(f"num_nodes={num_nodes:,} must be between 1 and {MAX_NODES:,}")
-    with tempfile.TemporaryDirectory(prefix="spill-", dir=folder) as scratch:
-        spill = Spill(Path(scratch), directed, run_keys)
-        with bar(None, "row", "edges", unit_scale=True) as progress:
-            for u, v in chunks:
-                spill.add(np.asarray(u, np.int64), np.asarray(v, np.int64))
-                progress.update(len(u))
-        edges = Path(scratch) / "edges"
-        num_arcs, num_edges = _write_edges(spill, edges)
-        if not num_edges:
-            raise ValueError(
-                f"the graph has no edges: {spill.num_rows:,} rows read, {spill.num_loops:,} of them self loops"
-            )
-        num_isolated = _write_csr(folder, edges, num_nodes, directed)
-    return EdgeCounts(
-        edge_rows=spill.num_rows,
-        self_loops=spill.num_loops,
-        repeated_edges=spill.num_rows - spill.num_loops - num_arcs,
-        reversed_edges=num_arcs - num_edges,
-        num_edges=num_edges,
-        isolated_nodes=num_isolated,
-    )
-
-
-def _write_edges(spill: Spill, path: Path) -> tuple[int, int]:
-    """Writes the distinct edges as u << 32 | v, sorted; returns the number of distinct arcs and of distinct edges."""
-    num_arcs = num_edges = 0
-    with open(path, "wb") as stream:
-        for keys in spill.merged():
-            num_arcs += len(keys)
-            keys >>= np.uint64(1)
-            edges = keys[: drop_repeats(keys)]
-            num_edges += len(edges)
-            edges.tofile(stream)
-    return num_arcs, num_edges
-
-
-def _write_csr(folder: Path, edges: Path, num_nodes: int, directed: bool) -> int:
-    """Writes the CSR; returns how many nodes have no edge, in or out."""
-    indptr = np.zeros(num_nodes + 1, np.int64)
-    degree = np.zeros(num_nodes, np.int64) if directed else indptr[1:]
-    for block in _blocks(edges):
-        count_ends(block, True, degree)
-        if directed:
-            count_ends(block, False, indptr[1:])
-    num_isolated = int(np.count_nonzero(degree == 0))
-    np.cumsum(indptr, out=indptr)
-    save_npy(folder / "indptr.npy", indptr)
-    dtype = np.int32 if num_nodes < MAX_NODES else np.int64
-    indices = create_npy(folder / "indices.npy", dtype, (int(indptr[-1]),))
-    for block in _blocks(edges):
-        scatter_ends(block, not directed, indptr, indices)  # indptr is saved: now each entry is a row's cursor
-    indices.flush()
-    return num_isolated
-
-
-def _blocks(path: Path) -> Iterator[NDArray[np.uint64]]:
-    """Yields a file of packed edges piece by piece, by plain reads."""
-    with open(path, "rb") as stream:
-        while len(block := np.fromfile(stream, np.uint64, _READ_EDGES)):
-            yield block

@@ -1,12 +1,15 @@
-"""Whether arrays are a graph: what a folder or a caller brings is looked at once, whole, before a kernel walks over it.
+"""Checks that arrays are a graph, whole and once, before any kernel reads them.
 
 Types and shapes come first, then the values of one file after the other; the first fault is a ValueError that names the
-array, the place and what is legal. Costs one pass over every array and a look-up for half of the arcs; 8 bytes a node.
+array, the place and what is legal. Kernels return the place of a fault or -1 and never read outside their arrays,
+whatever these hold: `first_fall` comes first, then `first_stray`, `first_one_way` and `first_uneven`, which rely on
+what the earlier ones have verified.
 
-Ten million nodes with 160 million arcs and 20 attributes a node take about ten seconds of one core (`bench/verify.py`).
+Costs one pass over every array and a look-up for half of the arcs; 8 bytes a node. Ten million nodes with 160 million
+arcs and 20 attributes a node take about ten seconds of one core (`bench/verify.py`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +19,178 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
 
-# ----------------------------------------------------------------------------
-# Kernels that look at a CSR before it is believed. None reads outside its arrays, whatever the arrays hold.
-#
-# Each returns a place that is wrong, or -1. `first_fall` comes first, then `first_stray`, `first_one_way` and
-# `first_uneven`: the later ones rely on what the earlier ones have found to hold.
+Arrays = Mapping[str, NDArray[Any]]
+TYPES = {  # by name: the types and the number of dimensions that are legal
+    "indptr": (("<i8",), 1),
+    "indices": (("<i4", "<i8"), 1),
+    "edge_types": (("<u2",), 1),
+    "weights": (("<f4",), 1),
+    "x": (("<f4",), 2),
+    "x_indptr": (("<i8",), 1),
+    "x_indices": (("<i4",), 1),
+    "x_data": (("<f4",), 1),
+    "y": (("|u1",), 1),
+    "kind": (("|u1",), 1),
+    "ids": (("<i8",), 1),
+    "ids_offsets": (("<i8",), 1),
+    "ids_bytes": (("|u1",), 1),
+}
+_TOGETHER = (("indptr", "indices"), ("x_indptr", "x_indices", "x_data"), ("ids_offsets", "ids_bytes"))
+_LARGEST = {"y": 1, "kind": 2}
+_BLOCK = 1 << 22  # values compared at a time
+
+
+def check_arrays(arrays: Arrays, *, directed: bool, num_columns: int, columns: Sequence[str]) -> None:
+    """ValueError with the first fault of a graph's arrays, given by the names of their files."""
+    check_names(arrays)
+    for name, array in arrays.items():
+        check_shape(name, array.dtype.str, array.shape)
+    num_nodes = len(arrays["indptr"]) - 1
+    if num_nodes < 1:
+        raise ValueError(f"indptr has {num_nodes + 1} entries; a graph has one node at least, and one entry more")
+    check_rows("indptr", "indices", arrays, num_nodes, loops=False)
+    indptr, indices = arrays["indptr"], arrays["indices"]
+    if not directed and (at := first_one_way(indptr, indices, indptr[:-1].copy())) >= 0:
+        u, v = row_of(indptr, at), indices[at]
+        raise ValueError(f"indices holds the arc {u} -> {v} and not {v} -> {u}; such a graph must be declared directed")
+    for name in ("edge_types", "weights"):
+        if name in arrays:
+            _check_length(name, arrays[name], len(indices))
+    if "weights" in arrays:
+        _check_weights(arrays, directed)
+    _check_attributes(arrays, num_nodes, num_columns, columns)
+    for name, largest in _LARGEST.items():
+        if name in arrays:
+            _check_length(name, arrays[name], num_nodes)
+            if (found := int(arrays[name].max())) > largest:
+                raise ValueError(f"{name} holds {found} at node {int(arrays[name].argmax())}; legal are 0 to {largest}")
+    _check_ids(arrays, num_nodes)
+
+
+def check_names(names: Mapping[str, Any]) -> None:
+    """Refuses names that are none of a graph's arrays, and arrays without those that belong to them."""
+    for name in names:
+        if name not in TYPES:
+            raise ValueError(f"{name!r} is no array of a graph; legal are {', '.join(TYPES)}")
+    if "indptr" not in names:
+        raise ValueError("indptr is missing")
+    for group in _TOGETHER:
+        absent = [name for name in group if name not in names]
+        if absent and len(absent) < len(group):
+            raise ValueError(f"{absent[0]} is missing beside {next(name for name in group if name in names)}")
+    for one, other in (("x", "x_indptr"), ("ids", "ids_offsets")):
+        if one in names and other in names:
+            raise ValueError(f"{one} and {other} say the same thing: a graph has one of them")
+
+
+def check_shape(name: str, dtype: Any, shape: Any) -> None:
+    """Refuses a type or a shape that an array of this name cannot have."""
+    types, num_dimensions = TYPES[name]
+    if dtype not in types:
+        raise ValueError(f"{name} is of type {dtype!r}; legal is {' or '.join(types)}")
+    whole = isinstance(shape, list | tuple) and all(type(size) is int and size >= 0 for size in shape)
+    if not whole or len(shape) != num_dimensions:
+        raise ValueError(f"{name} has shape {shape!r}; it must have {num_dimensions} dimension(s)")
+
+
+def check_rows(pointers: str, entries: str, arrays: Arrays, num_columns: int, *, loops: bool) -> None:
+    """Refuses rows that fall or end elsewhere than their entries, and entries outside, unsorted, repeated or loops."""
+    indptr, indices = arrays[pointers], arrays[entries]
+    if indptr[0] != 0 or indptr[-1] != len(indices):
+        legal = f"0 to {len(indices)}, the length of {entries}"
+        raise ValueError(f"{pointers} runs from {indptr[0]} to {indptr[-1]}; it must run from {legal}")
+    if (row := first_fall(indptr)) >= 0:
+        raise ValueError(f"{pointers} falls from {indptr[row]} to {indptr[row + 1]} at row {row}; it must never fall")
+    if (at := first_stray(indptr, indices, num_columns, loops)) >= 0:
+        row = row_of(indptr, at)
+        no_loops = "" if loops else f", and none is {row} itself"
+        raise ValueError(
+            f"{entries} holds {indices[at]} in row {row}; a row's entries are 0 to {num_columns - 1}, each larger than "
+            f"the one before it{no_loops}"
+        )
+
+
+def row_of(indptr: NDArray[np.int64], at: int) -> int:
+    """The row of an entry.
+
+    >>> row_of(np.array([0, 2, 2, 3]), 2)
+    2
+    """
+    return int(np.searchsorted(indptr, at, side="right")) - 1
+
+
+def _check_weights(arrays: Arrays, directed: bool) -> None:
+    indptr, indices, weights = arrays["indptr"], arrays["indices"], arrays["weights"]
+    _check_values(
+        "weights", weights, lambda block: np.isfinite(block) & (block > 0), "weights must be finite and above 0"
+    )
+    if not directed and (at := first_uneven(indptr, indices, weights, indptr[:-1].copy())) >= 0:
+        u, v = row_of(indptr, at), indices[at]
+        raise ValueError(
+            f"weights holds {weights[at]} for {u} -> {v} and another weight for {v} -> {u}; they must be equal unless "
+            "the graph is directed"
+        )
+
+
+def _check_attributes(arrays: Arrays, num_nodes: int, num_columns: int, columns: Sequence[str]) -> None:
+    found = 0
+    if "x" in arrays:
+        _check_length("x", arrays["x"], num_nodes)
+        _check_values("x", arrays["x"], np.isfinite, "values must be finite")
+        found = arrays["x"].shape[1]
+    elif "x_indptr" in arrays:
+        _check_length("x_indptr", arrays["x_indptr"], num_nodes + 1)
+        check_rows("x_indptr", "x_indices", arrays, num_columns, loops=True)
+        _check_length("x_data", arrays["x_data"], len(arrays["x_indices"]))
+        _check_values("x_data", arrays["x_data"], np.isfinite, "values must be finite")
+        found = num_columns
+    if num_columns != found:
+        raise ValueError(f"x has {found} columns, and num_columns says {num_columns}")
+    if columns and len(columns) != found:
+        raise ValueError(f"columns holds {len(columns)} names for {found} attributes")
+
+
+def _check_length(name: str, array: NDArray[Any], length: int) -> None:
+    if len(array) != length:
+        raise ValueError(f"{name} has {len(array)} entries; {length} were expected")
+
+
+def _check_values(
+    name: str, array: NDArray[np.float32], is_legal: Callable[[NDArray[Any]], NDArray[np.bool_]], rule: str
+) -> None:
+    flat = array.reshape(-1)
+    for first in range(0, len(flat), _BLOCK):
+        legal = is_legal(flat[first : first + _BLOCK])
+        if not legal.all():
+            at = first + int(np.argmin(legal))
+            raise ValueError(f"{name} holds {flat[at]} as its value {at}; {rule}")
+
+
+def _check_ids(arrays: Arrays, num_nodes: int) -> None:
+    if "ids" in arrays:
+        _check_length("ids", arrays["ids"], num_nodes)
+    elif "ids_offsets" in arrays:
+        offsets, data = arrays["ids_offsets"], arrays["ids_bytes"]
+        _check_length("ids_offsets", offsets, num_nodes + 1)
+        if offsets[0] != 0 or offsets[-1] != len(data) or first_fall(offsets) >= 0:
+            raise ValueError(f"ids_offsets must run from 0 to {len(data)}, the length of ids_bytes, and never fall")
+    else:
+        return
+    ids, name = ids_of(arrays), "ids" if "ids" in arrays else "ids_bytes"
+    try:
+        ids.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{name} holds bytes that are no UTF-8: {error}") from error
+    if (distinct := pc.count_distinct(ids).as_py()) < num_nodes:
+        raise ValueError(f"{name} holds {distinct} different ids for {num_nodes} nodes; each node has its own")
+
+
+def ids_of(arrays: Arrays) -> pa.Array:
+    """The user's own ids as an Arrow array over the same memory, where there are any."""
+    if "ids" in arrays:
+        return pa.array(arrays["ids"])
+    offsets, data = pa.py_buffer(arrays["ids_offsets"]), pa.py_buffer(arrays["ids_bytes"])
+    return pa.LargeStringArray.from_buffers(len(arrays["ids_offsets"]) - 1, offsets, data)
 
 
 @kernel
@@ -49,7 +219,7 @@ def first_stray(indptr, indices, num_columns, loops):
 def first_one_way(indptr, indices, cursor):
     """An arc without its reverse. `cursor` (n,) holds the starts of the rows.
 
-    Rows u are walked upwards, so the arcs u -> v, v > u, must meet the entries of each row v that are below v in their
+    Rows u come in order, so the arcs u -> v, v > u, must meet the entries of each row v that are below v in their
     order, and leave none of them: half of the arcs are looked up, each once.
     """
     for row in range(len(cursor)):
@@ -79,183 +249,3 @@ def first_uneven(indptr, indices, weights, cursor):
                     return at
                 cursor[column] += 1
     return -1
-
-
-Arrays = Mapping[str, NDArray[Any]]
-TYPES = {  # by name: the types and the number of dimensions that are legal
-    "indptr": (("<i8",), 1),
-    "indices": (("<i4", "<i8"), 1),
-    "edge_types": (("<u2",), 1),
-    "weights": (("<f4",), 1),
-    "x": (("<f4",), 2),
-    "x_indptr": (("<i8",), 1),
-    "x_indices": (("<i4",), 1),
-    "x_data": (("<f4",), 1),
-    "y": (("|u1",), 1),
-    "kind": (("|u1",), 1),
-    "ids": (("<i8",), 1),
-    "ids_offsets": (("<i8",), 1),
-    "ids_bytes": (("|u1",), 1),
-}
-_TOGETHER = (("indptr", "indices"), ("x_indptr", "x_indices", "x_data"), ("ids_offsets", "ids_bytes"))
-_LARGEST = {"y": 1, "kind": 2}
-_BLOCK = 1 << 22  # values looked at in one go
-
-
-def check_names(names: Mapping[str, Any]) -> None:
-    """Refuses names that are none of a graph's arrays, and arrays without those that belong to them."""
-    for name in names:
-        if name not in TYPES:
-            raise ValueError(f"{name!r} is no array of a graph; legal are {', '.join(TYPES)}")
-    if "indptr" not in names:
-        raise ValueError("indptr is missing")
-    for group in _TOGETHER:
-        absent = [name for name in group if name not in names]
-        if absent and len(absent) < len(group):
-            raise ValueError(f"{absent[0]} is missing beside {next(name for name in group if name in names)}")
-    for one, other in (("x", "x_indptr"), ("ids", "ids_offsets")):
-        if one in names and other in names:
-            raise ValueError(f"{one} and {other} say the same thing: a graph has one of them")
-
-
-def check_shape(name: str, dtype: Any, shape: Any) -> None:
-    """Refuses a type or a shape that an array of this name cannot have."""
-    types, num_dimensions = TYPES[name]
-    if dtype not in types:
-        raise ValueError(f"{name} is of type {dtype!r}; legal is {' or '.join(types)}")
-    whole = isinstance(shape, list | tuple) and all(type(size) is int and size >= 0 for size in shape)
-    if not whole or len(shape) != num_dimensions:
-        raise ValueError(f"{name} has shape {shape!r}; it must have {num_dimensions} dimension(s)")
-
-
-def check_arrays(arrays: Arrays, *, directed: bool, num_columns: int, columns: Sequence[str]) -> None:
-    """ValueError with the first fault of a graph's arrays, given by the names of their files."""
-    check_names(arrays)
-    for name, array in arrays.items():
-        check_shape(name, array.dtype.str, array.shape)
-    num_nodes = len(arrays["indptr"]) - 1
-    if num_nodes < 1:
-        raise ValueError(f"indptr has {num_nodes + 1} entries; a graph has one node at least, and one entry more")
-    check_rows("indptr", "indices", arrays, num_nodes, loops=False)
-    if not directed:
-        _check_symmetric(arrays["indptr"], arrays["indices"])
-    if "edge_types" in arrays:
-        _check_length("edge_types", arrays["edge_types"], len(arrays["indices"]))
-    if "weights" in arrays:
-        _check_weights(arrays, directed)
-    _check_attributes(arrays, num_nodes, num_columns, columns)
-    for name, largest in _LARGEST.items():
-        if name in arrays:
-            _check_length(name, arrays[name], num_nodes)
-            if (found := int(arrays[name].max())) > largest:
-                raise ValueError(f"{name} holds {found} at node {int(arrays[name].argmax())}; legal are 0 to {largest}")
-    _check_ids(arrays, num_nodes)
-
-
-def check_rows(pointers: str, entries: str, arrays: Arrays, num_columns: int, *, loops: bool) -> None:
-    """Refuses rows that fall or end elsewhere than their entries, and entries outside, unsorted, repeated or loops."""
-    indptr, indices = arrays[pointers], arrays[entries]
-    if indptr[0] != 0 or indptr[-1] != len(indices):
-        legal = f"0 to {len(indices)}, the length of {entries}"
-        raise ValueError(f"{pointers} runs from {indptr[0]} to {indptr[-1]}; it must run from {legal}")
-    if (row := first_fall(indptr)) >= 0:
-        raise ValueError(f"{pointers} falls from {indptr[row]} to {indptr[row + 1]} at row {row}; it must never fall")
-    if (at := first_stray(indptr, indices, num_columns, loops)) >= 0:
-        row = row_of(indptr, at)
-        no_loops = "" if loops else f", and none is {row} itself"
-        raise ValueError(
-            f"{entries} holds {indices[at]} in row {row}; a row's entries are 0 to {num_columns - 1}, each larger than "
-            f"the one before it{no_loops}"
-        )
-
-
-def row_of(indptr: NDArray[np.int64], at: int) -> int:
-    """The row of an entry.
-
-    >>> row_of(np.array([0, 2, 2, 3]), 2)
-    2
-    """
-    return int(np.searchsorted(indptr, at, side="right")) - 1
-
-
-def _check_symmetric(indptr: NDArray[np.int64], indices: NDArray[Any]) -> None:
-    at = first_one_way(indptr, indices, indptr[:-1].copy())
-    if at >= 0:
-        u, v = row_of(indptr, at), indices[at]
-        raise ValueError(f"indices holds the arc {u} -> {v} and not {v} -> {u}; such a graph must be declared directed")
-
-
-def _check_weights(arrays: Arrays, directed: bool) -> None:
-    indptr, indices, weights = arrays["indptr"], arrays["indices"], arrays["weights"]
-    _check_length("weights", weights, len(indices))
-    for first in range(0, len(weights), _BLOCK):
-        block = weights[first : first + _BLOCK]
-        legal = np.isfinite(block) & (block > 0)
-        if not legal.all():
-            at = first + int(np.argmin(legal))
-            raise ValueError(f"weights holds {weights[at]} as its value {at}; weights must be finite and above 0")
-    if not directed and (at := first_uneven(indptr, indices, weights, indptr[:-1].copy())) >= 0:
-        u, v = row_of(indptr, at), indices[at]
-        raise ValueError(
-            f"weights holds {weights[at]} for {u} -> {v} and another weight for {v} -> {u}; they must be equal unless "
-            "the graph is directed"
-        )
-
-
-def _check_attributes(arrays: Arrays, num_nodes: int, num_columns: int, columns: Sequence[str]) -> None:
-    found = 0
-    if "x" in arrays:
-        _check_length("x", arrays["x"], num_nodes)
-        _check_finite("x", arrays["x"])
-        found = arrays["x"].shape[1]
-    elif "x_indptr" in arrays:
-        _check_length("x_indptr", arrays["x_indptr"], num_nodes + 1)
-        check_rows("x_indptr", "x_indices", arrays, num_columns, loops=True)
-        _check_length("x_data", arrays["x_data"], len(arrays["x_indices"]))
-        _check_finite("x_data", arrays["x_data"])
-        found = num_columns
-    if num_columns != found:
-        raise ValueError(f"x has {found} columns, and num_columns says {num_columns}")
-    if columns and len(columns) != found:
-        raise ValueError(f"columns holds {len(columns)} names for {found} attributes")
-
-
-def _check_length(name: str, array: NDArray[Any], length: int) -> None:
-    if len(array) != length:
-        raise ValueError(f"{name} has {len(array)} entries; {length} were expected")
-
-
-def _check_finite(name: str, array: NDArray[np.float32]) -> None:
-    flat = array.reshape(-1)
-    for first in range(0, len(flat), _BLOCK):
-        finite = np.isfinite(flat[first : first + _BLOCK])
-        if not finite.all():
-            at = first + int(np.argmin(finite))
-            raise ValueError(f"{name} holds {flat[at]} as its value {at}; values must be finite")
-
-
-def _check_ids(arrays: Arrays, num_nodes: int) -> None:
-    if "ids" in arrays:
-        _check_length("ids", arrays["ids"], num_nodes)
-    elif "ids_offsets" in arrays:
-        offsets, data = arrays["ids_offsets"], arrays["ids_bytes"]
-        _check_length("ids_offsets", offsets, num_nodes + 1)
-        if offsets[0] != 0 or offsets[-1] != len(data) or first_fall(offsets) >= 0:
-            raise ValueError(f"ids_offsets must run from 0 to {len(data)}, the length of ids_bytes, and never fall")
-    else:
-        return
-    ids, name = ids_of(arrays), "ids" if "ids" in arrays else "ids_bytes"
-    try:
-        ids.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{name} holds bytes that are no UTF-8: {error}") from error
-    if (distinct := pc.count_distinct(ids).as_py()) < num_nodes:
-        raise ValueError(f"{name} holds {distinct} different ids for {num_nodes} nodes; each node has its own")
-
-
-def ids_of(arrays: Arrays) -> pa.Array:
-    """The user's own ids as an Arrow array over the same memory, where there are any."""
-    if "ids" in arrays:
-        return pa.array(arrays["ids"])
-    offsets, data = pa.py_buffer(arrays["ids_offsets"]), pa.py_buffer(arrays["ids_bytes"])
-    return pa.LargeStringArray.from_buffers(len(arrays["ids_offsets"]) - 1, offsets, data)

@@ -1,6 +1,7 @@
-"""Numbers of edges: one an edge, in edge order, or one an entry of the CSR, where an undirected edge has two.
+"""Look-ups in a CSR: the place of an arc, and numbers of edges at their entries (an undirected edge has two).
 
-Costs a byte an entry beside the result.
+`find_arcs` is a binary search in many rows at once, in plain NumPy: a dozen vector operations of the queries' length
+per bit of the longest row, and a few integers a query. The others cost a byte an entry beside the result.
 """
 
 from typing import Any
@@ -8,12 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hcm_scale.graph import build
+from hcm_scale.graph.build import join_directions
 
-# ----------------------------------------------------------------------------
-# Where an arc stands in a CSR, and whether it is there: a binary search in many rows at once, plain NumPy.
-#
-# Costs a dozen vector operations of the queries' length per bit of the longest row; memory is a few integers a query.
+_ENTRIES = 1 << 18  # entries compared at a time, about
 
 
 def find_arcs(
@@ -33,9 +31,6 @@ def find_arcs(
     found = low < indptr[rows + 1]
     found[found] = indices[low[found]] == columns[found]
     return low, found
-
-
-_ENTRIES = 1 << 18  # looked at together, about
 
 
 def first_entries(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bool) -> NDArray[np.bool_]:
@@ -67,5 +62,5 @@ def spread_to_entries(
         return values
     out = np.zeros(len(indices), values.dtype)
     out[first_entries(indptr, indices, directed)] = values
-    build.join_directions(indptr, indices, False, indptr[:-1].copy(), out)
+    join_directions(indptr, indices, False, indptr[:-1].copy(), out)
     return out

@@ -11,9 +11,9 @@
 | ids  or  ids_offsets, ids_bytes | i64, u8     | optional: the user's own ids, integers or UTF-8 strings           |
 
 The manifest holds the hash of every file; the fingerprint is the hash of those hashes, equal for equal content wherever
-it came from. Opening believes nothing that the folder says: the manifest and the .npy headers must be of the table
-above, every byte is hashed and every value looked at (`check.py`). A run, which does so once when a graph comes in and
-keeps hashes of its own (`run/workspace.py`), opens its folders without: that takes milliseconds whatever the size.
+it came from. Opening verifies everything: the manifest and the .npy headers must match the table above, every byte is
+hashed and every value checked (`check.py`). A run does so once when a graph comes in and opens its own folders without:
+that takes milliseconds whatever the size.
 """
 
 import functools
@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 from scipy import sparse
@@ -134,8 +135,6 @@ class Graph:
             if not (digits.isascii() and digits.isdecimal() and int(digits) < self.num_nodes):
                 raise ValueError(f"node={external_id!r} is not in this graph; ids run from 0 to {self.num_nodes - 1}")
             return int(digits)
-        import pyarrow.compute as pc
-
         try:
             node = pc.index(self.ids, pa.scalar(external_id).cast(self.ids.type)).as_py()
         except pa.ArrowInvalid:
@@ -157,17 +156,53 @@ class Graph:
         if "checked" not in self.__dict__:
             if self.ids is not None and self.ids.null_count:
                 raise ValueError(f"ids holds {self.ids.null_count} nulls; each node has an id")
-            named: dict[str, Any] = {"num_columns": self.num_attributes, "columns": self.columns}
-            check_arrays(dict(_arrays(self)), directed=self.directed, **named)
+            check_arrays(
+                dict(_arrays(self)), directed=self.directed, num_columns=self.num_attributes, columns=self.columns
+            )
             self.__dict__["checked"] = True
 
     @staticmethod
     def open(folder: Path | str, verify: bool = True) -> "Graph":
         """Maps a finished folder, and reads and checks all of it; FolderError with the file and its fault.
 
-        Without `verify` only the manifest, the headers and the sizes of files are looked at: for folders of our own.
+        Without `verify` only the manifest, the headers and the sizes of files are checked: for folders of our own.
         """
-        return _open(Path(folder), verify)
+        folder = Path(folder)
+        manifest = files.read_manifest(folder, KIND, FORMAT, _REMEDY)
+        try:
+            described = _described(manifest)
+        except ValueError as error:
+            raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {error}; {_REMEDY}") from error
+        arrays = {name: _map(files.below(folder, f"{name}.npy"), entry, verify) for name, entry in described.items()}
+        if verify:
+            try:
+                named = {name: manifest[name] for name in ("directed", "num_columns", "columns")}
+                check_arrays(arrays, **named)
+            except ValueError as error:
+                raise files.FolderError(f"{folder} is no graph: {error}; {_REMEDY}") from error
+        x: Attributes | None = arrays.get("x")
+        if "x_indptr" in arrays:
+            x = SparseRows(arrays["x_indptr"], arrays["x_indices"], arrays["x_data"], manifest["num_columns"])
+        graph = Graph(
+            indptr=arrays["indptr"],
+            indices=arrays["indices"],
+            x=x,
+            y=arrays.get("y"),
+            kind=arrays.get("kind"),
+            ids=ids_of(arrays) if {"ids", "ids_offsets"} & arrays.keys() else None,
+            columns=tuple(manifest["columns"]),
+            directed=manifest["directed"],
+            info=manifest["info"],
+            path=folder,
+            edge_types=arrays.get("edge_types"),
+            weights=arrays.get("weights"),
+        )
+        hashes = {name: entry["hash"] for name, entry in described.items()}
+        # fills the cached property: no byte is read
+        graph.__dict__["fingerprint"] = _fingerprint(hashes, graph.columns, graph.directed)
+        if verify:
+            graph.__dict__["checked"] = True
+        return graph
 
 
 def _arrays(graph: Graph) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -237,47 +272,8 @@ def finish(folder: Path, *, num_columns: int, columns: tuple[str, ...], directed
     files.write_manifest(folder, KIND, FORMAT, body)
 
 
-def _open(folder: Path, verify: bool) -> Graph:
-    manifest = files.read_manifest(folder, KIND, FORMAT, _REMEDY)
-    try:
-        described = _described(manifest)
-    except ValueError as error:
-        raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {error}; {_REMEDY}") from error
-    arrays = {name: _map(files.below(folder, f"{name}.npy"), entry, verify) for name, entry in described.items()}
-    if verify:
-        named = {name: manifest[name] for name in ("directed", "num_columns", "columns")}
-        try:
-            check_arrays(arrays, **named)
-        except ValueError as error:
-            raise files.FolderError(f"{folder} is no graph: {error}; {_REMEDY}") from error
-    x: Attributes | None = arrays.get("x")
-    if "x_indptr" in arrays:
-        x = SparseRows(arrays["x_indptr"], arrays["x_indices"], arrays["x_data"], manifest["num_columns"])
-    graph = Graph(
-        indptr=arrays["indptr"],
-        indices=arrays["indices"],
-        x=x,
-        y=arrays.get("y"),
-        kind=arrays.get("kind"),
-        ids=ids_of(arrays) if {"ids", "ids_offsets"} & arrays.keys() else None,
-        columns=tuple(manifest["columns"]),
-        directed=manifest["directed"],
-        info=manifest["info"],
-        path=folder,
-        edge_types=arrays.get("edge_types"),
-        weights=arrays.get("weights"),
-    )
-    hashes = {name: entry["hash"] for name, entry in described.items()}
-    graph.__dict__["fingerprint"] = _fingerprint(
-        hashes, graph.columns, graph.directed
-    )  # fills the cached property: no byte is read
-    if verify:
-        graph.__dict__["checked"] = True
-    return graph
-
-
 def _described(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What a manifest says of the files that are opened; ValueError where a value is of no legal type or size."""
+    """The files that a manifest describes; ValueError where a value is of no legal type or size."""
     types = {"files": dict, "num_columns": int, "columns": list, "directed": bool, "info": dict}
     for name, kind in types.items():
         if type(manifest.get(name)) is not kind:
@@ -302,7 +298,16 @@ def _map(path: Path, entry: dict[str, Any], verify: bool) -> NDArray[Any]:
     if not path.is_file():
         raise files.FolderError(f"{path} is named in the manifest and missing; {_REMEDY}")
     dtype, shape = np.dtype(entry["dtype"]), tuple(entry["shape"])
-    offset = _read_header(path, dtype, shape)
+    with open(path, "rb") as stream:
+        try:
+            found_shape, fortran, found = read_header(stream)
+        except Exception as error:  # numpy parses Python's own syntax here, and any of its errors may come out
+            raise files.FolderError(f"{path} is damaged: it has no header of a .npy file; {_REMEDY}") from error
+        offset = stream.tell()
+    if found != dtype or found_shape != shape:
+        raise files.FolderError(f"{path} holds {found} {found_shape}; the manifest says {dtype} {shape}; {_REMEDY}")
+    if fortran and len(shape) > 1:
+        raise files.FolderError(f"{path} is in Fortran order; legal is C order; {_REMEDY}")
     num_bytes, expected = path.stat().st_size, offset + dtype.itemsize * math.prod(shape)
     if num_bytes != expected:
         raise files.FolderError(f"{path} is torn: {num_bytes} bytes, {expected} expected; {_REMEDY}")
@@ -311,17 +316,3 @@ def _map(path: Path, entry: dict[str, Any], verify: bool) -> NDArray[Any]:
     if num_bytes == offset:  # nothing cannot be mapped
         return np.empty(shape, dtype)
     return np.memmap(path, dtype, "r", offset, shape).view(np.ndarray)
-
-
-def _read_header(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
-    """Where the values of a .npy file begin; FolderError where its header is not that of such an array."""
-    with open(path, "rb") as stream:
-        try:
-            found_shape, fortran, found = read_header(stream)
-        except Exception as error:  # numpy parses Python's own syntax here, and any of its errors may come out
-            raise files.FolderError(f"{path} is damaged: it has no header of a .npy file; {_REMEDY}") from error
-        if found != dtype or found_shape != shape:
-            raise files.FolderError(f"{path} holds {found} {found_shape}; the manifest says {dtype} {shape}; {_REMEDY}")
-        if fortran and len(shape) > 1:
-            raise files.FolderError(f"{path} is in Fortran order; legal is C order; {_REMEDY}")
-        return stream.tell()

@@ -1,13 +1,13 @@
-"""Two ways to the same rows: bit-parallel blocks of sources, or one plain search after another.
+"""Chooses how sources are searched, and runs the searches on all threads.
 
-On one layout both give the same rows, and the width of a block never shows. A few pilot searches decide between them:
-where a source's neighbourhood is so small that reading the whole state once per block costs more than searching its
-sources one by one, plain searches are taken, on the graph as given.
+On one layout, bit-parallel blocks (`wide`) and single searches (`plain`) return the same rows, and the width of a block
+never shows. A few pilot searches decide: where neighbourhoods are so small that one pass over the state of a block
+costs more than searching its sources one by one, plain searches run on the graph as given. Otherwise blocks run on the
+graph renamed by degree, as wide as the memory allows and as leaves no thread idle.
 
-State per thread, for m linked nodes and W words (64 W sources a block): 3 wide words of 8 W bytes a node, and as
-buffers W + W / 4 + 1 / 4 bytes a node of counts and bitmaps, and 512 W q bytes of ranks for samples of q. Plain: 2
-bytes and 1 index a node. The widest block of at most `STATE_BYTES` a thread, or of
-what the caller can spare, is taken that leaves no thread idle.
+State per thread, for m linked nodes and W words (64 W sources a block): 3 rows of 8 W bytes a node, W + W / 4 + 1 / 4
+bytes a node of counts and bitmaps, and 512 W q bytes of ranks for samples of q pairs. Plain: 2 bytes and 1 index a
+node.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.threads import share_parts
-from hcm_scale.hops.layout import NOT_A_SOURCE, Layout, Rows, linked_nodes
-from hcm_scale.hops.plain import IS_SOURCE, SOURCES_PER_TASK, STRETCH, PlainScratch, arcs_around, label_plain
+from hcm_scale.hops.layout import Layout, Rows, degree_layout, linked_nodes, original_layout, source_order, with_in_arcs
+from hcm_scale.hops.plain import SOURCES_PER_TASK, arcs_around, label_plain, plain_scratch
 from hcm_scale.hops.sample import Request
 from hcm_scale.hops.wide import label_block, wide_bytes, wide_scratch
 
@@ -31,57 +31,61 @@ _FEW_ROWS, _USUAL_SOURCES = 1 << 22, 4096
 _PLAIN_ARC, _WIDE_ARC = 4.5, 5.0
 _WIDE_ROW, _WIDE_ROW_PER_CLASS = 6.0, 0.7  # per word of a row
 
-Labeller = Callable[[int, int, Rows], None]
+Labeller = Callable[[int, int, Rows], None]  # fills the rows of the sources at positions first .. last - 1
 
 
-def wide_labeller(layout: Layout, order: Any, sources: Any, *, seed: int, most: int, words: int) -> Labeller:
-    """Labels ranges of sources in blocks of 64 `words`."""
-    sample = most if most < layout.num_nodes else 0  # where all pairs are kept no rank is drawn
-    scratch = [wide_scratch(layout.num_linked, words, sample) for _ in range(numba.get_num_threads())]
-    lanes = (np.uint64(0),) * words
-    request = Request(order, sources, np.uint64(seed), most)
+def make_labeller(
+    indptr: Any,
+    indices: Any,
+    sources: NDArray[np.int64],
+    *,
+    classes: int,
+    most: int,
+    seed: int,
+    directed: bool,
+    num_sources: int,
+    words: int | None,
+    state_bytes: int = STATE_BYTES,
+) -> tuple[Layout, Labeller]:
+    """The layout, a function of graph, sources and C alone; and the labeller of `num_sources` of the sources on it.
 
-    def label(first: int, last: int, rows: Rows) -> None:
-        def work(me: int, i: int) -> None:
-            label_block(layout, request, first + i, scratch[me], lanes, rows.part(i, i + 64 * words))
+    Of each class at most `most` nodes are kept; no rank is drawn where that is all nodes.
+    """
+    layout = original_layout(indptr, indices)
+    sharing = sharing_pays(layout, sources, classes=classes)
+    if sharing:
+        layout = degree_layout(indptr, indices, directed=directed)
+    request = Request(source_order(layout, sources, directed=directed), sources, np.uint64(seed), most)
+    threads, sample = numba.get_num_threads(), most if most < layout.num_nodes else 0
 
-        share_parts(len(scratch), range(0, last - first, 64 * words), work)
+    if not sharing and words is None:
+        singles = plain_scratch(request.order, layout.names.dtype, sample, threads)
 
-    return label
+        def label_singles(me: int, start: int, rows: Rows) -> None:
+            label_plain(layout, request, start, singles[me], rows)
+
+        return layout, _in_steps(SOURCES_PER_TASK, label_singles)
+
+    if directed:
+        layout = with_in_arcs(layout)
+    words = words or choose_words(layout.num_linked, num_sources, sample, threads, state_bytes)
+    blocks, lanes = [wide_scratch(layout.num_linked, words, sample) for _ in range(threads)], (np.uint64(0),) * words
+
+    def label_wide(me: int, start: int, rows: Rows) -> None:
+        label_block(layout, request, start, blocks[me], lanes, rows)
+
+    return layout, _in_steps(64 * words, label_wide)
 
 
-def plain_scratch(order: NDArray[np.int32], names_dtype: Any, pairs_per_class: int) -> PlainScratch:
-    """The state of one thread's searches, none of them made yet."""
-    n = len(order)
-    return PlainScratch(
-        (order < NOT_A_SOURCE).astype(np.uint16) * np.uint16(IS_SOURCE),
-        np.zeros(1, np.int64),
-        np.empty(n, names_dtype),
-        np.empty(n // STRETCH + 1, np.int64),
-        np.empty(n // STRETCH + 1, np.int64),
-        np.empty(pairs_per_class, np.int64),
-        np.empty(3 * pairs_per_class, np.int64),
-    )
+def _in_steps(step: int, label: Callable[[int, int, Rows], None]) -> Labeller:
+    """A labeller that gives `step` sources at a time to a thread, as label(thread, position, their rows)."""
+    threads = numba.get_num_threads()
 
+    def label_range(first: int, last: int, rows: Rows) -> None:
+        steps = range(0, last - first, step)
+        share_parts(threads, steps, lambda me, i: label(me, first + i, rows.part(i, i + step)))
 
-def plain_labeller(layout: Layout, order: Any, sources: Any, *, seed: int, most: int) -> Labeller:
-    """Labels ranges of sources one by one."""
-    n = layout.num_nodes
-    scratch: dict[int, PlainScratch] = {}
-
-    def make(_: int, me: int) -> None:
-        scratch[me] = plain_scratch(order, layout.names.dtype, most if most < n else 0)
-
-    share_parts(numba.get_num_threads(), range(numba.get_num_threads()), make)
-    request = Request(order, sources, np.uint64(seed), most)
-
-    def label(first: int, last: int, rows: Rows) -> None:
-        def work(me: int, i: int) -> None:
-            label_plain(layout, request, first + i, scratch[me], rows.part(i, i + SOURCES_PER_TASK))
-
-        share_parts(len(scratch), range(0, last - first, SOURCES_PER_TASK), work)
-
-    return label
+    return label_range
 
 
 def choose_words(
@@ -107,7 +111,7 @@ def choose_words(
 def sharing_pays(given: Layout, sources: NDArray[Any], *, classes: int) -> bool:
     """Whether blocks of the largest width are cheaper than plain searches, judged by a few of those.
 
-    The pilots share a budget of arcs, what they may read at most if plain searches are to win: they stop where it ends.
+    Together the pilots may read as many arcs as plain searches could if they were to win; they stop where that ends.
     """
     words, num_linked = max(WORDS), len(linked_nodes(given.out_indptr))
     rows = num_linked * words * (_WIDE_ROW + classes * _WIDE_ROW_PER_CLASS)

@@ -1,12 +1,17 @@
 """Hop counts from many sources, capped at C classes, as a stream of small blocks of labelled pairs.
 
-hop(u, v) is the BFS distance; class c < C holds the pairs at distance c, class C what is farther or unreachable. On
-an undirected graph a pair counts once, at the earlier of its two sources. Counts are exact; of each (source, class)
-all pairs are kept, or a uniform sample of at most `pairs_per_class` keyed by (seed, source, class). What a block
-holds is a function of the graph, the sources, C, the sample size and the seed: not of threads, word width, or how the
-work was split.
+Result. hop(u, v) is the BFS distance. Class c < C holds the pairs at distance c, class C those that are farther apart
+or unreachable. On an undirected graph a pair counts once, at the earlier of its two sources. Counts are exact; of each
+(source, class) all pairs are kept, or a uniform sample of at most `pairs_per_class` keyed by (seed, source, class).
+Blocks depend on the graph, the sources, C, the sample size and the seed, and on nothing else: not on the number of
+threads, the width of a machine word, or how the sources are divided among processes.
 
-Memory: the renamed graph (see `layout`), the searches' state (see `engines`), and the rows of the sources in flight.
+Method. `wide` is the bit-parallel BFS, where 64 W sources share one search, and `sample` draws from its bits; `plain`
+is one queue-based BFS per source, for graphs on which neighbourhoods hardly overlap. `engines` chooses between the two
+and runs either on all threads; `layout` is the graph as they see it, and how their results become (u, v, hop).
+
+Memory. The graph's layout, the state of one search per thread (see `engines`), and the kept nodes of the sources in
+flight, at most 128 MiB or one block of sources.
 """
 
 from collections.abc import Iterator
@@ -18,29 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base import rng
-from hcm_scale.hops.engines import (
-    STATE_BYTES,
-    WORDS,
-    Labeller,
-    choose_words,
-    plain_labeller,
-    sharing_pays,
-    wide_labeller,
-)
-from hcm_scale.hops.layout import (
-    Layout,
-    Rows,
-    degree_layout,
-    linked_nodes,
-    original_layout,
-    source_order,
-    with_in_arcs,
-    write_pairs,
-)
+from hcm_scale.hops.engines import STATE_BYTES, WORDS, Labeller, make_labeller
+from hcm_scale.hops.layout import Layout, empty_rows, linked_nodes, write_pairs
 
 MIN_CLASSES, MAX_CLASSES = 2, 16
-_ROUNDS = 2  # blocks a thread works off between two yields
-_ROWS_BYTES = 128 << 20  # of targets in flight
+_ROUNDS = 2  # blocks that a thread labels between two yields
+_ROWS_BYTES = 128 << 20  # of kept nodes in flight
 
 
 @dataclass(frozen=True)
@@ -76,9 +64,7 @@ def largest_usable_classes(counts: NDArray[np.int64]) -> int:
     >>> largest_usable_classes(np.array([9, 4, 0, 7])), largest_usable_classes(np.array([9, 0, 0, 0]))
     (3, 0)
     """
-    filled = 0
-    while filled < len(counts) and counts[filled] > 0:
-        filled += 1
+    filled = int(np.argmin(np.append(counts > 0, False)))  # classes before the first empty one
     usable = filled + 1 if counts[filled:].sum() > 0 else filled
     return usable if usable >= MIN_CLASSES else 0
 
@@ -98,12 +84,12 @@ def count_hops(
     [[1, 1, 1], [1, 0, 1]]
     """
     sources = np.ascontiguousarray(sources, np.int64)
+    _check(indptr, sources, classes, words)
     num = len(sources)
-    _check(indptr, sources, classes=classes, pairs=None, step=1, first=0, last=num, words=words)
-    layout, label = _engine(
-        indptr, indices, sources, classes=classes, most=0, seed=0, directed=directed, num=num, words=words
+    layout, label = make_labeller(
+        indptr, indices, sources, classes=classes, most=0, seed=0, directed=directed, num_sources=num, words=words
     )
-    rows = _rows(layout, num, classes, 0)
+    rows = empty_rows(layout, num, classes, 0)
     label(0, num, rows)
     return rows.counts
 
@@ -131,13 +117,31 @@ def label_hops(
     """
     sources = np.ascontiguousarray(sources, np.int64)
     last = len(sources) if last is None else last
-    pairs, step = pairs_per_class, sources_per_block
-    _check(indptr, sources, classes=classes, pairs=pairs, step=step, first=first, last=last, words=words)
+    _check(indptr, sources, classes, words)
+    if pairs_per_class is not None and pairs_per_class < 1:
+        raise ValueError(f"pairs_per_class={pairs_per_class} must be at least 1, or None for all pairs")
+    if sources_per_block < 1:
+        raise ValueError(f"sources_per_block={sources_per_block} must be at least 1")
+    if not 0 <= first <= last <= len(sources) or first % sources_per_block:
+        raise ValueError(
+            f"first={first}, last={last} must lie between 0 and {len(sources)}, "
+            f"first a multiple of sources_per_block={sources_per_block}"
+        )
     num_nodes = len(indptr) - 1
-    most = num_nodes if pairs is None else min(pairs, num_nodes)
-    how: dict[str, Any] = {"num": last - first, "words": words, "state_bytes": state_bytes}
-    layout, label = _engine(indptr, indices, sources, classes=classes, most=most, seed=seed, directed=directed, **how)
-    return _stream(layout, sources, label, classes=classes, most=most, step=step, first=first, last=last)
+    most = num_nodes if pairs_per_class is None else min(pairs_per_class, num_nodes)
+    layout, label = make_labeller(
+        indptr,
+        indices,
+        sources,
+        classes=classes,
+        most=most,
+        seed=rng.key(seed),
+        directed=directed,
+        num_sources=last - first,
+        words=words,
+        state_bytes=state_bytes,
+    )
+    return _stream(layout, sources, label, classes=classes, most=most, step=sources_per_block, first=first, last=last)
 
 
 def _stream(
@@ -148,11 +152,11 @@ def _stream(
     batch = rows_in_flight(row_bytes, step, numba.get_num_threads())
     for start in range(first, last, batch):
         stop = min(start + batch, last)
-        rows = _rows(layout, stop - start, classes, most)
+        rows = empty_rows(layout, stop - start, classes, most)
         label(start, stop, rows)
         for begin in range(start, stop, step):
             end = min(begin + step, stop)
-            part = Rows(*(array[begin - start : end - start] for array in rows))
+            part = rows.part(begin - start, end - start)
             yield HopBlock(begin, end, *write_pairs(part, layout.names, sources[begin:end]), part.counts.sum(axis=0))
 
 
@@ -162,50 +166,10 @@ def rows_in_flight(row_bytes: int, step: int, threads: int) -> int:
     return max(1, min(busy, _ROWS_BYTES // max(1, row_bytes)) // step) * step
 
 
-def _rows(layout: Layout, num_sources: int, classes: int, most: int) -> Rows:
-    width = min(layout.num_nodes, most * classes)
-    counts, kept = np.empty((2, num_sources, classes), np.int64)
-    return Rows(counts, kept, np.empty((num_sources, width), layout.names.dtype))
-
-
-def _engine(
-    indptr: Any,
-    indices: Any,
-    sources: Any,
-    *,
-    classes: int,
-    most: int,
-    seed: int,
-    directed: bool,
-    num: int,
-    words: int | None,
-    state_bytes: int = STATE_BYTES,
-) -> tuple[Layout, Labeller]:
-    """The layout, a function of graph, sources and C; and bit-parallel blocks on it, or plain searches."""
-    layout, key = original_layout(indptr, indices), rng.key(seed)
-    sharing = sharing_pays(layout, sources, classes=classes)
-    if sharing:
-        layout = degree_layout(indptr, indices, directed=directed)
-    order = source_order(layout, sources, directed=directed)
-    if not sharing and words is None:
-        return layout, plain_labeller(layout, order, sources, seed=key, most=most)
-    if directed:
-        layout = with_in_arcs(layout)
-    sample = most if most < layout.num_nodes else 0
-    width = words or choose_words(layout.num_linked, num, sample, numba.get_num_threads(), state_bytes)
-    return layout, wide_labeller(layout, order, sources, seed=key, most=most, words=width)
-
-
-def _check(
-    indptr: Any, sources: Any, *, classes: int, pairs: int | None, step: int, first: int, last: int, words: int | None
-) -> None:
-    """Every bad input, by name, before any work."""
+def _check(indptr: Any, sources: NDArray[np.int64], classes: int, words: int | None) -> None:
+    """Refuses bad input, by name, before any work."""
     if not MIN_CLASSES <= classes <= MAX_CLASSES:
         raise ValueError(f"classes={classes} must be between {MIN_CLASSES} and {MAX_CLASSES}")
-    if pairs is not None and pairs < 1:
-        raise ValueError(f"pairs_per_class={pairs} must be at least 1, or None for all pairs")
-    if step < 1:
-        raise ValueError(f"sources_per_block={step} must be at least 1")
     if words is not None and words not in WORDS:
         raise ValueError(f"words={words} must be one of {sorted(WORDS)}, or None to let the graph decide")
     if len(sources) == 0:
@@ -214,8 +178,3 @@ def _check(
         raise ValueError(f"sources must be sorted, distinct and between 0 and {len(indptr) - 2}")
     if np.any(indptr[sources] == indptr[sources + 1]):
         raise ValueError("sources must have neighbours; see choose_sources")
-    if not 0 <= first <= last <= len(sources) or first % step:
-        raise ValueError(
-            f"first={first}, last={last} must lie between 0 and {len(sources)}, "
-            f"first a multiple of sources_per_block={step}"
-        )

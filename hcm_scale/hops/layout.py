@@ -1,4 +1,14 @@
-"""What a labeller returns for a range of sources, one row per source, and how rows become a list of pairs."""
+"""The graph as the searches see it, and how their results become pairs.
+
+A layout is the graph as given (nothing is copied), or renamed by falling degree: the hubs, which almost every step
+touches, then lie side by side and stay in cache, and nodes without any arc come last and have no row. The order of the
+nodes (as given; or by degree, then number) is also the order in which the members of a class are ranked for sampling,
+so which layout is taken must be a function of the graph and the sources alone.
+
+The searches fill `Rows`, one row per source, with nodes of the layout; `write_pairs` turns them into u, v and hop under
+the original numbers. Memory of a layout: two indices a node, or a copy of the CSR; and a second copy, of the reversed
+arcs, where a directed graph needs them.
+"""
 
 from typing import Any, NamedTuple
 
@@ -8,85 +18,14 @@ from numpy.typing import NDArray
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.threads import positions_where, run_in_threads
 
-# ----------------------------------------------------------------------------
-# Sorting nodes by degree, and renaming and reversing the arcs of a CSR graph, jitted.
-
-
+NOT_A_SOURCE = np.iinfo(np.int32).max
 HUBS = 4096  # their rows of words fit into a second-level cache
 _ROWS_PER_BLOCK, TASKS = 64, 128
 _ONE = np.uint64(1)
 
 
-@kernel
-def sort_by_degree(degrees, starts, names):
-    """Counting sort: the nodes by falling degree, then number; `starts` comes in zeroed, of max degree + 2."""
-    highest = len(starts) - 2
-    for degree in degrees:
-        starts[highest - degree + 1] += 1
-    for k in range(highest + 1):
-        starts[k + 1] += starts[k]
-    for v in range(len(degrees)):
-        k = highest - degrees[v]
-        names[starts[k]] = v
-        starts[k] += 1
-
-
-@kernel(allocates=False)
-def rename_rows(part, indptr, indices, names, places, out_indptr, out_indices):
-    """Row i becomes the row of node names[i] under new names, its hubs first (else in any order).
-
-    Rows come by falling degree, so a task takes every 128th block of them: as many arcs as any other task.
-    """
-    num_blocks = (len(names) + _ROWS_PER_BLOCK - 1) // _ROWS_PER_BLOCK
-    for task in range(part[0], part[1]):
-        for block in range(task, num_blocks, TASKS):
-            for i in range(block * _ROWS_PER_BLOCK, min((block + 1) * _ROWS_PER_BLOCK, len(names))):
-                u = names[i]
-                front, back = np.uint64(out_indptr[i]), np.uint64(out_indptr[i + 1])
-                for e in range(indptr[u], indptr[u + 1]):
-                    v = places[np.uint64(indices[np.uint64(e)])]
-                    if v < HUBS:
-                        out_indices[front] = v
-                        front += _ONE
-                    else:
-                        back -= _ONE
-                        out_indices[back] = v
-
-
-@kernel
-def reverse_arcs(indptr, indices, cursor, out_indptr, out_indices):
-    """The arcs u -> v as rows of v; `cursor` is scratch, one number a node."""
-    num_nodes = len(indptr) - 1
-    out_indptr[:] = 0
-    for v in indices:
-        out_indptr[v + 1] += 1
-    for v in range(num_nodes):
-        out_indptr[v + 1] += out_indptr[v]
-        cursor[v] = out_indptr[v]
-    for u in range(num_nodes):
-        for e in range(indptr[u], indptr[u + 1]):
-            v = indices[e]
-            out_indices[cursor[v]] = u
-            cursor[v] += 1
-
-
-# ----------------------------------------------------------------------------
-# The graph as the BFS sees it: as it came, or renamed by falling degree with the isolated nodes left out.
-#
-# Renamed, the hubs, touched by almost every step, lie side by side and stay in cache, and nodes without any arc come
-# last and have no row. The order of the nodes (as given; or by degree, then number) is also the order in which the
-# members of a class are ranked for sampling, so which of the two is taken must be a function of the graph and the
-# sources alone.
-#
-# Memory: nothing but two indices a node, or one copy of the CSR; and one of the in-arcs where a directed graph needs
-# them.
-
-
-NOT_A_SOURCE = np.iinfo(np.int32).max
-
-
 class Layout(NamedTuple):
-    """A graph under new names: `names[i]` is the original number of node i, `places` the inverse; all read-only."""
+    """A graph in CSR: `names[i]` is the original number of node i, `places` the inverse; all arrays are read-only."""
 
     out_indptr: NDArray[np.int64]
     out_indices: NDArray[Any]
@@ -142,16 +81,69 @@ def degree_layout(indptr: NDArray[np.int64], indices: NDArray[Any], *, directed:
     return _frozen(out_indptr, out_indices, out_indptr, out_indices, names, places)
 
 
+@kernel
+def sort_by_degree(degrees, starts, names):
+    """Counting sort: the nodes by falling degree, then number; `starts` comes in zeroed, of max degree + 2."""
+    highest = len(starts) - 2
+    for degree in degrees:
+        starts[highest - degree + 1] += 1
+    for k in range(highest + 1):
+        starts[k + 1] += starts[k]
+    for v in range(len(degrees)):
+        k = highest - degrees[v]
+        names[starts[k]] = v
+        starts[k] += 1
+
+
+@kernel(allocates=False)
+def rename_rows(part, indptr, indices, names, places, out_indptr, out_indices):
+    """Row i becomes the row of node names[i] under new names, its hubs first (else in any order).
+
+    Rows come by falling degree, so a task takes every 128th block of them: as many arcs as any other task.
+    """
+    num_blocks = (len(names) + _ROWS_PER_BLOCK - 1) // _ROWS_PER_BLOCK
+    for task in range(part[0], part[1]):
+        for block in range(task, num_blocks, TASKS):
+            for i in range(block * _ROWS_PER_BLOCK, min((block + 1) * _ROWS_PER_BLOCK, len(names))):
+                u = names[i]
+                front, back = np.uint64(out_indptr[i]), np.uint64(out_indptr[i + 1])
+                for e in range(indptr[u], indptr[u + 1]):
+                    v = places[np.uint64(indices[np.uint64(e)])]
+                    if v < HUBS:
+                        out_indices[front] = v
+                        front += _ONE
+                    else:
+                        back -= _ONE
+                        out_indices[back] = v
+
+
 def with_in_arcs(layout: Layout) -> Layout:
-    """A directed graph with its arcs reversed beside it, which a bottom-up pass reads."""
+    """The layout of a directed graph with the reversed arcs, which a bottom-up pass reads."""
     in_indptr, in_indices = np.empty(layout.num_linked + 1, np.int64), np.empty_like(layout.out_indices)
     cursor = np.empty(layout.num_linked, np.int64)
     reverse_arcs(layout.out_indptr, layout.out_indices, cursor, in_indptr, in_indices)
     return _frozen(layout.out_indptr, layout.out_indices, in_indptr, in_indices, layout.names, layout.places)
 
 
+@kernel
+def reverse_arcs(indptr, indices, cursor, out_indptr, out_indices):
+    """The arcs u -> v as rows of v; `cursor` is scratch, one number a node."""
+    num_nodes = len(indptr) - 1
+    out_indptr[:] = 0
+    for v in indices:
+        out_indptr[v + 1] += 1
+    for v in range(num_nodes):
+        out_indptr[v + 1] += out_indptr[v]
+        cursor[v] = out_indptr[v]
+    for u in range(num_nodes):
+        for e in range(indptr[u], indptr[u + 1]):
+            v = indices[e]
+            out_indices[cursor[v]] = u
+            cursor[v] += 1
+
+
 def _frozen(*arrays: NDArray[Any]) -> Layout:
-    """Read-only views: a graph in memory and one mapped from disk then are of one type, and kernels compile once."""
+    """A layout of read-only views: for numba, arrays in memory and mapped from disk are then of one type."""
     views = [array.view() for array in arrays]
     for view in views:
         view.flags.writeable = False
@@ -159,10 +151,10 @@ def _frozen(*arrays: NDArray[Any]) -> Layout:
 
 
 def source_order(layout: Layout, sources: NDArray[Any], *, directed: bool) -> NDArray[np.int32]:
-    """For each renamed node, its position among the sources, and a number above all positions where it is no source.
+    """For each node of the layout its position among the sources; NOT_A_SOURCE, above all positions, for the others.
 
-    A pair (s, v) is kept where order[v] > position of s: once on an undirected graph. On a directed graph every ordered
-    pair counts, so nobody has a position.
+    A pair (s, v) counts where order[v] > position of s: once on an undirected graph. On a directed graph every ordered
+    pair counts, so no node has a position.
     """
     order = np.full(layout.num_nodes, NOT_A_SOURCE, np.int32)
     if not directed:
@@ -170,8 +162,34 @@ def source_order(layout: Layout, sources: NDArray[Any], *, directed: bool) -> ND
     return order
 
 
-# ----------------------------------------------------------------------------
-# From rows of kept nodes to pairs, jitted.
+class Rows(NamedTuple):
+    """Exact class sizes, how many of each class are kept, and the kept nodes (renamed) class after class."""
+
+    counts: NDArray[np.int64]  # (sources, C)
+    kept: NDArray[np.int64]  # (sources, C)
+    targets: NDArray[Any]  # (sources, at most C x pairs per class); a row is filled up to the sum of its `kept`
+
+    def part(self, first: int, last: int) -> "Rows":
+        """The rows first .. last - 1, or fewer at the end."""
+        return Rows(self.counts[first:last], self.kept[first:last], self.targets[first:last])
+
+
+def empty_rows(layout: Layout, num_sources: int, classes: int, most: int) -> Rows:
+    """Uninitialised rows that hold at most `most` nodes of each class."""
+    counts, kept = np.empty((2, num_sources, classes), np.int64)
+    width = min(layout.num_nodes, most * classes)
+    return Rows(counts, kept, np.empty((num_sources, width), layout.names.dtype))
+
+
+def write_pairs(rows: Rows, names: NDArray[Any], sources: NDArray[Any]) -> tuple[Any, Any, NDArray[np.uint8]]:
+    """(u, v, hop) under the original names, ordered by class, then source, then v."""
+    by_class = np.cumsum(rows.kept.T).reshape(rows.kept.T.shape)
+    starts = by_class - rows.kept.T
+    total = int(by_class[-1, -1])
+    u, v = np.empty((2, total), names.dtype)
+    hop = np.empty(total, np.uint8)
+    run_in_threads(len(sources), fill_pairs, rows, names, sources, starts, (u, v, hop))
+    return u, v, hop
 
 
 @kernel
@@ -190,26 +208,3 @@ def fill_pairs(part, rows, names, sources, starts, pairs):
             v[begin:end].sort()
             u[begin:end] = sources[i]
             hop[begin:end] = c + 1
-
-
-class Rows(NamedTuple):
-    """Exact class sizes, how many of each class are kept, and the kept nodes (renamed) class after class."""
-
-    counts: NDArray[np.int64]  # (sources, C)
-    kept: NDArray[np.int64]  # (sources, C)
-    targets: NDArray[Any]  # (sources, at most C x pairs per class); a row is filled up to the sum of its `kept`
-
-    def part(self, first: int, last: int) -> "Rows":
-        """The rows first .. last - 1, or fewer at the end."""
-        return Rows(self.counts[first:last], self.kept[first:last], self.targets[first:last])
-
-
-def write_pairs(rows: Rows, names: NDArray[Any], sources: NDArray[Any]) -> tuple[Any, Any, NDArray[np.uint8]]:
-    """(u, v, hop) under the original names, ordered by class, then source, then v."""
-    by_class = np.cumsum(rows.kept.T).reshape(rows.kept.T.shape)
-    starts = by_class - rows.kept.T
-    total = int(by_class[-1, -1])
-    u, v = np.empty((2, total), names.dtype)
-    hop = np.empty(total, np.uint8)
-    run_in_threads(len(sources), fill_pairs, rows, names, sources, starts, (u, v, hop))
-    return u, v, hop

@@ -1,15 +1,20 @@
-"""One source at a time: a plain capped BFS that costs only what it touches, jitted.
+"""One source at a time: a queue-based BFS that costs only what it touches.
 
-For graphs where the neighbourhoods of different sources hardly meet (grids, chains, deep trees) a wide word is mostly
-zeros. Here each thread keeps two bytes a node (which search has been there last, and at which level), a queue, and
-for each stretch of 128 nodes how many of them a pair may still end in. A search touches what it finds, nothing more.
+For graphs where the neighbourhoods of different sources hardly overlap (grids, chains, deep trees) a row of 64 W bits
+is mostly zeros. Plain searches run on the graph as given, where sources are sorted: an earlier source is one with a
+smaller number.
 
-A class is never sorted: the nodes of a level carry its mark, what was not reached carries a mark of earlier searches.
-How many members lie in each stretch of nodes leads from a rank to a stretch, and a scan of 128 nodes to the node.
+Encoding. `visited` holds two bytes a node: the lowest bit says whether the node is a source, the others are the mark of
+the last level that reached it. Each search takes C fresh marks above all earlier ones, so nothing is cleaned up between
+searches and one comparison tells old from new; when the 15 bits run out all marks are wiped.
 
-Plain searches run on the graph as given, where sources are sorted: an earlier source is one with a smaller number.
-Indices of the inner loops are unsigned, because numba looks at each signed one for a count from the end; that and the
-order read from memory had cost a quarter of a search.
+Sampling without sorting. The members of a level carry its mark, unreached nodes carry a mark of earlier searches. For
+each stretch of 128 nodes the number of members is counted: the counts lead from a rank to its stretch, a scan of 128
+marks to the node. The last class, all unreached nodes, has its counts (`free`) updated for the nodes that a search
+reached and restored after it.
+
+Indices of the inner loops are unsigned, since numba tests each signed one for a count from the end; that test and
+reading `order` had cost a quarter of a search. Memory per thread: 2 bytes and 1 index a node.
 """
 
 from typing import Any, NamedTuple
@@ -18,30 +23,49 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
+from hcm_scale.hops.layout import NOT_A_SOURCE
 from hcm_scale.hops.sample import draw_ranks
 
-STRETCH = 128  # nodes that share a number of free ones
+STRETCH = 128  # nodes that share a count of members
 SOURCES_PER_TASK = 128
-IS_SOURCE = 1  # the lowest bit is a flag that stays; the others are a mark, so that one comparison tells old from new
+IS_SOURCE = 1  # the lowest bit of `visited`
 _MOST_MARKS = (1 << 15) - 1
 _ONE = np.uint64(1)
 
 
 class PlainScratch(NamedTuple):
-    """The state of one thread's search (n nodes)."""
+    """The state of one thread's searches (n nodes)."""
 
-    visited: NDArray[np.uint16]  # (n,), the mark of the last level that reached a node, and a flag
+    visited: NDArray[np.uint16]  # (n,), mark << 1 | IS_SOURCE
     spent: NDArray[np.int64]  # (1,), the highest mark of earlier searches
     queue: NDArray[Any]  # (n,)
-    free: NDArray[np.int64]  # (n / 128 + 1,), nodes that a pair of this source may still end in
-    held: NDArray[np.int64]  # (n / 128 + 1,), members of one level
+    free: NDArray[np.int64]  # (n / 128 + 1,), nodes of a stretch that a pair of this source may still end in
+    held: NDArray[np.int64]  # (n / 128 + 1,), members of one level in a stretch
     ranks: NDArray[np.int64]  # (pairs per class,)
     table: NDArray[np.int64]  # (3 x pairs per class,)
 
 
+def plain_scratch(order: NDArray[np.int32], names_dtype: Any, pairs_per_class: int, threads: int) -> list[PlainScratch]:
+    """The state of every thread before its first search."""
+    n, num_stretches = len(order), len(order) // STRETCH + 1
+    flags = (order < NOT_A_SOURCE).astype(np.uint16) * np.uint16(IS_SOURCE)
+    return [
+        PlainScratch(
+            visited=flags.copy(),
+            spent=np.zeros(1, np.int64),
+            queue=np.empty(n, names_dtype),
+            free=np.empty(num_stretches, np.int64),
+            held=np.empty(num_stretches, np.int64),
+            ranks=np.empty(pairs_per_class, np.int64),
+            table=np.empty(3 * pairs_per_class, np.int64),
+        )
+        for _ in range(threads)
+    ]
+
+
 @kernel
 def label_plain(layout, request, start, scratch, rows):
-    """All classes of some sources, the first of which has position `start`, one row each."""
+    """Labels consecutive sources, one row each; the first has position `start`."""
     if request.most > 0:
         count_free(request.order, start, scratch.free)
     for i in range(len(rows.counts)):
@@ -68,7 +92,7 @@ def label_source(layout, request, position, scratch, counts, kept, targets):
     visited[root] = np.int64(visited[root]) & IS_SOURCE | (spent + num_classes) << 1
     start, stop, filled = 0, 1, 0
     for hop in range(1, num_classes):
-        if most == 0 and hop == num_classes - 1:  # nobody asks who they are
+        if most == 0 and hop == num_classes - 1:  # only their number is asked for
             counts[hop - 1] = count_last(layout, root, spent, spent + hop, visited, queue[start:stop])
             break
         found, earlier = expand(layout, root, spent, spent + hop, visited, queue[start:stop], queue[stop:])
@@ -92,7 +116,7 @@ def label_source(layout, request, position, scratch, counts, kept, targets):
 
 @kernel
 def fresh_marks(visited, spent, num):
-    """Reserves the `num` marks above the returned one, so that no search cleans up; wipes all when they run out."""
+    """Reserves the `num` marks above the returned one; wipes all marks when they run out."""
     if spent[0] + num > _MOST_MARKS:
         visited &= np.uint16(IS_SOURCE)
         spent[0] = 0
@@ -104,7 +128,7 @@ def fresh_marks(visited, spent, num):
 def expand(layout, root, spent, mark, visited, frontier, fresh):
     """Marks the unvisited neighbours of the frontier and writes them to `fresh`.
 
-    Returns how many they are, and how many of them are earlier sources: those pairs were counted there.
+    Returns their number, and how many of them are earlier sources, where these pairs have been counted.
     """
     indptr, indices = layout.out_indptr, layout.out_indices
     found, earlier, old, own = 0, 0, spent << 1 | IS_SOURCE, np.uint64(root)
@@ -153,14 +177,6 @@ def keep_after(level, order, position):
 
 
 @kernel
-def hold_back(reached, order, position, free, change):
-    """Takes the reached nodes out of the free ones (change -1) or returns them (+1)."""
-    for v in reached:
-        if order[v] > position:
-            free[v // STRETCH] += change
-
-
-@kernel
 def take_level(members, request, position, hop, spent, scratch, targets):
     """Writes all members of a level, or those at drawn ranks."""
     if len(members) <= request.most:
@@ -172,6 +188,14 @@ def take_level(members, request, position, hop, spent, scratch, targets):
         draw_ranks(request.seed, request.sources[position], hop, len(members), scratch.ranks, scratch.table)
         marks = spent + hop, spent + hop
         take_marked(marks, request.order, position, scratch.visited, scratch.held, scratch.ranks, targets)
+
+
+@kernel
+def hold_back(reached, order, position, free, change):
+    """Takes the reached nodes out of the free ones (change -1) or returns them (+1)."""
+    for v in reached:
+        if order[v] > position:
+            free[v // STRETCH] += change
 
 
 @kernel

@@ -1,12 +1,18 @@
-"""Which pairs of a class are kept: ranks drawn without replacement, then the nodes at those ranks, jitted.
+"""Which pairs of a class are kept: counts per column of a bit matrix, ranks drawn from them, nodes at these ranks.
 
-A class of a source is a set of nodes in a fixed order (see `layout`), so a sample of it is a set of ranks: it is
-drawn from the class's size alone, before anybody knows which nodes they are. Floyd's method draws q distinct ranks
-with q hashes, each a function of (seed, source, class, draw). The table that finds repeats is ordered by value, so it
-also sorts, in linear time.
+A class of 64 W sources is a matrix of bits, a row per node and a column per source, in a fixed order of the nodes (see
+`layout`). A sample of a column is therefore a set of ranks, and can be drawn from the column's size before it is known
+which nodes have these ranks. No class is ever written out as a list of nodes.
 
-`pick` then turns ranks into nodes for all columns of a bit matrix at once: the counts per group and per chunk of
-nodes lead to the chunk that a rank lies in, and only there single bits are read. A class is never written down.
+1. Count. `count_chunk` adds the columns of 64 rows. Carry-save adders fold eight words into one word of eights (and
+   running ones, twos and fours); a folded word is spread over eight counters of eight bytes, so that a column costs
+   about one instruction in eight rows. Source i of a word sits on bit 8 (i mod 8) + i / 8, which makes byte i of the
+   eight counters (little-endian, side by side) the count of source i. A pair of two sources counts once, at the earlier
+   one: node v, itself the source at position order[v], counts only in the columns of sources before it.
+2. Draw. `draw_ranks` draws q distinct ranks by Floyd's method with q hashes, each a function of (seed, source, class,
+   draw). The table that finds repeats is ordered by value, so it also sorts, in linear time.
+3. Pick. `pick` turns ranks into nodes: counts per group and per chunk of nodes lead to the chunk that a rank lies in,
+   and only there single bits are read.
 """
 
 from typing import Any, NamedTuple
@@ -18,24 +24,45 @@ from hcm_scale.base.intrinsics import trailing_zeros
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.rng import below, bits, mix
 
-# ----------------------------------------------------------------------------
-# Adding up the columns of a bit matrix, jitted.
-#
-# A class of 64 W sources is a matrix of bits: a row per node, a column per source. `count_chunk` adds the columns of
-# 64 rows. Carry-save adders fold eight words into one word of eights (and running ones, twos, fours); a folded word
-# is spread over eight counters of eight bytes, so that a column costs about one instruction in eight rows. Source i
-# of a lane sits on bit 8 (i mod 8) + i / 8, which makes byte i of the eight counters (little-endian, side by side)
-# the count of source i.
-#
-# A pair of two sources counts once, at the earlier one: node v, itself the source at position order[v], keeps only
-# the columns of sources before it.
-
-
 CHUNK = 64  # nodes that share a byte of counts per source, and a word of the bitmap of nonzero rows
 GROUP = 8  # chunks that share a coarser count
+NO_RANK = np.int64(0x7FFFFFFFFFFFFFFF)
+_FREE = np.int64(-1)  # an empty slot of the table
 _ONE, _ZERO, _ALL = np.uint64(1), np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF)
 _TWO, _FOUR, _EIGHT = np.uint64(2), np.uint64(4), np.uint64(8)
 _LOW_BITS = np.uint64(0x0101010101010101)
+
+
+class Request(NamedTuple):
+    """Sources, and how many nodes of each (source, class) to keep: at most `most`, drawn by the seed."""
+
+    order: NDArray[np.int32]  # (n,), see layout.source_order
+    sources: NDArray[np.int64]
+    seed: Any  # np.uint64
+    most: int
+
+
+class BitClass(NamedTuple):
+    """One class of a block of sources as a bit matrix, counted; column 0 is the source at position `start`."""
+
+    rows: NDArray[np.uint64]  # (m, W)
+    active: NDArray[np.uint64]  # (chunks,), which rows are not zero
+    chunk_counts: NDArray[np.uint8]  # (chunks, 64 W)
+    group_counts: NDArray[np.uint16]  # (groups, 64 W)
+    order: NDArray[np.int32]
+    start: int
+
+
+class Cursor(NamedTuple):
+    """How far a class has been picked, per column; `filled` lasts over all classes."""
+
+    below: NDArray[np.int64]  # members before the current group
+    coming: NDArray[np.int64]  # the next wanted rank
+    taken: NDArray[np.int64]  # targets written, of this class
+    wanted: NDArray[np.int64]  # targets to write, of this class
+    filled: NDArray[np.int64]  # targets written, of all classes
+    take_all: NDArray[np.bool_]  # every rank is wanted: none is stored
+    ranks: NDArray[np.int64]  # (columns, pairs per class), the wanted ranks of this class
 
 
 @kernel(inline="always")
@@ -55,13 +82,6 @@ def bits_before(num):
     return _LOW_BITS * ((_ONE << full) - _ONE) | (_LOW_BITS << full) & ((_ONE << part) - _ONE)
 
 
-@kernel(inline="always")
-def add_carry(a, b, c):
-    """Bitwise a + b + c: (sum, carry)."""
-    half = a ^ b
-    return half ^ c, (a & b) | (half & c)
-
-
 @kernel
 def count_chunk(rows, first, order, start, lanes, masked, counts):
     """counts[8 k : 8 k + 8], read as bytes, become the column sums of lane k over the (up to 64) rows from `first` on.
@@ -72,9 +92,7 @@ def count_chunk(rows, first, order, start, lanes, masked, counts):
     earliest = order[first]
     for v in range(first, stop):
         earliest = min(earliest, order[v])
-    if stop == first + CHUNK and earliest >= start + 64 * len(
-        lanes
-    ):  # whole, and without an earlier source: count in place
+    if stop == first + CHUNK and earliest >= start + 64 * len(lanes):  # all rows count in all columns
         for k in range(len(lanes)):
             count_columns(rows[first:stop], k, counts[8 * k : 8 * k + 8])
         return
@@ -107,6 +125,13 @@ def count_columns(rows, k, counts):
         counts[shift] = counts[shift] * _EIGHT + low
 
 
+@kernel(inline="always")
+def add_carry(a, b, c):
+    """Bitwise a + b + c: (sum, carry)."""
+    half = a ^ b
+    return half ^ c, (a & b) | (half & c)
+
+
 @kernel
 def sum_groups(active, chunk_counts, group_counts, sizes):
     """Adds the chunks up to groups and the groups to the size of every column; empty chunks hold stale bytes."""
@@ -122,41 +147,17 @@ def sum_groups(active, chunk_counts, group_counts, sizes):
             sizes[j] += sums[j]
 
 
-NO_RANK = np.int64(0x7FFFFFFFFFFFFFFF)
-_FREE = np.int64(-1)
-_ONE, _ZERO = np.uint64(1), np.uint64(0)
-
-
-class Request(NamedTuple):
-    """Whose pairs are wanted, and which: at most `most` of each (source, class), drawn by the seed."""
-
-    order: NDArray[np.int32]  # (n,), see layout.source_order
-    sources: NDArray[np.int64]
-    seed: Any  # np.uint64
-    most: int
-
-
-class BitClass(NamedTuple):
-    """One class of a block of sources as a bit matrix, counted; column 0 is the source at position `start`."""
-
-    rows: NDArray[np.uint64]  # (m, W)
-    active: NDArray[np.uint64]  # (chunks,), which rows are not zero
-    chunk_counts: NDArray[np.uint8]  # (chunks, 64 W)
-    group_counts: NDArray[np.uint16]  # (groups, 64 W)
-    order: NDArray[np.int32]
-    start: int
-
-
-class Cursor(NamedTuple):
-    """Where the picking of a class stands, per column."""
-
-    below: NDArray[np.int64]  # members before the current group
-    coming: NDArray[np.int64]  # the next wanted rank
-    taken: NDArray[np.int64]  # targets written, of this class
-    wanted: NDArray[np.int64]  # targets to write, of this class
-    filled: NDArray[np.int64]  # targets written, of all classes
-    take_all: NDArray[np.bool_]  # every rank is wanted: none is stored
-    ranks: NDArray[np.int64]  # (columns, pairs per class), the wanted ranks of this class
+@kernel
+def want(request, source, hop, size, j, table, cursor):
+    """Decides which ranks of a class of this size are wanted in column j: all, or a sample."""
+    most = request.most
+    cursor.below[j] = 0
+    cursor.taken[j] = 0
+    cursor.wanted[j] = min(size, most)
+    cursor.take_all[j] = size <= most
+    if size > most > 0:
+        draw_ranks(request.seed, source, hop, size, cursor.ranks[j], table)
+    look_ahead(cursor, j)
 
 
 @kernel
@@ -199,38 +200,6 @@ def place(value, ranks, k):
 
 
 @kernel
-def want(request, source, hop, size, j, table, cursor):
-    """Decides which ranks of a class of this size are wanted in column j: all, or a sample."""
-    most = request.most
-    cursor.below[j] = 0
-    cursor.taken[j] = 0
-    cursor.wanted[j] = min(size, most)
-    cursor.take_all[j] = size <= most
-    if size > most > 0:
-        draw_ranks(request.seed, source, hop, size, cursor.ranks[j], table)
-    look_ahead(cursor, j)
-
-
-@kernel(inline="always")
-def look_ahead(cursor, j):
-    """Sets the next wanted rank of column j."""
-    taken = cursor.taken[j]
-    if taken == cursor.wanted[j]:
-        cursor.coming[j] = NO_RANK
-    else:
-        cursor.coming[j] = taken if cursor.take_all[j] else cursor.ranks[j, taken]
-
-
-@kernel(inline="always")
-def take(v, j, cursor, targets):
-    """Writes one target of column j."""
-    targets[j, cursor.filled[j]] = v
-    cursor.filled[j] += 1
-    cursor.taken[j] += 1
-    look_ahead(cursor, j)
-
-
-@kernel
 def pick(members, cursor, targets):
     """Writes the nodes at the wanted ranks of column j, in rank order, into row j of `targets`; for all columns.
 
@@ -250,7 +219,7 @@ def pick(members, cursor, targets):
 
 @kernel
 def pick_group(members, group, j, cursor, targets):
-    """Finds the chunks of a group that hold wanted ranks of column j, and walks down those."""
+    """Reads those chunks of a group that hold wanted ranks of column j."""
     active, chunk_counts = members.active, members.chunk_counts
     below_chunk = cursor.below[j]
     for chunk in range(group * GROUP, min((group + 1) * GROUP, len(active))):
@@ -264,7 +233,7 @@ def pick_group(members, group, j, cursor, targets):
 
 @kernel
 def pick_chunk(members, chunk, j, rank, above, cursor, targets):
-    """Walks down column j of one chunk, whose ranks are rank .. above - 1, and takes the nodes that are wanted."""
+    """Reads column j of one chunk, whose ranks are rank .. above - 1, and takes the nodes that are wanted."""
     rows, order, start = members.rows, members.order, members.start
     first, active = CHUNK * chunk, members.active[chunk]
     lane, bit = j >> 6, bit_of(j)
@@ -275,3 +244,22 @@ def pick_chunk(members, chunk, j, rank, above, cursor, targets):
             if rank == cursor.coming[j]:
                 take(v, j, cursor, targets)
             rank += 1
+
+
+@kernel(inline="always")
+def take(v, j, cursor, targets):
+    """Writes one target of column j."""
+    targets[j, cursor.filled[j]] = v
+    cursor.filled[j] += 1
+    cursor.taken[j] += 1
+    look_ahead(cursor, j)
+
+
+@kernel(inline="always")
+def look_ahead(cursor, j):
+    """Sets the next wanted rank of column j."""
+    taken = cursor.taken[j]
+    if taken == cursor.wanted[j]:
+        cursor.coming[j] = NO_RANK
+    else:
+        cursor.coming[j] = taken if cursor.take_all[j] else cursor.ranks[j, taken]

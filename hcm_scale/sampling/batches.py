@@ -9,7 +9,7 @@ Memory of one batch: 4 q bytes a node, 16 an entry of a block (8 without its tra
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,19 +19,14 @@ from torch import Tensor
 from hcm_scale.base import rng
 from hcm_scale.sampling import neighbors, torch_sparse_backend
 from hcm_scale.sampling.neighbors import Block, FanOut, Sampler, tensors
+from hcm_scale.sampling.pairs import PairBatch
 
-if TYPE_CHECKING:
-    from hcm_scale.sampling.pairs import PairBatch
-
-BACKENDS: dict[str, Callable[..., Sampler]] = {
-    "numba": neighbors.sampler,
-    "torch_sparse": torch_sparse_backend.sampler,
-}
+BACKENDS: dict[str, Callable[..., Sampler]] = {"numba": neighbors.sampler, "torch_sparse": torch_sparse_backend.sampler}
 
 
 @dataclass(frozen=True, eq=False)
 class MiniBatch:
-    """Labelled pairs and what it takes to predict them. Seeds come first: `out[:num_seeds]` is the answer."""
+    """Labelled pairs and the input that predicts them. Seeds come first: `out[:num_seeds]` is the answer."""
 
     nodes: Tensor  # i64 (sources of blocks[0],): nodes of the graph
     num_seeds: int
@@ -73,9 +68,7 @@ def make_sampler(
     return BACKENDS[backend](indptr, indices, scale, fan_outs, seed=seed, hub_cap=hub_cap, weights=weights)
 
 
-def make_batch(
-    pairs: "PairBatch", x: NDArray[np.float32], sample: Sampler, *, input_gradients: bool = True
-) -> MiniBatch:
+def make_batch(pairs: PairBatch, x: NDArray[np.float32], sample: Sampler, *, input_gradients: bool = True) -> MiniBatch:
     """One batch, on the CPU. Every draw is keyed by the batch's (epoch, step), so equal pairs give equal batches.
 
     Blocks carry their transposes; the first goes without where `input_gradients` is off, that is, where the model

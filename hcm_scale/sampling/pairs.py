@@ -1,13 +1,20 @@
 """Class-balanced batches of labelled pairs, read from shards; their order is a function of (manifest, seed, epoch).
 
-An epoch draws D = min(floor(S * min_c counts_c), min_c stored_c) pairs from each class, without repetition, and lays
-them in one sequence of C * D pairs: position p has class p mod C and is the (p div C)-th draw of that class. The
-sequence is cut evenly into ceil(C * D / batch_pairs) global batches, whose sizes differ by at most one, and a batch
+Sequence. An epoch draws D = min(floor(S * min_c counts_c), min_c stored_c) pairs from each class, without repetition,
+and lays them in one sequence of C * D pairs: position p has class p mod C and is the (p div C)-th draw of that class.
+The sequence is cut evenly into ceil(C * D / batch_pairs) global batches, whose sizes differ by at most one, and a batch
 evenly into `num_ranks` slices: there is no small last batch, each slice is balanced, and the batches are the same at
-any number of ranks. A position is (epoch, step); a resume computes where it stands and reads on from there.
+any number of ranks. A position is (epoch, step); a resume computes its place in the sequence and reads from there.
 
-Memory: per class the drawn pairs of at most WINDOW row groups (pair_order.py), one row group being read, and the batch;
-labels of up to 16 MiB are read once and kept.
+Draws of a class (`class_order`) are settled by arithmetic on row counts, before any pair is read. The row groups of the
+class are laid end to end in a random order, as a circle. The draw takes a stretch of `reach` consecutive rows from a
+random row on (all rows where there are no more) and thins it evenly: every pair of the class is drawn with the same
+probability, never twice in an epoch, and the draw touches few row groups, yet at least SPREAD where the class has them.
+Row groups are read in windows of WINDOW; a window's pairs are shuffled together, and the windows follow each other. The
+window of a position is found by bisection, so a resume reads one window.
+
+Memory: per class the drawn pairs of at most WINDOW row groups, one row group being read, and the batch; about 40 bytes
+a row group that the epoch touches. Labels of up to 16 MiB are read once and held.
 """
 
 import functools
@@ -25,103 +32,12 @@ from hcm_scale.base.rng import below, key, mix, scaled
 from hcm_scale.shards import Labels, RowGroup
 from hcm_scale.shards.writer import shuffle_pairs
 
-# ----------------------------------------------------------------------------
-# Kernels that draw pairs from a row group.
-
-
-@kernel(nogil=True)
-def pick_pairs(key, u, v, out_u, out_v):
-    """Fills `out` with len(out) of the len(u) pairs, all subsets alike: Fisher and Yates, cut short. Spoils u, v."""
-    rows = len(u)
-    for i in range(len(out_u)):
-        j = i + below(mix(np.uint64(key), i), rows - i)
-        out_u[i], out_v[i] = u[j], v[j]
-        u[j], v[j] = u[i], v[i]
-
-
-# ----------------------------------------------------------------------------
-# Which pairs of a class an epoch draws, and in which order: arithmetic on row counts, before any pair is read.
-#
-# The row groups of the class are laid end to end in a random order, as a circle. The draw looks at a stretch of
-# `reach` consecutive rows from a random row on (at all rows where there are no more) and thins it evenly: every pair
-# of the class is drawn with the same probability, never twice in an epoch, and the draw touches few row groups, yet
-# at least SPREAD where the class has them. Reading is done in windows of WINDOW row groups; a window's pairs are
-# shuffled together, and the windows follow each other. A position in the order is found by bisection, so a resume
-# reads one window.
-#
-# Memory: about 40 bytes a row group that the epoch touches.
-
-
 SPREAD = 16  # a draw reaches over at least so many row groups: with 4 an epoch saw too few sources, and AUC fell by .01
 WINDOW = 16  # row groups of one class held in memory at once
-_LAYOUT, _START, _PHASE = 0, 1, 2
-
-
-@dataclass(frozen=True, eq=False)
-class ClassOrder:
-    """The epoch's draw from one class, in parts: `quota` pairs out of rows first .. last - 1 of row group `group`."""
-
-    group: NDArray[np.int64]
-    first: NDArray[np.int64]
-    last: NDArray[np.int64]
-    quota: NDArray[np.int64]
-
-    @property
-    def window_ends(self) -> NDArray[np.int64]:
-        """(windows,): the position in the order just after each window."""
-        starts = np.arange(0, len(self.quota), WINDOW)
-        return np.cumsum(np.add.reduceat(self.quota, starts))
-
-    def parts_of(self, window: int) -> slice:
-        """The parts that a window reads."""
-        return slice(window * WINDOW, (window + 1) * WINDOW)
-
-
-def least_reach(row_group_rows: int) -> int:
-    """The fewest consecutive rows that lie in SPREAD full row groups wherever they begin."""
-    return (SPREAD - 1) * row_group_rows + 1
-
-
-def class_order(rows: NDArray[np.int64], num_draw: int, reach: int, seed: int) -> ClassOrder:
-    """Draws `num_draw` pairs from row groups of rows (groups,) pairs each, looking at `reach` rows or all of them.
-
-    >>> order = class_order(np.array([100, 100, 30]), 60, 1000, seed=7)
-    >>> int(order.quota.sum()), order.window_ends.tolist(), sorted(order.group.tolist())
-    (60, [60], [0, 1, 2])
-    """
-    group, size = np.arange(len(rows)), rows.astype(np.int64)
-    shuffle_pairs(key(seed, _LAYOUT), group, size)
-    total = int(size.sum())
-    reach = min(total, max(num_draw, reach))
-    start = 0 if reach == total else scaled(2 * key(seed, _START), total)
-    group, first, last = _stretch(group, size, start, reach)
-    ends = np.cumsum(last - first)
-    return ClassOrder(group, first, last, _quotas(ends, num_draw, reach, key(seed, _PHASE) % reach))
-
-
-def _stretch(group: NDArray[Any], size: NDArray[Any], start: int, reach: int) -> tuple[NDArray[Any], ...]:
-    """Groups laid end to end in a circle: (group, first row, last row) of the parts of `reach` rows from `start` on."""
-    ends = np.cumsum(size)
-    at = int(np.searchsorted(ends, start, side="right"))
-    turn = np.r_[at : len(group), 0 : at + 1]  # the first group may come again at the end, for the rows before `start`
-    group, first, last = group[turn], np.zeros(len(turn), np.int64), size[turn]
-    first[0] = start - (ends[at] - size[at])
-    seen = np.cumsum(last - first)
-    num_parts = int(np.searchsorted(seen, reach)) + 1
-    last[num_parts - 1] -= seen[num_parts - 1] - reach
-    return group[:num_parts], first[:num_parts], last[:num_parts]
-
-
-def _quotas(ends: NDArray[np.int64], num_draw: int, reach: int, phase: int) -> NDArray[np.int64]:
-    """Shares of `num_draw` in proportion to parts that end at `ends`, rounded by a random phase: exact on average."""
-    exact = ends.astype(object)  # Python integers: the product passes 2^63 for billions of pairs
-    upto = ((exact * num_draw + phase) // reach).astype(np.int64)
-    return np.diff(upto, prepend=0)
-
-
-_PAIRS = 0x7061  # keeps these draws apart from all others made with the same seed
-_ORDER, _PICK, _SHUFFLE = 0, 1, 2
-KEPT_PAIRS = 1 << 21  # of 8 bytes
+KEPT_PAIRS = 1 << 21  # of 8 bytes: labels of fewer are read once
+_PAIRS = 0x7061  # separates these draws from all others made with the same seed
+_ORDER, _PICK, _SHUFFLE = 0, 1, 2  # uses of the key of (seed, epoch, class)
+_LAYOUT, _START, _PHASE = 0, 1, 2  # uses of the key of _ORDER
 Read = Callable[[RowGroup], tuple[NDArray[Any], NDArray[Any]]]
 
 
@@ -147,7 +63,7 @@ def pairs_per_class(labels: Labels, *, sampling_ratio: float) -> int:
 
 
 def _too_few(counts: Sequence[int], ratio: float) -> str:
-    """What to say where a class gives no pair: the ratios that do, and the most classes that do at this ratio.
+    """Message for a class that gives no pair: the ratios that would, and the most classes that would at this ratio.
 
     >>> _too_few([4, 3, 2, 1], 0.3).partition("legal here ")[2]
     'are sampling.ratio=1.0 .. 1, hops.classes=2, or more hops.num_sources'
@@ -175,6 +91,38 @@ def steps_per_epoch(labels: Labels, *, batch_pairs: int, sampling_ratio: float) 
     return -(-pairs_per_epoch(labels, sampling_ratio=sampling_ratio) // batch_pairs)
 
 
+@dataclass(frozen=True)
+class Cut:
+    """How an epoch's sequence of pairs is cut into batches, and batches into the slices of the ranks."""
+
+    num_pairs: int
+    num_steps: int
+    rank: int
+    num_ranks: int
+
+    def __call__(self, step: int) -> tuple[int, int]:
+        """The positions start .. stop - 1 of this rank's slice of a global batch."""
+        start, stop = (self.num_pairs * at // self.num_steps for at in (step, step + 1))
+        size = stop - start
+        return start + size * self.rank // self.num_ranks, start + size * (self.rank + 1) // self.num_ranks
+
+    @property
+    def most(self) -> int:
+        """The size of the largest slice of any rank."""
+        return -(-self.num_pairs // (self.num_steps * self.num_ranks))
+
+
+def cut_epoch(labels: Labels, *, batch_pairs: int, sampling_ratio: float, rank: int = 0, num_ranks: int = 1) -> Cut:
+    """The cut of an epoch of these labels; ValueError where it is impossible."""
+    num_pairs = pairs_per_epoch(labels, sampling_ratio=sampling_ratio)
+    num_steps = steps_per_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=sampling_ratio)
+    if not 0 <= rank < num_ranks:
+        raise ValueError(f"rank={rank} is not in 0 .. {num_ranks - 1}, the numbers of {num_ranks} ranks")
+    if num_ranks > num_pairs // num_steps:
+        raise ValueError(f"num_ranks={num_ranks} cannot share batches of {num_pairs // num_steps} pairs")
+    return Cut(num_pairs, num_steps, rank, num_ranks)
+
+
 def pair_batches(
     labels: Labels,
     *,
@@ -199,38 +147,6 @@ def pair_batches(
     steps = (range(step_start if epoch == epoch_start else 0, num_steps) for epoch in itertools.count(epoch_start))
     read = functools.cache(labels.read) if sum(labels.stored) <= KEPT_PAIRS else labels.read
     return itertools.chain.from_iterable(map(functools.partial(_epoch, labels, read, seed, cut), epochs, steps))
-
-
-@dataclass(frozen=True)
-class Cut:
-    """How an epoch's sequence of pairs is cut into batches, and batches into the slices of the ranks."""
-
-    num_pairs: int
-    num_steps: int
-    rank: int
-    num_ranks: int
-
-    def __call__(self, step: int) -> tuple[int, int]:
-        """The positions start .. stop - 1 of this rank's slice of a global batch."""
-        start, stop = (self.num_pairs * at // self.num_steps for at in (step, step + 1))
-        size = stop - start
-        return start + size * self.rank // self.num_ranks, start + size * (self.rank + 1) // self.num_ranks
-
-    @property
-    def most(self) -> int:
-        """The most pairs that a slice of any rank has."""
-        return -(-self.num_pairs // (self.num_steps * self.num_ranks))
-
-
-def cut_epoch(labels: Labels, *, batch_pairs: int, sampling_ratio: float, rank: int = 0, num_ranks: int = 1) -> Cut:
-    """The cut of an epoch of these labels; ValueError where it is impossible."""
-    num_pairs = pairs_per_epoch(labels, sampling_ratio=sampling_ratio)
-    num_steps = steps_per_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=sampling_ratio)
-    if not 0 <= rank < num_ranks:
-        raise ValueError(f"rank={rank} is not in 0 .. {num_ranks - 1}, the numbers of {num_ranks} ranks")
-    if num_ranks > num_pairs // num_steps:
-        raise ValueError(f"num_ranks={num_ranks} cannot share batches of {num_pairs // num_steps} pairs")
-    return Cut(num_pairs, num_steps, rank, num_ranks)
 
 
 def _epoch(labels: Labels, read: Read, seed: int, cut: Cut, epoch: int, steps: range) -> Iterator[PairBatch]:
@@ -260,7 +176,8 @@ class _ClassStream:
         self._labels, self._read, self._seed = labels, read, seed
         self._groups = labels.row_groups(hop)
         rows = np.array([group.rows for group in self._groups])
-        self._order = class_order(rows, num_draw, least_reach(labels.plan.row_group_rows), key(seed, _ORDER))
+        reach = (SPREAD - 1) * labels.plan.row_group_rows + 1  # lies in SPREAD full row groups wherever it begins
+        self._order = class_order(rows, num_draw, reach, key(seed, _ORDER))
         self._ends = self._order.window_ends
         self._window = -1
         self._u = self._v = np.empty(0, np.int64)
@@ -278,17 +195,16 @@ class _ClassStream:
             at = upto
 
     def _load(self, window: int) -> None:
-        """Reads the row groups of a window, thins them to their quotas, and shuffles what is left."""
+        """Reads the row groups of a window, thins them to their quotas, and shuffles the rest."""
         if window == self._window:
             return
-        order, parts = self._order, self._order.parts_of(window)
-        self._u = self._v = np.empty(0, np.int64)  # lets go of the last window before the next is read
-        ends = np.cumsum(order.quota[parts])
+        order, parts = self._order, range(window * WINDOW, min((window + 1) * WINDOW, len(self._order.quota)))
+        self._u = self._v = np.empty(0, np.int64)  # frees the last window before the next is read
+        ends = np.cumsum(order.quota[parts.start : parts.stop])
         u, v = np.empty((2, ends[-1]), self._labels.plan.index_type)
-        for part, end in zip(range(parts.start, parts.stop), ends.tolist(), strict=False):
-            if order.quota[part]:
-                into = slice(end - int(order.quota[part]), end)
-                self._pick(part, u[into], v[into])
+        for part, end in zip(parts, ends.tolist(), strict=True):
+            if quota := int(order.quota[part]):
+                self._pick(part, u[end - quota : end], v[end - quota : end])
         shuffle_pairs(key(self._seed, _SHUFFLE, window), u, v)
         self._window, self._u, self._v = window, u, v
 
@@ -300,3 +216,61 @@ class _ClassStream:
             out_u[:], out_v[:] = u, v
         else:
             pick_pairs(key(self._seed, _PICK, part), u.copy(), v.copy(), out_u, out_v)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassOrder:
+    """The epoch's draw from one class, in parts: `quota` pairs out of rows first .. last - 1 of row group `group`."""
+
+    group: NDArray[np.int64]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    quota: NDArray[np.int64]
+
+    @property
+    def window_ends(self) -> NDArray[np.int64]:
+        """(windows,): the position in the order just after each window."""
+        starts = np.arange(0, len(self.quota), WINDOW)
+        return np.cumsum(np.add.reduceat(self.quota, starts))
+
+
+def class_order(rows: NDArray[np.int64], num_draw: int, reach: int, seed: int) -> ClassOrder:
+    """A draw of `num_draw` pairs from row groups of rows (groups,) pairs each, out of `reach` consecutive rows or all.
+
+    >>> order = class_order(np.array([100, 100, 30]), 60, 1000, seed=7)
+    >>> int(order.quota.sum()), order.window_ends.tolist(), sorted(order.group.tolist())
+    (60, [60], [0, 1, 2])
+    """
+    group, size = np.arange(len(rows)), rows.astype(np.int64)
+    shuffle_pairs(key(seed, _LAYOUT), group, size)
+    total = int(size.sum())
+    reach = min(total, max(num_draw, reach))
+    start = 0 if reach == total else scaled(2 * key(seed, _START), total)
+    group, first, last = _stretch(group, size, start, reach)
+    # shares of `num_draw` in proportion to the parts, rounded by a random phase: exact on average
+    ends = np.cumsum(last - first).astype(object)  # Python integers: the product passes 2^63 for billions of pairs
+    upto = ((ends * num_draw + key(seed, _PHASE) % reach) // reach).astype(np.int64)
+    return ClassOrder(group, first, last, np.diff(upto, prepend=0))
+
+
+def _stretch(group: NDArray[Any], size: NDArray[Any], start: int, reach: int) -> tuple[NDArray[Any], ...]:
+    """Groups laid end to end in a circle: (group, first row, last row) of the parts of `reach` rows from `start` on."""
+    ends = np.cumsum(size)
+    at = int(np.searchsorted(ends, start, side="right"))
+    turn = np.r_[at : len(group), 0 : at + 1]  # the first group may come again at the end, for the rows before `start`
+    group, first, last = group[turn], np.zeros(len(turn), np.int64), size[turn]
+    first[0] = start - (ends[at] - size[at])
+    seen = np.cumsum(last - first)
+    num_parts = int(np.searchsorted(seen, reach)) + 1
+    last[num_parts - 1] -= seen[num_parts - 1] - reach
+    return group[:num_parts], first[:num_parts], last[:num_parts]
+
+
+@kernel(nogil=True)
+def pick_pairs(key, u, v, out_u, out_v):
+    """Fills `out` with len(out) of the len(u) pairs, all subsets alike: Fisher and Yates, cut short. Spoils u, v."""
+    rows = len(u)
+    for i in range(len(out_u)):
+        j = i + below(mix(np.uint64(key), i), rows - i)
+        out_u[i], out_v[i] = u[j], v[j]
+        u[j], v[j] = u[i], v[i]

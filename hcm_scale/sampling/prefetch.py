@@ -1,11 +1,9 @@
-"""Work prepared ahead by threads, handed over in order.
+"""`prefetch(items, make)` yields make(item) for every item, in order, while threads work on the next ones.
 
-`prefetch(items, make, ...)` yields make(item) for every item, in order, while `workers` threads work on the next
-ones. At most `depth` results are ready or in the making, whatever the consumer does, so memory is bounded by `depth +
-1` results. The items themselves are taken from their iterator by the workers too, one worker at a time.
-
-An exception, of the iterator or of `make`, is raised where its result would have come; nothing after it is handed
-over. Closing the generator early, or dropping it, stops the threads and closes the iterator before it returns.
+At most `depth` results are ready or in the making, so memory is bounded by `depth + 1` results. The workers also take
+the items from their iterator, one worker at a time. An exception, of the iterator or of `make`, is raised where its
+result would have come; nothing after it is yielded. Closing the generator early, or dropping it, stops the threads and
+closes the iterator before it returns.
 
 `make` should spend its time without the GIL (kernels with nogil=True) and leave torch's and numba's thread pools to
 the consumer: a second pool would take the cores from the model.
@@ -22,41 +20,10 @@ from typing import Any
 
 @dataclass
 class WaitClock:
-    """How long the consumer stood waiting, and for how many results."""
+    """How long the consumer waited, and for how many results."""
 
     waited_seconds: float = 0.0
     num_results: int = 0
-
-
-@dataclass(eq=False)
-class _Line:
-    """What the workers share: the items, and the line of promised results in the order of the items."""
-
-    items: Iterator[Any]
-    room: threading.Semaphore
-    promised: "SimpleQueue[Future[Any] | None]" = field(default_factory=SimpleQueue)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    stopped: bool = False
-
-    def promise(self) -> tuple[Any, "Future[Any]"] | None:
-        """The next item and the place of its result in the line; None at the end."""
-        with self.lock:
-            if self.stopped:
-                return None
-            result: Future[Any] = Future()
-            try:
-                item = next(self.items)
-            except StopIteration:
-                self.stopped = True
-                self.promised.put(None)
-                return None
-            except BaseException as error:
-                self.stopped = True
-                result.set_exception(error)
-                self.promised.put(result)
-                return None
-            self.promised.put(result)
-            return item, result
 
 
 def prefetch(
@@ -76,55 +43,77 @@ def prefetch(
         raise ValueError(f"workers={workers} must be at least 1")
     if depth < workers:
         raise ValueError(f"depth={depth} must be at least workers={workers}, or some workers would never work")
-    return _results(iter(items), make, depth, workers, clock or WaitClock())
+    return _results(_Queue(iter(items), make, threading.Semaphore(depth)), workers, clock or WaitClock())
 
 
-def _results(
-    items: Iterator[Any], make: Callable[[Any], Any], depth: int, workers: int, clock: WaitClock
-) -> Iterator[Any]:
-    line = _Line(items, threading.Semaphore(depth))
+def _results(queue: "_Queue", workers: int, clock: WaitClock) -> Iterator[Any]:
     # daemons: a consumer that dies holding this generator must not keep the process from ending
-    threads = [threading.Thread(target=_work, args=(line, make), daemon=True) for _ in range(workers)]
+    threads = [threading.Thread(target=queue.work, daemon=True) for _ in range(workers)]
     try:
         for thread in threads:
             thread.start()
         while True:
             started = time.perf_counter()
-            result = line.promised.get()
+            result = queue.promised.get()
             if result is None:
                 return
             value = result.result()
             clock.waited_seconds += time.perf_counter() - started
             clock.num_results += 1
-            del result  # while the consumer holds the value the line must not, or its memory would live on
-            line.room.release()
+            del result  # while the consumer holds the value the queue must not, or its memory would live on
+            queue.room.release()
             yield value
             del value
     finally:
-        _stop(line, threads)
+        queue.stopped = True
+        for _ in threads:
+            queue.room.release()
+        for thread in threads:
+            if thread.is_alive():
+                thread.join()
+        if hasattr(queue.items, "close"):
+            queue.items.close()
 
 
-def _work(line: _Line, make: Callable[[Any], Any]) -> None:
-    while True:
-        line.room.acquire()
-        task = line.promise()
-        if task is None:
-            line.room.release()  # the other workers wait for room too, and must see the end
-            return
-        item, result = task
-        try:
-            result.set_result(make(item))
-        except BaseException as error:
-            result.set_exception(error)
-        del task, item, result
+@dataclass(eq=False)
+class _Queue:
+    """State shared by the workers: the items, and their promised results in the same order; None ends them."""
 
+    items: Iterator[Any]
+    make: Callable[[Any], Any]
+    room: threading.Semaphore
+    promised: "SimpleQueue[Future[Any] | None]" = field(default_factory=SimpleQueue)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stopped: bool = False
 
-def _stop(line: _Line, threads: list[threading.Thread]) -> None:
-    line.stopped = True
-    for _ in threads:
-        line.room.release()
-    for thread in threads:
-        if thread.is_alive():
-            thread.join()
-    if hasattr(line.items, "close"):
-        line.items.close()
+    def work(self) -> None:
+        while True:
+            self.room.acquire()
+            task = self._promise()
+            if task is None:
+                self.room.release()  # the other workers wait for room too, and must see the end
+                return
+            item, result = task
+            try:
+                result.set_result(self.make(item))
+            except BaseException as error:
+                result.set_exception(error)
+            del task, item, result
+
+    def _promise(self) -> "tuple[Any, Future[Any]] | None":
+        """The next item and the future of its result; None at the end."""
+        with self.lock:
+            if self.stopped:
+                return None
+            result: Future[Any] = Future()
+            try:
+                item = next(self.items)
+            except BaseException as error:
+                self.stopped = True
+                ended = isinstance(error, StopIteration)
+                if not ended:
+                    result.set_exception(error)
+                self.promised.put(None if ended else result)
+                return None
+            self.promised.put(result)
+            return item, result

@@ -38,7 +38,7 @@ def sampler(
     hub_cap: int | None = None,
     weights: NDArray[np.float32] | None = None,
 ) -> Sampler:
-    """`sample(seeds, step)` with everything else held, as `neighbors.sampler`."""
+    """A function sample(seeds, step) of this graph, as `neighbors.sampler`."""
     check_fan_outs(fan_outs, hub_cap)
     if any(most_drawn(fan_out, hub_cap) < 2 for fan_out in fan_outs):
         raise ValueError(f"fan_outs={list(fan_outs)}, hub_cap={hub_cap}: backend='torch_sparse' needs 2 or more")
@@ -55,10 +55,8 @@ def sampler(
             with _GENERATOR, torch.random.fork_rng(devices=[]):
                 torch.manual_seed(rng.key(seed, step, layer))
                 drawn = sample_adj(rowptr, col, torch.from_numpy(nodes), most_drawn(fan_outs[layer], hub_cap), False)
-            rows, columns, sources, arcs = (tensor.numpy() for tensor in drawn)
-            factor = None if weights is None else weights[arcs]
-            blocks.insert(0, _block(rows, columns, arcs, nodes, sources, indptr, scale, factor=factor))
-            nodes = sources
+            blocks.insert(0, _block([tensor.numpy() for tensor in drawn], nodes, indptr, scale, weights))
+            nodes = drawn[2].numpy()
         return nodes, tuple(blocks)
 
     return sample
@@ -79,20 +77,14 @@ def import_sample_adj() -> Callable[..., Any]:
 
 
 def _block(
-    rows: NDArray[np.int64],
-    columns: NDArray[np.int64],
-    arcs: NDArray[np.int64],
+    drawn: Sequence[NDArray[np.int64]],
     targets: NDArray[np.int64],
-    sources: NDArray[np.int64],
     indptr: NDArray[np.int64],
     scale: NDArray[np.float32],
-    *,
-    factor: NDArray[np.float32] | None,
+    edge_weights: NDArray[np.float32] | None,
 ) -> Block:
-    """The drawn neighbours, each row preceded by its self loop, weighed by how likely each was drawn.
-
-    `factor` are the weights of the drawn arcs, where edges have any.
-    """
+    """The drawn neighbours, each row preceded by its self loop, weighed by how likely each was drawn."""
+    rows, columns, sources, arcs = drawn
     begins, num_drawn = indptr[targets], np.diff(rows)
     degrees = indptr[targets + 1] - begins
     starts = (rows + np.arange(len(rows))).astype(np.int32)
@@ -101,8 +93,8 @@ def _block(
     neighbors.weigh(scale, sources, degrees, starts, indices, weights)
     in_row = arcs - np.repeat(begins, num_drawn)
     correction = _uniform_over_actual(in_row, np.repeat(degrees, num_drawn), np.repeat(num_drawn, num_drawn))
-    if factor is not None:
-        correction *= factor
+    if edge_weights is not None:
+        correction *= edge_weights[arcs]
     weights *= np.insert(correction, rows[:-1], 1.0)
     return Block.of(starts, indices, weights, len(sources))
 

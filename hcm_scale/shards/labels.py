@@ -1,8 +1,16 @@
-"""Labelled pairs read back: the manifest as a frozen value, row groups as arrays, no byte believed unchecked.
+"""Labelled pairs on disk: what the folder holds, and how it is read back, no byte trusted unchecked.
+
+    manifest.json          written last: the plan, exact class counts, stored pairs per class, every shard
+    shard-00000.parquet    the pairs of a fixed range of sources: u, v (int32, or int64 where n >= 2^31), hop (uint8)
+
+A row group holds one class, so a reader draws any class without touching the others. Shards are cut from the plan
+alone, never from the number of threads or processes. `LabelPlan` is everything that decides the bytes of a folder; two
+folders with equal plans are equal byte for byte. While a folder is being made it also holds one `shard-00000.json`
+beside every finished shard.
 
 Opening reads the manifest and the sizes of the shards. A read opens one file, checks its pages against their checksums
 and closes it: about 0.6 ms for 65,536 pairs, no file held open, so any thread may read. The footer, for which Parquet
-has no checksum, is checked against its hash in the manifest; a few are kept. `verify` hashes every shard.
+has no checksum, is checked against its hash in the manifest. `verify` hashes every shard.
 
 Memory: the manifest (about 200 bytes a row group), the row group being read, and 64 footers of about 12 KB.
 """
@@ -22,22 +30,10 @@ from numpy.typing import NDArray
 
 from hcm_scale.base import files
 
-# ----------------------------------------------------------------------------
-# What a folder of labelled pairs is.
-#
-#     manifest.json          written last: the plan, exact class counts, stored pairs per class, every shard
-#     shard-00000.parquet    the pairs of a fixed range of sources: u, v (int32, or int64 where n >= 2^31), hop (uint8)
-#
-# A row group holds one class, so a reader draws any class without touching the others. A shard is a fixed range of
-# sources, cut from the plan alone: never from the number of threads or processes. `LabelPlan` is everything that
-# decides the bytes of a folder; two folders with equal plans are equal byte for byte. While a folder is being made it
-# also holds one `shard-00000.json` beside every finished shard.
-
-
 KIND = "hcm_scale labels"
 FORMAT = 1
 MIN_CLASSES, MAX_CLASSES = 2, 16
-_SOURCES_ALIGN = 64  # the label kernels walk 64 sources a word
+_SOURCES_ALIGN = 64  # the label kernels take 64 sources a word
 
 
 @dataclass(frozen=True)
@@ -117,7 +113,7 @@ class Shard:
     last: int
     num_bytes: int
     hash: str  # of the whole file
-    footer_bytes: int  # the footer has no checksum of its own, so its hash is kept apart, cheap to check at every read
+    footer_bytes: int  # the footer has no checksum of its own, so its hash is stored: cheap to check at every read
     footer_hash: str
     counts: tuple[int, ...]  # exact pairs per class, stored or not
     row_groups: tuple[tuple[int, int], ...]  # (class 1 .. C, rows), in file order
@@ -217,31 +213,20 @@ def _read_footer(path: Path, shard: Shard) -> pq.FileMetaData:
 def open_labels(folder: Path | str, graph_fingerprint: str | None = None, verify: bool = False) -> Labels:
     """Opens a sealed folder; FolderError where it is unfinished, foreign, damaged, torn, or of another graph."""
     folder = Path(folder)
-    labels = _parse(folder, files.read_manifest(folder, KIND, FORMAT))
-    if graph_fingerprint is not None and labels.plan.fingerprint != graph_fingerprint:
-        found = labels.plan.fingerprint
+    body = files.read_manifest(folder, KIND, FORMAT)
+    shards = tuple(Shard.from_json(shard) for shard in body["shards"])
+    labels = Labels(folder, LabelPlan(**body["plan"]), tuple(body["counts"]), tuple(body["stored"]), shards)
+    found = labels.plan.fingerprint
+    if graph_fingerprint not in (None, found):
         raise files.FolderError(
             f"{folder} holds the pairs of another graph: fingerprint {found}, not {graph_fingerprint}"
         )
-    for shard in labels.shards:
-        _check_shard(files.below(folder, shard.file), shard, verify)
+    for shard in shards:
+        path = files.below(folder, shard.file)
+        if not path.is_file():
+            raise files.FolderError(f"{path} is named in the manifest and missing")
+        if path.stat().st_size != shard.num_bytes:
+            raise files.FolderError(f"{path} is torn: {path.stat().st_size} bytes, {shard.num_bytes} expected")
+        if verify and files.hash_file(path) != shard.hash:
+            raise files.FolderError(f"{path} is damaged: its hash differs from the manifest")
     return labels
-
-
-def _parse(folder: Path, body: dict[str, Any]) -> Labels:
-    return Labels(
-        folder=folder,
-        plan=LabelPlan(**body["plan"]),
-        counts=tuple(body["counts"]),
-        stored=tuple(body["stored"]),
-        shards=tuple(Shard.from_json(shard) for shard in body["shards"]),
-    )
-
-
-def _check_shard(path: Path, shard: Shard, verify: bool) -> None:
-    if not path.is_file():
-        raise files.FolderError(f"{path} is named in the manifest and missing")
-    if path.stat().st_size != shard.num_bytes:
-        raise files.FolderError(f"{path} is torn: {path.stat().st_size} bytes, {shard.num_bytes} expected")
-    if verify and files.hash_file(path) != shard.hash:
-        raise files.FolderError(f"{path} is damaged: its hash differs from the manifest")

@@ -1,11 +1,21 @@
-"""The life of a labels folder, from nothing to a manifest, such that a kill at any moment costs at most one shard.
+"""Writes a labels folder, shard by shard, such that a kill at any moment costs at most one shard.
 
-    done     a shard that an earlier call finished, its hash checked; the writer makes the others
-    collect  the shards, read from the small files beside them
-    seal     writes the manifest, then removes the small files
+    finished_shards   a shard that an earlier call finished, its hash checked; `write_shard` makes the others
+    collect_shards    all shards, read from the small files beside them
+    seal_labels       writes the manifest, then removes the small files
 
 Each step reads only the disk, so that several processes can share the work with a barrier between the steps. A folder
-holds the shards of one plan: whoever gives it sees to that.
+holds the shards of one plan; the caller ensures that.
+
+A shard is the pairs of one range of sources as one Parquet file, the same bytes on any machine with the same pyarrow.
+Rows are grouped by class, put in a random order keyed by (seed, shard, class), and cut into row groups: every row group
+is a uniform sample of its shard's pairs of that class, so a reader that takes a few of them meets many sources.
+
+Encodings, measured on a million pairs of a million-node graph (bytes a row / milliseconds to read a row group): u
+dictionary, v delta-packed, no codec 4.0 / 0.8; the same with zstd 4.0 / 0.8; u dictionary, v byte-stream-split, zstd
+3.7 / 1.2; all plain 8.0 / 0.7. Each is written in about 50 ns a row. The first was chosen: small, no codec to wait for.
+
+Memory: the shard twice (as it came and in order), and its encoded bytes.
 """
 
 from collections.abc import Sequence
@@ -24,46 +34,7 @@ from hcm_scale.base.jit import kernel
 from hcm_scale.base.rng import below, key, mix
 from hcm_scale.shards.labels import FORMAT, KIND, LabelPlan, Shard
 
-# ----------------------------------------------------------------------------
-# Kernels that put pairs in order: grouped by class, then shuffled by a permutation that only a key decides.
-
-
-@kernel(nogil=True)
-def group_by_class(u, v, hop, cursors, out_u, out_v):
-    """Scatters pairs into `out` by class; `cursors[c - 1]` is where class c goes on, and is moved along."""
-    for i in range(len(hop)):
-        klass = hop[i] - 1
-        at = cursors[klass]
-        out_u[at] = u[i]
-        out_v[at] = v[i]
-        cursors[klass] = at + 1
-
-
-@kernel(nogil=True)
-def shuffle_pairs(key, u, v):
-    """Fisher and Yates in place, swap i drawn by the counter (key, i): all permutations alike, on any thread."""
-    for i in range(len(u) - 1, 0, -1):
-        j = below(mix(np.uint64(key), i), i + 1)
-        u[i], u[j] = u[j], u[i]
-        v[i], v[j] = v[j], v[i]
-
-
-# ----------------------------------------------------------------------------
-# Pairs of one range of sources -> one Parquet file, the same bytes on any machine with the same pyarrow.
-#
-# Rows are grouped by class, put in a random order keyed by (seed, shard, class), and cut into row groups: every row
-# group is a uniform sample of its shard's pairs of that class, so a reader that takes a few of them meets many
-# sources.
-#
-# Encodings, measured on a million pairs of a million-node graph (bytes a row / milliseconds to read a row group): u
-# dictionary, v delta-packed, no codec 4.0 / 0.8; the same with zstd 4.0 / 0.8; u dictionary, v byte-stream-split,
-# zstd 3.7 / 1.2; all plain 8.0 / 0.7. Each is written in about 50 ns a row. The first is kept: small, no codec to
-# wait for.
-#
-# Memory: the shard twice (as it came and in order), and its encoded bytes.
-
-
-_ORDER = 0x5348  # keeps these draws apart from all others made with the same seed
+_ORDER = 0x5348  # separates these draws from all others made with the same seed
 _TAIL_BYTES = 8  # a Parquet file ends in the footer's length and the magic
 
 
@@ -80,8 +51,8 @@ def write_shard(
 
     The small file beside it, which declares it finished, comes second.
     """
-    u, v, starts = in_order(plan, index, u, v, hop)
-    data = encode(plan, u, v, starts)
+    u, v, starts = _in_order(plan, index, u, v, hop)
+    data = _encode(plan, u, v, starts)
     name = plan.shard_name(index)
     files.write_bytes(folder / f"{name}.parquet", data)
     footer_bytes = int.from_bytes(data[-_TAIL_BYTES:-4], "little") + _TAIL_BYTES
@@ -101,7 +72,7 @@ def write_shard(
     return shard
 
 
-def in_order(
+def _in_order(
     plan: LabelPlan, index: int, u: NDArray[Any], v: NDArray[Any], hop: NDArray[np.uint8]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]:
     """The pairs of a shard grouped by class and shuffled within each: u, v, and starts (C + 1,) of the classes."""
@@ -114,7 +85,7 @@ def in_order(
     return out_u, out_v, starts
 
 
-def encode(plan: LabelPlan, u: NDArray[Any], v: NDArray[Any], starts: NDArray[np.int64]) -> bytes:
+def _encode(plan: LabelPlan, u: NDArray[Any], v: NDArray[Any], starts: NDArray[np.int64]) -> bytes:
     """Parquet bytes of pairs grouped by class, with page checksums and the statistics of `hop` for other programs."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
@@ -145,8 +116,28 @@ def _row_groups(plan: LabelPlan, starts: NDArray[np.int64]) -> list[tuple[int, i
     return groups
 
 
+@kernel(nogil=True)
+def group_by_class(u, v, hop, cursors, out_u, out_v):
+    """Scatters pairs into `out` by class; `cursors[c - 1]` is where class c goes on, and is moved along."""
+    for i in range(len(hop)):
+        klass = hop[i] - 1
+        at = cursors[klass]
+        out_u[at] = u[i]
+        out_v[at] = v[i]
+        cursors[klass] = at + 1
+
+
+@kernel(nogil=True)
+def shuffle_pairs(key, u, v):
+    """Fisher and Yates in place, swap i drawn by the counter (key, i): all permutations alike, on any thread."""
+    for i in range(len(u) - 1, 0, -1):
+        j = below(mix(np.uint64(key), i), i + 1)
+        u[i], u[j] = u[j], u[i]
+        v[i], v[j] = v[j], v[i]
+
+
 def is_sealed(folder: Path) -> bool:
-    """Whether all shards are there and the manifest is written."""
+    """Whether the manifest is written."""
     return (folder / files.MANIFEST).exists()
 
 
@@ -172,7 +163,7 @@ def collect_shards(folder: Path, plan: LabelPlan) -> list[Shard]:
 
 
 def seal_labels(folder: Path, plan: LabelPlan, shards: Sequence[Shard]) -> None:
-    """Writes the manifest, the moment from which the folder exists, and removes what only the work needed."""
+    """Writes the manifest, the moment from which the folder exists, and removes the small files."""
     body = {
         "plan": plan.to_json(),
         "counts": total_counts(plan, shards),
@@ -184,7 +175,7 @@ def seal_labels(folder: Path, plan: LabelPlan, shards: Sequence[Shard]) -> None:
 
 
 def remove_partial_shards(folder: Path) -> None:
-    """Removes the small files of the work from a sealed folder."""
+    """Removes the small files beside the shards from a sealed folder."""
     for path in folder.glob("shard-*.json"):
         path.unlink(missing_ok=True)
     files.sync_folder(folder)

@@ -1,10 +1,11 @@
 """Seeded graphs without a download: communities, R-MAT, a road-like grid, and the default data set.
 
-Pair e and attribute (i, k) are hashes of the seed and of e, i, k, so a graph is a function of its arguments, at any
-thread count. Pairs are drawn, taken both ways, then loops and repeats fall out, so a graph has a few per cent fewer
-edges than pairs. Node numbers are permuted: neither degree nor community can be read off them. Isolated nodes stay.
+Pair e and attribute (i, k) are hashes of the seed and of e, i, k, made by integer and plain IEEE arithmetic without any
+library function: a graph is a function of its arguments, at any thread count and on any machine. Pairs are drawn and
+taken both ways, then loops and repeats are dropped, so a graph has a few per cent fewer edges than pairs. Node numbers
+are permuted: neither degree nor community can be read off them. Isolated nodes stay.
 
-Memory at the peak: 8 bytes a pair and 24 bytes a pair of sorting room, then the CSR (8 bytes an edge) and 4 bytes an
+Memory at the peak: 8 bytes a pair and 24 bytes a pair for sorting, then the CSR (8 bytes an edge) and 4 bytes an
 attribute.
 """
 
@@ -20,14 +21,11 @@ from hcm_scale.graph.store import Graph
 from hcm_scale.synthetic.csr import symmetric_csr
 from hcm_scale.synthetic.inject import inject
 
-# ----------------------------------------------------------------------------
-# Kernels of the synthetic graphs: what edge e, or attribute k of node i, is. Jitted functions only.
-#
-# Every number is a hash of (seed, what it is for), so a kernel's result is the same for any thread count and any
-# order. All arithmetic is on integers or plain IEEE operations, with no library function, so it is the same on any
-# machine too.
-
-
+_STRUCTURE, _ATTRIBUTES, _CENTROIDS = 1, 2, 3  # uses of the seed
+_HUB_RANK = 5.0  # offsets the ranks of the power law, so that no hub is joined to half of its community
+_NODES_PER_COMMUNITY = 500
+_CENTROID_NORM = 2.5  # beside noise of variance 1 in every attribute: neighbours are alike, but not obviously
+_MAX_NODES = 2**31 - 1
 _ONE = np.uint64(1)
 _LOW16 = np.uint64(0xFFFF)
 _LOW21 = np.uint64(0x1FFFFF)
@@ -43,6 +41,134 @@ _BELL_MEAN = 2.0 * 65535.0
 _BELL_SCALE = np.float32((3.0 / (65536.0**2 - 1.0)) ** 0.5)
 
 
+def community(
+    num_nodes: int,
+    *,
+    edges_per_node: int = 8,
+    num_attributes: int = 20,
+    num_communities: int | None = None,
+    homophily: float = 0.8,
+    seed: int = 0,
+) -> Graph:
+    """An attributed graph with planted communities and power-law degrees.
+
+    A pair joins a member of a random community to one of the same community with probability `homophily`, else to
+    one of any. Degrees have exponent 2.5, cut off by the size of the community; sizes follow a power law too, and by
+    default there is one community per 500 nodes. Attributes are the community's centroid plus noise; all centroids
+    lie on one sphere, so that the norm of a row does not tell its community.
+
+    >>> g = community(1000, edges_per_node=4, num_attributes=3, seed=1)
+    >>> g.num_nodes, 3500 < g.num_edges <= 4000, g.x.shape
+    (1000, True, (1000, 3))
+    """
+    _check("edges_per_node", edges_per_node, 0, 2**20)
+    _check("homophily", homophily, 0, 1)
+    bounds, num_bits = _community_bounds(num_nodes, num_communities), (num_nodes - 1).bit_length()
+    num_communities = len(bounds) - 1
+    drawn = Communities(bounds, np.cbrt(np.diff(bounds) + _HUB_RANK), _HUB_RANK, np.cbrt(_HUB_RANK))
+    u, v = np.empty((2, num_nodes * edges_per_node), np.int32)
+    run_in_threads(len(u), community_pairs, _key(seed, _STRUCTURE), drawn, float(homophily), num_bits, u, v)
+    indptr, indices = symmetric_csr(u, v, num_nodes)
+    del u, v
+    x = _noise(num_nodes, num_attributes, seed)
+    centroids = np.empty((num_communities, num_attributes), np.float32)
+    run_in_threads(num_communities, bell_rows, _key(seed, _CENTROIDS), centroids)
+    norms = np.linalg.norm(centroids, axis=1, keepdims=True)
+    centroids *= np.float32(_CENTROID_NORM) / np.maximum(norms, np.float32(1e-6))
+    members = communities(num_nodes, num_communities=num_communities, seed=seed)
+    run_in_threads(num_nodes, add_centroids, members, centroids, x)
+    settings = {"edges_per_node": edges_per_node, "num_communities": num_communities, "homophily": homophily}
+    return _graph("community", indptr, indices, x, seed, settings)
+
+
+def communities(num_nodes: int, *, num_communities: int | None = None, seed: int = 0) -> NDArray[np.int32]:
+    """The planted community of every node of `community` with the same arguments, i32 (num_nodes,).
+
+    >>> np.bincount(communities(1000, num_communities=3, seed=1)).tolist()
+    [437, 310, 253]
+    """
+    members = np.empty(num_nodes, np.int32)
+    bounds, num_bits = _community_bounds(num_nodes, num_communities), (num_nodes - 1).bit_length()
+    run_in_threads(len(bounds) - 1, community_members, _key(seed, _STRUCTURE), bounds, num_bits, members)
+    return members
+
+
+def rmat(scale: int, *, edge_factor: int = 8, num_attributes: int = 20, seed: int = 0) -> Graph:
+    """The R-MAT graph of Graph500: 2^scale nodes, edge_factor * 2^scale pairs; the attributes are noise.
+
+    >>> rmat(8, num_attributes=2, seed=1).num_nodes
+    256
+    """
+    _check("scale", scale, 0, 30)
+    _check("edge_factor", edge_factor, 0, 2**20)
+    num_nodes = 2**scale
+    u, v = np.empty((2, num_nodes * edge_factor), np.int32)
+    run_in_threads(len(u), rmat_pairs, _key(seed, _STRUCTURE), scale, u, v)
+    indptr, indices = symmetric_csr(u, v, num_nodes)
+    del u, v
+    x = _noise(num_nodes, num_attributes, seed)
+    return _graph("rmat", indptr, indices, x, seed, {"scale": scale, "edge_factor": edge_factor})
+
+
+def grid(width: int, height: int, *, num_attributes: int = 20, removed_share: float = 0.05, seed: int = 0) -> Graph:
+    """A road-like graph of huge diameter: a grid, cell (row, column) = node row * width + column, some edges missing.
+
+    >>> grid(3, 2, num_attributes=1, removed_share=0).num_edges
+    7
+    """
+    _check("width", width, 1, _MAX_NODES)
+    _check("height", height, 1, _MAX_NODES)
+    _check("width * height", width * height, 1, _MAX_NODES)
+    _check("removed_share", removed_share, 0, 1)
+    num_nodes = width * height
+    u, v = np.empty((2, 2 * num_nodes), np.int32)
+    run_in_threads(num_nodes, grid_pairs, _key(seed, _STRUCTURE), width, height, float(removed_share), u, v)
+    indptr, indices = symmetric_csr(u, v, num_nodes)
+    x = _noise(num_nodes, num_attributes, seed)
+    settings = {"width": width, "height": height, "removed_share": removed_share}
+    return _graph("grid", indptr, indices, x, seed, settings)
+
+
+def default(seed: int = 0) -> Graph:
+    """The embedded data set: 20,000 nodes in communities, 300 structural and 300 attribute anomalies."""
+    return inject(community(20_000, seed=seed), num_cliques=20, seed=seed, num_attribute_anomalies=None)
+
+
+def _community_bounds(num_nodes: int, num_communities: int | None) -> NDArray[np.int64]:
+    """Communities as ranges of positions, the c-th with a share of about (c + 1)^(-1/2), each with a member or more."""
+    _check("num_nodes", num_nodes, 1, _MAX_NODES)
+    if num_communities is None:
+        num_communities = max(1, num_nodes // _NODES_PER_COMMUNITY)
+    _check("num_communities", num_communities, 1, num_nodes)
+    numbers = np.arange(1, num_communities + 1)
+    ends = np.cumsum(numbers**-0.5)
+    spare = num_nodes - num_communities
+    return np.concatenate([[0], numbers + np.rint(ends * (spare / ends[-1])).astype(np.int64)])
+
+
+def _noise(num_nodes: int, num_attributes: int, seed: int) -> NDArray[np.float32]:
+    _check("num_attributes", num_attributes, 1, 2**20)
+    x = np.empty((num_nodes, num_attributes), np.float32)
+    run_in_threads(num_nodes, bell_rows, _key(seed, _ATTRIBUTES), x)
+    return x
+
+
+def _key(seed: int, purpose: int) -> np.uint64:
+    return np.uint64(key(seed, purpose))
+
+
+def _graph(
+    name: str, indptr: NDArray[np.int64], indices: NDArray[np.int32], x: NDArray[np.float32], seed: int, settings: Any
+) -> Graph:
+    columns = tuple(f"a{k}" for k in range(x.shape[1]))
+    return Graph(indptr, indices, x=x, columns=columns, info={"source": f"synthetic {name}", "seed": seed, **settings})
+
+
+def _check(option: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ValueError(f"{option}={value!r} is out of range; it runs from {low} to {high}")
+
+
 class Communities(NamedTuple):
     """Communities as ranges of positions, and the power law of the ranks in them."""
 
@@ -53,37 +179,56 @@ class Communities(NamedTuple):
 
 
 @kernel
-def permute(value, num_bits, bound, seed):
-    """A seeded bijection of 0 .. bound - 1, where 2^(num_bits - 1) < bound <= 2^num_bits.
-
-    Odd multiplications and xor-shifts are bijections of num_bits bits; what lands at or above the bound walks on until
-    it lands below, which keeps it a bijection and takes less than two rounds on average.
-    """
-    mask = (_ONE << np.uint64(num_bits)) - _ONE
-    shift = np.uint64(max(1, (num_bits + 1) // 2))
-    x = np.uint64(value)
-    while True:
-        for turn in range(4):
-            word = mix(np.uint64(seed), turn)
-            x = (x * (word | _ONE) + (word >> shift)) & mask
-            x ^= x >> shift
-        if x < np.uint64(bound):
-            return np.int64(x)
+def community_pairs(part, seed, communities, homophily, num_bits, u, v):
+    """Pair e of a community graph: a member of a random community, and one of the same (homophily) or of any."""
+    bounds = communities.bounds
+    num_nodes = bounds[-1]
+    labels = mix(np.uint64(seed), 1)
+    for e in range(part[0], part[1]):
+        state = mix(np.uint64(seed), e + 2)
+        own = np.searchsorted(bounds, below(mix(state, 0), num_nodes), side="right") - 1
+        other = own
+        if unit(mix(state, 1)) >= homophily:
+            other = np.searchsorted(bounds, below(mix(state, 2), num_nodes), side="right") - 1
+        left = _member(mix(state, 3), own, communities)
+        right = _member(mix(state, 4), other, communities)
+        u[e] = permute(left, num_bits, num_nodes, labels)
+        v[e] = permute(right, num_bits, num_nodes, labels)
 
 
 @kernel(inline="always")
-def _bell(word):
-    total = (word & _LOW16) + ((word >> _S16) & _LOW16) + ((word >> (_S16 + _S16)) & _LOW16) + (word >> np.uint64(48))
-    return np.float32(np.float64(total) - _BELL_MEAN) * _BELL_SCALE
+def _member(word, community, communities):
+    """A node position of this community, drawn by the power law of its ranks."""
+    bounds, roots, hub_rank, hub_root = communities
+    first = bounds[community]
+    rank = _rank(word, roots[community], hub_rank, hub_root)
+    return first + min(rank, bounds[community + 1] - first - 1)
+
+
+@kernel(inline="always")
+def _rank(word, size_root, hub_rank, hub_root):
+    """A rank in a community with P(rank) ~ (rank + hub_rank)^(-2/3): the inverse of a cube root, hence no pow()."""
+    root = hub_root + unit(word) * (size_root - hub_root)
+    return np.int64(max(0.0, root * root * root - hub_rank))
 
 
 @kernel
-def bell_rows(part, seed, out):
-    """out[i, k] = independent bell-shaped noise of mean 0 and variance 1."""
+def community_members(part, seed, bounds, num_bits, out):
+    """out[i] = the community of node i."""
+    num_nodes = bounds[-1]
+    labels = mix(np.uint64(seed), 1)
+    for community in range(part[0], part[1]):
+        for position in range(bounds[community], bounds[community + 1]):
+            out[permute(position, num_bits, num_nodes, labels)] = community
+
+
+@kernel
+def add_centroids(part, members, centroids, x):
+    """x[i] += the centroid of node i's community."""
     for i in range(part[0], part[1]):
-        row = mix(np.uint64(seed), i)
-        for k in range(out.shape[1]):
-            out[i, k] = _bell(mix(row, k))
+        centre = centroids[members[i]]
+        for k in range(x.shape[1]):
+            x[i, k] += centre[k]
 
 
 @kernel
@@ -109,59 +254,6 @@ def rmat_pairs(part, seed, scale, u, v):
         v[e] = permute(column, scale, num_nodes, labels)
 
 
-@kernel(inline="always")
-def _rank(word, size_root, hub_rank, hub_root):
-    """A rank in a community with P(rank) ~ (rank + hub_rank)^(-2/3): the inverse of a cube root, hence no pow()."""
-    root = hub_root + unit(word) * (size_root - hub_root)
-    return np.int64(max(0.0, root * root * root - hub_rank))
-
-
-@kernel(inline="always")
-def _member(word, community, communities):
-    """A node position of this community, drawn by the power law of its ranks."""
-    bounds, roots, hub_rank, hub_root = communities
-    first = bounds[community]
-    rank = _rank(word, roots[community], hub_rank, hub_root)
-    return first + min(rank, bounds[community + 1] - first - 1)
-
-
-@kernel
-def community_pairs(part, seed, communities, homophily, num_bits, u, v):
-    """Pair e of a community graph: a member of a random community, and one of the same (homophily) or of any."""
-    bounds = communities.bounds
-    num_nodes = bounds[-1]
-    labels = mix(np.uint64(seed), 1)
-    for e in range(part[0], part[1]):
-        state = mix(np.uint64(seed), e + 2)
-        own = np.searchsorted(bounds, below(mix(state, 0), num_nodes), side="right") - 1
-        other = own
-        if unit(mix(state, 1)) >= homophily:
-            other = np.searchsorted(bounds, below(mix(state, 2), num_nodes), side="right") - 1
-        left = _member(mix(state, 3), own, communities)
-        right = _member(mix(state, 4), other, communities)
-        u[e] = permute(left, num_bits, num_nodes, labels)
-        v[e] = permute(right, num_bits, num_nodes, labels)
-
-
-@kernel
-def community_members(part, seed, bounds, num_bits, out):
-    """out[i] = the community of node i."""
-    num_nodes = bounds[-1]
-    labels = mix(np.uint64(seed), 1)
-    for community in range(part[0], part[1]):
-        for position in range(bounds[community], bounds[community + 1]):
-            out[permute(position, num_bits, num_nodes, labels)] = community
-
-
-@kernel
-def add_centroids(part, members, centroids, x):
-    """x[i] += the centroid of node i's community."""
-    for i in range(part[0], part[1]):
-        centre = centroids[members[i]]
-        for k in range(x.shape[1]):
-            x[i, k] += centre[k]
-
-
 @kernel
 def grid_pairs(part, seed, width, height, removed_share, u, v):
     """Pairs 2i and 2i + 1: cell i with its right and its lower neighbour, or a loop where there is none."""
@@ -174,148 +266,35 @@ def grid_pairs(part, seed, width, height, removed_share, u, v):
             v[2 * cell + side] = cell + (1 if side == 0 else width) if kept else cell
 
 
-_STRUCTURE, _ATTRIBUTES, _CENTROIDS = 1, 2, 3  # what a random number is for
-_HUB_RANK = 5.0  # offsets the ranks of the power law, so that one hub does not know half of its community
-_NODES_PER_COMMUNITY = 500
-_CENTROID_NORM = 2.5  # of noise that is 1 in every attribute: neighbours look alike, and not at a glance
-_MAX_NODES = 2**31 - 1
+@kernel
+def permute(value, num_bits, bound, seed):
+    """A seeded bijection of 0 .. bound - 1, where 2^(num_bits - 1) < bound <= 2^num_bits.
 
-
-def community(
-    num_nodes: int,
-    *,
-    edges_per_node: int = 8,
-    num_attributes: int = 20,
-    num_communities: int | None = None,
-    homophily: float = 0.8,
-    seed: int = 0,
-) -> Graph:
-    """An attributed graph with planted communities and power-law degrees.
-
-    A pair joins a member of a random community to one of the same community with probability `homophily`, else to
-    one of any. Degrees have exponent 2.5, cut off by the size of the community; sizes follow a power law too, and by
-    default there is one community per 500 nodes. Attributes are the community's centroid plus noise; all centroids
-    lie on one sphere, so that the norm of a row does not tell its community.
-
-    >>> g = community(1000, edges_per_node=4, num_attributes=3, seed=1)
-    >>> g.num_nodes, 3500 < g.num_edges <= 4000, g.x.shape
-    (1000, True, (1000, 3))
+    Odd multiplications and xor-shifts are bijections of num_bits bits; what lands at or above the bound is mapped again
+    until it lands below, which keeps it a bijection and takes less than two rounds on average.
     """
-    num_communities = max(1, num_nodes // _NODES_PER_COMMUNITY) if num_communities is None else num_communities
-    _check("edges_per_node", edges_per_node, 0, 2**20)
-    _check("homophily", homophily, 0, 1)
-    bounds = _community_bounds(num_nodes, num_communities)
-    roots = np.cbrt(np.diff(bounds) + _HUB_RANK)
-    u, v = _empty_pairs(num_nodes * edges_per_node)
-    num_bits = (num_nodes - 1).bit_length()
-    drawn = Communities(bounds, roots, _HUB_RANK, np.cbrt(_HUB_RANK))
-    key = _key(seed, _STRUCTURE)
-    run_in_threads(len(u), community_pairs, key, drawn, float(homophily), num_bits, u, v)
-    indptr, indices = symmetric_csr(u, v, num_nodes)
-    del u, v
-    x = _noise(num_nodes, num_attributes, seed)
-    centroids = _centroids(num_communities, num_attributes, seed)
-    members = communities(num_nodes, num_communities=num_communities, seed=seed)
-    run_in_threads(num_nodes, add_centroids, members, centroids, x)
-    settings = {"edges_per_node": edges_per_node, "num_communities": num_communities, "homophily": homophily}
-    return _graph("community", indptr, indices, x, seed, settings)
+    mask = (_ONE << np.uint64(num_bits)) - _ONE
+    shift = np.uint64(max(1, (num_bits + 1) // 2))
+    x = np.uint64(value)
+    while True:
+        for turn in range(4):
+            word = mix(np.uint64(seed), turn)
+            x = (x * (word | _ONE) + (word >> shift)) & mask
+            x ^= x >> shift
+        if x < np.uint64(bound):
+            return np.int64(x)
 
 
-def communities(num_nodes: int, *, num_communities: int | None = None, seed: int = 0) -> NDArray[np.int32]:
-    """The planted community of every node of `community` with the same arguments, i32 (num_nodes,).
-
-    >>> np.bincount(communities(1000, num_communities=3, seed=1)).tolist()
-    [437, 310, 253]
-    """
-    num_communities = max(1, num_nodes // _NODES_PER_COMMUNITY) if num_communities is None else num_communities
-    members = np.empty(num_nodes, np.int32)
-    bounds = _community_bounds(num_nodes, num_communities)
-    num_bits = (num_nodes - 1).bit_length()
-    run_in_threads(num_communities, community_members, _key(seed, _STRUCTURE), bounds, num_bits, members)
-    return members
+@kernel
+def bell_rows(part, seed, out):
+    """out[i, k] = independent bell-shaped noise of mean 0 and variance 1."""
+    for i in range(part[0], part[1]):
+        row = mix(np.uint64(seed), i)
+        for k in range(out.shape[1]):
+            out[i, k] = _bell(mix(row, k))
 
 
-def rmat(scale: int, *, edge_factor: int = 8, num_attributes: int = 20, seed: int = 0) -> Graph:
-    """The R-MAT graph of Graph500: 2^scale nodes, edge_factor * 2^scale pairs; the attributes are noise.
-
-    >>> rmat(8, num_attributes=2, seed=1).num_nodes
-    256
-    """
-    _check("scale", scale, 0, 30)
-    _check("edge_factor", edge_factor, 0, 2**20)
-    num_nodes = 2**scale
-    u, v = _empty_pairs(num_nodes * edge_factor)
-    run_in_threads(len(u), rmat_pairs, _key(seed, _STRUCTURE), scale, u, v)
-    indptr, indices = symmetric_csr(u, v, num_nodes)
-    del u, v
-    x = _noise(num_nodes, num_attributes, seed)
-    return _graph("rmat", indptr, indices, x, seed, {"scale": scale, "edge_factor": edge_factor})
-
-
-def grid(width: int, height: int, *, num_attributes: int = 20, removed_share: float = 0.05, seed: int = 0) -> Graph:
-    """A road-like graph of huge diameter: a grid, cell (row, column) = node row * width + column, some edges missing.
-
-    >>> grid(3, 2, num_attributes=1, removed_share=0).num_edges
-    7
-    """
-    _check("width", width, 1, _MAX_NODES)
-    _check("height", height, 1, _MAX_NODES)
-    _check("width * height", width * height, 1, _MAX_NODES)
-    _check("removed_share", removed_share, 0, 1)
-    u, v = _empty_pairs(2 * width * height)
-    key = _key(seed, _STRUCTURE)
-    run_in_threads(width * height, grid_pairs, key, width, height, float(removed_share), u, v)
-    indptr, indices = symmetric_csr(u, v, width * height)
-    x = _noise(width * height, num_attributes, seed)
-    settings = {"width": width, "height": height, "removed_share": removed_share}
-    return _graph("grid", indptr, indices, x, seed, settings)
-
-
-def default(seed: int = 0) -> Graph:
-    """The embedded data set: 20,000 nodes in communities, 300 structural and 300 attribute anomalies."""
-    return inject(community(20_000, seed=seed), num_cliques=20, seed=seed, num_attribute_anomalies=None)
-
-
-def _community_bounds(num_nodes: int, num_communities: int) -> NDArray[np.int64]:
-    """Communities as ranges of positions, the c-th with a share of about (c + 1)^(-1/2), each with a member or more."""
-    _check("num_nodes", num_nodes, 1, _MAX_NODES)
-    _check("num_communities", num_communities, 1, num_nodes)
-    ends = np.cumsum(np.arange(1, num_communities + 1) ** -0.5)
-    spare = num_nodes - num_communities
-    return np.concatenate(
-        [[0], np.arange(1, num_communities + 1) + np.rint(ends * (spare / ends[-1])).astype(np.int64)]
-    )
-
-
-def _centroids(num_communities: int, num_attributes: int, seed: int) -> NDArray[np.float32]:
-    centroids = np.empty((num_communities, num_attributes), np.float32)
-    run_in_threads(num_communities, bell_rows, _key(seed, _CENTROIDS), centroids)
-    norms = np.linalg.norm(centroids, axis=1, keepdims=True)
-    return centroids * (np.float32(_CENTROID_NORM) / np.maximum(norms, np.float32(1e-6)))
-
-
-def _noise(num_nodes: int, num_attributes: int, seed: int) -> NDArray[np.float32]:
-    _check("num_attributes", num_attributes, 1, 2**20)
-    x = np.empty((num_nodes, num_attributes), np.float32)
-    run_in_threads(num_nodes, bell_rows, _key(seed, _ATTRIBUTES), x)
-    return x
-
-
-def _empty_pairs(num_pairs: int) -> NDArray[np.int32]:
-    return np.empty((2, num_pairs), np.int32)
-
-
-def _key(seed: int, purpose: int) -> np.uint64:
-    return np.uint64(key(seed, purpose))
-
-
-def _graph(
-    name: str, indptr: NDArray[np.int64], indices: NDArray[np.int32], x: NDArray[np.float32], seed: int, settings: Any
-) -> Graph:
-    columns = tuple(f"a{k}" for k in range(x.shape[1]))
-    return Graph(indptr, indices, x=x, columns=columns, info={"source": f"synthetic {name}", "seed": seed, **settings})
-
-
-def _check(option: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise ValueError(f"{option}={value!r} is out of range; it runs from {low} to {high}")
+@kernel(inline="always")
+def _bell(word):
+    total = (word & _LOW16) + ((word >> _S16) & _LOW16) + ((word >> (_S16 + _S16)) & _LOW16) + (word >> np.uint64(48))
+    return np.float32(np.float64(total) - _BELL_MEAN) * _BELL_SCALE

@@ -4,7 +4,7 @@ Structural: `num_cliques` groups of `clique_size` random nodes are each made ful
 node draws `candidates` distinct other nodes and takes over the attributes of the farthest of them (Euclidean; the
 first drawn of equals), read from the graph as it came, not from rows already changed. No node gets both. The result
 carries y (1 = anomaly) and kind (1 structural, 2 attribute). Where edges have weights the new ones get the median, so
-that no weight tells them; types of edges go, as the new ones have none.
+that their weights do not give them away; types of edges are dropped, as the new ones have none.
 
 Memory: one copy of the indices, of the weights and of the attributes. Distances are taken block by block; sparse
 attributes stay sparse.
@@ -137,21 +137,22 @@ def _copy_rows(x: Attributes, to: NDArray[np.int64], source: NDArray[np.int64]) 
 
 
 def _join_cliques(graph: Graph, members: NDArray[np.int64]) -> Graph:
-    """Every two nodes of a row of `members` joined; on a directed graph both ways."""
-    size = members.shape[1]
-    left, right = np.nonzero(~np.eye(size, dtype=bool))
+    """Every two nodes of a row of `members` joined, on a directed graph both ways; existing arcs stay as they are."""
+    left, right = np.nonzero(~np.eye(members.shape[1], dtype=bool))
     rows, columns = members[:, left].ravel(), members[:, right].ravel()
     order = np.lexsort((columns, rows))
-    return replace(_insert_arcs(graph, rows[order], columns[order]), edge_types=None, path=None)
-
-
-def _insert_arcs(graph: Graph, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Graph:
-    """The graph with distinct new arcs, given sorted by row and column, in their places; existing ones are left."""
+    rows, columns = rows[order], columns[order]
     places, present = find_arcs(graph.indptr, graph.indices, rows, columns)
     rows, columns, places = rows[~present], columns[~present], places[~present]
     added = np.bincount(rows, minlength=graph.num_nodes)
     weights = graph.weights
     if weights is not None:
         weights = np.insert(weights, places, np.median(weights) if len(weights) else 1)
-    indptr = graph.indptr + np.concatenate([[0], np.cumsum(added)])
-    return replace(graph, indptr=indptr, indices=np.insert(graph.indices, places, columns), weights=weights)
+    return replace(
+        graph,
+        indptr=graph.indptr + np.concatenate([[0], np.cumsum(added)]),
+        indices=np.insert(graph.indices, places, columns),
+        weights=weights,
+        edge_types=None,
+        path=None,
+    )

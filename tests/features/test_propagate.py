@@ -1,13 +1,21 @@
-"""The first propagation: exact, in any chunks."""
+"""The first propagation: exact, in any chunks, and to the bit the same on a GPU."""
+
+import importlib.util
 
 import numpy as np
 import pytest
+import torch
 
-from hcm_scale.base.files import FolderError
 from hcm_scale.base.spmm import propagate
 from hcm_scale.features import propagate as features
-from hcm_scale.features.propagate import open_propagated, propagate_features
-from hcm_scale.graph import Graph
+from hcm_scale.graph.store import Graph
+from hcm_scale.synthetic.families import rmat
+
+ON_GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
+]
 
 
 @pytest.fixture
@@ -26,31 +34,44 @@ def test_propagate__equals_the_dense_product_in_any_chunks(graph, x, tmp_path, m
         dense[u, graph.indices[graph.indptr[u] : graph.indptr[u + 1]]] = 1
     scale = 1 / np.sqrt(graph.degrees + 1)
     expected = scale[:, None] * dense * scale @ x
-    whole = propagate_features(graph, x, tmp_path / "whole")
+    whole = features.propagate_features(graph, x, tmp_path / "whole")
     np.testing.assert_allclose(whole, expected, rtol=1e-5, atol=1e-6)
-    monkeypatch.setattr(features, "CHUNK_ROWS", 7)
-    assert np.array_equal(propagate_features(graph, x, tmp_path / "chunked"), whole)
+    monkeypatch.setattr(features, "_ROWS_AT_ONCE", 7)
+    assert np.array_equal(features.propagate_features(graph, x, tmp_path / "chunked"), whole)
 
 
 def test_propagate__is_mapped_and_not_writable(graph, x, tmp_path):
-    made = propagate_features(graph, x, tmp_path / "propagated")
+    made = features.propagate_features(graph, x, tmp_path / "propagated")
     assert not made.flags.writeable
-    assert np.array_equal(open_propagated(tmp_path / "propagated"), made)
+    assert np.array_equal(features.open_propagated(tmp_path / "propagated"), made)
     np.testing.assert_array_equal(made, propagate(graph.indptr, graph.indices, x))
 
 
 def test_features__are_refused_where_they_do_not_fit(graph, x, tmp_path):
     with pytest.raises(ValueError, match=r"\(59, 5\).*60 rows"):
-        propagate_features(graph, x[:59], tmp_path / "p")
+        features.propagate_features(graph, x[:59], tmp_path / "p")
     with pytest.raises(ValueError, match="float64"):
-        propagate_features(graph, x.astype(np.float64), tmp_path / "p")
+        features.propagate_features(graph, x.astype(np.float64), tmp_path / "p")
     x[41, 2] = np.nan
     with pytest.raises(ValueError, match="NaN or infinity, at or beside node"):
-        propagate_features(graph, x, tmp_path / "p")
+        features.propagate_features(graph, x, tmp_path / "p")
 
 
 def test_open_propagated__refuses_an_unfinished_folder(graph, x, tmp_path):
-    propagate_features(graph, x, tmp_path)
+    features.propagate_features(graph, x, tmp_path)
     (tmp_path / "manifest.json").unlink()
-    with pytest.raises(FolderError, match="unfinished"):
-        open_propagated(tmp_path)
+    with pytest.raises(ValueError, match="unfinished"):
+        features.open_propagated(tmp_path)
+
+
+@pytest.mark.parametrize(("scale", "num_attributes"), [(12, 7), (8, 20), (0, 20)])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_GPU)])
+def test_propagate__is_the_same_bits_on_every_device(scale, num_attributes, device, monkeypatch, tmp_path):
+    monkeypatch.setattr(features, "MANY_ENTRIES", 0)
+    made, plain = [], features.rows_on_device
+    monkeypatch.setattr(features, "rows_on_device", lambda *given: made.append(plain(*given)) or made[0])
+    graph = rmat(scale, num_attributes=num_attributes)
+    found = features.propagate_features(graph, np.asarray(graph.x), tmp_path / "out", device)
+    np.testing.assert_array_equal(found, propagate(graph.indptr, graph.indices, np.asarray(graph.x)))
+    assert len(made) == (device == "cuda")
+    assert all(made), "the cores made the rows"

@@ -6,9 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import io, sparse
 
-from hcm_scale.features.purify import SIMILARITIES, edge_similarity, keep_most_similar, purify
+from hcm_scale.features.purify import edge_similarity, median_weight, purify, write_strengths
 from hcm_scale.graph.store import Graph, SparseRows
-from hcm_scale.synthetic import families as synthetic
+from hcm_scale.synthetic.families import rmat
+
+SIMILARITIES = ("jaccard", "cosine", "euclidean")
 
 
 def slow_one(a, b, similarity):
@@ -71,7 +73,7 @@ def test_edge_similarity__equals_a_loop(random_csr, similarity, kind, directed, 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 def test_edge_similarity__is_the_same_at_any_thread_count(similarity, all_threads):
-    graph = synthetic.rmat(12, num_attributes=7)
+    graph = rmat(12, num_attributes=7)
     rows = SparseRows.of(sparse.csr_array(np.maximum(graph.x, 0)))
     for x in (graph.x, rows):
         alone = edge_similarity(graph.indptr, graph.indices, x, similarity)
@@ -85,17 +87,6 @@ def test_edge_similarity__stays_finite_and_right_on_huge_values():
     for rows in (x, SparseRows.of(sparse.csr_array(x))):
         assert edge_similarity(*csr, rows, "euclidean")[0] == pytest.approx(-5e20, rel=1e-6)
         assert edge_similarity(*csr, rows, "cosine")[0] == 0
-
-
-@given(st.lists(st.integers(-3, 3), min_size=1, max_size=30), st.data())
-def test_keep_most_similar__equals_a_stable_sort(values, data):
-    values = np.array(values, np.float32)
-    num_dropped = data.draw(st.integers(1, len(values)))
-    keep, threshold, share = keep_most_similar(values, num_dropped)
-    order = np.argsort(values, kind="stable")
-    assert np.flatnonzero(~keep).tolist() == sorted(order[:num_dropped])
-    assert threshold == values[order[num_dropped - 1]]
-    assert share == np.mean(~keep[values == threshold])
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
@@ -217,3 +208,51 @@ def test_purify__of_real_sparse_counts(real_data, name, similarity):
     for e in range(0, graph.num_edges, graph.num_edges // 20):
         a, b = rows[[u[e]]].toarray()[0], rows[[v[e]]].toarray()[0]
         assert values[e] == pytest.approx(slow_one(a, b, similarity), rel=1e-5)
+
+
+def as_words(num_rows):
+    return SparseRows.of(sparse.random_array((num_rows, 150), density=0.05, rng=0, dtype=np.float32))
+
+
+@pytest.mark.parametrize("similarity", ["jaccard", "euclidean"])
+def test_purify__like_itself_drops_the_same_edges(random_csr, similarity):
+    graph, x = Graph(*random_csr(60, 300)), as_words(60)  # most pairs of rows share no word: ties at the threshold
+    first = purify(graph, x, similarity=similarity, ratio=0.3)
+    again = purify(graph, x, similarity=similarity, ratio=0.3, like=first)
+    np.testing.assert_array_equal(again.indices, first.indices)
+    assert again.info == first.info
+
+
+def test_purify__like_another_keeps_to_its_threshold(random_csr):
+    x = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+    first = purify(Graph(*random_csr(60, 300)), x, similarity="euclidean", ratio=0.2)
+    other = Graph(*random_csr(60, 200, seed=3))
+    kept = purify(other, 2 * x, similarity="euclidean", ratio=0.2, like=first)
+    values = edge_similarity(other.indptr, other.indices, 2 * x, "euclidean")
+    assert kept.num_edges == np.sum(values > first.info["purified"]["threshold"]) < 0.7 * other.num_edges
+
+
+def test_strengths__do_not_know_the_unit_and_give_a_typical_edge_one(tmp_path, monkeypatch):
+    weights = np.random.default_rng(0).lognormal(5, 2, 1001).astype(np.float32)
+    found = write_strengths(tmp_path / "w.npy", weights, median_weight(weights))
+    assert np.median(found) == pytest.approx(1)
+    monkeypatch.setattr("hcm_scale.features.purify._WEIGHTS_PER_BLOCK", 100)
+    cents = write_strengths(tmp_path / "cents.npy", 100 * weights, median_weight(100 * weights))
+    np.testing.assert_allclose(cents, found, rtol=1e-5)
+    assert np.array_equal(np.argsort(found, kind="stable"), np.argsort(weights, kind="stable"))
+
+
+def test_strengths__are_finite_and_above_zero_at_any_weight(tmp_path):
+    limits = np.finfo(np.float32)
+    weights = np.array([limits.smallest_subnormal, limits.tiny, 1, limits.max], np.float32)
+    for median in (float(limits.max), float(limits.tiny)):
+        found = write_strengths(tmp_path / "w.npy", weights, median)
+        assert (found > 0).all()
+        assert np.isfinite(found).all()
+    assert median_weight(np.zeros(0, np.float32)) == 1
+
+
+def test_strengths__leave_a_node_its_other_neighbours_beside_an_outlier(tmp_path):
+    """Of ten edges one weighs a million times the others: it would be all of the row, and is two thirds."""
+    found = write_strengths(tmp_path / "w.npy", np.array([1e6, *[1.0] * 9], np.float32), 1.0)
+    assert found[0] / (1 + found.sum()) == pytest.approx(19.93 / 29.93, abs=0.001)

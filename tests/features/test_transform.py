@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import io, sparse, stats
 
-from hcm_scale.features import parts
 from hcm_scale.features.transform import transform
 from hcm_scale.graph.store import SparseRows
 
@@ -44,23 +43,20 @@ def counts(num_rows, num_columns, seed=0, density=0.2):
 @pytest.fixture
 def tiny_blocks(monkeypatch):
     """Makes every array span many blocks of rows."""
-    monkeypatch.setattr(parts, "_BLOCK_VALUES", 1)
+    monkeypatch.setattr("hcm_scale.features.parts._BLOCK_VALUES", 1)
 
 
 @given(small, st.sampled_from(("none", "log1p", "binary", "row")))
-def test_rescale_block__equals_the_dense_formula_for_dense_and_sparse(x, scale):
-    expected = dense_scale(x, scale)
-    np.testing.assert_allclose(parts.rescale_block(x, scale), expected, rtol=1e-6)
-    rows = parts.rescale_block(sparse.csr_array(x), scale)
-    assert sparse.issparse(rows)
-    np.testing.assert_allclose(rows.toarray(), expected, rtol=1e-6)
+def test_scale__equals_the_dense_formula_for_dense_and_sparse(x, scale):
+    for rows in (x, SparseRows.of(sparse.csr_array(x))):
+        scaled = transform(rows, scale=scale, standardise=False).x
+        np.testing.assert_allclose(scaled, dense_scale(x, scale), rtol=1e-6)
 
 
-def test_rescale_block__shares_of_a_row_with_negative_values():
+def test_scale__shares_of_a_row_with_negative_values():
     x = np.array([[-1, 3], [0, 0]], np.float32)
-    for rows in (x, sparse.csr_array(x)):
-        out = parts.rescale_block(rows, "row")
-        np.testing.assert_allclose(out.toarray() if sparse.issparse(out) else out, [[-0.25, 0.75], [0, 0]])
+    for rows in (x, SparseRows.of(sparse.csr_array(x))):
+        np.testing.assert_allclose(transform(rows, scale="row", standardise=False).x, [[-0.25, 0.75], [0, 0]])
 
 
 def test_normal_scores__keep_the_order_and_nothing_else(tiny_blocks):
@@ -112,7 +108,7 @@ def test_pca__equals_the_svd(kind, shape, tiny_blocks):
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_pca__by_lanczos_equals_the_svd(kind, monkeypatch, tiny_blocks):
-    monkeypatch.setattr(parts, "_MAX_COVARIANCE_COLUMNS", {True: 10, False: 10})
+    monkeypatch.setattr("hcm_scale.features.parts._MAX_COVARIANCE_COLUMNS", {True: 10, False: 10})
     x = counts(150, 300, seed=1)
     rows = x if kind == "dense" else SparseRows.of(sparse.csr_array(x))
     first, again = (transform(rows, pca=6, standardise=False).x for _ in range(2))
@@ -124,7 +120,7 @@ def test_pca__by_lanczos_equals_the_svd(kind, monkeypatch, tiny_blocks):
 @pytest.mark.parametrize("limit", [10, 100])
 def test_pca__beyond_the_rank_is_cut_and_said(kind, limit, monkeypatch, caplog):
     caplog.set_level("INFO")
-    monkeypatch.setattr(parts, "_MAX_COVARIANCE_COLUMNS", {True: limit, False: limit})
+    monkeypatch.setattr("hcm_scale.features.parts._MAX_COVARIANCE_COLUMNS", {True: limit, False: limit})
     x = np.outer(np.arange(60), np.arange(40)).astype(np.float32)
     rows = x if kind == "dense" else SparseRows.of(sparse.csr_array(x))
     features = transform(rows, pca=3)
@@ -140,7 +136,7 @@ def test_pca__of_more_components_than_columns_is_all_of_them():
 
 @pytest.mark.parametrize("limit", [10, 100])
 def test_pca__of_equal_rows_is_zero(limit, monkeypatch):
-    monkeypatch.setattr(parts, "_MAX_COVARIANCE_COLUMNS", {True: limit, False: limit})
+    monkeypatch.setattr("hcm_scale.features.parts._MAX_COVARIANCE_COLUMNS", {True: limit, False: limit})
     x = np.tile(np.arange(40, dtype=np.float32), (50, 1))
     for rows in (x, SparseRows.of(sparse.csr_array(x))):
         assert not transform(rows, pca=2).x.any()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import sparse, stats
 from scipy.sparse import csgraph
 
-from hcm_scale.hops import HopBlock, choose_sources, label_hops, largest_usable_classes
+from hcm_scale.hops import choose_sources, label_hops, largest_usable_classes
 from hcm_scale.hops.label import count_hops
 
 
@@ -38,11 +38,11 @@ def pairs_by_matrix(indptr, indices, sources, classes, directed):
     )
 
 
-def as_pairs(blocks: list[HopBlock]):
+def as_pairs(blocks: list):
     return [pair for b in blocks for pair in zip(b.hop.tolist(), b.u.tolist(), b.v.tolist(), strict=True)]
 
 
-def same(left: list[HopBlock], right: list[HopBlock]) -> bool:
+def same(left: list, right: list) -> bool:
     names = ("first", "last", "u", "v", "hop", "counts")
     return len(left) == len(right) and all(
         np.array_equal(getattr(a, name), getattr(b, name)) for a, b in zip(left, right, strict=True) for name in names
@@ -78,6 +78,21 @@ def test_label_hops__keeps_exactly_the_pairs_of_the_distance_matrix(case, words)
         assert as_pairs([b]) == sorted(as_pairs([b]))
         assert b.u.dtype == b.v.dtype == indices.dtype
         assert b.hop.dtype == np.uint8
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("num_edges", [900, 15_000])  # frontiers that stay small, and ones that are most of the graph
+@pytest.mark.parametrize("words", [None, 1, 8])
+def test_label_hops__is_right_on_many_groups_of_nodes_whichever_way_a_level_goes(words, num_edges, directed):
+    indptr, indices = make_csr(1500, num_edges, seed=4, directed=directed)
+    sources = choose_sources(indptr, num_sources=150, seed=0)
+    options = {"classes": 4, "directed": directed, "sources_per_block": 64, "words": words}
+    blocks = list(label_hops(indptr, indices, sources, pairs_per_class=None, seed=0, **options))
+    everything = pairs_by_matrix(indptr, indices, sources, 4, directed)
+    assert sorted(as_pairs(blocks)) == everything
+    sample = as_pairs(list(label_hops(indptr, indices, sources, pairs_per_class=3, seed=0, **options)))
+    assert len(set(sample)) == len(sample)
+    assert set(sample) <= set(everything)
 
 
 @given(case=cases(), pairs=st.integers(1, 40), words=st.sampled_from([1, 8]), threads=st.sampled_from([1, 2]))

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hcm_scale.base.spmm import gcn_scale
-from hcm_scale.sampling.neighbors import Block, DrawScratch, check_fan_outs, sample_blocks, sampler
+from hcm_scale.sampling.batches import make_sampler
+from hcm_scale.sampling.neighbors import DrawScratch, sample_blocks
 
 stateless_fixture = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -59,7 +60,7 @@ def test_sample_blocks__all_equals_the_full_graph_forward_over_many_small_batche
     rng = np.random.default_rng(0)
     x, weights = rng.normal(size=(200, 7)), [rng.normal(size=(7, 7)) for _ in range(num_layers)]
     full = forward([dense_gcn(indptr, indices)] * num_layers, x, weights)
-    sample = sampler(indptr, indices, gcn_scale(indptr), [None] * num_layers, seed=0)
+    sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [None] * num_layers, seed=0)
     for step, seeds in enumerate(np.array_split(rng.permutation(200), 40)):
         nodes, blocks = sample(seeds, step)
         out = forward([dense(block) for block in blocks], x[nodes], weights)
@@ -88,7 +89,7 @@ def test_sample_blocks__structure(random_csr, seed, fan_outs):
 def test_sample_blocks__is_unbiased(random_csr, fan_out):
     indptr, indices = random_csr(40, 300, seed=5)
     seeds, num_draws = np.arange(0, 40, 5), 2000
-    sample = sampler(indptr, indices, gcn_scale(indptr), [fan_out], seed=1)
+    sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [fan_out], seed=1)
     draws = [sample(seeds, step) for step in range(num_draws)]
     total = sum(in_graph(block, nodes, 40) for nodes, (block,) in draws)
     exact = dense_gcn(indptr, indices)[seeds]
@@ -115,7 +116,7 @@ def test_sample_blocks__weights_of_edges_multiply_the_same_draw(random_csr, fan_
 def test_sample_blocks__draws_every_subset_equally_often():
     star = np.r_[0, 5, np.arange(6, 11)], np.r_[1:6, 0, 0, 0, 0, 0].astype(np.int32)
     for fan_out in (2, 3):  # 3 of 5 goes by leaving 2 out
-        sample = sampler(*star, np.ones(6, np.float32), [fan_out], seed=0)
+        sample = make_sampler("numba", *star, np.ones(6, np.float32), [fan_out], seed=0)
         subsets = [frozenset(sample(np.array([0]), step)[0][1:].tolist()) for step in range(5000)]
         counts = [subsets.count(subset) for subset in set(subsets)]
         assert len(counts) == 10
@@ -137,7 +138,7 @@ def test_sample_blocks__layers_steps_and_seeds_draw_apart(random_csr):
 
 def test_sample_blocks__a_draw_depends_on_the_node_and_not_on_its_company(random_csr):
     indptr, indices = random_csr(50, 600)
-    sample = sampler(indptr, indices, gcn_scale(indptr), [4], seed=0)
+    sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [4], seed=0)
     together, (block,) = sample(np.arange(50), 0)
     for u in range(50):
         alone, _ = sample(np.array([u]), 0)
@@ -147,7 +148,7 @@ def test_sample_blocks__a_draw_depends_on_the_node_and_not_on_its_company(random
 def test_sampler__same_blocks_at_any_thread_count(random_csr):
     indptr, indices = random_csr(500, 5000)
     batches = [np.random.default_rng(step).choice(500, 64, replace=False) for step in range(30)]
-    sample = sampler(indptr, indices, gcn_scale(indptr), [5, None], seed=3, hub_cap=12)
+    sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [5, None], seed=3, hub_cap=12)
     expected = [sample(seeds, step) for step, seeds in enumerate(batches)]
     before = numba.get_num_threads()
     try:
@@ -236,14 +237,17 @@ def test_with_transpose__is_the_transpose(random_csr, seed):
     _, blocks = sample_blocks(indptr, indices, gcn_scale(indptr), seeds, [3, 4], seed=seed, step=0)
     for block in blocks:
         full = block.with_transpose()
-        back = Block(full.t_indptr, full.t_indices, full.t_weights, block.num_sources, block.num_targets)
-        assert (dense(block) == dense(back).T).all()
+        rows = np.repeat(np.arange(block.num_sources), np.diff(full.t_indptr))
+        back = np.zeros((block.num_sources, block.num_targets))
+        np.add.at(back, (rows, full.t_indices.numpy()), full.t_weights.numpy())
+        assert (dense(block) == back.T).all()
 
 
 @pytest.mark.parametrize(("fan_outs", "hub_cap"), [([0], None), ([3, -1], None), ([None], 0)])
-def test_check_fan_outs__refuses_what_is_not_positive(fan_outs, hub_cap):
+def test_make_sampler__refuses_what_is_not_positive(random_csr, fan_outs, hub_cap):
+    indptr, indices = random_csr(9, 20)
     with pytest.raises(ValueError, match=r"fan_outs=|hub_cap=0"):
-        check_fan_outs(fan_outs, hub_cap)
+        make_sampler("numba", indptr, indices, gcn_scale(indptr), fan_outs, seed=0, hub_cap=hub_cap)
 
 
 @pytest.mark.parametrize("seeds", [[-1], [0, 9]])

@@ -2,10 +2,8 @@
 
 import dataclasses
 import itertools
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,43 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hcm_scale.sampling.pairs import (
-    SPREAD,
-    WINDOW,
-    class_order,
-    least_reach,
-    pair_batches,
-    pairs_per_class,
-    pairs_per_epoch,
-    steps_per_epoch,
-)
-from hcm_scale.shards import LabelPlan, Labels, open_labels, writer
-from hcm_scale.shards.writer import write_shard
+from hcm_scale.sampling.pairs import class_order, pair_batches, pairs_per_class
+from hcm_scale.shards import Labels
 
-
-def make_labels(
-    out: Path, rows_per_class: list[int], num_shards: int, row_group_rows: int, num_links: int = 1
-) -> Labels:
-    """Sealed labels: pairs (class, 0), (class, 1), .. dealt to the shards in turn; a file has `num_links` names."""
-    classes = len(rows_per_class)
-    plan = LabelPlan("f00d", 10**9, False, classes, num_shards, None, 0, shard_pairs=1, row_group_rows=row_group_rows)
-    out.mkdir(parents=True)
-    for index in range(num_shards):
-        parts = [np.arange(index, rows, num_shards, dtype=np.int32) for rows in rows_per_class]
-        counts = np.array([len(part) for part in parts])
-        hop = np.repeat(np.arange(1, classes + 1, dtype=np.uint8), counts)
-        write_shard(out, plan, index, hop.astype(np.int32), np.concatenate(parts), hop, counts)
-    shards = []
-    for shard, copy in itertools.product(writer.collect_shards(out, plan), range(num_links)):
-        name = f"shard-{len(shards):05d}-{copy}.parquet"
-        os.link(out / shard.file, out / name)
-        shards.append(dataclasses.replace(shard, file=name))
-    writer.seal_labels(out, plan, shards)
-    return open_labels(out)
+WINDOW = SPREAD = 16  # row groups that are held at once, and that a draw reaches over
 
 
 @pytest.fixture(scope="module")
-def labels(tmp_path_factory) -> Labels:
+def labels(tmp_path_factory, make_labels) -> Labels:
     """Three classes of 2,000, 5,000 and 9,000 pairs in 4 shards, row groups of 100: many windows."""
     return make_labels(tmp_path_factory.mktemp("pairs") / "labels", [2000, 5000, 9000], 4, 100)
 
@@ -77,9 +46,9 @@ def same(left, right):
 @pytest.mark.parametrize("batch_pairs", [3, 100, 256, 257, 10**6])
 def test_pair_batches__balance_the_classes_and_see_no_pair_twice(labels, batch_pairs):
     batches = run(labels, batch_pairs=batch_pairs)
-    assert len(batches) == steps_per_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=0.5)
+    assert len(batches) == -(-3000 // batch_pairs)
     seen = as_tuples(batches)
-    assert len(seen) == len(set(seen)) == pairs_per_epoch(labels, sampling_ratio=0.5) == 3 * 1000
+    assert len(seen) == len(set(seen)) == 3 * 1000
     assert all(u == hop + 1 for hop, u, _ in seen)  # each pair carries its own class
     sizes = [len(batch.u) for batch in batches]
     assert max(sizes) <= batch_pairs
@@ -115,8 +84,7 @@ def test_pair_batches__resume_reads_one_window_a_class(labels, monkeypatch):
     read = Labels.read
     monkeypatch.setattr(Labels, "read", lambda self, group: (reads.append(group), read(self, group))[1])
     options = {"batch_pairs": 30, "sampling_ratio": 1.0, "seed": 1}
-    steps = steps_per_epoch(labels, batch_pairs=30, sampling_ratio=1.0)
-    next(pair_batches(labels, step_start=steps - 20, **options))
+    next(pair_batches(labels, step_start=180, **options))  # of 200
     assert 0 < len(reads) <= 3 * WINDOW
 
 
@@ -151,7 +119,7 @@ def count_draws(labels, sampling_ratio, epochs):
     return drawn, pairs_per_class(labels, sampling_ratio=sampling_ratio) / labels.stored[1]
 
 
-def test_pair_batches__draw_every_pair_alike(tmp_path):
+def test_pair_batches__draw_every_pair_alike(tmp_path, make_labels):
     """Chi-square over many epochs; the draws of an epoch are without repetition, which shrinks the variance."""
     drawn, share = count_draws(make_labels(tmp_path / "labels", [100, 333], 2, 1000), 0.6, epochs := 400)
     statistic = ((drawn - epochs * share) ** 2).sum() / (epochs * share * (1 - share)) * 332 / 333
@@ -159,7 +127,7 @@ def test_pair_batches__draw_every_pair_alike(tmp_path):
 
 
 @pytest.mark.parametrize("sampling_ratio", [0.02, 0.2, 1.0])
-def test_pair_batches__draw_every_pair_alike_from_many_unequal_row_groups(tmp_path, sampling_ratio):
+def test_pair_batches__draw_every_pair_alike_from_many_unequal_row_groups(tmp_path, make_labels, sampling_ratio):
     """An epoch draws from a stretch of row groups, so pairs of a group come together: each count alone is binomial."""
     drawn, share = count_draws(make_labels(tmp_path / "labels", [100, 333], 3, 16), sampling_ratio, epochs := 400)
     deviation = (drawn - epochs * share) / np.sqrt(epochs * share * (1 - share))
@@ -189,7 +157,7 @@ def test_class_order__takes_its_number_from_disjoint_parts(rows, share, reach, s
 
 
 def test_class_order__spreads_a_small_draw():
-    order = class_order(np.full(1000, 100), 2 * SPREAD, least_reach(100), seed=3)
+    order = class_order(np.full(1000, 100), 2 * SPREAD, (SPREAD - 1) * 100 + 1, seed=3)
     assert SPREAD <= len(order.group) <= SPREAD + 1
     assert (order.quota > 0).sum() >= SPREAD - 1
 
@@ -218,7 +186,7 @@ def test_pair_batches__refuse_bad_options_at_the_door(labels, options, message):
         pair_batches(labels, **({"batch_pairs": 256, "sampling_ratio": 0.5, "seed": 1} | options))
 
 
-def test_pairs_per_class__gives_advice_that_works(tmp_path):
+def test_pairs_per_class__gives_advice_that_works(tmp_path, make_labels):
     few = make_labels(tmp_path / "few", [7, 3, 2, 3], 1, 100)
     with pytest.raises(ValueError, match=r"legal here are sampling\.ratio=0\.5 \.\. 1, hops\.classes=2, or more hops"):
         pairs_per_class(few, sampling_ratio=0.3)
@@ -247,7 +215,7 @@ print(seen, peak_rss_bytes() - before)
 
 
 @pytest.mark.parametrize("num_batches", [300, pytest.param(12_208, marks=pytest.mark.slow)])
-def test_pair_batches__memory_does_not_grow_with_the_number_of_pairs(tmp_path, num_batches):
+def test_pair_batches__memory_does_not_grow_with_the_number_of_pairs(tmp_path, make_labels, num_batches):
     """10^5 pairs, then 10^8 (one shard under many names): the growth is bounded by the stated windows.
 
     The slow run is a whole epoch of 10^8 pairs.

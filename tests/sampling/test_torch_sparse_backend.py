@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from hcm_scale.base.spmm import gcn_scale
-from hcm_scale.sampling import neighbors, torch_sparse_backend
+from hcm_scale.sampling.batches import make_sampler
 
 
 @pytest.fixture
-def torch_sparse():
+def torch_sparse(random_csr):
     """Skips, with the reason, where torch-sparse is not installed."""
     try:
-        return torch_sparse_backend.import_sample_adj()
+        make_sampler("torch_sparse", *random_csr(5, 9), np.ones(5, np.float32), [2], seed=0)
     except ValueError as error:
         pytest.skip(str(error))
 
@@ -34,8 +34,8 @@ def test_sample_blocks__all_equals_ours(torch_sparse, random_csr, hub_cap, weigh
     weights = np.random.default_rng(2).lognormal(0, 2, len(indices)).astype(np.float32) if weighted else None
     seeds = np.array([7, 3, 50, 79])
     args, how = (indptr, indices, gcn_scale(indptr, weights)), {"seed": 0, "hub_cap": hub_cap, "weights": weights}
-    nodes, ours = neighbors.sampler(*args, [None, None], **how)(seeds, 0)
-    their_nodes, theirs = torch_sparse_backend.sampler(*args, [None, None], **how)(seeds, 0)
+    nodes, ours = make_sampler("numba", *args, [None, None], **how)(seeds, 0)
+    their_nodes, theirs = make_sampler("torch_sparse", *args, [None, None], **how)(seeds, 0)
     assert their_nodes[:4].tolist() == seeds.tolist()
     assert sorted(nodes.tolist()) == sorted(their_nodes.tolist())
     for mine, other in zip(ours, theirs, strict=True):
@@ -52,9 +52,9 @@ def test_sample_blocks__has_the_expectation_of_ours(torch_sparse, random_csr, fa
     scale, late = gcn_scale(indptr), np.zeros((40, 40), bool)
     for u in range(40):  # torch-sparse draws the last neighbours of a row less often
         late[u, indices[indptr[u] : indptr[u + 1]][-fan_out:]] = True
-    exact = rows(*one(neighbors.sample_blocks(indptr, indices, scale, seeds, [None], seed=0, step=0)), 40)
-    for backend in (neighbors, torch_sparse_backend):
-        sample = backend.sampler(indptr, indices, scale, [fan_out], seed=1)
+    exact = rows(*one(make_sampler("numba", indptr, indices, scale, [None], seed=0)(seeds, 0)), 40)
+    for backend in ("numba", "torch_sparse"):
+        sample = make_sampler(backend, indptr, indices, scale, [fan_out], seed=1)
         mean = sum(rows(*one(sample(seeds, step)), 40) for step in range(num_draws)) / num_draws
         np.testing.assert_allclose(mean, exact, atol=6 * exact.max() * np.sqrt(10 / fan_out / num_draws))
         np.testing.assert_allclose(mean[late].sum(), exact[late].sum(), rtol=0.02)
@@ -69,7 +69,7 @@ def one(sampled):
 
 def test_sample_blocks__draws_without_replacement_and_repeatably(torch_sparse, random_csr):
     indptr, indices = random_csr(80, 900)
-    sample = torch_sparse_backend.sampler(indptr, indices, gcn_scale(indptr), [4, None], seed=0, hub_cap=6)
+    sample = make_sampler("torch_sparse", indptr, indices, gcn_scale(indptr), [4, None], seed=0, hub_cap=6)
     state = torch.random.get_rng_state()
     nodes, blocks = sample(np.arange(10), 0)
     again, _ = sample(np.arange(10), 0)
@@ -87,12 +87,12 @@ def test_sampler__names_the_extra_where_torch_sparse_is_absent(random_csr, monke
     indptr, indices = random_csr(5, 9)
     monkeypatch.setitem(sys.modules, "torch_sparse", None)
     with pytest.raises(ValueError, match=r"pip install 'hcm-scale\[sparse\]'"):
-        torch_sparse_backend.sampler(indptr, indices, gcn_scale(indptr), [3], seed=0)
+        make_sampler("torch_sparse", indptr, indices, gcn_scale(indptr), [3], seed=0)
 
 
 def test_sampler__refuses_repeated_seeds(torch_sparse, random_csr):
     indptr, indices = random_csr(5, 9)
-    sample = torch_sparse_backend.sampler(indptr, indices, gcn_scale(indptr), [3], seed=0)
+    sample = make_sampler("torch_sparse", indptr, indices, gcn_scale(indptr), [3], seed=0)
     with pytest.raises(ValueError, match="1 of 3 are repeats"):
         sample(np.array([1, 2, 1]), 0)
 
@@ -101,4 +101,4 @@ def test_sampler__refuses_repeated_seeds(torch_sparse, random_csr):
 def test_sampler__refuses_a_single_draw_which_torch_sparse_gets_wrong(random_csr, fan_outs, hub_cap):
     indptr, indices = random_csr(5, 9)
     with pytest.raises(ValueError, match="needs 2 or more"):
-        torch_sparse_backend.sampler(indptr, indices, gcn_scale(indptr), fan_outs, seed=0, hub_cap=hub_cap)
+        make_sampler("torch_sparse", indptr, indices, gcn_scale(indptr), fan_outs, seed=0, hub_cap=hub_cap)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from hcm_scale.graph.store import Graph
-from hcm_scale.synthetic import families
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.csr import symmetric_csr
 
@@ -61,7 +60,7 @@ def test_symmetric_csr__sorts_long_rows_with_many_repeats():
 @given(st.integers(1, 3000), st.integers(0, 2**63))
 def test_permute__is_a_bijection(bound, seed):
     num_bits = (bound - 1).bit_length()
-    image = [families.permute(value, num_bits, bound, np.uint64(seed)) for value in range(bound)]
+    image = [synthetic.permute(value, num_bits, bound, np.uint64(seed)) for value in range(bound)]
     assert sorted(image) == list(range(bound))
 
 
@@ -120,7 +119,7 @@ def test_community__degree_and_community_say_nothing_about_the_node_number():
 def test_rmat__has_the_quadrant_shares_of_graph500():
     """Over one level the four quadrants are the four possible pairs of two nodes, before labels are permuted."""
     u, v = np.empty((2, 100_000), np.int32)
-    families.rmat_pairs((0, len(u)), np.uint64(0), 1, u, v)
+    synthetic.rmat_pairs((0, len(u)), np.uint64(0), 1, u, v)
     shares = np.bincount(2 * u + v, minlength=4) / len(u)
     expected = np.array([0.57, 0.19, 0.19, 0.05])
     assert min(np.abs(shares - expected).max(), np.abs(shares - expected[::-1]).max()) < 0.01

@@ -1,7 +1,16 @@
-"""Batches from page-locked host memory to a GPU, copied by a stream of their own while the GPU works on the one before.
+"""Batches on a GPU, made there as far as its memory allows.
 
-The host runs ahead of the GPU: when it asks for batch t + 1 the GPU is still busy with batch t, and the copy needs only
-the bus. Memory on the device: the batch at work and the one on its way.
+| what fits SHARE of the free memory | pairs                                  | neighbours                            |
+|------------------------------------|----------------------------------------|---------------------------------------|
+| graph, attributes, pairs           | drawn on the GPU                       | drawn on the GPU                      |
+| graph and attributes               | read ahead by a thread                 | drawn on the GPU                      |
+| neither: `choose_fit` is None      | on the host; whole batches are copied by a side stream (`to_gpu`)              |
+
+For two layers on an exact first hop, and edges without weights, batches are `EndsBatch`es: a step makes no host round
+trip and can be replayed. Else they are `MiniBatch`es of explicit blocks, whose sizes the host must ask for. Draws have
+the distribution of the CPU's (balanced classes, every pair of an epoch's draw once, neighbours without replacement,
+unbiased) but not its bits. They are functions of (seed, epoch, step, node): a resume repeats them, and ranks of any
+number share the same batches.
 """
 
 import itertools
@@ -24,23 +33,7 @@ from hcm_scale.sampling.neighbors import FanOut, most_drawn
 from hcm_scale.sampling.pairs import Cut, PairBatch
 from hcm_scale.shards import Labels
 
-# ----------------------------------------------------------------------------
-# Batches made where the model is: graph, attributes and, where they fit too, all labelled pairs on the GPU.
-#
-#| what fits SHARE of the free memory | pairs                                  | neighbours                            |
-#|------------------------------------|----------------------------------------|---------------------------------------|
-#| graph, attributes, pairs           | drawn on the GPU                       | drawn on the GPU                      |
-#| graph and attributes               | read ahead by a thread                 | drawn on the GPU                      |
-#| neither: `choose_fit` is None      | on the host; whole batches are copied by a side stream (`transfer`)            |
-#
-# For two layers on an exact first hop, and edges without weights, batches are `EndsBatch`es: a step makes no host
-# round trip and can be replayed. Else they are `MiniBatch`es of explicit blocks, whose sizes the host must ask for.
-# Draws follow the law of the CPU's (balanced classes, every pair of an epoch's draw once, neighbours without
-# replacement, unbiased) but not its bits. They are functions of (seed, epoch, step, node): a resume repeats them, and
-# ranks of any number share the same batches.
-
-
-_NEIGHBORS = 0x4E42  # keeps the neighbour draws apart from all others made with the same seed
+_NEIGHBORS = 0x4E42  # separates the neighbour draws from all others made with the same seed
 SHARE = 0.8  # of the memory that is free, for what lives on the device and the work of one batch
 _ENTRY_BYTES = 60  # of an explicit block, with the room that drawing it takes
 
@@ -168,7 +161,10 @@ def _copy_pairs(item: PairBatch, ends: Tensor, hop: Tensor) -> None:
 
 
 def to_gpu(batches: Iterable[MiniBatch], device: torch.device | str) -> Iterator[MiniBatch]:
-    """The same batches on `device`; they should be pinned, or copies wait for the host."""
+    """The same batches on `device`, copied by a side stream while the GPU works on the one before.
+
+    They should be in page-locked memory, or copies wait for the host. Two batches are on the device at a time.
+    """
     side = torch.cuda.Stream(device)
     for batch in batches:
         with torch.cuda.stream(side):

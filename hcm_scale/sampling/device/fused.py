@@ -2,7 +2,7 @@
 
 Such a model needs, of a target, s = sum_e weight_e relu(x_e W + b) over its drawn entries e, and x_e are rows of Â X.
 `EndsBatch.sum_hidden(W, b)` computes s by one Triton kernel that draws, reads, multiplies and adds on the chip, and the
-gradients of W and b by another that does it all again (`gpu_kernels`). A node that ends several pairs is summed once:
+gradients of W and b by another that does it all again (`kernels`). A node that ends several pairs is summed once:
 sources and hubs come again and again, and of a batch with all neighbours up to 256 a sixth of the work is left.
 
 Shapes never change and all tensors are refilled in place, so a step can be recorded once and replayed. Products are in
@@ -66,9 +66,7 @@ def distinct(ends: Tensor) -> tuple[Tensor, Block]:
 
 
 def fused_columns(num_attributes: int, width: int, device: torch.device) -> int | None:
-    """Columns of x for the kernels, a power of two of at least q; None where they cannot serve these sizes or this
-    device.
-    """
+    """Columns of x for the kernels, a power of two >= q; None where they do not support these sizes or this device."""
     columns = max(16, 1 << (num_attributes - 1).bit_length())
     is_power = width >= 16 and width & (width - 1) == 0
     if device.type != "cuda" or find_spec("triton") is None or not is_power or columns * width > _LARGEST:

@@ -4,7 +4,14 @@
 `neighbors`: scale[u] * scale[v], for neighbours times degree / drawn and the weight of the edge where edges have one,
 so that the expected row is Â's. A draw is a function of (key, node) alone. `draw_blocks` does so layer by layer and
 numbers the nodes, and gives what the CPU's sampler gives (other neighbours, the same law). It asks the device for
-sizes, a few times a layer; where one layer is sampled, `gpu_fused` does without blocks.
+sizes, a few times a layer; where one layer is sampled, `fused` does without blocks.
+
+Draws without replacement are the first k of a keyed random order of 0 .. size - 1 that is computed, not stored, any
+number of it by itself: swap-or-not (Hoang, Morris and Rogaway 2012). A round pairs every number x with the partner
+(turn - x) mod size, and one coin per pair says whether the two swap. A round undoes itself, so any number of rounds is
+a bijection, at every size and without a table. A number that has been swapped once is uniform; with probability
+2^-ROUNDS it never is. Words have 32 bits. torch has no unsigned arithmetic, so they live in int64 here;
+`kernels` does the same in uint32 and gets the same numbers.
 
 Memory: 4 bytes an entry of the graph (8 from 2^31 nodes on) and 4 for its weight, if any, 12 + 4 q bytes a node; per
 batch about 60 bytes an entry.
@@ -23,18 +30,6 @@ from hcm_scale.base.device import copy_into_device, copy_to_device
 from hcm_scale.base.rng import key
 from hcm_scale.base.spmm import gcn_scale
 from hcm_scale.sampling.neighbors import Block
-
-# ----------------------------------------------------------------------------
-# A keyed random order of 0 .. size - 1 that is computed, not stored: the i-th number of it, for any i by itself.
-#
-# Swap-or-not (Hoang, Morris and Rogaway 2012). A round pairs every number x with the partner (turn - x) mod size, and
-# one coin per pair says whether the two swap. A round undoes itself, so any number of rounds is a bijection, at every
-# size and without a table. Once a coin has fallen a number is uniform: it is not with probability 2^-ROUNDS. The
-# first k of the order are a draw of k without replacement.
-#
-# Words have 32 bits. torch has no unsigned arithmetic, so they live in int64 here, on any device; `gpu_kernels` does
-# the same in uint32 and gets the same numbers.
-
 
 ROUNDS = 24
 MAX_SIZE = 2**31 - 1
@@ -111,7 +106,7 @@ def graph_to(
 
 
 def graph_bytes(num_nodes: int, indices: NDArray[Any], num_columns: int, *, weighted: bool = False) -> int:
-    """What `graph_to` takes on the device."""
+    """Bytes that `graph_to` takes on the device."""
     return indices.nbytes + 4 * len(indices) * weighted + num_nodes * (12 + 4 * num_columns)
 
 

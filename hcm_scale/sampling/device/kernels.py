@@ -1,9 +1,9 @@
 """Triton kernels of training on a GPU: draw pairs; draw neighbours and sum their hidden rows, forward and backward.
 
-A draw is a function of its key (`shuffle`), so nothing that is drawn is ever stored. `sum_hidden` draws the neighbours
-of a target, reads their rows of Â X, applies the first layer and adds up the result, all on the chip; `sum_gradients`
-draws the same neighbours again and computes the hidden rows a second time. That costs 2 x q x width operations an entry
-and saves writing and reading width floats of it.
+A draw is a function of its key (`graph.shuffled`), so nothing that is drawn is ever stored. `sum_hidden` draws the
+neighbours of a target, reads their rows of Â X, applies the first layer and adds up the result, all on the chip;
+`sum_gradients` draws the same neighbours again and computes the hidden rows a second time. That costs 2 x q x width
+operations an entry and saves writing and reading width floats of it.
 
 Entries of a target are worked on 16 at a time, the least that a tensor core takes: slot 0 is the self loop, slot s > 0
 the (s - 1)-th neighbour of the draw. Programs of `sum_gradients` walk over the targets in strides and leave one partial
@@ -34,14 +34,14 @@ def _mix(word):
 
 @jit
 def _word_of(key, item):
-    """As `shuffle.word_of`; key and item are int64, the result is uint32."""
+    """As `graph.word_of`; key and item are int64, the result is uint32."""
     word = _mix((item ^ key).to(tl.uint32))
     return _mix(word + (item >> 32).to(tl.uint32) + (key >> 32).to(tl.uint32))
 
 
 @jit
 def _shuffled(index, size, word):
-    """As `shuffle.shuffled`, in uint32."""
+    """As `graph.shuffled`, in uint32."""
     for _ in range(_ROUNDS):  # not unrolled: the compiler would hoist all keys out of the caller's loop, into registers
         word += tl.full((), _GOLDEN, tl.uint32)
         key = _mix(word)

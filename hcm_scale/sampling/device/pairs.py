@@ -1,9 +1,9 @@
 """All labelled pairs on a device, and an epoch's balanced draw from them, without a host round trip.
 
-The sequence is that of `pairs`: position p of an epoch has class p mod C and is the (p div C)-th draw of that class.
-Here the draws of a class are the first D of a keyed order of all its stored pairs (`shuffle`), so each is drawn at most
-once an epoch, with equal probability, and any position can be computed by itself. Memory: 8 bytes a pair (16 from 2^31
-nodes on).
+The sequence is that of `sampling.pairs`: position p of an epoch has class p mod C and is the (p div C)-th draw of that
+class. Here the draws of a class are the first D of a keyed order of all its stored pairs (`graph.shuffled`), so each is
+drawn at most once an epoch, with equal probability, and any position can be computed by itself. Memory: 8 bytes a pair
+(16 from 2^31 nodes on).
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from hcm_scale.sampling.device.graph import MAX_SIZE, shuffled, word_of
 from hcm_scale.sampling.prefetch import prefetch
 from hcm_scale.shards import Labels
 
-_PAIRS = 0x7061  # keeps these draws apart from all others made with the same seed
+_PAIRS = 0x7061  # separates these draws from all others made with the same seed
 _TILE = 256
 _READERS = 4
 
@@ -35,7 +35,7 @@ class DevicePairs:
 
 
 def pairs_bytes(labels: Labels) -> int:
-    """What `pairs_to` takes on the device."""
+    """Bytes that `pairs_to` takes on the device."""
     return 2 * labels.num_pairs * labels.plan.index_type.itemsize
 
 

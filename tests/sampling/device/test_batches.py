@@ -1,7 +1,6 @@
-"""Batches made on a device, on CPU tensors: the same law as the CPU's sampler; what fits; what a resume repeats."""
+"""Batches made on a device, on CPU tensors: what fits; what a resume repeats; what ranks share."""
 
 import itertools
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,108 +9,25 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcm_scale.base.spmm import gcn_scale
-from hcm_scale.config import Config
-from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
-from hcm_scale.run.stages import label_options
-from hcm_scale.sampling import sample_blocks
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.fused import distinct
-from hcm_scale.sampling.device.graph import DeviceGraph, draw_blocks, draw_rows, graph_bytes, graph_to, layer_key
-from hcm_scale.sampling.device.pairs import draw, epoch_key, pairs_to
-from hcm_scale.sampling.pairs import Cut, cut_epoch, pair_batches
-from hcm_scale.stages.label import label
+from hcm_scale.sampling.device.graph import draw_rows, graph_to
+from hcm_scale.sampling.device.pairs import draw, pairs_to
+from hcm_scale.sampling.pairs import cut_epoch, pair_batches
 
 N, ALL = 60, 2**31 - 1
 
 
-def device_graph(csr, num_attributes=3, weights=None) -> DeviceGraph:
-    x = np.random.default_rng(0).standard_normal((len(csr[0]) - 1, num_attributes)).astype(np.float32)
-    return graph_to("cpu", *csr, x, weights=weights)
-
-
-def dense_rows(graph: DeviceGraph, targets, limit, key) -> np.ndarray:
-    """The drawn rows of Â as a matrix, entry by entry."""
-    starts, nodes, weights = draw_rows(graph, targets, limit, key)
-    row = np.repeat(np.arange(len(targets)), starts.diff().numpy())
-    assert len(set(zip(row.tolist(), nodes.tolist(), strict=True))) == len(row)  # without replacement
-    out = np.zeros((len(targets), graph.num_nodes))
-    out[row, nodes] = weights
-    return out
-
-
-def dense_gcn(csr, weights=None) -> np.ndarray:
-    indptr, indices = csr
-    out, scale = np.eye(len(indptr) - 1), gcn_scale(indptr, weights)
-    for u in range(len(indptr) - 1):
-        row = slice(indptr[u], indptr[u + 1])
-        out[u, indices[row]] = 1 if weights is None else weights[row]
-    return out * scale[:, None] * scale[None, :]
+@pytest.fixture
+def graph(random_csr):
+    x = np.random.default_rng(0).standard_normal((N, 3)).astype(np.float32)
+    return graph_to("cpu", *random_csr(N, 300), x)
 
 
 @pytest.fixture(scope="module")
-def labels(tmp_path_factory):
-    """All pairs of a ring with chords."""
-    around = np.arange(N)
-    rows = np.sort(np.stack([(around + step) % N for step in (-2, -1, 1, 2)], 1), axis=1)
-    graph = Graph(np.arange(0, rows.size + 1, 4, dtype=np.int64), rows.ravel().astype(np.int32))
-    options = label_options(Config()) | {"num_sources": None, "pairs_per_class": None, "row_group_rows": 50}
-    return label(graph, tmp_path_factory.mktemp("labels") / "labels", **options)
-
-
-@pytest.fixture(params=[False, True], ids=["plain", "weighted"])
-def weighted_csr(request, random_csr):
-    csr = random_csr(N, 300)
-    return csr, np.random.default_rng(2).uniform(0.5, 2, len(csr[1])).astype(np.float32) if request.param else None
-
-
-def test_draw_rows__all_is_the_gcn_matrix(weighted_csr):
-    csr, weights = weighted_csr
-    graph = device_graph(csr, weights=weights)
-    np.testing.assert_allclose(dense_rows(graph, torch.arange(N), ALL, 0), dense_gcn(csr, weights), rtol=1e-6)
-
-
-def test_draw_rows__weights_of_edges_multiply_the_same_draw(random_csr):
-    csr = random_csr(N, 300)
-    weights = np.random.default_rng(2).lognormal(0, 2, len(csr[1])).astype(np.float32)
-    ones, weighted = device_graph(csr), device_graph(csr, weights=weights)
-    factor = dense_gcn(csr, weights) / np.where(dense_gcn(csr) > 0, dense_gcn(csr), 1)
-    for key in range(5):
-        plain, found = (dense_rows(graph, torch.arange(N), 3, key) for graph in (ones, weighted))
-        np.testing.assert_allclose(found, plain * factor, rtol=1e-5)
-
-
-def test_draw_rows__is_unbiased(random_csr):
-    csr = random_csr(N, 300)
-    graph = device_graph(csr)
-    mean = np.mean([dense_rows(graph, torch.arange(N), 3, key) for key in range(300)], axis=0)
-    exact = dense_gcn(csr)
-    assert abs(mean.sum() / exact.sum() - 1) < 0.01
-    assert np.abs(mean - exact).max() < 6 * exact.max() * np.sqrt(4 / 300)
-    np.testing.assert_allclose(np.diag(mean), np.diag(exact), rtol=1e-5)
-
-
-def test_draw_rows__draws_at_most_the_limit_and_depends_on_key_and_node_alone(random_csr):
-    csr = random_csr(N, 300)
-    graph, order = device_graph(csr), torch.randperm(N)
-    rows = dense_rows(graph, torch.arange(N), 4, key=7)
-    assert np.array_equal((rows > 0).sum(1), np.minimum(np.diff(csr[0]), 4) + 1)
-    assert np.array_equal(dense_rows(graph, order, 4, key=7), rows[order.numpy()])
-    assert not np.array_equal(dense_rows(graph, torch.arange(N), 4, key=8), rows)
-
-
-def test_draw_blocks__all_is_what_the_cpu_samples(random_csr):
-    csr = random_csr(N, 150)
-    graph, seeds = device_graph(csr), torch.tensor([5, 0, 31])
-    nodes, blocks = draw_blocks(graph, seeds, [ALL, ALL], 0)
-    other_nodes, others = sample_blocks(*csr, gcn_scale(csr[0]), seeds.numpy(), [None, None], seed=0, step=0)
-    assert nodes[:3].tolist() == [5, 0, 31]
-    assert len(nodes.unique()) == len(nodes) == blocks[0].num_sources
-    assert blocks[0].num_targets == blocks[1].num_sources
-    model = HopModel(3, 4, width=8)
-    z = model.encode(graph.x[nodes], blocks)
-    torch.testing.assert_close(z, model.encode(graph.x[torch.from_numpy(other_nodes)], others))
+def labels(tmp_path_factory, make_labels):
+    return make_labels(tmp_path_factory.mktemp("labels") / "labels", [53, 55, 58, N], 2, 20)
 
 
 def test_draw__shows_every_drawn_pair_once_with_its_class(labels):
@@ -121,26 +37,24 @@ def test_draw__shows_every_drawn_pair_once_with_its_class(labels):
         {tuple(sorted(pair)) for group in labels.row_groups(hop) for pair in zip(*labels.read(group), strict=True)}
         for hop in range(1, labels.classes + 1)
     ]
-    u, v, hop = draw(pairs, 0, labels.classes * least, epoch_key(0, 3))
+    u, v, hop = draw(pairs, 0, labels.classes * least, 3)
     for klass in range(labels.classes):
         mine = list(zip(u[hop == klass].tolist(), v[hop == klass].tolist(), strict=True))
         assert len(set(mine)) == len(mine) == least
         assert {tuple(sorted(pair)) for pair in mine} <= stored[klass]
 
 
-def test_draw__pieces_are_those_of_the_whole_and_epochs_differ(labels):
+def test_draw__pieces_are_those_of_the_whole_and_keys_differ(labels):
     pairs = pairs_to("cpu", labels)
-    whole = draw(pairs, 0, 100, epoch_key(0, 0))
-    for one, other in zip(whole, draw(pairs, 37, 61, epoch_key(0, 0)), strict=True):
+    whole = draw(pairs, 0, 100, 7)
+    for one, other in zip(whole, draw(pairs, 37, 61, 7), strict=True):
         assert torch.equal(one[37:61], other)
-    assert not torch.equal(whole[1], draw(pairs, 0, 100, epoch_key(0, 1))[1])
-    assert not torch.equal(whole[1], draw(pairs, 0, 100, epoch_key(1, 0))[1])
+    assert not torch.equal(whole[1], draw(pairs, 0, 100, 8)[1])
 
 
 @pytest.mark.parametrize("on_device", [True, False])
 @pytest.mark.parametrize("limits", [(4,), (4, 3), (ALL,)])
-def test_block_batches__resume_and_feed_the_model(labels, random_csr, on_device, limits):
-    graph = device_graph(random_csr(N, 300))
+def test_block_batches__resume_and_feed_the_model(labels, graph, on_device, limits):
     settings = {"batch_pairs": 50, "sampling_ratio": 0.5}
     cut = cut_epoch(labels, **settings)
 
@@ -151,7 +65,9 @@ def test_block_batches__resume_and_feed_the_model(labels, random_csr, on_device,
         return gpu.block_batches(graph, source, cut, limits, seed=3, first_step=first_step)
 
     late = cut.num_steps + 1
-    whole, resumed = list(itertools.islice(batches(0), late + 1))[-1], next(batches(late))
+    made, resumed = list(itertools.islice(batches(0), late + 1)), next(batches(late))
+    whole = made[-1]
+    assert not torch.equal(made[0].nodes[made[0].right], made[-2].nodes[made[-2].right])  # epochs differ
     assert (whole.epoch, whole.step) == (resumed.epoch, resumed.step) == (1, 1)
     for name in ("nodes", "x", "left", "right", "hop"):
         assert torch.equal(getattr(whole, name), getattr(resumed, name))
@@ -162,8 +78,8 @@ def test_block_batches__resume_and_feed_the_model(labels, random_csr, on_device,
     assert torch.equal(resumed.hop, torch.arange(start, stop) % labels.classes)
 
 
-def test_block_batches__are_shared_by_any_number_of_ranks(labels, random_csr):
-    graph, pairs = device_graph(random_csr(N, 300)), pairs_to("cpu", labels)
+def test_block_batches__are_shared_by_any_number_of_ranks(labels, graph):
+    pairs = pairs_to("cpu", labels)
 
     def ends(rank, world):
         cut = cut_epoch(labels, batch_pairs=50, sampling_ratio=0.5, rank=rank, num_ranks=world)
@@ -176,33 +92,31 @@ def test_block_batches__are_shared_by_any_number_of_ranks(labels, random_csr):
             assert torch.equal(whole, torch.cat(parts))
 
 
-@dataclass(frozen=True)
-class PlainSums:
-    """What an `EndsBatch` is to a model, over explicit rows."""
-
-    graph: DeviceGraph
-    ends: torch.Tensor
-    limit: int
-    key: int
-
-    def sum_hidden(self, weight, bias):
-        nodes, spread = distinct(self.ends)
-        known = nodes[nodes >= 0]
-        starts, near, weights = draw_rows(self.graph, known, self.limit, self.key)
-        hidden = torch.relu(self.graph.x[near] @ weight + bias) * weights[:, None]
-        sums = torch.zeros(len(nodes), weight.shape[1])
-        return sums.index_add(0, torch.repeat_interleave(starts.diff()), hidden), spread
+def plain_sums(batch, weight, bias):
+    """Slow twin of `EndsBatch.sum_hidden`, over explicit rows."""
+    nodes, spread = distinct(batch.ends)
+    known = nodes[nodes >= 0].long()
+    starts, near, weights = draw_rows(batch.graph, known, batch.limit, int(batch.key))
+    hidden = torch.relu(batch.graph.x[near] @ weight + bias) * weights[:, None]
+    sums = torch.zeros(len(nodes), weight.shape[1])
+    return sums.index_add(0, torch.repeat_interleave(starts.diff()), hidden), spread
 
 
-def test_model__of_summed_rows_is_that_of_blocks(labels, random_csr):
-    graph, pairs = device_graph(random_csr(N, 300)), pairs_to("cpu", labels)
-    cut = cut_epoch(labels, batch_pairs=50, sampling_ratio=0.5)
-    batch = next(gpu.block_batches(graph, pairs, cut, (4,), seed=0))
-    ends = batch.nodes[torch.cat([batch.left, batch.right])]
-    summed = PlainSums(graph, ends, 4, layer_key(gpu.step_key(0, 0, 0), 0))
+def test_model__of_summed_rows_is_that_of_blocks(labels, graph):
+    settings = {"batch_pairs": 50, "sampling_ratio": 0.5}
+    cut = cut_epoch(labels, **settings)
+    batch, fused = (
+        next(make(graph, pair_batches(labels, seed=0, **settings), cut, limit, seed=0))
+        for make, limit in ((gpu.block_batches, (4,)), (gpu.fused_batches, 4))
+    )
+    summed = SimpleNamespace(sum_hidden=lambda weight, bias: plain_sums(fused, weight, bias))
+    num_pairs = len(batch.hop)
+    assert (fused.hop[num_pairs:] == -100).all()
     model = HopModel(3, labels.classes, width=8)
-    torch.testing.assert_close(model(summed), model(batch))
-    gradients = [torch.autograd.grad(model(b).square().sum(), list(model.parameters())) for b in (summed, batch)]
+    torch.testing.assert_close(model(summed)[:num_pairs], model(batch))
+    gradients = [
+        torch.autograd.grad(model(b)[:num_pairs].square().sum(), list(model.parameters())) for b in (summed, batch)
+    ]
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -216,9 +130,8 @@ def test_distinct__leads_from_each_node_to_its_ends(ends):
     assert torch.equal(nodes[rows], torch.tensor(ends)[block.t_indices.long()])
 
 
-def test_fused_batches__hold_the_hosts_pairs_in_the_same_tensors(labels, random_csr):
-    graph = device_graph(random_csr(N, 300))
-    settings = {"batch_pairs": 47, "sampling_ratio": 0.4}
+def test_fused_batches__hold_the_hosts_pairs_in_the_same_tensors(labels, graph):
+    settings = {"batch_pairs": 17, "sampling_ratio": 0.4}
     cut = cut_epoch(labels, **settings)
     host = pair_batches(labels, seed=3, **settings)
     made = gpu.fused_batches(graph, pair_batches(labels, seed=3, **settings), cut, 4, seed=3)
@@ -237,10 +150,11 @@ def test_fused_batches__hold_the_hosts_pairs_in_the_same_tensors(labels, random_
     assert len(keys) == cut.num_steps + 2
 
 
-def test_cut__most_is_the_largest_slice():
-    for num_pairs, num_steps, world in itertools.product((7, 40, 101), (1, 3, 7), (1, 2, 3)):
-        cuts = [Cut(num_pairs, num_steps, rank, world) for rank in range(world)]
-        sizes = [stop - start for cut in cuts for start, stop, _ in map(cut, range(num_steps))]
+def test_cut__most_is_the_largest_slice(labels):
+    for batch_pairs, world in itertools.product((17, 50, 10**6), (1, 2, 3)):
+        settings = {"batch_pairs": batch_pairs, "sampling_ratio": 0.5, "num_ranks": world}
+        cuts = [cut_epoch(labels, rank=rank, **settings) for rank in range(world)]
+        sizes = [stop - start for cut in cuts for start, stop in map(cut, range(cut.num_steps))]
         assert max(sizes) == cuts[0].most
 
 
@@ -249,7 +163,7 @@ def test_cut__most_is_the_largest_slice():
     [(10**9, gpu.Fit(True, None)), (700_000, gpu.Fit(False, None)), (100_000, None)],
     ids=["all", "graph", "nothing"],
 )
-def test_plan__takes_what_fits(random_csr, free, wanted):
+def test_choose_fit__takes_what_fits(random_csr, free, wanted):
     indices = random_csr(500, 3000)[1]
     labels = SimpleNamespace(
         num_pairs=200_000, stored=(50_000,) * 4, plan=SimpleNamespace(index_type=np.dtype(np.int32))
@@ -258,21 +172,7 @@ def test_plan__takes_what_fits(random_csr, free, wanted):
     assert gpu.choose_fit("cpu", 500, indices, 20, labels, **options) == wanted
 
 
-def test_plan__makes_room_for_weights(random_csr):
-    indices = random_csr(500, 3000)[1]
-    plain, weighted = (graph_bytes(500, indices, 20, weighted=which) for which in (False, True))
-    graph = device_graph(random_csr(500, 3000), 20, np.ones(len(indices), np.float32))
-    tensors = graph.indptr, graph.indices, graph.scale, graph.x, graph.weights
-    assert weighted - plain == graph.weights.nbytes
-    assert weighted == sum(tensor.nbytes for tensor in tensors) - 8  # of the last of n + 1 starts
-
-
-def test_plan__leaves_classes_beyond_32_bits_on_the_host(random_csr):
+def test_choose_fit__leaves_classes_beyond_32_bits_on_the_host(random_csr):
     labels = SimpleNamespace(num_pairs=4, stored=(2**31, 4), plan=SimpleNamespace(index_type=np.dtype(np.int32)))
     options = {"batch_pairs": 8, "limits": (10,), "widths": (16, 16), "exact_first_hop": True, "free_bytes": 10**9}
     assert gpu.choose_fit("cpu", 50, random_csr(50, 90)[1], 3, labels, **options) == gpu.Fit(False, None)
-
-
-def test_graph_to__refuses_attributes_of_another_graph(random_csr):
-    with pytest.raises(ValueError, match="x has 4 rows; the graph has 50 nodes"):
-        graph_to("cpu", *random_csr(50, 90), np.zeros((4, 2), np.float32))

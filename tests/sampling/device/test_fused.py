@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from hcm_scale.base.device import AVAILABLE
 from hcm_scale.base.spmm import propagate
 from hcm_scale.config import Config
 from hcm_scale.graph.lookup import spread_to_entries
@@ -18,7 +19,6 @@ from hcm_scale.posterior.recorded import Recorder
 from hcm_scale.posterior.samples import load_checkpoint, open_samples
 from hcm_scale.run.stages import label_options, recipe_of
 from hcm_scale.sampling.device import batches as gpu
-from hcm_scale.sampling.device import kernels as gpu_kernels
 from hcm_scale.sampling.device.fused import EndsBatch, fused_columns
 from hcm_scale.sampling.device.graph import draw_rows, graph_to
 from hcm_scale.sampling.device.pairs import DevicePairs, draw, draw_into
@@ -31,7 +31,7 @@ from hcm_scale.synthetic.families import community, rmat
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
-    pytest.mark.skipif(not gpu_kernels.AVAILABLE, reason="Triton is not installed"),
+    pytest.mark.skipif(not AVAILABLE, reason="Triton is not installed"),
 ]
 DEVICE = torch.device("cuda")
 DEFAULT = recipe_of(Config())

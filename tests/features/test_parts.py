@@ -1,16 +1,12 @@
 """A fitted transform: on its own rows it gives what the fit gave, on others the same numbers, after a trip to disk."""
 
-import json
-
 import numpy as np
 import pytest
-from safetensors.numpy import load, save
 from scipy import sparse
 
 from hcm_scale.features.parts import fitted_from_bytes, fitted_to_bytes
-from hcm_scale.features.purify import edge_similarity, purify
 from hcm_scale.features.transform import transform
-from hcm_scale.graph.store import Graph, SparseRows
+from hcm_scale.graph.store import SparseRows
 
 NAMES = ("size", "size is null", "kind=a", "kind=b", "income", "same")
 
@@ -48,16 +44,9 @@ def test_fitted__gives_its_own_rows_the_same_features(make, options):
     np.testing.assert_allclose(again, made.x, rtol=1e-6, atol=1e-6)
 
 
-def test_fitted__is_always_the_same_bytes_and_files_of_before_are_read():
-    made = transform(table(300), scale="auto", columns=NAMES)
-    data = fitted_to_bytes(made.fitted)
-    assert {fitted_to_bytes(made.fitted) for _ in range(50)} == {data}
-    size = int.from_bytes(data[:8], "little")
-    about = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["fitted"])
-    before = save(load(data), {name: json.dumps(value) for name, value in about.items()})
-    np.testing.assert_array_equal(
-        fitted_from_bytes(before).apply(table(300), NAMES), fitted_from_bytes(data).apply(table(300), NAMES)
-    )
+def test_fitted__is_always_the_same_bytes():
+    fitted = transform(table(300), scale="auto", columns=NAMES).fitted
+    assert len({fitted_to_bytes(fitted) for _ in range(50)}) == 1
 
 
 def test_fitted__a_row_has_the_same_features_whatever_rows_are_beside_it():
@@ -92,21 +81,3 @@ def test_fitted__refuses_other_columns():
     named = transform(table(100), scale="auto", columns=NAMES).fitted
     with pytest.raises(ValueError, match="none of the attributes of the trained one: size"):
         named.apply(table(100), tuple("uvwxyz"))
-
-
-@pytest.mark.parametrize("similarity", ["jaccard", "euclidean"])
-def test_purify__like_itself_drops_the_same_edges(random_csr, similarity):
-    graph, x = Graph(*random_csr(60, 300)), words(60)  # most pairs of rows share no word: ties at the threshold
-    first = purify(graph, x, similarity=similarity, ratio=0.3)
-    again = purify(graph, x, similarity=similarity, ratio=0.3, like=first)
-    np.testing.assert_array_equal(again.indices, first.indices)
-    assert again.info == first.info
-
-
-def test_purify__like_another_keeps_to_its_threshold(random_csr):
-    x = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
-    first = purify(Graph(*random_csr(60, 300)), x, similarity="euclidean", ratio=0.2)
-    other = Graph(*random_csr(60, 200, seed=3))
-    kept = purify(other, 2 * x, similarity="euclidean", ratio=0.2, like=first)
-    values = edge_similarity(other.indptr, other.indices, 2 * x, "euclidean")
-    assert kept.num_edges == np.sum(values > first.info["purified"]["threshold"]) < 0.7 * other.num_edges
