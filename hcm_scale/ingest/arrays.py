@@ -5,7 +5,7 @@ the finished CSR and what the caller holds of the attributes, plus two sort bloc
 """
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from hcm_scale.graph import store
 from hcm_scale.graph.build import MAX_NODES, Chunk, EdgeCounts, build_csr, join_directions
 from hcm_scale.graph.lookup import find_arcs
 from hcm_scale.graph.store import Graph, SparseRows
-from hcm_scale.ingest.column_report import ColumnLine, lines_as_json
 from hcm_scale.ingest.policy import IngestSummary, Offenders, Policy, naming_origin, not_finite
 
 # ----------------------------------------------------------------------------
@@ -239,14 +238,14 @@ def finish_folder(
     features: FeatureCounts,
     *,
     ids: pa.Array | None = None,
-    told: Sequence[ColumnLine] = (),
+    column_lines: Sequence[Mapping[str, Any]] = (),
     edge_types: Sequence[str] | None = None,
     weights: str | None = None,
     **counts: Any,
 ) -> IngestSummary:
     """Finishes a folder that holds the CSR and the attributes; `counts` are the other fields of the summary.
 
-    `told` says what became of the columns of the user's tables, `edge_types` are the names of the bits of edge_types,
+    `column_lines` say what became of the columns of tables, `edge_types` are the names of the bits of edge_types,
     `weights` is what the user calls the weights.
     """
     if not features.num_columns:
@@ -266,7 +265,7 @@ def finish_folder(
         **counts,
     )
     details = {"counts": asdict(summary), "policy": asdict(policy), "columns": list(features.details)}
-    details["told"] = lines_as_json(told)
+    details["told"] = list(column_lines)
     named: dict[str, Any] = {} if edge_types is None else {"edge_types": list(edge_types)}
     named |= {} if weights is None else {"weights": weights}
     store.finish(

@@ -1,7 +1,10 @@
-"""Id columns as they come: text, integers, or whole numbers that some tool wrote as floats.
+"""The ids of users' tables: read from columns of text or numbers, and numbered 0, 1, 2, ... in the order of arrival.
 
-`id_kind` settles for a set of columns whether ids are text or integers; `IdReader` brings each batch to that type and
+`id_kind` says for a set of columns whether ids are text or integers. `IdReader` brings each batch to that type and
 counts what cannot be an id: fractions, negative numbers, nulls, and what would be merged with another id.
+
+`TextIds` and `NumberIds` are exact hash tables with open addressing over flat arrays. Memory: the ids themselves, 8
+bytes an id for positions, 8 to 16 bytes an id for the table. `RangeIds` are integers that are the numbers already.
 """
 
 import contextlib
@@ -20,10 +23,6 @@ from hcm_scale.base.threads import run_in_threads
 from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.policy import InputError, Offenders
 
-# ----------------------------------------------------------------------------
-# Kernels of ids: the user's texts and numbers to node numbers, by open addressing.
-
-
 _FNV_BASIS = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME = np.uint64(0x100000001B3)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -32,7 +31,7 @@ _S32 = np.uint64(32)
 
 @kernel
 def _home(data, start, stop, mask):
-    """The first slot to look at for a text: FNV-1a, its halves folded together."""
+    """The first slot of a text: FNV-1a, its halves folded together."""
     state = _FNV_BASIS
     for i in range(start, stop):
         state = (state ^ np.uint64(data[i])) * _FNV_PRIME
@@ -134,14 +133,6 @@ def place_numbers(count, known, slots):
         slots[_number_slot(known[k], known, slots)] = k
 
 
-# ----------------------------------------------------------------------------
-# The user's ids to node numbers 0 .. n - 1: texts, integers, or integers that are the numbers already.
-#
-# `TextIds` and `NumberIds` are exact hash tables over flat arrays (id_kernels.py): a number is the order of arrival.
-# Memory: the ids themselves, 8 bytes an id for positions, 8 to 16 bytes an id for the table. `RangeIds` costs
-# nothing.
-
-
 _FIRST_SLOTS = 1 << 10
 Numbers = NDArray[np.int64]
 
@@ -230,40 +221,55 @@ class RangeIds:
     def __init__(self, count: int):
         self._count = count
 
-    def __len__(self) -> int:
-        return self._count
-
     def find(self, names: pa.Array) -> Numbers:
+        """The number of each id, -1 where it is not known."""
         numbers = _integers(names)
         return np.where((numbers >= 0) & (numbers < self._count), numbers, -1)
 
-    def column(self) -> None:
-        return None
-
 
 GrowingIds = TextIds | NumberIds
-Ids = GrowingIds | RangeIds
 
 
-def sorted_ids(ids: GrowingIds) -> GrowingIds:
-    """The same ids, numbered in ascending order.
+def new_ids(kind: str) -> GrowingIds:
+    """An empty table for ids of a kind that `id_kind` returns."""
+    return TextIds() if kind == "text" else NumberIds()
+
+
+def number_ids(take: Callable[[pa.Array], Numbers], column: pa.Array) -> Numbers:
+    """The number of each id by `take`, the `find` or `add` of a table; -1 for nulls.
 
     >>> ids = NumberIds()
-    >>> _ = ids.add(pa.array([7, 3]))
-    >>> sorted_ids(ids).column().to_pylist()
-    [3, 7]
+    >>> number_ids(ids.add, pa.array([7, None, 3])).tolist(), number_ids(ids.find, pa.array([3, 4])).tolist()
+    ([0, -1, 1], [1, -1])
     """
-    names = ids.column()
-    ordered = type(ids)()
-    ordered.add(names.take(pc.sort_indices(names)))
-    return ordered
+    if not column.null_count:
+        return take(column)
+    out = np.full(len(column), -1)
+    out[_mask(column.is_valid())] = take(column.drop_null())
+    return out
 
 
-def compact_ids(ids: GrowingIds) -> Ids:
-    """`RangeIds` where the ids are 0 .. n - 1 in order, else the same ids."""
-    if isinstance(ids, NumberIds) and np.array_equal(np.asarray(ids.column()), np.arange(len(ids))):
-        return RangeIds(len(ids))
-    return ids
+def sort_ids(ids: GrowingIds, first: int) -> tuple[pa.Array, NDArray[np.int32]]:
+    """The ids with those numbered from `first` on in ascending order, and the new number of each, with -1 appended.
+
+    >>> ids = NumberIds()
+    >>> _ = ids.add(pa.array([5, 7, 3]))
+    >>> column, numbers = sort_ids(ids, 1)
+    >>> column.to_pylist(), numbers.tolist()
+    ([5, 3, 7], [0, 2, 1, -1])
+    """
+    column = ids.column()
+    order = np.arange(len(column))
+    order[first:] = first + pc.sort_indices(column[first:]).to_numpy()
+    numbers = np.full(len(column) + 1, -1, np.int32)
+    numbers[order] = np.arange(len(column))
+    return column.take(pa.array(order)), numbers
+
+
+def stored_ids(column: pa.Array) -> pa.Array | None:
+    """The column, or None where its ids are 0 .. n - 1 in order, which need not be stored."""
+    is_range = pa.types.is_integer(column.type) and np.array_equal(np.asarray(column), np.arange(len(column)))
+    return None if is_range else column
 
 
 def _integers(names: pa.Array) -> Numbers:

@@ -19,13 +19,12 @@ from pathlib import Path
 from hcm_scale.base.files import MANIFEST
 from hcm_scale.graph.store import Graph
 from hcm_scale.ingest import encode
-from hcm_scale.ingest.column_report import lines_as_text
 from hcm_scale.ingest.encode import Encoding
 from hcm_scale.ingest.libraries import read_data, read_dataset
 from hcm_scale.ingest.matlab import read_mat
 from hcm_scale.ingest.matrices import read_matrices, read_sparse
 from hcm_scale.ingest.policy import IngestSummary, InputError, Policy
-from hcm_scale.ingest.tables import Columns, read_tables
+from hcm_scale.ingest.tables import Columns, column_table, read_tables
 
 # ----------------------------------------------------------------------------
 # Which of our sources reads a path or URL: `folder`, `matrix` or `tables`, by its name and what lies there.
@@ -85,7 +84,7 @@ def read_matrix(
 
 def column_report(graph: Graph) -> str:
     """What became of every column of the tables, a line each; empty where the graph was not read from one."""
-    return lines_as_text(graph.info.get("ingest", {}).get("told", []))
+    return column_table(graph.info.get("ingest", {}).get("told", []))
 
 
 def column_encodings(graph: Graph) -> list[Encoding] | None:

@@ -28,9 +28,15 @@ import pyarrow.parquet as pq
 from pyarrow.csv import InvalidRow
 
 from hcm_scale.base.files import resolved
-from hcm_scale.ingest.encode import is_text
+from hcm_scale.ingest.encode import (
+    POINTS_OF_THOUSANDS,
+    TEXT_FORMATS,
+    TextFormat,
+    TextFormatSearch,
+    is_text,
+    parse_texts,
+)
 from hcm_scale.ingest.policy import InputError, check_growth, reading, shown_names
-from hcm_scale.ingest.text_formats import POINTS_OF_THOUSANDS, TEXT_FORMATS, TextFormat, TextFormatSearch, parse_texts
 
 # ----------------------------------------------------------------------------
 # Text that is not UTF-8: where it begins to differ, and what to do. CP1252 and UTF-16 of spreadsheets are usual.
@@ -436,7 +442,7 @@ class TableFiles:
         """The same files, some columns read as other types."""
         return replace(self, casts={**self.casts, **casts})
 
-    def with_forms(self, names: Sequence[str]) -> "TableFiles":
+    def with_text_formats(self, names: Sequence[str]) -> "TableFiles":
         """The same files; those of the named columns whose values all have one form of forms.py are read by it."""
         searches = {name: TextFormatSearch(likely) for name in names if (likely := self._likely_forms(name))}
         text = self.with_casts(dict.fromkeys(searches, pa.large_string()))
@@ -596,7 +602,7 @@ def separator(path: Path) -> str:
 # Columns of a table that its first file has not: they are not read, and told of.
 
 
-def later_columns(table: TableFiles) -> dict[str, tuple[str, str]]:
+def columns_of_later_files(table: TableFiles) -> dict[str, tuple[str, str]]:
     """Type and file of each column that a later file alone has, by name; of several files the first."""
     found: dict[str, tuple[str, str]] = {}
     for path in table.paths[1:]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcm_scale.ingest.ids import IdReader, NumberIds, RangeIds, TextIds, compact_ids, id_kind, sorted_ids
+from hcm_scale.ingest.ids import IdReader, NumberIds, TextIds, id_kind
 
 TEXTS = st.lists(st.text(max_size=4), max_size=60)
 NUMBERS = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 30), max_size=60)
@@ -52,21 +52,6 @@ def test_find__does_not_depend_on_the_number_of_threads(all_threads):
 def test_text_ids__take_slices_of_longer_arrays():
     ids = TextIds()
     assert ids.add(pa.array(["x", "a", "b", "a", "y"]).slice(1, 3)).tolist() == [0, 1, 0]
-
-
-def test_in_order__sorts():
-    ids = TextIds()
-    ids.add(pa.array(["b", "c", "a"]))
-    assert sorted_ids(ids).column().to_pylist() == ["a", "b", "c"]
-
-
-def test_settled__needs_no_table_for_a_range():
-    ids = NumberIds()
-    ids.add(pa.array([0, 1, 2]))
-    assert isinstance(compact_ids(ids), RangeIds)
-    assert compact_ids(ids).find(pa.array([2, 3, -1])).tolist() == [2, -1, -1]
-    ids.add(pa.array([7]))
-    assert compact_ids(ids) is ids
 
 
 def test_id_kind__refuses_two_types():
