@@ -20,7 +20,7 @@ from hcm_scale.base.files import MANIFEST
 from hcm_scale.features.transform import transform
 from hcm_scale.graph.store import Graph
 from hcm_scale.ingest.readers import Columns, InputError, Policy, column_report, ingest_summary, read_tables
-from hcm_scale.ingest.table_files import files_at, find_table
+from hcm_scale.ingest.table_files import files_at, open_table
 
 EDGES = {"source": ["a", "b", "b", "c", "a"], "target": ["b", "a", "b", "a", "b"]}
 NODES = {
@@ -340,7 +340,7 @@ def test_files_at__passes_over_hidden_names_that_the_user_does_not_spell(tmp_pat
         (root / name).write_text("source,target\n0,1\n")
     assert [path.resolve().relative_to(root).as_posix() for path in files_at(f"{root}/{where}")] == found
     if found and found != ["_SUCCESS"]:
-        assert find_table("graph.path", f"{root}/{where}", 1 << 30).paths == tuple(files_at(f"{root}/{where}"))
+        assert open_table("graph.path", f"{root}/{where}", 1 << 30).paths == tuple(files_at(f"{root}/{where}"))
 
 
 def test_files_at__names_a_folder_that_may_not_be_read(tmp_path):
@@ -358,17 +358,17 @@ def test_files_at__names_a_folder_that_may_not_be_read(tmp_path):
     assert f"PermissionError: [Errno 13] Permission denied: '{tmp_path}/locked'" in done.stderr
 
 
-def test_find_table__reads_a_file_once_whatever_links_lead_to_it(tmp_path, caplog):
+def test_open_table__reads_a_file_once_whatever_links_lead_to_it(tmp_path, caplog):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "part-1.csv").write_text("source,target\n0,1\n")
     (tmp_path / "in" / "again").symlink_to(".")
     (tmp_path / "in" / "latest.csv").symlink_to("part-1.csv")
     for where in ("in", "in/**/*.csv"):
-        assert len(find_table("graph.path", tmp_path / where, 1 << 30).paths) == 1
+        assert len(open_table("graph.path", tmp_path / where, 1 << 30).paths) == 1
     assert "links lead to files that are there already (1); each file is read once" in caplog.text
     (tmp_path / "part-1").write_text("source,target\n0,1\n")
     (tmp_path / "named.csv").symlink_to("part-1")
-    assert find_table("graph.path", tmp_path / "named.csv", 1 << 30).paths == (tmp_path / "named.csv",)
+    assert open_table("graph.path", tmp_path / "named.csv", 1 << 30).paths == (tmp_path / "named.csv",)
 
 
 def test_read_tables__takes_dictionaries_whole_floats_and_integers_as_categories(tmp_path):
@@ -831,7 +831,7 @@ def test_separator__is_a_space_where_the_first_lines_have_nothing_else(tmp_path,
     names = tmp_path / f"names.{ending}"
     text = b"full name\nAnna\nBert Brecht\n"
     names.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
-    assert find_table("graph.nodes", names, 1 << 20).schema.names == ["full name"]
+    assert open_table("graph.nodes", names, 1 << 20).schema.names == ["full name"]
 
 
 @pytest.mark.parametrize(("sign", "ending"), [(";", "csv"), ("|", "csv.gz"), ("\t", "csv"), (",", "csv")])
