@@ -18,14 +18,12 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from scipy import sparse
 
-from hcm_scale.graph.build import Chunk
 from hcm_scale.graph.store import Graph, SparseRows
-from hcm_scale.ingest.arrays import DenseRows, Edges, Weighed, write_arrays
+from hcm_scale.ingest.arrays import DenseRows, Edges, WeightedChunk, write_arrays
 from hcm_scale.ingest.policy import InputError, Policy, check_growth, reading
 
 # ----------------------------------------------------------------------------
@@ -154,7 +152,6 @@ SHORT_NAMES = {
 }
 _TENSORS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _CHUNK_ROWS = 1 << 18
-_BLOCK_ROWS = 1 << 14
 
 
 def read_data(
@@ -176,11 +173,6 @@ def read_data(
     with reading(f"edge_index of {origin} holds no numbers"):
         ends = edge_index.cpu().numpy()
 
-    def chunks() -> Iterator[Chunk]:
-        for start in range(0, ends.shape[1], _CHUNK_ROWS):
-            part = ends[:, start : start + _CHUNK_ROWS]
-            yield part[0], part[1]
-
     if "num_nodes" in data:
         policy = replace(policy, num_nodes=data.num_nodes)
     with reading(f"{origin} holds other than tensors of numbers"):
@@ -189,12 +181,12 @@ def read_data(
     if weights is not None and len(weights) != ends.shape[1]:
         raise InputError(f"{origin}: data has {len(weights):,} weights for {ends.shape[1]:,} edges; legal is one each")
 
-    def weighed(values: NDArray[Any]) -> Iterator[Weighed]:
+    def chunks() -> Iterator[WeightedChunk]:
         for start in range(0, ends.shape[1], _CHUNK_ROWS):
             part = slice(start, start + _CHUNK_ROWS)
-            yield ends[0, part], ends[1, part], values[part]
+            yield ends[0, part], ends[1, part], None if weights is None else weights[part]
 
-    edges = Edges(chunks, ends.shape[1], weighed=None if weights is None else lambda: weighed(weights))
+    edges = Edges(chunks, ends.shape[1], has_weights=weights is not None)
     return write_arrays(out, origin, edges, x, None, policy)
 
 
@@ -294,9 +286,4 @@ def _rows(x: Any) -> DenseRows | SparseRows | None:
         return SparseRows.of(sparse.coo_array((entries.values().cpu().numpy(), (row, column)), shape=tuple(x.shape)))
     if x.dim() != 2:
         raise InputError(f"x has shape {tuple(x.shape)}; legal is (n, d)")
-
-    def blocks() -> Iterator[NDArray[np.float32]]:
-        for start in range(0, len(x), _BLOCK_ROWS):
-            yield x[start : start + _BLOCK_ROWS].detach().float().cpu().numpy()
-
-    return DenseRows((x.shape[0], x.shape[1]), blocks)
+    return DenseRows.of(x, convert=lambda block: block.detach().float().cpu().numpy())
