@@ -9,7 +9,6 @@ bytes an id for positions, 8 to 16 bytes an id for the table. `RangeIds` are int
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -301,7 +300,8 @@ def _empty_slots(num_ids: int) -> NDArray[np.int32]:
 
 
 _AS_TEXT = "graph.id_type=text takes them as names"
-_MOST = 2**63 - 1
+_MAX_ID = 2**63 - 1
+_Count = Callable[[Offenders, NDArray[np.bool_], Any], None]
 _DIGITS = "^(0|[1-9][0-9]{0,18})$"  # as many as uint64 can hold
 
 
@@ -328,66 +328,57 @@ def id_kind(columns: Sequence[tuple[str, pa.DataType]], id_type: str = "auto") -
     return kinds.pop()
 
 
-@dataclass
 class IdReader:
     """Brings id columns of one table to one type; `where` names its rows in messages, `place` one of them."""
 
-    kind: str
-    where: str
-    place: Callable[[int], str] = "row {:,}".format
-    fractional: Offenders = field(init=False)
-    rounded: Offenders = field(init=False)
-    large: Offenders = field(init=False)
-    odd: Offenders = field(init=False)
-    negative: Offenders = field(init=False)
-    null: Offenders = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.fractional = Offenders("fractional ids", self.where)
-        rounded = "ids are floats so large that different ones cannot be told apart"
-        self.rounded = Offenders(rounded, self.where, _AS_TEXT)
-        self.large = Offenders(f"ids above {_MOST}", self.where, _AS_TEXT)
-        self.odd = Offenders("ids are no plain whole numbers", self.where, _AS_TEXT)
-        self.negative = Offenders("negative ids", self.where, _AS_TEXT)
-        self.null = Offenders("missing ids", self.where)
+    def __init__(self, kind: str, where: str, place: Callable[[int], str]) -> None:
+        self._kind, self._place = kind, place
+        self._fractional = Offenders("fractional ids", where)
+        self._rounded = Offenders("ids are floats so large that different ones cannot be told apart", where, _AS_TEXT)
+        self._large = Offenders(f"ids above {_MAX_ID}", where, _AS_TEXT)
+        self._odd = Offenders("ids are no plain whole numbers", where, _AS_TEXT)
+        self._negative = Offenders("negative ids", where, _AS_TEXT)
+        self.null = Offenders("missing ids", where)
 
     def read(self, column: pa.Array, first_row: int) -> pa.Array:
         """The batch as large_string or int64, nulls kept; faults are counted, their values set to null."""
-        self.null.add(_mask(column.is_null()), lambda i: self.place(first_row + i))
-        if self.kind == "text":
+
+        def count(offenders: Offenders, is_bad: NDArray[np.bool_], values: Any) -> None:
+            offenders.add(is_bad, lambda i: f"{self._place(first_row + i)}: {values[i]}")
+
+        self.null.add(_mask(column.is_null()), lambda i: self._place(first_row + i))
+        if self._kind == "text":
             return column.cast(pa.large_string())
         if pa.types.is_floating(column.type):
-            column = self._whole(column, first_row)
+            column = self._from_floats(column, count)
         elif is_text(column.type):
-            column = self._plain(column, first_row)
+            column = self._from_text(column, count)
         elif pa.types.is_uint64(column.type):
-            column = self._small(column, first_row)
+            fits = pc.less_equal(column, pa.scalar(_MAX_ID, pa.uint64()))
+            count(self._large, ~_mask(fits.fill_null(True)), column)
+            column = pc.if_else(fits, column, None)
         numbers = column.cast(pa.int64())
         values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
-        self.negative.add(values < 0, lambda i: f"{self.place(first_row + i)}: {values[i]}")
+        count(self._negative, values < 0, values)
         return numbers
 
     def check(self, nulls: bool = True) -> None:
         """Raises for the first kind of fault that was met."""
-        of_values = self.fractional, self.rounded, self.large, self.odd, self.negative
-        for offenders in (*of_values, self.null) if nulls else of_values:
+        for offenders in (self._fractional, self._rounded, self._large, self._odd, self._negative):
             offenders.check()
+        if nulls:
+            self.null.check()
 
-    def _whole(self, column: pa.Array, first_row: int) -> pa.Array:
+    def _from_floats(self, column: pa.Array, count: _Count) -> pa.Array:
         values = column.fill_null(0).to_numpy(zero_copy_only=False)
-        whole = values == np.floor(values)
-        exact = np.abs(values) < 2.0 ** (np.finfo(values.dtype).nmant + 1)
-        self.fractional.add(~whole, lambda i: f"{self.place(first_row + i)}: {values[i]}")
-        self.rounded.add(whole & ~exact, lambda i: f"{self.place(first_row + i)}: {values[i]}")
-        good = whole & exact
+        is_whole = values == np.floor(values)
+        is_exact = np.abs(values) < 2.0 ** (np.finfo(values.dtype).nmant + 1)
+        count(self._fractional, ~is_whole, values)
+        count(self._rounded, is_whole & ~is_exact, values)
+        good = is_whole & is_exact
         return pa.array(np.where(good, values, 0).astype(np.int64), mask=~good | _mask(column.is_null()))
 
-    def _small(self, column: pa.Array, first_row: int) -> pa.Array:
-        fits = pc.less_equal(column, pa.scalar(_MOST, pa.uint64()))
-        self.large.add(~_mask(fits.fill_null(True)), lambda i: f"{self.place(first_row + i)}: {column[i]}")
-        return pc.if_else(fits, column, None)
-
-    def _plain(self, column: pa.Array, first_row: int) -> pa.Array:
+    def _from_text(self, column: pa.Array, count: _Count) -> pa.Array:
         """Text of a CSV as integers: exact at any size, and none that a number would not keep, as 007, 0x1, 1e3."""
         with contextlib.suppress(pa.ArrowInvalid):
             numbers = column.cast(pa.int64())
@@ -395,10 +386,10 @@ class IdReader:
                 return numbers
         digits = pc.replace_substring_regex(pc.ascii_trim_whitespace(column), "\\.0*$", "")
         is_digits = pc.match_substring_regex(digits, _DIGITS)
-        sizes = pc.if_else(is_digits, digits, "0").cast(pa.uint64())
-        plain = pc.and_(is_digits, pc.less_equal(sizes, pa.scalar(_MOST, pa.uint64())))
-        self.odd.add(~_mask(plain.fill_null(True)), lambda i: f"{self.place(first_row + i)}: {column[i]}")
-        return pc.if_else(plain, sizes, None)
+        numbers = pc.if_else(is_digits, digits, "0").cast(pa.uint64())
+        is_plain = pc.and_(is_digits, pc.less_equal(numbers, pa.scalar(_MAX_ID, pa.uint64())))
+        count(self._odd, ~_mask(is_plain.fill_null(True)), column)
+        return pc.if_else(is_plain, numbers, None)
 
 
 def _mask(column: pa.Array) -> NDArray[np.bool_]:

@@ -25,7 +25,7 @@ from scipy import sparse
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.arrays import DenseRows, check_indptr, write_arrays
 from hcm_scale.ingest.matrices import INTEGERS, edges_of_matrix
-from hcm_scale.ingest.policy import InputError, Policy, naming_origin, reading
+from hcm_scale.ingest.policy import DEFAULT_POLICY, InputError, Policy, naming_origin, reading
 
 _HEADER_BYTES, _TAG_BYTES, _PEEKED_BYTES = 128, 8, 1 << 12
 _MATRIX, _COMPRESSED = 14, 15
@@ -191,11 +191,7 @@ KNOWN = {"adjacency": ("A", "Network"), "attributes": ("X", "Attributes"), "labe
 
 
 def read_mat(
-    out: Path | str,
-    path: str | Path,
-    *,
-    keys: Mapping[str, str] | None = None,
-    policy: Policy = Policy(),  # noqa: B008
+    out: Path | str, path: str | Path, *, keys: Mapping[str, str] | None = None, policy: Policy = DEFAULT_POLICY
 ) -> Graph:
     """Reads a .mat file into the graph folder `out`, opened; `keys` maps adjacency, attributes, label to names."""
     path = Path(path)

@@ -37,7 +37,7 @@ from hcm_scale.base.npy import read_header
 from hcm_scale.graph.build import MAX_NODES
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.arrays import DenseRows, Edges, WeightedChunk, check_indptr, check_sparse, write_arrays
-from hcm_scale.ingest.policy import InputError, Offenders, Policy, check_growth, naming_origin, reading
+from hcm_scale.ingest.policy import DEFAULT_POLICY, InputError, Offenders, Policy, check_growth, naming_origin, reading
 from hcm_scale.ingest.table_files import check_distinct, index_of, is_table
 
 NUMBERS, INTEGERS = "iufb", "iu"  # kinds of numpy types
@@ -56,11 +56,7 @@ _IN_MEMORY, _TABLE = "scipy matrix", "the table of attributes"
 
 
 def read_matrices(
-    out: Path | str,
-    path: str | Path,
-    *,
-    keys: Mapping[str, str] | None = None,
-    policy: Policy = Policy(),  # noqa: B008
+    out: Path | str, path: str | Path, *, keys: Mapping[str, str] | None = None, policy: Policy = DEFAULT_POLICY
 ) -> Graph:
     """Reads the arrays at `path` (.npz, .npy or a folder of .npy) into the graph folder `out`; returns it opened."""
     path = Path(path)
@@ -124,12 +120,12 @@ class NpyFile:
             start += len(piece)
         return flat.reshape(self.shape, order="F" if self.fortran else "C")
 
-    def read_slices(self, start: int, stop: int, entries: int = _SLICE_ENTRIES) -> Iterator[NDArray[Any]]:
+    def read_slices(self, start: int, stop: int, entries: int | None = None) -> Iterator[NDArray[Any]]:
         """Yields the entries start .. stop - 1 in the order of the file, `entries` at a time."""
         with reading(f"{self.name} cannot be unpacked"), self.open() as stream:
             stream.seek(self.data_start + start * self.dtype.itemsize)
             while start < stop:
-                count = min(entries, stop - start)
+                count = min(entries or _SLICE_ENTRIES, stop - start)
                 data = stream.read(count * self.dtype.itemsize)
                 if len(data) < count * self.dtype.itemsize:
                     raise InputError(f"{self.name} is torn: it ends before entry {stop:,}")

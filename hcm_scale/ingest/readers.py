@@ -5,8 +5,8 @@
 | Parquet or CSV tables                  | `tables.read_tables`      |
 | .npz, .npy, scipy sparse .npz          | `matrices.read_matrices`  |
 | .mat (v5)                              | `matlab.read_mat`         |
-| torch_geometric `Data`, or a data set  | `pyg.read_data`, `pyg.read_dataset` |
-| scipy sparse matrices in memory        | `sparse.read_sparse`      |
+| torch_geometric `Data`, or a data set  | `libraries.read_data`, `libraries.read_dataset` |
+| scipy sparse matrices in memory        | `matrices.read_sparse`    |
 
 Each takes the folder to write first and a `Policy` as keyword, writes the folder whole or not at all in bounded memory
 (at most three times the finished graph), and returns it opened; `summary(graph).table()` is what to print.
@@ -23,12 +23,8 @@ from hcm_scale.ingest.encode import Encoding
 from hcm_scale.ingest.libraries import read_data, read_dataset
 from hcm_scale.ingest.matlab import read_mat
 from hcm_scale.ingest.matrices import read_matrices, read_sparse
-from hcm_scale.ingest.policy import IngestSummary, InputError, Policy
+from hcm_scale.ingest.policy import DEFAULT_POLICY, IngestSummary, InputError, Policy
 from hcm_scale.ingest.tables import Columns, column_table, read_tables
-
-# ----------------------------------------------------------------------------
-# Which of our sources reads a path or URL: `folder`, `matrix` or `tables`, by its name and what lies there.
-
 
 MATRICES = (".mat", ".npz", ".npy")
 
@@ -65,11 +61,7 @@ __all__ = [
 
 
 def read_matrix(
-    out: Path | str,
-    path: str | Path,
-    *,
-    keys: Mapping[str, str] | None = None,
-    policy: Policy = Policy(),  # noqa: B008
+    out: Path | str, path: str | Path, *, keys: Mapping[str, str] | None = None, policy: Policy = DEFAULT_POLICY
 ) -> Graph:
     """Reads a .mat, .npz or .npy file, or a folder of .npy files, by its suffix."""
     path = Path(path)

@@ -54,7 +54,7 @@ from hcm_scale.ingest.ids import (
     sort_ids,
     stored_ids,
 )
-from hcm_scale.ingest.policy import InputError, Offenders, Policy, naming_origin
+from hcm_scale.ingest.policy import DEFAULT_POLICY, InputError, Offenders, Policy, naming_origin
 from hcm_scale.ingest.table_files import TableFiles, TableSource, columns_of_later_files, open_table
 
 MAX_TYPES = 16
@@ -96,13 +96,16 @@ class Columns:
                 raise ValueError(f"graph.{name}={getattr(self, name)} must be at least 1")
 
 
+_DEFAULT_COLUMNS = Columns()
+
+
 def read_tables(
     out: Path | str,
     edges: TableSource,
     nodes: TableSource | None = None,
     *,
-    columns: Columns = Columns(),  # noqa: B008
-    policy: Policy = Policy(),  # noqa: B008
+    columns: Columns = _DEFAULT_COLUMNS,
+    policy: Policy = DEFAULT_POLICY,
     known: list[Encoding] | None = None,
     origin: str | None = None,
 ) -> Graph:
@@ -344,7 +347,7 @@ def _open(
     edge_files = open_table("graph.path", edges, max_bytes)
     edge_files.check_columns("graph.source_column", [columns.source])
     edge_files.check_columns("graph.target_column", [columns.target])
-    edge_files.check_columns("graph.type_column", [columns.type] if columns.type else [])
+    edge_files.check_columns("graph.type_column", [columns.type])
     edge_files.check_filled()
     taken = {columns.source, columns.target, columns.type}
     if not edge_files.is_csv:  # whose text is known to be text
@@ -361,7 +364,7 @@ def _open(
     if node_files is not None:
         node_files.check_columns("graph.id_column", [columns.id])
         node_files.check_filled()
-        node_files.check_columns("graph.label_column", [columns.label] if columns.label else [])
+        node_files.check_columns("graph.label_column", [columns.label])
         node_files.check_columns("graph.include", columns.attributes or ())
         node_files.check_columns("graph.exclude", columns.exclude)
         node_files.check_columns("graph.categorical", columns.categorical)

@@ -241,7 +241,9 @@ def test_read_tables__hashes_many_categories_the_same_everywhere(tmp_path):
     rules = {"max_categories": 39, "hash_buckets": 8}
     g = read_tables(tmp_path / "g", edges, nodes, columns=Columns(categorical=("c",), **rules))
     assert g.columns == tuple(f"c#{b}" for b in range(8))
-    np.testing.assert_array_equal(np.argmax(g.x, axis=1), [xxhash.xxh3_64_intdigest(name) % 8 for name in names])
+    np.testing.assert_array_equal(
+        np.argmax(g.x, axis=1), [xxhash.xxh3_64_intdigest(name.encode()) % 8 for name in names]
+    )
     assert (g.x.sum(axis=1) == 1).all()
     one_hot = read_tables(tmp_path / "h", edges, nodes, columns=Columns(max_categories=40))
     assert one_hot.columns == tuple(f"c={name}" for name in sorted(names))
