@@ -92,10 +92,10 @@ def write_arrays(
                 "graph.weights=true and there are no weights; legal are the values of a matrix, edge_weight beside "
                 "edge_index or indptr, and an edge_attr of one column"
             )
-        known, num_nodes = _count_nodes(edges, x, policy)
-        added = num_nodes - known
+        num_rows, num_nodes = _count_nodes(edges, x, policy)
+        added = num_nodes - num_rows
         with files.replacing_folder(Path(out)) as folder:
-            num_anomalies = None if y is None else _write_labels(folder, y, known, added)
+            num_anomalies = None if y is None else _write_labels(folder, y, num_rows, added)
             written = FeatureCounts()
             if isinstance(x, SparseRows) and width:
                 written = _write_sparse(folder, x, policy.nonfinite, added)
@@ -158,18 +158,18 @@ def _count_nodes(edges: Edges, x: DenseRows | SparseRows | None, policy: Policy)
             raise ValueError(f"{what} has {rows:,} rows; graph.num_nodes={given} must be equal or left out")
     if x is not None and edges.num_nodes not in (None, x.shape[0]):
         raise ValueError(f"x has {x.shape[0]:,} rows for {edges.num_nodes:,} nodes; they must be equal")
-    known = edges.num_nodes if x is None else x.shape[0]
-    if known is None:
-        known = given
-    if known is None or (policy.unknown == "add" and edges.num_nodes is None):
+    num_rows = edges.num_nodes if x is None else x.shape[0]
+    if num_rows is None:
+        num_rows = given
+    if num_rows is None or (policy.unknown == "add" and edges.num_nodes is None):
         top = max((max(_largest(u), _largest(v)) for u, v, _ in edges.chunks()), default=0.0)
         named = int(min(top, 2.0**64)) + 1
-        known, total = (named, named) if known is None else (known, max(known, named))
+        num_rows, total = (named, named) if num_rows is None else (num_rows, max(num_rows, named))
     else:
-        total = known
+        total = num_rows
     if given is None:
         _check_plausible(total, edges.num_rows)
-    return known, total
+    return num_rows, total
 
 
 def _largest(values: NDArray[Any]) -> float:

@@ -178,13 +178,13 @@ class EmptyEncoding:
 Encoding = NumberEncoding | CategoryEncoding | EmptyEncoding
 
 
-def describe(encoding: Encoding) -> dict[str, Any]:
+def encoding_as_json(encoding: Encoding) -> dict[str, Any]:
     """An encoding as JSON, for the manifest."""
     return {key: value for key, value in {**asdict(encoding), "method": encoding.method}.items() if key != "names"}
 
 
-def described(column: dict[str, Any]) -> Encoding:
-    """The encoding that `describe` gave as JSON."""
+def encoding_from_json(column: dict[str, Any]) -> Encoding:
+    """The encoding that `encoding_as_json` described."""
     kinds: dict[str, type[Any]] = {"one-hot": CategoryEncoding, "hashed": CategoryEncoding, "left out": EmptyEncoding}
     kind = kinds.get(column["method"], NumberEncoding)
     legal = {entry.name for entry in fields(kind)} - {"names"}
@@ -363,7 +363,7 @@ class TextFormat:
     note: str = ""  # in the column report
 
     def fits(self, values: pa.Array) -> bool:
-        """Whether all values, gaps apart, are of this form."""
+        """Whether all values, gaps apart, are in this format."""
         if not pc.all(pc.match_substring_regex(values, self.pattern), min_count=0).as_py():
             return False
         with contextlib.suppress(pa.ArrowInvalid):  # there is no 2024-02-31
@@ -371,7 +371,7 @@ class TextFormat:
         return False
 
     def read(self, values: pa.Array) -> pa.Array:
-        """Values of this form as what they mean."""
+        """Values in this format as what they mean."""
         values = trimmed(values)
         if self._is_date:
             return values.cast(self.kind)
@@ -412,21 +412,21 @@ MAY_BE_THOUSANDS = "if its points are of thousands (2.955 for 2955), write it wi
 
 
 class TextFormatSearch:
-    """Which of some forms all values of a text column have.
+    """Which of some formats all values of a text column have.
 
     >>> search = TextFormatSearch(TEXT_FORMATS)
     >>> search.add(pa.array(["1,5", None, "12", "1.234,50-"]))
     True
-    >>> form, note = search.chosen(with_thousands=False)
-    >>> form.read(pa.array(["1.234,50-"])).to_pylist(), note
+    >>> found, note = search.chosen(with_thousands=False)
+    >>> found.read(pa.array(["1.234,50-"])).to_pylist(), note
     ([-1234.5], 'written with a decimal comma')
     """
 
-    def __init__(self, forms: Sequence[TextFormat]) -> None:
-        self._missing = {form: set(form.marks) for form in forms}
+    def __init__(self, formats: Sequence[TextFormat]) -> None:
+        self._missing = {form: set(form.marks) for form in formats}
 
     def add(self, column: pa.Array) -> bool:
-        """Takes some more values; returns whether any form is left."""
+        """Takes some more values; returns whether any format is left."""
         values = trimmed(column.unique())
         self._missing = {form: missing for form, missing in self._missing.items() if form.fits(values)}
         for missing in self._missing.values():
@@ -434,7 +434,7 @@ class TextFormatSearch:
         return bool(self._missing)
 
     def chosen(self, with_thousands: bool) -> tuple[TextFormat | None, str]:
-        """The form to read the column by, if any, and the note for its report; may points be of thousands?"""
+        """The format to read the column by, if any, and the note for its report; may points be of thousands?"""
         found = [form for form, missing in self._missing.items() if not missing]
         legal = [form for form in found if with_thousands or form not in POINTS_OF_THOUSANDS]
         form = legal[0] if legal else None
@@ -446,9 +446,9 @@ def trimmed(column: pa.Array) -> pa.Array:
     return pc.ascii_trim_whitespace(column.cast(pa.large_string()))
 
 
-def parse_texts(batch: pa.RecordBatch, forms: Mapping[str, TextFormat]) -> pa.RecordBatch:
-    """The batch, those columns read that have a form."""
-    columns = [forms[name].read(batch[name]) if name in forms else batch[name] for name in batch.schema.names]
+def parse_texts(batch: pa.RecordBatch, formats: Mapping[str, TextFormat]) -> pa.RecordBatch:
+    """The batch, with the columns that have a format parsed."""
+    columns = [formats[name].read(batch[name]) if name in formats else batch[name] for name in batch.schema.names]
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
@@ -493,7 +493,7 @@ class FormatGuess:
         self._all_digits = self._all_digits and bool(self._left) and bool(_matches(values, _DIGITS).all())
 
     def name(self) -> str:
-        """The name; empty where values are of no form, or bare digits, as codes are."""
+        """The name; empty where values look like neither, or are bare digits, as codes are."""
         return self._left[0] if self._left and not self._all_digits else ""
 
     def mostly(self) -> str:

@@ -31,7 +31,7 @@ from hcm_scale.ingest.encode import (
     NumberSurvey,
     Survey,
     TextRules,
-    describe,
+    encoding_as_json,
     is_date,
     is_number,
     is_text,
@@ -123,7 +123,7 @@ def write_features(
     """Writes x.npy for `shape` = (rows of the table that are kept, added nodes)."""
     names = tuple(name for encoding in encodings for name in encoding.names)
     if not names:
-        return FeatureCounts(details=tuple(describe(encoding) for encoding in encodings))
+        return FeatureCounts(details=tuple(encoding_as_json(encoding) for encoding in encodings))
     x = create_npy(folder / "x.npy", np.float32, (sum(shape), len(names)))
     start = imputed = 0
     there = [encoding.name for encoding in encodings if encoding.name in files.schema.names]
@@ -141,7 +141,7 @@ def write_features(
         len(names),
         imputed=imputed,
         nonfinite=sum(getattr(encoding, "nonfinite", 0) for encoding in encodings),
-        details=tuple(describe(encoding) for encoding in encodings),
+        details=tuple(encoding_as_json(encoding) for encoding in encodings),
     )
 
 
@@ -180,28 +180,28 @@ def write_labels(folder: Path, files: TableFiles, label: str, left_out: Rows, sh
     return int(y.sum())
 
 
-def text_casts(table: TableFiles, known: Sequence[Encoding]) -> dict[str, pa.DataType]:
+def text_casts(table: TableFiles, trained: Sequence[Encoding]) -> dict[str, pa.DataType]:
     """Columns that were categories and are stored as something else now, to be read as text."""
-    names = [one.name for one in known if isinstance(one, CategoryEncoding) and one.name in table.schema.names]
+    names = [one.name for one in trained if isinstance(one, CategoryEncoding) and one.name in table.schema.names]
     return {name: pa.string() for name in names if not pa.types.is_dictionary(table.schema.field(name).type)}
 
 
 def check_encodings(
-    table: TableFiles, known: Sequence[Encoding], unused: Sequence[str], left_out: Rows, policy: Policy
+    table: TableFiles, trained: Sequence[Encoding], unused: Sequence[str], left_out: Rows, policy: Policy
 ) -> list[Encoding]:
     """One pass over the table: refuses columns of another type and values that are not finite, names what is new.
 
     Returns the encodings with what was counted here.
     """
-    there = [one for one in known if one.name in table.schema.names]
+    there = [one for one in trained if one.name in table.schema.names]
     if not any(one.names for one in there):
-        wanted = _some([one.name for one in known if one.names])
+        wanted = _some([one.name for one in trained if one.names])
         raise InputError(f"{table.origin} has none of the columns of the trained graph: {wanted}")
-    missing = [one.name for one in known if one not in there and not isinstance(one, EmptyEncoding)]
+    missing = [one.name for one in trained if one not in there and not isinstance(one, EmptyEncoding)]
     if missing:
         what = "columns of the trained graph are missing here, and taken as gaps"
         log.warning("%d %s: %s", len(missing), what, _some(missing))
-    new = [name for name in table.schema.names if name not in {*unused, *(one.name for one in known)}]
+    new = [name for name in table.schema.names if name not in {*unused, *(one.name for one in trained)}]
     if new:
         log.warning("%d columns are not of the trained graph, and not used: %s", len(new), _some(new))
     bad = not_finite(table.rows_of("the node table"))
@@ -225,18 +225,18 @@ def check_encodings(
             )
     num_bad = {survey.name: survey.num_nonfinite for survey in numbers}
     return [
-        replace(one, nonfinite=num_bad.get(one.name, 0)) if isinstance(one, NumberEncoding) else one for one in known
+        replace(one, nonfinite=num_bad.get(one.name, 0)) if isinstance(one, NumberEncoding) else one for one in trained
     ]
 
 
-def _number_survey(table: TableFiles, known: NumberEncoding, bad: Offenders) -> NumberSurvey:
-    kind = table.type_of(known.name)
-    dates = known.method == "date"
+def _number_survey(table: TableFiles, trained: NumberEncoding, bad: Offenders) -> NumberSurvey:
+    kind = table.type_of(trained.name)
+    dates = trained.method == "date"
     if not (pa.types.is_null(kind) or (is_date(kind) if dates else is_number(kind))):
         raise InputError(
-            f"{table.origin} column {known.name!r} is of type {kind}, and was a {known.method} in the trained graph"
+            f"{table.origin} column {trained.name!r} is of type {kind}, and was a {trained.method} in the trained graph"
         )
-    return NumberSurvey(known.name, bad, table.place, dates=dates)
+    return NumberSurvey(trained.name, bad, table.place, dates=dates)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -99,7 +99,7 @@ graph.max_bytes=1000000 is the limit for a file that grows over 100 times: a lar
 
 @dataclass(frozen=True)
 class Policy:
-    """Self loops are always dropped, repeated edges merged, isolated nodes kept; the rest is said here.
+    """Self loops are always dropped, repeated edges merged, isolated nodes kept; these are the choices.
 
     directed      keep the direction of the edges; else an edge and its reverse are one
     unknown       edges to ids outside the node table: error, drop the edge, or add a node with imputed attributes
@@ -148,7 +148,7 @@ class Offenders:
     what: str
     where: str
     remedy: str = ""
-    one: str = ""  # `what`, said of a single one
+    one: str = ""  # `what` in the singular
     count: int = 0
     first: list[str] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""The door of ingest: what a user brings, to a checked graph folder.
+"""The public functions of ingest: each reads one kind of source into a checked graph folder.
 
 | what                                   | reader                    |
 |----------------------------------------|---------------------------|
@@ -9,7 +9,7 @@
 | scipy sparse matrices in memory        | `matrices.read_sparse`    |
 
 Each takes the folder to write first and a `Policy` as keyword, writes the folder whole or not at all in bounded memory
-(at most three times the finished graph), and returns it opened; `summary(graph).table()` is what to print.
+(at most three times the finished graph), and returns it opened; `ingest_summary(graph).table()` is what to print.
 What is wrong with a file is an `InputError`.
 """
 
@@ -18,8 +18,7 @@ from pathlib import Path
 
 from hcm_scale.base.files import MANIFEST
 from hcm_scale.graph.store import Graph
-from hcm_scale.ingest import encode
-from hcm_scale.ingest.encode import Encoding
+from hcm_scale.ingest.encode import Encoding, encoding_from_json
 from hcm_scale.ingest.libraries import read_data, read_dataset
 from hcm_scale.ingest.matlab import read_mat
 from hcm_scale.ingest.matrices import read_matrices, read_sparse
@@ -82,7 +81,7 @@ def column_report(graph: Graph) -> str:
 def column_encodings(graph: Graph) -> list[Encoding] | None:
     """How the columns of the table became attributes; None where the graph was not read from a node table."""
     described = graph.info.get("ingest", {}).get("columns", [])
-    return [encode.described(column) for column in described] or None
+    return [encoding_from_json(column) for column in described] or None
 
 
 def ingest_summary(graph: Graph) -> IngestSummary:

@@ -1,4 +1,4 @@
-"""Tables that lie elsewhere, brought beside the graph's folder for as long as it is read.
+"""Tables that lie elsewhere, copied beside the graph's folder for as long as it is read.
 
 Readers pass over a table several times and rely on the same rows each time, so a remote file is fetched once, whole,
 and a query is run once, in one read-only transaction with the others, and streamed into a Parquet file.

@@ -132,7 +132,7 @@ def _write(
     node_files: TableFiles | None,
     columns: Columns,
     policy: Policy,
-    known: list[Encoding] | None,
+    trained: list[Encoding] | None,
 ) -> None:
     names = _attribute_names(node_files, columns) if node_files else ()
     require(len(names), policy, "" if node_files else "graph.nodes=FILE is the table that has them, or ")
@@ -146,9 +146,9 @@ def _write(
             num_rows, grows = len(rows.ids), node_files is None or policy.unknown == "add"
             column = edge_table.add_ends(records, rows.ids) if grows else stored_ids(rows.ids.column())
             num_nodes = len(rows.ids)
-            if node_files is not None and known is not None:
+            if node_files is not None and trained is not None:
                 unused = (columns.id, columns.label or columns.id, *columns.exclude, *_index(node_files, columns))
-                encodings = node_table.check_encodings(node_files, known, unused, rows.left_out, policy)
+                encodings = node_table.check_encodings(node_files, trained, unused, rows.left_out, policy)
             elif node_files is not None:
                 always = frozenset(columns.categorical + (columns.attributes or ()))
                 rules = TextRules(columns.max_categories, columns.hash_buckets, always)
@@ -166,7 +166,7 @@ def _write(
                 num_anomalies = node_table.write_labels(folder, node_files, columns.label, rows.left_out, shape)
         lines = _edge_lines(edge_table, columns, policy.directed)
         if node_files is not None:
-            lines += _node_lines(node_files, columns, encodings, num_rows, num_anomalies, known is not None)
+            lines += _node_lines(node_files, columns, encodings, num_rows, num_anomalies, trained is not None)
         finish_folder(
             folder,
             origin,
@@ -409,7 +409,7 @@ def _starts_with_text_ids(table: TableFiles, names: tuple[str, ...]) -> bool:
 def _id_casts(table: TableFiles, names: tuple[str, ...], kind: str, checked: bool) -> dict[str, pa.DataType]:
     """Text and integers are read as such, so that an id keeps its zeros and its last digit; floats as they come.
 
-    Where nobody said that ids are integers (`checked`), those of a CSV come as text, which `IdReader` looks at.
+    Where no option says that ids are integers (`checked`), those of a CSV come as text, which `IdReader` looks at.
     """
     if kind == "text":
         return {name: pa.large_string() for name in names}
@@ -454,20 +454,20 @@ _HEADER = ("table", "column", "type", "distinct", "gaps", "use")
 
 def _edge_lines(table: EdgeTable, columns: Columns, directed: bool) -> list[ColumnLine]:
     """The columns of the edge table, once it was read."""
-    known: dict[str, _ColumnCounts] = {}
+    uses: dict[str, _ColumnCounts] = {}
     if table.type:
         use = "the type of each edge, told in explanations; it decides no score"
-        known[table.type] = use, len(table.type_names), table.num_untyped
-    uses = ["an end of each edge; which end is not kept: graph.directed=true keeps it"] * 2
+        uses[table.type] = use, len(table.type_names), table.num_untyped
+    of_ends = ["an end of each edge; which end is not kept: graph.directed=true keeps it"] * 2
     if directed:
-        uses = ["where each edge starts", "where each edge ends"]
+        of_ends = ["where each edge starts", "where each edge ends"]
     ends = (table.source, table.target)
-    known |= {name: (uses[i], table.num_distinct[i], table.num_nulls[i]) for i, name in enumerate(ends)}
+    uses |= {name: (of_ends[i], table.num_distinct[i], table.num_nulls[i]) for i, name in enumerate(ends)}
     if table.weight:
         use = "weight of edges, added up over the rows of two nodes: a heavier neighbour counts for more"
-        known[table.weight] = use, None, 0
+        uses[table.weight] = use, None, 0
     schema = table.files.schema
-    rows = [(entry, known.get(entry.name, (_unused_of_edges(entry), None, None))) for entry in schema]
+    rows = [(entry, uses.get(entry.name, (_unused_of_edges(entry), None, None))) for entry in schema]
     lines = [ColumnLine("edges", entry.name, str(entry.type), *counts) for entry, counts in rows]
     return _with_file_notes(lines, table.files, columns)
 
@@ -492,18 +492,18 @@ def _node_lines(
 ) -> list[ColumnLine]:
     """The columns of the node table; of a trained graph's encodings (`is_trained`) the counts are not shown."""
     schema = table.schema
-    known: dict[str, _ColumnCounts] = dict.fromkeys(columns.exclude, ("not used: graph.exclude names it", None, None))
+    uses: dict[str, _ColumnCounts] = dict.fromkeys(columns.exclude, ("not used: graph.exclude names it", None, None))
     for code in encodings:
         if code.name in schema.names:
             use = _use(code, schema.field(code.name).type, None if is_trained else num_rows)
-            known[code.name] = (use, None, None) if is_trained else (use, code.distinct, code.gaps)
-    known[columns.id] = "names the nodes", num_rows, 0
+            uses[code.name] = (use, None, None) if is_trained else (use, code.distinct, code.gaps)
+    uses[columns.id] = "names the nodes", num_rows, 0
     if columns.label and num_anomalies is not None:
         distinct = 1 + (0 < num_anomalies < num_rows)
-        known[columns.label] = "the label, 1 = anomaly: it measures the ranking and decides nothing", distinct, 0
+        uses[columns.label] = "the label, 1 = anomaly: it measures the ranking and decides nothing", distinct, 0
     why = "the trained graph has no such column" if is_trained else "graph.include does not name it"
     rest: _ColumnCounts = (f"not used: {why}", None, None)
-    lines = [ColumnLine("nodes", entry.name, str(entry.type), *known.get(entry.name, rest)) for entry in schema]
+    lines = [ColumnLine("nodes", entry.name, str(entry.type), *uses.get(entry.name, rest)) for entry in schema]
     return _with_file_notes(lines, table, columns)
 
 

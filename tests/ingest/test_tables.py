@@ -851,3 +851,25 @@ def test_separator__is_found_in_the_first_line(tmp_path, sign, ending):
     assert graph.num_edges == 2
     assert graph.columns[0] == "size"
     assert np.asarray(graph.x)[:, 0].tolist() == [1.5, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("unknown", ["error", "drop", "add"])
+def test_records_of_rows__are_gone_with_success_and_failure(tmp_path, unknown):
+    edges = {"source": ["b", "a", "b"], "target": ["a", "c", "c"], "kind": ["x", None, "y"], "paid": [1.0, 2.0, 4.0]}
+    nodes = {"id": ["b", "c", "a"], "s": [1.0, 2.0, 3.0]}
+    columns, policy = Columns(type="kind", weight="paid"), Policy(unknown=unknown)
+    g = read_tables(tmp_path / "g", pa.table(edges), pa.table(nodes), columns=columns, policy=policy)
+    assert g.weights.tolist() == [4, 1, 4, 2, 1, 2]  # nodes b, c, a
+    assert g.edge_types.tolist() == [2, 1, 2, 0, 1, 0]
+    assert not [path for path in g.path.iterdir() if path.is_dir()]
+    with pytest.raises(ValueError, match="weights are missing"):
+        read_tables(tmp_path / "h", pa.table(edges | {"paid": [1.0, None, 4.0]}), pa.table(nodes), columns=columns)
+    assert [path.name for path in tmp_path.iterdir()] == ["g"]
+
+
+def test_types__may_be_an_end_or_the_weight(tmp_path):
+    edges = pa.table({"source": [7, 8], "target": [8, 9], "paid": [2, 5]})
+    for column, names in (("source", ["7", "8"]), ("paid", ["2", "5"])):
+        columns = Columns(type=column, weight="paid")
+        g = read_tables(tmp_path / column, edges, columns=columns, policy=Policy(featureless="degree"))
+        assert (g.info["edge_types"], g.edge_types.tolist(), g.weights.tolist()) == (names, [1, 1, 2, 2], [2, 2, 5, 5])
