@@ -312,10 +312,9 @@ def _write_labels(folder: Path, labels: NDArray[Any], num_nodes: int, added: int
     bad = Offenders("labels are not 0 or 1", "y")
     bad.add((flat != 0) & (flat != 1), lambda i: f"row {i:,}: {flat[i]}")
     bad.check()
-    np.save(
-        folder / "y.npy", np.concatenate([flat == 1, np.zeros(added, np.bool_)]).astype(np.uint8), allow_pickle=False
-    )
-    return int((flat == 1).sum())
+    y = np.concatenate([flat == 1, np.zeros(added, np.bool_)]).astype(np.uint8)
+    np.save(folder / "y.npy", y, allow_pickle=False)
+    return int(y.sum())
 
 
 def _write_degree(folder: Path, directed: bool) -> FeatureCounts:
@@ -372,7 +371,7 @@ def finish_folder(
     edge_types: Sequence[str] | None = None,
     weights: str | None = None,
     **counts: Any,
-) -> IngestSummary:
+) -> None:
     """Finishes a folder that holds the CSR and the attributes; `counts` are the other fields of the summary.
 
     `column_lines` say what became of the columns of tables, `edge_types` are the names of the bits of edge_types,
@@ -398,11 +397,5 @@ def finish_folder(
     info: dict[str, Any] = {"ingest": details | {"told": list(column_lines)}}
     info |= {} if edge_types is None else {"edge_types": list(edge_types)}
     info |= {} if weights is None else {"weights": weights}
-    store.finish(
-        folder,
-        num_columns=features.num_columns,
-        columns=features.columns,
-        directed=policy.directed,
-        info=info,
-    )
-    return summary
+    width, names = features.num_columns, features.columns
+    store.finish(folder, num_columns=width, columns=names, directed=policy.directed, info=info)

@@ -199,13 +199,13 @@ class TextRules:
 
     max_categories: int
     hash_buckets: int
-    always: frozenset[str] = frozenset()
+    always: frozenset[str]
 
 
 class NumberSurvey:
     """Counts nulls and values that are not finite, and adds up the rest; of dates it finds the earliest."""
 
-    def __init__(self, name: str, bad: Offenders, place: Callable[[int], str] = "row {:,}".format, dates: bool = False):
+    def __init__(self, name: str, bad: Offenders, place: Callable[[int], str], dates: bool):
         self.name, self._bad, self._place, self._dates = name, bad, place, dates
         self._nulls = self._rows = 0
         self.num_nonfinite = 0  # values that are there and not finite

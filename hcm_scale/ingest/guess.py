@@ -55,7 +55,7 @@ def guess_columns(tables: tuple[Any, Any], known: dict[str, str], max_bytes: int
         if table is not None:
             _check_names(table)
             table.check_filled()
-    choices = likely_ends(edges, known.get("source_column"), known.get("target_column"))
+    choices = _likely_ends(edges, known.get("source_column"), known.get("target_column"))
     if nodes is None:
         return known | dict(zip(COLUMNS, choices[0][0], strict=False))
     nodes.check_columns(f"{prefix}id_column", [known.get("id_column")])
@@ -99,7 +99,7 @@ def log_guesses(guessed: dict[str, str]) -> None:
         log.info("guessed from the tables: %s (say so where it is another column)", named)
 
 
-def likely_ends(edges: TableFiles, source: str | None, target: str | None) -> list[list[Pair]]:
+def _likely_ends(edges: TableFiles, source: str | None, target: str | None) -> list[list[Pair]]:
     """Pairs of columns that may hold the two ends, in groups, the likeliest first; those that are known stay."""
     if source is not None and target is not None:
         return [[(source, target)]]
