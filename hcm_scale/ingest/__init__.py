@@ -1,1 +1,1 @@
-"""What a user brings, read and checked: tables, matrices, torch_geometric data; `readers` is the door."""
+"""Readers of users' data, which check it and write graph folders; the public functions are in `readers`."""

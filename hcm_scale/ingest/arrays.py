@@ -1,11 +1,15 @@
-"""Edges as positions, attributes as a matrix: the common way of .npz, .npy, .mat and torch_geometric input to a folder.
+"""Edges as positions, attributes as a matrix: how .npz, .npy, .mat, scipy and torch_geometric input becomes a folder.
 
-Edge chunks may be of any numeric type; they are checked (whole, not negative, under n) as they stream by. Peak memory:
-the finished CSR and what the caller holds of the attributes, plus two sort blocks.
+`write_arrays` writes the whole folder; its steps serve tables too: `write_weights`, `finish_folder`.
+
+Edges stream in chunks of any numeric type, checked to be whole, not negative and under n. Attributes are dense, written
+row block by row block through a map, or sparse as CSR, copied only where it came unsorted or with repeats; values that
+are not finite as float32 are counted, and refused or replaced. Peak memory: the finished CSR and what the caller holds
+of the attributes, plus two sort blocks.
 """
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,18 +26,40 @@ from hcm_scale.graph import store
 from hcm_scale.graph.build import MAX_NODES, Chunk, EdgeCounts, build_csr, join_directions
 from hcm_scale.graph.lookup import find_arcs
 from hcm_scale.graph.store import Graph, SparseRows
-from hcm_scale.ingest.column_report import ColumnLine, lines_as_json
 from hcm_scale.ingest.policy import IngestSummary, Offenders, Policy, naming_origin, not_finite
 
-# ----------------------------------------------------------------------------
-# Attribute matrices to the store's files, dense row block by row block or sparse as CSR, with values checked.
-#
-# Dense: one block beside the mapped `x.npy`. Sparse: the CSR once, and a sorted copy only where it came unsorted or
-# with repeats. Values that are not finite as float32 are counted, and refused or replaced.
-
-
-_REPAIR_ROWS = 1 << 14
 MAX_COLUMNS = (1 << 31) - 1
+_BLOCK_ROWS = 1 << 14
+_FEW_NODES = 1 << 20  # so many are made without a question
+_NODES_PER_END = 16
+_MIN_WEIGHT, _MAX_WEIGHT = (float(limit) for limit in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
+WeightedChunk = tuple[NDArray[Any], NDArray[Any], Any]  # both ends of some rows as node numbers; weights or None
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Chunks of positions, `num_rows` in all, as often as asked; `num_nodes` None = as many as are named."""
+
+    chunks: Callable[[], Iterator[WeightedChunk]]
+    num_rows: int
+    num_nodes: int | None = None
+    has_weights: bool = False
+
+
+@dataclass(frozen=True)
+class DenseRows:
+    """A dense attribute matrix that yields its rows in blocks, as often as it is asked; `columns` are its names."""
+
+    shape: tuple[int, int]
+    blocks: Callable[[], Iterable[NDArray[Any]]]
+    columns: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(matrix: Any, columns: tuple[str, ...] = (), convert: Callable[[Any], Any] = np.asarray) -> "DenseRows":
+        """The rows of a matrix in memory, each block converted to a numpy array."""
+        starts = range(0, len(matrix), _BLOCK_ROWS)
+        blocks = lambda: (convert(matrix[start : start + _BLOCK_ROWS]) for start in starts)  # noqa: E731
+        return DenseRows((matrix.shape[0], matrix.shape[1]), blocks, columns)
 
 
 @dataclass(frozen=True)
@@ -47,7 +73,121 @@ class FeatureCounts:
     details: tuple[dict[str, Any], ...] = ()
 
 
-def write_dense(
+def write_arrays(
+    out: Path | str,
+    origin: str,
+    edges: Edges,
+    x: DenseRows | SparseRows | None,
+    y: NDArray[Any] | None,
+    policy: Policy,
+    *,
+    ids: pa.Array | None = None,
+) -> Graph:
+    """Writes the graph folder `out` and returns it opened; rows of `x`, entries of `y` and `ids` must be the nodes."""
+    with naming_origin(origin):
+        width = 0 if x is None else x.shape[1]
+        require(width, policy)
+        if policy.weights and not edges.has_weights:
+            raise ValueError(
+                "graph.weights=true and there are no weights; legal are the values of a matrix, edge_weight beside "
+                "edge_index or indptr, and an edge_attr of one column"
+            )
+        num_rows, num_nodes = _count_nodes(edges, x, policy)
+        added = num_nodes - num_rows
+        with files.replacing_folder(Path(out)) as folder:
+            num_anomalies = None if y is None else _write_labels(folder, y, num_rows, added)
+            written = FeatureCounts()
+            if isinstance(x, SparseRows) and width:
+                written = _write_sparse(folder, x, policy.nonfinite, added)
+            elif isinstance(x, DenseRows) and width:
+                written = _write_dense(folder, x.blocks(), x.shape, policy.nonfinite, added)
+                written = replace(written, columns=x.columns)
+            outside = Offenders(f"rows name a node outside 0 .. {num_nodes - 1:,}", "the edges")
+            chunks = _checked(edges.chunks(), num_nodes, outside, policy.unknown == "drop")
+            counts = build_csr(folder, chunks, num_nodes, policy.directed)
+            if policy.weights:
+                write_weights(folder, edges.chunks(), "the edges", directed=policy.directed, adds_up=False)
+            finish_folder(
+                folder,
+                origin,
+                policy,
+                counts,
+                written,
+                ids=ids,
+                unknown_edges=outside.count,
+                added_nodes=added,
+                num_anomalies=num_anomalies,
+                weights="weight" if policy.weights else None,
+            )
+    return Graph.open(out, verify=False)
+
+
+def _checked(chunks: Iterable[WeightedChunk], num_nodes: int, outside: Offenders, drop: bool) -> Iterator[Chunk]:
+    """The chunks as int64 node numbers; raises at the end, with the count and the first rows, where some were none."""
+    fractional = Offenders("rows with node numbers that are not finite whole numbers", "the edges")
+    negative = Offenders("negative node numbers", "the edges")
+    row = 0
+    for u, v, _ in chunks:
+        broken = ~(_whole(u) & _whole(v))
+        below, above = (u < 0) | (v < 0), (u >= num_nodes) | (v >= num_nodes)
+        for offenders, mask in ((fractional, broken), (negative, below), (outside, above)):
+            offenders.add(mask, lambda i: f"row {row + i:,}: {u[i]} -> {v[i]}")  # noqa: B023
+        good = ~(broken | below | above)
+        row += len(u)
+        u, v = (u, v) if good.all() else (u[good], v[good])
+        yield u.astype(np.int64, copy=False), v.astype(np.int64, copy=False)
+    fractional.check()
+    negative.check()
+    if not drop:
+        outside.check()
+
+
+def _whole(values: NDArray[Any]) -> NDArray[np.bool_]:
+    if values.dtype.kind in "iub":
+        return np.ones(len(values), np.bool_)
+    if values.dtype.kind != "f":
+        raise ValueError(f"edges are of type {values.dtype}; legal are integers, or floats that are whole")
+    return np.asarray(np.isfinite(values) & (values == np.floor(values)))
+
+
+def _count_nodes(edges: Edges, x: DenseRows | SparseRows | None, policy: Policy) -> tuple[int, int]:
+    """(nodes that have rows, all nodes): what the matrix, `x` or graph.num_nodes says, else 1 + the largest number."""
+    given = policy.num_nodes
+    for what, rows in (("x", None if x is None else x.shape[0]), ("the adjacency matrix", edges.num_nodes)):
+        if given is not None and rows not in (None, given):
+            raise ValueError(f"{what} has {rows:,} rows; graph.num_nodes={given} must be equal or left out")
+    if x is not None and edges.num_nodes not in (None, x.shape[0]):
+        raise ValueError(f"x has {x.shape[0]:,} rows for {edges.num_nodes:,} nodes; they must be equal")
+    num_rows = edges.num_nodes if x is None else x.shape[0]
+    if num_rows is None:
+        num_rows = given
+    if num_rows is None or (policy.unknown == "add" and edges.num_nodes is None):
+        top = max((max(_largest(u), _largest(v)) for u, v, _ in edges.chunks()), default=0.0)
+        named = int(min(top, 2.0**64)) + 1
+        num_rows, total = (named, named) if num_rows is None else (num_rows, max(num_rows, named))
+    else:
+        total = num_rows
+    if given is None:
+        _check_plausible(total, edges.num_rows)
+    return num_rows, total
+
+
+def _largest(values: NDArray[Any]) -> float:
+    """The largest finite number, 0 where there is none: the others are refused later."""
+    return float(values.max(where=np.isfinite(values), initial=0))
+
+
+def _check_plausible(num_nodes: int, num_rows: int) -> None:
+    """Refuses far more nodes than edges can name: one damaged number must not ask for all memory."""
+    if num_nodes > max(_FEW_NODES, _NODES_PER_END * 2 * num_rows):
+        meant = f"; graph.num_nodes={num_nodes} says that it is meant" if num_nodes <= MAX_NODES else ""
+        raise ValueError(
+            f"{num_rows:,} edge rows, which name at most {2 * num_rows:,} nodes, would make a graph of {num_nodes:,}, "
+            f"and {MAX_NODES:,} are the most that can be{meant}"
+        )
+
+
+def _write_dense(
     folder: Path, blocks: Iterable[NDArray[Any]], shape: tuple[int, int], nonfinite: str, added: int = 0
 ) -> FeatureCounts:
     """Writes x.npy (shape[0] + added, shape[1]) from row blocks; added rows get the column means."""
@@ -56,7 +196,7 @@ def write_dense(
     start = 0
     for block in blocks:
         stop = start + len(block)
-        x[start:stop] = block  # what overflows float32 is found by the next line
+        x[start:stop] = block  # the next line finds what overflows float32
         wrong = ~np.isfinite(x[start:stop])
         bad.add(wrong.ravel(), lambda i: f"row {start + i // shape[1]:,} column {i % shape[1]}")  # noqa: B023
         start = stop
@@ -73,20 +213,20 @@ def write_dense(
 def _repair(x: NDArray[np.float32], num_rows: int, nonfinite: str) -> None:
     """Fills in values that are not finite, and the rows after `num_rows`, block by block."""
     total, present = np.zeros(x.shape[1]), np.zeros(x.shape[1])
-    for start in range(0, num_rows, _REPAIR_ROWS):
-        block = np.asarray(x[start : min(start + _REPAIR_ROWS, num_rows)])
+    for start in range(0, num_rows, _BLOCK_ROWS):
+        block = np.asarray(x[start : min(start + _BLOCK_ROWS, num_rows)])
         good = np.isfinite(block)
         total += np.where(good, block, 0).sum(axis=0, dtype=np.float64)
         present += good.sum(axis=0)
     mean = (total / np.maximum(present, 1)).astype(np.float32)
     filler = mean if nonfinite == "mean" else np.zeros_like(mean)
-    for start in range(0, num_rows, _REPAIR_ROWS):
-        block = x[start : min(start + _REPAIR_ROWS, num_rows)]
+    for start in range(0, num_rows, _BLOCK_ROWS):
+        block = x[start : min(start + _BLOCK_ROWS, num_rows)]
         block[...] = np.where(np.isfinite(block), block, filler)
     x[num_rows:] = mean
 
 
-def write_sparse(folder: Path, rows: SparseRows, nonfinite: str, added: int = 0) -> FeatureCounts:
+def _write_sparse(folder: Path, rows: SparseRows, nonfinite: str, added: int = 0) -> FeatureCounts:
     """Writes x_indptr.npy, x_indices.npy and x_data.npy; added rows are empty."""
     rows = _canonical(rows)
     wrong = ~np.isfinite(rows.data)
@@ -160,7 +300,7 @@ def require(num_columns: int, policy: Policy, remedy: str = "") -> None:
         )
 
 
-def write_labels(folder: Path, labels: NDArray[Any], num_nodes: int, added: int = 0) -> int:
+def _write_labels(folder: Path, labels: NDArray[Any], num_nodes: int, added: int = 0) -> int:
     """Writes y.npy from 0/1 or booleans, one a node, as a row, a column or flat; returns the number of ones."""
     if labels.size != num_nodes:
         raise ValueError(f"y has {labels.size:,} entries for {num_nodes:,} nodes; they must be equal")
@@ -172,13 +312,12 @@ def write_labels(folder: Path, labels: NDArray[Any], num_nodes: int, added: int 
     bad = Offenders("labels are not 0 or 1", "y")
     bad.add((flat != 0) & (flat != 1), lambda i: f"row {i:,}: {flat[i]}")
     bad.check()
-    np.save(
-        folder / "y.npy", np.concatenate([flat == 1, np.zeros(added, np.bool_)]).astype(np.uint8), allow_pickle=False
-    )
-    return int((flat == 1).sum())
+    y = np.concatenate([flat == 1, np.zeros(added, np.bool_)]).astype(np.uint8)
+    np.save(folder / "y.npy", y, allow_pickle=False)
+    return int(y.sum())
 
 
-def write_degree(folder: Path, directed: bool) -> FeatureCounts:
+def _write_degree(folder: Path, directed: bool) -> FeatureCounts:
     """Writes log1p(degree) as the one attribute of a graph that has none; a directed graph's degree is in + out."""
     degree = np.diff(open_npy(folder / "indptr.npy"))
     if directed:
@@ -187,23 +326,13 @@ def write_degree(folder: Path, directed: bool) -> FeatureCounts:
     return FeatureCounts((DEGREE,), 1, details=({"name": DEGREE, "method": "degree"},))
 
 
-# ----------------------------------------------------------------------------
-# The weights of edges, beside the CSR: what the rows that join two nodes add up to.
-#
-# One more pass over the edges finds every row's place in the finished CSR, by the binary search of graph/lookup.py,
-# and adds its weight there, in a mapped file of float64. Of an undirected graph the two directions are joined then:
-# rows of a table add up whichever way they point, as transfers there and back do; a matrix tells an edge and its
-# mirror image, the same edge twice, of which the larger counts. What is no weight is counted, and refused at the end.
+def write_weights(folder: Path, rows: Iterable[WeightedChunk], where: str, *, directed: bool, adds_up: bool) -> None:
+    """Writes weights.npy beside the CSR in `folder`: for each entry the sum over the rows that join the two nodes.
 
-
-Weighed = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]  # both ends of some rows, as node numbers, and their weights
-_LEAST, _MOST = (float(limit) for limit in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
-
-
-def write_weights(folder: Path, rows: Iterable[Weighed], where: str, *, directed: bool, adds_up: bool) -> None:
-    """Writes weights.npy beside the CSR in `folder`; `where` names the column or array in messages.
-
-    Rows whose ends are no nodes are passed over: what became of them was said when the CSR was made.
+    A binary search finds the entry of a row; sums are float64, in a mapped file. Of an undirected graph the directions
+    are joined then: rows of a table add up whichever way they point (`adds_up`), as transfers there and back do; a
+    matrix holds an edge and its mirror image, of which the larger counts. Rows whose ends are no nodes are skipped.
+    `where` names the column or array in messages.
     """
     indptr, indices = (open_npy(folder / f"{name}.npy") for name in ("indptr", "indices"))
     bad = Offenders("weights are missing, not finite or not above 0", where)
@@ -212,23 +341,22 @@ def write_weights(folder: Path, rows: Iterable[Weighed], where: str, *, directed
         num_rows = 0
         for u, v, given in rows:
             weights = np.asarray(given, np.float64)
-            bad.add(~((weights >= _LEAST) & (weights <= _MOST)), lambda i: f"row {num_rows + i:,}: {weights[i]}")  # noqa: B023
+            is_bad = ~((weights >= _MIN_WEIGHT) & (weights <= _MAX_WEIGHT))
+            bad.add(is_bad, lambda i: f"row {num_rows + i:,}: {weights[i]}")  # noqa: B023
             num_rows += len(weights)
-            known = (u >= 0) & (v >= 0) & (u < len(indptr) - 1) & (v < len(indptr) - 1)
-            at, found = find_arcs(indptr, indices, u[known], v[known])
-            np.add.at(sums, at[found], weights[known][found])
+            is_node = (u >= 0) & (v >= 0) & (u < len(indptr) - 1) & (v < len(indptr) - 1)
+            at, found = find_arcs(indptr, indices, u[is_node], v[is_node])
+            np.add.at(sums, at[found], weights[is_node][found])
         bad.check()
         if not directed:
             join_directions(indptr, indices, adds_up, np.array(indptr[:-1]), sums)
-        if (largest := float(sums.max(initial=0.0))) > _MOST:
-            raise ValueError(f"the weights of an edge in {where} add up to {largest:.3g}; legal are up to {_MOST:.3g}")
+        if (largest := float(sums.max(initial=0.0))) > _MAX_WEIGHT:
+            raise ValueError(
+                f"the weights of an edge in {where} add up to {largest:.3g}; legal are up to {_MAX_WEIGHT:.3g}"
+            )
         out = create_npy(folder / "weights.npy", np.float32, indices.shape)
         out[:] = sums
         out.flush()
-
-
-# ----------------------------------------------------------------------------
-# The last step of every reader: the summary, the ids, the manifest.
 
 
 def finish_folder(
@@ -239,18 +367,18 @@ def finish_folder(
     features: FeatureCounts,
     *,
     ids: pa.Array | None = None,
-    told: Sequence[ColumnLine] = (),
+    column_lines: Sequence[Mapping[str, Any]] = (),
     edge_types: Sequence[str] | None = None,
     weights: str | None = None,
     **counts: Any,
-) -> IngestSummary:
+) -> None:
     """Finishes a folder that holds the CSR and the attributes; `counts` are the other fields of the summary.
 
-    `told` says what became of the columns of the user's tables, `edge_types` are the names of the bits of edge_types,
+    `column_lines` say what became of the columns of tables, `edge_types` are the names of the bits of edge_types,
     `weights` is what the user calls the weights.
     """
     if not features.num_columns:
-        features = write_degree(folder, policy.directed)
+        features = _write_degree(folder, policy.directed)
     if ids is not None:
         for name, array in store.id_arrays(ids):
             np.save(folder / f"{name}.npy", array, allow_pickle=False)
@@ -266,162 +394,8 @@ def finish_folder(
         **counts,
     )
     details = {"counts": asdict(summary), "policy": asdict(policy), "columns": list(features.details)}
-    details["told"] = lines_as_json(told)
-    named: dict[str, Any] = {} if edge_types is None else {"edge_types": list(edge_types)}
-    named |= {} if weights is None else {"weights": weights}
-    store.finish(
-        folder,
-        num_columns=features.num_columns,
-        columns=features.columns,
-        directed=policy.directed,
-        info={"ingest": details} | named,
-    )
-    return summary
-
-
-_FEW_NODES = 1 << 20  # so many are made without a question
-_NODES_PER_END = 16
-
-
-@dataclass(frozen=True)
-class DenseRows:
-    """A dense attribute matrix that yields its rows in blocks, as often as it is asked; `columns` are its names."""
-
-    shape: tuple[int, int]
-    blocks: Callable[[], Iterable[NDArray[Any]]]
-    columns: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Edges:
-    """Chunks of positions, `num_rows` in all, as often as asked; `num_nodes` None = as many as are named.
-
-    `weighed` yields the same with the values that the source has for edges, if it has any.
-    """
-
-    chunks: Callable[[], Iterator[Chunk]]
-    num_rows: int
-    num_nodes: int | None = None
-    weighed: Callable[[], Iterator[Weighed]] | None = None
-
-
-def write_arrays(
-    out: Path | str,
-    origin: str,
-    edges: Edges,
-    x: DenseRows | SparseRows | None,
-    y: NDArray[Any] | None,
-    policy: Policy,
-    *,
-    ids: pa.Array | None = None,
-) -> Graph:
-    """Writes the graph folder `out` and returns it opened; rows of `x`, entries of `y` and `ids` must be the nodes."""
-    with naming_origin(origin):
-        width = 0 if x is None else x.shape[1]
-        require(width, policy)
-        if policy.weights and edges.weighed is None:
-            raise ValueError(
-                "graph.weights=true and there are no weights; legal are the values of a matrix, edge_weight beside "
-                "edge_index or indptr, and an edge_attr of one column"
-            )
-        known, num_nodes = _count_nodes(edges, x, policy)
-        added = num_nodes - known
-        with files.replacing_folder(Path(out)) as folder:
-            num_anomalies = None if y is None else write_labels(folder, y, known, added)
-            written = FeatureCounts()
-            if isinstance(x, SparseRows) and width:
-                written = write_sparse(folder, x, policy.nonfinite, added)
-            elif isinstance(x, DenseRows) and width:
-                written = write_dense(folder, x.blocks(), x.shape, policy.nonfinite, added)
-                written = replace(written, columns=x.columns)
-            outside = Offenders(f"rows name a node outside 0 .. {num_nodes - 1:,}", "the edges")
-            chunks = checked(edges.chunks(), num_nodes, outside, policy.unknown == "drop")
-            counts = build_csr(folder, chunks, num_nodes, policy.directed)
-            if policy.weights and edges.weighed is not None:
-                write_weights(folder, edges.weighed(), "the edges", directed=policy.directed, adds_up=False)
-            finish_folder(
-                folder,
-                origin,
-                policy,
-                counts,
-                written,
-                ids=ids,
-                unknown_edges=outside.count,
-                added_nodes=added,
-                num_anomalies=num_anomalies,
-                weights="weight" if policy.weights else None,
-            )
-    return Graph.open(out, verify=False)
-
-
-def checked(chunks: Iterable[Chunk], num_nodes: int, outside: Offenders, drop: bool = False) -> Iterator[Chunk]:
-    """The chunks as int64 node numbers; raises at the end, with the count and the first rows, where some were none.
-
-    >>> next(checked([(np.array([0.0, 9.0]), np.array([1, 1]))], 2, Offenders("outside", "edges"), drop=True))
-    (array([0]), array([1]))
-    """
-    fractional, negative = (
-        Offenders("rows with node numbers that are not finite whole numbers", "the edges"),
-        Offenders("negative node numbers", "the edges"),
-    )
-    row = 0
-    for u, v in chunks:
-        broken = ~(_whole(u) & _whole(v))
-        below, above = (u < 0) | (v < 0), (u >= num_nodes) | (v >= num_nodes)
-        for offenders, mask in ((fractional, broken), (negative, below), (outside, above)):
-            offenders.add(mask, lambda i: f"row {row + i:,}: {u[i]} -> {v[i]}")  # noqa: B023
-        good = ~(broken | below | above)
-        row += len(u)
-        if good.all():
-            yield u.astype(np.int64, copy=False), v.astype(np.int64, copy=False)
-        else:
-            yield u[good].astype(np.int64), v[good].astype(np.int64)
-    fractional.check()
-    negative.check()
-    if not drop:
-        outside.check()
-
-
-def _whole(values: NDArray[Any]) -> NDArray[np.bool_]:
-    if values.dtype.kind in "iub":
-        return np.ones(len(values), np.bool_)
-    if values.dtype.kind != "f":
-        raise ValueError(f"edges are of type {values.dtype}; legal are integers, or floats that are whole")
-    return np.asarray(np.isfinite(values) & (values == np.floor(values)))
-
-
-def _count_nodes(edges: Edges, x: DenseRows | SparseRows | None, policy: Policy) -> tuple[int, int]:
-    """(nodes that have rows, all nodes): what the matrix has, what `x` has, what is said, or the largest name and 1."""
-    said = policy.num_nodes
-    for what, rows in (("x", None if x is None else x.shape[0]), ("the adjacency matrix", edges.num_nodes)):
-        if said is not None and rows not in (None, said):
-            raise ValueError(f"{what} has {rows:,} rows; graph.num_nodes={said} must be equal or left out")
-    if x is not None and edges.num_nodes not in (None, x.shape[0]):
-        raise ValueError(f"x has {x.shape[0]:,} rows for {edges.num_nodes:,} nodes; they must be equal")
-    known = edges.num_nodes if x is None else x.shape[0]
-    if known is None:
-        known = said
-    if known is None or (policy.unknown == "add" and edges.num_nodes is None):
-        top = max((max(_largest(u), _largest(v)) for u, v in edges.chunks()), default=0.0)
-        named = int(min(top, 2.0**64)) + 1
-        known, total = (named, named) if known is None else (known, max(known, named))
-    else:
-        total = known
-    if said is None:
-        _check_plausible(total, edges.num_rows)
-    return known, total
-
-
-def _largest(values: NDArray[Any]) -> float:
-    """The largest finite number, 0 where there is none: what is wrong with the others is told later."""
-    return float(values.max(where=np.isfinite(values), initial=0))
-
-
-def _check_plausible(num_nodes: int, num_rows: int) -> None:
-    """Refuses far more nodes than edges can name: one damaged number must not ask for all memory."""
-    if num_nodes > max(_FEW_NODES, _NODES_PER_END * 2 * num_rows):
-        meant = f"; graph.num_nodes={num_nodes} says that it is meant" if num_nodes <= MAX_NODES else ""
-        raise ValueError(
-            f"{num_rows:,} edge rows, which name at most {2 * num_rows:,} nodes, would make a graph of {num_nodes:,}, "
-            f"and {MAX_NODES:,} are the most that can be{meant}"
-        )
+    info: dict[str, Any] = {"ingest": details | {"told": list(column_lines)}}
+    info |= {} if edge_types is None else {"edge_types": list(edge_types)}
+    info |= {} if weights is None else {"weights": weights}
+    width, names = features.num_columns, features.columns
+    store.finish(folder, num_columns=width, columns=names, directed=policy.directed, info=info)

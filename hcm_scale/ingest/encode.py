@@ -1,14 +1,32 @@
-"""One pass over a table, column by column, from which its encodings follow (encode.py).
+"""Columns of a table to attribute columns: a survey of the whole table fixes an encoding, which encodes any batch.
 
-Memory: one batch, at most `max_categories` values a text column, and 512 KiB a column to count distinct values: the
-smallest 65,536 hashes are kept, which is exact up to that many, and beyond it their density tells the number to about
+| column                        | becomes                                 | where it is null                           |
+|-------------------------------|-----------------------------------------|--------------------------------------------|
+| number, boolean               | itself, float32                         | the mean, and 1 in `NAME is null`          |
+| date, time                    | days since the earliest                 | likewise                                   |
+| text with few distinct values | one 0/1 column a value, `section=libs`  | the value's share, and 1 in `NAME is null` |
+| text with many                | `hash_buckets` 0/1 columns, `source#17` | likewise                                   |
+| text, nearly all distinct     | left out, with a warning                |                                            |
+| nothing but nulls             | left out                                |                                            |
+
+So a row with a gap lies amidst the others; only columns with gaps have a flag. In a later table read by the same
+encodings a text that is not among the values is a gap, and a gap in a column that had none gets no flag. The hash is
+xxh3 of the UTF-8 bytes, the same on every machine. Encodings are plain values, kept in the manifest.
+
+Text whose values all have one `TextFormat` is read as the numbers or dates that it means. Text that merely looks like
+numbers or dates (`1,234.56`, `31.01.2024`) stays text, since 03/04/2024 and 1,234 are two things in two countries;
+`FormatGuess` finds it, and the column report says how to write it.
+
+Memory of a survey: one batch, at most `max_categories` values a text column, and 512 KiB a column to count distinct
+values: the smallest 65,536 hashes, which is exact up to that many; beyond it their density gives the number to about
 half a per cent.
 """
 
+import contextlib
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -18,33 +36,61 @@ import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
+from hcm_scale.base.console import shorten
 from hcm_scale.base.names import GAP_SUFFIX
 from hcm_scale.ingest.policy import Offenders
-from hcm_scale.ingest.text_formats import FORMAT_EXAMPLES, FormatGuess
 
-# ----------------------------------------------------------------------------
-# Table columns to attribute columns: fixed encodings, made by a survey of the whole table (surveys.py), of any batch.
-#
-#| column                         | becomes                                    | where it is null                      |
-#|--------------------------------|--------------------------------------------|---------------------------------------|
-#| number, boolean                | itself, float32                            | the mean, and 1 in `NAME is null`     |
-#| date, time                     | days since the earliest                    | likewise                              |
-#| text with few distinct values  | one 0/1 column a value, `section=libs`     | the value's share, and 1 in `NAME is  |
-#|                                |                                            | null`                                 |
-#| text with many                 | `hash_buckets` 0/1 columns, `source#17`    | likewise                              |
-#| text, nearly all distinct      | left out, with a warning                   |                                       |
-#| nothing but nulls              | left out                                   |                                       |
-#
-# A table that is read by the encodings of an earlier one (known.py) may hold what that did not: a text that was not
-# among the values is a gap, and a gap in a column that had none is the mean, or the shares, without a flag.
-#
-# So a row with a gap lies amidst the others, and one flag, whose name ends in ` is null`, says that there is a gap:
-# only columns with gaps have one. The hash is xxh3 of the UTF-8 bytes: the same bucket on every machine. Encodings
-# are plain values and are kept in the manifest.
-
-
+log = logging.getLogger(__name__)
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_NEAR_UNIQUE = 0.5  # more distinct values than this share of the rows that have one
+_NUM_HASHES = 1 << 16  # that are kept to count distinct values
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a column of this type is encoded as a number."""
+    t = pa.types
+    return t.is_integer(kind) or t.is_floating(kind) or t.is_boolean(kind) or t.is_decimal(kind)
+
+
+def is_date(kind: pa.DataType) -> bool:
+    """Whether a column of this type is encoded as days."""
+    t = pa.types
+    return t.is_date(kind) or t.is_timestamp(kind) or t.is_time(kind) or t.is_duration(kind)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type is encoded as categories."""
+    t = pa.types
+    is_string = t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind)
+    return is_string or t.is_dictionary(kind) or t.is_null(kind)
+
+
+def texts(column: pa.Array) -> pa.Array:
+    """The values as text."""
+    return column.cast(pa.large_string())
+
+
+def floats(column: pa.Array) -> NDArray[np.float64]:
+    """Values as float64, dates in days since 1970, NaN where null; always a fresh array."""
+    kind, per_day = column.type, 1
+    if pa.types.is_boolean(kind):
+        column = column.cast(pa.uint8())
+    elif is_date(kind):
+        per_day = 1 if pa.types.is_date32(kind) else _PER_DAY["ms" if pa.types.is_date64(kind) else kind.unit]
+        column = column.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+    values = column.cast(pa.float64(), safe=False).fill_null(math.nan)
+    return np.array(values.to_numpy(zero_copy_only=False), np.float64) / per_day
+
+
+def null_mask(column: pa.Array) -> NDArray[np.bool_]:
+    """Which rows are null."""
+    return np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
+
+
+def is_finite(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whether a value is finite as float32, which is what it will be stored as."""
+    return np.abs(values) <= _FLOAT32_MAX
 
 
 @dataclass(frozen=True)
@@ -106,9 +152,9 @@ class CategoryEncoding:
         out[place < 0] = (*self.shares, *([1.0] if self.nulls else []))
 
     def _place(self, value: str) -> int:
-        """The column of a value; -1 where it has none, being unknown to the survey."""
+        """The column of a value; -1 where the survey did not have it."""
         if self.buckets:
-            return bucket_of(value, self.buckets)
+            return _hash(value) % self.buckets
         return self.categories.index(value) if value in self.categories else -1
 
 
@@ -132,138 +178,65 @@ class EmptyEncoding:
 Encoding = NumberEncoding | CategoryEncoding | EmptyEncoding
 
 
-def hash_of(value: str) -> int:
-    """64 bits of a text, the same everywhere."""
-    return xxhash.xxh3_64_intdigest(value.encode())
-
-
-def bucket_of(value: str, buckets: int) -> int:
-    """The bucket of a text, the same everywhere.
-
-    >>> bucket_of("libs", 32) == bucket_of("libs", 32) < 32
-    True
-    """
-    return hash_of(value) % buckets
-
-
-def describe(encoding: Encoding) -> dict[str, Any]:
+def encoding_as_json(encoding: Encoding) -> dict[str, Any]:
     """An encoding as JSON, for the manifest."""
     return {key: value for key, value in {**asdict(encoding), "method": encoding.method}.items() if key != "names"}
 
 
-def described(column: dict[str, Any]) -> Encoding:
-    """The encoding that `describe` gave as JSON."""
+def encoding_from_json(column: dict[str, Any]) -> Encoding:
+    """The encoding that `encoding_as_json` described."""
     kinds: dict[str, type[Any]] = {"one-hot": CategoryEncoding, "hashed": CategoryEncoding, "left out": EmptyEncoding}
     kind = kinds.get(column["method"], NumberEncoding)
-    known = {entry.name for entry in fields(kind)} - {"names"}
+    legal = {entry.name for entry in fields(kind)} - {"names"}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in column.items()}
-    made: Encoding = kind(**{name: value for name, value in given.items() if name in known})
+    made: Encoding = kind(**{name: value for name, value in given.items() if name in legal})
     return made
-
-
-def is_number(kind: pa.DataType) -> bool:
-    """Whether a column of this type is encoded as a number."""
-    t = pa.types
-    return t.is_integer(kind) or t.is_floating(kind) or t.is_boolean(kind) or t.is_decimal(kind)
-
-
-def is_date(kind: pa.DataType) -> bool:
-    """Whether a column of this type is encoded as days."""
-    t = pa.types
-    return t.is_date(kind) or t.is_timestamp(kind) or t.is_time(kind) or t.is_duration(kind)
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type is encoded as categories."""
-    t = pa.types
-    return (
-        t.is_dictionary(kind)
-        or t.is_string(kind)
-        or t.is_large_string(kind)
-        or t.is_string_view(kind)
-        or t.is_null(kind)
-    )
-
-
-def texts(column: pa.Array) -> pa.Array:
-    """The values as text."""
-    return column.cast(pa.large_string())
-
-
-def floats(column: pa.Array) -> NDArray[np.float64]:
-    """Values as float64, dates in days since 1970, NaN where null; always a fresh array."""
-    kind, per_day = column.type, 1
-    if pa.types.is_boolean(kind):
-        column = column.cast(pa.uint8())
-    elif is_date(kind):
-        per_day = 1 if pa.types.is_date32(kind) else _PER_DAY["ms" if pa.types.is_date64(kind) else kind.unit]
-        column = column.view(pa.int32() if kind.bit_width == 32 else pa.int64())
-    values = column.cast(pa.float64(), safe=False).fill_null(math.nan)
-    return np.array(values.to_numpy(zero_copy_only=False), np.float64) / per_day
-
-
-def null_mask(column: pa.Array) -> NDArray[np.bool_]:
-    """Which rows are null."""
-    return np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
-
-
-def is_finite(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Whether a value is finite as float32, which is what it will be stored as."""
-    return np.abs(values) <= _FLOAT32_MAX
-
-
-log = logging.getLogger(__name__)
-
-_NEAR_UNIQUE = 0.5  # more distinct values than this share of the rows that have one
-_KEPT_HASHES = 1 << 16
 
 
 @dataclass(frozen=True)
 class TextRules:
-    """How many values may have a column each, how many buckets more of them share, which columns always stay."""
+    """How many values may have a column each, how many buckets more of them share, which columns are never left out."""
 
     max_categories: int
     hash_buckets: int
-    kept: frozenset[str] = frozenset()
+    always: frozenset[str]
 
 
 class NumberSurvey:
     """Counts nulls and values that are not finite, and adds up the rest; of dates it finds the earliest."""
 
-    def __init__(self, name: str, bad: Offenders, place: Callable[[int], str] = "row {:,}".format, dates: bool = False):
+    def __init__(self, name: str, bad: Offenders, place: Callable[[int], str], dates: bool):
         self.name, self._bad, self._place, self._dates = name, bad, place, dates
-        self._nulls = self._nonfinite = self._rows = 0
+        self._nulls = self._rows = 0
+        self.num_nonfinite = 0  # values that are there and not finite
         self._sum, self._low = 0.0, np.inf
         self._distinct = Distinct()
 
     def add(self, column: pa.Array, rows: NDArray[np.int64]) -> None:
-        """Takes a batch; `rows` are its row numbers in the table, which messages tell as `place` does."""
+        """Takes a batch; `rows` are its row numbers in the table, which `place` puts into words."""
         values, nulls = floats(column), null_mask(column)
         bad = ~is_finite(values) & ~nulls
         self._bad.add(bad, lambda i: f"{self._place(int(rows[i]))} column {self.name!r} = {values[i]}")
         good = values[~nulls & ~bad]
         self._nulls += int(nulls.sum())
-        self._nonfinite += int(bad.sum())
+        self.num_nonfinite += int(bad.sum())
         self._rows += len(values)
         self._sum += float(good.sum())
         self._low = min(self._low, float(good.min(initial=np.inf)))
         self._distinct.add(_mixed(good))
 
-    @property
-    def num_nonfinite(self) -> int:
-        """Values that are there and not finite."""
-        return self._nonfinite
-
     def encoding(self, nonfinite: str, added_rows: int) -> Encoding:
-        """What to do with the column; `added_rows` more nulls will come."""
-        present = self._rows - self._nulls - self._nonfinite
+        """The encoding of the column; `added_rows` more nulls will come."""
+        present = self._rows - self._nulls - self.num_nonfinite
         if not present:
             return EmptyEncoding(self.name, gaps=self._nulls)
         origin = self._low if self._dates else 0.0
         mean = self._sum / present - origin
         filler, method = mean if nonfinite == "mean" else 0.0, "date" if self._dates else "number"
         seen = self._distinct.count(), self._nulls
-        return NumberEncoding(self.name, mean, filler, self._nulls + added_rows, self._nonfinite, origin, method, *seen)
+        return NumberEncoding(
+            self.name, mean, filler, self._nulls + added_rows, self.num_nonfinite, origin, method, *seen
+        )
 
 
 class CategorySurvey:
@@ -274,7 +247,7 @@ class CategorySurvey:
         self._nulls = self._present = 0
         self._values: Counter[str] = Counter()
         self._buckets = np.zeros(rules.hash_buckets, np.int64)
-        self._distinct, self._looks = Distinct(), FormatGuess()
+        self._distinct, self._format = Distinct(), FormatGuess()
 
     def add(self, column: pa.Array, rows: NDArray[np.int64]) -> None:
         """Takes a batch."""
@@ -285,29 +258,29 @@ class CategorySurvey:
         names, counts = counted.field("values").to_pylist(), counted.field("counts").to_numpy()
         if len(self._values) <= self._rules.max_categories:
             self._values.update(dict(zip(names, counts.tolist(), strict=True)))
-        hashes = np.array([hash_of(name) for name in names], np.uint64)
+        hashes = np.array([_hash(name) for name in names], np.uint64)
         np.add.at(self._buckets, (hashes % np.uint64(len(self._buckets))).astype(np.int64), counts)
         self._distinct.add(hashes)
-        self._looks.add(counted.field("values"), counts)
+        self._format.add(counted.field("values"), counts)
 
     def encoding(self, nonfinite: str, added_rows: int) -> Encoding:
-        """What to do with the column; `added_rows` more nulls will come."""
+        """The encoding of the column; `added_rows` more nulls will come."""
         if not self._present:
             return EmptyEncoding(self.name, gaps=self._nulls)
         few = len(self._values) <= self._rules.max_categories
-        if not few and self.name not in self._rules.kept and self._distinct.count() > _NEAR_UNIQUE * self._present:
+        if not few and self.name not in self._rules.always and self._distinct.count() > _NEAR_UNIQUE * self._present:
             return self._left_out()
         categories, nulls = tuple(sorted(self._values)) if few else (), self._nulls + added_rows
         counts = [self._values[name] for name in categories] if few else self._buckets.tolist()
         shares = tuple(count / self._present for count in counts)
         buckets, distinct = (0, len(categories)) if few else (len(self._buckets), self._distinct.count())
-        seen = distinct, self._nulls, self._looks.settled(), self._looks.mostly()
+        seen = distinct, self._nulls, self._format.name(), self._format.mostly()
         return CategoryEncoding(self.name, categories, buckets, shares, nulls, *seen)
 
     def _left_out(self) -> Encoding:
         distinct = self._distinct.count()
-        about, looks = "" if distinct <= _KEPT_HASHES else "about ", self._looks.settled()
-        mostly = self._looks.mostly()
+        about, looks = "" if distinct <= _NUM_HASHES else "about ", self._format.name()
+        mostly = self._format.mostly()
         hint = f"if these are {looks}, write them as {FORMAT_EXAMPLES[looks]}; " if looks else mostly and f"{mostly}; "
         log.warning(
             "column %r is left out: it has %s%s distinct values in %s rows, too many to tell rows alike by; "
@@ -317,8 +290,13 @@ class CategorySurvey:
         return EmptyEncoding(self.name, distinct, self._nulls, looks, mostly)
 
 
+def _hash(value: str) -> int:
+    """64 bits of a text, the same everywhere."""
+    return xxhash.xxh3_64_intdigest(value.encode())
+
+
 class Distinct:
-    """How many distinct hashes were added, exact up to 65,536: the smallest are kept, and their density counts all.
+    """Counts distinct hashes, exactly up to 65,536; beyond that the density of the smallest gives the number.
 
     >>> seen = Distinct()
     >>> seen.add(np.array([5, 9, 5], np.uint64))
@@ -328,29 +306,29 @@ class Distinct:
 
     def __init__(self) -> None:
         self._smallest = np.zeros(0, np.uint64)
-        self._waiting: list[NDArray[np.uint64]] = []
+        self._added: list[NDArray[np.uint64]] = []
 
     def add(self, hashes: NDArray[np.uint64]) -> None:
         """Takes some more hashes, uniform over 64 bits."""
-        if len(self._smallest) > _KEPT_HASHES:
+        if len(self._smallest) > _NUM_HASHES:
             hashes = hashes[hashes < self._smallest[-1]]
-        self._waiting.append(hashes)
-        if sum(map(len, self._waiting)) > _KEPT_HASHES:
-            self._settle()
+        self._added.append(hashes)
+        if sum(map(len, self._added)) > _NUM_HASHES:
+            self._merge()
 
     def count(self) -> int:
         """The number of distinct hashes so far."""
-        self._settle()
-        if len(self._smallest) <= _KEPT_HASHES:
+        self._merge()
+        if len(self._smallest) <= _NUM_HASHES:
             return len(self._smallest)
-        return round(_KEPT_HASHES * 2.0**64 / float(self._smallest[-1]))
+        return round(_NUM_HASHES * 2.0**64 / float(self._smallest[-1]))
 
-    def _settle(self) -> None:
-        """Sorts in what waits; np.sort is many times faster than np.unique."""
-        merged = np.sort(np.concatenate([self._smallest, *self._waiting]))
+    def _merge(self) -> None:
+        """Merges the added hashes; np.sort is many times faster than np.unique."""
+        merged = np.sort(np.concatenate([self._smallest, *self._added]))
         is_first = np.ones(len(merged), np.bool_)
         is_first[1:] = merged[1:] != merged[:-1]
-        self._smallest, self._waiting = merged[is_first][: _KEPT_HASHES + 1], []
+        self._smallest, self._added = merged[is_first][: _NUM_HASHES + 1], []
 
 
 def _mixed(values: NDArray[np.float64]) -> NDArray[np.uint64]:
@@ -362,3 +340,169 @@ def _mixed(values: NDArray[np.float64]) -> NDArray[np.uint64]:
 
 
 Survey = NumberSurvey | CategorySurvey
+
+
+# Text in a known format. A minus may stand at the end, as SAP writes it. Points are taken as of thousands only in CSV
+# files separated by `;`: elsewhere `2.955` may well be less than 3, and the column report says so.
+#
+# | format               | values                            | which some value must show                         |
+# |----------------------|-----------------------------------|----------------------------------------------------|
+# | dates                | `2024-01-31`, `2024-01-31 18:00`  |                                                    |
+# | decimal commas       | `6451,65`, `1.234,5`, `12`        | decimals, not of three digits where some have none |
+# | points of thousands  | `323`, `2.955`, `1.250.000`       | two points; or one, and another value none         |
+# | decimal points       | `7.123`, `12.5-`, `12`            | a point, or a minus at the end                     |
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """A way to write values of type `kind`: all match `pattern`, and each of `marks` is found in some value."""
+
+    pattern: str
+    marks: tuple[str, ...]
+    kind: pa.DataType
+    note: str = ""  # in the column report
+
+    def fits(self, values: pa.Array) -> bool:
+        """Whether all values, gaps apart, are in this format."""
+        if not pc.all(pc.match_substring_regex(values, self.pattern), min_count=0).as_py():
+            return False
+        with contextlib.suppress(pa.ArrowInvalid):  # there is no 2024-02-31
+            return not self._is_date or len(self.read(values)) == len(values)
+        return False
+
+    def read(self, values: pa.Array) -> pa.Array:
+        """Values in this format as what they mean."""
+        values = trimmed(values)
+        if self._is_date:
+            return values.cast(self.kind)
+        if self.kind == pa.int64() or self.note == _COMMA:
+            values = pc.replace_substring(values, ".", "")
+        values = pc.replace_substring_regex(pc.replace_substring(values, ",", "."), r"^\+", "")
+        return pc.replace_substring_regex(values, r"^(.*)-$", r"-\1").cast(self.kind)
+
+    @property
+    def _is_date(self) -> bool:
+        return pa.types.is_date(self.kind) or pa.types.is_timestamp(self.kind)
+
+
+def _signed(number: str) -> str:
+    return rf"^([-+]?({number})|({number})-)$"
+
+
+_COMMA = "written with a decimal comma"
+_DAY, _TIME = r"^\d{4}-\d{2}-\d{2}", r"[ T]\d{2}:\d{2}(:\d{2})?"
+_WHOLE = r"0|[1-9]\d*"
+_GROUPS = r"[1-9]\d{0,2}(\.\d{3}){1,5}"  # as many as an int64 holds
+_THOUSANDS = _signed(rf"0|[1-9]\d{{0,2}}|{_GROUPS}")
+_COMMAS = r"(\d{1,3}(\.\d{3})*|\d+),\d+"
+POINTS_OF_THOUSANDS = (
+    TextFormat(_THOUSANDS, (r"\..*\.",), pa.int64(), "its points are of thousands"),
+    TextFormat(_THOUSANDS, (r"^[-+]?\d+-?$", r"\."), pa.int64(), "its points are of thousands"),
+)
+TEXT_FORMATS = (
+    *POINTS_OF_THOUSANDS,
+    TextFormat(rf"{_DAY}$", ("-",), pa.date32()),
+    TextFormat(rf"{_DAY}({_TIME})?$", ("-",), pa.timestamp("s")),
+    TextFormat(rf"{_DAY}({_TIME}(\.\d{{1,9}})?)?$", ("-",), pa.timestamp("ns")),
+    TextFormat(_signed(_COMMAS), (",",), pa.float64(), _COMMA),
+    TextFormat(_signed(rf"{_WHOLE}|{_GROUPS}|{_COMMAS}"), (r",(\d{1,2}|\d{4,})-?$|\..*,",), pa.float64(), _COMMA),
+    TextFormat(_signed(rf"({_WHOLE})(\.\d*)?([eE][-+]?\d+)?"), (r"\.|-$",), pa.float64()),
+)
+MAY_BE_THOUSANDS = "if its points are of thousands (2.955 for 2955), write it without them"
+
+
+class TextFormatSearch:
+    """Which of some formats all values of a text column have.
+
+    >>> search = TextFormatSearch(TEXT_FORMATS)
+    >>> search.add(pa.array(["1,5", None, "12", "1.234,50-"]))
+    True
+    >>> found, note = search.chosen(with_thousands=False)
+    >>> found.read(pa.array(["1.234,50-"])).to_pylist(), note
+    ([-1234.5], 'written with a decimal comma')
+    """
+
+    def __init__(self, formats: Sequence[TextFormat]) -> None:
+        self._missing = {form: set(form.marks) for form in formats}
+
+    def add(self, column: pa.Array) -> bool:
+        """Takes some more values; returns whether any format is left."""
+        values = trimmed(column.unique())
+        self._missing = {form: missing for form, missing in self._missing.items() if form.fits(values)}
+        for missing in self._missing.values():
+            missing -= {m for m in missing if pc.any(pc.match_substring_regex(values, m)).as_py()}
+        return bool(self._missing)
+
+    def chosen(self, with_thousands: bool) -> tuple[TextFormat | None, str]:
+        """The format to read the column by, if any, and the note for its report; may points be of thousands?"""
+        found = [form for form, missing in self._missing.items() if not missing]
+        legal = [form for form in found if with_thousands or form not in POINTS_OF_THOUSANDS]
+        form = legal[0] if legal else None
+        return form, MAY_BE_THOUSANDS if legal[:1] != found[:1] else form.note if form else ""
+
+
+def trimmed(column: pa.Array) -> pa.Array:
+    """The values as text, without spaces around them, as the CSV reader takes numbers."""
+    return pc.ascii_trim_whitespace(column.cast(pa.large_string()))
+
+
+def parse_texts(batch: pa.RecordBatch, formats: Mapping[str, TextFormat]) -> pa.RecordBatch:
+    """The batch, with the columns that have a format parsed."""
+    columns = [formats[name].read(batch[name]) if name in formats else batch[name] for name in batch.schema.names]
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
+
+
+_UNIT = r"(\p{Sc}|%|[A-Z]{3})?"  # a currency, or per cent
+_AMOUNT = r"(\d{1,3}(,\d{3})+(\.\d+)?|\d{1,3}([.' \x{a0}]\d{3})+(,\d+)?|\d+([.,]\d+)?)"
+_ANY_DAY = r"(\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|\d{4}[./-]\d{1,2}[./-]\d{1,2})"
+_LOOKS = {
+    "numbers": rf"^[-+]?{_UNIT} ?[-+]?{_AMOUNT} ?{_UNIT}-?$",
+    "dates": rf"^{_ANY_DAY}([ T].*)?$",
+}
+_DIGITS, _CODE = r"^\d*$", r"^0\d"  # codes and ids: 00731
+_NEARLY_ALL, _SHOWN = 0.9, 40  # the share of values; characters of one
+FORMAT_EXAMPLES = {"numbers": "1234.56", "dates": "2024-01-31"}
+
+
+class FormatGuess:
+    """What all values of a text column look like, a key of `FORMAT_EXAMPLES`, or nothing.
+
+    >>> guess = FormatGuess()
+    >>> guess.add(pa.array(["1,234.56", "17"]), np.array([1, 20]))
+    >>> guess.name()
+    'numbers'
+    >>> guess.add(pa.array(["unknown"]), np.array([2]))
+    >>> guess.mostly()
+    "21 of its 23 values look like numbers, the first of the others is 'unknown'"
+    """
+
+    def __init__(self) -> None:
+        self._left = list(_LOOKS)
+        self._all_digits = True
+        self._num_values = self._num_numbers = 0
+        self._other = ""
+
+    def add(self, values: pa.Array, counts: NDArray[np.int64]) -> None:
+        """Takes some more values, none of them null, and how often each occurs."""
+        is_number = _matches(values, _LOOKS["numbers"]) & ~_matches(values, _CODE)
+        if not self._other and not is_number.all():
+            self._other = values[int(np.argmin(is_number))].as_py()
+        self._num_values += int(counts.sum())
+        self._num_numbers += int(counts[is_number].sum())
+        self._left = [name for name in self._left if _matches(values, _LOOKS[name]).all()]
+        self._all_digits = self._all_digits and bool(self._left) and bool(_matches(values, _DIGITS).all())
+
+    def name(self) -> str:
+        """The name; empty where values look like neither, or are bare digits, as codes are."""
+        return self._left[0] if self._left and not self._all_digits else ""
+
+    def mostly(self) -> str:
+        """How many values look like numbers, and the first that does not; empty where all do, or not nearly all."""
+        if not _NEARLY_ALL * self._num_values <= self._num_numbers < self._num_values:
+            return ""
+        counted = f"{self._num_numbers:,} of its {self._num_values:,} values look like numbers"
+        return f"{counted}, the first of the others is {shorten(self._other, _SHOWN)!r}"
+
+
+def _matches(values: pa.Array, pattern: str) -> NDArray[np.bool_]:
+    return np.asarray(pc.match_substring_regex(values, pattern).to_numpy(zero_copy_only=False), np.bool_)

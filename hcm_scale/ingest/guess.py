@@ -1,4 +1,4 @@
-"""Which column is what, where nobody said so: the two ends of an edge, and the id of a node.
+"""Guesses which column is what, where no option says so: the two ends of an edge, and the id of a node.
 
 Two columns with names of a pair, such as `source` and `target` or `from_account` and `to_account`, are the ends; so are
 the only two that differ in a last 1 and 2 or a and b, such as `protein1` and `protein2`. Where no names say so, they
@@ -24,29 +24,8 @@ from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.policy import InputError, shown_names
 from hcm_scale.ingest.table_files import TableFiles, open_table
 
-# ----------------------------------------------------------------------------
-# Columns that number the rows of a table and say nothing: the index that pandas writes beside the data.
-#
-# In Parquet it is `__index_level_0__`, in CSV a column without a name (`Unnamed: 0` once it was read and written
-# again) of whole numbers that grow from row to row.
-
-
-_PARQUET, _CSV = re.compile(r"__index_level_\d+__"), re.compile(r"|Unnamed: \d+")
-
-
-def index_columns(table: TableFiles) -> list[str]:
-    """The columns of a table that are an index of pandas."""
-    return [name for name in table.schema.names if _PARQUET.fullmatch(name) or _is_unnamed_index(table, name)]
-
-
-def _is_unnamed_index(table: TableFiles, name: str) -> bool:
-    if not (_CSV.fullmatch(name) and pa.types.is_integer(table.schema.field(name).type)):
-        return False
-    column = table.first_batch([name]).column(0)
-    return not column.null_count and bool((np.diff(column.to_numpy(zero_copy_only=False)) > 0).all())
-
-
 log = logging.getLogger(__name__)
+_PARQUET_INDEX, _CSV_INDEX = re.compile(r"__index_level_\d+__"), re.compile(r"|Unnamed: \d+")
 COLUMNS = ("source_column", "target_column", "id_column")
 Pair = tuple[str, str]
 _FIRST = 1_000  # rows of edges whose ends are looked for
@@ -71,18 +50,18 @@ def guess_columns(tables: tuple[Any, Any], known: dict[str, str], max_bytes: int
     edges = open_table("graph.path", tables[0], max_bytes)
     nodes = None if tables[1] is None else open_table("graph.nodes", tables[1], max_bytes)
     for name in COLUMNS[:2]:
-        edges.check_columns(prefix + name, [known[name]] if name in known else [])
+        edges.check_columns(prefix + name, [known.get(name)])
     for table in (edges, nodes):
         if table is not None:
             _check_names(table)
             table.check_filled()
-    choices = likely_ends(edges, known.get("source_column"), known.get("target_column"))
+    choices = _likely_ends(edges, known.get("source_column"), known.get("target_column"))
     if nodes is None:
         return known | dict(zip(COLUMNS, choices[0][0], strict=False))
-    nodes.check_columns(f"{prefix}id_column", [known["id_column"]] if "id_column" in known else [])
-    found = _together(edges, nodes, choices, known.get("id_column"))
+    nodes.check_columns(f"{prefix}id_column", [known.get("id_column")])
+    found = _find_id(edges, nodes, choices, known.get("id_column"))
     if found is None:
-        raise InputError(_nothing_fits(edges, nodes, choices[0][0], known, prefix))
+        raise InputError(_no_fit_message(edges, nodes, choices[0][0], known, prefix))
     pairs, key = found
     if len(pairs) > 1:
         ends = ", ".join(dict.fromkeys(itertools.chain(*pairs)))
@@ -94,7 +73,7 @@ def guess_columns(tables: tuple[Any, Any], known: dict[str, str], max_bytes: int
 def _check_names(table: TableFiles) -> None:
     """Refuses a CSV table whose first line holds numbers alone: a row, read as names, would be lost without a word.
 
-    Columns that are named by their places from 0, as pandas names them, are told of only.
+    Columns that are named by their places from 0, as pandas names them, get a warning only.
     """
     names = table.schema.names
     if not table.is_csv or not all(_is_number(name) for name in names):
@@ -120,19 +99,19 @@ def log_guesses(guessed: dict[str, str]) -> None:
         log.info("guessed from the tables: %s (say so where it is another column)", named)
 
 
-def likely_ends(edges: TableFiles, source: str | None, target: str | None) -> list[list[Pair]]:
+def _likely_ends(edges: TableFiles, source: str | None, target: str | None) -> list[list[Pair]]:
     """Pairs of columns that may hold the two ends, in groups, the likeliest first; those that are known stay."""
     if source is not None and target is not None:
         return [[(source, target)]]
     index = index_columns(edges)
     names = [name for name in edges.schema.names if name not in index]
     able = [name for name in names if _is_number_or_text(edges, name)]
-    numbered = [pair for pair in _numbered_ends(able) if any(_kind(edges, name) is not None for name in pair)]
+    numbered = [pair for pair in _numbered_ends(able) if any(_id_type(edges, name) is not None for name in pair)]
     named = _named_ends(able) or (numbered if len(numbered) == 1 else [])
     named = [pair for pair in named if source in (None, pair[0]) and target in (None, pair[1])]
     if named:
         return [named]
-    left = [name for name in names if _kind(edges, name) is not None and name not in (source, target)]
+    left = [name for name in names if _id_type(edges, name) is not None and name not in (source, target)]
     pairs = [(source or name, target or name) for name in left]
     if source is None and target is None:
         pairs = list(itertools.combinations(left[:_WIDE], 2))
@@ -187,7 +166,7 @@ def _words(name: str) -> tuple[str, ...]:
     return tuple(word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", name))
 
 
-def _together(
+def _find_id(
     edges: TableFiles, nodes: TableFiles, choices: list[list[Pair]], key: str | None
 ) -> tuple[list[Pair], str] | None:
     """The pairs of ends that fit equally well, and the id; where none do, what their names alone say, or None."""
@@ -197,7 +176,7 @@ def _together(
     columns = dict.fromkeys(itertools.chain(*itertools.chain(*choices)))
     first = {name: values.unique().drop_null() for name, values in _first_rows(edges, list(columns)).items()}
     index = index_columns(nodes)
-    names = [n for n in nodes.schema.names if _kind(nodes, n) is not None and n not in index]
+    names = [n for n in nodes.schema.names if _id_type(nodes, n) is not None and n not in index]
     called = [name for name in ("id", *ends) if name in nodes.schema.names] if key is None else [key]
     for name in called:
         if name in names and (best := _best(choices, _shares(first, nodes, name))):
@@ -224,7 +203,7 @@ def _best(choices: list[list[Pair]], shares: Mapping[str, float]) -> tuple[float
 
 def _shares(first: Mapping[str, pa.Array], nodes: TableFiles, name: str) -> dict[str, float]:
     """Of each column of `first`: the share of its values that a column of the node table holds."""
-    kind = _kind(nodes, name)
+    kind = _id_type(nodes, name)
     found = {end: np.zeros(len(values), np.bool_) for end, values in first.items() if values.type == kind}
     for batch in nodes.with_casts({name: kind}).batches([name]):
         for end, is_found in found.items():
@@ -236,13 +215,13 @@ def _shares(first: Mapping[str, pa.Array], nodes: TableFiles, name: str) -> dict
 
 def _distinct_share(nodes: TableFiles, name: str) -> float:
     """How many distinct values a column has, of all."""
-    kind = _kind(nodes, name)
+    kind = _id_type(nodes, name)
     batches = nodes.with_casts({name: kind}).batches([name])
     column = pa.chunked_array((batch.column(0) for batch in batches), kind)
     return float(pc.count_distinct(column).as_py() / max(1, len(column)))
 
 
-def _nothing_fits(edges: TableFiles, nodes: TableFiles, ends: Pair, known: Mapping[str, str], prefix: str) -> str:
+def _no_fit_message(edges: TableFiles, nodes: TableFiles, ends: Pair, known: Mapping[str, str], prefix: str) -> str:
     key = known.get("id_column")
     lacks = f"no column of {nodes.origin} holds" if key is None else f"{prefix}id_column={key!r} does not hold"
     unsaid = " and ".join(f"{prefix}{name}=" for name in COLUMNS[:2] if name not in known)
@@ -261,9 +240,25 @@ def _sure_ends(names: Sequence[str]) -> list[Pair]:
     return _named_ends(names) + _numbered_ends(names)
 
 
+def index_columns(table: TableFiles) -> list[str]:
+    """The columns that are an index of pandas, which numbers the rows and says nothing.
+
+    In Parquet it is `__index_level_0__`, in CSV a column without a name (`Unnamed: 0` once it was read and written
+    again) of whole numbers that grow from row to row.
+    """
+    return [name for name in table.schema.names if _PARQUET_INDEX.fullmatch(name) or _is_unnamed_index(table, name)]
+
+
+def _is_unnamed_index(table: TableFiles, name: str) -> bool:
+    if not (_CSV_INDEX.fullmatch(name) and pa.types.is_integer(table.schema.field(name).type)):
+        return False
+    column = table.first_batch([name]).column(0)
+    return not column.null_count and bool((np.diff(column.to_numpy(zero_copy_only=False)) > 0).all())
+
+
 def _first_rows(table: TableFiles, names: Sequence[str]) -> dict[str, pa.Array]:
     """The first rows of those columns that can hold ids, as ids."""
-    kinds = {name: kind for name in names if (kind := _kind(table, name)) is not None}
+    kinds = {name: kind for name in names if (kind := _id_type(table, name)) is not None}
     rows = table.with_casts(kinds).first_batch(list(kinds)).slice(0, _FIRST) if kinds else {}
     return {name: rows[name] for name in kinds}
 
@@ -280,7 +275,7 @@ def _is_number_or_text(table: TableFiles, name: str) -> bool:
     return is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
-def _kind(table: TableFiles, name: str) -> pa.DataType | None:
+def _id_type(table: TableFiles, name: str) -> pa.DataType | None:
     """The type that ids in this column have; None where it can hold none."""
     stored = table.schema.field(name).type
     kind = stored.value_type if pa.types.is_dictionary(stored) else stored

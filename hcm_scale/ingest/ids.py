@@ -1,12 +1,14 @@
-"""Id columns as they come: text, integers, or whole numbers that some tool wrote as floats.
+"""The ids of users' tables: read from columns of text or numbers, and numbered 0, 1, 2, ... in the order of arrival.
 
-`id_kind` settles for a set of columns whether ids are text or integers; `IdReader` brings each batch to that type and
+`id_kind` says for a set of columns whether ids are text or integers. `IdReader` brings each batch to that type and
 counts what cannot be an id: fractions, negative numbers, nulls, and what would be merged with another id.
+
+`TextIds` and `NumberIds` are exact hash tables with open addressing over flat arrays. Memory: the ids themselves, 8
+bytes an id for positions, 8 to 16 bytes an id for the table. `RangeIds` are integers that are the numbers already.
 """
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,6 @@ from hcm_scale.base.threads import run_in_threads
 from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.policy import InputError, Offenders
 
-# ----------------------------------------------------------------------------
-# Kernels of ids: the user's texts and numbers to node numbers, by open addressing.
-
-
 _FNV_BASIS = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME = np.uint64(0x100000001B3)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -32,7 +30,7 @@ _S32 = np.uint64(32)
 
 @kernel
 def _home(data, start, stop, mask):
-    """The first slot to look at for a text: FNV-1a, its halves folded together."""
+    """The first slot of a text: FNV-1a, its halves folded together."""
     state = _FNV_BASIS
     for i in range(start, stop):
         state = (state ^ np.uint64(data[i])) * _FNV_PRIME
@@ -134,14 +132,6 @@ def place_numbers(count, known, slots):
         slots[_number_slot(known[k], known, slots)] = k
 
 
-# ----------------------------------------------------------------------------
-# The user's ids to node numbers 0 .. n - 1: texts, integers, or integers that are the numbers already.
-#
-# `TextIds` and `NumberIds` are exact hash tables over flat arrays (id_kernels.py): a number is the order of arrival.
-# Memory: the ids themselves, 8 bytes an id for positions, 8 to 16 bytes an id for the table. `RangeIds` costs
-# nothing.
-
-
 _FIRST_SLOTS = 1 << 10
 Numbers = NDArray[np.int64]
 
@@ -230,40 +220,55 @@ class RangeIds:
     def __init__(self, count: int):
         self._count = count
 
-    def __len__(self) -> int:
-        return self._count
-
     def find(self, names: pa.Array) -> Numbers:
+        """The number of each id, -1 where it is not known."""
         numbers = _integers(names)
         return np.where((numbers >= 0) & (numbers < self._count), numbers, -1)
 
-    def column(self) -> None:
-        return None
-
 
 GrowingIds = TextIds | NumberIds
-Ids = GrowingIds | RangeIds
 
 
-def sorted_ids(ids: GrowingIds) -> GrowingIds:
-    """The same ids, numbered in ascending order.
+def new_ids(kind: str) -> GrowingIds:
+    """An empty table for ids of a kind that `id_kind` returns."""
+    return TextIds() if kind == "text" else NumberIds()
+
+
+def number_ids(take: Callable[[pa.Array], Numbers], column: pa.Array) -> Numbers:
+    """The number of each id by `take`, the `find` or `add` of a table; -1 for nulls.
 
     >>> ids = NumberIds()
-    >>> _ = ids.add(pa.array([7, 3]))
-    >>> sorted_ids(ids).column().to_pylist()
-    [3, 7]
+    >>> number_ids(ids.add, pa.array([7, None, 3])).tolist(), number_ids(ids.find, pa.array([3, 4])).tolist()
+    ([0, -1, 1], [1, -1])
     """
-    names = ids.column()
-    ordered = type(ids)()
-    ordered.add(names.take(pc.sort_indices(names)))
-    return ordered
+    if not column.null_count:
+        return take(column)
+    out = np.full(len(column), -1)
+    out[_mask(column.is_valid())] = take(column.drop_null())
+    return out
 
 
-def compact_ids(ids: GrowingIds) -> Ids:
-    """`RangeIds` where the ids are 0 .. n - 1 in order, else the same ids."""
-    if isinstance(ids, NumberIds) and np.array_equal(np.asarray(ids.column()), np.arange(len(ids))):
-        return RangeIds(len(ids))
-    return ids
+def sort_ids(ids: GrowingIds, first: int) -> tuple[pa.Array, NDArray[np.int32]]:
+    """The ids with those numbered from `first` on in ascending order, and the new number of each, with -1 appended.
+
+    >>> ids = NumberIds()
+    >>> _ = ids.add(pa.array([5, 7, 3]))
+    >>> column, numbers = sort_ids(ids, 1)
+    >>> column.to_pylist(), numbers.tolist()
+    ([5, 3, 7], [0, 2, 1, -1])
+    """
+    column = ids.column()
+    order = np.arange(len(column))
+    order[first:] = first + pc.sort_indices(column[first:]).to_numpy()
+    numbers = np.full(len(column) + 1, -1, np.int32)
+    numbers[order] = np.arange(len(column))
+    return column.take(pa.array(order)), numbers
+
+
+def stored_ids(column: pa.Array) -> pa.Array | None:
+    """The column, or None where its ids are 0 .. n - 1 in order, which need not be stored."""
+    is_range = pa.types.is_integer(column.type) and np.array_equal(np.asarray(column), np.arange(len(column)))
+    return None if is_range else column
 
 
 def _integers(names: pa.Array) -> Numbers:
@@ -295,7 +300,8 @@ def _empty_slots(num_ids: int) -> NDArray[np.int32]:
 
 
 _AS_TEXT = "graph.id_type=text takes them as names"
-_MOST = 2**63 - 1
+_MAX_ID = 2**63 - 1
+_Count = Callable[[Offenders, NDArray[np.bool_], Any], None]
 _DIGITS = "^(0|[1-9][0-9]{0,18})$"  # as many as uint64 can hold
 
 
@@ -322,66 +328,57 @@ def id_kind(columns: Sequence[tuple[str, pa.DataType]], id_type: str = "auto") -
     return kinds.pop()
 
 
-@dataclass
 class IdReader:
     """Brings id columns of one table to one type; `where` names its rows in messages, `place` one of them."""
 
-    kind: str
-    where: str
-    place: Callable[[int], str] = "row {:,}".format
-    fractional: Offenders = field(init=False)
-    rounded: Offenders = field(init=False)
-    large: Offenders = field(init=False)
-    odd: Offenders = field(init=False)
-    negative: Offenders = field(init=False)
-    null: Offenders = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.fractional = Offenders("fractional ids", self.where)
-        rounded = "ids are floats so large that different ones cannot be told apart"
-        self.rounded = Offenders(rounded, self.where, _AS_TEXT)
-        self.large = Offenders(f"ids above {_MOST}", self.where, _AS_TEXT)
-        self.odd = Offenders("ids are no plain whole numbers", self.where, _AS_TEXT)
-        self.negative = Offenders("negative ids", self.where, _AS_TEXT)
-        self.null = Offenders("missing ids", self.where)
+    def __init__(self, kind: str, where: str, place: Callable[[int], str]) -> None:
+        self._kind, self._place = kind, place
+        self._fractional = Offenders("fractional ids", where)
+        self._rounded = Offenders("ids are floats so large that different ones cannot be told apart", where, _AS_TEXT)
+        self._large = Offenders(f"ids above {_MAX_ID}", where, _AS_TEXT)
+        self._odd = Offenders("ids are no plain whole numbers", where, _AS_TEXT)
+        self._negative = Offenders("negative ids", where, _AS_TEXT)
+        self.null = Offenders("missing ids", where)
 
     def read(self, column: pa.Array, first_row: int) -> pa.Array:
         """The batch as large_string or int64, nulls kept; faults are counted, their values set to null."""
-        self.null.add(_mask(column.is_null()), lambda i: self.place(first_row + i))
-        if self.kind == "text":
+
+        def count(offenders: Offenders, is_bad: NDArray[np.bool_], values: Any) -> None:
+            offenders.add(is_bad, lambda i: f"{self._place(first_row + i)}: {values[i]}")
+
+        self.null.add(_mask(column.is_null()), lambda i: self._place(first_row + i))
+        if self._kind == "text":
             return column.cast(pa.large_string())
         if pa.types.is_floating(column.type):
-            column = self._whole(column, first_row)
+            column = self._from_floats(column, count)
         elif is_text(column.type):
-            column = self._plain(column, first_row)
+            column = self._from_text(column, count)
         elif pa.types.is_uint64(column.type):
-            column = self._small(column, first_row)
+            fits = pc.less_equal(column, pa.scalar(_MAX_ID, pa.uint64()))
+            count(self._large, ~_mask(fits.fill_null(True)), column)
+            column = pc.if_else(fits, column, None)
         numbers = column.cast(pa.int64())
         values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
-        self.negative.add(values < 0, lambda i: f"{self.place(first_row + i)}: {values[i]}")
+        count(self._negative, values < 0, values)
         return numbers
 
     def check(self, nulls: bool = True) -> None:
         """Raises for the first kind of fault that was met."""
-        of_values = self.fractional, self.rounded, self.large, self.odd, self.negative
-        for offenders in (*of_values, self.null) if nulls else of_values:
+        for offenders in (self._fractional, self._rounded, self._large, self._odd, self._negative):
             offenders.check()
+        if nulls:
+            self.null.check()
 
-    def _whole(self, column: pa.Array, first_row: int) -> pa.Array:
+    def _from_floats(self, column: pa.Array, count: _Count) -> pa.Array:
         values = column.fill_null(0).to_numpy(zero_copy_only=False)
-        whole = values == np.floor(values)
-        exact = np.abs(values) < 2.0 ** (np.finfo(values.dtype).nmant + 1)
-        self.fractional.add(~whole, lambda i: f"{self.place(first_row + i)}: {values[i]}")
-        self.rounded.add(whole & ~exact, lambda i: f"{self.place(first_row + i)}: {values[i]}")
-        good = whole & exact
+        is_whole = values == np.floor(values)
+        is_exact = np.abs(values) < 2.0 ** (np.finfo(values.dtype).nmant + 1)
+        count(self._fractional, ~is_whole, values)
+        count(self._rounded, is_whole & ~is_exact, values)
+        good = is_whole & is_exact
         return pa.array(np.where(good, values, 0).astype(np.int64), mask=~good | _mask(column.is_null()))
 
-    def _small(self, column: pa.Array, first_row: int) -> pa.Array:
-        fits = pc.less_equal(column, pa.scalar(_MOST, pa.uint64()))
-        self.large.add(~_mask(fits.fill_null(True)), lambda i: f"{self.place(first_row + i)}: {column[i]}")
-        return pc.if_else(fits, column, None)
-
-    def _plain(self, column: pa.Array, first_row: int) -> pa.Array:
+    def _from_text(self, column: pa.Array, count: _Count) -> pa.Array:
         """Text of a CSV as integers: exact at any size, and none that a number would not keep, as 007, 0x1, 1e3."""
         with contextlib.suppress(pa.ArrowInvalid):
             numbers = column.cast(pa.int64())
@@ -389,10 +386,10 @@ class IdReader:
                 return numbers
         digits = pc.replace_substring_regex(pc.ascii_trim_whitespace(column), "\\.0*$", "")
         is_digits = pc.match_substring_regex(digits, _DIGITS)
-        sizes = pc.if_else(is_digits, digits, "0").cast(pa.uint64())
-        plain = pc.and_(is_digits, pc.less_equal(sizes, pa.scalar(_MOST, pa.uint64())))
-        self.odd.add(~_mask(plain.fill_null(True)), lambda i: f"{self.place(first_row + i)}: {column[i]}")
-        return pc.if_else(plain, sizes, None)
+        numbers = pc.if_else(is_digits, digits, "0").cast(pa.uint64())
+        is_plain = pc.and_(is_digits, pc.less_equal(numbers, pa.scalar(_MAX_ID, pa.uint64())))
+        count(self._odd, ~_mask(is_plain.fill_null(True)), column)
+        return pc.if_else(is_plain, numbers, None)
 
 
 def _mask(column: pa.Array) -> NDArray[np.bool_]:

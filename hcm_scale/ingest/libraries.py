@@ -1,8 +1,19 @@
-"""torch_geometric to a graph folder: a `Data` object in memory, or a data set by name.
+"""Graphs of other Python libraries: networkx as two Arrow tables, torch_geometric to a graph folder.
 
-A name is a class of torch_geometric.datasets, with `/part` where the class holds several: `Planetoid/Cora`,
-`Amazon/Photo`, `KarateClub`; the well-known ones go by their own name, `Cora`. torch_geometric downloads to and
-caches under `root`. Labels of such data sets are classes, not anomalies: they are not read.
+networkx: nodes that are all whole numbers or all text keep their names; others go by `str`. An attribute that is a list
+of equal length in every node becomes as many columns, `NAME_0`, `NAME_1`, ...; one that a node lacks is null there, as
+are the NaN, NaT and NA that a pandas table holds for gaps. Attributes of edges that hold numbers alone are columns of
+the edge table, for graph.weight_column to name one.
+
+torch_geometric: a `Data` object in memory, or a data set by name: a class of torch_geometric.datasets, with `/part`
+where the class holds several (`Planetoid/Cora`, `KarateClub`); the well-known ones go by their own name, `Cora`.
+torch_geometric downloads to and caches under `root`. Labels of such data sets are classes, not anomalies: they are not
+read.
+
+Pickles in downloaded files are kept from running code. A pickle runs code by naming it: a class or function of a
+module, which is then called. Python tells audit hooks of every such name before it is looked up, whoever unpickles.
+Within `_arrays_only` our hook lets through what arrays, sparse matrices and plain containers are made of, and refuses
+the first other name. Other threads are not concerned: compiled kernels are pickles too.
 """
 
 import contextlib
@@ -18,24 +29,16 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from scipy import sparse
 
-from hcm_scale.graph.build import Chunk
 from hcm_scale.graph.store import Graph, SparseRows
-from hcm_scale.ingest.arrays import DenseRows, Edges, Weighed, write_arrays
-from hcm_scale.ingest.policy import InputError, Policy, check_growth, reading
+from hcm_scale.ingest.arrays import DenseRows, Edges, WeightedChunk, write_arrays
+from hcm_scale.ingest.policy import DEFAULT_POLICY, InputError, Policy, check_growth, reading
 
-# ----------------------------------------------------------------------------
-# A networkx graph as two Arrow tables: its edges, and its nodes with their attributes.
-#
-# Nodes that are all whole numbers or all text keep their names; others go by `str`. An attribute that is a list of
-# equal length in every node becomes as many columns, `NAME_0`, `NAME_1`, ...; one that a node lacks is null there,
-# and so are the NaN, NaT and NA that a pandas table holds for gaps. Attributes of edges that hold numbers alone are
-# columns of the edge table, for graph.weight_column to name one.
-
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 ID = "networkx node"  # the column of the node table
 ENDS = ("source", "target")  # the columns of the edge table that are no attributes
@@ -51,14 +54,14 @@ def tables_of(graph: Any) -> tuple[pa.Table, pa.Table]:
     attributes = dict(graph.nodes(data=True))
     named = dict(zip(attributes, _names(list(attributes)), strict=True))
     ends = [(named[edge[0]], named[edge[1]]) for edge in graph.edges()]
-    held_by_edges = [held for *_, held in graph.edges(data=True)]
+    edge_attributes = [held for *_, held in graph.edges(data=True)]
     columns = {ID: _column("the nodes' names", list(named.values()))}
     for key in dict.fromkeys(key for held in attributes.values() for key in held):
         columns |= _columns(str(key), [held.get(key) for held in attributes.values()])
     kind = columns[ID].type
     edges = {name: pa.array([end[side] for end in ends], kind) for side, name in enumerate(ENDS)}
-    for key in dict.fromkeys(key for held in held_by_edges for key in held if str(key) not in ENDS):
-        values = [held.get(key) for held in held_by_edges]
+    for key in dict.fromkeys(key for held in edge_attributes for key in held if str(key) not in ENDS):
+        values = [held.get(key) for held in edge_attributes]
         if any(value is not None for value in values) and all(isinstance(value, Real | None) for value in values):
             edges[str(key)] = pa.array([None if value is None else float(value) for value in values], pa.float64())
     return pa.table(edges), pa.table(columns)
@@ -85,16 +88,7 @@ def _column(what: str, values: list[Any]) -> pa.Array:
         return pa.array([value.item() if hasattr(value, "item") else value for value in values], from_pandas=True)
 
 
-# ----------------------------------------------------------------------------
-# Pickles that a library reads for us, kept from running what they say.
-#
-# A pickle runs code by naming it: a class or function of a module, which is then called. Python tells audit hooks of
-# every such name before it is looked up, whoever unpickles. Within `arrays_only` our hook lets through what arrays,
-# sparse matrices and plain containers are made of, and refuses the first other name. Other threads are not concerned:
-# compiled kernels are pickles too (`base/jit.py`).
-
-
-_PARTS = {
+_HARMLESS = {
     "numpy": ("ndarray", "dtype"),
     "numpy.core.multiarray": ("_reconstruct", "scalar"),
     "numpy._core.multiarray": ("_reconstruct", "scalar"),
@@ -113,9 +107,9 @@ _reading = threading.local()
 
 
 @contextlib.contextmanager
-def arrays_only(what: str) -> Iterator[None]:
+def _arrays_only(what: str) -> Iterator[None]:
     """Refuses pickles of anything but arrays, in this thread; the InputError begins with `what`."""
-    _listen()
+    _install_hook()
     _reading.what = what
     try:
         yield
@@ -124,8 +118,8 @@ def arrays_only(what: str) -> Iterator[None]:
 
 
 @functools.cache
-def _listen() -> None:
-    """Installs the hook: once, for Python knows no way to take one off."""
+def _install_hook() -> None:
+    """Installs the hook, once: Python cannot remove one."""
     sys.addaudithook(_check)
 
 
@@ -133,15 +127,12 @@ def _check(event: str, arguments: tuple[Any, ...]) -> None:
     if event != "pickle.find_class" or getattr(_reading, "what", None) is None:
         return
     module, name = arguments
-    if name not in _PARTS.get(module, ()):
+    if name not in _HARMLESS.get(module, ()):
         raise InputError(
             f"{_reading.what} holds a pickle that asks for {module}.{name}, which could run anything; "
             "graph.trust_pickle=true reads it, if you trust where it came from"
         )
 
-
-if TYPE_CHECKING:
-    from torch_geometric.data import Data
 
 SHORT_NAMES = {
     "Cora": "Planetoid/Cora",
@@ -154,15 +145,10 @@ SHORT_NAMES = {
 }
 _TENSORS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _CHUNK_ROWS = 1 << 18
-_BLOCK_ROWS = 1 << 14
 
 
 def read_data(
-    out: Path | str,
-    data: "Data",
-    *,
-    origin: str = "torch_geometric Data",
-    policy: Policy = Policy(),  # noqa: B008
+    out: Path | str, data: "Data", *, origin: str = "torch_geometric Data", policy: Policy = DEFAULT_POLICY
 ) -> Graph:
     """Writes a `Data` with edge_index (2, E) and x (n, d), dense or sparse, to the folder `out`; returns it opened.
 
@@ -176,11 +162,6 @@ def read_data(
     with reading(f"edge_index of {origin} holds no numbers"):
         ends = edge_index.cpu().numpy()
 
-    def chunks() -> Iterator[Chunk]:
-        for start in range(0, ends.shape[1], _CHUNK_ROWS):
-            part = ends[:, start : start + _CHUNK_ROWS]
-            yield part[0], part[1]
-
     if "num_nodes" in data:
         policy = replace(policy, num_nodes=data.num_nodes)
     with reading(f"{origin} holds other than tensors of numbers"):
@@ -189,22 +170,17 @@ def read_data(
     if weights is not None and len(weights) != ends.shape[1]:
         raise InputError(f"{origin}: data has {len(weights):,} weights for {ends.shape[1]:,} edges; legal is one each")
 
-    def weighed(values: NDArray[Any]) -> Iterator[Weighed]:
+    def chunks() -> Iterator[WeightedChunk]:
         for start in range(0, ends.shape[1], _CHUNK_ROWS):
             part = slice(start, start + _CHUNK_ROWS)
-            yield ends[0, part], ends[1, part], values[part]
+            yield ends[0, part], ends[1, part], None if weights is None else weights[part]
 
-    edges = Edges(chunks, ends.shape[1], weighed=None if weights is None else lambda: weighed(weights))
+    edges = Edges(chunks, ends.shape[1], has_weights=weights is not None)
     return write_arrays(out, origin, edges, x, None, policy)
 
 
 def read_dataset(
-    out: Path | str,
-    name: str,
-    root: str | Path,
-    *,
-    trust_pickle: bool = False,
-    policy: Policy = Policy(),  # noqa: B008
+    out: Path | str, name: str, root: str | Path, *, trust_pickle: bool = False, policy: Policy = DEFAULT_POLICY
 ) -> Graph:
     """Fetches a data set by name, kept under `root`, into the folder `out`; it must hold one graph.
 
@@ -262,7 +238,7 @@ def _without_pickles(name: str) -> Iterator[None]:
     before = os.environ.get(_TENSORS_ONLY)
     os.environ[_TENSORS_ONLY] = "1"
     try:
-        with arrays_only(f"graph.dataset={name!r}"):
+        with _arrays_only(f"graph.dataset={name!r}"):
             yield
     finally:
         if before is None:
@@ -294,9 +270,4 @@ def _rows(x: Any) -> DenseRows | SparseRows | None:
         return SparseRows.of(sparse.coo_array((entries.values().cpu().numpy(), (row, column)), shape=tuple(x.shape)))
     if x.dim() != 2:
         raise InputError(f"x has shape {tuple(x.shape)}; legal is (n, d)")
-
-    def blocks() -> Iterator[NDArray[np.float32]]:
-        for start in range(0, len(x), _BLOCK_ROWS):
-            yield x[start : start + _BLOCK_ROWS].detach().float().cpu().numpy()
-
-    return DenseRows((x.shape[0], x.shape[1]), blocks)
+    return DenseRows.of(x, convert=lambda block: block.detach().float().cpu().numpy())

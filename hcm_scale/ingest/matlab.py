@@ -1,8 +1,14 @@
-"""MATLAB v5 files to a graph folder.
+"""MATLAB v5 files (save -v6, -v7) to a graph folder: numbers, dense or sparse; every size is checked before its use.
 
 Two families of names are known: A, X, gnd and Network, Attributes, Label. Only `gnd` is taken as anomaly labels: the
-`Label` of the second family holds classes. `keys` names others. The variables are loaded whole (mat_file.py), so a file
-whose variables unpack to more than `policy.max_bytes` is refused before that; sparse matrices stay sparse.
+`Label` of the second family holds classes. `keys` names others. Variables are loaded whole, so a file whose variables
+unpack to more than `policy.max_bytes` is refused before that; sparse matrices stay sparse.
+
+A file is a header of 128 bytes and elements: a tag (type, bytes), then data. A variable is an element of type 14, or of
+type 15, which is deflated and has such an element in it. Inside are elements again: class and flags, dimensions, name,
+then the values by columns, or of a sparse matrix the rows, the column starts and the values. Values are stored in any
+type that holds them. An element of up to four bytes lies in its own tag, others are padded to eight bytes. Listing a
+file unpacks the first bytes of each variable only.
 """
 
 import math
@@ -19,19 +25,7 @@ from scipy import sparse
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.arrays import DenseRows, check_indptr, write_arrays
 from hcm_scale.ingest.matrices import INTEGERS, edges_of_matrix
-from hcm_scale.ingest.policy import InputError, Policy, naming_origin, reading
-
-# ----------------------------------------------------------------------------
-# MATLAB v5 files (save -v6, -v7), decoded here: numbers, dense or sparse; every size is checked before it is used.
-#
-# A file is a header of 128 bytes and elements: a tag (type, bytes), then data. A variable is an element of type 14,
-# or of type 15, which is deflated and has such an element in it. Inside are elements again: class and flags,
-# dimensions, name, then the values by columns, or of a sparse matrix the rows, the column starts and the values.
-# Values are kept in any type that holds them. An element of up to four bytes lies in its own tag, others are padded
-# to eight bytes.
-#
-# `Variable.parts` unpacks one variable whole; listing a file unpacks the first bytes of each only.
-
+from hcm_scale.ingest.policy import DEFAULT_POLICY, InputError, Policy, naming_origin, reading
 
 _HEADER_BYTES, _TAG_BYTES, _PEEKED_BYTES = 128, 8, 1 << 12
 _MATRIX, _COMPRESSED = 14, 15
@@ -194,15 +188,10 @@ def _array(kind: int, body: bytes, variable: Variable) -> NDArray[Any]:
 
 
 KNOWN = {"adjacency": ("A", "Network"), "attributes": ("X", "Attributes"), "label": ("gnd",)}
-_BLOCK_ROWS = 1 << 14
 
 
 def read_mat(
-    out: Path | str,
-    path: str | Path,
-    *,
-    keys: Mapping[str, str] | None = None,
-    policy: Policy = Policy(),  # noqa: B008
+    out: Path | str, path: str | Path, *, keys: Mapping[str, str] | None = None, policy: Policy = DEFAULT_POLICY
 ) -> Graph:
     """Reads a .mat file into the graph folder `out`, opened; `keys` maps adjacency, attributes, label to names."""
     path = Path(path)
@@ -267,7 +256,4 @@ def _matrix(variable: Variable, num_rows: int) -> np.ndarray | sparse.csc_array:
 
 def _rows(variable: Variable, num_rows: int) -> SparseRows | DenseRows:
     matrix = _matrix(variable, num_rows)
-    if isinstance(matrix, np.ndarray):
-        starts = range(0, len(matrix), _BLOCK_ROWS)
-        return DenseRows(matrix.shape, lambda: (matrix[start : start + _BLOCK_ROWS] for start in starts))
-    return SparseRows.of(matrix)
+    return DenseRows.of(matrix) if isinstance(matrix, np.ndarray) else SparseRows.of(matrix)

@@ -1,9 +1,25 @@
-"""A scipy sparse adjacency matrix and attributes in memory, to a graph folder; stored zeros are no edges.
+"""NumPy and scipy files, and scipy matrices in memory, to a graph folder.
 
-Of attributes in a table (pandas, Polars, Arrow) the names of columns are kept. Rows are those of the matrix, in its
-order; a pandas index of distinct texts or whole numbers, other than the plain 0 .. n - 1, has the ids of the nodes.
+| what       | arrays                                                                                                  |
+|------------|---------------------------------------------------------------------------------------------------------|
+| edges      | `edge_index` (2, E), or CSR `indptr` + `indices`, or a matrix saved by scipy.sparse.save_npz            |
+| weights    | `edge_weight` (E), or the values of that matrix, where graph.weights asks for them                      |
+| attributes | `x` (n, d), or CSR `x_indptr` + `x_indices` [+ `x_data`, ones if absent] [+ `x_shape`]                  |
+| labels     | `y` (n), 1 = anomaly                                                                                    |
+
+`read_matrices` looks for them in one .npz, in a folder of .npy files, or in one .npy (the edge_index); `keys` maps a
+name of this table to the file's own name. Edges and dense attributes are decoded piece by piece, from disk or through
+the archive's inflater, and never in memory as a whole. Pickles are refused; the bytes that a header promises must be
+those that the file or the archive's directory has, and what an archive unpacks to is checked before. Stored zeros of an
+adjacency matrix are no edges.
+
+`read_sparse` takes an adjacency matrix and attributes in memory. Of attributes in a table (pandas, Polars, Arrow) the
+names of columns are kept; a pandas index of distinct texts or whole numbers, other than the plain 0 .. n - 1, has the
+ids of the nodes.
 """
 
+import functools
+import itertools
 import math
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -18,23 +34,45 @@ from scipy import sparse
 
 from hcm_scale.base.console import shorten
 from hcm_scale.base.npy import read_header
-from hcm_scale.graph.build import MAX_NODES, Chunk
+from hcm_scale.graph.build import MAX_NODES
 from hcm_scale.graph.store import Graph, SparseRows
-from hcm_scale.ingest.arrays import DenseRows, Edges, Weighed, check_indptr, check_sparse, write_arrays
-from hcm_scale.ingest.policy import InputError, Offenders, Policy, check_growth, naming_origin, reading
+from hcm_scale.ingest.arrays import DenseRows, Edges, WeightedChunk, check_indptr, check_sparse, write_arrays
+from hcm_scale.ingest.policy import DEFAULT_POLICY, InputError, Offenders, Policy, check_growth, naming_origin, reading
 from hcm_scale.ingest.table_files import check_distinct, index_of, is_table
 
-# ----------------------------------------------------------------------------
-# Arrays named in a .npz archive or a folder of .npy files, read in pieces; pickles are refused.
-#
-# `NpyFile.read_slices` decodes a flat range of entries piece by piece, from disk or through the archive's inflater,
-# so an array is never in memory as a whole unless `load` is asked for it. The bytes that a header promises must be
-# those that the file or the archive's directory has, and what an archive unpacks to is known before it is.
-
-
-SLICE_ENTRIES = 1 << 18
-_SHOWN_NAMES = 20
 NUMBERS, INTEGERS = "iufb", "iu"  # kinds of numpy types
+_ROLES = ("edge_index", "edge_weight", "indptr", "indices", "x", "x_indptr", "x_indices", "x_data", "x_shape", "y")
+_PARTS = {
+    "csr": ("data", "indices", "indptr"),
+    "csc": ("data", "indices", "indptr"),
+    "coo": ("data", "row", "col"),
+    "dia": ("data", "offsets"),
+    "bsr": ("data", "indices", "indptr"),
+}
+_SLICE_ENTRIES = 1 << 18
+_BLOCK_BYTES = 1 << 22
+_SHOWN_NAMES = 20
+_IN_MEMORY, _TABLE = "scipy matrix", "the table of attributes"
+
+
+def read_matrices(
+    out: Path | str, path: str | Path, *, keys: Mapping[str, str] | None = None, policy: Policy = DEFAULT_POLICY
+) -> Graph:
+    """Reads the arrays at `path` (.npz, .npy or a folder of .npy) into the graph folder `out`; returns it opened."""
+    path = Path(path)
+    with naming_origin(path.name):
+        arrays = _renamed(open_arrays(path, policy.max_bytes), keys or {}, path)
+        labels = arrays["y"].load() if "y" in arrays else None
+        edges = _find_edges(arrays, path, policy.weights)
+        return write_arrays(out, path.name, edges, _attributes(arrays), labels, policy)
+
+
+def read_sparse(out: Path | str, adjacency: Any, x: Any, policy: Policy) -> Graph:
+    """Writes an (n, n) matrix and attributes (n, d), sparse, dense or None, to the folder `out`; returns it opened."""
+    if adjacency.shape[0] != adjacency.shape[1]:
+        raise InputError(f"the adjacency matrix has shape {adjacency.shape}; legal is (n, n)")
+    edges, ids = edges_of_matrix(adjacency.tocoo(), _IN_MEMORY), _index_ids(x)
+    return write_arrays(out, _IN_MEMORY, edges, _attributes_in_memory(x), None, policy, ids=ids)
 
 
 @dataclass(frozen=True)
@@ -82,12 +120,12 @@ class NpyFile:
             start += len(piece)
         return flat.reshape(self.shape, order="F" if self.fortran else "C")
 
-    def read_slices(self, start: int, stop: int, entries: int = SLICE_ENTRIES) -> Iterator[NDArray[Any]]:
+    def read_slices(self, start: int, stop: int, entries: int | None = None) -> Iterator[NDArray[Any]]:
         """Yields the entries start .. stop - 1 in the order of the file, `entries` at a time."""
         with reading(f"{self.name} cannot be unpacked"), self.open() as stream:
             stream.seek(self.data_start + start * self.dtype.itemsize)
             while start < stop:
-                count = min(entries, stop - start)
+                count = min(entries or _SLICE_ENTRIES, stop - start)
                 data = stream.read(count * self.dtype.itemsize)
                 if len(data) < count * self.dtype.itemsize:
                     raise InputError(f"{self.name} is torn: it ends before entry {stop:,}")
@@ -124,7 +162,7 @@ def open_arrays(path: Path, max_bytes: int) -> Arrays:
         name = member.filename.removesuffix(".npy")
         if name in found:
             raise InputError(f"{path.name} holds {name!r} twice; legal is one array of a name")
-        found[name] = _in_archive(archive, member, f"{path.name}:{name}")
+        found[name] = NpyFile.of(f"{path.name}:{name}", functools.partial(archive.open, member), member.file_size)
     return found
 
 
@@ -132,50 +170,127 @@ def _on_disk(path: Path) -> NpyFile:
     return NpyFile.of(path.name, lambda: open(path, "rb"), path.stat().st_size)
 
 
-def _in_archive(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> NpyFile:
-    return NpyFile.of(name, lambda: archive.open(member), member.file_size)
-
-
-def listed(arrays: Arrays) -> str:
+def _listed(arrays: Arrays) -> str:
     """The names, cut short where there are many."""
     names = sorted(arrays)
     return str(names) if len(names) <= _SHOWN_NAMES else f"{names[:_SHOWN_NAMES]} and {len(names) - _SHOWN_NAMES} more"
 
 
-# ----------------------------------------------------------------------------
-# Matrices that scipy.sparse.save_npz wrote, from the arrays of their archive, checked before scipy sees an index.
+def _renamed(arrays: Arrays, keys: Mapping[str, str], path: Path) -> Arrays:
+    for role, name in keys.items():
+        if role not in _ROLES:
+            raise ValueError(f"graph.keys={{{role!r}: ...}} must be one of {', '.join(_ROLES)}")
+        if name not in arrays:
+            raise InputError(f"graph.keys={{{role!r}: {name!r}}} is not in {path.name}; it holds {_listed(arrays)}")
+    if path.suffix == ".npy" and not path.is_dir():
+        return {"edge_index": next(iter(arrays.values()))}
+    return {**arrays, **{role: arrays[name] for role, name in keys.items()}}
 
 
-PARTS = {
-    "csr": ("data", "indices", "indptr"),
-    "csc": ("data", "indices", "indptr"),
-    "coo": ("data", "row", "col"),
-    "dia": ("data", "offsets"),
-    "bsr": ("data", "indices", "indptr"),
-}
+def _find_edges(arrays: Arrays, path: Path, weights: bool) -> Edges:
+    """The edges among named arrays, whichever way they are stored; with edge_weight where `weights` asks for them."""
+    given = arrays.get("edge_weight") if weights else None
+    if "edge_index" in arrays:
+        return _from_edge_index(arrays["edge_index"], given)
+    if "format" in arrays:
+        return _from_scipy(arrays, path)
+    if "indptr" in arrays and "indices" in arrays:
+        return _from_csr(arrays["indptr"], arrays["indices"], given)
+    raise InputError(f"{path.name} holds no edges: edge_index, or indptr and indices; it holds {_listed(arrays)}")
 
 
-def header(arrays: Arrays, path: Path) -> tuple[str, tuple[int, int]]:
+def _from_edge_index(array: NpyFile, weights: NpyFile | None) -> Edges:
+    array.require(NUMBERS, "whole numbers of shape (2, E)", dims=2)
+    if array.shape[0] != 2:
+        raise InputError(f"{array.name} has shape {array.shape}; legal is (2, E)")
+    num_rows = array.shape[1]
+    _check_size(weights, num_rows, array.name)
+
+    def ends() -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        if array.fortran:  # stored as pairs, one after the other
+            for pairs in array.read_slices(0, 2 * num_rows, 2 * _SLICE_ENTRIES):
+                yield pairs[0::2], pairs[1::2]
+        else:
+            yield from zip(array.read_slices(0, num_rows), array.read_slices(num_rows, 2 * num_rows), strict=True)
+
+    def chunks() -> Iterator[WeightedChunk]:
+        return ((u, v, part) for (u, v), part in zip(ends(), _slices(weights), strict=False))
+
+    return Edges(chunks, num_rows, has_weights=weights is not None)
+
+
+def _from_csr(
+    pointers: NpyFile, indices: NpyFile, values: NpyFile | None, is_matrix: bool = False, flip: bool = False
+) -> Edges:
+    """CSR (or, flipped, CSC) entries as edges of weight `values`, which are no edges where a matrix has zeros."""
+    indices.require(NUMBERS, "whole numbers of shape (E)", dims=1)
+    num_entries = indices.size
+    indptr = pointers.require(INTEGERS, "integers of shape (n + 1)", dims=1).load()
+    indptr = check_indptr(indptr, num_entries, "indptr")
+    _check_size(values, num_entries, indices.name)
+
+    def chunks() -> Iterator[WeightedChunk]:
+        start = 0
+        for columns, part in zip(indices.read_slices(0, num_entries), _slices(values), strict=False):
+            rows = _rows_of(indptr, start, start + len(columns))
+            start += len(columns)
+            yield (columns, rows, part) if flip else (rows, columns, part)
+
+    taken = (lambda: _nonzero(chunks())) if is_matrix else chunks
+    return Edges(taken, num_entries, len(indptr) - 1, has_weights=values is not None)
+
+
+def _check_size(values: NpyFile | None, num_entries: int, beside: str) -> None:
+    """Refuses values of edges that are not as many as the edges."""
+    if values is not None and values.require(NUMBERS, "numbers of shape (E)", dims=1).size != num_entries:
+        raise InputError(f"{values.name} has {values.size:,} entries and {beside} {num_entries:,}; they must be equal")
+
+
+def _slices(values: NpyFile | None) -> Iterator[NDArray[Any] | None]:
+    """The values in pieces as long as those of `read_slices`; None without end where there are none."""
+    return itertools.repeat(None) if values is None else values.read_slices(0, values.size)
+
+
+def _rows_of(indptr: NDArray[Any], start: int, stop: int) -> NDArray[np.int64]:
+    """The row of each CSR entry start .. stop - 1."""
+    first, last = np.searchsorted(indptr, start, "right") - 1, np.searchsorted(indptr, stop, "left")
+    counts = np.diff(np.clip(indptr[first : last + 1], start, stop))
+    return np.repeat(np.arange(first, last), counts)
+
+
+def _from_scipy(arrays: Arrays, path: Path) -> Edges:
+    kind, shape = _scipy_header(arrays, path)
+    if shape[0] != shape[1]:
+        raise InputError(f"{path.name} holds a matrix of shape {shape}; an adjacency matrix must be square")
+    if kind in ("csr", "csc"):
+        data, indices, indptr = (_scipy_part(arrays, name, path) for name in _PARTS[kind])
+        edges = _from_csr(indptr, indices, data, is_matrix=True, flip=kind == "csc")
+        if edges.num_nodes != shape[0]:
+            raise InputError(f"{path.name}:indptr is of {edges.num_nodes:,} rows; {path.name}:shape says {shape}")
+        return edges
+    return edges_of_matrix(_scipy_matrix(arrays, path), path.name)
+
+
+def _scipy_header(arrays: Arrays, path: Path) -> tuple[str, tuple[int, int]]:
     """Format and shape of a matrix that scipy.sparse.save_npz wrote."""
     text = arrays["format"].require("SU", "one of csr, csc, coo, dia, bsr", dims=0).load().item()
-    numbers = part(arrays, "shape", path).require(INTEGERS, "two integers", dims=1).load().tolist()
+    numbers = _scipy_part(arrays, "shape", path).require(INTEGERS, "two integers", dims=1).load().tolist()
     kind = text.decode("latin1") if isinstance(text, bytes) else text
-    if kind not in PARTS or len(numbers) != 2 or not 0 <= min(numbers) <= max(numbers) <= MAX_NODES:
+    if kind not in _PARTS or len(numbers) != 2 or not 0 <= min(numbers) <= max(numbers) <= MAX_NODES:
         raise InputError(
             f"{path.name} holds a {shorten(kind)!r} matrix of shape {shorten(str(numbers))}; legal are "
-            f"{', '.join(PARTS)} of up to {MAX_NODES:,} rows and columns"
+            f"{', '.join(_PARTS)} of up to {MAX_NODES:,} rows and columns"
         )
     return kind, (numbers[0], numbers[1])
 
 
-def matrix(arrays: Arrays, path: Path) -> Any:
+def _scipy_matrix(arrays: Arrays, path: Path) -> Any:
     """The matrix in memory, all of its indices checked."""
-    kind, shape = header(arrays, path)
-    names = PARTS[kind]
-    parts = {name: part(arrays, name, path) for name in names}
+    kind, shape = _scipy_header(arrays, path)
+    parts = {name: _scipy_part(arrays, name, path) for name in _PARTS[kind]}
     for name, array in parts.items():
         array.require(NUMBERS if name == "data" else INTEGERS, "numbers" if name == "data" else "integers")
-    loaded = [parts[name].load() for name in names]
+    loaded = [array.load() for array in parts.values()]
     with reading(f"{path.name} is no {kind} matrix"):
         if kind == "dia":
             return _from_diagonals(loaded[0], loaded[1], shape)
@@ -194,146 +309,10 @@ def _from_diagonals(data: NDArray[Any], offsets: NDArray[Any], shape: tuple[int,
     return sparse.coo_array((data[inside], (rows[inside], columns[inside])), shape=shape)
 
 
-def part(arrays: Arrays, name: str, path: Path) -> NpyFile:
+def _scipy_part(arrays: Arrays, name: str, path: Path) -> NpyFile:
     if name not in arrays:
-        raise InputError(f"{path.name} is a scipy file without {name!r}; it holds {listed(arrays)}")
+        raise InputError(f"{path.name} is a scipy file without {name!r}; it holds {_listed(arrays)}")
     return arrays[name]
-
-
-# ----------------------------------------------------------------------------
-# NumPy and scipy files to a graph folder, by the names of their arrays, streamed and without pickles.
-#
-# | what       | arrays                                                                                        |
-# |------------|-----------------------------------------------------------------------------------------------|
-# | edges      | `edge_index` (2, E), or CSR `indptr` + `indices`, or a matrix saved by scipy.sparse.save_npz  |
-# | weights    | `edge_weight` (E), or the values of that matrix, where graph.weights asks for them            |
-# | attributes | `x` (n, d), or CSR `x_indptr` + `x_indices` [+ `x_data`, ones if absent] [+ `x_shape`]        |
-# | labels     | `y` (n), 1 = anomaly                                                                          |
-#
-# They are looked for in one .npz, in a folder of .npy files, or in one .npy (the edge_index); `x` and `y` may be
-# files of their own. `keys` maps a name of this table to the file's own name.
-
-
-ROLES = ("edge_index", "edge_weight", "indptr", "indices", "x", "x_indptr", "x_indices", "x_data", "x_shape", "y")
-_BLOCK_BYTES = 1 << 22
-
-
-def read_matrices(
-    out: Path | str,
-    path: str | Path,
-    *,
-    keys: Mapping[str, str] | None = None,
-    policy: Policy = Policy(),  # noqa: B008
-) -> Graph:
-    """Reads the arrays at `path` (.npz, .npy or a folder of .npy) into the graph folder `out`; returns it opened."""
-    path = Path(path)
-    with naming_origin(path.name):
-        arrays = _renamed(open_arrays(path, policy.max_bytes), keys or {}, path)
-        labels = arrays["y"].load() if "y" in arrays else None
-        return write_arrays(out, path.name, edges_of(arrays, path), _attributes(arrays), labels, policy)
-
-
-def _renamed(arrays: Arrays, keys: Mapping[str, str], path: Path) -> Arrays:
-    for role, name in keys.items():
-        if role not in ROLES:
-            raise ValueError(f"graph.keys={{{role!r}: ...}} must be one of {', '.join(ROLES)}")
-        if name not in arrays:
-            raise InputError(f"graph.keys={{{role!r}: {name!r}}} is not in {path.name}; it holds {listed(arrays)}")
-    if path.suffix == ".npy" and not path.is_dir():
-        return {"edge_index": next(iter(arrays.values()))}
-    return {**arrays, **{role: arrays[name] for role, name in keys.items()}}
-
-
-def edges_of(arrays: Arrays, path: Path) -> Edges:
-    """The edges among named arrays, whichever way they are kept."""
-    if "edge_index" in arrays:
-        return _from_edge_index(arrays["edge_index"], arrays.get("edge_weight"))
-    if "format" in arrays:
-        return _from_scipy(arrays, path)
-    if "indptr" in arrays and "indices" in arrays:
-        return _from_csr(arrays["indptr"], arrays["indices"], weights=arrays.get("edge_weight"))
-    raise InputError(f"{path.name} holds no edges: edge_index, or indptr and indices; it holds {listed(arrays)}")
-
-
-def _from_edge_index(array: NpyFile, weights: NpyFile | None) -> Edges:
-    array.require(NUMBERS, "whole numbers of shape (2, E)", dims=2)
-    if array.shape[0] != 2:
-        raise InputError(f"{array.name} has shape {array.shape}; legal is (2, E)")
-    num_rows = array.shape[1]
-
-    def chunks() -> Iterator[Chunk]:
-        if array.fortran:  # stored as pairs, one after the other
-            for pairs in array.read_slices(0, 2 * num_rows, 2 * SLICE_ENTRIES):
-                yield pairs[0::2], pairs[1::2]
-        else:
-            yield from zip(array.read_slices(0, num_rows), array.read_slices(num_rows, 2 * num_rows), strict=True)
-
-    def weighed(values: NpyFile) -> Iterator[Weighed]:
-        _check_values(values, num_rows, array.name)
-        for (u, v), part in zip(chunks(), values.read_slices(0, num_rows), strict=True):
-            yield u, v, part
-
-    return Edges(chunks, num_rows, weighed=None if weights is None else lambda: weighed(weights))
-
-
-def _from_csr(
-    pointers: NpyFile,
-    indices: NpyFile,
-    data: NpyFile | None = None,
-    flip: bool = False,
-    weights: NpyFile | None = None,
-) -> Edges:
-    """CSR (or, flipped, CSC) entries as edges, which weigh `data` or `weights`; stored zeros in `data` are none."""
-    indices.require(NUMBERS, "whole numbers of shape (E)", dims=1)
-    num_entries = indices.size
-    indptr = pointers.require(INTEGERS, "integers of shape (n + 1)", dims=1).load()
-    indptr = check_indptr(indptr, num_entries, "indptr")
-    if data is not None:
-        _check_values(data, num_entries, indices.name)
-
-    def entries() -> Iterator[Chunk]:
-        start = 0
-        for columns in indices.read_slices(0, num_entries):
-            rows = _rows_of(indptr, start, start + len(columns))
-            start += len(columns)
-            yield (columns, rows) if flip else (rows, columns)
-
-    def weighed(values: NpyFile) -> Iterator[Weighed]:
-        _check_values(values, num_entries, indices.name)
-        found = ((u, v, part) for (u, v), part in zip(entries(), values.read_slices(0, num_entries), strict=True))
-        return _nonzero(found) if values is data else found
-
-    def chunks() -> Iterator[Chunk]:
-        return entries() if data is None else ((u, v) for u, v, _ in weighed(data))
-
-    values = weights if data is None else data
-    return Edges(chunks, num_entries, len(indptr) - 1, None if values is None else lambda: weighed(values))
-
-
-def _check_values(values: NpyFile, num_entries: int, beside: str) -> None:
-    """Refuses values of edges that are not as many as the edges."""
-    if values.require(NUMBERS, "numbers of shape (E)", dims=1).size != num_entries:
-        raise InputError(f"{values.name} has {values.size:,} entries and {beside} {num_entries:,}; they must be equal")
-
-
-def _rows_of(indptr: NDArray[Any], start: int, stop: int) -> NDArray[np.int64]:
-    """The row of each CSR entry start .. stop - 1."""
-    first, last = np.searchsorted(indptr, start, "right") - 1, np.searchsorted(indptr, stop, "left")
-    counts = np.diff(np.clip(indptr[first : last + 1], start, stop))
-    return np.repeat(np.arange(first, last), counts)
-
-
-def _from_scipy(arrays: Arrays, path: Path) -> Edges:
-    kind, shape = header(arrays, path)
-    if shape[0] != shape[1]:
-        raise InputError(f"{path.name} holds a matrix of shape {shape}; an adjacency matrix must be square")
-    if kind in ("csr", "csc"):
-        data, indices, indptr = (part(arrays, name, path) for name in PARTS[kind])
-        edges = _from_csr(indptr, indices, data, flip=kind == "csc")
-        if edges.num_nodes != shape[0]:
-            raise InputError(f"{path.name}:indptr is of {edges.num_nodes:,} rows; {path.name}:shape says {shape}")
-        return edges
-    return edges_of_matrix(matrix(arrays, path), path.name)
 
 
 def edges_of_matrix(matrix: Any, origin: str) -> Edges:
@@ -342,18 +321,15 @@ def edges_of_matrix(matrix: Any, origin: str) -> Edges:
         raise InputError(f"the adjacency matrix of {origin} has shape {matrix.shape}; it must be square")
     entries = sparse.coo_array(matrix)
 
-    def weighed() -> Iterator[Weighed]:
-        for start in range(0, entries.nnz, SLICE_ENTRIES):
-            part = slice(start, start + SLICE_ENTRIES)
+    def chunks() -> Iterator[WeightedChunk]:
+        for start in range(0, entries.nnz, _SLICE_ENTRIES):
+            part = slice(start, start + _SLICE_ENTRIES)
             yield entries.row[part], entries.col[part], entries.data[part]
 
-    def chunks() -> Iterator[Chunk]:
-        return ((u, v) for u, v, _ in _nonzero(weighed()))
-
-    return Edges(chunks, entries.nnz, int(matrix.shape[0]), lambda: _nonzero(weighed()))
+    return Edges(lambda: _nonzero(chunks()), entries.nnz, int(matrix.shape[0]), has_weights=True)
 
 
-def _nonzero(entries: Iterator[Weighed]) -> Iterator[Weighed]:
+def _nonzero(entries: Iterator[WeightedChunk]) -> Iterator[WeightedChunk]:
     """The entries of an adjacency matrix but zeros; raises at the end where some are no finite numbers."""
     bad = Offenders("values are not finite", "the adjacency matrix", "legal are numbers, 0 where there is no edge")
     for u, v, values in entries:
@@ -388,42 +364,25 @@ def _dense(array: NpyFile) -> DenseRows:
     return DenseRows((array.shape[0], array.shape[1]), lambda: array.row_blocks(rows))
 
 
-_ORIGIN = "scipy matrix"
-_TABLE = "the table of attributes"
-_BLOCK_ROWS = 1 << 14
-
-
-def read_sparse(out: Path | str, adjacency: Any, x: Any, policy: Policy) -> Graph:
-    """Writes an (n, n) matrix and attributes (n, d), sparse, dense or None, to the folder `out`; returns it opened."""
-    if adjacency.shape[0] != adjacency.shape[1]:
-        raise InputError(f"the adjacency matrix has shape {adjacency.shape}; legal is (n, n)")
-    edges, ids = edges_of_matrix(adjacency.tocoo(), _ORIGIN), _ids(x)
-    return write_arrays(out, _ORIGIN, edges, _attributes_in_memory(x), None, policy, ids=ids)
-
-
 def _attributes_in_memory(x: Any) -> DenseRows | SparseRows | None:
     if x is None:
         return None
     if hasattr(x, "tocsr"):
         return SparseRows.of(x)
     dense = np.asarray(x.detach().cpu() if hasattr(x, "detach") else x)
-    if dense.ndim != 2 or dense.dtype.kind not in "iufb":
+    if dense.ndim != 2 or dense.dtype.kind not in NUMBERS:
         raise InputError(f"attributes have shape {dense.shape} and type {dense.dtype}; legal are numbers (n, d)")
-
-    def blocks() -> Iterator[NDArray[Any]]:
-        return (dense[start : start + _BLOCK_ROWS] for start in range(0, len(dense), _BLOCK_ROWS))
-
-    return DenseRows((dense.shape[0], dense.shape[1]), blocks, _columns(x))
+    return DenseRows.of(dense, _column_names(x))
 
 
-def _columns(x: Any) -> tuple[str, ...]:
+def _column_names(x: Any) -> tuple[str, ...]:
     """The names of the columns of a table; none where x is no table, or its columns are numbered 0, 1, 2, ..."""
     names = list(getattr(x, "column_names" if hasattr(x, "column_names") else "columns", ())) if is_table(x) else []
     check_distinct(names, _TABLE)
     return () if names == list(range(len(names))) else tuple(map(str, names))
 
 
-def _ids(x: Any) -> pa.Array | None:
+def _index_ids(x: Any) -> pa.Array | None:
     """The ids of the nodes that the index of a pandas table has; None where it has none."""
     index = index_of(x)
     if index is None or not index.is_unique or index.hasnans or index.inferred_type not in ("string", "integer"):

@@ -1,7 +1,11 @@
-"""What to do with input that is not clean, and what was done: `Policy`, `Offenders`, `IngestSummary`.
+"""What to do with input that is not clean, and what was done: `Policy`, `Offenders`, `IngestSummary`, `InputError`.
 
 Nothing is repaired silently. Each fault is counted while the input streams by; at the end it is an error that names the
 count and the first offending rows, or, where the policy says so, a number in the summary.
+
+A file that cannot be used is an `InputError`. `reading` stands around calls of a library that decodes a file: what it
+raises on a damaged one is documented nowhere, so everything is caught. `naming_origin` adds the file to an error of
+code that knows none. `check_growth` refuses what a packed file would unpack to.
 """
 
 import contextlib
@@ -18,19 +22,12 @@ from numpy.typing import NDArray
 from hcm_scale.base.console import shorten
 from hcm_scale.base.names import POLICIES
 
-# ----------------------------------------------------------------------------
-# What a file of the user's is refused with: `InputError`, and the ways to it.
-#
-# `reading` stands around calls of a library that decodes a file. What a library raises on a damaged file is promised
-# nowhere, so everything is taken: our sentence first, its words after a colon. `naming` adds the file to an error of
-# a room that knows none. `check_growth` refuses what a packed file would unpack to.
-
-
 _OF_CSV = re.compile(r"(?:In CSV column #\d+: )?Row #(\d+)")  # pyarrow counts as editors do: the header is 1
 _TOO_LONG = "straddling object straddles two block boundaries (try to increase block size?)"  # pyarrow
-_OFTEN = 100  # no table or matrix that tells something packs better than this
+_MAX_GROWTH = 100  # no table or matrix of real data packs better than this
 _OF_THE_FILE = (None, errno.EINVAL)  # a seek to a place that a damaged file names; other numbers are of the system
 _NAMES = 12  # of columns that a message lists
+_SHOWN = 5  # faults that a message shows
 
 
 class InputError(ValueError):
@@ -72,7 +69,7 @@ def reading(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming_origin(origin: str) -> Iterator[None]:
-    """Puts the name of the files before a ValueError of a room that knows no files.
+    """Puts the name of the files before a ValueError of code that knows no files.
 
     numpy warns of no NaN inside: the checks find them, whatever they were made from.
     """
@@ -93,19 +90,16 @@ def check_growth(name: str, packed: int, unpacked: int, max_bytes: int) -> None:
     hcm_scale.ingest.policy.InputError: a.npz has 1,000 bytes and unpacks to 10,000,000 or more; \
 graph.max_bytes=1000000 is the limit for a file that grows over 100 times: a larger one accepts it
     """
-    if unpacked > max_bytes and unpacked > _OFTEN * packed:
+    if unpacked > max_bytes and unpacked > _MAX_GROWTH * packed:
         raise InputError(
             f"{name} has {packed:,} bytes and unpacks to {unpacked:,} or more; graph.max_bytes={max_bytes} is the "
-            f"limit for a file that grows over {_OFTEN} times: a larger one accepts it"
+            f"limit for a file that grows over {_MAX_GROWTH} times: a larger one accepts it"
         )
-
-
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Self loops are always dropped, repeated edges merged, isolated nodes kept; the rest is said here.
+    """Self loops are always dropped, repeated edges merged, isolated nodes kept; these are the choices.
 
     directed      keep the direction of the edges; else an edge and its reverse are one
     unknown       edges to ids outside the node table: error, drop the edge, or add a node with imputed attributes
@@ -138,6 +132,9 @@ class Policy:
                 raise ValueError(f"graph.{name}={getattr(self, name)!r} must be one of {', '.join(map(repr, legal))}")
 
 
+DEFAULT_POLICY = Policy()
+
+
 @dataclass
 class Offenders:
     """Counts one kind of fault and remembers the first few, for an error that a person can act upon.
@@ -151,7 +148,7 @@ class Offenders:
     what: str
     where: str
     remedy: str = ""
-    one: str = ""  # `what`, said of a single one
+    one: str = ""  # `what` in the singular
     count: int = 0
     first: list[str] = field(default_factory=list)
 

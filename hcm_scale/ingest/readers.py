@@ -1,15 +1,15 @@
-"""The door of ingest: what a user brings, to a checked graph folder.
+"""The public functions of ingest: each reads one kind of source into a checked graph folder.
 
 | what                                   | reader                    |
 |----------------------------------------|---------------------------|
 | Parquet or CSV tables                  | `tables.read_tables`      |
 | .npz, .npy, scipy sparse .npz          | `matrices.read_matrices`  |
 | .mat (v5)                              | `matlab.read_mat`         |
-| torch_geometric `Data`, or a data set  | `pyg.read_data`, `pyg.read_dataset` |
-| scipy sparse matrices in memory        | `sparse.read_sparse`      |
+| torch_geometric `Data`, or a data set  | `libraries.read_data`, `libraries.read_dataset` |
+| scipy sparse matrices in memory        | `matrices.read_sparse`    |
 
 Each takes the folder to write first and a `Policy` as keyword, writes the folder whole or not at all in bounded memory
-(at most three times the finished graph), and returns it opened; `summary(graph).table()` is what to print.
+(at most three times the finished graph), and returns it opened; `ingest_summary(graph).table()` is what to print.
 What is wrong with a file is an `InputError`.
 """
 
@@ -18,18 +18,12 @@ from pathlib import Path
 
 from hcm_scale.base.files import MANIFEST
 from hcm_scale.graph.store import Graph
-from hcm_scale.ingest import encode
-from hcm_scale.ingest.column_report import lines_as_text
-from hcm_scale.ingest.encode import Encoding
+from hcm_scale.ingest.encode import Encoding, encoding_from_json
 from hcm_scale.ingest.libraries import read_data, read_dataset
 from hcm_scale.ingest.matlab import read_mat
 from hcm_scale.ingest.matrices import read_matrices, read_sparse
-from hcm_scale.ingest.policy import IngestSummary, InputError, Policy
-from hcm_scale.ingest.tables import Columns, read_tables
-
-# ----------------------------------------------------------------------------
-# Which of our sources reads a path or URL: `folder`, `matrix` or `tables`, by its name and what lies there.
-
+from hcm_scale.ingest.policy import DEFAULT_POLICY, IngestSummary, InputError, Policy
+from hcm_scale.ingest.tables import Columns, column_table, read_tables
 
 MATRICES = (".mat", ".npz", ".npy")
 
@@ -66,11 +60,7 @@ __all__ = [
 
 
 def read_matrix(
-    out: Path | str,
-    path: str | Path,
-    *,
-    keys: Mapping[str, str] | None = None,
-    policy: Policy = Policy(),  # noqa: B008
+    out: Path | str, path: str | Path, *, keys: Mapping[str, str] | None = None, policy: Policy = DEFAULT_POLICY
 ) -> Graph:
     """Reads a .mat, .npz or .npy file, or a folder of .npy files, by its suffix."""
     path = Path(path)
@@ -85,13 +75,13 @@ def read_matrix(
 
 def column_report(graph: Graph) -> str:
     """What became of every column of the tables, a line each; empty where the graph was not read from one."""
-    return lines_as_text(graph.info.get("ingest", {}).get("told", []))
+    return column_table(graph.info.get("ingest", {}).get("told", []))
 
 
 def column_encodings(graph: Graph) -> list[Encoding] | None:
     """How the columns of the table became attributes; None where the graph was not read from a node table."""
     described = graph.info.get("ingest", {}).get("columns", [])
-    return [encode.described(column) for column in described] or None
+    return [encoding_from_json(column) for column in described] or None
 
 
 def ingest_summary(graph: Graph) -> IngestSummary:

@@ -1,8 +1,13 @@
-"""Query results as tables: DuckDB (`duckdb:///file.db`, `duckdb://` for queries over files) and PostgreSQL by ADBC.
+"""Tables that lie elsewhere, copied beside the graph's folder for as long as it is read.
 
-Each query is run once, in one read-only transaction with the others, and streamed into a Parquet file beside the
-graph's folder, which goes when the graph is read: readers pass over a table several times, and a database promises the
-same order of rows to no two queries. What a run is known by is a checksum that the database takes of the rows.
+Readers pass over a table several times and rely on the same rows each time, so a remote file is fetched once, whole,
+and a query is run once, in one read-only transaction with the others, and streamed into a Parquet file.
+
+Files: a URL names a file, a folder or a glob, with the rules for hidden names and for columns in folder names that
+paths have. A run is identified by the names, sizes and times (of a web server: the ETag too) of the files.
+
+Queries: DuckDB (`duckdb:///file.db`, `duckdb://` for queries over files) and PostgreSQL by ADBC. A run is identified by
+a checksum that the database takes of the rows.
 """
 
 import contextlib
@@ -16,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,22 +30,16 @@ from hcm_scale.base import remote
 from hcm_scale.ingest.policy import InputError
 from hcm_scale.ingest.table_files import is_hidden
 
-# ----------------------------------------------------------------------------
-# Files that lie elsewhere, brought beside the graph's folder for as long as it is read.
-#
-# Readers pass over a table up to four times and hold its rows to be the same each time, so a remote file is fetched
-# once, whole, and read from the disk. A URL names a file, a folder or a glob, with the rules for hidden names and for
-# columns in folder names that paths have. What a run is known by are the names, sizes and times (of a web server: the
-# ETag too) of the files.
-
-
 log = logging.getLogger(__name__)
-_AT_ONCE = 8
-_TELLS_VERSION = ("ETag", "Last-Modified", "Content-MD5")
+_NUM_COPIES = 8  # at a time
+_VERSION_HEADERS = ("ETag", "Last-Modified", "Content-MD5")
+_SHOWN = 100  # characters of a query
+_WRAPPED = re.compile(r"^.*(ERROR|FATAL):|^[A-Z_]+: (\[libpq\] )?(Failed to connect: )?")
+_LEGAL = "legal are duckdb:///file.db, duckdb:// and postgresql://user@host/database"
 
 
 def files_stamp(option: str, url: str) -> list[Any]:
-    """What tells that the files at a URL changed."""
+    """What identifies the present content of the files at a URL: names, sizes, times and versions."""
     from pyarrow import fs
 
     system, _, found = _find(option, url)
@@ -48,7 +47,7 @@ def files_stamp(option: str, url: str) -> list[Any]:
     if isinstance(system, fs.PyFileSystem):  # fsspec's own words, which pyarrow does not pass on
         with remote.naming_failures(option, url):
             known = [system.handler.fs.info(info.path) for info in found]
-        listed += [[str(info[name]) for name in _TELLS_VERSION if name in info] for info in known]
+        listed += [[str(info[name]) for name in _VERSION_HEADERS if name in info] for info in known]
     return listed
 
 
@@ -93,7 +92,7 @@ def _fetch(option: str, url: str, folder: Path, endings: tuple[str, ...]) -> str
         goal.parent.mkdir(parents=True, exist_ok=True)
         fs.copy_files(path, str(goal.absolute()), system, fs.LocalFileSystem())
 
-    with remote.naming_failures(option, url), ThreadPoolExecutor(_AT_ONCE) as pool:
+    with remote.naming_failures(option, url), ThreadPoolExecutor(_NUM_COPIES) as pool:
         list(pool.map(copy, [info.path for info in named], goals))
     size = sum(goal.stat().st_size for goal in goals)
     log.info("fetched %s: %s files, %s bytes", url, f"{len(named):,}", f"{size:,}")
@@ -118,59 +117,46 @@ def _find(option: str, url: str) -> tuple[Any, str, list[Any]]:
         info = system.get_file_info(path)
         if info.type == fs.FileType.File:
             return system, path, [info]
-        root = _fixed(path) if info.type == fs.FileType.NotFound else path
+        root = _fixed_part(path) if info.type == fs.FileType.NotFound else path
         try:
             below = system.get_file_info(fs.FileSelector(root, recursive=True))
         except FileNotFoundError:
             below = []
-    said = PurePosixPath(path)
-    found = [i for i in below if i.type == fs.FileType.File and not is_hidden(PurePosixPath(i.path), said)]
+    named = PurePosixPath(path)
+    found = [i for i in below if i.type == fs.FileType.File and not is_hidden(PurePosixPath(i.path), named)]
     if root != path:
-        found = [info for info in found if _matches(PurePosixPath(info.path).parts, said.parts)]
+        found = [info for info in found if _matches(PurePosixPath(info.path).parts, named.parts)]
     if not found:
         raise InputError(f"{option}={url!r} names no file; legal are a file, a folder or a glob")
     return system, root, sorted(found, key=lambda info: info.path)
 
 
-def _fixed(path: str) -> str:
+def _fixed_part(path: str) -> str:
     """The folders of a path before its first wildcard.
 
-    >>> _fixed("bucket/in/day=*/*.csv"), _fixed("bucket/none")
+    >>> _fixed_part("bucket/in/day=*/*.csv"), _fixed_part("bucket/none")
     ('bucket/in', 'bucket/none')
     """
     parts = path.split("/")
     return "/".join(parts[: next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))])
 
 
-def _matches(parts: tuple[str, ...], said: tuple[str, ...]) -> bool:
-    """Whether a path is meant by one with wildcards, where ** is any number of folders.
+def _matches(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    """Whether a path matches one with wildcards, where ** is any number of folders.
 
     >>> _matches(("b", "x", "y", "a.csv"), ("b", "**", "*.csv")), _matches(("b", "x", "a.csv"), ("b", "*.csv"))
     (True, False)
     """
-    if not said or not parts:
-        return not said and not parts
-    if said[0] == "**":
-        return _matches(parts, said[1:]) or _matches(parts[1:], said)
-    return fnmatchcase(parts[0], said[0]) and _matches(parts[1:], said[1:])
-
-
-_SHOWN = 100  # characters of a query
-_WRAPPED = re.compile(r"^.*(ERROR|FATAL):|^[A-Z_]+: (\[libpq\] )?(Failed to connect: )?")
-LEGAL = "legal are duckdb:///file.db, duckdb:// and postgresql://user@host/database"
-
-
-class Database(Protocol):
-    """What is asked of a database."""
-
-    def checksum(self, query: str) -> list[Any]:
-        """The number of rows, and a number that other rows would most likely not have."""
-
-    def save(self, query: str, path: Path) -> None:
-        """Writes the rows as Parquet."""
+    if not pattern or not parts:
+        return not pattern and not parts
+    if pattern[0] == "**":
+        return _matches(parts, pattern[1:]) or _matches(parts[1:], pattern)
+    return fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
 class _DuckDb:
+    """`checksum`: the number of rows, and a number that other rows would most likely not have; `save`: as Parquet."""
+
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
@@ -184,6 +170,8 @@ class _DuckDb:
 
 
 class _Postgres:
+    """As `_DuckDb`."""
+
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor
 
@@ -202,9 +190,9 @@ class _Postgres:
 
 
 def queries_stamp(uri: str, queries: Mapping[str, str]) -> list[Any]:
-    """What tells that the rows of the queries, by option, changed."""
+    """What identifies the present rows of the queries, by option: counts and checksums."""
     with _connect(uri) as database:
-        return [_asked(option, query, database.checksum) for option, query in queries.items()]
+        return [_ask(option, query, database.checksum) for option, query in queries.items()]
 
 
 @contextlib.contextmanager
@@ -216,46 +204,46 @@ def query_tables(out: Path, uri: str, queries: Mapping[str, str]) -> Iterator[li
         beside.mkdir()
         with _connect(uri) as database:
             for option, query in queries.items():
-                _asked(option, query, functools.partial(database.save, path=paths[option]))
+                _ask(option, query, functools.partial(database.save, path=paths[option]))
         yield list(paths.values())
     except InputError as error:
         text = str(error)
         for option, path in paths.items():
-            text = text.replace(str(path), path.name).replace(path.name, f"{option}={clipped(queries[option])}")
+            text = text.replace(str(path), path.name).replace(path.name, f"{option}={_clipped(queries[option])}")
         raise InputError(text) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _asked(option: str, query: str, ask: Any) -> Any:
+def _ask(option: str, query: str, ask: Any) -> Any:
     """What the database answers, or an error that names the option."""
     if not query.strip():
         raise ValueError(f"{option} is empty; it is a query, such as {option}='select source, target from transfers'")
-    with remote.naming_failures(option, clipped(query)), _causes():
+    with remote.naming_failures(option, _clipped(query)), _naming_cause():
         return ask(query.rstrip().rstrip(";"))
 
 
-def clipped(query: str) -> str:
+def _clipped(query: str) -> str:
     """A query as messages cite it: in quotes, on one line, its beginning alone where it is long."""
     line = " ".join(query.split())
     return repr(line if len(line) <= _SHOWN else line[: _SHOWN - 3] + "...")
 
 
 @contextlib.contextmanager
-def _causes() -> Iterator[None]:
-    """Leaves of what a database or its driver says the cause, without the statement that was made around the query."""
+def _naming_cause() -> Iterator[None]:
+    """Reduces what a database or its driver raises to the cause, without the statement around the query."""
     try:
         yield
     except (ImportError, OSError, ValueError):
         raise
     except Exception as error:  # duckdb and ADBC share no class
-        raise ValueError(cause(str(error))) from error
+        raise ValueError(_cause(str(error))) from error
 
 
-def cause(text: str) -> str:
+def _cause(text: str) -> str:
     r"""The first line that says what is wrong, and the hint where there is one.
 
-    >>> cause('NOT_FOUND: Failed to prepare query: ERROR:  relation "a" does not exist\nLINE 1: select ...')
+    >>> _cause('NOT_FOUND: Failed to prepare query: ERROR:  relation "a" does not exist\nLINE 1: select ...')
     'relation "a" does not exist'
     """
     first, *rest = text.strip().splitlines() or [""]
@@ -264,22 +252,22 @@ def cause(text: str) -> str:
 
 
 @contextlib.contextmanager
-def _connect(uri: str) -> Iterator[Database]:
+def _connect(uri: str) -> Iterator[_DuckDb | _Postgres]:
     """A database, opened for reading only."""
     remote.refuse_secrets("graph.uri", uri)
     scheme = uri.partition("://")[0]
     if scheme not in ("duckdb", "postgresql", "postgres"):
-        raise ValueError(f"graph.uri={uri!r} is no database that can be read; {LEGAL}")
+        raise ValueError(f"graph.uri={uri!r} is no database that can be read; {_LEGAL}")
     with contextlib.ExitStack() as stack:
         try:
-            with remote.naming_failures("graph.uri", uri), _causes():
+            with remote.naming_failures("graph.uri", uri), _naming_cause():
                 database = _duckdb(uri, stack) if scheme == "duckdb" else _postgres(uri, stack)
         except ImportError as error:
             raise ValueError(f"graph.uri={uri} needs the extra sql: pip install 'hcm-scale[sql]' ({error})") from error
         yield database
 
 
-def _duckdb(uri: str, stack: contextlib.ExitStack) -> Database:
+def _duckdb(uri: str, stack: contextlib.ExitStack) -> _DuckDb:
     import duckdb
 
     named = uri.removeprefix("duckdb://")
@@ -292,7 +280,7 @@ def _duckdb(uri: str, stack: contextlib.ExitStack) -> Database:
     return _DuckDb(stack.enter_context(duckdb.connect(str(path), read_only=True)))
 
 
-def _postgres(uri: str, stack: contextlib.ExitStack) -> Database:
+def _postgres(uri: str, stack: contextlib.ExitStack) -> _Postgres:
     from adbc_driver_postgresql import dbapi
 
     cursor = stack.enter_context(stack.enter_context(dbapi.connect(uri)).cursor())

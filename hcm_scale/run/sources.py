@@ -1,6 +1,7 @@
-"""Where a graph comes from: the configuration's section `graph`, turned into a function that writes a graph folder.
+"""The configuration's section `graph` as a function that writes a graph folder, one kind of function a kind of source.
 
-One function a kind of source, found by the section's type.
+`stamp` says what identifies the content of a source; the checks refuse a source that is not there, that the run would
+write over, or that is another than the one of a finished run in the same folder.
 """
 
 import os
@@ -11,11 +12,9 @@ from typing import Any
 
 from hcm_scale import config as schema
 from hcm_scale.base import files, remote
-from hcm_scale.base.files import hash_once
 from hcm_scale.graph import Graph
 from hcm_scale.ingest import guess, readers
-from hcm_scale.ingest import remote as fetched
-from hcm_scale.ingest import remote as sql
+from hcm_scale.ingest.remote import fetched_files, files_stamp, queries_stamp, query_tables
 from hcm_scale.ingest.table_files import CSV, PARQUET, files_at
 from hcm_scale.options import stored_options
 from hcm_scale.stages import ingest as ingest_stage
@@ -36,8 +35,8 @@ def reader(graph: schema.GraphConfig, known: list[readers.Encoding] | None = Non
 
 
 def stamp(graph: schema.GraphConfig) -> list[Any]:
-    """What tells that the user's files changed: their names and hashes (size and time may stay the same); of a URL
-    what its server says of it, of a database a checksum of the rows.
+    """What identifies the content of a source: names and hashes of files (size and time may stay the same when they
+    change), what a server says of a URL, a checksum of the rows of a database.
 
     Empty for graphs that are made, and for a torch_geometric data set: its name says which it is, and its folder, which
     other data sets share, is filled by the first read.
@@ -45,20 +44,18 @@ def stamp(graph: schema.GraphConfig) -> list[Any]:
     if isinstance(graph, schema.PygGraph):
         return []
     if isinstance(graph, schema.SqlGraph):
-        return sql.queries_stamp(graph.uri, _queries(graph))
+        return queries_stamp(graph.uri, _queries(graph))
     if isinstance(graph, schema.FolderGraph) and not (Path(graph.path) / files.MANIFEST).is_file():
-        raise readers.InputError(
-            f"graph.path={graph.path} is no graph folder: there is no {files.MANIFEST} in it; graph=tables reads tables"
-        )
-    named = [(f"graph.{option}", getattr(graph, option, None)) for option in ("path", "nodes")]
-    return [_stamp(option, path) for option, path in named if path]
-
-
-def _stamp(option: str, where: str) -> list[Any]:
-    where = remote.local_path(where)
-    if remote.is_url(where):
-        return fetched.files_stamp(option, where)
-    return [[str(p), hash_once(p)] for p in files_at(where)]
+        why = f"there is no {files.MANIFEST} in it; graph=tables reads tables"
+        raise readers.InputError(f"graph.path={graph.path} is no graph folder: {why}")
+    stamps = []
+    for option in ("path", "nodes"):
+        where = remote.local_path(getattr(graph, option, None) or "")
+        if remote.is_url(where):
+            stamps.append(files_stamp(f"graph.{option}", where))
+        elif where:
+            stamps.append([[str(path), files.hash_once(path)] for path in files_at(where)])
+    return stamps
 
 
 def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
@@ -72,7 +69,7 @@ def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
 
 
 def check_same(graph: schema.GraphConfig, run_dir: Path) -> None:
-    """Refuses to put a run in the place of a finished one of another input: what took long is not lost by a slip."""
+    """Refuses to put a run in the place of a finished one of another input, which may have taken long."""
     stored = stored_options(run_dir)
     if "graph.source" not in stored or not (run_dir / "scores").exists():
         return
@@ -81,30 +78,28 @@ def check_same(graph: schema.GraphConfig, run_dir: Path) -> None:
         if not isinstance(value, str):
             raise files.FolderError(f"{run_dir / 'config.json'}: graph.{option}={value!r} is not legal: it is a text")
     if _input(before) != _input(asdict(graph)):
-        raise ValueError(
-            f"run_dir={run_dir} holds a finished run of {_told(before)}, and this one is of {_told(asdict(graph))}: "
-            "choose another run_dir, or say overwrite=true to replace it"
-        )
+        old, new = _shown_input(before), _shown_input(asdict(graph))
+        advice = "choose another run_dir, or say overwrite=true to replace it"
+        raise ValueError(f"run_dir={run_dir} holds a finished run of {old}, and this one is of {new}: {advice}")
 
 
 def _input(graph: dict[str, Any]) -> list[str]:
-    """What says that two graphs are of one input: the source, the files or queries; the same files by any path."""
+    """The source, and its files, by their resolved paths, or queries: equal for two graphs of one input."""
     named = [graph.get(option) or "" for option in _INPUTS]
-    there = os.path.exists  # Path.exists raises where a query is longer than a name may be
-    return [graph["source"], *(str(Path(name).resolve()) if there(name) else name for name in named)]
+    exists = os.path.exists  # Path.exists raises where a query is longer than a name may be
+    return [graph["source"], *(str(Path(name).resolve()) if exists(name) else name for name in named)]
 
 
-def _told(graph: dict[str, Any]) -> str:
+def _shown_input(graph: dict[str, Any]) -> str:
     return ", ".join(graph[option] for option in _INPUTS if graph.get(option)) or f"graph={graph['source']}"
 
 
 def check_there(graph: schema.GraphConfig, data_dir: str) -> None:
-    """Refuses a source whose graph.path is not said; of a file in the folder of data sets says where it comes from."""
-    by_path = isinstance(graph, schema.TablesGraph | schema.MatrixGraph | schema.FolderGraph)
-    if by_path and not isinstance(graph, schema.SqlGraph) and not getattr(graph, "path", ""):
-        raise ValueError(
-            f"graph.path is missing: graph={graph.source} reads what it names, such as graph.path=edges.csv"
-        )
+    """Refuses a source without graph.path; of a missing file in `data_dir` says where it comes from."""
+    needs_path = isinstance(graph, schema.TablesGraph | schema.MatrixGraph | schema.FolderGraph)
+    if needs_path and not isinstance(graph, schema.SqlGraph) and not getattr(graph, "path", ""):
+        what = f"graph={graph.source} reads what it names, such as graph.path=edges.csv"
+        raise ValueError(f"graph.path is missing: {what}")
     if isinstance(graph, schema.MatrixGraph) and not remote.is_url(graph.path):
         path = Path(graph.path)
         if path.is_relative_to(data_dir) and not path.exists():
@@ -117,7 +112,7 @@ def check_there(graph: schema.GraphConfig, data_dir: str) -> None:
 def _tables(graph: schema.TablesGraph, more: dict[str, Any]) -> Reader:
     def read(out: Path) -> Graph:
         places = {"graph.path": graph.path, "graph.nodes": graph.nodes}
-        with fetched.fetched_files(out, places, PARQUET + CSV) as (edges, nodes):
+        with fetched_files(out, places, PARQUET + CSV) as (edges, nodes):
             return readers.read_tables(out, str(edges), nodes, **more)
 
     return read
@@ -125,7 +120,7 @@ def _tables(graph: schema.TablesGraph, more: dict[str, Any]) -> Reader:
 
 def _sql(graph: schema.SqlGraph, more: dict[str, Any]) -> Reader:
     def read(out: Path) -> Graph:
-        with sql.query_tables(out, graph.uri, _queries(graph)) as paths:
+        with query_tables(out, graph.uri, _queries(graph)) as paths:
             columns = _guessed(graph, paths, more["columns"])
             return readers.read_tables(out, *paths, **more | {"columns": columns}, origin=", ".join(_queries(graph)))
 
@@ -133,15 +128,14 @@ def _sql(graph: schema.SqlGraph, more: dict[str, Any]) -> Reader:
 
 
 def _guessed(graph: schema.SqlGraph, paths: list[Path], columns: readers.Columns) -> readers.Columns:
-    """The columns with a guess for those that nobody named, from the rows that the queries brought."""
+    """The columns, with a guess from the rows of the queries for those that no option names."""
     named = {name: getattr(graph, name) for name in guess.COLUMNS}
     known = {name: value for name, value in named.items() if value != getattr(schema.SqlGraph(), name)}
     tables = str(paths[0]), str(paths[1]) if len(paths) > 1 else None
     found = guess.guess_columns(tables, known, graph.max_bytes, "graph.")
     guess.log_guesses({name: value for name, value in found.items() if value != named[name]})
-    return replace(
-        columns, source=found["source_column"], target=found["target_column"], id=found.get("id_column", "id")
-    )
+    source, target = found["source_column"], found["target_column"]
+    return replace(columns, source=source, target=target, id=found.get("id_column", "id"))
 
 
 def _queries(graph: schema.SqlGraph) -> dict[str, str]:
@@ -172,7 +166,7 @@ def _matrix(graph: schema.MatrixGraph) -> Reader:
     policy = _policy(graph, num_nodes=graph.num_nodes, weights=graph.weights)
 
     def read(out: Path) -> Graph:
-        with fetched.fetched_files(out, {"graph.path": graph.path}, (".mat", ".npz", ".npy")) as (path,):
+        with fetched_files(out, {"graph.path": graph.path}, (".mat", ".npz", ".npy")) as (path,):
             return readers.read_matrix(out, str(path), keys=graph.keys or None, policy=policy)
 
     return read
@@ -183,14 +177,6 @@ def _pyg(graph: schema.PygGraph) -> Reader:
     return lambda out: readers.read_dataset(out, graph.dataset, graph.path, trust_pickle=trust, policy=policy)
 
 
-def _synthetic(graph: schema.SyntheticGraph) -> Reader:
-    return ingest_stage.make_synthetic(**{k: v for k, v in asdict(graph).items() if k not in ("source", "name")})
-
-
-def _default(graph: schema.GraphConfig) -> Reader:
-    return ingest_stage.make_default(getattr(graph, "seed", 0))
-
-
 def _policy(graph: schema.PolicyGraph, **more: Any) -> readers.Policy:
     shared = ("directed", "unknown", "nonfinite", "featureless", "max_bytes")
     return readers.Policy(**{name: getattr(graph, name) for name in shared}, **more)
@@ -199,8 +185,10 @@ def _policy(graph: schema.PolicyGraph, **more: Any) -> readers.Policy:
 _READERS: dict[type[schema.GraphConfig], Callable[[Any], Reader]] = {
     schema.MatrixGraph: _matrix,
     schema.PygGraph: _pyg,
-    schema.SyntheticGraph: _synthetic,
+    schema.SyntheticGraph: lambda graph: ingest_stage.make_synthetic(
+        **{name: value for name, value in asdict(graph).items() if name not in ("source", "name")}
+    ),
     schema.FolderGraph: lambda graph: ingest_stage.copy_folder(graph.path),
-    schema.DefaultGraph: _default,
-    schema.GraphConfig: _default,
+    schema.DefaultGraph: lambda graph: ingest_stage.make_default(graph.seed),
+    schema.GraphConfig: lambda graph: ingest_stage.make_default(0),
 }

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from hcm_scale.ingest.guess import COLUMNS, guess_columns
-from hcm_scale.ingest.policy import InputError
+from hcm_scale.ingest.readers import InputError
 
 DAYS = pd.to_datetime(["2024-01-01", "2024-01-02", "2024-01-02", "2024-01-03"]).date
 PEOPLE = {"age": [30, 40, 50, 60, 30], "account": ["a", "b", "c", "d", "e"]}

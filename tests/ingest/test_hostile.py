@@ -14,7 +14,6 @@ from scipy import sparse
 
 from hcm_scale import config
 from hcm_scale.cli import main
-from hcm_scale.ingest.policy import Offenders
 from hcm_scale.ingest.readers import Columns, InputError, Policy, column_report, read_matrix, read_tables
 
 BARE = Policy(featureless="degree")
@@ -243,10 +242,13 @@ def test_utf16__is_named_and_how_to_convert_it(tmp_path, name, pack):
 
 
 def test_control_characters__are_spelled_out_in_faults_and_tables(tmp_path):
-    bad = Offenders("odd", "here")
-    bad.add(np.array([True]), lambda i: "\x1b[2J\n" + "x" * 10**6)
-    assert str(bad.error()).startswith("1 odd in here: \\x1b[2J\\nxxx")
-    assert len(str(bad.error())) < 300
+    edges = table(tmp_path / "e.parquet", {"source": ["\x1b[2J\n" + "x" * 10**6], "target": ["a"]})
+    nodes = table(tmp_path / "n.parquet", {"id": ["a"], "s": [1.0]})
+    with pytest.raises(
+        InputError, match=r"1 rows name an id that is not a node in .*: row 0: \\x1b\[2J\\nxxx"
+    ) as fault:
+        read_tables(tmp_path / "g", edges, nodes)
+    assert len(str(fault.value)) < 400
     edges = table(tmp_path / "e.parquet", {"source": [0], "target": [1], "\x1b[31m\nred": [2]})
     assert "edges  \\x1b[31m\\nred " in column_report(read_tables(tmp_path / "g", edges, policy=BARE))
 
@@ -309,7 +311,7 @@ def test_line_breaks_in_values__are_read_across_the_blocks_of_a_file(tmp_path):
 
 def test_first_line_for_excel__is_refused(tmp_path):
     (tmp_path / "e.csv").write_text("sep=;\nsource;target\n0;1\n")
-    with pytest.raises(InputError, match=r"e\.csv begins with 'sep=;', a word to Excel; remove this line"):
+    with pytest.raises(InputError, match=r"e\.csv begins with 'sep=;', which is for Excel; remove this line"):
         read_tables(tmp_path / "g", tmp_path / "e.csv", policy=BARE)
 
 

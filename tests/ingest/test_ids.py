@@ -1,4 +1,6 @@
-"""Ids to node numbers: the hash tables against a dict."""
+"""Ids to node numbers: the hash tables against a dict, and what cannot be an id."""
+
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -6,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcm_scale.ingest.ids import IdReader, NumberIds, RangeIds, TextIds, compact_ids, id_kind, sorted_ids
+from hcm_scale.ingest.ids import NumberIds, TextIds
+from hcm_scale.ingest.readers import Columns, Policy, read_tables
 
 TEXTS = st.lists(st.text(max_size=4), max_size=60)
 NUMBERS = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 30), max_size=60)
@@ -54,67 +57,50 @@ def test_text_ids__take_slices_of_longer_arrays():
     assert ids.add(pa.array(["x", "a", "b", "a", "y"]).slice(1, 3)).tolist() == [0, 1, 0]
 
 
-def test_in_order__sorts():
-    ids = TextIds()
-    ids.add(pa.array(["b", "c", "a"]))
-    assert sorted_ids(ids).column().to_pylist() == ["a", "b", "c"]
+def read_edges(folder, source, target, **columns):
+    """The graph of an edge table in memory."""
+    edges = pa.table({"source": source, "target": target})
+    return read_tables(folder, edges, columns=Columns(**columns), policy=Policy(featureless="degree"))
 
 
-def test_settled__needs_no_table_for_a_range():
-    ids = NumberIds()
-    ids.add(pa.array([0, 1, 2]))
-    assert isinstance(compact_ids(ids), RangeIds)
-    assert compact_ids(ids).find(pa.array([2, 3, -1])).tolist() == [2, -1, -1]
-    ids.add(pa.array([7]))
-    assert compact_ids(ids) is ids
-
-
-def test_id_kind__refuses_two_types():
-    with pytest.raises(ValueError, match="ids are of two types: 'a' is string, 'b' is int64"):
-        id_kind([("a", pa.string()), ("b", pa.int64())])
-    assert id_kind([("a", pa.string()), ("b", pa.int64())], "text") == "text"
+def test_id_types__must_agree_unless_one_is_named(tmp_path):
+    text, numbers, dates = pa.array(["7"]), pa.array([8]), pa.array([9], pa.date32())
+    with pytest.raises(ValueError, match=r"ids are of two types: 'the edge table:source' is string, .*' is int64"):
+        read_edges(tmp_path / "g", text, numbers)
+    assert read_edges(tmp_path / "g", text, numbers, id_type="text").ids.to_pylist() == ["7", "8"]
     with pytest.raises(ValueError, match="cannot hold ids"):
-        id_kind([("a", pa.date32())])
+        read_edges(tmp_path / "g", dates, dates)
     with pytest.raises(ValueError, match="id_type='words' must be one of"):
-        id_kind([], "words")
+        read_edges(tmp_path / "g", text, text, id_type="words")
 
 
-def test_id_reader__takes_whole_floats_and_counts_faults():
-    reader = IdReader("integer", "a table")
-    assert reader.read(pa.array([1.0, 2.0]), 0).to_pylist() == [1, 2]
-    reader.check()
-    assert reader.read(pa.array([1.5, None, -2.0]), 10).to_pylist() == [None, None, -2]
-    assert [o.count for o in (reader.fractional, reader.null, reader.negative)] == [1, 1, 1]
-    with pytest.raises(ValueError, match=r"1 fractional ids in a table: row 10: 1\.5"):
-        reader.check()
+def test_ids__may_be_whole_floats_and_faults_are_counted(tmp_path):
+    assert read_edges(tmp_path / "g", [4.0, 2.0], [2.0, 3.0]).ids.to_pylist() == [2, 3, 4]
+    with pytest.raises(ValueError, match=r"1 fractional ids in the edge table \(rows from 0\): row 1: 1\.5"):
+        read_edges(tmp_path / "g", [1.0, 1.5, -2.0], [1.0, None, 2.0])
+    with pytest.raises(ValueError, match=r"1 negative ids in .*: row 0: -2\. graph\.id_type=text"):
+        read_edges(tmp_path / "g", [-2.0, 1.0], [1.0, 2.0])
+    with pytest.raises(ValueError, match=r"1 missing ids in .*: row 0\. graph\.unknown=drop"):
+        read_edges(tmp_path / "g", [None, 1.0], [1.0, 2.0])
 
 
 @pytest.mark.parametrize(("kind", "digits"), [(pa.float64(), 53), (pa.float32(), 24), (pa.float16(), 11)])
-def test_id_reader__refuses_floats_that_stand_for_several_numbers(kind, digits):
-    floats = pa.array(np.array([2.0**digits - 1, 2.0**digits], kind.to_pandas_dtype()))
-    reader = IdReader("integer", "a table")
-    assert reader.read(floats, 0).to_pylist() == [2**digits - 1, None]
-    with pytest.raises(ValueError, match=r"1 ids are floats so large .* in a table: row 1: .*graph\.id_type=text"):
-        reader.check()
+def test_ids__that_are_floats_and_stand_for_several_numbers_are_refused(tmp_path, kind, digits):
+    last, first_lost = (pa.array(np.array([value], kind.to_pandas_dtype())) for value in (2.0**digits - 1, 2.0**digits))
+    assert read_edges(tmp_path / "g", last, [1.0]).ids.to_pylist() == [1, 2**digits - 1]
+    with pytest.raises(ValueError, match=r"1 ids are floats so large .*: row 0: .*graph\.id_type=text"):
+        read_edges(tmp_path / "g", first_lost, [1.0])
 
 
-def test_id_reader__tells_numbers_that_only_text_can_hold():
-    reader = IdReader("integer", "a table")
-    assert reader.read(pa.array([1, 2**63, None], pa.uint64()), 0).to_pylist() == [1, None, None]
-    with pytest.raises(ValueError, match=r"1 ids above 9223372036854775807 in a table: row 1: .*graph\.id_type=text"):
-        reader.check()
-
-
-def test_id_reader__takes_text_that_is_plain_numbers_and_counts_other():
-    reader = IdReader("integer", "a table")
-    assert reader.read(pa.array(["0", None, "9223372036854775807"]), 0).to_pylist() == [0, None, 2**63 - 1]
-    assert reader.read(pa.array([" 1", None, "3.0", "9007199254740993.", "0"]), 0).to_pylist() == [
-        *(1, None, 3, 2**53 + 1, 0)
-    ]
-    assert (reader.null.count, reader.odd.count) == (2, 0)
-    odd = ["07", "0x1", "1e3", "+1", "-1.0", "1.5", "", "a", "nan", "9223372036854775808", "99999999999999999999"]
-    for name in odd:
-        assert reader.read(pa.array(["5", name]), 0).to_pylist() == [5, None]
-    assert reader.odd.count == len(odd)
-    with pytest.raises(ValueError, match=r"11 ids are no plain .*: row 1: 07; row 1: 0x1; .*graph\.id_type=text"):
-        reader.check()
+def test_ids__that_only_text_can_hold_are_refused_as_integers(tmp_path):
+    edges = tmp_path / "edges"
+    edges.mkdir()
+    (edges / "a.csv").write_text("source,target\n1,2\n")  # its first block says that ids are integers
+    (edges / "b.csv").write_text("source,target\n 1,3.0\n9007199254740993.,0\n0,9223372036854775807\n")
+    graph = read_tables(tmp_path / "g", edges, policy=Policy(featureless="degree"))
+    assert graph.ids.to_pylist() == [0, 1, 2, 3, 2**53 + 1, 2**63 - 1]
+    for name in ("07", "0x1", "1e3", "+1", "-1.0", "1.5", "a", "nan", "9223372036854775808", "99999999999999999999"):
+        (edges / "b.csv").write_text(f"source,target\n5,{name}\n")
+        fault = rf"1 ids are no plain whole numbers in .*: line 2 of .*b\.csv: {re.escape(name)}\. graph\.id_type=text"
+        with pytest.raises(ValueError, match=fault):
+            read_tables(tmp_path / "g", edges, policy=Policy(featureless="degree"))

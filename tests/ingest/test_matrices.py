@@ -5,15 +5,11 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import io, sparse
 
 from hcm_scale.graph.store import SparseRows
-from hcm_scale.ingest.matlab import list_variables
-from hcm_scale.ingest.matrices import _rows_of, open_arrays
-from hcm_scale.ingest.policy import InputError
-from hcm_scale.ingest.readers import Policy, ingest_summary, read_mat, read_matrices, read_matrix
+from hcm_scale.ingest import matrices
+from hcm_scale.ingest.readers import InputError, Policy, ingest_summary, read_mat, read_matrices, read_matrix
 
 
 @pytest.fixture
@@ -258,24 +254,22 @@ def test_read_matrices__refuses_files_that_are_torn_or_foreign(tmp_path):
         read_matrices(tmp_path / "g", tmp_path / "k.npz", keys={"x": "b"})
 
 
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.data())
-def test_rows_of__finds_the_row_of_every_entry(counts, data):
-    indptr = np.cumsum([0, *counts])
-    start = data.draw(st.integers(0, int(indptr[-1])))
-    stop = data.draw(st.integers(start, int(indptr[-1])))
-    if start < stop:
-        np.testing.assert_array_equal(
-            _rows_of(indptr, start, stop), np.repeat(np.arange(len(counts)), counts)[start:stop]
-        )
-
-
 @pytest.mark.parametrize("entries", [1, 7, 1000])
-def test_read_slices__is_the_array_in_pieces(tmp_path, entries):
-    array = np.arange(30, dtype=np.int16).reshape(5, 6)
-    np.savez_compressed(tmp_path / "a.npz", a=array)
-    pieces = list(open_arrays(tmp_path / "a.npz", 1 << 30)["a"].read_slices(4, 29, entries))
-    np.testing.assert_array_equal(np.concatenate(pieces), np.arange(4, 29))
-    assert max(map(len, pieces)) <= entries
+@pytest.mark.parametrize("form", ["csr", "csc", "edge_index", "pairs"])
+def test_edges__are_the_same_in_pieces_of_any_length(tmp_path, monkeypatch, entries, form):
+    monkeypatch.setattr(matrices, "_SLICE_ENTRIES", entries)
+    rng = np.random.default_rng(0)
+    wanted = sparse.csr_array(np.triu(rng.integers(0, 3, (20, 20)), 1))  # with empty rows at the end
+    path = tmp_path / "a.npz"
+    if form in ("csr", "csc"):
+        sparse.save_npz(path, wanted.asformat(form))
+    else:
+        ends = np.array(wanted.nonzero(), order="C" if form == "edge_index" else "F")
+        np.savez_compressed(path, edge_index=ends, edge_weight=wanted.tocoo().data)
+    policy = Policy(featureless="degree", directed=True, weights=True, num_nodes=20)
+    g = read_matrices(tmp_path / "g", path, policy=policy)
+    found = sparse.csr_array((g.weights, g.indices, g.indptr), shape=(20, 20))
+    np.testing.assert_array_equal(found.toarray(), wanted.toarray())
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -340,30 +334,19 @@ def test_read_mat__refuses_too_large_foreign_and_unknown(parts, tmp_path):
 
 
 @pytest.mark.parametrize("compress", [False, True])
-def test_list_variables__reads_what_scipy_reads(tmp_path, compress):
+@pytest.mark.parametrize("kind", ["f8", "f4", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "?"])
+def test_read_mat__takes_every_type_of_number(tmp_path, compress, kind):
     rng = np.random.default_rng(0)
-    variables = {
-        f"v{t}": rng.integers(0, 99, (3, 5)).astype(t) for t in ("f8", "f4", "i1", "u1", "i2", "u2", "i4", "u4")
-    }
-    variables |= {"one": np.array([[7]], "i8"), "none": np.zeros((0, 4)), "flag": rng.random((4, 4)) < 0.5}
-    variables |= {
-        "text": "skipped",
-        "cell": np.array([[1, "a"]], object),
-        "s": sparse.random_array((9, 4), density=0.4),
-    }
+    x = rng.integers(0, 99, (3, 5)).astype(kind)
+    variables = {"A": np.eye(3, k=1).astype(kind), "X": x, "text": "skipped", "cell": np.array([[1, "a"]], object)}
     io.savemat(tmp_path / "a.mat", variables, do_compression=compress)
-    found, expected = list_variables(tmp_path / "a.mat"), io.loadmat(tmp_path / "a.mat")
-    assert sorted(found) == sorted(variables)
-    for name in variables.keys() - {"text", "cell", "s"}:
-        np.testing.assert_array_equal(found[name].dense(), expected[name])
-    rows, starts, values = found["s"].parts()
-    np.testing.assert_array_equal(sparse.csc_array((values, rows, starts), (9, 4)).toarray(), expected["s"].toarray())
+    np.testing.assert_array_equal(read_mat(tmp_path / "g", tmp_path / "a.mat").x, x)
     for name in ("text", "cell"):
         with pytest.raises(InputError, match=rf"a\.mat:{name} is no matrix of real numbers"):
-            found[name].parts()
+            read_mat(tmp_path / "g", tmp_path / "a.mat", keys={"adjacency": name})
 
 
-def test_list_variables__reads_values_kept_small_and_the_other_byte_order(tmp_path):
+def test_read_mat__takes_values_stored_small_and_the_other_byte_order(tmp_path):
     """MATLAB keeps doubles that are small whole numbers as bytes, in their tag where they are four at most."""
 
     def element(kind, data):
@@ -374,7 +357,9 @@ def test_list_variables__reads_values_kept_small_and_the_other_byte_order(tmp_pa
     parts = [(6, struct.pack(">II", 6, 0)), (5, struct.pack(">ii", 2, 2)), (1, b"A"), (2, bytes([0, 3, 1, 0]))]
     body = b"".join(element(*part) for part in parts)
     (tmp_path / "a.mat").write_bytes(b"MATLAB".ljust(124) + b"\x01\x00MI" + struct.pack(">II", 14, len(body)) + body)
-    assert list_variables(tmp_path / "a.mat")["A"].dense().tolist() == [[0, 1], [3, 0]]
+    policy = Policy(featureless="degree", directed=True, weights=True)
+    g = read_mat(tmp_path / "g", tmp_path / "a.mat", policy=policy)
+    assert (g.indices.tolist(), g.weights.tolist()) == ([1, 0], [1, 3])
     np.testing.assert_array_equal(io.loadmat(tmp_path / "a.mat")["A"], [[0, 1], [3, 0]])
 
 

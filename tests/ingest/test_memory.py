@@ -10,8 +10,7 @@ import pytest
 from scipy import sparse
 
 from hcm_scale.ingest import libraries
-from hcm_scale.ingest.policy import InputError, Policy
-from hcm_scale.ingest.readers import Columns, read_sparse, read_tables
+from hcm_scale.ingest.readers import Columns, InputError, Policy, read_sparse, read_tables
 from hcm_scale.ingest.table_files import as_arrow
 
 EDGES = pd.DataFrame({"source": ["a", "b", "c"], "target": ["b", "c", "a"]})

@@ -11,7 +11,6 @@ import pytest
 
 from hcm_scale.base.names import POLICIES
 from hcm_scale.graph.store import Graph
-from hcm_scale.ingest.policy import Offenders
 from hcm_scale.ingest.readers import IngestSummary, Policy, ingest_summary, read_matrix
 
 
@@ -21,14 +20,11 @@ def test_policy__refuses_unknown_choices(option):
         Policy(**{option: "maybe"})
 
 
-def test_offenders__show_the_first_and_count_all():
-    bad = Offenders("bad things", "a place", "try this")
-    bad.check()
-    for _ in range(3):
-        bad.add(np.array([True, False, True, True]), lambda i: f"row {i}")
-    expected = r"9 bad things in a place: row 0; row 2; row 3; row 0; row 2; \.\.\.\. try this"
-    with pytest.raises(ValueError, match=expected):
-        bad.check()
+def test_faults__are_all_counted_and_the_first_are_shown(tmp_path):
+    np.savez(tmp_path / "g.npz", edge_index=[[0, *range(-9, 0)], [1] * 10], x=np.ones((4, 2)))
+    rows = "; ".join(f"row {i}: {i - 10} -> 1" for i in range(1, 6))
+    with pytest.raises(ValueError, match=rf"9 negative node numbers in the edges: {rows}; \.\.\."):
+        read_matrix(tmp_path / "g", tmp_path / "g.npz")
 
 
 def test_summary__is_kept_in_the_manifest_and_adds_up(tmp_path):

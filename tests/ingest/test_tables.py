@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 
 from hcm_scale.base.files import MANIFEST
 from hcm_scale.features.transform import transform
 from hcm_scale.graph.store import Graph
-from hcm_scale.ingest.encode import bucket_of
 from hcm_scale.ingest.readers import Columns, InputError, Policy, column_report, ingest_summary, read_tables
-from hcm_scale.ingest.table_files import files_at, find_table
+from hcm_scale.ingest.table_files import files_at, open_table
 
 EDGES = {"source": ["a", "b", "b", "c", "a"], "target": ["b", "a", "b", "a", "b"]}
 NODES = {
@@ -241,9 +241,10 @@ def test_read_tables__hashes_many_categories_the_same_everywhere(tmp_path):
     rules = {"max_categories": 39, "hash_buckets": 8}
     g = read_tables(tmp_path / "g", edges, nodes, columns=Columns(categorical=("c",), **rules))
     assert g.columns == tuple(f"c#{b}" for b in range(8))
-    np.testing.assert_array_equal(np.argmax(g.x, axis=1), [bucket_of(name, 8) for name in names])
+    np.testing.assert_array_equal(
+        np.argmax(g.x, axis=1), [xxhash.xxh3_64_intdigest(name.encode()) % 8 for name in names]
+    )
     assert (g.x.sum(axis=1) == 1).all()
-    assert bucket_of("value 0", 1_000_003) == 498_395
     one_hot = read_tables(tmp_path / "h", edges, nodes, columns=Columns(max_categories=40))
     assert one_hot.columns == tuple(f"c={name}" for name in sorted(names))
 
@@ -341,7 +342,7 @@ def test_files_at__passes_over_hidden_names_that_the_user_does_not_spell(tmp_pat
         (root / name).write_text("source,target\n0,1\n")
     assert [path.resolve().relative_to(root).as_posix() for path in files_at(f"{root}/{where}")] == found
     if found and found != ["_SUCCESS"]:
-        assert find_table("graph.path", f"{root}/{where}", 1 << 30).paths == tuple(files_at(f"{root}/{where}"))
+        assert open_table("graph.path", f"{root}/{where}", 1 << 30).paths == tuple(files_at(f"{root}/{where}"))
 
 
 def test_files_at__names_a_folder_that_may_not_be_read(tmp_path):
@@ -359,17 +360,17 @@ def test_files_at__names_a_folder_that_may_not_be_read(tmp_path):
     assert f"PermissionError: [Errno 13] Permission denied: '{tmp_path}/locked'" in done.stderr
 
 
-def test_find_table__reads_a_file_once_whatever_links_lead_to_it(tmp_path, caplog):
+def test_open_table__reads_a_file_once_whatever_links_lead_to_it(tmp_path, caplog):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "part-1.csv").write_text("source,target\n0,1\n")
     (tmp_path / "in" / "again").symlink_to(".")
     (tmp_path / "in" / "latest.csv").symlink_to("part-1.csv")
     for where in ("in", "in/**/*.csv"):
-        assert len(find_table("graph.path", tmp_path / where, 1 << 30).paths) == 1
+        assert len(open_table("graph.path", tmp_path / where, 1 << 30).paths) == 1
     assert "links lead to files that are there already (1); each file is read once" in caplog.text
     (tmp_path / "part-1").write_text("source,target\n0,1\n")
     (tmp_path / "named.csv").symlink_to("part-1")
-    assert find_table("graph.path", tmp_path / "named.csv", 1 << 30).paths == (tmp_path / "named.csv",)
+    assert open_table("graph.path", tmp_path / "named.csv", 1 << 30).paths == (tmp_path / "named.csv",)
 
 
 def test_read_tables__takes_dictionaries_whole_floats_and_integers_as_categories(tmp_path):
@@ -832,7 +833,7 @@ def test_separator__is_a_space_where_the_first_lines_have_nothing_else(tmp_path,
     names = tmp_path / f"names.{ending}"
     text = b"full name\nAnna\nBert Brecht\n"
     names.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
-    assert find_table("graph.nodes", names, 1 << 20).schema.names == ["full name"]
+    assert open_table("graph.nodes", names, 1 << 20).schema.names == ["full name"]
 
 
 @pytest.mark.parametrize(("sign", "ending"), [(";", "csv"), ("|", "csv.gz"), ("\t", "csv"), (",", "csv")])
@@ -850,3 +851,25 @@ def test_separator__is_found_in_the_first_line(tmp_path, sign, ending):
     assert graph.num_edges == 2
     assert graph.columns[0] == "size"
     assert np.asarray(graph.x)[:, 0].tolist() == [1.5, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("unknown", ["error", "drop", "add"])
+def test_records_of_rows__are_gone_with_success_and_failure(tmp_path, unknown):
+    edges = {"source": ["b", "a", "b"], "target": ["a", "c", "c"], "kind": ["x", None, "y"], "paid": [1.0, 2.0, 4.0]}
+    nodes = {"id": ["b", "c", "a"], "s": [1.0, 2.0, 3.0]}
+    columns, policy = Columns(type="kind", weight="paid"), Policy(unknown=unknown)
+    g = read_tables(tmp_path / "g", pa.table(edges), pa.table(nodes), columns=columns, policy=policy)
+    assert g.weights.tolist() == [4, 1, 4, 2, 1, 2]  # nodes b, c, a
+    assert g.edge_types.tolist() == [2, 1, 2, 0, 1, 0]
+    assert not [path for path in g.path.iterdir() if path.is_dir()]
+    with pytest.raises(ValueError, match="weights are missing"):
+        read_tables(tmp_path / "h", pa.table(edges | {"paid": [1.0, None, 4.0]}), pa.table(nodes), columns=columns)
+    assert [path.name for path in tmp_path.iterdir()] == ["g"]
+
+
+def test_types__may_be_an_end_or_the_weight(tmp_path):
+    edges = pa.table({"source": [7, 8], "target": [8, 9], "paid": [2, 5]})
+    for column, names in (("source", ["7", "8"]), ("paid", ["2", "5"])):
+        columns = Columns(type=column, weight="paid")
+        g = read_tables(tmp_path / column, edges, columns=columns, policy=Policy(featureless="degree"))
+        assert (g.info["edge_types"], g.edge_types.tolist(), g.weights.tolist()) == (names, [1, 1, 2, 2], [2, 2, 5, 5])
