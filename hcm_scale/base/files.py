@@ -13,10 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import xxhash
-from safetensors import SafetensorError
-from safetensors.numpy import load
 
 # ----------------------------------------------------------------------------
 # Files that are either whole or absent.
@@ -374,6 +371,10 @@ Parsed = TypeVar("Parsed")
 
 def read_tensors(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
     """What `parse` makes of the bytes of a small file; FolderError where it cannot, or where a number is NaN."""
+    import numpy as np
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
     try:
         data = path.read_bytes()
         for name, array in load(data).items():

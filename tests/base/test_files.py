@@ -111,7 +111,7 @@ from pathlib import Path
 from hcm_scale.base import files
 counter = Path(sys.argv[1])
 for _ in range(20):
-    with files.locked(counter.with_name("lock")):
+    with files.file_lock(counter.with_name("lock")):
         counter.write_text(str(int(counter.read_text()) + 1))
 """
 
