@@ -1,4 +1,4 @@
-"""Kernels compiled before they are needed: all that a run calls, by `hcm-scale warm` or beside a run that starts cold."""
+"""Kernels compiled before they are needed: by `hcm-scale warm`, or beside a run that starts cold."""
 
 import os
 import re

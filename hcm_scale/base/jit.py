@@ -12,7 +12,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
@@ -63,7 +63,7 @@ class _Locator:
 
 
 class _CacheFiles(CompileResultCacheImpl):
-    _locator_classes: ClassVar = [_Locator]
+    _locator_classes = [_Locator]  # noqa: RUF012
 
 
 class _Cache(FunctionCache):
