@@ -1,9 +1,9 @@
-"""What `hcm-scale warm` compiles, and how long each kernel takes: prints the table of `hcm_scale/base/seconds.py`.
+"""How long each kernel that `hcm-scale warm` compiles takes, the slowest last.
 
     python -m bench.compiling
 
-Everything is compiled anew, into a folder of its own. Helpers that are compiled for one kernel alone count as part of
-it. Seconds are those of this thread, so that others on the machine disturb them little.
+Everything is compiled anew, into a temporary folder. Functions that are compiled for one kernel alone count as part of
+it. Seconds are those of this thread, so that other processes disturb them little.
 """
 
 import os
@@ -34,16 +34,16 @@ class Stopwatch(event.Listener):
 
 
 def main() -> None:
-    """Walks the steps of a default run, and prints."""
+    """Compiles the kernels of a default run and prints their seconds."""
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["NUMBA_CACHE_DIR"] = scratch
         from hcm_scale.run import precompile  # its kernels look at the variable
 
         with event.install_listener("numba:compile", watch):
-            precompile.walk(Path(scratch) / "steps")
-    for name, seconds in sorted(watch.seconds.items()):
-        print(f'    "{name}": {max(0.1, seconds):.1f},')
+            precompile.compile_all(Path(scratch) / "steps")
+    for name, seconds in sorted(watch.seconds.items(), key=lambda item: item[1]):
+        print(f"{seconds:5.1f} s  {name}")
     print(f"{len(watch.seconds)} kernels, {watch.seconds.total():.0f} s")
 
 

@@ -1,4 +1,17 @@
-"""safetensors files that another run left, and anybody may have written: read whole, or refused by their names."""
+"""Files that are whole or absent, and that are used only if their bytes are those that were written.
+
+Every stage writes its data first and its `manifest.json` last: under a temporary name, flushed to disk, renamed, and
+the folder flushed too. After a crash a folder has a manifest that is true, or none. Readers refuse a folder without a
+manifest (unfinished), with another `kind` (foreign) or with another `format` (of another version). Manifests and other
+JSON files that are read again hold a seal: the hash of the rest of them.
+
+`hash_folder` takes the hashes of a folder's files and `check_folder` compares them later. A file is hashed once a
+process: its hash is remembered under device, inode, size and times of change. A file that changed a moment ago could
+change once more without a new time, so its hash is not remembered. A bit that the disk itself flips changes none of
+these, and is noticed by the next process.
+
+Locks between processes are those of flock; a killed process lets go of them. Windows has none.
+"""
 
 import contextlib
 import hashlib
@@ -13,21 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import xxhash
-from safetensors import SafetensorError
-from safetensors.numpy import load
-
-# ----------------------------------------------------------------------------
-# Files that are either whole or absent.
-#
-# Every stage writes its data first and its `manifest.json` last. A manifest is written under a temporary name,
-# flushed to disk, renamed, and the folder is flushed too, so that after a crash a folder either has a manifest that
-# is true or has none. Readers trust nothing else: a folder without a manifest is unfinished, one with another `kind`
-# is foreign, one with another `format` is of another version; each is refused by name.
-#
-# A manifest, and every other JSON file that is believed later, has a seal: the hash of the rest of it.
-
 
 try:
     import fcntl
@@ -37,7 +36,13 @@ except ImportError:  # Windows
 log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 _READ_BYTES = 1 << 22
-_TORN = re.compile(r"\.(.+)\.\d+\.(tmp|new|old)")  # what is written to take the place of the name in it
+_HASHED_AT_ONCE, _MANY_BYTES = 4, 1 << 26
+_MOMENT_NS = 100_000_000  # far more than the steps in which systems tell the time of a change
+_TEMPORARY = re.compile(r"\.(.+)\.\d+\.(tmp|new|old)")  # what is written to take the place of the name in it
+
+
+Parsed = TypeVar("Parsed")
+_hashes: dict[tuple[int, ...], str] = {}  # of files as they were when this process read them
 
 
 class FolderError(ValueError):
@@ -79,7 +84,7 @@ def slug(text: str) -> str:
 
 
 def sync_file(path: Path) -> None:
-    """Flushes a file's bytes to the disk; Windows does not where a file is open for reading alone."""
+    """Flushes a file or folder to the disk; Windows cannot do this with a file that is open for reading."""
     if os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -89,7 +94,7 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-sync_folder = sync_file  # a folder is flushed by the same call
+sync_folder = sync_file
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -104,20 +109,17 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any, *, sort_keys: bool = True, indent: int | None = 1) -> None:
-    """Writes JSON whole or not at all, with sorted keys, so that equal values are equal bytes.
-
-    Without `indent` it is on one line, and written many times as fast.
-    """
+    """Writes JSON whole or not at all; sorted keys make equal values equal bytes, and no `indent` is much faster."""
     write_bytes(path, (json.dumps(value, indent=indent, sort_keys=sort_keys) + "\n").encode())
 
 
 def write_sealed(path: Path, value: dict[str, Any]) -> None:
-    """Writes a JSON object whole or not at all, with its seal."""
+    """Writes a JSON object and its seal, whole or not at all."""
     write_json(path, value | {"seal": hash_value(value)})
 
 
 def read_sealed(path: Path, remedy: str = "") -> dict[str, Any]:
-    """The object that `write_sealed` wrote; FolderError, which ends in the remedy, where the file is not as it was."""
+    """The object that `write_sealed` wrote; FolderError, ending in the remedy, if the file is missing or changed."""
     try:
         value = json.loads(path.read_bytes() if path.is_file() else b"")  # a pipe would never end
         if not isinstance(value, dict) or value.pop("seal", None) != hash_value(value):
@@ -129,7 +131,7 @@ def read_sealed(path: Path, remedy: str = "") -> dict[str, Any]:
 
 
 def write_manifest(folder: Path, kind: str, version: int, body: dict[str, Any]) -> None:
-    """The last write of a stage: from here on the folder exists."""
+    """Writes the manifest, which completes the folder of a stage."""
     write_sealed(folder / MANIFEST, {"kind": kind, "format": version, **body})
 
 
@@ -137,26 +139,23 @@ def read_manifest(folder: Path, kind: str, version: int, remedy: str = "") -> di
     """The manifest of a finished folder of this `kind` and format `version`."""
     path = Path(folder) / MANIFEST
     if not path.is_file():
-        kept = "a file" if Path(folder).exists() else "missing"
-        state = "unfinished: it has no manifest.json" if Path(folder).is_dir() else kept
+        not_folder = "a file" if Path(folder).exists() else "missing"
+        state = "unfinished: it has no manifest.json" if Path(folder).is_dir() else not_folder
         raise FolderError(f"{folder} is {state}; a finished {kind} folder was expected")
     manifest = read_sealed(path, remedy)
     if manifest.get("kind") != kind:
         raise FolderError(f"{folder} holds {manifest.get('kind')!r}, not a {kind!r}")
     if manifest.get("format") != version:
-        found = (
-            f"{folder} has format {manifest.get('format')!r}; this version of hcm-scale reads format {version} alone"
+        raise FolderError(
+            f"{folder} has format {manifest.get('format')!r}; this version of hcm-scale reads format {version} alone: "
+            "have it made again, or use the version that made it"
         )
-        raise FolderError(f"{found}: have it made again, or use the version that made it")
     return manifest
 
 
 @contextlib.contextmanager
 def replacing_file(path: Path) -> Iterator[Path]:
-    """Gives the name of a file to write; on success it takes the place of `path`, on failure it is removed.
-
-    Where `path` is a link, it stays one, and what it leads to is replaced.
-    """
+    """Yields the path of a file to write; on success it replaces `path`, or what that links to, else it is removed."""
     path = resolved(path)
     fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -170,10 +169,7 @@ def replacing_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
-    """Gives an empty sibling folder to fill; on success it takes the place of `folder`, on failure it is removed.
-
-    What stood at `folder` before stays untouched until the new one is complete.
-    """
+    """Yields an empty folder to fill; on success it replaces `folder`, which stays untouched until then."""
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}.new")
@@ -193,27 +189,24 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
 
 def is_torn(path: Path) -> bool:
-    """Whether the name is that of a temporary file or folder."""
-    return _TORN.fullmatch(path.name) is not None
+    """Whether the name is that of a temporary file or folder of this module."""
+    return _TEMPORARY.fullmatch(path.name) is not None
 
 
 def remove_temporary(folder: Path, of: str = "") -> None:
-    """Removes the temporary files and folders directly in `folder` that killed processes left, of names that begin so.
+    """Removes temporary files and folders of names that begin with `of`, which killed processes left in `folder`.
 
-    The caller holds the lock under which such names are made: whatever has one is nobody's any more.
+    The caller holds the lock under which such names are made, so nobody uses them any more.
     """
     for path in list(folder.iterdir()) if folder.is_dir() else ():
-        named = _TORN.fullmatch(path.name)
+        named = _TEMPORARY.fullmatch(path.name)
         if named and named[1].startswith(of):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 @contextlib.contextmanager
 def file_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Holds an exclusive lock on `path` between processes; a killed holder lets go of it. Windows has no such lock.
-
-    Gives whether it is held, which without `wait` it is not where another process holds it.
-    """
+    """Holds an exclusive lock on `path`; yields whether it is held, which may be False without `wait`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
         yield True
@@ -239,9 +232,9 @@ def file_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def entered(folder: Path) -> Iterator[Callable[[], bool]]:
-    """Makes a folder, unless it is there, and holds a lock on it that processes share.
+    """Makes a folder, unless it exists, and holds a shared lock on it.
 
-    Gives a function that tells whether no other process holds it; none can from then on.
+    Yields a function that returns whether no other process holds the lock; none can from then on.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if fcntl is None:
@@ -275,7 +268,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def check_name(name: Any) -> Path:
-    """A name from a record, a manifest or a list, as a relative path; FolderError where it leads out of its folder.
+    """A name from a record, manifest or list as a relative path; FolderError if it leads out of its folder.
 
     >>> check_name("samples/sample-00000.safetensors").as_posix()
     'samples/sample-00000.safetensors'
@@ -291,9 +284,9 @@ def check_name(name: Any) -> Path:
 
 
 def below(folder: Path, name: Any) -> Path:
-    """The path of a file by its name in a record, a manifest or a list of its folder: nothing else joins such names.
+    """The path of a file by its name in a record, manifest or list of its folder, which anybody may have written.
 
-    FolderError where the name, or a link on the way, leads out of the folder: whoever made it wrote the names too.
+    FolderError if the name, or a link on the way, leads out of the folder. Nothing else joins such names.
     """
     path = folder / check_name(name)
     if not resolved(path).is_relative_to(resolved(folder)):
@@ -302,47 +295,33 @@ def below(folder: Path, name: Any) -> Path:
 
 
 def resolved(path: Path) -> Path:
-    """The path without links; of links that lead to each other, which Path.resolve raises at, what comes of it."""
+    """The path without links; unlike Path.resolve it accepts links that lead to each other."""
     return Path(os.path.realpath(path))
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files below a folder, which may be a link to a shared one."""
+    """Bytes of all files below a folder, which may be a link."""
     return sum(path.stat().st_size for path in resolved(folder).rglob("*") if path.is_file() and not path.is_symlink())
 
 
-# ----------------------------------------------------------------------------
-# Files that are believed only while their bytes are those that were written: hashes of a folder, taken and checked.
-#
-# A file is read once a process. Its hash is kept under what the system says of the file (device, inode, size, times
-# of its last changes): a file that was written again, replaced or swapped with another is read again. One that
-# changed a moment ago could change once more without a new time, and is not kept. A bit that the disk itself turned
-# changes none of these, and is noticed by the next process.
-
-
-_KNOWN: dict[tuple[int, ...], str] = {}
-_AT_ONCE, _MANY_BYTES = 4, 1 << 26
-_MOMENT_NS = 100_000_000  # far more than the steps in which systems tell the time of a change
-
-
 def hash_once(path: Path) -> str:
-    """The hash of a file; it is read only where this process has not read it as it stands."""
+    """The hash of a file, which is read only if this process has not hashed it in its present state."""
     found = path.stat()
-    known_as = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-    if known_as in _KNOWN:
-        return _KNOWN[known_as]
+    state = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    if state in _hashes:
+        return _hashes[state]
     age = time.time_ns() - found.st_ctime_ns
     if 0 <= age <= _MOMENT_NS and found.st_size >= _MANY_BYTES:  # waiting takes less than reading it again later
         time.sleep((_MOMENT_NS - age + 1) / 1e9)
         return hash_once(path)
     digest = hash_file(path)
     if age > _MOMENT_NS:
-        _KNOWN[known_as] = digest
+        _hashes[state] = digest
     return digest
 
 
 def hash_folder(folder: Path, leave_out: Collection[str] = ()) -> dict[str, str]:
-    """The hashes of all files below a folder by their names in it, but for hidden ones and the folders `leave_out`."""
+    """Hashes of all files below a folder by relative name, without hidden ones and the top folders `leave_out`."""
     found: list[Path] = []
     for place, inside, names in os.walk(folder):
         inside[:] = sorted(name for name in inside if Path(place) != folder or name not in leave_out)
@@ -351,15 +330,15 @@ def hash_folder(folder: Path, leave_out: Collection[str] = ()) -> dict[str, str]
 
 
 def hash_files(paths: Sequence[Path]) -> list[str]:
-    """The hash of each, several large ones at a time: a disk reads faster than a core takes a hash."""
+    """The hash of each file, several large ones at a time: a disk reads faster than a core hashes."""
     if sum(path.stat().st_size for path in paths) < _MANY_BYTES:
         return [hash_once(path) for path in paths]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_HASHED_AT_ONCE) as pool:
         return list(pool.map(hash_once, paths))
 
 
 def check_folder(folder: Path, hashes: Mapping[str, str], remedy: str) -> None:
-    """FolderError naming the first of these files that is missing or not as it was, and what to do about it."""
+    """Raises a FolderError naming the first file that is missing or damaged, and the remedy."""
     paths = [below(folder, name) for name in hashes]
     for path in paths:
         if not path.is_file():
@@ -369,11 +348,12 @@ def check_folder(folder: Path, hashes: Mapping[str, str], remedy: str) -> None:
             raise FolderError(f"{path} is damaged: its bytes are not those that were written; {remedy}")
 
 
-Parsed = TypeVar("Parsed")
-
-
 def read_tensors(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
-    """What `parse` makes of the bytes of a small file; FolderError where it cannot, or where a number is NaN."""
+    """parse(bytes of a small safetensors file); FolderError if it is damaged or a number is NaN."""
+    import numpy as np
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
     try:
         data = path.read_bytes()
         for name, array in load(data).items():

@@ -1,7 +1,18 @@
-"""Memory that ran out in spite of all, told in one way: libraries have a dozen words for it.
+"""How much memory there is, whether work fits into it, and one error for when it runs out anyway.
 
-Python and numba raise MemoryError, numpy and pyarrow kinds of it, torch a RuntimeError, the system an OSError 12, a
-thread that has no room for its stack a RuntimeError, and a library that cannot be loaded an ImportError.
+Free memory is the least that any limit leaves:
+
+    the machine     what the system calls available: free, or held by caches that it drops when asked
+    cgroups         memory.max (version 2) or memory.limit_in_bytes (version 1) of this process's group and of those
+                    above it, less what the group uses; file caches that can be dropped do not count as used
+    the shell       `ulimit -v` (RLIMIT_AS), less the address space in use: mapped files count there, resident or not
+
+A limit that cannot be read is ignored. A `Need` is what work will take: bytes held by the process, and bytes of mapped
+files, which the system drops under pressure but which take address space, as every thread does. A `Budget` compares.
+
+When memory runs out, Python and numba raise MemoryError, numpy and pyarrow subclasses of it, torch a RuntimeError, the
+system an OSError 12, a thread without room for its stack a RuntimeError, and a library that cannot be loaded an
+ImportError. `raising_out_of_memory` turns them all into OutOfMemoryError.
 """
 
 import contextlib
@@ -13,17 +24,6 @@ from typing import NamedTuple, TypeVar
 
 import psutil
 
-# ----------------------------------------------------------------------------
-# What this process may still take of memory: the least that any limit leaves.
-#
-#     the machine     what the system calls available: free, or held by caches that it drops when asked
-#     a cgroup        memory.max (version 2) or memory.limit_in_bytes (version 1) of this process's group and of those
-#                     above it, less what the group uses; file caches that can be dropped do not count as used
-#     the shell       `ulimit -v` (RLIMIT_AS), less the address space in use: mapped files count there, resident or not
-#
-# A number that cannot be read bounds nothing.
-
-
 try:
     import resource
 except ImportError:  # Windows
@@ -33,10 +33,13 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _STATUS = Path("/proc/self/status")
 _UNBOUNDED = 1 << 60  # version 1 writes "no limit" as a huge number
+_THREAD_ADDRESS = 72 << 20  # of a stack, and of what malloc sets aside for a thread
+_SHORTAGE = ("allocate memory", "bad_alloc", "start new thread", "not enough memory", "out of memory", "map segment")
+Choice = TypeVar("Choice")
 
 
 class Free(NamedTuple):
-    """Bytes that may still be held and whose limit that is; bytes of address space, None where they are unlimited."""
+    """Bytes that may still be held, which limit that is, and bytes of address space, None if unlimited."""
 
     held: int
     bound: str
@@ -44,7 +47,7 @@ class Free(NamedTuple):
 
 
 def free_memory(allowed: int | None = None, sharers: int = 1) -> Free:
-    """An even share of what is free now, or of what the user allows, where several processes take from it."""
+    """Memory that is free now, or that the user allows, divided by the number of processes that share it."""
     held, bound = psutil.virtual_memory().available, "free on this machine"
     for limit, used in cgroup_limits():
         if limit - used < held:
@@ -57,7 +60,7 @@ def free_memory(allowed: int | None = None, sharers: int = 1) -> Free:
 
 
 def _address_space() -> int | None:
-    """Bytes that `ulimit -v` leaves; None where there is no such limit."""
+    """Bytes that `ulimit -v` leaves; None if there is no such limit."""
     if resource is None:
         return None
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -65,12 +68,12 @@ def _address_space() -> int | None:
 
 
 def gib(num_bytes: int) -> str:
-    """Bytes as a person reads them."""
+    """Bytes as text in GiB."""
     return f"{num_bytes / 2**30:.2f} GiB"
 
 
 def anonymous_bytes() -> int:
-    """What this process holds itself, without the pages of mapped files; 0 where the system does not say."""
+    """Resident bytes of this process without mapped files; 0 if the system does not say."""
     return _status_bytes("RssAnon")
 
 
@@ -99,7 +102,7 @@ def cgroup_limits(own: Path = _OWN_CGROUPS, root: Path = _CGROUPS) -> Iterator[t
 
 
 def _limits(mount: Path, path: str, limit: str, used: str, cached: str) -> Iterator[tuple[int, int]]:
-    """The group at `path` and those above it; in a container the mount itself may be the group."""
+    """Limits of the group at `path` and of those above it; in a container the mount itself may be the group."""
     group = mount / path.lstrip("/")
     for place in (group, *group.parents):
         with contextlib.suppress(OSError, ValueError):  # no such group, or "max"
@@ -111,19 +114,8 @@ def _limits(mount: Path, path: str, limit: str, used: str, cached: str) -> Itera
             return
 
 
-# ----------------------------------------------------------------------------
-# Whether work fits into memory, asked before it begins, and which of several ways to do it does.
-#
-# Bytes held are the process's own; pages of mapped files are not, because the system drops them when it needs them.
-# Both take address space, which `ulimit -v` bounds, and so does every thread.
-
-
-_THREAD_ADDRESS = 72 << 20  # of a stack, and of what malloc sets aside for a thread
-Choice = TypeVar("Choice")
-
-
 class Need(NamedTuple):
-    """What work will take beyond what the process has: bytes held, bytes of files mapped; options that make it less."""
+    """What work will take beyond what the process has: bytes held, bytes of mapped files; options that reduce it."""
 
     held: int
     mapped: int = 0
@@ -135,7 +127,7 @@ _LIBRARIES = Need(200 << 20, 1000 << 20)  # torch, numba, pyarrow and scipy, loa
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be taken: what is free, or what the user allows, shared by the ranks of one machine."""
+    """The memory that a rank may take: its share of what is free, or of what the user allows."""
 
     allowed_bytes: int | None = None
     sharers: int = 1
@@ -146,23 +138,23 @@ class Budget:
         return free_memory(self.allowed_bytes, self.sharers)
 
     def lacks(self, *needs: Need) -> str:
-        """What there is too little of for work with these needs at the same time, in words; empty where it fits."""
+        """Message saying which limit these needs together exceed; empty if they fit."""
         held, mapped = sum(need.held for need in needs), sum(need.mapped for need in needs)
         return shortfall(Need(held, mapped + self.num_threads * _THREAD_ADDRESS), self.free())
 
     def choose(self, ways: Sequence[tuple[Choice, Need]]) -> tuple[Choice, Need]:
-        """The first way, the fastest being first, that fits; the last where none does."""
+        """The first of several ways to work that fits, the fastest being first; the last if none does."""
         return next((way for way in ways if not self.lacks(way[1])), ways[-1])
 
 
 def check_start() -> None:
-    """Refuses to load libraries where they do not fit: one of them waits for memory for ever."""
+    """ValueError if the libraries do not fit into memory: one of them would wait for ever."""
     if lacked := shortfall(_LIBRARIES, free_memory()):
         raise ValueError(f"before any data is read {lacked}")
 
 
 def shortfall(need: Need, free: Free) -> str:
-    """What there is too little of, in words; empty where there is enough.
+    """Message saying which limit is exceeded; empty if the need fits.
 
     >>> shortfall(Need(3 << 30), Free(1 << 30, "free on this machine"))
     'about 3.00 GiB of memory are needed and 1.00 GiB are free on this machine'
@@ -175,16 +167,13 @@ def shortfall(need: Need, free: Free) -> str:
     return ""
 
 
-_SHORTAGE = ("allocate memory", "bad_alloc", "start new thread", "not enough memory", "out of memory", "map segment")
-
-
 class OutOfMemoryError(MemoryError):
-    """Memory ran out in spite of all; the message says where."""
+    """Memory ran out; the message says in which work."""
 
 
 @contextlib.contextmanager
 def raising_out_of_memory(where: str) -> Iterator[None]:
-    """Any error by which a library says that memory ran out becomes an OutOfMemoryError that says where."""
+    """Within the block, errors that mean that memory ran out become an OutOfMemoryError that says where."""
     try:
         yield
     except OutOfMemoryError:
@@ -196,7 +185,7 @@ def raising_out_of_memory(where: str) -> Iterator[None]:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether an error says that there is no memory left, or no room for a thread.
+    """Whether an error means that there is no memory left, or no room for a thread.
 
     >>> is_shortage(RuntimeError("can't start new thread")), is_shortage(ValueError("seed=-1"))
     (True, False)
@@ -208,7 +197,7 @@ def is_shortage(error: BaseException) -> bool:
 
 
 def memory_error_text(error: BaseException) -> str:
-    """An error on one line, with the words "memory ran out" where that is what it means.
+    """The error on one line, beginning with "memory ran out" if it means that.
 
     >>> [memory_error_text(e) for e in (MemoryError(), OSError(12, "Cannot allocate memory"), ValueError("seed=-1"))]
     ['memory ran out', 'memory ran out ([Errno 12] Cannot allocate memory)', 'seed=-1']

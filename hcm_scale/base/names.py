@@ -1,7 +1,6 @@
-"""Closed tables of names that options choose from, and bounds: what the configuration accepts and what the rooms know,
-said once.
+"""The names that options choose from, and bounds, for the configuration and for the packages that implement them.
 
-Plain tuples, because the configuration is read before anything heavy is imported. A room that keeps a function for each
+Plain tuples, because the configuration is read before anything heavy is imported. A package with a function for each
 name has a dict with the same keys; `tests/test_conf.py` compares them.
 """
 
@@ -18,7 +17,7 @@ POLICIES = {
 SCALINGS = ("none", "log1p", "binary", "row", "normal", "auto")
 GAP_SUFFIX = " is null"  # the name of a column that is 1 where NAME, NAME=value or NAME#bucket has no value ends so
 DEGREE = "log1p(degree)"  # the one attribute of a graph that has none of its own, with graph.featureless=degree
-SIMILARITIES = ("jaccard", "cosine", "euclidean")  # the order is known to purify_kernels.sparse_similarity
+SIMILARITIES = ("jaccard", "cosine", "euclidean")  # a kernel of features/purify.py knows the order
 BACKENDS = ("numba", "torch_sparse")
 KERNELS = ("psgld", "sgld", "sgd", "adam")
 SCHEDULES = ("constant", "polynomial", "cyclical")

@@ -1,7 +1,7 @@
-""".npy files: new ones, written at once or through a memory map, and those that are there, mapped.
+""".npy files: written at once or through a memory map, and mapped for reading.
 
-A full disk is an error with the path and the bytes needed. A map of a sparse file asks the disk for room when a page is
-first touched, and where there is none left the process is killed by a signal. Here room is taken when the file is made.
+A full disk is an OSError with the path and the bytes needed. A map of a sparse file asks the disk for room when a page
+is first touched, and a signal kills the process if there is none: so room is allocated when the file is made.
 """
 
 import errno
@@ -23,12 +23,12 @@ _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 def create_npy(path: Path, dtype: Any, shape: tuple[int, ...]) -> "np.memmap[Any, Any]":
     """A new array of zeros in a .npy file at `path`, mapped for writing; OSError where the disk has no room for it."""
     array = np.lib.format.open_memmap(path, "w+", dtype, shape)
-    _take_room(path, array.nbytes)
+    _allocate(path, array.nbytes)
     return array
 
 
 def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether in Fortran order, and type of the .npy file that a stream stands at the beginning of.
+    """Shape, whether in Fortran order, and type of the .npy file at whose beginning a stream stands.
 
     numpy reads a header with Python's parser, which fails now and then where two threads use it at once (up to Python
     3.11.7: "AST constructor recursion depth mismatch"), so a header as numpy writes it is read here. All others are
@@ -64,11 +64,11 @@ def create_file(path: Path, num_bytes: int) -> None:
     """A new file of zeros at `path`; OSError where the disk has no room for it."""
     with open(path, "wb") as stream:
         stream.truncate(num_bytes)
-    _take_room(path, num_bytes)
+    _allocate(path, num_bytes)
 
 
-def _take_room(path: Path, num_bytes: int) -> None:
-    """Has the disk give room to a file that is there, or removes it; `num_bytes` are those to speak of."""
+def _allocate(path: Path, num_bytes: int) -> None:
+    """Allocates the room of a file on the disk, or removes it and raises; the message names `num_bytes`."""
     try:
         with open(path, "r+b") as stream:
             os.posix_fallocate(stream.fileno(), 0, path.stat().st_size)
@@ -77,7 +77,7 @@ def _take_room(path: Path, num_bytes: int) -> None:
     except OSError as error:
         if error.errno not in _NOT_SUPPORTED:
             path.unlink()
-            raise _named(error, path, num_bytes) from error
+            raise _with_path(error, path, num_bytes) from error
 
 
 def save_npy(path: Path, array: NDArray[Any]) -> None:
@@ -85,10 +85,10 @@ def save_npy(path: Path, array: NDArray[Any]) -> None:
     try:
         np.save(path, array, allow_pickle=False)
     except OSError as error:
-        raise _named(error, path, array.nbytes) from error
+        raise _with_path(error, path, array.nbytes) from error
 
 
-def _named(error: OSError, path: Path, num_bytes: int) -> OSError:
-    """The same error with the path; a write that came to no end has no number from numpy, and means a full disk."""
+def _with_path(error: OSError, path: Path, num_bytes: int) -> OSError:
+    """The same error with the path; numpy gives an incomplete write no number, and it means a full disk."""
     number = error.errno or errno.ENOSPC
     return OSError(number, f"{os.strerror(number)}: {num_bytes:,} bytes are needed", str(path))

@@ -1,4 +1,16 @@
-"""The rows of a CSR put in order: jitted functions only."""
+"""Sorting and ranking of float arrays by all threads, and of the rows of a CSR.
+
+- `order` and `double_places` sort. Up to 2^17 values numpy does it; more are radix sorted: a float's bits, with the
+  sign turned round, are an integer that sorts as the float does, and six passes of eleven bits each, lowest first, sort
+  those. In a pass every thread counts and then moves a stretch of its own, so the result does not depend on their
+  number. Memory: 24 bytes a value, 32 from 2^30 values on.
+- A double place is the best and the worst place that equal values hold, added; place 1 is the largest. From double
+  places `at_places` and `quantiles` find the value in any place without a second sort.
+- `find_rank` and `value_at` find the value at a rank of a float32 array in two passes without a copy: one counts the
+  upper halves of the 32-bit keys, one the lower halves of those that share an upper one. Values that are not finite
+  have no rank.
+- `sort_rows` sorts each row of a CSR in place.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,21 +22,177 @@ from numpy.typing import NDArray
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.threads import map_slices, run_in_slices, run_in_threads
 
-# ----------------------------------------------------------------------------
-# A radix sort of floats in threads: jitted functions only.
-
-
 DIGIT_BITS = 11
+NUM_KEYS = 1 << 16  # of half a 32-bit key
+ABOVE_ALL = 0xFFFFFFFF  # larger than the key of any finite value
+_FEW = 1 << 17  # values that one thread sorts in the time that it takes to start others
+_SHORT = 32  # a row that insertion sorts faster
 _MASK = np.uint64((1 << DIGIT_BITS) - 1)
 _SIGN, _ALL, _LAST = np.uint64(1 << 63), np.uint64((1 << 64) - 1), np.uint64(63)
 _FIRST = np.uint64(0)  # below the key of minus infinity
+_SIGN_32, _ALL_32, _INFINITE = np.uint32(0x80000000), np.uint32(0xFFFFFFFF), np.uint32(0x7F800000)
+_HALF, _LOW = np.uint32(16), np.uint32(0xFFFF)
+
+Places = NDArray[np.signedinteger[Any]]
+Known = NDArray[np.bool_] | None
+
+
+def order(values: NDArray[Any]) -> NDArray[np.int64]:
+    """The positions of the values, smallest first, as `np.argsort(values, kind="stable")` returns them; NaN last.
+
+    >>> order(np.array([3.0, -1.0, 3.0, 0.5])).tolist()
+    [1, 3, 0, 2]
+    """
+    found = sort_with_order(values)[1]
+    if found.dtype == np.int64:
+        return found
+    out = np.empty(len(found), np.int64)
+    run_in_slices(len(out), lambda part: np.copyto(out[part], found[part]))
+    return out
+
+
+def sort_with_order(values: NDArray[Any]) -> tuple[NDArray[Any], Places]:
+    """The values in order, or integers that compare as they do, and `order` of the values.
+
+    >>> [found.tolist() for found in sort_with_order(np.array([3.0, -1.0, 3.0, 0.5]))]
+    [[-1.0, 0.5, 3.0, 3.0], [1, 3, 0, 2]]
+    """
+    if len(values) >= _FEW:
+        return _sort(values, None)
+    found = np.argsort(values, kind="stable")
+    return values[found], found
+
+
+def place_type(size: int) -> type[np.signedinteger[Any]]:
+    """The integer type that holds the double places of so many values."""
+    return np.int32 if size < 1 << 30 else np.int64
+
+
+def double_places(values: NDArray[np.float64], known: Known = None, out: Places | None = None) -> Places:
+    """The double place of each value among those that are `known`; of others the middle, one more than their number.
+
+    >>> double_places(np.array([3.0, 1.0, 3.0, 9.0])).tolist()
+    [5, 8, 5, 2]
+    """
+    out = np.empty(len(values), place_type(len(values))) if out is None else out
+    size = num_known(values, known)
+    if size < _FEW:
+        chosen = slice(None) if known is None else known
+        _, group, counts = np.unique(values[chosen], return_inverse=True, return_counts=True)
+        out[:] = max(1, size) + 1
+        out[chosen] = (2 * (size - np.cumsum(counts)) + counts + 1)[group]
+    else:
+        keys, found = _sort(values, known)
+        run_in_threads(size, share_places, keys[len(values) - size :], found[len(values) - size :], out)
+        out[found[: len(values) - size]] = size + 1  # last: threads have touched the pages
+    return out
+
+
+def num_known(values: NDArray[Any], known: Known) -> int:
+    """Number of values, or of known ones."""
+    return len(values) if known is None else int(np.count_nonzero(known))
+
+
+def at_places(double: Places, places: Sequence[int] | NDArray[np.int64], known: Known = None) -> NDArray[np.int64]:
+    """Positions of values that hold the given places, from the double places of all.
+
+    The q-th smallest double place is that of the values that hold place q: the largest one up to 2 q where so many are
+    as small, else the next.
+
+    >>> at_places(np.array([5, 8, 5, 2]), [1, 2, 3, 4]).tolist()
+    [3, 0, 0, 1]
+    """
+    unsigned = np.dtype(f"u{double.dtype.itemsize}").type
+    wanted = [(unsigned(2 * place), unsigned(2 * place + 1)) for place in places]
+
+    def nearest_of(part: slice) -> list[list[int]]:
+        # differences of the wrong sign wrap round and are larger than all others
+        some = (double[part] if known is None else np.where(known[part], double[part], 0)).view(unsigned)
+        found = []
+        for upto, above in wanted:
+            down, up = upto - some, some - above
+            nearest, following = int(down.argmin()), int(up.argmin())
+            count = int(np.count_nonzero(some <= upto))
+            found.append([int(down[nearest]), part.start + nearest, int(up[following]), part.start + following, count])
+        return found
+
+    down, nearest, up, following, counts = np.moveaxis(np.array(map_slices(len(double), nearest_of), np.uint64), -1, 0)
+    num_upto = counts.sum(axis=0).astype(np.int64) - (len(double) - num_known(double, known))
+    columns = np.arange(len(places))
+    nearest, following = nearest[down.argmin(axis=0), columns], following[up.argmin(axis=0), columns]
+    return np.where(num_upto >= places, nearest, following).astype(np.int64)
+
+
+def quantiles(
+    values: NDArray[np.float64], double: Places, shares: Sequence[float], known: Known = None
+) -> NDArray[np.float64]:
+    """`np.quantile` of the known values, from the double places of all."""
+    size = num_known(values, known)
+    if size < _FEW:
+        return np.asarray(np.quantile(values if known is None else values[known], shares))
+    ranks = np.multiply(shares, size - 1)
+    around = np.unique(np.concatenate([np.floor(ranks), np.ceil(ranks)]).astype(np.int64))
+    return np.asarray(np.interp(ranks, around, values[at_places(double, size - around, known)]))
+
+
+def select_known(
+    values: NDArray[np.float64], which: Callable[[NDArray[np.float64]], NDArray[np.bool_]], known: Known = None
+) -> NDArray[np.float64]:
+    """The known values that `which` marks, in their order.
+
+    >>> select_known(np.array([3.0, 1.0, 9.0]), lambda some: some > 2).tolist()
+    [3.0, 9.0]
+    """
+
+    def pick(part: slice) -> NDArray[np.float64]:
+        marked = which(values[part])
+        return values[part][marked if known is None else marked & known[part]]
+
+    return np.concatenate([np.zeros(0), *map_slices(len(values), pick)])
+
+
+def largest_positions(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """The positions of the `count` largest values, largest first, equal ones as they stand. None may be NaN.
+
+    >>> largest_positions(np.array([3.0, 9.0, 3.0, 1.0]), 2).tolist()
+    [1, 0]
+    """
+
+    def pick(part: slice) -> NDArray[np.int64]:
+        some = values[part]
+        if len(some) <= count:
+            return np.arange(part.start, part.stop)
+        least = np.partition(some, len(some) - count)[len(some) - count]
+        above = np.flatnonzero(some > least)
+        return part.start + np.append(above, np.flatnonzero(some == least)[: count - len(above)])
+
+    found = np.concatenate([np.zeros(0, np.int64), *map_slices(len(values), pick)])
+    return found[np.argsort(-values[found], kind="stable")[:count]]
+
+
+def _sort(values: NDArray[Any], known: Known) -> tuple[NDArray[np.uint64], Places]:
+    """Keys of the values in order, and the positions of those; unknown values come first."""
+    keys, other_keys = np.empty((2, len(values)), np.uint64)
+    found, other_found = np.empty((2, len(values)), place_type(len(values)))
+    chosen = np.zeros(0, bool) if known is None else known
+    run_in_threads(len(values), float_keys, np.asarray(values, np.float64), chosen, keys, found)
+    counts = np.empty((numba.get_num_threads(), 1 << DIGIT_BITS), np.int64)
+    for shift in range(0, 64, DIGIT_BITS):
+        counts[:] = 0
+        run_in_threads(len(counts), count_digits, keys, np.uint64(shift), counts)
+        if counts.sum(axis=0).max() == len(values):
+            continue  # one digit for all: they stay as they are
+        starts = (counts.T.cumsum().reshape(counts.shape[::-1]).T - counts).copy()
+        run_in_threads(len(counts), move, keys, found, np.uint64(shift), starts, (other_keys, other_found))
+        keys, other_keys, found, other_found = other_keys, keys, other_found, found
+    return keys, found
 
 
 @kernel
 def float_keys(part, values, known, keys, positions):
-    """keys[i] sorts as values[i] does, NaN last and -0 with 0; what is not `known`, empty where all is, comes first.
+    """keys[i] sorts as values[i] does: unknown ones first, NaN last, -0 with 0; positions[i] = i.
 
-    positions[i] = i.
+    `known` is empty where all values are.
     """
     for i in range(part[0], part[1]):
         value = values[i] + 0.0
@@ -77,193 +245,53 @@ def share_places(part, ordered, positions, out):
         i = last
 
 
-# ----------------------------------------------------------------------------
-# The order of an array of floats, found by all threads; the places that equal values share, and what these tell.
-#
-# `order` is `np.argsort(values, kind="stable")`. From 2^17 values on it is a radix sort: a float's bits, with the
-# sign turned round, are an integer that sorts as the float does, and six passes sort those by eleven bits each,
-# lowest first. In a pass every thread counts and then moves a stretch of its own, so the result does not depend on
-# their number.
-#
-# A double place is the best and the worst place that equal values hold, added; 1 is the largest. With these at hand
-# the value in any place, and so every quantile, takes no second sort.
-#
-# Memory: 24 bytes a value while it is sorted, 32 from 2^30 values on.
+def num_finite(values: NDArray[np.float32]) -> int:
+    """Number of finite values."""
+    return int(count_upper(values).sum())
 
 
-_FEW = 1 << 17  # values that one thread sorts in the time that it takes to start others
+def count_upper(values: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Number of finite values by the upper half of their key, for the stretch of each task."""
+    counts = np.zeros((numba.get_num_threads(), NUM_KEYS), np.int64)
+    run_in_threads(len(counts), count_upper_halves, values.view(np.uint32), counts)
+    return counts
 
-Places = NDArray[np.signedinteger[Any]]
-Known = NDArray[np.bool_] | None
+
+def count_lower(values: NDArray[np.float32], upper: int) -> NDArray[np.int64]:
+    """The same by the lower half, of values with the given upper half."""
+    counts = np.zeros((numba.get_num_threads(), NUM_KEYS), np.int64)
+    run_in_threads(len(counts), count_lower_halves, values.view(np.uint32), upper, counts)
+    return counts
 
 
-def order(values: NDArray[Any]) -> NDArray[np.int64]:
-    """The positions of the values, smallest first, equal ones as they stand; NaN last.
+def find_rank(values: NDArray[np.float32], rank: int) -> tuple[int, int, int]:
+    """The key of the value that is `rank`-th from the top, its rank among equal ones, and how many are equal."""
+    upper, rank = _rank_from_top(count_upper(values).sum(axis=0), rank)
+    in_lower = count_lower(values, upper).sum(axis=0)
+    lower, rank = _rank_from_top(in_lower, rank)
+    return upper << 16 | lower, rank, int(in_lower[lower])
 
-    >>> order(np.array([3.0, -1.0, 3.0, 0.5])).tolist()
-    [1, 3, 0, 2]
+
+def value_at(values: NDArray[np.float32], rank: int) -> float:
+    """The value that is `rank`-th from the top.
+
+    >>> value_at(np.array([1.0, -3.0, 2.0, 2.0], np.float32), 3)
+    1.0
     """
-    found = sort_with_order(values)[1]
-    if found.dtype == np.int64:
-        return found
-    out = np.empty(len(found), np.int64)
-    run_in_slices(len(out), lambda part: np.copyto(out[part], found[part]))
-    return out
+    key = find_rank(values, rank)[0]
+    bits = np.array(key ^ (0x80000000 if key >> 31 else 0xFFFFFFFF), np.uint32)
+    return float(bits.view(np.float32)) + 0.0  # no minus zero
 
 
-def sort_with_order(values: NDArray[Any]) -> tuple[NDArray[Any], Places]:
-    """The values in order, or integers that compare as those do, and `order` of the values.
+def _rank_from_top(counts: NDArray[np.int64], rank: int) -> tuple[int, int]:
+    """The key of the value that is `rank`-th from the top, and its rank among the values of that key.
 
-    >>> [found.tolist() for found in sort_with_order(np.array([3.0, -1.0, 3.0, 0.5]))]
-    [[-1.0, 0.5, 3.0, 3.0], [1, 3, 0, 2]]
+    >>> _rank_from_top(np.array([5, 2, 1]), 3)
+    (1, 2)
     """
-    if len(values) >= _FEW:
-        return _sort(values, None)
-    found = np.argsort(values, kind="stable")
-    return values[found], found
-
-
-def place_type(size: int) -> type[np.signedinteger[Any]]:
-    """The integers that hold the double places of so many."""
-    return np.int32 if size < 1 << 30 else np.int64
-
-
-def double_places(values: NDArray[np.float64], known: Known = None, out: Places | None = None) -> Places:
-    """The double place of each value among all that are `known`; one more than their number, the middle, of others.
-
-    >>> double_places(np.array([3.0, 1.0, 3.0, 9.0])).tolist()
-    [5, 8, 5, 2]
-    """
-    out = np.empty(len(values), place_type(len(values))) if out is None else out
-    size = num_known(values, known)
-    if size < _FEW:
-        chosen = slice(None) if known is None else known
-        _, group, counts = np.unique(values[chosen], return_inverse=True, return_counts=True)
-        out[:] = max(1, size) + 1
-        out[chosen] = (2 * (size - np.cumsum(counts)) + counts + 1)[group]
-    else:
-        keys, found = _sort(values, known)
-        run_in_threads(size, share_places, keys[len(values) - size :], found[len(values) - size :], out)
-        out[found[: len(values) - size]] = size + 1  # last: threads have touched the pages
-    return out
-
-
-def num_known(values: NDArray[Any], known: Known) -> int:
-    """How many values there are, or are known."""
-    return len(values) if known is None else int(np.count_nonzero(known))
-
-
-def at_places(double: Places, places: Sequence[int] | NDArray[np.int64], known: Known = None) -> NDArray[np.int64]:
-    """Positions of values that hold these places, from the double places of all.
-
-    The q-th smallest double place is that of the values that hold place q: the largest one up to 2 q where so many are
-    as small, else the next.
-
-    >>> at_places(np.array([5, 8, 5, 2]), [1, 2, 3, 4]).tolist()
-    [3, 0, 0, 1]
-    """
-    unsigned = np.dtype(f"u{double.dtype.itemsize}").type
-    wanted = [(unsigned(2 * place), unsigned(2 * place + 1)) for place in places]
-
-    def look(part: slice) -> list[list[int]]:
-        """Of every place: how far below or at it, and above it, the nearest are, where, and how many are up to it.
-
-        Differences of the wrong sign wrap round and are larger than all others.
-        """
-        some = (double[part] if known is None else np.where(known[part], double[part], 0)).view(unsigned)
-        found = []
-        for upto, above in wanted:
-            down, up = upto - some, some - above
-            nearest, following = int(down.argmin()), int(up.argmin())
-            count = int(np.count_nonzero(some <= upto))
-            found.append([int(down[nearest]), part.start + nearest, int(up[following]), part.start + following, count])
-        return found
-
-    down, nearest, up, following, counts = np.moveaxis(np.array(map_slices(len(double), look), np.uint64), -1, 0)
-    num_upto = counts.sum(axis=0).astype(np.int64) - (len(double) - num_known(double, known))
-    columns = np.arange(len(places))
-    nearest, following = nearest[down.argmin(axis=0), columns], following[up.argmin(axis=0), columns]
-    return np.where(num_upto >= places, nearest, following).astype(np.int64)
-
-
-def quantiles(
-    values: NDArray[np.float64], double: Places, shares: Sequence[float], known: Known = None
-) -> NDArray[np.float64]:
-    """As `np.quantile` of the known values, from the double places of all."""
-    size = num_known(values, known)
-    if size < _FEW:
-        return np.asarray(np.quantile(values if known is None else values[known], shares))
-    ranks = np.multiply(shares, size - 1)
-    around = np.unique(np.concatenate([np.floor(ranks), np.ceil(ranks)]).astype(np.int64))
-    return np.asarray(np.interp(ranks, around, values[at_places(double, size - around, known)]))
-
-
-def select_known(
-    values: NDArray[np.float64], which: Callable[[NDArray[np.float64]], NDArray[np.bool_]], known: Known = None
-) -> NDArray[np.float64]:
-    """The known values that `which` marks, in their order.
-
-    >>> select_known(np.array([3.0, 1.0, 9.0]), lambda some: some > 2).tolist()
-    [3.0, 9.0]
-    """
-
-    def pick(part: slice) -> NDArray[np.float64]:
-        marked = which(values[part])
-        return values[part][marked if known is None else marked & known[part]]
-
-    return np.concatenate([np.zeros(0), *map_slices(len(values), pick)])
-
-
-def largest_positions(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """The positions of the `count` largest values, largest first, equal ones as they stand. None may be NaN.
-
-    >>> largest_positions(np.array([3.0, 9.0, 3.0, 1.0]), 2).tolist()
-    [1, 0]
-    """
-
-    def pick(part: slice) -> NDArray[np.int64]:
-        some = values[part]
-        if len(some) <= count:
-            return np.arange(part.start, part.stop)
-        least = np.partition(some, len(some) - count)[len(some) - count]
-        above = np.flatnonzero(some > least)
-        return part.start + np.append(above, np.flatnonzero(some == least)[: count - len(above)])
-
-    found = np.concatenate([np.zeros(0, np.int64), *map_slices(len(values), pick)])
-    return found[np.argsort(-values[found], kind="stable")[:count]]
-
-
-def _sort(values: NDArray[Any], known: Known) -> tuple[NDArray[np.uint64], Places]:
-    """Integers that sort as the values do, in order, and the positions of those; first come those not known."""
-    keys, other_keys = np.empty((2, len(values)), np.uint64)
-    found, other_found = np.empty((2, len(values)), place_type(len(values)))
-    chosen = np.zeros(0, bool) if known is None else known
-    run_in_threads(len(values), float_keys, np.asarray(values, np.float64), chosen, keys, found)
-    counts = np.empty((numba.get_num_threads(), 1 << DIGIT_BITS), np.int64)
-    for shift in range(0, 64, DIGIT_BITS):
-        counts[:] = 0
-        run_in_threads(len(counts), count_digits, keys, np.uint64(shift), counts)
-        if counts.sum(axis=0).max() == len(values):
-            continue  # one digit for all: they stay as they are
-        starts = (counts.T.cumsum().reshape(counts.shape[::-1]).T - counts).copy()
-        run_in_threads(len(counts), move, keys, found, np.uint64(shift), starts, (other_keys, other_found))
-        keys, other_keys, found, other_found = other_keys, keys, other_found, found
-    return keys, found
-
-
-# ----------------------------------------------------------------------------
-# The largest values of an array of floats, marked: jitted functions only.
-#
-# A float's bits, with the sign turned round, are an integer that sorts as the float does. Counting the upper half of
-# those integers, and then the lower half of those that share an upper half, finds the value at any rank in two passes
-# over the array, without a copy of it. What is not finite has no rank. Each task reads a stretch of the array of its
-# own.
-
-
-NUM_KEYS = 1 << 16
-ABOVE_ALL = 0xFFFFFFFF  # larger than the key of any finite value
-_SIGN_32, _ALL_32, _INFINITE = np.uint32(0x80000000), np.uint32(0xFFFFFFFF), np.uint32(0x7F800000)
-_HALF, _LOW = np.uint32(16), np.uint32(0xFFFF)
+    above = counts[::-1].cumsum()[::-1] - counts
+    key = int(np.flatnonzero(above < rank)[0])
+    return key, rank - int(above[key])
 
 
 @kernel(inline="always")
@@ -308,66 +336,6 @@ def mark_largest(part, bits, threshold, num_ties, marked):
             is_tie = finite and key == threshold and ties > 0
             ties -= is_tie
             marked[i] = is_tie or (finite and key > threshold)
-
-
-# ----------------------------------------------------------------------------
-# The value at a rank of an array of float32, found by all threads in two passes and without a copy of the array.
-
-
-def num_finite(values: NDArray[np.float32]) -> int:
-    """How many values have a rank."""
-    return int(count_upper(values).sum())
-
-
-def count_upper(values: NDArray[np.float32]) -> NDArray[np.int64]:
-    """How many finite values there are by the upper half of their keys, of each task's stretch."""
-    counts = _counts()
-    run_in_threads(len(counts), count_upper_halves, values.view(np.uint32), counts)
-    return counts
-
-
-def count_lower(values: NDArray[np.float32], upper: int) -> NDArray[np.int64]:
-    """The same by the lower half, of those that share an upper one."""
-    counts = _counts()
-    run_in_threads(len(counts), count_lower_halves, values.view(np.uint32), upper, counts)
-    return counts
-
-
-def find_rank(values: NDArray[np.float32], rank: int) -> tuple[int, int, int]:
-    """The key of the value that is `rank`-th from the top, its rank among equal ones, and how many are equal."""
-    upper, rank = _rank_from_top(count_upper(values).sum(axis=0), rank)
-    in_lower = count_lower(values, upper).sum(axis=0)
-    lower, rank = _rank_from_top(in_lower, rank)
-    return upper << 16 | lower, rank, int(in_lower[lower])
-
-
-def value_at(values: NDArray[np.float32], rank: int) -> float:
-    """The value that is `rank`-th from the top.
-
-    >>> value_at(np.array([1.0, -3.0, 2.0, 2.0], np.float32), 3)
-    1.0
-    """
-    key = find_rank(values, rank)[0]
-    bits = np.array(key ^ (0x80000000 if key >> 31 else 0xFFFFFFFF), np.uint32)
-    return float(bits.view(np.float32)) + 0.0  # no minus zero
-
-
-def _counts() -> NDArray[np.int64]:
-    return np.zeros((numba.get_num_threads(), NUM_KEYS), np.int64)
-
-
-def _rank_from_top(counts: NDArray[np.int64], rank: int) -> tuple[int, int]:
-    """The key of the value that is `rank`-th from the top, and its rank among the values of that key.
-
-    >>> _rank_from_top(np.array([5, 2, 1]), 3)
-    (1, 2)
-    """
-    above = counts[::-1].cumsum()[::-1] - counts
-    key = int(np.flatnonzero(above < rank)[0])
-    return key, rank - int(above[key])
-
-
-_SHORT = 32  # a row that insertion sorts faster
 
 
 @kernel

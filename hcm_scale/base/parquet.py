@@ -1,7 +1,22 @@
-"""Arrow without pandas: its first array imports pandas, where that is installed, to know a series when it sees one.
+"""Parquet files of one row group each, joined into one file with the bytes that a single writer would give.
 
-That is a third of a second which a command, whose arrays are all its own, need not wait for. Arrow asks once; later it
-asks again only where it is told to make something of pandas.
+pyarrow encodes the row groups of a file one after the other. Files of one group can be encoded in threads instead, and
+joined here:
+
+    PAR1 | pages of the group | footer | length of the footer, 4 bytes | PAR1
+
+Pages hold no positions, so those of all groups follow each other unchanged. The footers differ in their number of rows
+and their list of one group: rows are added up, and the lists are concatenated, with every position in the file moved by
+as much as its pages. All else in a footer is copied as it is. Page indexes are refused: they hold positions of their
+own, outside the footer. Memory: one group at a time.
+
+A footer is a struct in Thrift's compact protocol: fields and a zero byte. A field is a byte, whose high half is the
+difference of its number from the last field's and whose low half is the type of its value, and the value. Integers are
+written 7 bits a byte, lowest first, the top bit telling whether more follow; signed ones are zigzag encoded: 0, -1, 1,
+-2 are 0, 1, 2, 3. A text begins with its length, a list with a byte that has its size in the high half (15: the size
+follows) and the type of its entries in the low half.
+
+Also here: `leave_pandas_out`, which saves Arrow the import of pandas.
 """
 
 import sys
@@ -11,32 +26,12 @@ from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
-# ----------------------------------------------------------------------------
-# Parquet files of one row group each, made one file: the bytes that one writer gives for the groups one by one.
-#
-# pyarrow encodes the row groups of a file one after the other. Files of one group can be made in threads instead, and
-# joined here:
-#
-#     PAR1 | pages of the group | footer | length of the footer, 4 bytes | PAR1
-#
-# Pages do not know where they stand, so those of all groups follow each other unchanged. The footers differ in their
-# number of rows and their list of one group, and become one: rows are added up, and the lists follow each other, with
-# every place in the file moved by as much as the pages have. Whatever else is in a footer is copied as it is, known
-# or not. Page indexes are refused: they hold places of their own, outside the footer.
-#
-# A footer is a struct in Thrift's compact protocol. A struct is fields and a zero byte. A field is a byte, whose high
-# half says by how much its number exceeds the last field's and whose low half is the kind of its value, and the
-# value. An integer is written in bytes of 7 bits, the lowest first, the top bit of each telling whether more follow;
-# signed ones are folded first: 0, -1, 1, -2 are 0, 1, 2, 3. A text has its length in front of it, a list a byte with
-# its size in the high half (15: the size follows) and the kind of its entries in the low one.
-
-
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 8  # the footer's length and the magic
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _TEXT, _LIST, _SET, _MAP, _STRUCT, _UUID = range(1, 14)
 _FIXED_BYTES = {_TRUE: 1, _FALSE: 1, _BYTE: 1, _DOUBLE: 8, _UUID: 16}
 
-# Fields of the footer, each by the numbers of the fields that lead to it; lists are walked through.
+# Fields of the footer, each by the numbers of the fields that lead to it, through lists too.
 _NUM_ROWS, _GROUPS, _ORDINAL = (3,), (4,), (4, 7)
 _GROUP_AT, _COLUMN_AT = (4, 5), (4, 1, 2)
 _DATA_AT, _INDEX_PAGE_AT, _DICTIONARY_AT, _BLOOM_FILTER_AT = (4, 1, 3, 9), (4, 1, 3, 10), (4, 1, 3, 11), (4, 1, 3, 14)
@@ -46,7 +41,7 @@ _LOOKED_FOR = {_NUM_ROWS, _GROUPS, _ORDINAL} | _PLACES | _PAGE_INDEXES
 
 
 class Field(NamedTuple):
-    """A field of a footer that is looked for: where its bytes are, and its number; of a list, how many entries."""
+    """A field of a footer: where its bytes are, and its integer value; of a list, the number of entries."""
 
     path: tuple[int, ...]
     start: int
@@ -55,7 +50,7 @@ class Field(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A file of one row group, taken apart."""
+    """A file of one row group, split into its pages and its footer."""
 
     pages: memoryview
     footer: bytes
@@ -63,7 +58,7 @@ class Group(NamedTuple):
 
     @staticmethod
     def of(file: memoryview) -> "Group":
-        """Takes the bytes of a whole file apart."""
+        """The parts of the bytes of a whole file."""
         end = len(file) - _TAIL_BYTES
         begin = end - int.from_bytes(file[end : end + 4], "little")
         group = Group(file[len(_MAGIC) : begin], bytes(file[begin:end]), [])
@@ -79,7 +74,7 @@ class Group(NamedTuple):
         return next(field for field in self.fields if field.path == path)
 
     def moved(self, by: int, ordinal: int) -> bytes:
-        """What the footer says of the group, once it is number `ordinal` of a file and stands so much further back."""
+        """The footer's entry for the group once it is number `ordinal` of a file, `by` bytes further back."""
         whole, parts = self.field(_GROUPS), []
         at = whole.start + 1  # behind the byte that says that one group follows
         for path, start, stop, value in self.fields:
@@ -90,24 +85,25 @@ class Group(NamedTuple):
 
 
 def join(stream: BinaryIO, groups: Iterable[Group]) -> None:
-    """Writes one file of at least one group, all of the same columns; it holds one group at a time."""
-    shared, told, num_rows, at = None, [], 0, stream.write(_MAGIC)
+    """Writes one file of at least one group, all of the same columns."""
+    shared, listing, num_rows, at = None, [], 0, stream.write(_MAGIC)
     for ordinal, group in enumerate(groups):
         data, rows, listed = group.footer, group.field(_NUM_ROWS), group.field(_GROUPS)
         around = data[: rows.start], data[rows.stop : listed.start], data[listed.stop :]
         if around != (shared or around):
             raise ValueError(f"row group {ordinal} has other columns or metadata than those before it")
         shared, num_rows = around, num_rows + rows.value
-        told.append(group.moved(at - len(_MAGIC), ordinal))
+        listing.append(group.moved(at - len(_MAGIC), ordinal))
         at += stream.write(group.pages)
     assert shared is not None, "a file has at least one row group"
-    size = bytes([len(told) << 4 | _STRUCT]) if len(told) < 15 else bytes([0xF0 | _STRUCT]) + _bytes_of(len(told))
-    footer = b"".join([shared[0], _bytes_of(2 * num_rows), shared[1], size, *told, shared[2]])
+    count = len(listing)
+    size = bytes([count << 4 | _STRUCT]) if count < 15 else bytes([0xF0 | _STRUCT]) + _bytes_of(count)
+    footer = b"".join([shared[0], _bytes_of(2 * num_rows), shared[1], size, *listing, shared[2]])
     stream.write(footer + len(footer).to_bytes(4, "little") + _MAGIC)
 
 
 def _walk(data: bytes, at: int, kind: int, path: tuple[int, ...], found: list[Field]) -> int:
-    """Where the value ends that begins at `at`; adds it and those in it to `found` where they are looked for."""
+    """The end of the value that begins at `at`; it and those in it are added to `found` if they are looked for."""
     start, value = at, 0
     if kind in (_I16, _I32, _I64):
         value, at = _signed(data, at)
@@ -120,7 +116,7 @@ def _walk(data: bytes, at: int, kind: int, path: tuple[int, ...], found: list[Fi
             value, at = _unsigned(data, at)
         for _ in range(value):
             at = _walk(data, at, entry, path, found)
-    elif kind == _MAP:  # its size, the kinds of keys and values in a byte, and these in turn; an empty one is its size
+    elif kind == _MAP:  # its size; unless that is 0, a byte with the kinds of keys and values, and these in turn
         size, at = _unsigned(data, at)
         kinds, at = (data[at], at + 1) if size else (0, at)
         for entry in [kinds >> 4, kinds & 15] * size:
@@ -148,7 +144,7 @@ def _walk_fields(data: bytes, at: int, path: tuple[int, ...], found: list[Field]
 
 
 def _unsigned(data: bytes, at: int) -> tuple[int, int]:
-    """The integer that begins at `at`, and where it ends."""
+    """The integer that begins at `at`, and its end."""
     value = shift = 0
     while data[at] & 128:
         value |= (data[at] & 127) << shift
@@ -162,7 +158,7 @@ def _signed(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _bytes_of(value: int) -> bytes:
-    """An integer from 0 on as it is written; twice a signed one is that one folded."""
+    """A non-negative integer as it is written; twice a number is its zigzag encoding."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -173,11 +169,14 @@ def _bytes_of(value: int) -> bytes:
 class _WithoutPandas(MetaPathFinder):
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
         if fullname == "pandas":
-            raise ModuleNotFoundError("pandas is left out", name=fullname)
+            raise ModuleNotFoundError(name=fullname)
 
 
 def leave_pandas_out() -> None:
-    """Has Arrow ask for pandas now, and find none; it stays where somebody has imported it already."""
+    """Keeps Arrow's first array from importing pandas, which takes a third of a second.
+
+    Arrow asks once, here, and finds none; it asks again only when it is entries to convert from or to pandas.
+    """
     finder = _WithoutPandas()
     sys.meta_path.insert(0, finder)
     try:

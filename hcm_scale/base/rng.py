@@ -5,7 +5,7 @@ same whatever the thread, the rank or the order in which it is asked for. There 
 The mixer is the finaliser of SplitMix64, applied once per argument: a bijection of the running state at every step,
 so two keys that differ in their last argument never collide.
 
-`mix`, `bits`, `below` and `unit` are jitted, for use inside kernels; plain Python asks `key` for a seed, and `scaled`.
+`mix`, `bits`, `below` and `unit` are kernels, for use inside others; `key` and `scaled` are plain Python.
 """
 
 import numpy as np
@@ -57,7 +57,7 @@ def unit(word):
 
 
 def key(*parts: int) -> int:
-    """A 63-bit seed for NumPy's or torch's generators, made from integers in order.
+    """A 63-bit seed for NumPy's or torch's generators, a function of the integers and their order.
 
     >>> key(0, 1) == key(0, 1), key(0, 1) == key(1, 0)
     (True, False)

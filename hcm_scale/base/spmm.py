@@ -1,10 +1,10 @@
-"""Sparse x dense products over CSR rows, the one arithmetic that all rooms share.
+"""Sparse x dense products over CSR rows, for features, training and scoring alike.
 
 `gcn_rows` multiplies rows of Â = D^-1/2 (W + I) D^-1/2 without storing its entries: they are products of two node
 scales and, unless all edges weigh 1, of the weight of the edge (`GcnWeights`); `mean_rows` averages over neighbours;
-both take a part of the rows, for `in_threads`. `csr_row_range` takes explicit weights and runs in the calling thread.
-All write each output row in one go, in CSR order, so the result is the same for any thread count. All ask for the rows
-of neighbours to come: 1.5 to 2.2 times as fast where x does not fit the cache. Memory: the output, nothing else.
+both take a part of the rows, for `run_in_threads`. `csr_row_range` takes explicit weights and runs in the calling
+thread. All write each output row in one go, in CSR order, so the result is the same for any thread count. All prefetch
+the rows of neighbours to come: 1.5 to 2.2 times as fast where x does not fit the cache. Memory: the output alone.
 """
 
 from typing import Any, NamedTuple
@@ -24,11 +24,11 @@ class GcnWeights(NamedTuple):
     """What the entries of Â are made of: scale[u] * edges[e] * scale[v]."""
 
     scale: NDArray[np.float32]  # (n,)
-    edges: NDArray[np.float32]  # one an entry of the CSR, or none: all edges weigh 1
+    edges: NDArray[np.float32]  # one for each entry of the CSR; empty if all edges weigh 1
 
 
 def gcn_weights(indptr: NDArray[np.int64], weights: NDArray[np.float32] | None = None) -> GcnWeights:
-    """Of a graph whose edges weigh `weights`, one an entry of its CSR, or 1."""
+    """GcnWeights of a graph whose edges have these weights, one for each entry of its CSR, or 1."""
     edges = np.empty(0, np.float32) if weights is None else weights.view()
     edges.setflags(write=False)  # mapped or made, with weights or without: one type, compiled once
     return GcnWeights(gcn_scale(indptr, weights), edges)

@@ -1,7 +1,13 @@
-"""Work done at the same time in threads of one process, which ends as one: all of it, or the first error.
+"""Work in threads of one process: kernels on parts of arrays, and whole tasks beside each other.
 
-A thread cannot be stopped from outside. Long work asks now and then whether it is still wanted (`check_wanted`), and is
-told no once other work beside it has failed or the user has interrupted.
+Kernels release the GIL, so plain threads run them on all cores. numba's `prange` is no faster, and makes a kernel take
+two to four times as long to compile. `numba.set_num_threads` says how many threads there are. A part writes what is its
+own, or adds integers, so results do not depend on which thread takes it. Signals are answered between two parts.
+
+A thread cannot be stopped from outside. Long tasks of `run_concurrently` call `check_cancelled` now and then, which
+raises once a task beside them has failed or the user has interrupted.
+
+numba, numpy and torch are imported where they are used: the command line starts without them.
 """
 
 import contextlib
@@ -13,84 +19,73 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numba
-import numpy as np
-import torch
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-# ----------------------------------------------------------------------------
-# Kernels on all threads: ranges of tasks, each taken by whoever is free.
-#
-# Plain threads can do this because kernels run without the GIL. numba's `prange` runs no faster, and makes a kernel
-# take two to four times as long to compile. `numba.set_num_threads` says how many threads there are. Who makes a task
-# never shows in what it writes: a task writes what is its own, or adds integers. Between two parts a signal is
-# answered.
-
-
-_PARTS_PER_THREAD = 16  # a part of hubs then does not keep the other threads waiting
 Part = TypeVar("Part")
-Made = TypeVar("Made")
+Result = TypeVar("Result")
+_PARTS_PER_THREAD = 16  # a part of hubs then does not keep the other threads waiting
+_SLICE = 1 << 18
+_cancelled: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("cancelled", default=None)
+
+
+def num_cores() -> int:
+    """Cores that this process may use; macOS and Windows only say how many the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_in_threads(num_tasks: int, kernel: Callable[..., Any], *arguments: Any) -> None:
     """Calls kernel((first, last), *arguments) for ranges that make up the tasks 0 .. num_tasks - 1."""
+    import numba
+
     threads = min(numba.get_num_threads(), num_tasks)
     parts = max(1, min(num_tasks, threads * _PARTS_PER_THREAD))
     bounds = [num_tasks * i // parts for i in range(parts + 1)]
     share_parts(threads, itertools.pairwise(bounds), lambda _, part: kernel(part, *arguments))
 
 
-def run_in_slices(length: int, work: Callable[[slice], Any], size: int = 1 << 18) -> None:
-    """Calls work(part) for slices that make up 0 .. length - 1: numpy lets go of the GIL while it computes.
+def run_in_slices(length: int, work: Callable[[slice], Any], size: int = _SLICE) -> None:
+    """Calls work(part) for slices that make up 0 .. length - 1; they do not depend on the number of threads.
 
-    Slices do not depend on the number of threads, nor does what is computed from each alone.
+    It is for numpy, which releases the GIL while it computes.
     """
+    import numba
+
     parts = [slice(first, min(first + size, length)) for first in range(0, length, size)]
     share_parts(min(numba.get_num_threads(), len(parts)), parts, lambda _, part: work(part))
 
 
-def map_slices(length: int, work: Callable[[slice], Any], size: int = 1 << 18) -> list[Any]:
-    """What work(part) returns of each slice, in their order.
+def map_slices(length: int, work: Callable[[slice], Result], size: int = _SLICE) -> list[Result]:
+    """The results of work(part) for slices that make up 0 .. length - 1, in order.
 
     >>> map_slices(5, lambda part: (part.start, part.stop), size=2)
     [(0, 2), (2, 4), (4, 5)]
     """
-    found: dict[int, Any] = {}
-
-    def keep(part: slice) -> None:
-        found[part.start] = work(part)
-
-    run_in_slices(length, keep, size)
+    found: dict[int, Result] = {}
+    run_in_slices(length, lambda part: found.__setitem__(part.start, work(part)), size)
     return [found[first] for first in sorted(found)]
 
 
-def positions_where(length: int, mask: Callable[[slice], NDArray[Any]]) -> NDArray[np.int64]:
-    """The positions, in order, where mask(part) is not 0, of slices that make up 0 .. length - 1.
+def positions_where(length: int, mask: "Callable[[slice], NDArray[Any]]") -> "NDArray[np.int64]":
+    """The positions, in order, where mask(part) is not 0, for slices that make up 0 .. length - 1.
 
+    >>> import numpy as np
     >>> positions_where(4, lambda part: np.array([3, 0, 0, 5])[part]).tolist()
     [0, 3]
     """
+    import numpy as np
+
     found = map_slices(length, lambda part: part.start + np.flatnonzero(mask(part)))
     return np.concatenate([np.empty(0, np.int64), *found])
 
 
-@contextlib.contextmanager
-def kernel_threads(num_threads: int) -> Iterator[None]:
-    """Has the kernels that this thread calls work with so many threads, for a while."""
-    had = numba.get_num_threads()
-    numba.set_num_threads(num_threads)
-    try:
-        yield
-    finally:
-        numba.set_num_threads(had)
+def map_in_order(num_threads: int, parts: Iterable[Part], work: Callable[[Part], Result]) -> Generator[Result]:
+    """work(part) for every part, in order; threads work on as many of the next parts as they are, and one more.
 
-
-def map_in_order(num_threads: int, parts: Iterable[Part], work: Callable[[Part], Made]) -> Generator[Made]:
-    """work(part) for every part, in order. Threads make those that come next: as many as they are, and one more.
-
-    An error is raised in its turn. Who stops early closes the iterator, which waits for what was begun.
+    An error is raised in its turn. Closing the iterator early waits for the parts that were begun.
 
     >>> list(map_in_order(2, "abc", str.upper))
     ['A', 'B', 'C']
@@ -104,26 +99,26 @@ def map_in_order(num_threads: int, parts: Iterable[Part], work: Callable[[Part],
 
 
 def share_parts(num_threads: int, parts: Iterable[Part], work: Callable[[int, Part], Any]) -> None:
-    """Calls work(me, part) for every part; `me` numbers the thread, 0 being this one. The first error is raised here.
+    """Calls work(thread, part) for every part; thread 0 is this one. The first error is raised here.
 
     >>> made = []
-    >>> share_parts(2, "abc", lambda me, part: made.append(part))
+    >>> share_parts(2, "abc", lambda thread, part: made.append(part))
     >>> sorted(made)
     ['a', 'b', 'c']
     """
     waiting = iter(list(parts))
     errors: list[BaseException] = []
 
-    def run(me: int) -> None:
+    def run(thread: int) -> None:
         try:
             for part in waiting:
                 if errors:
                     return
-                work(me, part)
+                work(thread, part)
         except BaseException as error:
             errors.append(error)
 
-    helpers = [threading.Thread(target=run, args=(me,)) for me in range(1, num_threads)]
+    helpers = [threading.Thread(target=run, args=(thread,)) for thread in range(1, num_threads)]
     try:
         for helper in helpers:
             helper.start()
@@ -139,26 +134,28 @@ def share_parts(num_threads: int, parts: Iterable[Part], work: Callable[[int, Pa
         raise errors[0]
 
 
-# ----------------------------------------------------------------------------
-# How many cores this process may use; macOS and Windows tell how many the machine has.
+@contextlib.contextmanager
+def kernel_threads(num_threads: int) -> Iterator[None]:
+    """Within the block, kernels that this thread calls run in so many threads."""
+    import numba
 
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-# ----------------------------------------------------------------------------
-# How many threads torch works with, for a while.
-#
-# Threads that share a small product wait for each other longer than they work, and on cores that others use too they
-# wait for a turn of the scheduler at every product: a step of training then takes ten times as long with two threads
-# as with one.
+    had = numba.get_num_threads()
+    numba.set_num_threads(num_threads)
+    try:
+        yield
+    finally:
+        numba.set_num_threads(had)
 
 
 @contextlib.contextmanager
 def torch_threads(num_threads: int | None) -> Iterator[None]:
-    """Has torch work with so many threads; None leaves it alone."""
+    """Within the block, torch uses so many threads; None leaves it alone.
+
+    Threads that share a small product wait for each other longer than they work: on cores that others use too, a step
+    of training takes ten times as long with two threads as with one.
+    """
+    import torch
+
     had = torch.get_num_threads()
     if num_threads is None or num_threads == had:  # setting the same number costs as much as a small product
         yield
@@ -170,18 +167,14 @@ def torch_threads(num_threads: int | None) -> Iterator[None]:
         torch.set_num_threads(had)
 
 
-Result = TypeVar("Result")
-_cancelled: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("unwanted", default=None)
-
-
 class CancelledError(RuntimeError):
-    """Ends work that is no longer wanted, because other work beside it has failed."""
+    """Ends a task because one beside it has failed."""
 
 
 def check_cancelled() -> None:
-    """Raises UnwantedError where the work of this thread is no longer wanted."""
-    unwanted = _cancelled.get()
-    if unwanted is not None and unwanted.is_set():
+    """Raises CancelledError if a task beside the one of this thread has failed."""
+    cancelled = _cancelled.get()
+    if cancelled is not None and cancelled.is_set():
         raise CancelledError("other work beside this has failed")
 
 
@@ -193,37 +186,33 @@ def run_concurrently(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
     >>> run_concurrently([lambda: 1, lambda: 2])
     [1, 2]
     """
-    unwanted, ended = threading.Event(), [threading.Event() for _ in tasks]
+    cancelled, ended = threading.Event(), [threading.Event() for _ in tasks]
     results: dict[int, Result] = {}
     errors: list[BaseException] = []
-    kernels = sys.modules.get("numba")  # not imported here: it takes half a second, and some callers have no kernels
-    num_threads = kernels.get_num_threads() if kernels else 0
+    numba = sys.modules.get("numba")  # not imported here: it takes half a second, and some callers have no kernels
+    num_threads = numba.get_num_threads() if numba else 0
 
     def run(index: int) -> None:
-        _cancelled.set(unwanted)
+        _cancelled.set(cancelled)
         try:
-            if kernels:
-                kernels.set_num_threads(num_threads)
+            if numba:
+                numba.set_num_threads(num_threads)
             results[index] = tasks[index]()
         except BaseException as error:
             errors.append(error)
-            unwanted.set()
+            cancelled.set()
         finally:
             ended[index].set()
 
-    threads = [
-        threading.Thread(target=contextvars.copy_context().run, args=(run, index), daemon=True)
-        for index in range(1, len(tasks))
-    ]
-    for thread in threads:
-        thread.start()
+    for index in range(1, len(tasks)):
+        threading.Thread(target=contextvars.copy_context().run, args=(run, index), daemon=True).start()
     contextvars.copy_context().run(run, 0)
     try:
         for event in ended:  # not `join`, which takes a thread for ended once it was interrupted
             event.wait()
     except BaseException as error:
         errors.append(error)
-        unwanted.set()
+        cancelled.set()
         for event in ended:
             event.wait()
     if errors:

@@ -199,11 +199,9 @@ def gpus() -> list[str]:
 
 def kernels() -> str:
     """Whether a first run would wait for compilers."""
-    import hcm_scale.run.precompile  # noqa: F401  imports every kernel
-    from hcm_scale.base import jit
+    from hcm_scale.base.kernel_cache import is_compiled
 
-    seconds = jit.missing_seconds()
-    return f"not compiled: hcm-scale warm, about {seconds:.0f} core seconds" if seconds else "compiled"
+    return "compiled" if is_compiled() else "not compiled: hcm-scale warm, about half a minute"
 
 
 def extras() -> list[str]:

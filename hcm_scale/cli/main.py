@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from hcm_scale import __version__
 from hcm_scale.base import console as json_log
 from hcm_scale.base import console as near
-from hcm_scale.base import jit, signals
+from hcm_scale.base import kernel_cache, signals
 from hcm_scale.base.console import Printable, printable
 from hcm_scale.cli import errors, help
 from hcm_scale.cli import overrides as brought
@@ -124,7 +124,7 @@ def _work(asked: Asked, config: Config, *, swept: bool = False) -> None:
         if asked.command == "plan":
             _show(_import_pipeline()[0].foresee(_name_columns(asked, config)))
             return
-        jit.start_precompiling()
+        kernel_cache.start_precompiling()
         pipeline, launch = _import_pipeline()
         pipeline.check_folder(config)
         _name_columns(asked, config)

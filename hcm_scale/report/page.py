@@ -10,12 +10,11 @@ import base64
 import hashlib
 import re
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
 
-from hcm_scale.base import jit
+from hcm_scale.base.kernel_cache import kernel_folder
 from hcm_scale.report import card, sections
 from hcm_scale.report.explain import value_text
 from hcm_scale.report.reasons import KIND_TITLES
@@ -58,7 +57,7 @@ def templates() -> Environment:
 
     They are compiled once, and kept where kernels are.
     """
-    folder = jit.writable_folder(Path(__file__).parent)
+    folder = kernel_folder()
     environment = Environment(
         loader=PackageLoader(__package__),
         bytecode_cache=FileSystemBytecodeCache(str(folder), "%s.jinja") if folder else None,

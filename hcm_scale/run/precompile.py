@@ -1,8 +1,8 @@
-"""Every kernel of a default run, compiled before it is needed: `hcm-scale warm`, and `base/jit.py` beside a cold run.
+"""Compiles every kernel of a default run: `hcm-scale warm`, and a process beside a cold run (`base/kernel_cache.py`).
 
-Each step below is one stage of a run with default options over a graph of a few dozen nodes, so that kernels meet the
-types that they meet in a real run. A step needs no other: what earlier stages would leave is put there by hand, without
-kernels of theirs. From the last stage to the first they are what a process does beside a run, which goes the other way.
+Each step below is one stage of a run with default options over a graph of some hundred nodes, so that kernels are
+compiled for the types that they meet in a real run. A step needs no other: what earlier stages would leave is written
+by hand, without their kernels. So the steps can be run from the last to the first, while a run goes the other way.
 """
 
 import logging
@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from hcm_scale.base import jit
-from hcm_scale.base.jit import SECONDS
+from hcm_scale.base.kernel_cache import is_compiled, kernel_folder, num_compiled, start_precompiling
 from hcm_scale.base.order import double_places
 from hcm_scale.config import Config, TablesGraph
 from hcm_scale.features.propagate import propagate_features
@@ -43,38 +42,35 @@ _FEW = {"posterior.burn_in_steps": 1, "posterior.num_samples": 1, "posterior.thi
 
 
 def main() -> None:
-    """What `ahead.start` starts: compiles from the last stage to the first, in the folder that it is given."""
+    """What `start_precompiling` starts: compiles from the last stage to the first, in the folder that it is given."""
     numba.set_num_threads(1)
     torch.set_num_threads(1)
-    walk(Path(sys.argv[1]), backwards=True)
+    compile_all(Path(sys.argv[1]), backwards=True)
 
 
 def warm() -> str:
-    """Compiles what is missing, and says in words what was done."""
-    began, before = time.perf_counter(), _num_compiled()
-    where = jit.writable_folder(jit.PACKAGE)
-    if where is None:
+    """Compiles what is missing; message saying how many kernels were compiled and where they are kept."""
+    began, folder = time.perf_counter(), kernel_folder()
+    if folder is None:
         raise ValueError("no folder for compiled kernels can be written: set NUMBA_CACHE_DIR to one that can")
-    folders = f"{where.parent}" if where.parent != jit.PACKAGE else f"{jit.PACKAGE}, in __pycache__ folders"
-    seconds = jit.missing_seconds()
-    if seconds:
-        jit.start_precompiling()
-        print(f"compiling kernels into {folders}: about {seconds / jit.num_compiling():.0f} s", flush=True)
+    before = num_compiled(folder)
+    if not is_compiled():
+        start_precompiling()
+        print(f"compiling kernels into {folder}: about half a minute", flush=True)
     with tempfile.TemporaryDirectory(prefix="hcm-scale-warm-") as scratch:
-        walk(Path(scratch))
-    num_new = _num_compiled() - before
-    if not num_new:
-        return f"all {_num_compiled()} kernels are ready, in {folders}"
-    return f"{num_new} kernels compiled in {time.perf_counter() - began:.0f} s; all are ready, in {folders}"
+        compile_all(Path(scratch))
+    num_ready = num_compiled(folder)
+    if num_ready == before:
+        return f"all {num_ready} kernels are ready, in {folder}"
+    seconds = time.perf_counter() - began
+    return f"{num_ready - before} kernels compiled in {seconds:.0f} s; all are ready, in {folder}"
 
 
-def walk(scratch: Path, *, backwards: bool = False) -> None:
-    """All steps, in the order of a run or from its end."""
-    config, stamp = with_options(Config(), _FEW), jit.stamp()
-    graph = ring(scratch / "graph")
+def compile_all(scratch: Path, *, backwards: bool = False) -> None:
+    """Runs all steps, in the order of a run or from its end."""
+    config, graph = with_options(Config(), _FEW), ring(scratch / "graph")
     for step in reversed(STEPS) if backwards else STEPS:
         step(graph, config, scratch / step.__name__)
-    jit.set_ready(stamp)
 
 
 def ring(out: Path, num_nodes: int = _NUM_NODES) -> Graph:
@@ -87,7 +83,7 @@ def ring(out: Path, num_nodes: int = _NUM_NODES) -> Graph:
 
 
 def made(_graph: Graph, _config: Config, _out: Path) -> None:
-    """A graph that is made, with planted anomalies."""
+    """A synthetic graph with planted anomalies."""
     inject(families.community(_NUM_NODES, num_attributes=_NUM_ATTRIBUTES), num_cliques=1, num_attribute_anomalies=None)
 
 
@@ -114,13 +110,13 @@ def purified(graph: Graph, config: Config, out: Path) -> None:
 
 
 def labels(graph: Graph, config: Config, out: Path) -> None:
-    """Labelled pairs: by blocks of sources, and one by one as on a graph where neighbourhoods are a small part."""
+    """Labelled pairs: by blocks of sources, and one by one, as on graphs where neighbourhoods are a small part."""
     label.label(graph, out / "blocks", **label_options(config))
     label.label(ring(out / "long", _MANY_NODES), out / "one by one", **label_options(config))
 
 
 def training(graph: Graph, config: Config, out: Path) -> None:
-    """A step of the chain, over pairs that nobody labelled."""
+    """A step of the chain, over made-up labels."""
     x = propagate_features(graph, np.asarray(graph.x), out / "propagated")
     record = train.Record(checkpoint_every=10, log_every=10, tensorboard=False)
     where: dict[str, Any] = {"device": "cpu", "workers": config.sampling.workers}
@@ -129,7 +125,7 @@ def training(graph: Graph, config: Config, out: Path) -> None:
 
 
 def scores(graph: Graph, config: Config, out: Path) -> None:
-    """Scores under parameters that nobody trained, and the report; before it, how very many nodes are sorted."""
+    """Scores under untrained parameters, and the report; before it, the sort of very many values."""
     double_places(np.arange(_MANY_VALUES, dtype=np.float64))
     x, how = propagate_features(graph, np.asarray(graph.x), out / "propagated"), scoring_of(config)
     model = vars(recipe_of(config).network) | {"num_attributes": x.shape[1], "num_classes": config.hops.classes}
@@ -141,7 +137,7 @@ def scores(graph: Graph, config: Config, out: Path) -> None:
     score.score(graph, [View(graph, x, samples)] * len(config.score.views), out / "all", **options)
     shown: dict[str, Any] = {"top": config.score.explained}
     about = {"name": "warm", "seed": 0, "num_samples": 1}
-    report.log.setLevel(logging.ERROR)  # what it has to say about this graph is for nobody
+    report.log.setLevel(logging.ERROR)  # its warnings are about this graph
     report.report(graph, graph, out / "all", out / "report", x=np.asarray(graph.x), run=about, **shown)
     report.log.setLevel(logging.NOTSET)
 
@@ -159,7 +155,3 @@ def _some_labels(graph: Graph, config: Config, out: Path) -> Any:
     write_shard(out, plan, 0, u, (u + hop) % np.int32(n), hop, np.full(hops.classes, n))
     writer.seal_labels(out, plan, writer.collect_shards(out, plan))
     return open_labels(out, graph.fingerprint)
-
-
-def _num_compiled() -> int:
-    return sum(kernel._cache.is_kept() for kernel in jit.KERNELS if kernel._cache.title in SECONDS)

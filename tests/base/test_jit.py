@@ -1,164 +1,69 @@
-"""The cache of compiled kernels: never stale, never in the way. Every run is a process of its own."""
+"""The cache of compiled kernels: never stale, never in the way. Every call is a process of its own."""
 
-import importlib
 import os
-import signal
+import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hcm_scale.base.jit import KERNELS, compiling_alone
-
+ROOT = Path(__file__).resolve().parents[2]
 FILES = {
-    "__init__.py": "",
     "constants.py": "STEP = 1\n",
     "callee.py": """
 from hcm_scale.base.jit import kernel
-from rooms.constants import STEP
+from hcm_scale.constants import STEP
 
 @kernel
 def forward(x):
     return x + STEP
 """,
     "caller.py": """
+from typing import NamedTuple
 from hcm_scale.base.jit import kernel
-from . import callee
-from .callee import forward
+from hcm_scale.callee import forward
+
+class Pair(NamedTuple):
+    first: int
+    second: int
 
 @kernel(nogil=True)
 def gap(pair):
     return forward(pair.first) - pair.second
 """,
-    "pairs.py": """
-from typing import NamedTuple
-
-class Pair(NamedTuple):
-    first: int
-    second: int
-""",
 }
 CALL = """
-from rooms.caller import gap
-from rooms.pairs import Pair
 {first}
-print(gap(Pair(first=10, second=3)), sum(gap.stats.cache_hits.values()))
+from hcm_scale.caller import Pair, gap
+print({value}, sum(gap.stats.cache_hits.values()))
 """
-CHANGE = "from pathlib import Path; import rooms.{0} as m; Path(m.__file__).write_text({1!r})"
+INTEGERS, FLOATS = "gap(Pair(first=10, second=3))", "gap(Pair(first=10.5, second=3.0))"
+LOGGED = "import logging; logging.basicConfig(level=logging.INFO, stream=__import__('sys').stdout)\n"
+AS_ANOTHER = """
+import concurrent.futures.thread, importlib.metadata, os, numba, hcm_scale.base.jit
+importlib.metadata.version("numba")
+numba.njit(lambda x: x + 1)(1)  # loads what another user may not be able to read
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+"""
+
+
+def fill(folder: Path) -> Path:
+    """A package with the real cache and two kernels."""
+    package = folder / "hcm_scale"
+    shutil.copytree(ROOT / "hcm_scale" / "base", package / "base", ignore=shutil.ignore_patterns("__pycache__"))
+    for name, text in {"__init__.py": "", **FILES}.items():
+        (package / name).write_text(text)
+    return package
 
 
 @pytest.fixture
-def rooms(tmp_path) -> Path:
-    folder = tmp_path / "rooms"
-    folder.mkdir()
-    for name, text in FILES.items():
-        (folder / name).write_text(text)
-    return folder
-
-
-def call(rooms: Path, first: str = "", **environment: str) -> tuple[int, int]:
-    """What `gap` returns in a new process, and how often its compiled code was found."""
-    return result(start(rooms, first, **environment))
-
-
-def start(rooms: Path, first: str = "", **environment: str) -> "subprocess.Popen[str]":
-    paths = os.pathsep.join([str(rooms.parent), str(Path(__file__).resolve().parents[2])])
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": paths, **environment}
-    command = [sys.executable, "-W", "error", "-c", CALL.format(first=first)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def result(process: "subprocess.Popen[str]") -> tuple[int, int]:
-    out, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
-    value, hits = out.split()[-2:]
-    return int(value), int(hits)
-
-
-def compiled(folder: Path) -> list[Path]:
-    return sorted(folder.rglob("*.nbc"))
-
-
-@pytest.mark.gate
-def test_kernel__is_compiled_once_and_again_where_its_code_cannot_be_read(rooms):
-    assert call(rooms) == (8, 0)
-    assert call(rooms) == (8, 1)
-    for path in compiled(rooms):
-        path.write_bytes(path.read_bytes()[:100])
-    assert call(rooms) == (8, 0)
-    assert call(rooms) == (8, 1)
-
-
-def test_kernel__whose_machine_code_is_damaged_is_compiled_again(rooms):
-    assert call(rooms) == (8, 0)
-    for path in compiled(rooms):
-        data = bytearray(path.read_bytes())
-        at = data.index(b"\x7fELF") + 1000 if b"\x7fELF" in data else len(data) // 2
-        data[at : at + 40] = bytes(40)
-        path.write_bytes(data)
-    assert call(rooms) == (8, 0)
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new", "value"),
-    [
-        ("callee.py", "x + STEP", "x - STEP", 6),
-        ("constants.py", "STEP = 1", "STEP = 5", 12),
-        ("pairs.py", "first: int\n    second: int", "second: int\n    first: int", 8),
-    ],
-)
-def test_kernel__sees_a_change_in_another_file_and_leaves_nothing_old(rooms, name, old, new, value):
-    assert call(rooms) == (8, 0)
-    before = compiled(rooms)
-    (rooms / name).write_text(FILES[name].replace(old, new))
-    assert call(rooms) == (value, 0)
-    assert call(rooms) == (value, 1)
-    if name != "pairs.py":  # the same sources, called with another type
-        assert len(compiled(rooms)) == len(before)
-        assert not set(compiled(rooms)) & set(before)
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("callee.py", "    return x + STEP", '    """Moves on."""\n\n    # one step\n    return x + STEP'),
-        ("callee.py", "@kernel\ndef forward", "def unrelated(x):\n    return 2 * x\n\n@kernel\ndef forward"),
-        ("constants.py", "STEP = 1\n", "STEP = 1\nOTHER = 2\n"),
-    ],
-)
-@pytest.mark.gate
-def test_kernel__is_kept_where_the_change_does_not_reach_it(rooms, name, old, new):
-    assert call(rooms) == (8, 0)
-    (rooms / name).write_text(FILES[name].replace(old, new))
-    assert call(rooms) == (8, 1)
-
-
-@pytest.mark.gate
-def test_kernel__whose_source_changes_while_it_runs_is_not_kept(rooms):
-    changed = FILES["callee.py"].replace("x + STEP", "x - STEP")
-    assert call(rooms, CHANGE.format("callee", changed)) == (8, 0)
-    assert call(rooms) == (6, 0)
-
-
-@pytest.mark.gate
-def test_kernel__is_kept_elsewhere_where_its_folder_cannot_be_written(rooms, tmp_path):
-    (rooms / "__pycache__").write_text("not a folder")
-    for variable in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR"):
-        elsewhere = {variable: str(tmp_path / variable)}
-        assert call(rooms, **elsewhere) == (8, 0)
-        assert call(rooms, **elsewhere) == (8, 1)
-        assert compiled(tmp_path / variable)
-
-
-def test_kernel__runs_where_no_folder_can_be_written(rooms, tmp_path):
-    (rooms / "__pycache__").write_text("not a folder")
-    (tmp_path / "file").write_text("not a folder either")
-    nowhere = f"import tempfile; tempfile.tempdir = {str(tmp_path / 'file')!r}"
-    assert call(rooms, nowhere, XDG_CACHE_HOME=str(tmp_path / "file")) == (8, 0)
+def package(tmp_path) -> Path:
+    return fill(tmp_path)
 
 
 @pytest.fixture
@@ -169,105 +74,162 @@ def shared() -> Iterator[Path]:
         yield Path(name)
 
 
-def read_only_rooms(folder: Path) -> Path:
-    rooms = folder / "rooms"
-    rooms.mkdir()
-    for name, text in FILES.items():
-        (rooms / name).write_text(text)
-    return rooms
+def start(package: Path, first: str = "", value: str = INTEGERS, **environment: str) -> "subprocess.Popen[str]":
+    known = {name: word for name, word in os.environ.items() if not name.startswith("NUMBA_")}
+    known |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(package.parent), **environment}
+    command = [sys.executable, "-W", "error", "-c", CALL.format(first=first, value=value)]
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=known, cwd=package.parent, **piped)
 
 
-AS_ANOTHER = """
-import os, numba
-numba.njit(lambda x: x + 1)(1)  # loads what another user may not be able to read
-if os.getuid() == 0:
-    os.setgid(65534)
-    os.setuid(65534)
-"""
-LOGGED = "import logging; logging.basicConfig(level=logging.INFO, stream=__import__('sys').stdout)\n"
+def result(process: "subprocess.Popen[str]") -> tuple[float, int]:
+    out, errors = process.communicate(timeout=240)
+    assert (process.returncode, errors) == (0, "")
+    value, hits = out.split()[-2:]
+    return float(value), int(hits)
+
+
+def call(package: Path, first: str = "", value: str = INTEGERS, **environment: str) -> tuple[float, int]:
+    """What `gap` returns in a new process, and how often its compiled code was found."""
+    return result(start(package, first, value, **environment))
+
+
+def folders(parent: Path) -> list[Path]:
+    return sorted({path.parent for path in parent.rglob("*.nbi")})
 
 
 @pytest.mark.gate
-def test_kernel__of_a_package_that_cannot_be_written_is_kept_in_a_private_folder(shared):
-    rooms, temporary = read_only_rooms(shared), shared / "tmp"
+@pytest.mark.parametrize("kind", ["nbi", "nbc"])
+def test_kernel__is_compiled_once_and_again_where_its_files_are_damaged(package, kind):
+    assert call(package) == (8, 0)
+    assert call(package) == (8, 1)
+    for damage in (lambda data: b"", lambda data: data[: len(data) // 2], lambda data: b"no pickle"):
+        files = list(package.rglob(f"*.{kind}"))
+        assert len(files) == 2
+        for path in files:
+            path.write_bytes(damage(path.read_bytes()))
+        assert call(package) == (8, 0)
+        assert call(package) == (8, 1)
+
+
+def test_kernel__whose_file_is_of_other_types_is_compiled_again(package):
+    assert call(package) == (8, 0)
+    assert call(package, value=FLOATS) == (8.5, 0)
+    (first,) = package.rglob("caller.gap*.1.nbc")
+    (second,) = package.rglob("caller.gap*.2.nbc")
+    shutil.copy(first, second)
+    assert call(package, value=FLOATS) == (8.5, 0)
+    assert call(package, value=FLOATS) == (8.5, 1)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    ("name", "old", "new", "value"),
+    [("callee.py", "x + STEP", "x - STEP", 6), ("constants.py", "STEP = 1", "STEP = 5", 12)],
+)
+def test_kernel__sees_a_change_in_another_file_and_leaves_nothing_old(package, name, old, new, value):
+    assert call(package) == (8, 0)
+    (before,) = folders(package)
+    foreign = before.with_name("hcm_scale-of-somebody")
+    foreign.mkdir()
+    (package / name).write_text(FILES[name].replace(old, new))
+    assert call(package) == (value, 0)
+    assert call(package) == (value, 1)
+    (after,) = folders(package)
+    assert after != before
+    assert not before.exists()
+    assert foreign.exists()
+
+
+@pytest.mark.gate
+def test_kernel__with_checked_bounds_has_a_folder_of_its_own(package):
+    assert call(package) == (8, 0)
+    assert call(package, NUMBA_BOUNDSCHECK="1") == (8, 0)
+    assert call(package) == (8, 1)
+    assert len(folders(package)) == 2
+
+
+@pytest.mark.gate
+def test_kernel__is_kept_elsewhere_where_its_folder_cannot_be_written(package, tmp_path):
+    (package / "__pycache__").write_text("not a folder")
+    for variable in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR"):
+        elsewhere = {variable: str(tmp_path / variable)}
+        assert call(package, **elsewhere) == (8, 0)
+        assert call(package, **elsewhere) == (8, 1)
+        assert folders(tmp_path / variable)
+
+
+def test_kernel__runs_where_no_folder_can_be_written(package, tmp_path):
+    (package / "__pycache__").write_text("not a folder")
+    (tmp_path / "file").write_text("not a folder either")
+    nowhere = LOGGED + f"import tempfile; tempfile.tempdir = {str(tmp_path / 'file')!r}"
+    out, errors = start(package, nowhere, XDG_CACHE_HOME=str(tmp_path / "file")).communicate(timeout=240)
+    assert errors == ""
+    assert out.split()[-2:] == ["8", "0"]
+    assert out.count("compiling kernels") == out.count("set NUMBA_CACHE_DIR") == 1
+
+
+@pytest.mark.gate
+def test_kernel__of_a_package_that_cannot_be_written_is_kept_in_a_temporary_folder(shared):
+    package, temporary, home = fill(shared), shared / "tmp", shared / "home"
     temporary.mkdir()
     temporary.chmod(0o1777)
-    home = shared / "home"
-    for closed in (home, rooms / "__pycache__"):
+    for closed in (home, package / "__pycache__"):
         closed.mkdir()
         closed.chmod(0o555)
-    rooms.chmod(0o555)
-    try:
-        where = {"HOME": str(home), "XDG_CACHE_HOME": "", "TMPDIR": str(temporary)}
-        process = start(rooms, AS_ANOTHER + LOGGED, **where)
-        out, errors = process.communicate(timeout=240)
-        assert (process.returncode, errors) == (0, "")
-        assert out.split()[-2:] == ["8", "0"]
-        assert out.count(f"compiled kernels are kept in {temporary}/hcm_scale-") == 1
-        (folder,) = temporary.iterdir()
-        assert folder.stat().st_mode & 0o777 == 0o700
-        assert compiled(folder)
-        assert call(rooms, AS_ANOTHER, **where) == (8, 1)
-    finally:
-        rooms.chmod(0o755)
+    where = {"HOME": str(home), "XDG_CACHE_HOME": "", "TMPDIR": str(temporary)}
+    process = start(package, AS_ANOTHER + LOGGED, **where)
+    out, errors = process.communicate(timeout=240)
+    assert (process.returncode, errors) == (0, "")
+    assert out.split()[-2:] == ["8", "0"]
+    (folder,) = folders(temporary)
+    assert f"they are kept in {folder}" in out
+    assert not folder.stat().st_mode & 0o022
+    assert call(package, AS_ANOTHER, **where) == (8, 1)
 
 
 @pytest.mark.gate
 def test_kernel__compiled_by_the_owner_of_the_package_serves_those_who_cannot_write_there(shared):
-    rooms = read_only_rooms(shared)
-    assert call(rooms, HOME="/nonexistent", XDG_CACHE_HOME="") == (8, 0)
-    assert call(rooms, AS_ANOTHER, HOME="/nonexistent", XDG_CACHE_HOME="") == (8, 1)
+    package, nowhere = fill(shared), {"HOME": "/nonexistent", "XDG_CACHE_HOME": ""}
+    assert call(package, **nowhere) == (8, 0)
+    (folder,) = folders(package)
+    for number in range(60):  # as many as make a whole set
+        (folder / f"other-{number}.nbi").touch()
+    assert call(package, AS_ANOTHER, **nowhere) == (8, 1)
+    assert call(package, AS_ANOTHER, FLOATS, **nowhere) == (8.5, 0), "what is missing cannot be kept"
 
 
 @pytest.mark.gate
-def test_kernel__is_never_loaded_from_a_folder_that_others_can_write(rooms, tmp_path):
+@pytest.mark.parametrize("mode", [0o777, 0o775])
+def test_kernel__is_never_loaded_from_a_folder_that_everybody_can_write(package, tmp_path, mode):
     elsewhere = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    assert call(rooms, **elsewhere) == (8, 0)
-    (rooms / "__pycache__").chmod(0o777)
-    assert call(rooms, **elsewhere) == (8, 0)
-    (tmp_path / "cache" / "hcm_scale").chmod(0o775)
-    assert call(rooms, **(elsewhere | {"TMPDIR": str(tmp_path)})) == (8, 0)
-    assert call(rooms, **(elsewhere | {"TMPDIR": str(tmp_path)})) == (8, 1)
+    assert call(package, **elsewhere) == (8, 0)
+    (folder,) = folders(package)
+    for place in (folder, package / "__pycache__"):
+        place.chmod(mode)
+        assert call(package, **elsewhere) == (8, int(mode == 0o775))
+        shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+        place.chmod(0o755)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives folders away")
+def test_kernel__is_never_loaded_from_a_folder_of_another_user(package, tmp_path):
+    elsewhere = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    assert call(package, **elsewhere) == (8, 0)
+    os.chown(folders(package)[0], 65534, 65534)
+    assert call(package, **elsewhere) == (8, 0)
 
 
 @pytest.mark.gate
-def test_kernel__compiled_by_two_processes_at_once_is_right_in_both(rooms):
-    found = [result(process) for process in [start(rooms) for _ in range(2)]]
-    assert [value for value, _ in found] == [8, 8]
-    assert len(compiled(rooms)) == 2
-    assert {path.suffix for path in (rooms / "__pycache__").iterdir()} == {".nbc", ".lock"}
-    assert call(rooms) == (8, 1)
-
-
-def test_alone__keeps_others_out_until_its_process_is_gone(tmp_path):
-    hold = "import sys, time\nfrom pathlib import Path\nfrom hcm_scale.base.jit import alone\n"
-    hold += "with alone(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(600)\n"
-    command = [sys.executable, "-c", hold, str(tmp_path / "a.nbc")]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "held\n"
-    with compiling_alone(tmp_path / "b.nbc") as waited:
-        assert not waited
-    threading.Timer(0.2, holder.kill).start()
-    with compiling_alone(tmp_path / "a.nbc") as waited:
-        assert waited
-        assert holder.wait() == -signal.SIGKILL
-    holder.stdout.close()
+def test_kernel__compiled_by_two_processes_at_once_is_right_in_both(package):
+    found = [result(process) for process in [start(package), start(package), start(package, value=FLOATS)]]
+    assert [value for value, _ in found] == [8, 8, 8.5]
+    for value, wanted in ((INTEGERS, 8), (FLOATS, 8.5)):
+        assert call(package, value=value)[0] == wanted
+        assert call(package, value=value) == (wanted, 1)
 
 
 @pytest.mark.gate
-def test_kernel__says_once_that_it_is_compiled(rooms):
-    process = start(rooms, LOGGED)
-    assert process.communicate(timeout=240)[0].count("compiling kernels, once") == 1
-    process = start(rooms, LOGGED)
-    assert "compiling" not in process.communicate(timeout=240)[0]
-
-
-def test_kernels__of_the_package_are_all_known_by_their_code():
-    root = Path(__file__).resolve().parents[2]
-    for path in sorted((root / "hcm_scale").rglob("*.py")):
-        if "@kernel" in path.read_text():
-            importlib.import_module(path.relative_to(root).with_suffix("").as_posix().replace("/", "."))
-    assert len(KERNELS) > 100
-    assert len({kernel._cache.name for kernel in KERNELS}) == len(KERNELS)
+def test_kernel__says_once_that_it_is_compiled(package):
+    assert start(package, LOGGED).communicate(timeout=240)[0].count("compiling kernels, once") == 1
+    assert "compiling" not in start(package, LOGGED).communicate(timeout=240)[0]

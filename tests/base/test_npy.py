@@ -1,4 +1,4 @@
-"""Mapped files take their room at once, and are read in threads."""
+"""Mapped .npy files take their room at once, and are read in threads."""
 
 import errno
 import gc

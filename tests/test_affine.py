@@ -51,11 +51,10 @@ ON_ONE_CORE = """
 import os, threading
 os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])
 import torch
-from hcm_scale import aggregate
-from hcm_scale.model import affine
+from hcm_scale import model
 torch.set_num_threads(4)
-affine(torch.ones(20_000, 64), torch.ones(64, 64))
-print(sum(thread.name.startswith("product") for thread in threading.enumerate()), aggregate._threads()._max_workers)
+model.affine(torch.ones(20_000, 64), torch.ones(64, 64))
+print(sum(thread.name.startswith("product") for thread in threading.enumerate()), model._threads()._max_workers)
 """
 
 

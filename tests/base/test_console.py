@@ -1,4 +1,4 @@
-"""Bars are for a person at a terminal, lines for whoever reads a log; a watcher is told either way."""
+"""Progress, log formats and texts for a terminal."""
 
 import fcntl
 import logging
@@ -20,21 +20,24 @@ def test_bar__is_drawn_on_a_terminal_until_told_to_be_quiet(monkeypatch, capsys,
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
     monkeypatch.setattr(console, "_draws", None)
     monkeypatch.setattr(console, "_as_lines", False)  # a run with log=json, before in this process
-    with console.bar(3, "row", "rows") as bar:
-        assert isinstance(bar, console.Lines) is not terminal
+    with console.bar(3, "row", "rows"):
+        pass
+    assert ("rows" in capsys.readouterr().err) is terminal
     console.disable_progress()
     with console.bar(3, "row", "rows") as bar:
-        assert bar.disable
-    assert ("rows" in capsys.readouterr().err) is terminal
+        bar.update()
+    assert "rows" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("every", "lines"), [(30.0, 0), (0.0, 2)])
 def test_lines__are_as_rare_as_promised_and_tell_how_far_it_is(monkeypatch, caplog, every, lines):
     monkeypatch.setattr(console, "_LINE_EVERY_SECONDS", every)
-    with caplog.at_level(logging.INFO), console.Lines(2_000, "row", "rows", initial=500) as told:
-        told.set_postfix(pairs=7)
-        told.update(500)
-        told.update(500)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False)
+    monkeypatch.setattr(console, "_draws", None)
+    with caplog.at_level(logging.INFO), console.bar(2_000, "row", "rows", initial=500) as bar:
+        bar.set_postfix(pairs=7)
+        bar.update(500)
+        bar.update(500)
     assert len(caplog.messages) == lines
     if lines:
         assert re.fullmatch(r"rows +1,500 of 2,000 rows in 0 s, about 0 s left   pairs=7", caplog.messages[-1])
@@ -56,16 +59,13 @@ def test_bar__fits_the_terminal():
 @pytest.mark.parametrize("terminal", [False, True])
 def test_bar__is_the_only_one_where_the_cursor_cannot_go_up(monkeypatch, capsys, terminal):
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
-    with (
-        console.showing_progress(True),
-        console.bar(3, "row", "first") as first,
-        console.bar(3, "row", "second") as second,
-    ):
-        assert isinstance(first, console.Bar)
-        assert isinstance(second, console.Bar) is terminal
-    with console.showing_progress(True), console.bar(3, "row", "third") as third:
-        assert isinstance(third, console.Bar)
-    assert ("\x1b[A" in capsys.readouterr().err) is terminal
+    with console.showing_progress(True), console.bar(3, "row", "first"), console.bar(3, "row", "second"):
+        pass
+    with console.showing_progress(True), console.bar(3, "row", "third"):
+        pass
+    drawn = capsys.readouterr().err
+    assert [name in drawn for name in ("first", "second", "third")] == [True, terminal, True]
+    assert ("\x1b[A" in drawn) is terminal
 
 
 @pytest.mark.parametrize("draws", [False, True])
@@ -78,3 +78,25 @@ def test_shown__tells_every_step_and_ends_with_its_block(capsys, draws):
         bar.update(5)
     assert steps == [console.Step("rows", 4, 5, "row"), console.Step("rows", 5, 5, "row")]
     assert ("rows" in capsys.readouterr().err) is draws
+
+
+@pytest.mark.parametrize("text", ["plain", "ü 漢 😀 a\u200db", "a\tb\nc"])
+def test_printable__keeps_letters_and_line_breaks(text):
+    assert console.printable(text) == text
+
+
+@pytest.mark.parametrize("control", ["\0", "\x1b", "\r", "\b", "\x7f", "\x9b", "\u2028", "\u202e", "\u2066"])
+def test_printable__spells_out_what_a_terminal_obeys(control):
+    assert console.printable(f"a{control}b") == f"a{ascii(control)[1:-1]}b"
+
+
+def test_in_short__keeps_the_beginning_and_the_end():
+    line = console.shorten("first" + "x" * 10**6 + "\nlast", 100)
+    assert line.startswith("firstxxx")
+    assert line.endswith("xxx\\nlast")
+    assert len(line) == 105
+
+
+def test_formatter__is_printable_line_by_line():
+    record = logging.makeLogRecord({"msg": "a\x1b\n%s", "args": ("\x9b",)})
+    assert console.Printable("> %(message)s").format(record) == "> a\\x1b\n\\x9b"

@@ -1,0 +1,131 @@
+"""The folder in which compiled kernels are cached, and a process that fills it beside a run that finds it empty.
+
+numba writes the files (`base/jit.py`). The folder's name decides when they are out of date:
+
+    hcm_scale-VARIANT-DIGEST    VARIANT: hash of the package's path, the Python version and NUMBA_BOUNDSCHECK
+                                DIGEST: hash of all source files of the package and of the versions of numba and numpy
+
+An edit anywhere in the package compiles everything again, and no kernel is ever older than its sources. When a folder
+is made, those of the same variant with other digests are removed. It lies in NUMBA_CACHE_DIR where that is set, else in
+the first of these that can be written: `__pycache__` of the package, the user's cache folder, a temporary folder. One
+that cannot be written serves too if all kernels are there already, as in an image that was built by root.
+
+Compiled code is a pickle, which can run anything: folders that everybody can write, or that belong to somebody other
+than this user, root and the owner of the sources, are not used.
+
+This module imports neither numba nor numpy, so that the command line can start the other process first.
+"""
+
+import atexit
+import contextlib
+import functools
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import xxhash
+
+from hcm_scale.base.threads import num_cores
+
+PACKAGE = Path(__file__).resolve().parents[1]
+_MANY = 60  # kernels compiled: a default run needs about a hundred, other commands a few
+_PRECOMPILE = (
+    "from hcm_scale.base.signals import end_with_parent; end_with_parent();"
+    "from hcm_scale.run.precompile import main; main()"
+)
+
+
+@functools.cache
+def kernel_folder() -> Path | None:
+    """The folder of compiled kernels, which is made if needed; None if no folder can be written."""
+    variant = _hash(str(PACKAGE), str(sys.implementation.cache_tag), os.environ.get("NUMBA_BOUNDSCHECK", ""))[:8]
+    name = f"hcm_scale-{variant}-{_digest()}"
+    for parent in _parents():
+        folder = parent / name
+        is_new = not folder.exists()
+        with contextlib.suppress(OSError):
+            parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o755, exist_ok=True)
+        is_writable = os.access(folder, os.W_OK | os.X_OK)
+        if _is_trusted(parent) and _is_trusted(folder) and (is_writable or num_compiled(folder) >= _MANY):
+            for old in parent.glob(f"hcm_scale-{variant}-{'?' * 16}") if is_new else ():
+                if old != folder:
+                    shutil.rmtree(old, ignore_errors=True)
+            return folder
+    return None
+
+
+def is_compiled() -> bool:
+    """Whether the kernels of a run were compiled before."""
+    folder = kernel_folder()
+    return folder is not None and num_compiled(folder) >= _MANY
+
+
+def num_compiled(folder: Path) -> int:
+    """Kernels of which there is compiled code."""
+    return sum(1 for _ in folder.glob("*.nbi"))
+
+
+@functools.cache
+def start_precompiling() -> None:
+    """Starts a process that compiles all kernels, unless they are compiled, cannot be kept, or there is one core only.
+
+    numba compiles under one lock and holds the GIL, so a thread would gain nothing. The process goes through the stages
+    from the last to the first and meets the run half way; it ends with the run. The run does not depend on it.
+    """
+    if kernel_folder() is None or is_compiled() or num_cores() < 2:
+        return
+    scratch = tempfile.TemporaryDirectory(prefix="hcm-scale-precompile-")
+    command, none = [sys.executable, "-c", _PRECOMPILE, scratch.name], subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=none, stdout=none, stderr=none, start_new_session=True)
+
+    def stop() -> None:
+        process.kill()
+        process.wait()
+        scratch.cleanup()
+
+    atexit.register(stop)
+
+
+def _parents() -> Iterator[Path]:
+    if given := os.environ.get("NUMBA_CACHE_DIR"):
+        yield Path(given).resolve()
+        return
+    yield PACKAGE / "__pycache__"
+    with contextlib.suppress(RuntimeError):  # this user has no home
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve() / "hcm_scale"
+    yield Path(tempfile.gettempdir()).resolve() / f"hcm_scale-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+
+
+def _is_trusted(folder: Path) -> bool:
+    """Whether a folder exists into which nobody else can put code; the sticky bit of /tmp keeps others out."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    if not stat.S_ISDIR(found.st_mode) or not hasattr(os, "getuid"):
+        return stat.S_ISDIR(found.st_mode)
+    is_open = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
+    return not is_open and found.st_uid in {os.getuid(), 0, PACKAGE.stat().st_uid}
+
+
+def _digest() -> str:
+    sources = sorted(PACKAGE.rglob("*.py"))
+    parts = [part for path in sources for part in (path.relative_to(PACKAGE).as_posix(), path.read_bytes())]
+    return _hash(*parts, *(version(name) for name in ("numba", "llvmlite", "numpy")))
+
+
+def _hash(*parts: str | bytes) -> str:
+    """16 hex digits; lengths go in too, so that no two lists of parts are alike."""
+    digest = xxhash.xxh3_64()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()

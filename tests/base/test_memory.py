@@ -1,0 +1,185 @@
+"""Free memory, whether work fits into it, and every way in which libraries say that it ran out."""
+
+import json
+import resource
+import subprocess
+import sys
+import threading
+
+import numba
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from hcm_scale.base.memory import (
+    Budget,
+    Free,
+    Need,
+    OutOfMemoryError,
+    anonymous_bytes,
+    cgroup_limits,
+    free_memory,
+    is_shortage,
+    raising_out_of_memory,
+    shortfall,
+)
+
+GIB = 2**30
+
+
+def group(folder, limit, used, *, version, cached=0):
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    for name, value in zip(names, (limit, used), strict=True):
+        (folder / name).write_text(f"{value}\n")
+    (folder / "memory.stat").write_text(
+        f"anon 5\n{'inactive_file' if version == 2 else 'total_inactive_file'} {cached}\n"
+    )
+
+
+def limits(tmp_path, line):
+    (tmp_path / "own").write_text(f"12:cpuset:/x\n{line}\n")
+    return list(cgroup_limits(tmp_path / "own", tmp_path / "fs"))
+
+
+def test_cgroup_2__counts_every_group_above_and_not_the_file_cache(tmp_path):
+    group(tmp_path / "fs" / "user" / "job", 4 * GIB, 3 * GIB, version=2, cached=GIB)
+    group(tmp_path / "fs" / "user", 6 * GIB, 5 * GIB, version=2)
+    assert limits(tmp_path, "0::/user/job") == [(4 * GIB, 2 * GIB), (6 * GIB, 5 * GIB)]
+
+
+def test_cgroup_2__max_is_no_limit(tmp_path):
+    group(tmp_path / "fs" / "job", "max", 3 * GIB, version=2)
+    assert limits(tmp_path, "0::/job") == []
+
+
+def test_cgroup_1__is_found_under_its_own_mount(tmp_path):
+    group(tmp_path / "fs" / "memory" / "job", 4 * GIB, 3 * GIB, version=1, cached=GIB)
+    group(tmp_path / "fs" / "memory", 2**63 - 4096, 9 * GIB, version=1)
+    assert limits(tmp_path, "5:cpu,memory:/job") == [(4 * GIB, 2 * GIB)]
+
+
+def test_cgroup__in_a_container_is_the_mount_itself(tmp_path):
+    group(tmp_path / "fs", 2 * GIB, GIB, version=2)
+    assert limits(tmp_path, "0::/docker/not-to-be-seen-from-here") == [(2 * GIB, GIB)]
+
+
+def test_cgroup__that_cannot_be_read_bounds_nothing(tmp_path):
+    assert list(cgroup_limits(tmp_path / "missing", tmp_path)) == []
+
+
+def test_free_memory__is_shared_by_ranks_and_bounded_by_the_user():
+    free = free_memory()
+    assert 0 < free.held < 2**50
+    assert free_memory(3 * GIB, sharers=3).held == GIB
+    assert free_memory(3 * GIB, sharers=3).bound == "this rank's share of 3.00 GiB allowed by world.memory_gib"
+
+
+def test_free_memory__knows_the_address_space_that_is_left():
+    code = "import json; from hcm_scale.base.memory import free_memory as f; print(json.dumps(f().address))"
+
+    def left(limit):
+        def bound():
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+        done = subprocess.run([sys.executable, "-c", code], preexec_fn=bound, capture_output=True, check=True)
+        return json.loads(done.stdout)
+
+    assert left(resource.RLIM_INFINITY) is None
+    assert GIB < left(2 * GIB) < 2 * GIB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_anonymous_bytes__grow_with_what_is_held():
+    before = anonymous_bytes()
+    held = bytearray(b"x") * (32 << 20)
+    assert anonymous_bytes() - before > 24 << 20
+    del held
+
+
+MIB, GIB = 2**20, 2**30
+WAYS = [("fast", Need(400 * MIB)), ("slower", Need(200 * MIB)), ("least", Need(100 * MIB))]
+
+
+@pytest.mark.parametrize(("allowed", "way"), [(500, "fast"), (300, "slower"), (150, "least"), (50, "least")])
+def test_choose__takes_the_first_that_fits_and_else_the_last(allowed, way):
+    assert Budget(allowed * MIB).choose(WAYS)[0] == way
+
+
+def test_lacks__adds_up_what_is_held_at_the_same_time():
+    budget = Budget(500 * MIB)
+    assert not budget.lacks(Need(300 * MIB))
+    assert budget.lacks(Need(300 * MIB), Need(300 * MIB)).startswith("about 0.59 GiB of memory are needed and 0.49 GiB")
+
+
+def test_ranks__share():
+    assert Budget(500 * MIB, sharers=2).lacks(Need(300 * MIB))
+
+
+def test_lack__counts_mapped_files_where_the_address_space_is_bounded():
+    need = Need(GIB, 2 * GIB)
+    assert not shortfall(need, Free(4 * GIB, "free"))
+    assert not shortfall(need, Free(4 * GIB, "free", 4 * GIB))
+    said = shortfall(need, Free(4 * GIB, "free", 2 * GIB))
+    assert said == "about 3.00 GiB of address space are needed and `ulimit -v` leaves 2.00 GiB"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ulimit -v is kept on Linux alone")
+def test_command__refuses_limits_in_which_not_even_its_libraries_fit(tmp_path):
+    def bound():
+        resource.setrlimit(resource.RLIMIT_AS, (700 * MIB, 700 * MIB))
+
+    command = [sys.executable, "-m", "hcm_scale", "run", f"hydra.run.dir={tmp_path}"]
+    done = subprocess.run(command, preexec_fn=bound, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "of address space are needed and `ulimit -v` leaves" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+HUGE = 1 << 50  # bytes: more than any machine gives
+
+
+@numba.njit
+def hold(num_bytes):
+    return np.empty(num_bytes, np.uint8)
+
+
+def raise_error(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda: np.empty(HUGE, np.uint8),
+        lambda: torch.empty(HUGE, dtype=torch.uint8),
+        lambda: pa.allocate_buffer(HUGE),
+        lambda: hold(HUGE),
+        lambda: raise_error(OSError(12, "Cannot allocate memory")),
+        lambda: raise_error(RuntimeError("can't start new thread")),
+        lambda: raise_error(RuntimeError("std::bad_alloc")),
+        lambda: raise_error(ImportError("libx.so: failed to map segment from shared object")),
+    ],
+)
+def test_shortage__is_told_in_one_way(take):
+    with pytest.raises(OutOfMemoryError, match=r"^scores: memory ran out") as caught, raising_out_of_memory("scores"):
+        take()
+    assert "\n" not in str(caught.value)
+
+
+def test_shortage__is_told_once():
+    with (
+        pytest.raises(OutOfMemoryError, match=r"^scores: memory ran out$"),
+        raising_out_of_memory("run"),
+        raising_out_of_memory("scores"),
+    ):
+        raise MemoryError
+
+
+def test_other_errors__are_left_alone():
+    error = ValueError("seed=-1 is out of range; not enough memory has nothing to do with it")
+    with pytest.raises(ValueError, match=r"^seed=-1") as caught, raising_out_of_memory("scores"):
+        raise error
+    assert caught.value is error
+    assert not is_shortage(threading.BrokenBarrierError())
