@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hcm_scale.score.evidence import KINDS, surprise_gains, weigh_evidence
-from hcm_scale.score.threshold import Verdict, check_rate, discoveries, judge, sum_p
+from hcm_scale.score.threshold import discoveries, judge
 
 SAMPLES = {
     "normal": lambda rng, n: rng.standard_normal(n),
@@ -21,7 +21,7 @@ def sample(name: str, n: int, seed: int, kinds=tuple(KINDS)) -> dict[str, np.nda
     return {kind: SAMPLES[name](rng, n) for kind in kinds}
 
 
-def verdict(numbers, has: np.ndarray | None = None, rate: float = 0.1) -> Verdict:
+def verdict(numbers, has: np.ndarray | None = None, rate: float = 0.1):
     has = np.ones(len(next(iter(numbers.values()))), bool) if has is None else has
     return judge(weigh_evidence(numbers, has).sums, rate)
 
@@ -53,7 +53,7 @@ def test_discoveries__are_few_under_uniform_p():
 @pytest.mark.parametrize("rate", [0.0, 1.0, -1.0, float("nan")])
 def test_rate__is_between_0_and_1(rate):
     with pytest.raises(ValueError, match="above 0 and below 1"):
-        check_rate(rate)
+        verdict(sample("normal", 10, seed=0), rate=rate)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -73,8 +73,9 @@ def test_surprise__rises_with_the_number(kind, name):
 
 
 def test_p__falls_with_the_sum():
+    sums = weigh_evidence(sample("normal", 403, seed=0), np.ones(403, bool)).sums
     total = np.sort(np.append(np.random.default_rng(0).gamma(3.0, size=400), [20.0, 50.0, 2000.0]))
-    assert np.all(np.diff(sum_p(total, 5)) <= 0.0)
+    assert np.all(np.diff(judge(sums._replace(total=total), 0.1).p) <= 0.0)
 
 
 def test_p__of_the_bulk_is_its_rank():
