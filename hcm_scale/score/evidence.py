@@ -29,7 +29,7 @@ nodes were among those of that one (`like`), so that the same node in the same s
 are always those within the graph itself. Memory: 4 bytes per node and kind and 33 per node beside the score.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -58,6 +58,7 @@ _LEAST_SCALE_OF_LOGS = 0.05  # one or two triangles make no slope
 _SMALL = 10.0  # nodes of a bulk that shows its scale to within a factor of two
 
 Values = NDArray[np.float64]
+GainsOf = Callable[[slice], tuple[Values, Values]]
 
 
 class Sums(NamedTuple):
@@ -118,25 +119,33 @@ def weigh_evidence(
         double = double_places(values, known, out=places[row])
         if like is None or usual is None:
             gains = surprise_gains(kind, values, known, double)
-            _add(gains, total, score)
+            _add(gains.of, total, score)
         else:
             gains = surprise_gains(kind, like.of_kind[kind], like.known(kind))
-            _add(gains, usual, np.empty(0))
-            gained, softened = gains.among(values, known)
-            total += gained
-            score += softened
+            _add(gains.of, usual, None)
+            _add(_gains_among(gains, values, known), total, score)
         num_telling += gains.tells
         _halve(double, halves, row)
     return WeightedEvidence(score, places, halves, Sums(total, max(1, num_telling), usual))
 
 
-def _add(gains: "Gains", total: Values, score: Values) -> None:
-    """Adds the gains of all nodes, and the softened ones to `score` unless it is empty."""
+def _gains_among(gains: "Gains", values: Values, known: Known) -> GainsOf:
+    """Gains of other nodes, as if they were among those that `gains` are of."""
+    ordered = np.sort(gains.values if gains.known is None else gains.values[gains.known])
+
+    def of(part: slice) -> tuple[Values, Values]:
+        return gains.by(ranks_among(values[part], ordered), values[part], None if known is None else known[part])
+
+    return of
+
+
+def _add(gains_of: GainsOf, total: Values, score: Values | None) -> None:
+    """Adds the plain gains of all nodes to `total`, and the softened ones to `score`."""
 
     def add(part: slice) -> None:
-        gained, softened = gains.of(part)
+        gained, softened = gains_of(part)
         total[part] += gained
-        if len(score):
+        if score is not None:
             score[part] += softened
 
     run_in_slices(len(total), add)
@@ -176,41 +185,18 @@ def ranks_of(double: Places, size: int) -> Values:
     >>> ranks_of(np.array([5, 8, 5, 2]), 4).tolist()
     [0.5, 0.125, 0.5, 0.875]
     """
-    out = np.empty(len(double))
-
-    def fill(part: slice) -> None:
-        out[part] = 1.0 - (double[part] - 1) / (2.0 * max(1, size))
-
-    run_in_slices(len(double), fill)
-    return out
+    ranks: Values = 1.0 - (double - 1) / (2.0 * max(1, size))
+    return ranks
 
 
-def ranks_among(values: Values, usual: Values) -> Values:
-    """Ranks that values would have among usual ones, at most that of the largest.
+def ranks_among(values: Values, ordered: Values) -> Values:
+    """Ranks that values would have among usual ones, which are in order; at most that of the largest.
 
-    >>> ranks_among(np.array([3.0, 2.0, 10.0]), np.array([3.0, 1.0, 3.0, 9.0])).tolist()
+    >>> ranks_among(np.array([3.0, 2.0, 10.0]), np.array([1.0, 3.0, 3.0, 9.0])).tolist()
     [0.5, 0.25, 0.875]
     """
-    ordered, double = np.sort(usual), np.empty(len(values), np.int64)
-
-    def fill(part: slice) -> None:
-        below, up_to = (np.searchsorted(ordered, values[part], side) for side in ("left", "right"))
-        double[part] = np.maximum(2 * len(ordered) + 1 - below - up_to, 2)
-
-    run_in_slices(len(values), fill)
-    return ranks_of(double, len(usual))
-
-
-def _surprise(ranks: Values) -> Values:
-    """-log(1 - rank)."""
-    out = np.empty_like(ranks)
-
-    def fill(part: slice) -> None:
-        np.log1p(-ranks[part], out=out[part])
-        np.negative(out[part], out=out[part])
-
-    run_in_slices(len(ranks), fill)
-    return out
+    below, up_to = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
+    return ranks_of(np.maximum(2 * len(ordered) + 1 - below - up_to, 2), len(ordered))
 
 
 class Tail(NamedTuple):
@@ -242,15 +228,11 @@ class Gains(NamedTuple):
     def of(self, part: slice) -> tuple[Values, Values]:
         """Gains of some of the nodes, plain and softened."""
         known = None if self.known is None else self.known[part]
-        return self._gained(ranks_of(self.double[part], self.size), self.values[part], known)
+        return self.by(ranks_of(self.double[part], self.size), self.values[part], known)
 
-    def among(self, values: Values, known: Known) -> tuple[Values, Values]:
-        """Gains of other nodes, as if they were among these."""
-        usual = self.values if self.known is None else self.values[self.known]
-        return self._gained(ranks_among(values, usual), values, known)
-
-    def _gained(self, ranks: Values, values: Values, known: Known) -> tuple[Values, Values]:
-        by_rank = _surprise(ranks)
+    def by(self, ranks: Values, values: Values, known: Known) -> tuple[Values, Values]:
+        """Gains, plain and softened, by these ranks and numbers."""
+        by_rank = -np.log1p(-ranks)
         gained = np.maximum(_with_tail(by_rank.copy(), values, self.tail) - self.least, 0.0)
         most = np.log(max(2, self.size))  # that a rank among so many can say
         beyond = np.log1p(np.clip(gained - most, 0.0, np.finfo(np.float64).max))
@@ -275,7 +257,7 @@ def surprise_gains(kind: str, values: Values, known: Known = None, double: Place
     bulk = quantiles(values, double, shares, known)
     tail = _fit_tail(kind, low, bulk, select_known(values, lambda some: some > bulk[-1], known), size)
     few = at_places(double, [1, size, size // 2 + 1, (size + 1) // 2], known)  # surprise falls from place to place
-    most, least, *middle = _with_tail(_surprise(ranks_of(double[few], size)), values[few], tail)
+    most, least, *middle = _with_tail(-np.log1p(-ranks_of(double[few], size)), values[few], tail)
     return Gains(values, double, known, size, tail, least, np.mean(np.subtract(middle, least)), bool(most > least))
 
 

@@ -37,7 +37,7 @@ def fit(indptr: NDArray[np.int64], indices: NDArray[Any], x: NDArray[np.float32]
     """Least-squares prediction of each node's features from its neighbours' mean; x is (n, q)."""
     width = x.shape[1]
     column_sums = map_slices(len(x), lambda rows: x[rows].sum(axis=0, dtype=np.float64), CHUNK_ROWS)
-    centre = np.reshape(column_sums, (-1, width)).sum(axis=0) / max(1, len(x))
+    centre = np.reshape(column_sums, (len(column_sums), width)).sum(axis=0) / max(1, len(x))
     chunks = _chunks(len(x))
     if len(x) > _FITTED_ROWS:
         starts = np.linspace(0, len(x) - _RANGE_ROWS, _FITTED_ROWS // _RANGE_ROWS).astype(np.int64).tolist()

@@ -61,19 +61,20 @@ def _sum_p(total: Values, num_kinds: int, usual: Values | None) -> Values:
     """P(a normal node's surprises add up to as much), (n,): by rank in the bulk, by a gamma tail beyond."""
     if not len(total):
         return np.ones(0)
+    ordered, p = None if usual is None else np.sort(usual), np.empty(len(total))
     if usual is None:
         double, usual = double_places(total), total
         low, high = quantiles(total, double, [_SUM_LOW, _SUM_HIGH])
-        p = ranks_of(double, len(total))
     else:
-        p, (low, high) = ranks_among(total, usual), np.quantile(usual, [_SUM_LOW, _SUM_HIGH])
+        low, high = np.quantile(usual, [_SUM_LOW, _SUM_HIGH])
     parts = np.linspace(1.0, num_kinds, 1 + 20 * (num_kinds - 1))
     spread = gammaincinv(parts, _SUM_HIGH) / gammaincinv(parts, _SUM_LOW)  # falls with the number of parts
     shape = np.interp(high / low if low > 0.0 else np.inf, spread[::-1], parts[::-1])
     scale = max(1.0, high / gammaincinv(shape, _SUM_HIGH)) * widening(len(usual) * (1.0 - _SUM_HIGH))
 
     def fill(part: slice) -> None:
-        p[part] = np.maximum(1.0 - p[part], 1.0 - _SUM_HIGH)
+        ranks = ranks_of(double[part], len(total)) if ordered is None else ranks_among(total[part], ordered)
+        p[part] = np.maximum(1.0 - ranks, 1.0 - _SUM_HIGH)
         beyond = total[part] > high
         p[part][beyond] = np.clip(gammaincc(shape, total[part][beyond] / scale), LEAST_P, 1.0 - _SUM_HIGH)
 
