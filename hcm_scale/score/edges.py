@@ -94,7 +94,7 @@ def predict_edges(
         on_sample(count, moments)
     else:
         chunk = min(chunk_edges or CPU_CHUNK_EDGES, max(edges.num_edges, 1))
-        count = _predict_on_cpu(edges, samples, moments, count, chunk, expected, on_edges, on_sample)
+        count = _predict_on_cpu(edges, samples, moments, count, chunk, expected, on_edges=on_edges, on_sample=on_sample)
     if count == 0:
         raise ValueError("there are no parameter samples to score with; at least one is needed")
     run_in_slices(len(m2), lambda part: np.divide(m2[part], np.float32(count), out=m2[part]))
@@ -128,6 +128,7 @@ def _predict_on_cpu(
     count: int,
     chunk: int,
     expected: bool,
+    *,
     on_edges: Callable[[int], object],
     on_sample: OnSample,
 ) -> int:
