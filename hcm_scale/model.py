@@ -1,14 +1,25 @@
-"""ROOM 5, the model: a GCN encoder and a head that predicts how many hops lie between two nodes.
+"""The HCM network: a GCN encoder and a pair head that predicts how many hops lie between two nodes.
 
     encode   H_{l+1} = relu(Â H_l W_l + b_l)            the last layer without the relu, unless asked for
     compare  |z_u - z_v|, on a directed graph z_u - z_v
     predict  Linear(width, head_width) -> relu -> Linear(head_width, C), trained with cross entropy
 
-`HopModel(batch)` works on a mini-batch: every layer is computed only for the nodes that later layers need. A layer
-aggregates before it multiplies where its input is no wider than its output (Â H) W = Â (H W), so the sum runs over the
-narrower side and the product over the fewer rows. `embed_graph` is the same encoder over the whole graph, exact, layer
-by layer in row chunks; it holds the activations of two layers, 2 x n x width x 4 bytes, and one chunk. `Layers` says
-where the layers are kept, and which rows of each this process makes.
+`HopModel(batch)` works on a mini-batch: every layer is computed only for the nodes that later layers need. As
+(Â H) W = Â (H W), a layer aggregates on the narrower side of its product. `embed_graph` is the same encoder over the
+whole graph, exact, layer by layer in row chunks; it holds the activations of two layers, 2 x n x width x 4 bytes, and
+one chunk.
+
+Results on a CPU are the same bits at any number of threads:
+
+- `affine`, x W + b, cuts the rows into blocks whose size follows from the shapes alone, where a BLAS library would cut
+  by threads and round differently. Each block is computed by one thread; the gradients of W and b are added up in the
+  order of the blocks, which takes a matrix of the size of W per block of 8 million products.
+- `aggregate`, B h for a sparse B, and its gradient, Bᵀ times that of the output, are the same row-wise product: every
+  output row is written once, in order, by one thread. Rows are shared between plain threads that run a serial kernel
+  without the GIL. Not numba's own pool: torch's and numba's threads both wait by spinning, and alternating between two
+  such pools in every step cost three quarters of the speed on two cores.
+
+On other devices both are torch's own products.
 """
 
 import functools
@@ -28,130 +39,14 @@ from torch.nn import functional
 from hcm_scale.base.spmm import GcnWeights, csr_row_range, gcn_rows, gcn_weights
 from hcm_scale.base.threads import num_cores, run_in_threads, torch_threads
 
-# ----------------------------------------------------------------------------
-# x W + b, and its gradient, in the same bits at any number of threads.
-#
-# A BLAS library cuts a product into as many parts as it has threads, and sums that are cut otherwise round otherwise.
-# Here the rows are cut into blocks whose size follows from the shapes alone; a block is made by one thread, whoever
-# is free, and what blocks have in common, the gradients of W and b, is added up in the order of the blocks. On a GPU
-# the product is torch's own.
-#
-# Memory: the output, and for the gradient a matrix of the size of W a block, 8 million products each.
-
-
-_BLOCK_PRODUCTS = 1 << 23  # a quarter of a millisecond of one core, ten times what a block costs besides
-_LEAST_ROWS = 256  # a power of two, as block sizes are, so that all blocks begin at aligned addresses
-
-
-def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The product of x (rows, in) and weight (in, out), plus the bias (out,) where there is one, with a gradient.
-
-    >>> affine(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [5.0]]), torch.tensor([1.0])).tolist()
-    [[14.0]]
-    """
-    if x.device.type != "cpu":
-        return x @ weight if bias is None else torch.addmm(bias, x, weight)
-    result: Tensor = _Affine.apply(x, weight, bias)
-    return result
-
-
-class _Affine(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return affine_into(torch.empty(len(x), weight.shape[1], dtype=x.dtype), x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        g, needs = gradients[0].contiguous(), ctx.needs_input_grad
-        of_x = torch.empty_like(x) if needs[0] else None
-        parts: dict[int, tuple[Tensor, Tensor]] = {}
-
-        @torch.no_grad()
-        def block(rows: slice) -> None:
-            if of_x is not None:
-                torch.mm(g[rows], weight.T, out=of_x[rows])
-            parts[rows.start] = x[rows].T @ g[rows], g[rows].sum(0)
-
-        blocked_product(len(x), weight.numel(), block)
-        of_weight, of_bias = parts.pop(0)
-        for first in sorted(parts):
-            of_weight += parts[first][0]
-            of_bias += parts[first][1]
-        return of_x, of_weight, of_bias if needs[2] else None
-
-
-@torch.no_grad()
-def affine_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The same without a gradient, written to `out`, which is returned."""
-
-    @torch.no_grad()
-    def block(rows: slice) -> None:
-        if bias is None:
-            torch.mm(x[rows], weight, out=out[rows])
-        else:
-            torch.addmm(bias, x[rows], weight, out=out[rows])
-
-    if x.device.type == "cpu":
-        blocked_product(len(x), weight.numel(), block)
-    else:
-        block(slice(None))
-    return out
-
-
-def blocked_product(num_rows: int, row_products: int, work: Callable[[slice], None]) -> None:
-    """Calls work(rows) for the blocks that make up the rows, at least one, on as many threads as torch has."""
-    size = max(_LEAST_ROWS, 1 << (_BLOCK_PRODUCTS // row_products).bit_length() - 1)
-    blocks = [slice(first, first + size) for first in range(0, max(num_rows, 1), size)]
-    num_threads, waiting = min(torch.get_num_threads(), len(blocks)), iter(blocks)
-
-    def run() -> None:
-        for rows in waiting:
-            work(rows)
-
-    with torch_threads(1):
-        helpers = [_helpers().submit(run) for _ in range(num_threads - 1)]
-        run()
-        for helper in helpers:
-            helper.result()
-
-
-@functools.cache
-def _helpers() -> ThreadPoolExecutor:
-    """Threads in each of which torch works alone."""
-    num_helpers, had = num_cores(), torch.get_num_threads()
-    pool, meet = ThreadPoolExecutor(num_helpers, "product"), threading.Barrier(num_helpers)
-
-    def settle_down() -> None:
-        torch.set_num_threads(1)  # of this thread, and of those to come
-        meet.wait()
-
-    for helper in [pool.submit(settle_down) for _ in range(num_helpers)]:
-        helper.result()
-    torch.set_num_threads(had)
-    return pool
-
-
-# ----------------------------------------------------------------------------
-# The sum over neighbours as one differentiable operation: `aggregate(block, h)` = B h for a sparse B.
-#
-# The gradient with respect to h is Bᵀ times the gradient of the output, and Bᵀ is again a CSR matrix, so forward and
-# backward are the same row-wise product: every output row is written once, in order, by one thread. The result does
-# not depend on the number of threads, and there are no atomics. The weights are constants: they get no gradient.
-#
-# On the CPU the rows are shared between plain threads, as many as torch uses, that run a serial kernel without the
-# GIL. Not numba's own pool: torch's OpenMP threads and numba's wait for work by spinning, and alternating between two
-# such pools in every step cost three quarters of the speed on two cores. Elsewhere the product is torch's weighted
-# `embedding_bag`, the same sum in one kernel. Memory: the output, nothing per entry.
-
-
-Array = NDArray[Any]
-_PART_PRODUCTS = 1 << 20  # below about a third of a millisecond of work a thread is not worth waking
+CHUNK_ROWS = 65_536  # of `embed_graph`
+_BLOCK_PRODUCTS = 1 << 23  # of `affine`: a quarter of a millisecond of one core, ten times a block's overhead
+_LEAST_ROWS = 256  # of a block; a power of two, as block sizes are, so that all blocks begin at aligned addresses
+_PART_PRODUCTS = 1 << 20  # of `aggregate`: below a third of a millisecond of work a thread is not worth waking
 
 
 class Bipartite(Protocol):
-    """What is read of a block: a CSR matrix (num_targets, num_sources), and its transpose where somebody made it."""
+    """A CSR matrix (num_targets, num_sources), and its transpose where it is at hand."""
 
     @property
     def indptr(self) -> Tensor: ...
@@ -159,8 +54,6 @@ class Bipartite(Protocol):
     def indices(self) -> Tensor: ...
     @property
     def weights(self) -> Tensor: ...
-    @property
-    def num_targets(self) -> int: ...
     @property
     def num_sources(self) -> int: ...
     @property
@@ -171,79 +64,8 @@ class Bipartite(Protocol):
     def t_weights(self) -> Tensor | None: ...
 
 
-def aggregate(block: Bipartite, h: Tensor) -> Tensor:
-    """Row i of the result is the sum of weights[e] * h[indices[e]] over the entries e of row i: (targets, width)."""
-    if h.shape[0] != block.num_sources:
-        raise ValueError(f"h has {h.shape[0]} rows; this block aggregates over {block.num_sources} sources")
-    result: Tensor = _Aggregate.apply(h, block)
-    return result
-
-
-class _Aggregate(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, h: Tensor, block: Bipartite) -> Tensor:
-        ctx.block = block
-        return row_sums(block.indptr, block.indices, block.weights, h)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None]:
-        if not ctx.needs_input_grad[0]:
-            return None, None
-        return row_sums(*transposed(ctx.block), gradients[0]), None
-
-
-def transposed(block: Bipartite) -> tuple[Tensor, Tensor, Tensor]:
-    """The CSR of the transpose, (num_sources, num_targets): the block's own, or made here by a stable sort."""
-    if block.t_indptr is not None and block.t_indices is not None and block.t_weights is not None:
-        return block.t_indptr, block.t_indices, block.t_weights
-    columns, order = torch.sort(block.indices, stable=True)
-    rows = torch.repeat_interleave(block.indptr.diff().long()).to(block.indices.dtype)
-    edges = torch.arange(block.num_sources + 1, dtype=columns.dtype, device=columns.device)
-    starts = torch.searchsorted(columns, edges).to(block.indptr.dtype)
-    return starts, rows[order], block.weights[order]
-
-
-def row_sums(indptr: Tensor, indices: Tensor, weights: Tensor, h: Tensor) -> Tensor:
-    """CSR times dense, without autograd.
-
-    >>> indptr, indices, weights = torch.tensor([0, 2, 2]), torch.tensor([0, 1]), torch.tensor([1.0, 2.0])
-    >>> row_sums(indptr, indices, weights, torch.tensor([[3.0], [5.0]])).tolist()
-    [[13.0], [0.0]]
-    """
-    h = h.detach().contiguous()
-    if h.device.type != "cpu":
-        return bag_sums(indptr, indices, weights, h)
-    out = torch.empty(len(indptr) - 1, h.shape[1], dtype=h.dtype)
-    _threaded(*(tensor.numpy() for tensor in (indptr, indices, weights, h, out)))
-    return out
-
-
-def _threaded(indptr: Array, indices: Array, weights: Array, h: Array, out: Array) -> None:
-    """Cuts the rows into one part of about equal work per thread; the caller does the first part itself."""
-    parts = min(torch.get_num_threads(), 1 + indices.size * h.shape[1] // _PART_PRODUCTS)
-    cuts = np.searchsorted(indptr, np.arange(1, parts) * (indices.size / parts)).tolist()
-    ranges = list(itertools.pairwise([0, *cuts, len(indptr) - 1]))
-    rest = [_threads().submit(csr_row_range, indptr, indices, weights, h, *cut, out) for cut in ranges[1:]]
-    csr_row_range(indptr, indices, weights, h, *ranges[0], out)
-    for future in rest:
-        future.result()
-
-
-@functools.cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(num_cores(), "aggregate")
-
-
-def bag_sums(indptr: Tensor, indices: Tensor, weights: Tensor, h: Tensor) -> Tensor:
-    """The same product by torch alone, on any device."""
-    starts = indptr.to(indices.dtype)
-    return functional.embedding_bag(
-        indices, h, starts, mode="sum", per_sample_weights=weights, include_last_offset=True
-    )
-
-
 class Batch(Protocol):
-    """What is read of a mini-batch: attributes, blocks (input side first), and pairs of positions among the seeds."""
+    """A mini-batch: attributes, blocks (input side first), and pairs of positions among the seeds."""
 
     @property
     def x(self) -> Tensor: ...
@@ -256,59 +78,14 @@ class Batch(Protocol):
 
 
 class SummingBatch(Protocol):
-    """A batch that computes the first layer of a two-layer model itself.
+    """A mini-batch that computes the first layer of a two-layer model itself.
 
-    `sum_hidden(W, b)` is, of each node, the sum over its entries e of weight_e * relu(x_e W + b): what `aggregate`
-    makes of the first layer, without that layer in memory. The block leads from these nodes to the ends of the pairs,
-    the left ones first.
+    `sum_hidden(W, b)` is, for each node, the sum over its entries e of weight_e * relu(x_e W + b): the first layer
+    aggregated, without that layer in memory. The block leads from these nodes to the ends of the pairs, left ones
+    first.
     """
 
     def sum_hidden(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Bipartite]: ...
-
-
-class Affine(nn.Module):
-    """x W + b with `weight` (in, out), drawn as Glorot and Bengio do; the bias starts at zero."""
-
-    in_blocks = True  # whether products are the same at any number of threads; where there is always one, torch's own
-
-    def __init__(self, num_inputs: int, num_outputs: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_inputs, num_outputs))
-        self.bias = nn.Parameter(torch.zeros(num_outputs))
-        nn.init.xavier_uniform_(self.weight, generator=generator)
-
-    @property
-    def narrows(self) -> bool:
-        """Whether the output is narrower than the input: then it pays to multiply before aggregating."""
-        return self.weight.shape[1] < self.weight.shape[0]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.multiply(x, self.bias)
-
-    def multiply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The product of x and the weight, plus a bias where one is given."""
-        if self.in_blocks:
-            return affine(x, self.weight, bias)
-        return x @ self.weight if bias is None else torch.addmm(bias, x, self.weight)
-
-
-def _stack(widths: Sequence[int], generator: torch.Generator) -> list[Affine]:
-    """Affine layers from each width to the next; a ModuleList, which the type checker may read as a list."""
-    return cast(list[Affine], nn.ModuleList(Affine(*pair, generator) for pair in itertools.pairwise(widths)))
-
-
-def parameter_shapes(
-    *, num_attributes: int, num_classes: int, width: int, num_layers: int, head_width: int
-) -> dict[str, tuple[int, ...]]:
-    """The names and shapes of the parameters of a HopModel of these sizes, which is not made."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for stack, widths in (
-        ("encoder", [num_attributes] + [width] * num_layers),
-        ("head", [width, head_width, num_classes]),
-    ):
-        for depth, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
-            shapes |= {f"{stack}.{depth}.weight": (inputs, outputs), f"{stack}.{depth}.bias": (outputs,)}
-    return shapes
 
 
 class HopModel(nn.Module):
@@ -338,8 +115,7 @@ class HopModel(nn.Module):
             if value < low:
                 raise ValueError(f"{name}={value} must be at least {low}")
         generator = torch.Generator().manual_seed(seed)
-        widths = [num_attributes] + [width] * num_layers
-        self.encoder = _stack(widths, generator)
+        self.encoder = _stack([num_attributes] + [width] * num_layers, generator)
         self.head = _stack([width, head_width, num_classes], generator)
         self.directed = directed
         self.last_relu = last_relu
@@ -367,7 +143,12 @@ class HopModel(nn.Module):
             raise ValueError(f"{len(blocks)} blocks for {len(self.encoder)} layers; as many, or one fewer, are needed")
         h = x
         for depth, layer in enumerate(self.encoder):
-            h = layer(h) if depth < missing else convolve(layer, blocks[depth - missing], h)
+            if depth < missing:
+                h = layer(h)
+            elif layer.narrows:
+                h = aggregate(blocks[depth - missing], layer.multiply(h)) + layer.bias
+            else:
+                h = layer(aggregate(blocks[depth - missing], h))
             h = self.activate(depth, h)
         return h
 
@@ -377,34 +158,218 @@ class HopModel(nn.Module):
 
     def predict(self, z_left: Tensor, z_right: Tensor) -> Tensor:
         """Logits (pairs, C) from the embeddings of both ends, (pairs, width) each."""
-        apart = z_left - z_right
-        hidden = self.head[0](apart if self.directed else apart.abs())
+        difference = z_left - z_right
+        hidden = self.head[0](difference if self.directed else difference.abs())
         logits: Tensor = self.head[1](hidden.relu_())
         return logits
 
 
-def convolve(layer: Affine, block: Bipartite, h: Tensor) -> Tensor:
-    """One graph convolution without its relu: (sources, in) -> (targets, out)."""
-    if layer.narrows:
-        return aggregate(block, layer.multiply(h)) + layer.bias
-    result: Tensor = layer(aggregate(block, h))
+class Affine(nn.Module):
+    """x W + b with `weight` (in, out), drawn as Glorot and Bengio do; the bias starts at zero."""
+
+    in_blocks = True  # same bits at any number of threads; where there is always one thread, torch's own product
+
+    def __init__(self, num_inputs: int, num_outputs: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_inputs, num_outputs))
+        self.bias = nn.Parameter(torch.zeros(num_outputs))
+        nn.init.xavier_uniform_(self.weight, generator=generator)
+
+    @property
+    def narrows(self) -> bool:
+        """Whether the output is narrower than the input: then it pays to multiply before aggregating."""
+        return self.weight.shape[1] < self.weight.shape[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.multiply(x, self.bias)
+
+    def multiply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Product of x and the weight, plus the bias if given."""
+        if self.in_blocks:
+            return affine(x, self.weight, bias)
+        return x @ self.weight if bias is None else torch.addmm(bias, x, self.weight)
+
+
+def _stack(widths: Sequence[int], generator: torch.Generator) -> list[Affine]:
+    """Affine layers from each width to the next; a ModuleList, which the type checker may read as a list."""
+    return cast(list[Affine], nn.ModuleList(Affine(*pair, generator) for pair in itertools.pairwise(widths)))
+
+
+def parameter_shapes(
+    *, num_attributes: int, num_classes: int, width: int, num_layers: int, head_width: int
+) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the parameters of a HopModel of these sizes, without creating it."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    stacks = {"encoder": [num_attributes] + [width] * num_layers, "head": [width, head_width, num_classes]}
+    for stack, widths in stacks.items():
+        for depth, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
+            shapes |= {f"{stack}.{depth}.weight": (inputs, outputs), f"{stack}.{depth}.bias": (outputs,)}
+    return shapes
+
+
+def aggregate(block: Bipartite, h: Tensor) -> Tensor:
+    """Sum of weights[e] * h[indices[e]] over the entries e of each row, (targets, width); weights get no gradient."""
+    if h.shape[0] != block.num_sources:
+        raise ValueError(f"h has {h.shape[0]} rows; this block aggregates over {block.num_sources} sources")
+    result: Tensor = _Aggregate.apply(h, block)
     return result
 
 
-CHUNK_ROWS = 65_536  # of one product over nodes
+class _Aggregate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, block: Bipartite) -> Tensor:
+        ctx.block = block
+        return _row_sums(block.indptr, block.indices, block.weights, h)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None]:
+        if not ctx.needs_input_grad[0]:
+            return None, None
+        return _row_sums(*_transposed(ctx.block), gradients[0]), None
+
+
+def _transposed(block: Bipartite) -> tuple[Tensor, Tensor, Tensor]:
+    """CSR of the transpose, (num_sources, num_targets): the block's own, or made by a stable sort."""
+    if block.t_indptr is not None and block.t_indices is not None and block.t_weights is not None:
+        return block.t_indptr, block.t_indices, block.t_weights
+    columns, order = torch.sort(block.indices, stable=True)
+    rows = torch.repeat_interleave(block.indptr.diff().long()).to(block.indices.dtype)
+    edges = torch.arange(block.num_sources + 1, dtype=columns.dtype, device=columns.device)
+    starts = torch.searchsorted(columns, edges).to(block.indptr.dtype)
+    return starts, rows[order], block.weights[order]
+
+
+def _row_sums(indptr: Tensor, indices: Tensor, weights: Tensor, h: Tensor) -> Tensor:
+    """CSR times dense, without autograd; on a CPU in one part of about equal work per thread, the first in the caller.
+
+    >>> indptr, indices, weights = torch.tensor([0, 2, 2]), torch.tensor([0, 1]), torch.tensor([1.0, 2.0])
+    >>> _row_sums(indptr, indices, weights, torch.tensor([[3.0], [5.0]])).tolist()
+    [[13.0], [0.0]]
+    """
+    h = h.detach().contiguous()
+    if h.device.type != "cpu":
+        return _bag_sums(indptr, indices, weights, h)
+    out = torch.empty(len(indptr) - 1, h.shape[1], dtype=h.dtype)
+    csr = indptr.numpy(), indices.numpy(), weights.numpy(), h.numpy()
+    parts = min(torch.get_num_threads(), 1 + len(indices) * h.shape[1] // _PART_PRODUCTS)
+    cuts = np.searchsorted(csr[0], np.arange(1, parts) * (len(indices) / parts)).tolist()
+    ranges = list(itertools.pairwise([0, *cuts, len(indptr) - 1]))
+    others = [_helpers().submit(csr_row_range, *csr, *cut, out.numpy()) for cut in ranges[1:]]
+    csr_row_range(*csr, *ranges[0], out.numpy())
+    for other in others:
+        other.result()
+    return out
+
+
+def _bag_sums(indptr: Tensor, indices: Tensor, weights: Tensor, h: Tensor) -> Tensor:
+    """CSR times dense by torch alone, on any device."""
+    starts = indptr.to(indices.dtype)
+    return functional.embedding_bag(
+        indices, h, starts, mode="sum", per_sample_weights=weights, include_last_offset=True
+    )
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Product of x (rows, in) and weight (in, out), plus the bias (out,) if given, with a gradient.
+
+    >>> affine(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [5.0]]), torch.tensor([1.0])).tolist()
+    [[14.0]]
+    """
+    if x.device.type != "cpu":
+        return x @ weight if bias is None else torch.addmm(bias, x, weight)
+    result: Tensor = _Affine.apply(x, weight, bias)
+    return result
+
+
+class _Affine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _affine_into(torch.empty(len(x), weight.shape[1], dtype=x.dtype), x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        g, needs = gradients[0].contiguous(), ctx.needs_input_grad
+        of_x = torch.empty_like(x) if needs[0] else None
+        parts: dict[int, tuple[Tensor, Tensor]] = {}
+
+        @torch.no_grad()
+        def block(rows: slice) -> None:
+            if of_x is not None:
+                torch.mm(g[rows], weight.T, out=of_x[rows])
+            parts[rows.start] = x[rows].T @ g[rows], g[rows].sum(0)
+
+        _in_blocks(len(x), weight.numel(), block)
+        of_weight, of_bias = parts.pop(0)
+        for first in sorted(parts):
+            of_weight += parts[first][0]
+            of_bias += parts[first][1]
+        return of_x, of_weight, of_bias if needs[2] else None
+
+
+@torch.no_grad()
+def _affine_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`affine` without a gradient, written to `out`, which is returned."""
+
+    @torch.no_grad()
+    def block(rows: slice) -> None:
+        if bias is None:
+            torch.mm(x[rows], weight, out=out[rows])
+        else:
+            torch.addmm(bias, x[rows], weight, out=out[rows])
+
+    if x.device.type == "cpu":
+        _in_blocks(len(x), weight.numel(), block)
+    else:
+        block(slice(None))
+    return out
+
+
+def _in_blocks(num_rows: int, row_products: int, work: Callable[[slice], None]) -> None:
+    """Calls work(rows) for the blocks that make up the rows, at least one, on as many threads as torch has."""
+    size = max(_LEAST_ROWS, 1 << (_BLOCK_PRODUCTS // row_products).bit_length() - 1)
+    blocks = [slice(first, first + size) for first in range(0, max(num_rows, 1), size)]
+    num_threads, waiting = min(torch.get_num_threads(), len(blocks)), iter(blocks)
+
+    def run() -> None:
+        for rows in waiting:
+            work(rows)
+
+    with torch_threads(1):
+        helpers = [_helpers().submit(run) for _ in range(num_threads - 1)]
+        run()
+        for helper in helpers:
+            helper.result()
+
+
+@functools.cache
+def _helpers() -> ThreadPoolExecutor:
+    """Threads, one per core, in each of which torch works alone."""
+    num_helpers, had = num_cores(), torch.get_num_threads()
+    pool, all_started = ThreadPoolExecutor(num_helpers, "model"), threading.Barrier(num_helpers)
+
+    def start() -> None:
+        torch.set_num_threads(1)  # of this thread, and of those to come
+        all_started.wait()
+
+    for helper in [pool.submit(start) for _ in range(num_helpers)]:
+        helper.result()
+    torch.set_num_threads(had)
+    return pool
 
 
 class Layers(Protocol):
-    """Where the layers of a graph's embedding are kept, and who makes which rows."""
+    """Where the layers of a graph's embedding are stored, and which rows of each this process computes."""
 
     def own(self, chunks: list[slice]) -> list[slice]:
-        """Those of the rows, in chunks, that this process makes."""
+        """Chunks of rows that this process computes."""
 
     def room(self) -> Tensor:
-        """(n, width) for a layer; the one before it stays, earlier ones may go."""
+        """Storage (n, width) for a layer; the one before it stays, earlier ones may go."""
 
     def whole(self, layer: Tensor) -> Tensor:
-        """The layer that was given room, when all its rows are made."""
+        """The layer stored in `room`, when all its rows are computed."""
 
 
 @torch.no_grad()
@@ -423,7 +388,7 @@ def embed_graph(
     """Embeddings of all nodes, (n, width), from exact neighbourhoods; on `device`, by default where the model is.
 
     `x` is (n, q): the attributes, or Â X where `propagated`; `weights` are those of the edges, else 1. `layers` are on
-    the same device; by default each is new.
+    the same device; by default each is newly allocated.
     """
     num_nodes, num_attributes = len(indptr) - 1, len(model.encoder[0].weight)
     if chunk_rows < 1:
@@ -432,11 +397,10 @@ def embed_graph(
         raise ValueError(f"x has shape {x.shape}; this graph and model need {(num_nodes, num_attributes)}")
     place = model.encoder[0].weight.device if device is None else torch.device(device)
     gcn = gcn_weights(indptr, weights)
-    sums: RowSums = _HostSums(indptr, indices, gcn) if place.type == "cpu" else _DeviceSums(indptr, indices, gcn, place)
-    chunks = [slice(first, min(first + chunk_rows, num_nodes)) for first in range(0, num_nodes, chunk_rows)]
+    sums = _HostSums(indptr, indices, gcn) if place.type == "cpu" else _DeviceSums(indptr, indices, gcn, place)
     h: Any = x if place.type == "cpu" else torch.tensor(x, device=place)
     layers = layers or _NewLayers((num_nodes, model.encoder[0].weight.shape[1]), place)
-    own = layers.own(chunks)
+    own = layers.own([slice(first, min(first + chunk_rows, num_nodes)) for first in range(0, num_nodes, chunk_rows)])
     for depth in range(len(model.encoder)):
         h = _embed_layer(model, depth, h, None if propagated and depth == 0 else sums, own, place, layers)
     result: Tensor = h
@@ -445,7 +409,7 @@ def embed_graph(
 
 @dataclass(frozen=True)
 class _NewLayers:
-    """Every layer in memory of its own, made by one process."""
+    """Every layer in memory of its own, computed by one process."""
 
     shape: tuple[int, int]
     place: torch.device
@@ -460,33 +424,29 @@ class _NewLayers:
         return layer
 
 
-class RowSums(Protocol):
-    """Rows of Â h, and rows of (Â h) W + b."""
-
-    def rows(self, h: Any, rows: slice) -> Tensor:
-        """Those rows of Â h, which last until others are asked for; h are all nodes."""
-
-    def multiplied(self, h: Any, rows: slice, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
-        """Those rows of (Â h) W + b, written to `out`."""
-
-
 def _embed_layer(
-    model: HopModel, depth: int, h: Any, sums: RowSums | None, own: list[slice], place: torch.device, layers: Layers
+    model: HopModel,
+    depth: int,
+    h: Any,
+    sums: "_HostSums | _DeviceSums | None",
+    own: list[slice],
+    place: torch.device,
+    layers: Layers,
 ) -> Tensor:
     """One layer over the whole graph, this process's rows chunk by chunk; without `sums`, h is propagated already."""
     layer = model.encoder[depth]
     weight, bias = layer.weight.to(place), layer.bias.to(place)
-    multiplied = sums is not None and layer.narrows
-    if multiplied:
+    multiplies_first = sums is not None and layer.narrows
+    if multiplies_first:
         product = layers.room()
         for rows in own:
-            affine_into(product[rows], _take(h, rows, place), weight)
+            _affine_into(product[rows], _take(h, rows, place), weight)
         h = layers.whole(product)
     out = layers.room()
     for rows in own:
         if sums is None:
-            made = affine_into(out[rows], _take(h, rows, place), weight, bias)
-        elif multiplied:
+            made = _affine_into(out[rows], _take(h, rows, place), weight, bias)
+        elif multiplies_first:
             made = torch.add(sums.rows(h, rows), bias, out=out[rows])
         else:
             made = sums.multiplied(h, rows, weight, bias, out[rows])
@@ -501,40 +461,42 @@ def _take(h: Any, rows: slice, place: torch.device) -> Tensor:
 
 @dataclass
 class _HostSums:
-    """On the CPU: a block of rows is added up and multiplied by the thread that takes it."""
+    """Rows of Â h and of (Â h) W + b on a CPU: a block of rows is summed and multiplied by the thread that takes it."""
 
     indptr: NDArray[np.int64]
     indices: NDArray[Any]
     weights: GcnWeights
-    room: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    buffer: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
 
     def rows(self, h: Any, rows: slice) -> Tensor:
-        room = self._room(rows, h.shape[1])
-        run_in_threads(len(room), gcn_rows, self.indptr, self.indices, self.weights, np.asarray(h), rows.start, room)
-        return torch.from_numpy(room)
+        """Rows of Â h, valid until the next call; h are all nodes."""
+        out = self._buffer(rows, h.shape[1])
+        run_in_threads(len(out), gcn_rows, self.indptr, self.indices, self.weights, np.asarray(h), rows.start, out)
+        return torch.from_numpy(out)
 
     def multiplied(self, h: Any, rows: slice, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
-        room, whole = self._room(rows, h.shape[1]), np.asarray(h)
-        sums = torch.from_numpy(room)
+        """Rows of (Â h) W + b, written to `out`."""
+        buffer, whole = self._buffer(rows, h.shape[1]), np.asarray(h)
+        sums = torch.from_numpy(buffer)
 
         @torch.no_grad()
         def block(part: slice) -> None:
-            span = part.start, min(part.stop, len(room))
-            gcn_rows(span, self.indptr, self.indices, self.weights, whole, rows.start, room)
+            span = part.start, min(part.stop, len(buffer))
+            gcn_rows(span, self.indptr, self.indices, self.weights, whole, rows.start, buffer)
             torch.addmm(bias, sums[part], weight, out=out[part])
 
-        blocked_product(len(room), weight.numel(), block)
+        _in_blocks(len(buffer), weight.numel(), block)
         return out
 
-    def _room(self, rows: slice, width: int) -> NDArray[np.float32]:
+    def _buffer(self, rows: slice, width: int) -> NDArray[np.float32]:
         num_rows = rows.stop - rows.start
-        if len(self.room) < num_rows or self.room.shape[1] != width:
-            self.room = np.empty((num_rows, width), np.float32)
-        return self.room[:num_rows]
+        if len(self.buffer) < num_rows or self.buffer.shape[1] != width:
+            self.buffer = np.empty((num_rows, width), np.float32)
+        return self.buffer[:num_rows]
 
 
 class _DeviceSums:
-    """On a GPU."""
+    """The same on a GPU."""
 
     def __init__(
         self, indptr: NDArray[np.int64], indices: NDArray[Any], weights: GcnWeights, place: torch.device
@@ -549,7 +511,7 @@ class _DeviceSums:
         entries = slice(int(indptr[rows.start]), int(indptr[rows.stop]))
         near, own = self.columns[entries], scale[rows, None]
         factor = scale[near] * self.edges[entries] if len(self.edges) else scale[near]
-        return (row_sums(starts, near, factor, h) + own * h[rows]) * own
+        return (_row_sums(starts, near, factor, h) + own * h[rows]) * own
 
     def multiplied(self, h: Any, rows: slice, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
-        return affine_into(out, self.rows(h, rows), weight, bias)
+        return _affine_into(out, self.rows(h, rows), weight, bias)

@@ -1,6 +1,10 @@
 """The model against dense matrices: the same numbers, whatever the order of summing, the chunks and the device."""
 
 import itertools
+import os
+import subprocess
+import sys
+import threading
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,10 +15,10 @@ from hypothesis import strategies as st
 from scipy import sparse
 from torch import Tensor
 
-from hcm_scale import model as aggregate_module
 from hcm_scale import model as model_module
 from hcm_scale.base.spmm import gcn_weights
-from hcm_scale.model import HopModel, aggregate, bag_sums, embed_graph, parameter_shapes, row_sums, transposed
+from hcm_scale.base.threads import torch_threads
+from hcm_scale.model import HopModel, affine, aggregate, embed_graph, parameter_shapes
 
 
 @dataclass(frozen=True)
@@ -102,16 +106,16 @@ def test_aggregate__equals_the_dense_product_and_its_gradient(targets, sources, 
 
 def test_aggregate__passes_gradcheck_with_and_without_a_stored_transpose():
     block = HandBlock.of(random_matrix(6, 11, 0), torch.float64)
-    t_indptr, t_indices, t_weights = transposed(block)
-    stored = replace(block, t_indptr=t_indptr, t_indices=t_indices, t_weights=t_weights)
+    turned = HandBlock.of(random_matrix(6, 11, 0).T, torch.float64)
+    stored = replace(block, t_indptr=turned.indptr, t_indices=turned.indices, t_weights=turned.weights)
     h = torch.randn(11, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
     assert torch.autograd.gradcheck(lambda h: aggregate(block, h), h)
     assert torch.autograd.gradcheck(lambda h: aggregate(stored, h), h)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3, 7])
-def test_row_sums__do_not_depend_on_the_threads(num_threads, monkeypatch):
-    monkeypatch.setattr(aggregate_module, "_PART_PRODUCTS", 1)  # so that even a small product is cut
+def test_aggregate__does_not_depend_on_the_threads(num_threads, monkeypatch):
+    monkeypatch.setattr(model_module, "_PART_PRODUCTS", 1)  # so that even a small product is cut
     before = torch.get_num_threads()
     for density in (0.0, 0.3):
         matrix = random_matrix(23, 50, 0, density)
@@ -127,12 +131,11 @@ def test_row_sums__do_not_depend_on_the_threads(num_threads, monkeypatch):
         torch.testing.assert_close(expected, torch.tensor(matrix, dtype=torch.float32) @ h)
 
 
-def test_bag_sums__equals_the_kernel():
-    block = HandBlock.of(random_matrix(30, 50, 0))  # the form that a GPU runs, on the CPU
+def test_bag_sums__equal_the_kernel():
+    block = HandBlock.of(random_matrix(30, 50, 0))
     h = torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
-    for csr in ((block.indptr, block.indices, block.weights), transposed(block)):
-        source = h if len(csr[0]) == 31 else h[:30]
-        torch.testing.assert_close(bag_sums(*csr, source), row_sums(*csr, source))
+    found = model_module._bag_sums(block.indptr, block.indices, block.weights, h)  # the form that a GPU runs
+    torch.testing.assert_close(found, aggregate(block, h))
 
 
 def test_aggregate__refuses_rows_that_do_not_fit():
@@ -275,6 +278,58 @@ def test_embed_graph__refuses_wrong_shapes(random_csr):
         embed_graph(HopModel(5), indptr, indices, x, propagated=False, chunk_rows=0)
     with pytest.raises(ValueError, match=r"shape \(9, 5\)"):
         embed_graph(HopModel(5), indptr, indices, x[:9], propagated=False)
+
+
+def made(multiply, x, weight, bias, gradient):
+    """The product and its three gradients."""
+    leaves = [tensor.clone().requires_grad_() for tensor in (x, weight, bias)]
+    out = multiply(*leaves)
+    return [out.detach(), *torch.autograd.grad(out, leaves, gradient)]
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 500, 2_049, 20_000])
+@pytest.mark.parametrize("widths", [(20, 64), (64, 64), (64, 4), (1, 1), (300, 128)])
+def test_affine__is_torchs_and_does_not_depend_on_the_threads(num_rows, widths):
+    rng = torch.Generator().manual_seed(0)
+    shapes = (num_rows, widths[0]), widths, widths[1:], (num_rows, widths[1])
+    parts = [torch.randn(shape, generator=rng) for shape in shapes]
+    found = []
+    for num_threads in (1, 2, 3):
+        with torch_threads(num_threads):
+            found.append(made(affine, *parts))
+            assert torch.get_num_threads() == num_threads
+    expected = made(lambda x, weight, bias: bias + x @ weight, *(part.double() for part in parts))
+    for name, one, two, three, exact in zip(("x W + b", "x", "W", "b"), *found, expected, strict=True):
+        assert torch.equal(one, two), name
+        assert torch.equal(one, three), name
+        torch.testing.assert_close(one.double(), exact, rtol=1e-4, atol=1e-4 * max(1, num_rows) ** 0.5)
+
+
+def test_affine__leaves_other_threads_alone():
+    with torch_threads(2):
+        affine(torch.ones(20_000, 64), torch.ones(64, 64))
+        seen: list[int] = []
+        thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+    assert seen == [2]
+
+
+ON_ONE_CORE = """
+import os, threading
+os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])
+import torch
+from hcm_scale.model import affine
+torch.set_num_threads(4)
+affine(torch.ones(20_000, 64), torch.ones(64, 64))
+print(sum(thread.name.startswith("model") for thread in threading.enumerate()))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system binds no process to cores")
+def test_threads__are_as_many_as_the_cores_that_the_process_may_use():
+    done = subprocess.run([sys.executable, "-c", ON_ONE_CORE], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("1\n", "")
 
 
 @pytest.mark.gpu

@@ -1,12 +1,10 @@
-"""The gradient of a step on a GPU, recorded once as a CUDA graph and replayed: one launch instead of a hundred.
+"""Gradient of a step on a GPU, recorded once as a CUDA graph and replayed: one launch instead of a hundred.
 
 A small batch keeps a GPU busy for less time than Python needs to launch its kernels one by one. Batches that live in
-the same tensors at every step (`is_static`) make a step the same kernels on the same memory, so after a few steps run
-as usual the next is recorded, and later ones replay the recording. Other batches are run as usual, every time. What
-comes out of a recording is overwritten by the next step, hence the one copy of loss and counts; the gradient is used
-up before.
-
-Memory: what the step needs, held for as long as the recorder lives.
+the same tensors at every step (`is_static`) make a step the same kernels on the same memory: after a few ordinary steps
+the next is recorded, and later ones replay the recording. Other batches are always run in the ordinary way. A replay
+overwrites the outputs of the one before, hence the one copy of loss and counts; the gradient has been used by then.
+Memory: what a step needs, held for as long as the recorder lives.
 """
 
 import contextlib
@@ -25,9 +23,9 @@ _WARM_UP_STEPS = 3  # compile kernels, make library handles and settle the alloc
 
 @contextlib.contextmanager
 def record_training(device: torch.device | str, num_threads: int | None = None) -> Iterator[None]:
-    """Makes a GPU the current one, with products in TF32: 10 bits of mantissa, and the noise of a batch is far larger.
+    """Context in which a GPU is the current one, with products in TF32: the noise of a batch far exceeds its rounding.
 
-    On the CPU torch works with `num_threads` threads meanwhile, where they are given.
+    On the CPU torch works with `num_threads` threads, if given.
     """
     if torch.device(device).type != "cuda":
         with torch_threads(num_threads):
@@ -43,7 +41,7 @@ def record_training(device: torch.device | str, num_threads: int | None = None) 
 
 
 class Recorder:
-    """Measures batches as `loop.measure` does. Holds one recording, of one model and one set of batch tensors."""
+    """Measures batches as `loop.measure` does; holds one recording, of one model and one set of batch tensors."""
 
     def __init__(self) -> None:
         self._num_seen = 0
@@ -58,7 +56,7 @@ class Recorder:
             return measure(model, batch)
         self._num_seen += 1
         if self._num_seen <= _WARM_UP_STEPS:
-            return self._beside(model, batch)
+            return self._on_side_stream(model, batch)
         if self._graph is None and not self._gave_up:
             self._record(model, batch)
         if self._graph is None:
@@ -69,8 +67,8 @@ class Recorder:
         num_classes = (len(numbers) - 1) // 2
         return Measured(self._gradient, numbers[0], numbers[1 : 1 + num_classes], numbers[1 + num_classes :])
 
-    def _beside(self, model: nn.Module, batch: Any) -> Measured:
-        """One step on a side stream: autograd binds to the stream that it first ran on."""
+    def _on_side_stream(self, model: nn.Module, batch: Any) -> Measured:
+        """One ordinary step on a side stream: autograd binds to the stream that it first ran on."""
         main = torch.cuda.current_stream()
         self._stream = self._stream or torch.cuda.Stream()
         self._stream.wait_stream(main)
@@ -82,7 +80,7 @@ class Recorder:
         return measured
 
     def _record(self, model: nn.Module, batch: Any) -> None:
-        """Records one step; where that fails, warns and leaves all steps to be run as usual, which is only slower."""
+        """Records one step; if that fails, warns, and all steps are run in the ordinary way, which is only slower."""
         graph = torch.cuda.CUDAGraph()
         try:
             # other threads may go on using the device meanwhile: the readers of pairs, a process group's watchdog

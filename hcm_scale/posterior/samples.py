@@ -1,15 +1,18 @@
-"""Checkpoints: where a chain is, on disk, whole or absent.
+"""Parameter samples and checkpoints of a chain on disk, whole or absent.
 
-| file                        | what                                                                                  |
-|-----------------------------|---------------------------------------------------------------------------------------|
-| step-000001200.safetensors  | the parameters and the kernel's state                                                 |
-| step-000001200.json         | the number of steps and of ranks, the hashes of the tensors and of all samples so far |
+    samples/      sample-00000.safetensors ...   manifest.json, written last: the model's sizes, every sample's hash
+    checkpoints/  step-000001200.safetensors     the parameters and the kernel's state
+                  step-000001200.json            number of steps and ranks, hashes of the tensors and of all samples
 
-Randomness is a function of (seed, step), so there is no generator to save: a chain restored here repeats the
-uninterrupted run bit for bit on the CPU. The last two are kept. One that is damaged, or counts a sample that is no
-longer as it was written, is passed over for the one before it, with a warning; where none is left the chain begins
-anew. So it does where another number of ranks goes on: they add up their gradients, and sums of other parts round
-otherwise. The folder is that of one run: whoever gives it sees to that.
+Samples are read one at a time, and `HopModel(**samples.model)` rebuilds the model. A folder may come from anybody: that
+its sizes are legal, and that the header of every file describes the parameters of such a model, is checked before
+memory is taken for either.
+
+Randomness is a function of (seed, step), so a checkpoint holds no generator: a restored chain repeats the uninterrupted
+run bit for bit on the CPU. The last two checkpoints are kept. One that is damaged, or counts a sample that is not as it
+was written, is passed over for the one before it, with a warning; if none is left, the chain starts again. It also
+starts again if the number of ranks changed: sums of other parts round differently. The caller makes sure that a
+checkpoint folder belongs to one run.
 """
 
 import logging
@@ -28,20 +31,13 @@ from hcm_scale.base import files
 from hcm_scale.base.names import MODEL_SIZES
 from hcm_scale.model import parameter_shapes
 
-# ----------------------------------------------------------------------------
-# Parameter samples at rest: one safetensors file each, and a manifest, written last, that makes them exist.
-#
-#     samples/  sample-00000.safetensors ...  manifest.json: the model's sizes, the hash of every sample
-#
-# A reader needs nothing else to rebuild the model: `HopModel(**samples.model)`. Samples are read one at a time. A
-# folder may come from anybody: its sizes are legal ones, and the head of every file tells of the parameters of such a
-# model, before room is taken for either.
-
+log = logging.getLogger(__name__)
 
 KIND = "hcm_scale samples"
 FORMAT = 1
 _SIZES = {"num_attributes": (1, 1 << 31), **MODEL_SIZES}
-_KINDS: dict[str, Any] = dict.fromkeys((*_SIZES, "seed"), int) | dict.fromkeys(("directed", "last_relu"), bool)
+_TYPES: dict[str, Any] = dict.fromkeys((*_SIZES, "seed"), int) | dict.fromkeys(("directed", "last_relu"), bool)
+_NUM_CHECKPOINTS = 2
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ def sample_path(folder: Path, index: int) -> Path:
 
 
 def write_sample(folder: Path, index: int, sample: dict[str, Tensor]) -> str:
-    """Writes one sample, whole or not at all, and returns its hash."""
+    """Hash of the sample, which is written whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     data = save_tensors(sample)
     files.write_bytes(sample_path(folder, index), data)
@@ -82,44 +78,44 @@ def write_sample(folder: Path, index: int, sample: dict[str, Tensor]) -> str:
 
 
 def load_sample(folder: Path, index: int) -> dict[str, Tensor]:
-    """One sample of a folder that need not be finished; whoever asks knows that it is whole."""
+    """One sample of a folder that need not be finished, unchecked."""
     return load_tensors(sample_path(folder, index).read_bytes())
 
 
 def seal_samples(folder: Path, hashes: list[str], model: dict[str, Any]) -> Samples:
-    """Declares the folder finished; `hashes` are those that its samples had when they were written."""
+    """The folder, declared finished; `hashes` are those that `write_sample` returned."""
     files.write_manifest(folder, KIND, FORMAT, {"model": model, "hashes": hashes})
     return open_samples(folder)
 
 
 def open_samples(folder: Path | str) -> Samples:
-    """A finished folder; FolderError where it is unfinished or something else."""
+    """A finished folder; FolderError if it is unfinished or something else."""
     folder = Path(folder)
     body = files.read_manifest(folder, KIND, FORMAT)
     model, hashes = body.get("model"), body.get("hashes")
     if not isinstance(model, dict) or not isinstance(hashes, list) or not hashes:
-        raise files.FolderError(f"{folder / files.MANIFEST} is damaged: it tells of no model, or of no samples")
-    shapes = _shapes(folder / files.MANIFEST, model)
+        raise files.FolderError(f"{folder / files.MANIFEST} is damaged: it names no model, or no samples")
+    shapes = _parameter_shapes(folder / files.MANIFEST, model)
     for index in range(len(hashes)):
-        _check_head(sample_path(folder, index), shapes)
+        _check_header(sample_path(folder, index), shapes)
     return Samples(folder, model, tuple(hashes))
 
 
-def _shapes(path: Path, model: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the parameters of the model that a manifest tells of; FolderError where it is not legal."""
+def _parameter_shapes(path: Path, model: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the parameters of the model in a manifest; FolderError if the model is not legal."""
     for name, value in model.items():
         low, high = _SIZES.get(name, (0, 1 << 31))
-        if type(value) is not _KINDS.get(name) or not low <= value <= high:
+        if type(value) is not _TYPES.get(name) or not low <= value <= high:
             raise files.FolderError(f"{path} is damaged: model.{name}={value!r:.40} is not legal")
     if missing := [name for name in (*_SIZES, "directed") if name not in model]:
         raise files.FolderError(f"{path} is damaged: model.{missing[0]} is missing")
     return parameter_shapes(**{name: model[name] for name in _SIZES})
 
 
-def _check_head(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Refuses a file that does not hold these parameters as float32; only its head is read."""
+def _check_header(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Raises FolderError if the file does not hold these parameters as float32; reads its header alone."""
     if not path.is_file():
-        raise files.FolderError(f"{path} is missing or damaged: the manifest tells of it")
+        raise files.FolderError(f"{path} is missing or damaged: the manifest names it")
     try:
         with safe_open(path, "pt") as file:
             names: list[str] = file.keys()
@@ -133,12 +129,8 @@ def _check_head(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
             raise files.FolderError(f"{path} is not of the model in its manifest: {name} is {has}, not F32 {wanted}")
 
 
-log = logging.getLogger(__name__)
-NUM_KEPT = 2
-
-
 class Checkpoint(NamedTuple):
-    """Where a chain was: steps done, what it holds, and the hashes of the samples that it has kept."""
+    """State of a chain: steps done, its tensors, and the hashes of the samples drawn."""
 
     num_done: int
     tensors: dict[str, Tensor]
@@ -148,45 +140,41 @@ class Checkpoint(NamedTuple):
 def save_checkpoint(
     folder: Path, num_done: int, tensors: dict[str, Tensor], sample_hashes: Sequence[str] = (), num_ranks: int = 1
 ) -> None:
-    """Writes the state after `num_done` steps and forgets all but the last two."""
+    """Writes the state after `num_done` steps and deletes all but the last two."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{num_done:09d}.safetensors"
     data = save_tensors({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
     files.write_bytes(path, data)
     note = {"num_done": num_done, "ranks": num_ranks, "hash": files.hash_bytes(data), "samples": list(sample_hashes)}
     files.write_sealed(path.with_suffix(".json"), note)
-    for old in _notes(folder)[:-NUM_KEPT]:
+    for old in sorted(folder.glob("step-*.json"))[:-_NUM_CHECKPOINTS]:
         old.unlink()
         old.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
 def load_checkpoint(folder: Path, samples: Path, num_ranks: int = 1) -> Checkpoint | None:
-    """The newest whole checkpoint, whose samples stand in the folder `samples`; None where there is none."""
-    for path in reversed(_notes(folder)):
+    """The newest whole checkpoint, whose samples are in the folder `samples`; None if there is none."""
+    for path in sorted(folder.glob("step-*.json"), reverse=True):
         try:
             note = files.read_sealed(path)
             data = path.with_suffix(".safetensors").read_bytes()
-            whole = files.hash_bytes(data) == note["hash"]
+            is_whole = files.hash_bytes(data) == note["hash"]
         except (files.FolderError, OSError):
-            whole = False
-        if whole and note["ranks"] != num_ranks:
+            is_whole = False
+        if is_whole and note["ranks"] != num_ranks:
             log.info("%s was left by %d ranks; %d begin anew", path.with_suffix(""), note["ranks"], num_ranks)
             return None
-        hurt = _hurt_sample(samples, note["samples"]) if whole else path.with_suffix("")
-        if hurt is None:
+        damaged = _damaged_sample(samples, note["samples"]) if is_whole else path.with_suffix("")
+        if damaged is None:
             return Checkpoint(note["num_done"], load_tensors(data), note["samples"])
-        warnings.warn(f"{hurt} is damaged; the chain goes on from the checkpoint before it", stacklevel=2)
+        warnings.warn(f"{damaged} is damaged; the chain goes on from the checkpoint before it", stacklevel=2)
     return None
 
 
-def _hurt_sample(folder: Path, hashes: Sequence[str]) -> Path | None:
-    """The first of these samples that is missing or not as it was written."""
+def _damaged_sample(folder: Path, hashes: Sequence[str]) -> Path | None:
+    """Path of the first of these samples that is missing or not as it was written."""
     for index, digest in enumerate(hashes):
         path = sample_path(folder, index)
         if not path.is_file() or files.hash_file(path) != digest:
             return path
     return None
-
-
-def _notes(folder: Path) -> list[Path]:
-    return sorted(folder.glob("step-*.json"))

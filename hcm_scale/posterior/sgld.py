@@ -1,4 +1,4 @@
-"""One step of each sampler and optimiser, on all parameters as one vector w.
+"""One step of each sampler and optimiser, on all parameters as one vector w, and the plan of a chain.
 
     w <- w - (eps / 2) d + sqrt(eps * temperature * m) xi,      xi ~ N(0, I)
     g  = g_mean + (prior / N) w                                 the gradient of U / N, U the negative log posterior
@@ -7,15 +7,25 @@
 |--------|--------------------------|----------|-----------------------------------------------------------------------|
 | sgld   | g                        | 1        | Welling and Teh 2011                                                  |
 | psgld  | G g                      | G        | G = 1 / (floor + sqrt(V)), V a running mean of g^2: Li et al. 2016    |
-| sgd    | g                        | none     | sgld without its noise: what an ablation compares                     |
+| sgd    | g                        | none     | sgld without its noise: the paper's ablation                          |
 | adam   | mean / (sqrt(V) + 1e-8)  | none     | Kingma and Ba 2015 with learning rate eps / 2                         |
 
 g_mean is the gradient of the MEAN loss of a batch and N the number of labelled pairs. Multiplying U / N by N and eps by
-1 / N gives back the textbook step on U, so the posterior has temperature 1 / N here, and 1 means a signal N times
+1 / N gives the textbook step on U, so the posterior has temperature 1 / N here; at temperature 1 the signal is N times
 weaker than the noise. Of pSGLD the term Gamma, the divergence of G, is left out, as the authors do: G changes slowly.
-V starts at zero and is corrected for it as in Adam, so that the first steps are not ten times the later ones.
+V starts at zero and is corrected for it as in Adam, so that the first steps are not ten times the later ones. Kernels
+keep what they need in `state`, a dict of vectors like w. Memory: w, g, the noise, and the state.
 
-Kernels keep what they need in `state`, a dict of vectors like w. Memory: w, g, the noise, and the state.
+Step size and kept samples are functions of the step t, so there is nothing to resume:
+
+| schedule   | eps_t                                                   | kept after burn-in                      |
+|------------|---------------------------------------------------------|-----------------------------------------|
+| constant   | eps_0                                                   | every `thin_steps` steps                |
+| polynomial | a (b + t)^-gamma, a such that it starts at eps_0        | every `thin_steps` steps                |
+| cyclical   | eps_0 / 2 (1 + cos(pi r)), r from 0 to 1 within a cycle | at the end of every `cycle_steps` steps |
+
+The polynomial satisfies the conditions of convergence (steps sum to infinity, their squares do not) for gamma in
+(0.5, 1]. A cycle ends where its step is smallest, and there its sample is taken (Zhang et al. 2020).
 """
 
 import math
@@ -28,143 +38,11 @@ from torch import Tensor
 from hcm_scale.base.names import SCHEDULES
 from hcm_scale.base.rng import key
 
-# ----------------------------------------------------------------------------
-# Which step size at step t, and which steps are kept: pure functions of t, so there is nothing to resume.
-#
-# | schedule   | eps_t                                                   | kept after burn-in                      |
-# |------------|---------------------------------------------------------|-----------------------------------------|
-# | constant   | eps_0                                                   | every `thin_steps` steps                |
-# | polynomial | a (b + t)^-gamma, a such that it starts at eps_0        | every `thin_steps` steps                |
-# | cyclical   | eps_0 / 2 (1 + cos(pi r)), r from 0 to 1 within a cycle | at the end of every `cycle_steps` steps |
-#
-# The polynomial satisfies the conditions of convergence (steps sum to infinity, their squares do not) for gamma in
-# (0.5, 1]. A cycle ends where its step is smallest, and there its sample is taken (Zhang et al. 2020).
-
-
 LEAST_BURN_IN, MOST_BURN_IN = 100, 200  # steps, where epochs decide (docs/detector.md)
-
-
-def polynomial(t: int, a: float, b: float, gamma: float) -> float:
-    """The decreasing step a (b + t)^-gamma of Welling and Teh."""
-    return a * (b + t) ** -gamma
-
-
-def cyclical(t: int, step_size: float, cycle: int) -> float:
-    """Half a cosine per cycle, from `step_size` down to nearly zero.
-
-    >>> [round(cyclical(t, 1.0, 4), 3) for t in range(5)]
-    [1.0, 0.854, 0.5, 0.146, 1.0]
-    """
-    return step_size / 2 * (1 + math.cos(math.pi * (t % cycle) / cycle))
-
-
-@dataclass(frozen=True)
-class ChainPlan:
-    """A chain from its first step to its last: `burn_in_steps`, then `num_samples` samples, `spacing` steps apart.
-
-    >>> plan = ChainPlan("constant", 0.01, 100.0, 0.55, cycle_steps=200, burn_in_steps=10, num_samples=2, thin_steps=5)
-    >>> plan.num_steps, [t for t in range(plan.num_steps) if plan.keeps(t)]
-    (20, [14, 19])
-    """
-
-    schedule: str
-    step_size: float
-    decay_offset: float  # b of the polynomial
-    decay_power: float  # gamma
-    cycle_steps: int
-    burn_in_steps: int
-    num_samples: int  # the most, where the chain may settle before
-    thin_steps: int
-    settled: float | None = None  # ends the chain (settle.py); None: all samples are drawn
-    burn_in_epochs: float | None = None  # ends the burn-in sooner (`within`); None: all of its steps are made
-
-    def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            raise ValueError(f"schedule={self.schedule!r} must be one of {', '.join(SCHEDULES)}")
-        for name in ("step_size", "decay_offset"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name}={getattr(self, name)} must be a positive number")
-        if not 0.5 < self.decay_power <= 1:
-            raise ValueError(
-                f"decay_power={self.decay_power} must lie in (0.5, 1]: the chain does not converge outside"
-            )
-        for name, least in (("burn_in_steps", 0), ("thin_steps", 1), ("cycle_steps", 1), ("num_samples", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least {least}")
-
-    def within(self, epoch_steps: int) -> "ChainPlan":
-        """The same plan with its burn-in ended after so many epochs, of `epoch_steps` each, but not before 100 steps.
-
-        >>> plan = ChainPlan("constant", 0.01, 100.0, 0.55, 200, 200, num_samples=2, thin_steps=5, burn_in_epochs=5)
-        >>> [plan.within(epoch_steps).burn_in_steps for epoch_steps in (1, 30, 1000)]
-        [100, 150, 200]
-        """
-        if self.burn_in_epochs is None:
-            return self
-        enough = max(LEAST_BURN_IN, math.ceil(self.burn_in_epochs * epoch_steps))
-        return replace(self, burn_in_steps=min(self.burn_in_steps, enough), burn_in_epochs=None)
-
-    @property
-    def spacing(self) -> int:
-        """Steps from one sample to the next."""
-        return self.cycle_steps if self.schedule == "cyclical" else self.thin_steps
-
-    @property
-    def num_steps(self) -> int:
-        return self.burn_in_steps + self.spacing * self.num_samples
-
-    def step_size_at(self, t: int) -> float:
-        """The step size eps_t for t = 0, 1, ..."""
-        if self.schedule == "polynomial":
-            a = self.step_size * self.decay_offset**self.decay_power
-            return polynomial(t, a, self.decay_offset, self.decay_power)
-        if self.schedule == "cyclical":
-            return cyclical(t - self.burn_in_steps, self.step_size, self.cycle_steps)
-        return self.step_size
-
-    def keeps(self, t: int) -> bool:
-        """Whether the parameters after step t are a sample."""
-        return self.num_kept(t + 1) > self.num_kept(t)
-
-    def num_kept(self, num_done: int) -> int:
-        """How many samples the first `num_done` steps give."""
-        return max(num_done - self.burn_in_steps, 0) // self.spacing
-
+_NOISE = 0x5617D  # separates the noise from other draws of the same seed
 
 State = dict[str, Tensor]
 Kernel = Callable[[Tensor, State, int], tuple[Tensor, Tensor | float | None]]
-
-_NOISE = 0x5617D  # separates the noise's randomness from all else that is drawn from the same seed
-
-
-def sgld(g: Tensor, state: State, t: int) -> tuple[Tensor, float]:
-    return g, 1.0
-
-
-def psgld(g: Tensor, state: State, t: int, *, decay: float = 0.99, floor: float = 1e-5) -> tuple[Tensor, Tensor]:
-    square = running_mean(state, "square", g * g, t, decay)
-    metric = 1.0 / (floor + square.sqrt())
-    return metric * g, metric
-
-
-def sgd(g: Tensor, state: State, t: int) -> tuple[Tensor, None]:
-    return g, None
-
-
-def adam(g: Tensor, state: State, t: int, *, betas: tuple[float, float] = (0.9, 0.999)) -> tuple[Tensor, None]:
-    mean = running_mean(state, "mean", g, t, betas[0])
-    square = running_mean(state, "square", g * g, t, betas[1])
-    return mean / (square.sqrt() + 1e-8), None
-
-
-KERNELS: dict[str, Kernel] = {"psgld": psgld, "sgld": sgld, "sgd": sgd, "adam": adam}
-
-
-def running_mean(state: State, name: str, value: Tensor, t: int, decay: float) -> Tensor:
-    """Folds the (t + 1)-th `value` into the exponential mean in `state`; returns it corrected for its zero start."""
-    mean = state.setdefault(name, torch.zeros_like(value))
-    mean.lerp_(value, 1.0 - decay)
-    return mean / (1.0 - decay ** (t + 1))
 
 
 @torch.no_grad()
@@ -199,8 +77,112 @@ def step_(
 def noise_at(seed: int, t: int, like: Tensor) -> Tensor:
     """Standard normals for step t, a function of (seed, t): equal on every rank, on devices of the same kind.
 
-    They are drawn where they are needed. A CPU and a GPU draw different ones from the same seed; drawing on the CPU for
-    both would make a GPU wait at every step.
+    A CPU and a GPU draw different ones from the same seed; drawing on the CPU for both would make a GPU wait at every
+    step.
     """
     generator = torch.Generator(like.device).manual_seed(key(seed, _NOISE, t))
     return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+
+
+def sgld(g: Tensor, state: State, t: int) -> tuple[Tensor, float]:
+    return g, 1.0
+
+
+def psgld(g: Tensor, state: State, t: int, *, decay: float = 0.99, floor: float = 1e-5) -> tuple[Tensor, Tensor]:
+    square = _running_mean(state, "square", g * g, t, decay)
+    metric = 1.0 / (floor + square.sqrt())
+    return metric * g, metric
+
+
+def sgd(g: Tensor, state: State, t: int) -> tuple[Tensor, None]:
+    return g, None
+
+
+def adam(g: Tensor, state: State, t: int, *, betas: tuple[float, float] = (0.9, 0.999)) -> tuple[Tensor, None]:
+    mean = _running_mean(state, "mean", g, t, betas[0])
+    square = _running_mean(state, "square", g * g, t, betas[1])
+    return mean / (square.sqrt() + 1e-8), None
+
+
+KERNELS: dict[str, Kernel] = {"psgld": psgld, "sgld": sgld, "sgd": sgd, "adam": adam}
+
+
+def _running_mean(state: State, name: str, value: Tensor, t: int, decay: float) -> Tensor:
+    """Exponential mean in `state` after the (t + 1)-th `value`, corrected for its zero start."""
+    mean = state.setdefault(name, torch.zeros_like(value))
+    mean.lerp_(value, 1.0 - decay)
+    return mean / (1.0 - decay ** (t + 1))
+
+
+@dataclass(frozen=True)
+class ChainPlan:
+    """A chain from its first step to its last: `burn_in_steps`, then `num_samples` samples, `spacing` steps apart.
+
+    >>> plan = ChainPlan("constant", 0.01, 100.0, 0.55, cycle_steps=200, burn_in_steps=10, num_samples=2, thin_steps=5)
+    >>> plan.num_steps, [t for t in range(plan.num_steps) if plan.keeps(t)]
+    (20, [14, 19])
+    """
+
+    schedule: str
+    step_size: float
+    decay_offset: float  # b of the polynomial
+    decay_power: float  # gamma
+    cycle_steps: int
+    burn_in_steps: int
+    num_samples: int  # the most, where `settled` may end the chain sooner
+    thin_steps: int
+    settled: float | None = None  # correlation that ends the chain (`RankingConvergence`); None: all samples are drawn
+    burn_in_epochs: float | None = None  # ends the burn-in sooner (`within`); None: all of its steps are made
+
+    def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule={self.schedule!r} must be one of {', '.join(SCHEDULES)}")
+        for name in ("step_size", "decay_offset"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}={getattr(self, name)} must be a positive number")
+        if not 0.5 < self.decay_power <= 1:
+            raise ValueError(
+                f"decay_power={self.decay_power} must lie in (0.5, 1]: the chain does not converge outside"
+            )
+        for name, least in (("burn_in_steps", 0), ("thin_steps", 1), ("cycle_steps", 1), ("num_samples", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least {least}")
+
+    def within(self, epoch_steps: int) -> "ChainPlan":
+        """The plan with its burn-in ended after `burn_in_epochs` of `epoch_steps` each, but not before 100 steps.
+
+        >>> plan = ChainPlan("constant", 0.01, 100.0, 0.55, 200, 200, num_samples=2, thin_steps=5, burn_in_epochs=5)
+        >>> [plan.within(epoch_steps).burn_in_steps for epoch_steps in (1, 30, 1000)]
+        [100, 150, 200]
+        """
+        if self.burn_in_epochs is None:
+            return self
+        enough = max(LEAST_BURN_IN, math.ceil(self.burn_in_epochs * epoch_steps))
+        return replace(self, burn_in_steps=min(self.burn_in_steps, enough), burn_in_epochs=None)
+
+    @property
+    def spacing(self) -> int:
+        """Steps from one sample to the next."""
+        return self.cycle_steps if self.schedule == "cyclical" else self.thin_steps
+
+    @property
+    def num_steps(self) -> int:
+        return self.burn_in_steps + self.spacing * self.num_samples
+
+    def step_size_at(self, t: int) -> float:
+        """Step size eps_t for t = 0, 1, ..."""
+        if self.schedule == "polynomial":
+            a = self.step_size * self.decay_offset**self.decay_power
+            return a * (self.decay_offset + t) ** -self.decay_power
+        if self.schedule == "cyclical":
+            step = (t - self.burn_in_steps) % self.cycle_steps
+            return self.step_size / 2 * (1 + math.cos(math.pi * step / self.cycle_steps))
+        return self.step_size
+
+    def keeps(self, t: int) -> bool:
+        """Whether the parameters after step t are a sample."""
+        return self.num_kept(t + 1) > self.num_kept(t)
+
+    def num_kept(self, num_done: int) -> int:
+        """Number of samples that the first `num_done` steps give."""
+        return max(num_done - self.burn_in_steps, 0) // self.spacing

@@ -1,14 +1,18 @@
-"""Far closure: tight groups of nodes that have no business together.
+"""Far closure: tight groups of nodes that the model takes to be far apart.
 
-A mean over neighbours hides a planted clique: fifteen odd neighbours among seventy move it little. But the odd edges of
-a clique close into triangles with each other, which odd edges that came about one by one hardly do. So mark the `share`
-of edges with the largest predicted hop as far, and give each node
+A mean over neighbours hides a planted clique: fifteen anomalous neighbours among seventy move it little. But the far
+edges of a clique close into triangles with each other, which unrelated far edges hardly do. So the `share` of edges
+with the largest predicted hop is marked as far, and each node has
 
     closure(v) = log(1 + far triangles at v / degree of v).
 
 The learned hops matter: the same count over edges with far attributes finds nothing (docs/results.md). Undirected
-graphs only. Cost: O(m^1.5) steps in the worst case; memory 1 byte an edge, 4 bytes a far edge, 16 bytes a node,
-half a megabyte a thread.
+graphs only.
+
+Triangles are counted by forward counting: every far edge points from its end of smaller (degree, number) to the larger,
+so that no node has more than sqrt(2 m) successors, and a triangle is found once, at its lowest node u: as a successor
+of u that is also a successor of another one. Threads add to shared integers, so the result does not depend on them.
+Cost: O(m^1.5) steps in the worst case; memory 1 byte per edge, 4 per far edge, 16 per node, half a megabyte per thread.
 """
 
 import math
@@ -21,30 +25,80 @@ from numpy.typing import NDArray
 from hcm_scale.base import order
 from hcm_scale.base.intrinsics import fetch_add, prefetch
 from hcm_scale.base.jit import kernel
-from hcm_scale.base.order import sort_rows
 from hcm_scale.base.threads import run_in_slices, run_in_threads
 from hcm_scale.score.edge_index import EdgeIndex
 
-# ----------------------------------------------------------------------------
-# Triangles of a marked subgraph, counted per node: jitted functions only.
-#
-# Forward counting: every marked edge points from its end of smaller (degree, number) to the larger, so that no node,
-# hub or not, has more than sqrt(2 m) successors. A triangle is then found once, at its lowest node u: as a successor
-# of u that is also a successor of another one. Threads add to shared counts, which are integers, so the result does
-# not depend on who counted what, and nothing but the stack grows with the threads.
-
-
-_BATCH = 64  # edges whose ends are asked for before the first of them is looked at
-_AHEAD = 16  # neighbours between asking for a node's numbers and reading them
+_BATCH = 64  # edges whose ends are prefetched before the first of them is read
+_AHEAD = 16  # neighbours between prefetching a node's numbers and reading them
 _FILTER = 1 << 13  # bytes, most of them 0: a node whose byte is 0 is no successor and need not be searched for
 _LAST_BITS = np.uint64(_FILTER - 1)
 _ONE = np.uint64(1)
 
 
-@kernel(inline="always")
-def _neighbor_ahead(indices, position, distance):
-    """The neighbour that is listed `distance` places further on."""
-    return np.uint64(indices[np.uint64(min(position + distance, len(indices) - 1))])
+class Cut(NamedTuple):
+    """Hop from which edges are far, as a key of `base.order`, and the share that is far of the edges equal to it.
+
+    It is taken from one graph and applies to others.
+    """
+
+    key: int
+    tied: float
+
+
+def far_cut(mean: NDArray[np.float32], share: float) -> Cut:
+    """Threshold exceeded by floor(share * m) edges, those with the largest mean hop (NaN is not scored)."""
+    if not 0.0 < share <= 1.0:
+        raise ValueError(f"share={share} must be above 0 and at most 1: the share of edges taken as far")
+    wanted = min(math.floor(Fraction(str(float(share))) * len(mean)), order.num_finite(mean))
+    if wanted == 0:
+        return Cut(order.ABOVE_ALL, 0.0)
+    key, rank, num_equal = order.find_rank(mean, wanted)
+    return Cut(key, rank / num_equal)
+
+
+def mark_far(mean: NDArray[np.float32], cut: Cut) -> NDArray[np.bool_]:
+    """Whether each edge is beyond the cut; of edges equal to it the cut's share, the later ones.
+
+    >>> mean = np.array([1.0, 3.0, 2.0, 2.0], np.float32)
+    >>> mark_far(mean, far_cut(mean, 0.5)).tolist()
+    [False, True, False, True]
+    """
+    far = np.zeros(len(mean), bool)
+    ties = order.count_lower(mean, cut.key >> 16)[:, cut.key & 0xFFFF]
+    after = ties[::-1].cumsum()[::-1] - ties  # ties in the ranges behind each one
+    ties = np.clip(round(cut.tied * int(ties.sum())) - after, 0, ties)
+    run_in_threads(len(ties), order.mark_largest, mean.view(np.uint32), np.uint32(cut.key), ties, far)
+    return far
+
+
+def closure(edges: EdgeIndex, mean: NDArray[np.float32], cut: Cut) -> NDArray[np.float64]:
+    """log(1 + far triangles per neighbour) of every node, (n,); 0 for nodes without neighbours."""
+    if edges.directed:
+        raise ValueError("closure counts triangles of undirected edges; this graph is directed: rank by ahp or hav")
+    triangles = _far_triangles(edges, mark_far(mean, cut))
+    out = np.empty(len(triangles))
+
+    def fill(part: slice) -> None:
+        np.log1p(triangles[part] / np.maximum(np.diff(edges.indptr[part.start : part.stop + 1]), 1), out=out[part])
+
+    run_in_slices(len(out), fill)
+    return out
+
+
+def _far_triangles(edges: EdgeIndex, far: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Number of triangles of far edges at every node, (n,)."""
+    graph = edges.indptr, edges.indices, edges.start, far
+    indptr = np.zeros(edges.num_nodes + 1, np.int64)
+    run_in_threads(edges.num_nodes, count_successors, *graph, indptr[1:])
+    np.cumsum(indptr, out=indptr)
+    indices = np.empty(indptr[-1], edges.indices.dtype)
+    cursor = indptr[:-1].copy()
+    run_in_threads(edges.num_nodes, list_successors, *graph, cursor, indices)
+    run_in_threads(edges.num_nodes, order.sort_rows, indptr, indices)
+    count = cursor
+    count[:] = 0
+    run_in_threads(edges.num_nodes, count_triangles, indptr, indices, count)
+    return count
 
 
 @kernel
@@ -61,7 +115,7 @@ def count_successors(part, indptr, indices, start, marked, count):
 
 @kernel
 def list_successors(part, indptr, indices, start, marked, cursor, out):
-    """Writes the successors of u to out[cursor[u]], out[cursor[u] + 1], ... in any order, and moves cursor[u] on."""
+    """Writes the successors of u to out[cursor[u]], out[cursor[u] + 1], ... in any order, and advances cursor[u]."""
     left, right = np.empty(_BATCH, np.int64), np.empty(_BATCH, np.int64)
     first = start[part[0]]
     u = part[0]
@@ -77,16 +131,16 @@ def list_successors(part, indptr, indices, start, marked, cursor, out):
 
 @kernel(inline="always")
 def _lower(indptr, u, v):
-    """The end u or v > u of smaller (degree, number)."""
+    """End of smaller (degree, number), of u and v > u."""
     return u if indptr[u + 1] - indptr[u] <= indptr[v + 1] - indptr[v] else v
 
 
 @kernel(allocates=False)
 def _list_marked(where, indptr, indices, start, marked, ends, numbers):
-    """The ends of the next marked edges, a batch of them at most; what is known of them is asked for.
+    """Lists the ends of the next marked edges, at most a batch, and prefetches what their nodes will need.
 
-    `where` is (first edge, behind the last, a row at or before that of the first). Returns how many were found, the
-    edge to go on from, and its row.
+    `where` is (first edge, end, a row at or before that of the first). Returns how many were found, the edge to
+    continue from, and its row.
     """
     e, last, u = where
     left, right = ends
@@ -117,6 +171,12 @@ def _holds(indices, low, high, node):
         else:
             high = middle
     return False
+
+
+@kernel(inline="always")
+def _neighbor_ahead(indices, position, distance):
+    """Neighbour listed `distance` places further on."""
+    return np.uint64(indices[np.uint64(min(position + distance, len(indices) - 1))])
 
 
 @kernel(inline="always")
@@ -151,69 +211,3 @@ def count_triangles(part, indptr, indices, count):
     for u in range(part[0], part[1]):
         if indptr[u + 1] - indptr[u] > 1:
             _count_at(indptr, indices, u, seen, count)
-
-
-class Cut(NamedTuple):
-    """Where edges begin to be far: a float as `largest` orders it, and the share that is far of those just there.
-
-    It is taken from one graph and tells far edges on others.
-    """
-
-    key: int
-    tied: float
-
-
-def far_cut(mean: NDArray[np.float32], share: float) -> Cut:
-    """The cut that leaves floor(share * m) edges beyond it, those with the largest mean hop (NaN is not scored)."""
-    if not 0.0 < share <= 1.0:
-        raise ValueError(f"share={share} must be above 0 and at most 1: the share of edges taken as far")
-    wanted = min(math.floor(Fraction(str(float(share))) * len(mean)), order.num_finite(mean))
-    if wanted == 0:
-        return Cut(order.ABOVE_ALL, 0.0)
-    key, rank, num_equal = order.find_rank(mean, wanted)
-    return Cut(key, rank / num_equal)
-
-
-def mark_far(mean: NDArray[np.float32], cut: Cut) -> NDArray[np.bool_]:
-    """Marks the edges beyond the cut, and its share of those just there, the later ones.
-
-    >>> mean = np.array([1.0, 3.0, 2.0, 2.0], np.float32)
-    >>> mark_far(mean, far_cut(mean, 0.5)).tolist()
-    [False, True, False, True]
-    """
-    far = np.zeros(len(mean), bool)
-    ties = order.count_lower(mean, cut.key >> 16)[:, cut.key & 0xFFFF]
-    after = ties[::-1].cumsum()[::-1] - ties  # ties in the stretches behind each one
-    ties = np.clip(round(cut.tied * int(ties.sum())) - after, 0, ties)
-    run_in_threads(len(ties), order.mark_largest, mean.view(np.uint32), np.uint32(cut.key), ties, far)
-    return far
-
-
-def far_triangles(edges: EdgeIndex, far: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The number of triangles of far edges at every node of an undirected graph, (n,)."""
-    graph = edges.indptr, edges.indices, edges.start, far
-    indptr = np.zeros(edges.num_nodes + 1, np.int64)
-    run_in_threads(edges.num_nodes, count_successors, *graph, indptr[1:])
-    np.cumsum(indptr, out=indptr)
-    indices = np.empty(indptr[-1], edges.indices.dtype)
-    cursor = indptr[:-1].copy()
-    run_in_threads(edges.num_nodes, list_successors, *graph, cursor, indices)
-    run_in_threads(edges.num_nodes, sort_rows, indptr, indices)
-    count = cursor
-    count[:] = 0
-    run_in_threads(edges.num_nodes, count_triangles, indptr, indices, count)
-    return count
-
-
-def closure(edges: EdgeIndex, mean: NDArray[np.float32], cut: Cut) -> NDArray[np.float64]:
-    """log(1 + far triangles per neighbour) of every node, (n,); 0 for nodes without neighbours."""
-    if edges.directed:
-        raise ValueError("closure counts triangles of undirected edges; this graph is directed: rank by ahp or hav")
-    triangles = far_triangles(edges, mark_far(mean, cut))
-    out = np.empty(len(triangles))
-
-    def fill(part: slice) -> None:
-        np.log1p(triangles[part] / np.maximum(np.diff(edges.indptr[part.start : part.stop + 1]), 1), out=out[part])
-
-    run_in_slices(len(out), fill)
-    return out

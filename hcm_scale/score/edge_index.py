@@ -1,4 +1,18 @@
-"""What an edge pass is given: the pair head of one parameter sample, pairs on a device; and the checks made on them."""
+"""Numbers of a graph's edges, which of them are scored, and averages over each node's edges: a view of the CSR.
+
+Edges of an undirected graph are numbered by the CSR entries with column > row. Rows are sorted, so those entries are
+the tail of each row, and with `start[u]` = how many of them the rows before u have,
+
+    CSR position of edge e in row u  =  indptr[u + 1] - start[u + 1] + e.
+
+A directed graph has start = indptr, and the same formula gives position = e. Memory: 8 bytes per node, and 8 more where
+`max_neighbors` bounds what is scored.
+
+With `max_neighbors = k` every node draws k of its neighbours uniformly without replacement, and an edge is scored when
+one of its ends drew it. Arc (v, u) has the hash `bits(seed, v, u)`, and v draws it when the hash is at most `limit[v]`,
+the k-th smallest of the row. Scores of v average over v's own draw alone: averaging over all scored edges would
+overweight neighbours of small degree, which draw all their edges. No result depends on the number of threads.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,35 +22,20 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hcm_scale.base import rng
 from hcm_scale.base.intrinsics import prefetch
 from hcm_scale.base.jit import kernel
-from hcm_scale.base.rng import bits
+from hcm_scale.base.rng import bits, key
 from hcm_scale.base.threads import run_in_threads
 
-# ----------------------------------------------------------------------------
-# Jitted loops of the scoring room: edge numbers and per-node averages.
-#
-# Edges of an undirected graph are numbered by the CSR entries with column > row. Rows are sorted, so those entries
-# are the tail of each row, and with `start[u]` = how many of them the rows before u have,
-#
-#     CSR position of edge e in row u  =  indptr[u + 1] - start[u + 1] + e.
-#
-# A directed graph has start = indptr, and the same formula gives position = e. Every output element is written by one
-# thread from values in CSR order, so nothing here depends on the thread count.
-#
-# A node's own draw of neighbours needs no memory beyond 8 bytes a node: arc (v, u) has the hash `bits(seed, v, u)`,
-# and it is drawn when its hash is at most `limit[v]`, the k-th smallest of the row.
-
-
-_AHEAD = 16  # neighbours between asking for an edge and reading it
-_ONE = np.uint64(1)
 MAX_HASH = np.uint64(0xFFFFFFFFFFFFFFFF)
+_PURPOSE = 0x5C0E  # separates these draws from other uses of the same seed
+_AHEAD = 16  # neighbours between prefetching an edge and reading it
+_ONE = np.uint64(1)
 _MAX_KEY = np.uint32(0xFFFFFFFF)
 
 
 class Edges(NamedTuple):
-    """The numbered edges of a graph, and which of them are drawn; the fields of `numbering.EdgeIndex`."""
+    """Fields of an `EdgeIndex`, as kernels take them."""
 
     indptr: NDArray[np.int64]
     indices: NDArray[Any]
@@ -46,217 +45,9 @@ class Edges(NamedTuple):
     seed: int
 
 
-@kernel
-def count_upper(part, indptr, indices, out):
-    """out[u] = entries of row u with column > u."""
-    for u in range(part[0], part[1]):
-        low, high = indptr[u], indptr[u + 1]
-        while low < high:
-            middle = (low + high) // 2
-            if indices[middle] > u:
-                high = middle
-            else:
-                low = middle + 1
-        out[u] = indptr[u + 1] - low
-
-
-@kernel
-def draw_limits(part, indptr, indices, num_drawn, seed, out):
-    """out[v] = the num_drawn-th smallest hash of row v's arcs; rows that short are drawn whole."""
-    for v in range(part[0], part[1]):
-        degree = indptr[v + 1] - indptr[v]
-        out[v] = MAX_HASH
-        if degree > num_drawn:
-            hashes = np.empty(degree, np.uint64)
-            for i in range(degree):
-                hashes[i] = bits(seed, v, indices[indptr[v] + i])
-            hashes.sort()
-            out[v] = hashes[num_drawn - 1]
-
-
-@kernel
-def list_edges(edges, first, last, row, left, right, number):
-    """Ends and numbers of the edges first .. last - 1 that are drawn, from row `row` on; returns how many.
-
-    The limit is empty where all edges are scored. An edge is scored when one of its two ends draws it; on a directed
-    graph only the tail draws.
-    """
-    indptr, indices, start, directed, limit, seed = edges
-    found = 0
-    u = row
-    for e in range(first, last):
-        while start[u + 1] <= e:
-            u += 1
-        v = indices[indptr[u + 1] - start[u + 1] + e]
-        if len(limit):
-            drawn = bits(seed, u, v) <= limit[u] or (not directed and bits(seed, v, u) <= limit[v])
-            if not drawn:
-                continue
-        left[found] = u
-        right[found] = v
-        number[found] = e
-        found += 1
-    return found
-
-
-@kernel(inline="always")
-def edge_number(indptr, indices, start, directed, v, position):
-    """The number of the edge that CSR entry `position` of row v stands for.
-
-    Indices are unsigned, because numba looks at each signed one for a count from the end.
-    """
-    u = np.uint64(indices[np.uint64(position)])
-    if directed or u > np.uint64(v):
-        return position - indptr[v + 1] + start[v + 1]
-    low, high = start[u], start[u + _ONE]
-    shift = indptr[u + _ONE] - high
-    while low < high:
-        middle = (low + high) // 2
-        if indices[np.uint64(middle + shift)] < v:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@kernel(inline="always")
-def ask_ahead(indptr, indices, start, v, position):
-    """Starts loading what entries to come will look up: where a neighbour's edges are, then the middle of them, near
-    enough for most. Returns that edge, or the first where none is looked up.
-    """
-    far = np.uint64(indices[np.uint64(min(position + 2 * _AHEAD, len(indices) - 1))])
-    if far < np.uint64(v):
-        prefetch(indptr, far)
-        prefetch(start, far)
-    u = np.uint64(indices[np.uint64(min(position + _AHEAD, len(indices) - 1))])
-    if u < np.uint64(v):
-        half = (start[u + _ONE] - start[u]) // 2
-        prefetch(indices, indptr[u + _ONE] - half)
-        return start[u + _ONE] - half
-    return np.int64(0)
-
-
-@kernel
-def row_edges(edges, v, out):
-    """out[i] = number of the edge between v and its i-th neighbour."""
-    indptr, indices, start, directed, _limit, _seed = edges
-    for i in range(indptr[v + 1] - indptr[v]):
-        out[i] = edge_number(indptr, indices, start, directed, v, indptr[v] + i)
-
-
-@kernel
-def _longest_row(indptr, first, last):
-    longest = 0
-    for v in range(first, last):
-        longest = max(longest, indptr[v + 1] - indptr[v])
-    return longest
-
-
-@kernel
-def _bound(keys, num):
-    """A key that exactly `num` keys do not exceed; where ties allow none, the num-th smallest.
-
-    Bisection: counting is one vector loop over a row that lies in the cache, where a sort would guess at each branch.
-    """
-    if num == len(keys):
-        return _MAX_KEY
-    low, high = np.uint32(0), _MAX_KEY
-    while low < high:
-        middle = np.uint32(low + (high - low) // 2)
-        count, below, above = np.uint32(0), low, high
-        for i in range(len(keys)):
-            near = keys[i] <= middle
-            count += near
-            below = max(below, keys[i] if near else low)
-            above = min(above, high if near else keys[i])
-        if count == num:
-            return middle
-        if count > num:
-            high = below
-        else:
-            low = above
-    return high
-
-
-@kernel
-def _nearest(hops, spreads, keep):
-    """Averages of both arrays over the share `keep` of smallest hops; equal hops are taken in order.
-
-    Positive floats sort as their bits do, and any NaN comes after them, as it does in a sort.
-    """
-    # a product such as (1 - 0.7) * 10 lands a hair above the integer it means: the small term keeps ceil honest
-    num_kept = min(max(1, int(np.ceil(keep * len(hops) - 1e-9))), len(hops))
-    keys = hops.view(np.uint32)
-    bound = _bound(keys, num_kept)
-    ties = num_kept
-    for i in range(len(keys)):
-        ties -= keys[i] < bound
-    hop, spread = 0.0, 0.0
-    for i in range(len(keys)):
-        if keys[i] < bound or (keys[i] == bound and ties > 0):
-            ties -= keys[i] == bound
-            hop += hops[i]
-            spread += spreads[i]
-    return hop / num_kept, spread / num_kept
-
-
-@kernel(allocates=False)
-def _gather_row(edges, v, means, var, hops, spreads):
-    """Copies each of `means`, to a row of `hops`, and `var` of v's drawn edges; returns how many there are."""
-    indptr, indices, start, directed, limit, seed = edges
-    all_drawn = len(limit) == 0
-    size = 0
-    for position in range(indptr[v], indptr[v + 1]):
-        if all_drawn and not directed:
-            near = ask_ahead(indptr, indices, start, v, position)
-            prefetch(var, near)
-            for i in range(len(means)):
-                prefetch(means[i], near)
-        if all_drawn or bits(seed, v, indices[position]) <= limit[v]:
-            e = np.uint64(edge_number(indptr, indices, start, directed, v, position))
-            for i in range(len(means)):
-                hops[i, size] = means[i][e]
-            spreads[size] = var[e]
-            size += 1
-    return size
-
-
-@kernel
-def average_rows(part, edges, keep, means, var, ahp, iv):
-    """ahp[i, v] = average of means[i] over v's drawn edges, nearest share `keep`, and iv[v] that of `var` over the
-    nearest by the first mean; 0 without any.
-
-    Of several means the edges of v are looked for once. Memory: for each entry of the longest row 4 bytes a thread and
-    mean, and 4 more.
-    """
-    widest = _longest_row(edges.indptr, part[0], part[1])
-    hops, spreads = np.empty((len(means), widest), np.float32), np.empty(widest, np.float32)
-    for v in range(part[0], part[1]):
-        size = _gather_row(edges, v, means, var, hops, spreads)
-        for i in range(len(means)):
-            hop, spread = _nearest(hops[i, :size], spreads[:size], keep) if size else (0.0, 0.0)
-            ahp[i, v] = hop
-            if i == 0:
-                iv[v] = spread
-
-
-# ----------------------------------------------------------------------------
-# Which edges are scored, and the number of each: a view of the CSR, never a list of edges.
-#
-# `EdgeIndex` finds the ends of edge e, and the edges of node v, from the CSR and one count a row. Memory: 8 bytes a
-# node, 8 more where `max_neighbors` bounds what is scored.
-#
-# With `max_neighbors = k` every node draws k of its neighbours uniformly without replacement, and an edge is scored
-# when one of its ends drew it. Scores of v average over v's own draw alone: averaging over all scored edges would
-# overweight the neighbours of small degree, which draw everything and so pull their edges in.
-
-
-_PURPOSE = 0x5C0E  # keeps these draws apart from other uses of the same seed
-
-
 @dataclass(frozen=True, eq=False)
 class EdgeIndex:
-    """The edges of a graph, numbered by their CSR order: column > row, or every arc of a directed graph.
+    """Edges of a graph, numbered by their CSR order: column > row, or every arc of a directed graph.
 
     >>> path = edge_index(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], np.int32))
     >>> left, right, number = path.edges(0, 2)
@@ -292,7 +83,7 @@ class EdgeIndex:
         return left[:found], right[:found], number[:found]
 
     def of_node(self, v: int) -> NDArray[np.int64]:
-        """The edge numbers of v's neighbours (out-neighbours if directed), in CSR order, drawn or not."""
+        """Edge numbers of v's neighbours (out-neighbours if directed), in CSR order, drawn or not."""
         out = np.empty(self.indptr[v + 1] - self.indptr[v], np.int64)
         row_edges(self.for_kernels, v, out)
         return out
@@ -306,7 +97,7 @@ def edge_index(
     max_neighbors: int | None = None,
     seed: int = 0,
 ) -> EdgeIndex:
-    """Numbers the edges of a CSR with sorted rows; `max_neighbors` bounds what each node is scored by."""
+    """Numbered edges of a CSR with sorted rows; `max_neighbors` bounds how many each node is scored by."""
     if max_neighbors is not None and max_neighbors < 1:
         raise ValueError(f"max_neighbors={max_neighbors} must be at least 1, or None to score every neighbour")
     start = indptr
@@ -314,11 +105,11 @@ def edge_index(
         start = np.zeros(len(indptr), np.int64)
         run_in_threads(len(indptr) - 1, count_upper, indptr, indices, start[1:])
         np.cumsum(start, out=start)
-    limit, key = np.empty(0, np.uint64), rng.key(seed, _PURPOSE)
+    limit, draw = np.empty(0, np.uint64), key(seed, _PURPOSE)
     if max_neighbors is not None:
         limit = np.empty(len(indptr) - 1, np.uint64)
-        run_in_threads(len(limit), draw_limits, indptr, indices, max_neighbors, key, limit)
-    return EdgeIndex(indptr, indices, start, directed, limit, key)
+        run_in_threads(len(limit), draw_limits, indptr, indices, max_neighbors, draw, limit)
+    return EdgeIndex(indptr, indices, start, directed, limit, draw)
 
 
 class PairHead(NamedTuple):
@@ -331,7 +122,7 @@ class PairHead(NamedTuple):
 
     @staticmethod
     def of(sample: Mapping[str, Tensor]) -> "PairHead":
-        """The head's part of a parameter sample."""
+        """Head of a parameter sample."""
         return PairHead(*(sample[f"head.{i}.{part}"].detach() for i in range(2) for part in ("weight", "bias")))
 
 
@@ -345,15 +136,201 @@ class Pairs(NamedTuple):
 
 
 def check_sample(edges: EdgeIndex, z: Tensor, head: PairHead) -> None:
-    """Refuses an embedding that does not fit the graph or the head."""
+    """Raises ValueError if an embedding does not fit the graph or the head."""
     wanted = (edges.num_nodes, head.weight0.shape[0])
     if tuple(z.shape) != wanted:
         raise ValueError(f"the embedding has shape {tuple(z.shape)}; the graph and the head need {wanted}")
 
 
 def check_finite(finite: bool, count: int) -> None:
-    """Refuses the count-th sample where its predictions overflowed."""
+    """Raises ValueError if the predictions of the count-th sample overflowed."""
     if not finite:
         raise ValueError(
             f"parameter sample {count - 1} predicts NaN or infinite logits: the chain it came from diverged"
         )
+
+
+@kernel
+def count_upper(part, indptr, indices, out):
+    """out[u] = entries of row u with column > u."""
+    for u in range(part[0], part[1]):
+        low, high = indptr[u], indptr[u + 1]
+        while low < high:
+            middle = (low + high) // 2
+            if indices[middle] > u:
+                high = middle
+            else:
+                low = middle + 1
+        out[u] = indptr[u + 1] - low
+
+
+@kernel
+def draw_limits(part, indptr, indices, num_drawn, seed, out):
+    """out[v] = the num_drawn-th smallest hash of row v's arcs; rows that short are drawn whole."""
+    for v in range(part[0], part[1]):
+        degree = indptr[v + 1] - indptr[v]
+        out[v] = MAX_HASH
+        if degree > num_drawn:
+            hashes = np.empty(degree, np.uint64)
+            for i in range(degree):
+                hashes[i] = bits(seed, v, indices[indptr[v] + i])
+            hashes.sort()
+            out[v] = hashes[num_drawn - 1]
+
+
+@kernel
+def list_edges(edges, first, last, row, left, right, number):
+    """Number of drawn edges among first .. last - 1, whose ends and numbers are written; row `row` is that of `first`.
+
+    An edge is drawn when one of its two ends draws it, on a directed graph its tail; all are where `limit` is empty.
+    """
+    indptr, indices, start, directed, limit, seed = edges
+    found = 0
+    u = row
+    for e in range(first, last):
+        while start[u + 1] <= e:
+            u += 1
+        v = indices[indptr[u + 1] - start[u + 1] + e]
+        if len(limit):
+            drawn = bits(seed, u, v) <= limit[u] or (not directed and bits(seed, v, u) <= limit[v])
+            if not drawn:
+                continue
+        left[found] = u
+        right[found] = v
+        number[found] = e
+        found += 1
+    return found
+
+
+@kernel(inline="always")
+def edge_number(indptr, indices, start, directed, v, position):
+    """Number of the edge at CSR entry `position` of row v.
+
+    Indices are unsigned, because numba checks each signed one for a count from the end.
+    """
+    u = np.uint64(indices[np.uint64(position)])
+    if directed or u > np.uint64(v):
+        return position - indptr[v + 1] + start[v + 1]
+    low, high = start[u], start[u + _ONE]
+    shift = indptr[u + _ONE] - high
+    while low < high:
+        middle = (low + high) // 2
+        if indices[np.uint64(middle + shift)] < v:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel(inline="always")
+def ask_ahead(indptr, indices, start, v, position):
+    """Prefetches what later entries look up: where a neighbour's edges begin, then the middle of them, which is near
+    enough for most. Returns that edge, or 0 where none is looked up.
+    """
+    far = np.uint64(indices[np.uint64(min(position + 2 * _AHEAD, len(indices) - 1))])
+    if far < np.uint64(v):
+        prefetch(indptr, far)
+        prefetch(start, far)
+    u = np.uint64(indices[np.uint64(min(position + _AHEAD, len(indices) - 1))])
+    if u < np.uint64(v):
+        half = (start[u + _ONE] - start[u]) // 2
+        prefetch(indices, indptr[u + _ONE] - half)
+        return start[u + _ONE] - half
+    return np.int64(0)
+
+
+@kernel
+def row_edges(edges, v, out):
+    """out[i] = number of the edge between v and its i-th neighbour."""
+    indptr, indices, start, directed, _limit, _seed = edges
+    for i in range(indptr[v + 1] - indptr[v]):
+        out[i] = edge_number(indptr, indices, start, directed, v, indptr[v] + i)
+
+
+@kernel
+def _bound(keys, num):
+    """Key that exactly `num` keys do not exceed; where ties allow none, the num-th smallest.
+
+    By bisection: counting is one vector loop over a row in the cache, where a sort would mispredict branches.
+    """
+    if num == len(keys):
+        return _MAX_KEY
+    low, high = np.uint32(0), _MAX_KEY
+    while low < high:
+        middle = np.uint32(low + (high - low) // 2)
+        count, below, above = np.uint32(0), low, high
+        for i in range(len(keys)):
+            near = keys[i] <= middle
+            count += near
+            below = max(below, keys[i] if near else low)
+            above = min(above, high if near else keys[i])
+        if count == num:
+            return middle
+        if count > num:
+            high = below
+        else:
+            low = above
+    return high
+
+
+@kernel
+def _nearest(hops, spreads, keep):
+    """Averages of both arrays over the share `keep` of smallest hops; of equal hops the first are taken.
+
+    Positive floats sort as their bits do, and NaN after them.
+    """
+    # a product such as (1 - 0.7) * 10 lands a hair above the integer it means: the small term keeps ceil honest
+    num_kept = min(max(1, int(np.ceil(keep * len(hops) - 1e-9))), len(hops))
+    keys = hops.view(np.uint32)
+    bound = _bound(keys, num_kept)
+    ties = num_kept
+    for i in range(len(keys)):
+        ties -= keys[i] < bound
+    hop, spread = 0.0, 0.0
+    for i in range(len(keys)):
+        if keys[i] < bound or (keys[i] == bound and ties > 0):
+            ties -= keys[i] == bound
+            hop += hops[i]
+            spread += spreads[i]
+    return hop / num_kept, spread / num_kept
+
+
+@kernel(allocates=False)
+def _gather_row(edges, v, means, var, hops, spreads):
+    """Number of v's drawn edges, whose means and variance are copied to `hops`, a row per mean, and `spreads`."""
+    indptr, indices, start, directed, limit, seed = edges
+    all_drawn = len(limit) == 0
+    size = 0
+    for position in range(indptr[v], indptr[v + 1]):
+        if all_drawn and not directed:
+            near = ask_ahead(indptr, indices, start, v, position)
+            prefetch(var, near)
+            for i in range(len(means)):
+                prefetch(means[i], near)
+        if all_drawn or bits(seed, v, indices[position]) <= limit[v]:
+            e = np.uint64(edge_number(indptr, indices, start, directed, v, position))
+            for i in range(len(means)):
+                hops[i, size] = means[i][e]
+            spreads[size] = var[e]
+            size += 1
+    return size
+
+
+@kernel
+def average_rows(part, edges, keep, means, var, ahp, iv):
+    """ahp[i, v] = average of means[i] over the nearest share `keep` of v's drawn edges, and iv[v] that of `var` over
+    the nearest by means[0]; 0 where there are none.
+
+    Memory per thread: for each entry of the longest row 4 bytes per mean, and 4 more.
+    """
+    widest = 0
+    for v in range(part[0], part[1]):
+        widest = max(widest, edges.indptr[v + 1] - edges.indptr[v])
+    hops, spreads = np.empty((len(means), widest), np.float32), np.empty(widest, np.float32)
+    for v in range(part[0], part[1]):
+        size = _gather_row(edges, v, means, var, hops, spreads)
+        for i in range(len(means)):
+            hop, spread = _nearest(hops[i, :size], spreads[:size], keep) if size else (0.0, 0.0)
+            ahp[i, v] = hop
+            if i == 0:
+                iv[v] = spread

@@ -1,22 +1,21 @@
-"""The predicted hop of every edge: its mean and variance over the parameter samples, one pass over the edges each.
+"""Predicted hop of every edge: its mean and variance over the parameter samples, by one pass over the edges for each.
 
 A sample is an embedding z (n, width) and a pair head: |z_u - z_v| -> Linear -> ReLU -> Linear -> C logits (z_u - z_v
 on a directed graph). The predicted hop is the expected class under softmax, or the likeliest one. Mean and sum of
 squared deviations are updated by Welford's rule and stored as float32; the variance divides by the number of samples.
 
-Edges are listed chunk by chunk from the CSR, and a chunk is all one thread's: its pairs' inputs are written, multiplied
-and forgotten in the cache of one core. Chunks do not depend on the threads, so neither does any number. Memory: one
-embedding, 8 bytes an edge (memory maps of a folder, if one is given), and of each thread a chunk of width + hidden
-floats an edge.
-
-On a CUDA device the ends and the moments of the edges stay on the device, 16 bytes an edge (`device.py`).
+Edges are listed chunk by chunk from the CSR, and each chunk is computed by one thread in the cache of its core: a
+kernel writes the inputs of the pairs, torch multiplies, a kernel does the rest. Chunks do not depend on the threads, so
+neither does any result. Memory: one embedding, 8 bytes per edge (memory maps of a folder, if one is given), and per
+thread a chunk of width + hidden floats per edge. On a CUDA device the ends and moments of the edges stay on the device,
+16 bytes per edge (device.py).
 """
 
 import math
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -29,18 +28,142 @@ from hcm_scale.base.jit import kernel
 from hcm_scale.base.names import HOPS, PRECISIONS, Hop
 from hcm_scale.base.npy import create_npy
 from hcm_scale.base.threads import run_in_slices, share_parts, torch_threads
-from hcm_scale.score.device import predict_on_device
 from hcm_scale.score.edge_index import EdgeIndex, PairHead, check_finite, check_sample
 
-# ----------------------------------------------------------------------------
-# The pair head on a CPU, but for its one large product: jitted functions only.
-#
-# Of a chunk of edges `pair_inputs` makes the input of that product, and `update_moments` does all that follows it:
-# relu, logits, the predicted hop and Welford's step. Every edge is computed by itself, so nothing here depends on the
-# threads.
+MEAN_FILE, VAR_FILE = "edges_mean.npy", "edges_var.npy"
+CPU_CHUNK_EDGES = 1 << 14  # 64 + 64 floats per edge: 8 MB; 5 ms of one core, of which Python takes a hundredth
+CUDA_CHUNK_EDGES = 1 << 18  # 400 MB
 
 
-_AHEAD = 8  # edges between asking for a row and reading it
+class EdgeHops(NamedTuple):
+    """Mean and population variance of each edge's predicted hop, f32 (m,); NaN where the edge is not scored."""
+
+    mean: NDArray[np.float32]
+    var: NDArray[np.float32]
+
+
+OnSample = Callable[[int, EdgeHops], object]
+
+
+def predict_edges(
+    edges: EdgeIndex,
+    samples: Iterable[tuple[Tensor, PairHead]],
+    *,
+    hop: Hop = "expected",
+    chunk_edges: int | None = None,
+    folder: Path | None = None,
+    device: torch.device | str = "cpu",
+    precision: str = "auto",
+    on_edges: Callable[[int], object] = lambda num_edges: None,
+    begun: tuple[int, EdgeHops] | None = None,
+    on_sample: OnSample = lambda num_samples, moments: None,
+) -> EdgeHops:
+    """Mean and variance of the predicted hop of every scored edge over the samples, an iterable of (z, head).
+
+    `samples` is consumed once, lazily, and each z is no longer used when the next is requested: all may share one
+    buffer. With `folder` the result is a pair of .npy memory maps in it, else it is held in memory. `chunk_edges`
+    (16,384 on a CPU, 262,144 on CUDA) changes speed and memory only. `precision="bfloat16"` is for CUDA devices and
+    accurate to 1e-2; "auto" is float32 elsewhere. `on_edges` is called during the work with the number of edges
+    predicted under one sample since the last call. `on_sample` is called with the number of samples so far and the
+    moments, mean and squared deviations: on a CPU after each sample, else after the last. On a CPU `begun` continues
+    from what `on_sample` was given.
+    """
+    device = torch.device(device)
+    check_options(hop, chunk_edges, device, precision)
+    moments, count, expected = new_moments(edges.num_edges, folder), 0, hop == "expected"
+    mean, m2 = moments
+    if begun is not None:
+        count, (mean[:], m2[:]) = begun
+    elif len(edges.limit):
+        mean[:], m2[:] = np.nan, np.nan
+    if device.type == "cuda":
+        from hcm_scale.score.device import predict_on_device  # imports Triton
+
+        chunk = chunk_edges or CUDA_CHUNK_EDGES
+        count = predict_on_device(
+            edges,
+            samples,
+            mean,
+            m2,
+            chunk=chunk,
+            device=device,
+            expected=expected,
+            precision=precision,
+            on_edges=on_edges,
+        )
+        on_sample(count, moments)
+    else:
+        chunk = min(chunk_edges or CPU_CHUNK_EDGES, max(edges.num_edges, 1))
+        count = _predict_on_cpu(edges, samples, moments, count, chunk, expected, on_edges=on_edges, on_sample=on_sample)
+    if count == 0:
+        raise ValueError("there are no parameter samples to score with; at least one is needed")
+    run_in_slices(len(m2), lambda part: np.divide(m2[part], np.float32(count), out=m2[part]))
+    return moments
+
+
+def check_options(hop: str, chunk_edges: int | None, device: torch.device, precision: str) -> None:
+    """Raises ValueError for options that are not legal."""
+    if hop not in HOPS:
+        raise ValueError(f"hop={hop!r} must be one of {', '.join(HOPS)}")
+    if chunk_edges is not None and chunk_edges < 1:
+        raise ValueError(f"chunk_edges={chunk_edges} must be at least 1")
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision={precision!r} must be one of {', '.join(PRECISIONS)}")
+    if precision == "bfloat16" and device.type != "cuda":
+        raise ValueError(f"precision={precision!r} needs a CUDA device; on {device.type} it must be float32 or auto")
+
+
+def new_moments(num_edges: int, folder: Path | None) -> EdgeHops:
+    """Two uninitialised numbers per edge, in memory or as memory maps of files in a folder."""
+    if folder is None or not num_edges:  # an empty file cannot be mapped
+        return EdgeHops(np.empty(num_edges, np.float32), np.empty(num_edges, np.float32))
+    return EdgeHops(*(create_npy(folder / name, np.float32, (num_edges,)) for name in (MEAN_FILE, VAR_FILE)))
+
+
+@torch.no_grad()
+def _predict_on_cpu(
+    edges: EdgeIndex,
+    samples: Iterable[tuple[Tensor, PairHead]],
+    moments: EdgeHops,
+    count: int,
+    chunk: int,
+    expected: bool,
+    *,
+    on_edges: Callable[[int], object],
+    on_sample: OnSample,
+) -> int:
+    """Updates the moments of every edge with every sample; returns the number of samples, `count` of them earlier."""
+    starts = range(0, edges.num_edges, chunk)
+    buffers: list[tuple[Tensor, Tensor]] = []  # of each thread, for the input and the output of a product
+    one_at_a_time = threading.Lock()
+
+    def predict(me: int, first: int) -> None:
+        left, right, number = edges.edges(first, min(first + chunk, edges.num_edges))
+        k = len(number)
+        pairs, hidden = (buffer[:k] for buffer in buffers[me])
+        pair_inputs((0, k), rows, left, right, edges.directed, pairs.numpy())
+        torch.addmm(head.bias0, pairs, head.weight0, out=hidden)
+        update_moments((0, k), hidden.numpy(), last_layer, number, expected, count, tuple(moments))
+        check_finite(bool(np.isfinite(moments.mean[number]).all()), count)
+        with one_at_a_time:
+            on_edges(k)
+
+    for z, head in samples:
+        check_sample(edges, z, head)
+        count += 1
+        rows = np.ascontiguousarray(z.numpy(force=True))
+        last_layer = np.ascontiguousarray(head.weight1.T.numpy(force=True)), head.bias1.numpy(force=True)
+        if not buffers:
+            num_threads = max(1, min(numba.get_num_threads(), len(starts)))
+            width, hidden_width = head.weight0.shape
+            buffers += [(torch.empty(chunk, width), torch.empty(chunk, hidden_width)) for _ in range(num_threads)]
+        with torch_threads(1):
+            share_parts(len(buffers), starts, predict)
+        on_sample(count, moments)
+    return count
+
+
+_AHEAD = 8  # edges between prefetching a row and reading it
 _LINE = 16  # floats
 _BLOCK = 64  # edges whose logits are turned into hops together, one vector operation after the other
 _LOG2_E, _LN_2_HIGH, _LN_2_LOW = 1.4426950408889634, 0.6931471803691238, 1.9082149292705877e-10
@@ -82,7 +205,7 @@ def _class_logits(hidden, weight, bias, out):
 
 @kernel(inline="always")
 def _exp(x):
-    """E to the power of x <= 0, in vector operations where numpy's is a call: 2^n times a series of what is left."""
+    """e^x for x <= 0 as 2^n times a series, in vector operations where numpy's is a function call."""
     x = max(x, _LOWEST)
     n = np.floor(x * _LOG2_E + 0.5)
     r = x - n * _LN_2_HIGH - n * _LN_2_LOW
@@ -128,8 +251,8 @@ def update_moments(part, hidden, head, number, expected, count, moments):
     """Welford's step of edge number[i] with the hop that the hidden layer of pair i predicts.
 
     `head` are weight, (C, hidden), and bias of the last layer, `moments` mean and squared deviations; `count` includes
-    this sample. Arithmetic is float64 from the logits on, so that a step adds one float32 rounding to each moment, no
-    more. Where a logit is not finite, which argmax would hide, both become NaN.
+    this sample. Arithmetic is float64 from the logits on, so that a step adds one float32 rounding to each moment.
+    Where a logit is not finite, which argmax would hide, both become NaN.
     """
     weight, bias = head
     mean, m2 = moments
@@ -151,126 +274,3 @@ def update_moments(part, hidden, head, number, expected, count, moments):
             new = old + (hop - old) / count
             mean[e] = new
             m2[e] = spread + (hop - old) * (hop - new)
-
-
-MEAN_FILE, VAR_FILE = "edges_mean.npy", "edges_var.npy"
-CPU_CHUNK_EDGES = 1 << 14  # 64 + 64 floats an edge: 8 MB; 5 ms of one core, of which Python takes a hundredth
-CUDA_CHUNK_EDGES = 1 << 18  # 400 MB
-
-
-class EdgeHops(NamedTuple):
-    """Mean and population variance of each edge's predicted hop, f32 (m,); NaN where the edge is not scored."""
-
-    mean: NDArray[np.float32]
-    var: NDArray[np.float32]
-
-
-def predict_edges(
-    edges: EdgeIndex,
-    samples: Iterable[tuple[Tensor, PairHead]],
-    *,
-    hop: Hop = "expected",
-    chunk_edges: int | None = None,
-    folder: Path | None = None,
-    device: torch.device | str = "cpu",
-    precision: str = "auto",
-    on_edges: Callable[[int], object] = lambda num_edges: None,
-    begun: tuple[int, EdgeHops] | None = None,
-    on_sample: Callable[[int, EdgeHops], object] = lambda num_samples, moments: None,
-) -> EdgeHops:
-    """Mean and variance of the predicted hop of every scored edge over the samples, an iterable of (z, head).
-
-    `samples` is consumed once, lazily, and each z is used up before the next is asked for: all may share one buffer.
-    With `folder` the result is a pair of .npy memory maps in it, else it is held in memory. `chunk_edges` (16,384 on a
-    CPU, 262,144 on CUDA) changes speed and memory alone. `precision="bfloat16"` is for CUDA devices and good to 1e-2;
-    "auto" is float32 elsewhere. `on_edges` hears, as work goes on, how many more edges were predicted under one sample.
-    `on_sample` is given the number of samples so far and the moments, mean and squared deviations: on a CPU after each
-    sample, else after the last. What it was given goes on, on a CPU, as `begun`.
-    """
-    device = torch.device(device)
-    check_options(hop, chunk_edges, device, precision)
-    mean, m2 = new_moments(edges.num_edges, folder)
-    if begun is not None:
-        mean[:], m2[:] = begun[1]
-    elif len(edges.limit):
-        mean[:], m2[:] = np.nan, np.nan
-    options: dict[str, Any] = {"expected": hop == "expected", "on_edges": on_edges}
-    if device.type == "cuda":
-        chunk = chunk_edges or CUDA_CHUNK_EDGES
-        count = predict_on_device(edges, samples, mean, m2, chunk=chunk, device=device, precision=precision, **options)
-        on_sample(count, EdgeHops(mean, m2))
-    else:
-        options |= {"count": 0 if begun is None else begun[0], "on_sample": on_sample}
-        count = _sweep_cpu(edges, samples, mean, m2, chunk=chunk_edges or CPU_CHUNK_EDGES, **options)
-    if count == 0:
-        raise ValueError("there are no parameter samples to score with; at least one is needed")
-    run_in_slices(len(m2), lambda part: np.divide(m2[part], np.float32(count), out=m2[part]))
-    return EdgeHops(mean, m2)
-
-
-def check_options(hop: str, chunk_edges: int | None, device: torch.device, precision: str) -> None:
-    """Refuses options at the door, before any work is done."""
-    if hop not in HOPS:
-        raise ValueError(f"hop={hop!r} must be one of {', '.join(HOPS)}")
-    if chunk_edges is not None and chunk_edges < 1:
-        raise ValueError(f"chunk_edges={chunk_edges} must be at least 1")
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r} must be one of {', '.join(PRECISIONS)}")
-    if precision == "bfloat16" and device.type != "cuda":
-        raise ValueError(f"precision={precision!r} needs a CUDA device; on {device.type} it must be float32 or auto")
-
-
-def new_moments(num_edges: int, folder: Path | None) -> EdgeHops:
-    """Room for two numbers an edge, in memory or as memory maps of files in a folder."""
-
-    def make(name: str) -> NDArray[np.float32]:
-        if folder is None or not num_edges:  # an empty file cannot be mapped
-            return np.empty(num_edges, np.float32)
-        return create_npy(folder / name, np.float32, (num_edges,))
-
-    return EdgeHops(make(MEAN_FILE), make(VAR_FILE))
-
-
-@torch.no_grad()
-def _sweep_cpu(
-    edges: EdgeIndex,
-    samples: Iterable[tuple[Tensor, PairHead]],
-    mean: NDArray[np.float32],
-    m2: NDArray[np.float32],
-    *,
-    chunk: int,
-    expected: bool,
-    on_edges: Callable[[int], object],
-    count: int,
-    on_sample: Callable[[int, EdgeHops], object],
-) -> int:
-    """Every sample over every edge in float32; returns the number of samples, `count` of which were seen before."""
-    chunk = min(chunk, max(edges.num_edges, 1))
-    starts = range(0, edges.num_edges, chunk)
-    rooms: list[tuple[Tensor, Tensor]] = []  # for the input and the output of a product, of each thread
-    one_at_a_time = threading.Lock()
-
-    def predict(me: int, first: int) -> None:
-        left, right, number = edges.edges(first, min(first + chunk, edges.num_edges))
-        k = len(number)
-        pairs, hidden = (room[:k] for room in rooms[me])
-        pair_inputs((0, k), rows, left, right, edges.directed, pairs.numpy())
-        torch.addmm(head.bias0, pairs, head.weight0, out=hidden)
-        update_moments((0, k), hidden.numpy(), last_layer, number, expected, count, (mean, m2))
-        check_finite(bool(np.isfinite(mean[number]).all()), count)
-        with one_at_a_time:
-            on_edges(k)
-
-    for z, head in samples:
-        check_sample(edges, z, head)
-        count += 1
-        rows = np.ascontiguousarray(z.numpy(force=True))
-        last_layer = np.ascontiguousarray(head.weight1.T.numpy(force=True)), head.bias1.numpy(force=True)
-        if not rooms:
-            num_rooms = max(1, min(numba.get_num_threads(), len(starts)))
-            width, hidden_width = head.weight0.shape
-            rooms += [(torch.empty(chunk, width), torch.empty(chunk, hidden_width)) for _ in range(num_rooms)]
-        with torch_threads(1):
-            share_parts(len(rooms), starts, predict)
-        on_sample(count, EdgeHops(mean, m2))
-    return count

@@ -1,20 +1,17 @@
-"""How many nodes stand out: a p for every node, and the ones that a false-discovery rate flags.
+"""Which nodes are flagged: a p-value for every node, and the flags at a false-discovery rate.
 
-Ranks cannot say it: every graph has a first node, odd or not. So p comes from how large a number is beside the bulk of
-its own kind, which odd nodes, being few, do not move:
+Ranks cannot tell: every graph has a first node, anomalous or not. So p comes from how large a number is beside the bulk
+of its kind, which anomalies, being few, do not move:
 
-1. Each kind of evidence (evidence.py) becomes a surprise, -log P(a usual node has as much): up to the 95 % quantile by
-   its rank, beyond it by the tail that the bulk shows (tail.py). The score is made of the same surprises, softened.
-2. The surprises of a node are added up, as they are. Were the kinds independent the sums would have a gamma
-   distribution, of as many parts as there are kinds; kinds that say the same thing twice make it fewer and longer parts
-   (Brown's way). Both are read off the median and the 90 % quantile of the sums, and the tail beyond is p.
-3. Benjamini and Hochberg: the k nodes of smallest p are flagged for the largest k with p_(k) <= rate * k / n.
+1. Each kind of evidence becomes a surprise, -log P(a normal node has as much) (evidence.py).
+2. The surprises of a node are added up. If the kinds were independent, the sums would have a gamma distribution with
+   as many parts as there are kinds; dependent kinds make it fewer and longer parts (Brown's method). Both are read off
+   the median and the 90 % quantile of the sums, and the tail beyond is p.
+3. Benjamini and Hochberg: the k nodes of smallest p are flagged, for the largest k with p_(k) <= rate * k / n.
 
-Where a graph is scored by a model of another, the bulk is that of the other graph (`like`): p then says how usual a
-node would be there, and is the same from day to day. The procedure runs over the nodes that are scored.
-
-Small graphs show less of their bulk, so scales are widened by a term in 1 / n. p falls with every number, and does not
-depend on labels or seeds. Measurements, and what did not work: docs/detector.md. Memory: 40 bytes a node.
+Where a graph is scored by a model of another, the bulk is that of the other graph: p then says how usual a node would
+be there, and is the same from day to day. Small graphs show less of their bulk, so scales are widened by a term in
+1 / n. p falls with every number and depends on no labels. Measurements: docs/detector.md. Memory: 40 bytes per node.
 """
 
 from typing import NamedTuple
@@ -29,11 +26,11 @@ from hcm_scale.score.evidence import LEAST_P, Sums, ranks_among, ranks_of, widen
 
 Values = NDArray[np.float64]
 
-_SUM_LOW, _SUM_HIGH = 0.5, 0.9  # quantiles of the sum that show its tail; beyond, odd nodes and neighbours gather
+_SUM_LOW, _SUM_HIGH = 0.5, 0.9  # quantiles of the sum that show its tail; beyond are anomalies and their neighbours
 
 
 class Verdict(NamedTuple):
-    """The chance of a usual node to have as much evidence, and who is flagged, (n,) each, at which `rate`."""
+    """p-value of every node and whether it is flagged, (n,) each, at the false-discovery rate `rate`."""
 
     p: Values
     flagged: NDArray[np.bool_]
@@ -41,7 +38,7 @@ class Verdict(NamedTuple):
 
 
 def judge(sums: Sums, rate: float) -> Verdict:
-    """The verdict over all nodes from what the kinds of evidence add up to (`evidence.weigh`).
+    """p-values and flags of all nodes from their summed surprises (`weigh_evidence`).
 
     >>> from hcm_scale.score.evidence import weigh_evidence
     >>> usual = -np.log(np.linspace(1.0, 0.001, 1000))
@@ -50,33 +47,34 @@ def judge(sums: Sums, rate: float) -> Verdict:
     [1000, 1001]
     """
     check_rate(rate)
-    p = sum_p(*sums)
+    p = _sum_p(*sums)
     return Verdict(p, discoveries(p, rate), rate)
 
 
 def check_rate(rate: float) -> None:
-    """Refuses a false-discovery rate that flags nobody, or everybody."""
+    """Raises ValueError for a false-discovery rate that flags no node, or every node."""
     if not 0.0 < rate < 1.0:
         raise ValueError(f"score.fdr={rate} must be above 0 and below 1: the share of false flags to put up with")
 
 
-def sum_p(total: Values, num_kinds: int, usual: Values | None = None) -> Values:
-    """P(a usual node's surprises add up to as much), (n,): by rank in the bulk, by a gamma tail beyond."""
+def _sum_p(total: Values, num_kinds: int, usual: Values | None) -> Values:
+    """P(a normal node's surprises add up to as much), (n,): by rank in the bulk, by a gamma tail beyond."""
     if not len(total):
         return np.ones(0)
+    ordered, p = None if usual is None else np.sort(usual), np.empty(len(total))
     if usual is None:
         double, usual = double_places(total), total
         low, high = quantiles(total, double, [_SUM_LOW, _SUM_HIGH])
-        p = ranks_of(double, len(total))
     else:
-        p, (low, high) = ranks_among(total, usual), np.quantile(usual, [_SUM_LOW, _SUM_HIGH])
+        low, high = np.quantile(usual, [_SUM_LOW, _SUM_HIGH])
     parts = np.linspace(1.0, num_kinds, 1 + 20 * (num_kinds - 1))
     spread = gammaincinv(parts, _SUM_HIGH) / gammaincinv(parts, _SUM_LOW)  # falls with the number of parts
     shape = np.interp(high / low if low > 0.0 else np.inf, spread[::-1], parts[::-1])
     scale = max(1.0, high / gammaincinv(shape, _SUM_HIGH)) * widening(len(usual) * (1.0 - _SUM_HIGH))
 
     def fill(part: slice) -> None:
-        p[part] = np.maximum(1.0 - p[part], 1.0 - _SUM_HIGH)
+        ranks = ranks_of(double[part], len(total)) if ordered is None else ranks_among(total[part], ordered)
+        p[part] = np.maximum(1.0 - ranks, 1.0 - _SUM_HIGH)
         beyond = total[part] > high
         p[part][beyond] = np.clip(gammaincc(shape, total[part][beyond] / scale), LEAST_P, 1.0 - _SUM_HIGH)
 
@@ -85,7 +83,7 @@ def sum_p(total: Values, num_kinds: int, usual: Values | None = None) -> Values:
 
 
 def discoveries(p: Values, rate: float) -> NDArray[np.bool_]:
-    """Those that Benjamini and Hochberg's procedure rejects at this false-discovery rate.
+    """Nodes that Benjamini and Hochberg's procedure rejects at this false-discovery rate.
 
     >>> discoveries(np.array([0.5, 0.01, 0.04, 0.9]), 0.1).tolist()
     [False, True, True, False]

@@ -1,13 +1,15 @@
-"""The loop on a toy problem: events, samples, exact resume, divergence named."""
+"""The loop on a toy problem: events, samples, exact resume, divergence named, when a ranking has settled."""
 
 import math
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from scipy.stats import spearmanr
 from torch import Tensor, nn
 
-from hcm_scale.posterior.loop import Chain, Meter, NonFiniteLossError, class_counts, likely_cause, run_chain
+from hcm_scale.posterior.loop import Chain, Journal, Meter, NonFiniteLossError, RankingConvergence, run_chain
 from hcm_scale.posterior.sgld import ChainPlan, noise_at
 
 SAMPLER = {"temperature": None, "prior": 5e-8, "seed": 0}
@@ -129,19 +131,31 @@ def test_meter__means_and_accuracy_per_class():
     assert meter.steps == []
 
 
-def test_class_counts__by_hand():
-    logits = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 1, 0]])
-    correct, seen = class_counts(logits, torch.tensor([0, 1, 0]))
-    assert correct.tolist() == [1, 1, 0]
-    assert seen.tolist() == [2, 1, 0]
+def test_run_chain__counts_the_pairs_of_each_class():
+    batch, model = batch_at(0), Toy()
+    predicted = model(batch).argmax(1).tolist()
+    batch.hop[3] = -100  # fills a place
+    event = next(run_chain(Chain.start(model), [batch], PLAN, kernel="sgd", num_pairs=100, **SAMPLER))
+    hops = batch.hop.tolist()
+    assert event.seen.tolist() == [hops.count(k) for k in range(4)]
+    assert event.correct.tolist() == [sum(p == h == k for p, h in zip(predicted, hops, strict=True)) for k in range(4)]
 
 
-def test_meter__names_the_step_and_the_cause_of_a_nan():
-    chain, meter = Chain.start(Toy()), Meter(num_pairs=100)
-    batches = [batch_at(0), batch_at(1), ToyBatch(torch.full((16, 3), math.nan), batch_at(2).hop, 7), batch_at(3)]
+@pytest.mark.parametrize(
+    ("step", "temperature", "cause"),
+    [
+        (0, None, "an attribute is NaN, infinite or huge"),
+        (2, 1.0, "posterior.temperature=1 is 100 times the default"),
+        (2, None, "a step of 0.05 is too large for these data: halve posterior.step_size"),
+    ],
+)
+def test_meter__names_the_step_and_the_cause_of_a_nan(step, temperature, cause):
+    chain, meter = Chain.start(Toy()), Meter(100, temperature)
+    batches = [batch_at(t) for t in range(4)]
+    batches[step] = ToyBatch(torch.full((16, 3), math.nan), batches[step].hop, 7)
     for event in run_chain(chain, batches, PLAN, kernel="sgld", num_pairs=100, **SAMPLER):
         meter.add(event)
-    with pytest.raises(NonFiniteLossError, match=r"step 2 \(epoch 7\): the loss is nan. Likely cause: a step of 0.05"):
+    with pytest.raises(NonFiniteLossError, match=rf"step {step} \(epoch 7\): the loss is nan. Likely cause: {cause}"):
         meter.read(chain)
 
 
@@ -153,10 +167,13 @@ def test_meter__catches_parameters_that_broke_after_the_last_loss():
         meter.check(chain)
 
 
-def test_likely_cause__tells_attributes_temperature_and_step_size_apart():
-    assert "attribute" in likely_cause(0, 0.01, None, 1000)
-    assert "temperature=1 is 1,000 times the default" in likely_cause(5, 0.01, 1.0, 1000)
-    assert "a step of 0.01 is too large for these data: halve posterior.step_size" in likely_cause(5, 0.01, None, 1000)
+def test_journal__of_a_resumed_run_keeps_the_line_of_its_step_and_drops_later_and_torn_ones(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    torn = b'{"step": \xb4}\n' + b"[" * 100_000 + b'\n[]\n{"step": 12}\n{"st'
+    path.write_bytes(b'{"step": 4}\n{"step": 8}\n' + torn)
+    with Journal(tmp_path, 20, num_done=8) as journal:
+        journal.write({"step": 9, "loss": math.nan})
+    assert path.read_text() == '{"step": 4}\n{"step": 8}\n{"step": 9, "loss": null}\n'
 
 
 @pytest.mark.parametrize(
@@ -171,3 +188,59 @@ def test_likely_cause__tells_attributes_temperature_and_step_size_apart():
 def test_run_chain__refuses_impossible_values(wrong, message):
     with pytest.raises(ValueError, match=message):
         run(Chain.start(Toy()), **wrong)  # at the door, before the first step
+
+
+class Line(nn.Module):
+    """Logits of two classes: 0, and x w."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(3))
+
+    def forward(self, batch):
+        score = batch.x @ self.w
+        return torch.stack([torch.zeros_like(score), score], 1)
+
+
+def settling(settled: float, num_edges: int = 200) -> RankingConvergence:
+    x = torch.randn(num_edges, 3, generator=torch.Generator().manual_seed(0))
+    return RankingConvergence(Line(), SimpleNamespace(x=x, hop=torch.zeros(num_edges, dtype=torch.long)), settled)
+
+
+def test_settling__ends_at_the_fourth_of_equal_samples():
+    watched = settling(1.0)
+    found = []
+    for _ in range(5):
+        watched.add({"w": torch.tensor([1.0, 2.0, 3.0])})
+        found.append(watched.has_settled)
+    assert found == [False, False, False, True, True]
+
+
+@pytest.mark.parametrize(("settled", "ends"), [(0.999, False), (0.2, True)])
+def test_settling__hears_how_far_the_newest_sample_moves_the_mean(settled, ends):
+    """The fourth sample ranks the edges the other way round, with the weight of all three before."""
+    watched = settling(settled)
+    for _ in range(3):
+        watched.add({"w": torch.tensor([0.1, 0.0, 0.0])})
+    watched.add({"w": torch.tensor([0.0, 0.4, 0.0])})
+    assert watched.has_settled is ends
+
+
+@pytest.mark.parametrize(("margin", "ends"), [(1e-6, True), (-1e-6, False)])
+def test_settling__compares_spearmans_correlation(margin, ends):
+    weights = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+    hops = 1 + torch.sigmoid(x @ weights.T).double()
+    wanted = float(spearmanr(hops[:, :3].mean(1), hops.mean(1)).statistic)
+    watched = settling(wanted - margin)
+    for w in weights:
+        watched.add({"w": w})
+    assert watched.has_settled is ends
+
+
+@pytest.mark.parametrize("num_edges", [0, 1])
+def test_settling__of_next_to_no_edges_ends_at_the_fourth_sample(num_edges):
+    watched = settling(1.0, num_edges)
+    for _ in range(4):
+        watched.add({"w": torch.ones(3)})
+    assert watched.has_settled

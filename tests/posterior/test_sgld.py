@@ -1,7 +1,9 @@
-"""The steps against formulas: analytic posteriors, gradient descent, torch's optimisers, and an independent package."""
+"""Steps against formulas: analytic posteriors, gradient descent, torch's optimisers, an independent package. Plans."""
 
 import functools
+import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,10 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcm_scale.posterior.sgld import KERNELS, noise_at, psgld, sgd, sgld, step_
+from hcm_scale.posterior.sgld import KERNELS, ChainPlan, noise_at, step_
 
 PRECISION = torch.tensor([[2.0, 0.6], [0.6, 1.0]], dtype=torch.float64)
 MEAN = torch.tensor([1.0, -2.0], dtype=torch.float64)
+PLAN = ChainPlan("constant", 0.01, 100.0, 0.55, cycle_steps=200, burn_in_steps=300, num_samples=20, thin_steps=10)
 
 
 def gaussian_chains(kernel, state, *, t0=0, num_pairs=50, num_chains=2000, num_steps=600, step_size=0.02):
@@ -34,12 +37,14 @@ def assert_is_posterior(w, covariance):
 
 
 def test_sgld__samples_the_gaussian_posterior():
-    assert_is_posterior(*gaussian_chains(sgld, {}))
+    assert_is_posterior(*gaussian_chains(KERNELS["sgld"], {}))
 
 
 def test_psgld__samples_the_same_posterior_under_a_fixed_metric():
     square = torch.tensor([4.0, 0.25], dtype=torch.float64).repeat(2000, 1)
-    slow = functools.partial(psgld, decay=1 - 1e-9)  # so slow a mean, so late in the run, that V stands still
+    slow = functools.partial(
+        KERNELS["psgld"], decay=1 - 1e-9
+    )  # so slow a mean, so late in the run, that V stands still
     w, covariance = gaussian_chains(slow, {"square": square}, t0=10**11, num_steps=900)
     assert_is_posterior(w, covariance)
 
@@ -58,15 +63,15 @@ def test_step__temperature_zero_is_gradient_descent():
     cold, plain = torch.tensor([3.0, -1.0]), torch.tensor([3.0, -1.0])
     for t in range(5):
         arguments = {"t": t, "step_size": 0.1, "temperature": 0.0, "prior_over_n": 0.01}
-        step_(cold, cold.clone(), {}, noise_at(0, t, cold), kernel=sgld, **arguments)
+        step_(cold, cold.clone(), {}, noise_at(0, t, cold), kernel=KERNELS["sgld"], **arguments)
         plain -= 0.05 * (plain + 0.01 * plain)
     torch.testing.assert_close(cold, plain)
 
 
 def test_step__sgd_ignores_the_noise():
     hot, cold = torch.ones(3), torch.ones(3)
-    step_(hot, torch.ones(3), {}, torch.ones(3), kernel=sgd, t=0, step_size=0.1, temperature=5.0)
-    step_(cold, torch.ones(3), {}, torch.ones(3), kernel=sgld, t=0, step_size=0.1, temperature=0.0)
+    step_(hot, torch.ones(3), {}, torch.ones(3), kernel=KERNELS["sgd"], t=0, step_size=0.1, temperature=5.0)
+    step_(cold, torch.ones(3), {}, torch.ones(3), kernel=KERNELS["sgld"], t=0, step_size=0.1, temperature=0.0)
     assert torch.equal(hot, cold)
 
 
@@ -91,7 +96,7 @@ def test_step__sgld_equals_an_independent_package():
     w = start.clone()
     gradient = torch.func.grad(data_loss)(w)
     options = {"step_size": eps, "temperature": 1 / num_pairs, "prior_over_n": prior / num_pairs}
-    step_(w, gradient, {}, torch.randn_like(w), kernel=sgld, t=0, **options)
+    step_(w, gradient, {}, torch.randn_like(w), kernel=KERNELS["sgld"], t=0, **options)
     torch.testing.assert_close(w, expected.params)
 
 
@@ -116,7 +121,7 @@ def test_step__optimisers_equal_torchs_with_half_the_step_size(kernel, optimiser
 def test_psgld__metric_is_one_over_the_root_mean_square(gradients):
     state: dict = {}
     for t, value in enumerate(gradients):
-        _, metric = psgld(torch.tensor([value], dtype=torch.float64), state, t)
+        _, metric = KERNELS["psgld"](torch.tensor([value], dtype=torch.float64), state, t)
     weights = 0.99 ** np.arange(len(gradients))[::-1]
     square = (weights * np.square(gradients)).sum() / weights.sum()
     assert float(metric) == pytest.approx(1 / (1e-5 + square**0.5), rel=1e-6)
@@ -130,3 +135,63 @@ def test_noise__is_a_function_of_seed_and_step():
     assert torch.equal(first, noise_at(1, 5, like))
     assert not torch.equal(first, noise_at(1, 6, like))
     assert not torch.equal(first, noise_at(2, 5, like))
+
+
+def test_constant__stays():
+    assert {replace(PLAN, step_size=0.3).step_size_at(t) for t in (0, 7, 10**6)} == {0.3}
+
+
+def test_polynomial__starts_at_the_step_size_and_falls_as_the_formula_says():
+    plan = replace(PLAN, step_size=0.3, schedule="polynomial", decay_offset=10.0, decay_power=0.6)
+    assert plan.step_size_at(0) == pytest.approx(0.3)
+    a = 0.3 * 10**0.6
+    assert plan.step_size_at(90) == pytest.approx(a * 100**-0.6)
+
+
+@given(
+    st.integers(0, 50), st.integers(1, 20), st.integers(1, 5), st.sampled_from(["constant", "polynomial", "cyclical"])
+)
+def test_plan__keeps_exactly_its_samples_the_last_at_the_last_step(burn_in, thinning, num_samples, schedule):
+    steps = {"burn_in_steps": burn_in, "thin_steps": thinning, "cycle_steps": 2 * thinning}
+    plan = replace(PLAN, schedule=schedule, num_samples=num_samples, **steps)
+    kept = [t for t in range(plan.num_steps) if plan.keeps(t)]
+    assert len(kept) == num_samples
+    assert kept[0] >= burn_in
+    assert kept[-1] == plan.num_steps - 1
+    for done in range(plan.num_steps + 1):
+        assert plan.num_kept(done) == sum(t < done for t in kept)
+
+
+def test_cyclical__is_smallest_where_a_sample_is_kept():
+    plan = replace(PLAN, step_size=1.0, schedule="cyclical", burn_in_steps=3, cycle_steps=8, num_samples=3)
+    for t in range(plan.burn_in_steps, plan.num_steps):
+        if plan.keeps(t):
+            assert plan.step_size_at(t) == min(plan.step_size_at(t - k) for k in range(8))
+            assert plan.step_size_at(t + 1) == 1.0
+    assert plan.step_size_at(3 + 2) == pytest.approx((1 + math.cos(math.pi / 4)) / 2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"schedule": "linear"}, "schedule='linear' must be one of constant, polynomial, cyclical"),
+        ({"step_size": 0.0}, "step_size=0.0"),
+        ({"step_size": math.nan}, "step_size=nan"),
+        ({"decay_offset": -1.0}, "decay_offset=-1.0"),
+        ({"decay_power": 0.5}, r"decay_power=0.5 must lie in \(0.5, 1\]"),
+        ({"burn_in_steps": -1}, "burn_in_steps=-1"),
+        ({"thin_steps": 0}, "thin_steps=0"),
+        ({"cycle_steps": 0}, "cycle_steps=0"),
+        ({"num_samples": 0}, "num_samples=0"),
+    ],
+)
+def test_plan__refuses_impossible_values(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        replace(PLAN, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "epoch_steps", "expected"), [(None, 1, 300), (5, 7, 100), (5, 40, 200), (5, 90, 300)]
+)
+def test_burn_in__is_so_many_epochs_but_a_hundred_steps_and_no_more_than_planned(epochs, epoch_steps, expected):
+    assert replace(PLAN, burn_in_epochs=epochs).within(epoch_steps).burn_in_steps == expected

@@ -1,13 +1,13 @@
 """Scores by the measure of another graph: like itself they are the same, and no other node moves a node's own."""
 
 import numpy as np
-import pytest
-from scipy.stats import rankdata
 
-from hcm_scale.score.calibration import Scale, Strangeness, ZScale, context_scale, scale_from_bytes, scale_to_bytes
-from hcm_scale.score.closure import far_cut, mark_far
+from hcm_scale.score import nodes
+from hcm_scale.score.calibration import Scale, context_scale, scale_from_bytes, scale_to_bytes
+from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edge_index import edge_index
-from hcm_scale.score.evidence import KINDS, KindNumbers, ranks_among, surprise_gains, weigh_evidence
+from hcm_scale.score.edges import EdgeHops
+from hcm_scale.score.evidence import KINDS, KindNumbers, weigh_evidence
 from hcm_scale.score.threshold import judge
 
 
@@ -31,13 +31,13 @@ def test_weigh_and_p__of_a_node_do_not_depend_on_the_others():
     np.testing.assert_array_equal(found[:20], of_part)
 
 
-def test_gains__among_others_rise_also_beyond_all_that_was_seen():
-    usual = np.random.default_rng(0).normal(size=200)
-    _, found = surprise_gains("hop", usual).among(np.linspace(-5, 50, 400), None)
+def test_weigh__among_others_rises_also_beyond_all_that_was_seen():
+    usual, values = np.random.default_rng(0).normal(size=200), np.linspace(-5, 50, 400)
+    like = KindNumbers({"hop": usual}, np.ones(200, bool))
+    found = weigh_evidence({"hop": values}, np.ones(400, bool), like).score
     assert np.all(np.diff(found) >= 0)
-    assert np.all(np.diff(found[np.linspace(-5, 50, 400) > 2 * usual.max()]) > 0)
+    assert np.all(np.diff(found[values > 2 * usual.max()]) > 0)
     assert np.isfinite(found).all()
-    np.testing.assert_allclose(ranks_among(usual, usual), (rankdata(usual) - 0.5) / len(usual))
 
 
 def test_weigh__of_a_node_without_neighbours_is_told_by_its_attributes():
@@ -49,23 +49,15 @@ def test_weigh__of_a_node_without_neighbours_is_told_by_its_attributes():
     assert np.mean(everyone < found[1]) > 0.8
 
 
-@pytest.mark.parametrize("share", [0.01, 0.35, 1.0])
-def test_mark_far__by_the_cut_of_another_graph(share):
-    mean = np.random.default_rng(0).random(1_000).round(2).astype(np.float32)  # many ties
-    cut = far_cut(mean, share)
-    assert mark_far(mean, cut).sum() == int(share * 1_000)
-    twice = mark_far(np.concatenate([mean, mean]), cut)
-    assert twice.sum() == 2 * int(share * 1_000)
-    assert not mark_far(mean - 2, cut).any() or share == 1.0
-
-
 def test_scale__comes_back_from_its_file(random_csr):
     edges = edge_index(*random_csr(40, 100))
     rng = np.random.default_rng(0)
-    distance = rng.random(edges.num_edges).astype(np.float32)
+    distance, hops = (rng.random(edges.num_edges).astype(np.float32) for _ in range(2))
     context = context_scale(edges, rng.random((40, 3)).astype(np.float32), distance, 0.4)
-    both, views = ZScale(np.array([1.0, 2.0]), np.array([3.0, 4.0]), -5.0), ZScale(np.ones(3), np.zeros(3), 0.5)
-    for strange in (Strangeness(both), Strangeness(both, views)):
+    scores = nodes.score_nodes(edges, EdgeHops(hops, hops), trim=0.0)
+    for views in ((), [scores.ahp, scores.iv]):
+        strange = nodes.with_strange(scores, views)[1]
+        assert (strange.views is None) == (not views)
         scale = Scale(far_cut(distance, 0.3), strange, context)
         again = scale_from_bytes(scale_to_bytes(scale))
         assert again.far == scale.far

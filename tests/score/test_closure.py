@@ -1,4 +1,4 @@
-"""Triangles of far edges against a dense product."""
+"""Far closure against a dense product, and the far edges against a sort."""
 
 from fractions import Fraction
 
@@ -9,13 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from hcm_scale.score.closure import closure, far_cut, far_triangles, mark_far
+from hcm_scale.score.closure import closure, far_cut, mark_far
 from hcm_scale.score.edge_index import edge_index
-from hcm_scale.synthetic import families as synthetic
+from hcm_scale.synthetic.families import rmat
 
 
 def far_edges(mean, share):
     return mark_far(mean, far_cut(mean, share))
+
+
+def far_triangles(edges, mean, share):
+    """Far triangles at every node, from its closure."""
+    degree = np.diff(edges.indptr)
+    return np.rint(np.expm1(closure(edges, mean, far_cut(mean, share))) * degree)
 
 
 def slow_triangles(indptr, indices, far):
@@ -33,25 +39,27 @@ def test_far_triangles__equal_the_dense_count(num_nodes, num_edges, seed, share,
     upper = np.triu(rng.random((num_nodes, num_nodes)) < min(1.0, 2 * num_edges / num_nodes**2), 1)
     matrix = sparse.csr_array((upper | upper.T).astype(np.int8))
     indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
-    far = far_edges(rng.random(matrix.nnz // 2).astype(np.float32), share)
+    mean = rng.random(matrix.nnz // 2).astype(np.float32)
+    far = far_edges(mean, share)
     assert far.sum() == int(share * (matrix.nnz // 2))
     before = numba.get_num_threads()
     numba.set_num_threads(threads)
     try:
-        counted = far_triangles(edge_index(indptr, indices), far)
+        counted = far_triangles(edge_index(indptr, indices), mean, share)
     finally:
         numba.set_num_threads(before)
     np.testing.assert_array_equal(counted, slow_triangles(indptr, indices, far))
 
 
 def test_far_triangles__of_a_graph_with_hubs_equal_the_sparse_product():
-    graph = synthetic.rmat(13, seed=3)
+    graph = rmat(13, seed=3)
     edges = edge_index(graph.indptr, graph.indices)
-    far = far_edges(np.random.default_rng(0).random(edges.num_edges).astype(np.float32), 0.4)
+    mean = np.random.default_rng(0).random(edges.num_edges).astype(np.float32)
+    far = far_edges(mean, 0.4)
     u, v, _ = edges.edges(0, edges.num_edges)
     upper = sparse.csr_array((np.ones(far.sum()), (u[far], v[far])), shape=(graph.num_nodes,) * 2)
     marked = upper + upper.T
-    np.testing.assert_array_equal(far_triangles(edges, far), (marked @ marked * marked).sum(axis=1) / 2)
+    np.testing.assert_array_equal(far_triangles(edges, mean, 0.4), (marked @ marked * marked).sum(axis=1) / 2)
 
 
 def slow_far(mean, share):
@@ -102,6 +110,16 @@ def test_closure__is_the_logarithm_of_far_triangles_a_neighbour():
     edges = edge_index(np.array([0, 3, 5, 7, 8]), np.array([1, 2, 3, 0, 2, 0, 1, 0], np.int32))
     hop = np.array([3, 3, 1, 3], np.float32)
     np.testing.assert_allclose(closure(edges, hop, far_cut(hop, 0.75)), np.log1p([1 / 3, 1 / 2, 1 / 2, 0]))
+
+
+@pytest.mark.parametrize("share", [0.01, 0.35, 1.0])
+def test_mark_far__by_the_cut_of_another_graph(share):
+    mean = np.random.default_rng(0).random(1_000).round(2).astype(np.float32)  # many ties
+    cut = far_cut(mean, share)
+    assert mark_far(mean, cut).sum() == int(share * 1_000)
+    twice = mark_far(np.concatenate([mean, mean]), cut)
+    assert twice.sum() == 2 * int(share * 1_000)
+    assert not mark_far(mean - 2, cut).any() or share == 1.0
 
 
 def test_share__out_of_range_is_named():

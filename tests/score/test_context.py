@@ -1,14 +1,15 @@
-"""Context and residual against plain loops, and what they are meant to see."""
+"""Context surprise against plain loops, and what it is meant to see."""
 
 import math
 
 import numpy as np
 import pytest
 
-from hcm_scale.features.purify import edge_similarity
-from hcm_scale.score.context import NUM_BINS, context, surprise_of_bins
+from hcm_scale.score.calibration import context_scale
+from hcm_scale.score.context import context
 from hcm_scale.score.edge_index import edge_index
-from hcm_scale.score.residual import residual
+
+NUM_BINS = 1 << 16  # of distances between 0 and 2
 
 
 def slow_context(index, distance):
@@ -56,54 +57,18 @@ def test_context__refuses_distances_of_another_graph(random_csr):
         context(index, np.ones(7, np.float32))
 
 
-def test_surprise_of_bins__rises_and_has_a_mean_of_about_one():
+def test_surprise__of_bins_rises_and_has_a_mean_of_about_one(random_csr):
     distance = np.random.default_rng(0).beta(2, 5, 100_000).astype(np.float32)
-    table = surprise_of_bins(distance)
+    table = context_scale(edge_index(*random_csr(20, 30)), np.ones((20, 1), np.float32), distance, 0.4).surprise
     assert (np.diff(table) >= 0).all()
     assert abs(table[(distance * (NUM_BINS / 2)).astype(int)].mean() - 1) < 0.01
-
-
-def slow_residual(indptr, indices, x, ridge=1e-3):
-    """The slow twin: one dense least-squares problem."""
-    x = x.astype(np.float64) - x.mean(axis=0, dtype=np.float64)
-    rows = [indices[indptr[v] : indptr[v + 1]] for v in range(len(x))]
-    around = np.array([x[row].mean(axis=0) if len(row) else np.zeros(x.shape[1]) for row in rows])
-    squares = around.T @ around
-    squares += ridge * np.trace(squares) / len(squares) * np.eye(len(squares))
-    return np.linalg.norm(x - around @ np.linalg.solve(squares, around.T @ x), axis=1)
-
-
-def test_residual__equals_the_slow_twin_in_any_chunks(random_csr, monkeypatch):
-    indptr, indices = random_csr(70, 160)
-    x = np.random.default_rng(0).normal(1, 2, (70, 4)).astype(np.float32)
-    expected = slow_residual(indptr, indices, x)
-    for chunk in (1 << 15, 7):
-        monkeypatch.setattr("hcm_scale.score.residual.CHUNK_ROWS", chunk)
-        np.testing.assert_allclose(residual(indptr, indices, x), expected, rtol=1e-5)
-
-
-def test_residual__is_the_distance_to_the_middle_where_neighbours_say_nothing(random_csr):
-    indptr, indices = random_csr(3_000, 15_000)
-    x = np.random.default_rng(0).normal(size=(3_000, 3)).astype(np.float32)
-    np.testing.assert_allclose(residual(indptr, indices, x), np.linalg.norm(x - x.mean(axis=0), axis=1), atol=0.3)
-
-
-def test_residual__is_far_for_attributes_that_the_neighbourhood_does_not_predict():
-    indptr, indices = np.arange(0, 2 * 201, 2), np.array([[(v - 1) % 200, (v + 1) % 200] for v in range(200)])
-    indices = np.sort(indices, axis=1).ravel().astype(np.int32)
-    x = np.stack([np.cos(np.arange(200) * 2 * np.pi / 200), np.sin(np.arange(200) * 2 * np.pi / 200)], axis=1)
-    x[50] = -x[50]  # as long as all others, but of the other side of the ring
-    assert residual(indptr, indices, x.astype(np.float32)).argmax() == 50
-
-
-def test_residual__of_constant_features_is_zero(random_csr):
-    indptr, indices = random_csr(30, 60)
-    np.testing.assert_array_equal(residual(indptr, indices, np.full((30, 2), 3, np.float32)), 0.0)
 
 
 def test_context__sees_a_node_that_is_unlike_its_neighbours(random_csr):
     indptr, indices = random_csr(100, 400)
     x = np.random.default_rng(0).normal(1, 0.1, (100, 5)).astype(np.float32)
     x[int(np.diff(indptr).argmax())] *= -1
-    distance = 1 - edge_similarity(indptr, indices, x, "cosine")
-    assert context(edge_index(indptr, indices), distance).argmax() == np.diff(indptr).argmax()
+    edges, unit = edge_index(indptr, indices), x / np.linalg.norm(x, axis=1, keepdims=True)
+    left, right, _ = edges.edges(0, edges.num_edges)
+    distance = 1 - (unit[left] * unit[right]).sum(axis=1)
+    assert context(edges, distance).argmax() == np.diff(indptr).argmax()

@@ -4,11 +4,11 @@ import numba
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 
 from hcm_scale.score import device
-from hcm_scale.score.device import predict_on_device
 from hcm_scale.score.edge_index import PairHead, edge_index
-from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, predict_edges
+from hcm_scale.score.edges import predict_edges
 
 N, WIDTH, HIDDEN = 80, 16, 32
 
@@ -114,7 +114,7 @@ def test_predict_edges__state_on_disk_is_the_same(random_csr, tmp_path):
     samples = draw_samples(3)
     on_disk, in_memory = predict_edges(index, samples, folder=tmp_path), predict_edges(index, samples)
     assert isinstance(on_disk.mean, np.memmap)
-    for name, stored, held in zip((MEAN_FILE, VAR_FILE), on_disk, in_memory, strict=True):
+    for name, stored, held in zip(("edges_mean.npy", "edges_var.npy"), on_disk, in_memory, strict=True):
         stored.flush()
         assert np.array_equal(np.load(tmp_path / name, allow_pickle=False), held)
 
@@ -151,7 +151,7 @@ def test_sweep_device__plain_torch_agrees(random_csr, directed, hop):
     number = index.edges(0, index.num_edges)[2]
     mean, m2 = np.zeros((2, index.num_edges), np.float32)
     options = {"expected": hop == "expected", "chunk": 41, "device": torch.device("cpu"), "precision": "float32"}
-    assert predict_on_device(index, iter(samples), mean, m2, **options) == 6
+    assert device.predict_on_device(index, iter(samples), mean, m2, **options) == 6
     wanted = predict_edges(index, samples, hop=hop)
     np.testing.assert_allclose(mean[number], wanted.mean[number], atol=1e-5)
     np.testing.assert_allclose(m2[number] / 6, wanted.var[number], atol=1e-5)
@@ -169,7 +169,7 @@ def test_sweep_device__edges_that_pass_through_have_the_numbers_of_those_that_st
         monkeypatch.setattr(device, "free_bytes", lambda _, free=free: free)
         monkeypatch.setattr(device, "_RANGE_EDGES", 37)
         moments = np.full((2, index.num_edges), np.nan, np.float32)
-        assert predict_on_device(index, draw_samples(4), *moments, **options, on_edges=passed.append) == 4
+        assert device.predict_on_device(index, draw_samples(4), *moments, **options, on_edges=passed.append) == 4
         found.append(moments)
     np.testing.assert_allclose(*found, atol=1e-5)  # NaN where not scored, in both
     num_scored = len(index.edges(0, index.num_edges)[2])
@@ -183,6 +183,42 @@ def test_predict_edges__a_graph_without_edges(tmp_path):
     assert predict_edges(index, draw_samples(2), folder=tmp_path).mean.shape == (0,)
 
 
+def sample_of_logits(logits):
+    """A graph of disjoint edges, and a sample that predicts these logits, which are at least 0, for them."""
+    num_edges, num_classes = logits.shape
+    indices = np.arange(2 * num_edges).reshape(-1, 2)[:, ::-1].ravel().astype(np.int32)
+    z = torch.zeros(2 * num_edges, num_classes)
+    z[::2] = torch.from_numpy(logits)
+    nothing = torch.zeros(num_classes)
+    head = PairHead(torch.eye(num_classes), nothing, torch.eye(num_classes), nothing)
+    return edge_index(np.arange(2 * num_edges + 1), indices), (z, head)
+
+
+@pytest.mark.parametrize("largest", [1e-3, 1.0, 30.0, 1e3, 1e30])
+def test_expected_hop__is_that_of_numpy_at_any_size_of_logits(largest):
+    logits = (np.random.default_rng(0).random((200, 4)) * largest).astype(np.float32)
+    index, sample = sample_of_logits(logits)
+    mean, var = predict_edges(index, [sample] * 3)
+    exact = softmax((logits - logits.max(axis=1, keepdims=True)).astype(np.float64), axis=1) @ np.arange(1.0, 5.0)
+    np.testing.assert_allclose(mean, exact, rtol=1.2e-7)
+    assert var.max() < 1e-12
+
+
+def test_likeliest_hop__of_equal_logits_is_the_first():
+    index, sample = sample_of_logits(np.array([[2, 2, 1], [0, 3, 3]], np.float32))
+    assert predict_edges(index, [sample], hop="argmax").mean.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("hop", ["expected", "argmax"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_predict_edges__refuses_one_logit_that_is_not_finite(value, hop):
+    logits = np.ones((3, 4), np.float32)
+    logits[1, 2] = value
+    index, sample = sample_of_logits(logits)
+    with pytest.raises(ValueError, match="sample 0 predicts NaN or infinite"):
+        predict_edges(index, [sample], hop=hop)
+
+
 @pytest.mark.parametrize("hop", ["expected", "argmax"])
 def test_predict_edges__refuses_a_sample_that_diverged(random_csr, hop):
     index = edge_index(*random_csr(N, 300))
@@ -193,7 +229,7 @@ def test_predict_edges__refuses_a_sample_that_diverged(random_csr, hop):
     mean, m2 = np.zeros((2, index.num_edges), np.float32)
     options = {"expected": hop == "expected", "chunk": 64, "device": torch.device("cpu"), "precision": "float32"}
     with pytest.raises(ValueError, match="sample 1 predicts NaN or infinite"):
-        predict_on_device(index, [(z, head), bad], mean, m2, **options)
+        device.predict_on_device(index, [(z, head), bad], mean, m2, **options)
 
 
 def test_predict_edges__refuses_what_does_not_fit(random_csr):

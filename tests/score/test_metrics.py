@@ -9,7 +9,6 @@ from scipy.stats import rankdata
 from sklearn import metrics as sk
 
 from hcm_scale.score import metrics
-from hcm_scale.score.metrics import Ranked, curves, evaluate, ranking, roc_auc
 
 labelled = st.lists(st.tuples(st.integers(0, 1), st.integers(-3, 3)), min_size=2, max_size=60)
 
@@ -18,8 +17,10 @@ labelled = st.lists(st.tuples(st.integers(0, 1), st.integers(-3, 3)), min_size=2
 def test_auc_and_ap__equal_scikit_learn_with_ties(rows):
     y, score = np.array(rows).T
     assume(0 < y.sum() < len(y))
-    assert roc_auc(y, score) == pytest.approx(sk.roc_auc_score(y, score), abs=1e-12)
-    assert evaluate(y, score)["average_precision"] == pytest.approx(sk.average_precision_score(y, score), abs=1e-12)
+    assert metrics.roc_auc(y, score) == pytest.approx(sk.roc_auc_score(y, score), abs=1e-12)
+    assert metrics.evaluate(y, score)["average_precision"] == pytest.approx(
+        sk.average_precision_score(y, score), abs=1e-12
+    )
 
 
 @given(labelled)
@@ -27,22 +28,22 @@ def test_auc__is_the_share_of_ordered_pairs(rows):
     y, score = np.array(rows).T
     assume(0 < y.sum() < len(y))
     above = np.sign(score[y == 1][:, None] - score[y == 0][None, :])
-    assert roc_auc(y, score) == pytest.approx((above.mean() + 1) / 2, abs=1e-12)
+    assert metrics.roc_auc(y, score) == pytest.approx((above.mean() + 1) / 2, abs=1e-12)
 
 
 def test_auc__continuous_scores_and_extremes():
     rng = np.random.default_rng(0)
     y, score = rng.random(5000) < 0.05, rng.normal(size=5000).astype(np.float32)
-    assert roc_auc(y, score) == pytest.approx(sk.roc_auc_score(y, score), abs=1e-12)
-    assert roc_auc(y, y.astype(float)) == 1.0
-    assert roc_auc(y, -y.astype(float)) == 0.0
-    assert roc_auc(y, np.full(5000, np.inf)) == 0.5
+    assert metrics.roc_auc(y, score) == pytest.approx(sk.roc_auc_score(y, score), abs=1e-12)
+    assert metrics.roc_auc(y, y.astype(float)) == 1.0
+    assert metrics.roc_auc(y, -y.astype(float)) == 0.0
+    assert metrics.roc_auc(y, np.full(5000, np.inf)) == 0.5
 
 
 def test_at_k__counts_the_first_k_with_ties_by_node():
     y, score = np.isin(np.arange(20), (0, 1, 2, 14)), np.repeat([1.0, 3.0], (15, 5))
-    assert ranking(score).tolist() == [*range(15, 20), *range(15)]
-    found = evaluate(y, score)
+    assert metrics.ranking(score).tolist() == [*range(15, 20), *range(15)]
+    found = metrics.evaluate(y, score)
     assert (found["precision_at"], found["recall_at"]) == ({"10": 0.3}, {"10": 0.75})
 
 
@@ -50,7 +51,7 @@ def test_evaluate__takes_each_kind_against_the_normal_nodes_alone():
     rng = np.random.default_rng(1)
     kind = rng.choice(3, 2000, p=[0.9, 0.06, 0.04]).astype(np.uint8)
     y, score = (kind > 0).astype(np.uint8), rng.normal(size=2000) + kind
-    result = evaluate(y, score, kind)
+    result = metrics.evaluate(y, score, kind)
     assert list(result["precision_at"]) == ["10", "50", "100", "200", "300"]
     assert result["num_anomalies"] == y.sum()
     for code, name in ((1, "structural"), (2, "attribute")):
@@ -61,8 +62,8 @@ def test_evaluate__takes_each_kind_against_the_normal_nodes_alone():
 
 def test_evaluate__leaves_out_kinds_that_do_not_occur():
     kind = np.array([0, 0, 2, 0], np.uint8)
-    assert list(evaluate(kind > 0, np.arange(4.0), kind)["by_kind"]) == ["attribute"]
-    assert "by_kind" not in evaluate(kind > 0, np.arange(4.0))
+    assert list(metrics.evaluate(kind > 0, np.arange(4.0), kind)["by_kind"]) == ["attribute"]
+    assert "by_kind" not in metrics.evaluate(kind > 0, np.arange(4.0))
 
 
 def plainly(y, score, ks):
@@ -104,7 +105,7 @@ def test_evaluate__equals_the_definitions_at_any_number_of_threads(case, monkeyp
             wanted["by_kind"][name] = plainly((kind == code)[of_kind].astype(int), score[of_kind], ks)
     for num_threads in (1, 2, 3):
         monkeypatch.setattr(numba, "get_num_threads", lambda count=num_threads: count)  # more than there are cores, too
-        assert metrics.measure(Ranked.of(y, score, kind), ks) == wanted
+        assert metrics.measure(metrics.Ranked.of(y, score, kind), ks) == wanted
 
 
 @pytest.mark.parametrize("decimals", [1, 9])
@@ -112,8 +113,8 @@ def test_curves__go_through_evenly_spaced_scores(decimals, monkeypatch):
     rng = np.random.default_rng(5)
     y, score = rng.random(MANY) < 0.01, rng.normal(size=MANY).round(decimals)
     monkeypatch.setattr(metrics, "_THRESHOLDS", 400)
-    found = curves(Ranked.of(y, score + y))
-    y, score = y[ranking(score + y)], np.sort(score + y)[::-1]
+    found = metrics.curves(metrics.Ranked.of(y, score + y))
+    y, score = y[metrics.ranking(score + y)], np.sort(score + y)[::-1]
     last = np.append(np.flatnonzero(np.diff(score)), MANY - 1)
     last = last if len(last) <= 400 else last[np.linspace(0, len(last) - 1, 400).astype(int)]
     hits = np.cumsum(y)[last]
@@ -124,7 +125,7 @@ def test_curves__go_through_evenly_spaced_scores(decimals, monkeypatch):
 def test_curves__equal_scikit_learn_where_nothing_is_thinned():
     rng = np.random.default_rng(2)
     y, score = rng.integers(0, 2, 100), rng.integers(0, 30, 100)
-    found = curves(Ranked.of(y, score))
+    found = metrics.curves(metrics.Ranked.of(y, score))
     fallout, recall, _ = sk.roc_curve(y, score, drop_intermediate=False)
     np.testing.assert_allclose(found["roc"]["false_positive_rate"], fallout)
     np.testing.assert_allclose(found["roc"]["true_positive_rate"], recall)
@@ -137,11 +138,11 @@ def test_curves__thinned_keep_their_ends_and_their_area():
     rng = np.random.default_rng(3)
     y = rng.random(200_000) < 0.02
     score = rng.normal(size=len(y)) + 1.5 * y
-    found = curves(Ranked.of(y, score), max_points=500)
+    found = metrics.curves(metrics.Ranked.of(y, score), max_points=500)
     x, height = found["roc"].values()
     assert len(x) <= 500
     assert (x[0], height[0], x[-1], height[-1]) == (0, 0, 1, 1)
-    assert sk.auc(x, height) == pytest.approx(roc_auc(y, score), abs=2e-3)
+    assert sk.auc(x, height) == pytest.approx(metrics.roc_auc(y, score), abs=2e-3)
     assert len(found["pr"]["recall"]) <= 500
     assert found["pr"]["recall"][-1] == 1.0
 
@@ -149,10 +150,10 @@ def test_curves__thinned_keep_their_ends_and_their_area():
 def test_metrics__refuse_what_cannot_be_measured():
     y = np.array([0, 1, 1])
     with pytest.raises(ValueError, match="1 of 3 scores are NaN"):
-        roc_auc(y, np.array([1.0, np.nan, 2.0]))
+        metrics.roc_auc(y, np.array([1.0, np.nan, 2.0]))
     with pytest.raises(ValueError, match="0 of 3 nodes are anomalies; both kinds must occur"):
-        roc_auc(0 * y, np.arange(3.0))
+        metrics.roc_auc(0 * y, np.arange(3.0))
     with pytest.raises(ValueError, match="do not match"):
-        roc_auc(y, np.arange(4.0))
+        metrics.roc_auc(y, np.arange(4.0))
     with pytest.raises(ValueError, match="max_points=1 must be at least 2"):
-        curves(Ranked.of(y, np.arange(3.0)), max_points=1)
+        metrics.curves(metrics.Ranked.of(y, np.arange(3.0)), max_points=1)

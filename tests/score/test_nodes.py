@@ -1,4 +1,4 @@
-"""AHP, IV and HAV against plain loops over neighbours."""
+"""AHP, IV and HAV against plain loops over neighbours, z-scores against numpy, stability."""
 
 import math
 from dataclasses import replace
@@ -8,20 +8,11 @@ import numpy as np
 import pytest
 
 from hcm_scale.base.rng import bits
+from hcm_scale.score import nodes
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.evidence import surprise_gains
-from hcm_scale.score.nodes import (
-    ISOLATED,
-    NO_OUT_NEIGHBORS,
-    SAMPLED,
-    NodeScores,
-    score_nodes,
-    stability,
-    with_closure,
-    with_strange,
-)
+from hcm_scale.score.evidence import weigh_evidence
 
 
 def random_hops(index, seed=0, ties=False):
@@ -52,7 +43,7 @@ def slow_nodes(index, hops, trim=0.0):
 def test_score_nodes__equals_the_slow_twin(random_csr, directed, trim, max_neighbors, ties):
     index = edge_index(*random_csr(70, 250, directed=directed), directed=directed, max_neighbors=max_neighbors)
     hops = random_hops(index, ties=ties)
-    scores = score_nodes(index, hops, trim=trim)
+    scores = nodes.score_nodes(index, hops, trim=trim)
     ahp, iv = slow_nodes(index, hops, trim)
     np.testing.assert_allclose(scores.ahp, ahp, rtol=1e-12)
     np.testing.assert_allclose(scores.iv, iv, rtol=1e-12)
@@ -65,7 +56,7 @@ def test_score_nodes__trim_keeps_the_rounded_up_share_and_at_least_one():
     hops = EdgeHops(np.arange(10, 0, -1).astype(np.float32), np.zeros(10, np.float32))
     kept = {0.0: 10, 0.2: 8, 0.25: 8, 0.7: 3, 0.99: 1}
     for trim, size in kept.items():
-        assert score_nodes(index, hops, trim=trim).ahp[0] == np.arange(1, size + 1).mean()
+        assert nodes.score_nodes(index, hops, trim=trim).ahp[0] == np.arange(1, size + 1).mean()
 
 
 def hub_csr(num_leaves, num_pairs=3, num_isolated=2):
@@ -82,7 +73,7 @@ def hub_csr(num_leaves, num_pairs=3, num_isolated=2):
 def test_score_nodes__hubs_pairs_and_empty_rows_equal_the_slow_twin(num_leaves, trim, ties):
     index = edge_index(*hub_csr(num_leaves))
     hops = random_hops(index, seed=num_leaves, ties=ties)
-    scores = score_nodes(index, hops, trim=trim)
+    scores = nodes.score_nodes(index, hops, trim=trim)
     ahp, iv = slow_nodes(index, hops, trim)
     np.testing.assert_allclose(scores.ahp, ahp, rtol=1e-12)
     np.testing.assert_allclose(scores.iv, iv, rtol=1e-12)
@@ -92,7 +83,7 @@ def test_score_nodes__equal_hops_at_the_cut_are_taken_in_order():
     index = edge_index(*hub_csr(5, num_pairs=0))
     var = np.array([1, 2, 4, 8, 16], np.float32)
     for mean, kept in {(3, 2, 2, 2, 1): 2 + 4 + 16, (2, 2, 2, 2, 2): 1 + 2 + 4, (1, 2, 1, 2, 1): 1 + 4 + 16}.items():
-        scores = score_nodes(index, EdgeHops(np.array(mean, np.float32), var), trim=0.4)
+        scores = nodes.score_nodes(index, EdgeHops(np.array(mean, np.float32), var), trim=0.4)
         assert scores.iv[0] == kept / 3
 
 
@@ -100,7 +91,7 @@ def test_score_nodes__equal_hops_at_the_cut_are_taken_in_order():
 def test_score_nodes__a_hop_that_is_no_number_is_the_farthest(sign):
     index = edge_index(*hub_csr(5, num_pairs=0))
     mean = np.array([4, math.copysign(math.nan, sign), 3, 2, 1], np.float32)
-    trimmed, whole = (score_nodes(index, EdgeHops(mean, mean), trim=trim) for trim in (0.2, 0.0))
+    trimmed, whole = (nodes.score_nodes(index, EdgeHops(mean, mean), trim=trim) for trim in (0.2, 0.0))
     assert trimmed.ahp[0] == trimmed.iv[0] == 10 / 4
     assert np.isnan(whole.ahp[0])
     assert np.isnan(whole.iv[0])
@@ -109,31 +100,31 @@ def test_score_nodes__a_hop_that_is_no_number_is_the_farthest(sign):
 
 def test_score_nodes__nodes_without_neighbours_score_zero_and_are_flagged():
     index = edge_index(np.array([0, 1, 2, 2]), np.array([1, 0], np.int32))
-    scores = score_nodes(index, EdgeHops(np.array([2], np.float32), np.array([0.5], np.float32)), trim=0.0)
+    scores = nodes.score_nodes(index, EdgeHops(np.array([2], np.float32), np.array([0.5], np.float32)), trim=0.0)
     assert [scores.ahp[2], scores.iv[2], scores.hav[2]] == [0, 0, 0]
-    assert scores.flags.tolist() == [0, 0, ISOLATED]
+    assert scores.flags.tolist() == [0, 0, nodes.ISOLATED]
     assert scores.degree.tolist() == [1, 1, 0]
 
 
 def test_score_nodes__directed_nodes_without_out_neighbours_are_flagged():
     index = edge_index(np.array([0, 1, 1]), np.array([1], np.int32), directed=True)
-    scores = score_nodes(index, EdgeHops(np.array([2], np.float32), np.array([0.5], np.float32)), trim=0.0)
+    scores = nodes.score_nodes(index, EdgeHops(np.array([2], np.float32), np.array([0.5], np.float32)), trim=0.0)
     assert scores.ahp.tolist() == [2, 0]
-    assert scores.flags.tolist() == [0, NO_OUT_NEIGHBORS]
+    assert scores.flags.tolist() == [0, nodes.NO_OUT_NEIGHBORS]
 
 
 def test_score_nodes__flags_nodes_whose_neighbours_were_drawn(random_csr):
     indptr, indices = random_csr(50, 200)
     index = edge_index(indptr, indices, max_neighbors=4)
-    flags = score_nodes(index, random_hops(index), trim=0.0).flags
-    assert np.array_equal(flags == SAMPLED, np.diff(indptr) > 4)
+    flags = nodes.score_nodes(index, random_hops(index), trim=0.0).flags
+    assert np.array_equal(flags == nodes.SAMPLED, np.diff(indptr) > 4)
 
 
 def test_score_nodes__a_draw_is_unbiased(random_csr):
     csr = random_csr(30, 200, seed=4)
     hops = random_hops(edge_index(*csr))
-    exact = score_nodes(edge_index(*csr), hops, trim=0.0).ahp
-    drawn = [score_nodes(edge_index(*csr, max_neighbors=3, seed=s), hops, trim=0.0).ahp for s in range(400)]
+    exact = nodes.score_nodes(edge_index(*csr), hops, trim=0.0).ahp
+    drawn = [nodes.score_nodes(edge_index(*csr, max_neighbors=3, seed=s), hops, trim=0.0).ahp for s in range(400)]
     error = np.mean(drawn, 0) - exact
     assert np.all(abs(error) < 5 * np.std(drawn, 0) / np.sqrt(400) + 1e-9)
 
@@ -141,10 +132,10 @@ def test_score_nodes__a_draw_is_unbiased(random_csr):
 def test_score_nodes__does_not_depend_on_threads(random_csr):
     index = edge_index(*random_csr(900, 5000))
     hops = random_hops(index)
-    many = score_nodes(index, hops, trim=0.2)
+    many = nodes.score_nodes(index, hops, trim=0.2)
     try:
         numba.set_num_threads(1)
-        one = score_nodes(index, hops, trim=0.2)
+        one = nodes.score_nodes(index, hops, trim=0.2)
     finally:
         numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
     assert np.array_equal(one.ahp, many.ahp)
@@ -154,7 +145,7 @@ def test_score_nodes__does_not_depend_on_threads(random_csr):
 def test_score_nodes__hav_without_variance_is_normalised_ahp(random_csr):
     index = edge_index(*random_csr(20, 50))
     hops = random_hops(index)._replace(var=np.zeros(index.num_edges, np.float32))
-    scores = score_nodes(index, hops, trim=0.0)
+    scores = nodes.score_nodes(index, hops, trim=0.0)
     assert np.array_equal(scores.hav, scores.ahp / scores.ahp.max())
 
 
@@ -162,19 +153,19 @@ def test_score_nodes__refuses_bad_input(random_csr):
     index = edge_index(*random_csr(20, 50))
     for trim in (-0.1, 1.0, float("nan")):
         with pytest.raises(ValueError, match="trim="):
-            score_nodes(index, random_hops(index), trim=trim)
+            nodes.score_nodes(index, random_hops(index), trim=trim)
     with pytest.raises(ValueError, match="the edges' mean has shape"):
-        score_nodes(index, EdgeHops(np.zeros(3, np.float32), np.zeros(3, np.float32)), trim=0.0)
+        nodes.score_nodes(index, EdgeHops(np.zeros(3, np.float32), np.zeros(3, np.float32)), trim=0.0)
     with pytest.raises(ValueError, match="rank_by='iv' must be one of score, strange, ahp, hav"):
-        score_nodes(index, random_hops(index), trim=0.0).by("iv")
+        nodes.score_nodes(index, random_hops(index), trim=0.0).by("iv")
 
 
-def scores_of(closure, flags=None) -> NodeScores:
+def scores_of(closure, flags=None) -> nodes.NodeScores:
     flags = np.zeros(len(closure), np.uint8) if flags is None else np.asarray(flags, np.uint8)
     numbers = ("ahp", "iv", "hav", "strange", "context", "context_closure", "residual", "score")
     nothing = dict.fromkeys(numbers, np.zeros(len(closure)))
     degree = np.ones(len(closure), np.int64)
-    return NodeScores(**nothing, closure=np.asarray(closure, float), degree=degree, flags=flags)
+    return nodes.NodeScores(**nothing, closure=np.asarray(closure, float), degree=degree, flags=flags)
 
 
 def standard(values):
@@ -184,49 +175,92 @@ def standard(values):
 def test_with_strange__adds_the_z_scores_of_all_views_and_closure_and_starts_at_zero():
     a, b = np.array([1.0, 2.0, 4.0, 3.0]), np.array([10.0, 30.0, 20.0, 5.0])
     closure = np.array([0.0, 1.0, 0.0, 3.0])
-    scores, usual = with_strange(scores_of(closure), [a, b])
+    scores, usual = nodes.with_strange(scores_of(closure), [a, b])
     wanted = standard(standard(a) + standard(b)) + standard(closure)
     np.testing.assert_allclose(scores.strange, wanted - wanted.min(), atol=1e-12)
-    again, _ = with_strange(scores_of(closure), [a, b], usual)
+    again, _ = nodes.with_strange(scores_of(closure), [a, b], usual)
     np.testing.assert_array_equal(again.strange, scores.strange)
-    moved, _ = with_strange(scores_of(closure), [a + 1, b], usual)
+    moved, _ = nodes.with_strange(scores_of(closure), [a + 1, b], usual)
     assert np.all(moved.strange > scores.strange), "by the measure of another graph"
 
 
 def test_with_strange__unscored_nodes_stay_at_zero_and_out_of_the_statistics():
-    flags = [0, 0, 0, ISOLATED]
+    flags = [0, 0, 0, nodes.ISOLATED]
     views = [np.array([1.0, 2.0, 4.0, 0.0]), np.array([3.0, 1.0, 2.0, 0.0])]
-    with_isolated, _ = with_strange(scores_of(np.zeros(4), flags), views)
-    without, _ = with_strange(scores_of(np.zeros(3)), [view[:3] for view in views])
+    with_isolated, _ = nodes.with_strange(scores_of(np.zeros(4), flags), views)
+    without, _ = nodes.with_strange(scores_of(np.zeros(3)), [view[:3] for view in views])
     assert with_isolated.strange[3] == 0
     np.testing.assert_allclose(with_isolated.strange[:3], without.strange)
 
 
 def test_with_strange__flat_views_do_not_divide_by_zero():
     flat = [np.full(3, 2.0), np.full(3, 5.0)]
-    assert not with_strange(scores_of(np.zeros(3)), flat)[0].strange.any()
-    assert not with_strange(scores_of(np.zeros(2), [ISOLATED, ISOLATED]), flat[:0])[0].strange.any()
+    assert not nodes.with_strange(scores_of(np.zeros(3)), flat)[0].strange.any()
+    assert not nodes.with_strange(scores_of(np.zeros(2), [nodes.ISOLATED, nodes.ISOLATED]), flat[:0])[0].strange.any()
+
+
+def slow_zscale(values, scored):
+    """Means, spreads, the least sum and the shifted sums of z-scores, in plain numpy."""
+    known = [value[scored] for value in values]
+    means, spreads = [value.mean() for value in known], [value.std() for value in known]
+    total = np.zeros(len(known[0]))
+    for value, mean, spread in zip(known, means, spreads, strict=True):
+        if spread > 0:
+            total += (value - mean) / spread
+    out = np.zeros(len(scored))
+    out[scored] = total - total.min()
+    return means, spreads, total.min(), out
+
+
+@pytest.mark.parametrize("share", [1.0, 0.99, 0.2])
+@pytest.mark.parametrize("size", [1, 7, 130, 5_000, (1 << 18) + 1, 700_001])  # the last ones are summed in pieces
+def test_with_strange__equals_numpy_at_any_number_of_threads(size, share, monkeypatch):
+    rng = np.random.default_rng(size)
+    views = [rng.gamma(2.0, size=size), rng.exponential(size=size).round(1) - 3.0, np.full(size, 0.5)]
+    scored = rng.random(size) < share
+    scored[size // 2] = True
+    scores, made = scores_of(rng.exponential(size=size).round(2), np.where(scored, 0, nodes.ISOLATED)), []
+    for threads in (1, 2, 3):
+        monkeypatch.setattr(numba, "get_num_threads", lambda threads=threads: threads)
+        found, scale = nodes.with_strange(scores, views)
+        made.append(
+            (scale.views.means.tolist(), scale.views.spreads.tolist(), scale.views.least, found.strange.tolist())
+        )
+    assert made[0] == made[1] == made[2]
+    means, spreads, least, hop = slow_zscale(views, scored)
+    np.testing.assert_allclose(scale.views.means, means, rtol=1e-13)
+    np.testing.assert_allclose(scale.views.spreads, spreads, rtol=1e-13, atol=1e-13)
+    if size <= 5_000:
+        assert made[0][:3] == (means, spreads, least)
+    np.testing.assert_allclose(found.strange, slow_zscale([hop, scores.closure], scored)[3], atol=1e-10)
+
+
+@pytest.mark.parametrize("size", [0, 5])
+def test_with_strange__of_nobody_scored_is_zero(size):
+    scores, scale = nodes.with_strange(scores_of(np.arange(size) * 1.0, np.full(size, nodes.ISOLATED)), [np.ones(size)])
+    assert scores.strange.tolist() == [0.0] * size
+    assert str(scale.both) == str(scale.both._replace(means=np.zeros(2), spreads=np.zeros(2), least=0.0))
 
 
 def test_stability__is_the_share_of_first_nodes_that_stay_with_either_encoder():
     numbers = np.arange(40.0)
-    _, added = surprise_gains("hop", numbers).of(slice(None))
-    scores = replace(scores_of(np.zeros(40)), ahp=numbers, score=added)
-    assert stability(scores, [numbers], "score") is None
-    assert stability(scores, [numbers, numbers], "score") == 1.0
+    hop_alone = weigh_evidence({"hop": numbers}, np.ones(40, bool)).score
+    scores = replace(scores_of(np.zeros(40)), ahp=numbers, score=hop_alone)
+    assert nodes.stability(scores, [numbers], "score") is None
+    assert nodes.stability(scores, [numbers, numbers], "score") == 1.0
     other = numbers.copy()
     other[[38, 0]] = other[[0, 38]]
-    assert stability(scores, [numbers, other], "score") == 0.75
-    assert stability(scores, [numbers, other], "ahp") == 0.75
+    assert nodes.stability(scores, [numbers, other], "score") == 0.75
+    assert nodes.stability(scores, [numbers, other], "ahp") == 0.75
     sure = replace(scores, score=scores.score + 100 * (numbers >= 36))
-    assert stability(sure, [numbers, other], "score") == 1.0, "other evidence holds them"
+    assert nodes.stability(sure, [numbers, other], "score") == 1.0, "other evidence holds them"
 
 
 def test_with_closure__adds_two_z_scores_and_keeps_the_rest(random_csr):
     index = edge_index(*random_csr(60, 300, seed=4))
     hops = random_hops(index)
-    plain = score_nodes(index, hops, trim=0.0)
-    scores, _ = with_strange(with_closure(plain, index, hops.mean, far_cut(hops.mean, 0.5)))
+    plain = nodes.score_nodes(index, hops, trim=0.0)
+    scores, _ = nodes.with_strange(nodes.with_closure(plain, index, hops.mean, far_cut(hops.mean, 0.5)))
     assert not plain.closure.any()
     assert scores.closure.any()
     expected = sum((part - part.mean()) / part.std() for part in (scores.ahp, scores.closure))
@@ -238,14 +272,16 @@ def test_with_closure__adds_two_z_scores_and_keeps_the_rest(random_csr):
 
 def test_with_closure__leaves_a_directed_graph_alone(random_csr):
     index = edge_index(*random_csr(30, 100, directed=True), directed=True)
-    plain = score_nodes(index, random_hops(index), trim=0.0)
+    plain = nodes.score_nodes(index, random_hops(index), trim=0.0)
     mean = random_hops(index).mean
-    assert with_closure(plain, index, mean, far_cut(mean, 0.5)) is plain
-    assert np.all(np.diff(with_strange(plain)[0].strange[np.argsort(plain.ahp)]) >= 0)
+    assert nodes.with_closure(plain, index, mean, far_cut(mean, 0.5)) is plain
+    assert np.all(np.diff(nodes.with_strange(plain)[0].strange[np.argsort(plain.ahp)]) >= 0)
 
 
 def test_with_closure__scores_nodes_that_drew_their_neighbours_too(random_csr):
     edges = edge_index(*random_csr(60, 400), max_neighbors=3)
     mean = np.random.default_rng(0).random(edges.num_edges).astype(np.float32)
-    scores = with_closure(score_nodes(edges, EdgeHops(mean, mean), trim=0.0), edges, mean, far_cut(mean, 0.4))
-    assert np.count_nonzero(with_strange(scores)[0].strange == 0) == 1
+    scores = nodes.with_closure(
+        nodes.score_nodes(edges, EdgeHops(mean, mean), trim=0.0), edges, mean, far_cut(mean, 0.4)
+    )
+    assert np.count_nonzero(nodes.with_strange(scores)[0].strange == 0) == 1

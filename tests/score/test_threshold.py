@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from hcm_scale.score.evidence import KINDS, surprise_gains, weigh_evidence
-from hcm_scale.score.threshold import Verdict, check_rate, discoveries, judge, sum_p
+from hcm_scale.score.evidence import KINDS, weigh_evidence
+from hcm_scale.score.threshold import discoveries, judge
 
 SAMPLES = {
     "normal": lambda rng, n: rng.standard_normal(n),
@@ -21,7 +21,7 @@ def sample(name: str, n: int, seed: int, kinds=tuple(KINDS)) -> dict[str, np.nda
     return {kind: SAMPLES[name](rng, n) for kind in kinds}
 
 
-def verdict(numbers, has: np.ndarray | None = None, rate: float = 0.1) -> Verdict:
+def verdict(numbers, has: np.ndarray | None = None, rate: float = 0.1):
     has = np.ones(len(next(iter(numbers.values()))), bool) if has is None else has
     return judge(weigh_evidence(numbers, has).sums, rate)
 
@@ -53,7 +53,7 @@ def test_discoveries__are_few_under_uniform_p():
 @pytest.mark.parametrize("rate", [0.0, 1.0, -1.0, float("nan")])
 def test_rate__is_between_0_and_1(rate):
     with pytest.raises(ValueError, match="above 0 and below 1"):
-        check_rate(rate)
+        verdict(sample("normal", 10, seed=0), rate=rate)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -69,12 +69,13 @@ def test_p__is_above_0_and_at_most_1(name, n):
 @pytest.mark.parametrize("name", SAMPLES)
 def test_surprise__rises_with_the_number(kind, name):
     values = np.sort(np.append(SAMPLES[name](np.random.default_rng(1), 500), [10.0, 100.0, 1e4]))
-    assert np.all(np.diff(surprise_gains(kind, values).of(slice(None))[0]) >= 0.0)
+    assert np.all(np.diff(weigh_evidence({kind: values}, np.ones(len(values), bool)).sums.total) >= 0.0)
 
 
 def test_p__falls_with_the_sum():
+    sums = weigh_evidence(sample("normal", 403, seed=0), np.ones(403, bool)).sums
     total = np.sort(np.append(np.random.default_rng(0).gamma(3.0, size=400), [20.0, 50.0, 2000.0]))
-    assert np.all(np.diff(sum_p(total, 5)) <= 0.0)
+    assert np.all(np.diff(judge(sums._replace(total=total), 0.1).p) <= 0.0)
 
 
 def test_p__of_the_bulk_is_its_rank():
@@ -134,7 +135,7 @@ def test_few_numbers_above_one_that_most_share__are_judged_among_themselves(kind
     values = np.zeros(1000)
     values[:5], values[5] = 5.0, 9.0  # more than half of them alike: their middle has no spread
     assert len(flagged({kind: values})) == 0 or kind in ("closure", "context_closure")
-    assert np.all(np.isfinite(surprise_gains(kind, values).of(slice(None))[0]))
+    assert np.all(np.isfinite(weigh_evidence({kind: values}, np.ones(1000, bool)).sums.total))
 
 
 def test_nodes_without_neighbors__are_judged_by_their_attributes_alone():

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcm_scale.score.edge_index import EdgeIndex, edge_index
+from hcm_scale.base.rng import bits
+from hcm_scale.score.edge_index import edge_index
 
 
 def all_edges(indptr, indices, directed=False):
@@ -16,7 +17,7 @@ def all_edges(indptr, indices, directed=False):
     return list(zip(rows[keep].tolist(), indices[keep].tolist(), strict=True))
 
 
-def listed(index: EdgeIndex, chunk: int):
+def listed(index, chunk: int):
     """Everything `edges` lists, chunk by chunk, as (number, left, right)."""
     found = []
     for first in range(0, index.num_edges, chunk):
@@ -60,10 +61,8 @@ def test_draw__each_node_draws_min_of_k_and_degree(random_csr_module, seed, k):
     assert drawn == {(min(u, v), max(u, v)) for v, row in enumerate(own) for u in row}
 
 
-def own_draw(index: EdgeIndex, v: int) -> set[int]:
+def own_draw(index, v: int) -> set[int]:
     """The neighbours that v draws: those of the k smallest hashes."""
-    from hcm_scale.base.rng import bits
-
     row = index.indices[index.indptr[v] : index.indptr[v + 1]].tolist()
     return {u for u in row if np.uint64(bits(index.seed, v, u)) <= index.limit[v]}
 

@@ -1,13 +1,14 @@
-"""CUDA against the CPU: float32 to 1e-4, the fused bfloat16 kernel to 1e-2 with the same ranking."""
+"""CUDA against the CPU: float32 to 1e-4, the fused bfloat16 kernel to 1e-2 with the same ranking, averages to 1e-12."""
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
 
+from hcm_scale.score import device, nodes
 from hcm_scale.score.edge_index import PairHead, Pairs, edge_index
 from hcm_scale.score.edges import predict_edges
-from hcm_scale.score.nodes import score_nodes
+from hcm_scale.synthetic.families import community, rmat
 
 pytestmark = [
     pytest.mark.gpu,
@@ -75,24 +76,27 @@ def test_fused__agrees_to_1e_2_and_ranks_the_same(random_csr, directed, num_clas
     cuda = predict_edges(index, samples, device="cuda", precision="bfloat16")
     close(cuda, cpu, slice(None), 1e-2)
     assert spearmanr(cuda.mean, cpu.mean).statistic > 0.9999
-    assert spearmanr(score_nodes(index, cuda, trim=0.0).ahp, score_nodes(index, cpu, trim=0.0).ahp).statistic > 0.9999
+    assert (
+        spearmanr(nodes.score_nodes(index, cuda, trim=0.0).ahp, nodes.score_nodes(index, cpu, trim=0.0).ahp).statistic
+        > 0.9999
+    )
 
 
 @pytest.mark.parametrize("tile", [32, 64, 128])
 @pytest.mark.parametrize("slab", [64, 128])
 def test_fused__does_not_depend_on_the_tile(random_csr, tile, slab):
-    fused = pytest.importorskip("hcm_scale.score.device")
+    pytest.importorskip("triton")
     left, right = torch.randint(0, N, (2, 1003), dtype=torch.int32, device="cuda")
     pairs = Pairs(left, right, signed=False, expected=True)
     wanted, got = torch.zeros(2, 2, 1003, device="cuda")
     for count, (z, head) in enumerate(draw_samples(3, device="cuda"), 1):
-        fused.fused_step(z, head, pairs, count, wanted)
-        fused.fused_step(z, head, pairs, count, got, tile=tile, slab=slab, num_warps=4)
+        device.fused_step(z, head, pairs, count, wanted)
+        device.fused_step(z, head, pairs, count, got, tile=tile, slab=slab, num_warps=4)
     torch.testing.assert_close(got, wanted, atol=2e-3, rtol=0)  # tiles round the second product differently
 
 
 def test_fused__argmax_with_a_float32_product_is_nearly_the_cpu(random_csr):
-    fused = pytest.importorskip("hcm_scale.score.device")
+    pytest.importorskip("triton")
     index = edge_index(*random_csr(N, 20_000))
     z, head = draw_samples(1)[0]
     cpu = predict_edges(index, [(z, head)], hop="argmax")
@@ -100,7 +104,7 @@ def test_fused__argmax_with_a_float32_product_is_nearly_the_cpu(random_csr):
     pairs = Pairs(torch.from_numpy(left).cuda(), torch.from_numpy(right).cuda(), signed=False, expected=False)
     moments = torch.zeros(2, len(left), device="cuda")
     on_device = PairHead(*(part.cuda() for part in head))
-    fused.fused_step(z.cuda(), on_device, pairs, 1, moments, product=torch.float32)
+    device.fused_step(z.cuda(), on_device, pairs, 1, moments, product=torch.float32)
     assert np.mean(moments[0].cpu().numpy() != cpu.mean) < 0.01  # TF32 may tip a tie
 
 
@@ -123,3 +127,33 @@ def test_fused__refuses_sizes_it_cannot_tile(random_csr):
     ]:
         with pytest.raises(ValueError, match=message):
             predict_edges(index, samples, device="cuda", precision="bfloat16")
+
+
+@pytest.mark.parametrize("make", [lambda: community(3_000), lambda: rmat(14)])
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("trim", [0.0, 0.2, 0.9])
+def test_average_hops__on_a_gpu_agrees_with_the_cores(make, directed, trim, monkeypatch):
+    pytest.importorskip("triton")
+    graph, rng = make(), np.random.default_rng(0)
+    edges = edge_index(graph.indptr, graph.indices, directed=directed)
+    means = [rng.uniform(1, 4, edges.num_edges), rng.choice([1.0, 1.5, 3.25], edges.num_edges)]
+    means = [mean.astype(np.float32) for mean in means]
+    var = rng.uniform(0, 1, edges.num_edges).astype(np.float32)
+    wanted = nodes.average_hops(edges, means, var, trim)
+    take_hubs, noted = device._average_hubs, []
+    monkeypatch.setattr(nodes, "MANY_ENTRIES", 0)
+    monkeypatch.setattr(device, "_average_hubs", lambda hubs, *_: noted.append(len(hubs)) or take_hubs(hubs, *_))
+    found = nodes.average_hops(edges, means, var, trim, "cuda")
+    np.testing.assert_array_equal(found[0], wanted[0])
+    np.testing.assert_allclose(found[1], wanted[1], rtol=1e-12)
+    assert noted == [np.count_nonzero(np.diff(graph.indptr) > 1024)], "the cores averaged"
+
+
+def test_average_hops__leaves_small_graphs_to_the_cores():
+    graph = community(300)
+    edges = edge_index(graph.indptr, graph.indices)
+    means = [np.random.default_rng(0).uniform(1, 4, edges.num_edges).astype(np.float32)]
+    var = np.random.default_rng(1).uniform(0, 1, edges.num_edges).astype(np.float32)
+    assert (
+        nodes.average_hops(edges, means, var, 0.2, "cuda")[0] == nodes.average_hops(edges, means, var, 0.2)[0]
+    ).all()
