@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from hcm_scale import __version__
 from hcm_scale.base import console, files
-from hcm_scale.config import Config, GraphConfig, inert_options
+from hcm_scale.config import Config, GraphConfig, inert_options, plain
 from hcm_scale.detector import inputs as givens
 from hcm_scale.detector.inputs import COLUMNS
 from hcm_scale.detector.parameters import (
@@ -42,7 +42,6 @@ from hcm_scale.detector.parameters import (
 )
 from hcm_scale.detector.results import Fitted, Results, Training
 from hcm_scale.graph import Graph
-from hcm_scale.options import plain
 from hcm_scale.run import pipeline, workspace
 
 # ----------------------------------------------------------------------------

@@ -11,8 +11,7 @@ from typing import Any, Self
 
 from hcm_scale import config as schema
 from hcm_scale.base.console import legal_names
-from hcm_scale.config import Config, GraphConfig, MatrixGraph, TablesGraph, walk
-from hcm_scale.options import plain, with_options
+from hcm_scale.config import Config, GraphConfig, MatrixGraph, TablesGraph, plain, walk, with_options
 from hcm_scale.run.stages import num_blocks
 
 # ----------------------------------------------------------------------------

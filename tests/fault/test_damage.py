@@ -22,9 +22,8 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from same_bytes import artifacts
 
-from hcm_scale.config import Config
+from hcm_scale.config import Config, with_options
 from hcm_scale.graph import Graph
-from hcm_scale.options import with_options
 from hcm_scale.report import page
 from hcm_scale.run import pipeline
 from hcm_scale.synthetic.families import community

@@ -23,9 +23,8 @@ import pytest
 from scipy import sparse
 
 from hcm_scale.base import files
-from hcm_scale.config import Config, FolderGraph
+from hcm_scale.config import Config, FolderGraph, with_options
 from hcm_scale.graph import Graph, SparseRows, store
-from hcm_scale.options import with_options
 from hcm_scale.run import pipeline
 from hcm_scale.synthetic.families import community
 

@@ -21,8 +21,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from dying import die_at_change
 from same_bytes import artifacts
 
-from hcm_scale.config import Config
-from hcm_scale.options import with_options
+from hcm_scale.config import Config, with_options
 from hcm_scale.posterior.samples import sample_path
 from hcm_scale.run import pipeline
 from hcm_scale.synthetic.families import community

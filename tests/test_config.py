@@ -1,4 +1,4 @@
-"""Every option composes, every mistake is named."""
+"""Every option composes, every mistake is named, and nothing that a configuration names is called."""
 
 import ast
 from collections.abc import Iterator
@@ -6,7 +6,6 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
@@ -14,14 +13,12 @@ from hcm_scale import config as schema
 from hcm_scale.base import names as tables
 from hcm_scale.base.files import slug
 from hcm_scale.cli.help import full_page
-from hcm_scale.cli.main import conf_dir, register, to_config
+from hcm_scale.cli.overrides import compose_config, composing
 from hcm_scale.features import parts, purify
-from hcm_scale.options import flat
 from hcm_scale.posterior import sgld
 from hcm_scale.sampling import batches
-from hcm_scale.sweep import study
 
-ROOT = conf_dir()
+ROOT = schema.conf_dir()
 PACKAGE = Path(schema.__file__).parent
 WORDS = sorted(
     path.relative_to(ROOT).with_suffix("").as_posix().replace("/", "=", 1)
@@ -31,9 +28,8 @@ WORDS = sorted(
 
 
 def composed(*overrides: str) -> schema.Config:
-    register()
-    with initialize_config_dir(str(ROOT), version_base="1.3"):
-        return to_config(compose("config", list(overrides)))
+    with composing():
+        return compose_config(overrides)
 
 
 @pytest.mark.parametrize(
@@ -127,9 +123,9 @@ def test_option__is_legal_and_says_only_what_it_changes(word):
     body = OmegaConf.to_container(OmegaConf.load(path))
     said = {key: value for key, value in body.items() if key not in ("defaults", "hydra")}
     default = schema.Config(graph=type(composed(word).graph)())
-    known = dict(flat(asdict(default)))
+    known = dict(schema.flat(asdict(default)))
     is_whole = path.read_text().startswith("# @package _global_")
-    stated = dict(flat(said if is_whole or not said else {group: said}))
+    stated = dict(schema.flat(said if is_whole or not said else {group: said}))
     assert stated.keys() <= known.keys()
     assert {key for key, value in stated.items() if value == known[key]} == NAMED_AFTER.get(word, set())
 
@@ -141,7 +137,6 @@ def test_option__is_legal_and_says_only_what_it_changes(word):
         (batches.BACKENDS, tables.BACKENDS),
         (purify._DENSE_KERNELS, tables.SIMILARITIES),
         ((*parts._VALUEWISE, "row", parts.NORMAL, parts.AUTO), tables.SCALINGS),
-        (study.OBJECTIVES, tables.OBJECTIVES),
     ],
 )
 def test_room__knows_exactly_the_names_that_the_configuration_accepts(known, table):
@@ -186,3 +181,48 @@ def test_default_in_a_signature__is_that_of_the_schema():
     found = [entry for entry in found if entry[0] != "hcm.py fit"]  # where a column that is not named is guessed
     assert len(found) > 10
     assert [entry for entry in found if entry[2] != known[entry[1]]] == []
+
+
+FORBIDDEN = {"eval", "exec", "instantiate", "import_module", "__import__", "torch.load"}
+PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+COMPILED = PACKAGE / "base" / "jit.py"  # reads compiled kernels, from folders that nobody else can write
+
+
+def called_names(path: Path) -> set[str]:
+    """What a file calls, as it is written and without its dots, and the modules that it imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            found |= {called, called.rpartition(".")[2]}
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            modules = [entry.name for entry in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            found |= {module.partition(".")[0] for module in modules}
+    return found
+
+
+def test_code__calls_nothing_by_name_and_reads_no_pickles():
+    for path in PACKAGE.rglob("*.py"):
+        assert not called_names(path) & (FORBIDDEN if path == COMPILED else FORBIDDEN | PICKLES), path
+        assert "allow_pickle=True" not in path.read_text(), path
+
+
+@pytest.mark.parametrize("key", ["graph._target_", "purify._target_", "_target_", "own._target_", "purify.own"])
+def test_command_line__takes_no_target(key):
+    with pytest.raises(ValueError, match=f"'{key.replace('own._target_', 'own')}' is not an option"):
+        composed(f"+{key}=os.getcwd")
+
+
+def test_inert_options__name_no_place_no_address_and_no_command():
+    others = schema.options().keys() - {*schema.inert_options()}
+    assert others == {
+        *(f"graph.{name}" for name in ("name", "path", "nodes", "uri", "edges", "dataset", "trust_pickle")),
+        *(f"graph.{name}" for name in ("seed", "family", "edges_per_node", "num_attributes")),  # of made graphs
+        *(f"track.{name}" for name in ("to", "project")),
+        *("score.copy_to", "world.rendezvous", "data_dir", "run_dir", "share_dir", "trained"),
+    }
+
+
+def test_options__take_no_target():
+    with pytest.raises(ValueError, match="_target_"):
+        schema.with_options(schema.Config(), {"purify": {"_target_": "os.getcwd"}})
