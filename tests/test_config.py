@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,6 @@ from omegaconf import OmegaConf
 
 from hcm_scale import config as schema
 from hcm_scale.base import names as tables
-from hcm_scale.base.files import slug
-from hcm_scale.cli.help import full_page
 from hcm_scale.cli.overrides import compose_config, composing
 from hcm_scale.features import parts, purify
 from hcm_scale.posterior import sgld
@@ -64,10 +62,9 @@ def test_yaml__names_no_code_to_run():
 
 
 def test_every_number__states_its_range():
-    for name in ("HopsConfig", "PurifyConfig", "SamplingConfig", "ModelConfig", "PosteriorConfig", "ScoreConfig"):
-        for entry in fields(getattr(schema, name)):
-            if entry.type in (int, float) or entry.type in (int | None, float | None):
-                assert entry.metadata.get("low") is not None, f"{name}.{entry.name}"
+    for option in schema.options().values():
+        if option.field.type in (int, float, int | None, float | None):
+            assert option.field.metadata.get("low") is not None, option.key
 
 
 def test_fan_out__is_checked():
@@ -78,22 +75,15 @@ def test_fan_out__is_checked():
         schema.parse_fan_out(["5", "5"], 3)
 
 
-def test_slug__is_a_folder_name_however_long_the_overrides():
-    assert "/" not in slug("graph.path=/a/b")
-    assert len(slug("x=" + "y" * 1000)) <= 150
-    assert slug("x=" + "y" * 1000) != slug("x=" + "y" * 1001)
+def test_run_dir__is_a_folder_name_however_long_the_name_of_the_graph():
+    found = {composed(f"graph.name='a/{'y' * length}'").run_dir for length in (1000, 1001)}
+    assert len(found) == 2
+    assert all(run_dir.count("/") == 1 and len(run_dir) <= 155 for run_dir in found)
 
 
 def test_group_without_its_file__has_the_defaults_again():
     assert composed("sampling=exact").sampling.batch_pairs == 8192
     assert composed("experiment=paper/acm", "~sampling").sampling == schema.SamplingConfig()
-
-
-def test_help__names_every_group():
-    text = full_page()
-    for path in ROOT.iterdir():
-        if path.is_dir():
-            assert path.name in text
 
 
 def test_seed__moves_injection_and_training_together():
@@ -159,24 +149,11 @@ def signature_defaults() -> Iterator[tuple[str, str, object]]:
 
 def test_default_in_a_signature__is_that_of_the_schema():
     """A room may be called alone with fewer words, but never with another default than a run has."""
-    sections = [
-        schema.AttributesConfig,
-        schema.PurifyConfig,
-        schema.HopsConfig,
-        schema.ShardsConfig,
-        schema.ModelConfig,
-    ]
-    sections += [schema.PosteriorConfig, schema.ScoreConfig, schema.InjectConfig, schema.TablesGraph]
-    known = {entry.name: entry.default for section in sections for entry in fields(section)}
-    for neutral in (
-        "name",
-        "source",
-        "path",
-        "nodes",
-        "seed",
-        "scale",
-    ):  # of something else, or of nothing in particular
-        known.pop(neutral, None)
+    sections = ("attributes", "purify", "hops", "shards", "model", "posterior", "score", "inject", "graph")
+    options = [o for o in schema.options().values() if o.key.split(".")[0] in sections]
+    known = {o.key.partition(".")[2]: o.default for o in options if not o.sources or "tables" in o.sources}
+    for neutral in ("name", "path", "nodes", "seed", "scale"):  # of something else, or of nothing in particular
+        del known[neutral]
     found = [entry for entry in signature_defaults() if entry[1] in known]
     found = [entry for entry in found if entry[0] != "hcm.py fit"]  # where a column that is not named is guessed
     assert len(found) > 10

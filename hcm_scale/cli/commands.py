@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def bench(arguments: list[str]) -> str:
-    """Throughput against peers: `hcm-scale bench THEME`, from a checkout; `hcm-scale bench --help` lists the themes."""
+    """Throughput against peers: `hcm-scale bench THEME`, from a checkout."""
     try:
         from bench.__main__ import main as run_benchmark
     except ImportError as error:
@@ -109,7 +109,7 @@ def _remove(path: Path) -> None:
 
 
 def collect(arguments: list[str]) -> str:
-    """Gathers the runs of a sweep into a table and figures: `hcm-scale collect FOLDER`."""
+    """The runs of a sweep as a table and figures: `hcm-scale collect FOLDER`."""
     parser = Parser("collect", collect.__doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="of a sweep, such as multirun/blogcatalog")
     given = parser.parse_args(arguments)
@@ -129,7 +129,7 @@ _GIB = 2**30
 
 
 def doctor(arguments: list[str]) -> str:
-    """What this installation and this machine have, and what to install or to set for the rest: `hcm-scale doctor`."""
+    """What this installation and this machine have, and what is missing: `hcm-scale doctor`."""
     Parser("doctor", doctor.__doc__).parse_args(arguments)
     parts = {"versions": _versions(), "machine": _machine(), "GPU": _gpus(), "kernels": _kernels()}
     parts["optional"] = []
@@ -257,9 +257,10 @@ def _refuse_stage(file: Path) -> None:
 
 
 def inspect_path(arguments: list[str]) -> str:
-    """What a folder of ours holds: `hcm-scale inspect PATH [--verify]`, a run, a graph, labels, samples, scores.
+    """What a folder of a run holds: `hcm-scale inspect PATH [--verify]`.
 
-    `--verify` reads every byte and compares it with the hash that was written with it.
+    PATH is a run, or its graph, labels, samples or scores. `--verify` reads every byte and compares it with the hash
+    that was written with it.
     """
     parser = Parser("inspect", inspect_path.__doc__)
     parser.add_argument("path", type=Path, metavar="PATH", help="a run, or a folder that one wrote")
@@ -290,7 +291,7 @@ def serve_page(arguments: list[str]) -> str:
 
 
 def precompile(arguments: list[str]) -> str:
-    """Compiles what runs need, which the first run would otherwise do: `hcm-scale warm`, once after an installation."""
+    """Compiles what the first run would otherwise wait for: `hcm-scale warm`, once after an installation."""
     Parser("warm", precompile.__doc__).parse_args(arguments)
     from hcm_scale.run.precompile import warm
 

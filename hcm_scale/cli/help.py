@@ -102,7 +102,7 @@ _SECTIONS = {
 
 
 def list_options(arguments: list[str]) -> str:
-    """Every option with its default, what is legal and what it is for: `hcm-scale options [BEGINNING] [--markdown]`.
+    """Every option with its default, what is legal and what it is for: `hcm-scale options [BEGINNING]`.
 
     `hcm-scale options purify` lists those that begin so. Options of a graph's source are listed with every source that
     has them; their defaults are those of `graph=tables` where it has them.

@@ -183,6 +183,7 @@ def _parts(word: str) -> tuple[str, str, str | None]:
 
 
 def _check_flag(word: str) -> None:
+    """Raises ValueError for a flag that Hydra does not have, with the nearest flag or option."""
     flag = word.partition("=")[0]
     if word.startswith("-") and flag not in _FLAGS and not re.match("-(cd|cp|cn|[cpi])[^-]", word):
         names = [*(known.strip("-") for known in _FLAGS), *options()]
@@ -230,7 +231,7 @@ def _check_syntax(overrides: Sequence[str], is_sweep: bool) -> None:
     """Raises ValueError for the first word that Hydra's grammar cannot read, or that is a sweep without `-m`."""
     parser = OverridesParser.create()
     for before, word in zip(["", *overrides], overrides, strict=False):
-        if _is_flag(before, word):
+        if _is_flag(before, word) or word.startswith("tune."):
             continue
         try:
             is_swept = parser.parse_override(word).is_sweep_override()

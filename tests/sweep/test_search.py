@@ -14,7 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hcm_scale.cli.overrides import compose_config, composing
 from hcm_scale.config import option_names, parse_fan_out, with_options
 from hcm_scale.sweep.collect import collect
-from hcm_scale.sweep.search import finish_sweep_options, listed_values, named_sweep, split
+from hcm_scale.sweep.search import finish_sweep_options, listed_values
 
 TINY = [
     "graph=community",
@@ -143,9 +143,8 @@ def test_settle__a_sweep_can_be_looked_at_without_running_it():
     assert finish_sweep_options(["sweep=classes", "--cfg", "job"]) == ["sweep=classes", "--cfg", "job"]
 
 
-def test_names__of_overrides():
-    assert named_sweep(["sweep=null"]) == named_sweep(["-m", "seed=0"]) == ""
-    assert split("+a.b=c=d") == ("a.b", "c=d")
+def test_settle__a_sweep_that_is_null_is_none():
+    assert finish_sweep_options(["sweep=null"]) == ["sweep=null"]
 
 
 def test_own_folder__is_named_by_what_varies_and_keeps_other_options_apart():
