@@ -17,6 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
 from hcm_scale.base.files import hash_value, slug
 from hcm_scale.base.names import OBJECTIVES
 from hcm_scale.config import Config, check, choice, number, option_file, option_names
@@ -45,8 +51,6 @@ def named_sweep(overrides: Sequence[str]) -> str:
 
 def listed_values(name: str) -> dict[str, str]:
     """The options that a named sweep varies, each with its list of values as text."""
-    from omegaconf import OmegaConf
-
     path = option_file("sweep", name)
     if path is None:
         raise ValueError(f"sweep={name} is not known; legal are {', '.join(option_names('sweep'))}")
@@ -71,9 +75,6 @@ def finish_sweep_options(overrides: Sequence[str]) -> list[str]:
 
 def _own_folder(overrides: Sequence[str]) -> list[str]:
     """Further overrides of a sweep without a name: its folder, the folder of shared stages, and the names of jobs."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
     words = [word for word in overrides if split(word)[0]]
     try:
         parsed = OverridesParser.create().parse_overrides(words)
@@ -126,27 +127,23 @@ class Search:
 
 def read_search(overrides: Sequence[str], compose: Compose) -> Search:
     """The search that the words of a command line ask for; flags such as -m are ignored."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
     words = [text for text in overrides if not text.startswith("-") and split(text)[0] != "sweep"]
     if any(split(text)[0].startswith("hydra") for text in words):
         raise ValueError("sweep=optuna runs its trials one after the other: hydra.* and launchers have no effect on it")
     options = _read_options([text for text in words if text.startswith("tune.")])
     rest = [text for text in words if not text.startswith("tune.")]
-    parsed = OverridesParser.create().parse_overrides(rest)
-    fixed = tuple(text for text, entry in zip(rest, parsed, strict=True) if not entry.is_sweep_override())
+    parser = OverridesParser.create()
+    varied = [text for text in rest if parser.parse_override(text).is_sweep_override()]
+    fixed = tuple(text for text in rest if text not in varied)
     named = {split(text)[0] for text in rest}
     space = {name: values for name, values in listed_values("optuna").items() if name not in named}
-    space |= dict(split(text) for text, entry in zip(rest, parsed, strict=True) if entry.is_sweep_override())
+    space |= dict(map(split, varied))
     folder = options.folder or f"multirun/{slug(compose(list(fixed)).graph.name)}/optuna"
     return Search(fixed, space, dataclasses.replace(options, folder=folder), compose)
 
 
 def _read_options(words: Sequence[str]) -> TuneConfig:
     """The checked options of `tune.*`."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
     given = OmegaConf.from_dotlist([word.removeprefix("tune.") for word in words])
     try:
         options: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TuneConfig), given))
@@ -163,8 +160,6 @@ def distribution(name: str, values: str) -> Any:
     >>> distribution("purify.ratio", "interval(0,0.5)")  # doctest: +SKIP
     FloatDistribution(high=0.5, log=False, low=0.0, step=None)
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.core.override_parser.types import IntervalSweep
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     entry = OverridesParser.create().parse_override(f"{name}={values}")
