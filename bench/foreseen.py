@@ -17,10 +17,9 @@ import numpy as np
 from bench.apart import run_apart
 from bench.harness import Table, at_most
 from hcm_scale.base.memory import anonymous_bytes
-from hcm_scale.config import Config, FolderGraph, SyntheticGraph
+from hcm_scale.config import Config, FolderGraph, SyntheticGraph, with_options
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import SparseRows
-from hcm_scale.options import with_options
 from hcm_scale.run import pipeline
 from hcm_scale.run.stages import RunContext, stages
 from hcm_scale.run.workspace import Workspace

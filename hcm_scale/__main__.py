@@ -1,7 +1,7 @@
-"""The process behind `hcm-scale` and `python -m hcm_scale`: the command, and an end that comes at once.
+"""The process of `hcm-scale` and `python -m hcm_scale`: runs the command and exits at once.
 
-Python takes a quarter of a second to take apart what torch, numba and Arrow have brought, module by module, and the
-system needs none of it. What was registered for the end (`atexit`) runs; the first registered is the last to run.
+Python takes a quarter of a second to tear down torch, numba and Arrow module by module, and nothing needs it. Functions
+registered with `atexit` still run: `_exit_now` is registered first, and so runs last.
 """
 
 import atexit
@@ -13,19 +13,19 @@ from hcm_scale.cli.main import main
 
 
 def script() -> NoReturn:
-    """Runs the command, and ends the process with its status."""
-    ended: list[int] = []
-    atexit.register(_end, ended)
-    ended.append(main())
-    sys.exit(ended[0])
+    """Runs the command and ends the process with its status."""
+    status: list[int] = []
+    atexit.register(_exit_now, status)
+    status.append(main())
+    sys.exit(status[0])
 
 
-def _end(ended: list[int]) -> None:
-    """Ends at once, where the command has ended by itself and all it said is out."""
-    if ended:
+def _exit_now(status: list[int]) -> None:
+    """Skips the teardown if the command returned; after an exception `status` is empty, and Python ends as usual."""
+    if status:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(ended[0])
+        os._exit(status[0])
 
 
 if __name__ == "__main__":

@@ -1,13 +1,19 @@
-"""The configuration as types: one dataclass per room, checked when it is composed.
+"""The configuration: every option as a typed field, the option files of `conf/`, and the checks between the two.
 
-Hydra refuses unknown keys and wrong types against these classes; `check` refuses values outside the range that a field
-states, naming the key, the value and what is legal. Nothing below `run/stages.py` reads a configuration.
+`Config` has one dataclass per section. The command line fills it through Hydra, Python through `with_options`; keys are
+the same, dotted or as nested mappings, and a whole section may be the name of one of its option files, as in
+`purify=none`. OmegaConf refuses unknown keys and wrong types, `check` refuses values outside the range that a field
+states; every message names the key, the value and what is legal. Nothing below `run/stages.py` reads a configuration.
+
+Hydra and OmegaConf are imported when something is composed, so that `hcm-scale --help` starts without them.
 """
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from hcm_scale.base import names as tables
@@ -20,7 +26,7 @@ def number(default: Any, low: float | None = None, high: float | None = None) ->
 
 
 def fixed(default: str) -> Any:
-    """A name that option files set and nobody else."""
+    """A name that only option files set."""
     return field(default=default, metadata={"fixed": True})
 
 
@@ -30,7 +36,7 @@ def choice(default: str, names: tuple[str, ...]) -> Any:
 
 
 def names(default: list[str], table: tuple[str, ...] | None = None) -> Any:
-    """A list of names, each from a closed table where one is given; it may be empty where its default is."""
+    """A list of names, from a closed table if one is given; it may be empty if its default is."""
     return field(default_factory=lambda: list(default), metadata={"each": table, "may_be_empty": not default})
 
 
@@ -270,41 +276,15 @@ class Config:
     trained: str | None = None  # the run_dir of a finished run, whose samples score this graph; None: train here
 
 
-SOURCES: dict[str, type[GraphConfig]] = {
-    "default": DefaultGraph,
-    "synthetic": SyntheticGraph,
-    "tables": TablesGraph,
-    "sql": SqlGraph,
-    "matrix": MatrixGraph,
-    "pyg": PygGraph,
-    "folder": FolderGraph,
-}
+_GRAPHS = (DefaultGraph, SyntheticGraph, TablesGraph, SqlGraph, MatrixGraph, PygGraph, FolderGraph)
+SOURCES: dict[str, type[GraphConfig]] = {graph.source: graph for graph in _GRAPHS}
 
 
-_NAMES_OF_DATA = ("include", "exclude", "categorical", "keys", "fan_out")  # text that leads nowhere else
-
-
-def inert_options(section: type = Config, prefix: str = "") -> Iterator[str]:
-    """The options that a file of somebody else may set, by full key: none names a place, an address or a command.
-
-    They take numbers, truth values, names from closed tables and names of columns; of graphs, those that say how data
-    in memory are read.
-    """
-    for entry in dataclasses.fields(section):
-        is_text = "str" in str(entry.type) and not (entry.metadata.get("names") or entry.metadata.get("each"))
-        if entry.name == "graph":
-            yield from sorted({*inert_options(TablesGraph, "graph."), *inert_options(MatrixGraph, "graph.")})
-        elif isinstance(entry.type, type) and dataclasses.is_dataclass(entry.type):
-            yield from inert_options(entry.type, f"{entry.name}.") if entry.type is not TrackConfig else ()
-        elif not is_text or entry.name.endswith("_column") or entry.name in _NAMES_OF_DATA:
-            yield prefix + entry.name
-
-
-_MEANT = {"gpu": "cuda"}  # what people say elsewhere
+# The options that the dataclasses define.
 
 
 class Option(NamedTuple):
-    """One option of the schema; `sources` are the sources of a graph that have it, none where it is not a graph's."""
+    """One option; `sources` are the graph sources that have it, empty for options outside `graph`."""
 
     key: str
     field: dataclasses.Field[Any]
@@ -313,7 +293,7 @@ class Option(NamedTuple):
 
 
 def walk(section: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
-    """(full key, field, value) of every option that may be set in a configuration or one of its sections.
+    """(full key, field, value) of every option that users may set in a configuration or one of its sections.
 
     >>> [key for key, _, _ in walk(PurifyConfig(), "purify.")]
     ['purify.similarity', 'purify.ratio', 'purify.attributes']
@@ -328,17 +308,36 @@ def walk(section: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Fiel
 
 @functools.cache
 def options() -> dict[str, Option]:
-    """Every option of every source by its key; where sources have one in common, its default is that of tables."""
+    """Every option of every source by key; an option of several sources has the default of `graph=tables`."""
     found: dict[str, Option] = {}
-    for name in ("tables", *(name for name in SOURCES if name != "tables")):
-        for key, entry, default in walk(Config(graph=SOURCES[name]())):
-            before = found.get(key, Option(key, entry, default, ()))
-            found[key] = before._replace(sources=(*before.sources, name) if key.startswith("graph.") else ())
+    for source in ("tables", *(name for name in SOURCES if name != "tables")):
+        for key, entry, default in walk(Config(graph=SOURCES[source]())):
+            known = found.get(key, Option(key, entry, default, ()))
+            found[key] = known._replace(sources=(*known.sources, source) if key.startswith("graph.") else ())
     return found
 
 
+_DATA_NAMES = ("include", "exclude", "categorical", "keys", "fan_out")  # text options that name columns or numbers
+
+
+def inert_options(section: type = Config, prefix: str = "") -> Iterator[str]:
+    """Keys of the options that a file of unknown origin may set: none names a path, an address or a command.
+
+    They take numbers, truth values, names from closed tables and names of columns; of `graph` only those that say how
+    data in memory are read.
+    """
+    for entry in dataclasses.fields(section):
+        is_text = "str" in str(entry.type) and not (entry.metadata.get("names") or entry.metadata.get("each"))
+        if entry.name == "graph":
+            yield from sorted({*inert_options(TablesGraph, "graph."), *inert_options(MatrixGraph, "graph.")})
+        elif isinstance(entry.type, type) and dataclasses.is_dataclass(entry.type):
+            yield from inert_options(entry.type, f"{entry.name}.") if entry.type is not TrackConfig else ()
+        elif not is_text or entry.name.endswith("_column") or entry.name in _DATA_NAMES:
+            yield prefix + entry.name
+
+
 def no_option(key: str) -> str:
-    """What to say of a key that the configuration does not have: the sources that have it, or the nearest option.
+    """Message for a key that the configuration does not have: the sources that have it, or the nearest option.
 
     >>> no_option("exclude")
     "'exclude' is not an option; did you mean 'graph.exclude'?"
@@ -359,40 +358,36 @@ def check(config: Any, prefix: str = "") -> None:
     ValueError: purify.ratio=1.5 is out of range: at least 0.0 and at most 0.99
     """
     for key, entry, value in walk(config, prefix):
-        if value is not None:
-            _check_value(key, value, entry.metadata)
+        rule = entry.metadata
+        low, high = rule.get("low"), rule.get("high")
+        legal: tuple[str, ...] = rule.get("names") or rule.get("each") or ()
+        if value is None:
+            continue
+        if (low is not None and not value >= low) or (high is not None and not value <= high):  # nan is refused too
+            raise ValueError(f"{key}={value} is out of range: {_bounds(rule)}")
+        if legal and not value and not rule.get("may_be_empty", True):
+            raise ValueError(f"{key}=[] is empty; legal are {', '.join(legal)}")
+        for item in value if "each" in rule else [value]:
+            if legal and item not in legal:
+                raise ValueError(f"{key}={item} is not known; {legal_names('cuda' if item == 'gpu' else item, legal)}")
 
 
-def _check_value(key: str, value: Any, rule: Any) -> None:
-    low, high = rule.get("low"), rule.get("high")
-    if (low is not None and not value >= low) or (high is not None and not value <= high):
-        raise ValueError(f"{key}={value} is out of range: {_bounds(rule)}")
-    legal = rule.get("names") or rule.get("each")
-    if not legal:
-        return
-    if not value and "each" in rule and not rule["may_be_empty"]:
-        raise ValueError(f"{key}=[] is empty; legal are {', '.join(legal)}")
-    for item in value if "each" in rule else [value]:
-        if item not in legal:
-            raise ValueError(f"{key}={item} is not known; {legal_names(_MEANT.get(item, item), legal)}")
-
-
-def _bounds(rule: Any) -> str:
-    said = (("at least", rule.get("low")), ("at most", rule.get("high")))
-    return " and ".join(f"{words} {bound}" for words, bound in said if bound is not None)
+def _bounds(rule: Mapping[str, Any]) -> str:
+    bounds = (("at least", rule.get("low")), ("at most", rule.get("high")))
+    return " and ".join(f"{words} {bound}" for words, bound in bounds if bound is not None)
 
 
 def describe(entry: dataclasses.Field[Any]) -> str:
-    """What a field takes, in words.
+    """Type and legal values of a field, in words.
 
     >>> describe(dataclasses.fields(HopsConfig)[0]), describe(dataclasses.fields(Config)[3])
     ('int, at least 2 and at most 16', 'a section with similarity, ratio, attributes')
     """
     if dataclasses.is_dataclass(entry.type):
         return f"a section with {', '.join(inner.name for inner in dataclasses.fields(entry.type))}"
-    rule, kind = entry.metadata, entry.type.__name__ if isinstance(entry.type, type) else str(entry.type)
-    legal = rule.get("names") or rule.get("each")
-    return ", ".join(filter(None, [kind, legal and f"of {', '.join(legal)}", _bounds(rule)]))
+    kind = entry.type.__name__ if isinstance(entry.type, type) else str(entry.type)
+    legal = entry.metadata.get("names") or entry.metadata.get("each")
+    return ", ".join(filter(None, [kind, legal and f"of {', '.join(legal)}", _bounds(entry.metadata)]))
 
 
 def parse_fan_out(fan_out: list[str], num_blocks: int) -> list[int | None]:
@@ -414,3 +409,180 @@ def parse_fan_out(fan_out: list[str], num_blocks: int) -> list[int | None]:
             f"(not the first with sampling.first_hop=exact): give {num_blocks}, input side first, or one for all"
         )
     return parsed
+
+
+# The option files: `conf/GROUP/NAME.yaml` of the package, and the user's own in `conf/` of the working folder.
+
+WHOLE = "# @package _global_"  # first line of an option file that sets several sections
+
+
+def conf_dir() -> Path:
+    """The folder of option files: inside an installed package, or beside it in a checkout."""
+    here = Path(__file__).resolve().parent
+    for candidate in (here / "conf", here.parent / "conf"):
+        if (candidate / "config.yaml").is_file():
+            return candidate
+    raise FileNotFoundError(f"conf/ is missing beside {here}: the installation is incomplete")
+
+
+def own_conf_dir() -> Path | None:
+    """The folder `conf/` in the working folder; None if there is none, or if it is the package's."""
+    own = Path.cwd() / "conf"
+    return own if own.is_dir() and own.resolve() != conf_dir() else None
+
+
+def group_folders(group: str) -> list[Path]:
+    """The existing folders of a group: the package's, then the user's own."""
+    return [conf / group for conf in (conf_dir(), own_conf_dir()) if conf is not None and (conf / group).is_dir()]
+
+
+def option_names(group: str) -> list[str]:
+    """The names of a group's option files, the package's and the user's own."""
+    found = ((folder, path) for folder in group_folders(group) for path in folder.rglob("*.yaml"))
+    return sorted({path.relative_to(folder).with_suffix("").as_posix() for folder, path in found})
+
+
+def option_file(group: str, name: str) -> Path | None:
+    """The file of an option, None if there is none; ValueError if the user's own has the name of the package's."""
+    found = [folder / f"{name}.yaml" for folder in group_folders(group) if (folder / f"{name}.yaml").is_file()]
+    if len(found) > 1:
+        raise ValueError(f"{found[1]} has the name of an option of the package, {group}={name}: give it another")
+    return found[0] if found else None
+
+
+def _read_option_file(group: str, name: str) -> Mapping[str, Any]:
+    """The values that an option file sets, by section.
+
+    >>> _read_option_file("purify", "none"), list(_read_option_file("hops", "all"))
+    ({'purify': {'ratio': 0.0}}, ['hops', 'shards'])
+    """
+    from omegaconf import OmegaConf
+
+    path = option_file(group, name) if name in (legal := option_names(group)) else None
+    if path is None:
+        raise ValueError(f"{group}={name} is not known; {legal_names(name, legal)} (or a mapping of its options)")
+    values: Any = OmegaConf.to_container(OmegaConf.load(path))
+    if "defaults" not in values:
+        return values if path.read_text().startswith(WHOLE) else {group: values}
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+
+    package = f"hydra.searchpath=['file://{escape_quotes(str(conf_dir()))}']"  # the files that `defaults` may name
+    try:
+        with initialize_config_dir(str(own_conf_dir() or conf_dir()), version_base="1.3"):
+            return OmegaConf.to_container(compose(f"{group}/{name}", [package]))  # type: ignore[return-value]
+    except HydraException as error:
+        raise ValueError(f"{group}/{name}.yaml: {error}") from error
+
+
+def escape_quotes(text: str) -> str:
+    """The text as it stands between single quotes in Hydra's grammar."""
+    return re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
+
+
+# From composed or given values to a checked `Config`, and to the config.json of a run.
+
+
+def to_config(composed: Any) -> Config:
+    """The checked dataclasses of an OmegaConf configuration that was composed over the schema."""
+    from omegaconf import OmegaConf
+
+    config = OmegaConf.to_object(composed)
+    if not isinstance(config, Config):
+        raise TypeError(f"a configuration must start from the schema, got {type(config).__name__}")
+    _refuse_added(config)
+    check(config)
+    return config
+
+
+def _refuse_added(section: Any, prefix: str = "") -> None:
+    """Raises ValueError for a key beside the schema, such as `_target_`, which `+KEY=VALUE` or a file added."""
+    known = [entry.name for entry in dataclasses.fields(section)]
+    for name, value in vars(section).items():
+        if name not in known:
+            raise ValueError(no_option(prefix + name))
+        if dataclasses.is_dataclass(value):
+            _refuse_added(value, f"{prefix}{name}.")
+
+
+def with_options(config: Config, options: Mapping[str, Any]) -> Config:
+    """A copy of the configuration with these options changed; values are converted to the types of their fields.
+
+    >>> changed = with_options(Config(), {"purify": {"ratio": 0}, "sampling.fan_out": [10, "all"]})
+    >>> changed.purify.ratio, changed.sampling.fan_out
+    (0.0, ['10', 'all'])
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    filled = OmegaConf.structured(config)
+    for key, entry, value in _entries(config, options):
+        try:
+            OmegaConf.update(filled, key, plain(value), merge=False)
+        except OmegaConfBaseException as error:
+            raise ValueError(f"{key}={value!r} is not legal: {describe(entry)}") from error
+    try:
+        return to_config(filled)
+    except OmegaConfBaseException as error:  # OmegaConf interprets ??? and ${}
+        raise ValueError(f"{error.full_key} is not legal: {str(error).splitlines()[0]}") from error
+
+
+def _entries(
+    section: Any, options: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
+    """(dotted key, field, value) of every given option; ValueError for a key that no section has."""
+    known = {entry.name: entry for entry in dataclasses.fields(section) if not entry.metadata.get("fixed")}
+    for key, value in options.items():
+        name, _, rest = key.partition(".")
+        inner = getattr(section, name, None) if name in known else None
+        if dataclasses.is_dataclass(inner) and not rest and isinstance(value, str):
+            yield from _entries(section, _read_option_file(prefix + name, value), prefix)
+        elif dataclasses.is_dataclass(inner) and (rest or isinstance(value, Mapping)):
+            yield from _entries(inner, {rest: value} if rest else value, f"{prefix}{name}.")
+        elif name not in known or rest:
+            raise ValueError(no_option(prefix + key))
+        else:
+            yield prefix + name, known[name], value
+
+
+def plain(value: Any) -> Any:
+    """The value in types of YAML and JSON; numpy numbers and arrays, tuples, paths and torch devices are converted.
+
+    >>> plain({"a": (1, Path("b"))})
+    {'a': [1, 'b']}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(full key, value) of nested mappings.
+
+    >>> dict(flat({"hops": {"classes": 4}, "seed": 0}))
+    {'hops.classes': 4, 'seed': 0}
+    """
+    for name, value in section.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def store_options(run_dir: Path, config: Config) -> None:
+    """Writes the config.json of a run, with a hash of its content."""
+    from hcm_scale.base.files import write_sealed
+
+    write_sealed(run_dir / "config.json", dataclasses.asdict(config))
+
+
+def stored_options(run_dir: Path) -> dict[str, Any]:
+    """The config.json of a run by full key; empty if there is none, FolderError if it is damaged."""
+    from hcm_scale.base.files import read_sealed
+
+    path = run_dir / "config.json"
+    return dict(flat(read_sealed(path, "remove it, and hcm-scale run writes it again"))) if path.exists() else {}

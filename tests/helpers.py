@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale import HCM
-from hcm_scale.config import Config
+from hcm_scale.config import Config, with_options
 from hcm_scale.graph import Graph
-from hcm_scale.options import with_options
 from hcm_scale.run import pipeline
 from hcm_scale.synthetic.families import community
 from hcm_scale.synthetic.inject import inject

@@ -4,11 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from hydra import compose, initialize_config_dir
 from scipy import sparse
 from scipy.io import savemat
 
-from hcm_scale.cli.main import conf_dir, register, to_config
+from hcm_scale.cli.overrides import compose_config, composing
 from hcm_scale.config import Config, MatrixGraph
 from hcm_scale.run import pipeline
 from hcm_scale.stages.score import open_scores
@@ -19,9 +18,8 @@ SHORT = ("posterior.burn_in_steps=4", "posterior.num_samples=2", "posterior.thin
 
 
 def composed(*overrides: str) -> Config:
-    register()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return to_config(compose("config", list(overrides)))
+    with composing():
+        return compose_config(overrides)
 
 
 @pytest.mark.parametrize("name", [*PLANTED, *LABELLED])

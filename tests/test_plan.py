@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from hcm_scale.config import Config, SyntheticGraph
-from hcm_scale.options import with_options
+from hcm_scale.config import Config, SyntheticGraph, with_options
 from hcm_scale.run import pipeline
 from hcm_scale.run.workspace import read_stages
 

@@ -3,8 +3,7 @@
 import pytest
 from mlflow.tracking import MlflowClient
 
-from hcm_scale.config import Config
-from hcm_scale.options import with_options
+from hcm_scale.config import Config, with_options
 from hcm_scale.run import pipeline, tracking
 from hcm_scale.synthetic import families
 

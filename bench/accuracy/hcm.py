@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from bench.accuracy.problem import Problem
 from bench.accuracy.trivial import Scores
+from hcm_scale.config import WHOLE
 from hcm_scale.detector import HCM
-from hcm_scale.options import WHOLE
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 _ROOMS = ("attributes", "purify", "hops", "sampling", "model", "posterior", "score")

@@ -1,41 +1,37 @@
-"""The commands that take no configuration: each is a function of its words that returns the text to print."""
+"""The commands that take no configuration: each is a function of its words that returns the text to print.
+
+The docstring of a function is the help page of its command, and its first line stands in `hcm-scale --help`. Anything
+heavier than argparse is imported after the words are parsed, so that help comes at once.
+"""
 
 import argparse
-import importlib.metadata
 import importlib.util
 import inspect
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
 from hcm_scale import __version__
-from hcm_scale.base import files
-from hcm_scale.base.console import suggest
-from hcm_scale.base.threads import num_cores
 from hcm_scale.cli.errors import LoggedError
-from hcm_scale.cli.help import WORDS
-from hcm_scale.config import Option, describe, options
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises ValueError where argparse would end the process."""
+    """The parser of `hcm-scale COMMAND`, with a docstring as its help page; raises ValueError for wrong words."""
+
+    def __init__(self, command: str, page: str | None) -> None:
+        layout = argparse.RawDescriptionHelpFormatter
+        text = inspect.cleandoc(page or "")
+        super().__init__(prog=f"hcm-scale {command}", description=text, formatter_class=layout, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message}; {self.format_usage().strip()}")
 
 
-def parser(command: str, description: str | None) -> Parser:
-    """The parser of `hcm-scale COMMAND`."""
-    plain = argparse.RawDescriptionHelpFormatter
-    text = inspect.cleandoc(description or "")
-    return Parser(prog=f"hcm-scale {command}", description=text, formatter_class=plain, allow_abbrev=False)
-
-
 def bench(arguments: list[str]) -> str:
-    """Throughput against peers: `hcm-scale bench THEME`, from a checkout; `hcm-scale bench --help` lists the themes."""
+    """Throughput against peers: `hcm-scale bench THEME`, from a checkout."""
     try:
         from bench.__main__ import main as run_benchmark
     except ImportError as error:
@@ -54,26 +50,29 @@ def clean(arguments: list[str]) -> str:
 
     Without `--yes` nothing is removed: the list says what would be, and how much room it takes.
     """
-    words = parser("clean", clean.__doc__)
-    words.add_argument("folder", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of runs")
-    words.add_argument("--yes", action="store_true", help="remove what is listed")
-    given = words.parse_args(arguments)
+    parser = Parser("clean", clean.__doc__)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of runs")
+    parser.add_argument("--yes", action="store_true", help="remove what is listed")
+    given = parser.parse_args(arguments)
+    from hcm_scale.base import files
+
     if not given.folder.is_dir():
         raise ValueError(f"{given.folder} is not a folder; clean takes a run, a sweep, or a folder of runs")
-    found = [(why, path, files.size_of(path)) for why, path in removable(given.folder)]
+    found = [(why, path, files.size_of(path)) for why, path in _removable(given.folder)]
     if not found:
         return f"{given.folder}: nothing to remove"
     lines = [f"{why:<13}{size / 1e6:>12.1f} MB   {path}" for why, path, size in found]
-    total = sum(size for _, _, size in found) / 1e6
-    if given.yes:
-        for _, path, _ in found:
-            remove(path)
-        return "\n".join([*lines, f"removed {total:,.1f} MB"])
-    return "\n".join([*lines, f"{total:,.1f} MB; hcm-scale clean {given.folder} --yes removes them"])
+    total = f"{sum(size for _, _, size in found) / 1e6:,.1f} MB"
+    if not given.yes:
+        return "\n".join([*lines, f"{total}; hcm-scale clean {given.folder} --yes removes them"])
+    for _, path, _ in found:
+        _remove(path)
+    return "\n".join([*lines, f"removed {total}"])
 
 
-def removable(root: Path) -> Iterator[tuple[str, Path]]:
-    """(why, folder) of all that can go below a folder."""
+def _removable(root: Path) -> Iterator[tuple[str, Path]]:
+    """(reason, folder) of everything below a folder that can go."""
+    from hcm_scale.base import files
     from hcm_scale.run.workspace import RECORDS
 
     linked = {files.resolved(path) for path in root.rglob("*") if path.is_symlink()}
@@ -94,8 +93,9 @@ def removable(root: Path) -> Iterator[tuple[str, Path]]:
                 yield "checkpoints", folder / "checkpoints"
 
 
-def remove(path: Path) -> None:
-    """Removes a folder; of a stage the record first, under its lock, so that no run believes in it."""
+def _remove(path: Path) -> None:
+    """Removes a folder; of a stage first the record, under its lock, so that no run takes the stage for finished."""
+    from hcm_scale.base.files import file_lock
     from hcm_scale.run.workspace import RECORDS
 
     stage = path.parent.parent / path.name.removesuffix(".before") if path.name.endswith(".before") else path
@@ -103,16 +103,16 @@ def remove(path: Path) -> None:
     if not records.is_dir():  # checkpoints
         shutil.rmtree(path)
         return
-    with files.file_lock(records / f"{stage.name}.lock"):
+    with file_lock(records / f"{stage.name}.lock"):
         (records / f"{path.name}.json").unlink(missing_ok=True)
         shutil.rmtree(path)
 
 
 def collect(arguments: list[str]) -> str:
-    """Gathers the runs of a sweep into a table and figures: `hcm-scale collect FOLDER`."""
-    words = parser("collect", collect.__doc__)
-    words.add_argument("folder", type=Path, metavar="FOLDER", help="of a sweep, such as multirun/blogcatalog")
-    given = words.parse_args(arguments)
+    """The runs of a sweep as a table and figures: `hcm-scale collect FOLDER`."""
+    parser = Parser("collect", collect.__doc__)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="of a sweep, such as multirun/blogcatalog")
+    given = parser.parse_args(arguments)
     from hcm_scale.sweep.collect import collect as gather
 
     return gather(given.folder)
@@ -129,57 +129,50 @@ _GIB = 2**30
 
 
 def doctor(arguments: list[str]) -> str:
-    """What this installation and this machine have, and what to install or to set for the rest: `hcm-scale doctor`."""
-    parser("doctor", doctor.__doc__).parse_args(arguments)
-    parts = {
-        "versions": [
-            f"hcm-scale {__version__}, Python {platform.python_version()}, {platform.platform()}",
-            *versions(),
-        ],
-        "machine": [cores(), memory(), disk(Path.cwd())],
-        "GPU": gpus(),
-        "kernels": [kernels()],
-        "optional": extras(),
-    }
+    """What this installation and this machine have, and what is missing: `hcm-scale doctor`."""
+    Parser("doctor", doctor.__doc__).parse_args(arguments)
+    parts = {"versions": _versions(), "machine": _machine(), "GPU": _gpus(), "kernels": _kernels()}
+    parts["optional"] = []
+    for extra, (module, use) in EXTRAS.items():
+        has = importlib.util.find_spec(module) is not None
+        how = "" if has else f": pip install 'hcm-scale[{extra}]'"
+        parts["optional"].append(f"{'has' if has else 'no '} {module:<15} for {use}{how}")
     lines = []
     for title, found in parts.items():
         lines += [f"{title if i == 0 else '':<10}{line}" for i, line in enumerate(found)]
     return "\n".join(lines)
 
 
-def versions() -> list[str]:
-    """The libraries that every run needs, four a line."""
+def _versions() -> list[str]:
+    """Versions of the program and of the libraries that every run needs, four a line."""
+    import importlib.metadata
+
     found = []
     for name in REQUIRED:
         try:
             found.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             found.append(f"{name} is MISSING: pip install hcm-scale again")
-    return [", ".join(found[at : at + 4]) for at in range(0, len(found), 4)]
+    own = f"hcm-scale {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    return [own, *(", ".join(found[at : at + 4]) for at in range(0, len(found), 4))]
 
 
-def cores() -> str:
-    """The cores that this process may use."""
-    usable = num_cores()
-    limited = f" of {os.cpu_count()}" if usable != os.cpu_count() else ""
-    return f"{usable}{limited} cores to use (world.threads=N takes fewer)"
-
-
-def memory() -> str:
-    """Memory in all and free."""
+def _machine() -> list[str]:
+    """Cores that this process may use, free memory, and free disk in the working folder."""
     import psutil
 
-    found = psutil.virtual_memory()
-    return f"{found.available / _GIB:.1f} of {found.total / _GIB:.1f} GiB of memory free"
+    from hcm_scale.base.threads import num_cores
+
+    usable, memory, disk = num_cores(), psutil.virtual_memory(), shutil.disk_usage(Path.cwd())
+    limited = f" of {os.cpu_count()}" if usable != os.cpu_count() else ""
+    return [
+        f"{usable}{limited} cores to use (world.threads=N takes fewer)",
+        f"{memory.available / _GIB:.1f} of {memory.total / _GIB:.1f} GiB of memory free",
+        f"{disk.free / _GIB:.1f} of {disk.total / _GIB:.1f} GiB of disk free in {Path.cwd()}",
+    ]
 
 
-def disk(folder: Path) -> str:
-    """Room for runs in this folder."""
-    found = shutil.disk_usage(folder)
-    return f"{found.free / _GIB:.1f} of {found.total / _GIB:.1f} GiB of disk free in {folder}"
-
-
-def gpus() -> list[str]:
+def _gpus() -> list[str]:
     """The CUDA devices, or why there are none."""
     if importlib.util.find_spec("torch") is None:
         return ["torch is missing, so none can be used"]
@@ -197,24 +190,14 @@ def gpus() -> list[str]:
     return [*found, "Triton is there" if triton else "Triton is missing: score.precision=bfloat16 will be slower"]
 
 
-def kernels() -> str:
+def _kernels() -> list[str]:
     """Whether a first run would wait for compilers."""
     from hcm_scale.base.kernel_cache import is_compiled
 
-    return "compiled" if is_compiled() else "not compiled: hcm-scale warm, about half a minute"
+    return ["compiled" if is_compiled() else "not compiled: hcm-scale warm, about half a minute"]
 
 
-def extras() -> list[str]:
-    """What is not needed by every run."""
-    lines = []
-    for extra, (module, use) in EXTRAS.items():
-        there = importlib.util.find_spec(module) is not None
-        how = "" if there else f": pip install 'hcm-scale[{extra}]'"
-        lines.append(f"{'has' if there else 'no '} {module:<15} for {use}{how}")
-    return lines
-
-
-TABLES, GRAPHS = (".csv", ".parquet"), (".graphml", ".gexf")
+_TABLES, _GRAPHS = (".csv", ".parquet"), (".graphml", ".gexf")
 
 
 def export_run(arguments: list[str]) -> str:
@@ -235,33 +218,34 @@ def export_run(arguments: list[str]) -> str:
         --top K --since OLD        those of the first K nodes that are not among the first K of OLD, flagged or not
         --flagged --top K --since OLD   the first K of the flagged nodes that OLD has not flagged
     """
-    words = parser("export", export_run.__doc__)
-    words.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run")
-    words.add_argument("file", type=Path, metavar="FILE", help="what to write; its ending chooses the format")
-    words.add_argument("--top", type=int, metavar="K", help="only the first K nodes")
-    words.add_argument("--flagged", action="store_true", help="only nodes that stand out at score.fdr")
+    parser = Parser("export", export_run.__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run")
+    parser.add_argument("file", type=Path, metavar="FILE", help="what to write; its ending chooses the format")
+    parser.add_argument("--top", type=int, metavar="K", help="only the first K nodes")
+    parser.add_argument("--flagged", action="store_true", help="only nodes that stand out at score.fdr")
     since = "only flagged nodes that the run OLD has not flagged; with --top K those of the first K not among its own"
-    words.add_argument("--since", type=Path, metavar="OLD", help=since)
-    given = words.parse_args(arguments)
-    if given.file.suffix not in TABLES + GRAPHS:
-        raise ValueError(f"{given.file} must end in one of {', '.join(TABLES + GRAPHS)}")
+    parser.add_argument("--since", type=Path, metavar="OLD", help=since)
+    given = parser.parse_args(arguments)
+    if given.file.suffix not in _TABLES + _GRAPHS:
+        raise ValueError(f"{given.file} must end in one of {', '.join(_TABLES + _GRAPHS)}")
     if given.top is not None and given.top < 1:
         raise ValueError(f"--top {given.top} must be at least 1")
     if not given.file.parent.is_dir():
         raise ValueError(f"{given.file}: there is no folder {given.file.parent}")
-    if (given.flagged or given.since is not None) and given.file.suffix not in TABLES:
-        raise ValueError(f"--flagged and --since are for tables; {given.file} must end in one of {', '.join(TABLES)}")
+    if (given.flagged or given.since is not None) and given.file.suffix not in _TABLES:
+        raise ValueError(f"--flagged and --since are for tables; {given.file} must end in one of {', '.join(_TABLES)}")
     _refuse_stage(given.file)
     from hcm_scale.cli.export import export_graph, export_table
 
-    if given.file.suffix in TABLES:
+    if given.file.suffix in _TABLES:
         flagged = given.flagged or (given.since is not None and given.top is None)
         return export_table(given.run, given.file, given.top, flagged, given.since)
     return export_graph(given.run, given.file, given.top)
 
 
 def _refuse_stage(file: Path) -> None:
-    """Refuses a file in the folder of a stage, of this run or of another: runs check every file there."""
+    """Raises ValueError for a file in the folder of a stage, of any run: runs check every file there."""
+    from hcm_scale.base import files
     from hcm_scale.run import workspace
 
     for folder in files.resolved(file).parents:
@@ -271,14 +255,15 @@ def _refuse_stage(file: Path) -> None:
 
 
 def inspect_path(arguments: list[str]) -> str:
-    """What a folder of ours holds: `hcm-scale inspect PATH [--verify]`, a run, a graph, labels, samples, scores.
+    """What a folder of a run holds: `hcm-scale inspect PATH [--verify]`.
 
-    `--verify` reads every byte and compares it with the hash that was written with it.
+    PATH is a run, or its graph, labels, samples or scores. `--verify` reads every byte and compares it with the hash
+    that was written with it.
     """
-    words = parser("inspect", inspect_path.__doc__)
-    words.add_argument("path", type=Path, metavar="PATH", help="a run, or a folder that one wrote")
-    words.add_argument("--verify", action="store_true", help="check every byte against its hash")
-    given = words.parse_args(arguments)
+    parser = Parser("inspect", inspect_path.__doc__)
+    parser.add_argument("path", type=Path, metavar="PATH", help="a run, or a folder that one wrote")
+    parser.add_argument("--verify", action="store_true", help="check every byte against its hash")
+    given = parser.parse_args(arguments)
     if not given.path.is_dir():
         raise ValueError(f"{given.path} is not a folder; inspect takes a run, a graph, labels, samples or scores")
     from hcm_scale.cli.inspect import inspect
@@ -291,10 +276,10 @@ def serve_page(arguments: list[str]) -> str:
 
     It answers this machine alone, at an address that it prints.
     """
-    words = parser("serve", serve_page.__doc__)
-    words.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run, such as runs/default")
-    words.add_argument("--port", default="0", metavar="N", help="0, which is the default, is any free one")
-    given = words.parse_args(arguments)
+    parser = Parser("serve", serve_page.__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run, such as runs/default")
+    parser.add_argument("--port", default="0", metavar="N", help="0, which is the default, is any free one")
+    given = parser.parse_args(arguments)
     if not (given.port.isascii() and given.port.isdecimal() and int(given.port) < 1 << 16):
         raise ValueError(f"--port {given.port} is not legal: a whole number from 0, any free one, to 65535")
     from hcm_scale.serve.server import serve
@@ -304,83 +289,20 @@ def serve_page(arguments: list[str]) -> str:
 
 
 def precompile(arguments: list[str]) -> str:
-    """Compiles what runs need, which the first run would otherwise do: `hcm-scale warm`, once after an installation."""
-    parser("warm", precompile.__doc__).parse_args(arguments)
+    """Compiles what the first run would otherwise wait for: `hcm-scale warm`, once after an installation."""
+    Parser("warm", precompile.__doc__).parse_args(arguments)
     from hcm_scale.run.precompile import warm
 
     return warm()
 
 
-_SECTIONS = {
-    "graph": "Where the graph comes from",
-    "inject": "Anomalies planted for an experiment",
-    "attributes": "Attributes to features",
-    "purify": "Which edges are dropped before labelling",
-    "hops": "Hop labels",
-    "shards": "Labels on disk",
-    "sampling": "Mini-batches",
-    "model": "The network",
-    "posterior": "Training: the chain of weights",
-    "score": "Scores and report",
-    "world": "Where a run computes",
-    "track": "Experiment trackers",
-    "": "The run",
-}
-
-
-def list_options(arguments: list[str]) -> str:
-    """Every option with its default, what is legal and what it is for: `hcm-scale options [BEGINNING] [--markdown]`.
-
-    `hcm-scale options purify` lists those that begin so. Options of a graph's source are told for every source that has
-    them; their defaults are those of `graph=tables` where it has them.
-    """
-    words = parser("options", list_options.__doc__)
-    words.add_argument("beginning", nargs="?", default="", metavar="BEGINNING", help="of the keys to list")
-    words.add_argument("--markdown", action="store_true", help="as a page")
-    given = words.parse_args(arguments)
-    found = [option for option in options().values() if option.key.startswith(given.beginning)]
-    if not found:
-        raise ValueError(f"no option begins with {given.beginning!r}{suggest(given.beginning, WORDS)}")
-    found.sort(key=lambda option: list(_SECTIONS).index(option.key.rpartition(".")[0]))
-    if given.markdown:
-        return markdown(found)
-    return "\n".join(f"{o.key}={default(o)}\n    {WORDS[o.key]} ({legal(o)})" for o in found)
-
-
-def legal(option: Option) -> str:
-    """What the option takes, and which sources have it."""
-    return describe(option.field) + (f"; of graph={', '.join(option.sources)}" if option.sources else "")
-
-
-def default(option: Option) -> str:
-    """The default as a command line would have it."""
-    value = option.default
-    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    return text.replace("'", "")
-
-
-def markdown(found: list[Option]) -> str:
-    """The options as a page of tables."""
-    said = "Made by `hcm-scale options --markdown`. `KEY=VALUE` on the command line, `options={KEY: VALUE}` in Python."
-    lines = ["# Options", "", said, ""]
-    for section, title in _SECTIONS.items():
-        inside = [option for option in found if option.key.rpartition(".")[0] == section]
-        if inside:
-            lines += [f"## {title}", "", "| option | default | legal | |", "|---|---|---|---|"]
-            row = "| `{}` | `{}` | {} | {} |"
-            lines += [row.format(o.key, default(o) or " ", legal(o).replace("|", "or"), WORDS[o.key]) for o in inside]
-            lines.append("")
-    return "\n".join(lines).rstrip()
-
-
-COMMANDS = {
+COMMANDS: dict[str, Callable[[list[str]], str]] = {
     "bench": bench,
     "clean": clean,
     "collect": collect,
     "doctor": doctor,
     "export": export_run,
     "inspect": inspect_path,
-    "options": list_options,
     "serve": serve_page,
     "warm": precompile,
 }

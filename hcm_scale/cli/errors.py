@@ -10,91 +10,96 @@
 
 import contextlib
 import errno
+import logging
 import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hcm_scale.base import console, files
-from hcm_scale.base.console import shorten
+from hcm_scale.base import console
 
-USER_ERRORS = (
-    ValueError,
-    OSError,
-    FloatingPointError,
-    MemoryError,
-)  # they speak to the user; any other is a fault of ours
-_WRONG = (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
-STDOUT = "stdout"  # the name by which errors tell of it
-_LIMITED = (errno.EDQUOT, errno.EFBIG)
-_FULL = (errno.ENOSPC, *_LIMITED)
-_MUCH = 1 << 30  # bytes: a disk with as many free is not full
-_SHORT_WRITE = re.compile(r"(\d+) requested and (\d+) written")  # numpy, of its items
-_LONGEST = 4_000  # characters of an error
-_OWN = (".lock", "log", "config.json", console.STAGES_FILE, "records", "ranks")  # of a run, beside its stages
-_BYTES_NEEDED = re.compile(r"([\d,]+) bytes are needed")
+log = logging.getLogger("hcm_scale")
+
+USER_ERRORS = (ValueError, OSError, FloatingPointError, MemoryError)  # one line for the user; any other is a bug
+STDOUT = "stdout"  # its name in errors
+_WRONG_INPUT = (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
+_LIMIT = (errno.EDQUOT, errno.EFBIG)
+_PLENTY_BYTES = 1 << 30  # a disk with as many free is not full
+_MAX_CHARACTERS = 4_000
+_BYTES_NEEDED = re.compile(r"([\d,]+) bytes are needed")  # of `base.npy`
+_RUN_FILES = (".lock", "log", "config.json", console.STAGES_FILE, "records", "ranks")  # beside the stages
 
 
 class LoggedError(Exception):
-    """An error that the log has told already; `status` is what is left to say."""
+    """An error that is in the log already; `status` is the exit status."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
-        self.status = status_of(error)
+        self.status = _status(error)
 
 
-def status_of(error: Exception) -> int:
-    """The status with which a command ends that failed so."""
-    return 2 if isinstance(error, _WRONG) else 1
+def _status(error: Exception) -> int:
+    return 2 if isinstance(error, _WRONG_INPUT) else 1
 
 
 def print_error(error: Exception, words: Sequence[str] = ()) -> int:
-    """Tells of an error where no log does, as the words of the command ask for; returns the status."""
+    """Prints an error to stderr, as JSON if `log=json` is among the words; returns the exit status."""
     text = f"error: {error_line(error)}"
     print(console.json_line("error", text) if "log=json" in words else text, file=sys.stderr)
-    return status_of(error)
+    return _status(error)
+
+
+@contextlib.contextmanager
+def logging_errors(run_dir: Path | str) -> Iterator[None]:
+    """Logs an error that is the user's to mend, and raises LoggedError in its place."""
+    try:
+        yield
+    except USER_ERRORS as error:
+        log.error("error: %s", error_line(error, str(run_dir)))
+        raise LoggedError(error) from error
 
 
 def error_line(error: Exception, run_dir: str = ".") -> str:
-    r"""An error as a line: one of the system by what it is about, a full disk with the room that is left.
+    r"""One line for an error: of the system with the file concerned, of a full disk with the bytes that are free.
 
     >>> error_line(FileNotFoundError(2, "No such file or directory", "a\nb.csv"))
     'a\\nb.csv: No such file or directory'
     """
+    text = str(error) or type(error).__name__
     if isinstance(error, OSError):
         where = str(error.filename or run_dir)
-        is_full = error.errno in _FULL or "No space left" in str(error) or _SHORT_WRITE.search(str(error))
+        is_short_write = " requested and " in text  # numpy's own error, without a number
+        is_full = error.errno in (errno.ENOSPC, *_LIMIT) or "No space left" in text or is_short_write
         if is_full and where != STDOUT:
-            text = _full(error, where)
+            text = _full_disk(error, where)
         elif error.errno == errno.EMFILE:
             text = f"{error.strerror}, which `ulimit -n` allows more of"
-        else:
-            text = f"{where}: {error.strerror}" if error.strerror and error.filename else str(error)
-    else:
-        text = str(error) or type(error).__name__
-    return shorten(text, _LONGEST)
+        elif error.strerror and error.filename:
+            text = f"{where}: {error.strerror}"
+    return console.shorten(text, _MAX_CHARACTERS)
 
 
-def _full(error: OSError, where: str) -> str:
+def _full_disk(error: OSError, where: str) -> str:
     place = Path(where).absolute()
     while not place.exists():
         place = place.parent
-    needed = _BYTES_NEEDED.search(str(error))
-    num_needed = int(needed[1].replace(",", "")) if needed else 0
-    needs, free = f"{needed[0]}, " if needed else "", shutil.disk_usage(place).free
-    if error.errno in _LIMITED or free > max(_MUCH, num_needed):
+    free, needed = shutil.disk_usage(place).free, _BYTES_NEEDED.search(str(error))
+    if error.errno in _LIMIT or free > max(_PLENTY_BYTES, int(needed[1].replace(",", "")) if needed else 0):
         why = f"{where} cannot be written, though {free:,} bytes are free on its disk"
         return f"{why}: a quota, `ulimit -f` or a lack of inodes is in the way; afterwards the same command goes on"
+    needs = f"{needed[0]}, " if needed else ""
     return f"the disk of {where} is full: {needs}{free:,} bytes are free there; make room, and the same command goes on"
 
 
 @contextlib.contextmanager
 def removing_empty_run(run_dir: Path) -> Iterator[None]:
-    """Makes the folder of a run; takes it away again, with those above it that were made, if no stage was finished.
+    """Makes the folder of a run, and removes it with the parents that it made if the run fails before any stage ends.
 
-    It stays where another process is at work there, or has left files. A run that was stopped keeps what it has.
+    The folder stays if another process works in it or has left files there. A run that was stopped keeps its folder.
     """
+    from hcm_scale.base import files
+
     if run_dir.exists() and not run_dir.is_dir():
         raise ValueError(f"run_dir={run_dir} is a file; it names the folder of the run")
     if run_dir.is_symlink() and not run_dir.exists():
@@ -106,7 +111,7 @@ def removing_empty_run(run_dir: Path) -> Iterator[None]:
         except Exception:
             if made and is_alone():
                 with files.file_lock(run_dir / ".lock", wait=False) as is_held:
-                    if is_held and _is_unfinished(run_dir):
+                    if is_held and _is_empty_run(run_dir):
                         shutil.rmtree(run_dir, ignore_errors=True)
                 for path in made[1:]:
                     with contextlib.suppress(OSError):
@@ -114,9 +119,11 @@ def removing_empty_run(run_dir: Path) -> Iterator[None]:
             raise
 
 
-def _is_unfinished(run_dir: Path) -> bool:
-    """Whether the folder holds nothing but what a run makes, and no finished stage."""
-    stages = [*run_dir.glob("records/*.json")]
-    own = {*_OWN, *(path.stem for path in stages)}
-    others = [path for path in run_dir.iterdir() if path.name not in own and not files.is_torn(path)]
-    return not others and not any('"finished": true' in path.read_text() for path in stages)
+def _is_empty_run(run_dir: Path) -> bool:
+    """Whether the folder holds only what a run makes, and no finished stage."""
+    from hcm_scale.base.files import is_torn
+
+    records = [*run_dir.glob("records/*.json")]
+    names = {*_RUN_FILES, *(path.stem for path in records)}
+    others = [path for path in run_dir.iterdir() if path.name not in names and not is_torn(path)]
+    return not others and not any('"finished": true' in path.read_text() for path in records)

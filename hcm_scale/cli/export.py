@@ -1,4 +1,7 @@
-"""A finished run as a table, with reasons in words, or as a graph of its first nodes and their neighbours."""
+"""The files of `hcm-scale export`: the ranked table with reasons in words, or the graph around the first nodes.
+
+Both are written whole or not at all, the table a million rows at a time.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -17,16 +20,17 @@ from hcm_scale.score.table import FILE
 from hcm_scale.stages.purify import open_purified
 from hcm_scale.stages.report import MOST_REASONS, edge_hops, node_reasons, read_ranked
 
-_TOP, _NEIGHBORS, _REASONS = 20, 50, 100
-_SLICE = 1 << 20  # rows written at a time
-_FIRST = ("rank", "id", "score", "evidence", "p", "flagged", "degree", "reason")  # what a person reads
-_SHOWN = ("rank", "score", "evidence", "flagged", "p", "degree")
+_NUM_REASONS = 100  # rows of the whole table that get a reason, beside the flagged
+_NUM_NODES, _MAX_NEIGHBORS = 20, 50  # of a graph
+_SLICE_ROWS = 1 << 20
+_FIRST_COLUMNS = ("rank", "id", "score", "evidence", "p", "flagged", "degree", "reason")
+_NODE_ATTRIBUTES = ("rank", "score", "evidence", "flagged", "p", "degree")
 
 
 def export_table(run_dir: Path, out: Path, top: int | None, flagged: bool = False, since: Path | None = None) -> str:
-    """Writes the ranked table, or the first `top` rows, of all nodes or of the flagged; says what is in it.
+    """Writes the ranked table, or its first `top` rows, of all nodes or of the flagged; returns what was written.
 
-    Without nodes that an earlier run, `since`, has flagged or, where `flagged` is false, has among its own first `top`.
+    Nodes that an earlier run, `since`, has flagged (or, if `flagged` is false, among its own first `top`) are left out.
     """
     scores, folder, purified = open_stages(run_dir, "scores", "graph", "purified")
     graph, made = Graph.open(folder, verify=False), open_purified(purified)
@@ -37,8 +41,8 @@ def export_table(run_dir: Path, out: Path, top: int | None, flagged: bool = Fals
         all_rows, rows = rows, _others(rows, old.filter(old["flagged"]) if flagged else old.slice(0, top))
         hint = f", new since {since}, of {len(all_rows):,}" if len(rows) else _first_new(ranked, old, since)
     rows = rows.slice(0, top)
-    told = rows if flagged or top else rows.filter(pc.or_(rows["flagged"], pc.less_equal(rows["rank"], _REASONS)))
-    nodes = told["node"].slice(0, MOST_REASONS).combine_chunks()
+    with_reason = pc.or_(rows["flagged"], pc.less_equal(rows["rank"], _NUM_REASONS))
+    nodes = (rows if flagged or top else rows.filter(with_reason))["node"].slice(0, MOST_REASONS).combine_chunks()
     reasons = node_reasons(graph, made.graph, ranked, scores, nodes.to_pylist(), made.features)
     _write(rows, out, nodes, pa.array(reasons, pa.string()))
     more = f", {len(reasons):,} with a reason in words" if len(reasons) < len(rows) else ""
@@ -46,12 +50,12 @@ def export_table(run_dir: Path, out: Path, top: int | None, flagged: bool = Fals
 
 
 def _others(rows: pa.Table, old: pa.Table) -> pa.Table:
-    """The rows whose ids are not among those of another table."""
+    """The rows whose ids another table does not have."""
     return rows.filter(pc.invert(pc.is_in(rows["id"], old["id"].combine_chunks())))
 
 
 def _first_new(ranked: pa.Table, old: pa.Table, since: Path) -> str:
-    """Where the first node stands that an earlier run did not have, for a list that came out empty."""
+    """A hint for an empty list: the rank of the first node that an earlier run does not have."""
     new = _others(ranked, old)
     if not len(new):
         return f"; {since} has all nodes of this run"
@@ -69,37 +73,35 @@ def _read_old(run_dir: Path, kind: pa.DataType) -> pa.Table:
 
 
 def export_graph(run_dir: Path, out: Path, top: int | None) -> str:
-    """Writes the first `top` nodes and what is around them as GraphML or GEXF; says what is in it."""
+    """Writes the first `top` nodes and their neighbourhoods as GraphML or GEXF; returns what was written."""
     import networkx as nx
 
     scores, folder = open_stages(run_dir, "scores", "graph")
-    found = neighborhoods(Graph.open(folder, verify=False), scores, top or _TOP)
+    found = _neighborhoods(Graph.open(folder, verify=False), scores, top or _NUM_NODES)
     with files.replacing_file(out) as fresh:
         (nx.write_graphml if out.suffix == ".graphml" else nx.write_gexf)(found, fresh)
     return f"{len(found):,} nodes and {found.number_of_edges():,} edges in {out}"
 
 
 def _write(rows: pa.Table, out: Path, nodes: pa.Array, reasons: pa.Array) -> None:
-    """Writes rows of the ranked table, some of them with the reasons of their nodes."""
-    plain = pa.schema([_plain(entry) for entry in rows.schema], rows.schema.metadata)
+    """Writes rows of the ranked table, with the reasons of `nodes`; text instead of dictionaries of texts."""
+    plain = pa.schema(
+        [entry.with_type(pa.string()) if pa.types.is_dictionary(entry.type) else entry for entry in rows.schema],
+        rows.schema.metadata,
+    )
     reason = pa.field("reason", pa.string())
     whole = plain.append(reason)
-    order = sorted(whole.names, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
+    order = sorted(whole.names, key=lambda name: (*_FIRST_COLUMNS, name).index(name))
     schema = pa.schema([whole.field(name) for name in order], whole.metadata)
     new = pq.ParquetWriter if out.suffix == ".parquet" else pc_csv.CSVWriter
     with files.replacing_file(out) as fresh, new(fresh, schema) as sink:
-        for first in range(0, len(rows), _SLICE):
-            part = rows.slice(first, _SLICE)
+        for first in range(0, len(rows), _SLICE_ROWS):
+            part = rows.slice(first, _SLICE_ROWS)
             told = reasons.take(pc.index_in(part["node"], nodes).combine_chunks())
             sink.write_table(part.cast(plain).append_column(reason, told).select(order))
 
 
-def _plain(entry: pa.Field) -> pa.Field:
-    """A column as every program reads it: text instead of a dictionary of texts."""
-    return entry.with_type(pa.string()) if pa.types.is_dictionary(entry.type) else entry
-
-
-def neighborhoods(graph: Graph, scores: Path, top: int) -> Any:
+def _neighborhoods(graph: Graph, scores: Path, top: int) -> Any:
     """A networkx graph of the first nodes, their neighbours, and all edges among these."""
     import networkx as nx
 
@@ -109,9 +111,9 @@ def neighborhoods(graph: Graph, scores: Path, top: int) -> Any:
     chosen = set(first)
     for node in first:
         near, hops = graph.indices[graph.indptr[node] : graph.indptr[node + 1]], mean[edges.of_node(node)]
-        chosen.update(near[np.argsort(-hops, kind="stable")[:_NEIGHBORS]].tolist())
+        chosen.update(near[np.argsort(-hops, kind="stable")[:_MAX_NEIGHBORS]].tolist())
     found = nx.DiGraph() if graph.directed else nx.Graph()
-    shown = [name for name in _SHOWN if name in table.column_names]
+    shown = [name for name in _NODE_ATTRIBUTES if name in table.column_names]
     rows = table.filter(pc.is_in(table["node"], pa.array(sorted(chosen)))).select(["node", *shown])
     for row in rows.to_pylist():
         node = row.pop("node")

@@ -1,14 +1,14 @@
-"""Every option in words, by its full key; its type, default and legal values stand in `config.py`."""
+"""What `hcm-scale` says about itself: the first page, the full one of --help, a page for every command, every option.
+
+Commands of `STAGES` compose a configuration (`cli/main.py`); those of `COMMANDS` are functions of their words.
+"""
+
+import inspect
 
 from hcm_scale import __version__
-from hcm_scale.options import groups, option_names
-
-# ----------------------------------------------------------------------------
-# What `hcm-scale` says about itself: a first page, the full one behind --help, and one for every command.
-#
-# Commands of `STAGES` compose a configuration (`cli/main.py`); those of `COMMANDS` are files of `commands/`, where
-# argparse writes their pages.
-
+from hcm_scale.base.console import suggest
+from hcm_scale.cli import commands
+from hcm_scale.config import Option, conf_dir, describe, option_names, options
 
 STAGES = {
     "run": "everything, from the input to the report",
@@ -22,17 +22,6 @@ STAGES = {
     "explain": "why nodes are where they are: hcm-scale explain RUN ID ...",
 }
 READING = ("plan", "explain")  # of STAGES: they make nothing
-COMMANDS = {
-    "serve": "a local page over every node of a finished run: hcm-scale serve RUN [--port N]",
-    "export": "the result for other programs: hcm-scale export RUN FILE.csv|.parquet|.graphml|.gexf [--top K]",
-    "inspect": "what a folder of ours holds: hcm-scale inspect RUN [--verify]",
-    "clean": "what in a run or a sweep can go: hcm-scale clean FOLDER [--yes]",
-    "collect": "the runs of a sweep as a table and figures: hcm-scale collect multirun/NAME",
-    "options": "every option with its default and what is legal: hcm-scale options [BEGINNING]",
-    "doctor": "what this installation and this machine have, and what is missing",
-    "warm": "compile what runs need, which the first run would otherwise do: once after an installation",
-    "bench": "throughput against the peers: hcm-scale bench THEME (from a checkout)",
-}
 TITLE = f"hcm-scale {__version__}: hop-count based anomaly detection on attributed graphs"
 FIRST = f"""{TITLE}
 
@@ -57,9 +46,11 @@ ALL_KEYS = """  hcm-scale options            every key, its default, what is leg
 
 
 def full_page() -> str:
-    """The page behind --help: commands, option groups and examples."""
+    """The page of --help: commands, option groups and examples."""
     lines = [TITLE, "", "usage: hcm-scale COMMAND [FILE ...] [GROUP=OPTION ...] [KEY=VALUE ...] [-m]", "", "commands:"]
-    lines += [f"  {name:<11}{text}" for name, text in {**STAGES, **COMMANDS}.items()]
+    pages = {name: (inspect.getdoc(command) or "").splitlines()[0] for name, command in COMMANDS.items()}
+    pages = {name: f"{page[0].lower()}{page[1:].rstrip('.')}".replace("`", "") for name, page in pages.items()}
+    lines += [f"  {name:<11}{text}" for name, text in (STAGES | pages).items()]
     return "\n".join([*lines, "", *_options(), "", EXAMPLES, "", STATUS])
 
 
@@ -67,10 +58,8 @@ def page_of(command: str) -> str:
     """The page of a command that composes a configuration."""
     flags = "[FILE ...] [GROUP=OPTION ...] [KEY=VALUE ...]"
     if command == "explain":
-        usage, example = (
-            f"RUN ID [ID ...]\n       hcm-scale explain node=ID {flags}",
-            "hcm-scale explain runs/edges 42 43",
-        )
+        usage = f"RUN ID [ID ...]\n       hcm-scale explain node=ID {flags}"
+        example = "hcm-scale explain runs/edges 42 43"
         more = "RUN is the folder of a finished run. Without it the words are those of the run: they say where it is."
     else:
         usage, example = f"{flags} [-m]", f"hcm-scale {command} edges.csv nodes.csv purify.ratio=0.1"
@@ -90,10 +79,73 @@ def page_of(command: str) -> str:
 
 
 def _options() -> list[str]:
-    lines = [f"  {group:<11}{' | '.join(option_names(group))}" for group in groups()]
+    groups = sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
+    lines = [f"  {group:<11}{' | '.join(option_names(group))}" for group in groups]
     return ["options, one YAML file each (GROUP=OPTION; ~GROUP: none of them):", *lines, "", ALL_KEYS]
 
 
+_SECTIONS = {
+    "graph": "Where the graph comes from",
+    "inject": "Anomalies planted for an experiment",
+    "attributes": "Attributes to features",
+    "purify": "Which edges are dropped before labelling",
+    "hops": "Hop labels",
+    "shards": "Labels on disk",
+    "sampling": "Mini-batches",
+    "model": "The network",
+    "posterior": "Training: the chain of weights",
+    "score": "Scores and report",
+    "world": "Where a run computes",
+    "track": "Experiment trackers",
+    "": "The run",
+}
+
+
+def list_options(arguments: list[str]) -> str:
+    """Every option with its default, what is legal and what it is for: `hcm-scale options [BEGINNING]`.
+
+    `hcm-scale options purify` lists those that begin so. Options of a graph's source are listed with every source that
+    has them; their defaults are those of `graph=tables` where it has them.
+    """
+    parser = commands.Parser("options", list_options.__doc__)
+    parser.add_argument("beginning", nargs="?", default="", metavar="BEGINNING", help="of the keys to list")
+    parser.add_argument("--markdown", action="store_true", help="as a page")
+    given = parser.parse_args(arguments)
+    found = [option for option in options().values() if option.key.startswith(given.beginning)]
+    if not found:
+        raise ValueError(f"no option begins with {given.beginning!r}{suggest(given.beginning, WORDS)}")
+    by_section = {name: [o for o in found if o.key.rpartition(".")[0] == name] for name in _SECTIONS}
+    if not given.markdown:
+        listed = [option for section in by_section.values() for option in section]
+        return "\n".join(f"{o.key}={_default(o)}\n    {WORDS[o.key]} ({_legal(o)})" for o in listed)
+    how = "Made by `hcm-scale options --markdown`. `KEY=VALUE` on the command line, `options={KEY: VALUE}` in Python."
+    lines = ["# Options", "", how, ""]
+    for name, section in by_section.items():
+        if section:
+            lines += [f"## {_SECTIONS[name]}", "", "| option | default | legal | |", "|---|---|---|---|"]
+            row = "| `{}` | `{}` | {} | {} |"
+            lines += [
+                row.format(o.key, _default(o) or " ", _legal(o).replace("|", "or"), WORDS[o.key]) for o in section
+            ]
+            lines.append("")
+    return "\n".join(lines).rstrip()
+
+
+def _legal(option: Option) -> str:
+    """What the option takes, and which sources have it."""
+    return describe(option.field) + (f"; of graph={', '.join(option.sources)}" if option.sources else "")
+
+
+def _default(option: Option) -> str:
+    """The default as it is written on a command line."""
+    value = option.default
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return text.replace("'", "")
+
+
+COMMANDS = {**commands.COMMANDS, "options": list_options}
+
+# What every option is for; its type, default and legal values stand in `config.py`.
 WORDS = {
     "graph.name": "name of the graph: of its folder under runs/ and of its report",
     "graph.seed": "seed of a graph that is made",

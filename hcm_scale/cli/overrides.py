@@ -1,67 +1,189 @@
-"""A user's own option files: Hydra finds `conf/GROUP/NAME.yaml` in the working folder, after those of the package."""
+"""From the words of a command line to a configuration: files and node ids are taken out, the rest goes to Hydra.
 
+Hydra has a grammar of its own for values, appends a key that it does not know if the word begins with +, and reports
+errors in terms of its internals. So every word is checked here against the schema and the option files first, and text
+(paths, names of columns) is quoted: `run_dir=a=b,{c}` is a folder of that name. Under `-m` commas separate the values
+of a sweep, and only queries and URLs are quoted.
+
+Files become options: `hcm-scale run edges.csv nodes.csv` means `graph=tables graph.path=edges.csv
+graph.nodes=nodes.csv graph.name=edges` unless the user sets these. Columns that nobody named are guessed after the
+configuration is composed, as `HCM.fit` does, and logged.
+"""
+
+import contextlib
 import dataclasses
 import glob
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from hydra import compose, initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
+from yaml import YAMLError
 
+from hcm_scale import config as schema
 from hcm_scale.base import console, remote
-from hcm_scale.config import GraphConfig, TablesGraph, describe, no_option, options
-from hcm_scale.ingest.readers import kind_of
-from hcm_scale.options import escaped, group_folders, option_file, option_names, own_conf_dir
+from hcm_scale.base.files import slug
+from hcm_scale.config import Config, GraphConfig, TablesGraph, no_option, options
+from hcm_scale.sweep.search import MULTIRUN, finish_sweep_options, split
 
-# ----------------------------------------------------------------------------
-# The words of a command line, looked at before Hydra reads them.
-#
-# Hydra has a grammar of its own for values, appends what it does not know where a word begins with +, and speaks of
-# its own inner life where something is wrong. Here every word is held against the schema and the option files first,
-# and text (paths, names of columns) is quoted, so that it means what it says: `run_dir=a=b,{c}` is a folder of that
-# name. Under `-m` commas are a sweep and nothing is quoted. `in_words` turns what Hydra still refuses into one line.
-
-
-SWEEPS = ("-m", "--multirun")
-_OWN_FOLDERS = ("-cd", "--config-dir", "-cp", "--config-path")
-_NO_VALUE = (*SWEEPS, "-r", "--run", "--resolve", "--experimental-rerun")
-_FLAGS = (  # of Hydra's, those that make sense here
-    *(*_OWN_FOLDERS, *_NO_VALUE, "-c", "--cfg", "-p", "--package", "-cn", "--config-name", "-i", "--info"),
+_CONF_FLAGS = ("-cd", "--config-dir", "-cp", "--config-path")  # option files from elsewhere, which are not checked
+_FLAGS_WITHOUT_VALUE = (*MULTIRUN, "-r", "--run", "--resolve", "--experimental-rerun")
+_FLAGS = (  # the flags of Hydra that make sense here
+    *(*_CONF_FLAGS, *_FLAGS_WITHOUT_VALUE, "-c", "--cfg", "-p", "--package", "-cn", "--config-name", "-i", "--info"),
     *("--hydra-help", "-h", "--help"),
 )
-_WORD = re.compile(r"(?P<sign>[+~]*)(?P<key>[^=]*)(=(?P<value>.*))?", re.DOTALL)
+_COLUMNS = ("source_column", "target_column", "id_column")
+_QUERY_OR_URL = re.compile(
+    r"^(graph\.(?:edges|nodes|path)=)((?:select|with|from|values|table)\s.*|[a-z0-9+.-]+://[^,]*)", re.I | re.S
+)
 
 
-def check_overrides(words: Sequence[str]) -> None:
-    """ValueError for the first word that names no option of ours, or an option file that is not there."""
-    known = options()
-    swept = bool(set(SWEEPS) & set(words))
-    is_ours = not any(word.startswith(_OWN_FOLDERS) or "hydra.searchpath" in word for word in words)
+@dataclass(frozen=True)
+class Request:
+    """The checked words of a command line."""
+
+    command: str
+    words: tuple[str, ...]  # with the options of files, before sweeps are completed and text is quoted
+    overrides: tuple[str, ...] = ()  # for Hydra
+    nodes: tuple[str, ...] = ()  # to explain
+    has_files: bool = False  # their columns are guessed unless named
+
+
+def read_words(command: str, words: Sequence[str]) -> Request:
+    """The request that the words behind a command make; ValueError names the first word that is wrong."""
+    for key, value in map(split, words):
+        if key in ("run_dir", "share_dir", "data_dir"):
+            remote.refuse_url(key, value.strip("'\""))
+    nodes, rest = _take_nodes(words) if command == "explain" else ([], list(words))
+    files = [word for before, word in zip(["", *rest], rest, strict=False) if _is_input_file(before, word)]
+    rest = [word for word in rest if word not in files]
+    is_sweep = bool({*MULTIRUN} & {*rest})
+    of_files = _file_options(files, rest)
+    rest = [*(map(_quote_text, of_files) if is_sweep else of_files), *rest]
+    _check_keys(rest, is_sweep)
+    overrides = [_quote_source(word) if is_sweep else _quote_text(word) for word in finish_sweep_options(rest)]
+    _check_syntax(overrides, is_sweep)
+    return Request(command, tuple(rest), tuple(overrides), tuple(nodes), bool(files))
+
+
+def _take_nodes(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The ids to explain and the other words; ids never reach Hydra, since they may hold signs of its grammar.
+
+    They are given as `node=ID`, or after the folder of a run: `explain runs/edges ID ID`.
+
+    >>> _take_nodes(["node=/usr/bin/[", "seed=1", "node=5"])
+    (['/usr/bin/[', '5'], ['seed=1'])
+    """
+    ids = [word.removeprefix("node=") for word in words if word.startswith("node=")]
+    rest = [word for word in words if not word.startswith("node=")]
+    if rest and (Path(rest[0]) / console.STAGES_FILE).is_file():
+        ids += [word for word in rest[1:] if "=" not in word]
+        return ids, [f"run_dir={rest[0]}", *(word for word in rest[1:] if "=" in word)]
+    if rest and "=" not in rest[0] and not rest[0].startswith("-") and not _is_input_file("", rest[0]):
+        raise ValueError(console.missing_run_text(Path(rest[0])))
+    return ids, rest
+
+
+def _is_input_file(before: str, word: str) -> bool:
+    """Whether a word names an input: a URL, or an existing path or glob, that is no flag's value and no option.
+
+    >>> [_is_input_file("", word) for word in ("s3://bucket/day=1/edges.csv", "seed=1", "-m", "nowhere.csv")]
+    [True, False, False, False]
+    """
+    key, equals, _ = word.partition("=")
+    if not word or word[0] in "+~" or _is_flag(before, word) or (equals and "/" not in key):
+        return False
+    if remote.is_url(word):
+        return True
+    return Path(word).exists() or bool(glob.has_magic(word) and glob.glob(word, recursive=True))  # noqa: PTH207
+
+
+def _is_flag(before: str, word: str) -> bool:
+    """Whether a word is a flag of Hydra, or the value of the flag before it.
+
+    >>> _is_flag("", "-m"), _is_flag("-m", "edges.csv"), _is_flag("--cfg", "job")
+    (True, False, True)
+    """
+    return word.startswith("-") or ("=" not in word and before.startswith("-") and before not in _FLAGS_WITHOUT_VALUE)
+
+
+def _file_options(files: Sequence[str], words: Sequence[str]) -> list[str]:
+    """The options that the files stand for, except those that other words set.
+
+    >>> _file_options(["a/edges.csv.gz", "nodes.csv"], ["graph.name=mine"])
+    ['graph=tables', 'graph.path=a/edges.csv.gz', 'graph.nodes=nodes.csv']
+    """
+    if not files:
+        return []
+    from hcm_scale.ingest.readers import kind_of
+
+    kind, given = kind_of(remote.local_path(files[0])), {split(word)[0] for word in words}
+    if len(files) > (2 if kind == "tables" else 1):
+        legal = "an edge table and a node table" if kind == "tables" else f"one, since {files[0]} is no table"
+        raise ValueError(f"{' '.join(files)}: {len(files)} files; legal are {legal}")
+    if "graph.path" in given:
+        raise ValueError(f"{files[0]} and graph.path=... both name the graph; say one of them")
+    nodes = files[1] if len(files) == 2 else None
+    found = {"graph": kind, "graph.path": files[0], "graph.nodes": nodes, "graph.name": _stem(files[0])}
+    return [f"{key}={value}" for key, value in found.items() if value is not None and key not in given]
+
+
+def _stem(where: str) -> str:
+    """The name of a file without its endings; of a glob, the last folder without wildcards.
+
+    >>> _stem("https://x.org/a/edges.csv.gz?key=1"), _stem("out/day=*/*.parquet"), _stem("..")
+    ('edges', 'out', 'graph')
+    """
+    path = PurePosixPath(where.partition("?")[0] if where.startswith("http") else where)
+    parts = [part for part in path.parts if not glob.has_magic(part) and part.strip("./")]
+    name = parts[-1] if parts else "graph"
+    return name.split(".")[0] or name
+
+
+def _check_keys(words: Sequence[str], is_sweep: bool) -> None:
+    """Raises ValueError for the first word that names no option, no option file and no flag."""
+    has_other_conf = any(word.startswith(_CONF_FLAGS) or "hydra.searchpath" in word for word in words)
     for before, word in zip(["", *words], words, strict=False):
-        if is_flag(before, word):
-            _check_flag(word)
-            continue
         sign, key, value = _parts(word)
-        if value is None and sign != "~":
+        if _is_flag(before, word):
+            _check_flag(word)
+        elif value is None and sign != "~":
             if "/" in word or "." in word:
                 raise ValueError(console.missing_file_text(word))
             raise ValueError(f"{word!r} is neither an option, KEY=VALUE, a file that is there, nor a flag such as -m")
-        if key.partition(".")[0] in ("hydra", "tune") or "@" in key or key.startswith("hydra/"):
-            continue
-        if sign == "+" and key in known:
+        elif key.partition(".")[0] in ("hydra", "tune") or "@" in key or key.startswith("hydra/"):
+            continue  # Hydra's own, and those of a search
+        elif sign == "+" and key in options():
             raise ValueError(f"{key!r} is an option of ours: leave out the + before it")
-        if key and group_folders(key):
-            _check_group(key, value, swept) if is_ours else None
-        elif key not in known and not _is_entry(key) and is_ours:
+        elif has_other_conf:
+            continue
+        elif key and schema.group_folders(key):
+            for name in value.split(",") if value and is_sweep else [value]:
+                _check_option_file(key, name)
+        elif key not in options() and not _is_dict_entry(key):
             raise ValueError(no_option(key))
 
 
+def _parts(word: str) -> tuple[str, str, str | None]:
+    """Sign (+, ++ or ~), key and value of an override; None if it has no value."""
+    key, equals, value = word.partition("=")
+    name = key.lstrip("+~")
+    return key[: len(key) - len(name)], name, value if equals else None
+
+
 def _check_flag(word: str) -> None:
-    """Refuses a flag that there is not, with the nearest flag or option."""
+    """Raises ValueError for a flag that Hydra does not have, with the nearest flag or option."""
     flag = word.partition("=")[0]
     if word.startswith("-") and flag not in _FLAGS and not re.match("-(cd|cp|cn|[cpi])[^-]", word):
         names = [*(known.strip("-") for known in _FLAGS), *options()]
@@ -69,190 +191,156 @@ def _check_flag(word: str) -> None:
         raise ValueError(f"{flag} is not a flag (options are KEY=VALUE, files are named alone){meant}")
 
 
-def is_flag(before: str, word: str) -> bool:
-    """Whether a word is one of Hydra's flags, or the value of the flag before it.
+def _check_option_file(group: str, name: str | None) -> None:
+    """Raises ValueError for a name without an option file; lists and the like are left to Hydra."""
+    if name == "null":
+        raise ValueError(f"{group}=null cannot be read; ~{group} is none of its option files")
+    if name and re.fullmatch(r"[\w./-]+", name) and schema.option_file(group, name) is None:
+        raise ValueError(f"{group}={name} is not known; {console.legal_names(name, schema.option_names(group))}")
 
-    >>> is_flag("", "-m"), is_flag("-m", "edges.csv"), is_flag("--cfg", "job")
-    (True, False, True)
-    """
-    return word.startswith("-") or ("=" not in word and before.startswith("-") and before not in _NO_VALUE)
 
-
-def _is_entry(key: str) -> bool:
-    """Whether a key is an entry of an option that holds several: graph.keys.label of graph.keys."""
+def _is_dict_entry(key: str) -> bool:
+    """Whether a key is an entry of an option that is a mapping: graph.keys.label of graph.keys."""
     outer = options().get(key.rpartition(".")[0])
     return outer is not None and outer.field.type == dict[str, str]
 
 
-def _check_group(key: str, value: str | None, swept: bool) -> None:
-    """Refuses the name of an option file that is not there; lists and the like are left to Hydra."""
-    legal = option_names(key)
-    for name in value.split(",") if value and swept else [value]:
-        if name == "null":
-            raise ValueError(f"{key}=null cannot be read; ~{key} is none of its option files")
-        if name and re.fullmatch(r"[\w./-]+", name) and option_file(key, name) is None:
-            raise ValueError(f"{key}={name} is not known; {console.legal_names(name, legal)}")
+def _quote_text(word: str) -> str:
+    """The word with the value of a text option in quotes; interpolations, ${...}, keep their meaning.
 
-
-def _parts(word: str) -> tuple[str, str, str | None]:
-    found = _WORD.fullmatch(word)
-    assert found is not None  # the expression takes anything
-    return found["sign"], found["key"], found["value"]
-
-
-def quote_text_values(words: Sequence[str]) -> list[str]:
-    """The words with the values of text options quoted for Hydra; interpolations, ${...}, stay what they are.
-
-    >>> quote_text_values(["run_dir=a=b, {c}", "graph.nodes=null", "seed=1"])
+    >>> [_quote_text(word) for word in ("run_dir=a=b, {c}", "graph.nodes=null", "seed=1")]
     ["run_dir='a=b, {c}'", 'graph.nodes=null', 'seed=1']
     """
-    return [_quoted(word) for word in words]
-
-
-def _quoted(word: str) -> str:
     sign, key, value = _parts(word)
     kind = options()[key].field.type if key in options() else None
     if value is None or kind not in (str, str | None) or (value == "null" and kind is not str):
         return word
-    return f"{sign}{key}='{escaped(value)}'"
+    return f"{sign}{key}='{schema.escape_quotes(value)}'"
 
 
-def _written(key: str, value: str, entry: dataclasses.Field[Any]) -> str:
-    """How a value of another form would be written: one name as a list, per cent as a share.
+def _quote_source(word: str) -> str:
+    """The word with a query or URL of the graph in quotes.
 
-    >>> _written("score.fdr", "10%", options()["score.fdr"].field)
-    '; 10% is written score.fdr=0.1'
+    >>> [_quote_source(word) for word in ("graph.edges=select a, b from t", "graph.path=a.csv,b.csv")]
+    ["graph.edges='select a, b from t'", 'graph.path=a.csv,b.csv']
     """
-    kind = str(entry.type)
-    if kind.startswith("list"):
-        return f"; a list is written in brackets: {key}=[{value}]"
-    if "float" in kind and re.fullmatch(r"[0-9.]+%", value):
-        return f"; {value} is written {key}={float(value[:-1]) / 100:g}"
-    return ""
+    return _QUERY_OR_URL.sub(lambda found: f"{found[1]}'{schema.escape_quotes(found[2])}'", word)
 
 
-def hydra_error_text(error: Exception) -> str:
-    """What Hydra or OmegaConf refused, in our own words: by the key that the error holds, or the word that it names."""
-    from omegaconf.errors import ConfigAttributeError, ConfigKeyError, ValidationError
-
-    text, word = str(error), getattr(error, "override", None)
-    if word is not None and (listed := re.fullmatch(r"(.*?)=\[([^\"']*)\]", word)):
-        names = ",".join(f'"{name.strip()}"' for name in listed[2].split(","))
-        quoted = f"'{listed[1]}=[{names}]'"
-        return f"{word!r} cannot be read; names of other signs than English letters, digits and _ are quoted: {quoted}"
-    if word is not None:
-        return f"{word!r} cannot be read; a value with any of , = [ ] {{ }} ( ) in it has to be quoted: KEY='VALUE'"
-    if found := re.match(r"Ambiguous value for argument '(.*)'\n", text):
-        return f"{found[1]} names several values: -m runs them all, quotes make them one text: KEY='VALUE'"
-    cause = error if hasattr(error, "full_key") else error.__cause__ or error.__context__  # of OmegaConf: has the key
-    key = getattr(cause, "full_key", None) or ""
-    in_file = re.match(r"In '(.*?)'", text)
-    where = f"{in_file[1]}.yaml: " if in_file else ""
-    if key and isinstance(cause, ConfigKeyError | ConfigAttributeError):
-        other = "; `defaults: [override /graph: NAME]` in the file takes another source"
-        return f"{where}{no_option(key)}{other if in_file and key.startswith('graph.') else ''}"
-    if key in options() and isinstance(cause, ValidationError):
-        entry, value = options()[key].field, "" if in_file else text.partition("=")[2]
-        said = f"{key}={value} is not legal: {describe(entry)}{_written(key, value, entry)}"
-        return said if value else f"{where}{key} is not legal: {describe(entry)}"
-    lines = text.splitlines()[:1] if key else text.splitlines()  # the others are about types inside of OmegaConf
-    return (f"{key}: " if key else "") + " ".join(line.strip() for line in lines if line.strip())
+def _check_syntax(overrides: Sequence[str], is_sweep: bool) -> None:
+    """Raises ValueError for the first word that Hydra's grammar cannot read, or that is a sweep without `-m`."""
+    parser = OverridesParser.create()
+    for before, word in zip(["", *overrides], overrides, strict=False):
+        if _is_flag(before, word) or word.startswith("tune."):
+            continue
+        try:
+            is_swept = parser.parse_override(word).is_sweep_override()
+        except HydraException as error:
+            if listed := re.fullmatch(r"(.*?)=\[([^\"']*)\]", word):
+                quoted = f"""'{listed[1]}=[{",".join(f'"{name.strip()}"' for name in listed[2].split(","))}]'"""
+                how = f"names of other signs than English letters, digits and _ are quoted: {quoted}"
+            else:
+                how = "a value with any of , = [ ] { } ( ) in it has to be quoted: KEY='VALUE'"
+            raise ValueError(f"{word!r} cannot be read; {how}") from error
+        if is_swept and not is_sweep:
+            raise ValueError(f"{word} names several values: -m runs them all, quotes make them one text: KEY='VALUE'")
 
 
-# ----------------------------------------------------------------------------
-# Files among the words of a command line: `hcm-scale run edges.csv nodes.csv`, `hcm-scale run graph.mat`.
-#
-# They become options, `graph=tables graph.path=edges.csv graph.nodes=nodes.csv graph.name=edges`, where the user did
-# not say these. Of tables the columns that nobody named are guessed, as `HCM.fit` does (`ingest/guess.py`), when the
-# configuration is composed; the log says what was guessed.
+# Hydra composes the configuration.
 
 
-_COLUMNS = ("source_column", "target_column", "id_column")
-
-
-def is_input_file(word: str) -> bool:
-    """Whether a word names a file, and is no option: a URL, or a path or glob that is there.
-
-    >>> [is_input_file(word) for word in ("s3://bucket/day=1/edges.csv", "seed=1", "-m", "nowhere.csv")]
-    [True, False, False, False]
-    """
-    key, equals, _ = word.partition("=")
-    if remote.is_url(word):
-        return True
-    if not word or word[0] in "-+~" or (equals and "/" not in key):
-        return False
-    return Path(word).exists() or bool(glob.has_magic(word) and glob.glob(word, recursive=True))  # noqa: PTH207
-
-
-def file_options(files: Sequence[str], words: Sequence[str]) -> list[str]:
-    """The options that the files stand for, less those that other words name.
-
-    >>> file_options(["a/edges.csv.gz", "nodes.csv"], ["graph.name=mine"])
-    ['graph=tables', 'graph.path=a/edges.csv.gz', 'graph.nodes=nodes.csv']
-    """
-    if not files:
-        return []
-    kind, named = kind_of(remote.local_path(files[0])), {word.lstrip("+").partition("=")[0] for word in words}
-    most = 2 if kind == "tables" else 1
-    if len(files) > most:
-        legal = "an edge table and a node table" if kind == "tables" else f"one, since {files[0]} is no table"
-        raise ValueError(f"{' '.join(files)}: {len(files)} files; legal are {legal}")
-    if "graph.path" in named:
-        raise ValueError(f"{files[0]} and graph.path=... both name the graph; say one of them")
-    options = {"graph": kind, "graph.path": files[0], "graph.nodes": files[1] if len(files) == 2 else None}
-    options["graph.name"] = _stem(files[0])
-    return [f"{key}={value}" for key, value in options.items() if value is not None and key not in named]
-
-
-def _stem(where: str) -> str:
-    """What a file is called, without endings; of a glob the folder that it looks into.
-
-    >>> _stem("https://x.org/a/edges.csv.gz?key=1"), _stem("out/day=*/*.parquet"), _stem("..")
-    ('edges', 'out', 'graph')
-    """
-    path = PurePosixPath(where.partition("?")[0] if where.startswith("http") else where)
-    plain = [part for part in path.parts if not glob.has_magic(part) and part.strip("./")]
-    name = plain[-1] if plain else "graph"
-    return name.split(".")[0] or name
-
-
-def name_columns(graph: GraphConfig, words: Sequence[str]) -> GraphConfig:
-    """The section with the columns of its tables: as said in words or option files, else guessed."""
-    if type(graph) is not TablesGraph:
-        return graph
-    said = {word.lstrip("+").partition("=")[0] for word in words}
-    plain = TablesGraph()
-    known = {
-        name: getattr(graph, name)
-        for name in _COLUMNS
-        if f"graph.{name}" in said or getattr(graph, name) != getattr(plain, name)
-    }
-    if len(known) == len(_COLUMNS):
-        return graph
-    from hcm_scale.ingest import guess
-    from hcm_scale.ingest import remote as fetched
-    from hcm_scale.ingest.table_files import CSV, PARQUET
-
-    places = {"graph.path": graph.path, "graph.nodes": graph.nodes}
-    with (
-        tempfile.TemporaryDirectory(prefix="hcm-scale-guess-") as scratch,
-        fetched.fetched_files(Path(scratch) / "graph", places, PARQUET + CSV) as (edges, nodes),
-    ):
-        found: dict[str, Any] = guess.guess_columns((edges, nodes), known, graph.max_bytes, "graph.")
-    guess.log_guesses({name: value for name, value in found.items() if name not in known})
-    return dataclasses.replace(graph, **found)
-
-
-class OwnOptions(SearchPathPlugin):
-    """Adds the folder to where Hydra looks."""
+class _OwnOptionFiles(SearchPathPlugin):
+    """Lets Hydra find `conf/GROUP/NAME.yaml` of the working folder, after the option files of the package."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Called by Hydra whenever it begins to compose."""
-        own = own_conf_dir()
+        own = schema.own_conf_dir()
         if own is not None:
             search_path.append("own", f"file://{own}")
 
 
 def register() -> None:
-    """Makes the folder known to Hydra."""
-    Plugins.instance().register(OwnOptions)
+    """Makes the typed schema, the `slug` resolver and the user's own option files known to Hydra."""
+    Plugins.instance().register(_OwnOptionFiles)
+    store = ConfigStore.instance()
+    store.store(name="schema", node=Config)
+    for name, node in schema.SOURCES.items():
+        store.store(group="graph/schema", name=name, node=node)
+    OmegaConf.register_new_resolver("slug", slug, replace=True)
+
+
+@contextlib.contextmanager
+def composing() -> Iterator[None]:
+    """Lets `compose_config` compose within the block."""
+    register()
+    with initialize_config_dir(str(schema.conf_dir()), version_base="1.3"):
+        yield
+
+
+def compose_config(words: Sequence[str], composed: Any = None) -> Config:
+    """The checked configuration of these overrides; with `trained=RUN` they change the options of that run."""
+    config = schema.to_config(compose("config", list(words)) if composed is None else composed)
+    if config.trained is None:
+        return config
+    from hcm_scale.run.trained import as_trained
+
+    store = ConfigStore.instance()
+    store.store(name="schema", node=as_trained(Config(trained=config.trained)))
+    try:
+        return schema.to_config(compose("config", list(words)))
+    finally:
+        store.store(name="schema", node=Config)
+
+
+@contextlib.contextmanager
+def readable_errors() -> Iterator[None]:
+    """Turns errors of Hydra, OmegaConf and YAML into ValueError with a line that names the key and what is legal."""
+    try:
+        yield
+    except YAMLError as error:  # of an option file
+        raise ValueError(" ".join(str(error).split())) from error
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ValueError(_error_text(error)) from error
+
+
+def _error_text(error: Exception) -> str:
+    text = str(error)
+    cause = error if hasattr(error, "full_key") else error.__cause__ or error.__context__  # of OmegaConf: has the key
+    key = getattr(cause, "full_key", None) or ""
+    file = f"{text.split(chr(39))[1]}.yaml: " if text.startswith("In '") else ""
+    if key and isinstance(cause, ConfigKeyError | ConfigAttributeError):
+        other = "; `defaults: [override /graph: NAME]` in the file takes another source"
+        return f"{file}{no_option(key)}{other if file and key.startswith('graph.') else ''}"
+    if key in options() and isinstance(cause, ValidationError):
+        entry, value = options()[key].field, "" if file else text.partition("=")[2]
+        hint, kind = "", str(entry.type)
+        if value and kind.startswith("list"):
+            hint = f"; a list is written in brackets: {key}=[{value}]"
+        elif "float" in kind and re.fullmatch(r"[0-9.]+%", value):
+            hint = f"; {value} is written {key}={float(value[:-1]) / 100:g}"
+        return f"{file}{key}{'=' if value else ''}{value} is not legal: {schema.describe(entry)}{hint}"
+    lines = text.splitlines()[:1] if key else text.splitlines()  # the others are about types inside of OmegaConf
+    return (f"{key}: " if key else "") + " ".join(line.strip() for line in lines if line.strip())
+
+
+def name_columns(request: Request, graph: GraphConfig) -> GraphConfig:
+    """The section with the columns of tables that were given as files: as words or option files say, else guessed."""
+    if not request.has_files or type(graph) is not TablesGraph:
+        return graph
+    given, plain = {split(word)[0] for word in request.words}, TablesGraph()
+    values = {name: getattr(graph, name) for name in _COLUMNS}
+    known = {k: value for k, value in values.items() if f"graph.{k}" in given or value != getattr(plain, k)}
+    if len(known) == len(_COLUMNS):
+        return graph
+    from hcm_scale.ingest import guess
+    from hcm_scale.ingest.remote import fetched_files
+    from hcm_scale.ingest.table_files import CSV, PARQUET
+
+    places = {"graph.path": graph.path, "graph.nodes": graph.nodes}
+    with (
+        tempfile.TemporaryDirectory(prefix="hcm-scale-guess-") as scratch,
+        fetched_files(Path(scratch) / "graph", places, PARQUET + CSV) as (edges, nodes),
+    ):
+        found: dict[str, Any] = guess.guess_columns((edges, nodes), known, graph.max_bytes, "graph.")
+    guess.log_guesses({name: value for name, value in found.items() if name not in known})
+    return dataclasses.replace(graph, **found)

@@ -28,13 +28,12 @@ from numpy.typing import NDArray
 
 from hcm_scale import __version__
 from hcm_scale.base import console, files
-from hcm_scale.config import Config, inert_options
+from hcm_scale.config import Config, inert_options, plain
 from hcm_scale.detector import inputs
 from hcm_scale.detector.parameters import SECTIONS, Parameters, dotted, with_python_names
 from hcm_scale.detector.results import Fitted, Results, Training
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.readers import column_encodings
-from hcm_scale.options import plain
 from hcm_scale.run import pipeline, workspace
 
 KIND, FORMAT = "hcm_scale detector", 1

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 from hcm_scale.base.console import legal_names
-from hcm_scale.config import Config, GraphConfig, MatrixGraph, TablesGraph, parse_fan_out, walk
-from hcm_scale.options import plain, with_options
+from hcm_scale.config import Config, GraphConfig, MatrixGraph, TablesGraph, parse_fan_out, plain, walk, with_options
 from hcm_scale.run.stages import num_blocks
 
 KEYS = {  # keyword -> key of the configuration

@@ -43,8 +43,7 @@ from hcm_scale.base import files, signals
 from hcm_scale.base.console import Printable
 from hcm_scale.base.signals import end_with_parent
 from hcm_scale.base.threads import num_cores
-from hcm_scale.config import SOURCES, Config, WorldConfig
-from hcm_scale.options import with_options
+from hcm_scale.config import SOURCES, Config, WorldConfig, with_options
 from hcm_scale.ranks.wire import SilentRankError, listen, watch_port
 from hcm_scale.ranks.world import LOOPBACK, LostRankError, RankInfo, World, addresses_towards, join, own_address
 from hcm_scale.run import pipeline

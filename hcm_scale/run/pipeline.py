@@ -22,9 +22,8 @@ from hcm_scale import config as schema
 from hcm_scale.base import files, remote
 from hcm_scale.base.memory import Budget
 from hcm_scale.base.threads import kernel_threads, torch_threads
-from hcm_scale.config import Config, parse_fan_out
+from hcm_scale.config import Config, parse_fan_out, store_options
 from hcm_scale.graph import Graph
-from hcm_scale.options import store_options
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.report import wording
 from hcm_scale.report.explain import Explanation

@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hcm_scale.config import Config, SyntheticGraph
-from hcm_scale.options import flat, stored_options
+from hcm_scale.config import Config, SyntheticGraph, flat, stored_options
 from hcm_scale.run.stages import RunContext, stages
 from hcm_scale.run.trained import open_trained, with_trained_options
 from hcm_scale.run.workspace import Stage, Workspace, read_stages

@@ -21,11 +21,10 @@ import torch
 
 from hcm_scale.base.kernel_cache import is_compiled, kernel_folder, num_compiled, start_precompiling
 from hcm_scale.base.order import double_places
-from hcm_scale.config import Config, TablesGraph
+from hcm_scale.config import Config, TablesGraph, with_options
 from hcm_scale.features.propagate import propagate_features
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
-from hcm_scale.options import with_options
 from hcm_scale.posterior.samples import seal_samples, write_sample
 from hcm_scale.run import sources
 from hcm_scale.run.stages import label_options, recipe_of, scoring_of

@@ -12,11 +12,11 @@ from typing import Any
 
 from hcm_scale import config as schema
 from hcm_scale.base import files, remote
+from hcm_scale.config import stored_options
 from hcm_scale.graph import Graph
 from hcm_scale.ingest import guess, readers
 from hcm_scale.ingest.remote import fetched_files, files_stamp, queries_stamp, query_tables
 from hcm_scale.ingest.table_files import CSV, PARQUET, files_at
-from hcm_scale.options import stored_options
 from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.ingest import Reader
 

@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hcm_scale.config import Config, TrackConfig
-from hcm_scale.options import flat
+from hcm_scale.config import Config, TrackConfig, flat
 
 log = logging.getLogger(__name__)
 

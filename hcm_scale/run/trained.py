@@ -11,8 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from hcm_scale.base import files
-from hcm_scale.config import Config
-from hcm_scale.options import stored_options, with_options
+from hcm_scale.config import Config, stored_options, with_options
 from hcm_scale.run.workspace import open_stages, stage_keys
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@
 
 The table has a row for every job: its folder, whether it finished or why not, the options that the jobs differ in, and
 all numbers (ROC-AUC of each score, whole and by kind of anomaly, seconds and memory per stage). Failed jobs are rows
-too, and are listed; they stop nothing. Two jobs that were asked the same count once. Files appear whole or not at all.
+too, and are listed. Of jobs with equal options only the first counts. Files are written whole or not at all.
 """
 
 import io
@@ -21,11 +21,9 @@ from hcm_scale.base.names import RANKINGS
 from hcm_scale.sweep import figures as curves
 from hcm_scale.sweep.jobs import Job, count_planned, find_jobs, read_job
 
-TABLE = "collected"
-
 
 def collect(folder: Path) -> str:
-    """Writes the table and the figures of the sweep in `folder` into it, and returns what a person wants to see."""
+    """Writes the table and the figures of the sweep in `folder` into it, and returns an overview as text."""
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; give the folder of a sweep, such as multirun/blogcatalog")
@@ -35,29 +33,24 @@ def collect(folder: Path) -> str:
     jobs = [read_job(path, path.relative_to(folder).as_posix()) for path in find_jobs(folder)]
     if not jobs:
         raise ValueError(f"{folder} holds no jobs: no config.json and no log below it")
-    finished = once([job for job in jobs if job.finished])
-    made = write_table(job_table(jobs, finished), folder)
-    drawn, said = draw_figures(finished, folder)
-    parts = [_counted(jobs, finished, count_planned(folder)), overview(finished), failures(jobs), said]
-    parts.append("\n".join(str(path) for path in [*made, *drawn]))
+    first_of: dict[str, Job] = {}  # of jobs with equal options
+    for job in jobs:
+        if not job.error:
+            first_of.setdefault(files.hash_value(dict(job.options)), job)
+    finished = [*first_of.values()]
+    made = _write_table(_job_table(jobs, finished), folder)
+    drawn, hint = _draw_figures(finished, folder)
+    num_planned = count_planned(folder)
+    missing = f"; the last sweep planned {num_planned}, so some never started" if num_planned > len(jobs) else ""
+    failed = [f"  {job.name}: {job.error}" for job in jobs if job.error]
+    parts = [f"{len(jobs)} jobs, {len(finished)} finished and different{missing}", _overview(finished)]
+    parts.append("\n".join(["not finished (run the same sweep again to go on):", *failed]) if failed else "")
+    parts += [hint, "\n".join(str(path) for path in [*made, *drawn])]
     return "\n\n".join(part for part in parts if part)
 
 
-def _counted(jobs: Sequence[Job], finished: Sequence[Job], num_planned: int) -> str:
-    missing = f"; the last sweep planned {num_planned}, so some never started" if num_planned > len(jobs) else ""
-    return f"{len(jobs)} jobs, {len(finished)} finished and different{missing}"
-
-
-def once(jobs: Sequence[Job]) -> list[Job]:
-    """The jobs without those that were asked the same as an earlier one."""
-    asked: dict[str, Job] = {}
-    for job in jobs:
-        asked.setdefault(files.hash_value(dict(job.options)), job)
-    return list(asked.values())
-
-
-def job_table(jobs: Sequence[Job], finished: Sequence[Job]) -> pa.Table:
-    """One row a job, by folder name; jobs asked the same as another are marked `repeated`."""
+def _job_table(jobs: Sequence[Job], finished: Sequence[Job]) -> pa.Table:
+    """One row a job, by folder name; jobs with the options of another are marked `repeated`."""
     different = {job.name for job in finished}
     status = ["failed" if job.error else "finished" if job.name in different else "repeated" for job in jobs]
     columns: dict[str, Any] = {"job": [job.name for job in jobs], "status": status, "error": [j.error for j in jobs]}
@@ -69,7 +62,7 @@ def job_table(jobs: Sequence[Job], finished: Sequence[Job]) -> pa.Table:
 
 
 def _column(values: list[Any]) -> pa.Array:
-    """Numbers stay numbers; anything mixed becomes text."""
+    """A column of numbers, or of text if the values are mixed."""
     known = [value for value in values if value is not None]
     if known and all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
         whole = all(isinstance(value, int) for value in known)
@@ -77,18 +70,18 @@ def _column(values: list[Any]) -> pa.Array:
     return pa.array([None if value is None else str(value) for value in values], pa.string())
 
 
-def write_table(table: pa.Table, folder: Path) -> list[Path]:
+def _write_table(table: pa.Table, folder: Path) -> list[Path]:
     """collected.parquet and collected.csv."""
     parquet, text = io.BytesIO(), io.BytesIO()
     pq.write_table(table, parquet, write_page_checksum=True)
     pyarrow.csv.write_csv(table, text)
-    made = [folder / f"{TABLE}.parquet", folder / f"{TABLE}.csv"]
+    made = [folder / "collected.parquet", folder / "collected.csv"]
     for path, data in zip(made, (parquet, text), strict=True):
         files.write_bytes(path, data.getvalue())
     return made
 
 
-def overview(jobs: Sequence[Job]) -> str:
+def _overview(jobs: Sequence[Job]) -> str:
     """Mean and deviation of every score's ROC-AUC over the seeds, one line a setting."""
     scored = [job for job in jobs if "auc" in job.numbers]
     if not scored:
@@ -107,30 +100,19 @@ def _mean_std(group: Sequence[Job], number: str) -> str:
     return f"{sum(found) / len(found):.3f}{deviation}" if found else "-"
 
 
-def failures(jobs: Sequence[Job]) -> str:
-    """The jobs that did not finish and why; empty where all did."""
-    lines = [f"  {job.name}: {job.error}" for job in jobs if job.error]
-    return "\n".join(["not finished (run the same sweep again to go on):", *lines]) if lines else ""
-
-
-def draw_figures(jobs: Sequence[Job], folder: Path) -> tuple[list[Path], str]:
-    """The figures, and what to say where none can be drawn."""
-    figures = {f"figure-{name}": panels for name, panels in _figures(jobs).items() if panels}
-    if not figures:
+def _draw_figures(jobs: Sequence[Job], folder: Path) -> tuple[list[Path], str]:
+    """The files of the figures, and a hint if they cannot be drawn."""
+    keys = [key for key in curves.varied(jobs) if key != "seed"]
+    figures = {"scores": curves.score_panels(jobs, keys)} if keys in ([], ["graph.name"]) else {}
+    for key in keys:
+        if key != "graph.name":
+            figures[key] = curves.option_panels(jobs, key, [other for other in keys if other != key])
+    figures["trend"] = curves.trend_panels(jobs, keys)
+    if not any(figures.values()):
         return [], ""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         return [], "no figures: pip install 'hcm-scale[plots]'"
-    from hcm_scale.sweep.figures import draw
-
-    return [path for name, panels in figures.items() for path in draw(panels, folder / name)], ""
-
-
-def _figures(jobs: Sequence[Job]) -> dict[str, list[curves.Panel]]:
-    keys = [key for key in curves.varied(jobs) if key != "seed"]
-    made = {"scores": curves.score_panels(jobs, keys)} if not keys or keys == ["graph.name"] else {}
-    for key in keys:
-        if key != "graph.name":
-            made[key] = curves.option_panels(jobs, key, [other for other in keys if other != key])
-    return made | {"trend": curves.trend_panels(jobs, keys)}
+    drawn = [curves.draw(panels, folder / f"figure-{name}") for name, panels in figures.items() if panels]
+    return [path for both in drawn for path in both], ""

@@ -1,8 +1,12 @@
-"""Panels of curves as pictures: one PNG and one SVG a figure, with error bars or bands, in fonts that survive a slide.
+"""Figures of a sweep: which options vary, mean and spread of the results over seeds, and panels of curves as pictures.
 
-matplotlib is an extra (`plots`) and imported when drawing; the Agg and SVG canvases are used directly, so that no
-display and no global figure state is involved. A panel shows up to `MAX_CURVES` curves; where there are more its title
-says how many are left out.
+Jobs that differ only in the seed are repeats of one point. Options that follow from another (a data set's path from its
+name, an injection seed from the seed) do not count as varied. A figure over one option has a curve for every setting of
+the others that was run at two or more of its values, so grids and one-at-a-time studies in one folder both come out.
+
+A figure is one PNG and one SVG, with error bars or bands. A panel shows up to `MAX_CURVES` curves; its title says how
+many are left out. matplotlib is an extra (`plots`), imported when drawing; the Agg and SVG canvases are used directly,
+so that no display and no global figure state is involved.
 """
 
 import statistics
@@ -18,28 +22,19 @@ from hcm_scale.base.names import RANKINGS
 from hcm_scale.graph.store import KIND_NAMES
 from hcm_scale.sweep.jobs import Job
 
-# ----------------------------------------------------------------------------
-# From a sweep's finished jobs to curves: which options vary, and mean and spread over seeds of what was found.
-#
-# Jobs that differ in seed alone are repeats of one point. Options that follow from another (a data set's path from
-# its name, an injection seed from the seed) do not count as varied. A figure over one option has a curve for every
-# setting of the others that was run at two values of it at least, so grids and one-at-a-time studies in one folder
-# both come out.
-
-
-KINDS = KIND_NAMES[1:]
-_FIRST = ("graph.name", "seed")  # what other options follow from, rather than the other way round
+MAX_CURVES = 8
+_KINDS = KIND_NAMES[1:]
+_FIRST = ("graph.name", "seed")  # other options follow from these, not the other way round
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean and standard deviation over repeats at each x; `counts` says over how many."""
+    """Mean and standard deviation over repeats at each x."""
 
     label: str
     x: tuple[Any, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    counts: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,7 @@ class Panel:
 
 
 def varied(jobs: Sequence[Job]) -> list[str]:
-    """The options that the jobs differ in, those that follow from another left out.
+    """The options that the jobs differ in, without those that follow from another.
 
     >>> asked = [{"seed": s, "inject.seed": s, "purify.ratio": r} for s in (0, 1) for r in (0.0, 0.2)]
     >>> varied([Job("", options, {}) for options in asked])
@@ -90,8 +85,8 @@ def _may_follow(key: str, known: str, once: bool) -> bool:
     return not once or key.endswith(".seed") or key.partition(".")[0] == known.partition(".")[0]
 
 
-def average(jobs: Iterable[Job], key: str, number: str, label: str) -> Curve:
-    """One curve of `number` over the values of option `key`; jobs without that number are left out."""
+def _average(jobs: Iterable[Job], key: str, number: str, label: str) -> Curve:
+    """The curve of `number` over the values of option `key`; jobs without that number are left out."""
     found = defaultdict(list)
     for job in jobs:
         if number in job.numbers:
@@ -100,9 +95,8 @@ def average(jobs: Iterable[Job], key: str, number: str, label: str) -> Curve:
 
 
 def _curve(label: str, found: dict[Any, list[float]]) -> Curve:
-    x = sorted(found, key=in_order)
-    means = tuple(statistics.fmean(found[value]) for value in x)
-    return Curve(label, tuple(x), means, tuple(map(spread, map(found.get, x))), tuple(len(found[value]) for value in x))
+    x = sorted(found, key=_order)
+    return Curve(label, tuple(x), tuple(statistics.fmean(found[v]) for v in x), tuple(spread(found[v]) for v in x))
 
 
 def spread(values: Any) -> float:
@@ -110,10 +104,10 @@ def spread(values: Any) -> float:
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def in_order(value: Any) -> tuple[int, float, str]:
+def _order(value: Any) -> tuple[int, float, str]:
     """Numbers by size, text such as `all` after them, no value last.
 
-    >>> sorted(["all", "25", None, 3], key=in_order)
+    >>> sorted(["all", "25", None, 3], key=_order)
     [3, '25', 'all', None]
     """
     if value is None:
@@ -125,43 +119,38 @@ def in_order(value: Any) -> tuple[int, float, str]:
 
 
 def settings(jobs: Sequence[Job], keys: Sequence[str]) -> dict[str, list[Job]]:
-    """Jobs by their values of `keys`, in words."""
+    """Jobs by their values of `keys`, as text."""
     grouped = defaultdict(list)
-    for job in sorted(jobs, key=lambda job: [in_order(job.options.get(key)) for key in keys]):
-        values = [
-            f"{key.removeprefix('graph.name')}{'=' * (key != 'graph.name')}{job.options.get(key)}" for key in keys
-        ]
+    for job in sorted(jobs, key=lambda job: [_order(job.options.get(key)) for key in keys]):
+        values = [f"{'' if key == 'graph.name' else f'{key}='}{job.options.get(key)}" for key in keys]
         grouped[", ".join(values)].append(job)
     return dict(grouped)
 
 
 def option_panels(jobs: Sequence[Job], key: str, others: Sequence[str]) -> list[Panel]:
-    """The frames of the figure over option `key`; none where no setting of `others` was run at two of its values."""
-    groups = {
-        label: group
-        for label, group in settings(jobs, others).items()
-        if len({str(j.options.get(key)) for j in group}) > 1
-    }
+    """The panels of the figure over option `key`; none if no setting of `others` was run at two of its values."""
+    groups = settings(jobs, others)
+    groups = {label: group for label, group in groups.items() if len({str(j.options.get(key)) for j in group}) > 1}
     if len(groups) == 1:
         group = next(iter(groups.values()))
-        scores = [average(group, key, f"{score}_auc", score) for score in RANKINGS]
+        scores = [_average(group, key, f"{score}_auc", score) for score in RANKINGS]
         by = group[0].rank_by
-        kinds = [average(group, key, f"{by}_auc_{kind}", kind) for kind in KINDS]
+        kinds = [_average(group, key, f"{by}_auc_{kind}", kind) for kind in _KINDS]
         frames = [("ROC-AUC by score", scores), (f"ROC-AUC by kind of anomaly ({by})", kinds)]
     else:
-        frames = [("ROC-AUC", [average(group, key, "auc", label) for label, group in groups.items()])]
-        for kind in KINDS:
-            curves = [average(group, key, f"{group[0].rank_by}_auc_{kind}", label) for label, group in groups.items()]
+        frames = [("ROC-AUC", [_average(group, key, "auc", label) for label, group in groups.items()])]
+        for kind in _KINDS:
+            curves = [_average(group, key, f"{group[0].rank_by}_auc_{kind}", label) for label, group in groups.items()]
             frames.append((f"{kind} anomalies", curves))
     return _panels(frames, key)
 
 
 def score_panels(jobs: Sequence[Job], others: Sequence[str]) -> list[Panel]:
-    """The frame of the figure over the scores themselves: whole, and each kind of anomaly apart."""
+    """The panels of the figure over the scores themselves: all anomalies, and each kind of them."""
     frames = []
     for label, group in settings(jobs, others).items():
         curves = []
-        for kind in ("", *KINDS):
+        for kind in ("", *_KINDS):
             names = {score: f"{score}_auc_{kind}".rstrip("_") for score in RANKINGS}
             found = {s: [j.numbers[n] for j in group if n in j.numbers] for s, n in names.items()}
             curves.append(_curve(kind or "all anomalies", {s: values for s, values in found.items() if values}))
@@ -170,7 +159,7 @@ def score_panels(jobs: Sequence[Job], others: Sequence[str]) -> list[Panel]:
 
 
 def trend_panels(jobs: Sequence[Job], others: Sequence[str]) -> list[Panel]:
-    """The frames of ROC-AUC over training, one per score that training logged."""
+    """The panels of ROC-AUC over training, one per score that training logged."""
     names = sorted({name for job in jobs for line in job.trend for name in line if "auc" in name})
     frames = []
     for name in names:
@@ -189,19 +178,13 @@ def _panels(frames: Iterable[tuple[str, list[Curve]]], xlabel: str, band: bool =
     return [panel for panel in made if panel.curves]
 
 
-MAX_CURVES = 8
 _WIDTH, _HEIGHT = 5.2, 4.2  # inches a panel
 _STROKES = ((3.0, "-"), (2.6, "--"), (2.6, "-"), (1.4, "--"))  # width and dashes: of two curves that coincide both show
-_FONTS: Any = {
-    "font.size": 13,
-    "axes.titlesize": 14,
-    "axes.labelsize": 13,
-    "legend.fontsize": 11,
-    "svg.hashsalt": "hcm-scale",
-}
+_FONTS: Any = {"font.size": 13, "axes.titlesize": 14, "axes.labelsize": 13, "legend.fontsize": 11}
+_FONTS |= {"svg.hashsalt": "hcm-scale"}  # equal tables give equal bytes
 
 
-def draw(panels: Sequence[Panel], path: Path, title: str = "") -> list[Path]:
+def draw(panels: Sequence[Panel], path: Path) -> list[Path]:
     """Draws `panels` side by side into path.png and path.svg, and returns both."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -210,11 +193,9 @@ def draw(panels: Sequence[Panel], path: Path, title: str = "") -> list[Path]:
         figure = Figure(figsize=(_WIDTH * len(panels), _HEIGHT), layout="constrained")
         for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             _draw_panel(axes, panel)
-        if title:
-            figure.suptitle(title)
         made = [path.with_name(f"{path.name}.png"), path.with_name(f"{path.name}.svg")]
         figure.savefig(made[0], dpi=150)
-        figure.savefig(made[1], metadata={"Date": None})  # equal tables give equal bytes
+        figure.savefig(made[1], metadata={"Date": None})
     return made
 
 
@@ -225,7 +206,8 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
     for number, curve in enumerate(shown):
         _draw_curve(axes, curve, places, panel.band, number, shift=number - (len(shown) - 1) / 2)
     if not panel.band:
-        axes.set_xticks(list(places.values()), [_tick(value) for value in places])
+        names = [f"{x:g}" if isinstance(x, float) else "default" if x is None else str(x) for x in places]
+        axes.set_xticks(list(places.values()), names)
     axes.set_title(panel.title + (f" ({left_out} curves not shown)" if left_out else ""))
     axes.set_xlabel(panel.xlabel)
     axes.set_ylabel("ROC-AUC, mean and deviation")
@@ -236,7 +218,7 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
 
 
 def _draw_curve(axes: Any, curve: Curve, places: dict[Any, float], band: bool, number: int, shift: float) -> None:
-    """One curve; error bars of neighbouring curves stand a little apart, so that both can be read."""
+    """One curve; error bars of neighbouring curves are shifted a little, so that both can be read."""
     mean, std = np.array(curve.mean), np.array(curve.std)
     x = np.array([places[value] for value in curve.x])
     if band:
@@ -246,32 +228,20 @@ def _draw_curve(axes: Any, curve: Curve, places: dict[Any, float], band: bool, n
         return
     gap = float(np.diff(sorted(places.values())).min(initial=np.inf))
     x = x + shift * 0.02 * (gap if np.isfinite(gap) else 1.0)
-    line = "none" if has_names(curve.x) else "-"
+    are_names = all(isinstance(value, str) and not value[:1].isdigit() for value in curve.x)  # nothing lies between two
+    line = "none" if are_names else "-"
     axes.errorbar(x, mean, std, label=curve.label, marker="o", markersize=5, capsize=4, linewidth=1.6, linestyle=line)
 
 
-def has_names(values: Sequence[Any]) -> bool:
-    """Whether the values are names: nothing lies between two of them, so no line joins them.
-
-    >>> has_names(["cosine", "jaccard"]), has_names(["5", "all"]), has_names([None, 0.1])
-    (True, False, False)
-    """
-    return all(isinstance(value, str) and not value[:1].isdigit() for value in values)
-
-
 def axis_places(values: Sequence[Any]) -> dict[Any, float]:
-    """Where each value stands on the axis: at its own number where numbers are evenly spaced, else one after another.
+    """The position of each value on the axis: its own number if numbers are evenly spaced, else 0, 1, 2 ...
 
     >>> axis_places([0.2, 0.1, 0.3]), axis_places(["5", "all"])
     ({0.1: 0.1, 0.2: 0.2, 0.3: 0.3}, {'5': 0.0, 'all': 1.0})
     """
-    ordered = sorted(set(values), key=in_order)
+    ordered = sorted(set(values), key=_order)
     if all(isinstance(value, int | float) for value in ordered):
         steps = np.diff(np.array(ordered, float))
         if len(steps) and np.allclose(steps, steps[0], rtol=1e-6, atol=0.0):
             return {value: float(value) for value in ordered}
     return {value: float(place) for place, value in enumerate(ordered)}
-
-
-def _tick(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else "default" if value is None else str(value)

@@ -1,32 +1,32 @@
-"""The jobs of a sweep, read back from their folders: what each was asked, what it found and cost, or why it failed.
+"""The jobs of a sweep, read from their folders: the options, results and costs of each, or why it failed.
 
 A job is a folder with a `config.json` (written when it starts) or a `log` (written even when its configuration was
-refused). It is finished when its `stages.json`, rewritten stage by stage, has come to the scores. Folders of shared
-stages and hidden folders are passed over. Reads JSON and manifests only; a job costs a few kilobytes.
+refused). It is finished when its `stages.json`, rewritten stage by stage, lists the scores. Folders of shared stages
+and hidden folders are skipped. Only JSON and manifests are read, a few kilobytes a job.
 """
 
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hcm_scale.base import files
-from hcm_scale.options import flat
+from hcm_scale.config import flat
 from hcm_scale.run.workspace import read_stages
 from hcm_scale.stages.report import read_records
 from hcm_scale.stages.score import open_scores
 
-_PLACES = ("run_dir", "share_dir", "data_dir")  # where a job ran, not what it was asked
+_PLACES = ("run_dir", "share_dir", "data_dir")  # where a job ran: no option of the experiment
 _NO_JOBS = ("stages", "source")  # what jobs share, and what a search reads once
 _ERROR = re.compile(r"\d{4}-\d\d-\d\d \S+ error: (.*)")  # a line of a log
 
 
 @dataclass(frozen=True)
 class Job:
-    """One job. `options` maps dotted keys to values, `numbers` names to results; `error` is empty where it finished.
+    """One job: `options` by dotted key, results and costs by name; `error` is empty if it finished.
 
     `trend` holds the lines that training logged about its samples so far, each with a `step`.
     """
@@ -37,10 +37,6 @@ class Job:
     rank_by: str = ""
     error: str = ""
     trend: tuple[Mapping[str, Any], ...] = ()
-
-    @property
-    def finished(self) -> bool:
-        return not self.error
 
 
 def find_jobs(folder: Path) -> list[Path]:
@@ -73,7 +69,9 @@ def read_job(path: Path, name: str) -> Job:
     options: dict[str, Any] = {}
     try:
         config = files.read_sealed(path / "config.json")
-        options = {key: _text(value) for key, value in flat(config) if key not in _PLACES and value != {}}
+        for key, value in flat(config):
+            if key not in _PLACES and value != {}:
+                options[key] = "+".join(map(str, value)) if isinstance(value, list) else value
         stages = read_stages(path)
         if not any(stage["name"] == "scores" for stage in stages):
             last = stages[-1]["name"] if stages else "nothing"
@@ -81,23 +79,18 @@ def read_job(path: Path, name: str) -> Job:
         scores = open_scores(path / "scores")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         return Job(name, options, {}, error=_last_error(path / "log") or f"unfinished: {str(error).split(chr(10))[0]}")
-    numbers = {**quality(scores.metrics or {}, scores.rank_by), **cost(stages)}
-    return Job(name, options, numbers, scores.rank_by, trend=tuple(_trend(path)))
+    seconds = {f"{stage['name']}_seconds": float(stage["seconds"]) for stage in stages}  # as if no stage were shared
+    peak = max((float(stage["peak_rss_bytes"]) for stage in stages), default=0.0)
+    costs = {**seconds, "all_seconds": sum(seconds.values()), "peak_rss_bytes": peak}
+    logs = sorted(path.glob("train-*/metrics.jsonl"))[:1]  # of the first view
+    trend = tuple(line for log in logs for line in read_records(log) if "num_samples" in line)
+    return Job(name, options, {**_quality(scores.metrics or {}, scores.rank_by), **costs}, scores.rank_by, trend=trend)
 
 
-def _text(value: Any) -> Any:
-    """A value as a column of a table has it.
-
-    >>> _text(["25", "all"]), _text(4)
-    ('25+all', 4)
-    """
-    return "+".join(map(str, value)) if isinstance(value, list) else value
-
-
-def quality(metrics: Mapping[str, Any], rank_by: str) -> dict[str, float]:
+def _quality(metrics: Mapping[str, Any], rank_by: str) -> dict[str, float]:
     """ROC-AUC and average precision of every score, whole and by kind of anomaly; `auc` is that of the ranking score.
 
-    >>> quality({"ahp": {"roc_auc": 0.8, "average_precision": 0.3}}, "ahp")
+    >>> _quality({"ahp": {"roc_auc": 0.8, "average_precision": 0.3}}, "ahp")
     {'auc': 0.8, 'ahp_auc': 0.8, 'ahp_average_precision': 0.3}
     """
     found = {"auc": metrics[rank_by]["roc_auc"]} if rank_by in metrics else {}
@@ -107,19 +100,6 @@ def quality(metrics: Mapping[str, Any], rank_by: str) -> dict[str, float]:
         for kind, apart in numbers.get("by_kind", {}).items():
             found[f"{score}_auc_{kind}"] = apart["roc_auc"]
     return found
-
-
-def cost(stages: list[dict[str, Any]]) -> dict[str, float]:
-    """Seconds per stage and in all, as if no stage had been shared, and the highest memory."""
-    seconds = {f"{stage['name']}_seconds": float(stage["seconds"]) for stage in stages}
-    peak = max((float(stage["peak_rss_bytes"]) for stage in stages), default=0.0)
-    return {**seconds, "all_seconds": sum(seconds.values()), "peak_rss_bytes": peak}
-
-
-def _trend(path: Path) -> Iterator[dict[str, Any]]:
-    """Lines of the first view's training that tell how good the samples so far are."""
-    for metrics in sorted(path.glob("train-*/metrics.jsonl"))[:1]:
-        yield from (line for line in read_records(metrics) if "num_samples" in line)
 
 
 def _last_error(log: Path) -> str:

@@ -1,8 +1,14 @@
-"""What to search: the words of the command line, sorted into what is fixed, what is searched and how.
+"""The words of a sweep or search, completed for Hydra or sorted into what is fixed, what is searched and how.
 
-The options to search come from `conf/sweep/optuna.yaml` or from the command line, in Hydra's own words:
+A named sweep, `conf/sweep/NAME.yaml`, lists the values of each option under `hydra.sweeper.params`. Hydra runs the
+product of those lists and of the user's own even if both name one option: `sweep=drop_ratio seed=0` would run every job
+five times under five names. Here the user's values replace the file's. A sweep without a name gets a folder of its own,
+`multirun/GRAPH/VARIED-OPTIONS`, with a hash of the other overrides if there are any, so that the same words go on and
+others begin anew; its jobs are named by the varied options only.
+
+The options of a search come from `conf/sweep/optuna.yaml` or from the command line, in Hydra's grammar:
 `purify.ratio=interval(0,0.5)`, `hops.classes=range(3,7)`, `score.views=choice([purified],[original])`; an option that
-the command line fixes is not searched. `tune.num_trials=50` and its like say how.
+the command line fixes is not searched. `tune.num_trials=50` and the like say how.
 """
 
 import dataclasses
@@ -11,29 +17,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
 from hcm_scale.base.files import hash_value, slug
 from hcm_scale.base.names import OBJECTIVES
-from hcm_scale.config import Config, check, choice, number
-from hcm_scale.options import option_file, option_names
-
-# ----------------------------------------------------------------------------
-# Named sweeps: `conf/sweep/NAME.yaml` lists the values of each option under `hydra.sweeper.params`.
-#
-# Hydra runs the product of those lists and of the user's own, also where both name one option: `sweep=drop_ratio
-# seed=0` would run every job five times under five names. Here the user's values take the place of the file's.
-#
-# A sweep without a name gets a folder of its own, `multirun/GRAPH/OPTIONS-THAT-VARY`, with a hash of the other
-# overrides where there are any, so that the same words go on and others begin anew; its jobs are named by what varies
-# alone.
-
+from hcm_scale.config import Config, check, choice, number, option_file, option_names
 
 READS_ONLY = ("--cfg", "-c", "--info", "-i", "--resolve")
-_MANY = ("-m", "--multirun")
-_PLACES = ("run_dir", "data_dir", "share_dir", "sweep")  # decide no result
+MULTIRUN = ("-m", "--multirun")
+_PLACES = ("run_dir", "data_dir", "share_dir", "sweep")  # no option of the experiment
 
 
 def split(override: str) -> tuple[str, str]:
-    """The option that an override names, and its value.
+    """Key and value of an override; no key for a flag or a word without a value.
 
     >>> split("+hydra.sweep.dir=a=b"), split("-m")
     (('hydra.sweep.dir', 'a=b'), ('', '-m'))
@@ -45,14 +45,12 @@ def split(override: str) -> tuple[str, str]:
 
 
 def named_sweep(overrides: Sequence[str]) -> str:
-    """The sweep that the overrides name, or nothing."""
+    """The name of the sweep among the overrides, or an empty text."""
     return next((value for key, value in map(split, reversed(overrides)) if key == "sweep" and value != "null"), "")
 
 
 def listed_values(name: str) -> dict[str, str]:
-    """Option to list of values, as the sweep's file has them."""
-    from omegaconf import OmegaConf
-
+    """The options that a named sweep varies, each with its list of values as text."""
     path = option_file("sweep", name)
     if path is None:
         raise ValueError(f"sweep={name} is not known; legal are {', '.join(option_names('sweep'))}")
@@ -64,8 +62,8 @@ def finish_sweep_options(overrides: Sequence[str]) -> list[str]:
     """The overrides with every option named once: where the user and the named sweep differ, the user wins."""
     name = named_sweep(overrides)
     if not name:
-        return [*overrides, *own_folder(overrides)] if set(_MANY) & set(overrides) else list(overrides)
-    if not {*_MANY, *READS_ONLY} & set(overrides):
+        return [*overrides, *_own_folder(overrides)] if set(MULTIRUN) & set(overrides) else list(overrides)
+    if not {*MULTIRUN, *READS_ONLY} & set(overrides):
         raise ValueError(f"sweep={name} is a list of runs: add -m")
     listed = listed_values(name)
     given = {key for key, _ in map(split, overrides)}
@@ -75,16 +73,13 @@ def finish_sweep_options(overrides: Sequence[str]) -> list[str]:
     return [*overrides, "hydra.sweeper.params=null", *rest]
 
 
-def own_folder(overrides: Sequence[str]) -> list[str]:
-    """Further overrides of a sweep without a name: its folder, where its jobs share stages, and how jobs are called."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
+def _own_folder(overrides: Sequence[str]) -> list[str]:
+    """Further overrides of a sweep without a name: its folder, the folder of shared stages, and the names of jobs."""
     words = [word for word in overrides if split(word)[0]]
     try:
         parsed = OverridesParser.create().parse_overrides(words)
     except HydraException:
-        return []  # told by whoever reads them next
+        return []  # whoever parses them next reports it
     varied = [split(word)[0] for word, found in zip(words, parsed, strict=True) if found.is_sweep_override()]
     fixed = {key: value for key, value in map(split, words) if key not in (*varied, *_PLACES)}
     ours = {key: value for key, value in fixed.items() if not key.startswith("hydra")}
@@ -112,7 +107,7 @@ class TuneConfig:
 
 @dataclass(frozen=True)
 class Search:
-    """What to search, over what, judged how. `space` maps options to Hydra's sweeps, as text."""
+    """A search: overrides of every trial, and `space` from options to Hydra's sweeps as text."""
 
     fixed: tuple[str, ...]
     space: dict[str, str]
@@ -131,32 +126,24 @@ class Search:
 
 
 def read_search(overrides: Sequence[str], compose: Compose) -> Search:
-    """Reads the command line; flags such as -m are passed over."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
+    """The search that the words of a command line ask for; flags such as -m are ignored."""
     words = [text for text in overrides if not text.startswith("-") and split(text)[0] != "sweep"]
     if any(split(text)[0].startswith("hydra") for text in words):
         raise ValueError("sweep=optuna runs its trials one after the other: hydra.* and launchers have no effect on it")
-    options = read_options([text for text in words if text.startswith("tune.")])
+    options = _read_options([text for text in words if text.startswith("tune.")])
     rest = [text for text in words if not text.startswith("tune.")]
-    parsed = OverridesParser.create().parse_overrides(rest)
-    fixed = tuple(text for text, entry in zip(rest, parsed, strict=True) if not entry.is_sweep_override())
+    parser = OverridesParser.create()
+    varied = [text for text in rest if parser.parse_override(text).is_sweep_override()]
+    fixed = tuple(text for text in rest if text not in varied)
     named = {split(text)[0] for text in rest}
     space = {name: values for name, values in listed_values("optuna").items() if name not in named}
-    space |= dict(split(text) for text, entry in zip(rest, parsed, strict=True) if entry.is_sweep_override())
+    space |= dict(map(split, varied))
     folder = options.folder or f"multirun/{slug(compose(list(fixed)).graph.name)}/optuna"
     return Search(fixed, space, dataclasses.replace(options, folder=folder), compose)
 
 
-def read_options(words: Sequence[str]) -> TuneConfig:
-    """`tune.*` as checked options.
-
-    >>> read_options(["tune.num_trials=5"]).num_trials
-    5
-    """
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
+def _read_options(words: Sequence[str]) -> TuneConfig:
+    """The checked options of `tune.*`."""
     given = OmegaConf.from_dotlist([word.removeprefix("tune.") for word in words])
     try:
         options: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TuneConfig), given))
@@ -173,8 +160,6 @@ def distribution(name: str, values: str) -> Any:
     >>> distribution("purify.ratio", "interval(0,0.5)")  # doctest: +SKIP
     FloatDistribution(high=0.5, log=False, low=0.0, step=None)
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.core.override_parser.types import IntervalSweep
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     entry = OverridesParser.create().parse_override(f"{name}={values}")

@@ -238,12 +238,11 @@ WRITTEN = ("blogcatalog", "flickr", "acm", "amazon", "enron")  # the data sets t
     "experiment", [None, *(f"{family}/{data}" for family in ("paper", "best") for data in WRITTEN)]
 )
 def test_hcm__settings_are_what_hydra_composes(experiment):
-    hydra = pytest.importorskip("hydra")
-    from hcm_scale.cli.main import register, to_config
+    pytest.importorskip("hydra")
+    from hcm_scale.cli.overrides import compose_config, composing
 
-    register()
-    with hydra.initialize_config_dir(str(hcm.CONF), version_base="1.3"):
-        config = to_config(hydra.compose("config", [f"experiment={experiment}"] if experiment else []))
+    with composing():
+        config = compose_config([f"experiment={experiment}"] if experiment else [])
     for key, value in hcm.settings(experiment).items():
         room, name = key.split(".")
         assert getattr(getattr(config, room), name) == value, key

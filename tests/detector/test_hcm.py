@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 import torch
 from helpers import FAST, as_words, small_detector
-from hydra import compose, initialize_config_dir
 from sklearn.base import is_outlier_detector
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
@@ -20,9 +19,8 @@ from sklearn.utils.validation import check_is_fitted
 from hcm_scale import HCM
 from hcm_scale.base import files
 from hcm_scale.base.console import Step
-from hcm_scale.cli import main
+from hcm_scale.cli.overrides import compose_config, composing
 from hcm_scale.graph import Graph
-from hcm_scale.options import to_config
 from hcm_scale.run import launch
 
 
@@ -43,9 +41,8 @@ def test_fit__gives_the_bytes_of_the_command_line(found, tmp_path):
     }
     given |= {f"graph.{name}": value for name, value in found.columns_.items()}
     given |= FAST | {"seed": 1, "purify.ratio": 0.1, "run_dir": tmp_path / "run"}
-    main.register()
-    with initialize_config_dir(str(main.conf_dir()), version_base="1.3"):
-        launch.run(to_config(compose("config", ["graph=tables", *as_words(given)])), until="score")
+    with composing():
+        launch.run(compose_config(["graph=tables", *as_words(given)]), until="score")
     ours, theirs = (run / "scores" / "scores.parquet" for run in (found.run_dir, tmp_path / "run"))
     assert ours.read_bytes() == theirs.read_bytes()
     assert not (found.run_dir / ".given").exists()

@@ -30,7 +30,7 @@ def command(capsys, monkeypatch, tmp_path):
 
     def run(*words: str) -> tuple[int, str, list[str]]:
         capsys.readouterr()
-        status = main._command([*words])
+        status = main.main([*words])
         out, err = capsys.readouterr()
         assert "Traceback" not in err
         return status, out, err.splitlines()
@@ -55,7 +55,7 @@ def has_namespaces() -> bool:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
     run_dir = tmp_path_factory.mktemp("finished") / "run"
-    assert main._command(["run", "graph=community", *SMALL, f"run_dir={run_dir}"]) == 0
+    assert main.main(["run", "graph=community", *SMALL, f"run_dir={run_dir}"]) == 0
     return run_dir
 
 

@@ -13,10 +13,9 @@ import pytest
 from hcm_scale.base import files
 from hcm_scale.run.workspace import StageRecord, write_list
 from hcm_scale.stages.score import FORMAT, KIND
-from hcm_scale.sweep import figures as curves
-from hcm_scale.sweep.collect import collect, once
-from hcm_scale.sweep.figures import MAX_CURVES, axis_places, draw
-from hcm_scale.sweep.jobs import Job, find_jobs
+from hcm_scale.sweep import figures
+from hcm_scale.sweep.collect import collect
+from hcm_scale.sweep.jobs import Job
 
 SCORES = {"num_samples": 1, "rank_by": "ahp", "fdr": 0.1, "num_flagged": 0, "stability": None}
 
@@ -57,8 +56,8 @@ def test_varied__keeps_every_option_of_a_random_design():
     jobs = [
         Job("", dict(zip(keys, values, strict=True)) | {"posterior.step_size": i}, {}) for i, values in enumerate(asked)
     ]
-    assert set(curves.varied(jobs)) == {*keys}
-    assert set(curves.differing(jobs)) == {*keys, "posterior.step_size"}
+    assert set(figures.varied(jobs)) == {*keys}
+    assert set(figures.differing(jobs)) == {*keys, "posterior.step_size"}
 
 
 def test_collect__writes_one_row_a_job_in_both_formats(sweep):
@@ -73,11 +72,11 @@ def test_collect__writes_one_row_a_job_in_both_formats(sweep):
 
 def test_collect__draws_png_and_svg_of_the_varied_option_only(sweep):
     said = collect(sweep)
-    figures = sorted(path.name for path in sweep.glob("figure-*"))
-    assert figures == ["figure-purify.ratio.png", "figure-purify.ratio.svg"]
-    assert (sweep / figures[0]).read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (sweep / figures[1]).read_text()
-    assert all(name in said for name in figures)
+    drawn = sorted(path.name for path in sweep.glob("figure-*"))
+    assert drawn == ["figure-purify.ratio.png", "figure-purify.ratio.svg"]
+    assert (sweep / drawn[0]).read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (sweep / drawn[1]).read_text()
+    assert all(name in said for name in drawn)
 
 
 def test_collect__says_mean_and_deviation_over_seeds(sweep):
@@ -116,8 +115,8 @@ def test_collect__a_link_to_old_scores_does_not_make_a_job_finished(sweep):
 def test_collect__counts_equal_jobs_once(sweep):
     write_job(sweep / "again", 0.1, 1)
     assert "7 jobs, 6 finished and different" in collect(sweep)
-    status = pq.read_table(sweep / "collected.parquet")["status"].to_pylist()
-    assert status.count("repeated") == 1
+    table = pq.read_table(sweep / "collected.parquet").to_pylist()
+    assert [row["job"] for row in table if row["status"] == "repeated"] == ["ratio=0.1,seed=1"]  # "again" is before it
 
 
 def test_collect__tells_of_jobs_that_never_started(sweep):
@@ -140,7 +139,7 @@ def test_collect__seeds_alone__compares_the_scores(tmp_path):
 
 
 def test_collect__draws_the_trend_of_training(sweep):
-    for path in find_jobs(sweep):
+    for path in sweep.iterdir():
         (path / "train-purified").mkdir()
         lines = [{"step": 1, "loss": 1.0}, {"step": 10, "num_samples": 1, "ahp_auc": 0.7}]
         (path / "train-purified" / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
@@ -157,11 +156,11 @@ def test_collect__refuses_what_is_no_sweep(tmp_path, make, said):
         collect(folder)
 
 
-def test_find_jobs__passes_over_shared_stages_and_hidden_folders(sweep):
+def test_collect__skips_shared_stages_and_hidden_folders(sweep):
     for name in ("stages/graph-1", ".submitit/1_0", "ratio=0.0,seed=0/graph"):
         (sweep / name).mkdir(parents=True)
         (sweep / name / "config.json").write_text("{}")
-    assert len(find_jobs(sweep)) == 6
+    assert "6 jobs, 6 finished" in collect(sweep)
 
 
 def test_varied__leaves_out_what_follows_from_another():
@@ -170,39 +169,34 @@ def test_varied__leaves_out_what_follows_from_another():
         Job("", {"graph.name": name, "inject.num_cliques": cliques, "seed": s, "inject.seed": s, "score.trim": t}, {})
         for (name, cliques), s, t in itertools.product(names.items(), (0, 1), (0.0, 0.2))
     ]
-    assert curves.varied(jobs) == ["graph.name", "seed", "score.trim"]
+    assert figures.varied(jobs) == ["graph.name", "seed", "score.trim"]
 
 
 def test_varied__an_option_run_with_one_seed_a_value_was_swept():
     jobs = [Job("", {"seed": s, "purify.ratio": r}, {}) for s, r in ((0, 0.0), (1, 0.2))]
-    assert "purify.ratio" in curves.varied(jobs)
+    assert "purify.ratio" in figures.varied(jobs)
 
 
 def test_option_panels__one_at_a_time_studies_in_one_folder_stay_apart():
     asked = [(r, 4) for r in (0.0, 0.1, 0.2)] + [(0.2, c) for c in (2, 3)]
     jobs = [Job("", {"r": r, "c": c}, {"auc": r, "ahp_auc": r}, "ahp") for r, c in asked]
-    (panel,) = curves.option_panels(jobs, "r", ["c"])
+    (panel,) = figures.option_panels(jobs, "r", ["c"])
     (curve,) = panel.curves
     assert (curve.x, curve.mean) == ((0.0, 0.1, 0.2), (0.0, 0.1, 0.2))
 
 
 def test_option_panels__a_grid_has_a_curve_per_setting_of_the_other():
     jobs = [Job("", {"r": r, "c": c}, {"auc": r * c}, "ahp") for r in (0.0, 0.1) for c in (2, 3)]
-    (panel,) = curves.option_panels(jobs, "r", ["c"])
+    (panel,) = figures.option_panels(jobs, "r", ["c"])
     assert [curve.label for curve in panel.curves] == ["c=2", "c=3"]
 
 
 def test_axis__keeps_even_numbers_and_lines_up_the_rest():
-    assert axis_places([0.0, 1e-9, 1e-4]) == {0.0: 0.0, 1e-9: 1.0, 1e-4: 2.0}
-    assert list(axis_places(["all", "100", "25"])) == ["25", "100", "all"]
+    assert figures.axis_places([0.0, 1e-9, 1e-4]) == {0.0: 0.0, 1e-9: 1.0, 1e-4: 2.0}
+    assert list(figures.axis_places(["all", "100", "25"])) == ["25", "100", "all"]
 
 
 def test_draw__says_how_many_curves_are_left_out(tmp_path):
-    made = [curves.Curve(f"c{n}", (0, 1), (0.5, 0.6), (0.0, 0.1), (1, 2)) for n in range(MAX_CURVES + 2)]
-    _, svg = draw([curves.Panel("many", "x", tuple(made))], tmp_path / "f")
+    made = [figures.Curve(f"c{n}", (0, 1), (0.5, 0.6), (0.0, 0.1)) for n in range(figures.MAX_CURVES + 2)]
+    _, svg = figures.draw([figures.Panel("many", "x", tuple(made))], tmp_path / "f")
     assert svg.exists()
-
-
-def test_once__keeps_the_first_of_equal_jobs():
-    jobs = [Job(name, {"seed": seed}, {}) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
-    assert [job.name for job in once(jobs)] == ["a", "c"]

@@ -1,29 +1,20 @@
-"""The search: judged by what is never reported, resumable, and outliving trials that fail."""
+"""Sweeps as people run them: real jobs on a tiny graph, by each launcher, with failures and resumption."""
 
 import json
-from dataclasses import replace
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
-import numpy as np
+import pyarrow.parquet as pq
 import pytest
-from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
-optuna = pytest.importorskip("optuna")
-
-from hcm_scale.cli.main import conf_dir, register, to_config  # noqa: E402
-from hcm_scale.graph import Graph  # noqa: E402
-from hcm_scale.run import pipeline  # noqa: E402
-from hcm_scale.sweep import study as driver  # noqa: E402
-from hcm_scale.sweep.search import Search, distribution, read_options, read_search  # noqa: E402
-from hcm_scale.sweep.study import (  # noqa: E402  # noqa: E402
-    BEST,
-    KnownAnomalies,
-    Planted,
-    open_study,
-    read_ranking,
-    run_dir,
-    tune,
-    validation_half,
-)
+from hcm_scale.cli.overrides import compose_config, composing
+from hcm_scale.config import option_names, parse_fan_out, with_options
+from hcm_scale.sweep.collect import collect
+from hcm_scale.sweep.search import finish_sweep_options, listed_values
 
 TINY = [
     "graph=community",
@@ -38,169 +29,146 @@ TINY = [
     "posterior.thin_steps=1",
     "sampling.batch_pairs=128",
     "world=cpu",
-    "posterior.step_size=0.01",
-    "score.views=[purified]",
-    "score.far_share=0.4",
-    "hops.classes=3",
 ]
+SWEEPS = option_names("sweep")
 
 
-@pytest.fixture
-def search(tmp_path):
-    register()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-
-        def make(*words: str) -> Search:
-            words_of_trial = [*TINY, f"tune.folder={tmp_path}/search", *words]
-            return read_search(["-m", "sweep=optuna", *words_of_trial], lambda all_: to_config(compose("config", all_)))
-
-        yield make
-
-
-def values_of(search: Search) -> list[float | None]:
-    return [trial.value for trial in open_study(search).trials]
-
-
-def test_search__takes_the_file_s_options_less_those_that_are_fixed(search):
-    assert set(search().space) == {"purify.ratio", "score.trim"}
-    assert search("score.trim=0.1", "seed=choice(1,2)").space == {
-        "purify.ratio": "interval(0.0, 0.5)",
-        "seed": "choice(1,2)",
-    }
-
-
-def test_distribution__follows_hydras_words():
-    assert distribution("a", "interval(0.0,0.5)") == optuna.distributions.FloatDistribution(0.0, 0.5)
-    assert distribution("a", "int(interval(1,5))") == optuna.distributions.IntDistribution(1, 5)
-    assert distribution("a", "tag(log,interval(0.001,1.0))") == optuna.distributions.FloatDistribution(
-        0.001, 1.0, log=True
+def hcm_scale(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hcm_scale", *arguments]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, env={**os.environ, "HYDRA_FULL_ERROR": "0"}
     )
-    assert distribution("a", "range(3,6)").choices == ("3", "4", "5")
-    assert distribution("a", "choice([x],[x,y])").choices == ("[x]", "[x,y]")
 
 
-def test_every_listed_option__has_a_distribution(search):
-    for name, values in search().space.items():
-        assert distribution(name, values) is not None
-
-
-def test_tune__finds_the_best_trial_and_writes_it_down(search):
-    asked = search("tune.num_trials=2")
-    said = tune(asked)
-    values = values_of(asked)
-    best = json.loads((asked.folder / BEST).read_text())
-    assert best["auc"] == max(value for value in values if value is not None)
-    assert best["held_out_auc"] is None
-    assert f"trial {best['trial']}" in said
-    assert all(word in said for word in TINY[:3])
+def made_stages(sweep: Path) -> dict[str, int]:
+    """How many folders of each stage the jobs share."""
+    counts: dict[str, int] = {}
+    for path in (sweep / "stages" / "records").glob("*.json"):
+        assert json.loads(path.read_text())["finished"]
+        name = path.stem.rpartition("-")[0]
+        counts[name] = counts.get(name, 0) + 1
+    return counts
 
 
 @pytest.mark.gate
-def test_tune__stopped_and_gone_on_with__ends_where_it_would_have(search, tmp_path):
-    whole = search("tune.num_trials=2", f"tune.folder={tmp_path}/whole")
-    tune(whole)
-    tune(search("tune.num_trials=1"))
-    parts = search("tune.num_trials=2")
-    tune(parts)
-    assert values_of(parts) == values_of(whole)
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param([], id="serial"),
+        pytest.param(["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"], id="joblib"),
+        pytest.param(["hydra/launcher=submitit_local"], id="submitit"),
+    ],
+)
+def test_multirun__shares_equal_stages_and_outlives_a_failed_job(tmp_path, launcher):
+    swept = ["seed=0,1,-1", "inject.seed=0", "hydra.sweep.dir=sweep", *launcher]  # -1 is not a legal seed
+    done = hcm_scale(tmp_path, "run", "-m", *TINY, *swept)
+    sweep = tmp_path / "sweep"
+    assert done.returncode != 0, "a failed job must show in the exit status"
+    shared = {"graph": 1, "purified": 1, "labels": 1, "propagated-purified": 1, "propagated-original": 1}
+    own = ("train-purified", "train-original", "scores", "report")
+    assert made_stages(sweep) == shared | dict.fromkeys(own, 2)
+    said = collect(sweep)
+    status = pq.read_table(sweep / "collected.parquet")["status"].to_pylist()
+    assert sorted(status) == ["failed", "finished", "finished"]
+    assert "seed=-1 is out of range" in said
 
 
-def test_tune__a_killed_trial_is_finished_not_forgotten(search, monkeypatch):
-    asked = search("tune.num_trials=1")
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(driver, "judge", killed)
-        with pytest.raises(KeyboardInterrupt):
-            tune(asked)
-    assert values_of(asked) == [None]
-    tune(asked)
-    assert None not in values_of(asked)
-    assert len(values_of(asked)) == 1
+@pytest.mark.gate
+def test_multirun__run_again_makes_only_what_is_missing(tmp_path):
+    again = ("run", "-m", *TINY, "seed=0,1", "hydra.sweep.dir=sweep")
+    assert hcm_scale(tmp_path, *again).returncode == 0
+    stages = tmp_path / "sweep" / "stages"
+    records = {path: path.stat().st_mtime_ns for path in (stages / "records").glob("*.json")}
+    lost = next(stages.glob("scores-*"))
+    shutil.rmtree(lost)
+    assert hcm_scale(tmp_path, *again).returncode == 0
+    changed = {path.stem for path, before in records.items() if path.stat().st_mtime_ns != before}
+    assert changed == {lost.name}
 
 
-def test_tune__a_failed_trial_does_not_lose_the_others(search):
-    asked = search("purify.ratio=choice(0.2,1.5,1.6)", "score.trim=0.1", "seed=1", "tune.num_trials=4")
-    said = tune(asked)
-    values = values_of(asked)
-    assert None in values
-    assert f"{len([v for v in values if v is not None])} of 4 trials finished" in said
+@pytest.mark.gate
+def test_named_sweep__runs_every_listed_point_for_the_seeds_the_user_gives(tmp_path):
+    done = hcm_scale(tmp_path, "run", "-m", "sweep=classes", "seed=3", "hops.classes=2,3", *TINY)
+    assert done.returncode == 0, done.stderr
+    sweep = tmp_path / "multirun" / "community-300" / "classes"
+    jobs = [json.loads(path.read_text()) for path in sweep.glob("*/config.json")]
+    assert sorted((job["hops"]["classes"], job["seed"]) for job in jobs) == [(2, 3), (3, 3)]
+    assert made_stages(sweep.parent)["purified"] == 1
+    assert "2 jobs, 2 finished and different\n" in collect(sweep)
+    assert (sweep / "figure-hops.classes.svg").exists()
 
 
-def test_tune__all_failed__says_so(search):
-    with pytest.raises(ValueError, match="none of 1 trials finished"):
-        tune(search("purify.ratio=choice(1.5,1.6)", "tune.num_trials=1"))
+@pytest.mark.parametrize("name", [name for name in SWEEPS if name != "optuna"])
+def test_every_point_of_a_sweep__is_legal(name):
+    words, parser = ["experiment=best/flickr", f"sweep={name}"], OverridesParser.create()
+    with composing():
+        base = compose_config(words)
+        for key, values in listed_values(name).items():
+            points = list(parser.parse_override(f"{key}={values}").sweep_string_iterator())
+            for point in (f"{key}={value}" for value in (points if key != "seed" else points[-1:])):
+                if "." in key:
+                    changed = with_options(base, {key: parser.parse_override(point).value()})
+                else:  # names an option file
+                    changed = compose_config([*words, point])
+                parse_fan_out(changed.sampling.fan_out, 1)
 
 
-def test_tune__another_question_in_the_same_folder_is_refused(search):
-    tune(search("tune.num_trials=1"))
-    with pytest.raises(ValueError, match="holds a search for something else"):
-        tune(search("tune.num_trials=1", "seed=5"))
+def test_paper_ranges__are_covered():
+    listed = {name: listed_values(name) for name in SWEEPS}
+    assert listed["drop_ratio"]["purify.ratio"] == "0,0.1,0.2,0.3,0.4,0.5"
+    assert listed["classes"]["hops.classes"] == "range(2,8)"
+    assert listed["sampling_ratio"]["sampling.ratio"].split(",")[0::9] == ["0.1", "1.0"]
 
 
-def test_planted__never_shows_the_graphs_labels_nor_a_reported_draw(search):
-    asked = search("tune.num_seeds=2", "tune.num_trials=1")
-    objective = Planted.of(asked)
-    assert objective.graph.y is None
-    assert objective.graph.kind is None
-    seeds = [objective.config(asked, {}, repeat).inject.seed for repeat in range(2)]
-    assert len(set(seeds)) == 2
-    assert min(seeds) > 1000
+def test_settle__leaves_alone_what_does_not_clash():
+    for words in (["-m", "sweep=classes"], ["seed=0,1"], ["-m", "sweep=classes", "purify.ratio=0"]):
+        assert finish_sweep_options(words) == words
 
 
-def test_planted__in_a_graph_that_comes_with_labels(search, tmp_path):
-    config = search().config({})
-    config.run_dir = str(tmp_path / "made")
-    pipeline.run(config, until="ingest")
-    labelled = Graph.open(tmp_path / "made" / "graph")
-    assert labelled.y is not None
-    replace(labelled, path=None).save(tmp_path / "labelled")
-    words = [word for word in TINY if not word.startswith(("graph", "inject"))]
-    compose_ = search().compose
-    options = read_options(["tune.num_trials=1", f"tune.folder={tmp_path}/own"])
-    fixed = (*words, "graph=folder", f"graph.path={tmp_path}/labelled")
-    asked = Search(fixed, {"score.trim": "choice(0.0,0.1)"}, options, compose_)
-    tune(asked)
-    y, _ = read_ranking(run_dir(asked, 0, 0), "ahp")
-    assert not np.array_equal(y, labelled.y)
-
-
-def test_labels__are_judged_by_one_half_and_reported_on_the_other(search):
-    asked = search("tune.objective=labels", "tune.num_trials=1")
-    tune(asked)
-    best = json.loads((asked.folder / BEST).read_text())
-    y, score = read_ranking(run_dir(asked, 0, 0), asked.config({}).score.rank_by)
-    mine = validation_half(y)
-    for half, auc in ((mine, best["auc"]), (~mine, best["held_out_auc"])):
-        above = score[half & (y == 1)][:, None] - score[half & (y == 0)][None, :]
-        assert np.isclose(auc, (above > 0).mean() + (above == 0).mean() / 2)
-
-
-def test_labels__repeats_differ_in_seed(search):
-    asked = search("tune.objective=labels", "seed=4")
-    assert [KnownAnomalies().config(asked, {}, repeat).seed for repeat in range(2)] == [4, 5]
-
-
-def test_validation_half__splits_both_kinds_evenly():
-    y = np.r_[np.zeros(100, np.uint8), np.ones(10, np.uint8)]
-    mine = validation_half(y)
-    assert (mine[:100].sum(), mine[100:].sum()) == (50, 5)
-    assert np.array_equal(mine, validation_half(y))
-    with pytest.raises(ValueError, match="two nodes of each kind"):
-        validation_half(np.array([0, 0, 1]))
+def test_settle__the_user_wins_and_the_rest_stays():
+    words = ["-m", "sweep=classes", "seed=0,1"]
+    assert finish_sweep_options(words) == [*words, "hydra.sweeper.params=null", "hops.classes=range(2,8)"]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [
-        (["tune.num_trials=0"], r"tune\.num_trials=0 is out of range"),
-        (["tune.objective=auc"], r"tune\.objective=auc is not known; legal are planted, labels"),
-        (["tune.num_trial=1"], r"legal are tune\.num_trials"),
-        (["hydra/launcher=joblib"], "one after the other"),
-    ],
+    [(["sweep=classes"], "sweep=classes is a list of runs: add -m"), (["-m", "sweep=clases"], "legal are classes, ")],
 )
-def test_bad_words__are_named(search, words, said):
+def test_settle__refuses_at_the_door(words, said):
     with pytest.raises(ValueError, match=said):
-        search(*words)
+        finish_sweep_options(words)
+
+
+def test_settle__a_sweep_can_be_looked_at_without_running_it():
+    assert finish_sweep_options(["sweep=classes", "--cfg", "job"]) == ["sweep=classes", "--cfg", "job"]
+
+
+def test_settle__a_sweep_that_is_null_is_none():
+    assert finish_sweep_options(["sweep=null"]) == ["sweep=null"]
+
+
+def test_own_folder__is_named_by_what_varies_and_keeps_other_options_apart():
+    def folder(*words: str) -> str:
+        return next((word for word in finish_sweep_options(["-m", *words]) if word.startswith("hydra.sweep.dir='")), "")
+
+    plain = folder("seed=0,1", "purify.ratio=range(2)")
+    assert plain == "hydra.sweep.dir='multirun/${graph.name}/seed+purify.ratio'"
+    assert folder("seed=0,1", "purify.ratio=range(2)", "data_dir=/data") == plain
+    first, second = (folder("seed=0,1", f"purify.ratio={ratio}") for ratio in (0.1, 0.2))
+    assert first != second
+    assert first.startswith("hydra.sweep.dir='multirun/${graph.name}/seed-")
+    assert folder("seed=0,1", "hydra.sweep.dir=mine") == ""
+    assert "share_dir=multirun/${graph.name}/stages" not in finish_sweep_options(["-m", "seed=0,1", "share_dir=here"])
+
+
+@pytest.mark.gate
+def test_sweep_without_a_name__has_a_folder_of_its_own_and_short_names(tmp_path):
+    for ratio in ("0.1", "0.2"):
+        done = hcm_scale(tmp_path, "label", "-m", *TINY, f"purify.ratio={ratio}", "seed=0,1")
+        assert done.returncode == 0, done.stderr
+    folders = sorted(path for path in (tmp_path / "multirun" / "community-300").iterdir() if path.name != "stages")
+    assert len(folders) == 2
+    for folder in folders:
+        assert sorted(path.parent.name for path in folder.glob("*/config.json")) == ["seed=0", "seed=1"]
+    with pytest.raises(ValueError, match="2 sweeps; collect one of them"):
+        collect(tmp_path / "multirun" / "community-300")

@@ -12,7 +12,6 @@ import pytest
 
 from hcm_scale.cli import help, main
 
-ROOT = Path(__file__).resolve().parents[1]
 TINY = [
     "graph=community",
     "graph.num_nodes=300",
@@ -38,34 +37,33 @@ def test_help__is_for_people(tmp_path):
     done = hcm_scale("--help", cwd=tmp_path)
     assert done.returncode == 0
     assert "usage: hcm-scale COMMAND" in done.stdout
-    assert "graph " in done.stdout
+    assert all(f"\n  {group} " in done.stdout for group in ("graph", "experiment", "posterior", "sweep", "world"))
 
 
-def said(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
+def said(capsys, *words: str) -> tuple[int, str, str]:
     """Status, output and errors of a command in this process."""
-    monkeypatch.setattr("sys.argv", ["hcm-scale", *words])
-    status = main.main()
+    status = main.main([*words])
     return status, *capsys.readouterr()
 
 
-def test_no_words__are_answered_with_a_screenful_that_names_what_to_type_first(monkeypatch, capsys):
-    status, out, _ = said(monkeypatch, capsys)
+def test_no_words__are_answered_with_a_screenful_that_names_what_to_type_first(capsys):
+    status, out, _ = said(capsys)
     assert status == 0
     assert len(out.splitlines()) <= 24
     assert all(word in out for word in ("hcm-scale run ", "hcm-scale explain", "--help"))
 
 
 @pytest.mark.parametrize("command", sorted(help.STAGES | help.COMMANDS))
-def test_every_command__has_a_page_of_its_own(monkeypatch, capsys, command):
-    status, out, err = said(monkeypatch, capsys, command, "--help")
+def test_every_command__has_a_page_of_its_own(capsys, command):
+    status, out, err = said(capsys, command, "--help")
     assert (status, err) == (0, "")
     assert out.startswith("usage: python -m bench" if command == "bench" else f"usage: hcm-scale {command} ")
     assert command in help.full_page()
 
 
 @pytest.mark.parametrize("command", ["doctor", "inspect", "export", "clean", "collect", "warm"])
-def test_wrong_words_of_a_command__are_one_line(monkeypatch, capsys, command):
-    status, out, err = said(monkeypatch, capsys, command, "nowhere", "too", "many")
+def test_wrong_words_of_a_command__are_one_line(capsys, command):
+    status, out, err = said(capsys, command, "nowhere", "too", "many")
     assert (status, out) == (2, "")
     assert err.startswith("error: ")
     assert f"usage: hcm-scale {command}" in err
@@ -142,11 +140,10 @@ def test_mistake__is_one_readable_line_and_a_failure(tmp_path, override, status,
 )
 def test_explain__takes_an_id_as_it_is(tmp_path, monkeypatch, capsys, node):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", [])
     monkeypatch.setattr("hcm_scale.run.pipeline.explain", lambda config, nodes: f"{config.seed} {nodes[0]}")
     quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none"]
-    assert main._stages("explain", [f"node={node}", "seed=3", *quiet]) == 0
-    assert capsys.readouterr().out == f"3 {node}\n"
+    status, out, _ = said(capsys, "explain", f"node={node}", "seed=3", *quiet)
+    assert (status, out) == (0, f"3 {node}\n")
 
 
 def test_missing_file__is_named(tmp_path):
@@ -175,7 +172,7 @@ def test_log__as_json_is_one_object_a_line_on_stderr_and_in_the_file(tmp_path):
 @pytest.mark.parametrize("words", [["purify.ratoi=1"], ["graph=tables", "graph.path=nowhere.csv"], ["-m", "seed=x"]])
 def test_log__as_json_tells_errors_too(tmp_path, monkeypatch, capsys, words):
     monkeypatch.chdir(tmp_path)
-    status, _, err = said(monkeypatch, capsys, "ingest", "log=json", *words)
+    status, _, err = said(capsys, "ingest", "log=json", *words)
     assert status == 2
     last = json.loads(err.splitlines()[-1])
     assert last["level"] == "error"
@@ -184,7 +181,7 @@ def test_log__as_json_tells_errors_too(tmp_path, monkeypatch, capsys, words):
 
 def test_configuration_of_a_search__is_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    status, out, err = said(monkeypatch, capsys, "run", "--cfg", "job", "sweep=optuna", "tune.num_trials=3")
+    status, out, err = said(capsys, "run", "--cfg", "job", "sweep=optuna", "tune.num_trials=3")
     assert status == 0, err
     assert "purify:" in out
 
@@ -192,7 +189,34 @@ def test_configuration_of_a_search__is_printed(tmp_path, monkeypatch, capsys):
 def test_experiment_without_its_file__says_where_it_comes_from(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HCM_DATA", raising=False)
-    status, _, err = said(monkeypatch, capsys, "ingest", "experiment=best/enron")
+    status, _, err = said(capsys, "ingest", "experiment=best/enron")
     assert status == 2
     assert "graph.path=data/Enron.mat is not there" in err
     assert "data_dir=data (or HCM_DATA) names the folder of data sets, and docs/results.md says which file it is" in err
+
+
+ENDING = """
+import atexit, sys
+from hcm_scale import __main__
+
+class Kept:
+    def __del__(self):
+        print("taken apart")
+
+kept, whole = Kept(), __main__.main
+
+def main():
+    atexit.register(print, "at exit")
+    return whole()
+
+__main__.main, sys.argv = main, ["hcm-scale", *sys.argv[1:]]
+__main__.script()
+"""
+
+
+@pytest.mark.parametrize(("word", "status"), [("--version", 0), ("rum", 2)])
+def test_script__ends_at_once_with_the_status_of_the_command(word, status):
+    done = subprocess.run([sys.executable, "-c", ENDING, word], capture_output=True, text=True)
+    assert done.returncode == status
+    assert done.stdout.endswith("at exit\n")
+    assert bool(done.stderr) == bool(status)

@@ -1,27 +1,22 @@
-"""Every option composes, every mistake is named."""
+"""Every option composes, every mistake is named, and nothing that a configuration names is called."""
 
 import ast
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from hcm_scale import config as schema
 from hcm_scale.base import names as tables
-from hcm_scale.base.files import slug
-from hcm_scale.cli.help import full_page
-from hcm_scale.cli.main import conf_dir, register, to_config
+from hcm_scale.cli.overrides import compose_config, composing
 from hcm_scale.features import parts, purify
-from hcm_scale.options import flat
 from hcm_scale.posterior import sgld
 from hcm_scale.sampling import batches
-from hcm_scale.sweep import study
 
-ROOT = conf_dir()
+ROOT = schema.conf_dir()
 PACKAGE = Path(schema.__file__).parent
 WORDS = sorted(
     path.relative_to(ROOT).with_suffix("").as_posix().replace("/", "=", 1)
@@ -31,9 +26,8 @@ WORDS = sorted(
 
 
 def composed(*overrides: str) -> schema.Config:
-    register()
-    with initialize_config_dir(str(ROOT), version_base="1.3"):
-        return to_config(compose("config", list(overrides)))
+    with composing():
+        return compose_config(overrides)
 
 
 @pytest.mark.parametrize(
@@ -68,10 +62,9 @@ def test_yaml__names_no_code_to_run():
 
 
 def test_every_number__states_its_range():
-    for name in ("HopsConfig", "PurifyConfig", "SamplingConfig", "ModelConfig", "PosteriorConfig", "ScoreConfig"):
-        for entry in fields(getattr(schema, name)):
-            if entry.type in (int, float) or entry.type in (int | None, float | None):
-                assert entry.metadata.get("low") is not None, f"{name}.{entry.name}"
+    for option in schema.options().values():
+        if option.field.type in (int, float, int | None, float | None):
+            assert option.field.metadata.get("low") is not None, option.key
 
 
 def test_fan_out__is_checked():
@@ -82,22 +75,15 @@ def test_fan_out__is_checked():
         schema.parse_fan_out(["5", "5"], 3)
 
 
-def test_slug__is_a_folder_name_however_long_the_overrides():
-    assert "/" not in slug("graph.path=/a/b")
-    assert len(slug("x=" + "y" * 1000)) <= 150
-    assert slug("x=" + "y" * 1000) != slug("x=" + "y" * 1001)
+def test_run_dir__is_a_folder_name_however_long_the_name_of_the_graph():
+    found = {composed(f"graph.name='a/{'y' * length}'").run_dir for length in (1000, 1001)}
+    assert len(found) == 2
+    assert all(run_dir.count("/") == 1 and len(run_dir) <= 155 for run_dir in found)
 
 
 def test_group_without_its_file__has_the_defaults_again():
     assert composed("sampling=exact").sampling.batch_pairs == 8192
     assert composed("experiment=paper/acm", "~sampling").sampling == schema.SamplingConfig()
-
-
-def test_help__names_every_group():
-    text = full_page()
-    for path in ROOT.iterdir():
-        if path.is_dir():
-            assert path.name in text
 
 
 def test_seed__moves_injection_and_training_together():
@@ -127,9 +113,9 @@ def test_option__is_legal_and_says_only_what_it_changes(word):
     body = OmegaConf.to_container(OmegaConf.load(path))
     said = {key: value for key, value in body.items() if key not in ("defaults", "hydra")}
     default = schema.Config(graph=type(composed(word).graph)())
-    known = dict(flat(asdict(default)))
+    known = dict(schema.flat(asdict(default)))
     is_whole = path.read_text().startswith("# @package _global_")
-    stated = dict(flat(said if is_whole or not said else {group: said}))
+    stated = dict(schema.flat(said if is_whole or not said else {group: said}))
     assert stated.keys() <= known.keys()
     assert {key for key, value in stated.items() if value == known[key]} == NAMED_AFTER.get(word, set())
 
@@ -141,7 +127,6 @@ def test_option__is_legal_and_says_only_what_it_changes(word):
         (batches.BACKENDS, tables.BACKENDS),
         (purify._DENSE_KERNELS, tables.SIMILARITIES),
         ((*parts._VALUEWISE, "row", parts.NORMAL, parts.AUTO), tables.SCALINGS),
-        (study.OBJECTIVES, tables.OBJECTIVES),
     ],
 )
 def test_room__knows_exactly_the_names_that_the_configuration_accepts(known, table):
@@ -164,25 +149,57 @@ def signature_defaults() -> Iterator[tuple[str, str, object]]:
 
 def test_default_in_a_signature__is_that_of_the_schema():
     """A room may be called alone with fewer words, but never with another default than a run has."""
-    sections = [
-        schema.AttributesConfig,
-        schema.PurifyConfig,
-        schema.HopsConfig,
-        schema.ShardsConfig,
-        schema.ModelConfig,
-    ]
-    sections += [schema.PosteriorConfig, schema.ScoreConfig, schema.InjectConfig, schema.TablesGraph]
-    known = {entry.name: entry.default for section in sections for entry in fields(section)}
-    for neutral in (
-        "name",
-        "source",
-        "path",
-        "nodes",
-        "seed",
-        "scale",
-    ):  # of something else, or of nothing in particular
-        known.pop(neutral, None)
+    sections = ("attributes", "purify", "hops", "shards", "model", "posterior", "score", "inject", "graph")
+    options = [o for o in schema.options().values() if o.key.split(".")[0] in sections]
+    known = {o.key.partition(".")[2]: o.default for o in options if not o.sources or "tables" in o.sources}
+    for neutral in ("name", "path", "nodes", "seed", "scale"):  # of something else, or of nothing in particular
+        del known[neutral]
     found = [entry for entry in signature_defaults() if entry[1] in known]
     found = [entry for entry in found if entry[0] != "hcm.py fit"]  # where a column that is not named is guessed
     assert len(found) > 10
     assert [entry for entry in found if entry[2] != known[entry[1]]] == []
+
+
+FORBIDDEN = {"eval", "exec", "instantiate", "import_module", "__import__", "torch.load"}
+PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+COMPILED = PACKAGE / "base" / "jit.py"  # reads compiled kernels, from folders that nobody else can write
+
+
+def called_names(path: Path) -> set[str]:
+    """What a file calls, as it is written and without its dots, and the modules that it imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            found |= {called, called.rpartition(".")[2]}
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            modules = [entry.name for entry in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            found |= {module.partition(".")[0] for module in modules}
+    return found
+
+
+def test_code__calls_nothing_by_name_and_reads_no_pickles():
+    for path in PACKAGE.rglob("*.py"):
+        assert not called_names(path) & (FORBIDDEN if path == COMPILED else FORBIDDEN | PICKLES), path
+        assert "allow_pickle=True" not in path.read_text(), path
+
+
+@pytest.mark.parametrize("key", ["graph._target_", "purify._target_", "_target_", "own._target_", "purify.own"])
+def test_command_line__takes_no_target(key):
+    with pytest.raises(ValueError, match=f"'{key.replace('own._target_', 'own')}' is not an option"):
+        composed(f"+{key}=os.getcwd")
+
+
+def test_inert_options__name_no_place_no_address_and_no_command():
+    others = schema.options().keys() - {*schema.inert_options()}
+    assert others == {
+        *(f"graph.{name}" for name in ("name", "path", "nodes", "uri", "edges", "dataset", "trust_pickle")),
+        *(f"graph.{name}" for name in ("seed", "family", "edges_per_node", "num_attributes")),  # of made graphs
+        *(f"track.{name}" for name in ("to", "project")),
+        *("score.copy_to", "world.rendezvous", "data_dir", "run_dir", "share_dir", "trained"),
+    }
+
+
+def test_options__take_no_target():
+    with pytest.raises(ValueError, match="_target_"):
+        schema.with_options(schema.Config(), {"purify": {"_target_": "os.getcwd"}})

@@ -1,4 +1,4 @@
-"""doctor, inspect, export and clean over one small finished run."""
+"""Commands without a configuration: options, and doctor, inspect, export and clean over one small finished run."""
 
 import resource
 import shutil
@@ -14,22 +14,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale.base.files import FolderError
-from hcm_scale.cli import commands
-from hcm_scale.config import Config
-from hcm_scale.options import with_options
+from hcm_scale.cli import commands, help
+from hcm_scale.config import Config, options, with_options
 from hcm_scale.run import pipeline
 from hcm_scale.run.workspace import begin_run
 from hcm_scale.serve.server import Views
 from hcm_scale.synthetic import families
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "options.md"
 FEW = {"hops.num_sources": 30, "hops.pairs_per_class": 10, "sampling.batch_pairs": 64, "sampling.workers": 0}
 FEW |= {"model.width": 8, "model.head_width": 8, "posterior.burn_in_steps": 2, "posterior.num_samples": 2}
 FEW |= {"posterior.thin_steps": 1, "posterior.checkpoint_every": 1, "world.device": "cpu", "score.explained": 1}
 
 
-def run(run_dir: Path, **options: object) -> None:
+def run(run_dir: Path, **changed: object) -> None:
     graph = families.community(120, num_attributes=4, seed=1)
-    pipeline.run(with_options(Config(run_dir=str(run_dir)), FEW | options), graph=graph)
+    pipeline.run(with_options(Config(run_dir=str(run_dir)), FEW | changed), graph=graph)
 
 
 @pytest.fixture(scope="module")
@@ -339,3 +339,17 @@ def test_clean__removes_nothing_through_a_link(tmp_path):
     (tmp_path / "run" / "records").symlink_to(tmp_path / "mine")
     assert "nothing to remove" in commands.clean([str(tmp_path / "run"), "--yes"])
     assert kept.is_dir()
+
+
+def test_options__has_words_for_every_option_and_the_page_is_what_the_schema_gives():
+    assert help.WORDS.keys() == options().keys()
+    assert PAGE.read_text() == help.list_options(["--markdown"]) + "\n", "run: hcm-scale options --markdown"
+
+
+def test_options__lists_those_that_begin_so_and_names_the_nearest():
+    listed = help.list_options(["purify"])
+    assert listed.startswith("purify.similarity=euclidean\n")
+    assert "at least 0.0 and at most 0.99" in listed
+    assert "hops" not in listed
+    with pytest.raises(ValueError, match=r"did you mean 'purify.ratio'"):
+        help.list_options(["purify.ratoi"])
