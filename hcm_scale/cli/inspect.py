@@ -1,4 +1,4 @@
-"""What each folder of ours holds, found by the kind that its manifest names."""
+"""`hcm-scale inspect`: what a run, or one of the folders that its stages wrote, holds, by the kind in its manifest."""
 
 import json
 from collections.abc import Callable
@@ -17,22 +17,25 @@ from hcm_scale.shards import labels as schema
 from hcm_scale.shards import open_labels
 from hcm_scale.stages import purify, score
 
-_LISTED = 12  # columns of a graph
+_MAX_COLUMNS = 12  # of a graph, listed
 
 
 def inspect(folder: Path, verify: bool) -> str:
-    """What is there, as text; ValueError where it is nothing of ours, FolderError where it is damaged."""
+    """A description of the folder; ValueError where no run wrote it, FolderError where it is damaged."""
     if (folder / "stages.json").is_file():
-        return inspect_run(folder, verify)
-    kind = _kind_of(folder)
-    if kind not in READERS:
-        legal = ", ".join(name.removeprefix("hcm_scale ") for name in READERS)
+        return _run(folder, verify)
+    try:
+        kind = str(json.loads((folder / files.MANIFEST).read_bytes())["kind"])
+    except (OSError, ValueError, LookupError, TypeError):
+        kind = ""
+    if kind not in _READERS:
+        legal = ", ".join(name.removeprefix("hcm_scale ") for name in _READERS)
         raise ValueError(f"{folder} holds {kind or 'nothing that a run wrote'}; inspect knows a run, {legal}")
-    facts = {"holds": kind, "bytes": f"{files.size_of(folder):,}"} | READERS[kind](folder, verify)
+    facts = {"holds": kind, "bytes": f"{files.size_of(folder):,}"} | _READERS[kind](folder, verify)
     return "\n".join(f"{name:<14}{value}" for name, value in facts.items())
 
 
-def inspect_run(run_dir: Path, verify: bool) -> str:
+def _run(run_dir: Path, verify: bool) -> str:
     """The stages of the last run in a folder: what each cost, and what it counted."""
     listed = read_stages(run_dir)
     if not listed:
@@ -41,7 +44,9 @@ def inspect_run(run_dir: Path, verify: bool) -> str:
     for stage in listed:
         folder = run_dir / stage["name"]
         costs = f"{stage['seconds']:>9.1f}{stage['peak_rss_bytes'] / 2**30:>10.2f}{files.size_of(folder) / 1e6:>12.1f}"
-        facts = "  ".join(f"{name}={_short(value)}" for name, value in stage["detail"].items() if not _is_long(value))
+        facts = "  ".join(
+            f"{name}={text}" for name, value in stage["detail"].items() if (text := _fact(value)) is not None
+        )
         lines.append(f"{stage['name']:<20}{costs}   {facts}")
     if verify:
         if not stored_options(run_dir):
@@ -51,14 +56,21 @@ def inspect_run(run_dir: Path, verify: bool) -> str:
     return "\n".join(lines)
 
 
+def _fact(value: Any) -> str | None:
+    """A number or a text in at most 40 characters; None for anything longer."""
+    if not isinstance(value, int | float | str) or len(str(value)) > 40:
+        return None
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else value
+
+
 def _graph(folder: Path, verify: bool) -> dict[str, Any]:
     graph = Graph.open(folder, verify=verify)
-    more = f" and {len(graph.columns) - _LISTED} more" if len(graph.columns) > _LISTED else ""
+    more = f" and {len(graph.columns) - _MAX_COLUMNS} more" if len(graph.columns) > _MAX_COLUMNS else ""
     return {
         "nodes": f"{graph.num_nodes:,}",
         "edges": f"{graph.num_edges:,}{', directed' if graph.directed else ''}",
         **({"weights": _weights(graph)} if graph.weights is not None else {}),
-        "attributes": f"{graph.num_attributes}: {', '.join(graph.columns[:_LISTED])}{more}",
+        "attributes": f"{graph.num_attributes}: {', '.join(graph.columns[:_MAX_COLUMNS])}{more}",
         "ids": "numbers of nodes" if graph.ids is None else f"{graph.ids.type}, such as {graph.ids[0]}",
         "anomalies": "not known" if graph.y is None else f"{int(graph.y.sum()):,}",
         "fingerprint": graph.fingerprint,
@@ -66,7 +78,7 @@ def _graph(folder: Path, verify: bool) -> dict[str, Any]:
 
 
 def _weights(graph: Graph) -> str:
-    """The weights of edges: their name, and which there are."""
+    """Name, range and median of the weights of edges."""
     assert graph.weights is not None
     if not graph.num_arcs:
         return "none, as there are no edges"
@@ -104,26 +116,10 @@ def _scores(folder: Path, verify: bool) -> dict[str, Any]:
     return {"samples": found.num_samples, "ranked by": found.rank_by, "flagged": found.num_flagged, **auc}
 
 
-READERS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {
+_READERS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {
     store.KIND: _graph,
     purify.KIND: _purified,
     schema.KIND: _labels,
     samples.KIND: _samples,
     score.KIND: _scores,
 }
-
-
-def _kind_of(folder: Path) -> str:
-    try:
-        body = json.loads((folder / files.MANIFEST).read_bytes())
-        return str(body["kind"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return ""
-
-
-def _is_long(value: Any) -> bool:
-    return not isinstance(value, int | float | str) or len(str(value)) > 40
-
-
-def _short(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hcm_scale.report.explain import Difference, Explanation, Neighbor
+from hcm_scale.report.explain import Difference, EdgeWeight, Explanation, Neighbor
 from hcm_scale.report.reasons import Reason
 from hcm_scale.report.wording import (
     dropped_text,
@@ -126,3 +126,16 @@ def test_meaning__is_true_for_every_ranking():
     assert "triangles" not in meaning("ahp")
     assert long_name("score") == "score (all kinds of evidence)"
     assert found_text({}) == ""
+
+
+def test_text__weights_and_types_stand_beside_the_neighbour_on_a_terminal():
+    heavy, light = EdgeWeight("am\x1bount", 1200.0, 99), EdgeWeight("am\x1bount", 0.5, 3)
+    neighbors = Neighbor("b", 1, 3.0, 0.1, True, weight=heavy), Neighbor("c", 2, 1.0, 0.1, False, weight=light)
+    lines = explanation_text(Explanation("a", 0, 1, 3, {}, None, neighbors, ())).splitlines()
+    assert "neighbour    predicted hop   edge       am\ufffdount" in lines
+    assert "b             3.00 ± 0.10    dropped    1,200.00 (heavier than 99 % of edges)" in lines
+    assert "c             1.00 ± 0.10    kept       0.50 (heavier than 3 % of edges)" in lines
+    typed = (replace(neighbors[0], types=("call", "mail")), neighbors[1])
+    lines = explanation_text(Explanation("a", 0, 1, 3, {}, None, typed, ())).splitlines()
+    assert "neighbour    predicted hop   edge       type         am\ufffdount" in lines
+    assert "c             1.00 ± 0.10    kept                    0.50 (heavier than 3 % of edges)" in lines
