@@ -42,29 +42,17 @@ def short(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """A share as a percentage.
-
-    >>> percent(0.25)
-    '25%'
-    """
+    """A share as a percentage, such as 25%."""
     return f"{100 * value:.3g}%"
 
 
 def fixed(value: float | None) -> str:
-    """Three decimals, a dash where there is no number.
-
-    >>> fixed(0.5), fixed(None)
-    ('0.500', '–')
-    """
+    """Three decimals, a dash where there is no number."""
     return "–" if value is None else f"{value:.3f}"
 
 
 def p_text(value: float) -> str:
-    """A chance, as many digits as matter.
-
-    >>> p_text(0.25), p_text(2.04e-9)
-    ('0.250', '2e-9')
-    """
+    """A chance, with three decimals or as a power of ten: 0.250, 2e-9."""
     return f"{value:.3f}" if value >= 0.001 else f"{value:.0e}".replace("e-0", "e-")
 
 
@@ -121,11 +109,7 @@ def _fact(name: str, value: Any) -> str:
 
 
 def weight(value: float, percent: int) -> str:
-    """The weight of an edge among all weights.
-
-    >>> weight(1200, 99), weight(0.00125, 3)
-    ('1,200.00 (heavier than 99 % of edges)', '0.00125 (heavier than 3 % of edges)')
-    """
+    """The weight of an edge among all weights: `1,200.00 (heavier than 99 % of edges)`."""
     amount = f"{value:,.2f}" if 0.1 <= value < 1e12 else f"{value:.3g}"
     return f"{amount} (heavier than {percent} % of edges)"
 
@@ -153,11 +137,7 @@ def clip(value: object, width: int) -> str:
 
 
 def sentence(text: str) -> str:
-    """The text with a capital at its beginning.
-
-    >>> sentence("average hop prediction (AHP)")
-    'Average hop prediction (AHP)'
-    """
+    """The text with a capital at its beginning."""
     return text[:1].upper() + text[1:]
 
 
@@ -247,20 +227,12 @@ _MEANS = {
 
 
 def score_title(name: str) -> str:
-    """A score as a heading: short names are initials.
-
-    >>> score_title("ahp"), score_title("score"), score_title("residual")
-    ('AHP', 'Score', 'Odd attributes')
-    """
+    """A score as a heading: short names are initials, such as AHP."""
     return _TITLES.get(name) or (name.upper() if len(name) <= 3 else name.replace("_", " ").capitalize())
 
 
 def long_name(score: str) -> str:
-    """A score in words.
-
-    >>> long_name("ahp"), long_name("ahp_trend")
-    ('average hop prediction (AHP)', 'ahp trend')
-    """
+    """A score in words, such as `average hop prediction (AHP)`."""
     return _LONG_NAMES.get(score, score.replace("_", " "))
 
 
@@ -291,13 +263,7 @@ def found_text(found: Mapping[str, Any]) -> str:
 
 
 def headline(report: Mapping[str, Any]) -> str:
-    """The finding of a report in one line.
-
-    >>> headline({"flagged": {"num": 3}, "graph": {"num_nodes": 2000}})
-    '3 of 2,000 nodes stand out'
-    >>> headline({"flagged": None, "graph": {"num_nodes": 2000}})
-    '2,000 nodes, the oddest first'
-    """
+    """The finding of a report in one line: how many of its nodes stand out."""
     flagged, total = report["flagged"], f"{report['graph']['num_nodes']:,}"
     if flagged is None:
         return f"{total} nodes, the oddest first"
@@ -460,11 +426,7 @@ def _difference(d: Difference, whose: str) -> str:
 
 
 def _quantity(value: float, first_day: str | None = None) -> str:
-    """The value of an attribute as people write it.
-
-    >>> [_quantity(v) for v in (9310.0, 120.25, 0.0417, 3.0, 2.5e9)]
-    ['9,310', '120', '0.0417', '3', '2.5e+09']
-    """
+    """The value of an attribute with a few digits, or as a date."""
     if first_day is not None:
         return value_text(value, first_day)
     return f"{value:,.0f}" if 100 <= abs(value) < 1e9 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""What explanations are computed from, against plain formulas, at any number of threads; the hint of weak attributes."""
+"""What explanations are computed from, against plain formulas at any number of threads; the hint of weak attributes."""
 
 from collections.abc import Callable
 from dataclasses import replace
