@@ -1,4 +1,4 @@
-"""The text of `hcm-scale inspect`: the stages of a run, or the facts of a folder, by the kind in its manifest."""
+"""`hcm-scale inspect`: what a run, or one of the folders that its stages wrote, holds, by the kind in its manifest."""
 
 import json
 from collections.abc import Callable
@@ -12,15 +12,16 @@ from hcm_scale.config import stored_options
 from hcm_scale.graph import Graph, store
 from hcm_scale.posterior import samples
 from hcm_scale.run import workspace
-from hcm_scale.shards import labels as label_shards
+from hcm_scale.run.workspace import open_stages, read_stages
+from hcm_scale.shards import labels as schema
 from hcm_scale.shards import open_labels
 from hcm_scale.stages import purify, score
 
-_MAX_COLUMNS = 12  # of a graph, listed by name
+_MAX_COLUMNS = 12  # of a graph, listed
 
 
 def inspect(folder: Path, verify: bool) -> str:
-    """The facts of a folder; ValueError if no run wrote it, FolderError if it is damaged."""
+    """A description of the folder; ValueError where no run wrote it, FolderError where it is damaged."""
     if (folder / "stages.json").is_file():
         return _run(folder, verify)
     try:
@@ -35,23 +36,31 @@ def inspect(folder: Path, verify: bool) -> str:
 
 
 def _run(run_dir: Path, verify: bool) -> str:
-    """The stages of the last run in a folder, with their costs and counts."""
-    listed = workspace.read_stages(run_dir)
+    """The stages of the last run in a folder: what each cost, and what it counted."""
+    listed = read_stages(run_dir)
     if not listed:
         raise ValueError(f"the run in {run_dir} has finished no stage yet; the same hcm-scale run again goes on")
     lines = [f"{'stage':<20}{'seconds':>9}{'peak GiB':>10}{'MB on disk':>12}   facts"]
     for stage in listed:
         folder = run_dir / stage["name"]
         costs = f"{stage['seconds']:>9.1f}{stage['peak_rss_bytes'] / 2**30:>10.2f}{files.size_of(folder) / 1e6:>12.1f}"
-        texts = {name: _short(value) for name, value in stage["detail"].items()}
-        facts = "  ".join(f"{name}={text}" for name, text in texts.items() if text)
+        facts = "  ".join(
+            f"{name}={text}" for name, value in stage["detail"].items() if (text := _fact(value)) is not None
+        )
         lines.append(f"{stage['name']:<20}{costs}   {facts}")
     if verify:
         if not stored_options(run_dir):
             raise files.FolderError(f"{run_dir / 'config.json'} is missing; hcm-scale run writes it again")
-        workspace.open_stages(run_dir, *(stage["name"] for stage in listed))
+        open_stages(run_dir, *(stage["name"] for stage in listed))
         lines.append(f"every file of {len(listed)} stages is as it was written")
     return "\n".join(lines)
+
+
+def _fact(value: Any) -> str | None:
+    """A number or a text in at most 40 characters; None for anything longer."""
+    if not isinstance(value, int | float | str) or len(str(value)) > 40:
+        return None
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else value
 
 
 def _graph(folder: Path, verify: bool) -> dict[str, Any]:
@@ -69,7 +78,7 @@ def _graph(folder: Path, verify: bool) -> dict[str, Any]:
 
 
 def _weights(graph: Graph) -> str:
-    """Name and range of the edge weights."""
+    """Name, range and median of the weights of edges."""
     assert graph.weights is not None
     if not graph.num_arcs:
         return "none, as there are no edges"
@@ -110,14 +119,7 @@ def _scores(folder: Path, verify: bool) -> dict[str, Any]:
 _READERS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {
     store.KIND: _graph,
     purify.KIND: _purified,
-    label_shards.KIND: _labels,
+    schema.KIND: _labels,
     samples.KIND: _samples,
     score.KIND: _scores,
 }
-
-
-def _short(value: Any) -> str:
-    """A number or a short text as it is listed; empty for anything longer."""
-    if not isinstance(value, int | float | str) or len(str(value)) > 40:
-        return ""
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else value

@@ -1,4 +1,13 @@
-"""One explained node as a JSON-able dict: what a card of the page shows, in numbers, words and a picture."""
+"""One explained node as a JSON-able dict: what a card of the page shows, in numbers, words and a picture.
+
+In the picture, distance from the centre is the predicted hop: the explained node sits in the middle and each neighbour
+on a spoke of its own, as far out as the model predicts. A direct neighbour belongs on the first ring, so whatever lies
+farther out is what made the node stand out. A whisker along the spoke is one standard deviation over the parameter
+samples; a dashed spoke with a hollow dot is an edge that purification dropped; faint arcs join neighbours that are
+neighbours of each other, and those are seated side by side. `layout` chooses and places (coordinates in a square of
+SIZE), `templates/neighborhood.html` draws. Only the farthest `limit` neighbours are shown, so a hub costs no more than
+limit x log(degree).
+"""
 
 import math
 from typing import Any
@@ -10,86 +19,10 @@ from hcm_scale.report import wording
 from hcm_scale.report.evidence import Evidence, contains, highest_hop
 from hcm_scale.report.explain import Explanation, Neighbor, explain
 
-# ----------------------------------------------------------------------------
-# A small picture of a node's neighbourhood, in which distance from the centre is the predicted hop.
-#
-# The explained node sits in the middle; each neighbour lies on its own spoke, as far out as the model predicts it to
-# be. A direct neighbour belongs on the first ring, so whatever lies farther out is what made the node stand out. A
-# whisker along the spoke is one standard deviation over the parameter samples; a dashed spoke with a hollow dot is an
-# edge that purification dropped; faint arcs join neighbours that are neighbours of each other, and those are seated
-# side by side.
-#
-# `layout` chooses and places (a JSON-able dict, coordinates in a square of SIZE); `templates/neighborhood.html`
-# draws. At most `limit` neighbours are shown, the farthest, so the cost is limit x log(degree) however large the hub.
-
-
 SIZE = 240
 _CENTER = SIZE / 2
 _OUTER = SIZE / 2 - 10
 _INNER = 34
-
-
-def layout(graph: Graph, explanation: Explanation, num_rings: int, limit: int = 32) -> dict[str, Any]:
-    """Places the farthest `limit` scored neighbours of a node around it; rings stand for hops 1 .. num_rings."""
-    chosen = [n for n in explanation.neighbors if n.hop is not None][:limit]
-    links = _links(graph, chosen)
-    seats = _seat(len(chosen), links)
-    # half a seat off the vertical, where the rings' numbers stand
-    points = [_place(n, (seats[i] + 0.5) / len(chosen), num_rings) for i, n in enumerate(chosen)]
-    return {
-        "rings": [round(_radius(hop, num_rings), 1) for hop in range(1, num_rings + 1)],
-        "points": points,
-        "links": links,
-        "hidden": explanation.degree - len(chosen),
-    }
-
-
-def _links(graph: Graph, chosen: list[Neighbor]) -> list[tuple[int, int]]:
-    """The pairs (i < j) of chosen neighbours that are joined."""
-    nodes = np.array([n.node for n in chosen], np.int64)
-    found = []
-    for i in range(len(nodes) - 1):
-        joined = np.flatnonzero(contains(graph, int(nodes[i]), nodes[i + 1 :]))
-        found += [(i, i + 1 + int(j)) for j in joined]
-    return found
-
-
-def _seat(count: int, links: list[tuple[int, int]]) -> list[int]:
-    """A seat per neighbour: a depth-first walk along the links, so that joined neighbours sit together."""
-    joined: list[list[int]] = [[] for _ in range(count)]
-    for i, j in links:
-        joined[i].append(j)
-        joined[j].append(i)
-    seats = [-1] * count
-    taken = 0
-    for start in range(count):
-        stack = [start]
-        while stack:
-            i = stack.pop()
-            if seats[i] < 0:
-                seats[i] = taken
-                taken += 1
-                stack += sorted(joined[i], reverse=True)
-    return seats
-
-
-def _radius(hop: float, num_rings: int) -> float:
-    """Hop 1 lies on the inner ring, hop `num_rings` on the outer one."""
-    share = (hop - 1.0) / max(num_rings - 1, 1)
-    return _INNER + (_OUTER - _INNER) * min(max(share, 0.0), 1.0)
-
-
-def _place(neighbor: Neighbor, turn: float, num_rings: int) -> dict[str, Any]:
-    angle = 2.0 * math.pi * turn - math.pi / 2.0
-    hop, std = neighbor.hop or 1.0, neighbor.std or 0.0
-    near, far = (_polar(angle, _radius(hop + side * std, num_rings)) for side in (-1, 1))
-    x, y = _polar(angle, _radius(hop, num_rings))
-    seen = {"hop": hop, "dropped": bool(neighbor.dropped), "id": neighbor.id, "rank": neighbor.rank}
-    return {"x": x, "y": y, "whisker": [*near, *far]} | seen
-
-
-def _polar(angle: float, radius: float) -> tuple[float, float]:
-    return round(_CENTER + radius * math.cos(angle), 1), round(_CENTER + radius * math.sin(angle), 1)
 
 
 def num_rings(evidence: Evidence) -> int:
@@ -98,7 +31,66 @@ def num_rings(evidence: Evidence) -> int:
 
 
 def card(evidence: Evidence, node: int, rings: int, limit: int) -> dict[str, Any]:
-    """The explanation of a node, with at most `limit` neighbours listed."""
+    """The explanation of a node, with at most `limit` neighbours listed and a picture of `rings` hops."""
     e = explain(evidence, node)
-    told = {"lead": wording.opening_text(e), "told": [told._asdict() for told in wording.reason_texts(e)]}
-    return e.as_dict(limit) | told | {"dropped": wording.dropped_text(e), "picture": layout(evidence.graph, e, rings)}
+    words = {"lead": wording.opening_text(e), "told": [reason._asdict() for reason in wording.reason_texts(e)]}
+    return e.as_dict(limit) | words | {"dropped": wording.dropped_text(e), "picture": layout(evidence.graph, e, rings)}
+
+
+def layout(graph: Graph, explanation: Explanation, num_rings: int, limit: int = 32) -> dict[str, Any]:
+    """Places of the farthest `limit` scored neighbours around a node; rings stand for hops 1 .. num_rings."""
+    chosen = [n for n in explanation.neighbors if n.hop is not None][:limit]
+    links = _links(graph, chosen)
+    # half a seat off the vertical, where the rings' numbers stand
+    turns = [(seat + 0.5) / len(chosen) for seat in _seats(len(chosen), links)]
+    return {
+        "rings": [round(_radius(hop, num_rings), 1) for hop in range(1, num_rings + 1)],
+        "points": [_point(neighbor, turn, num_rings) for neighbor, turn in zip(chosen, turns, strict=True)],
+        "links": links,
+        "hidden": explanation.degree - len(chosen),
+    }
+
+
+def _links(graph: Graph, chosen: list[Neighbor]) -> list[tuple[int, int]]:
+    """The pairs (i, j), i < j, of chosen neighbours that are joined."""
+    nodes = np.array([n.node for n in chosen], np.int64)
+    found = []
+    for i in range(len(nodes) - 1):
+        joined = np.flatnonzero(contains(graph, int(nodes[i]), nodes[i + 1 :]))
+        found += [(i, i + 1 + int(j)) for j in joined]
+    return found
+
+
+def _seats(count: int, links: list[tuple[int, int]]) -> list[int]:
+    """A seat for each neighbour, depth first along the links, so that joined neighbours sit together."""
+    joined: list[list[int]] = [[] for _ in range(count)]
+    for i, j in links:
+        joined[i].append(j)
+        joined[j].append(i)
+    seats: dict[int, int] = {}
+    stack = list(range(count))[::-1]
+    while stack:
+        i = stack.pop()
+        if i not in seats:
+            seats[i] = len(seats)
+            stack += sorted(joined[i], reverse=True)
+    return [seats[i] for i in range(count)]
+
+
+def _radius(hop: float, num_rings: int) -> float:
+    """Distance from the centre: hop 1 lies on the inner ring, hop `num_rings` on the outer one."""
+    share = (hop - 1.0) / max(num_rings - 1, 1)
+    return _INNER + (_OUTER - _INNER) * min(max(share, 0.0), 1.0)
+
+
+def _point(neighbor: Neighbor, turn: float, num_rings: int) -> dict[str, Any]:
+    angle = 2.0 * math.pi * turn - math.pi / 2.0
+    hop, std = neighbor.hop or 1.0, neighbor.std or 0.0
+    near, far = (_polar(angle, _radius(hop + side * std, num_rings)) for side in (-1, 1))
+    x, y = _polar(angle, _radius(hop, num_rings))
+    edge = {"hop": hop, "dropped": bool(neighbor.dropped), "id": neighbor.id, "rank": neighbor.rank}
+    return {"x": x, "y": y, "whisker": [*near, *far]} | edge
+
+
+def _polar(angle: float, radius: float) -> tuple[float, float]:
+    return round(_CENTER + radius * math.cos(angle), 1), round(_CENTER + radius * math.sin(angle), 1)

@@ -1,7 +1,8 @@
 """Which evidence made a node stand out, in numbers: a `Reason` for each kind that is notable, the strongest first.
 
-A kind is notable where it ranks the node among the first 5 % of those that it ranks; the strongest kind is told in any
-case. The numbers of a kind are taken from the edges around the node, because the scores behind them are standardized:
+A kind is notable where it ranks the node among the first 5 % of the nodes that it ranks; the strongest kind is given in
+any case. The numbers of a kind are taken from the edges around the node, because the scores behind them are
+standardized:
 
 | kind            | value                                               | usual                 | count              |
 |-----------------|-----------------------------------------------------|-----------------------|--------------------|
@@ -9,11 +10,13 @@ case. The numbers of a kind are taken from the edges around the node, because th
 | closure         | mean predicted hop between neighbours in its group  | the same              | those in the group |
 | context         | mean cosine distance of features to its neighbours' | median over all edges | neighbours         |
 | context_closure | mean distance between neighbours in its group       | the same              | those in the group |
-| attributes      | none: differences tell it                           |                       |                    |
+| attributes      | none: the differences of attributes say it          |                       |                    |
 
 The group of a node are the neighbours with which it closes far triangles, each triangle by a pair of them (`far_pairs`,
-among `pairs` in the group that are joined). How many there are is known from its closure, and the farthest ones, by
-their nearest edge, are those. Hubs are looked at by their farthest 256 neighbours.
+among `pairs` in the group that are joined). Their number is known from the node's closure; the farthest triangles, by
+their nearest edge, are those. Only the farthest 256 neighbours of a hub are considered.
+
+`first_by_kind` lists the first nodes by each kind alone.
 """
 
 import math
@@ -25,25 +28,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hcm_scale.base.threads import run_in_slices
+from hcm_scale.base.threads import map_slices
 from hcm_scale.graph.store import Graph
 from hcm_scale.report.evidence import Evidence, contains, cosine_distance, neighbors_of
 from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS
-from hcm_scale.score.table import kind_rank
-
-# ----------------------------------------------------------------------------
-# The kinds of evidence in plain words, and the first nodes by each kind alone.
-#
-# | kind            | words                 |
-# |-----------------|-----------------------|
-# | hop             | neighbours seem far   |
-# | closure         | group of strangers    |
-# | context         | unlike its neighbours |
-# | context_closure | group of unlike nodes |
-# | attributes      | odd attributes        |
-#
-# A table of scores without ranks by kind, such as one of hops alone, has no heads.
-
+from hcm_scale.score.table import has_kinds, kind_rank
 
 KIND_TITLES = {
     "hop": "neighbours seem far",
@@ -52,6 +41,10 @@ KIND_TITLES = {
     "context_closure": "group of unlike nodes",
     "attributes": "odd attributes",
 }
+_NOTABLE_SHARE = 0.05
+_MAX_NEIGHBORS = 256
+
+Lengths = Callable[[int, NDArray[Any]], NDArray[np.float64]]  # of the edges from a node to some of its neighbours
 
 
 def kind_title(kind: str) -> str:
@@ -61,57 +54,6 @@ def kind_title(kind: str) -> str:
     'neighbours seem far (hop)'
     """
     return f"{KIND_TITLES[kind]} ({kind})"
-
-
-def has_kinds(table: pa.Table) -> bool:
-    """Whether the ranked table keeps the kinds of evidence apart."""
-    return "evidence" in table.column_names
-
-
-def first_by_kind(graph: Graph, table: pa.Table, count: int) -> dict[str, list[dict[str, Any]]]:
-    """By kind, the first `count` nodes: id, node, rank in the whole list and `place` by this kind; ties by node number.
-
-    A kind that tells no two nodes apart, as triangles do not on a directed graph, is left out.
-    """
-    found = {}
-    for kind in KINDS if has_kinds(table) else ():
-        places, nodes = table[kind_rank(kind)].to_numpy(), table["node"].to_numpy()
-        if _differ(places):
-            rows = _first(places, nodes, count).tolist()
-            found[kind] = [
-                {"id": graph.external_id(int(nodes[row])), "node": int(nodes[row]), "rank": row + 1}
-                | {"place": int(places[row])}
-                for row in rows
-            ]
-    return found
-
-
-def _differ(places: NDArray[Any]) -> bool:
-    found = []
-    run_in_slices(len(places), lambda part: found.append((places[part] != places[0]).any()))
-    return any(found)
-
-
-def _first(places: NDArray[Any], nodes: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """Rows with the smallest places, ties by node number: those of every slice, and of these the first."""
-    found: list[NDArray[np.int64]] = []
-
-    def in_order(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return rows[np.lexsort((nodes[rows], places[rows]))][:count]
-
-    def look(part: slice) -> None:
-        own = places[part]
-        last = min(count, len(own)) - 1
-        found.append(in_order(np.flatnonzero(own <= np.partition(own, last)[last]) + part.start))
-
-    run_in_slices(len(places), look)
-    return in_order(np.concatenate(found))
-
-
-NOTABLE_SHARE = 0.05
-_FARTHEST = 256
-
-Lengths = Callable[[int, NDArray[Any]], NDArray[np.float64]]  # of the edges from a node to some of its neighbours
 
 
 @dataclass(frozen=True)
@@ -129,66 +71,40 @@ class Reason:
 
     @property
     def notable(self) -> bool:
-        return self.rank is not None and self.rank <= max(1.0, NOTABLE_SHARE * self.num_ranked)
+        return self.rank is not None and self.rank <= max(1.0, _NOTABLE_SHARE * self.num_ranked)
 
 
 def reasons(evidence: Evidence, node: int, row: dict[str, Any]) -> tuple[Reason, ...]:
-    """The reasons of a node, the strongest first; `row` is its row of the ranked table."""
+    """The reasons of a node, the strongest first; `row` is its row of the ranked table.
+
+    A table without ranks by kind, such as one of hops alone, gives the hops.
+    """
     if not has_kinds(evidence.scores):
-        return (_filled(evidence, node, Reason("hop"), row),) if row["degree"] else ()
+        return (_with_numbers(evidence, node, Reason("hop"), row),) if row["degree"] else ()
     found = []
     for kind in KINDS:
         if row["degree"] or kind not in OF_NEIGHBORS:
             size = evidence.num_scored if kind in OF_NEIGHBORS else evidence.graph.num_nodes
             found.append(Reason(kind, int(row[kind_rank(kind)]), size))
     found.sort(key=lambda reason: (reason.rank or 0) / max(1, reason.num_ranked))
-    told = [reason for reason in found if reason.notable] or found[:1]
-    return tuple(_filled(evidence, node, reason, row) for reason in told)
+    chosen = [reason for reason in found if reason.notable] or found[:1]
+    return tuple(_with_numbers(evidence, node, reason, row) for reason in chosen)
 
 
-def _filled(evidence: Evidence, node: int, reason: Reason, row: dict[str, Any]) -> Reason:
-    """The reason with the numbers of its kind; without them where no features are known."""
+def _with_numbers(evidence: Evidence, node: int, reason: Reason, row: dict[str, Any]) -> Reason:
+    """The reason with the numbers of its kind; without them where they need features and there are none."""
     of_hops = reason.kind in ("hop", "closure")
     if reason.kind == "attributes" or (not of_hops and evidence.features is None):
         return reason
-    lengths, usual = (
-        (_hops(evidence), evidence.usual_hop) if of_hops else (_distances(evidence), evidence.usual_distance)
-    )
+    lengths = _hops(evidence) if of_hops else _distances(evidence)
+    usual = evidence.usual_hop if of_hops else evidence.usual_distance
     if reason.kind in ("hop", "context"):
         own = lengths(node, neighbors_of(evidence.graph, node))
         own = own[np.isfinite(own)]
         return replace(reason, value=float(own.mean()) if len(own) else None, usual=usual, count=len(own))
     num_triangles = round(math.expm1(row[KINDS[reason.kind]]) * row["degree"])
-    value, count, pairs, far_pairs = far_group(evidence, node, lengths, num_triangles)
+    value, count, pairs, far_pairs = _far_group(evidence.graph, node, lengths, num_triangles)
     return replace(reason, value=value, usual=usual, count=count, pairs=pairs, far_pairs=far_pairs)
-
-
-def far_group(
-    evidence: Evidence, node: int, lengths: Lengths, num_triangles: int
-) -> tuple[float | None, int, int, int]:
-    """The neighbours with which a node closes its farthest triangles: the mean length of the pairs of them that do, how
-    many neighbours they are, how many pairs of them are joined, and how many of these close the farthest triangles.
-    """
-    around = neighbors_of(evidence.graph, node)
-    own = lengths(node, around)
-    chosen = np.sort(np.argsort(-own, kind="stable")[:_FARTHEST])
-    around, own = around[chosen], own[chosen]
-    nearest, across, ends = [], [], []
-    for i in range(len(around) - 1):
-        joined = np.flatnonzero(contains(evidence.graph, int(around[i]), around[i + 1 :])) + i + 1
-        links = lengths(int(around[i]), around[joined])
-        nearest.append(np.minimum(np.minimum(own[i], own[joined]), links))
-        across.append(links)
-        ends.append(np.stack([np.full(len(joined), i), joined]))
-    if not nearest or num_triangles < 1:
-        return None, 0, 0, 0
-    farthest = np.argsort(-np.concatenate(nearest), kind="stable")[:num_triangles]
-    if not len(farthest):
-        return None, 0, 0, 0
-    pairs = np.concatenate(ends, axis=1)
-    members = np.unique(pairs[:, farthest])
-    num_joined = int(np.isin(pairs, members).all(axis=0).sum())
-    return float(np.concatenate(across)[farthest].mean()), len(members), num_joined, len(farthest)
 
 
 def _hops(evidence: Evidence) -> Lengths:
@@ -203,3 +119,61 @@ def _distances(evidence: Evidence) -> Lengths:
     features = evidence.features
     assert features is not None
     return lambda node, others: cosine_distance(features[node], features[others])
+
+
+def _far_group(graph: Graph, node: int, lengths: Lengths, num_triangles: int) -> tuple[float | None, int, int, int]:
+    """The neighbours with which a node closes its farthest triangles.
+
+    Returns the mean length of the pairs that close them, how many neighbours they are, how many pairs of these are
+    joined, and how many pairs close the farthest triangles.
+    """
+    around = neighbors_of(graph, node)
+    own = lengths(node, around)
+    chosen = np.sort(np.argsort(-own, kind="stable")[:_MAX_NEIGHBORS])
+    around, own = around[chosen], own[chosen]
+    nearest, across, ends = [], [], []
+    for i in range(len(around) - 1):
+        joined = np.flatnonzero(contains(graph, int(around[i]), around[i + 1 :])) + i + 1
+        links = lengths(int(around[i]), around[joined])
+        nearest.append(np.minimum(np.minimum(own[i], own[joined]), links))
+        across.append(links)
+        ends.append(np.stack([np.full(len(joined), i), joined]))
+    if num_triangles < 1 or not sum(map(len, nearest)):
+        return None, 0, 0, 0
+    farthest = np.argsort(-np.concatenate(nearest), kind="stable")[:num_triangles]
+    pairs = np.concatenate(ends, axis=1)
+    members = np.unique(pairs[:, farthest])
+    num_joined = int(np.isin(pairs, members).all(axis=0).sum())
+    return float(np.concatenate(across)[farthest].mean()), len(members), num_joined, len(farthest)
+
+
+def first_by_kind(graph: Graph, table: pa.Table, count: int) -> dict[str, list[dict[str, Any]]]:
+    """By kind, the first `count` nodes: id, node, rank in the whole list and `place` by this kind; ties by node number.
+
+    A kind that ranks all nodes alike, as triangles do on a directed graph, is left out; a table without ranks by kind
+    has none.
+    """
+    found = {}
+    for kind in KINDS if has_kinds(table) else ():
+        places, nodes = table[kind_rank(kind)].to_numpy(), table["node"].to_numpy()
+        if len(places) and (places != places[0]).any():
+            found[kind] = [
+                {"id": graph.external_id(int(nodes[row])), "node": int(nodes[row]), "rank": row + 1}
+                | {"place": int(places[row])}
+                for row in _first_rows(places, nodes, count).tolist()
+            ]
+    return found
+
+
+def _first_rows(places: NDArray[Any], nodes: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """Rows with the smallest places, ties by node number: those of every slice, and of these the first."""
+
+    def in_order(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return rows[np.lexsort((nodes[rows], places[rows]))][:count]
+
+    def of_slice(part: slice) -> NDArray[np.int64]:
+        own = places[part]
+        last = min(count, len(own)) - 1
+        return in_order(np.flatnonzero(own <= np.partition(own, last)[last]) + part.start)
+
+    return in_order(np.concatenate(map_slices(len(places), of_slice)))

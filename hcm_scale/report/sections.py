@@ -1,4 +1,15 @@
-"""What the sections of the report page show: functions from the report dict to charts and table rows."""
+"""What the sections of the report page show: functions from the report dict to table columns, rows and charts.
+
+`all_sections` gives what the template of each section shows. The ranked table is described by columns (key, heading,
+what the heading means, how values are written) and a list of values per column; very long ids are cut, since a page of
+them would not load. The served page and the notebook use the same functions.
+
+A `Chart` is geometry (lines, histograms, bars) that `templates/figures.html` writes as SVG. Colours, strokes and fonts
+belong to the style sheet (`s1` .. `s6` are the series, told apart by dash as well as by colour), so one drawing serves
+the light page, the dark page and paper. A drawing is 320 units wide, about what a phone or a third of a desktop page
+gives it, so that its 11-unit text stays near 11 pixels. The caller thins series to a few hundred points; None and NaN
+interrupt a line.
+"""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -11,19 +22,204 @@ from hcm_scale.report.digest import class_names
 from hcm_scale.report.explain import finite, label_of
 from hcm_scale.report.reasons import KIND_TITLES
 from hcm_scale.report.wording import HELP, OF_KNOWN, TERMS, fixed, long_name, percent, score_title, sentence, short
-from hcm_scale.score.evidence import KINDS
-from hcm_scale.score.table import kind_rank
-
-# ----------------------------------------------------------------------------
-# Charts as geometry: lines, histograms, bars. Numbers in, a `Chart` out, which `templates/figure.html` writes as SVG.
-#
-# Colours, strokes and fonts belong to the page's style sheet (`s1` .. `s6` are the series, told apart by dash as well
-# as by colour), so one drawing serves the light page, the dark page and paper. The drawing is 320 units wide, about
-# what a phone or a third of a desktop page gives it, so that its 11-unit text stays near 11 pixels. Series are short:
-# the caller thins them to a few hundred points. None and NaN interrupt a line.
-
+from hcm_scale.score.table import KIND_RANKS, kind_rank
 
 Number = float | None
+_MAX_ID_LENGTH = 1000
+_DIGITS = {"iv": 4, "score": 2}  # else 3
+_SHORT_TITLES = {  # five of them stand side by side
+    "hop": "Far",
+    "closure": "Strangers",
+    "context": "Unlike",
+    "context_closure": "Unlike group",
+    "attributes": "Odd",
+}
+_CURVES = (
+    ("roc", "roc_auc", "ROC curve", "false_positive_rate", "true_positive_rate"),
+    ("pr", "average_precision", "Precision and recall", "recall", "precision"),
+)
+_TRENDS = (
+    ("loss", "Loss", "cross entropy"),
+    ("accuracy", "Accuracy per class", "accuracy"),
+    ("auc", "ROC-AUC of the samples so far", "ROC-AUC"),
+    ("pairs_per_second", "Throughput", "pairs a second"),
+    ("step_size", "Step size", "step size"),
+)
+
+
+def all_sections(report: dict[str, Any]) -> dict[str, Any]:
+    """What the template of each section shows, in the order of the page, without sections that have nothing to show."""
+    attributes = {name: report[name] for name in ("columns", "attributes")}  # of the user's tables, and of features
+    shown = {
+        "ranking": ranking_section(report),
+        "groups": report["groups"] or None,
+        "kinds": report["kinds"] or None,
+        "explained": report["top"] or None,
+        "scores": score_charts(report) or None,
+        "training": training_charts(report["training"]) or None,
+        "graph": graph_charts(report),
+        "attributes": attributes if any(attributes.values()) else None,
+        "cost": report["stages"] or None,
+        "glossary": TERMS | (OF_KNOWN if report["accuracy"] else {}),
+    }
+    return {name: content for name, content in shown.items() if content is not None}
+
+
+def ranking_section(report: dict[str, Any]) -> dict[str, Any]:
+    """The table as the page's script reads it: its columns, and a list of values for each."""
+    known = {key: column for key, column in report["table"].items() if key == "rank" or any(column)}
+    scores = listed_scores(report["scores"], report["ranked_by"], "evidence" in known)
+    shown = ranking_columns([*known, *scores], scores)
+    values = {column["key"]: report["table"][column["key"]] for column in shown}
+    return {
+        "columns": shown,
+        "values": values | {"id": [str(value) for value in values["id"]]},
+    }  # a script would round numbers
+
+
+def ranking_columns(names: Collection[str], scores: Sequence[str]) -> list[dict[str, Any]]:
+    """The columns to show of a ranked table that has `names`, `scores` among them, the one that ranks first.
+
+    `minor` columns are shown only where there is room.
+
+    >>> [column["name"] for column in ranking_columns(["rank", "id", "ahp", "degree"], ["ahp"])]
+    ['Rank', 'Node', 'AHP', 'Degree']
+    """
+    has_kinds = "evidence" in names
+    shown = [_column("rank", "Rank", "count"), _column("id", "Node", "text")]
+    for i, name in enumerate(scores):
+        digits = _DIGITS.get(name, 3)
+        shown.append(_column(name, score_title(name), "score", digits=digits, bar=i == 0, minor=has_kinds or i > 0))
+    if has_kinds:
+        shown.append(_column("evidence", "Stands out by", "words", words=KIND_TITLES))
+        for kind, title in _SHORT_TITLES.items():
+            about = f"Rank by this alone: {KIND_TITLES[kind]} ({kind}). {HELP[kind]}"
+            shown.append(_column(kind_rank(kind), title, "count", help=about, minor=True))
+    shown.append(_column("p", "p", "p"))
+    last = ("flagged", "Flagged", "flag"), ("degree", "Degree", "count"), ("label", "Known as", "text")
+    shown += [_column(*column, minor=True) for column in (*last, ("flags", "Notes", "text"))]
+    return [column for column in shown if column["key"] in names]
+
+
+def _column(key: str, name: str, kind: str, **more: Any) -> dict[str, Any]:
+    return {"key": key, "name": name, "kind": kind, "help": HELP.get(key, "")} | more
+
+
+def listed_scores(scores: Sequence[str], ranked_by: str, has_kinds: bool) -> list[str]:
+    """The scores that the list shows, the one that ranks first; that one alone where there are ranks by kind.
+
+    >>> listed_scores(["ahp", "iv"], "iv", has_kinds=False), listed_scores(["ahp", "iv"], "iv", has_kinds=True)
+    (['iv', 'ahp'], ['iv'])
+    """
+    return [ranked_by] if has_kinds else list(dict.fromkeys([ranked_by, *scores]))
+
+
+def ranking_values(table: pa.Table, scores: Collection[str]) -> dict[str, list[Any]]:
+    """The rows of a ranked table as lists, by column; `scores` are the floating-point columns to keep."""
+    found: dict[str, list[Any]] = {
+        "rank": table["rank"].to_pylist(),
+        "id": [cut_id(i) for i in table["id"].to_pylist()],
+    }
+    found |= {name: [finite(value) for value in table[name].to_pylist()] for name in scores}
+    others = ("evidence", *KIND_RANKS, "p", "flagged", "degree")
+    found |= {name: table[name].to_pylist() for name in others if name in table.column_names}
+    if "y" in table.column_names:
+        kinds = table["kind"].to_pylist() if "kind" in table.column_names else [None] * table.num_rows
+        found["label"] = [label_of(y, kind) for y, kind in zip(table["y"].to_pylist(), kinds, strict=True)]
+    notes = [flags.replace(",", ", ").replace("_", " ") for flags in table["flags"].to_pylist()]
+    return found | {"flags": notes}
+
+
+def cut_id(value: Any) -> Any:
+    """The id, cut where it is longer than a thousand characters."""
+    return value[:_MAX_ID_LENGTH] + "…" if isinstance(value, str) and len(value) > _MAX_ID_LENGTH else value
+
+
+def score_charts(report: dict[str, Any]) -> list["Chart"]:
+    """Distributions of the scores and, where labels are known, how well they tell anomalies apart."""
+    known = report["accuracy"]
+    charts = []
+    for name in report["scores"]:
+        if shown := report["distributions"][name]:
+            title, share = sentence(long_name(name)), "share of nodes" if len(shown["sizes"]) == 1 else "share of group"
+            bars = shown["edges"], shown["groups"]
+            charts.append(histogram_chart(title, *bars, "", share, shown["sizes"], _folded(shown["folded"])))
+    return charts + ([_curve(known, *curve) for curve in _CURVES] if known else [])
+
+
+def _folded(counts: list[int]) -> str:
+    """Which nodes the outermost bars count besides their own; empty where there are none.
+
+    >>> _folded([0, 4]), _folded([1, 3])
+    ('The last bar counts 4 nodes farther out.', 'The first and last bars count 1 and 3 nodes farther out.')
+    """
+    below, above = counts
+    if below and above:
+        return f"The first and last bars count {below:,} and {above:,} nodes farther out."
+    some = below or above
+    return f"The {'first' if below else 'last'} bar counts {some:,} node{'s' * (some > 1)} farther out." if some else ""
+
+
+def _curve(known: Mapping[str, Any], curve: str, measure: str, title: str, x_key: str, y_key: str) -> "Chart":
+    lines = []
+    for score, numbers in known["scores"].items():
+        name, points = sentence(long_name(score)), known["curves"][score][curve]
+        lines.append(Line(name, points[x_key], points[y_key], f"{name} {fixed(numbers[measure])}"))
+    labels = x_key.replace("_", " "), y_key.replace("_", " ")
+    return line_chart(title, lines, *labels, x_range=(0, 1), y_range=(0, 1), diagonal=curve == "roc")
+
+
+def accuracy_rows(by_score: Mapping[str, Any]) -> list[tuple[str, list[float | None]]]:
+    """(measure, a value per score) for the table of accuracies."""
+    scores = list(by_score.values())
+    rows = [
+        ("ROC-AUC", [score["roc_auc"] for score in scores]),
+        ("Average precision", [score["average_precision"] for score in scores]),
+    ]
+    for kind in scores[0].get("by_kind", {}):
+        rows.append((f"ROC-AUC, {kind} only", [score["by_kind"][kind]["roc_auc"] for score in scores]))
+    for k in scores[0]["precision_at"]:  # in as many places as anomalies, precision and recall are one number
+        both = " and recall" if k == str(scores[0]["num_anomalies"]) else ""
+        rows.append((f"Precision{both} in the first {int(k):,}", [score["precision_at"][k] for score in scores]))
+    return rows
+
+
+def training_charts(curves: Mapping[str, Any]) -> list["Chart"]:
+    """Loss, accuracy per class, AUC trend and speed over the steps, whichever were logged."""
+    ranges = {"accuracy": (0.0, 1.0)}
+    return [
+        line_chart(title, _trend_lines(key, title, curves[key]), "step", y_label, y_range=ranges.get(key))
+        for key, title, y_label in _TRENDS
+        if key in curves
+    ]
+
+
+def _trend_lines(key: str, title: str, found: Any) -> list["Line"]:
+    """A line for every class or name, or a single one with its band."""
+    if key == "accuracy":
+        found = {f"hop {name}": curve for name, curve in zip(class_names(len(found)), found, strict=True)}
+    elif key != "auc":
+        return [Line(title, found["step"], found["mean"], band=(found["low"], found["high"]))]
+    named = [(name.replace("_", " "), curve) for name, curve in found.items()]
+    return [Line(name, curve["step"], curve["mean"], key=name) for name, curve in named]
+
+
+def graph_charts(report: dict[str, Any]) -> list["Chart"]:
+    """Class counts of the labelled pairs, predicted hops of the edges, and what purification dropped."""
+    charts, hops = [], report["edges"]["hops"]
+    if counts := (report["labels"] or {}).get("counts"):
+        names = class_names(len(counts))
+        charts.append(bar_chart("Pairs per hop class, purified graph", names, counts, "hops", "pairs"))
+    if hops:
+        shares, labels = {"edges": hops["shares"]}, ("predicted hop", "share of edges")
+        charts.append(histogram_chart("Predicted hop of every edge", hops["edges"], shares, *labels))
+    if lost := (report["edges"]["purified"] or {}).get("dropped_share"):
+        percents, labels = [100 * share for share in lost.values()], ("nodes", "% of edges dropped")
+        charts.append(bar_chart("Edges dropped, by kind of node", list(lost), percents, *labels))
+    return charts
+
+
+# Charts.
 
 
 class Line(NamedTuple):
@@ -37,7 +233,7 @@ class Line(NamedTuple):
 
 
 class Path(NamedTuple):
-    """A stroke or an area of a drawing: its classes, its SVG path data, its tooltip and its entry in the legend."""
+    """A stroke or an area: its classes, its SVG path data, its tooltip and its entry in the legend."""
 
     style: str
     d: str
@@ -63,7 +259,7 @@ class Frame:
         return self.base - (value - self.y_low) / (self.y_high - self.y_low) * (self.base - self.top)
 
     def x_ticks(self) -> list[tuple[float, str]]:
-        """(place, text) of round numbers along the axis."""
+        """(position, text) of round numbers along the axis."""
         return [(round(self.x(value), 1), short(value)) for value in ticks(self.x_low, self.x_high)]
 
     def y_ticks(self, text: Callable[[float], str] = short) -> list[tuple[float, str]]:
@@ -72,10 +268,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing and its caption; `label` tells it to those who cannot see it, `values` are (x, y, text) above bars.
-
-    `note` is what to bear in mind when reading it.
-    """
+    """A drawing, its caption and a note; `label` is for screen readers, `values` are (x, y, text) above bars."""
 
     title: str
     label: str
@@ -133,7 +326,7 @@ def histogram_chart(
     sizes: Mapping[str, int] | None = None,
     note: str = "",
 ) -> Chart:
-    """Overlapping histograms; `edges` has one more entry than each group, `sizes` are told in the legend."""
+    """Overlapping histograms; `edges` has one more entry than each group, `sizes` stand in the legend."""
     top = max((max(heights) for heights in groups.values()), default=0.0) or 1.0
     frame = Frame(edges[0], edges[-1], 0.0, top * 1.06)
     paths = [
@@ -169,7 +362,7 @@ def _path(frame: Frame, xs: Iterable[Number], ys: Iterable[Number]) -> str:
 
 
 def _band(frame: Frame, xs: Sequence[Number], low: Sequence[Number], high: Sequence[Number]) -> str:
-    """There along the upper side, back along the lower."""
+    """An area: along the upper side and back along the lower."""
     return _path(frame, [*xs, *reversed(xs)], [*high, *reversed(low)]) + "Z"
 
 
@@ -187,220 +380,6 @@ def _range(columns: Iterable[Sequence[Number]]) -> tuple[float, float]:
 
 
 def _padded(low: float, high: float) -> tuple[float, float]:
-    """A little air, down to zero where zero is near."""
-    air = 0.06 * (high - low)
-    return (0.0 if 0.0 <= low <= 0.5 * high else low - air), high + air
-
-
-# ----------------------------------------------------------------------------
-# The ranked table as pages show it: which columns, under which headings, and the values of some of its rows.
-#
-# `columns` describes them (key, heading, what a heading means, how values are written); `values` has a list a column.
-# Ids stay what they are, but an endless one is cut: nobody reads on, and a page of them would not load.
-
-
-_ID_CHARACTERS = 1000
-_DIGITS = {"iv": 4, "score": 2}
-_KIND_TITLES = {  # short, because five of them stand side by side
-    "hop": "Far",
-    "closure": "Strangers",
-    "context": "Unlike",
-    "context_closure": "Unlike group",
-    "attributes": "Odd",
-}
-
-
-def ranking_columns(names: Collection[str], scores: Sequence[str]) -> list[dict[str, Any]]:
-    """What is shown of a ranked table that has `names`, `scores` among them, the one that ranks first.
-
-    `minor` columns are shown only where there is room.
-
-    >>> [column["name"] for column in ranking_columns(["rank", "id", "ahp", "degree"], ["ahp"])]
-    ['Rank', 'Node', 'AHP', 'Degree']
-    """
-    apart = "evidence" in names
-    shown = [_column("rank", "Rank", "count"), _column("id", "Node", "text")]
-    for i, name in enumerate(scores):
-        shape = {"digits": _DIGITS.get(name, 3), "bar": i == 0, "minor": apart or i > 0}
-        shown.append(_column(name, score_title(name), "score") | shape)
-    if apart:
-        shown.append(_column("evidence", "Stands out by", "words") | {"words": KIND_TITLES})
-        for kind, title in _KIND_TITLES.items():
-            about: dict[str, Any] = {
-                "help": f"Rank by this alone: {KIND_TITLES[kind]} ({kind}). {HELP[kind]}",
-                "minor": True,
-            }
-            shown.append(_column(kind_rank(kind), title, "count") | about)
-    shown.append(_column("p", "p", "p"))
-    shown.append(_column("flagged", "Flagged", "flag") | {"minor": True})
-    shown.append(_column("degree", "Degree", "count") | {"minor": True})
-    shown.append(_column("label", "Known as", "text") | {"minor": True})
-    shown.append(_column("flags", "Notes", "text") | {"minor": True})
-    return [column for column in shown if column["key"] in names]
-
-
-def _column(key: str, name: str, kind: str) -> dict[str, Any]:
-    return {"key": key, "name": name, "kind": kind, "help": HELP.get(key, "")}
-
-
-def listed_scores(scores: Sequence[str], ranked_by: str, apart: bool) -> list[str]:
-    """The scores that the list shows, the one that ranks first; alone where ranks by kind (`apart`) say more.
-
-    >>> listed_scores(["ahp", "iv"], "iv", apart=False), listed_scores(["ahp", "iv"], "iv", apart=True)
-    (['iv', 'ahp'], ['iv'])
-    """
-    return [ranked_by] if apart else list(dict.fromkeys([ranked_by, *scores]))
-
-
-def ranking_values(table: pa.Table, scores: Collection[str]) -> dict[str, list[Any]]:
-    """The rows of a piece of the ranked table, a list a column; `scores` are the floating-point columns to keep."""
-    ids, ranks = table["id"].to_pylist(), [kind_rank(kind) for kind in KINDS]
-    found: dict[str, list[Any]] = {"rank": table["rank"].to_pylist(), "id": [cut_id(value) for value in ids]}
-    for name in scores:
-        found[name] = [finite(value) for value in table[name].to_pylist()]
-    for name in ("evidence", *ranks, "p", "flagged", "degree"):
-        if name in table.column_names:
-            found[name] = table[name].to_pylist()
-    if "y" in table.column_names:
-        kinds = table["kind"].to_pylist() if "kind" in table.column_names else [None] * table.num_rows
-        found["label"] = [label_of(y, kind) for y, kind in zip(table["y"].to_pylist(), kinds, strict=True)]
-    notes = [flags.replace(",", ", ").replace("_", " ") for flags in table["flags"].to_pylist()]
-    return found | {"flags": notes}
-
-
-def cut_id(value: Any) -> Any:
-    """The id, cut where it is longer than a thousand characters."""
-    return value[:_ID_CHARACTERS] + "…" if isinstance(value, str) and len(value) > _ID_CHARACTERS else value
-
-
-_CURVES = (
-    ("roc", "roc_auc", "ROC curve", "false_positive_rate", "true_positive_rate"),
-    ("pr", "average_precision", "Precision and recall", "recall", "precision"),
-)
-_TRENDS = (
-    ("loss", "Loss", "cross entropy"),
-    ("accuracy", "Accuracy per class", "accuracy"),
-    ("auc", "ROC-AUC of the samples so far", "ROC-AUC"),
-    ("pairs_per_second", "Throughput", "pairs a second"),
-    ("step_size", "Step size", "step size"),
-)
-
-
-def all_sections(report: dict[str, Any]) -> dict[str, Any]:
-    """What the template of each section shows, in the order of the page; sections with nothing to show are left out."""
-    shown = {
-        "ranking": ranking_section(report),
-        "groups": report["groups"] or None,
-        "kinds": report["kinds"] or None,
-        "explained": report["top"] or None,
-        "scores": score_charts(report) or None,
-        "training": training_charts(report["training"]) or None,
-        "graph": graph_charts(report),
-        "attributes": attribute_tables(report) or None,
-        "cost": report["stages"] or None,
-        "glossary": TERMS | (OF_KNOWN if report["accuracy"] else {}),
-    }
-    return {name: content for name, content in shown.items() if content is not None}
-
-
-def attribute_tables(report: dict[str, Any]) -> dict[str, Any]:
-    """What became of the columns of the user's tables, and of the attributes; either may be missing."""
-    tables = {name: report[name] for name in ("columns", "attributes")}
-    return tables if any(tables.values()) else {}
-
-
-def ranking_section(report: dict[str, Any]) -> dict[str, Any]:
-    """The table as the page's script reads it: what the columns are, and a list of values for each."""
-    known = {key: column for key, column in report["table"].items() if key == "rank" or any(column)}
-    scores = listed_scores(report["scores"], report["ranked_by"], "evidence" in known)
-    shown = ranking_columns([*known, *scores], scores)
-    values = {column["key"]: report["table"][column["key"]] for column in shown}
-    return {"columns": shown, "values": values | {"id": [str(value) for value in values["id"]]}}  # a script rounds them
-
-
-def score_charts(report: dict[str, Any]) -> list[Chart]:
-    """Distributions, and where labels are known how well the scores tell anomalies apart."""
-    known = report["accuracy"]
-    charts = []
-    for name in report["scores"]:
-        if shown := report["distributions"][name]:
-            title, share = sentence(long_name(name)), "share of nodes" if len(shown["sizes"]) == 1 else "share of group"
-            bars = shown["edges"], shown["groups"]
-            charts.append(histogram_chart(title, *bars, "", share, shown["sizes"], _folded(shown["folded"])))
-    return charts + ([_curve(known, *curve) for curve in _CURVES] if known else [])
-
-
-def _folded(counts: list[int]) -> str:
-    """Whom the outermost bars stand for besides their own.
-
-    >>> _folded([0, 4]), _folded([1, 3])
-    ('The last bar counts 4 nodes farther out.', 'The first and last bars count 1 and 3 nodes farther out.')
-    """
-    below, above = counts
-    if below and above:
-        return f"The first and last bars count {below:,} and {above:,} nodes farther out."
-    some = below or above
-    return f"The {'first' if below else 'last'} bar counts {some:,} node{'s' * (some > 1)} farther out." if some else ""
-
-
-def _curve(known: Mapping[str, Any], curve: str, measure: str, title: str, x_key: str, y_key: str) -> Chart:
-    lines = []
-    for score, numbers in known["scores"].items():
-        name, points = sentence(long_name(score)), known["curves"][score][curve]
-        lines.append(Line(name, points[x_key], points[y_key], f"{name} {fixed(numbers[measure])}"))
-    labels = x_key.replace("_", " "), y_key.replace("_", " ")
-    return line_chart(title, lines, *labels, x_range=(0, 1), y_range=(0, 1), diagonal=curve == "roc")
-
-
-def accuracy_rows(by_score: Mapping[str, Any]) -> list[tuple[str, list[float | None]]]:
-    """One row a measure, one column a score."""
-    scores = list(by_score.values())
-    rows = [
-        ("ROC-AUC", [score["roc_auc"] for score in scores]),
-        ("Average precision", [score["average_precision"] for score in scores]),
-    ]
-    for kind in scores[0].get("by_kind", {}):
-        rows.append((f"ROC-AUC, {kind} only", [score["by_kind"][kind]["roc_auc"] for score in scores]))
-    for k in scores[0]["precision_at"]:  # in as many places as anomalies, precision and recall are one number
-        both = " and recall" if k == str(scores[0]["num_anomalies"]) else ""
-        rows.append((f"Precision{both} in the first {int(k):,}", [score["precision_at"][k] for score in scores]))
-    return rows
-
-
-def training_charts(curves: Mapping[str, Any]) -> list[Chart]:
-    """Loss, accuracy per class, AUC trend and speed over the steps, whichever were logged."""
-    charts = []
-    for key, title, y_label in _TRENDS:
-        if key in curves:
-            y_range = (0, 1) if key == "accuracy" else None
-            charts.append(line_chart(title, _lines(key, title, curves[key]), "step", y_label, y_range=y_range))
-    return charts
-
-
-def _lines(key: str, title: str, found: Any) -> list[Line]:
-    """A line for every class or name, or a single one with its band."""
-    if key == "accuracy":
-        found = {f"hop {name}": curve for name, curve in zip(class_names(len(found)), found, strict=True)}
-    elif key != "auc":
-        return [Line(title, found["step"], found["mean"], band=(found["low"], found["high"]))]
-    named = [(name.replace("_", " "), curve) for name, curve in found.items()]
-    return [Line(name, curve["step"], curve["mean"], key=name) for name, curve in named]
-
-
-def graph_charts(report: dict[str, Any]) -> list[Chart]:
-    """Class counts of the labelled pairs, predicted hops of the edges, and what purification dropped."""
-    charts = []
-    counts, edges = (report["labels"] or {}).get("counts"), report["edges"]
-    if counts:
-        names = class_names(len(counts))
-        charts.append(bar_chart("Pairs per hop class, purified graph", names, counts, "hops", "pairs"))
-    if edges["hops"]:
-        shares = {"edges": edges["hops"]["shares"]}
-        labels = "predicted hop", "share of edges"
-        charts.append(histogram_chart("Predicted hop of every edge", edges["hops"]["edges"], shares, *labels))
-    lost = (edges["purified"] or {}).get("dropped_share")
-    if lost:
-        percents = [100 * share for share in lost.values()]
-        labels = "nodes", "% of edges dropped"
-        charts.append(bar_chart("Edges dropped, by kind of node", list(lost), percents, *labels))
-    return charts
+    """The range with a margin, and down to zero where zero is near."""
+    margin = 0.06 * (high - low)
+    return (0.0 if 0.0 <= low <= 0.5 * high else low - margin), high + margin

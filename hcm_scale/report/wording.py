@@ -1,20 +1,147 @@
-"""An explanation as a page for a terminal: where the node stands, its reasons, its neighbours, its attributes."""
+"""The report in plain English, for the page and for a terminal, from single numbers to the whole explanation of a node.
+
+In this order: numbers, dates and names; the glossary (`TERMS`, `OF_KNOWN` where anomalies are known, and `HELP` for
+headings, keyed by column of the ranked table and by kind of evidence); names and meanings of scores; sentences about
+the ranked list and its groups; the reasons of one node; its explanation as a page for a terminal.
+
+A reason is one line: what it is, its numbers, and the node's rank by this kind of evidence. Attributes are cited under
+the user's own column names; text that was hashed is cited only where no other column differs. Ids and column names come
+from the user's data, so on their way to a terminal they lose control characters (an id must not move the cursor) and
+excess length.
+"""
 
 import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from hcm_scale.base.names import GAP_SUFFIX
-from hcm_scale.report.explain import Difference, Explanation, date_text, value_text
+from hcm_scale.report.explain import Difference, Explanation
 from hcm_scale.report.reasons import KIND_TITLES, Reason, kind_title
 
-# ----------------------------------------------------------------------------
-# The words of the report in plain English: `TERMS` and, where anomalies are known, `OF_KNOWN` for the glossary of the
-# page, `HELP` for the headings of its tables.
-#
-# A term is explained without the others where that is possible; `HELP` is keyed by column of the ranked table and by
-# kind of evidence.
+_NOTABLE_DEVIATIONS = 2.0  # below this an attribute is like the neighbours'
+_NOTABLE_SHARE = 0.25  # of a node's edges: fewer dropped ones are not worth a line
+_NUM_CITED = 2  # attributes in a line
+_ID_WIDTH, _NAME_WIDTH, _LINE_WIDTH = 40, 48, 100
 
+
+# Numbers, dates and names.
+
+
+def short(value: float) -> str:
+    """A number in at most five characters or so, for an axis.
+
+    >>> [short(v) for v in (0, 0.25, 3, 1500, 20_000_000, 2e-5)]
+    ['0', '0.25', '3', '1.5k', '20M', '2e-05']
+    """
+    for bound, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= bound:
+            return f"{value / bound:.3g}{suffix}"
+    return f"{value:.3g}"
+
+
+def percent(value: float) -> str:
+    """A share as a percentage, such as 25%."""
+    return f"{100 * value:.3g}%"
+
+
+def fixed(value: float | None) -> str:
+    """Three decimals, a dash where there is no number."""
+    return "–" if value is None else f"{value:.3f}"
+
+
+def p_text(value: float) -> str:
+    """A chance, with three decimals or as a power of ten: 0.250, 2e-9."""
+    return f"{value:.3f}" if value >= 0.001 else f"{value:.0e}".replace("e-0", "e-")
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration as people say it.
+
+    >>> [seconds_text(s) for s in (0.0042, 0.31, 12.34, 95, 7300)]
+    ['4.2 ms', '0.31 s', '12.3 s', '1 min 35 s', '2 h 1 min']
+    """
+    if seconds < 0.1:
+        return f"{1000 * seconds:.2g} ms"
+    if seconds < 60:
+        return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds:.2g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def bytes_text(count: float) -> str:
+    """An amount of memory.
+
+    >>> [bytes_text(b) for b in (1536, 3.2e8, 5.4e9)]
+    ['1.5 KiB', '305 MiB', '5.03 GiB']
+    """
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count / 2**10:.3g} KiB"
+
+
+def detail_text(detail: Any) -> str:
+    """The numbers and words that a stage reports of itself.
+
+    >>> detail_text({"num_edges": 1200, "edges_per_second": 5e6})
+    '1,200 edges · 5M edges/s'
+    """
+    if not isinstance(detail, Mapping):
+        return str(detail or "")
+    return " · ".join(_fact(str(name), value) for name, value in detail.items() if isinstance(value, int | float | str))
+
+
+def _fact(name: str, value: Any) -> str:
+    words = name.removeprefix("num_").replace("_", " ")
+    if isinstance(value, bool | str):
+        return f"{words} {str(value).lower() if isinstance(value, bool) else value}"
+    if name.endswith("_per_second"):
+        return f"{short(value)} {words.removesuffix(' per second')}/s"
+    if name.endswith("_bytes"):
+        return f"{words.removesuffix(' bytes')} {bytes_text(value)}"
+    if name.endswith("_seconds"):
+        return f"{words.removesuffix(' seconds')} {seconds_text(value)}"
+    if name.startswith("num_"):
+        return f"{value:,} {words}"
+    return f"{words} {value:,}" if isinstance(value, int) else f"{words} {value:.4g}"
+
+
+def weight(value: float, percent: int) -> str:
+    """The weight of an edge among all weights: `1,200.00 (heavier than 99 % of edges)`."""
+    amount = f"{value:,.2f}" if 0.1 <= value < 1e12 else f"{value:.3g}"
+    return f"{amount} (heavier than {percent} % of edges)"
+
+
+def value_text(value: float, first_day: str | None) -> str:
+    """The value of an attribute: four digits, or the date that it means where it counts days since a first one.
+
+    >>> value_text(0.12345, None), value_text(1.4, "2024-01-31"), value_text(0.5, "2024-01-31T08:00")
+    ('0.1235', '2024-02-01', '2024-01-31 20:00')
+    """
+    if first_day is None:
+        return f"{value:.4g}"
+    steps = value * 1440 if "T" in first_day else value
+    return str(np.datetime64(first_day) + round(steps)).replace("T", " ")
+
+
+def clip(value: object, width: int) -> str:
+    r"""One printable line of at most `width` characters.
+
+    >>> clip("a\x1b[2Jb", 20), clip("abcdefgh", 5)
+    ('a�[2Jb', 'abcd…')
+    """
+    line = "".join(c if c.isprintable() else "�" for c in str(value))
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def sentence(text: str) -> str:
+    """The text with a capital at its beginning."""
+    return text[:1].upper() + text[1:]
+
+
+# The glossary. A term is explained without the others where that is possible.
 
 HELP = {
     "rank": "1 is the node that stands out most.",
@@ -75,299 +202,10 @@ OF_KNOWN = {  # where anomalies are known
 }
 
 
-# ----------------------------------------------------------------------------
-# Numbers as the report page writes them: on axes, in tables, with units, as the facts of a stage.
+# Scores.
 
-
-def short(value: float) -> str:
-    """A number in at most five characters or so, for an axis.
-
-    >>> [short(v) for v in (0, 0.25, 3, 1500, 20_000_000, 2e-5)]
-    ['0', '0.25', '3', '1.5k', '20M', '2e-05']
-    """
-    for bound, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= bound:
-            return f"{value / bound:.3g}{suffix}"
-    return f"{value:.3g}"
-
-
-def percent(value: float) -> str:
-    """A share as a percentage.
-
-    >>> percent(0.25)
-    '25%'
-    """
-    return f"{100 * value:.3g}%"
-
-
-def fixed(value: float | None) -> str:
-    """Three decimals, a dash where there is no number.
-
-    >>> fixed(0.5), fixed(None)
-    ('0.500', '–')
-    """
-    return "–" if value is None else f"{value:.3f}"
-
-
-def p_text(value: float) -> str:
-    """A chance, as many digits as matter.
-
-    >>> p_text(0.25), p_text(2.04e-9)
-    ('0.250', '2e-9')
-    """
-    return f"{value:.3f}" if value >= 0.001 else f"{value:.0e}".replace("e-0", "e-")
-
-
-def seconds_text(seconds: float) -> str:
-    """A duration as people say it.
-
-    >>> [seconds_text(s) for s in (0.0042, 0.31, 12.34, 95, 7300)]
-    ['4.2 ms', '0.31 s', '12.3 s', '1 min 35 s', '2 h 1 min']
-    """
-    if seconds < 0.1:
-        return f"{1000 * seconds:.2g} ms"
-    if seconds < 60:
-        return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds:.2g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def bytes_text(count: float) -> str:
-    """An amount of memory.
-
-    >>> [bytes_text(b) for b in (1536, 3.2e8, 5.4e9)]
-    ['1.5 KiB', '305 MiB', '5.03 GiB']
-    """
-    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count / 2**10:.3g} KiB"
-
-
-def detail_text(detail: Any) -> str:
-    """The plain facts of a stage.
-
-    >>> detail_text({"num_edges": 1200, "edges_per_second": 5e6})
-    '1,200 edges · 5M edges/s'
-    """
-    if not isinstance(detail, Mapping):
-        return str(detail or "")
-    return " · ".join(_fact(str(name), value) for name, value in detail.items() if isinstance(value, int | float | str))
-
-
-def _fact(name: str, value: Any) -> str:
-    words = name.removeprefix("num_").replace("_", " ")
-    if isinstance(value, bool | str):
-        return f"{words} {str(value).lower() if isinstance(value, bool) else value}"
-    if name.endswith("_per_second"):
-        return f"{short(value)} {words.removesuffix(' per second')}/s"
-    if name.endswith("_bytes"):
-        return f"{words.removesuffix(' bytes')} {bytes_text(value)}"
-    if name.endswith("_seconds"):
-        return f"{words.removesuffix(' seconds')} {seconds_text(value)}"
-    if name.startswith("num_"):
-        return f"{value:,} {words}"
-    return f"{words} {value:,}" if isinstance(value, int) else f"{words} {value:.4g}"
-
-
-# ----------------------------------------------------------------------------
-# An explanation in words: a list of reasons, for the page and for a terminal.
-#
-# Each notable kind of evidence is told in one line, the strongest first: what it is, its numbers, and the node's rank
-# by this kind. Attributes are cited under the user's own column names; text that was hashed is cited only where no
-# other column differs. Ids and column names come from the user's data, so on their way to a terminal they lose
-# control characters (an id must not move the cursor) and excess length.
-
-
-_NOTABLE_DEVIATIONS = 2.0  # below this an attribute is like the neighbours'
-_NOTABLE_SHARE = 0.25  # of a node's edges: fewer dropped ones are not worth a line
-_CITED = 2  # attributes in a line
 _TITLES = {"residual": "Odd attributes", "context_closure": "Unlike triangles"}
-
-
-class ReasonText(NamedTuple):
-    """A reason in words."""
-
-    kind: str
-    title: str
-    text: str
-
-
-def clip(value: object, width: int) -> str:
-    r"""One printable line of at most `width` characters.
-
-    >>> clip("a\x1b[2Jb", 20), clip("abcdefgh", 5)
-    ('a�[2Jb', 'abcd…')
-    """
-    line = "".join(c if c.isprintable() else "�" for c in str(value))
-    return line if len(line) <= width else line[: width - 1] + "…"
-
-
-def score_title(name: str) -> str:
-    """A score as a heading: short names are initials.
-
-    >>> score_title("ahp"), score_title("score"), score_title("residual")
-    ('AHP', 'Score', 'Odd attributes')
-    """
-    return _TITLES.get(name) or (name.upper() if len(name) <= 3 else name.replace("_", " ").capitalize())
-
-
-def reason_texts(e: Explanation) -> list[ReasonText]:
-    """Why the node is ranked where it is, the strongest reason first."""
-    return [ReasonText(r.kind, KIND_TITLES[r.kind], _TELL[r.kind](e, r) + _rank(r)) for r in e.reasons]
-
-
-def opening_text(e: Explanation) -> str:
-    """What is to be said before the reasons: that none is notable, or that there are no neighbours."""
-    if e.degree == 0:
-        return "It has no neighbours, so only its attributes can tell."
-    if e.reasons and e.reasons[0].rank is not None and not any(r.notable for r in e.reasons):
-        return "Nothing about it stands out. What comes nearest:"
-    return ""
-
-
-def flag_sentence(e: Explanation) -> str:
-    """The node's p, whether it is flagged, and where flags end; nothing where nobody judged."""
-    if e.p is None or e.flagged is None or e.fdr is None:
-        return ""
-    end = "no node is flagged" if e.flags_end is None else f"flags end at p {e.flags_end:.1e}"
-    state = "flagged" if e.flagged else "not flagged"
-    return f"p {e.p:.1e}, {state}: at a false-discovery rate of {percent(e.fdr)} {end}"
-
-
-def one_sentence(e: Explanation) -> str:
-    """The strongest reason alone, for a table."""
-    return " ".join(filter(None, [opening_text(e), *(f"{told.title}: {told.text}" for told in reason_texts(e)[:1])]))
-
-
-def dropped_text(e: Explanation) -> str:
-    """How many of its edges purification dropped, where they are many."""
-    count = sum(bool(n.dropped) for n in e.neighbors)
-    if count < max(1.0, _NOTABLE_SHARE * e.degree):
-        return ""
-    if e.degree == 1:
-        return "Before learning its only edge was dropped, because its ends are so unlike."
-    some = f"{'all' if count == e.degree else f'{count:,} of'} its {e.degree:,} edges"
-    return f"Before learning {some} {'was' if count == 1 else 'were'} dropped, because their ends are so unlike."
-
-
-def _rank(r: Reason) -> str:
-    return "" if r.rank is None else f" (rank {r.rank:,} of {r.num_ranked:,} by {r.kind})"
-
-
-def _hop(e: Explanation, r: Reason) -> str:
-    if r.value is None:
-        return "none of its edges was scored"
-    usual = "" if r.usual is None else f", where {r.usual:.1f} is usual for two neighbours"
-    if r.count == 1:
-        return (
-            f"its only {'scored ' if e.degree > 1 else ''}neighbour looks {r.value:.1f} hops away to the model{usual}"
-        )
-    return f"its {r.count:,} neighbours look {r.value:.1f} hops away to the model, on average{usual}"
-
-
-def _closure(e: Explanation, r: Reason) -> str:
-    if r.value is None:
-        return "few of its far edges close triangles"
-    usual = "" if r.usual is None else f", where {r.usual:.1f} is usual"
-    far = f"although {_far(r)} look {r.value:.1f} hops apart to the model{usual}"
-    return f"{_joined(e, r)}, {far}"
-
-
-def _context(e: Explanation, r: Reason) -> str:
-    if r.value is None or r.usual is None:
-        return "its attributes are not like theirs"
-    return f"its attributes differ from theirs by {r.value:.2f} of at most 2, where {r.usual:.2f} is usual"
-
-
-def _context_closure(e: Explanation, r: Reason) -> str:
-    if r.value is None or r.usual is None:
-        return "edges between unlike nodes close triangles around it"
-    far = f"although {_far(r)} differ in their attributes by {r.value:.2f} of at most 2, where {r.usual:.2f} is usual"
-    return f"{_joined(e, r)}, {far}"
-
-
-def _joined(e: Explanation, r: Reason) -> str:
-    """How many pairs of its neighbours are joined, among how many of them: a few pairs are no clique."""
-    some = f"its {r.count:,} neighbours" if r.count == e.degree else f"{r.count:,} of its {e.degree:,} neighbours"
-    if r.count == 2:
-        return f"{some} are joined to each other"
-    pairs = r.count * (r.count - 1) // 2
-    told = f"all {pairs:,} pairs" if r.pairs == pairs else f"{r.pairs:,} of the {pairs:,} pairs"
-    return f"{told} among {some} are joined"
-
-
-def _far(r: Reason) -> str:
-    return "they" if r.far_pairs == r.pairs else f"{r.far_pairs:,} of these pairs"
-
-
-def _attributes(e: Explanation, r: Reason) -> str:
-    """The columns that differ most; hashed text only where no column differs."""
-    plain = [d for d in e.differences if not d.is_text]
-    notable = [d for d in plain if abs(d.deviations) >= _NOTABLE_DEVIATIONS]
-    cited = notable[:_CITED] or [d for d in e.differences if d.is_text][:1] or plain[:1]
-    whose = "its neighbours'" if e.degree else "all nodes'"
-    if not cited:
-        return "they are not what its neighbourhood predicts"
-    return "; ".join(_difference(d, whose) for d in cited)
-
-
-def _difference(d: Difference, whose: str) -> str:
-    """One attribute, as a value, a category, a gap or a text."""
-    column = f"`{clip(d.column, 48)}`"
-    if d.is_text:
-        return f"text in {column} unlike {whose}"
-    name, is_category, category = d.column.partition("=")
-    is_share = d.value in (0.0, 1.0) and 0.0 <= d.neighbors <= 1.0
-    share = f"{100 * d.neighbors:.0f}% of {whose.removesuffix(chr(39))}"
-    if is_share and d.column.endswith(GAP_SUFFIX):
-        name = d.column.removesuffix(GAP_SUFFIX)
-        return f"`{clip(name, 48)}` is {'missing' if d.value else 'there'}, and missing in {share}"
-    if is_share and is_category:
-        told = f"`{clip(name, 48)}` is {'' if d.value else 'not '}`{clip(category, 48)}`"
-        return f"{told}, which is so in {share}" if d.value else f"{told}, which it is in {share}"
-    if d.first_day is not None:
-        own, theirs = (date_text(days, d.first_day) for days in (d.value, d.neighbors))
-        return f"{column} = {own} where {whose} mean is {theirs}"
-    return f"{column} = {_quantity(d.value)} where {whose} mean is {_quantity(d.neighbors)}"
-
-
-def weight(value: float, percent: int) -> str:
-    """The weight of an edge among all weights.
-
-    >>> weight(1200, 99), weight(0.00125, 3)
-    ('1,200.00 (heavier than 99 % of edges)', '0.00125 (heavier than 3 % of edges)')
-    """
-    amount = f"{value:,.2f}" if 0.1 <= value < 1e12 else f"{value:.3g}"
-    return f"{amount} (heavier than {percent} % of edges)"
-
-
-_TELL: dict[str, Callable[[Explanation, Reason], str]] = {
-    "hop": _hop,
-    "closure": _closure,
-    "context": _context,
-    "context_closure": _context_closure,
-    "attributes": _attributes,
-}
-
-
-def _quantity(value: float) -> str:
-    """A value of an attribute as people write it.
-
-    >>> [_quantity(v) for v in (9310.0, 120.25, 0.0417, 3.0, 2.5e9)]
-    ['9,310', '120', '0.0417', '3', '2.5e+09']
-    """
-    if 100 <= abs(value) < 1e9:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
-
-
-# ----------------------------------------------------------------------------
-# Words about the ranked list as a whole, the same on the page and in a terminal: what ranks it, how many nodes stand
-# out, and what a group of nodes shares.
-
-
-LONG_NAMES = {
+_LONG_NAMES = {
     "score": "score (all kinds of evidence)",
     "ahp": "average hop prediction (AHP)",
     "iv": "inference variance (IV)",
@@ -388,18 +226,22 @@ _MEANS = {
 }
 
 
-def long_name(score: str) -> str:
-    """A score in words.
+def score_title(name: str) -> str:
+    """A score as a heading: short names are initials, such as AHP."""
+    return _TITLES.get(name) or (name.upper() if len(name) <= 3 else name.replace("_", " ").capitalize())
 
-    >>> long_name("ahp"), long_name("ahp_trend")
-    ('average hop prediction (AHP)', 'ahp trend')
-    """
-    return LONG_NAMES.get(score, score.replace("_", " "))
+
+def long_name(score: str) -> str:
+    """A score in words, such as `average hop prediction (AHP)`."""
+    return _LONG_NAMES.get(score, score.replace("_", " "))
 
 
 def meaning(ranked_by: str) -> str:
-    """What a high place says, by the score that ranks."""
+    """What a high place means, by the score that ranks."""
     return _MEANS.get(ranked_by, "the higher a node stands, the larger this number is")
+
+
+# The ranked list and its groups.
 
 
 def found_text(found: Mapping[str, Any]) -> str:
@@ -410,24 +252,18 @@ def found_text(found: Mapping[str, Any]) -> str:
     >>> found_text({"num_flagged": 0, "fdr": 0.1})
     'No node stands out at a false-discovery rate of 10%.'
     """
-    told = []
+    parts = []
     count, fdr, stability = (found.get(name) for name in ("num_flagged", "fdr", "stability"))
     if count is not None and fdr is not None:
         who = "No node stands" if not count else "1 node stands" if count == 1 else f"{count:,} nodes stand"
-        told.append(f"{who} out at a false-discovery rate of {percent(fdr)}.")
+        parts.append(f"{who} out at a false-discovery rate of {percent(fdr)}.")
     if stability is not None:
-        told.append(f"{100 * stability:.0f}% of the first nodes stay so by either encoder alone.")
-    return " ".join(told)
+        parts.append(f"{100 * stability:.0f}% of the first nodes stay so by either encoder alone.")
+    return " ".join(parts)
 
 
 def headline(report: Mapping[str, Any]) -> str:
-    """The finding of a report in one line.
-
-    >>> headline({"flagged": {"num": 3}, "graph": {"num_nodes": 2000}})
-    '3 of 2,000 nodes stand out'
-    >>> headline({"flagged": None, "graph": {"num_nodes": 2000}})
-    '2,000 nodes, the oddest first'
-    """
+    """The finding of a report in one line: how many of its nodes stand out."""
     flagged, total = report["flagged"], f"{report['graph']['num_nodes']:,}"
     if flagged is None:
         return f"{total} nodes, the oddest first"
@@ -437,30 +273,21 @@ def headline(report: Mapping[str, Any]) -> str:
 
 
 def flag_text(report: Mapping[str, Any]) -> str:
-    """What standing out means in a report: the largest p among the flagged nodes, and the false-discovery rate.
+    """The largest p among the flagged nodes, the false-discovery rate, and how far two encoders agree.
 
     >>> flag_text({"flagged": {"num": 3, "largest_p": 0.0002}, "found": {"fdr": 0.1}})
     'Nodes stand out from p = 0.0002 down; about 10% of them may be there by chance.'
     """
     flagged, fdr, stability = report["flagged"], report["found"].get("fdr"), report["found"].get("stability")
-    told = []
+    parts = []
     if flagged and flagged["num"]:
         chance = "" if fdr is None else f"; about {percent(fdr)} of them may be there by chance"
-        told.append(f"Nodes stand out from p = {flagged['largest_p']:.1g} down{chance}.")
+        parts.append(f"Nodes stand out from p = {flagged['largest_p']:.1g} down{chance}.")
     elif flagged:
-        told.append("The list has a first node all the same; the most odd may be quite usual.")
+        parts.append("The list has a first node all the same; the most odd may be quite usual.")
     if stability is not None:
-        told.append(f"{100 * stability:.0f}% of the first nodes stay so by either of two encoders, trained apart.")
-    return " ".join(told)
-
-
-def sentence(text: str) -> str:
-    """The text with a capital at its beginning.
-
-    >>> sentence("average hop prediction (AHP)")
-    'Average hop prediction (AHP)'
-    """
-    return text[:1].upper() + text[1:]
+        parts.append(f"{100 * stability:.0f}% of the first nodes stay so by either of two encoders, trained apart.")
+    return " ".join(parts)
 
 
 def group_text(group: Mapping[str, Any]) -> str:
@@ -474,76 +301,210 @@ def group_text(group: Mapping[str, Any]) -> str:
     """
     size = len(group["members"])
     pairs = size * (size - 1) // 2
-    told = [
+    joined = (
         "all joined to each other" if group["num_edges"] == pairs else f"{group['num_edges']} of {pairs} pairs joined"
-    ]
+    )
+    parts = [joined]
     if group["evidence"]:
         for_some = "" if group["num_evidence"] == size else f" for {group['num_evidence']} of them"
-        told.append(kind_title(group["evidence"]) + for_some)
-    return ", ".join(told + ([f"known as {group['label']}"] if group["label"] else []))
+        parts.append(kind_title(group["evidence"]) + for_some)
+    return ", ".join(parts + ([f"known as {group['label']}"] if group["label"] else []))
 
 
-_ID_WIDTH = 40
-_LINE_WIDTH = 100
+# The reasons of one node.
+
+
+class ReasonText(NamedTuple):
+    """A reason in words."""
+
+    kind: str
+    title: str
+    text: str
+
+
+def reason_texts(e: Explanation) -> list[ReasonText]:
+    """Why the node is ranked where it is, the strongest reason first."""
+    ranks = ["" if r.rank is None else f" (rank {r.rank:,} of {r.num_ranked:,} by {r.kind})" for r in e.reasons]
+    return [
+        ReasonText(r.kind, KIND_TITLES[r.kind], _TEXTS[r.kind](e, r) + rank)
+        for r, rank in zip(e.reasons, ranks, strict=True)
+    ]
+
+
+def opening_text(e: Explanation) -> str:
+    """A sentence before the reasons: that there are no neighbours, or that no reason is notable; else empty."""
+    if e.degree == 0:
+        return "It has no neighbours, so only its attributes can tell."
+    if e.reasons and e.reasons[0].rank is not None and not any(r.notable for r in e.reasons):
+        return "Nothing about it stands out. What comes nearest:"
+    return ""
+
+
+def one_sentence(e: Explanation) -> str:
+    """The strongest reason alone, for a table."""
+    return " ".join(filter(None, [opening_text(e), *(f"{r.title}: {r.text}" for r in reason_texts(e)[:1])]))
+
+
+def dropped_text(e: Explanation) -> str:
+    """How many of its edges purification dropped; empty where they are few."""
+    count = sum(bool(n.dropped) for n in e.neighbors)
+    if count < max(1.0, _NOTABLE_SHARE * e.degree):
+        return ""
+    if e.degree == 1:
+        return "Before learning its only edge was dropped, because its ends are so unlike."
+    some = f"{'all' if count == e.degree else f'{count:,} of'} its {e.degree:,} edges"
+    return f"Before learning {some} {'was' if count == 1 else 'were'} dropped, because their ends are so unlike."
+
+
+def _hop(e: Explanation, r: Reason) -> str:
+    if r.value is None:
+        return "none of its edges was scored"
+    usual = "" if r.usual is None else f", where {r.usual:.1f} is usual for two neighbours"
+    if r.count == 1:
+        only = "only scored" if e.degree > 1 else "only"
+        return f"its {only} neighbour looks {r.value:.1f} hops away to the model{usual}"
+    return f"its {r.count:,} neighbours look {r.value:.1f} hops away to the model, on average{usual}"
+
+
+def _closure(e: Explanation, r: Reason) -> str:
+    if r.value is None:
+        return "few of its far edges close triangles"
+    usual = "" if r.usual is None else f", where {r.usual:.1f} is usual"
+    return f"{_pairs(e, r)} look {r.value:.1f} hops apart to the model{usual}"
+
+
+def _context(e: Explanation, r: Reason) -> str:
+    if r.value is None or r.usual is None:
+        return "its attributes are not like theirs"
+    return f"its attributes differ from theirs by {r.value:.2f} of at most 2, where {r.usual:.2f} is usual"
+
+
+def _context_closure(e: Explanation, r: Reason) -> str:
+    if r.value is None or r.usual is None:
+        return "edges between unlike nodes close triangles around it"
+    usual = f"where {r.usual:.2f} is usual"
+    return f"{_pairs(e, r)} differ in their attributes by {r.value:.2f} of at most 2, {usual}"
+
+
+def _pairs(e: Explanation, r: Reason) -> str:
+    """How many pairs of its neighbours are joined, among how many (a few pairs are no clique), and how many are far."""
+    some = f"its {r.count:,} neighbours" if r.count == e.degree else f"{r.count:,} of its {e.degree:,} neighbours"
+    far = "they" if r.far_pairs == r.pairs else f"{r.far_pairs:,} of these pairs"
+    if r.count == 2:
+        return f"{some} are joined to each other, although {far}"
+    pairs = r.count * (r.count - 1) // 2
+    joined = f"all {pairs:,} pairs" if r.pairs == pairs else f"{r.pairs:,} of the {pairs:,} pairs"
+    return f"{joined} among {some} are joined, although {far}"
+
+
+def _attributes(e: Explanation, r: Reason) -> str:
+    """The columns that differ most; hashed text only where no column differs."""
+    plain = [d for d in e.differences if not d.is_text]
+    notable = [d for d in plain if abs(d.deviations) >= _NOTABLE_DEVIATIONS]
+    cited = notable[:_NUM_CITED] or [d for d in e.differences if d.is_text][:1] or plain[:1]
+    if not cited:
+        return "they are not what its neighbourhood predicts"
+    return "; ".join(_difference(d, "its neighbours'" if e.degree else "all nodes'") for d in cited)
+
+
+def _difference(d: Difference, whose: str) -> str:
+    """One attribute, as a value, a category, a gap or a text."""
+    column = f"`{clip(d.column, _NAME_WIDTH)}`"
+    if d.is_text:
+        return f"text in {column} unlike {whose}"
+    name, is_category, category = d.column.partition("=")
+    is_share = d.value in (0.0, 1.0) and 0.0 <= d.neighbors <= 1.0
+    share = f"{100 * d.neighbors:.0f}% of {whose[:-1]}"
+    if is_share and d.column.endswith(GAP_SUFFIX):
+        name = clip(d.column.removesuffix(GAP_SUFFIX), _NAME_WIDTH)
+        return f"`{name}` is {'missing' if d.value else 'there'}, and missing in {share}"
+    if is_share and is_category:
+        is_it = f"`{clip(name, _NAME_WIDTH)}` is {'' if d.value else 'not '}`{clip(category, _NAME_WIDTH)}`"
+        return f"{is_it}, which is so in {share}" if d.value else f"{is_it}, which it is in {share}"
+    own, theirs = (_quantity(value, d.first_day) for value in (d.value, d.neighbors))
+    return f"{column} = {own} where {whose} mean is {theirs}"
+
+
+def _quantity(value: float, first_day: str | None = None) -> str:
+    """The value of an attribute with a few digits, or as a date."""
+    if first_day is not None:
+        return value_text(value, first_day)
+    return f"{value:,.0f}" if 100 <= abs(value) < 1e9 else f"{value:.3g}"
+
+
+_TEXTS: dict[str, Callable[[Explanation, Reason], str]] = {
+    "hop": _hop,
+    "closure": _closure,
+    "context": _context,
+    "context_closure": _context_closure,
+    "attributes": _attributes,
+}
+
+
+# The page for a terminal.
 
 
 def explanation_text(e: Explanation, limit: int = 20) -> str:
-    """The whole explanation for a terminal, with at most `limit` neighbours."""
+    """Where the node stands, its reasons, at most `limit` of its neighbours, its attributes."""
     return "\n".join([*_heading(e), *_neighbor_lines(e, limit), *_difference_lines(e)])
 
 
 def _heading(e: Explanation) -> list[str]:
-    shown = {name: value for name, value in e.scores.items() if e.ranked_by in ("", name)}
-    scores = "".join(f"{score_title(name)} {_number(value)}   " for name, value in shown.items())
+    scores = {name: "-" if value is None else f"{value:.3g}" for name, value in e.scores.items()}
+    shown = "".join(f"{score_title(name)} {text}   " for name, text in scores.items() if e.ranked_by in ("", name))
     lines = [
         f"{clip(e.id, 80)}   rank {e.rank:,} of {e.num_nodes:,} (above {e.percentile:.2f} % of all nodes)",
-        f"{scores}degree {e.degree:,}" + (f"   known to be: {e.label}" if e.label else ""),
-        *([flag_sentence(e)] if flag_sentence(e) else []),
+        f"{shown}degree {e.degree:,}" + (f"   known to be: {e.label}" if e.label else ""),
+        *_flag_lines(e),
         "",
-        *([opening_text(e)] if opening_text(e) else []),
+        *filter(None, [opening_text(e)]),
     ]
-    for told in reason_texts(e):
-        lines += textwrap.wrap(f"{told.title}: {told.text}", _LINE_WIDTH, subsequent_indent="  ")
-    return lines + ([dropped_text(e)] if dropped_text(e) else [])
+    for reason in reason_texts(e):
+        lines += textwrap.wrap(f"{reason.title}: {reason.text}", _LINE_WIDTH, subsequent_indent="  ")
+    return [*lines, *filter(None, [dropped_text(e)])]
+
+
+def _flag_lines(e: Explanation) -> list[str]:
+    """The node's p, whether it is flagged, and where flags end; none where nodes were not judged."""
+    if e.p is None or e.flagged is None or e.fdr is None:
+        return []
+    end = "no node is flagged" if e.flags_end is None else f"flags end at p {e.flags_end:.1e}"
+    state = "flagged" if e.flagged else "not flagged"
+    return [f"p {e.p:.1e}, {state}: at a false-discovery rate of {percent(e.fdr)} {end}"]
 
 
 def _neighbor_lines(e: Explanation, limit: int) -> list[str]:
+    """A table of id, hop, whether the edge was dropped, and the types and weights of edges where there are any."""
     shown = e.neighbors[:limit]
     if not shown:
         return []
-    width = max(10, *(len(clip(n.id, _ID_WIDTH)) for n in shown))
-    wide = max(len("type"), *(len(", ".join(n.types)) for n in shown)) if any(n.types for n in shown) else 0
-    name = clip(shown[0].weight.name, _ID_WIDTH) if shown[0].weight else ""
-    lines = ["", f"{'neighbour':<{width}}   predicted hop   {_edge_cells('edge', 'type' * bool(wide), wide, name)}"]
-    for n in shown:
+    types = [", ".join(n.types) for n in shown]
+    type_width = max(len("type"), *map(len, types)) if any(types) else 0
+    weight_name = clip(shown[0].weight.name, _ID_WIDTH) if shown[0].weight else ""
+    rows = [("neighbour", "predicted hop", "edge", "type", weight_name)]
+    for n, names in zip(shown, types, strict=True):
         hop = "  not scored " if n.hop is None else f"{n.hop:5.2f} ± {n.std or 0.0:<5.2f}"
         edge = {None: "", True: "dropped", False: "kept"}[n.dropped]
-        told = weight(n.weight.value, n.weight.percent) if n.weight else ""
-        cells = _edge_cells(edge, ", ".join(n.types), wide, told)
-        lines.append(f"{clip(n.id, _ID_WIDTH):<{width}}   {hop}   {cells}".rstrip())
+        amount = weight(n.weight.value, n.weight.percent) if n.weight else ""
+        rows.append((clip(n.id, _ID_WIDTH), hop, edge, names, amount))
+    width = max(10, *(len(row[0]) for row in rows[1:]))
+    lines = [""]
+    for name, hop, edge, names, amount in rows:
+        cells = [f"{name:<{width}}", hop, f"{edge:<8}", *([f"{names:<{type_width}}"] if type_width else []), amount]
+        lines.append("   ".join(cells).rstrip())
     hidden = e.degree - len(shown)
     return [*lines, f"and {hidden:,} nearer"] if hidden else lines
 
 
-def _edge_cells(edge: str, types: str, wide: int, told: str) -> str:
-    """Columns about an edge, the last its weight; `wide` is the room of its types, 0 where no edge has any."""
-    return "   ".join([f"{edge:<8}", *([f"{types:<{wide}}"] if wide else []), told]).rstrip()
-
-
 def _difference_lines(e: Explanation) -> list[str]:
+    """A table of attributes: their names, the node's value, the neighbours' mean, the deviations."""
     if not e.differences:
         return []
-    names = [clip(f"text in {d.column}" if d.is_text else d.column, _ID_WIDTH) for d in e.differences]
-    width = max(10, *map(len, names))
-    own = ["" if d.is_text else value_text(d.value, d.first_day) for d in e.differences]
-    theirs = ["" if d.is_text else value_text(d.neighbors, d.first_day) for d in e.differences]
-    wide = max(12, *map(len, own + theirs))
-    lines = ["", f"{'attribute':<{width}}   {'its value':>{wide}}   {'neighbours':>{wide}}   deviations"]
-    for name, left, right, d in zip(names, own, theirs, e.differences, strict=True):
-        lines.append(f"{name:<{width}}   {left:>{wide}}   {right:>{wide}}   {d.deviations:>+10.1f}")
-    return lines
-
-
-def _number(value: float | None) -> str:
-    """Three significant digits, a dash where there is no number."""
-    return "-" if value is None else f"{value:.3g}"
+    rows = [("attribute", "its value", "neighbours", "deviations")]
+    for d in e.differences:
+        own, theirs = ("" if d.is_text else value_text(value, d.first_day) for value in (d.value, d.neighbors))
+        name = clip(f"text in {d.column}" if d.is_text else d.column, _ID_WIDTH)
+        rows.append((name, own, theirs, f"{d.deviations:>+10.1f}"))
+    width = max(10, *(len(row[0]) for row in rows))
+    wide = max(12, *(len(text) for row in rows for text in row[1:3]))
+    return ["", *(f"{name:<{width}}   {own:>{wide}}   {theirs:>{wide}}   {last}" for name, own, theirs, last in rows)]

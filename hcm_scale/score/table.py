@@ -12,7 +12,7 @@
 | residual     | f64            | distance of attributes to what the neighbourhood predicts                      |
 | score        | f64            | the evidence of all kinds added up (evidence.py)                               |
 | evidence     | string         | the kind of evidence that says most about the node; dictionary-encoded         |
-| hop_rank ... | i32            | 1 = strangest by this kind; ties share the middle place, rounded towards 1     |
+| hop_rank ... | i32            | 1 = most anomalous by this kind; ties share the middle place, rounded towards 1 |
 | p            | f64            | chance of a usual node to have as much evidence (threshold.py)                 |
 | flagged      | bool           | whether it stands out at the false-discovery rate `fdr` of the metadata        |
 | rank         | i64            | 1 = most anomalous by `rank_by`, ties by node number                           |
@@ -21,13 +21,14 @@
 | y, kind      | u8             | where known: 1 = anomaly; 0 normal, 1 structural, 2 attribute                  |
 
 `evidence` and the five ranks by kind (hop_rank, closure_rank, context_rank, context_closure_rank, attributes_rank) are
-there where the evidence has been added up, `p` and `flagged` where it has been judged. Nodes that a kind cannot tell
-apart, such as those without neighbours, have its middle rank. Which score ranks stands in the schema's metadata under
-`rank_by`. Pages carry checksums, and the file appears whole or not at all. The same scores give the same bytes.
+present where the evidence has been added up, `p` and `flagged` where it has been judged. Nodes that a kind cannot tell
+apart, such as those without neighbours, have its middle rank. The schema's metadata name the score that ranks
+(`rank_by`) and the false-discovery rate (`fdr`). Pages carry checksums, the file appears whole or not at all, and equal
+scores give equal bytes. A table of a hundred million nodes takes 15 GB, more where ids are text: threads write it a row
+group each, and readers that cannot hold it use `RankedFile`.
 """
 
-import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import fields
 from functools import partial
@@ -49,18 +50,52 @@ from hcm_scale.score.nodes import FLAG_NAMES, NodeScores
 from hcm_scale.score.threshold import Verdict
 
 FILE = "scores.parquet"
-_FEWEST_ROWS, _MOST_ROWS, _PIECES = 1 << 14, 1 << 17, 64
-_OPTIONS: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True, "write_page_index": False}
 NUMBERS = ("ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "score")
-_ALWAYS = {"node": pa.int64(), "rank": pa.int64(), "degree": pa.int64(), "flags": pa.string()}
+KIND_RANKS = tuple(f"{kind}_rank" for kind in evidence.KINDS)
+_MIN_GROUP_ROWS, _MAX_GROUP_ROWS, _NUM_GROUPS = 1 << 14, 1 << 17, 64
+_BATCH_ROWS = 1 << 16
+_OPTIONS: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True, "write_page_index": False}
+_REQUIRED = {"node": pa.int64(), "rank": pa.int64(), "degree": pa.int64(), "flags": pa.string()}
+
+# Which columns a ranked table has. `table` is a pa.Table or a RankedFile.
+
+
+def kind_rank(kind: str) -> str:
+    """Name of the column with the ranks by a kind of evidence."""
+    return f"{kind}_rank"
+
+
+def has_kinds(table: Any) -> bool:
+    """Whether the table has the strongest kind of evidence and a rank by each kind."""
+    return "evidence" in table.column_names
+
+
+def ranked_by(table: Any) -> str:
+    """Name of the score that ranks the table; `ahp` where the metadata do not say."""
+    name: str = (table.schema.metadata or {}).get(b"rank_by", b"ahp").decode(errors="replace")
+    return name
+
+
+def score_names(table: Any) -> list[str]:
+    """The columns that hold scores: the floating-point ones except `p`, in table order."""
+    return [field.name for field in table.schema if pa.types.is_floating(field.type) and field.name != "p"]
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema with categories as plain text, which every program reads."""
+    fields = [entry.with_type(pa.string()) if pa.types.is_dictionary(entry.type) else entry for entry in schema]
+    return pa.schema(fields, schema.metadata)
+
+
+# Writing.
 
 
 def row_groups(
     graph: Graph, scores: NodeScores, rank_by: str, verdict: Verdict | None = None, size: int | None = None
 ) -> list[Callable[[], pa.Table]]:
-    """What makes each piece of the ranked table, most anomalous node first; of no nodes one empty piece.
+    """One function per row group that makes its rows, most anomalous node first; a single empty group without nodes.
 
-    A piece has `size` rows, by default `group_rows`.
+    A group has `size` rows, by default `group_rows`.
     """
     score = scores.by(rank_by)
     if len(score) != graph.num_nodes:
@@ -68,22 +103,26 @@ def row_groups(
     if np.isnan(score).any():
         raise ValueError(f"{np.count_nonzero(np.isnan(score))} of {len(score)} scores are NaN and cannot be ranked")
     order = ranking(score)
-    columns = {name: getattr(scores, name) for name in NUMBERS} | _kinds_apart(scores)
+    columns: dict[str, Any] = {name: getattr(scores, name) for name in NUMBERS}
+    if scores.places is not None:
+        columns |= {"evidence": evidence.strongest(scores.places, scores.has_neighbors)}
+        columns |= dict(zip(KIND_RANKS, scores.places, strict=True))
     columns |= {} if verdict is None else {"p": verdict.p, "flagged": verdict.flagged}
     columns |= {"rank": None, "degree": scores.degree, "flags": scores.flags}
     columns |= {name: known for name, known in (("y", graph.y), ("kind", graph.kind)) if known is not None}
-    told = {"rank_by": rank_by} | ({} if verdict is None else {"fdr": str(verdict.rate)})
+    metadata = {"rank_by": rank_by} | ({} if verdict is None else {"fdr": str(verdict.rate)})
     size = size or group_rows(len(order))
-    return [partial(_rows, graph, columns, order, slice(at, at + size), told) for at in range(0, len(order) or 1, size)]
+    starts = range(0, len(order) or 1, size)
+    return [partial(_rows, graph, columns, order, slice(at, at + size), metadata) for at in starts]
 
 
 def group_rows(num_nodes: int) -> int:
-    """The rows of a piece of the table: threads hold one each, so that all of them together are a part of the table.
+    """Rows of a row group, such that the groups held by all threads together are a small part of the table.
 
     >>> group_rows(1_000), group_rows(4_000_000), group_rows(100_000_000)
     (16384, 62500, 131072)
     """
-    return min(_MOST_ROWS, max(_FEWEST_ROWS, num_nodes // _PIECES))
+    return min(_MAX_GROUP_ROWS, max(_MIN_GROUP_ROWS, num_nodes // _NUM_GROUPS))
 
 
 def _rows(
@@ -91,38 +130,25 @@ def _rows(
     columns: Mapping[str, NDArray[Any] | None],
     order: NDArray[np.int64],
     places: slice,
-    told: dict[str, str],
+    metadata: dict[str, str],
 ) -> pa.Table:
-    """The rows of the nodes at these places of the ranking."""
+    """The rows of the nodes at these places of the ranking; the column given as None is the rank itself."""
     nodes = order[places]
     ranks = np.arange(places.start + 1, places.start + len(nodes) + 1)
     names = pa.array(list(evidence.KINDS))
-    shown = {"evidence": lambda codes: pa.DictionaryArray.from_arrays(pa.array(codes), names), "flags": flag_text}
+    encode = {"evidence": lambda codes: pa.DictionaryArray.from_arrays(pa.array(codes), names), "flags": _flag_text}
     ids = pa.array(nodes) if graph.ids is None else graph.ids.take(pa.array(nodes))
-    made = {
-        name: shown.get(name, pa.array)(ranks if values is None else values.take(nodes))
+    encoded = {
+        name: encode.get(name, pa.array)(ranks if values is None else values.take(nodes))
         for name, values in columns.items()
     }
-    return pa.table({"id": ids, "node": nodes, **made}).replace_schema_metadata(told)
+    return pa.table({"id": ids, "node": nodes, **encoded}).replace_schema_metadata(metadata)
 
 
-def _kinds_apart(scores: NodeScores) -> dict[str, NDArray[Any]]:
-    """The strongest kind of evidence about every node, by number, and its rank by each kind."""
-    if scores.places is None:
-        return {}
-    ranks = {kind_rank(kind): places for kind, places in zip(evidence.KINDS, scores.places, strict=True)}
-    return {"evidence": evidence.strongest(scores.places, scores.has_neighbors), **ranks}
-
-
-def kind_rank(kind: str) -> str:
-    """The column with the ranks by a kind of evidence."""
-    return f"{kind}_rank"
-
-
-def flag_text(flags: NDArray[np.uint8]) -> pa.Array:
+def _flag_text(flags: NDArray[np.uint8]) -> pa.Array:
     """Bit masks as comma-joined names.
 
-    >>> flag_text(np.array([0, 1, 6], np.uint8)).to_pylist()
+    >>> _flag_text(np.array([0, 1, 6], np.uint8)).to_pylist()
     ['', 'isolated', 'no_out_neighbors,sampled']
     """
     masks = range(1 << len(FLAG_NAMES))
@@ -130,68 +156,107 @@ def flag_text(flags: NDArray[np.uint8]) -> pa.Array:
     return pa.array(names).take(pa.array(flags))
 
 
-def flag_bits(flags: pa.ChunkedArray) -> NDArray[np.uint8]:
-    """Comma-joined names as bit masks: the inverse of `flag_text`."""
-    encoded = flags.combine_chunks().dictionary_encode()
-    bits = [
-        sum(1 << FLAG_NAMES.index(name) for name in text.split(",") if name) for text in encoded.dictionary.to_pylist()
-    ]
-    return np.array(bits, np.uint8)[encoded.indices.to_numpy()]
-
-
 def write_scores(path: Path, groups: Iterable[Callable[[], pa.Table]]) -> None:
-    """Writes the pieces of a table, a row group each, whole or not at all; threads make and encode several at once.
-
-    Numbers hardly repeat and are not looked up in a dictionary, which would take longer than writing them: floats are
-    split into streams of their bytes, integers are told by their differences.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with (
-            open(temporary, "wb") as stream,
-            closing(map_in_order(numba.get_num_threads(), groups, _encoded)) as encoded,
-        ):
-            parquet.join(stream, encoded)
-        files.sync_file(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    files.sync_folder(path.parent)
+    """Writes the row groups, whole or not at all; threads make and encode several at once."""
+    with (
+        files.replacing_file(path) as fresh,
+        open(fresh, "wb") as stream,
+        closing(map_in_order(numba.get_num_threads(), groups, _encoded)) as encoded,
+    ):
+        parquet.join(stream, encoded)
 
 
 def _encoded(make: Callable[[], pa.Table]) -> parquet.Group:
-    """A piece of the table as a file in memory."""
+    """A row group as a Parquet file in memory.
+
+    Numbers hardly repeat, so a dictionary would cost more time than writing them: floats are split into streams of
+    their bytes, integers stored as differences. Text ids and booleans stay plain.
+    """
     group, sink = make(), pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, group.schema, **_OPTIONS, **_encodings(group.schema)) as writer:
+    ways = {pa.float64(): "BYTE_STREAM_SPLIT", pa.int32(): "DELTA_BINARY_PACKED", pa.int64(): "DELTA_BINARY_PACKED"}
+    encodings = {entry.name: ways[entry.type] for entry in group.schema if entry.type in ways}
+    dictionaries = ["evidence", "flags"]
+    with pq.ParquetWriter(
+        sink, group.schema, **_OPTIONS, column_encoding=encodings, use_dictionary=dictionaries
+    ) as writer:
         writer.write_table(group, max(1, len(group)))
     return parquet.Group.of(memoryview(sink.getvalue()))
 
 
-def _encodings(schema: pa.Schema) -> dict[str, Any]:
-    """How each column is encoded; ids that are text, and marks, stand as they are."""
-    ways = {pa.float64(): "BYTE_STREAM_SPLIT", pa.int32(): "DELTA_BINARY_PACKED", pa.int64(): "DELTA_BINARY_PACKED"}
-    encodings = {entry.name: ways[entry.type] for entry in schema if entry.type in ways}
-    return {"column_encoding": encodings, "use_dictionary": ["evidence", "flags"]}
+# Reading.
+
+
+def _open(path: Path) -> pq.ParquetFile:
+    """The file, its pages checked as they are read.
+
+    Without `pre_buffer`, which would hold the whole file beside the table and is no faster. Not `pq.read_table`, which
+    spends a quarter of a second importing Arrow's data sets and pandas.
+    """
+    return pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
 
 
 def read_scores(path: Path, columns: Collection[str] | None = None) -> pa.Table:
-    """Reads the table back, or those of `columns` that it has, verifying the checksums; columns are read in threads.
-
-    Each is decoded as it is read: `pre_buffer` would hold the whole file beside the table, and takes no less time.
-    Not by `read_table`, which imports Arrow's data sets, and pandas where there is one: a quarter of a second.
-    """
-    with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+    """The table, or those of `columns` that it has, in table order; columns are decoded in threads."""
+    with _open(path) as file:
         return file.read([name for name in file.schema_arrow.names if columns is None or name in columns])
 
 
-def check_ranked(path: Path, ranked: Any, num_nodes: int, numbers: Iterable[str] = ()) -> None:
-    """Refuses a ranked table, in memory or on disk, that is not of a graph of so many nodes, a row each.
+class RankedFile:
+    """A scores.parquet on disk: single columns, rows by number, or all rows batch by batch.
 
-    `numbers` are the scores that it must have beside the one that ranks.
+    Has as much of a pa.Table's interface as `Evidence` and `check_ranked` use. Holds a batch of 65,536 rows at most.
     """
-    ranked_by = (ranked.schema.metadata or {}).get(b"rank_by", b"ahp").decode(errors="replace")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with _open(path) as file:
+            self.schema: pa.Schema = file.schema_arrow
+            sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+        self.column_names: list[str] = self.schema.names
+        self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        self.num_rows = int(self._starts[-1])
+
+    def __getitem__(self, name: str) -> pa.ChunkedArray:
+        return read_scores(self.path, [name])[name]
+
+    def slice(self, first: int, count: int) -> pa.Table:
+        """Consecutive rows, all columns."""
+        return self.take(np.arange(first, min(first + count, self.num_rows)), self.column_names)
+
+    def batches(
+        self, columns: list[str] | None = None, groups: list[int] | None = None
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """(first row, rows) of every batch in order, of all row groups or of some."""
+        with _open(self.path) as file:
+            for group in range(len(self._starts) - 1) if groups is None else groups:
+                first = int(self._starts[group])
+                for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns):
+                    yield first, batch
+                    first += batch.num_rows
+
+    def take(self, rows: NDArray[np.int64], columns: list[str]) -> pa.Table:
+        """Rows by number, in the order given; batches after the last wanted one of a row group are not read."""
+        found, order = [], np.sort(rows)
+        for group in np.unique(np.searchsorted(self._starts, rows, side="right") - 1).tolist():
+            last = order[order < self._starts[group + 1]].max()
+            for first, batch in self.batches(columns, [group]):
+                inside = order[(order >= first) & (order < first + batch.num_rows)] - first
+                if len(inside):
+                    found.append(batch.take(pa.array(inside)))
+                if first + batch.num_rows > last:
+                    break
+        places = np.argsort(np.argsort(rows, kind="stable"), kind="stable")
+        schema = pa.schema([self.schema.field(name) for name in columns], self.schema.metadata)
+        return pa.Table.from_batches(found, schema).take(pa.array(places))
+
+
+def check_ranked(path: Path, ranked: Any, num_nodes: int, numbers: Iterable[str] = ()) -> None:
+    """Raises FolderError unless the table, in memory or on disk, has one row for each of the graph's nodes.
+
+    `numbers` are scores that it must have besides the one that ranks.
+    """
     found = {entry.name: entry.type for entry in ranked.schema}
-    for name, wanted in (_ALWAYS | dict.fromkeys([ranked_by, *numbers], pa.float64())).items():
+    for name, wanted in (_REQUIRED | dict.fromkeys([ranked_by(ranked), *numbers], pa.float64())).items():
         if found.get(name) != wanted:
             raise files.FolderError(
                 f"{path} is damaged: its column {name} is {found.get(name, 'missing')}, not {wanted}"
@@ -208,7 +273,7 @@ def check_ranked(path: Path, ranked: Any, num_nodes: int, numbers: Iterable[str]
 
 
 def node_scores(table: pa.Table) -> NodeScores:
-    """The scores in node order, as they were before the table was sorted."""
+    """The scores in node order: the inverse of `row_groups`."""
     node = table["node"].to_numpy()
 
     def in_order(values: NDArray) -> NDArray:
@@ -218,6 +283,13 @@ def node_scores(table: pa.Table) -> NodeScores:
 
     names = [entry.name for entry in fields(NodeScores) if entry.name not in ("flags", "places")]
     numbers = {name: in_order(table[name].to_numpy()) for name in names}
-    ranks = [kind_rank(kind) for kind in evidence.KINDS]
-    places = np.stack([in_order(table[name].to_numpy()) for name in ranks]) if ranks[0] in table.column_names else None
-    return NodeScores(**numbers, flags=in_order(flag_bits(table["flags"])), places=places)
+    places = (
+        np.stack([in_order(table[name].to_numpy()) for name in KIND_RANKS])
+        if KIND_RANKS[0] in table.column_names
+        else None
+    )
+    flags = table["flags"].combine_chunks().dictionary_encode()
+    bits = [
+        sum(1 << FLAG_NAMES.index(name) for name in text.split(",") if name) for text in flags.dictionary.to_pylist()
+    ]
+    return NodeScores(**numbers, flags=in_order(np.array(bits, np.uint8)[flags.indices.to_numpy()]), places=places)

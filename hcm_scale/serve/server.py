@@ -1,9 +1,13 @@
-"""The server of the local page: it answers this machine alone, and only who knows the address it printed.
+"""`hcm-scale serve`: a local page over a finished run, every node paged, filtered and explained on click.
 
-It listens on 127.0.0.1. Every address begins with a random token, so that neither other users of the machine nor pages
-of other sites that guess the port get anything; a request must name this host and port (`Host`), so that a name that an
-attacker points at 127.0.0.1 (DNS rebinding) gets nothing either. It only reads, by GET. The page may load nothing but
-its own style and script, by their hashes, and ask only this server.
+`Views` makes what the page shows: the page itself, rows of the list as JSON and explanations as HTML. Rows are searched
+in scores.parquet on disk; explanations come from the same `Evidence` as the report's cards, gathered at the first one.
+The templates are the report's and two more, and escape whatever came from the user's data.
+
+`Server` listens on 127.0.0.1 and only reads, by GET. Every address begins with a random token, so that neither other
+users of the machine nor pages of other sites that guess the port get anything. A request must name this host and port
+(`Host`), so that a name that an attacker points at 127.0.0.1 (DNS rebinding) gets nothing either. The page may load
+nothing but its own style and script, by their hashes, and ask only this server.
 """
 
 import contextlib
@@ -25,88 +29,82 @@ from hcm_scale.graph import Graph
 from hcm_scale.report import sections
 from hcm_scale.report.card import card, num_rings
 from hcm_scale.report.evidence import Evidence
-from hcm_scale.report.explain import score_names
 from hcm_scale.report.page import PAGE_ROWS, policy, templates
 from hcm_scale.report.reasons import KIND_TITLES
 from hcm_scale.report.wording import TERMS
 from hcm_scale.report.write import stream_csv
 from hcm_scale.run.workspace import open_stages
 from hcm_scale.score import table
-from hcm_scale.serve.ranked_file import Filter, RankedFile
+from hcm_scale.serve.search import Filter, find_rows, passing_rows
 from hcm_scale.stages import purify
 from hcm_scale.stages.report import edge_hops, found_by
 
-# ----------------------------------------------------------------------------
-# What the served page shows of a run, as text: the page itself, rows of the list as JSON, and explanations as HTML.
-#
-# The list comes from scores.parquet by pieces (`ranked_file`), explanations from the same evidence as the report's
-# cards, gathered when the first one is asked for. Templates are those of the report, with two more; everything that
-# came from the user's data is escaped by them, or travels as JSON and is shown as text.
-
-
 _NEIGHBORS = 60  # listed in an explanation
-_WORDY = ("text", "words")  # columns that the list is not sorted by
-_READ = ("graph", "purified", "scores")
+_STAGES = ("graph", "purified", "scores")
+_NOT_FOUND = "there is nothing here\n"
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
 
 
 class Views:
-    """A finished run, ready to be looked at; ValueError where what is asked for is not legal."""
+    """What the page shows of a finished run; methods raise ValueError where a parameter is not legal."""
 
     def __init__(self, run_dir: Path) -> None:
-        self.folders = dict(zip(_READ, open_stages(run_dir, *_READ), strict=True))
+        self.folders = dict(zip(_STAGES, open_stages(run_dir, *_STAGES), strict=True))
         self.name = run_dir.resolve().name
         self.graph = Graph.open(self.folders["graph"], verify=False)
         self.hops = edge_hops(self.folders["scores"], self.graph)
-        self.ranked = RankedFile(self.folders["scores"] / table.FILE)
+        self.ranked = table.RankedFile(self.folders["scores"] / table.FILE)
         table.check_ranked(self.ranked.path, self.ranked, self.graph.num_nodes)
-        names = self.ranked.column_names
-        self.ranked_by = (self.ranked.schema.metadata or {}).get(b"rank_by", b"ahp").decode()
-        self.scores = sections.listed_scores(score_names(self.ranked), self.ranked_by, "evidence" in names)
-        unread = {"node", *score_names(self.ranked)} - {*self.scores}
-        self.read = [name for name in names if name not in unread]
+        names, scores = self.ranked.column_names, table.score_names(self.ranked)
+        self.ranked_by, self.has_kinds = table.ranked_by(self.ranked), table.has_kinds(self.ranked)
+        self.scores = sections.listed_scores(scores, self.ranked_by, self.has_kinds)
+        self.read = [name for name in names if name != "node" and (name not in scores or name in self.scores)]
         self.columns = sections.ranking_columns([*names, *(["label"] if "y" in names else [])], self.scores)
-        self.sortable = [column["key"] for column in self.columns if column["kind"] not in _WORDY]
+        self.sortable = [column["key"] for column in self.columns if column["kind"] not in ("text", "words")]
         self.highest = self.ranked.slice(0, 1)[self.ranked_by].to_pylist()
         self._lock = threading.Lock()
 
     def page(self) -> tuple[str, str]:
         """The page and its content security policy."""
-        style, script = (_templates().get_template(name).render() for name in ("page.css", "serve.js"))
-        found = found_by(self.folders["scores"])
-        shown = {"flagged": None, "graph": {"num_nodes": self.ranked.num_rows}}
-        if found.get("num_flagged") is not None:
-            shown["flagged"] = {"num": found["num_flagged"]}
-        text = (
-            _templates()
-            .get_template("serve.html")
-            .render(
-                name=self.name,
-                summary=shown,
-                ranked_by=self.ranked_by,
-                columns=[column | {"fixed": column["key"] not in self.sortable} for column in self.columns],
-                terms=TERMS,
-                style=style,
-                script=script,
-            )
+        page, style, script = (_templates().get_template(name) for name in ("serve.html", "page.css", "serve.js"))
+        allowed = {"style": style.render(), "script": script.render()}
+        num_flagged = found_by(self.folders["scores"]).get("num_flagged")
+        flagged = None if num_flagged is None else {"num": num_flagged}
+        text = page.render(
+            name=self.name,
+            summary={"flagged": flagged, "graph": {"num_nodes": self.ranked.num_rows}},
+            ranked_by=self.ranked_by,
+            columns=[column | {"fixed": column["key"] not in self.sortable} for column in self.columns],
+            terms=TERMS,
+            **allowed,
         )
-        return text, policy(style=style, script=script) + "; connect-src 'self'; frame-ancestors 'none'"
+        return text, policy(**allowed) + "; connect-src 'self'; frame-ancestors 'none'"
 
     def rows(self, asked: dict[str, str]) -> str:
-        """One page of the list as JSON: rows by column, how many there are in all, and the score of the longest bar."""
-        sort, number = asked.get("sort", "rank"), asked.get("page", "0")
+        """One page of the list as JSON: its rows, how many there are in all, and the score of the longest bar."""
+        sort = asked.get("sort", "rank")
         if sort not in self.sortable:
             raise ValueError(f"sort={sort} is not legal; legal are {', '.join(self.sortable)}")
-        first = _whole("page", number, 0, self.ranked.num_rows) * PAGE_ROWS
-        rows, total = self.ranked.find(self.filter(asked), sort, asked.get("down") == "true", first, PAGE_ROWS)
+        down = asked.get("down") == "true"
+        first = _whole("page", asked.get("page", "0"), 0, self.ranked.num_rows) * PAGE_ROWS
+        rows, total = find_rows(self.ranked, self.filter(asked), sort, down, first, PAGE_ROWS)
         shown = sections.ranking_values(self.ranked.take(rows, self.read), self.scores)
         shown["id"] = [str(value) for value in shown["id"]]  # a script would round large numbers
         by_row = [dict(zip(shown, row, strict=True)) for row in zip(*shown.values(), strict=True)]
         return json.dumps({"rows": by_row, "total": total, "barTop": max(self.highest, default=0)}, allow_nan=False)
 
     def filter(self, asked: dict[str, str]) -> Filter:
-        """The filter that is asked for."""
+        """The filter that a query asks for."""
         kind, flagged = asked.get("kind", ""), asked.get("flagged") == "true"
-        if kind and (kind not in KIND_TITLES or "evidence" not in self.ranked.column_names):
+        if kind and (kind not in KIND_TITLES or not self.has_kinds):
             raise ValueError(
                 f"kind={kind} is not legal; legal are {', '.join(KIND_TITLES)}, where kinds are kept apart"
             )
@@ -129,7 +127,7 @@ class Views:
 
 
 def _whole(name: str, text: str, low: int, high: int) -> int:
-    """A whole number between bounds.
+    """The whole number that a parameter holds, between bounds.
 
     >>> _whole("rank", "7", 1, 10)
     7
@@ -140,24 +138,13 @@ def _whole(name: str, text: str, low: int, high: int) -> int:
 
 
 def _templates() -> Environment:
-    """The report's templates and those of this room."""
+    """The report's templates and those of the served page."""
     shared = templates()
     return shared.overlay(loader=ChoiceLoader([PackageLoader(__package__), shared.loader]))  # type: ignore[list-item]
 
 
-_NOTHING = "there is nothing here\n"
-_HEADERS = {
-    "Cache-Control": "no-store",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
-
-
 class Server(ThreadingHTTPServer):
-    """A server of one run; `url` is where its page is."""
+    """A server of one run, whose page is at `url`."""
 
     daemon_threads = True
 
@@ -182,14 +169,14 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get_all("Host", []) not in [[host] for host in self.server.hosts]:
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", "this server answers to its own address only\n", {})
         elif not secrets.compare_digest(token.encode(), self.server.token.encode()):
-            self._answer(HTTPStatus.NOT_FOUND, "text/plain", _NOTHING, {})
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", _NOT_FOUND, {})
         else:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 asked = dict(parse_qsl(target.query))
                 self._csv(asked) if page == "scores.csv" else self._answer(*self._found(page, asked))
 
     def _found(self, page: str, asked: dict[str, str]) -> tuple[HTTPStatus, str, str, dict[str, str]]:
-        """What to answer: the status, the kind of text, the text and headers of its own."""
+        """Status, content type, text and further headers of the answer."""
         views = self.server.views
         try:
             if page == "":
@@ -203,10 +190,10 @@ class Handler(BaseHTTPRequestHandler):
             return HTTPStatus.BAD_REQUEST, "text/plain", f"{error}\n", {}
         except OSError as error:
             return HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", f"{error}\n", {}
-        return HTTPStatus.NOT_FOUND, "text/plain", _NOTHING, {}
+        return HTTPStatus.NOT_FOUND, "text/plain", _NOT_FOUND, {}
 
     def _csv(self, asked: dict[str, str]) -> None:
-        """The rows that pass, as they are read: the connection's end is theirs."""
+        """Streams the rows that pass as they are read; the end of the connection ends the file."""
         ranked = self.server.views.ranked
         try:
             wanted = self.server.views.filter(asked)
@@ -214,7 +201,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.BAD_REQUEST, "text/plain", f"{error}\n", {})
         else:
             self._start(HTTPStatus.OK, "text/csv", {"Content-Disposition": 'attachment; filename="scores.csv"'})
-            stream_csv(self.wfile, ranked.passing(wanted), ranked.schema)
+            stream_csv(self.wfile, passing_rows(ranked, wanted), ranked.schema)
 
     def _answer(self, status: HTTPStatus, kind: str, text: str, headers: dict[str, str]) -> None:
         body = text.encode()
@@ -223,17 +210,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def _start(self, status: HTTPStatus, kind: str, headers: dict[str, str]) -> None:
         self.send_response(status)
-        refused = {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
-        for name, value in (_HEADERS | refused | {"Content-Type": f"{kind}; charset=utf-8"} | headers).items():
+        for name, value in (_HEADERS | {"Content-Type": f"{kind}; charset=utf-8"} | headers).items():
             self.send_header(name, value)
         self.end_headers()
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Says nothing: an address holds the token."""
+        """Logs nothing, because the addresses hold the token."""
 
 
 def serve(run_dir: Path | str, port: int = 0) -> None:
-    """Serves the page of a finished run until it is interrupted; prints where. Port 0 is any free one."""
+    """Serves the page of a finished run until interrupted, and prints its address. Port 0 takes any free one."""
     try:
         made = Server(Path(run_dir), port)
     except OSError as error:

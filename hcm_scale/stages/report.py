@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import psutil
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
@@ -37,7 +36,7 @@ from hcm_scale.report.write import FORMAT, notebook_html, write_report
 from hcm_scale.run.workspace import StageRecord
 from hcm_scale.score import table
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE
-from hcm_scale.score.table import FILE, kind_rank, read_scores
+from hcm_scale.score.table import FILE, RankedFile, kind_rank, ranked_by, read_scores
 from hcm_scale.shards import labels as schema
 from hcm_scale.stages.drift import drift_text
 from hcm_scale.stages.score import FORMAT as SCORES_FORMAT
@@ -75,7 +74,7 @@ def summary(run_dir: Path, folders: Mapping[str, Path], records: Sequence[StageR
 
 def _next_steps(run_dir: Path, scores: Path) -> str:
     """Commands to type next, of this run; an id that cannot be typed is left out."""
-    (first,) = next(pq.ParquetFile(scores / FILE).iter_batches(1, columns=["id"]))["id"].to_pylist()
+    (first,) = RankedFile(scores / FILE).slice(0, 1)["id"].to_pylist()
     steps = [["explain", str(run_dir), f"node={first}"]] if str(first).isprintable() else []
     steps += [["serve", str(run_dir)], ["export", str(run_dir), "list.csv"]]
     told = ["why the first node is there", "a local page over all nodes", "the whole list for other programs"]
@@ -100,7 +99,7 @@ def _table(scores: Path) -> pa.Table:
 
 
 def _strangest(table: pa.Table) -> str:
-    by = table.schema.metadata[b"rank_by"].decode()
+    by = ranked_by(table)
     has_p, has_flag, has_y = (name in table.column_names for name in ("p", "flagged", "y"))
     columns = f"{score_title(by):>10}   {'stands out by':<39}degree"
     lines = [f"rank  id                      {columns}{'         p' if has_p else ''}{'   known as' if has_y else ''}"]

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -10,27 +12,34 @@ import pytest
 
 from hcm_scale.features.purify import edge_similarity
 from hcm_scale.graph.store import Graph
+from hcm_scale.report.evidence import Evidence
+from hcm_scale.report.write import write_report
 from hcm_scale.score.calibration import context_scale
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
 from hcm_scale.score.nodes import attribute_scores, score_nodes, with_attributes, with_closure, with_strange
-from hcm_scale.score.table import row_groups
-
-
-def scores_table(graph, scores, rank_by):
-    return pa.concat_tables(make() for make in row_groups(graph, scores, rank_by))
+from hcm_scale.score.table import FILE, row_groups, write_scores
 
 
 class ScoredWorld(NamedTuple):
-    """The arguments that `write_report` and `Evidence.of` share."""
+    """A scored graph: the arguments that `write_report` and `Evidence.of` share."""
 
     graph: Graph
     purified: Graph
     scores: pa.Table
     edge_mean: np.ndarray
     edge_var: np.ndarray
-    x: np.ndarray
+    x: np.ndarray | None
+
+    def evidence(self) -> Evidence:
+        return Evidence.of(*self)
+
+    def report(self, out: Path, group_rows: int = 1000, **options: Any) -> dict[str, Any]:
+        """Writes scores.parquet and the report into a folder; returns the report."""
+        starts = range(0, len(self.scores), group_rows)
+        write_scores(out / FILE, [partial(self.scores.slice, first, group_rows) for first in starts])
+        return write_report(out, **self._asdict() | {"scores": out / FILE}, **{"run": {}} | options)
 
 
 def csr(pairs: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -75,6 +84,7 @@ def scored_world() -> Callable[..., ScoredWorld]:
         y = (scores.ahp > np.quantile(scores.ahp, 0.95)).astype(np.uint8) if labelled else None
         graph = Graph(indptr, indices, x=x, y=y, ids=pa.array(ids), columns=columns)
         purified = Graph(*csr(pairs[kept], num_nodes))
-        return ScoredWorld(graph, purified, scores_table(graph, scores, rank_by), mean, var, x)
+        table = pa.concat_tables(make() for make in row_groups(graph, scores, rank_by))
+        return ScoredWorld(graph, purified, table, mean, var, x)
 
     return make

@@ -1,4 +1,4 @@
-"""Types of edges in an explanation."""
+"""Types of edges as a part of a graph."""
 
 from dataclasses import replace
 
@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from hcm_scale.graph.store import Graph
-from hcm_scale.report import wording
-from hcm_scale.report.explain import Explanation, Neighbor, _edge_types
 from hcm_scale.synthetic.inject import inject
 
 STAR = Graph(
@@ -17,23 +15,6 @@ STAR = Graph(
     info={"edge_types": ["call", "mail"]},
     edge_types=np.array([3, 2, 3, 2], np.uint16),
 )
-
-
-def test_types__are_those_of_the_node_s_own_row():
-    assert _edge_types(STAR, 0) == [("call", "mail"), ("mail",)]
-    assert _edge_types(STAR, 2) == [("mail",)]
-    assert _edge_types(replace(STAR, edge_types=None), 0) == [(), ()]
-    assert _edge_types(replace(STAR, info={"edge_types": 5}), 0) == [(), ()]
-
-
-def test_types__stand_beside_the_neighbour():
-    neighbors = (Neighbor("b", 1, 3.0, 0.1, True, ("call", "mail")), Neighbor("c", 2, 1.0, 0.1, False))
-    lines = wording.explanation_text(Explanation("a", 0, 1, 3, {}, None, neighbors, ())).splitlines()
-    assert "neighbour    predicted hop   edge       type" in lines
-    assert "b             3.00 ± 0.10    dropped    call, mail" in lines
-    assert "c             1.00 ± 0.10    kept" in lines
-    bare = wording.explanation_text(Explanation("a", 0, 1, 3, {}, None, neighbors[1:], ())).splitlines()
-    assert "neighbour    predicted hop   edge" in bare
 
 
 def test_types__are_part_of_what_a_graph_is_known_by_and_checked(tmp_path):

@@ -1,4 +1,4 @@
-"""Explanations against slow twins: dictionaries of edges, dense attributes."""
+"""Explanations against slow twins: dictionaries of edges, dense attributes; types and weights of edges."""
 
 import json
 from collections.abc import Callable
@@ -10,10 +10,13 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 
+from hcm_scale.graph.lookup import spread_to_entries
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.readers import read_tables
-from hcm_scale.report.evidence import Evidence, column_moments, row_mean
-from hcm_scale.report.explain import Difference, Explanation, Neighbor, explain, first_days, value_text
+from hcm_scale.report.card import card
+from hcm_scale.report.evidence import Evidence
+from hcm_scale.report.explain import Difference, Explanation, Neighbor, explain
+from hcm_scale.report.page import templates
 from hcm_scale.report.wording import explanation_text
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
@@ -23,8 +26,13 @@ from hcm_scale.score.table import row_groups
 World = Callable[..., Any]
 
 
-def scores_table(graph, scores, rank_by):
-    return pa.concat_tables(make() for make in row_groups(graph, scores, rank_by))
+def scored(graph: Graph, mean: np.ndarray, var: np.ndarray | None = None) -> Evidence:
+    """Evidence of a graph whose edges have these predicted hops."""
+    var = np.zeros(len(mean)) if var is None else var
+    edges = edge_index(graph.indptr, graph.indices, directed=graph.directed)
+    scores = score_nodes(edges, EdgeHops(mean.astype(np.float32), var.astype(np.float32)), trim=0.0)
+    table = pa.concat_tables(make() for make in row_groups(graph, scores, "ahp"))
+    return Evidence.of(graph, None, table, mean.astype(np.float32), var.astype(np.float32))
 
 
 def slow_edges(graph: Graph) -> dict[tuple[int, int], int]:
@@ -49,7 +57,7 @@ def made(**changes: Any) -> Explanation:
 
 def test_explain__agrees_with_a_dictionary_of_edges(scored_world: World):
     world = scored_world()
-    evidence = Evidence.of(*world)
+    evidence = world.evidence()
     numbers = slow_edges(world.graph)
     kept = slow_edges(world.purified)
     for node in range(world.graph.num_nodes):
@@ -68,7 +76,7 @@ def test_explain__agrees_with_a_dictionary_of_edges(scored_world: World):
 
 def test_explain__rank_and_percentile_are_those_of_the_table(scored_world: World):
     world = scored_world()
-    evidence = Evidence.of(*world)
+    evidence = world.evidence()
     for row in world.scores.to_pylist():
         found = explain(evidence, row["node"])
         assert (found.rank, found.id, found.scores["hav"], found.degree) == (
@@ -88,7 +96,7 @@ def test_explain__differences_are_deviations_from_the_neighbours_mean(scored_wor
     x = (rng.normal(size=(60, 12)) * (rng.random((60, 12)) < 0.4)).astype(np.float32)
     x[:, 3] = 5.0  # no spread: cannot set a node apart
     held = SparseRows.of(sparse.csr_array(x)) if as_sparse else x
-    evidence = Evidence.of(replace(world.graph, x=held), *world[1:])
+    evidence = world._replace(graph=replace(world.graph, x=held)).evidence()
     for node in (0, 17, 59):
         row = world.graph.indices[world.graph.indptr[node] : world.graph.indptr[node + 1]]
         spread = x.astype(np.float64).std(axis=0)
@@ -109,25 +117,15 @@ def test_explain__knows_where_flags_end(scored_world: World):
     for name, values in judged.items():
         rows = rows.drop_columns([name] if name in rows.column_names else []).append_column(name, values)
     told = rows.schema.metadata | {b"fdr": b"0.2"}
-    found = explain(Evidence.of(*world._replace(scores=rows.replace_schema_metadata(told))), 0)
+    found = explain(world._replace(scores=rows.replace_schema_metadata(told)).evidence(), 0)
     assert (found.flags_end, found.fdr) == (judged["p"][2].as_py(), 0.2)
     rows = rows.drop_columns(["flagged"]).append_column("flagged", pa.array([False] * 60))
-    assert explain(Evidence.of(*world._replace(scores=rows)), 0).flags_end is None
-
-
-def test_row_mean__sparse_equals_dense():
-    x = sparse.random_array((50, 9), density=0.3, rng=np.random.default_rng(0)).astype(np.float32)
-    rows = np.array([3, 4, 4, 49])
-    np.testing.assert_allclose(row_mean(SparseRows.of(x), rows), row_mean(x.toarray(), rows), rtol=1e-6)
-    np.testing.assert_allclose(column_moments(SparseRows.of(x)), column_moments(x.toarray()), rtol=1e-6)
-    assert row_mean(x.toarray(), np.array([], np.int64)).tolist() == [0.0] * 9
+    assert explain(world._replace(scores=rows).evidence(), 0).flags_end is None
 
 
 def test_explain__of_a_node_without_neighbours_and_without_attributes():
     graph = Graph(np.array([0, 1, 2, 2]), np.array([1, 0], np.int32))
-    mean, var = np.array([2.0], np.float32), np.array([0.25], np.float32)
-    scores = score_nodes(edge_index(graph.indptr, graph.indices), EdgeHops(mean, var), trim=0.0)
-    evidence = Evidence.of(graph, None, scores_table(graph, scores, rank_by="ahp"), mean, var)
+    evidence = scored(graph, np.array([2.0]), np.array([0.25]))
     lonely = explain(evidence, 2)
     assert (lonely.degree, lonely.id, lonely.differences) == (0, 2, ())
     assert "no neighbours" in explanation_text(lonely)
@@ -139,9 +137,7 @@ def test_explain__of_a_node_without_neighbours_and_without_attributes():
 
 def test_explain__directed_arcs_are_numbered_as_they_lie():
     graph = Graph(np.array([0, 2, 2, 3]), np.array([1, 2, 0], np.int32), directed=True)
-    mean, var = np.array([1.0, 3.0, 2.0], np.float32), np.zeros(3, np.float32)
-    scores = score_nodes(edge_index(graph.indptr, graph.indices, directed=True), EdgeHops(mean, var), trim=0.0)
-    evidence = Evidence.of(graph, None, scores_table(graph, scores, rank_by="ahp"), mean, var)
+    evidence = scored(graph, np.array([1.0, 3.0, 2.0]))
     assert [(n.node, n.hop) for n in explain(evidence, 0).neighbors] == [(2, 3.0), (1, 1.0)]
     assert [(n.node, n.hop) for n in explain(evidence, 2).neighbors] == [(0, 2.0)]
 
@@ -151,7 +147,7 @@ def test_explain__edges_that_were_not_scored_come_last(scored_world: World):
     mean = world.edge_mean.copy()
     first_edge = min(number for (u, _), number in slow_edges(world.graph).items() if u == 0)
     mean[first_edge] = np.nan
-    found = explain(Evidence.of(*world[:3], mean, world.edge_var), 0)
+    found = explain(world._replace(edge_mean=mean, x=None).evidence(), 0)
     assert found.neighbors[-1].hop is None
     assert "not scored" in explanation_text(found)
     json.dumps(found.as_dict(), allow_nan=False)
@@ -173,25 +169,74 @@ def test_as_dict__is_json_and_tells_how_many_neighbours_there_are():
     assert (len(body["neighbors"]), body["degree"], body["rank"]) == (2, 5, 3)
 
 
-def test_explain__refuses_what_does_not_belong_together(scored_world: World):
-    world = scored_world()
-    with pytest.raises(ValueError, match="edge_mean has shape"):
-        Evidence.of(*world[:3], world.edge_mean[1:], world.edge_var)
-    with pytest.raises(ValueError, match="scores has 59 rows"):
-        Evidence.of(world.graph, world.purified, world.scores.slice(1), world.edge_mean, world.edge_var)
-    with pytest.raises(ValueError, match="purified has 1 nodes"):
-        Evidence.of(world.graph, Graph(np.array([0, 0]), np.zeros(0, np.int32)), *world[2:])
+def test_explain__refuses_a_node_that_is_not_there(scored_world: World):
     with pytest.raises(ValueError, match="node=60 is not in this graph"):
-        explain(Evidence.of(*world), 60)
+        explain(scored_world().evidence(), 60)
 
 
-def test_dates__are_known_from_what_the_ingest_noted(tmp_path):
+def test_explain__dates_are_known_from_what_the_ingest_noted(tmp_path):
     days = pa.array([0, 1, 40], pa.date32())
     moments = pa.array([0, 90_000, 7_200], pa.timestamp("s"))
-    nodes = pa.table(
-        {"id": [0, 1, 2], "day": days, "moment": moments, "wait": moments.cast(pa.int64()).cast(pa.duration("s"))}
-    )
+    waits = moments.cast(pa.int64()).cast(pa.duration("s"))
+    nodes = pa.table({"id": [0, 1, 2], "day": days, "moment": moments, "wait": waits})
     graph = read_tables(tmp_path / "graph", pa.table({"source": [0, 1], "target": [1, 2]}), nodes)
-    assert first_days(graph) == {"day": "1970-01-01", "moment": "1970-01-01T00:00"}
-    assert graph.x is not None
-    assert [value_text(float(row[1]), first_days(graph)["moment"]) for row in graph.x][1] == "1970-01-02 01:00"
+    found = {d.column: d for d in explain(scored(graph, np.ones(2)), 1).differences}
+    first = {"day": "1970-01-01", "moment": "1970-01-01T00:00", "wait": None}
+    assert {name: d.first_day for name, d in found.items()} == first
+    assert "1970-01-02 01:00" in explanation_text(explain(scored(graph, np.ones(2)), 1))
+
+
+STAR = Graph(
+    np.array([0, 2, 3, 4]),
+    np.array([1, 2, 0, 0], np.int32),
+    info={"edge_types": ["call", "mail"]},
+    edge_types=np.array([3, 2, 3, 2], np.uint16),
+)
+
+
+def test_explain__edge_types_are_those_of_the_node_s_own_row():
+    def types(graph: Graph, node: int) -> dict[int, tuple[str, ...]]:
+        return {n.node: n.types for n in explain(scored(graph, np.ones(2)), node).neighbors}
+
+    assert types(STAR, 0) == {1: ("call", "mail"), 2: ("mail",)}
+    assert types(STAR, 2) == {0: ("mail",)}
+    assert types(replace(STAR, edge_types=None), 0) == {1: (), 2: ()}
+    assert types(replace(STAR, info={"edge_types": 5}), 0) == {1: (), 2: ()}
+    assert "dropped" not in (text := explanation_text(explain(scored(STAR, np.array([3.0, 1.0])), 0)))
+    assert [line.split()[-1] for line in text.splitlines()[-2:]] == ["mail", "mail"]
+
+
+@pytest.fixture
+def weighted(scored_world: World) -> Evidence:
+    """A scored graph whose edges weigh 1, 2, 3, ..."""
+    graph, *others = scored_world()
+    weights = spread_to_entries(graph.indptr, graph.indices, np.arange(1, graph.num_edges + 1, dtype=np.float32))
+    return Evidence.of(replace(graph, weights=weights, info={"weights": "am\x1bount"}), *others)
+
+
+def test_explain__edge_weights_are_those_of_the_node_s_own_edges(weighted: Evidence):
+    graph = weighted.graph
+    for node in range(graph.num_nodes):
+        row = slice(graph.indptr[node], graph.indptr[node + 1])
+        weight_of = dict(zip(graph.indices[row].tolist(), graph.weights[row].tolist(), strict=True))
+        for neighbor in explain(weighted, node).neighbors:
+            found, lighter = neighbor.weight, np.mean(graph.weights < weight_of[neighbor.node])
+            assert (found.name, found.value) == ("am\x1bount", weight_of[neighbor.node])
+            assert found.percent == pytest.approx(100 * lighter, abs=1.5)
+            assert 0 <= found.percent <= 99
+
+
+def test_explain__equal_weights_are_heavier_than_none(weighted: Evidence):
+    same = np.full(weighted.graph.num_arcs, 5, np.float32)
+    found = Evidence.of(
+        replace(weighted.graph, weights=same), None, weighted.scores, weighted.edge_mean, weighted.edge_var
+    )
+    assert {n.weight.percent for n in explain(found, 0).neighbors if n.weight} == {0}
+
+
+def test_card__weights_stand_on_the_card(weighted: Evidence):
+    shown = card(weighted, 0, 4, 5)
+    made = templates().from_string('{% from "card.html" import card %}{{ card(node, 9) }}').render(node=shown)
+    first = shown["neighbors"][0]["weight"]
+    assert f"ount {first['value']:,.2f} (heavier than {first['percent']} % of edges)</small>" in made
+    assert first == explain(weighted, 0).as_dict()["neighbors"][0]["weight"]

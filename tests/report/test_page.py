@@ -18,7 +18,6 @@ from hcm_scale.report import card, sections
 from hcm_scale.report.explain import Explanation, Neighbor
 from hcm_scale.report.page import render, templates
 from hcm_scale.report.sections import Chart, Line
-from hcm_scale.report.write import write_report
 
 World = Callable[..., Any]
 HOSTILE = "</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>&\u2028\u202e"
@@ -58,10 +57,9 @@ def macro(template: str, name: str) -> Callable[..., str]:
 @pytest.fixture(scope="module")
 def report(scored_world: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     world = scored_world(300, columns=("size", HOSTILE, "c" * 200), first_ids=(HOSTILE, "i" * 200, "`tick`"))
-    return write_report(
+    return world.report(
         tmp_path_factory.mktemp("page"),
         run={"name": HOSTILE, "seed": 0, "version": "0", "command": HOSTILE, "hardware": HOSTILE, "num_samples": 2},
-        **world._asdict(),
         records=[{"step": i, "loss": 1.0, "accuracy": [0.5] * 16} for i in range(5)],
         labels={"counts": [1, 2, 3, 4], "stored": [1, 2, 3, 4]},
         stages=[{"name": HOSTILE, "seconds": 1.0, "peak_rss_bytes": None, "skipped": True, "detail": {"a": HOSTILE}}],
@@ -132,7 +130,7 @@ def test_page__every_link_has_a_target_and_every_id_is_unique(outline: Outline):
 
 def test_page__leaves_out_sections_with_nothing_to_show(scored_world: World, tmp_path: Path):
     world = scored_world(labelled=False)
-    text = render(write_report(tmp_path, run={}, **world._asdict() | {"purified": None}, top=0))
+    text = render(world._replace(purified=None).report(tmp_path, top=0))
     for missing in ("training", "cost", "explained", "attributes"):
         assert f'id="{missing}"' not in text
         assert f'href="#{missing}"' not in text
@@ -147,7 +145,7 @@ def test_page__tells_what_attributes_became(scored_world: World, tmp_path: Path)
         "seen": "heavy tail, 0 to 5e+11",
         "done": "normal scores",
     }
-    report = write_report(tmp_path, run={}, **scored_world()._asdict(), features={"scale": "auto", "columns": [row]})
+    report = scored_world().report(tmp_path, features={"scale": "auto", "columns": [row]})
     assert report["attributes"] == [row]
     text = render(report)
     assert 'href="#attributes"' in text
@@ -159,7 +157,7 @@ def test_page__tells_what_columns_became_and_has_notes(scored_world: World, tmp_
     world = scored_world()
     line = {"table": "nodes", "column": "<age>", "type": "int64", "distinct": 1234, "gaps": None, "use": "a number"}
     graph = replace(world.graph, info={"ingest": {"told": [line] * 201}})
-    text = render(write_report(tmp_path, run={}, **world._asdict() | {"graph": graph}, notes=["a & b"]))
+    text = render(world._replace(graph=graph).report(tmp_path, notes=["a & b"]))
     for told in ("&lt;age&gt;", "int64", "1,234", "a number", "and 1 more columns", '<p class="note">a &amp; b</p>'):
         assert told in text
 

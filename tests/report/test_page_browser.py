@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from hcm_scale.report.write import write_report
-
 Browser = Any  # of tests/conftest.py
 HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
 LONG = "https://example.org/" + "a-very-long-path/" * 11
@@ -20,10 +18,9 @@ def page(scored_world: Callable[..., Any], tmp_path_factory: pytest.TempPathFact
     """A report of 1,200 nodes with labels, training records, stages, a hostile id and an endless one."""
     world = scored_world(1200, columns=("size", "<b>bold</b>", "c" * 200), first_ids=(HOSTILE, LONG))
     out = tmp_path_factory.mktemp("report")
-    write_report(
+    world.report(
         out,
         run={"name": HOSTILE, "seed": 0, "version": "0", "hardware": "a machine", "num_samples": 5},
-        **world._asdict(),
         records=[{"step": i, "loss": 1 / i, "accuracy": [0.5, 0.6, 0.7, 0.8], "auc": 0.7} for i in range(1, 50)],
         labels={"counts": [10, 200, 3000, 40000], "stored": [10, 200, 300, 400]},
         table_rows=1000,

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from hcm_scale.report.page import render
-from hcm_scale.report.write import write_report
 from hcm_scale.score.evidence import KINDS
 
 World = Callable[..., Any]
@@ -20,7 +19,7 @@ HOSTILE = "</td><script>alert(1)</script>"
 @pytest.fixture(scope="module")
 def report(scored_world: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     world = scored_world(300, rank_by="score", first_ids=(HOSTILE,))
-    return write_report(tmp_path_factory.mktemp("page"), run={"num_samples": 2}, **world._asdict(), top=5)
+    return world.report(tmp_path_factory.mktemp("page"), run={"num_samples": 2}, top=5)
 
 
 def ranking_data(text: str) -> dict[str, Any]:
@@ -42,7 +41,7 @@ def test_page__first_sentence_names_the_score_that_ranks(scored_world: World, tm
         ),
         ("hav", "Ranked by hops and their uncertainty (HAV): the higher a node stands, the farther"),
     ):
-        text = render(write_report(tmp_path, run={}, **scored_world(rank_by=by)._asdict()))
+        text = render(scored_world(rank_by=by).report(tmp_path))
         assert words in " ".join(text.split())
 
 
@@ -77,7 +76,7 @@ def test_page__shows_p_and_flags_and_how_many_stand_out(scored_world: World, tmp
     p, flagged = np.linspace(1e-9, 1, 60), np.arange(60) < 4
     scores = world.scores.append_column("p", [p]).append_column("flagged", [flagged])
     found = {"num_flagged": 4, "fdr": 0.1, "stability": 0.61, "files": {}}
-    report = write_report(tmp_path, run={}, **world._asdict() | {"scores": scores}, found=found)
+    report = world._replace(scores=scores).report(tmp_path, found=found)
     assert "p" not in report["scores"]
     assert report["found"] == {"num_flagged": 4, "fdr": 0.1, "stability": 0.61}
     text = " ".join(render(report).split())

@@ -5,17 +5,9 @@ from typing import Any
 
 import pytest
 
-from hcm_scale.report.explain import Difference, Explanation, Neighbor
+from hcm_scale.report import wording
+from hcm_scale.report.explain import Difference, EdgeWeight, Explanation, Neighbor
 from hcm_scale.report.reasons import Reason
-from hcm_scale.report.wording import (
-    dropped_text,
-    explanation_text,
-    found_text,
-    long_name,
-    meaning,
-    opening_text,
-    reason_texts,
-)
 
 ODD = Reason("attributes", 3, 20_000)
 
@@ -28,7 +20,7 @@ def made(*why: Reason, **changes: Any) -> Explanation:
 
 
 def told(*why: Reason, **changes: Any) -> list[str]:
-    return [f"{reason.title}: {reason.text}" for reason in reason_texts(made(*why, **changes))]
+    return [f"{reason.title}: {reason.text}" for reason in wording.reason_texts(made(*why, **changes))]
 
 
 def test_reasons__every_kind_in_words_with_its_numbers_and_its_rank():
@@ -80,19 +72,22 @@ def test_reasons__attributes_are_not_told_where_they_are_not_the_evidence():
 
 
 def test_lead__says_that_nothing_stands_out_or_that_there_are_no_neighbours():
-    assert opening_text(made(Reason("hop", 700, 1000, 1.5, 1.4, 5))).startswith("Nothing about it stands out")
-    assert opening_text(made(Reason("hop", 7, 1000, 3.5, 1.4, 5))) == ""
-    assert opening_text(made(ODD, neighbors=())).startswith("It has no neighbours")
+    assert wording.opening_text(made(Reason("hop", 700, 1000, 1.5, 1.4, 5))).startswith("Nothing about it stands out")
+    assert wording.opening_text(made(Reason("hop", 7, 1000, 3.5, 1.4, 5))) == ""
+    assert wording.opening_text(made(ODD, neighbors=())).startswith("It has no neighbours")
 
 
 def test_dropped__is_told_where_many_edges_went():
-    assert dropped_text(made()) == "Before learning 2 of its 5 edges were dropped, because their ends are so unlike."
+    assert (
+        wording.dropped_text(made())
+        == "Before learning 2 of its 5 edges were dropped, because their ends are so unlike."
+    )
     kept = tuple(replace(n, dropped=False) for n in made().neighbors)
-    assert dropped_text(made(neighbors=kept)) == ""
+    assert wording.dropped_text(made(neighbors=kept)) == ""
 
 
 def test_text__has_the_score_that_ranks_and_no_other():
-    page = explanation_text(made(ODD, differences=(Difference("amount", 9310.0, 120.2, 7.0),)))
+    page = wording.explanation_text(made(ODD, differences=(Difference("amount", 9310.0, 120.2, 7.0),)))
     assert "Score 20" in page
     assert "AHP" not in page
     assert page.index("odd attributes") < page.index("predicted hop")
@@ -111,18 +106,66 @@ def test_text__has_the_score_that_ranks_and_no_other():
 )
 def test_text__says_below_the_score_why_a_node_is_flagged_or_not(changes: dict[str, Any], line: str):
     judged = {"p": 1.1e-4, "flagged": False, "fdr": 0.1}
-    assert explanation_text(made(ODD, **judged | changes)).splitlines()[2] == line
-    assert explanation_text(made(ODD)).splitlines()[2] == ""
+    assert wording.explanation_text(made(ODD, **judged | changes)).splitlines()[2] == line
+    assert wording.explanation_text(made(ODD)).splitlines()[2] == ""
 
 
 def test_text__shows_dates_as_dates():
-    page = explanation_text(made(ODD, differences=(Difference("since", 1.5, 0.0, 4.1, first_day="2024-01-31T08:00"),)))
+    page = wording.explanation_text(
+        made(ODD, differences=(Difference("since", 1.5, 0.0, 4.1, first_day="2024-01-31T08:00"),))
+    )
     assert "2024-02-01 20:00   2024-01-31 08:00" in page
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (wording.percent(0.25), "25%"),
+        (wording.fixed(0.5), "0.500"),
+        (wording.fixed(None), "–"),
+        (wording.p_text(0.25), "0.250"),
+        (wording.p_text(2.04e-9), "2e-9"),
+        (wording.sentence("average hop (AHP)"), "Average hop (AHP)"),
+        (wording.score_title("ahp"), "AHP"),
+        (wording.score_title("far_score"), "Far score"),
+        (wording.score_title("residual"), "Odd attributes"),
+        (wording.long_name("ahp"), "average hop prediction (AHP)"),
+        (wording.long_name("ahp_trend"), "ahp trend"),
+        (wording.weight(0.00125, 3), "0.00125 (heavier than 3 % of edges)"),
+        (wording.headline({"flagged": {"num": 3}, "graph": {"num_nodes": 2000}}), "3 of 2,000 nodes stand out"),
+        (wording.headline({"flagged": {"num": 1}, "graph": {"num_nodes": 2000}}), "1 of 2,000 nodes stands out"),
+        (wording.headline({"flagged": {"num": 0}, "graph": {"num_nodes": 2000}}), "None of 2,000 nodes stands out"),
+        (wording.headline({"flagged": None, "graph": {"num_nodes": 2000}}), "2,000 nodes, the oddest first"),
+    ],
+)
+def test_numbers_and_names__as_text(text: str, wanted: str):
+    assert text == wanted
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(9310.0, "9,310"), (120.25, "120"), (0.0417, "0.0417"), (3.0, "3"), (2.5e9, "2.5e+09")]
+)
+def test_reasons__quantities_have_a_few_digits(value: float, text: str):
+    (line,) = told(ODD, differences=(Difference("amount", value, 1.0, 9.0),))
+    assert f"`amount` = {text} where" in line
+
+
 def test_meaning__is_true_for_every_ranking():
-    assert "group" in meaning("score")
-    assert "triangles" in meaning("strange")
-    assert "triangles" not in meaning("ahp")
-    assert long_name("score") == "score (all kinds of evidence)"
-    assert found_text({}) == ""
+    assert "group" in wording.meaning("score")
+    assert "triangles" in wording.meaning("strange")
+    assert "triangles" not in wording.meaning("ahp")
+    assert wording.long_name("score") == "score (all kinds of evidence)"
+    assert wording.found_text({}) == ""
+
+
+def test_text__weights_and_types_stand_beside_the_neighbour_on_a_terminal():
+    heavy, light = EdgeWeight("am\x1bount", 1200.0, 99), EdgeWeight("am\x1bount", 0.5, 3)
+    neighbors = Neighbor("b", 1, 3.0, 0.1, True, weight=heavy), Neighbor("c", 2, 1.0, 0.1, False, weight=light)
+    lines = wording.explanation_text(Explanation("a", 0, 1, 3, {}, None, neighbors, ())).splitlines()
+    assert "neighbour    predicted hop   edge       am\ufffdount" in lines
+    assert "b             3.00 ± 0.10    dropped    1,200.00 (heavier than 99 % of edges)" in lines
+    assert "c             1.00 ± 0.10    kept       0.50 (heavier than 3 % of edges)" in lines
+    typed = (replace(neighbors[0], types=("call", "mail")), neighbors[1])
+    lines = wording.explanation_text(Explanation("a", 0, 1, 3, {}, None, typed, ())).splitlines()
+    assert "neighbour    predicted hop   edge       type         am\ufffdount" in lines
+    assert "c             1.00 ± 0.10    kept                    0.50 (heavier than 3 % of edges)" in lines

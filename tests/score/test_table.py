@@ -15,18 +15,8 @@ import pytest
 from hcm_scale.base.threads import kernel_threads
 from hcm_scale.graph.store import Graph
 from hcm_scale.score.evidence import KINDS
-from hcm_scale.score.nodes import ISOLATED, NO_OUT_NEIGHBORS, SAMPLED, NodeScores
-from hcm_scale.score.table import (
-    _OPTIONS,
-    FILE,
-    _encodings,
-    flag_bits,
-    flag_text,
-    node_scores,
-    read_scores,
-    row_groups,
-    write_scores,
-)
+from hcm_scale.score.nodes import ISOLATED, SAMPLED, NodeScores
+from hcm_scale.score.table import FILE, node_scores, read_scores, row_groups, write_scores
 from hcm_scale.score.threshold import Verdict
 
 
@@ -110,7 +100,15 @@ def test_write_scores__any_number_of_threads_writes_what_one_writer_would(tmp_pa
     tables = [make() for make in groups]
     with kernel_threads(1):
         write_scores(tmp_path / "alone", groups)
-    with pq.ParquetWriter(tmp_path / "plain", tables[0].schema, **_OPTIONS, **_encodings(tables[0].schema)) as writer:
+    ways = {"double": "BYTE_STREAM_SPLIT", "int32": "DELTA_BINARY_PACKED", "int64": "DELTA_BINARY_PACKED"}
+    options = {
+        "compression": "zstd",
+        "write_page_checksum": True,
+        "write_page_index": False,
+        "column_encoding": {f.name: ways[str(f.type)] for f in tables[0].schema if str(f.type) in ways},
+        "use_dictionary": ["evidence", "flags"],
+    }
+    with pq.ParquetWriter(tmp_path / "plain", tables[0].schema, **options) as writer:
         for table in tables:
             writer.write_table(table, max(1, len(table)))
     with kernel_threads(2):
@@ -168,15 +166,14 @@ def test_read_scores__refuses_a_flipped_bit(tmp_path):
 
 
 def test_node_scores__is_the_table_in_node_order():
-    scores = scores_of([1, 4, 2, 3], hav=[5, 6, 7, 8], flags=(0, ISOLATED, NO_OUT_NEIGHBORS | SAMPLED, 0))
-    back = node_scores(scores_table(four_nodes(), scores, rank_by="ahp"))
-    for name in ("ahp", "iv", "hav", "degree", "flags"):
-        assert np.array_equal(getattr(back, name), getattr(scores, name))
-
-
-def test_flags__all_masks_go_there_and_back():
-    masks = np.arange(8, dtype=np.uint8)
-    assert np.array_equal(flag_bits(pa.chunked_array([flag_text(masks)])), masks)
+    flags = np.arange(8, dtype=np.uint8) % 8  # every combination
+    scores = scores_of([1, 4, 2, 3, 8, 7, 6, 5], hav=np.arange(8), flags=flags)
+    places = np.random.default_rng(0).integers(1, 9, (len(KINDS), 8)).astype(np.int32)
+    graph = Graph(np.zeros(9, np.int64), np.empty(0, np.int32))
+    for given in (scores, replace(scores, places=places)):
+        back = node_scores(scores_table(graph, given, rank_by="ahp"))
+        for name in ("ahp", "iv", "hav", "degree", "flags", "places"):
+            assert np.array_equal(getattr(back, name), getattr(given, name))
 
 
 def test_scores_table__refuses_what_cannot_be_ranked():

@@ -1,4 +1,4 @@
-"""Rows found in a file by pieces are those of the obvious computation on the whole table."""
+"""Rows found in a file batch by batch are those of the obvious computation on the whole table."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hcm_scale.serve import ranked_file
-from hcm_scale.serve.ranked_file import Filter, RankedFile
+from hcm_scale.score import table as ranked_table
+from hcm_scale.serve.search import Filter, find_rows, passing_rows
 
 NUM_ROWS = 1000
 
@@ -31,12 +31,12 @@ def a_table(ids: list[Any]) -> pa.Table:
 
 
 @pytest.fixture
-def ranked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[pa.Table], RankedFile]:
-    monkeypatch.setattr(ranked_file, "_PIECE", 64)
+def ranked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[pa.Table], ranked_table.RankedFile]:
+    monkeypatch.setattr(ranked_table, "_BATCH_ROWS", 64)
 
-    def write(table: pa.Table) -> RankedFile:
+    def write(table: pa.Table) -> ranked_table.RankedFile:
         pq.write_table(table, tmp_path / "scores.parquet", row_group_size=300)
-        return RankedFile(tmp_path / "scores.parquet")
+        return ranked_table.RankedFile(tmp_path / "scores.parquet")
 
     return write
 
@@ -63,36 +63,36 @@ def obvious(table: pa.Table, wanted: Filter, sort: str, down: bool) -> list[int]
 @pytest.mark.parametrize("wanted", [Filter(), Filter("hop"), Filter("", True), Filter("closure", True, "1")])
 @pytest.mark.parametrize("sort", ["rank", "degree", "score", "flagged"])
 @pytest.mark.parametrize("down", [False, True])
-def test_find__pages_are_those_of_the_sorted_table(ranked, wanted: Filter, sort: str, down: bool):
+def test_find_rows__pages_are_those_of_the_sorted_table(ranked, wanted: Filter, sort: str, down: bool):
     table = a_table(list(range(NUM_ROWS)))
     file, order = ranked(table), obvious(table, wanted, sort, down)
     for first in (0, 15, len(order) - 3, len(order) + 5):
-        rows, total = file.find(wanted, sort, down, first, 15)
+        rows, total = find_rows(file, wanted, sort, down, first, 15)
         assert rows.tolist() == order[first : first + 15]
         assert total == len(order)
 
 
-def test_find__the_very_id_comes_first_and_ids_are_text(ranked):
+def test_find_rows__the_very_id_comes_first_and_ids_are_text(ranked):
     names = [f"a%_{i}" for i in range(NUM_ROWS)]
     file = ranked(a_table(names))
-    rows, total = file.find(Filter(prefix="a%_77"), "score", True, 0, 15)
+    rows, total = find_rows(file, Filter(prefix="a%_77"), "score", True, 0, 15)
     assert (rows[0], total) == (77, 11)
-    assert file.find(Filter(prefix="A%"), "rank", False, 0, 15)[1] == 0
+    assert find_rows(file, Filter(prefix="A%"), "rank", False, 0, 15)[1] == 0
 
 
-def test_take__rows_come_in_the_order_asked_for_over_row_groups(ranked):
+def test_ranked_file__rows_come_in_the_order_asked_for_over_row_groups(ranked):
     table = a_table(list(range(NUM_ROWS)))
     file = ranked(table)
     rows = np.array([999, 0, 301, 300, 63, 64, 640])
-    assert (
-        file.take(rows, ["rank", "evidence"]).to_pylist() == table.take(rows).select(["rank", "evidence"]).to_pylist()
-    )
+    taken = file.take(rows, ["rank", "evidence"])
+    assert taken.to_pylist() == table.take(rows).select(["rank", "evidence"]).to_pylist()
+    assert taken.schema.metadata == table.schema.metadata
     assert file.take(rows[:0], ["rank"]).num_rows == 0
     assert file.slice(998, 5)["rank"].to_pylist() == [999, 1000]
 
 
-def test_passing__is_every_row_that_passes(ranked):
+def test_passing_rows__is_every_row_that_passes(ranked):
     table = a_table(list(range(NUM_ROWS)))
     file, wanted = ranked(table), Filter("context", True)
-    found = pa.Table.from_batches(file.passing(wanted))
+    found = pa.Table.from_batches(passing_rows(file, wanted))
     assert found["rank"].to_pylist() == [i + 1 for i in obvious(table, wanted, "rank", False)]

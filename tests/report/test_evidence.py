@@ -1,0 +1,100 @@
+"""What explanations are computed from, against plain formulas at any number of threads; the hint of weak attributes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numba
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import sparse
+
+from hcm_scale.graph.store import Graph, SparseRows
+from hcm_scale.report.evidence import Evidence, attribute_signal, cosine_distance, highest_hop, weak_attributes_text
+from hcm_scale.synthetic import families
+
+World = Callable[..., Any]
+MANY = 2 * (1 << 18) + 5  # nodes: more than two slices
+
+
+@pytest.fixture(params=[1, 2, 3])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba, "get_num_threads", lambda: request.param)
+
+
+@pytest.mark.usefixtures("threads")
+def test_evidence__of_many_nodes_is_that_of_the_plain_formulas():
+    rng = np.random.default_rng(4)
+    node, degrees = rng.permutation(MANY), np.r_[np.zeros(MANY - 10, np.int64), np.arange(10)]
+    graph = Graph(np.r_[0, np.cumsum(degrees)], np.zeros(45, np.int32), directed=True)
+    hops = np.full(45, np.nan, np.float32)
+    evidence = Evidence.of(graph, None, pa.table({"node": node}), hops, hops)
+    assert (node[evidence.row_of_node] == np.arange(MANY)).all()
+    assert (evidence.num_scored, evidence.usual_hop, evidence.usual_distance) == (9, None, None)
+    hops[::3] = np.arange(1, 16)
+    assert Evidence.of(graph, None, pa.table({"node": node}), hops, hops).usual_hop == 8
+
+
+@pytest.mark.usefixtures("threads")
+def test_highest_hop__is_that_of_all_edges():
+    hops = np.random.default_rng(3).uniform(1, 4, MANY).astype(np.float32)
+    hops[::3] = np.nan
+    hops[-2] = 5
+    assert highest_hop(hops) == 5
+    assert highest_hop(hops[:0]) == highest_hop(np.full(3, np.nan, np.float32)) == 0
+
+
+def test_evidence__usual_numbers_are_medians_over_edges(scored_world: World):
+    world = scored_world()
+    evidence = world.evidence()
+    assert evidence.usual_hop == pytest.approx(np.median(world.edge_mean))
+    rows = np.repeat(np.arange(60), world.graph.degrees)
+    wanted = np.median(cosine_distance(world.x[rows], world.x[world.graph.indices]))
+    assert evidence.usual_distance == pytest.approx(wanted)
+
+
+def test_evidence__moments_of_sparse_attributes_are_those_of_dense_ones(scored_world: World):
+    world = scored_world()
+    x = sparse.random_array((60, 9), density=0.3, rng=np.random.default_rng(0)).astype(np.float32)
+    dense, held = (
+        world._replace(graph=replace(world.graph, x=form, columns=())).evidence()
+        for form in (x.toarray(), SparseRows.of(x))
+    )
+    np.testing.assert_allclose(held.mean, dense.mean, rtol=1e-6)
+    np.testing.assert_allclose(held.spread, x.toarray().astype(float).std(axis=0), rtol=1e-6)
+
+
+def test_evidence__refuses_what_does_not_belong_together(scored_world: World):
+    world = scored_world()
+    with pytest.raises(ValueError, match="edge_mean has shape"):
+        Evidence.of(*world[:3], world.edge_mean[1:], world.edge_var)
+    with pytest.raises(ValueError, match="scores has 59 rows"):
+        Evidence.of(world.graph, world.purified, world.scores.slice(1), world.edge_mean, world.edge_var)
+    with pytest.raises(ValueError, match="purified has 1 nodes"):
+        Evidence.of(world.graph, Graph(np.array([0, 0]), np.zeros(0, np.int32)), *world[2:])
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return families.community(1000, num_attributes=8, seed=1)
+
+
+def test_weak_text__is_said_of_noise_and_of_nothing_else(graph):
+    noise = np.random.default_rng(0).normal(size=(1000, 8)).astype(np.float32)
+    said = weak_attributes_text(graph, noise, [{"step": 1}, {"loss": 1.17}], 4)
+    assert said.startswith("The attributes say little about distances in this graph (loss 1.17 of 1.39): neighbours")
+    assert "graph:" in weak_attributes_text(graph, noise)
+    assert weak_attributes_text(graph, np.asarray(graph.x)) == weak_attributes_text(graph, None) == ""
+
+
+def test_attribute_signal__is_the_share_of_pairs_that_are_farther_than_an_edge(graph):
+    x = np.asarray(graph.x)
+    sources = np.repeat(np.arange(1000), np.diff(graph.indptr))
+    joined = cosine_distance(x[sources], x[graph.indices])
+    pairs = np.random.default_rng(0).integers(0, len(sources), (2, 20_000))
+    apart = cosine_distance(x[sources[pairs[0]]], x[graph.indices[pairs[1]]])
+    slow = np.mean([(apart > distance).mean() for distance in joined[::7]])
+    assert attribute_signal(graph, x) == pytest.approx(slow, abs=0.02)
+    assert attribute_signal(graph, np.ones((1000, 3), np.float32)) == 0.5
+    assert attribute_signal(replace(graph, indptr=np.zeros(1001, np.int64), indices=graph.indices[:0]), x) is None
