@@ -1,10 +1,9 @@
 """The label stage: a purified graph in, a sealed folder of labelled pairs out.
 
-While the kernels walk the sources of one shard, a thread (or, on many cores, several) puts shards before it in order,
-writes and flushes them.
-The sources are cut into shards by the plan alone; a process takes a run of consecutive shards, so that it lays the
-graph out once. Killed at any moment and started again, with any number of threads or processes, the stage keeps the
-finished shards and ends in the same bytes.
+While the kernels search from the sources of one shard, a thread (on many cores several) sorts, writes and flushes the
+shards before it. The sources are cut into shards by the plan alone; a process takes consecutive shards, so that it
+reorders the graph once. Killed at any moment and started again, with any number of threads or processes, the stage
+reuses the finished shards and ends in the same bytes.
 
 Memory: what the BFS holds, and one shard more than there are writers (two on up to three cores), each of at most about
 `shard_pairs` pairs in three copies of 9 to 17 bytes a pair.
@@ -92,7 +91,7 @@ def write_shards(
     state_bytes: int = STATE_BYTES,
 ) -> None:
     """Makes the shards that fall to this rank and are not finished yet."""
-    mine = range(*(plan.num_shards * rank // world.size for rank in (world.rank, world.rank + 1)))
+    mine = range(*world.share(plan.num_shards))
     kept = {index: shard for index in mine if (shard := folder.finished_shards(out, plan, index)) is not None}
     num_pairs = sum(shard.num_rows for shard in kept.values())
     ranges = [plan.source_range(index) for index in mine]
