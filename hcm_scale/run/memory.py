@@ -359,13 +359,12 @@ def score(config: schema.Config, graph: Graph, x: NDArray[np.float32], *, num_ra
     places = ("memory", "disk") if options.state == "auto" else (options.state,)
     change = f"{'' if 'disk' in places else 'set score.state=disk, or '}lower score.chunk_edges or model.width"
     files = 8 * graph.num_nodes * config.model.width + 24 * graph.num_edges
-    ways = []
-    for place in places:
-        on_disk = place == "disk"
+
+    def need(on_disk: bool) -> Need:
         held = _score_bytes(config, graph, x, on_disk=on_disk, num_ranks=num_ranks)
-        mapped = 2 * graph.num_bytes + 2 * x.nbytes + files * (on_disk or num_ranks > 1)
-        ways.append((place, Need(held, mapped, change)))
-    return ways
+        return Need(held, 2 * graph.num_bytes + 2 * x.nbytes + files * (on_disk or num_ranks > 1), change)
+
+    return [(place, need(place == "disk")) for place in places]
 
 
 def _score_bytes(

@@ -338,18 +338,16 @@ def _score(run: RunContext) -> Iterator[Stage]:
     reads = "graph", "purified", *(trains if trained is None else inputs)
     host_needs = needs if run.device == "cpu" else None
     yield Stage("scores", score.FORMAT, options, reads, make, together=True, needs=host_needs)
-    if trained is not None:
-        yield _drift(run, trained)
+    if trained is None:
+        return
 
-
-def _drift(run: RunContext, trained: Trained) -> Stage:
-    def make(out: Path) -> Facts:
+    def compare(out: Path) -> Facts:
         before = purify.open_purified(trained.folders["purified"])
         scores = trained.folders["scores"], run.workspace.folders["scores"]
         found = drift.compare(before, run.purified(), *scores, out)
         return {"num_moved": len(found.moved), "line": found.line()}
 
-    return Stage("drift", drift.FORMAT, run.trained_keys("purified", "scores"), ("purified", "scores"), make)
+    yield Stage("drift", drift.FORMAT, run.trained_keys("purified", "scores"), ("purified", "scores"), compare)
 
 
 def _report(run: RunContext) -> Iterator[Stage]:

@@ -105,11 +105,9 @@ def purify(
     if "columns" in features.record:
         counts = f"{graph.num_attributes:,} attributes become {len(features.columns):,} features"
         log.info("%s by rule (attributes=auto):\n%s", counts, table(features.record["columns"]))
-    measured = features.x if attributes == "transformed" else graph.x
     median = None if graph.weights is None else median_weight(graph.weights)
-    of_edges = _with_strengths(graph, median, out)
-    drop = partial(drop_edges, of_edges, measured, similarity=similarity, ratio=ratio)
-    return _write(out, drop, features, graph.fingerprint, median, world, drops)
+    drop = partial(drop_edges, similarity=similarity, ratio=ratio)
+    return _write(out, graph, features, median, attributes, drop, world, drops=drops)
 
 
 def _check_varied(features: Features, columns: tuple[str, ...]) -> None:
@@ -147,24 +145,9 @@ def purify_like(graph: Graph, out: Path, like: Purified, *, attributes: str, wor
         x = fitted.apply(graph.x, graph.columns)
     except IndexError as error:
         raise files.FolderError(f"{like.folder / _FITTED} is damaged: {error}") from error
-    measured = x if attributes == "transformed" else graph.x
-    drop = partial(
-        drop_edges,
-        _with_strengths(graph, like.weight_median, out),
-        measured,
-        similarity=before["similarity"],
-        ratio=before["ratio"],
-        like=like.graph,
-    )
-    made = Features(x, like.columns, like.record, fitted)
-    return _write(out, drop, made, graph.fingerprint, like.weight_median, world, drops)
-
-
-def _with_strengths(graph: Graph, median: float | None, out: Path) -> Graph:
-    """The graph with strengths in place of weights; they are written."""
-    if graph.weights is None or median is None:
-        return graph
-    return replace(graph, weights=write_strengths(out / _WEIGHTS, graph.weights, median))
+    features = Features(x, like.columns, like.record, fitted)
+    drop = partial(drop_edges, similarity=before["similarity"], ratio=before["ratio"], like=like.graph)
+    return _write(out, graph, features, like.weight_median, attributes, drop, world, drops=drops)
 
 
 def _help(graph: Graph, out: Path, similarity: str | None, attributes: str, world: World) -> Purified:
@@ -181,25 +164,30 @@ def _help(graph: Graph, out: Path, similarity: str | None, attributes: str, worl
 
 def _write(
     out: Path,
-    drop: Callable[..., Graph],
+    graph: Graph,
     features: Features,
-    source: str,
     weight_median: float | None,
+    attributes: str,
+    drop: Callable[..., Graph],
     world: World,
+    *,
     drops: bool,
 ) -> Purified:
     """Writes the folder, the manifest last; edges are dropped while the features are written."""
+    source, measured = graph.fingerprint, features.x if attributes == "transformed" else graph.x
+    if graph.weights is not None and weight_median is not None:
+        graph = replace(graph, weights=write_strengths(out / _WEIGHTS, graph.weights, weight_median))
 
     def save_features() -> None:
         save_npy(out / "x.npy", features.x)
         files.sync_file(out / "x.npy")
 
     if world.size == 1 or not drops:
-        run_concurrently([lambda: drop().save(out / "graph"), save_features])
+        run_concurrently([lambda: drop(graph, measured).save(out / "graph"), save_features])
     else:
         save_features()
         world.barrier()  # the others map them
-        drop(measure=partial(_measure_shared, world, out / _PARTS)).save(out / "graph")
+        drop(graph, measured, measure=partial(_measure_shared, world, out / _PARTS)).save(out / "graph")
         shutil.rmtree(out / _PARTS)
     files.write_bytes(out / _FITTED, fitted_to_bytes(features.fitted))
     strengths = {}

@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 
 from hcm_scale.config import Config, SyntheticGraph
-from hcm_scale.features.auto import expected_width
 from hcm_scale.graph.store import SparseRows
-from hcm_scale.hops.engines import STATE_BYTES
 from hcm_scale.run import memory, pipeline
 from hcm_scale.run.memory import BatchShape, Searches, estimate
 from hcm_scale.run.stages import label_options, recipe_of
 from hcm_scale.run.workspace import read_stages
 from hcm_scale.shards import LabelPlan, open_labels
-from hcm_scale.stages import label as label_stage
+from hcm_scale.stages.label import label as make_labels
 from hcm_scale.synthetic import families as synthetic
 
 MIB = 2**20
@@ -32,7 +30,7 @@ PLAN = LabelPlan(
 )
 SCORE = {"num_features": 20, "widths": (64, 64), "chunk_edges": 1 << 14, "threads": 2, "num_views": 1}
 PAIRS = {"num_features": 20, "num_drawn": 10**6, "window": 4 * 10**6}
-WIDE = Searches(2, STATE_BYTES)
+WIDE = Searches(2, 256 << 20)
 SIZES = [1_000, 30_000, 1_000_000, 30_000_000]
 
 
@@ -195,7 +193,7 @@ def test_ways_to_label__end_in_the_same_bytes(tmp_path, graph):
     assert [need.held for _, need in ways] == sorted([need.held for _, need in ways], reverse=True)
     made = []
     for number, how in enumerate((ways[0][0], ways[-1][0])):
-        label_stage.label(graph, tmp_path / str(number), state_bytes=how.state_bytes, **options)
+        make_labels(graph, tmp_path / str(number), state_bytes=how.state_bytes, **options)
         made.append({path.name: path.read_bytes() for path in (tmp_path / str(number)).iterdir()})
     assert made[0] == made[1]
 
@@ -222,5 +220,4 @@ def test_purify__foresees_the_features_that_rules_will_make(tmp_path, graph):
     config.attributes.pca = 3
     assert memory.purify(config, graph).held == dense_need.held  # no group of columns is reduced
     sparse_graph = type(graph)(graph.indptr, graph.indices, sparse)
-    assert expected_width(sparse, None, ()) == 20
     assert memory.purify(config, sparse_graph).held > dense_need.held
