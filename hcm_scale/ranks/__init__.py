@@ -1,1 +1,1 @@
-"""The processes that work on one run: who is who, how they meet, how they are started and watched."""
+"""The processes that work on one run: who is who, how they connect and wait for each other."""

@@ -1,7 +1,7 @@
 """How ranks wait for each other, however long that takes, and notice at once when one is gone.
 
 A stage may keep one rank busy for an hour while the others wait. A collective with a timeout cannot tell such a rank
-from a dead one, so waiting does not go through collectives: rank 0 keeps one TCP connection to each other rank.
+from a dead one, so waiting does not go through collectives: rank 0 has one TCP connection to each other rank.
 
     a process that dies        closes its end, whatever killed it: noticed at once
     one that is stopped        sends no beats any more: a thread of every rank sends six within `timeout_seconds`
@@ -10,8 +10,8 @@ from a dead one, so waiting does not go through collectives: rank 0 keeps one TC
 A waiting rank still runs its signal handlers, and does not count the time for which it was stopped itself. What torch
 offers instead, and why not: `docs/decisions/006-torch-distributed.md`.
 
-Messages are JSON, one a line, and small: decisions, keys, paths; a beat is an empty line. Cost: a thread a rank, a
-socket for each other rank, one round trip a meeting.
+Messages are JSON, one a line, and small: decisions, keys, paths; a beat is an empty line. Cost: a thread per rank, a
+socket for each other rank, one round trip per barrier.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from typing import Any
 _PROBE_SECONDS = 5  # between keep-alive probes of a silent connection
 _NUM_BEATS = 6  # within the time after which a silent rank is given up
 _CHUNK_BYTES = 1 << 16
-_HELLO_SECONDS = 10  # within which a stranger on our port has to know the token
+_HELLO_SECONDS = 10  # within which whoever connects to our port has to send the token
 
 
 class LostRankError(ConnectionError):
@@ -38,7 +38,7 @@ class LostRankError(ConnectionError):
 
 
 class SilentRankError(LostRankError):
-    """Another rank gave no sign of life; it may have been stopped, and is yet to be killed."""
+    """Another rank sent no beat; it may have been stopped, and is not killed yet."""
 
 
 @dataclass(eq=False)
@@ -58,7 +58,7 @@ class Line:
             raise self.lost(error) from error
 
     def beat(self) -> None:
-        """A sign of life. A value on its way, or a full buffer, is one too; a broken line is found by the reader."""
+        """Sends an empty line, unless a value is being sent or the buffer is full; the reader finds a broken line."""
         if self._sending.acquire(blocking=False):
             with contextlib.suppress(OSError):
                 self.connection.send(b"\n", socket.MSG_DONTWAIT)
@@ -69,7 +69,7 @@ class Line:
         return b"\n" in self._unread
 
     def read(self) -> None:
-        """Takes in what has come."""
+        """Reads what has arrived into the buffer."""
         try:
             chunk = self.connection.recv(_CHUNK_BYTES)
         except OSError as error:
@@ -79,7 +79,7 @@ class Line:
         self._unread = (self._unread + chunk).lstrip(b"\n")
 
     def take(self) -> Any:
-        """The first value that has come."""
+        """The first value in the buffer."""
         text, _, rest = self._unread.partition(b"\n")
         self._unread = rest.lstrip(b"\n")
         return json.loads(text)
@@ -89,7 +89,7 @@ class Line:
 
 
 def receive(lines: Sequence[Line], timeout_seconds: float) -> list[Any]:
-    """One value from each, in whatever order they come: a rank that is lost is noticed before a slow one is heard."""
+    """One value from each line, read in whatever order they arrive: a lost rank is noticed while a slow one works."""
     silent = {line: 0.0 for line in lines if not line.has_value}
     with selectors.DefaultSelector() as selector:
         for line in silent:
@@ -125,16 +125,15 @@ class Wire:
         self._beats.start()
 
     def meet(self) -> None:
-        """Returns when every rank has come here."""
+        """Returns when every rank has called this."""
         if self.leads:
             receive(self.lines, self._timeout_seconds)
-            self.tell(None)
         else:
             self.lines[0].send(None)
-            self.tell(None)
+        self.tell(None)
 
     def tell(self, value: Any) -> Any:
-        """Rank 0's value, on every rank; what the others pass is not looked at."""
+        """Rank 0's value, on every rank; the values of the others are ignored."""
         if not self.leads:
             return receive(self.lines, self._timeout_seconds)[0]
         for line in self.lines:
@@ -154,7 +153,7 @@ class Wire:
 
 
 def listen(address: str, port: int = 0) -> socket.socket:
-    """A socket on this port, or a free one, of this address, or of all addresses where it is empty."""
+    """A listening socket on this port, or a free one, of this address, or of all addresses if it is empty."""
     if not address and socket.has_dualstack_ipv6():
         return socket.create_server((address, port), family=socket.AF_INET6, dualstack_ipv6=True)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -162,7 +161,7 @@ def listen(address: str, port: int = 0) -> socket.socket:
 
 
 def accept_all(server: socket.socket, size: int, token: str, timeout_seconds: float) -> Wire:
-    """Rank 0's end: waits until ranks 1 .. size - 1 have called, with the right token, and closes the server."""
+    """Rank 0's end: waits until ranks 1 .. size - 1 have connected with the right token, and closes the server."""
     lines: dict[int, Line] = {}
     deadline = time.monotonic() + timeout_seconds
     with server:
@@ -183,7 +182,7 @@ def accept_all(server: socket.socket, size: int, token: str, timeout_seconds: fl
 
 
 def call(address: tuple[str, int], rank: int, token: str, timeout_seconds: float) -> Wire:
-    """The end of another rank: calls rank 0, says who it is, and says no more before it is welcome."""
+    """The end of another rank: connects to rank 0, sends its rank and token, and waits to be welcomed."""
     try:
         connection = socket.create_connection(address, timeout=timeout_seconds)
     except OSError as error:
@@ -195,9 +194,9 @@ def call(address: tuple[str, int], rank: int, token: str, timeout_seconds: float
 
 
 def _greeted(connection: socket.socket, token: str) -> int | None:
-    """The rank of a caller that knows the token; None for anyone else.
+    """The rank of a peer that knows the token; None for anyone else.
 
-    A hello fits one packet, so one read is enough, and a stranger cannot hold the door by coming in drops.
+    A hello fits one packet, so one read is enough, and nobody can block the server by sending single bytes.
     """
     connection.settimeout(_HELLO_SECONDS)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -208,7 +207,7 @@ def _greeted(connection: socket.socket, token: str) -> int | None:
 
 
 def _watched(connection: socket.socket, timeout_seconds: float) -> socket.socket:
-    """A connection whose other end the kernel asks for a sign of life; a message must leave within the limit."""
+    """The connection with keep-alive probes; a message must leave within the limit."""
     connection.settimeout(timeout_seconds)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     _watch(connection, timeout_seconds)
@@ -216,16 +215,16 @@ def _watched(connection: socket.socket, timeout_seconds: float) -> socket.socket
 
 
 def watch_port(port: int, timeout_seconds: float) -> int:
-    """Has the kernel watch connections of this process to `port` that a library opened; returns how many there are.
+    """Number of connections of this process to `port`, opened by a library, that the kernel now probes.
 
     Such a connection would otherwise wait a quarter of an hour for a machine that fell silent.
     """
     found = 0
-    for entry in Path("/proc/self/fd").glob("*"):  # where there is no such folder, nothing is found
+    for entry in Path("/proc/self/fd").glob("*"):  # empty where there is no such folder
         with contextlib.suppress(OSError):
             if not str(entry.readlink()).startswith("socket:"):
                 continue
-            with socket.socket(fileno=os.dup(int(entry.name))) as connection:  # a copy: closing it closes nothing
+            with socket.socket(fileno=os.dup(int(entry.name))) as connection:  # a duplicate, safe to close
                 if connection.type == socket.SOCK_STREAM and connection.getpeername()[1:2] == (port,):
                     _watch(connection, timeout_seconds)
                     found += 1
@@ -234,13 +233,9 @@ def watch_port(port: int, timeout_seconds: float) -> int:
 
 def _watch(connection: socket.socket, timeout_seconds: float) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    probes = max(1, int(timeout_seconds / _PROBE_SECONDS) - 1)
-    wanted = {
-        "TCP_KEEPIDLE": _PROBE_SECONDS,
-        "TCP_KEEPINTVL": _PROBE_SECONDS,
-        "TCP_KEEPCNT": probes,
-        "TCP_USER_TIMEOUT": int(1000 * timeout_seconds),
-    }
+    wanted = dict.fromkeys(("TCP_KEEPIDLE", "TCP_KEEPINTVL"), _PROBE_SECONDS)
+    wanted["TCP_KEEPCNT"] = max(1, int(timeout_seconds / _PROBE_SECONDS) - 1)
+    wanted["TCP_USER_TIMEOUT"] = int(1000 * timeout_seconds)
     for name, value in wanted.items():
-        if hasattr(socket, name):  # not every system has every switch; without them its own defaults hold
+        if hasattr(socket, name):  # not every system has every option; without them its own defaults hold
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

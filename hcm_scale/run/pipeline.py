@@ -1,8 +1,8 @@
-"""A run from beginning to end: checks, the folder and its lock, every stage in turn, and what is said at the end.
+"""A run from beginning to end: checks, the folder and its lock, every stage in turn, and the summary.
 
-`run` has the workspace make the stages that `blueprint` lists, up to the one asked for; a stage whose key has not
-changed is not made again. Where several ranks make a run, each walks here, and all share the labelling, training and
-scoring.
+`run` has the workspace make the stages that `run/stages.py` lists, up to the one asked for; a stage whose key has not
+changed is not made again. With several ranks each calls `run`, and all share the work of most stages. The functions
+after it read a finished run.
 """
 
 import contextlib
@@ -33,51 +33,35 @@ from hcm_scale.run.stages import RunContext, num_blocks, stages
 from hcm_scale.run.trained import as_trained, open_trained, with_trained_options
 from hcm_scale.run.workspace import Stage, Workspace, new_stage_list, open_stages
 from hcm_scale.stages import purify, report, score
-from hcm_scale.stages.report import summary
 from hcm_scale.stages.train import check_backend
 
 log = logging.getLogger(__name__)
-_TRAINING = ("train", "score", "report")  # the commands whose runs train
 
 
 def run(config: Config, until: str = "report", graph: Graph | None = None, world: World = ALONE) -> str:
-    """Runs the stages up to `until` in `config.run_dir` and returns a summary to print, empty on all ranks but 0.
+    """Summary to print, empty on all ranks but 0; runs the stages up to `until` in `config.run_dir`.
 
     `graph` takes the place of the source that the configuration names.
     """
     started = time.perf_counter()
     schema.check(config)
     config = with_trained_options(config)
-    schema.check(config)
-    parse_fan_out(config.sampling.fan_out, num_blocks(config))
-    if config.trained is None and until in _TRAINING:
-        check_backend(config.sampling.backend)
-    _check_world(config.world, world)
-    device = world.device or device_of(config.world)
-    if config.score.precision == "bfloat16" and device == "cpu":
-        raise ValueError(f"score.precision={config.score.precision} needs a GPU; on a CPU it must be auto or float32")
-    if not config.run_dir:
-        raise ValueError("run_dir is empty; it names the folder of the run")
-    tracking.check(config.track)
-    _check_places(config)
-    run_dir = Path(config.run_dir)
-    sources.check_apart(config.graph, run_dir)
-    if graph is None:
-        sources.check_there(config.graph, config.data_dir)
+    device = _check(config, until, world, reads_source=graph is None)
+    run_dir, share = Path(config.run_dir), Path(config.share_dir) if config.share_dir else None
     trained = open_trained(config)
     run_dir.mkdir(parents=True, exist_ok=True)
-    share = Path(config.share_dir) if config.share_dir else None
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         if world.leads:
-            held.enter_context(files.file_lock(run_dir / ".lock"))
-            held.enter_context(new_stage_list(run_dir))  # what is asked now has found nothing yet
+            stack.enter_context(files.file_lock(run_dir / ".lock"))
+            stack.enter_context(new_stage_list(run_dir))
             store_options(run_dir, config)
-        held.enter_context(run_threads(config.world.threads, world))
+        stack.enter_context(run_threads(config.world.threads, world))
         if device != "cpu":
             threading.Thread(target=_wake_gpu, args=(device,), daemon=True).start()
-        workspace = Workspace(run_dir, share, world, _budget(config.world, world))
-        walk = RunContext(config, workspace, device, graph, trained)
-        for _, group in itertools.groupby(stages(walk, until), _group_of):
+        allowed = None if config.world.memory_gib is None else int(config.world.memory_gib * 2**30)
+        workspace = Workspace(run_dir, share, world, Budget(allowed, world.local_size, torch.get_num_threads()))
+        context = RunContext(config, workspace, device, graph, trained)
+        for _, group in itertools.groupby(stages(context, until), lambda stage: stage.group or stage.name):
             for part in workspace.fitting(list(group)):
                 make(workspace, *part)
         _warn_too_late(config.posterior, workspace)
@@ -85,35 +69,75 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
             return ""
         seconds = time.perf_counter() - started
         _send_results(config, workspace)
-        tracking.publish(config, run_dir, [asdict(record) for record in workspace.records], seconds)
-        return summary(run_dir, workspace.folders, workspace.records, seconds)
+        records = [asdict(record) for record in workspace.records]
+        tracking.publish(config, run_dir, records, seconds)
+        return report.summary(run_dir, workspace.folders, records, seconds)
 
 
-def check_folder(config: Config) -> None:
-    """Refuses a run_dir that holds a finished run of another input, unless it is to be replaced."""
-    if not config.overwrite:
-        sources.check_same(config.graph, Path(config.run_dir))
-
-
-def _budget(wanted: schema.WorldConfig, world: World) -> Budget:
-    """The memory that is free, or allowed, for this rank."""
-    allowed = None if wanted.memory_gib is None else int(wanted.memory_gib * 2**30)
-    return Budget(allowed, world.local_size, torch.get_num_threads())
+def _check(config: Config, until: str, world: World, *, reads_source: bool) -> str:
+    """The device to compute on; ValueError for whatever is known to be wrong before any work."""
+    schema.check(config)
+    parse_fan_out(config.sampling.fan_out, num_blocks(config))
+    if config.trained is None and until in ("train", "score", "report"):
+        check_backend(config.sampling.backend)
+    wanted = config.world
+    if world.size == 1 and (wanted.nodes > 1 or (wanted.processes or 1) > 1):
+        raise ValueError(
+            f"world.processes={wanted.processes} and world.nodes={wanted.nodes} ask for several ranks, and this is one "
+            "process: start them with `hcm-scale run`, torchrun or srun"
+        )
+    device = world.device or device_of(wanted)
+    if config.score.precision == "bfloat16" and device == "cpu":
+        raise ValueError(f"score.precision={config.score.precision} needs a GPU; on a CPU it must be auto or float32")
+    if not config.run_dir:
+        raise ValueError("run_dir is empty; it names the folder of the run")
+    tracking.check(config.track)
+    for option in ("run_dir", "share_dir", "data_dir"):
+        remote.refuse_url(option, getattr(config, option))
+    if config.score.copy_to:
+        remote.check_target("score.copy_to", config.score.copy_to)
+    sources.check_apart(config.graph, Path(config.run_dir))
+    if reads_source:
+        sources.check_there(config.graph, config.data_dir)
+    return device
 
 
 def make(workspace: Workspace, *group: Stage) -> None:
     """Has stages made; several at the same time get one thread of torch each."""
     with torch_threads(None if len(group) == 1 else 1):
         workspace.make(*group)
-    torch.cuda.empty_cache()  # what a stage held on a GPU has other sizes than what the next will
+    torch.cuda.empty_cache()  # the blocks that a stage held on a GPU do not have the sizes that the next will need
 
 
-def _check_places(config: Config) -> None:
-    """Refuses URLs where a run needs a folder, and a place for its results that is not there."""
-    for option in ("run_dir", "share_dir", "data_dir"):
-        remote.refuse_url(option, getattr(config, option))
-    if config.score.copy_to:
-        remote.check_target("score.copy_to", config.score.copy_to)
+@contextlib.contextmanager
+def run_threads(wanted: int | None, world: World) -> Iterator[None]:
+    """Sets the threads of numba and torch, inside the block, to those asked for, or to this rank's share of the cores.
+
+    numba has at most as many as it was started with.
+    """
+    most = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+    if wanted and wanted > most:
+        log.warning("world.threads=%d: numba has %d threads here, and its kernels use those", wanted, most)
+    num_threads = wanted or world.num_threads
+    with kernel_threads(min(num_threads or numba.get_num_threads(), most)), torch_threads(num_threads):
+        yield
+
+
+def _wake_gpu(device: str) -> None:
+    """Loads the driver and its libraries while the first stages work; an error here comes again where they are used."""
+    with contextlib.suppress(RuntimeError):
+        torch.ones(8, 8, device=device).mm(torch.ones(8, 8, device=device)).sum().item()
+
+
+def device_of(world: schema.WorldConfig) -> str:
+    """What the configuration means on this machine: cpu or cuda."""
+    if world.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            "world.device=cuda but this machine has no CUDA device that torch can use; legal here: cpu, auto"
+        )
+    if world.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return world.device
 
 
 def _send_results(config: Config, workspace: Workspace) -> None:
@@ -126,12 +150,31 @@ def _send_results(config: Config, workspace: Workspace) -> None:
         log.info("copied %s to %s", ", ".join(path.name for path in paths), config.score.copy_to)
 
 
-def _group_of(stage: Stage) -> str:
-    return stage.group or stage.name
+def _warn_too_late(posterior: schema.PosteriorConfig, workspace: Workspace) -> None:
+    """Warns where logs were asked of a training that an earlier run finished without them."""
+    for record in workspace.records:
+        if record.name.startswith("train-") and record.skipped:
+            folder = Path(record.folder)
+            asked = {"tensorboard": posterior.tensorboard and not (folder / "tensorboard").exists()}
+            has_trend = any("strange_auc" in line for line in report.read_records(folder / "metrics.jsonl"))
+            asked["trend_every"] = posterior.trend_every is not None and not has_trend
+            for name in (name for name, is_missing in asked.items() if is_missing):
+                log.warning(
+                    "posterior.%s=%s has no effect: this training is finished; remove %s to train again",
+                    name,
+                    getattr(posterior, name),
+                    folder,
+                )
+
+
+def check_folder(config: Config) -> None:
+    """Refuses a run_dir that holds a finished run of another input, unless it is to be replaced."""
+    if not config.overwrite:
+        sources.check_same(config.graph, Path(config.run_dir))
 
 
 def plan_text(config: Config, until: str = "report") -> str:
-    """What a run of this configuration would do, as text; nothing is made."""
+    """What a run of this configuration would do, as text."""
     schema.check(config)
     with run_threads(config.world.threads, ALONE):
         return plan(config, device_of(config.world), until)
@@ -173,60 +216,3 @@ def score_with_trained(trained: Path | str, graph: Graph, run_dir: Path | str, d
     config.world.device = device
     run(config, until="score", graph=graph)
     return read_scores(Path(run_dir))
-
-
-def _warn_too_late(posterior: schema.PosteriorConfig, workspace: Workspace) -> None:
-    """Says so where logs were asked of a training that an earlier run finished without them."""
-    for record in workspace.records:
-        if record.name.startswith("train-") and record.skipped:
-            folder = Path(record.folder)
-            asked = {"tensorboard": posterior.tensorboard and not (folder / "tensorboard").exists()}
-            has_trend = any("strange_auc" in line for line in report.read_records(folder / "metrics.jsonl"))
-            asked["trend_every"] = posterior.trend_every is not None and not has_trend
-            for name in (name for name, is_missing in asked.items() if is_missing):
-                log.warning(
-                    "posterior.%s=%s has no effect: this training is finished; remove %s to train again",
-                    name,
-                    getattr(posterior, name),
-                    folder,
-                )
-
-
-def _check_world(wanted: schema.WorldConfig, world: World) -> None:
-    """Refuses to be the only one where several were asked for."""
-    if world.size == 1 and (wanted.nodes > 1 or (wanted.processes or 1) > 1):
-        raise ValueError(
-            f"world.processes={wanted.processes} and world.nodes={wanted.nodes} ask for several ranks, and this is one "
-            "process: start them with `hcm-scale run`, torchrun or srun"
-        )
-
-
-@contextlib.contextmanager
-def run_threads(wanted: int | None, world: World) -> Iterator[None]:
-    """Has numba and torch work with as many threads as are asked for, or as fall to this rank, until the block ends.
-
-    numba has at most as many as it was started with.
-    """
-    most = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
-    if wanted and wanted > most:
-        log.warning("world.threads=%d: numba has %d threads here, and its kernels use those", wanted, most)
-    num_threads = wanted or world.num_threads
-    with kernel_threads(min(num_threads or numba.get_num_threads(), most)), torch_threads(num_threads):
-        yield
-
-
-def _wake_gpu(device: str) -> None:
-    """Has the driver and its libraries loaded while the first stages work; what fails here fails where it is used."""
-    with contextlib.suppress(RuntimeError):
-        torch.ones(8, 8, device=device).mm(torch.ones(8, 8, device=device)).sum().item()
-
-
-def device_of(world: schema.WorldConfig) -> str:
-    """What the configuration means on this machine: cpu or cuda."""
-    if world.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
-            "world.device=cuda but this machine has no CUDA device that torch can use; legal here: cpu, auto"
-        )
-    if world.device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return world.device

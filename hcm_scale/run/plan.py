@@ -1,9 +1,8 @@
-"""What a run would do, before it does it: `hcm-scale plan`, with the words of the run.
+"""What a run would do, as text: `hcm-scale plan`, with the words of the run.
 
-Every stage is one line: whether it is kept, goes on or would be made, and what that takes of time, memory and disk. A
-stage that is kept costs nothing. What a stage takes follows from the graph, so while the graph itself has not been read
-only its own line is known, and of graphs that are made their size. Nothing is made, and nothing but the input's hash is
-read.
+Every stage is one line: whether it is kept, goes on or would be made, and its time, memory and disk. Costs follow from
+the size of the graph, which of files is known once they have been ingested. Nothing is made, and nothing but the
+input's hash is read.
 """
 
 import json
@@ -32,7 +31,7 @@ _SCORE_BYTES = 90  # of a row of scores.parquet, about
 
 @dataclass(frozen=True)
 class Size:
-    """What the cost of a stage follows from."""
+    """The size of a graph, from which the costs of stages follow."""
 
     num_nodes: int
     num_edges: int
@@ -44,10 +43,10 @@ def plan(config: Config, device: str, until: str = "report") -> str:
     config = with_trained_options(config)
     run_dir, share = Path(config.run_dir), Path(config.share_dir) if config.share_dir else None
     workspace = Workspace(run_dir, share)
-    walk = RunContext(config, workspace, device, trained=open_trained(config))
+    context = RunContext(config, workspace, device, trained=open_trained(config))
     before = {stage["name"]: stage for stage in read_stages(run_dir)}
     size, lines, total = _made_size(config), [], 0.0
-    for stage in stages(walk, until):
+    for stage in stages(context, until):
         state, record = workspace.look(stage)
         if stage.name == "graph" and state == "kept":
             facts = record["detail"]
@@ -55,14 +54,14 @@ def plan(config: Config, device: str, until: str = "report") -> str:
         seconds = 0.0 if state == "kept" else _seconds(stage.name, before, size)
         total += seconds or 0.0
         lines.append(_line(stage, state, seconds, size, config))
-    why = changed(run_dir, config)
+    if size is not None:
+        lines.append(f"{'in all':<32}{total:>7.0f} s")
+    if differing := changed(run_dir, config):
+        lines.append(f"since the last run here: {', '.join(differing)}")
+    if size is None:
+        lines.append("sizes are not known before the graph is read: hcm-scale ingest, with the same words")
     head = f"{'stage':<22}{'':<10}{'about':>9}{'memory':>12}{'disk':>12}"
-    end = [f"{'in all':<32}{total:>7.0f} s"] if size is not None else []
-    end += [f"since the last run here: {', '.join(why)}"] if why else []
-    end += (
-        ["sizes are not known before the graph is read: hcm-scale ingest, with the same words"] if size is None else []
-    )
-    return "\n".join([f"run_dir={run_dir}, {device}", head, *lines, *end])
+    return "\n".join([f"run_dir={run_dir}, {device}", head, *lines])
 
 
 def _line(stage: Stage, state: str, seconds: float | None, size: Size | None, config: Config) -> str:
@@ -75,7 +74,7 @@ def _line(stage: Stage, state: str, seconds: float | None, size: Size | None, co
 
 
 def _memory(stage: Stage) -> int | None:
-    """What the fastest way to make the stage holds; None where that depends on what is not made yet."""
+    """Bytes that the fastest way to make the stage holds; None if that depends on what is not made yet."""
     try:
         return stage.needs()[0].held if stage.needs is not None else None
     except (KeyError, OSError, ValueError):  # a folder that it reads is not there
@@ -83,7 +82,7 @@ def _memory(stage: Stage) -> int | None:
 
 
 def _seconds(name: str, before: Mapping[str, Any], size: Size | None) -> float | None:
-    """As long as the last time, where this stage was made here before; else by the size of the graph."""
+    """Seconds that the stage took here before, else by the size of the graph; None if that is unknown."""
     if name in before:
         return float(before[name]["seconds"])
     if size is None:
@@ -93,7 +92,7 @@ def _seconds(name: str, before: Mapping[str, Any], size: Size | None) -> float |
 
 
 def disk_bytes(name: str, size: Size, config: Config) -> int | None:
-    """Bytes that a stage leaves on disk, about; None for those that leave next to nothing."""
+    """Bytes that a stage leaves on disk, about; None for those that leave little."""
     n, m, features = size.num_nodes, size.num_edges, 4 * size.num_nodes * size.num_columns
     if name == "graph":
         return 8 * n + 8 * m + features
@@ -110,7 +109,7 @@ def disk_bytes(name: str, size: Size, config: Config) -> int | None:
 
 
 def _made_size(config: Config) -> Size | None:
-    """The size of a graph that is made; None for files, of which nothing is known before they are read."""
+    """The size of a generated graph; None for files, of which nothing is known before they are read."""
     if isinstance(config.graph, SyntheticGraph):
         nodes = config.graph.num_nodes
         return Size(nodes, nodes * config.graph.edges_per_node, config.graph.num_attributes)
@@ -118,7 +117,7 @@ def _made_size(config: Config) -> Size | None:
 
 
 def changed(run_dir: Path, config: Config) -> list[str]:
-    """What differs from the options of the last run in this folder, as `key: before -> now`."""
+    """Options that differ from those of the last run in this folder, as `key: before -> now`."""
     before = stored_options(run_dir)
     now = dict(flat(json.loads(json.dumps(asdict(config)))))
     places = ("run_dir", "share_dir", "data_dir", "overwrite")

@@ -1,8 +1,17 @@
-"""The stages of a run: its configuration, as a list of values that the workspace makes.
+"""The stages of a run: from the configuration to a list of values that the workspace makes.
 
-Each `workspace.Stage` names the options that decide its result, the stages that it reads, and how to make it. This is
-the one place where the configuration meets the stages. A run with `trained` has neither labels nor training: its
-stages read the folders of the trained run, and are known by their keys.
+    ingest   graph
+    purify   purified
+    label    labels
+    train    propagated-VIEW (where the first hop is exact), train-VIEW
+    score    scores, drift (of a run with `trained`)
+    report   report
+
+`stages` lists them in this order, by command. Each `workspace.Stage` names the options that decide its result, the
+stages that it reads, how to make it and what memory that needs. This is the one place where the configuration meets
+the stages: `label_options`, `recipe_of` and `scoring_of` turn its sections into the arguments of stages, and a
+`RunContext` opens the folders made so far. A run with `trained` has neither labels nor training: its stages read the
+folders of the trained run, whose keys are among their options.
 """
 
 import dataclasses
@@ -10,12 +19,12 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.memory import Need, gib
+from hcm_scale.base.memory import Need
 from hcm_scale.base.threads import kernel_threads
 from hcm_scale.config import Config, parse_fan_out
 from hcm_scale.features import propagate
@@ -23,19 +32,14 @@ from hcm_scale.graph import Graph, store
 from hcm_scale.ingest import readers
 from hcm_scale.posterior.samples import Samples, open_samples
 from hcm_scale.run import memory, sources
-from hcm_scale.run.memory import Searches
 from hcm_scale.run.trained import Trained
-from hcm_scale.run.workspace import Stage, Workspace
+from hcm_scale.run.workspace import Facts, Stage, Workspace
 from hcm_scale.shards import open_labels
 from hcm_scale.stages import drift, ingest, label, purify, report, score, train
 from hcm_scale.stages.edges import View
 from hcm_scale.stages.purify import propagate_shared
 from hcm_scale.stages.score import Scoring, Trend, auc_trend
 from hcm_scale.stages.train import MOST_BURN_IN, Batching, ChainPlan, Langevin, Network, Recipe
-
-# ----------------------------------------------------------------------------
-# From the configuration to the arguments of stages: what decides labels, samples and scores, in frozen values.
-
 
 _ROW_GROUP_ROWS = 65_536  # pairs of a row group, the piece in which labels are read
 _DECAY = {"decay_offset": 100.0, "decay_power": 0.55, "cycle_steps": 200}  # of the schedules, in `ChainPlan`
@@ -46,7 +50,7 @@ log = logging.getLogger(__name__)
 def label_options(config: Config) -> dict[str, Any]:
     """What decides the labels, from the sections `hops` and `shards`."""
     is_drawn = config.hops.num_sources is not None or config.hops.pairs_per_class is not None
-    seed = config.seed if is_drawn else 0  # every pair is kept: runs that differ in their seed share the labels
+    seed = config.seed if is_drawn else 0  # nothing is drawn: runs that differ in their seed share the labels
     return asdict(config.hops) | asdict(config.shards) | {"row_group_rows": _ROW_GROUP_ROWS, "seed": seed}
 
 
@@ -79,34 +83,17 @@ def recipe_of(config: Config) -> Recipe:
 
 def scoring_of(config: Config) -> Scoring:
     """What decides the scores, from the section `score`."""
-    options = config.score
-    return Scoring(
-        hop=options.hop,  # type: ignore[arg-type]  # one of the names that the schema allows
-        trim=options.trim,
-        far_share=options.far_share,
-        max_neighbors=options.max_neighbors,
-        rank_by=options.rank_by,
-        fdr=options.fdr,
-        precision=options.precision,
-    )
+    return Scoring(**{field.name: getattr(config.score, field.name) for field in dataclasses.fields(Scoring)})
 
 
 def num_blocks(config: Config) -> int:
-    """Layers whose neighbourhoods are sampled."""
+    """Number of layers whose neighbourhoods are sampled."""
     return config.model.num_layers - (config.sampling.first_hop == "exact")
-
-
-# ----------------------------------------------------------------------------
-# One walk through the stages of a run: what each of them reads of the configuration and of the folders before it.
-#
-# `run/stages.py` lists the stages. A run with `trained` reads samples and scores from the folders of another one.
-
-Choice = TypeVar("Choice")
 
 
 @dataclass
 class RunContext:
-    """One walk through the stages: the configuration, the folders, and a graph where the caller brings one."""
+    """What the stages of one run read: the configuration, the folders made so far, and a graph given by the caller."""
 
     config: Config
     workspace: Workspace
@@ -114,6 +101,10 @@ class RunContext:
     given: Graph | None = None
     trained: Trained | None = None  # a finished run whose samples are used
     until: str = "report"  # the command whose stages are the last
+
+    @property
+    def exact_first_hop(self) -> bool:
+        return self.config.sampling.first_hop == "exact"
 
     def graph(self) -> Graph:
         return Graph.open(self.workspace.folders["graph"], verify=False)
@@ -134,72 +125,63 @@ class RunContext:
             return propagate.open_propagated(self.workspace.folders[f"propagated-{view}"])
         return self.purified().features
 
-    def choose(self, stage: str, ways: list[tuple[Choice, Need]]) -> Choice:
-        """The first way to make a stage that fits into memory; what is not the fastest is said."""
-        chosen, need = self.workspace.budget.choose(ways)
-        if chosen != ways[0][0] and self.workspace.world.leads:
-            free = self.workspace.budget.free()
-            told = stage, chosen, gib(ways[0][1].held), gib(need.held), gib(free.held), free.bound
-            log.info("%s: %s to save memory: %s would be needed, this takes %s, and %s are %s", *told)
-        return chosen
-
-    def on_host(self, needs: Callable[[], list[Need]]) -> Callable[[], list[Need]] | None:
-        """What a stage that computes on a GPU needs of the host is not foreseen."""
-        return needs if self.device == "cpu" else None
-
-    def check_scores(self) -> None:
-        """Refuses before labels and samples are made what would be refused when they are to be scored."""
-        if self.device == "cpu" and self.until in ("score", "report"):
-            where: dict[str, Any] = {"num_ranks": self.workspace.world.size}
-            *_, (_, least) = memory.score(self.config, self.graph(), self.purified().features, **where)
-            self.workspace.check_fits("scores, later", least)
-
     def samples(self, view: str) -> Samples:
         folders = self.workspace.folders if self.trained is None else self.trained.folders
         return open_samples(folders[f"train-{view}"] / "samples")
 
-    def reference(self) -> score.Reference | None:
-        """The scores of the trained run, by which those of this one are measured."""
-        return None if self.trained is None else score.open_reference(self.trained.folders["scores"])
-
     def trained_keys(self, *names: str) -> list[str]:
-        """The keys of stages of the trained run, for the options of what reads them; empty where there is none."""
+        """The keys of stages of the trained run, for the options of what reads them; empty if there is none."""
         return [] if self.trained is None else [self.trained.keys[name] for name in names]
 
-    @property
-    def exact_first_hop(self) -> bool:
-        return self.config.sampling.first_hop == "exact"
+    def score_ways(self) -> memory.Ways[str]:
+        return memory.score(self.config, self.graph(), self.purified().features, num_ranks=self.workspace.world.size)
+
+    def choose(self, stage: str, ways: memory.Ways[memory.Choice]) -> memory.Choice:
+        """The first way to make a stage that fits into memory."""
+        return memory.choose(stage, ways, self.workspace.budget, logs=self.workspace.world.leads)
+
+    def needs_before_scores(self, ways: Callable[[], memory.Ways[Any]]) -> Callable[[], list[Need]]:
+        """The needs of ways; ValueError if the scores that they are made for would not fit later."""
+
+        def needs() -> list[Need]:
+            if self.device == "cpu" and self.until in ("score", "report"):
+                self.workspace.check_fits("scores, later", self.score_ways()[-1][1])
+            return [need for _, need in ways()]
+
+        return needs
 
 
-def stages(walk: RunContext, until: str = "report") -> Iterator[Stage]:
+def stages(run: RunContext, until: str = "report") -> Iterator[Stage]:
     """The stages of a run in the order in which they are made, up to those of the command `until`."""
-    walk.until = until
+    run.until = until
     for command, stages_of in _STAGES_OF.items():
-        yield from stages_of(walk)
+        yield from stages_of(run)
         if command == until:
             return
 
 
-def _ingest(walk: RunContext) -> Iterator[Stage]:
-    config, given = walk.config, walk.given
+def _ingest(run: RunContext) -> Iterator[Stage]:
+    config, given = run.config, run.given
     injects = config.inject.num_cliques > 0 or bool(config.inject.num_attribute_anomalies)
     injection = asdict(config.inject) if injects else None
+    options: Any
     if given is not None:
         given.check()
-    stamp = sources.stamp(config.graph) if given is None and walk.workspace.world.leads else []
-    options: Any = given.fingerprint if given is not None else [asdict(config.graph), stamp]
-    known = None
-    if given is None and walk.trained is not None and "graph" in walk.trained.folders:
-        known = readers.column_encodings(Graph.open(walk.trained.folders["graph"], verify=False))
-        options = [options, walk.trained_keys("graph")]
-    read: ingest.Reader = ingest.copy_graph(given) if given is not None else sources.reader(config.graph, known)
+        options, read = given.fingerprint, ingest.copy_graph(given)
+    else:
+        options = [asdict(config.graph), sources.stamp(config.graph) if run.workspace.world.leads else []]
+        encodings = None
+        if run.trained is not None and "graph" in run.trained.folders:
+            encodings = readers.column_encodings(Graph.open(run.trained.folders["graph"], verify=False))
+            options = [options, run.trained_keys("graph")]
+        read = sources.reader(config.graph, encodings)
 
-    def make(out: Path) -> dict[str, Any]:
+    def make(out: Path) -> Facts:
         graph = ingest.ingest(out, read, injection)
         if "ingest" in graph.info:
             log.info("%s", readers.ingest_summary(graph).table())
-        if told := readers.column_report(graph):
-            log.info("%s", told)
+        if columns := readers.column_report(graph):
+            log.info("%s", columns)
         facts = {"nodes": graph.num_nodes, "edges": graph.num_edges, "attributes": graph.num_attributes}
         return facts | ({"anomalies": int(graph.y.sum())} if graph.y is not None else {})
 
@@ -209,176 +191,172 @@ def _ingest(walk: RunContext) -> Iterator[Stage]:
     yield Stage("graph", store.FORMAT, [options, injection, ingest.FORMAT], (), make, needs=needs)
 
 
-def _purify(walk: RunContext) -> Iterator[Stage]:
-    options = asdict(walk.config.attributes) | asdict(walk.config.purify)
-    trained = walk.trained
+def _purify(run: RunContext) -> Iterator[Stage]:
+    options = asdict(run.config.attributes) | asdict(run.config.purify)
+    trained, world = run.trained, run.workspace.world
 
-    def make(out: Path) -> dict[str, Any]:
-        graph = walk.graph()
+    def make(out: Path) -> Facts:
+        graph = run.graph()
         if trained is None:
-            made = purify.purify(graph, out, **options, world=walk.workspace.world)
+            made = purify.purify(graph, out, **options, world=world)
         else:
-            before = purify.open_purified(trained.folders["purified"])
-            how: dict[str, Any] = {"attributes": options["attributes"], "world": walk.workspace.world}
-            made = purify.purify_like(graph, out, before, **how)
+            like = purify.open_purified(trained.folders["purified"])
+            made = purify.purify_like(graph, out, like, attributes=options["attributes"], world=world)
         dropped = graph.num_edges - made.graph.num_edges
         return {"features": made.features.shape[1], "edges": made.graph.num_edges, "dropped": dropped}
 
     def needs() -> list[Need]:
-        return [memory.purify(walk.config, walk.graph())]
+        return [memory.purify(run.config, run.graph())]
 
-    known_by = options if trained is None else [options, walk.trained_keys("purified")]
-    yield Stage("purified", purify.FORMAT, known_by, ("graph",), make, together=True, needs=needs)
+    decided_by = options if trained is None else [options, run.trained_keys("purified")]
+    yield Stage("purified", purify.FORMAT, decided_by, ("graph",), make, together=True, needs=needs)
 
 
-def _label(walk: RunContext) -> Iterator[Stage]:
-    if walk.trained is not None:
+def _label(run: RunContext) -> Iterator[Stage]:
+    if run.trained is not None:
         return
-    options = label_options(walk.config)
+    options = label_options(run.config)
 
-    def ways() -> list[tuple[Searches, Need]]:
-        return memory.label(options, walk.purified().graph)
+    def ways() -> memory.Ways[memory.Searches]:
+        return memory.label(options, run.purified().graph)
 
-    def needs() -> list[Need]:
-        walk.check_scores()
-        return [need for _, need in ways()]
-
-    def make(out: Path) -> dict[str, Any]:
-        how = walk.choose("labels", ways())
-        made: dict[str, Any] = {"state_bytes": how.state_bytes, "world": walk.workspace.world}
+    def make(out: Path) -> Facts:
+        how, graph, world = run.choose("labels", ways()), run.purified().graph, run.workspace.world
         with kernel_threads(how.threads):
-            labels = label.label(walk.purified().graph, out, **made, **options)
+            labels = label.label(graph, out, state_bytes=how.state_bytes, world=world, **options)
         return {"pairs": labels.num_pairs, "sources": labels.plan.num_sources}
 
+    needs = run.needs_before_scores(ways)
     yield Stage("labels", label.FORMAT, options, ("purified",), make, together=True, needs=needs)
 
 
-def _train(walk: RunContext) -> Iterator[Stage]:
-    if walk.exact_first_hop:
-        yield from (_propagate_view(walk, view) for view in walk.config.score.views)
-    if walk.trained is None:
-        yield from (_train_view(walk, view) for view in walk.config.score.views)
+def _train(run: RunContext) -> Iterator[Stage]:
+    if run.exact_first_hop:
+        yield from (_propagate_view(run, view) for view in run.config.score.views)
+    if run.trained is None:
+        yield from (_train_view(run, view) for view in run.config.score.views)
 
 
-def _propagate_view(walk: RunContext, view: str) -> Stage:
-    def make(out: Path) -> dict[str, Any]:
-        where = walk.workspace.world, walk.device
-        made = propagate_shared(walk.structure(view), walk.purified().features, out, *where)
+def _propagate_view(run: RunContext, view: str) -> Stage:
+    def make(out: Path) -> Facts:
+        structure, x = run.structure(view), run.purified().features
+        made = propagate_shared(structure, x, out, run.workspace.world, run.device)
         return {"view": view, "columns": made.shape[1]}
 
-    reads = ("purified",) if view == "purified" else ("graph", "purified")
-
     def needs() -> list[Need]:
-        return [memory.propagate(walk.structure(view), walk.purified().features)]
+        return [memory.propagate(run.structure(view), run.purified().features)]
 
+    reads = ("purified",) if view == "purified" else ("graph", "purified")
     return Stage(f"propagated-{view}", propagate.FORMAT, view, reads, make, together=True, needs=needs)
 
 
-def _train_view(walk: RunContext, view: str) -> Stage:
-    config, recipe, world = walk.config, recipe_of(walk.config), walk.workspace.world
+def _train_view(run: RunContext, view: str) -> Stage:
+    config, recipe, world, on_cpu = run.config, recipe_of(run.config), run.workspace.world, run.device == "cpu"
 
-    def ways() -> list[tuple[int, Need]]:
-        labels = open_labels(walk.workspace.folders["labels"])
-        return memory.train(config, recipe, walk.structure(view), walk.encoder_input(view), labels)
+    def ways() -> memory.Ways[int]:
+        labels = open_labels(run.workspace.folders["labels"])
+        return memory.train(config, recipe, run.structure(view), run.encoder_input(view), labels)
 
-    def needs() -> list[Need]:
-        walk.check_scores()
-        return [need for _, need in ways()]
-
-    def make(out: Path) -> dict[str, Any]:
-        structure, x = walk.structure(view), walk.encoder_input(view)
-        workers = walk.choose(f"train-{view}", ways()) if walk.device == "cpu" else config.sampling.workers
+    def make(out: Path) -> Facts:
+        structure, x = run.structure(view), run.encoder_input(view)
         record = train.Record(
             checkpoint_every=config.posterior.checkpoint_every,
             log_every=config.posterior.log_every,
             tensorboard=config.posterior.tensorboard,
-            trend=_trend(walk, recipe, structure, x) if config.posterior.trend_every else None,
+            trend=_trend(run, recipe, structure, x) if config.posterior.trend_every else None,
             trend_every=config.posterior.trend_every or 1,
         )
-        where: dict[str, Any] = {"device": walk.device, "workers": workers, "world": world}
-        labels = open_labels(walk.workspace.folders["labels"])
-        samples = train.train(structure, x, labels, out, recipe=recipe, seed=config.seed, record=record, **where)
-        return {"view": view, "samples": len(samples)} | _last_metrics(out / "metrics.jsonl")
+        samples = train.train(
+            structure,
+            x,
+            open_labels(run.workspace.folders["labels"]),
+            out,
+            recipe=recipe,
+            seed=config.seed,
+            device=run.device,
+            workers=run.choose(f"train-{view}", ways()) if on_cpu else config.sampling.workers,
+            record=record,
+            world=world,
+        )
+        readings = [line for line in report.read_records(out / "metrics.jsonl") if "loss" in line]
+        last = {name: readings[-1][name] for name in ("loss", "pairs_per_second") if readings and name in readings[-1]}
+        return {"view": view, "samples": len(samples)} | last
 
-    reads = ("graph", "purified", "labels", *([f"propagated-{view}"] if walk.exact_first_hop else []))
-    options = [asdict(recipe), config.seed, view]
-    is_small = walk.device == "cpu" and world.size == 1 and train.step_threads(recipe) == 1
-    group = "train" if is_small else None  # a core each
-    leaves = ("checkpoints", "tensorboard")
-    made: dict[str, Any] = {"together": True, "group": group, "leaves": leaves}
-    return Stage(f"train-{view}", train.FORMAT, options, reads, make, needs=walk.on_host(needs), **made)
+    is_small = on_cpu and world.size == 1 and train.step_threads(recipe) == 1
+    return Stage(
+        f"train-{view}",
+        train.FORMAT,
+        [asdict(recipe), config.seed, view],
+        ("graph", "purified", "labels", *([f"propagated-{view}"] if run.exact_first_hop else [])),
+        make,
+        together=True,
+        group="train" if is_small else None,  # one core for each view
+        leaves=("checkpoints", "tensorboard"),
+        needs=run.needs_before_scores(ways) if on_cpu else None,  # what a GPU needs of the host is not estimated
+    )
 
 
-def _trend(walk: RunContext, recipe: Recipe, structure: Graph, x: NDArray[np.float32]) -> Trend | None:
+def _trend(run: RunContext, recipe: Recipe, structure: Graph, x: NDArray[np.float32]) -> Trend | None:
     """Logs the AUC of every `posterior.trend_every`-th sample, where labels are known."""
-    model = asdict(recipe.network) | {"num_attributes": x.shape[1], "num_classes": walk.config.hops.classes}
-    model |= {"directed": structure.directed, "seed": walk.config.seed}
-    where: dict[str, Any] = {"propagated": walk.exact_first_hop, "device": walk.device}
-    trend = auc_trend(walk.graph(), structure, x, model, how=scoring_of(walk.config), **where)
+    model = asdict(recipe.network) | {"num_attributes": x.shape[1], "num_classes": run.config.hops.classes}
+    model |= {"directed": structure.directed, "seed": run.config.seed}
+    how, graph = scoring_of(run.config), run.graph()
+    trend = auc_trend(graph, structure, x, model, how=how, propagated=run.exact_first_hop, device=run.device)
     if trend is None:
-        log.warning("posterior.trend_every=%s has no effect: no labels", walk.config.posterior.trend_every)
+        log.warning("posterior.trend_every=%s has no effect: no labels", run.config.posterior.trend_every)
     return trend
 
 
-def _score(walk: RunContext) -> Iterator[Stage]:
-    yield _scores(walk)
-    if walk.trained is not None:
-        yield _drift(walk, walk.trained)
+def _score(run: RunContext) -> Iterator[Stage]:
+    config, views, how, trained = run.config, run.config.score.views, scoring_of(run.config), run.trained
 
-
-def _scores(walk: RunContext) -> Stage:
-    config, views, how = walk.config, walk.config.score.views, scoring_of(walk.config)
-
-    def ways() -> list[tuple[str, Need]]:
-        num_ranks = walk.workspace.world.size
-        return memory.score(config, walk.graph(), walk.purified().features, num_ranks=num_ranks)
-
-    def needs() -> list[Need]:
-        return [need for _, need in ways()]
-
-    def make(out: Path) -> dict[str, Any]:
-        state = walk.choose("scores", ways())
+    def make(out: Path) -> Facts:
         made = score.score(
-            walk.graph(),
-            [View(walk.structure(view), walk.encoder_input(view), walk.samples(view)) for view in views],
+            run.graph(),
+            [View(run.structure(view), run.encoder_input(view), run.samples(view)) for view in views],
             out,
             how=how,
-            features=walk.purified().features,
-            propagated=walk.exact_first_hop,
+            features=run.purified().features,
+            propagated=run.exact_first_hop,
             seed=config.seed,
-            state=state,
+            state=run.choose("scores", run.score_ways()),
             chunk_edges=config.score.chunk_edges,
-            device=walk.device,
-            world=walk.workspace.world,
-            like=walk.reference(),
+            device=run.device,
+            world=run.workspace.world,
+            like=None if trained is None else score.open_reference(trained.folders["scores"]),
         )
         facts = {"num_flagged": made.num_flagged, "fdr": made.fdr}
         facts |= {} if made.stability is None else {"stability": made.stability}
         return facts | ({} if made.metrics is None else {"roc_auc": made.metrics[made.rank_by]["roc_auc"]})
 
+    def needs() -> list[Need]:
+        return [need for _, need in run.score_ways()]
+
     trains = [f"train-{view}" for view in views]
-    options = [asdict(how), config.seed, *walk.trained_keys(*trains, "scores")]
-    inputs = [f"propagated-{view}" for view in views] if walk.exact_first_hop else []
-    reads = "graph", "purified", *(trains if walk.trained is None else inputs)
-    return Stage("scores", score.FORMAT, options, reads, make, together=True, needs=walk.on_host(needs))
+    inputs = [f"propagated-{view}" for view in views] if run.exact_first_hop else []
+    options = [asdict(how), config.seed, *run.trained_keys(*trains, "scores")]
+    reads = "graph", "purified", *(trains if trained is None else inputs)
+    host_needs = needs if run.device == "cpu" else None
+    yield Stage("scores", score.FORMAT, options, reads, make, together=True, needs=host_needs)
+    if trained is None:
+        return
 
-
-def _drift(walk: RunContext, trained: Trained) -> Stage:
-    def make(out: Path) -> dict[str, Any]:
-        before, folders = purify.open_purified(trained.folders["purified"]), walk.workspace.folders
-        found = drift.compare(before, walk.purified(), trained.folders["scores"], folders["scores"], out)
+    def compare(out: Path) -> Facts:
+        before = purify.open_purified(trained.folders["purified"])
+        scores = trained.folders["scores"], run.workspace.folders["scores"]
+        found = drift.compare(before, run.purified(), *scores, out)
         return {"num_moved": len(found.moved), "line": found.line()}
 
-    return Stage("drift", drift.FORMAT, walk.trained_keys("purified", "scores"), ("purified", "scores"), make)
+    yield Stage("drift", drift.FORMAT, run.trained_keys("purified", "scores"), ("purified", "scores"), compare)
 
 
-def _report(walk: RunContext) -> Iterator[Stage]:
-    config, folders, trains = walk.config, walk.workspace.folders, walk.trained is None
+def _report(run: RunContext) -> Iterator[Stage]:
+    config, folders, trains = run.config, run.workspace.folders, run.trained is None
 
-    def make(out: Path) -> dict[str, Any]:
-        purified = walk.purified()
+    def make(out: Path) -> Facts:
+        purified = run.purified()
         made = report.report(
-            walk.graph(),
+            run.graph(),
             purified.graph,
             folders["scores"],
             out,
@@ -388,14 +366,14 @@ def _report(walk: RunContext) -> Iterator[Stage]:
             labels=folders["labels"] if trains else None,
             features=purified.record,
             drift=folders.get("drift"),
-            stages=[asdict(record) for record in walk.workspace.records],
+            stages=[asdict(record) for record in run.workspace.records],
             top=config.score.explained,
             csv=config.score.csv,
         )
         return {"rows": len(made["table"]["rank"]), "notes": made["notes"]}
 
     def needs() -> list[Need]:
-        return [memory.report(walk.graph())]
+        return [memory.report(run.graph())]
 
     options = [config.score.explained, config.score.csv, config.graph.name]
     yield Stage("report", report.FORMAT, options, ("scores", "labels" if trains else "drift"), make, needs=needs)
@@ -409,9 +387,3 @@ _STAGES_OF: dict[str, Callable[[RunContext], Iterator[Stage]]] = {  # by command
     "score": _score,
     "report": _report,
 }
-
-
-def _last_metrics(path: Path) -> dict[str, Any]:
-    """Loss and speed from the last line of a metrics file."""
-    last: dict[str, Any] = next((line for line in reversed(report.read_records(path)) if "loss" in line), {})
-    return {name: last[name] for name in ("loss", "pairs_per_second") if name in last}

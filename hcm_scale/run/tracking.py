@@ -1,8 +1,8 @@
-"""A finished run told to an experiment tracker: `track.to=[mlflow]`, `track.to=[wandb]`, or both.
+"""A finished run published to an experiment tracker: `track.to=[mlflow]`, `track.to=[wandb]`, or both.
 
 Parameters are the options by their full keys; metrics the seconds of every stage, what training logged by step, and
-how good the ranking is where that is known; artifacts the report and the ranked table. It is told once, at the end, by
-the first rank, so that a tracker which cannot be reached costs a warning and nothing else.
+how good the ranking is if that is known; artifacts the report and the ranked table. Rank 0 publishes once, at the end,
+so that a tracker which cannot be reached costs a warning and nothing else.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told."""
+    """What is published of a run."""
 
     name: str
     params: dict[str, Any]
@@ -36,7 +36,7 @@ def check(track: TrackConfig) -> None:
 
 
 def publish(config: Config, run_dir: Path, stages: list[dict[str, Any]], seconds: float) -> None:
-    """Tells every tracker that was asked for; a failure is a warning."""
+    """Publishes to every tracker that was asked for; a failure is a warning."""
     for name in config.track.to:
         try:
             where = SINKS[name](config.track, gather(config, run_dir, stages, seconds))
@@ -46,7 +46,7 @@ def publish(config: Config, run_dir: Path, stages: list[dict[str, Any]], seconds
 
 
 def gather(config: Config, run_dir: Path, stages: list[dict[str, Any]], seconds: float) -> TrackedRun:
-    """All there is to tell of a run."""
+    """Parameters, metrics and artifacts of a run."""
     metrics = [(f"seconds/{stage['name']}", float(stage["seconds"]), 0) for stage in stages]
     metrics.append(("seconds/run", seconds, 0))
     for stage in stages:
@@ -54,9 +54,8 @@ def gather(config: Config, run_dir: Path, stages: list[dict[str, Any]], seconds:
         metrics += [(f"facts/{stage['name']}/{name}", float(value), 0) for name, value in known.items()]
         metrics += list(_training(run_dir / stage["name"] / "metrics.jsonl", stage["name"]))
     wanted = [run_dir / "report" / "report.html", run_dir / "scores" / "scores.parquet"]
-    return TrackedRun(
-        config.graph.name, dict(flat(asdict(config))), metrics, [path for path in wanted if path.is_file()]
-    )
+    artifacts = [path for path in wanted if path.is_file()]
+    return TrackedRun(config.graph.name, dict(flat(asdict(config))), metrics, artifacts)
 
 
 def _training(path: Path, stage: str) -> Iterator[tuple[str, float, int]]:
@@ -70,33 +69,32 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _mlflow(track: TrackConfig, told: TrackedRun) -> str:
+def _mlflow(track: TrackConfig, tracked: TrackedRun) -> str:
     from mlflow.entities import Metric, Param
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient()
-    known = client.get_experiment_by_name(track.project)
-    run = client.create_run(
-        known.experiment_id if known else client.create_experiment(track.project), run_name=told.name
-    )
+    found = client.get_experiment_by_name(track.project)
+    experiment = found.experiment_id if found else client.create_experiment(track.project)
+    run = client.create_run(experiment, run_name=tracked.name)
     number, now = run.info.run_id, run.info.start_time
-    params = [Param(name, str(value)) for name, value in told.params.items()]
-    metrics = [Metric(name, value, now, step) for name, value, step in told.metrics]
-    for at in range(0, max(len(params), len(metrics)), 100):  # what one call takes
+    params = [Param(name, str(value)) for name, value in tracked.params.items()]
+    metrics = [Metric(name, value, now, step) for name, value, step in tracked.metrics]
+    for at in range(0, max(len(params), len(metrics)), 100):  # the most that one call takes
         client.log_batch(number, metrics=metrics[at : at + 100], params=params[at : at + 100])
-    for path in told.artifacts:
+    for path in tracked.artifacts:
         client.log_artifact(number, str(path))
     client.set_terminated(number)
     return f"{track.project}, run {number}"
 
 
-def _wandb(track: TrackConfig, told: TrackedRun) -> str:
+def _wandb(track: TrackConfig, tracked: TrackedRun) -> str:
     import wandb
 
-    run = wandb.init(project=track.project, name=told.name, config=told.params)
-    for step in sorted({step for _, _, step in told.metrics}):
-        run.log({name: value for name, value, at in told.metrics if at == step}, step=step)
-    for path in told.artifacts:
+    run = wandb.init(project=track.project, name=tracked.name, config=tracked.params)
+    for step in sorted({step for _, _, step in tracked.metrics}):
+        run.log({name: value for name, value, at in tracked.metrics if at == step}, step=step)
+    for path in tracked.artifacts:
         run.save(str(path), base_path=str(path.parent), policy="now")
     run.finish()
     return f"{track.project}, run {run.id}"

@@ -1,9 +1,9 @@
-"""A finished run whose samples score another graph: `trained=RUN_DIR`, for tomorrow's graph without training anew.
+"""A finished run whose samples score another graph: `trained=RUN_DIR`, for tomorrow's graph without training again.
 
-What the run learned stands in its folders: how attributes become features (purified), the samples (train-VIEW), and
-what scores are measured by (scores). `open_trained` checks those folders and gives their keys, by which the stages of
-the new run are known. Its options are the defaults of the new run (`as_trained`), and those that decided what it
-learned are not up for choice (`settled`).
+What the run learned is in its folders: how attributes become features (purified), the samples (train-VIEW), and the
+reference of the scores (scores). `open_trained` checks those folders and returns their keys, which are among the
+options of the new run's stages. The options of the trained run are the defaults of the new run (`as_trained`), and
+those that decided what it learned cannot be changed (`with_trained_options`).
 """
 
 import logging
@@ -32,8 +32,8 @@ class Trained:
 def as_trained(config: Config) -> Config:
     """The configuration with the options of the trained run in the sections that count, all of them legal.
 
-    What the user says is put over it: an option that differs from the trained run was then asked for. How this machine
-    computes and where results go is not taken from there.
+    The user's options come on top: one that differs from the trained run was then asked for. How this machine computes
+    and where results go is not taken from there.
     """
     where = Path(config.trained or "")
     stored = stored_options(where)
@@ -53,10 +53,7 @@ def as_trained(config: Config) -> Config:
 
 
 def with_trained_options(config: Config) -> Config:
-    """The configuration with the options of the trained run where those decided what it learned.
-
-    Another value that is asked for there is warned about.
-    """
+    """The configuration with the options that decided what the trained run learned; warns of other values."""
     if config.trained is None:
         return config
     if files.resolved(Path(config.trained)) == files.resolved(Path(config.run_dir)):
@@ -69,13 +66,13 @@ def with_trained_options(config: Config) -> Config:
             if name in _HERE + _FREE:
                 setattr(before, name, asked)
             elif asked != had:
-                told = section, name, asked, config.trained, had
-                log.warning("%s.%s=%s has no effect: trained=%s was made with %s", *told)
+                option = f"{section}.{name}={asked}"
+                log.warning("%s has no effect: trained=%s was made with %s", option, config.trained, had)
     return made
 
 
 def open_trained(config: Config) -> Trained | None:
-    """The folders that a run with `config.trained` is made with, all of their files checked; None where it trains."""
+    """The folders that a run with `config.trained` is made with, all of their files checked; None if it trains."""
     if config.trained is None:
         return None
     names = ["purified", *(f"train-{view}" for view in config.score.views), "scores"]

@@ -2,7 +2,10 @@
 
     out/  manifest.json    the distance of every feature, of degrees and of predicted hops; what moved; the line
 
-Looks at no more than 65,536 nodes of either graph.
+Two samples of one number are compared by the Kolmogorov-Smirnov distance, the largest gap between their cumulative
+distributions: 0 for equal samples, 1 for disjoint ones, whatever the units. A number has moved if the distance exceeds
+a tenth by more than chance: with many nodes everything differs a little, and a tenth is where a list begins to mean
+something else. No more than 65,536 nodes of either graph are read.
 """
 
 import logging
@@ -18,20 +21,14 @@ from hcm_scale.features.auto import sample
 from hcm_scale.score.table import FILE, read_scores
 from hcm_scale.stages.purify import Purified
 
-# ----------------------------------------------------------------------------
-# Drift: which numbers of a graph are no longer distributed as on the graph that the model was trained on.
-#
-# Two samples of one number are compared by the Kolmogorov-Smirnov distance, the largest gap between the shares of
-# both that lie below any value: 0 for equal samples, 1 for samples apart, whatever the units. A number has moved
-# where the distance is above a tenth and what chance makes of it: with many nodes everything differs a little, and a
-# tenth is where a list begins to mean something else.
-
-
+KIND = "hcm_scale drift"
+FORMAT = 1
 USUAL = 0.1  # a distance that makes no difference
-_ERROR = 0.01  # chance that any number is said to have moved that has not
+_ERROR = 0.01  # probability of reporting a number that has not moved
 _NAMED = 5
 _BOUND = f"up to {USUAL}, and a little more among few nodes,"
 
+log = logging.getLogger(__name__)
 Samples = tuple[NDArray[np.floating], NDArray[np.floating]]
 
 
@@ -42,7 +39,7 @@ class Drift(NamedTuple):
     moved: list[str]
 
     def line(self) -> str:
-        """What a person should know.
+        """The result in one sentence.
 
         >>> Drift({"a": 0.03, "degree": 0.01}, []).line()
         'like the training graph (largest distance 0.03, of a; up to 0.1, and a little more among few nodes, is usual)'
@@ -59,7 +56,7 @@ class Drift(NamedTuple):
 
 
 def drift(samples: Mapping[str, Samples]) -> Drift:
-    """Compares the samples (before, now) of every number."""
+    """The distances of the samples (before, now) of every number."""
     level = np.sqrt(-0.5 * np.log(_ERROR / (2.0 * max(1, len(samples)))))
     found, moved = {}, []
     for name, (before, now) in samples.items():
@@ -83,14 +80,8 @@ def distance(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
     return float(np.abs(below[0] - below[1]).max())
 
 
-log = logging.getLogger(__name__)
-
-KIND = "hcm_scale drift"
-FORMAT = 1
-
-
 def compare(before: Purified, now: Purified, scores_before: Path, scores_now: Path, out: Path) -> Drift:
-    """Compares two graphs by their features and scores; says what it found, and writes it into the folder `out`."""
+    """The drift between two graphs by their features and scores, logged and written into the folder `out`."""
     rows = [np.asarray(sample(graph.features)) for graph in (before, now)]
     samples: dict[str, Samples] = {name: (rows[0][:, k], rows[1][:, k]) for k, name in enumerate(before.columns)}
     tables = [read_scores(scores / FILE, ("degree", "ahp")) for scores in (scores_before, scores_now)]
@@ -99,7 +90,8 @@ def compare(before: Purified, now: Purified, scores_before: Path, scores_now: Pa
     for name, values in (("degree", degrees), ("predicted hop", linked)):
         while name in samples:  # an attribute is called so
             name += " of the graph"
-        samples[name] = (_some(values[0]), _some(values[1]))
+        first, second = (np.asarray(sample(part.astype(np.float32)[:, None]))[:, 0] for part in values)
+        samples[name] = first, second
     found = drift(samples)
     (log.warning if found.moved else log.info)("%s", found.line())
     files.write_manifest(out, KIND, FORMAT, found._asdict() | {"line": found.line()})
@@ -107,9 +99,5 @@ def compare(before: Purified, now: Purified, scores_before: Path, scores_now: Pa
 
 
 def drift_text(folder: Path) -> str:
-    """What a finished folder says."""
+    """The sentence of a finished folder."""
     return str(files.read_manifest(folder, KIND, FORMAT)["line"])
-
-
-def _some(values: np.ndarray) -> np.ndarray:
-    return np.asarray(sample(values.astype(np.float32)[:, None]))[:, 0]

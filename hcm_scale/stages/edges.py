@@ -1,11 +1,26 @@
-"""What the parameter samples of all views say about every edge of the original graph, and about its nodes by that.
+"""What the parameter samples of all views predict for every edge of the original graph, and for its nodes by that.
 
 For each sample of each view the whole graph is embedded layer by layer on the view's structure (the purified or the
-original graph), and every edge of the original graph is predicted. Views come one after the other; ranks share the
-nodes and edges of each.
+original graph), and every edge of the original graph is predicted. Views come one after the other.
+
+    out/parts/KEY/  rank-0/  mean-00007.npy  m2-00007.npy    moments of the rank's edges after seven samples
+                             progress.json                   of which edges and samples they are, their hashes
+                    rank-1/ ...
+                    layers/                                  embeddings that the ranks share (`embedding.py`)
+
+Ranks share the nodes and edges of each view: each predicts one contiguous range of edges, and rank 0 joins the ranges.
+Ranges are cut where a single process ends a chunk, so every product has the same shape and every edge the same bits at
+any number of ranks.
+
+A rank saves the moments of its edges after the last sample, and on a CPU, also with a single process, after any sample
+that ends a minute or more after the last save. The index is written after the data and names it: at every moment there
+is either the state before or the one after. A stage that was killed continues from there, with as many ranks and the
+same chunks as before: samples that all ranks have seen are skipped, and a rank that has seen more only helps the others
+with the embeddings.
+
+Memory: 8 bytes an edge of the range, none where `on_disk`; the joined arrays are mapped.
 """
 
-import itertools
 import json
 import shutil
 import time
@@ -43,78 +58,229 @@ from hcm_scale.score.edges import (
 )
 from hcm_scale.stages.embedding import device_columns, embed_samples, fits_device
 
-# ----------------------------------------------------------------------------
-# The moments of a range of edges after so many parameter samples, kept so that a killed stage can go on from there.
-#
-#     folder/  mean-00007.npy  m2-00007.npy  progress.json: what they are of, the number of samples, hashes
-#
-# The index is written after the data, and names it: at every moment there is either the state before or the one
-# after.
+SAVE_SECONDS = 60.0  # between two saves of the moments: what a killed rank costs
+
+
+class View(NamedTuple):
+    """One encoder: the graph it runs on, its (n, q) input, Â X or X, and the samples of its parameters."""
+
+    structure: Graph
+    x: NDArray[np.float32]
+    samples: Samples
+
+
+class Predicted(NamedTuple):
+    """The hop of every edge, averaged over the views; AHP and IV of every node, (n,), and the AHP of each view."""
+
+    hops: EdgeHops
+    ahp: NDArray[np.float64]
+    iv: NDArray[np.float64]
+    view_ahp: Sequence[NDArray[np.float64]]  # empty if there is one view
 
 
 @dataclass(frozen=True)
-class KeptMoments:
-    """Mean and sum of squared deviations of the edges that `of` says, in a folder."""
+class Sharing:
+    """How ranks share the edges, and the folder of the stage, in which they exchange their parts."""
 
+    world: World
     folder: Path
-    of: list[Any]  # JSON-able
-
-    def keep(self, num_samples: int, moments: EdgeHops) -> None:
-        """Writes them, then that they are there, and removes those of before."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        paths, hashes = self._paths(num_samples), {}
-        for path, values in zip(paths, moments, strict=True):
-            save_npy(path, values)
-            files.sync_file(path)
-            hashes[path.name] = files.hash_file(path)
-        files.write_json(self._index, {"of": self.of, "num_samples": num_samples, "files": hashes})
-        for path in {*self.folder.glob("mean-*"), *self.folder.glob("m2-*")} - {*paths}:
-            path.unlink()
-
-    def is_whole(self) -> bool:
-        """Whether something is kept, of the same edges and samples, as it was written."""
-        try:
-            index = json.loads(self._index.read_bytes())
-            hashes = {name: files.hash_file(files.below(self.folder, name)) for name in index["files"]}
-            named = {path.name for path in self._paths(index["num_samples"])}
-            return bool(index["of"] == self.of and hashes == index["files"] and {*hashes} == named)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            return False
-
-    def num_samples(self) -> int:
-        """How many samples were seen; 0 where nothing is kept. What is kept has been found whole."""
-        return int(json.loads(self._index.read_bytes())["num_samples"]) if self._index.is_file() else 0
-
-    def moments(self) -> EdgeHops:
-        """What is kept, mapped."""
-        mean, m2 = (open_npy(path) for path in self._paths(self.num_samples()))
-        return EdgeHops(mean, m2)
+    chunk: int  # edges of one product
+    on_disk: bool  # whether embeddings and running moments are in files
+    device: str
+    num_samples: int
+    key: str  # of what else decides the predictions: the samples, and the graph that they embed
 
     @property
-    def _index(self) -> Path:
-        return self.folder / "progress.json"
+    def parts(self) -> Path:
+        """The folder of files that are needed until the stage is finished."""
+        return self.folder / "parts" / self.key
 
-    def _paths(self, num_samples: int) -> tuple[Path, Path]:
-        return self.folder / f"mean-{num_samples:05d}.npy", self.folder / f"m2-{num_samples:05d}.npy"
+    @property
+    def layers(self) -> Path | None:
+        """The folder of the layers of embeddings; None if they are in memory."""
+        return self.parts / "layers" if self.on_disk or self.world.size > 1 else None
+
+    def edge_range(self, num_edges: int, rank: int | None = None) -> tuple[int, int]:
+        """The edges first .. last - 1 of a rank, by default of this one."""
+        return self.world.share(num_edges, self.chunk, rank)
+
+    def saved(self, num_edges: int, rank: int) -> "SavedMoments":
+        """What a rank has saved of its edges."""
+        of = [*self.edge_range(num_edges, rank), torch.device(self.device).type, self.num_samples]
+        return SavedMoments(self.parts / f"rank-{rank}", of)
+
+    def begin(self, num_edges: int) -> int:
+        """Number of samples that all ranks have seen already; what else a killed run left is removed."""
+        ranges = [self.edge_range(num_edges, rank) for rank in range(self.world.size)]
+        ranks = [self.saved(num_edges, rank) for rank, (first, last) in enumerate(ranges) if last > first]
+        if self.world.leads:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            useful = {saved.folder for saved in ranks if saved.is_valid()}
+            for path in self.parts.iterdir() if self.parts.is_dir() else ():
+                if path not in useful:
+                    shutil.rmtree(path)
+        self.world.barrier()
+        return min((saved.num_samples() for saved in ranks), default=0)
+
+    def clear(self) -> None:
+        """Removes the parts, by rank 0 when the scores are written."""
+        if self.world.leads:
+            shutil.rmtree(self.folder / "parts", ignore_errors=True)
 
 
-# ----------------------------------------------------------------------------
-# Ranks share the edges of the score stage: each predicts one contiguous range, rank 0 puts the ranges together.
-#
-#     out/parts/KEY/  rank-0/ (`kept_moments.py`)  rank-1/ ...    layers/ (`embedding.py`)
-#
-# Ranges are cut where a single process ends a chunk, so every product has the same shape and every edge the same bits
-# at any number of ranks. The nodes are embedded by all ranks together.
-#
-# A rank keeps the moments of its edges after the last sample, and on a CPU, also where there is one process, after
-# any sample that ends a minute or more after the last time. A stage that was killed goes on from there, with as many
-# ranks and the same chunks as before: samples that all ranks have seen are passed over, and a rank that has seen more
-# helps the others with the embeddings.
-#
-# Memory: 8 bytes an edge of the range, none where `on_disk`; what rank 0 puts together is mapped.
+def sharings_of(
+    views: Sequence[View], out: Path, chunk: int, on_disk: bool, device: str, world: World
+) -> list[Sharing]:
+    """How ranks share the edges of each view; of several views each has a folder of its own."""
+    folders = [out] if len(views) == 1 else [out / f"view-{number}" for number in range(len(views))]
+    keys = [files.hash_value([view.structure.fingerprint, view.samples.hashes]) for view in views]
+    return [
+        Sharing(world, folder, chunk, on_disk, device, len(view.samples), key)
+        for view, folder, key in zip(views, folders, keys, strict=True)
+    ]
 
 
-KEEP_SECONDS = 60.0  # between two times that moments are kept: what a killed rank costs
+def chunk_of(chunk_edges: int | None, device: str) -> int:
+    """Edges of one product in a single process."""
+    return chunk_edges or (CUDA_CHUNK_EDGES if torch.device(device).type == "cuda" else CPU_CHUNK_EDGES)
+
+
+def has_room(views: Sequence[View], device: str, propagated: bool, world: World) -> bool:
+    """Whether every view fits the device of every rank; True for a CPU, and for models that no kernel serves."""
+    if torch.device(device).type == "cpu":
+        return True
+    num_lacking = 0
+    for structure, _, samples in views:
+        net = HopModel(**samples.model)
+        columns = device_columns(net, structure, device, propagated=propagated)
+        width = int(net.encoder[-1].weight.shape[1])
+        num_lacking += columns is not None and not fits_device(structure, columns, width, device)
+    return world.sum(torch.tensor([float(num_lacking)], device=device)).item() == 0
+
+
+def predict_views(
+    edges: EdgeIndex,
+    views: Sequence[View],
+    sharings: Sequence[Sharing],
+    *,
+    hop: Hop,
+    trim: float,
+    precision: str,
+    propagated: bool,
+    chunk_rows: int,
+) -> Predicted | None:
+    """The predictions of the samples of all views; None but on rank 0."""
+    found = []
+    world, device = sharings[0].world, sharings[0].device
+    first, last = sharings[0].edge_range(edges.num_edges)
+    with bar((last - first) * sum(len(view.samples) for view in views), "edge", "score", unit_scale=True) as progress:
+        for view, sharing in zip(views, sharings, strict=True):
+            begun = sharing.begin(edges.num_edges)
+            progress.update(begun * (last - first))
+            embedded = embed_samples(
+                view.samples.model,
+                islice(view.samples, begun, None),
+                view.structure,
+                view.x,
+                propagated=propagated,
+                chunk_rows=chunk_rows,
+                device=device,
+                folder=sharing.layers,
+                world=world,
+            )
+            predict = partial(predict_shared, hop=hop, device=device, precision=precision, on_edges=progress.update)
+            found.append(predict(edges, embedded, sharing, begun=begun))
+    parts = [hops for hops in found if hops is not None]
+    if not parts:
+        return None
+    if len(views) == 1:
+        (ahp,), iv = nodes.average_hops(edges, [parts[0].mean], parts[0].var, trim, device)
+        return Predicted(parts[0], ahp, iv, [])
+    is_mapped = sharings[0].layers is not None
+    hops = new_moments(edges.num_edges, sharings[0].folder.parent if is_mapped else None)
+    for whole, *of_views in zip(hops, *parts, strict=True):
+        run_in_slices(len(whole), partial(_average, of_views, whole))
+    means = [hops.mean, *(part.mean for part in parts)]
+    (ahp, *view_ahp), iv = nodes.average_hops(edges, means, hops.var, trim, device)
+    return Predicted(hops, ahp, iv, view_ahp)
+
+
+def _average(parts: Sequence[NDArray[np.float32]], out: NDArray[np.float32], which: slice) -> None:
+    total = parts[0][which] + parts[1][which]
+    for part in parts[2:]:
+        total += part[which]
+    np.divide(total, len(parts), out=out[which])
+
+
+def predict_shared(
+    edges: EdgeIndex, samples: Iterable[tuple[Tensor, PairHead]], sharing: Sharing, *, begun: int, **options: Any
+) -> EdgeHops | None:
+    """Mean and variance of every edge on rank 0, mapped in the folder where `on_disk` or shared; None on the others.
+
+    `samples` are those after the first `begun`, the number that `Sharing.begin` gave. `options` are those of
+    `predict_edges`.
+    """
+    world, remaining, hops = sharing.world, iter(samples), None
+    first, last = sharing.edge_range(edges.num_edges)
+    if world.size == 1 or last > first:
+        hops = _predict_own(edges, remaining, sharing, begun, **options)
+    for _ in remaining:
+        pass  # a rank that has nothing more to predict still embeds its rows
+    world.barrier()
+    if not world.leads:
+        return None
+    shutil.rmtree(sharing.parts / "layers", ignore_errors=True)
+    return hops if world.size == 1 and hops is not None else _join(sharing, edges.num_edges)
+
+
+def _predict_own(
+    edges: EdgeIndex, samples: Iterator[tuple[Tensor, PairHead]], sharing: Sharing, begun: int, **options: Any
+) -> EdgeHops | None:
+    """Mean and variance of this rank's edges, saved for rank 0 if there are several; None if they were saved before."""
+    world, num_samples = sharing.world, sharing.num_samples
+    saved = sharing.saved(edges.num_edges, world.rank)
+    num_seen, last_time = saved.num_samples(), time.monotonic()
+    for _ in islice(samples, num_seen - begun):
+        pass  # seen by this rank, but not by all
+
+    def on_sample(num_seen: int, moments: EdgeHops) -> None:
+        nonlocal last_time
+        is_last = world.size > 1 and num_seen == num_samples
+        if is_last or time.monotonic() - last_time >= SAVE_SECONDS:
+            saved.save(num_seen, moments)
+            last_time = time.monotonic()
+
+    if num_seen == num_samples > 0:
+        return None
+    if num_seen:
+        options |= {"begun": (num_seen, saved.moments())}
+    if sharing.on_disk:
+        saved.folder.mkdir(parents=True, exist_ok=True)
+        options |= {"folder": sharing.folder if world.size == 1 else saved.folder}
+    window = edges if world.size == 1 else EdgeRange.of(edges, *sharing.edge_range(edges.num_edges))
+    return predict_edges(window, samples, chunk_edges=sharing.chunk, on_sample=on_sample, **options)
+
+
+def _join(sharing: Sharing, num_edges: int) -> EdgeHops:
+    """The ranges of all ranks in edge order, as memory maps of files in the folder."""
+    mean, var = new_moments(num_edges, sharing.folder)
+    for rank in range(sharing.world.size):
+        first, last = sharing.edge_range(num_edges, rank)
+        if last > first:
+            moments = sharing.saved(num_edges, rank).moments()
+            mean[first:last] = moments.mean
+            np.divide(moments.var, sharing.num_samples, out=var[first:last])
+    return EdgeHops(mean, var)
+
+
+def save_hops(hops: EdgeHops, folder: Path) -> None:
+    """Writes mean and variance as two files; of arrays mapped from those files, what is still in memory."""
+    for name, values in ((MEAN_FILE, hops.mean), (VAR_FILE, hops.var)):
+        if isinstance(values, np.memmap) and (folder / name).exists():
+            values.flush()
+        else:
+            save_npy(folder / name, values)
+        files.sync_file(folder / name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,224 +305,46 @@ class EdgeRange(EdgeIndex):
 
 
 @dataclass(frozen=True)
-class Sharing:
-    """How ranks share the edges, and the folder of the stage, in which they hand over their parts."""
+class SavedMoments:
+    """Mean and sum of squared deviations of the edges that `of` names, in a folder."""
 
-    world: World
     folder: Path
-    chunk: int  # edges of one product
-    on_disk: bool  # whether embeddings and running moments are in files
-    device: str
-    num_samples: int
-    key: str  # of what else decides the predictions: the samples, and the graph that they embed
+    of: list[Any]  # JSON-able
+
+    def save(self, num_samples: int, moments: EdgeHops) -> None:
+        """Writes the moments, then the index that names them, and removes older ones."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        paths, hashes = self._paths(num_samples), {}
+        for path, values in zip(paths, moments, strict=True):
+            save_npy(path, values)
+            files.sync_file(path)
+            hashes[path.name] = files.hash_file(path)
+        files.write_json(self._index, {"of": self.of, "num_samples": num_samples, "files": hashes})
+        for path in {*self.folder.glob("mean-*"), *self.folder.glob("m2-*")} - {*paths}:
+            path.unlink()
+
+    def is_valid(self) -> bool:
+        """Whether moments of the same edges and samples are there, as they were written."""
+        try:
+            index = json.loads(self._index.read_bytes())
+            hashes = {name: files.hash_file(files.below(self.folder, name)) for name in index["files"]}
+            named = {path.name for path in self._paths(index["num_samples"])}
+            return bool(index["of"] == self.of and hashes == index["files"] and {*hashes} == named)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return False
+
+    def num_samples(self) -> int:
+        """Number of samples seen, of moments found valid; 0 if there are none."""
+        return int(json.loads(self._index.read_bytes())["num_samples"]) if self._index.is_file() else 0
+
+    def moments(self) -> EdgeHops:
+        """The saved moments, mapped."""
+        mean, m2 = (open_npy(path) for path in self._paths(self.num_samples()))
+        return EdgeHops(mean, m2)
 
     @property
-    def parts(self) -> Path:
-        """What is of use until the stage is finished."""
-        return self.folder / "parts" / self.key
+    def _index(self) -> Path:
+        return self.folder / "progress.json"
 
-    @property
-    def layers(self) -> Path | None:
-        """The folder of the layers of embeddings; None where they are in memory."""
-        return self.parts / "layers" if self.on_disk or self.world.size > 1 else None
-
-    def edge_range(self, num_edges: int, rank: int) -> tuple[int, int]:
-        """The edges first .. last - 1 of a rank: whole chunks, shared out evenly.
-
-        >>> sharing = Sharing(World(size=3), Path("scores"), 30, False, "cpu", num_samples=5, key="")
-        >>> [sharing.edge_range(100, rank) for rank in range(3)]
-        [(0, 30), (30, 60), (60, 100)]
-        """
-        num_chunks = -(-num_edges // self.chunk)
-        shares = (num_chunks * at // self.world.size for at in (rank, rank + 1))
-        first, last = (min(self.chunk * share, num_edges) for share in shares)
-        return first, last
-
-    def num_own(self, num_edges: int, rank: int | None = None) -> int:
-        """How many edges fall to a rank, by default to this one."""
-        first, last = self.edge_range(num_edges, self.world.rank if rank is None else rank)
-        return last - first
-
-    def kept(self, num_edges: int, rank: int) -> KeptMoments:
-        """What a rank keeps of its edges."""
-        of = [*self.edge_range(num_edges, rank), torch.device(self.device).type, self.num_samples]
-        return KeptMoments(self.parts / f"rank-{rank}", of)
-
-    def begin(self, num_edges: int) -> int:
-        """How many samples all ranks have seen already; what else a killed run left is removed."""
-        ranks = [self.kept(num_edges, rank) for rank in range(self.world.size) if self.num_own(num_edges, rank)]
-        if self.world.leads:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            useful = {kept.folder for kept in ranks if kept.is_whole()}
-            for path in self.parts.iterdir() if self.parts.is_dir() else ():
-                if path not in useful:
-                    shutil.rmtree(path)
-        self.world.barrier()
-        return min((kept.num_samples() for kept in ranks), default=0)
-
-    def clear(self) -> None:
-        """Removes what was kept, by rank 0 when the scores are written."""
-        if self.world.leads:
-            shutil.rmtree(self.folder / "parts", ignore_errors=True)
-
-
-def chunk_of(chunk_edges: int | None, device: str) -> int:
-    """The chunk that a single process would use."""
-    return chunk_edges or (CUDA_CHUNK_EDGES if torch.device(device).type == "cuda" else CPU_CHUNK_EDGES)
-
-
-def predict_shared(
-    edges: EdgeIndex, samples: Iterable[tuple[Tensor, PairHead]], sharing: Sharing, *, begun: int, **options: Any
-) -> EdgeHops | None:
-    """Mean and variance of every edge on rank 0, mapped in the folder where `on_disk` or shared; None on the others.
-
-    `samples` are those after the first `begun`, the number that `Sharing.begin` gave. `options` are those of
-    `predict_edges`.
-    """
-    world, left, hops = sharing.world, iter(samples), None
-    if world.size == 1 or sharing.num_own(edges.num_edges):
-        hops = _predict_own(edges, left, sharing, begun, **options)
-    for _ in left:
-        pass  # what is left for a rank that has nothing more to predict is to embed its rows
-    world.barrier()
-    if not world.leads:
-        return None
-    shutil.rmtree(sharing.parts / "layers", ignore_errors=True)
-    return hops if world.size == 1 and hops is not None else _join(sharing, edges.num_edges)
-
-
-def _predict_own(
-    edges: EdgeIndex, samples: Iterator[tuple[Tensor, PairHead]], sharing: Sharing, begun: int, **options: Any
-) -> EdgeHops | None:
-    """Mean and variance of this rank's edges, kept for rank 0 where there are several; None where they were kept."""
-    world, num_samples = sharing.world, sharing.num_samples
-    kept = sharing.kept(edges.num_edges, world.rank)
-    num_seen, last_time = kept.num_samples(), time.monotonic()
-    for _ in itertools.islice(samples, num_seen - begun):
-        pass  # seen before, but not by all
-
-    def on_sample(num_seen: int, moments: EdgeHops) -> None:
-        nonlocal last_time
-        is_asked_for = world.size > 1 and num_seen == num_samples
-        if is_asked_for or time.monotonic() - last_time >= KEEP_SECONDS:
-            kept.keep(num_seen, moments)
-            last_time = time.monotonic()
-
-    if num_seen == num_samples > 0:
-        return None
-    if num_seen:
-        options |= {"begun": (num_seen, kept.moments())}
-    if sharing.on_disk:
-        kept.folder.mkdir(parents=True, exist_ok=True)
-        options |= {"folder": sharing.folder if world.size == 1 else kept.folder}
-    window = edges if world.size == 1 else EdgeRange.of(edges, *sharing.edge_range(edges.num_edges, world.rank))
-    return predict_edges(window, samples, chunk_edges=sharing.chunk, on_sample=on_sample, **options)
-
-
-def save_hops(hops: EdgeHops, folder: Path) -> None:
-    """Writes mean and variance as two files, or what is still in memory of the files that they are mapped from."""
-    for name, values in ((MEAN_FILE, hops.mean), (VAR_FILE, hops.var)):
-        if isinstance(values, np.memmap) and (folder / name).exists():
-            values.flush()
-        else:
-            save_npy(folder / name, values)
-        files.sync_file(folder / name)
-
-
-def _join(sharing: Sharing, num_edges: int) -> EdgeHops:
-    """The ranges of all ranks in edge order, as memory maps of files in the folder."""
-    mean, var = new_moments(num_edges, sharing.folder)
-    for rank in range(sharing.world.size):
-        first, last = sharing.edge_range(num_edges, rank)
-        if last > first:
-            moments = sharing.kept(num_edges, rank).moments()
-            mean[first:last] = moments.mean
-            np.divide(moments.var, sharing.num_samples, out=var[first:last])
-    return EdgeHops(mean, var)
-
-
-class View(NamedTuple):
-    """One encoder: the graph it runs on, its (n, q) input, Â X or X, and the samples of its parameters."""
-
-    structure: Graph
-    x: NDArray[np.float32]
-    samples: Samples
-
-
-class Predicted(NamedTuple):
-    """The hop of every edge, averaged over the views; AHP and IV of every node, (n,), and the AHP of each view."""
-
-    hops: EdgeHops
-    ahp: NDArray[np.float64]
-    iv: NDArray[np.float64]
-    apart: Sequence[NDArray[np.float64]]  # empty where there is one view
-
-
-def has_room(views: Sequence[View], device: str, propagated: bool, world: World) -> bool:
-    """Whether every view fits the device of every rank; True of cores, and of models that no kernel serves."""
-    if torch.device(device).type == "cpu":
-        return True
-    num_lacking = 0
-    for structure, _, samples in views:
-        net = HopModel(**samples.model)
-        columns = (
-            device_columns(net, torch.device(device), propagated=propagated) if structure.weights is None else None
-        )
-        width = int(net.encoder[-1].weight.shape[1])
-        num_lacking += columns is not None and not fits_device(structure, columns, width, device)
-    return world.sum(torch.tensor([float(num_lacking)], device=device)).item() == 0
-
-
-def sharings_of(
-    views: Sequence[View], out: Path, chunk: int, on_disk: bool, device: str, world: World
-) -> list[Sharing]:
-    """How ranks share the edges of each view; of several views each has a folder of its own."""
-    folders = [out] if len(views) == 1 else [out / f"view-{number}" for number in range(len(views))]
-    keys = [files.hash_value([view.structure.fingerprint, view.samples.hashes]) for view in views]
-    return [
-        Sharing(world, folder, chunk, on_disk, device, len(view.samples), key)
-        for view, folder, key in zip(views, folders, keys, strict=True)
-    ]
-
-
-def predict_views(
-    edges: EdgeIndex,
-    views: Sequence[View],
-    sharings: Sequence[Sharing],
-    hop: Hop,
-    trim: float,
-    precision: str,
-    embed: dict[str, Any],
-) -> Predicted | None:
-    """What the samples of all views say; None but on rank 0. `embed` are options of `embed_samples`."""
-    found = []
-    num_own = sharings[0].num_own(edges.num_edges)
-    with bar(num_own * sum(len(view.samples) for view in views), "edge", "score", unit_scale=True) as shown:
-        predict = {"hop": hop, "device": embed["device"], "precision": precision, "on_edges": shown.update}
-        for view, sharing in zip(views, sharings, strict=True):
-            begun = sharing.begin(edges.num_edges)
-            shown.update(begun * num_own)
-            left = islice(view.samples, begun, None)
-            where = embed | {"folder": sharing.layers}
-            embedded = embed_samples(view.samples.model, left, view.structure, view.x, **where)
-            found.append(predict_shared(edges, embedded, sharing, begun=begun, **predict))
-    parts = [hops for hops in found if hops is not None]
-    if not parts:
-        return None
-    if len(views) == 1:
-        (ahp,), iv = nodes.average_hops(edges, [parts[0].mean], parts[0].var, trim, embed["device"])
-        return Predicted(parts[0], ahp, iv, [])
-    is_mapped = sharings[0].layers is not None
-    hops = new_moments(edges.num_edges, sharings[0].folder.parent if is_mapped else None)
-    for whole, *of_views in zip(hops, *parts, strict=True):
-        run_in_slices(len(whole), partial(_average, of_views, whole))
-    means = [hops.mean, *(part.mean for part in parts)]
-    (ahp, *apart), iv = nodes.average_hops(edges, means, hops.var, trim, embed["device"])
-    return Predicted(hops, ahp, iv, apart)
-
-
-def _average(parts: Sequence[NDArray[np.float32]], out: NDArray[np.float32], which: slice) -> None:
-    total = parts[0][which] + parts[1][which]
-    for part in parts[2:]:
-        total += part[which]
-    np.divide(total, len(parts), out=out[which])
+    def _paths(self, num_samples: int) -> tuple[Path, Path]:
+        return self.folder / f"mean-{num_samples:05d}.npy", self.folder / f"m2-{num_samples:05d}.npy"

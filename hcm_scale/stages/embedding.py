@@ -1,22 +1,27 @@
-"""The nodes of a graph embedded under one parameter sample after the other, in memory or not, by one rank or several.
+"""The embeddings of all nodes under one parameter sample after the other, in memory or in files, by one or more ranks.
 
     folder/  layer-0  layer-1      (n, width) float32 each, without a header
 
-Layers are written to two arrays by turns, each made of the one before it; the last is what edges are predicted from.
-In a folder the arrays are memory maps: nothing of n rows is in memory but what the system keeps of the files. Rows are
-written in order and read at random. Ranks share such files: each makes its own rows of every layer, all meet, and map
-the layer anew, so that what another machine wrote is seen. By turns nobody writes what another may still read: a rank
-that is past the meeting of one layer has left the layer before it, which is the next to be overwritten.
+On a CPU layers are written to two arrays in turn, each computed from the one before; edges are predicted from the last.
+In a folder the arrays are memory maps: of n rows nothing is in memory but what the system caches. Ranks share such
+files: each computes its own rows of every layer, all meet at a barrier, and map the layer again, so that what another
+machine wrote is seen. No rank overwrites what another may still read: a rank past the barrier of one layer no longer
+reads the layer before it, which is the next to be overwritten. Ranges of rows are whole chunks, cut where one process
+cuts them: any number of ranks ends in the same bits. A chunk fills whole pages, so that no page of a file is written by
+two machines.
 
-Ranges of rows are whole chunks, cut where one process cuts them: every number of ranks ends in the same bits. A chunk
-fills whole pages, so that no page of a file is written by two machines.
-
-On a GPU each rank embeds the whole graph (`embed_device.py`): that takes less than reading what the others made.
+On a GPU each rank embeds the whole graph: that takes less time than reading what the others made. A model of two layers
+on an exact first hop needs, of each node, the sum over its row of Â of relu(x W + b), and x are rows of Â X.
+`sum_hidden`, the kernel that trains, makes it for a chunk of nodes at a time, with all their neighbours, and the second
+layer multiplies it: the first layer is never in memory. Device memory: the graph (`graph_bytes`), 4 width bytes a node
+for the result, and a chunk. Where the neighbours of all nodes do not fit, those of a chunk are copied in turn: x and
+the result stay, in 20 + 4 (columns + width) bytes a node. A graph that is too large even for that is scored by the CPU.
 """
 
 import mmap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,33 +39,21 @@ from hcm_scale.sampling.device.fused import EndsBatch, fused_columns, sum_hidden
 from hcm_scale.sampling.device.graph import DeviceGraph, graph_bytes, graph_to
 from hcm_scale.score.edge_index import PairHead
 
-# ----------------------------------------------------------------------------
-# Embeddings of a whole graph on a CUDA device, by the kernel that trains: the first layer is never in memory.
-#
-# A model of two layers on an exact first hop needs, of each node, the sum over its row of Â of relu(x W + b), and x
-# are rows of Â X. `sum_hidden` makes it for a chunk of nodes at a time, with all their neighbours, and the second
-# layer multiplies it. Device memory: the graph (`graph.graph_bytes`), 4 width bytes a node for the result, and a
-# chunk.
-#
-# Where the neighbours of all nodes do not fit, those of a chunk pass through: x and the result stay, in 20 + 4
-# (columns + width) bytes a node. A graph that is too large even for that is scored by the cores.
-
-
 DEVICE_CHUNK_ROWS = 1 << 20
 _ALL = 2**31 - 1  # neighbours
 _WORK_BYTES = 1 << 30  # beside them: ranges of edges on their way through, and what CUDA and Triton take
 
 
-def device_columns(model: HopModel, device: torch.device, *, propagated: bool) -> int | None:
-    """Columns of x for `embed_all`; None where it cannot serve this model or device."""
-    if not propagated or len(model.encoder) != 2:
+def device_columns(model: HopModel, structure: Graph, device: torch.device | str, *, propagated: bool) -> int | None:
+    """Columns of x for `embed_all`; None if it cannot serve this model, graph or device."""
+    if not propagated or len(model.encoder) != 2 or structure.weights is not None:
         return None
     num_attributes, width = model.encoder[0].weight.shape
-    return fused_columns(num_attributes, width, device)
+    return fused_columns(num_attributes, width, torch.device(device))
 
 
 def graph_on_device(structure: Graph, x: NDArray[np.float32], columns: int, width: int, device: str) -> DeviceGraph:
-    """The graph on the device: all of it, or, where that does not fit beside its embedding, without the neighbours."""
+    """The graph on the device; without the neighbours if they do not fit beside its embedding."""
     beside = 4 * width * (structure.num_nodes + min(DEVICE_CHUNK_ROWS, structure.num_nodes)) + _WORK_BYTES
     fits = graph_bytes(structure.num_nodes, structure.indices, columns) + beside <= free_bytes(device)
     return graph_to(device, structure.indptr, structure.indices if fits else structure.indices[:0], x, columns)
@@ -94,7 +87,7 @@ def embed_all(model: HopModel, graph: DeviceGraph, out: Tensor, indices: NDArray
 
 
 def _around(graph: DeviceGraph, begin: int, end: int, indices: NDArray[Any] | None) -> DeviceGraph:
-    """A graph in which the nodes begin .. end - 1 have their neighbours: the same, or one with those alone."""
+    """A graph in which the nodes begin .. end - 1 have their neighbours: the same, or one with only those."""
     if indices is None or len(graph.indices) == len(indices):
         return graph
     low, high = graph.indptr[[begin, end]].tolist()
@@ -113,13 +106,13 @@ def embed_samples(
     folder: Path | None = None,
     world: World = ALONE,
 ) -> Iterator[tuple[Tensor, PairHead]]:
-    """(embedding of all nodes, pair head) of each sample; one is gone when the next is asked for.
+    """(embedding of all nodes, pair head) of each sample; an embedding is overwritten by the next.
 
-    `folder` is where the layers are kept; it may hold what a killed run left, and is the caller's to remove. None: they
-    are in memory. Several ranks need a folder, the same for all, and all of them must ask for every sample.
+    `folder` holds the layers, which are in memory if it is None; it may hold what a killed run left, and the caller
+    removes it. Several ranks need a folder, the same for all, and all of them must ask for every sample.
     """
     net = HopModel(**model).to(device)
-    columns = device_columns(net, torch.device(device), propagated=propagated) if structure.weights is None else None
+    columns = device_columns(net, structure, device, propagated=propagated)
     if columns is not None:
         width = net.encoder[-1].weight.shape[1]
         held = graph_on_device(structure, x, columns, width, device)
@@ -132,11 +125,17 @@ def embed_samples(
     if torch.device(device).type == "cpu":
         shape = structure.num_nodes, int(net.encoder[-1].weight.shape[1])
         layers = TwoArrays(shape) if folder is None else TwoFiles(shape, folder, world)
-    where: dict[str, Any] = {"propagated": propagated, "chunk_rows": chunk_rows, "device": device, "layers": layers}
-    where["weights"] = structure.weights
+    embed = partial(
+        embed_graph,
+        propagated=propagated,
+        chunk_rows=chunk_rows,
+        device=device,
+        layers=layers,
+        weights=structure.weights,
+    )
     for sample in samples:
         net.load_state_dict(dict(sample))
-        yield embed_graph(net, structure.indptr, structure.indices, x, **where), PairHead.of(sample)
+        yield embed(net, structure.indptr, structure.indices, x), PairHead.of(sample)
 
 
 class TwoArrays:
@@ -172,8 +171,7 @@ class TwoFiles(TwoArrays):
         world.barrier()
 
     def own(self, chunks: list[slice]) -> list[slice]:
-        rank, size = self.world.rank, self.world.size
-        return chunks[len(chunks) * rank // size : len(chunks) * (rank + 1) // size]
+        return chunks[slice(*self.world.share(len(chunks)))]
 
     def room(self) -> Tensor:
         self.turn = 1 - self.turn

@@ -1,13 +1,14 @@
-"""The ingest stage: any source in, one graph folder out, with anomalies planted where an experiment asks for them.
+"""The ingest stage: any source in, one graph folder out, with anomalies planted if an experiment asks for them.
 
-A reader writes the folder it is given. Where anomalies are to be planted the graph is read beside the target first, so
-that the target never holds a graph without them.
+A reader writes the folder it is given. If anomalies are to be planted the graph is first read into a temporary folder
+beside the target, so that the target never holds a graph without them.
 """
 
 import math
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ Reader = Callable[[Path], Graph]
 
 
 def ingest(out: Path, read: Reader, injection: dict[str, Any] | None = None) -> Graph:
-    """Reads a graph into the folder `out`; `injection` holds the arguments of `graph.inject`, or None."""
+    """Reads a graph into the folder `out`; `injection` holds the arguments of `inject`, or None."""
     if injection is None:
         return read(out)
     raw = out.with_name(f".{out.name}-raw.{os.getpid()}.tmp")
@@ -33,12 +34,12 @@ def ingest(out: Path, read: Reader, injection: dict[str, Any] | None = None) -> 
 
 
 def copy_folder(source: Path | str) -> Reader:
-    """A reader of a graph folder that was written before, by whomever: all of it is checked before it is copied."""
+    """A reader of an existing graph folder: all of it is checked before it is copied."""
     return lambda out: copy_graph(Graph.open(source))(out)
 
 
 def copy_graph(graph: Graph) -> Reader:
-    """A reader of a graph that is there already; what it says of its own reading must be a summary that we can tell."""
+    """A reader of an open graph; FolderError if its `info` holds an `ingest` that is no summary of ours."""
     if "ingest" in graph.info:
         try:
             readers.ingest_summary(graph).table(), readers.column_report(graph)
@@ -53,31 +54,12 @@ def make_default(seed: int) -> Reader:
     return lambda out: synthetic.default(seed).save(out)
 
 
-def make_synthetic(
-    family: str,
-    *,
-    num_nodes: int,
-    edges_per_node: int,
-    num_attributes: int,
-    seed: int,
-) -> Reader:
+def make_synthetic(family: str, *, num_nodes: int, edges_per_node: int, num_attributes: int, seed: int) -> Reader:
     """A reader that makes a seeded graph; R-MAT rounds the nodes up to a power of two, a grid to a square."""
-
-    def community() -> Graph:
-        return synthetic.community(
-            num_nodes,
-            edges_per_node=edges_per_node,
-            num_attributes=num_attributes,
-            seed=seed,
-        )
-
-    def rmat() -> Graph:
-        scale = max(1, math.ceil(math.log2(num_nodes)))
-        return synthetic.rmat(scale, edge_factor=edges_per_node, num_attributes=num_attributes, seed=seed)
-
-    def grid() -> Graph:
-        side = math.ceil(math.sqrt(num_nodes))
-        return synthetic.grid(side, side, num_attributes=num_attributes, seed=seed)
-
-    make = {"community": community, "rmat": rmat, "grid": grid}[family]
-    return lambda out: make().save(out)
+    scale, side = max(1, math.ceil(math.log2(num_nodes))), math.ceil(math.sqrt(num_nodes))
+    make = {
+        "community": partial(synthetic.community, num_nodes, edges_per_node=edges_per_node),
+        "rmat": partial(synthetic.rmat, scale, edge_factor=edges_per_node),
+        "grid": partial(synthetic.grid, side, side),
+    }[family]
+    return lambda out: make(num_attributes=num_attributes, seed=seed).save(out)

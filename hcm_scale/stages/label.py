@@ -1,10 +1,9 @@
 """The label stage: a purified graph in, a sealed folder of labelled pairs out.
 
-While the kernels walk the sources of one shard, a thread (or, on many cores, several) puts shards before it in order,
-writes and flushes them.
-The sources are cut into shards by the plan alone; a process takes a run of consecutive shards, so that it lays the
-graph out once. Killed at any moment and started again, with any number of threads or processes, the stage keeps the
-finished shards and ends in the same bytes.
+While the kernels search from the sources of one shard, a thread (on many cores several) sorts, writes and flushes the
+shards before it. The sources are cut into shards by the plan alone; a process takes consecutive shards, so that it
+reorders the graph once. Killed at any moment and started again, with any number of threads or processes, the stage
+reuses the finished shards and ends in the same bytes.
 
 Memory: what the BFS holds, and one shard more than there are writers (two on up to three cores), each of at most about
 `shard_pairs` pairs in three copies of 9 to 17 bytes a pair.
@@ -47,10 +46,10 @@ def label(
     state_bytes: int = STATE_BYTES,
     world: World = ALONE,
 ) -> Labels:
-    """Labels the pairs of `graph`, the purified one, into the folder `out` and opens it.
+    """The labelled pairs of `graph`, the purified one, in the folder `out`.
 
-    `out` is empty, or holds what an earlier call with the same arguments left. Where there are several ranks each calls
-    this, and every one refuses what one refuses. `state_bytes` bounds the searches of a thread, and never shows.
+    `out` is empty, or holds what an earlier call with the same arguments left. Every rank calls this, and all raise
+    what one raises. `state_bytes` bounds the memory of a thread's searches and does not change the result.
     """
     sources = choose_sources(graph.indptr, num_sources=num_sources, seed=seed)
     if len(sources) == 0:
@@ -70,7 +69,7 @@ def label(
     world.barrier()  # all have looked before one writes
     if not sealed:
         out.mkdir(parents=True, exist_ok=True)
-        write_shards(graph, sources, out, plan, world, state_bytes)
+        _write_shards(graph, sources, out, plan, world, state_bytes)
         world.barrier()
         shards = folder.collect_shards(out, plan)
         world.barrier()
@@ -83,27 +82,22 @@ def label(
     return open_labels(out, graph.fingerprint)
 
 
-def write_shards(
-    graph: Graph,
-    sources: NDArray[Any],
-    out: Path,
-    plan: LabelPlan,
-    world: World = ALONE,
-    state_bytes: int = STATE_BYTES,
+def _write_shards(
+    graph: Graph, sources: NDArray[Any], out: Path, plan: LabelPlan, world: World, state_bytes: int
 ) -> None:
-    """Makes the shards that fall to this rank and are not finished yet."""
-    mine = range(*(plan.num_shards * rank // world.size for rank in (world.rank, world.rank + 1)))
-    kept = {index: shard for index in mine if (shard := folder.finished_shards(out, plan, index)) is not None}
-    num_pairs = sum(shard.num_rows for shard in kept.values())
-    ranges = [plan.source_range(index) for index in mine]
+    """Makes the shards of this rank that are not finished yet."""
+    own = range(*world.share(plan.num_shards))
+    finished = {index: shard for index in own if (shard := folder.finished_shards(out, plan, index)) is not None}
+    num_pairs = sum(shard.num_rows for shard in finished.values())
+    ranges = [plan.source_range(index) for index in own]
     with (
         bar(sum(last - first for first, last in ranges), "source", "label") as progress,
         ThreadPoolExecutor(num_writers(), "shard-writer") as writer,
     ):
-        progress.update(sum(shard.last - shard.first for shard in kept.values()))
+        progress.update(sum(shard.last - shard.first for shard in finished.values()))
         pending: deque[Future[Shard]] = deque()
-        todo = [index for index in mine if index not in kept]
-        for index, block in _blocks(graph, sources, plan, todo, state_bytes):
+        missing = [index for index in own if index not in finished]
+        for index, block in _blocks(graph, sources, plan, missing, state_bytes):
             if len(pending) == num_writers():
                 num_pairs += pending.popleft().result().num_rows
             pending.append(writer.submit(write_shard, out, plan, index, block.u, block.v, block.hop, block.counts))
@@ -114,16 +108,16 @@ def write_shards(
 
 
 def num_writers() -> int:
-    """Shards written at a time, each of them in memory; on many cores enough for the few shards of a default run."""
+    """Number of shards written at a time, each in memory; on many cores enough for the few of a default run."""
     return max(1, numba.get_num_threads() // 2)
 
 
 def _blocks(
-    graph: Graph, sources: NDArray[Any], plan: LabelPlan, todo: Sequence[int], state_bytes: int
+    graph: Graph, sources: NDArray[Any], plan: LabelPlan, missing: Sequence[int], state_bytes: int
 ) -> Iterator[tuple[int, HopBlock]]:
-    """(shard, its pairs) for the shards still to do: one walk over the graph's sources a run of neighbouring shards."""
-    cuts = [0, *(at + 1 for at, (a, b) in enumerate(pairwise(todo)) if b != a + 1), len(todo)]
-    for run in (todo[start:stop] for start, stop in pairwise(cuts) if stop > start):
+    """(shard, its pairs) of the missing shards: one call of `label_hops` for each run of consecutive shards."""
+    cuts = [0, *(at + 1 for at, (a, b) in enumerate(pairwise(missing)) if b != a + 1), len(missing)]
+    for run in (missing[start:stop] for start, stop in pairwise(cuts) if stop > start):
         blocks = label_hops(
             graph.indptr,
             graph.indices,
@@ -152,9 +146,8 @@ def check_classes(counts: Sequence[int]) -> None:
     names = [str(hop) for hop in range(1, len(counts))] + [f">= {len(counts)}"]
     listed = ", ".join(f"{name}: {count}" for name, count in zip(names, counts, strict=True))
     works = largest_usable_classes(np.asarray(counts))
-    alike = (
-        "no number of classes works: all pairs are neighbours, for the graph is too small or everybody is joined to all"
-    )
-    advice = f"the most that all have pairs: {works}" if works else alike
+    advice = f"the most that all have pairs: {works}"
+    if not works:
+        advice = "no number of classes works: all pairs are neighbours, for the graph is too small or complete"
     empty = names[list(counts).index(0)]
     raise ValueError(f"hops.classes={len(counts)}: no pair has hop {empty} (pairs per class {listed}); {advice}")

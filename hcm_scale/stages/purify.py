@@ -1,9 +1,17 @@
-"""The first propagation by several ranks: each makes a range of the rows of Â X, rank 0 puts the ranges together.
+"""The purify stage, attributes become features and the least similar edges are dropped, and the first propagation.
 
-    out/parts/  rows-0.npy  rows-1.npy ...      gone when x.npy and the manifest are there
+    purified/    x.npy                (n, q) float32, the input of the model
+                 fitted.safetensors   how attributes become these features, to be applied to other rows too
+                 manifest.json        names of the features, and which rule made them of which attributes
+                 graph/               the purified graph: the same nodes, fewer edges, no attributes
+                 weights.npy          if edges have weights: the strength of each entry of the given graph; the weights
+                                      of the purified graph are strengths as well (`features/purify.py`)
+    propagated/  x.npy                Â X (`features/propagate.py`)
 
-Ranges are whole chunks of the single process, so that x.npy is the same bytes at any number of ranks. They are files of
-their own: two machines that write to one page of a file would undo each other's work on some network file systems.
+Ranks share the similarities of edges and the rows of Â X: each computes one range and writes it to a file of its own in
+`parts/`, and rank 0 joins them. Ranges are whole tasks or chunks of the single process, and no row depends on another:
+the result is the same bytes at any number of ranks. Parts are separate files because two machines that write to one
+page of a file would undo each other's work on some network file systems.
 """
 
 import logging
@@ -38,47 +46,6 @@ from hcm_scale.features.transform import Features, transform
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import Attributes
 from hcm_scale.ranks.world import ALONE, World
-
-# ----------------------------------------------------------------------------
-# The similarity of every edge by several ranks: each measures a run of edges, rank 0 puts the runs together.
-#
-#     folder/  similarity-0.npy  similarity-1.npy ...
-#
-# Runs are whole tasks of the single process, and no edge depends on another: every number of ranks ends in the same
-# bits.
-
-
-def measure_shared(
-    world: World,
-    folder: Path,
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    x: Attributes,
-    similarity: str,
-    *,
-    directed: bool = False,
-) -> NDArray[np.float32]:
-    """What `edge_similarity` gives, on rank 0, and this rank's run on the others; every rank calls this."""
-    own = edge_similarity(indptr, indices, x, similarity, directed=directed, share=(world.rank, world.size))
-    if not world.leads:
-        folder.mkdir(parents=True, exist_ok=True)
-        save_npy(folder / f"similarity-{world.rank}.npy", own)
-    world.barrier()
-    if not world.leads:
-        return own
-    return np.concatenate([own, *(open_npy(folder / f"similarity-{rank}.npy") for rank in range(1, world.size))])
-
-
-# ----------------------------------------------------------------------------
-# The purify stage: attributes become features, and the least similar edges are left out.
-#
-# out/x.npy            (n, q) float32, what the model is given
-# out/fitted.safetensors  how attributes become these features, to be done to other rows too
-# out/manifest.json    names of the features, and which rule made them of which attributes
-# out/graph/           the purified graph: the same nodes, fewer edges, no attributes
-# out/weights.npy      where edges have weights: the strength of each entry of the given graph (`features/purify.py`);
-#                      the weights of the purified graph are strengths as well
-
 
 log = logging.getLogger(__name__)
 
@@ -123,9 +90,9 @@ def purify(
     attributes: str,
     world: World = ALONE,
 ) -> Purified:
-    """Makes the features and the purified graph; similarity is measured on `transformed` or `raw` attributes.
+    """Features and purified graph, in the folder `out`; similarity is measured on `transformed` or `raw` attributes.
 
-    Where there are several ranks each calls this: rank 0 makes the features, all measure similarities.
+    Every rank calls this: rank 0 makes the features, all measure similarities.
     """
     if graph.x is None:
         raise ValueError("this graph has no attributes; graph.featureless=degree gives every node its degree")
@@ -138,11 +105,9 @@ def purify(
     if "columns" in features.record:
         counts = f"{graph.num_attributes:,} attributes become {len(features.columns):,} features"
         log.info("%s by rule (attributes=auto):\n%s", counts, table(features.record["columns"]))
-    measured = features.x if attributes == "transformed" else graph.x
     median = None if graph.weights is None else median_weight(graph.weights)
-    of_edges = _with_strengths(graph, median, out)
-    drop = partial(drop_edges, of_edges, measured, similarity=similarity, ratio=ratio)
-    return _write(out, drop, features, graph.fingerprint, median, world, drops)
+    drop = partial(drop_edges, similarity=similarity, ratio=ratio)
+    return _write(out, graph, features, median, attributes, drop, world, drops=drops)
 
 
 def _check_varied(features: Features, columns: tuple[str, ...]) -> None:
@@ -161,7 +126,7 @@ def _check_varied(features: Features, columns: tuple[str, ...]) -> None:
 
 
 def purify_like(graph: Graph, out: Path, like: Purified, *, attributes: str, world: World = ALONE) -> Purified:
-    """The same of another graph, by the transform and the threshold of `like`: nothing is fitted anew."""
+    """Features and purified graph of another graph, by the transform and the threshold of `like`: nothing is fitted."""
     if graph.x is None:
         raise ValueError("this graph has no attributes, and the trained one has")
     if (graph.weights is None) != (like.weight_median is None):
@@ -170,70 +135,66 @@ def purify_like(graph: Graph, out: Path, like: Purified, *, attributes: str, wor
             f"this graph has {ours} and the trained one {theirs}: weights of edges (graph.weight_column or "
             "graph.weights) belong to both graphs or to neither"
         )
-    settled = like.graph.info["purified"]
-    drops = settled["threshold"] is not None
+    before = like.graph.info["purified"]
+    drops = before["threshold"] is not None
     if not world.leads:
-        return _help(graph, out, settled["similarity"] if drops else None, attributes, world)
+        return _help(graph, out, before["similarity"] if drops else None, attributes, world)
     out.mkdir(parents=True, exist_ok=True)
     fitted = like.fitted()
     try:
         x = fitted.apply(graph.x, graph.columns)
     except IndexError as error:
         raise files.FolderError(f"{like.folder / _FITTED} is damaged: {error}") from error
-    measured = x if attributes == "transformed" else graph.x
-    how: dict[str, Any] = {"similarity": settled["similarity"], "ratio": settled["ratio"]}
-    drop = partial(drop_edges, _with_strengths(graph, like.weight_median, out), measured, **how, like=like.graph)
-    made = Features(x, like.columns, like.record, fitted)
-    return _write(out, drop, made, graph.fingerprint, like.weight_median, world, drops)
-
-
-def _with_strengths(graph: Graph, median: float | None, out: Path) -> Graph:
-    """The graph with strengths, which are written, for weights."""
-    if graph.weights is None or median is None:
-        return graph
-    return replace(graph, weights=write_strengths(out / _WEIGHTS, graph.weights, median))
+    features = Features(x, like.columns, like.record, fitted)
+    drop = partial(drop_edges, similarity=before["similarity"], ratio=before["ratio"], like=like.graph)
+    return _write(out, graph, features, like.weight_median, attributes, drop, world, drops=drops)
 
 
 def _help(graph: Graph, out: Path, similarity: str | None, attributes: str, world: World) -> Purified:
-    """What the other ranks do: they measure similarities, where there are any to be measured."""
+    """What the other ranks do: they share the similarities, if any edge is to be dropped (`similarity`)."""
     assert graph.x is not None
     if similarity is not None:
         world.barrier()  # the features are there
         measured = open_npy(out / "x.npy") if attributes == "transformed" else graph.x
         arcs = graph.indptr, graph.indices
-        measure_shared(world, out / _PARTS, *arcs, measured, similarity, directed=graph.directed)
+        _measure_shared(world, out / _PARTS, *arcs, measured, similarity, directed=graph.directed)
     world.barrier()
     return open_purified(out)
 
 
 def _write(
     out: Path,
-    drop: Callable[..., Graph],
+    graph: Graph,
     features: Features,
-    source: str,
     weight_median: float | None,
+    attributes: str,
+    drop: Callable[..., Graph],
     world: World,
+    *,
     drops: bool,
 ) -> Purified:
-    """Everything, the manifest last; while the disk takes the features, edges are dropped."""
+    """Writes the folder, the manifest last; edges are dropped while the features are written."""
+    source, measured = graph.fingerprint, features.x if attributes == "transformed" else graph.x
+    if graph.weights is not None and weight_median is not None:
+        graph = replace(graph, weights=write_strengths(out / _WEIGHTS, graph.weights, weight_median))
 
     def save_features() -> None:
         save_npy(out / "x.npy", features.x)
         files.sync_file(out / "x.npy")
 
     if world.size == 1 or not drops:
-        run_concurrently([lambda: drop().save(out / "graph"), save_features])
+        run_concurrently([lambda: drop(graph, measured).save(out / "graph"), save_features])
     else:
         save_features()
-        shutil.rmtree(out / _PARTS, ignore_errors=True)  # of ranks that were killed
-        world.barrier()
-        drop(measure=partial(measure_shared, world, out / _PARTS)).save(out / "graph")
+        world.barrier()  # the others map them
+        drop(graph, measured, measure=partial(_measure_shared, world, out / _PARTS)).save(out / "graph")
         shutil.rmtree(out / _PARTS)
     files.write_bytes(out / _FITTED, fitted_to_bytes(features.fitted))
-    body: dict[str, Any] = {"features": features.record, "columns": list(features.columns), "source": source}
+    strengths = {}
     if weight_median is not None:
         files.sync_file(out / _WEIGHTS)
-        body["weight_median"] = weight_median
+        strengths["weight_median"] = weight_median
+    body = {"features": features.record, "columns": list(features.columns), "source": source, **strengths}
     files.write_manifest(out, KIND, FORMAT, body)
     world.barrier()
     return open_purified(out)
@@ -250,25 +211,49 @@ def open_purified(folder: Path) -> Purified:
 def propagate_shared(
     structure: Graph, x: NDArray[np.float32], out: Path, world: World, device: str = "cpu"
 ) -> NDArray[np.float32]:
-    """Writes Â x into the folder `out` and maps it; where there are several ranks each calls this."""
-    parts, num_chunks = out / "parts", -(-len(x) // CHUNK_ROWS)
-    if world.leads:
-        shutil.rmtree(parts, ignore_errors=True)  # of ranks that were killed
-    world.barrier()
+    """Â x, written into the folder `out` and mapped; every rank calls this."""
     if world.size == 1:
+        shutil.rmtree(out / _PARTS, ignore_errors=True)  # of ranks that were killed
         return propagate_features(structure, x, out, device)
     check_propagated(structure, x)
-    cuts = [min(len(x), CHUNK_ROWS * (num_chunks * rank // world.size)) for rank in range(world.size + 1)]
-    parts.mkdir(parents=True, exist_ok=True)
-    start, stop = cuts[world.rank : world.rank + 2]
-    write_rows(structure, x, parts / f"rows-{world.rank}.npy", start, stop, device)
-    world.barrier()
+    start, stop = world.share(len(x), CHUNK_ROWS)
+    parts = _gather(world, out / _PARTS, lambda path: write_rows(structure, x, path, start, stop, device))
     if world.leads:
-        whole = create_npy(out / "x.npy", np.float32, x.shape)
-        for rank in range(world.size):
-            whole[cuts[rank] : cuts[rank + 1]] = open_npy(parts / f"rows-{rank}.npy")
-        whole.flush()
-        shutil.rmtree(parts)
+        joined = create_npy(out / "x.npy", np.float32, x.shape)
+        for rank, part in enumerate(parts):
+            joined[slice(*world.share(len(x), CHUNK_ROWS, rank))] = part
+        joined.flush()
+        shutil.rmtree(out / _PARTS)
         seal_propagated(out, x.shape)
     world.barrier()
     return open_propagated(out)
+
+
+def _measure_shared(
+    world: World,
+    folder: Path,
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    x: Attributes,
+    similarity: str,
+    *,
+    directed: bool = False,
+) -> NDArray[np.float32]:
+    """What `edge_similarity` returns, on rank 0; empty on the others. Every rank calls this."""
+    share = world.rank, world.size
+
+    def write(path: Path) -> None:
+        save_npy(path, edge_similarity(indptr, indices, x, similarity, directed=directed, share=share))
+
+    return np.concatenate([np.empty(0, np.float32), *_gather(world, folder, write)])
+
+
+def _gather(world: World, folder: Path, write: Callable[[Path], None]) -> list[NDArray[np.float32]]:
+    """The arrays that the ranks write, mapped, in the order of the ranks, on rank 0; empty on the others."""
+    if world.leads:
+        shutil.rmtree(folder, ignore_errors=True)  # of ranks that were killed
+    world.barrier()
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / f"{world.rank}.npy")
+    world.barrier()
+    return [open_npy(folder / f"{rank}.npy") for rank in range(world.size)] if world.leads else []

@@ -1,9 +1,8 @@
-"""The report stage: what earlier stages left in their folders, joined into report.json and report.html. And `explain`,
-`node_reasons`, `show`: nodes in numbers, in a sentence each, the list as a piece of HTML.
+"""The report stage: the folders of earlier stages joined into report.json and report.html; the summary in the terminal;
+`explain`, `node_reasons` and `show`, which answer in numbers, in a sentence a node, and as a piece of HTML.
 
-Reads the scores folder (scores.parquet, edges_mean.npy, edges_var.npy; the last two as memory maps), and where they are
-given the training's metrics.jsonl and the labels folder's manifest. Both may be missing: the page then leaves their
-sections out.
+Reads the scores folder (scores.parquet, edges_mean.npy, edges_var.npy; the last two as memory maps), and if they are
+given the training's metrics.jsonl and the labels folder's manifest; without them the page leaves their sections out.
 """
 
 import json
@@ -33,7 +32,6 @@ from hcm_scale.report.groups import groups, num_first
 from hcm_scale.report.reasons import KIND_TITLES, first_by_kind, kind_title
 from hcm_scale.report.wording import clip, found_text, group_text, one_sentence, score_title
 from hcm_scale.report.write import FORMAT, notebook_html, write_report
-from hcm_scale.run.workspace import StageRecord
 from hcm_scale.score import table
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE
 from hcm_scale.score.table import FILE, RankedFile, kind_rank, ranked_by, read_scores
@@ -42,28 +40,171 @@ from hcm_scale.stages.drift import drift_text
 from hcm_scale.stages.score import FORMAT as SCORES_FORMAT
 from hcm_scale.stages.score import KIND, open_scores
 
-# ----------------------------------------------------------------------------
-# The last page in the terminal: the strangest nodes, their groups, the first by each kind of evidence, how good the
-# ranking is where that is known, what it cost, and what to type next.
-
-
+__all__ = ["FORMAT", "explain", "node_reasons", "report", "show", "summary"]
+MOST_REASONS = 10_000  # about a minute of explaining
 _TOP = 10
 _COLUMNS = ("id", "node", "rank", "evidence", "degree", "p", "flagged", "y", "kind")
 _HEAD = 5  # of each kind of evidence
 _MEMBERS = 15  # of a group
 
+log = logging.getLogger(__name__)
 
-def summary(run_dir: Path, folders: Mapping[str, Path], records: Sequence[StageRecord], seconds: float) -> str:
-    """What a person wants to know at the end of a run of so many seconds, as text."""
+
+def report(
+    graph: Graph,
+    purified: Graph | None,
+    scores: Path | str,
+    out: Path | str,
+    *,
+    x: NDArray[np.float32] | None = None,
+    run: Mapping[str, Any],
+    metrics: Path | str | None = None,
+    labels: Path | str | None = None,
+    features: Mapping[str, Any] | None = None,
+    drift: Path | None = None,
+    stages: Sequence[Mapping[str, Any]] = (),
+    top: int,
+    csv: bool = False,
+) -> dict[str, Any]:
+    """The report of one run, written into the folder `out`.
+
+    `graph` is the graph with the user's own attributes, `scores` the folder of the score stage, `x` the features. `run`
+    says what ran (name, seed, command); samples, version, date and hardware are filled in. `features` is the record
+    of the purify stage, `drift` the folder of that stage.
+    """
+    edge_mean, edge_var = edge_hops(Path(scores), graph)
+    found = found_by(Path(scores))
+    records = () if metrics is None else read_records(Path(metrics))
+    labelled = None if labels is None else files.read_manifest(Path(labels), schema.KIND, schema.FORMAT)
+    weak = weak_attributes_text(graph, x, records, None if labelled is None else len(labelled["counts"]))
+    if weak:
+        log.warning("%s", weak)
+    return write_report(
+        out,
+        run=report_facts() | {"num_samples": found.get("num_samples")} | dict(run),
+        scores=Path(scores) / table.FILE,
+        graph=graph,
+        purified=purified,
+        edge_mean=edge_mean,
+        edge_var=edge_var,
+        x=x,
+        found=found,
+        records=records,
+        labels=labelled,
+        features=features,
+        notes=[note for note in (weak, "" if drift is None else f"Drift: {drift_text(drift)}.") if note],
+        stages=stages,
+        top=top,
+        csv=csv,
+    )
+
+
+def explain(
+    graph: Graph,
+    purified: Graph | None,
+    scores: Path | str,
+    external_ids: Sequence[int | str],
+    x: NDArray[np.float32] | None = None,
+) -> list[Explanation]:
+    """Explanations of the nodes that the user calls `external_ids`; `x` are the features, for distances."""
+    nodes = [graph.node_of(external_id) for external_id in external_ids]
+    ranked = read_ranked(Path(scores), graph)
+    evidence = Evidence.of(graph, purified, ranked, *edge_hops(Path(scores), graph), x)
+    return [explain_node(evidence, node) for node in nodes]
+
+
+def node_reasons(
+    graph: Graph,
+    purified: Graph | None,
+    ranked: pa.Table,
+    scores: Path,
+    nodes: Sequence[int],
+    x: NDArray[np.float32] | None = None,
+) -> list[str]:
+    """One sentence per node: why it is where it is in the ranked table of a scores folder."""
+    evidence = Evidence.of(graph, purified, ranked, *edge_hops(scores, graph), x)
+    return [one_sentence(explain_node(evidence, node)) for node in nodes]
+
+
+def show(graph: Graph, scores: Path, count: int) -> str:
+    """The ranked list of a scores folder as a piece of HTML for a notebook: `count` rows, and pictures."""
+    return notebook_html(graph, read_ranked(scores, graph), edge_hops(scores, graph)[0], found_by(scores), count)
+
+
+def found_by(scores: Path) -> dict[str, Any]:
+    """The manifest of the score stage; empty if there is none."""
+    return files.read_manifest(scores, KIND, SCORES_FORMAT) if (scores / files.MANIFEST).is_file() else {}
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl, without those that a killed run left incomplete; empty if there is no file."""
+    records = []
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records
+
+
+def report_facts() -> dict[str, Any]:
+    """Version, date and hardware."""
+    accelerator = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    memory = psutil.virtual_memory().total / 2**30
+    return {
+        "version": hcm_scale.__version__,
+        "date": datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC").lstrip("0"),
+        "hardware": f"{num_cores()} cores, {memory:.0f} GiB, {platform.machine()}{accelerator}",
+    }
+
+
+def read_ranked(scores: Path, graph: Graph) -> pa.Table:
+    """The ranked table of a scores folder; FolderError if it is not of this graph."""
+    ranked = table.read_scores(scores / table.FILE)
+    table.check_ranked(scores / table.FILE, ranked, graph.num_nodes)
+    return ranked
+
+
+def edge_hops(scores: Path, graph: Graph) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Mean and variance of every edge's predicted hop, mapped; a graph without edges has no files to map."""
+    if graph.num_edges == 0:
+        return np.zeros(0, np.float32), np.zeros(0, np.float32)
+    mean, var = (_by_edge(scores / name, graph.num_edges) for name in (MEAN_FILE, VAR_FILE))
+    return mean, var
+
+
+def _by_edge(path: Path, num_edges: int) -> NDArray[np.float32]:
+    """A number of every edge, mapped; FolderError where the file has anything else."""
+    try:
+        found = open_npy(path)
+    except ValueError as error:
+        raise files.FolderError(f"{path} is damaged: {error}") from error
+    if found.shape != (num_edges,) or found.dtype != np.float32:
+        raise files.FolderError(
+            f"{path} is damaged: {found.dtype} {found.shape}, and the graph has {num_edges:,} edges"
+        )
+    return found
+
+
+# The summary in the terminal.
+
+
+def summary(run_dir: Path, folders: Mapping[str, Path], stages: Sequence[Mapping[str, Any]], seconds: float) -> str:
+    """The first nodes of the list, how good it is if that is known, what the run cost and what to type next, as text.
+
+    `stages` are the entries of the run's list of stages.
+    """
     parts = []
     if "scores" in folders:
         parts.append(_list(folders["scores"], Graph.open(folders["graph"], verify=False)))
         parts.append(_quality(folders["scores"]))
-    notes = [note for record in records for note in record.detail.get("notes", [])]
+    notes = [note for stage in stages for note in stage["detail"].get("notes", [])]
     parts += [note for note in notes if not note.startswith("Drift: ")]  # which has a line of its own
     if "drift" in folders:
         parts.append(f"drift   {drift_text(folders['drift'])}")
-    parts.append(_costs(records, seconds))
+    parts.append(_costs(stages, seconds))
     if "report" in folders:
         parts.append(f"report  {run_dir / 'report' / 'report.html'}\nscores  {run_dir / 'scores' / FILE}")
         parts.append(_next_steps(run_dir, folders["scores"]))
@@ -77,25 +218,19 @@ def _next_steps(run_dir: Path, scores: Path) -> str:
     (first,) = RankedFile(scores / FILE).slice(0, 1)["id"].to_pylist()
     steps = [["explain", str(run_dir), f"node={first}"]] if str(first).isprintable() else []
     steps += [["serve", str(run_dir)], ["export", str(run_dir), "list.csv"]]
-    told = ["why the first node is there", "a local page over all nodes", "the whole list for other programs"]
+    comments = ["why the first node is there", "a local page over all nodes", "the whole list for other programs"]
     lines = [shlex.join(["hcm-scale", *words]) for words in steps]
-    width = max(len(line) for line in lines)
-    shown = zip(lines, told[-len(lines) :], strict=True)
-    return "\n".join(["next, beside opening the report", *(f"  {line:<{width}}   # {text}" for line, text in shown)])
+    width = max(map(len, lines))
+    shown = [f"  {line:<{width}}   # {text}" for line, text in zip(lines, comments[-len(lines) :], strict=True)]
+    return "\n".join(["next, beside opening the report", *shown])
 
 
 def _list(scores: Path, graph: Graph) -> str:
     """The first nodes, how many stand out, the first by each kind of evidence, and groups among the first."""
-    table = _table(scores)
-    found = found_text(found_by(scores))
-    heads = _heads(graph, table)
-    return "\n\n".join(part for part in (_strangest(table), found, _groups(graph, table), heads) if part)
-
-
-def _table(scores: Path) -> pa.Table:
-    """The columns of the ranked table that are shown; the whole of it may be large."""
-    ranks = [kind_rank(kind) for kind in KIND_TITLES]
-    return read_scores(scores / FILE, {*_COLUMNS, open_scores(scores).rank_by, *ranks})
+    shown = {*_COLUMNS, open_scores(scores).rank_by, *map(kind_rank, KIND_TITLES)}  # the whole table may be large
+    table = read_scores(scores / FILE, shown)
+    parts = _strangest(table), found_text(found_by(scores)), _groups(graph, table), _heads(graph, table)
+    return "\n\n".join(filter(None, parts))
 
 
 def _strangest(table: pa.Table) -> str:
@@ -144,154 +279,11 @@ def _quality(scores: Path) -> str:
     return "\n".join(lines)
 
 
-def _costs(records: Sequence[StageRecord], seconds: float) -> str:
+def _costs(stages: Sequence[Mapping[str, Any]], seconds: float) -> str:
     lines = ["stage                  seconds   peak GiB"]
-    for record in records:
-        kept = "   kept from before" if record.skipped else ""
-        lines.append(f"{record.name:<20}{record.seconds:>10.1f}{record.peak_rss_bytes / 2**30:>11.2f}{kept}")
+    for stage in stages:
+        kept = "   kept from before" if stage["skipped"] else ""
+        peak_gib = stage["peak_rss_bytes"] / 2**30
+        lines.append(f"{stage['name']:<20}{stage['seconds']:>10.1f}{peak_gib:>11.2f}{kept}")
     lines.append(f"{'this run':<20}{seconds:>10.1f}")
     return "\n".join(lines)
-
-
-log = logging.getLogger(__name__)
-
-__all__ = ["FORMAT", "explain", "node_reasons", "report", "show"]
-MOST_REASONS = 10_000  # about a minute of explaining
-
-
-def report(
-    graph: Graph,
-    purified: Graph | None,
-    scores: Path | str,
-    out: Path | str,
-    *,
-    x: NDArray[np.float32] | None = None,
-    run: Mapping[str, Any],
-    metrics: Path | str | None = None,
-    labels: Path | str | None = None,
-    features: Mapping[str, Any] | None = None,
-    drift: Path | None = None,
-    stages: Sequence[Mapping[str, Any]] = (),
-    top: int,
-    csv: bool = False,
-) -> dict[str, Any]:
-    """Writes the report of one run into the folder `out` and returns it.
-
-    `graph` is the graph with the user's own attributes, `scores` the folder of the score stage, `x` the features. `run`
-    says what ran (name, seed, command); samples, version, date and hardware are filled in. `features` is the record
-    of the purify stage, `drift` the folder of that stage.
-    """
-    edge_mean, edge_var = edge_hops(Path(scores), graph)
-    found = found_by(Path(scores))
-    records = () if metrics is None else read_records(Path(metrics))
-    labelled = None if labels is None else files.read_manifest(Path(labels), schema.KIND, schema.FORMAT)
-    weak = weak_attributes_text(graph, x, records, None if labelled is None else len(labelled["counts"]))
-    if weak:
-        log.warning("%s", weak)
-    return write_report(
-        out,
-        run=report_facts() | {"num_samples": found.get("num_samples")} | dict(run),
-        scores=Path(scores) / table.FILE,
-        graph=graph,
-        purified=purified,
-        edge_mean=edge_mean,
-        edge_var=edge_var,
-        x=x,
-        found=found,
-        records=records,
-        labels=labelled,
-        features=features,
-        notes=[note for note in (weak, "" if drift is None else f"Drift: {drift_text(drift)}.") if note],
-        stages=stages,
-        top=top,
-        csv=csv,
-    )
-
-
-def explain(
-    graph: Graph,
-    purified: Graph | None,
-    scores: Path | str,
-    external_ids: Sequence[int | str],
-    x: NDArray[np.float32] | None = None,
-) -> list[Explanation]:
-    """Explains the nodes that the user calls `external_ids`; `x` are the features, by which distances are told."""
-    nodes = [graph.node_of(external_id) for external_id in external_ids]
-    ranked = read_ranked(Path(scores), graph)
-    evidence = Evidence.of(graph, purified, ranked, *edge_hops(Path(scores), graph), x)
-    return [explain_node(evidence, node) for node in nodes]
-
-
-def node_reasons(
-    graph: Graph,
-    purified: Graph | None,
-    ranked: pa.Table,
-    scores: Path,
-    nodes: Sequence[int],
-    x: NDArray[np.float32] | None = None,
-) -> list[str]:
-    """Why nodes are where they are in the ranked table of a scores folder, a sentence each."""
-    evidence = Evidence.of(graph, purified, ranked, *edge_hops(scores, graph), x)
-    return [one_sentence(explain_node(evidence, node)) for node in nodes]
-
-
-def show(graph: Graph, scores: Path, count: int) -> str:
-    """The ranked list of a scores folder as a piece of HTML for a notebook: `count` rows, and pictures."""
-    return notebook_html(graph, read_ranked(scores, graph), edge_hops(scores, graph)[0], found_by(scores), count)
-
-
-def found_by(scores: Path) -> dict[str, Any]:
-    """What the score stage says of its list in its manifest; nothing where there is none."""
-    return files.read_manifest(scores, KIND, SCORES_FORMAT) if (scores / files.MANIFEST).is_file() else {}
-
-
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl; a line that a killed run left torn is passed over, a missing file is empty."""
-    records = []
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict):
-            records.append(record)
-    return records
-
-
-def report_facts() -> dict[str, Any]:
-    """Which version, when and on what machine."""
-    accelerator = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    memory = psutil.virtual_memory().total / 2**30
-    return {
-        "version": hcm_scale.__version__,
-        "date": datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC").lstrip("0"),
-        "hardware": f"{num_cores()} cores, {memory:.0f} GiB, {platform.machine()}{accelerator}",
-    }
-
-
-def read_ranked(scores: Path, graph: Graph) -> pa.Table:
-    """The ranked table of a scores folder, which is of this graph."""
-    ranked = table.read_scores(scores / table.FILE)
-    table.check_ranked(scores / table.FILE, ranked, graph.num_nodes)
-    return ranked
-
-
-def edge_hops(scores: Path, graph: Graph) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Mean and variance of every edge's predicted hop, mapped; a graph without edges has no files to map."""
-    if graph.num_edges == 0:
-        return np.zeros(0, np.float32), np.zeros(0, np.float32)
-    mean, var = (_by_edge(scores / name, graph.num_edges) for name in (MEAN_FILE, VAR_FILE))
-    return mean, var
-
-
-def _by_edge(path: Path, num_edges: int) -> NDArray[np.float32]:
-    """A number of every edge, mapped; FolderError where the file has anything else."""
-    try:
-        found = open_npy(path)
-    except ValueError as error:
-        raise files.FolderError(f"{path} is damaged: {error}") from error
-    if found.shape != (num_edges,) or found.dtype != np.float32:
-        raise files.FolderError(
-            f"{path} is damaged: {found.dtype} {found.shape}, and the graph has {num_edges:,} edges"
-        )
-    return found

@@ -1,7 +1,20 @@
-"""The AUC trend: how well each new parameter sample alone would rank the nodes, where the anomalies are known.
+"""The score stage: a graph and, of each view, the encoder's structure, input and parameter samples in; scores out.
 
-What the paper draws over training. A number depends on its sample and nothing else, so a resumed run logs the same.
-Costs one scoring pass a call.
+    out/  scores.parquet  edges_mean.npy  edges_var.npy  scale.safetensors  manifest.json
+
+The samples of the views predict the edges (`edges.py`); edges and attributes give each node its numbers
+(`score.nodes`). The two edge files hold mean and variance of each edge's hop, averaged over the views, in edge order;
+with `state="disk"` running moments and embeddings are in files too, as memory maps. The manifest comes last.
+scale.safetensors and the table are the `Reference` by which another graph is scored with the same samples: its nodes
+get the ranks that they would have here. Several ranks share nodes and edges and end in the same bytes; rank 0 writes
+the folder.
+
+Memory: two layers of embeddings (2 x n x width x 4 bytes) and 8 bytes an edge, three times if there are several views,
+unless they are on disk, and a chunk; then 4 bytes an edge, eleven numbers a node and five of 4 bytes. With a
+`Reference`, as many numbers of each of its nodes.
+
+`auc_trend` scores each new sample alone while training, where the anomalies are known: the paper's figure. A number
+depends on its sample and nothing else, so a resumed run logs the same. It costs one scoring pass a call.
 """
 
 import logging
@@ -38,13 +51,10 @@ from hcm_scale.score.threshold import check_rate
 from hcm_scale.stages.edges import Predicted, View, chunk_of, has_room, predict_views, save_hops, sharings_of
 from hcm_scale.stages.embedding import embed_samples
 
-# ----------------------------------------------------------------------------
-# A finished folder of scores, as `score.py` writes it, and what another graph's scores are measured by.
-
-
 KIND = "hcm_scale scores"
 FORMAT = 7
 SCALE_FILE = "scale.safetensors"
+log = logging.getLogger(__name__)
 _IN_MANIFEST = ("num_samples", "rank_by", "metrics", "fdr", "num_flagged", "stability")
 
 
@@ -93,27 +103,6 @@ def open_reference(folder: Path) -> Reference:
         return Reference(table.node_scores(ranked), scale)
     except (LookupError, ValueError, AttributeError) as error:  # of flags and ranks by kind
         raise files.FolderError(f"{path} is damaged: {error}") from error
-
-
-# ----------------------------------------------------------------------------
-# The score stage: a graph and, of each view, the encoder's structure, features and parameter samples in; a folder of
-# scores out.
-#
-#     out/  scores.parquet  edges_mean.npy  edges_var.npy  scale.safetensors  manifest.json
-#
-# Samples of the views predict the edges (`predict.py`); edges and attributes give each node its numbers
-# (`score.nodes`). The two edge files hold mean and variance of each edge's hop, averaged over the views, in edge
-# order; with `state="disk"` running moments and embeddings live in files too (`shared_edges.py`, `embedding.py`), as
-# memory maps. The manifest comes last. scale.safetensors and the table are what another graph's scores are measured
-# by (`Reference`), so that its nodes are scored as if they were here: tomorrow's graph, with the samples of today.
-# Several ranks share nodes and edges and end in the same bytes; rank 0 writes the folder.
-#
-# Memory: two layers of embeddings (2 x n x width x 4 bytes) and 8 bytes an edge, three times where there are several
-# views, unless they are on disk, and a chunk; after them 4 bytes an edge, eleven numbers a node and five of 4 bytes.
-# By the measure of another graph, as many numbers of each of its nodes.
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -166,19 +155,22 @@ def score(
         log.warning("scores: graph.directed=true counts no triangles: closure and context_closure tell nothing")
     edges = edge_index(graph.indptr, graph.indices, directed=graph.directed, max_neighbors=how.max_neighbors, seed=seed)
     sharings = sharings_of(views, out, chunk_of(chunk_edges, device), state == "disk", device, world)
-    embed: dict[str, Any] = {"propagated": propagated, "chunk_rows": chunk_rows, "device": device, "world": world}
-    found, attributes = _side_by_side_on_gpu(
-        device,
-        partial(predict_views, edges, views, sharings, how.hop, how.trim, how.precision, embed),
-        partial(_score_attributes, graph, edges, features, how, like) if world.leads else None,
+    predict = partial(
+        predict_views,
+        edges,
+        views,
+        sharings,
+        hop=how.hop,
+        trim=how.trim,
+        precision=how.precision,
+        propagated=propagated,
+        chunk_rows=chunk_rows,
     )
+    compute = partial(_score_attributes, graph, edges, features, how, like) if world.leads else None
+    found, attributes = _predict_and_compute(device, predict, compute)
     if found is not None and attributes is not None:
-        rank = partial(_score_nodes, edges, found, *attributes, how, like)
-        (scores, scale), _ = cast(Any, run_concurrently([rank, partial(save_hops, found.hops, out)]))
-        stability = nodes.stability(scores, found.apart, how.rank_by)
-        told: dict[str, Any] = {"num_samples": sum(len(view.samples) for view in views), "stability": stability}
-        _write(out, graph, scores, how, scale=scale, usual=None if like is None else like.nodes, **told)
-        del found, rank
+        _write(out, graph, edges, found, attributes, how, like, num_samples=sum(len(view.samples) for view in views))
+    del found  # before its files are removed
     for sharing in sharings:
         sharing.clear()
         if world.leads and sharing.folder != out:
@@ -190,10 +182,10 @@ def score(
 Attributes = tuple[nodes.AttributeScores, ContextScale]
 
 
-def _side_by_side_on_gpu(
+def _predict_and_compute(
     device: str, predict: Callable[[], Predicted | None], compute: Callable[[], Attributes] | None
 ) -> tuple[Predicted | None, Attributes | None]:
-    """Both results: while a GPU predicts, cores have time for what takes no prediction."""
+    """Both results; while a GPU predicts, the cores compute what needs no prediction."""
     if compute is None:
         return predict(), None
     if torch.device(device).type == "cpu":
@@ -227,7 +219,7 @@ def _score_nodes(
     far = far_cut(mean, how.far_share) if scale is None else scale.far
     scores = nodes.score_nodes(edges, found.hops, trim=how.trim, like=usual, known=(found.ahp, found.iv))
     scores = nodes.with_closure(scores, edges, mean, far)
-    scores, strange = nodes.with_strange(scores, found.apart, None if scale is None else scale.strange)
+    scores, strange = nodes.with_strange(scores, found.view_ahp, None if scale is None else scale.strange)
     return nodes.with_attributes(scores, attributes, usual), Scale(far, strange, context)
 
 
@@ -248,37 +240,41 @@ def _check_view(graph: Graph, view: View, state: str) -> None:
         )
 
 
-def _measure(graph: Graph, scores: nodes.NodeScores) -> dict[str, Any] | None:
-    """How good every ranking is, where labels tell two groups apart."""
-    if graph.y is None or not 0 < np.count_nonzero(graph.y) < graph.num_nodes:
-        return None
-    return {by: metrics.evaluate(graph.y, scores.by(by), graph.kind) for by in RANKINGS}
-
-
 def _write(
     out: Path,
     graph: Graph,
-    scores: nodes.NodeScores,
+    edges: EdgeIndex,
+    found: Predicted,
+    attributes: Attributes,
     how: Scoring,
-    *,
-    scale: Scale,
+    like: Reference | None,
     num_samples: int,
-    stability: float | None,
-    usual: nodes.NodeScores | None,
 ) -> None:
-    """Table, scale, metrics, and the manifest last; the edges are there already."""
-    verdict = nodes.verdict_of(scores, how.fdr, usual)
+    """Writes edges, table, scale, and the manifest last."""
+    rank = partial(_score_nodes, edges, found, *attributes, how, like)
+    (scores, scale), _ = cast(Any, run_concurrently([rank, partial(save_hops, found.hops, out)]))
+    verdict = nodes.verdict_of(scores, how.fdr, None if like is None else like.nodes)
 
     def write_files() -> None:
         table.write_scores(out / table.FILE, table.row_groups(graph, scores, how.rank_by, verdict))
         files.write_bytes(out / SCALE_FILE, scale_to_bytes(scale))
 
-    _, numbers = run_concurrently([write_files, lambda: _measure(graph, scores)])
+    def measure() -> dict[str, Any] | None:
+        y = _labels(graph)
+        return None if y is None else {by: metrics.evaluate(y, scores.by(by), graph.kind) for by in RANKINGS}
+
+    _, numbers = run_concurrently([write_files, measure])
     names = table.FILE, MEAN_FILE, VAR_FILE, SCALE_FILE
     hashes = dict(zip(names, hash_files([out / name for name in names]), strict=True))
+    stability = nodes.stability(scores, found.view_ahp, how.rank_by)
     body = {"num_samples": num_samples, "rank_by": how.rank_by, "metrics": numbers, "stability": stability}
     body |= {"fdr": how.fdr, "num_flagged": int(np.count_nonzero(verdict.flagged)), "files": hashes}
     files.write_manifest(out, KIND, FORMAT, body)
+
+
+def _labels(graph: Graph) -> NDArray[np.uint8] | None:
+    """Labels that tell two groups of nodes apart; None if there are none."""
+    return graph.y if graph.y is not None and 0 < np.count_nonzero(graph.y) < graph.num_nodes else None
 
 
 Trend = Callable[[Path, int], dict[str, float]]
@@ -298,9 +294,10 @@ def auc_trend(
 
     `model` holds the arguments of `HopModel`; the other arguments are those of the score stage.
     """
-    if graph.y is None or not 0 < np.count_nonzero(graph.y) < graph.num_nodes:
+    y = _labels(graph)
+    if y is None:
         return None
-    y, edges = graph.y, edge_index(graph.indptr, graph.indices, directed=graph.directed)
+    edges = edge_index(graph.indptr, graph.indices, directed=graph.directed)
 
     def newest(folder: Path, num_samples: int) -> dict[str, float]:
         sample = load_sample(folder, num_samples - 1)

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from hcm_scale.config import SOURCES, Config, SyntheticGraph, WorldConfig
-from hcm_scale.ranks.world import RankInfo, World
+from hcm_scale.ranks.world import RankInfo
 from hcm_scale.run import launch, pipeline
 
 TORCHRUN = {
@@ -244,9 +244,10 @@ def test_first_failure__is_the_cause_whatever_the_clock_says(tmp_path):
 
 def test_agree__refuses_other_options_and_another_folder(tmp_path):
     config = Config(graph=SyntheticGraph(), run_dir=str(tmp_path / "run"))
-    launch.agree(World(), config, "report")
-    meeting = tmp_path / "run" / "ranks" / "world.json"
-    said = [launch.hash_options(config, "report"), str(meeting), json.loads(meeting.read_text())["token"], "stages"]
+    said = []
+    leader = SimpleNamespace(rank=0, size=2, leads=True, broadcast=lambda value: said.extend(value) or value)
+    launch.agree(leader, config, "report")
+    said[3] = "stages"
     follower = SimpleNamespace(rank=1, leads=False, broadcast=lambda value: said)
     launch.agree(follower, config, "report")
     assert (config.run_dir, config.share_dir) == (str(tmp_path / "run"), "stages")

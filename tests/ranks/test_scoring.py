@@ -25,8 +25,8 @@ from hcm_scale.config import Config
 from hcm_scale.features.propagate import open_propagated
 from hcm_scale.graph import Graph
 from hcm_scale.posterior.samples import open_samples
-from hcm_scale.ranks.world import LostRankError, Seat, join
-from hcm_scale.stages import shared_edges
+from hcm_scale.ranks.world import LostRankError, RankInfo, join
+from hcm_scale.stages import edges as shared_edges
 from hcm_scale.stages.edges import View
 from hcm_scale.stages.score import score
 
@@ -59,11 +59,11 @@ def dies(self, num_seen, moments):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-with join(Seat(rank, size, rank, size, "127.0.0.1", port), timeout_seconds=60) as world:
+with join(RankInfo(rank, size, rank, size, "127.0.0.1", port), timeout_seconds=60) as world:
     score_folder(folder / "tiny", out / "tiny", world)  # loads what is compiled
     shared_edges.predict_edges = counted
     if rank == ill:
-        shared_edges.KeptMoments.keep = dies
+        shared_edges.SavedMoments.save = dies
     before = anonymous_bytes()
     threading.Thread(target=watch, daemon=True).start()
     try:

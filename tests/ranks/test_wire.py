@@ -19,7 +19,6 @@ from hcm_scale.ranks.wire import (
     accept_all,
     call,
     listen,
-    receive,
     watch_port,
 )
 
@@ -193,8 +192,7 @@ def test_first_word_of_a_rank__is_not_lost_behind_its_greeting():
         time.sleep(0.2)  # all that it says by itself is under way before rank 0 looks
         leader = accept_all(server, 2, TOKEN, 30.0)
         try:
-            assert receive(leader.lines, 5.0) == [None]
-            leader.tell(None)
+            leader.meet()
         finally:
             leader.close()
         other.result()
@@ -229,10 +227,10 @@ def test_line__joins_what_the_network_cuts_and_hears_no_value_in_beats():
     near, far = socket.socketpair()
     sender = threading.Thread(target=lambda: [near.sendall(bytes([byte])) for byte in b'\n{"a": 1}\n\n\n[2]\n\n'])
     sender.start()
-    line = Line(3, far)
-    assert [receive([line], 5.0), receive([line], 5.0)] == [[{"a": 1}], [[2]]]
+    end = Wire([Line(3, far)], leads=False, timeout_seconds=5.0)
+    assert [end.tell(None), end.tell(None)] == [{"a": 1}, [2]]
     sender.join()
     near.close()
-    with pytest.raises(LostRankError, match=r"rank 3 is gone \(it ended\)"):
-        receive([line], 5.0)
-    far.close()
+    with pytest.raises(LostRankError, match=r"rank 3 is gone"):
+        end.tell(None)
+    end.close()

@@ -23,11 +23,11 @@ from hcm_scale.ranks.world import (
 MEMBER = """
 import json, os, sys
 import torch
-from hcm_scale.ranks.world import LostRankError, Seat, join
+from hcm_scale.ranks.world import LostRankError, RankInfo, join
 
 rank, size, port, ill = (int(text) for text in sys.argv[1:])
 torch.set_num_threads(1)
-with join(Seat(rank, size, rank, size, "127.0.0.1", port), timeout_seconds=30) as world:
+with join(RankInfo(rank, size, rank, size, "127.0.0.1", port), timeout_seconds=30) as world:
     heard = world.broadcast({"from": rank})
     world.barrier()
     vector = torch.linspace(0, 1, 1001) * (rank + 1) / 3

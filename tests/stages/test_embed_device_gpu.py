@@ -33,7 +33,7 @@ def test_embed_all__agrees_with_the_cpu(make, last_relu):
     model = HopModel(x.shape[1], 4, width=64, last_relu=last_relu, seed=1)
     wanted = embed_graph(model, graph.indptr, graph.indices, x, propagated=True)
     model.to(DEVICE)
-    columns = device_columns(model, DEVICE, propagated=True)
+    columns = device_columns(model, graph, DEVICE, propagated=True)
     held = graph_to(DEVICE, graph.indptr, graph.indices, x, columns)
     found = embed_all(model, held, torch.empty(graph.num_nodes, 64, device=DEVICE))
     torch.testing.assert_close(found.cpu(), wanted, atol=1e-4, rtol=1e-4)
@@ -84,11 +84,12 @@ def test_embed_samples__of_a_second_view_find_room_where_those_of_the_first_were
 
 
 def test_columns_for__leaves_other_models_to_plain_torch():
+    graph = community(100)
     two, three = HopModel(20, width=64).to(DEVICE), HopModel(20, width=64, num_layers=3).to(DEVICE)
-    assert device_columns(two, DEVICE, propagated=True) == 32
-    assert device_columns(two, DEVICE, propagated=False) is None
-    assert device_columns(three, DEVICE, propagated=True) is None
-    assert device_columns(HopModel(20, width=48).to(DEVICE), DEVICE, propagated=True) is None
+    assert device_columns(two, graph, DEVICE, propagated=True) == 32
+    assert device_columns(two, graph, DEVICE, propagated=False) is None
+    assert device_columns(three, graph, DEVICE, propagated=True) is None
+    assert device_columns(HopModel(20, width=48).to(DEVICE), graph, DEVICE, propagated=True) is None
 
 
 @pytest.mark.parametrize("num_nodes", [100_000, 1_000_000, 3_000_000])

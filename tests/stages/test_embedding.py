@@ -1,14 +1,12 @@
 """Embeddings in mapped files, by one rank or several: the bits of one process with everything in memory."""
 
-from itertools import chain
-
 import numpy as np
 import pytest
 
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
 from hcm_scale.ranks.world import World
-from hcm_scale.stages.embedding import TwoFiles, embed_samples
+from hcm_scale.stages.embedding import embed_samples
 
 N = 90
 
@@ -41,11 +39,3 @@ def test_embed_samples__in_files_by_any_number_of_ranks_are_those_in_memory(
     for found in together(num_ranks, of_rank):
         assert all(np.array_equal(a, b) for a, b in zip(found, wanted, strict=True))
     assert not np.array_equal(wanted[0], wanted[2])
-
-
-@pytest.mark.parametrize("num_chunks", [0, 1, 7, 12])
-def test_rows__are_shared_out_whole(tmp_path, together, num_chunks):
-    chunks = [slice(10 * i, 10 * i + 10) for i in range(num_chunks)]
-    owned = together(4, lambda world: TwoFiles((120, 8), tmp_path, world).own(chunks))
-    assert list(chain(*owned)) == chunks
-    assert max(map(len, owned)) - min(map(len, owned)) <= 1

@@ -15,11 +15,9 @@ from scipy.sparse.csgraph import shortest_path
 from hcm_scale.base.files import FolderError
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
-from hcm_scale.hops import choose_sources
 from hcm_scale.run.stages import label_options
-from hcm_scale.shards import open_labels, writer
+from hcm_scale.shards import open_labels
 from hcm_scale.stages import label as stage
-from hcm_scale.stages.label import check_classes, write_shards
 
 OPTIONS = {
     "classes": 3,
@@ -94,8 +92,8 @@ def content(out: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def graph(random_csr, tmp_path) -> Graph:
-    return Graph(*random_csr(400, 700, seed=2)).save(tmp_path / "graph")
+def graph(random_csr, tmp_path_factory) -> Graph:
+    return Graph(*random_csr(400, 700, seed=2)).save(tmp_path_factory.mktemp("graph") / "graph")
 
 
 def slow_labels(graph: Graph, classes: int) -> dict[int, set[tuple[int, int]]]:
@@ -156,20 +154,18 @@ def test_label__killed_at_any_moment_resumes_to_the_same_bytes(graph, tmp_path):
         assert {name: data for name, data in content(out).items() if not name.endswith(".tmp")} == whole
 
 
-def test_write_shards__redoes_only_what_is_missing_or_damaged(graph, tmp_path):
-    whole = label(graph, tmp_path / "whole", **OPTIONS)
-    out, plan = tmp_path / "labels", whole.plan
-    sources = choose_sources(graph.indptr, num_sources=320, seed=4)
-    out.mkdir()
-    write_shards(graph, sources, out, plan)
-    kept = {path: path.stat().st_mtime_ns for path in out.glob("shard-*")}
-    (out / "shard-00001.json").unlink()
-    (out / "shard-00003.parquet").write_bytes(b"PAR1")
-    write_shards(graph, sources, out, plan)
-    redone = {path.name for path, written in kept.items() if path.stat().st_mtime_ns != written}
+def test_label__redoes_only_the_shards_that_are_missing_or_damaged(graph, tmp_path):
+    def fail() -> None:
+        with pytest.raises(ValueError, match="no pair has hop"):  # after all shards are written
+            label(graph, tmp_path, **OPTIONS | {"classes": 16, "shard_pairs": 64 * 96})
+
+    fail()
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*")}
+    (tmp_path / "shard-00001.json").unlink()
+    (tmp_path / "shard-00003.parquet").write_bytes(b"PAR1")
+    fail()
+    redone = {path.name for path, written in before.items() if path.stat().st_mtime_ns != written}
     assert redone == {f"shard-0000{index}.{kind}" for index in (1, 3) for kind in ("json", "parquet")}
-    writer.seal_labels(out, plan, writer.collect_shards(out, plan))
-    assert content(out) == content(whole.folder)
 
 
 def test_label__a_finished_folder_is_opened_as_it_is(graph, tmp_path):
@@ -195,11 +191,12 @@ def test_label__names_an_empty_class_and_what_works(tmp_path):
     assert label(path, tmp_path / "others", classes=2).counts == (2, 1)
 
 
-def test_check_classes__says_when_nothing_works():
+def test_label__says_when_no_number_of_classes_works(tmp_path):
+    pair = Graph(np.array([0, 1, 2]), np.array([1, 0], np.int32))
     with pytest.raises(
         ValueError, match=r"no pair has hop >= 2.*no number of classes works: all pairs are .*too small"
     ):
-        check_classes([7, 0])
+        label(pair, tmp_path / "labels", classes=2)
 
 
 @pytest.mark.parametrize(

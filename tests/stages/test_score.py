@@ -288,6 +288,6 @@ def test_score__closure_and_seed_reach_the_scores(graph, structure, features, sa
 
 def test_gpu__predicts_while_attributes_are_scored():
     both = threading.Barrier(2, timeout=60)
-    assert stage._side_by_side_on_gpu("cuda", both.wait, both.wait) in {(0, 1), (1, 0)}
-    assert stage._side_by_side_on_gpu("cuda", lambda: 1, None) == (1, None)
-    assert stage._side_by_side_on_gpu("cpu", threading.get_ident, threading.get_ident) == (threading.get_ident(),) * 2
+    assert stage._predict_and_compute("cuda", both.wait, both.wait) in {(0, 1), (1, 0)}
+    assert stage._predict_and_compute("cuda", lambda: 1, None) == (1, None)
+    assert stage._predict_and_compute("cpu", threading.get_ident, threading.get_ident) == (threading.get_ident(),) * 2

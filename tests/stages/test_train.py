@@ -25,7 +25,7 @@ from hcm_scale.run.stages import label_options, recipe_of
 from hcm_scale.sampling.pairs import pair_batches
 from hcm_scale.shards import open_labels
 from hcm_scale.stages.label import label
-from hcm_scale.stages.train import Recipe, Record, batch_maker, takes_whole_graph, train
+from hcm_scale.stages.train import Record, batch_maker, takes_whole_graph, train
 
 NUM_NODES = 150
 DEFAULT = recipe_of(Config())
@@ -68,12 +68,12 @@ def labels(tmp_path_factory) -> Path:
     return label(make_graph(), tmp_path_factory.mktemp("labels") / "labels", **EVERY_PAIR).folder
 
 
-def encoder_input(graph: Graph, recipe: Recipe = RECIPE) -> np.ndarray:
+def encoder_input(graph: Graph, recipe=RECIPE) -> np.ndarray:
     x = make_features()
     return propagate(graph.indptr, graph.indices, x) if recipe.batching.exact_first_hop else x
 
 
-def run(labels: Path, out: Path, recipe: Recipe = RECIPE, graph: Graph | None = None, **options):
+def run(labels: Path, out: Path, recipe=RECIPE, graph: Graph | None = None, **options):
     graph = graph or make_graph()
     usual = {"seed": 0, "device": "cpu", "workers": 1, "record": RECORD}
     return train(graph, encoder_input(graph, recipe), open_labels(labels), out, recipe=recipe, **usual | options)

@@ -25,22 +25,23 @@ import json, sys
 from pathlib import Path
 import numpy as np
 import torch
+from hcm_scale.base import device
+
+device.free_bytes = lambda device: int(sys.argv[3])  # before others import it
 from hcm_scale.run.stages import recipe_of
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
-from hcm_scale.ranks.world import Seat, join
-from hcm_scale.sampling.device import batches
+from hcm_scale.ranks.world import RankInfo, join
 from hcm_scale.sampling.device.pairs import draw, epoch_key, pairs_to
 from hcm_scale.sampling.pairs import cut_epoch, pair_batches
 from hcm_scale.shards import open_labels
 from hcm_scale.stages.train import agree, gpu_fit
 
-rank, port, free, folder, labels = (cast(text) for cast, text in zip((int, int, int, Path, open_labels), sys.argv[1:]))
+rank, port, folder, labels = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[4]), open_labels(sys.argv[5])
 torch.set_num_threads(1)
 graph, x, recipe = Graph.open(folder / "graph"), np.ones((300, 4), np.float32), recipe_of(Config())
-batches.pinned.free_bytes = lambda device: free
 cut = cut_epoch(labels, batch_pairs=64, sampling_ratio=1.0, rank=rank, num_ranks=2)
-with join(Seat(rank, 2, rank, 2, "127.0.0.1", port), timeout_seconds=60) as world:
+with join(RankInfo(rank, 2, rank, 2, "127.0.0.1", port), timeout_seconds=60) as world:
     own = gpu_fit(graph, x, labels, recipe, cut, "cpu")
     fit = agree(own, world, "cpu", folder / "train.json")
     if fit is not None and fit.has_pairs:

@@ -1,5 +1,6 @@
-"""What a user sees of a small graph with planted cliques and planted attributes: kinds, groups, words."""
+"""What a user sees of small graphs with planted anomalies: kinds of evidence, groups, flags and the summary."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from hcm_scale import HCM
 from hcm_scale.base import files
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
@@ -15,10 +17,11 @@ from hcm_scale.report.groups import groups, num_first
 from hcm_scale.run import pipeline
 from hcm_scale.score.evidence import KINDS
 from hcm_scale.stages.report import summary
-from hcm_scale.stages.score import FORMAT, KIND
+from hcm_scale.stages.score import FORMAT, KIND, open_scores
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
 
+SHORT = {"posterior.burn_in_steps": 30, "posterior.num_samples": 4, "posterior.thin_steps": 5}
 ADDED = {"num_cliques": 2, "clique_size": 12, "num_attribute_anomalies": 20}
 
 
@@ -105,3 +108,27 @@ def test_explain__says_which_evidence_made_the_node_stand_out(run: tuple[Path, s
     assert "are joined" in pipeline.explain(config, [node])
     node = str(table["id"][int(np.flatnonzero(kind == ATTRIBUTE)[0])])
     assert "where its neighbours' mean is" in " ".join(pipeline.explain(config, [node]).split())
+
+
+@pytest.mark.gate
+def test_clean_graphs__have_hardly_a_flag():
+    flags = [
+        HCM(SHORT, seed=seed).fit(synthetic.community(2000, seed=seed)).table["flagged"].to_numpy() for seed in range(3)
+    ]
+    assert np.mean(flags) <= 0.001
+
+
+@pytest.mark.gate
+def test_planted_cliques__are_flagged_and_little_else(tmp_path):
+    graph = inject(synthetic.community(2000, seed=1), num_cliques=3, clique_size=15, num_attribute_anomalies=0, seed=1)
+    found = HCM(SHORT, seed=1, run_dir=tmp_path).fit(graph)
+    flagged, y = found.table["flagged"].to_numpy(), found.table["y"].to_numpy() == 1
+    assert flagged[y].mean() > 0.5
+    assert (flagged & ~y).sum() <= 0.15 * flagged.sum()
+    made = open_scores(tmp_path / "scores")
+    assert made.num_flagged == flagged.sum()
+    assert 0.0 <= made.stability <= 1.0
+    said = summary(tmp_path, {"scores": tmp_path / "scores", "graph": tmp_path / "graph"}, [], 0.0)
+    assert f"{flagged.sum()} nodes stand out at a false-discovery rate of 10%" in said
+    facts = {stage["name"]: stage["detail"] for stage in json.loads((tmp_path / "stages.json").read_text())["stages"]}
+    assert facts["scores"]["num_flagged"] == flagged.sum()

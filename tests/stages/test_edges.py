@@ -3,7 +3,6 @@
 import sys
 from functools import partial
 from itertools import islice, pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from hcm_scale.ranks.world import World
 from hcm_scale.score.edge_index import PairHead, edge_index
 from hcm_scale.score.edges import predict_edges
 from hcm_scale.stages import edges as shared_edges
-from hcm_scale.stages.edges import EdgeRange, Sharing, predict_shared
+from hcm_scale.stages.edges import Sharing, predict_shared
 
 WIDTH, HIDDEN, CLASSES, CHUNK = 8, 16, 4, 32
 KEY = "of these samples"
@@ -103,7 +102,7 @@ def die(dying: int, at: int):
 def test_predict_shared__goes_on_after_the_samples_that_all_ranks_have_seen(
     random_csr, monkeypatch, predict_by_ranks, num_ranks, on_disk
 ):
-    monkeypatch.setattr(shared_edges, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(shared_edges, "SAVE_SECONDS", 0.0)
     edges = edge_index(*random_csr(100, 400), max_neighbors=3)
     wanted = predict_edges(edges, make_samples(100), chunk_edges=CHUNK)
     with pytest.raises(DiedError):
@@ -121,7 +120,7 @@ def test_predict_shared__goes_on_after_the_samples_that_all_ranks_have_seen(
 def test_predict_shared__a_rank_that_is_ahead_counts_no_sample_twice(
     random_csr, tmp_path, monkeypatch, predict_by_ranks
 ):
-    monkeypatch.setattr(shared_edges, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(shared_edges, "SAVE_SECONDS", 0.0)
     edges = edge_index(*random_csr(100, 400))
     wanted = predict_edges(edges, make_samples(100), chunk_edges=CHUNK)
     with pytest.raises(DiedError):
@@ -171,22 +170,12 @@ def test_predict_shared__believes_nothing_that_was_kept_of_something_else(
     assert [part.tobytes() for part in found] == [part.tobytes() for part in wanted]
 
 
-def test_edge_range__lists_the_edges_of_its_window(random_csr):
-    edges = edge_index(*random_csr(60, 150))
-    window = EdgeRange.of(edges, 20, 70)
-    got, wanted = window.edges(5, 30), edges.edges(25, 50)
-    assert all(np.array_equal(a, b) for a, b in zip(got[:2], wanted[:2], strict=True))
-    assert got[2].tolist() == list(range(5, 30))
-    assert window.num_edges == 50
-
-
 @given(st.integers(0, 500), st.integers(1, 60), st.integers(1, 20))
-def test_sharing__covers_every_edge_once_in_whole_chunks(num_edges, chunk, num_ranks):
-    sharing = Sharing(World(size=num_ranks), Path("scores"), chunk, False, "cpu", 3, KEY)
-    ranges = [sharing.edge_range(num_edges, rank) for rank in range(num_ranks)]
+def test_share__covers_every_item_once_in_whole_chunks(num_items, chunk, num_ranks):
+    ranges = [World(size=num_ranks).share(num_items, chunk, rank) for rank in range(num_ranks)]
     assert ranges[0][0] == 0
-    assert ranges[-1][1] == num_edges
+    assert ranges[-1][1] == num_items
     assert all(a[1] == b[0] for a, b in pairwise(ranges))
-    assert all(first % chunk == 0 or first == num_edges for first, _ in ranges)
+    assert all(first % chunk == 0 or first == num_items for first, _ in ranges)
     sizes = [-(-(last - first) // chunk) for first, last in ranges]
     assert max(sizes) - min(sizes) <= 1

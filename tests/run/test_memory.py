@@ -1,21 +1,115 @@
-"""Runs in little memory: what is refused, what is said, and that a frugal way ends in the same bytes."""
+"""Memory that stages are estimated to take, and runs in little memory: what is refused, what is said, same bytes."""
 
+import dataclasses
 import logging
 
 import numpy as np
 import pytest
 
 from hcm_scale.config import Config, SyntheticGraph
-from hcm_scale.features.auto import expected_width
 from hcm_scale.graph.store import SparseRows
 from hcm_scale.run import memory, pipeline
+from hcm_scale.run.memory import BatchShape, Searches, estimate
 from hcm_scale.run.stages import label_options, recipe_of
 from hcm_scale.run.workspace import read_stages
-from hcm_scale.shards import open_labels
-from hcm_scale.stages import label
+from hcm_scale.shards import LabelPlan, open_labels
+from hcm_scale.stages.label import label as make_labels
 from hcm_scale.synthetic import families as synthetic
 
 MIB = 2**20
+PLAN = LabelPlan(
+    "",
+    200_000,
+    False,
+    classes=4,
+    num_sources=4_096,
+    pairs_per_class=256,
+    seed=0,
+    shard_pairs=4_000_000,
+    row_group_rows=65_536,
+)
+SCORE = {"num_features": 20, "widths": (64, 64), "chunk_edges": 1 << 14, "threads": 2, "num_views": 1}
+PAIRS = {"num_features": 20, "num_drawn": 10**6, "window": 4 * 10**6}
+WIDE = Searches(2, 256 << 20)
+SIZES = [1_000, 30_000, 1_000_000, 30_000_000]
+
+
+def label(plan=PLAN, *, arcs=3_200_000, shares=True, how=WIDE):
+    return estimate("label", plan, plan.num_nodes, arcs, shares=shares, how=how)
+
+
+def purify(n, *, attributes, values):
+    return estimate("purify", n, 8 * n, attributes, num_values=values, num_features=20, ratio=0.2)
+
+
+def score(n, m, *, on_disk=False, **sizes):
+    return estimate("score", n, m, on_disk=on_disk, **SCORE | sizes)
+
+
+def train(n=1_000_000, *, pairs=512, drawn=(16.0,), workers=1, widths=(64, 64)):
+    batch = BatchShape.expected(n, pairs, list(drawn))
+    return estimate("train", n, batch, widths=widths, workers=workers, **PAIRS)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        lambda n: estimate("synthetic", n, 8, 20),
+        lambda n: estimate("inject", n, 16 * n, 20 * n),
+        lambda n: purify(n, attributes=20, values=20 * n),
+        lambda n: purify(n, attributes=3_000, values=10 * n),
+        lambda n: estimate("propagate", n, 20),
+        lambda n: label(dataclasses.replace(PLAN, num_nodes=n), arcs=16 * n, shares=False),
+        train,
+        lambda n: score(n, 8 * n),
+        lambda n: estimate("report", n, 8 * n),
+    ],
+)
+def test_bytes__grow_with_the_graph_and_no_faster(held):
+    found = [held(n) for n in SIZES]
+    assert found == sorted(found)
+    assert found[-1] < 31 * found[-2]
+
+
+def test_score__on_disk_saves_the_embeddings_and_the_moments_of_edges():
+    wide = {"widths": (1_024, 64)}
+    assert score(10**6, 10**6, **wide) - score(10**6, 10**6, on_disk=True, **wide) >= (8 * 1_024 - 400) * 10**6
+    assert score(1_000, 10**8) - score(1_000, 10**8, on_disk=True) == 8 * 10**8
+
+
+def test_score__ten_million_nodes_on_disk_are_a_matter_of_nodes():
+    held = score(10**7, 77 * 10**6, on_disk=True, widths=(128, 256))
+    assert held < 100 * MIB + 380 * 10**7 + 7 * 77 * 10**6
+
+
+def test_score__ranks_hold_less_and_the_more_of_them_the_less():
+    held = [score(10**5, 10**8, num_ranks=num_ranks) for num_ranks in (1, 2, 4)]
+    assert held[0] > held[1] >= held[2]
+
+
+def test_score__ten_million_nodes_are_as_documented():
+    held = score(10**7, 8 * 10**7, widths=(128, 256))
+    assert 10.2e9 + 0.64e9 < held < 1.1 * (10.2e9 + 0.64e9)  # two layers of embeddings and 8 bytes an edge
+
+
+def test_label__narrower_blocks_and_fewer_threads_save():
+    ways = [WIDE, Searches(2, 32 << 20), Searches(2, 1), Searches(1, 1)]
+    held = [label(how=how) for how in ways]
+    assert held == sorted(held, reverse=True)
+    assert len(set(held)) == len(held)
+    assert label(shares=False) < held[-1]
+
+
+def test_train__workers_batches_and_widths_count():
+    assert train(workers=0) < train() < train(workers=4)
+    assert train() < train(pairs=8_192) < train(pairs=8_192, widths=(256, 256))
+    assert train() < train(drawn=(16.0, 16.0))
+
+
+def test_batch_shape__is_no_larger_than_the_graph():
+    shape = BatchShape.expected(1_000, 4_096, [50.0, 50.0])
+    assert shape.layers == (1_000, 1_000, 1_000)
+    assert BatchShape.expected(1_000, 10, [50.0], whole_graph=True).layers == (1_000, 1_000)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +193,7 @@ def test_ways_to_label__end_in_the_same_bytes(tmp_path, graph):
     assert [need.held for _, need in ways] == sorted([need.held for _, need in ways], reverse=True)
     made = []
     for number, how in enumerate((ways[0][0], ways[-1][0])):
-        label.label(graph, tmp_path / str(number), state_bytes=how.state_bytes, **options)
+        make_labels(graph, tmp_path / str(number), state_bytes=how.state_bytes, **options)
         made.append({path.name: path.read_bytes() for path in (tmp_path / str(number)).iterdir()})
     assert made[0] == made[1]
 
@@ -126,5 +220,4 @@ def test_purify__foresees_the_features_that_rules_will_make(tmp_path, graph):
     config.attributes.pca = 3
     assert memory.purify(config, graph).held == dense_need.held  # no group of columns is reduced
     sparse_graph = type(graph)(graph.indptr, graph.indices, sparse)
-    assert expected_width(sparse, None, ()) == 20
     assert memory.purify(config, sparse_graph).held > dense_need.held
