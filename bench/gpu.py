@@ -19,7 +19,7 @@ from torch import Tensor
 from bench import gpu_huge, gpu_train
 from bench.harness import Case, Contender, Table, as_table, at_most
 from bench.score import prepare
-from hcm_scale.base import device as triton_jit
+from hcm_scale.base import triton_jit
 from hcm_scale.score import device as fused
 from hcm_scale.score.device import edge_ends, plain_step
 from hcm_scale.score.edge_index import PairHead, Pairs

@@ -1,4 +1,4 @@
-"""The configuration: every option as a typed field, the option files of `conf/`, and the checks between the two.
+"""The configuration: typed options, option files, and their checks.
 
 `Config` has one dataclass per section. The command line fills it through Hydra, Python through `with_options`; keys are
 the same, dotted or as nested mappings, and a whole section may be the name of one of its option files, as in

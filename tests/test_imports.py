@@ -17,7 +17,6 @@ LAYERS = (  # from the ground up: a module imports its own folder and the layers
     ("report",),
     ("stages",),
     ("config",),
-    ("options",),
     ("run",),
     ("serve", "sweep", "detector"),
     ("cli",),

@@ -37,7 +37,7 @@ def test_kernels_for_gpus__run_by_the_interpreter():
 
 @interpreted
 def test_rows_on_device__are_the_rows_of_the_cores():
-    from hcm_scale.features.propagate import rows_on_device
+    from hcm_scale.features.propagate_device import rows_on_device
 
     graph = community(150)
     x, out = np.asarray(graph.x), np.empty((50, 20), np.float32)

@@ -1,1 +1,1 @@
-"""The ground every room stands on: files, counter-based randomness, progress. Imports no other room."""
+"""Files, threads, kernels, random numbers, progress and memory, for all other folders."""

@@ -1,15 +1,10 @@
-"""Triton where it is installed, and copies of large arrays to a device and back.
-
-`jit` makes a function a Triton kernel, which is written in terms of `tl`. Without Triton `AVAILABLE` is False and `jit`
-returns the function, which nobody can call; modules with kernels can still be imported if they have `from __future__
-import annotations`. Only what runs on CUDA devices imports this module: Triton takes a second to import.
+"""Copies of large arrays to a CUDA device and back.
 
 Arrays are copied by several threads, in pieces, through pinned memory, which the device reads by itself. A copy from
 pageable memory costs a second one, and a new array the making of its pages: threads that fill the same few pages again
 and again, while another's are on the bus, take a third of the time.
 """
 
-import importlib.util
 import math
 from collections.abc import Callable
 from typing import Any
@@ -21,21 +16,9 @@ from torch import Tensor
 
 from hcm_scale.base.threads import share_parts
 
-AVAILABLE = importlib.util.find_spec("triton") is not None
-if AVAILABLE:
-    import triton
-    import triton.language as tl
-else:
-    triton = tl = None
-
 MANY_ENTRIES = 1 << 27  # of a CSR: sixteen cores take a second or two for a pass over them, a GPU less to get them
 _PIECE_BYTES = 1 << 25
 _THREADS = 4
-
-
-def jit(function: Any) -> Any:
-    """The function as a Triton kernel."""
-    return triton.jit(function) if AVAILABLE else function
 
 
 def free_bytes(device: torch.device | str) -> float:

@@ -1,1 +1,1 @@
-"""The command line: `hcm-scale COMMAND [key=value ...]`, from its words to an exit status."""
+"""The command line: from its words to a run and an exit status."""

@@ -1,4 +1,4 @@
-"""The Python face: `HCM(...).fit(data)`, then scores, labels, explanations; see `docs/python.md`."""
+"""The Python interface: `HCM(...).fit(data)`, scores, labels, reasons."""
 
 from hcm_scale.detector.hcm import HCM
 from hcm_scale.detector.results import Explained, NotFitted

@@ -1,1 +1,1 @@
-"""Attributes become features: rescaled, projected, used to drop dissimilar edges, propagated once."""
+"""Attributes become features; dissimilar edges are dropped."""

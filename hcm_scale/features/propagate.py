@@ -6,23 +6,18 @@ system keeps mapped.
 
     out/  x.npy  (n, q) float32   manifest.json
 
-On a CUDA device a program of the Triton kernel makes one row, entry after entry, by the steps of the CPU's kernel
-(`base/spmm.py`), so the numbers are those of the CPU, to the bit. Device memory: the graph, x and a chunk of rows.
+A CUDA device makes rows of the same bits (`propagate_device.py`).
 """
 
-from __future__ import annotations  # the kernel's `tl.constexpr` stay unread where Triton is missing
-
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
 from hcm_scale.base.console import bar
-from hcm_scale.base.device import AVAILABLE, MANY_ENTRIES, copy_from_device, copy_to_device, free_bytes, jit, tl, triton
+from hcm_scale.base.device import MANY_ENTRIES
 from hcm_scale.base.npy import create_npy, open_npy
 from hcm_scale.base.spmm import gcn_rows, gcn_weights
 from hcm_scale.base.threads import run_in_slices, run_in_threads
@@ -32,8 +27,6 @@ KIND = "hcm_scale propagated features"
 FORMAT = 1
 CHUNK_ROWS = 1 << 17  # ranks take ranges of so many rows
 _ROWS_AT_ONCE = 1 << 20
-_MOST_COLUMNS = 1024  # of a row that one program makes
-_ROOM = 1.1  # device memory asked for, over what the arrays take
 
 
 def propagate_features(structure: Graph, x: NDArray[np.float32], out: Path, device: str = "cpu") -> NDArray[np.float32]:
@@ -70,8 +63,11 @@ def write_rows(
 ) -> None:
     """Writes the rows start .. stop - 1 of Â x as a new .npy file; the device changes the time, not the result."""
     weights = gcn_weights(structure.indptr, structure.weights)
-    on_device = device != "cpu" and len(structure.indices) >= MANY_ENTRIES
-    fill = rows_on_device(structure, x, weights.scale, device) if on_device else None
+    fill = None
+    if device != "cpu" and len(structure.indices) >= MANY_ENTRIES:
+        from hcm_scale.features.propagate_device import rows_on_device  # imports Triton, which takes a second
+
+        fill = rows_on_device(structure, x, weights.scale, device)
     target = create_npy(path, np.float32, (stop - start, x.shape[1]))
     with bar(stop - start, "row", "propagate") as progress:
         for first in range(start, stop, _ROWS_AT_ONCE):
@@ -90,37 +86,3 @@ def _check_finite(chunk: NDArray[np.float32], first: int, part: slice) -> None:
     if not finite.all():
         node = first + part.start + int(np.argmin(finite))
         raise ValueError(f"features hold NaN or infinity, at or beside node {node}")
-
-
-def rows_on_device(
-    structure: Graph, x: NDArray[np.float32], scale: NDArray[np.float32], device: str
-) -> Callable[[int, NDArray[np.float32]], None] | None:
-    """A function fill(first, out) that makes the rows of Â x from `first` on; None where the device cannot."""
-    held = structure.indptr.nbytes + structure.indices.nbytes + x.nbytes + scale.nbytes
-    can = AVAILABLE and structure.weights is None and x.shape[1] <= _MOST_COLUMNS
-    if not can or free_bytes(device) < _ROOM * held:
-        return None
-    there = [copy_to_device(array, device) for array in (structure.indptr, structure.indices, scale, x)]
-
-    def fill(first: int, out: NDArray[np.float32]) -> None:
-        rows = torch.empty(out.shape, device=device)
-        columns = x.shape[1]
-        _make_row[(len(out),)](*there, rows, first, columns, COLUMNS=triton.next_power_of_2(columns), num_warps=1)
-        copy_from_device(rows, out)
-
-    return fill
-
-
-@jit
-def _make_row(indptr, indices, scale, x, out, first, num_columns, COLUMNS: tl.constexpr):
-    """Row first + i of Â x."""
-    i = tl.program_id(0).to(tl.int64)
-    u = first + i
-    column = tl.arange(0, COLUMNS)
-    inside = column < num_columns
-    own = tl.load(scale + u)
-    total = own * tl.load(x + u * num_columns + column, mask=inside, other=0.0)
-    for e in range(tl.load(indptr + u), tl.load(indptr + u + 1)):
-        v = tl.load(indices + e).to(tl.int64)
-        total += tl.load(scale + v) * tl.load(x + v * num_columns + column, mask=inside, other=0.0)
-    tl.store(out + i * num_columns + column, own * total, mask=inside)

@@ -1,4 +1,4 @@
-"""The graph on disk: its folder, its checks, look-ups in it, and how it is built from edge rows."""
+"""The graph at rest: its folder, its checks, look-ups in it."""
 
 from hcm_scale.graph.store import Graph, SparseRows
 

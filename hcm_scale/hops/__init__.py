@@ -1,4 +1,4 @@
-"""Capped hop counts from many sources at once, by bit-parallel BFS."""
+"""Capped hop counts from many sources, by bit-parallel BFS."""
 
 from hcm_scale.hops.label import HopBlock, choose_sources, label_hops, largest_usable_classes
 

@@ -1,1 +1,1 @@
-"""Readers of users' data, which check it and write graph folders; the public functions are in `readers`."""
+"""Tables, matrices and library objects become graph folders."""

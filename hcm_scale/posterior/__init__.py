@@ -1,1 +1,1 @@
-"""The chain alone: Langevin steps, schedules, the loop that keeps parameter samples, checkpoints."""
+"""The SGLD chain: steps, schedule, samples, checkpoints."""

@@ -1,1 +1,1 @@
-"""The processes that work on one run: who is who, how they connect and wait for each other."""
+"""The processes of one run: who is who, and what they do together."""

@@ -1,1 +1,1 @@
-"""A ranked list shown to a person: the evidence about a node, its words, and the page."""
+"""The ranked list shown to a person: reasons, words, page."""

@@ -1,1 +1,1 @@
-"""A run: its configuration becomes stages, which a workspace makes once and finds again."""
+"""A configuration becomes stages, made once and found again."""

@@ -1,4 +1,4 @@
-"""Mini-batches: labelled pairs, their sampled neighbourhoods and attributes, prepared ahead.
+"""Mini-batches: labelled pairs and sampled neighbourhoods.
 
     sample = make_sampler("numba", graph.indptr, graph.indices, gcn_scale(graph.indptr), [None], seed=0, hub_cap=512)
     for batch in prefetch(pair_batches(...), lambda pairs: make_batch(pairs, x, sample), depth=4, workers=1):

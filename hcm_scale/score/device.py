@@ -32,17 +32,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hcm_scale.base.device import (
-    AVAILABLE,
-    copy_from_device,
-    copy_into_device,
-    copy_to_device,
-    free_bytes,
-    jit,
-    tl,
-    triton,
-)
+from hcm_scale.base.device import copy_from_device, copy_into_device, copy_to_device, free_bytes
 from hcm_scale.base.threads import share_parts
+from hcm_scale.base.triton_jit import AVAILABLE, jit, tl, triton
 from hcm_scale.score.edge_index import EdgeIndex, PairHead, Pairs, average_rows, check_finite, check_sample
 
 _LIST_EDGES = 1 << 20  # edges listed on the host at a time

@@ -1,1 +1,1 @@
-"""A local page over a finished run: every node, paged, filtered and explained on click."""
+"""A local web page over all nodes of a finished run."""

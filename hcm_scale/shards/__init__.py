@@ -1,4 +1,4 @@
-"""Labelled pairs on disk: Parquet shards, one class per row group, and a manifest, written last."""
+"""Labelled pairs on disk: Parquet shards and a manifest."""
 
 from hcm_scale.shards.labels import LabelPlan, Labels, RowGroup, open_labels
 

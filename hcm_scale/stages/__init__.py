@@ -1,1 +1,1 @@
-"""One file per command: each joins rooms and reads and writes folders, with plain keyword arguments and no config."""
+"""One function per stage: joins the folders below, without configuration."""

@@ -1,1 +1,1 @@
-"""Many runs: named sweeps, searches over options, and the tables and figures gathered from their folders."""
+"""Many runs: named sweeps, searches, tables and figures."""

@@ -1,1 +1,1 @@
-"""Graphs that are made: seeded families of any size, and anomalies planted into a graph."""
+"""Seeded graphs of any size, and planted anomalies."""

@@ -8,6 +8,7 @@ import torch
 
 from hcm_scale.base.spmm import propagate
 from hcm_scale.features import propagate as features
+from hcm_scale.features import propagate_device
 from hcm_scale.graph.store import Graph
 from hcm_scale.synthetic.families import rmat
 
@@ -68,8 +69,8 @@ def test_open_propagated__refuses_an_unfinished_folder(graph, x, tmp_path):
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_GPU)])
 def test_propagate__is_the_same_bits_on_every_device(scale, num_attributes, device, monkeypatch, tmp_path):
     monkeypatch.setattr(features, "MANY_ENTRIES", 0)
-    made, plain = [], features.rows_on_device
-    monkeypatch.setattr(features, "rows_on_device", lambda *given: made.append(plain(*given)) or made[0])
+    made, plain = [], propagate_device.rows_on_device
+    monkeypatch.setattr(propagate_device, "rows_on_device", lambda *given: made.append(plain(*given)) or made[0])
     graph = rmat(scale, num_attributes=num_attributes)
     found = features.propagate_features(graph, np.asarray(graph.x), tmp_path / "out", device)
     np.testing.assert_array_equal(found, propagate(graph.indptr, graph.indices, np.asarray(graph.x)))

@@ -9,12 +9,12 @@ Entries of a target are worked on 16 at a time, the least that a tensor core tak
 the (s - 1)-th neighbour of the draw. Programs of `sum_gradients` walk over the targets in strides and leave one partial
 sum each, so the order of addition is fixed: no atomics, equal bits at every run.
 
-Where Triton is missing the file can still be read (`base/device.py`).
+Where Triton is missing the file can still be read (`base/triton_jit.py`).
 """
 
 from __future__ import annotations  # the kernels' `tl.constexpr` stay unread where Triton is missing
 
-from hcm_scale.base.device import AVAILABLE, jit, tl
+from hcm_scale.base.triton_jit import AVAILABLE, jit, tl
 from hcm_scale.sampling.device import graph
 
 constant = tl.constexpr if AVAILABLE else int

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from hcm_scale.base.device import AVAILABLE
 from hcm_scale.base.spmm import propagate
+from hcm_scale.base.triton_jit import AVAILABLE
 from hcm_scale.config import Config
 from hcm_scale.graph.lookup import spread_to_entries
 from hcm_scale.model import HopModel, aggregate
