@@ -1,4 +1,4 @@
-"""The HCM network: a GCN encoder and a head that predicts the hops between two nodes.
+"""The HCM network: a GCN encoder, and a head that predicts hops.
 
     encode   H_{l+1} = relu(Â H_l W_l + b_l)            the last layer without the relu, unless asked for
     compare  |z_u - z_v|, on a directed graph z_u - z_v

@@ -46,7 +46,8 @@ def closure(name: str, arrows: dict[str, set[str]]) -> set[str]:
 def about(name: str, paths: list[Path]) -> list[str]:
     """The first sentence of the docstring, in at most three lines."""
     source = next((path for path in paths if path.name == "__init__.py"), paths[0])
-    words = (ast.get_docstring(ast.parse(source.read_text())) or "").split(".")[0].replace("`", "").split()
+    text = (ast.get_docstring(ast.parse(source.read_text())) or "").split("\n\n")[0].split(". ")[0]
+    words = text.rstrip(".").replace("`", "").split()
     lines = [""]
     for word in words:
         if len(lines[-1]) + len(word) > LETTERS:

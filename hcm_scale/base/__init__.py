@@ -1,1 +1,1 @@
-"""Files, threads, kernels, random numbers, progress and memory, for all other folders."""
+"""Files, threads, kernels, random numbers, progress, memory."""
