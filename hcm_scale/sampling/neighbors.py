@@ -174,7 +174,7 @@ def sample_blocks(
     blocks: list[Block] = []
     for layer in reversed(range(len(fan_outs))):
         limit, key = most_drawn(fan_outs[layer], hub_cap), (seed, step, layer)
-        block = _sample_layer(indptr, indices, scale, weights, scratch, base, count, limit, key)
+        block = _sample_layer(indptr, indices, scale, weights, scratch, base, num_targets=count, limit=limit, key=key)
         blocks.insert(0, block)
         count = block.num_sources
     return scratch.nodes[:count].copy(), tuple(blocks)
@@ -187,6 +187,7 @@ def _sample_layer(
     edge_weights: NDArray[np.float32] | None,
     scratch: DrawScratch,
     base: int,
+    *,
     num_targets: int,
     limit: int,
     key: tuple[int, int, int],

@@ -169,7 +169,9 @@ def score(
     compute = partial(_score_attributes, graph, edges, features, how, like) if world.leads else None
     found, attributes = _predict_and_compute(device, predict, compute)
     if found is not None and attributes is not None:
-        _write(out, graph, edges, found, attributes, how, like, num_samples=sum(len(view.samples) for view in views))
+        _write(
+            out, graph, edges, found, attributes, how, like=like, num_samples=sum(len(view.samples) for view in views)
+        )
     del found  # before its files are removed
     for sharing in sharings:
         sharing.clear()
@@ -247,6 +249,7 @@ def _write(
     found: Predicted,
     attributes: Attributes,
     how: Scoring,
+    *,
     like: Reference | None,
     num_samples: int,
 ) -> None:

@@ -213,7 +213,7 @@ def train(
         if world.broadcast(convergence is not None and convergence.has_settled):
             pass  # killed between its last checkpoint and its seal
         elif world.leads:
-            _lead_steps(chain, steps, meter, plan, record, out, hashes, convergence, world)
+            _lead_steps(chain, steps, meter, plan, record, out, hashes=hashes, convergence=convergence, world=world)
         else:
             _follow_steps(chain, steps, meter, plan, record, world)
         if world.leads:
@@ -251,6 +251,7 @@ def _lead_steps(
     plan: ChainPlan,
     record: Record,
     out: Path,
+    *,
     hashes: list[str],
     convergence: RankingConvergence | None,
     world: World,

@@ -173,11 +173,11 @@ def test_networkx__has_its_weights_as_a_column(tmp_path):
     graph = nx.MultiGraph([(0, 1, {"weight": 2}), (0, 1, {"weight": 0.5}), (1, 2, {"weight": 4})])
     given = givens.read_input(graph)
     given.section.weight_column, given.section.featureless = "weight", "degree"
-    assert given.read(tmp_path / "g", given.section).weights.tolist() == [2.5, 2.5, 4, 4]
+    assert given.read(tmp_path / "g", given.section, None).weights.tolist() == [2.5, 2.5, 4, 4]
     graph.add_edge(0, 2)
     given = givens.read_input(graph)
     given.section.weight_column, given.section.featureless = "weight", "degree"
     with pytest.raises(InputError, match=r"1 weights are missing.* in graph\.weight_column=weight: row 2: nan"):
-        given.read(tmp_path / "h", given.section)
+        given.read(tmp_path / "h", given.section, None)
     graph.add_edge(0, 2, weight="heavy")
     assert givens.read_input(graph).tables[0].column_names == ["source", "target"]

@@ -127,7 +127,7 @@ def test_job_of_a_sweep__that_fails_is_not_credited_with_earlier_scores(tmp_path
     good, bad = small(tmp_path / "job"), small(tmp_path / "job", inject__num_attribute_anomalies=10_000)
     good.share_dir = bad.share_dir = str(tmp_path / "stages")
     pipeline.run(good, graph=graph)
-    assert read_job(tmp_path / "job", "job").finished
+    assert not read_job(tmp_path / "job", "job").error
     with pytest.raises(ValueError, match="num_attribute_anomalies"):
         pipeline.run(bad, graph=graph)
     assert "stopped after nothing" in read_job(tmp_path / "job", "job").error
