@@ -51,7 +51,7 @@ def prepare(size: str) -> Problem:
     rng = np.random.default_rng(0)
     ends = rng.integers(0, graph.num_nodes, (NUM_BATCHES[size], 2, BATCH))
     hops = rng.integers(0, CLASSES, (NUM_BATCHES[size], BATCH))
-    return Problem(graph, [PairBatch(0, i, BATCH, u, v, hops[i]) for i, (u, v) in enumerate(ends)])
+    return Problem(graph, [PairBatch(0, i, u, v, hops[i]) for i, (u, v) in enumerate(ends)])
 
 
 def cases(size: str) -> Iterator[Case]:
