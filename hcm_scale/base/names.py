@@ -1,7 +1,7 @@
 """The names that options choose from, and bounds, for the configuration and for the packages that implement them.
 
 Plain tuples, because the configuration is read before anything heavy is imported. A package with a function for each
-name has a dict with the same keys; `tests/test_conf.py` compares them.
+name has a dict with the same keys; `tests/test_config.py` compares them.
 """
 
 from typing import Literal, get_args
