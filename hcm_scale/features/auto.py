@@ -5,7 +5,8 @@
 | constant   | holds one value                                                        | nothing                      |
 | gap flag   | is named `NAME is null`                                                | 0 or 1, centred, times 1/4   |
 | two values | holds two                                                              | 0 or 1, centred              |
-| sparse     | is over 80% zeros, 100 such (21 where storage is sparse)               | 20 components of deviation 1 |
+| sparse     | is over 80% zeros, 100 such (21 where storage is sparse)               | 10 to 256 components of      |
+|            |                                                                        | deviation 1                  |
 | embedding  | has a like deviation, 32 such, 3/4 of the dense ones, half of them     | 64 components, all scaled    |
 |            | without a heavy tail                                                   | by one number                |
 | heavy tail | has values too far out for a deviation to say much                     | normal scores, deviation 1   |
@@ -24,6 +25,11 @@ Groups. Sparse values first become presence, where each column has one value bes
 negative. Where storage is sparse the group takes in every column that holds a zero, and all others (the common words of
 a bag of words) where a hundred are mostly zero or over a hundred would be left, so that the table is not made dense.
 
+Components. How many of a sparse group tell neighbours from strangers differs from graph to graph, and the edges show
+it without labels: of 10, 20, 32, 64, 128 and 256 components the `signal` is the chance that two neighbours are more
+alike, by cosine, than the ends of two different edges. 20 it is, unless another number is clearly better; then the
+smallest that is about as good as the best. Graphs of many nodes have a bound on the size of their features.
+
 Rows outside the sample follow its curves, in proportion between two of its values; values more than the sample's range
 beyond it are clipped there. Memory: the output (4 bytes n q), one block, the sample (at most 256 MiB dense) and twice
 that for curves.
@@ -33,7 +39,7 @@ import itertools
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,6 +58,7 @@ from hcm_scale.features.parts import (
     row_blocks,
     values_per_row,
 )
+from hcm_scale.features.signal import Ends, neighbor_signal
 from hcm_scale.graph.store import Attributes, SparseRows
 
 log = logging.getLogger(__name__)
@@ -62,6 +69,9 @@ _FEW_ROWS = 1 << 10  # for an expected width
 _MOSTLY_ZERO = 0.8  # a share of zeros beyond this
 _SQUASHED = 5.0  # heavy tail: the deviation, over that of a normal column with the same quartiles; lognormal 2
 _COMPONENTS = {"sparse": 20, "embedding": 64}
+_CHOICES = (10, 20, 32, 64, 128, 256)  # components of a sparse group
+_CLEARLY, _ABOUT = 0.005, 0.002  # differences of the signal
+_MAX_FEATURES = 1 << 28  # values of all features, beyond 20 components
 _GAP_WEIGHT = 0.25
 _LEAST_DEVIATION = 0.5  # that normal scores are divided by
 _MIN_SPARSE = {False: 100, True: 21}  # by whether storage is sparse: 20 columns have nothing to be reduced to
@@ -79,9 +89,11 @@ _SINGLE = {  # rules of columns that are kept one by one: what is seen, what is 
 
 
 def fit_automatic(
-    x: Attributes, pca: int | None, columns: tuple[str, ...]
+    x: Attributes, pca: int | None, columns: tuple[str, ...], ends: Ends | None = None
 ) -> tuple[tuple[Part, ...], tuple[str, ...], dict[str, Any]]:
     """The parts that make features by the rules above, the features' names, and a record of what was decided.
+
+    `ends` are those of some edges, which choose the number of components; None: 20.
 
     >>> from hcm_scale.features.parts import apply_parts
     >>> x = np.array([[0, 5], [1, 5]], np.float32)
@@ -95,6 +107,9 @@ def fit_automatic(
     seen, gaps, decision = _survey(by_column, names, isinstance(x, SparseRows))
     singles = _fit_singles(by_column, decision, seen, gaps)
     rotated = {rule: _fit_rotated(drawn, decision, seen, rule, pca) for rule in _COMPONENTS if rule in decision.rules}
+    signals: dict[int, float] = {}
+    if "sparse" in rotated and pca is None and ends is not None:
+        rotated["sparse"], signals = _choose_components(drawn, decision, seen, rotated["sparse"], x, ends)
     if pca is not None and not rotated:
         log.warning("attributes.pca=%s has no effect: no group of columns is reduced to components", pca)
     parts: tuple[Part, ...] = (*([singles] if singles.width else []), *rotated.values())
@@ -106,6 +121,7 @@ def fit_automatic(
         "columns": _report(decision, seen, names, widths),
         "rules": [[rule, len(list(group))] for rule, group in itertools.groupby(decision.rules)],
         "left_out": [names[k] for k in decision.columns("constant")],
+        "signal": {str(size): round(signal, 4) for size, signal in signals.items()},
         "explained_variance": {rule: part.components.explained for rule, part in rotated.items()},
     }
     return parts, (*(names[k] for k in singles.columns), *components), record
@@ -323,6 +339,40 @@ def _fit_rotated(
     variances = found.variances * ((drawn.shape[0] - 1) / drawn.shape[0])
     divisor = np.sqrt(variances if rule == "sparse" else np.full(len(variances), variances.mean()))
     return Rotated(chosen, how, ends, found, 1.0 / np.where(divisor > 0, divisor, 1.0))
+
+
+def _choose_components(
+    drawn: Attributes, decision: Decision, seen: list[ColumnSurvey], usual: Rotated, x: Attributes, ends: Ends
+) -> tuple[Rotated, dict[int, float]]:
+    """The sparse group with as many components as the edges choose, and the signal of every number tried."""
+    most = max(_COMPONENTS["sparse"], min(_CHOICES[-1], _MAX_FEATURES // x.shape[0]))
+    part = _fit_rotated(drawn, decision, seen, "sparse", most)
+    left, right = (_features_of(part, x, nodes) for nodes in ends)
+    sizes = [size for size in _CHOICES if size <= part.width]
+    signals = {size: neighbor_signal(left[:, :size], right[:, :size]) for size in sizes}
+    size = _choose_size(signals, min(_COMPONENTS["sparse"], part.width))
+    if size <= usual.width:
+        part = usual
+    found = part.components
+    fewer = replace(found, loadings=found.loadings[:, :size], variances=found.variances[:size])
+    return replace(part, components=fewer, factor=part.factor[:size]), signals
+
+
+def _choose_size(signals: dict[int, float], usual: int) -> int:
+    """The number of components with a signal about as large as the largest; `usual` unless that is clearly larger.
+
+    >>> _choose_size({10: 0.543, 20: 0.542, 32: 0.541}, 20), _choose_size({20: 0.52, 64: 0.599, 128: 0.6}, 20)
+    (20, 64)
+    """
+    largest = max(signals.values(), default=0.0)
+    if largest <= signals.get(usual, largest) + _CLEARLY:
+        return usual
+    return next(size for size, signal in signals.items() if signal >= largest - _ABOUT)
+
+
+def _features_of(part: Rotated, x: Attributes, nodes: NDArray[np.int64]) -> NDArray[np.float32]:
+    rows = SparseRows.of(x.csr()[nodes]) if isinstance(x, SparseRows) else x[nodes]
+    return np.concatenate([part.apply(block).astype(np.float32) for _, block in row_blocks(rows)])
 
 
 def _report(

@@ -138,6 +138,8 @@ def rank_quantiles(counts: NDArray[np.int64]) -> NDArray[np.float64]:
 
 # Sparse products are cheap, so Lanczos takes over early; with dense rows on disk one pass is worth a large matrix.
 _MAX_COVARIANCE_COLUMNS = {True: 2048, False: 8192}  # by whether the rows are sparse
+_FEW_COMPONENTS = 64  # beyond, a Lanczos basis of four times as many vectors costs more than blocks of vectors
+_BESIDE, _POWERS = 32, 6  # vectors beside the wanted ones, and products, of the subspace iteration
 _RANK_SHARE = 1e-10  # of the first component's variance: what has less is rounding, and scaled up it would be noise
 
 Stream = Callable[[], Iterable[AttributeRows]]  # gives the rows from the start, every time it is called
@@ -179,7 +181,8 @@ def fit_components(stream: Stream, num_components: int) -> Components:
     if num_columns <= _MAX_COVARIANCE_COLUMNS[is_sparse] or 4 * num_components >= num_columns:
         values, vectors = _by_covariance(stream, mean, num_components)
     elif squares > 8 * np.finfo(float).eps * num_rows * (mean @ mean):
-        values, vectors = _by_lanczos(stream, mean, num_components, is_sparse)
+        find = _by_lanczos if num_components <= _FEW_COMPONENTS else _by_blocks
+        values, vectors = find(stream, mean, num_components, is_sparse)
     else:  # all rows are equal, and Lanczos iteration would have nothing to start from
         values, vectors = np.zeros(num_components), np.zeros((num_columns, num_components))
     values, vectors = values[::-1], vectors[:, ::-1]
@@ -244,6 +247,23 @@ def _by_lanczos(stream: Stream, mean: NDArray[np.float64], q: int, is_sparse: bo
     operator = LinearOperator((d, d), matvec=apply, dtype=np.float64)
     with threadpool_limits(limits=1, user_api="blas"):  # many tiny calls: threads would only wait for each other
         return eigsh(operator, k=q, which="LA", tol=0, v0=start, ncv=min(d, max(4 * q, 64)))
+
+
+def _by_blocks(stream: Stream, mean: NDArray[np.float64], q: int, is_sparse: bool) -> tuple[Any, Any]:
+    """About the same eigenpairs, where many are wanted: by subspace iteration, which applies the matrix to a block.
+
+    The first are exact to several digits, the last ones are mixtures of what lies beside them in the spectrum.
+    """
+    held = [block.astype(np.float32) for block in stream()] if is_sparse else None
+    image = np.random.default_rng(0).standard_normal((len(mean), q + _BESIDE)).astype(np.float32)
+    for _ in range(_POWERS):
+        basis, _ = np.linalg.qr(image)
+        shift, image = (mean @ basis).astype(np.float32), np.zeros_like(basis)
+        for block in stream() if held is None else held:
+            scores = block @ basis - shift  # the centred rows times every vector
+            image += block.T @ scores - np.outer(mean, scores.sum(axis=0)).astype(np.float32)
+    values, turn = np.linalg.eigh(basis.T.astype(np.float64) @ image)
+    return values[-q:], basis @ turn[:, -q:]
 
 
 @dataclass(frozen=True, eq=False)

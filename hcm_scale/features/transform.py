@@ -28,6 +28,7 @@ from hcm_scale.features.parts import (
     normal_scores,
     row_blocks,
 )
+from hcm_scale.features.signal import Ends
 from hcm_scale.graph.store import Attributes, SparseRows
 
 log = logging.getLogger(__name__)
@@ -53,12 +54,14 @@ def transform(
     pca: int | None = None,
     standardise: bool = True,
     columns: tuple[str, ...] = (),
+    ends: Ends | None = None,
 ) -> Features:
     """Dense features (n, q) from attributes (n, d): `scale` (see rescale_block), `pca` to q columns, `standardise`.
 
     Standardised columns have mean 0 and variance 1 (over n); a constant column becomes 0. Components beyond the rank
     are left out. With scale="auto" the rules of auto.py decide, and `pca` is the number of components of their groups;
-    where all columns are constant there are no features then.
+    where all columns are constant there are no features then. `ends` are those of some edges, by which the rules choose
+    a number of components.
 
     >>> transform(np.array([[1, 5], [3, 5]], np.float32)).x.tolist()
     [[-1.0, 0.0], [1.0, 0.0]]
@@ -73,7 +76,7 @@ def transform(
     if scale == AUTO:
         if not standardise:
             log.warning("attributes.standardise=False has no effect: attributes.scale=auto decides column by column")
-        parts, names, decided = fit_automatic(x, pca, columns)
+        parts, names, decided = fit_automatic(x, pca, columns, ends)
         return Features(apply_parts(parts, x), names, record | decided, FittedTransform(parts, columns, _means(x)))
     means, components = _means(x), None
     curves: dict[int, Curve] = {}

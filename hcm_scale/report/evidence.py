@@ -7,12 +7,7 @@ and percentiles of the weights where edges have any (a copy while it lasts). Not
 and predictions may stay memory maps, and sparse attributes are never made dense. Medians are taken over evenly spaced
 edges, at most a million hops and a few ten thousand pairs of features, so that they are cheap and always the same.
 
-`weak_attributes_text` is a hint that the attributes say little about who is joined to whom, by `attribute_signal`: the
-chance that two neighbours have features more alike, by their cosine, than the ends of two different edges, which are as
-often nodes of many edges. It is 1/2 where attributes are noise: 0.49 to 0.50 on graphs whose attributes were replaced
-by noise, 0.69 on the embedded data set, 0.73 on Cora, 0.90 on Reddit, 0.53 on DBLP. The loss of the training says less:
-with a few hubs or a thin graph, distances show in the mean of noise over neighbours (DBLP: 0.91 with its attributes,
-0.93 with noise, of 1.39).
+`weak_attributes_text` is a hint that the attributes say little about who is joined to whom (features/signal.py).
 """
 
 import math
@@ -26,6 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hcm_scale.base.threads import map_slices, run_in_slices
+from hcm_scale.features.signal import attribute_signal, cosine_distance, spaced_edges
 from hcm_scale.graph.store import Attributes, Graph, SparseRows
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
 from hcm_scale.score.table import ranked_by
@@ -35,7 +31,6 @@ _PAIR_SAMPLE = 1 << 14  # edges behind the median distance of features
 _BLOCK_ROWS = 1 << 16  # nodes per block of a pass over attributes
 _BLOCK_ENTRIES = 1 << 22  # stored values per block of a pass over sparse attributes
 _WEAK_SIGNAL = 0.52
-_MIN_EDGES, _SIGNAL_SAMPLE = 512, 1 << 13  # with fewer edges the signal is too uncertain
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,26 +145,8 @@ def _median_hop(edge_mean: NDArray[np.float32]) -> float | None:
 def _median_distance(graph: Graph, features: NDArray[np.float32] | None) -> float | None:
     if features is None or graph.num_arcs == 0:
         return None
-    left, right = _spaced_edges(graph, _PAIR_SAMPLE)
+    left, right = spaced_edges(graph, _PAIR_SAMPLE)
     return float(np.median(cosine_distance(features[left], features[right])))
-
-
-def _spaced_edges(graph: Graph, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Both ends of about `count` evenly spaced edges, at most twice as many."""
-    arcs = np.arange(0, graph.num_arcs, max(1, graph.num_arcs // count))
-    return np.searchsorted(graph.indptr, arcs, side="right") - 1, graph.indices[arcs]
-
-
-def cosine_distance(own: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
-    """1 - cosine of rows with each other, or of one row with many; 1 where a row is zero.
-
-    >>> cosine_distance(np.array([1.0, 0.0]), np.array([[2.0, 0.0], [0.0, 1.0], [0.0, 0.0]])).tolist()
-    [0.0, 1.0, 1.0]
-    """
-    own, others = np.asarray(own, np.float64), np.asarray(others, np.float64)
-    lengths = np.linalg.norm(own, axis=-1) * np.linalg.norm(others, axis=-1)
-    products = (own * others).sum(axis=-1)
-    return 1.0 - np.divide(products, lengths, out=np.zeros(np.shape(lengths)), where=lengths > 0)
 
 
 def _column_moments(x: Attributes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -231,14 +208,3 @@ def weak_attributes_text(
         f"The attributes say little about distances in this graph{loss}: neighbours are no more alike than any two "
         "nodes. Evidence from hops and neighbours is weak here; the ranking leans on odd attributes and on triangles."
     )
-
-
-def attribute_signal(graph: Graph, features: NDArray[np.float32] | None) -> float | None:
-    """The chance that neighbours are more alike than ends of different edges; None with few edges or no features."""
-    if features is None or graph.num_edges < _MIN_EDGES:
-        return None
-    left, right = _spaced_edges(graph, _SIGNAL_SAMPLE)
-    joined = cosine_distance(features[left], features[right])
-    others = np.sort(cosine_distance(features[left], features[np.roll(right, len(right) // 2)]))
-    first, last = (np.searchsorted(others, joined, side=side) for side in ("left", "right"))
-    return float((len(others) - last + 0.5 * (last - first)).mean() / len(others))

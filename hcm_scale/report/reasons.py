@@ -11,6 +11,7 @@ standardized:
 | context         | mean cosine distance of features to its neighbours' | median over all edges | neighbours         |
 | context_closure | mean distance between neighbours in its group       | the same              | those in the group |
 | attributes      | none: the differences of attributes say it          |                       |                    |
+| cohesion        | triangles at the node: pairs of neighbours joined   | those expected        | neighbours         |
 
 The group of a node are the neighbours with which it closes far triangles, each triangle by a pair of them (`far_pairs`,
 among `pairs` in the group that are joined). Their number is known from the node's closure; the farthest triangles, by
@@ -29,8 +30,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hcm_scale.base.threads import map_slices
+from hcm_scale.features.signal import cosine_distance
 from hcm_scale.graph.store import Graph
-from hcm_scale.report.evidence import Evidence, contains, cosine_distance, neighbors_of
+from hcm_scale.report.evidence import Evidence, contains, neighbors_of
 from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS
 from hcm_scale.score.table import has_kinds, kind_rank
 
@@ -40,6 +42,7 @@ KIND_TITLES = {
     "context": "unlike its neighbours",
     "context_closure": "group of unlike nodes",
     "attributes": "odd attributes",
+    "cohesion": "tight group",
 }
 _NOTABLE_SHARE = 0.05
 _MAX_NEIGHBORS = 256
@@ -88,12 +91,17 @@ def reasons(evidence: Evidence, node: int, row: dict[str, Any]) -> tuple[Reason,
             found.append(Reason(kind, int(row[kind_rank(kind)]), size))
     found.sort(key=lambda reason: (reason.rank or 0) / max(1, reason.num_ranked))
     chosen = [reason for reason in found if reason.notable] or found[:1]
+    chosen.sort(key=lambda reason: reason.kind != "attributes")  # causes before what follows from them
     return tuple(_with_numbers(evidence, node, reason, row) for reason in chosen)
 
 
 def _with_numbers(evidence: Evidence, node: int, reason: Reason, row: dict[str, Any]) -> Reason:
     """The reason with the numbers of its kind; without them where they need features and there are none."""
     of_hops = reason.kind in ("hop", "closure")
+    if reason.kind == "cohesion":
+        num_joined = _num_joined(evidence.graph, node)
+        expected = max(0.0, (1.0 + num_joined) / math.exp(row["cohesion"]) - 1.0)
+        return replace(reason, value=num_joined, usual=expected, count=int(row["degree"]))
     if reason.kind == "attributes" or (not of_hops and evidence.features is None):
         return reason
     lengths = _hops(evidence) if of_hops else _distances(evidence)
@@ -105,6 +113,12 @@ def _with_numbers(evidence: Evidence, node: int, reason: Reason, row: dict[str, 
     num_triangles = round(math.expm1(row[KINDS[reason.kind]]) * row["degree"])
     value, count, pairs, far_pairs = _far_group(evidence.graph, node, lengths, num_triangles)
     return replace(reason, value=value, usual=usual, count=count, pairs=pairs, far_pairs=far_pairs)
+
+
+def _num_joined(graph: Graph, node: int) -> int:
+    """How many pairs of a node's neighbours are joined."""
+    own = neighbors_of(graph, node)
+    return sum(len(np.intersect1d(own, neighbors_of(graph, other), assume_unique=True)) for other in own) // 2
 
 
 def _hops(evidence: Evidence) -> Lengths:

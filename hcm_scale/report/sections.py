@@ -27,12 +27,13 @@ from hcm_scale.score.table import KIND_RANKS, kind_rank
 Number = float | None
 _MAX_ID_LENGTH = 1000
 _DIGITS = {"iv": 4, "score": 2}  # else 3
-_SHORT_TITLES = {  # five of them stand side by side
+_SHORT_TITLES = {  # six of them stand side by side
     "hop": "Far",
     "closure": "Strangers",
     "context": "Unlike",
     "context_closure": "Unlike group",
     "attributes": "Odd",
+    "cohesion": "Tight",
 }
 _CURVES = (
     ("roc", "roc_auc", "ROC curve", "false_positive_rate", "true_positive_rate"),

@@ -158,6 +158,7 @@ HELP = {
     "context": "Its attributes are unlike those of its neighbours.",
     "context_closure": "Its neighbours are joined to each other, although their attributes have little in common.",
     "attributes": "Its attributes are not what its surroundings lead one to expect.",
+    "cohesion": "Its neighbours are joined to each other far more than their numbers of neighbours explain.",
     "ahp": "AHP, average hop prediction: how far away its neighbours look, on average.",
     "iv": "IV, inference variance: how much that answer changes from one sample of the model to the next.",
     "hav": "HAV, hops and variance: AHP and IV added up, each on its own scale.",
@@ -171,13 +172,14 @@ TERMS = {
     "Hop": "One step along an edge. Neighbours are one hop apart, neighbours of neighbours two.",
     "Predicted hop": "How many hops apart two nodes look to the model, judging by their attributes and surroundings. "
     "Two neighbours ought to look about one hop apart; where they look farther, the edge between them is a surprise.",
-    "Evidence": "What speaks for a node being odd. There are five kinds, each of which ranks all nodes by itself; the "
+    "Evidence": "What speaks for a node being odd. There are six kinds, each of which ranks all nodes by itself; the "
     "score adds them up, and a node that leads in one comes before one that is a little odd in all.",
     "Neighbours seem far (hop)": HELP["hop"],
     "Group of strangers (closure)": HELP["closure"] + " Closure counts the triangles of such edges per neighbour.",
     "Unlike its neighbours (context)": HELP["context"],
     "Group of unlike nodes (context_closure)": HELP["context_closure"],
     "Odd attributes (attributes)": HELP["attributes"],
+    "Tight group (cohesion)": HELP["cohesion"] + " It counts beyond the 95% of the nodes that have the least of it.",
     "p": HELP["p"] + " It is estimated from how the bulk of the nodes is spread.",
     "Flagged, stands out": HELP["flagged"],
     "False-discovery rate": "The share of false alarms to put up with among the flagged nodes: at 10%, about one in "
@@ -204,7 +206,7 @@ OF_KNOWN = {  # where anomalies are known
 
 # Scores.
 
-_TITLES = {"residual": "Odd attributes", "context_closure": "Unlike triangles"}
+_TITLES = {"residual": "Odd attributes", "context_closure": "Unlike triangles", "cohesion": "Tight group"}
 _LONG_NAMES = {
     "score": "score (all kinds of evidence)",
     "ahp": "average hop prediction (AHP)",
@@ -215,10 +217,11 @@ _LONG_NAMES = {
     "context": "distance of attributes to the neighbours'",
     "context_closure": "triangles of unlike nodes per neighbour (log)",
     "residual": "distance of attributes to what the neighbourhood predicts",
+    "cohesion": "triangles over those expected (log)",
 }
 _MEANS = {
     "score": "a node stands high where its neighbours seem far from it, where its attributes are unlike theirs or "
-    "unexpected, or where it belongs to a group of such nodes",
+    "unexpected, or where it belongs to a tight group",
     "ahp": "the higher a node stands, the farther its own neighbours seem to be from it",
     "hav": "the higher a node stands, the farther its own neighbours seem to be from it and the less sure that is",
     "strange": "the higher a node stands, the farther its own neighbours seem to be from it and the more of its far "
@@ -370,7 +373,8 @@ def _closure(e: Explanation, r: Reason) -> str:
     if r.value is None:
         return "few of its far edges close triangles"
     usual = "" if r.usual is None else f", where {r.usual:.1f} is usual"
-    return f"{_pairs(e, r)} look {r.value:.1f} hops apart to the model{usual}"
+    pairs = _pairs(e, r, surprising=r.usual is None or r.value > r.usual)
+    return f"{pairs} look {r.value:.1f} hops apart to the model{usual}"
 
 
 def _context(e: Explanation, r: Reason) -> str:
@@ -383,18 +387,28 @@ def _context_closure(e: Explanation, r: Reason) -> str:
     if r.value is None or r.usual is None:
         return "edges between unlike nodes close triangles around it"
     usual = f"where {r.usual:.2f} is usual"
-    return f"{_pairs(e, r)} differ in their attributes by {r.value:.2f} of at most 2, {usual}"
+    differ = f"differ in their attributes by {r.value:.2f} of at most 2, {usual}"
+    return f"{_pairs(e, r, surprising=r.value > r.usual)} {differ}"
 
 
-def _pairs(e: Explanation, r: Reason) -> str:
+def _cohesion(e: Explanation, r: Reason) -> str:
+    if r.value is None or r.usual is None or r.count < 2:
+        return "its neighbours are joined to each other"
+    pairs, usual = r.count * (r.count - 1) // 2, f"{r.usual:,.0f}" if r.usual >= 10 else f"{r.usual:.1g}"
+    joined = f"all {pairs:,}" if r.value == pairs else f"{r.value:,.0f} of the {pairs:,}"
+    return f"{joined} pairs among its {r.count:,} neighbours are joined, where {usual} would be expected"
+
+
+def _pairs(e: Explanation, r: Reason, *, surprising: bool) -> str:
     """How many pairs of its neighbours are joined, among how many (a few pairs are no clique), and how many are far."""
     some = f"its {r.count:,} neighbours" if r.count == e.degree else f"{r.count:,} of its {e.degree:,} neighbours"
     far = "they" if r.far_pairs == r.pairs else f"{r.far_pairs:,} of these pairs"
+    link = "although" if surprising else "and"
     if r.count == 2:
-        return f"{some} are joined to each other, although {far}"
+        return f"{some} are joined to each other, {link} {far}"
     pairs = r.count * (r.count - 1) // 2
     joined = f"all {pairs:,} pairs" if r.pairs == pairs else f"{r.pairs:,} of the {pairs:,} pairs"
-    return f"{joined} among {some} are joined, although {far}"
+    return f"{joined} among {some} are joined, {link} {far}"
 
 
 def _attributes(e: Explanation, r: Reason) -> str:
@@ -438,6 +452,7 @@ _TEXTS: dict[str, Callable[[Explanation, Reason], str]] = {
     "context": _context,
     "context_closure": _context_closure,
     "attributes": _attributes,
+    "cohesion": _cohesion,
 }
 
 

@@ -16,10 +16,9 @@ from safetensors.numpy import load, save
 
 from hcm_scale.base.order import ABOVE_ALL
 from hcm_scale.base.threads import map_slices, run_in_slices
-from hcm_scale.score.closure import Cut, far_cut
-from hcm_scale.score.context import NUM_BINS, surprise_of_bins
-from hcm_scale.score.edge_index import EdgeIndex
-from hcm_scale.score.residual import Prediction, fit
+from hcm_scale.score.closure import Cut
+from hcm_scale.score.context import NUM_BINS
+from hcm_scale.score.residual import Prediction
 
 Values = NDArray[np.float64]
 
@@ -40,11 +39,16 @@ class Strangeness(NamedTuple):
 
 
 class ContextScale(NamedTuple):
-    """Distance from which ends of an edge are unlike, surprise of every bin of distances, and the prediction."""
+    """Distance from which ends of an edge are unlike, surprise of every bin of distances, and the prediction.
+
+    `spread` is the variance between nodes of their context, `triangle_rate` that of the expected triangles.
+    """
 
     unlike: Cut
     surprise: Values
     prediction: Prediction
+    spread: float
+    triangle_rate: float
 
 
 class Scale(NamedTuple):
@@ -104,18 +108,11 @@ def _sum_zscores(values: Sequence[Values], part: slice, means: Values, spreads: 
     return total
 
 
-def context_scale(
-    edges: EdgeIndex, x: NDArray[np.float32], distance: NDArray[np.float32], far_share: float
-) -> ContextScale:
-    """Scale of a graph with features x, (n, q), and their distance over every edge, (m,)."""
-    prediction = fit(edges.indptr, edges.indices, x)
-    return ContextScale(far_cut(distance, far_share), surprise_of_bins(distance), prediction)
-
-
 def scale_to_bytes(scale: Scale) -> bytes:
     """The scale as a safetensors file."""
-    unlike, surprise, prediction = scale.context
+    unlike, surprise, prediction, *numbers = scale.context
     arrays = {"far": np.array(scale.far, np.float64), "unlike": np.array(unlike, np.float64), "surprise": surprise}
+    arrays["numbers"] = np.array(numbers, np.float64)
     arrays |= {name: np.hstack(part) for name, part in scale.strange._asdict().items() if part is not None}
     return save(arrays | prediction._asdict())
 
@@ -135,4 +132,7 @@ def scale_from_bytes(data: bytes) -> Scale:
 
     strange = Strangeness(zscale(arrays["both"]), zscale(arrays["views"]) if "views" in arrays else None)
     prediction = Prediction(arrays["centre"], arrays["weights"])
-    return Scale(far, strange, ContextScale(unlike, arrays["surprise"], prediction))
+    spread, rate = map(float, arrays["numbers"])
+    if not (0.0 <= spread < np.inf and 0.0 <= rate < np.inf):
+        raise ValueError(f"it is not a scale: its spread is {spread} and its rate of triangles {rate}")
+    return Scale(far, strange, ContextScale(unlike, arrays["surprise"], prediction, spread, rate))

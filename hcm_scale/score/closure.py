@@ -9,6 +9,16 @@ with the largest predicted hop is marked as far, and each node has
 The learned hops matter: the same count over edges with far attributes finds nothing (docs/results.md). Undirected
 graphs only.
 
+Cohesion asks the same of all edges, whatever the model says of them: a ring of accounts whose attributes are ordinary
+shows by its triangles alone. In a random graph with these degrees a node v has
+
+    expected(v) = 1/2 (d(v) - 1) rate * sum over its neighbours u of (d(u) - 1)
+
+of them, with rate = sum of d (d - 1) over the square of the sum of d, so that a merchant with a thousand partners has
+many. Real graphs have more; the rate is raised half-way, by the root of the share that this graph has, and
+
+    cohesion(v) = log(1 + triangles at v) - log(1 + expected(v)), and 0 without triangles.
+
 Triangles are counted by forward counting: every far edge points from its end of smaller (degree, number) to the larger,
 so that no node has more than sqrt(2 m) successors, and a triangle is found once, at its lowest node u: as a successor
 of u that is also a successor of another one. Threads add to shared integers, so the result does not depend on them.
@@ -25,7 +35,7 @@ from numpy.typing import NDArray
 from hcm_scale.base import order
 from hcm_scale.base.intrinsics import fetch_add, prefetch
 from hcm_scale.base.jit import kernel
-from hcm_scale.base.threads import run_in_slices, run_in_threads
+from hcm_scale.base.threads import map_slices, run_in_slices, run_in_threads
 from hcm_scale.score.edge_index import EdgeIndex
 
 _BATCH = 64  # edges whose ends are prefetched before the first of them is read
@@ -83,6 +93,53 @@ def closure(edges: EdgeIndex, mean: NDArray[np.float32], cut: Cut) -> NDArray[np
 
     run_in_slices(len(out), fill)
     return out
+
+
+def cohesion(edges: EdgeIndex, rate: float | None = None) -> tuple[NDArray[np.float64], float]:
+    """Logarithm of the triangles of every node over those expected, (n,), and the rate, where it is not given.
+
+    >>> from hcm_scale.score.edge_index import edge_index
+    >>> triangle_and_pair = edge_index(np.array([0, 2, 4, 6, 7, 8]), np.array([1, 2, 0, 2, 0, 1, 4, 3], np.int32))
+    >>> cohesion(triangle_and_pair)[0].round(2).tolist()
+    [0.52, 0.52, 0.52, 0.0, 0.0]
+    """
+    triangles = _far_triangles(edges, np.ones(edges.num_edges, bool))
+    out = np.empty(len(triangles))
+    run_in_threads(edges.num_nodes, pairs_of_arcs, edges.indptr, edges.indices, out)
+    if rate is None:
+        rate = _triangle_rate(edges, triangles, out)
+
+    def fill(part: slice) -> None:
+        over = np.log1p(triangles[part]) - np.log1p(rate * out[part])
+        out[part] = np.where(triangles[part] > 0, over, 0.0)
+
+    run_in_slices(len(out), fill)
+    return out, rate
+
+
+def _triangle_rate(edges: EdgeIndex, triangles: NDArray[np.int64], pairs: NDArray[np.float64]) -> float:
+    """Rate of a random graph with these degrees, times the root of how many times as many triangles this one has."""
+
+    def sums(part: slice) -> list[float]:
+        degree = np.diff(edges.indptr[part.start : part.stop + 1]).astype(np.float64)
+        return [(degree * (degree - 1.0)).sum(), degree.sum(), pairs[part].sum(), triangles[part].sum()]
+
+    found = map_slices(edges.num_nodes, sums)
+    of_pairs, num_arcs, num_pairs, num_triangles = np.sum(found, axis=0) if found else np.zeros(4)
+    random = of_pairs / max(num_arcs, 1.0) ** 2
+    return float(random * math.sqrt(max(1.0, num_triangles / max(random * num_pairs, 1e-9))))
+
+
+@kernel(allocates=False)
+def pairs_of_arcs(part, indptr, indices, out):
+    """out[v] = 1/2 (d(v) - 1) * sum of d(u) - 1 over v's neighbours u."""
+    for v in range(part[0], part[1]):
+        total = 0
+        for e in range(indptr[v], indptr[v + 1]):
+            ahead = indices[min(e + _AHEAD, len(indices) - 1)]
+            prefetch(indptr, ahead)
+            total += indptr[indices[e] + 1] - indptr[indices[e]] - 1
+        out[v] = 0.5 * max(indptr[v + 1] - indptr[v] - 1, 0) * total
 
 
 def _far_triangles(edges: EdgeIndex, far: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -5,16 +5,23 @@ all edges), which over the edges of a graph has the exponential distribution. If
 all edges, the sum of their surprises would have a gamma distribution; Wilson and Hilferty's cube root turns it into a
 z-score:
 
-    context(v) = (cbrt(sum / d) - 1 + 1 / 9d) * sqrt(9d)
+    z(v) = (cbrt(sum / d) - 1 + 1 / 9d) * sqrt(9d)
 
-So one unusual neighbour of two does not outweigh ten of twelve, and a hub is compared with hubs. Distances are counted
-in bins of equal width, and surprises are added up as integers, so that results do not depend on the threads. Memory:
-8 bytes per node and half a megabyte per thread; the caller holds the distances, 4 bytes per edge.
+But edges of one node are alike: nodes differ by a variance tau of their own, and with a thousand neighbours a
+difference in the third digit would be ten deviations. So z(v) has the variance 1 + tau d over the nodes, and
+
+    context(v) = z(v) / sqrt(1 + tau d),
+
+with the tau at which the median of context(v)^2 over the nodes is that of a normal number: the size of an effect leads
+the list, not the number of neighbours. One unusual neighbour of two still does not outweigh ten of twelve. Distances
+are counted in bins of equal width, and surprises are added up as integers, so that results do not depend on the
+threads. Memory: 8 bytes per node and half a megabyte per thread; the caller holds the distances, 4 bytes per edge.
 """
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from hcm_scale.base.intrinsics import fetch_add, prefetch
 from hcm_scale.base.jit import kernel
@@ -25,25 +32,29 @@ NUM_BINS = 1 << 16
 _BINS_PER_UNIT = NUM_BINS / 2.0
 _AHEAD = 16  # neighbours between prefetching a sum and adding to it
 _LEAST = 1e-12  # probability of an edge to be as far as the farthest
+_SPREAD_NODES = 1 << 20
+_MEDIAN_SQUARE = 0.454936  # median of the square of a normal number
 _UNIT = 2.0**-27  # surprises are added up as multiples of it: those of 2^31 edges stay below 2^63
 
 
 def context(
-    edges: EdgeIndex, distance: NDArray[np.float32], surprise: NDArray[np.float64] | None = None
-) -> NDArray[np.float64]:
-    """z-score of every node's distances to its neighbours, (n,); 0 for nodes without neighbours.
+    edges: EdgeIndex,
+    distance: NDArray[np.float32],
+    surprise: NDArray[np.float64],
+    spread: float | None = None,
+) -> tuple[NDArray[np.float64], float]:
+    """z-score of every node's distances to its neighbours, (n,), 0 for nodes without any, and the spread tau.
 
-    `surprise` is that of every bin, where it comes from the edges of another graph.
+    `surprise` is that of every bin (`surprise_of_bins`); a spread that is given comes from another graph.
 
     >>> from hcm_scale.score.edge_index import edge_index
     >>> path = edge_index(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], np.int32))
-    >>> context(path, np.array([0.5, 1.5], np.float32)).round(2).tolist()
+    >>> distance = np.array([0.5, 1.5], np.float32)
+    >>> context(path, distance, surprise_of_bins(distance))[0].round(2).tolist()
     [-0.69, -0.01, 0.68]
     """
     if distance.shape != (edges.num_edges,):
         raise ValueError(f"distances have shape {distance.shape}; this graph has {edges.num_edges} edges")
-    if surprise is None:
-        surprise = surprise_of_bins(distance)
     units = np.rint(np.clip(surprise, 0.0, -np.log(_LEAST)) / _UNIT).astype(np.int64)
     total, out = np.zeros(edges.num_nodes, np.int64), np.zeros(edges.num_nodes)
     run_in_threads(edges.num_nodes, add_surprise, edges.for_kernels, distance, units, total)
@@ -54,8 +65,31 @@ def context(
         z_score = (np.cbrt(total[part] * _UNIT / np.maximum(degree, 1)) - 1.0 + ninth) / np.sqrt(ninth)
         out[part] = np.where(degree > 0, z_score, 0.0)
 
+    def shrink(part: slice) -> None:
+        out[part] /= np.sqrt(1.0 + spread * np.diff(edges.indptr[part.start : part.stop + 1]))
+
     run_in_slices(len(out), standardize)
-    return out
+    spread = node_spread(edges.indptr, out) if spread is None else spread
+    run_in_slices(len(out), shrink)
+    return out, spread
+
+
+def node_spread(indptr: NDArray[np.int64], z_score: NDArray[np.float64]) -> float:
+    """The variance tau between nodes, from the z-scores of some nodes, evenly spaced; 0 where edges are independent.
+
+    >>> node_spread(np.arange(0, 404, 4), np.repeat([2.0, -2.0], 50)).__round__(2)
+    1.95
+    """
+    nodes = np.arange(0, len(z_score), max(1, len(z_score) // _SPREAD_NODES))
+    degree = indptr[nodes + 1] - indptr[nodes]
+    squares, degree = z_score[nodes][degree > 0] ** 2, degree[degree > 0]
+
+    def excess(spread: float) -> float:
+        return float(np.median(squares / (1.0 + spread * degree))) - _MEDIAN_SQUARE
+
+    if not len(squares) or excess(0.0) <= 0.0:
+        return 0.0
+    return float(brentq(excess, 0.0, squares.max() / _MEDIAN_SQUARE))
 
 
 def surprise_of_bins(distance: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@
 | context         | its attributes are unlike those of its neighbours                    | `context`         |
 | context_closure | edges between unlike nodes close into triangles around it            | `context_closure` |
 | attributes      | its attributes are not what its neighbourhood predicts               | `residual`        |
+| cohesion        | its neighbours are joined to each other more than degrees explain    | `cohesion`        |
 
 Each number becomes a surprise, -log P(a normal node has as much). Up to the 95 % quantile it is that of the rank,
 -log(1 - rank), where equal numbers share the middle of their places. Beyond, a generalised Pareto tail continues
@@ -15,12 +16,19 @@ suggest, and at least 0: exponential or heavier. A node gains its surprise minus
 evidence. A kind that says nothing about a node (no neighbours) gives it the gain of the kind's middle node; one in
 which all nodes are equal gives nothing.
 
-    score(v) = sum over the kinds of v's gain, softened,
+    score(v) = sum over the kinds of weight times v's gain, softened,
 
 which is Fisher's way to combine evidence: a node that leads in one kind comes before one slightly unusual in all. The
 softened gain is that of the rank alone where this is more, so that members of a large group do not push each other
 down; beyond log(n), the most that a rank can say, it grows as a logarithm, so that no heavy tail decides alone. The
 plain sums of gains are what `threshold.py` turns into p.
+
+Weights. Hops are predicted from embeddings that average over neighbours, and averaged over neighbours again: with two
+or three of them they are noise, with thirty they know more than attributes. With m the geometric mean of the degrees,
+hop and closure weigh 2 m / (m + 10), context and context_closure 20 / (m + 10), attributes 1: all the same at m = 10.
+
+Cohesion is silent: it says nothing up to its 95 % quantile, so that it costs nothing where groups have no meaning, and
+beyond weighs 4, as much as the kinds of neighbours together: one sure witness is enough.
 
 Each kind also ranks by itself: place 1 is the most unusual node, equal ones share the middle place, rounded towards 1,
 and so do all nodes about which the kind says nothing. Every kind is sorted once, into double places (best plus worst
@@ -44,15 +52,19 @@ KINDS = {  # by name: the column of the number behind it
     "context": "context",
     "context_closure": "context_closure",
     "attributes": "residual",
+    "cohesion": "cohesion",
 }
-OF_NEIGHBORS = ("hop", "closure", "context", "context_closure")  # say nothing about a node without neighbours
+OF_NEIGHBORS = tuple(kind for kind in KINDS if kind != "attributes")  # say nothing about a node without neighbours
 LEAST_P = 1e-300
 
 _HIGH = 0.95  # quantile where the fitted tail begins; anomalies lie beyond it
 _START = -np.log1p(-_HIGH)  # its surprise
 _LOW = 0.5  # quantile where the bulk that shows the tail begins
 _SHAPE_MARGIN = 0.25  # a normal bulk has the shape -0.4, an exponential one 0, a lognormal one 0.3
-_LOGS = ("closure", "context_closure")  # logarithms already: exponential tails, and most nodes are 0 on some graphs
+_SILENT = ("cohesion",)  # only what lies beyond the tail's beginning is evidence
+_SILENT_WEIGHT, _SILENT_MOST = 4.0, 1.5  # of the gain, and of log(n): up to where it is not softened
+_EQUAL_DEGREE = 10.0  # mean degree at which hops weigh as much as attributes
+_LOGS = ("closure", "context_closure", "cohesion")  # exponential tails, and most nodes are 0 on some graphs
 _LOW_OF_LOGS = 0.75
 _LEAST_SCALE_OF_LOGS = 0.05  # one or two triangles make no slope
 _SMALL = 10.0  # nodes of a bulk that shows its scale to within a factor of two
@@ -62,11 +74,18 @@ GainsOf = Callable[[slice], tuple[Values, Values]]
 
 
 class Sums(NamedTuple):
-    """Gains of every node added up, (n,), the number of kinds that tell nodes apart, and the sums of `like`'s nodes."""
+    """Weighted gains of every node added up, (n,), and the number of kinds that tell nodes apart.
+
+    Nodes without neighbours are compared with their like: their sum is that of their attributes alone. Silent kinds are
+    no part of the sum; `alone` is their surprise, (n,), 0 in the bulk, and None where they tell no node from another.
+    `usual` are the sums of the nodes of another graph; None where the nodes themselves are the usual ones.
+    """
 
     total: Values
+    has_neighbors: NDArray[np.bool_]
     num_telling: int
-    usual: Values | None  # None where the nodes themselves are the usual ones
+    alone: Values | None = None
+    usual: "Sums | None" = None
 
 
 class WeightedEvidence(NamedTuple):
@@ -92,41 +111,54 @@ class WeightedEvidence(NamedTuple):
 
 
 class KindNumbers(NamedTuple):
-    """Numbers of each kind, (n,) each, and which nodes have neighbours."""
+    """Numbers of each kind, (n,) each, which nodes have neighbours, and how many, as a geometric mean over these."""
 
     of_kind: Mapping[str, Values]
     has_neighbors: NDArray[np.bool_]
+    mean_degree: float = _EQUAL_DEGREE
+
+    def weight(self, kind: str) -> float:
+        """What the gains by this kind are multiplied by."""
+        share = self.mean_degree / (self.mean_degree + _EQUAL_DEGREE)
+        hops, context = 2.0 * share, 2.0 * (1.0 - share)
+        return {"hop": hops, "closure": hops, "context": context, "context_closure": context}.get(kind, 1.0)
 
     def known(self, kind: str) -> Known:
         """Nodes about which the kind says something; None for all."""
-        return None if kind not in OF_NEIGHBORS or self.has_neighbors.all() else self.has_neighbors
+        told_of_all = kind in _SILENT or kind not in OF_NEIGHBORS  # without neighbours there are no triangles
+        return None if told_of_all or self.has_neighbors.all() else self.has_neighbors
 
 
-def weigh_evidence(
-    numbers: Mapping[str, Values], has_neighbors: NDArray[np.bool_], like: KindNumbers | None = None
-) -> WeightedEvidence:
-    """Score and places of every node from the numbers of each kind, (n,) each; `like` are those of another graph.
+def weigh_evidence(own: KindNumbers, like: KindNumbers | None = None) -> WeightedEvidence:
+    """Score and places of every node from its numbers of each kind; `like` are those of another graph.
 
-    >>> weigh_evidence({"attributes": np.array([5.0, 9.0, 5.0])}, np.ones(3, bool)).places.tolist()
+    >>> weigh_evidence(KindNumbers({"attributes": np.array([5.0, 9.0, 5.0])}, np.ones(3, bool))).places.tolist()
     [[2, 1, 2]]
     """
-    own, num_nodes, num_telling = KindNumbers(numbers, has_neighbors), len(has_neighbors), 0
+    num_nodes, num_telling, alone = len(own.has_neighbors), 0, None
     score, total, halves = np.zeros(num_nodes), np.zeros(num_nodes), np.zeros(num_nodes, np.uint8)
     usual = None if like is None else np.zeros(len(like.has_neighbors))
-    places = np.empty((len(numbers), num_nodes), place_type(num_nodes))
-    for row, (kind, values) in enumerate(numbers.items()):
-        known = own.known(kind)
+    places = np.empty((len(own.of_kind), num_nodes), place_type(num_nodes))
+    for row, (kind, values) in enumerate(own.of_kind.items()):
+        known, weight = own.known(kind), (like or own).weight(kind)
         double = double_places(values, known, out=places[row])
         if like is None or usual is None:
             gains = surprise_gains(kind, values, known, double)
-            _add(gains.of, total, score)
+            gains_of = gains.of
         else:
             gains = surprise_gains(kind, like.of_kind[kind], like.known(kind))
-            _add(gains.of, usual, None)
-            _add(_gains_among(gains, values, known), total, score)
-        num_telling += gains.tells
+            gains_of = _gains_among(gains, values, known)
+            if not gains.silent:
+                _add(gains.of, weight, usual, None)
+        if gains.silent and gains.tells:
+            alone = np.zeros(num_nodes)
+        _add(gains_of, weight, alone if gains.silent and alone is not None else total, score)
+        num_telling += gains.tells and not gains.silent
         _halve(double, halves, row)
-    return WeightedEvidence(score, places, halves, Sums(total, max(1, num_telling), usual))
+    sums = Sums(total, own.has_neighbors, max(1, num_telling), alone)
+    if like is not None and usual is not None:
+        sums = sums._replace(usual=Sums(usual, like.has_neighbors, sums.num_telling))
+    return WeightedEvidence(score, places, halves, sums)
 
 
 def _gains_among(gains: "Gains", values: Values, known: Known) -> GainsOf:
@@ -139,14 +171,14 @@ def _gains_among(gains: "Gains", values: Values, known: Known) -> GainsOf:
     return of
 
 
-def _add(gains_of: GainsOf, total: Values, score: Values | None) -> None:
-    """Adds the plain gains of all nodes to `total`, and the softened ones to `score`."""
+def _add(gains_of: GainsOf, weight: float, total: Values, score: Values | None) -> None:
+    """Adds the weighted gains of all nodes to `total`, and the softened ones to `score`."""
 
     def add(part: slice) -> None:
         gained, softened = gains_of(part)
-        total[part] += gained
+        total[part] += weight * gained
         if score is not None:
-            score[part] += softened
+            score[part] += weight * softened
 
     run_in_slices(len(total), add)
 
@@ -210,7 +242,7 @@ class Tail(NamedTuple):
 
 
 class Gains(NamedTuple):
-    """Gains by the numbers of one kind; nodes that are not `known` gain `middle`.
+    """Gains by the numbers of one kind; nodes that are not `known` gain nothing, softened `middle`.
 
     `double` are the double places of the numbers, `size` is how many are known, `least` the least surprise, and `tells`
     whether any two differ.
@@ -224,6 +256,7 @@ class Gains(NamedTuple):
     least: float
     middle: float
     tells: bool
+    silent: bool = False
 
     def of(self, part: slice) -> tuple[Values, Values]:
         """Gains of some of the nodes, plain and softened."""
@@ -232,6 +265,11 @@ class Gains(NamedTuple):
 
     def by(self, ranks: Values, values: Values, known: Known) -> tuple[Values, Values]:
         """Gains, plain and softened, by these ranks and numbers."""
+        if self.silent:
+            gained = _with_tail(np.zeros(len(values)), values, self.tail)
+            weighed = _SILENT_WEIGHT * np.maximum(gained - self.tail.begin, 0.0)
+            most = _SILENT_MOST * np.log(max(2, self.size))
+            return gained, np.minimum(weighed, most) + np.log1p(np.maximum(weighed - most, 0.0))
         by_rank = -np.log1p(-ranks)
         gained = np.maximum(_with_tail(by_rank.copy(), values, self.tail) - self.least, 0.0)
         most = np.log(max(2, self.size))  # that a rank among so many can say
@@ -239,7 +277,7 @@ class Gains(NamedTuple):
         softened = np.maximum(by_rank - self.least, np.minimum(gained, most) + beyond)
         if known is None:
             return gained, softened
-        return np.where(known, gained, self.middle), np.where(known, softened, self.middle)
+        return np.where(known, gained, 0.0), np.where(known, softened, self.middle)
 
 
 def surprise_gains(kind: str, values: Values, known: Known = None, double: Places | None = None) -> Gains:
@@ -257,6 +295,8 @@ def surprise_gains(kind: str, values: Values, known: Known = None, double: Place
     bulk = quantiles(values, double, shares, known)
     tail = _fit_tail(kind, low, bulk, select_known(values, lambda some: some > bulk[-1], known), size)
     few = at_places(double, [1, size, size // 2 + 1, (size + 1) // 2], known)  # surprise falls from place to place
+    if kind in _SILENT:
+        return Gains(values, double, known, size, tail, 0.0, 0.0, len(few) > 0 and values[few[0]] > tail.first, True)
     most, least, *middle = _with_tail(-np.log1p(-ranks_of(double[few], size)), values[few], tail)
     return Gains(values, double, known, size, tail, least, np.mean(np.subtract(middle, least)), bool(most > least))
 

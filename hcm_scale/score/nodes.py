@@ -15,7 +15,7 @@ is not blamed for an anomalous neighbour. A node without neighbours has 0 everyw
 is at least 1), and a flag; its score is that of its attributes alone.
 
 Functions here return new scores and never write to arrays of given ones. `like` are the scores of another graph, whose
-maxima and ranks then take the place of this one's. Memory: eleven numbers per node, five of 4 bytes and one of a byte.
+maxima and ranks then take the place of this one's. Memory: twelve numbers per node, six of 4 bytes and one of a byte.
 """
 
 from collections.abc import Sequence
@@ -29,13 +29,13 @@ from hcm_scale.base.device import MANY_ENTRIES
 from hcm_scale.base.names import RANKINGS
 from hcm_scale.base.threads import map_slices, run_in_slices, run_in_threads
 from hcm_scale.score.calibration import ContextScale, Strangeness, add_zscores, zscale_among
-from hcm_scale.score.closure import Cut, closure
-from hcm_scale.score.context import context
+from hcm_scale.score.closure import Cut, closure, cohesion, far_cut
+from hcm_scale.score.context import context, surprise_of_bins
 from hcm_scale.score.edge_index import MAX_HASH, EdgeIndex, average_rows
 from hcm_scale.score.edges import EdgeHops
 from hcm_scale.score.evidence import KINDS, KindNumbers, WeightedEvidence, surprise_gains, weigh_evidence
 from hcm_scale.score.metrics import top_overlap
-from hcm_scale.score.residual import residual
+from hcm_scale.score.residual import fit, residual
 from hcm_scale.score.threshold import Verdict, judge
 
 FLAG_NAMES = ("isolated", "no_out_neighbors", "sampled")
@@ -60,6 +60,7 @@ class NodeScores:
     context: Values
     context_closure: Values
     residual: Values
+    cohesion: Values
     score: Values
     degree: NDArray[np.int64]
     flags: NDArray[np.uint8]
@@ -91,6 +92,7 @@ class AttributeScores(NamedTuple):
     context: Values
     context_closure: Values
     residual: Values
+    cohesion: Values
 
 
 def score_nodes(
@@ -125,7 +127,7 @@ def score_nodes(
     flags[degree == 0] = NO_OUT_NEIGHBORS if edges.directed else ISOLATED
     if len(edges.limit):
         flags[edges.limit < MAX_HASH] |= SAMPLED
-    return NodeScores(ahp, iv, hav, zeros, zeros, zeros, zeros, zeros, zeros, degree, flags)
+    return NodeScores(ahp, iv, hav, zeros, zeros, zeros, zeros, zeros, zeros, zeros, degree, flags)
 
 
 def _hav(values: tuple[Values, Values], usual: tuple[Values, Values]) -> Values:
@@ -178,14 +180,28 @@ def with_strange(
 
 
 def attribute_scores(
-    edges: EdgeIndex, x: NDArray[np.float32], distance: NDArray[np.float32], scale: ContextScale
-) -> AttributeScores:
-    """Evidence of features x, (n, q), and of their distance over every edge, (m,)."""
-    return AttributeScores(
-        context=context(edges, distance, scale.surprise),
-        context_closure=np.zeros(edges.num_nodes) if edges.directed else closure(edges, distance, scale.unlike),
-        residual=residual(edges.indptr, edges.indices, x, scale.prediction),
-    )
+    edges: EdgeIndex,
+    x: NDArray[np.float32],
+    distance: NDArray[np.float32],
+    far_share: float,
+    usual: ContextScale | None = None,
+) -> tuple[AttributeScores, ContextScale]:
+    """Evidence of features x, (n, q), of their distance over every edge, (m,), and of triangles; and its scale.
+
+    `usual` is the scale of another graph, which then takes the place of this one's.
+    """
+    if usual is None:
+        prediction = fit(edges.indptr, edges.indices, x)
+        unlike, surprise, spread, rate = far_cut(distance, far_share), surprise_of_bins(distance), None, None
+    else:
+        unlike, surprise, prediction, spread, rate = usual
+    of_context, spread = context(edges, distance, surprise, spread)
+    of_closure, of_cohesion = np.zeros(edges.num_nodes), np.zeros(edges.num_nodes)
+    if not edges.directed:
+        of_closure = closure(edges, distance, unlike)
+        of_cohesion, rate = cohesion(edges, rate)
+    found = AttributeScores(of_context, of_closure, residual(edges.indptr, edges.indices, x, prediction), of_cohesion)
+    return found, ContextScale(unlike, surprise, prediction, spread, rate or 0.0)
 
 
 def with_attributes(scores: NodeScores, found: AttributeScores, like: NodeScores | None = None) -> NodeScores:
@@ -202,12 +218,28 @@ def verdict_of(scores: NodeScores, fdr: float, like: NodeScores | None = None) -
 
 
 def _weigh(scores: NodeScores, like: NodeScores | None) -> WeightedEvidence:
-    return weigh_evidence(*_numbers(scores), None if like is None else _numbers(like))
+    return weigh_evidence(_numbers(scores), None if like is None else _numbers(like))
 
 
 def _numbers(scores: NodeScores) -> KindNumbers:
     """The number of every kind of evidence."""
-    return KindNumbers({kind: getattr(scores, column) for kind, column in KINDS.items()}, scores.has_neighbors)
+    of_kind = {kind: getattr(scores, column) for kind, column in KINDS.items()}
+    return KindNumbers(of_kind, scores.has_neighbors, mean_degree(scores.degree))
+
+
+def mean_degree(degree: NDArray[np.int64]) -> float:
+    """Geometric mean of the degrees that are not 0; 1 where all are.
+
+    >>> mean_degree(np.array([0, 2, 8]))
+    4.0
+    """
+
+    def sums(part: slice) -> list[float]:
+        linked = degree[part][degree[part] > 0]
+        return [float(np.log(linked).sum()), len(linked)]
+
+    total, count = np.reshape(map_slices(len(degree), sums), (-1, 2)).sum(axis=0)
+    return float(np.exp(total / max(1.0, count)))
 
 
 def stability(scores: NodeScores, views: Sequence[Values], rank_by: str) -> float | None:
@@ -219,7 +251,8 @@ def stability(scores: NodeScores, views: Sequence[Values], rank_by: str) -> floa
         return None
     if rank_by != "score":
         return top_overlap(views)
-    known, double = _numbers(scores).known("hop"), None
+    numbers, double = _numbers(scores), None
+    known, weight = numbers.known("hop"), numbers.weight("hop")
     if isinstance(scores, WeighedScores):
         double = scores.weighed.double_places(list(KINDS).index("hop"))
     own = surprise_gains("hop", scores.ahp, known, double)
@@ -228,7 +261,7 @@ def stability(scores: NodeScores, views: Sequence[Values], rank_by: str) -> floa
         other, out = surprise_gains("hop", view, known), np.empty(len(view))
 
         def fill(part: slice) -> None:
-            out[part] = scores.score[part] - own.of(part)[1] + other.of(part)[1]
+            out[part] = scores.score[part] + weight * (other.of(part)[1] - own.of(part)[1])
 
         run_in_slices(len(out), fill)
         return out

@@ -10,6 +10,7 @@
 | context      | f64            | distance of attributes to the neighbours', as a z-score                       |
 | context_closure | f64         | log(1 + triangles of edges between unlike nodes per neighbour)                 |
 | residual     | f64            | distance of attributes to what the neighbourhood predicts                      |
+| cohesion     | f64            | log of the triangles at the node over those that its degrees lead to expect    |
 | score        | f64            | the evidence of all kinds added up (evidence.py)                               |
 | evidence     | string         | the kind of evidence that says most about the node; dictionary-encoded         |
 | hop_rank ... | i32            | 1 = most anomalous by this kind; ties share the middle place, rounded towards 1 |
@@ -20,7 +21,8 @@
 | flags        | string         | names joined by commas, empty for most: isolated, no_out_neighbors, sampled    |
 | y, kind      | u8             | where known: 1 = anomaly; 0 normal, 1 structural, 2 attribute                  |
 
-`evidence` and the five ranks by kind (hop_rank, closure_rank, context_rank, context_closure_rank, attributes_rank) are
+`evidence` and the six ranks by kind (hop_rank, closure_rank, context_rank, context_closure_rank, attributes_rank,
+cohesion_rank) are
 present where the evidence has been added up, `p` and `flagged` where it has been judged. Nodes that a kind cannot tell
 apart, such as those without neighbours, have its middle rank. The schema's metadata name the score that ranks
 (`rank_by`) and the false-discovery rate (`fdr`). Pages carry checksums, the file appears whole or not at all, and equal
@@ -50,7 +52,7 @@ from hcm_scale.score.nodes import FLAG_NAMES, NodeScores
 from hcm_scale.score.threshold import Verdict
 
 FILE = "scores.parquet"
-NUMBERS = ("ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "score")
+NUMBERS = ("ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "cohesion", "score")
 KIND_RANKS = tuple(f"{kind}_rank" for kind in evidence.KINDS)
 _MIN_GROUP_ROWS, _MAX_GROUP_ROWS, _NUM_GROUPS = 1 << 14, 1 << 17, 64
 _BATCH_ROWS = 1 << 16

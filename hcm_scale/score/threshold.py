@@ -6,8 +6,10 @@ of its kind, which anomalies, being few, do not move:
 1. Each kind of evidence becomes a surprise, -log P(a normal node has as much) (evidence.py).
 2. The surprises of a node are added up. If the kinds were independent, the sums would have a gamma distribution with
    as many parts as there are kinds; dependent kinds make it fewer and longer parts (Brown's method). Both are read off
-   the median and the 90 % quantile of the sums, and the tail beyond is p.
-3. Benjamini and Hochberg: the k nodes of smallest p are flagged, for the largest k with p_(k) <= rate * k / n.
+   the 40 and the 80 % quantile of the sums, which a tenth of anomalies hardly bends, and the tail beyond is p.
+   Nodes without neighbours, of which attributes alone say something, are compared with each other.
+3. A silent kind (cohesion) is a test of its own: the smaller p of the two counts, doubled (Bonferroni).
+4. Benjamini and Hochberg: the k nodes of smallest p are flagged, for the largest k with p_(k) <= rate * k / n.
 
 Where a graph is scored by a model of another, the bulk is that of the other graph: p then says how usual a node would
 be there, and is the same from day to day. Small graphs show less of their bulk, so scales are widened by a term in
@@ -26,7 +28,7 @@ from hcm_scale.score.evidence import LEAST_P, Sums, ranks_among, ranks_of, widen
 
 Values = NDArray[np.float64]
 
-_SUM_LOW, _SUM_HIGH = 0.5, 0.9  # quantiles of the sum that show its tail; beyond are anomalies and their neighbours
+_SUM_LOW, _SUM_HIGH = 0.4, 0.8  # quantiles of the sum that show its tail; beyond are anomalies and their neighbours
 
 
 class Verdict(NamedTuple):
@@ -40,15 +42,41 @@ class Verdict(NamedTuple):
 def judge(sums: Sums, rate: float) -> Verdict:
     """p-values and flags of all nodes from their summed surprises (`weigh_evidence`).
 
-    >>> from hcm_scale.score.evidence import weigh_evidence
-    >>> usual = -np.log(np.linspace(1.0, 0.001, 1000))
-    >>> found = judge(weigh_evidence({"closure": np.append(usual, [30.0, 40.0])}, np.ones(1002, bool)).sums, 0.1)
+    >>> from hcm_scale.score.evidence import KindNumbers, weigh_evidence
+    >>> numbers = np.append(-np.log(np.linspace(1.0, 0.001, 1000)), [30.0, 40.0])
+    >>> found = judge(weigh_evidence(KindNumbers({"closure": numbers}, np.ones(1002, bool))).sums, 0.1)
     >>> np.flatnonzero(found.flagged).tolist()
     [1000, 1001]
     """
     check_rate(rate)
-    p = _sum_p(*sums)
+    p = _p_values(sums)
     return Verdict(p, discoveries(p, rate), rate)
+
+
+def _p_values(sums: Sums) -> Values:
+    """P(a normal node has as much evidence), (n,): by the sum, or by a silent kind alone."""
+    p = _p_among_like(sums)
+    if sums.alone is not None:
+        either = np.exp(-sums.alone)
+        np.minimum(p, either, out=p)
+        np.minimum(2.0 * p, 1.0, out=p)
+        np.maximum(p, LEAST_P, out=p)
+    return p
+
+
+def _p_among_like(sums: Sums) -> Values:
+    """P(a normal node's surprises add up to as much), (n,), among nodes that have neighbours, or none, as it has."""
+    usual = sums.usual
+    if sums.has_neighbors.all():
+        return _sum_p(sums.total, sums.num_telling, None if usual is None else usual.total[usual.has_neighbors])
+    p = np.empty(len(sums.total))
+    for linked, num_kinds in ((True, sums.num_telling), (False, 1)):
+        group, others = sums.has_neighbors == linked, None
+        if usual is not None:
+            others = usual.total[usual.has_neighbors == linked]
+            others = others if len(others) else usual.total
+        p[group] = _sum_p(sums.total[group], num_kinds, others)
+    return p
 
 
 def check_rate(rate: float) -> None:
@@ -58,7 +86,7 @@ def check_rate(rate: float) -> None:
 
 
 def _sum_p(total: Values, num_kinds: int, usual: Values | None) -> Values:
-    """P(a normal node's surprises add up to as much), (n,): by rank in the bulk, by a gamma tail beyond."""
+    """P(a normal node has a sum of as much), (n,): by rank in the bulk, by a gamma tail beyond."""
     if not len(total):
         return np.ones(0)
     ordered, p = None if usual is None else np.sort(usual), np.empty(len(total))

@@ -42,6 +42,7 @@ from hcm_scale.features.propagate import (
 )
 from hcm_scale.features.purify import edge_similarity, median_weight, num_least_similar, write_strengths
 from hcm_scale.features.purify import purify as drop_edges
+from hcm_scale.features.signal import signal_edges
 from hcm_scale.features.transform import Features, transform
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import Attributes
@@ -100,7 +101,8 @@ def purify(
     if not world.leads:
         return _help(graph, out, similarity if drops else None, attributes, world)
     out.mkdir(parents=True, exist_ok=True)
-    features = transform(graph.x, scale=scale, pca=pca, standardise=standardise, columns=graph.columns)
+    ends = signal_edges(graph)
+    features = transform(graph.x, scale=scale, pca=pca, standardise=standardise, columns=graph.columns, ends=ends)
     _check_varied(features, graph.columns)
     if "columns" in features.record:
         counts = f"{graph.num_attributes:,} attributes become {len(features.columns):,} features"

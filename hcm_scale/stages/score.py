@@ -10,7 +10,7 @@ get the ranks that they would have here. Several ranks share nodes and edges and
 the folder.
 
 Memory: two layers of embeddings (2 x n x width x 4 bytes) and 8 bytes an edge, three times if there are several views,
-unless they are on disk, and a chunk; then 4 bytes an edge, eleven numbers a node and five of 4 bytes. With a
+unless they are on disk, and a chunk; then 4 bytes an edge, twelve numbers a node and six of 4 bytes. With a
 `Reference`, as many numbers of each of its nodes.
 
 `auc_trend` scores each new sample alone while training, where the anomalies are known: the paper's figure. A number
@@ -41,7 +41,7 @@ from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.posterior.samples import load_sample
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.score import metrics, nodes, table
-from hcm_scale.score.calibration import ContextScale, Scale, context_scale, scale_from_bytes, scale_to_bytes
+from hcm_scale.score.calibration import ContextScale, Scale, scale_from_bytes, scale_to_bytes
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, check_options, predict_edges
@@ -52,7 +52,7 @@ from hcm_scale.stages.edges import Predicted, View, chunk_of, has_room, predict_
 from hcm_scale.stages.embedding import embed_samples
 
 KIND = "hcm_scale scores"
-FORMAT = 7
+FORMAT = 8
 SCALE_FILE = "scale.safetensors"
 log = logging.getLogger(__name__)
 _IN_MANIFEST = ("num_samples", "rank_by", "metrics", "fdr", "num_flagged", "stability")
@@ -152,7 +152,7 @@ def score(
         log.warning("scores: no GPU memory for x and an embedding of %s nodes: the cores score", f"{graph.num_nodes:,}")
         device, how = "cpu", replace(how, precision="auto")
     if graph.directed and world.leads:
-        log.warning("scores: graph.directed=true counts no triangles: closure and context_closure tell nothing")
+        log.warning("scores: graph.directed=true counts no triangles: closures and cohesion tell nothing")
     edges = edge_index(graph.indptr, graph.indices, directed=graph.directed, max_neighbors=how.max_neighbors, seed=seed)
     sharings = sharings_of(views, out, chunk_of(chunk_edges, device), state == "disk", device, world)
     predict = partial(
@@ -203,8 +203,9 @@ def _score_attributes(
     distance = edge_similarity(graph.indptr, graph.indices, features, "cosine", directed=graph.directed)
     run_in_slices(len(distance), lambda part: np.subtract(1.0, distance[part], out=distance[part]))
     every = replace(edges, limit=edges.limit[:0])
-    scale = context_scale(every, features, distance, how.far_share) if like is None else like.scale.context
-    return nodes.attribute_scores(every, features, distance, scale), scale
+    return nodes.attribute_scores(
+        every, features, distance, how.far_share, None if like is None else like.scale.context
+    )
 
 
 def _score_nodes(
