@@ -31,7 +31,7 @@ from bench.accuracy.methods import METHODS
 from bench.accuracy.oddities import GROUPS, World, degrees, plant_groups
 from bench.accuracy.problem import Problem
 from bench.accuracy.trivial import Scores
-from bench.accuracy.zoo import KINDS, Nodes, Rng, edges, from_edges, plant
+from bench.accuracy.zoo import KINDS, Nodes, Rng, adjacency, edges, from_edges, plant
 from hcm_scale.base.rng import key
 from hcm_scale.detector import HCM
 from hcm_scale.features.transform import transform
@@ -42,6 +42,7 @@ _WORLD, _ODD = 0x300, 0x301  # uses of the seed
 _NODES_PER_COMMUNITY = 500
 _NUM_HUBS = 6
 _BAD_SHARE = 0.05
+_PARTS = ("auc", "ap", "first")
 Rows = NDArray[np.float32]
 
 
@@ -165,7 +166,11 @@ def _heavy(shape: tuple[int, int], bad: Any, rng: Rng) -> Rows:
     z = 0.6 * factors + 0.8 * rng.standard_normal(shape)
     if bad is not None:
         z[np.ix_(bad, np.arange(shape[1]) % 3 == 0)] *= 1.5
-    curves = (np.exp, np.sinh, lambda part: np.exp(0.5 * part) + rng.exponential(size=part.shape))
+    curves: tuple[Callable[[Any], Any], ...] = (
+        np.exp,
+        np.sinh,
+        lambda part: np.exp(0.5 * part) + rng.exponential(size=part.shape),
+    )
     x = np.empty(shape, np.float32)
     for k, curve in enumerate(curves):
         x[:, k::3] = curve(z[:, k::3])
@@ -199,7 +204,11 @@ def make_problem(world_name: str, odd: str, seed: int = 0, num_nodes: int = 5_00
 
 
 def odds_of(world_name: str) -> list[str]:
-    """What can be planted into a world: nothing that breaks a bipartite one or needs attributes that are not there."""
+    """What can be planted into a world.
+
+    Nothing that breaks a bipartite one or needs attributes that are not there; no exchange of attributes where they say
+    nothing of the edges, which nobody could see.
+    """
     if world_name not in WORLDS:
         raise ValueError(f"world={world_name!r} is unknown; it is one of {', '.join(WORLDS)}")
     recipe = WORLDS[world_name]
@@ -209,7 +218,10 @@ def odds_of(world_name: str) -> list[str]:
         legal = ["none", "block", "star", "far", "swap"]
     else:
         legal = ["none", *GROUPS, *KINDS]
-    legal = [odd for odd in legal if recipe.columns or odd not in ("far", "swap", "ring", "ring_kept")]
+    if not recipe.columns:
+        legal = [odd for odd in legal if odd not in ("far", "swap", "ring", "ring_kept")]
+    elif recipe.attributes == "heavy":
+        legal.remove("swap")
     return legal + [f"{odd}-weak" for odd in legal if odd in KINDS]
 
 
@@ -234,22 +246,21 @@ def as_problem(name: str, made: Made, seed: int) -> Problem:
 def _structure(problem: Problem) -> Scores:
     """Triangles of every node, and the largest k such that a node is left when those of under k neighbours go."""
     graph = problem.graph
-    adjacency = sparse.csr_array((np.ones(graph.num_arcs), graph.indices, graph.indptr), shape=(graph.num_nodes,) * 2)
+    joined = adjacency(graph)
     left, core, k = graph.degrees.astype(float), np.zeros(graph.num_nodes), 0.0
     alive = np.ones(graph.num_nodes, bool)
     while alive.any():
         k = max(k, left[alive].min())
         gone = alive & (left <= k)
         core[gone], alive = k, alive & ~gone
-        left -= adjacency @ gone.astype(float)
-    triangles = (adjacency @ adjacency).multiply(adjacency).sum(axis=1) / 2
+        left -= joined @ gone.astype(float)
+    triangles = (joined @ joined).multiply(joined).sum(axis=1) / 2
     return {"degree": graph.degrees.astype(float), "triangles": triangles, "core": core}
 
 
 def _isolation_forest(problem: Problem) -> Scores:
     graph = problem.graph
-    adjacency = sparse.csr_array((np.ones(graph.num_arcs), graph.indices, graph.indptr), shape=(graph.num_nodes,) * 2)
-    around = adjacency @ problem.x / np.maximum(graph.degrees, 1)[:, None]
+    around = adjacency(graph) @ problem.x / np.maximum(graph.degrees, 1)[:, None]
     rows = np.column_stack([problem.x, around, graph.degrees])
     return {"iforest": -IsolationForest(random_state=key(problem.seed) % 2**31).fit(rows).score_samples(rows)}
 
@@ -278,7 +289,8 @@ _DEFAULT = ("hcm", "structure", "attributes", "iforest")
 
 def run(name: str, seed: int, num_nodes: int, methods: tuple[str, ...] = _DEFAULT) -> Iterator[dict[str, Any]]:
     """One line a score on a problem such as `unrelated:group`."""
-    made = make_problem(*name.split(":"), seed, num_nodes)
+    world_name, odd = name.split(":")
+    made = make_problem(world_name, odd, seed, num_nodes)
     problem = as_problem(name, made, seed)
     for method in methods:
         started, labels = time.perf_counter(), None
@@ -315,23 +327,22 @@ def measure(made: Made, score: NDArray[Any], flagged: NDArray[np.bool_] | None) 
 def markdown(lines: list[dict[str, Any]]) -> str:
     """A row for every problem: ROC-AUC / average precision / share of planted among the first 1 %, means over seeds."""
     methods = list(dict.fromkeys(line["method"] for line in lines))
-    ours = ["flagged", "false", "hubs_flagged"]
+    ours = ["flagged", "false share", "hubs flagged"]
     rows = [f"| problem | {' | '.join([*methods, *ours])} |", "|---" * (1 + len(methods) + len(ours)) + "|"]
     for name in dict.fromkeys(line["problem"] for line in lines):
         of_problem = [line for line in lines if line["problem"] == name]
         cells = [
-            " / ".join(_mean([line for line in of_problem if line["method"] == method], part, 2) for part in _PARTS)
+            " / ".join(_mean([line for line in of_problem if line["method"] == method], part) for part in _PARTS)
             for method in methods
         ]
-        cells += [_mean(of_problem, part, 2 if part.startswith("hubs") else 1) for part in ours]
+        flagged, false = (sum(line.get(part, 0) for line in of_problem) for part in ("flagged", "false"))
+        share = f"{false / flagged:.2f}" if flagged else "-"
+        cells += [_mean(of_problem, "flagged", 0), share, _mean(of_problem, "hubs_flagged")]
         rows.append(f"| {name} | {' | '.join('-' if set(cell) <= set('- /') else cell for cell in cells)} |")
     return "\n".join(rows)
 
 
-_PARTS = ("auc", "ap", "first")
-
-
-def _mean(lines: list[dict[str, Any]], part: str, digits: int) -> str:
+def _mean(lines: list[dict[str, Any]], part: str, digits: int = 2) -> str:
     values = [line[part] for line in lines if part in line]
     return f"{np.mean(values):.{digits}f}" if values else "-"
 

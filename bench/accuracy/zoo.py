@@ -108,12 +108,16 @@ KINDS = {"clique": _clique, "far": _far, "swap": _swap, "rewire": _rewire, "ring
 def communities(graph: Graph) -> NDArray[np.int64]:
     """A group for every node: k-means over the leading singular vectors of the normalised adjacency."""
     scale = 1.0 / np.sqrt(np.maximum(graph.degrees, 1))
-    adjacency = sparse.csr_array((np.ones(graph.num_arcs), graph.indices, graph.indptr), shape=(graph.num_nodes,) * 2)
     vectors, _, _ = randomized_svd(
-        sparse.csr_matrix(scale[:, None] * adjacency * scale), _COMMUNITIES, n_iter=10, random_state=0
+        sparse.csr_matrix(scale[:, None] * adjacency(graph) * scale), _COMMUNITIES, n_iter=10, random_state=0
     )
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return KMeans(_COMMUNITIES, n_init=1, random_state=0).fit_predict(vectors / np.maximum(lengths, 1e-12))
+
+
+def adjacency(graph: Graph) -> sparse.csr_array:
+    """The matrix of ones, (n, n)."""
+    return sparse.csr_array((np.ones(graph.num_arcs), graph.indices, graph.indptr), shape=(graph.num_nodes,) * 2)
 
 
 def _anyone(graph: Graph, count: int, rng: Rng) -> Nodes:
