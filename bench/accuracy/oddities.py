@@ -29,7 +29,7 @@ from hcm_scale.graph import Graph
 
 _RING = 12
 _CHOICE = 3  # candidates a member is drawn from, at least
-_SHARE = 0.6  # of the nodes that have an edge, those with less neighbours than the largest group needs
+_SHARE = 0.6  # of the nodes that have an edge, those that may have fewer neighbours than the largest group needs
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,11 +70,11 @@ class Candidates:
 
     def __init__(self, world: World, rng: Rng) -> None:
         self.degrees, self.rng = degrees(world.graph), rng
-        self.types = np.zeros(len(self.degrees), np.int64) if world.types is None else world.types
-        self.apart = world.bipartite
-        self.free = (self.degrees > 0) & ~world.hubs
-        of_type = [self.degrees[(self.degrees > 0) & (self.types == side)] for side in range(2 if self.apart else 1)]
-        self.most = int(min(np.quantile(held, _SHARE) for held in of_type))
+        self.types, self.apart = world.types, world.bipartite
+        joined = self.degrees > 0
+        self.free = joined & ~world.hubs
+        sides = [joined & (self.types == side) for side in (0, 1)] if self.apart else [joined]
+        self.most = int(min(np.quantile(self.degrees[side], _SHARE) for side in sides))
 
     def size(self, least: int, most: int, inner_share: float = 1.0) -> int:
         """A random size from `least` to `most`, or less where the degrees do not allow for it."""
@@ -95,18 +95,18 @@ class Candidates:
         return chosen
 
 
-def _clique(world: World, candidates: Candidates) -> Group:
+def _clique(candidates: Candidates) -> Group:
     size = candidates.size(8, 15)
     return _joined(candidates, size, np.stack(np.triu_indices(size, 1), axis=1), size - 1)
 
 
-def _half_dense(world: World, candidates: Candidates) -> Group:
+def _half_dense(candidates: Candidates) -> Group:
     size = candidates.size(10, 60, 0.5)
     every = candidates.rng.permutation(np.stack(np.triu_indices(size, 1), axis=1))
     return _joined(candidates, size, every[: len(every) // 2], size // 2 + 1)
 
 
-def _block(world: World, candidates: Candidates) -> Group:
+def _block(candidates: Candidates) -> Group:
     size = candidates.size(6, 12)
     sides = (0, 1) if candidates.apart else (None, None)
     members = np.concatenate([candidates.draw(size, size, side=side) for side in sides])
@@ -114,13 +114,13 @@ def _block(world: World, candidates: Candidates) -> Group:
     return Group(np.stack([members[left], members[size + right]], axis=1), members, np.full(2 * size, size))
 
 
-def _ring(world: World, candidates: Candidates) -> Group:
+def _ring(candidates: Candidates) -> Group:
     places = np.arange(_RING)
     pairs = np.concatenate([np.stack([places, (places + step) % _RING], axis=1) for step in (1, 2)])
     return _joined(candidates, _RING, pairs, 4)
 
 
-def _star(world: World, candidates: Candidates) -> Group:
+def _star(candidates: Candidates) -> Group:
     leaves = candidates.draw(int(candidates.rng.integers(8, 21)), 1, 2, side=0 if candidates.apart else None)
     centre = candidates.draw(1, len(leaves), len(leaves), side=1 if candidates.apart else None)
     pairs = np.stack([leaves, np.repeat(centre, len(leaves))], axis=1)
@@ -128,7 +128,7 @@ def _star(world: World, candidates: Candidates) -> Group:
     return Group(pairs, np.append(leaves, centre), given_up)
 
 
-def _chain(world: World, candidates: Candidates) -> Group:
+def _chain(candidates: Candidates) -> Group:
     members = candidates.draw(int(candidates.rng.integers(6, 13)), 2, 2)
     given_up = candidates.degrees[members]
     given_up[[0, -1]] -= 1  # both ends keep one edge to the rest
@@ -142,7 +142,7 @@ def _joined(candidates: Candidates, size: int, places: Nodes, inner_degree: int)
     return Group(pairs, members, np.bincount(places.ravel(), minlength=size))
 
 
-GROUPS: dict[str, Callable[[World, Candidates], Group]] = {
+GROUPS: dict[str, Callable[[Candidates], Group]] = {
     "group": _clique,
     "half_dense": _half_dense,
     "block": _block,
@@ -158,7 +158,7 @@ def plant_groups(world: World, odd: str, rng: Rng) -> Graph:
     planted: list[Group] = []
     y = np.zeros(graph.num_nodes, np.uint8)
     while y.sum() < np.clip(graph.num_nodes // 50, _RING, 300):
-        planted.append(GROUPS[odd](world, candidates))
+        planted.append(GROUPS[odd](candidates))
         y[planted[-1].members] = 1
     graph = redirect(world, Group(*(np.concatenate(parts) for parts in zip(*planted, strict=True))), rng)
     if odd == "ring_kept":

@@ -127,7 +127,7 @@ def test_planted__groups_have_the_stated_size_and_density(name, odd, sizes, dens
     made = world(name, NODES)
     candidates = Candidates(made, np.random.default_rng(0))
     for _ in range(5):
-        group = GROUPS[odd](made, candidates)
+        group = GROUPS[odd](candidates)
         size = len(group.members)
         assert sizes[0] <= size <= sizes[1]
         held = inner(redirect(made, group, np.random.default_rng(1)), group.members)
