@@ -25,7 +25,6 @@ from hcm_scale.ingest.policy import InputError, shown_names
 from hcm_scale.ingest.table_files import TableFiles, open_table
 
 log = logging.getLogger(__name__)
-_PARQUET_INDEX, _CSV_INDEX = re.compile(r"__index_level_\d+__"), re.compile(r"|Unnamed: \d+")
 COLUMNS = ("source_column", "target_column", "id_column")
 Pair = tuple[str, str]
 _FIRST = 1_000  # rows of edges whose ends are looked for
@@ -103,8 +102,7 @@ def _likely_ends(edges: TableFiles, source: str | None, target: str | None) -> l
     """Pairs of columns that may hold the two ends, in groups, the likeliest first; those that are known stay."""
     if source is not None and target is not None:
         return [[(source, target)]]
-    index = index_columns(edges)
-    names = [name for name in edges.schema.names if name not in index]
+    names = [name for name in edges.schema.names if name not in edges.index_columns]
     able = [name for name in names if _is_number_or_text(edges, name)]
     numbered = [pair for pair in _numbered_ends(able) if any(_id_type(edges, name) is not None for name in pair)]
     named = _named_ends(able) or (numbered if len(numbered) == 1 else [])
@@ -175,8 +173,7 @@ def _find_id(
         return [ends], key
     columns = dict.fromkeys(itertools.chain(*itertools.chain(*choices)))
     first = {name: values.unique().drop_null() for name, values in _first_rows(edges, list(columns)).items()}
-    index = index_columns(nodes)
-    names = [n for n in nodes.schema.names if _id_type(nodes, n) is not None and n not in index]
+    names = [n for n in nodes.schema.names if _id_type(nodes, n) is not None and n not in nodes.index_columns]
     called = [name for name in ("id", *ends) if name in nodes.schema.names] if key is None else [key]
     for name in called:
         if name in names and (best := _best(choices, _shares(first, nodes, name))):
@@ -227,33 +224,13 @@ def _no_fit_message(edges: TableFiles, nodes: TableFiles, ends: Pair, known: Map
     unsaid = " and ".join(f"{prefix}{name}=" for name in COLUMNS[:2] if name not in known)
     guessed = f" (guessed as the ends of edges; {unsaid} say otherwise)" if unsaid else ""
     advice = f"; {prefix}id_column= names the column of ids" if key is None else ""
-    looks_swapped = not _sure_ends(edges.schema.names) and bool(_sure_ends(nodes.schema.names))
-    if "source_column" not in known and looks_swapped:
+    has_ends = [bool(_named_ends(table.schema.names) + _numbered_ends(table.schema.names)) for table in (edges, nodes)]
+    if "source_column" not in known and has_ends == [False, True]:
         advice += f"; if {nodes.origin} is the table of edges, it comes first"
     return (
         f"{lacks} the ids in {ends[0]!r} and {ends[1]!r} of {edges.origin}{guessed}{advice}. "
         f"Columns of edges are {shown_names(edges.schema.names)}, of nodes {shown_names(nodes.schema.names)}"
     )
-
-
-def _sure_ends(names: Sequence[str]) -> list[Pair]:
-    return _named_ends(names) + _numbered_ends(names)
-
-
-def index_columns(table: TableFiles) -> list[str]:
-    """The columns that are an index of pandas, which numbers the rows and says nothing.
-
-    In Parquet it is `__index_level_0__`, in CSV a column without a name (`Unnamed: 0` once it was read and written
-    again) of whole numbers that grow from row to row.
-    """
-    return [name for name in table.schema.names if _PARQUET_INDEX.fullmatch(name) or _is_unnamed_index(table, name)]
-
-
-def _is_unnamed_index(table: TableFiles, name: str) -> bool:
-    if not (_CSV_INDEX.fullmatch(name) and pa.types.is_integer(table.schema.field(name).type)):
-        return False
-    column = table.first_batch([name]).column(0)
-    return not column.null_count and bool((np.diff(column.to_numpy(zero_copy_only=False)) > 0).all())
 
 
 def _first_rows(table: TableFiles, names: Sequence[str]) -> dict[str, pa.Array]:
