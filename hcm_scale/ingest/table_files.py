@@ -274,13 +274,13 @@ def files_at(where: str) -> list[Path]:
 
 def _files_below(folder: Path) -> Iterator[Path]:
     """The files below a folder; OSError where a folder in it, unless hidden, may not be read."""
-
-    def refuse(error: OSError) -> None:
-        raise error
-
-    for place, inside, names in os.walk(folder, onerror=refuse):
+    for place, inside, names in os.walk(folder, onerror=_raise):
         inside[:] = [name for name in inside if not is_hidden(Path(place, name), folder)]
         yield from (Path(place, name) for name in names)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def is_hidden(path: PurePath, named: PurePath) -> bool:
@@ -338,11 +338,7 @@ def _folder_values(option: str, where: str, paths: Sequence[Path]) -> list[_Fold
 
 
 def _parse_folders(folders: Sequence[str]) -> _FolderValues:
-    """The columns in names of folders.
-
-    >>> _parse_folders(["data", "day=2024-01-31", "what=a%2Fb"])
-    {'day': '2024-01-31', 'what': 'a/b'}
-    """
+    """The columns in names of folders: `day=2024-01-31`, `what=a%2Fb`."""
     pairs = [folder.split("=", 1) for folder in folders if not folder.startswith("=") and "=" in folder]
     return {unquote(n): None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value) for n, value in pairs}
 
@@ -560,24 +556,22 @@ def _separator(path: Path) -> str:
 
 @contextlib.contextmanager
 def _naming_encoding(path: Path) -> Iterator[None]:
-    """Turns the CSV reader's error for bytes that are no text into one with their line; refuses UTF-16."""
-    _check_width(path)
-    try:
-        yield
-    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-        if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in str(error):
-            raise InputError(_not_utf8(path)) from error
-        raise
+    """Turns the CSV reader's error for bytes that are no text into one with their line.
 
-
-def _check_width(path: Path) -> None:
-    """Refuses UTF-16 and UTF-32, which begin with a mark or a letter and a zero: the reader may take them for text."""
+    Refuses UTF-16 and UTF-32, which begin with a mark or a letter and a zero: the reader may take them for text.
+    """
     with pa.input_stream(str(path), compression="detect") as stream:
         start, more = stream.read(2), stream.read(2)
     if start in (b"\xff\xfe", b"\xfe\xff") or 0 in start:
         name = "UTF-16" if 0 not in start else "UTF-16BE" if start[0] == 0 else "UTF-16LE"
         name = "UTF-32" if b"\0\0" in (start, more) else name
         raise InputError(f"{path} is {name} text; legal is UTF-8, which {_conversion(name, path)} makes of it")
+    try:
+        yield
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in str(error):
+            raise InputError(_not_utf8(path)) from error
+        raise
 
 
 def _not_utf8(path: Path) -> str:

@@ -41,7 +41,7 @@ from hcm_scale.ingest.encode import (
     is_number,
     is_text,
 )
-from hcm_scale.ingest.ids import GrowingIds, Numbers, RangeIds
+from hcm_scale.ingest.ids import GrowingIds, Numbers
 from hcm_scale.ingest.node_table import NodeTable, unnamed_index
 from hcm_scale.ingest.policy import DEFAULT_POLICY, Columns, InputError, Offenders, Policy, naming_origin
 from hcm_scale.ingest.table_files import TableFiles, TableSource, columns_of_later_files, open_table
@@ -77,9 +77,8 @@ def read_tables(
 
 
 def _write(out: Path, origin: str, edges: "EdgeTable", nodes: NodeTable | None, policy: Policy) -> None:
-    require(
-        len(nodes.names) if nodes else 0, policy, "" if nodes else "graph.nodes=FILE is the table that has them, or "
-    )
+    remedy = "" if nodes else "graph.nodes=FILE is the table that has them, or "
+    require(len(nodes.names) if nodes else 0, policy, remedy)
     with files.replacing_folder(out) as folder:
         with tempfile.TemporaryDirectory(prefix="rows-", dir=folder) as scratch:
             records = Path(scratch) / "records"
@@ -89,7 +88,7 @@ def _write(out: Path, origin: str, edges: "EdgeTable", nodes: NodeTable | None, 
             encodings = nodes.encodings() if nodes else []
             require(sum(len(encoding.names) for encoding in encodings), policy)
             if not grows:
-                edges.find_ends(records, RangeIds(len(ids)) if column is None else ids)
+                edges.parse(records, node_ids.RangeIds(len(ids)).find if column is None else ids.find)
             edges.check(policy.unknown, ids)
             counts = edges.write(folder, len(ids), policy.directed)
         written = nodes.write_features(folder, encodings) if nodes else FeatureCounts()
@@ -119,10 +118,7 @@ class EdgeTable:
     def __init__(self, files: TableFiles, columns: Columns, id_kind: str) -> None:
         self.files, self.columns, self.id_kind = files, columns, id_kind
         self.num_rows = self.num_loops = self.num_untyped = 0
-        self.num_nulls = self.num_distinct = (
-            0,
-            0,
-        )  # of sources and of targets; distinct ones once `_edges` is at its end
+        self.num_nulls = self.num_distinct = 0, 0  # of sources and of targets
         self.type_names: list[str] = []
         where = files.rows_of("the edge table")
         remedy = "graph.unknown=drop leaves these rows out, add makes nodes of them, without attributes"
@@ -137,18 +133,15 @@ class EdgeTable:
     def add_ends(self, records: Path, ids: GrowingIds) -> pa.Array | None:
         """Parses the table, adding new ids to `ids`; returns all as they are stored, new ones in ascending order."""
         first = len(ids)
-        self._parse(records, ids.add)
+        self.parse(records, ids.add)
         if not len(ids):
             ends = f"graph.source_column={self.columns.source} and graph.target_column={self.columns.target}"
             raise ValueError(f"{ends} hold no ids: the graph is empty")
         column, self._nodes = node_ids.sort_ids(ids, first)
         return node_ids.stored_ids(column)
 
-    def find_ends(self, records: Path, ids: GrowingIds | RangeIds) -> None:
-        """Parses the table; ends that `ids` does not hold are -1."""
-        self._parse(records, ids.find)
-
-    def _parse(self, records: Path, take: Callable[[pa.Array], Numbers]) -> None:
+    def parse(self, records: Path, take: Callable[[pa.Array], Numbers]) -> None:
+        """Parses the table into `records`; ids are numbered by `take`, the `add` or `find` of a table of ids."""
         weight, kind, self._records = self.columns.weight, self.columns.type, records
         ends = self.columns.source, self.columns.target
         types = ((kind, pa.string()), (weight, pa.float64()))
@@ -314,11 +307,8 @@ def _check_weight(table: TableFiles, columns: Columns) -> None:
 
 def _starts_with_text_ids(table: TableFiles, names: tuple[str, ...]) -> bool:
     """Whether a CSV's ids, in its first block, are such that a number would not keep: 007, 0x1, 12e2."""
-    if not table.is_csv:
-        return False
-    for batch in table.with_casts({name: pa.string() for name in names}).batches(names):
-        return any(pc.any(pc.match_substring_regex(column, _NAME)).as_py() for column in batch.columns)
-    return False
+    first = table.with_casts(dict.fromkeys(names, pa.string())).first_batch(names) if table.is_csv else pa.table({})
+    return any(pc.any(pc.match_substring_regex(column, _NAME)).as_py() for column in first.columns)
 
 
 def _id_casts(table: TableFiles, names: tuple[str, ...], kind: str, checked: bool) -> dict[str, pa.DataType]:
