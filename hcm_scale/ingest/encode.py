@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _NEAR_UNIQUE = 0.5  # more distinct values than this share of the rows that have one
+_FEWEST_IDS, _ID_SHARE = 100, 0.95  # distinct whole numbers, and their share of the rows, that may well be ids
+_EXAMPLES = {"numbers": "1234.56", "dates": "2024-01-31"}  # as text is read
 _NUM_HASHES = 1 << 16  # that are kept to count distinct values
 
 
@@ -160,6 +162,37 @@ class EmptyEncoding:
 Encoding = NumberEncoding | CategoryEncoding | EmptyEncoding
 
 
+def use_of(encoding: Encoding, kind: pa.DataType, num_rows: int | None) -> str:
+    """What an attribute column became; `num_rows` None: it was encoded as in a trained graph."""
+    flag = ", and a flag where there is a gap" if encoding.nulls else ""
+    if isinstance(encoding, EmptyEncoding):
+        if not encoding.distinct:
+            return "not used: it has no value"
+        what = _written(encoding, num_rows) or "nearly every row has a value of its own (a name, free text)"
+        return f"not used: {what}; graph.categorical=[{encoding.name}] takes it, hashed"
+    if isinstance(encoding, CategoryEncoding):
+        hint = f"; {written}" if (written := _written(encoding, num_rows)) else ""
+        if encoding.buckets:
+            return f"{encoding.buckets} 0/1 columns, by a hash of the text{flag}{hint}"
+        return f"a 0/1 column for each value{flag}{hint if encoding.mostly else ''}"
+    if encoding.method == "date":
+        first = np.datetime64(round(encoding.origin * 1440), "m").astype("M8[D]" if pa.types.is_date(kind) else "M8[m]")
+        since = "less the shortest" if pa.types.is_time(kind) or pa.types.is_duration(kind) else f"since {first}"
+        return f"a number: days {since}{flag}"
+    hint = ""
+    if num_rows and pa.types.is_integer(kind) and encoding.distinct >= max(_FEWEST_IDS, _ID_SHARE * num_rows):
+        hint = f"; if it is an id, graph.exclude=[{encoding.name}] leaves it out"
+    return f"a number, as it is{flag}{hint}"
+
+
+def _written(encoding: CategoryEncoding | EmptyEncoding, num_rows: int | None) -> str:
+    """What the text looks like that was not read as numbers or dates; counts only of these rows."""
+    if looks := encoding.looks:
+        return f"text that looks like {looks}, which are read where they are written as {_EXAMPLES[looks]}"
+    remedy = f"write numbers as {_EXAMPLES['numbers']}, gaps as nothing"
+    return f"{encoding.mostly}: {remedy}" if encoding.mostly and num_rows else ""
+
+
 def encoding_as_json(encoding: Encoding) -> dict[str, Any]:
     """An encoding as JSON, for the manifest."""
     return {key: value for key, value in {**asdict(encoding), "method": encoding.method}.items() if key != "names"}
@@ -258,12 +291,26 @@ class CategorySurvey:
 
     def _warn_left_out(self, distinct: int, gaps: int, looks: str, mostly: str) -> None:
         about = "" if distinct <= _NUM_HASHES else "about "
-        hint = f"if these are {looks}, write them as {FORMAT_EXAMPLES[looks]}; " if looks else mostly and f"{mostly}; "
+        hint = f"if these are {looks}, write them as {_EXAMPLES[looks]}; " if looks else mostly and f"{mostly}; "
         log.warning(
             "column %r is left out: it has %s%s distinct values in %s rows, too many to tell rows alike by; "
             "%sgraph.categorical=[%s] keeps it, hashed, graph.exclude=[%s] says that it is to go",
             *(self.name, about, f"{distinct:,}", f"{self._present:,}", hint, self.name, self.name),
         )
+
+
+class UnknownSurvey:
+    """Counts the values of a text column that are none of an encoding's categories."""
+
+    def __init__(self, encoding: CategoryEncoding) -> None:
+        self.name, self._categories = encoding.name, encoding.categories
+        self.counts: Counter[str] = Counter()
+
+    def add(self, column: pa.Array, rows: NDArray[np.int64]) -> None:
+        """Takes a batch."""
+        values = texts(column).drop_null()
+        is_known = pc.is_in(values, pa.array(self._categories, values.type))
+        self.counts.update(values.filter(pc.invert(is_known)).to_pylist())
 
 
 def _hash(value: str) -> int:
@@ -309,7 +356,7 @@ def _mixed(values: NDArray[np.float64]) -> NDArray[np.uint64]:
     return bits ^ (bits >> np.uint64(31))
 
 
-Survey = NumberSurvey | CategorySurvey
+Survey = NumberSurvey | CategorySurvey | UnknownSurvey
 
 
 # Text in a known format. A minus may stand at the end, as SAP writes it. Points are taken as of thousands only in CSV
@@ -421,11 +468,10 @@ _LOOKS = {
 }
 _DIGITS, _CODE = r"^\d*$", r"^0\d"  # codes and ids: 00731
 _NEARLY_ALL, _SHOWN = 0.9, 40  # the share of values; characters of one
-FORMAT_EXAMPLES = {"numbers": "1234.56", "dates": "2024-01-31"}
 
 
 class FormatGuess:
-    """What all values of a text column look like, a key of `FORMAT_EXAMPLES`, or nothing.
+    """What all values of a text column look like, a key of `_EXAMPLES`, or nothing.
 
     >>> guess = FormatGuess()
     >>> guess.add(pa.array(["1,234.56", "17"]), np.array([1, 20]))

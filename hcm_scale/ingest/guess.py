@@ -138,13 +138,14 @@ def _named_ends(names: Sequence[str]) -> list[Pair]:
     >>> _named_ends(["date", "to_account", "from_account", "FromBank", "userId"])
     [('from_account', 'to_account')]
     """
-    by_words = {_words(name): name for name in reversed(names)}
+    words = {name: _words(name) for name in names}
+    by_words = {words[name]: name for name in reversed(names)}
     return [
         (name, by_words[other])
         for one, another in _NAMES
-        for name in names
-        if one in _words(name) and set(_words(name)) <= {one, *_BESIDE}
-        if (other := tuple(another if word == one else word for word in _words(name))) in by_words
+        for name, parts in words.items()
+        if one in parts and set(parts) <= {one, *_BESIDE}
+        if (other := tuple(another if part == one else part for part in parts)) in by_words
     ]
 
 

@@ -9,31 +9,18 @@ missing, and a text that the earlier table did not have, are gaps, named in the 
 """
 
 import logging
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hcm_scale.base.npy import create_npy
+from hcm_scale.ingest import encode
 from hcm_scale.ingest.arrays import FeatureCounts
-from hcm_scale.ingest.encode import (
-    CategoryEncoding,
-    CategorySurvey,
-    EmptyEncoding,
-    Encoding,
-    NumberEncoding,
-    NumberSurvey,
-    encoding_as_json,
-    is_date,
-    is_number,
-    is_text,
-    texts,
-)
+from hcm_scale.ingest.encode import Encoding, is_date, is_number, is_text
 from hcm_scale.ingest.ids import GrowingIds, IdReader, new_ids
 from hcm_scale.ingest.policy import Columns, InputError, Offenders, Policy, not_finite
 from hcm_scale.ingest.table_files import TableFiles
@@ -52,7 +39,9 @@ class NodeTable:
     def __init__(self, files: TableFiles, columns: Columns, policy: Policy, trained: Sequence[Encoding] | None) -> None:
         """`trained` are the encodings of an earlier table: what was text there is read as text."""
         stored = {entry.name: entry.type for entry in files.schema}
-        was_text = [one.name for one in trained or () if isinstance(one, CategoryEncoding) and one.name in stored]
+        was_text = [
+            one.name for one in trained or () if isinstance(one, encode.CategoryEncoding) and one.name in stored
+        ]
         files = files.with_casts({name: pa.string() for name in was_text if not pa.types.is_dictionary(stored[name])})
         self.files = files.with_text_formats(_attribute_names(files, columns))
         self.columns, self.trained = columns, trained
@@ -108,20 +97,23 @@ class NodeTable:
             return self._checked_encodings(self.trained)
         bad = not_finite(self._where)
         surveys = [self._survey(name, bad) for name in self.names]
-        for rows, batch in self._batches(self.names):
+        self._read(surveys, bad)
+        return [survey.encoding(self._policy.nonfinite, self.num_added) for survey in surveys]
+
+    def _read(self, surveys: Sequence[encode.Survey], bad: Offenders) -> None:
+        for rows, batch in self._batches([survey.name for survey in surveys]):
             for survey in surveys:
                 survey.add(batch[survey.name], rows)
         if self._policy.nonfinite == "error":
             bad.check()
-        return [survey.encoding(self._policy.nonfinite, self.num_added) for survey in surveys]
 
-    def _survey(self, name: str, bad: Offenders) -> NumberSurvey | CategorySurvey:
+    def _survey(self, name: str, bad: Offenders) -> encode.NumberSurvey | encode.CategorySurvey:
         kind = self.files.type_of(name)
         if is_number(kind) or is_date(kind):
-            return NumberSurvey(name, bad, self.files.place, dates=is_date(kind))
+            return encode.NumberSurvey(name, bad, self.files.place, dates=is_date(kind))
         value = kind.value_type if pa.types.is_dictionary(kind) else kind
         if is_text(value) or (value is not kind and (is_number(value) or is_date(value))):
-            return CategorySurvey(name, self.columns)
+            return encode.CategorySurvey(name, self.columns)
         raise InputError(
             f"{self.files.origin} column {name!r} of type {kind} is no attribute; graph.exclude=[{name}] leaves it out"
         )
@@ -132,47 +124,43 @@ class NodeTable:
         if not any(one.names for one in there):
             wanted = _some([one.name for one in trained if one.names])
             raise InputError(f"{self.files.origin} has none of the columns of the trained graph: {wanted}")
-        if missing := [one.name for one in trained if one not in there and not isinstance(one, EmptyEncoding)]:
+        if missing := [one.name for one in trained if one not in there and not isinstance(one, encode.EmptyEncoding)]:
             what = "columns of the trained graph are missing here, and taken as gaps"
             log.warning("%d %s: %s", len(missing), what, _some(missing))
         known = {*_unused(self.files, self.columns), *(one.name for one in trained)}
         if new := [name for name in self.files.schema.names if name not in known]:
             log.warning("%d columns are not of the trained graph, and not used: %s", len(new), _some(new))
         bad = not_finite(self._where)
-        numbers = {one.name: self._trained_survey(one, bad) for one in there if isinstance(one, NumberEncoding)}
-        categories = [one for one in there if isinstance(one, CategoryEncoding) and not one.buckets]
-        unknown = {one.name: Counter[str]() for one in categories}
-        for rows, batch in self._batches([*numbers, *unknown]):
-            for name, survey in numbers.items():
-                survey.add(batch[name], rows)
-            for one in categories:
-                values = texts(batch[one.name]).drop_null()
-                is_known = pc.is_in(values, pa.array(one.categories, values.type))
-                unknown[one.name].update(values.filter(pc.invert(is_known)).to_pylist())
-        if self._policy.nonfinite == "error":
-            bad.check()
-        for name, counts in unknown.items():
-            if counts:
+        numbers = [self._trained_survey(one, bad) for one in there if isinstance(one, encode.NumberEncoding)]
+        few = [one for one in there if isinstance(one, encode.CategoryEncoding) and not one.buckets]
+        unknown = [encode.UnknownSurvey(one) for one in few]
+        self._read([*numbers, *unknown], bad)
+        for survey in unknown:
+            if counts := survey.counts:
                 log.warning(
                     "column %r has %s rows with values that the trained graph did not have, taken as gaps: %s",
-                    *(name, f"{counts.total():,}", _some([value for value, _ in counts.most_common(_SHOWN + 1)])),
+                    *(
+                        survey.name,
+                        f"{counts.total():,}",
+                        _some([value for value, _ in counts.most_common(_SHOWN + 1)]),
+                    ),
                 )
-        num_bad = {name: survey.num_nonfinite for name, survey in numbers.items()}
+        num_bad = {survey.name: survey.num_nonfinite for survey in numbers}
         return [
-            replace(one, nonfinite=num_bad.get(one.name, 0)) if isinstance(one, NumberEncoding) else one
+            replace(one, nonfinite=num_bad.get(one.name, 0)) if isinstance(one, encode.NumberEncoding) else one
             for one in trained
         ]
 
-    def _trained_survey(self, trained: NumberEncoding, bad: Offenders) -> NumberSurvey:
+    def _trained_survey(self, trained: encode.NumberEncoding, bad: Offenders) -> encode.NumberSurvey:
         kind, dates = self.files.type_of(trained.name), trained.method == "date"
         if not (pa.types.is_null(kind) or (is_date(kind) if dates else is_number(kind))):
             was = f"was a {trained.method} in the trained graph"
             raise InputError(f"{self.files.origin} column {trained.name!r} is of type {kind}, and {was}")
-        return NumberSurvey(trained.name, bad, self.files.place, dates=dates)
+        return encode.NumberSurvey(trained.name, bad, self.files.place, dates=dates)
 
     def write_features(self, folder: Path, encodings: Sequence[Encoding]) -> FeatureCounts:
         """Writes x.npy: the rows that are kept, then a row of nulls for each added node."""
-        details = tuple(map(encoding_as_json, encodings))
+        details = tuple(map(encode.encoding_as_json, encodings))
         names = tuple(name for encoding in encodings for name in encoding.names)
         if not names:
             return FeatureCounts(details=details)
@@ -186,7 +174,7 @@ class NodeTable:
             imputed += self.num_added * _encode(encodings, pa.RecordBatch.from_arrays([], []), row)
             x[start:] = row
         x.flush()
-        nonfinite = sum(one.nonfinite for one in encodings if isinstance(one, NumberEncoding))
+        nonfinite = sum(one.nonfinite for one in encodings if isinstance(one, encode.NumberEncoding))
         return FeatureCounts(names, len(names), imputed, nonfinite, details)
 
     def write_labels(self, folder: Path) -> int | None:
@@ -233,7 +221,7 @@ def _encode(encodings: Sequence[Encoding], batch: pa.RecordBatch, out: NDArray[n
     """Writes the rows of `out`; columns that the batch lacks are gaps. Returns the number of gaps."""
     at = num_gaps = 0
     for encoding in encodings:
-        if not isinstance(encoding, EmptyEncoding):
+        if not isinstance(encoding, encode.EmptyEncoding):
             column = batch[encoding.name] if encoding.name in batch.schema.names else pa.nulls(len(out))
             width = len(encoding.names)
             encoding.encode(column, out[:, at : at + width])

@@ -31,16 +31,7 @@ from hcm_scale.graph.lookup import find_arcs
 from hcm_scale.graph.store import Graph
 from hcm_scale.ingest import ids as node_ids
 from hcm_scale.ingest.arrays import FeatureCounts, finish_folder, require, write_weights
-from hcm_scale.ingest.encode import (
-    FORMAT_EXAMPLES,
-    MAY_BE_THOUSANDS,
-    CategoryEncoding,
-    EmptyEncoding,
-    Encoding,
-    is_date,
-    is_number,
-    is_text,
-)
+from hcm_scale.ingest.encode import MAY_BE_THOUSANDS, Encoding, is_date, is_number, is_text, use_of
 from hcm_scale.ingest.ids import GrowingIds, Numbers
 from hcm_scale.ingest.node_table import NodeTable, unnamed_index
 from hcm_scale.ingest.policy import DEFAULT_POLICY, Columns, InputError, Offenders, Policy, naming_origin
@@ -340,7 +331,6 @@ class ColumnLine:
 
 _ColumnCounts = tuple[str, int | None, int | None]  # use, distinct values, gaps
 _MAX_LINES = 60
-_FEWEST_IDS, _ID_SHARE = 100, 0.95  # distinct whole numbers, and their share of the rows, that may well be ids
 _HEADER = ("table", "column", "type", "distinct", "gaps", "use")
 
 
@@ -377,7 +367,7 @@ def _node_lines(table: NodeTable, encodings: Sequence[Encoding], num_anomalies: 
     uses: dict[str, _ColumnCounts] = dict.fromkeys(columns.exclude, ("not used: graph.exclude names it", None, None))
     for code in encodings:
         if code.name in schema.names:
-            use = _use(code, schema.field(code.name).type, None if is_trained else table.num_rows)
+            use = use_of(code, schema.field(code.name).type, None if is_trained else table.num_rows)
             uses[code.name] = (use, None, None) if is_trained else (use, code.distinct, code.gaps)
     uses[columns.id] = "names the nodes", table.num_rows, 0
     if columns.label and num_anomalies is not None:
@@ -406,37 +396,6 @@ def _column_lines(
     for name, (kind, file) in columns_of_later_files(files).items():
         lines.append(ColumnLine(table, name, kind, f"not used: only in {file}, not in the first file"))
     return lines
-
-
-def _use(encoding: Encoding, kind: pa.DataType, num_rows: int | None) -> str:
-    """What an attribute column became; `num_rows` None: it was encoded as in a trained graph."""
-    flag = ", and a flag where there is a gap" if encoding.nulls else ""
-    if isinstance(encoding, EmptyEncoding):
-        if not encoding.distinct:
-            return "not used: it has no value"
-        what = _written(encoding, num_rows) or "nearly every row has a value of its own (a name, free text)"
-        return f"not used: {what}; graph.categorical=[{encoding.name}] takes it, hashed"
-    if isinstance(encoding, CategoryEncoding):
-        hint = f"; {written}" if (written := _written(encoding, num_rows)) else ""
-        if encoding.buckets:
-            return f"{encoding.buckets} 0/1 columns, by a hash of the text{flag}{hint}"
-        return f"a 0/1 column for each value{flag}{hint if encoding.mostly else ''}"
-    if encoding.method == "date":
-        first = np.datetime64(round(encoding.origin * 1440), "m").astype("M8[D]" if pa.types.is_date(kind) else "M8[m]")
-        since = "less the shortest" if pa.types.is_time(kind) or pa.types.is_duration(kind) else f"since {first}"
-        return f"a number: days {since}{flag}"
-    hint = ""
-    if num_rows and pa.types.is_integer(kind) and encoding.distinct >= max(_FEWEST_IDS, _ID_SHARE * num_rows):
-        hint = f"; if it is an id, graph.exclude=[{encoding.name}] leaves it out"
-    return f"a number, as it is{flag}{hint}"
-
-
-def _written(encoding: CategoryEncoding | EmptyEncoding, num_rows: int | None) -> str:
-    """What the text looks like that was not read as numbers or dates; counts only of these rows."""
-    if looks := encoding.looks:
-        return f"text that looks like {looks}, which are read where they are written as {FORMAT_EXAMPLES[looks]}"
-    remedy = f"write numbers as {FORMAT_EXAMPLES['numbers']}, gaps as nothing"
-    return f"{encoding.mostly}: {remedy}" if encoding.mostly and num_rows else ""
 
 
 def column_table(lines: Sequence[Mapping[str, Any]]) -> str:
