@@ -78,13 +78,7 @@ def naming_origin(origin: str) -> Iterator[None]:
 
 
 def check_growth(name: str, packed: int, unpacked: int, max_bytes: int) -> None:
-    """Refuses a file of `packed` bytes that unpacks to more than `max_bytes` and to over a hundred times its size.
-
-    >>> check_growth("a.npz", 1_000, 10_000_000, 1_000_000)
-    Traceback (most recent call last):
-    hcm_scale.ingest.policy.InputError: a.npz has 1,000 bytes and unpacks to 10,000,000 or more; \
-graph.max_bytes=1000000 is the limit for a file that grows over 100 times: a larger one accepts it
-    """
+    """Refuses a file of `packed` bytes that unpacks to more than `max_bytes` and to over a hundred times its size."""
     if unpacked > max_bytes and unpacked > _MAX_GROWTH * packed:
         raise InputError(
             f"{name} has {packed:,} bytes and unpacks to {unpacked:,} or more; graph.max_bytes={max_bytes} is the "

@@ -318,29 +318,25 @@ def _warn_of_links(where: str, count: int) -> None:
     log.warning("%s: links lead to files that are there already (%s); each file is read once", where, f"{count:,}")
 
 
-# Columns in the names of folders, as Spark, Hive and DuckDB write them: `day=2024-01-31/land=at/x.parquet`.
+# Columns in the names of folders, as Spark, Hive and DuckDB write them: `day=2024-01-31/what=a%2Fb/x.parquet`.
+
+_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
 
 def _folder_values(option: str, where: str, paths: Sequence[Path]) -> list[_FolderValues]:
     """The columns in the folder names of each path, below the folder or from the first wildcard of `where` on."""
-    named = Path(where).parts
-    fixed = len(named)
-    if not Path(where).exists():
-        fixed = next((i for i, name in enumerate(named) if glob.has_magic(name)), fixed)
-    values = [_parse_folders(path.parts[fixed:-1]) for path in paths]
-    for path, found in zip(paths, values, strict=True):
-        if found.keys() != values[0].keys():
+    named, values = Path(where).parts, []
+    wildcards = [i for i, name in enumerate(named) if glob.has_magic(name) and not Path(where).exists()]
+    for path in paths:
+        folders = path.parts[wildcards[0] if wildcards else len(named) : -1]
+        pairs = [folder.split("=", 1) for folder in folders if not folder.startswith("=") and "=" in folder]
+        values.append({unquote(n): None if value == _NULL_FOLDER else unquote(value) for n, value in pairs})
+        if values[-1].keys() != values[0].keys():
             raise InputError(
                 f"{option}={where!r}: {paths[0]} lies in folders of columns {list(values[0])}, {path} in folders of "
-                f"{list(found)}; legal are the same for all files"
+                f"{list(values[-1])}; legal are the same for all files"
             )
     return values
-
-
-def _parse_folders(folders: Sequence[str]) -> _FolderValues:
-    """The columns in names of folders: `day=2024-01-31`, `what=a%2Fb`."""
-    pairs = [folder.split("=", 1) for folder in folders if not folder.startswith("=") and "=" in folder]
-    return {unquote(n): None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value) for n, value in pairs}
 
 
 def _type_of_texts(values: list[str | None]) -> pa.DataType:
