@@ -49,6 +49,7 @@ _SHOWN = 5  # repeated names in a message
 _BATCH_ROWS, _BATCH_BYTES = 1 << 16, 1 << 26
 _CSV_BLOCK_BYTES = 1 << 22
 _FolderValues: TypeAlias = dict[str, str | None]
+_Types: TypeAlias = Mapping[str, pa.DataType | None]  # of the columns to read; None: as they are stored
 
 
 @dataclass(frozen=True)
@@ -360,25 +361,22 @@ _CHECKED: Any = {"pre_buffer": False, "page_checksum_verification": True}  # whe
 _WIDTHS = {"INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
 
-def _parquet_batches(
-    path: Path, shown: str, types: Mapping[str, pa.DataType | None], max_bytes: int
-) -> Iterator[pa.RecordBatch]:
+def _parquet_batches(path: Path, shown: str, types: _Types, max_bytes: int) -> Iterator[pa.RecordBatch]:
     """Streams the columns of `types`, cast to them; `shown` is what the file is called in messages."""
-    names = list(types)
     with reading(f"{shown} cannot be read as Parquet"), pq.ParquetFile(path, buffer_size=1 << 20, **_CHECKED) as file:
         held = Counter(file.schema_arrow.names)
-        for name in names:
+        for name in types:
             if held[name] != 1:
                 raise InputError(
                     f"{shown} has {held[name]} columns {name!r}, legal is one, as in the first file (an attribute is "
                     f"left out of all by graph.exclude=[{name}]); it has {shown_names(list(held))}"
                 )
-        check_growth(shown, path.stat().st_size, _unpacked_bytes(file.metadata, names), max_bytes)
-        rows = _batch_rows(path, file.metadata, names, max_bytes)
-        yield from _checked_batches(file.iter_batches(rows, columns=names, use_threads=False), shown, types)
+        check_growth(shown, path.stat().st_size, _unpacked_bytes(file.metadata, types), max_bytes)
+        rows = _batch_rows(path, file.metadata, types, max_bytes)
+        yield from _checked_batches(file.iter_batches(rows, columns=list(types), use_threads=False), shown, types)
 
 
-def _batch_rows(path: Path, metadata: pq.FileMetaData, names: Sequence[str], max_bytes: int) -> int:
+def _batch_rows(path: Path, metadata: pq.FileMetaData, types: _Types, max_bytes: int) -> int:
     """Rows a batch: fewer where a dictionary holds texts so long that a usual batch of them would fill the memory.
 
     A text of a megabyte may be kept once and meant by every row. Of each row group the first rows are read as positions
@@ -387,7 +385,7 @@ def _batch_rows(path: Path, metadata: pq.FileMetaData, names: Sequence[str], max
     longest, total = 1, 0
     for group, _, column in _column_chunks(metadata):
         name = column.path_in_schema
-        if name not in names or not column.has_dictionary_page or column.physical_type != "BYTE_ARRAY":
+        if name not in types or not column.has_dictionary_page or column.physical_type != "BYTE_ARRAY":
             continue
         with pq.ParquetFile(path, read_dictionary=[name], **_CHECKED) as file:
             for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[name], use_threads=False):
@@ -402,12 +400,12 @@ def _batch_rows(path: Path, metadata: pq.FileMetaData, names: Sequence[str], max
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // longest))
 
 
-def _unpacked_bytes(metadata: pq.FileMetaData, names: Sequence[str]) -> int:
-    """At least what the named columns take in memory: their encoded bytes, and a byte a value."""
+def _unpacked_bytes(metadata: pq.FileMetaData, types: _Types) -> int:
+    """At least what the columns of `types` take in memory: their encoded bytes, and a byte a value."""
     return sum(
         max(chunk.total_uncompressed_size, _WIDTHS.get(chunk.physical_type, 1) * max(chunk.num_values, num_rows))
         for _, num_rows, chunk in _column_chunks(metadata)
-        if chunk.path_in_schema.split(".")[0] in names
+        if chunk.path_in_schema.split(".")[0] in types
     )
 
 
@@ -417,9 +415,7 @@ def _column_chunks(metadata: pq.FileMetaData) -> Iterator[tuple[int, int, pq.Col
         yield from ((number, group.num_rows, group.column(i)) for i in range(group.num_columns))
 
 
-def _checked_batches(
-    batches: Iterable[pa.RecordBatch], shown: str, types: Mapping[str, pa.DataType | None]
-) -> Iterator[pa.RecordBatch]:
+def _checked_batches(batches: Iterable[pa.RecordBatch], shown: str, types: _Types) -> Iterator[pa.RecordBatch]:
     """Streams the columns of `types`, cast to them, without dictionaries; InputError where a text is not UTF-8."""
     row = 0
     for batch in batches:
@@ -491,9 +487,7 @@ class _QuoteCheckedFile:
             )
 
 
-def _csv_batches(
-    path: Path, shown: str, types: Mapping[str, pa.DataType | None], max_bytes: int
-) -> Iterator[pa.RecordBatch]:
+def _csv_batches(path: Path, shown: str, types: _Types, max_bytes: int) -> Iterator[pa.RecordBatch]:
     """Streams the columns of `types`, read as these; `shown` is what the file is called in messages."""
     advice = "graph.id_type=text and graph.categorical=[...] read a column as text"
     what = f"{shown} cannot be read with the types of the start of the first file ({advice})"
@@ -509,9 +503,7 @@ def _csv_batches(
         file.check_quotes_closed(shown, row)
 
 
-def _open_csv(
-    path: Path, types: Mapping[str, pa.DataType | None]
-) -> tuple[pacsv.CSVStreamingReader, _QuoteCheckedFile]:
+def _open_csv(path: Path, types: _Types) -> tuple[pacsv.CSVStreamingReader, _QuoteCheckedFile]:
     """A reader of the columns of `types`, of all where it is empty, and the file that it reads."""
     delimiter = _separator(path)
     file = _QuoteCheckedFile(path, delimiter)
