@@ -27,7 +27,7 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hcm_scale.base.jit import kernel
 from hcm_scale.base.spmm import GcnWeights, csr_row_range, gcn_rows, gcn_weights
 from hcm_scale.base.threads import num_cores, run_in_threads, torch_threads
 
@@ -45,36 +46,88 @@ _LEAST_ROWS = 256  # of a block; a power of two, as block sizes are, so that all
 _PART_PRODUCTS = 1 << 20  # of `aggregate`: below a third of a millisecond of work a thread is not worth waking
 
 
-class Bipartite(Protocol):
-    """A CSR matrix (num_targets, num_sources), and its transpose where it is at hand."""
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One bipartite layer in CSR: row i times the sources' rows is target i's aggregate.
 
-    @property
-    def indptr(self) -> Tensor: ...
-    @property
-    def indices(self) -> Tensor: ...
-    @property
-    def weights(self) -> Tensor: ...
-    @property
-    def num_sources(self) -> int: ...
-    @property
-    def t_indptr(self) -> Tensor | None: ...
-    @property
-    def t_indices(self) -> Tensor | None: ...
-    @property
-    def t_weights(self) -> Tensor | None: ...
+    The targets are the first `num_targets` of the sources. Indices take 32 bits: they are positions within a batch, not
+    nodes of the graph. The transpose makes the backward pass a row-wise product too; it is None where the sources need
+    no gradients.
+    """
+
+    indptr: Tensor  # i32 (num_targets + 1,)
+    indices: Tensor  # i32 (entries,): positions into the sources
+    weights: Tensor  # f32 (entries,)
+    num_targets: int
+    num_sources: int
+    t_indptr: Tensor | None = None  # i32 (num_sources + 1,)
+    t_indices: Tensor | None = None  # i32 (entries,): positions into the targets
+    t_weights: Tensor | None = None  # f32 (entries,)
+
+    @staticmethod
+    def of(indptr: NDArray[Any], indices: NDArray[Any], weights: NDArray[Any], num_sources: int) -> "Block":
+        """From arrays, sharing their memory."""
+        csr = torch.from_numpy(indptr), torch.from_numpy(indices), torch.from_numpy(weights)
+        return Block(*csr, len(indptr) - 1, num_sources)
+
+    def with_transpose(self) -> "Block":
+        """The same block with its transpose filled in."""
+        t_indptr = torch.empty(self.num_sources + 1, dtype=torch.int32)
+        t_indices, t_weights = torch.empty_like(self.indices), torch.empty_like(self.weights)
+        arrays = self.indptr, self.indices, self.weights, t_indptr, t_indices, t_weights
+        transpose(*(array.numpy() for array in arrays))
+        return replace(self, t_indptr=t_indptr, t_indices=t_indices, t_weights=t_weights)
 
 
-class Batch(Protocol):
-    """A mini-batch: attributes, blocks (input side first), and pairs of positions among the seeds."""
+@dataclass(frozen=True, eq=False)
+class MiniBatch:
+    """Labelled pairs and the input that predicts them. Seeds come first: `out[:num_seeds]` is the answer."""
 
-    @property
-    def x(self) -> Tensor: ...
-    @property
-    def blocks(self) -> Sequence[Bipartite]: ...
-    @property
-    def left(self) -> Tensor: ...
-    @property
-    def right(self) -> Tensor: ...
+    nodes: Tensor  # i64 (sources of blocks[0],): nodes of the graph
+    num_seeds: int
+    x: Tensor  # f32 (len(nodes), q)
+    blocks: tuple[Block, ...]  # input side first; blocks[i].num_targets == blocks[i + 1].num_sources
+    left: Tensor  # i64 (pairs,): position of u among the seeds
+    right: Tensor  # i64 (pairs,): position of v
+    hop: Tensor  # i64 (pairs,): class index 0 .. C - 1
+    epoch: int
+    step: int
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "MiniBatch":
+        """The same batch with every tensor changed."""
+        blocks = tuple(_map_tensors(block, change) for block in self.blocks)
+        return replace(_map_tensors(self, change), blocks=blocks)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "MiniBatch":
+        return self.map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin(self) -> "MiniBatch":
+        """In page-locked memory, from where a GPU can copy while the CPU goes on."""
+        return self.map(Tensor.pin_memory)
+
+
+def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same dataclass with every field that is a tensor changed."""
+    named = {field.name: getattr(value, field.name) for field in fields(value)}
+    return replace(value, **{name: change(item) for name, item in named.items() if isinstance(item, Tensor)})
+
+
+@kernel(nogil=True)
+def transpose(indptr, indices, weights, t_indptr, t_indices, t_weights):
+    """The CSR of the transpose by counting; entries of a row come in the order of their old rows."""
+    num_rows, num_columns = len(indptr) - 1, len(t_indptr) - 1
+    t_indptr[:] = 0
+    for e in range(len(indices)):
+        t_indptr[indices[e] + 1] += 1
+    for j in range(num_columns):
+        t_indptr[j + 1] += t_indptr[j]
+    free = t_indptr[:-1].copy()
+    for i in range(num_rows):
+        for e in range(indptr[i], indptr[i + 1]):
+            slot = free[indices[e]]
+            free[indices[e]] += 1
+            t_indices[slot] = i
+            t_weights[slot] = weights[e]
 
 
 class SummingBatch(Protocol):
@@ -85,7 +138,7 @@ class SummingBatch(Protocol):
     first.
     """
 
-    def sum_hidden(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Bipartite]: ...
+    def sum_hidden(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Block]: ...
 
 
 class HopModel(nn.Module):
@@ -124,7 +177,7 @@ class HopModel(nn.Module):
     def num_classes(self) -> int:
         return int(self.head[1].weight.shape[1])
 
-    def forward(self, batch: Batch | SummingBatch) -> Tensor:
+    def forward(self, batch: MiniBatch | SummingBatch) -> Tensor:
         """Logits of the batch's pairs: (pairs, C)."""
         if hasattr(batch, "sum_hidden"):
             first, second = self.encoder
@@ -133,7 +186,7 @@ class HopModel(nn.Module):
         z = self.encode(batch.x, batch.blocks)
         return self.predict(z.index_select(0, batch.left), z.index_select(0, batch.right))
 
-    def encode(self, x: Tensor, blocks: Sequence[Bipartite]) -> Tensor:
+    def encode(self, x: Tensor, blocks: Sequence[Block]) -> Tensor:
         """Embeddings of the last block's targets, (targets, width).
 
         With one block fewer than layers, x holds rows of Â X: the first propagation has been done, exactly.
@@ -207,7 +260,7 @@ def parameter_shapes(
     return shapes
 
 
-def aggregate(block: Bipartite, h: Tensor) -> Tensor:
+def aggregate(block: Block, h: Tensor) -> Tensor:
     """Sum of weights[e] * h[indices[e]] over the entries e of each row, (targets, width); weights get no gradient."""
     if h.shape[0] != block.num_sources:
         raise ValueError(f"h has {h.shape[0]} rows; this block aggregates over {block.num_sources} sources")
@@ -217,7 +270,7 @@ def aggregate(block: Bipartite, h: Tensor) -> Tensor:
 
 class _Aggregate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, h: Tensor, block: Bipartite) -> Tensor:
+    def forward(ctx: Any, h: Tensor, block: Block) -> Tensor:
         ctx.block = block
         return _row_sums(block.indptr, block.indices, block.weights, h)
 
@@ -228,7 +281,7 @@ class _Aggregate(torch.autograd.Function):
         return _row_sums(*_transposed(ctx.block), gradients[0]), None
 
 
-def _transposed(block: Bipartite) -> tuple[Tensor, Tensor, Tensor]:
+def _transposed(block: Block) -> tuple[Tensor, Tensor, Tensor]:
     """CSR of the transpose, (num_sources, num_targets): the block's own, or made by a stable sort."""
     if block.t_indptr is not None and block.t_indices is not None and block.t_weights is not None:
         return block.t_indptr, block.t_indices, block.t_weights

@@ -34,7 +34,7 @@ from hcm_scale.shards.writer import shuffle_pairs
 
 SPREAD = 16  # a draw reaches over at least so many row groups: with 4 an epoch saw too few sources, and AUC fell by .01
 WINDOW = 16  # row groups of one class held in memory at once
-KEPT_PAIRS = 1 << 21  # of 8 bytes: labels of fewer are read once
+MAX_CACHED_PAIRS = 1 << 21  # of 8 bytes: labels of at most so many are read once and held
 _PAIRS = 0x7061  # separates these draws from all others made with the same seed
 _ORDER, _PICK, _SHUFFLE = 0, 1, 2  # uses of the key of (seed, epoch, class)
 _LAYOUT, _START, _PHASE = 0, 1, 2  # uses of the key of _ORDER
@@ -84,13 +84,6 @@ def pairs_per_epoch(labels: Labels, *, sampling_ratio: float) -> int:
     return labels.classes * pairs_per_class(labels, sampling_ratio=sampling_ratio)
 
 
-def steps_per_epoch(labels: Labels, *, batch_pairs: int, sampling_ratio: float) -> int:
-    """Global batches in an epoch."""
-    if batch_pairs < labels.classes:
-        raise ValueError(f"batch_pairs={batch_pairs} must be at least {labels.classes}, one pair a class")
-    return -(-pairs_per_epoch(labels, sampling_ratio=sampling_ratio) // batch_pairs)
-
-
 @dataclass(frozen=True)
 class Cut:
     """How an epoch's sequence of pairs is cut into batches, and batches into the slices of the ranks."""
@@ -113,9 +106,11 @@ class Cut:
 
 
 def cut_epoch(labels: Labels, *, batch_pairs: int, sampling_ratio: float, rank: int = 0, num_ranks: int = 1) -> Cut:
-    """The cut of an epoch of these labels; ValueError where it is impossible."""
+    """The cut of an epoch of these labels into batches of at most `batch_pairs`; ValueError where it is impossible."""
+    if batch_pairs < labels.classes:
+        raise ValueError(f"batch_pairs={batch_pairs} must be at least {labels.classes}, one pair a class")
     num_pairs = pairs_per_epoch(labels, sampling_ratio=sampling_ratio)
-    num_steps = steps_per_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=sampling_ratio)
+    num_steps = -(-num_pairs // batch_pairs)
     if not 0 <= rank < num_ranks:
         raise ValueError(f"rank={rank} is not in 0 .. {num_ranks - 1}, the numbers of {num_ranks} ranks")
     if num_ranks > num_pairs // num_steps:
@@ -123,38 +118,15 @@ def cut_epoch(labels: Labels, *, batch_pairs: int, sampling_ratio: float, rank: 
     return Cut(num_pairs, num_steps, rank, num_ranks)
 
 
-def pair_batches(
-    labels: Labels,
-    *,
-    batch_pairs: int,
-    sampling_ratio: float,
-    seed: int,
-    epoch_start: int = 0,
-    step_start: int = 0,
-    rank: int = 0,
-    num_ranks: int = 1,
-    num_epochs: int | None = None,
-) -> Iterator[PairBatch]:
-    """The batches from (epoch_start, step_start) on, up to the end of epoch `num_epochs` - 1, or without end.
-
-    `batch_pairs` is the most that a global batch holds; one as large as the epoch makes every epoch one full batch.
-    """
-    cut = cut_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=sampling_ratio, rank=rank, num_ranks=num_ranks)
-    num_steps = cut.num_steps
-    if epoch_start < 0 or not 0 <= step_start <= num_steps:
-        raise ValueError(f"epoch_start={epoch_start}, step_start={step_start}: an epoch has steps 0 .. {num_steps}")
-    epochs = itertools.count(epoch_start) if num_epochs is None else range(epoch_start, num_epochs)
-    steps = (range(step_start if epoch == epoch_start else 0, num_steps) for epoch in itertools.count(epoch_start))
-    read = functools.cache(labels.read) if sum(labels.stored) <= KEPT_PAIRS else labels.read
-    return itertools.chain.from_iterable(map(functools.partial(_epoch, labels, read, seed, cut), epochs, steps))
-
-
-def _epoch(labels: Labels, read: Read, seed: int, cut: Cut, epoch: int, steps: range) -> Iterator[PairBatch]:
-    num_draw = cut.num_pairs // labels.classes
-    hops = range(1, labels.classes + 1)
-    streams = [_ClassStream(labels, read, hop, num_draw, key(seed, _PAIRS, epoch, hop)) for hop in hops]
-    for step in steps:
-        yield PairBatch(epoch, step, *_gather(streams, *cut(step)))
+def pair_batches(labels: Labels, cut: Cut, *, seed: int, first_step: int = 0) -> Iterator[PairBatch]:
+    """Batches first_step, first_step + 1, ... without end, counted over all epochs: this rank's slice of each."""
+    read = functools.cache(labels.read) if labels.num_pairs <= MAX_CACHED_PAIRS else labels.read
+    first_epoch, skipped = divmod(first_step, cut.num_steps)
+    for epoch in itertools.count(first_epoch):
+        num_draw, hops = cut.num_pairs // labels.classes, range(1, labels.classes + 1)
+        streams = [_ClassStream(labels, read, hop, num_draw, key(seed, _PAIRS, epoch, hop)) for hop in hops]
+        for step in range(skipped if epoch == first_epoch else 0, cut.num_steps):
+            yield PairBatch(epoch, step, *_gather(streams, *cut(step)))
 
 
 def _gather(streams: "list[_ClassStream]", start: int, stop: int) -> tuple[NDArray[np.int64], ...]:

@@ -1,6 +1,6 @@
 """Writes a labels folder, shard by shard, such that a kill at any moment costs at most one shard.
 
-    finished_shards   a shard that an earlier call finished, its hash checked; `write_shard` makes the others
+    read_finished_shard   a shard that an earlier call finished, its hash checked; `write_shard` makes the others
     collect_shards    all shards, read from the small files beside them
     seal_labels       writes the manifest, then removes the small files
 
@@ -141,7 +141,7 @@ def is_sealed(folder: Path) -> bool:
     return (folder / files.MANIFEST).exists()
 
 
-def finished_shards(folder: Path, plan: LabelPlan, index: int) -> Shard | None:
+def read_finished_shard(folder: Path, plan: LabelPlan, index: int) -> Shard | None:
     """A shard that was finished before, or None. Its size and its hash are checked."""
     try:
         shard = _read_beside(folder, plan, index)

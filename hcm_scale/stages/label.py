@@ -87,7 +87,7 @@ def _write_shards(
 ) -> None:
     """Makes the shards of this rank that are not finished yet."""
     own = range(*world.share(plan.num_shards))
-    finished = {index: shard for index in own if (shard := folder.finished_shards(out, plan, index)) is not None}
+    finished = {index: shard for index in own if (shard := folder.read_finished_shard(out, plan, index)) is not None}
     num_pairs = sum(shard.num_rows for shard in finished.values())
     ranges = [plan.source_range(index) for index in own]
     with (

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hcm_scale.model import Block
 from hcm_scale.sampling.device.graph import DeviceGraph
-from hcm_scale.sampling.neighbors import Block
 
 _FORWARD = {"TARGETS": 1, "num_warps": 2}  # targets a program works on at once
 _BACKWARD = {"TARGETS": 1, "num_warps": 2}

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.fused import distinct
@@ -55,12 +56,10 @@ def test_draw__pieces_are_those_of_the_whole_and_keys_differ(labels):
 @pytest.mark.parametrize("on_device", [True, False])
 @pytest.mark.parametrize("limits", [(4,), (4, 3), (ALL,)])
 def test_block_batches__resume_and_feed_the_model(labels, graph, on_device, limits):
-    settings = {"batch_pairs": 50, "sampling_ratio": 0.5}
-    cut = cut_epoch(labels, **settings)
+    cut = cut_epoch(labels, batch_pairs=50, sampling_ratio=0.5)
 
     def batches(first_step):
-        epoch, step = divmod(first_step, cut.num_steps)
-        host = pair_batches(labels, seed=3, epoch_start=epoch, step_start=step, **settings)
+        host = pair_batches(labels, cut, seed=3, first_step=first_step)
         source = pairs_to("cpu", labels) if on_device else host
         return gpu.block_batches(graph, source, cut, limits, seed=3, first_step=first_step)
 
@@ -103,10 +102,9 @@ def plain_sums(batch, weight, bias):
 
 
 def test_model__of_summed_rows_is_that_of_blocks(labels, graph):
-    settings = {"batch_pairs": 50, "sampling_ratio": 0.5}
-    cut = cut_epoch(labels, **settings)
+    cut = cut_epoch(labels, batch_pairs=50, sampling_ratio=0.5)
     batch, fused = (
-        next(make(graph, pair_batches(labels, seed=0, **settings), cut, limit, seed=0))
+        next(make(graph, pair_batches(labels, cut, seed=0), cut, limit, seed=0))
         for make, limit in ((gpu.block_batches, (4,)), (gpu.fused_batches, 4))
     )
     summed = SimpleNamespace(sum_hidden=lambda weight, bias: plain_sums(fused, weight, bias))
@@ -131,10 +129,9 @@ def test_distinct__leads_from_each_node_to_its_ends(ends):
 
 
 def test_fused_batches__hold_the_hosts_pairs_in_the_same_tensors(labels, graph):
-    settings = {"batch_pairs": 17, "sampling_ratio": 0.4}
-    cut = cut_epoch(labels, **settings)
-    host = pair_batches(labels, seed=3, **settings)
-    made = gpu.fused_batches(graph, pair_batches(labels, seed=3, **settings), cut, 4, seed=3)
+    cut = cut_epoch(labels, batch_pairs=17, sampling_ratio=0.4)
+    host = pair_batches(labels, cut, seed=3)
+    made = gpu.fused_batches(graph, pair_batches(labels, cut, seed=3), cut, 4, seed=3)
     places, sizes, keys = set(), set(), set()
     for item, batch in itertools.islice(zip(host, made, strict=False), cut.num_steps + 2):
         count, room = len(item.hop), cut.most
@@ -163,16 +160,16 @@ def test_cut__most_is_the_largest_slice(labels):
     [(10**9, gpu.Fit(True, None)), (700_000, gpu.Fit(False, None)), (100_000, None)],
     ids=["all", "graph", "nothing"],
 )
-def test_choose_fit__takes_what_fits(random_csr, free, wanted):
-    indices = random_csr(500, 3000)[1]
+def test_choose_fit__takes_what_fits(random_csr, monkeypatch, free, wanted):
+    monkeypatch.setattr(gpu.memory, "free_bytes", lambda device: free)
     labels = SimpleNamespace(
         num_pairs=200_000, stored=(50_000,) * 4, plan=SimpleNamespace(index_type=np.dtype(np.int32))
     )
-    options = {"batch_pairs": 32, "limits": (10,), "widths": (16, 16), "exact_first_hop": True, "free_bytes": free}
-    assert gpu.choose_fit("cpu", 500, indices, 20, labels, **options) == wanted
+    options = {"batch_pairs": 32, "limits": (10,), "widths": (16, 16), "exact_first_hop": True}
+    assert gpu.choose_fit("cpu", Graph(*random_csr(500, 3000)), 20, labels, **options) == wanted
 
 
 def test_choose_fit__leaves_classes_beyond_32_bits_on_the_host(random_csr):
     labels = SimpleNamespace(num_pairs=4, stored=(2**31, 4), plan=SimpleNamespace(index_type=np.dtype(np.int32)))
-    options = {"batch_pairs": 8, "limits": (10,), "widths": (16, 16), "exact_first_hop": True, "free_bytes": 10**9}
-    assert gpu.choose_fit("cpu", 50, random_csr(50, 90)[1], 3, labels, **options) == gpu.Fit(False, None)
+    options = {"batch_pairs": 8, "limits": (10,), "widths": (16, 16), "exact_first_hop": True}
+    assert gpu.choose_fit("cpu", Graph(*random_csr(50, 90)), 3, labels, **options) == gpu.Fit(False, None)

@@ -47,10 +47,8 @@ def make_graph(num_attributes=20, width=128):
 def test_choose_fit__takes_explicit_blocks_where_edges_have_weights(problem):
     graph, _, labels = problem
     options = {"batch_pairs": 32, "limits": (10,), "widths": (64, 64), "exact_first_hop": True}
-    fits = [
-        gpu.choose_fit(DEVICE, graph.num_nodes, graph.indices, 20, labels, weighted=weighted, **options)
-        for weighted in (False, True)
-    ]
+    weighted = replace(graph, weights=np.ones(graph.num_arcs, np.float32))
+    fits = [gpu.choose_fit(DEVICE, given, 20, labels, **options) for given in (graph, weighted)]
     assert [fit.columns for fit in fits] == [32, None]
 
 
