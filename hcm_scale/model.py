@@ -238,9 +238,7 @@ class Affine(nn.Module):
 
     def multiply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Product of x and the weight, plus the bias if given."""
-        if self.in_blocks:
-            return affine(x, self.weight, bias)
-        return x @ self.weight if bias is None else torch.addmm(bias, x, self.weight)
+        return (affine if self.in_blocks else _product)(x, self.weight, bias)
 
 
 def _stack(widths: Sequence[int], generator: torch.Generator) -> list[Affine]:
@@ -252,11 +250,11 @@ def parameter_shapes(
     *, num_attributes: int, num_classes: int, width: int, num_layers: int, head_width: int
 ) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the parameters of a HopModel of these sizes, without creating it."""
-    shapes: dict[str, tuple[int, ...]] = {}
     stacks = {"encoder": [num_attributes] + [width] * num_layers, "head": [width, head_width, num_classes]}
+    shapes: dict[str, tuple[int, ...]] = {}
     for stack, widths in stacks.items():
-        for depth, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
-            shapes |= {f"{stack}.{depth}.weight": (inputs, outputs), f"{stack}.{depth}.bias": (outputs,)}
+        for depth, shape in enumerate(itertools.pairwise(widths)):
+            shapes |= {f"{stack}.{depth}.weight": shape, f"{stack}.{depth}.bias": shape[1:]}
     return shapes
 
 
@@ -328,10 +326,13 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     >>> affine(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [5.0]]), torch.tensor([1.0])).tolist()
     [[14.0]]
     """
-    if x.device.type != "cpu":
-        return x @ weight if bias is None else torch.addmm(bias, x, weight)
-    result: Tensor = _Affine.apply(x, weight, bias)
+    result: Tensor = (_Affine.apply if x.device.type == "cpu" else _product)(x, weight, bias)
     return result
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """Torch's own product, plus the bias if given."""
+    return torch.mm(x, weight, out=out) if bias is None else torch.addmm(bias, x, weight, out=out)
 
 
 class _Affine(torch.autograd.Function):
@@ -364,18 +365,14 @@ class _Affine(torch.autograd.Function):
 @torch.no_grad()
 def _affine_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`affine` without a gradient, written to `out`, which is returned."""
+    if x.device.type != "cpu":
+        return _product(x, weight, bias, out)
 
     @torch.no_grad()
     def block(rows: slice) -> None:
-        if bias is None:
-            torch.mm(x[rows], weight, out=out[rows])
-        else:
-            torch.addmm(bias, x[rows], weight, out=out[rows])
+        _product(x[rows], weight, bias, out[rows])
 
-    if x.device.type == "cpu":
-        _in_blocks(len(x), weight.numel(), block)
-    else:
-        block(slice(None))
+    _in_blocks(len(x), weight.numel(), block)
     return out
 
 
@@ -412,17 +409,23 @@ def _helpers() -> ThreadPoolExecutor:
     return pool
 
 
-class Layers(Protocol):
-    """Where the layers of a graph's embedding are stored, and which rows of each this process computes."""
+class Layers:
+    """Where the layers of a graph's embedding are stored, and which rows this process computes: new memory, and all."""
+
+    def __init__(self, shape: tuple[int, int], place: torch.device | str = "cpu") -> None:
+        self.shape, self.place = shape, place
 
     def own(self, chunks: list[slice]) -> list[slice]:
         """Chunks of rows that this process computes."""
+        return chunks
 
     def room(self) -> Tensor:
         """Storage (n, width) for a layer; the one before it stays, earlier ones may go."""
+        return torch.empty(self.shape, device=self.place)
 
     def whole(self, layer: Tensor) -> Tensor:
         """The layer stored in `room`, when all its rows are computed."""
+        return layer
 
 
 @torch.no_grad()
@@ -452,42 +455,19 @@ def embed_graph(
     gcn = gcn_weights(indptr, weights)
     sums = _HostSums(indptr, indices, gcn) if place.type == "cpu" else _DeviceSums(indptr, indices, gcn, place)
     h: Any = x if place.type == "cpu" else torch.tensor(x, device=place)
-    layers = layers or _NewLayers((num_nodes, model.encoder[0].weight.shape[1]), place)
+    layers = layers or Layers((num_nodes, model.encoder[0].weight.shape[1]), place)
     own = layers.own([slice(first, min(first + chunk_rows, num_nodes)) for first in range(0, num_nodes, chunk_rows)])
     for depth in range(len(model.encoder)):
-        h = _embed_layer(model, depth, h, None if propagated and depth == 0 else sums, own, place, layers)
+        h = _embed_layer(model, depth, h, None if propagated and depth == 0 else sums, own, layers)
     result: Tensor = h
     return result
 
 
-@dataclass(frozen=True)
-class _NewLayers:
-    """Every layer in memory of its own, computed by one process."""
-
-    shape: tuple[int, int]
-    place: torch.device
-
-    def own(self, chunks: list[slice]) -> list[slice]:
-        return chunks
-
-    def room(self) -> Tensor:
-        return torch.empty(self.shape, device=self.place)
-
-    def whole(self, layer: Tensor) -> Tensor:
-        return layer
-
-
 def _embed_layer(
-    model: HopModel,
-    depth: int,
-    h: Any,
-    sums: "_HostSums | _DeviceSums | None",
-    own: list[slice],
-    place: torch.device,
-    layers: Layers,
+    model: HopModel, depth: int, h: Any, sums: "_HostSums | _DeviceSums | None", own: list[slice], layers: Layers
 ) -> Tensor:
     """One layer over the whole graph, this process's rows chunk by chunk; without `sums`, h is propagated already."""
-    layer = model.encoder[depth]
+    layer, place = model.encoder[depth], layers.place
     weight, bias = layer.weight.to(place), layer.bias.to(place)
     multiplies_first = sums is not None and layer.narrows
     if multiplies_first:
@@ -507,7 +487,7 @@ def _embed_layer(
     return layers.whole(out)
 
 
-def _take(h: Any, rows: slice, place: torch.device) -> Tensor:
+def _take(h: Any, rows: slice, place: torch.device | str) -> Tensor:
     """Rows of a tensor, or a copy of the rows of an array (which may be a read-only map)."""
     return h[rows] if isinstance(h, Tensor) else torch.tensor(h[rows], device=place)
 

@@ -27,8 +27,7 @@ from hcm_scale.features.parts import block_rows
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import SparseRows
 from hcm_scale.hops import choose_sources
-from hcm_scale.hops.engines import STATE_BYTES, WORDS, choose_words, sharing_pays, wide_bytes
-from hcm_scale.hops.label import rows_in_flight
+from hcm_scale.hops.label import STATE_BYTES, WORDS, choose_words, rows_in_flight, sharing_pays, wide_bytes
 from hcm_scale.hops.layout import linked_nodes, original_layout
 from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.sampling.neighbors import most_drawn

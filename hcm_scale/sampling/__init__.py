@@ -9,6 +9,6 @@ attributes, `prefetch` keeps that ahead of the model.
 """
 
 from hcm_scale.sampling.batches import BACKENDS, make_batch, make_sampler
-from hcm_scale.sampling.prefetch import WaitClock, prefetch
+from hcm_scale.sampling.prefetch import prefetch
 
-__all__ = ["BACKENDS", "WaitClock", "make_batch", "make_sampler", "prefetch"]
+__all__ = ["BACKENDS", "make_batch", "make_sampler", "prefetch"]

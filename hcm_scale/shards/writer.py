@@ -136,11 +136,6 @@ def shuffle_pairs(key, u, v):
         v[i], v[j] = v[j], v[i]
 
 
-def is_sealed(folder: Path) -> bool:
-    """Whether the manifest is written."""
-    return (folder / files.MANIFEST).exists()
-
-
 def read_finished_shard(folder: Path, plan: LabelPlan, index: int) -> Shard | None:
     """A shard that was finished before, or None. Its size and its hash are checked."""
     try:

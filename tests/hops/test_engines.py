@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from hcm_scale.hops.engines import STATE_BYTES, choose_words, sharing_pays, wide_bytes
-from hcm_scale.hops.label import count_hops
+from hcm_scale.hops.label import STATE_BYTES, choose_words, count_hops, sharing_pays, wide_bytes
 from hcm_scale.hops.layout import degree_layout, original_layout, with_in_arcs
 from hcm_scale.hops.wide import wide_scratch
 

@@ -102,7 +102,6 @@ def fill(out, plan, make_pairs, shards):
 def test_seal_labels__leaves_the_shards_and_the_manifest_alone(labels):
     names = sorted(path.name for path in labels.folder.iterdir())
     assert names == ["manifest.json", *(f"shard-{index:05d}.parquet" for index in range(labels.plan.num_shards))]
-    assert writer.is_sealed(labels.folder)
 
 
 def test_collect_shards__names_the_first_unfinished_shard(tmp_path, plan, make_pairs):
