@@ -27,9 +27,9 @@ from hcm_scale.model import HopModel
 from hcm_scale.posterior.loop import Chain, Step, run_chain
 from hcm_scale.posterior.recorded import Recorder, training_settings
 from hcm_scale.sampling.device import batches as gpu
+from hcm_scale.sampling.device.batches import DevicePairs
 from hcm_scale.sampling.device.fused import fused_columns
 from hcm_scale.sampling.device.graph import DeviceGraph, graph_to
-from hcm_scale.sampling.device.pairs import DevicePairs
 from hcm_scale.sampling.pairs import Cut
 from hcm_scale.stages.edges import View
 from hcm_scale.stages.label import label

@@ -291,12 +291,7 @@ def _transposed(block: Block) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _row_sums(indptr: Tensor, indices: Tensor, weights: Tensor, h: Tensor) -> Tensor:
-    """CSR times dense, without autograd; on a CPU in one part of about equal work per thread, the first in the caller.
-
-    >>> indptr, indices, weights = torch.tensor([0, 2, 2]), torch.tensor([0, 1]), torch.tensor([1.0, 2.0])
-    >>> _row_sums(indptr, indices, weights, torch.tensor([[3.0], [5.0]])).tolist()
-    [[13.0], [0.0]]
-    """
+    """CSR times dense, without autograd; on a CPU in one part of equal work per thread, the first in the caller."""
     h = h.detach().contiguous()
     if h.device.type != "cpu":
         return _bag_sums(indptr, indices, weights, h)

@@ -197,10 +197,11 @@ class _Search:
 
     def labeller(self, num_sources: int) -> tuple[Layout, Labeller]:
         """The layout, a function of graph, sources and C alone; and what labels `num_sources` of the sources on it."""
-        layout = original_layout(self.indptr, self.indices)
-        sharing = sharing_pays(layout, self.sources, classes=self.classes)
+        sharing = sharing_pays(self.indptr, self.indices, self.sources, classes=self.classes)
         if sharing:
             layout = degree_layout(self.indptr, self.indices, directed=self.directed)
+        else:
+            layout = original_layout(self.indptr, self.indices)
         order = source_order(layout, self.sources, directed=self.directed)
         request = Request(order, self.sources, np.uint64(self.seed), self.most)
         threads, sample = numba.get_num_threads(), self.most if self.most < layout.num_nodes else 0
@@ -244,14 +245,14 @@ def choose_words(
     return 1
 
 
-def sharing_pays(given: Layout, sources: NDArray[Any], *, classes: int) -> bool:
+def sharing_pays(indptr: NDArray[np.int64], indices: NDArray[Any], sources: NDArray[Any], *, classes: int) -> bool:
     """Whether blocks of the largest width are cheaper than plain searches, judged by a few of those.
 
     Together the pilots may read as many arcs as plain searches could if they were to win; they stop where that ends.
     """
-    words, num_linked = max(WORDS), len(linked_nodes(given.out_indptr))
+    words, num_linked, given = max(WORDS), len(linked_nodes(indptr)), original_layout(indptr, indices)
     rows = num_linked * words * (_WIDE_ROW + classes * _WIDE_ROW_PER_CLASS)
-    wide = rows + (classes - 2) * len(given.out_indices) * _WIDE_ARC
+    wide = rows + (classes - 2) * len(indices) * _WIDE_ARC
     pilots = sources[:: max(1, len(sources) // _NUM_PILOTS)][:_NUM_PILOTS]
     budget = len(pilots) * int(wide / (64 * words * _PLAIN_ARC))
     visited, queue = np.zeros(given.num_nodes, np.uint16), np.empty(given.num_nodes, given.names.dtype)

@@ -28,7 +28,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.graph.store import SparseRows
 from hcm_scale.hops import choose_sources
 from hcm_scale.hops.label import STATE_BYTES, WORDS, choose_words, rows_in_flight, sharing_pays, wide_bytes
-from hcm_scale.hops.layout import linked_nodes, original_layout
+from hcm_scale.hops.layout import linked_nodes
 from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.sampling.neighbors import most_drawn
 from hcm_scale.sampling.pairs import MAX_CACHED_PAIRS, WINDOW, pairs_per_epoch
@@ -307,7 +307,7 @@ def label(options: dict[str, Any], graph: Graph) -> Ways[Searches]:
         directed=graph.directed,
         **{name: options[name] for name in names},
     )
-    shares = sharing_pays(original_layout(graph.indptr, graph.indices), sources, classes=plan.classes)
+    shares = sharing_pays(graph.indptr, graph.indices, sources, classes=plan.classes)
     narrow = [wide_bytes(graph.num_nodes, words, 0) for words in WORDS] if shares else []
     ways = [Searches(threads, STATE_BYTES)]
     ways += [Searches(threads, most) for most in narrow if most < STATE_BYTES]

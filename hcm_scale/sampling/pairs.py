@@ -63,11 +63,7 @@ def pairs_per_class(labels: Labels, *, sampling_ratio: float) -> int:
 
 
 def _too_few(counts: Sequence[int], ratio: float) -> str:
-    """Message for a class that gives no pair: the ratios that would, and the most classes that would at this ratio.
-
-    >>> _too_few([4, 3, 2, 1], 0.3).partition("legal here ")[2]
-    'are sampling.ratio=1.0 .. 1, hops.classes=2, or more hops.num_sources'
-    """
+    """Message for a class that gives no pair: the ratios that would, and the most classes that would at this ratio."""
     least = math.ceil(1e4 / min(counts)) / 1e4
     fewer = range(len(counts) - 1, 1, -1)
     works = next((c for c in fewer if ratio * min(*counts[: c - 1], sum(counts[c - 1 :])) >= 1), None)

@@ -18,6 +18,7 @@ dictionary, v delta-packed, no codec 4.0 / 0.8; the same with zstd 4.0 / 0.8; u 
 Memory: the shard twice (as it came and in order), and its encoded bytes.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -160,7 +161,7 @@ def collect_shards(folder: Path, plan: LabelPlan) -> list[Shard]:
 def seal_labels(folder: Path, plan: LabelPlan, shards: Sequence[Shard]) -> None:
     """Writes the manifest, the moment from which the folder exists, and removes the small files."""
     body = {
-        "plan": plan.to_json(),
+        "plan": dataclasses.asdict(plan),
         "counts": total_counts(plan, shards),
         "stored": [sum(shard.stored(hop) for shard in shards) for hop in range(1, plan.classes + 1)],
         "shards": [shard.to_json() for shard in shards],

@@ -58,7 +58,6 @@ from hcm_scale.sampling.batches import make_batch, make_sampler
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.fused import EndsBatch
 from hcm_scale.sampling.device.graph import graph_to
-from hcm_scale.sampling.device.pairs import pairs_to
 from hcm_scale.sampling.pairs import Cut, PairBatch, cut_epoch, pair_batches, pairs_per_epoch
 from hcm_scale.sampling.prefetch import prefetch
 from hcm_scale.shards import Labels
@@ -342,7 +341,7 @@ def training_batches(
     fit = agree(gpu_fit(structure, x, labels, recipe, cut, device), world, device, note) if on_gpu else None
     if fit is not None:
         graph = graph_to(device, structure.indptr, structure.indices, x, fit.columns, structure.weights)
-        source = pairs_to(device, labels) if fit.has_pairs else prefetch(pairs, lambda item: item, depth=AHEAD)
+        source = gpu.pairs_to(device, labels) if fit.has_pairs else prefetch(pairs, lambda item: item, depth=AHEAD)
         limits = gpu.row_limits(batching.layer_fan_outs(network.num_layers), batching.hub_cap)
         if fit.columns is not None:
             yield from gpu.fused_batches(graph, source, cut, limits[0], seed=seed, first_step=first_step)

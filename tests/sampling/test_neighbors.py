@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hcm_scale.base.spmm import gcn_scale
-from hcm_scale.sampling.batches import make_sampler
+from hcm_scale.sampling import make_sampler
 
 stateless_fixture = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from hcm_scale.sampling.prefetch import prefetch
+from hcm_scale.sampling import prefetch
 
 
 @pytest.mark.parametrize(("depth", "workers"), [(1, 1), (4, 1), (2, 2), (6, 3)])

@@ -32,7 +32,7 @@ from hcm_scale.run.stages import recipe_of
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import RankInfo, join
-from hcm_scale.sampling.device.pairs import draw, epoch_key, pairs_to
+from hcm_scale.sampling.device.batches import draw, epoch_key, pairs_to
 from hcm_scale.sampling.pairs import cut_epoch, pair_batches
 from hcm_scale.shards import open_labels
 from hcm_scale.stages.train import agree, gpu_fit

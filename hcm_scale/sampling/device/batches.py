@@ -11,6 +11,10 @@ trip and can be replayed. Else they are `MiniBatch`es of explicit blocks, whose 
 the distribution of the CPU's (balanced classes, every pair of an epoch's draw once, neighbours without replacement,
 unbiased) but not its bits. They are functions of (seed, epoch, step, node): a resume repeats them, and ranks of any
 number share the same batches.
+
+Pairs come in the sequence of `sampling.pairs`: position p of an epoch has class p mod C and is the (p div C)-th draw of
+that class. Here the draws of a class are the first D of a keyed order of all its stored pairs (`graph.shuffled`), so
+any position can be computed by itself, without a host round trip. Memory: 8 bytes a pair (16 from 2^31 nodes on).
 """
 
 import itertools
@@ -26,15 +30,32 @@ from hcm_scale.base.rng import key
 from hcm_scale.graph import Graph
 from hcm_scale.model import MiniBatch
 from hcm_scale.sampling.device.fused import EndsBatch, fused_columns
-from hcm_scale.sampling.device.graph import DeviceGraph, draw_blocks, graph_bytes
-from hcm_scale.sampling.device.pairs import DevicePairs, can_hold, draw, draw_into, epoch_key, pairs_bytes
+from hcm_scale.sampling.device.graph import MAX_SIZE, DeviceGraph, draw_blocks, graph_bytes, shuffled, word_of
 from hcm_scale.sampling.neighbors import FanOut, most_drawn
 from hcm_scale.sampling.pairs import Cut, PairBatch
+from hcm_scale.sampling.prefetch import prefetch
 from hcm_scale.shards import Labels
 
 _NEIGHBORS = 0x4E42  # separates the neighbour draws from all others made with the same seed
 SHARE = 0.8  # of the memory that is free, for what lives on the device and the work of one batch
+_PAIRS = 0x7061  # separates the draws of pairs
+_TILE = 256
+_READERS = 4
 _ENTRY_BYTES = 60  # of an explicit block, with the room that drawing it takes
+
+
+@dataclass(frozen=True, eq=False)
+class DevicePairs:
+    """Pairs class by class; those of class c lie at class_starts[c] .. class_starts[c + 1] - 1."""
+
+    u: Tensor  # (pairs,), the graph's index type
+    v: Tensor  # (pairs,)
+    class_starts: Tensor  # i64 (C + 1,)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_starts) - 1
+
 
 PairSource = DevicePairs | Iterator[PairBatch]  # pairs from the host begin at the same step as the batches
 
@@ -75,12 +96,56 @@ def choose_fit(
             work += _ENTRY_BYTES * entries + 4 * (num_attributes + 4 * widths[0]) * rows
     held = graph_bytes(num_nodes, graph.indices, columns or num_attributes, weighted=weighted)
     left = SHARE * memory.free_bytes(device) - work - held
-    return Fit(can_hold(labels) and pairs_bytes(labels) <= left, columns) if left >= 0 else None
+    fits_pairs = 2 * labels.num_pairs * labels.plan.index_type.itemsize <= left
+    return Fit(fits_pairs and max(labels.stored) <= MAX_SIZE, columns) if left >= 0 else None  # draws have 32 bits
 
 
 def row_limits(fan_outs: Sequence[FanOut], hub_cap: int | None) -> tuple[int, ...]:
     """The most neighbours a target draws, per sampled layer."""
     return tuple(most_drawn(fan_out, hub_cap) for fan_out in fan_outs)
+
+
+def pairs_to(device: torch.device | str, labels: Labels) -> DevicePairs:
+    """Reads all stored pairs, a few row groups at a time."""
+    kind = getattr(torch, labels.plan.index_type.name)
+    u, v = torch.empty(2, labels.num_pairs, dtype=kind, device=device)
+    groups = [group for hop in range(1, labels.classes + 1) for group in labels.row_groups(hop)]
+    filled = 0
+    for ends in prefetch(groups, labels.read, depth=2 * _READERS, workers=_READERS):
+        for out, array in zip((u, v), ends, strict=True):
+            out[filled : filled + len(array)] = torch.tensor(array)
+        filled += len(ends[0])
+    starts = torch.tensor([0, *labels.stored]).cumsum(0)
+    return DevicePairs(u, v, starts.to(device))
+
+
+def epoch_key(seed: int, epoch: int) -> int:
+    """The key of an epoch's order."""
+    return key(seed, _PAIRS, epoch)
+
+
+def draw(pairs: DevicePairs, start: int, stop: int, order: int) -> tuple[Tensor, Tensor, Tensor]:
+    """u, v (graph's index type) and hop (i64) at positions start .. stop - 1 of the epoch of key `order`."""
+    position = torch.arange(start, stop, device=pairs.u.device)
+    hop = position % pairs.num_classes
+    first = pairs.class_starts[hop]
+    size = pairs.class_starts[hop + 1] - first
+    place = first + shuffled(position // pairs.num_classes, size, word_of(order, hop))
+    return pairs.u[place], pairs.v[place], hop
+
+
+def draw_into(pairs: DevicePairs, place: Tensor, ends: Tensor, hop: Tensor) -> None:
+    """The same by one kernel: `place` is i64 (3,) = start, stop, order on the device; fills `ends` and `hop`.
+
+    `ends` (2 * room,) takes u of every pair, then v; rows beyond the last pair get node 0 and hop -100.
+    """
+    from hcm_scale.sampling.device import kernels  # Triton takes a while to import, for GPUs alone
+
+    room = len(hop)
+    grid = (-(-room // _TILE),)
+    kernels.draw_pairs[grid](
+        pairs.u, pairs.v, pairs.class_starts, place, ends, hop, room, CLASSES=pairs.num_classes, TILE=_TILE
+    )
 
 
 def fused_batches(

@@ -14,7 +14,6 @@ from hcm_scale.model import HopModel
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.fused import distinct
 from hcm_scale.sampling.device.graph import draw_rows, graph_to
-from hcm_scale.sampling.device.pairs import draw, pairs_to
 from hcm_scale.sampling.pairs import cut_epoch, pair_batches
 
 N, ALL = 60, 2**31 - 1
@@ -32,13 +31,13 @@ def labels(tmp_path_factory, make_labels):
 
 
 def test_draw__shows_every_drawn_pair_once_with_its_class(labels):
-    pairs = pairs_to("cpu", labels)
+    pairs = gpu.pairs_to("cpu", labels)
     least = min(labels.stored)
     stored = [
         {tuple(sorted(pair)) for group in labels.row_groups(hop) for pair in zip(*labels.read(group), strict=True)}
         for hop in range(1, labels.classes + 1)
     ]
-    u, v, hop = draw(pairs, 0, labels.classes * least, 3)
+    u, v, hop = gpu.draw(pairs, 0, labels.classes * least, 3)
     for klass in range(labels.classes):
         mine = list(zip(u[hop == klass].tolist(), v[hop == klass].tolist(), strict=True))
         assert len(set(mine)) == len(mine) == least
@@ -46,11 +45,11 @@ def test_draw__shows_every_drawn_pair_once_with_its_class(labels):
 
 
 def test_draw__pieces_are_those_of_the_whole_and_keys_differ(labels):
-    pairs = pairs_to("cpu", labels)
-    whole = draw(pairs, 0, 100, 7)
-    for one, other in zip(whole, draw(pairs, 37, 61, 7), strict=True):
+    pairs = gpu.pairs_to("cpu", labels)
+    whole = gpu.draw(pairs, 0, 100, 7)
+    for one, other in zip(whole, gpu.draw(pairs, 37, 61, 7), strict=True):
         assert torch.equal(one[37:61], other)
-    assert not torch.equal(whole[1], draw(pairs, 0, 100, 8)[1])
+    assert not torch.equal(whole[1], gpu.draw(pairs, 0, 100, 8)[1])
 
 
 @pytest.mark.parametrize("on_device", [True, False])
@@ -60,7 +59,7 @@ def test_block_batches__resume_and_feed_the_model(labels, graph, on_device, limi
 
     def batches(first_step):
         host = pair_batches(labels, cut, seed=3, first_step=first_step)
-        source = pairs_to("cpu", labels) if on_device else host
+        source = gpu.pairs_to("cpu", labels) if on_device else host
         return gpu.block_batches(graph, source, cut, limits, seed=3, first_step=first_step)
 
     late = cut.num_steps + 1
@@ -78,7 +77,7 @@ def test_block_batches__resume_and_feed_the_model(labels, graph, on_device, limi
 
 
 def test_block_batches__are_shared_by_any_number_of_ranks(labels, graph):
-    pairs = pairs_to("cpu", labels)
+    pairs = gpu.pairs_to("cpu", labels)
 
     def ends(rank, world):
         cut = cut_epoch(labels, batch_pairs=50, sampling_ratio=0.5, rank=rank, num_ranks=world)

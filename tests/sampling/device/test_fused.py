@@ -19,9 +19,9 @@ from hcm_scale.posterior.recorded import Recorder
 from hcm_scale.posterior.samples import load_checkpoint, open_samples
 from hcm_scale.run.stages import label_options, recipe_of
 from hcm_scale.sampling.device import batches as gpu
+from hcm_scale.sampling.device.batches import DevicePairs, draw, draw_into
 from hcm_scale.sampling.device.fused import EndsBatch, fused_columns
 from hcm_scale.sampling.device.graph import draw_rows, graph_to
-from hcm_scale.sampling.device.pairs import DevicePairs, draw, draw_into
 from hcm_scale.sampling.pairs import Cut
 from hcm_scale.stages import train as train_batches
 from hcm_scale.stages.label import label

@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 
 from hcm_scale.base.spmm import gcn_scale
 from hcm_scale.model import HopModel
-from hcm_scale.sampling.batches import make_sampler
+from hcm_scale.sampling import make_sampler
 from hcm_scale.sampling.device.graph import draw_blocks, draw_rows, graph_bytes, graph_to, shuffled
 
 N, ALL = 60, 2**31 - 1
