@@ -50,9 +50,8 @@ _PART_PRODUCTS = 1 << 20  # of `aggregate`: below a third of a millisecond of wo
 class Block:
     """One bipartite layer in CSR: row i times the sources' rows is target i's aggregate.
 
-    The targets are the first `num_targets` of the sources. Indices take 32 bits: they are positions within a batch, not
-    nodes of the graph. The transpose makes the backward pass a row-wise product too; it is None where the sources need
-    no gradients.
+    The targets are the first `num_targets` sources. The transpose makes the backward pass a row-wise product too; it is
+    None where the sources need no gradients.
     """
 
     indptr: Tensor  # i32 (num_targets + 1,)
@@ -133,9 +132,8 @@ def transpose(indptr, indices, weights, t_indptr, t_indices, t_weights):
 class SummingBatch(Protocol):
     """A mini-batch that computes the first layer of a two-layer model itself.
 
-    `sum_hidden(W, b)` is, for each node, the sum over its entries e of weight_e * relu(x_e W + b): the first layer
-    aggregated, without that layer in memory. The block leads from these nodes to the ends of the pairs, left ones
-    first.
+    `sum_hidden(W, b)` is, for each node, the sum over its entries e of weight_e * relu(x_e W + b), and the block that
+    leads from these nodes to the ends of the pairs, left ones first.
     """
 
     def sum_hidden(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Block]: ...
@@ -316,11 +314,7 @@ def _bag_sums(indptr: Tensor, indices: Tensor, weights: Tensor, h: Tensor) -> Te
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Product of x (rows, in) and weight (in, out), plus the bias (out,) if given, with a gradient.
-
-    >>> affine(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [5.0]]), torch.tensor([1.0])).tolist()
-    [[14.0]]
-    """
+    """Product of x (rows, in) and weight (in, out), plus the bias (out,) if given, with a gradient."""
     result: Tensor = (_Affine.apply if x.device.type == "cpu" else _product)(x, weight, bias)
     return result
 

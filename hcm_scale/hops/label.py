@@ -232,9 +232,6 @@ def choose_words(
 
     Each width is a kernel of its own to compile. Where the searches take no time at all, the width is that of a run
     with the usual number of sources.
-
-    >>> choose_words(10**5, 4096, 256, threads=2), choose_words(10**5, 300, 256, threads=2)
-    (8, 2)
     """
     if num_linked * num_sources <= _FEW_ROWS:
         num_sources = max(num_sources, _USUAL_SOURCES)

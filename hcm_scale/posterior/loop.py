@@ -179,8 +179,7 @@ class Metrics:
 class Meter:
     """Collects steps, so that the device is waited for only when they are read.
 
-    A non-finite loss is found up to one reading late, but named by its own step; read before writing a sample or a
-    checkpoint.
+    A non-finite loss is found late, but named by its own step; read before writing a sample or a checkpoint.
     """
 
     num_pairs: int
@@ -256,11 +255,7 @@ class RankingConvergence:
 
 
 def _rank_correlation(a: Tensor, b: Tensor) -> float:
-    """Spearman's correlation of two vectors; equal values keep their order, and fewer than two values agree.
-
-    >>> _rank_correlation(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 2.0, 9.0, 5.0]))
-    0.8
-    """
+    """Spearman's correlation of two vectors; equal values keep their order, and fewer than two values agree."""
     ranks = torch.stack([vector.argsort(stable=True).argsort().double() for vector in (a, b)])
     return 1.0 if len(a) < 2 else round(float(torch.corrcoef(ranks)[0, 1]), 12)
 

@@ -149,8 +149,7 @@ class _Scratch:
 def plan(indptr, targets, fan_out, begins, degrees, starts):
     """Where each target's neighbours begin in the graph, how many it has, and where its entries start in the block.
 
-    A row has one self loop and at most `fan_out` neighbours. Returns the number of entries; `starts`, of 32 bits, is
-    good only where that number is below 2^31.
+    A row has one self loop and at most `fan_out` neighbours. Returns the number of entries, which must be below 2^31.
     """
     num_entries = 0
     starts[0] = 0
@@ -167,8 +166,7 @@ def plan(indptr, targets, fan_out, begins, degrees, starts):
 def draw(indices, targets, begins, degrees, starts, key, out):
     """For each target: the target itself, then a uniform draw of its neighbours without replacement.
 
-    `starts` says how many. All of them are copied in order; of more than half, the rest is drawn and left out. The key
-    is (seed, step, layer).
+    `starts` says how many. Of more than half, the rest is drawn and left out. The key is (seed, step, layer).
     """
     seed, step, layer = key
     taken = np.zeros(_FIRST_MARKS, np.uint8)
@@ -215,9 +213,8 @@ def choose(state, bound, count, taken, out):
 def relabel(entries, position, base, nodes, count, out):
     """Positions of the entries in `nodes`; new ones are appended there in order of appearance. Returns the new count.
 
-    `position[v] - base` is v's position, or negative where v is not in this batch yet. Written without a branch:
-    whether a node is new is a coin toss, and a wrong guess would stall the reads that follow. `nodes` needs one
-    spare slot.
+    `position[v] - base` is v's position, negative where v is new; `nodes` needs a spare slot. Written without a branch:
+    whether a node is new is a coin toss, and a wrong guess would stall the reads that follow.
     """
     last = len(entries) - 1
     for e in range(len(entries)):

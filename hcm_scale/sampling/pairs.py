@@ -127,14 +127,13 @@ def pair_batches(labels: Labels, cut: Cut, *, seed: int, first_step: int = 0) ->
 
 def _gather(streams: "list[_ClassStream]", start: int, stop: int) -> tuple[NDArray[np.int64], ...]:
     """u, v, hop of the positions start .. stop - 1 of the epoch's sequence: position p has class p mod C."""
-    classes = len(streams)
-    u, v, hop = np.empty((3, stop - start), np.int64)
+    classes, out = len(streams), np.empty((3, stop - start), np.int64)
     for klass, stream in enumerate(streams):
         places = slice((klass - start) % classes, None, classes)
         first, last = -(-(start - klass) // classes), -(-(stop - klass) // classes)
-        stream.take(first, last, u[places], v[places])
-        hop[places] = klass
-    return u, v, hop
+        stream.take(first, last, out[:2, places])
+        out[2, places] = klass
+    return tuple(out)
 
 
 class _ClassStream:
@@ -148,18 +147,17 @@ class _ClassStream:
         self._order = class_order(rows, num_draw, reach, key(seed, _ORDER))
         self._ends = self._order.window_ends
         self._window = -1
-        self._u = self._v = np.empty(0, np.int64)
+        self._pairs: NDArray[Any] = np.empty((2, 0), np.int64)
 
-    def take(self, start: int, stop: int, out_u: NDArray[np.int64], out_v: NDArray[np.int64]) -> None:
-        """Copies the draws start .. stop - 1 into `out`, reading the windows they lie in."""
+    def take(self, start: int, stop: int, out: NDArray[np.int64]) -> None:
+        """Copies u and v of the draws start .. stop - 1 to the rows of `out`, reading the windows they lie in."""
         at = start
         while at < stop:
             window = int(np.searchsorted(self._ends, at, side="right"))
             self._load(window)
-            base = int(self._ends[window]) - len(self._u)
+            base = int(self._ends[window]) - self._pairs.shape[1]
             upto = min(stop, int(self._ends[window]))
-            out_u[at - start : upto - start] = self._u[at - base : upto - base]
-            out_v[at - start : upto - start] = self._v[at - base : upto - base]
+            out[:, at - start : upto - start] = self._pairs[:, at - base : upto - base]
             at = upto
 
     def _load(self, window: int) -> None:
@@ -167,23 +165,23 @@ class _ClassStream:
         if window == self._window:
             return
         order, parts = self._order, range(window * WINDOW, min((window + 1) * WINDOW, len(self._order.quota)))
-        self._u = self._v = np.empty(0, np.int64)  # frees the last window before the next is read
+        self._pairs = np.empty((2, 0), np.int64)  # frees the last window before the next is read
         ends = np.cumsum(order.quota[parts.start : parts.stop])
-        u, v = np.empty((2, ends[-1]), self._labels.plan.index_type)
+        pairs = np.empty((2, ends[-1]), self._labels.plan.index_type)
         for part, end in zip(parts, ends.tolist(), strict=True):
             if quota := int(order.quota[part]):
-                self._pick(part, u[end - quota : end], v[end - quota : end])
-        shuffle_pairs(key(self._seed, _SHUFFLE, window), u, v)
-        self._window, self._u, self._v = window, u, v
+                self._pick(part, pairs[:, end - quota : end])
+        shuffle_pairs(key(self._seed, _SHUFFLE, window), *pairs)
+        self._window, self._pairs = window, pairs
 
-    def _pick(self, part: int, out_u: NDArray[Any], out_v: NDArray[Any]) -> None:
-        u, v = self._read(self._groups[self._order.group[part]])
+    def _pick(self, part: int, out: NDArray[Any]) -> None:
+        """Fills `out` from one part of the order: with all its pairs, or with as many as there is room for."""
         rows = slice(self._order.first[part], self._order.last[part])
-        u, v = u[rows], v[rows]
-        if len(u) == len(out_u):
-            out_u[:], out_v[:] = u, v
+        u, v = (column[rows] for column in self._read(self._groups[self._order.group[part]]))
+        if len(u) == out.shape[1]:
+            out[0], out[1] = u, v
         else:
-            pick_pairs(key(self._seed, _PICK, part), u.copy(), v.copy(), out_u, out_v)
+            pick_pairs(key(self._seed, _PICK, part), u.copy(), v.copy(), *out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,12 +201,7 @@ class ClassOrder:
 
 
 def class_order(rows: NDArray[np.int64], num_draw: int, reach: int, seed: int) -> ClassOrder:
-    """A draw of `num_draw` pairs from row groups of rows (groups,) pairs each, out of `reach` consecutive rows or all.
-
-    >>> order = class_order(np.array([100, 100, 30]), 60, 1000, seed=7)
-    >>> int(order.quota.sum()), order.window_ends.tolist(), sorted(order.group.tolist())
-    (60, [60], [0, 1, 2])
-    """
+    """A draw of `num_draw` pairs from row groups of `rows` (groups,) pairs, out of `reach` consecutive rows or all."""
     group, size = np.arange(len(rows)), rows.astype(np.int64)
     shuffle_pairs(key(seed, _LAYOUT), group, size)
     total = int(size.sum())

@@ -31,12 +31,12 @@ _GENERATOR = threading.Lock()
 class TorchSparseSampler(NeighborSampler):
     """As `NeighborSampler`, with the neighbours that torch-sparse draws."""
 
-    def __init__(self, indptr: NDArray[np.int64], indices: NDArray[Any], *scale_and_fan_outs: Any, **how: Any) -> None:
-        super().__init__(indptr, indices, *scale_and_fan_outs, **how)
+    def __init__(self, *graph: Any, **options: Any) -> None:
+        super().__init__(*graph, **options)
         if any(limit < 2 for limit in self.limits):
             raise ValueError(f"fan-outs of {self.limits}: backend='torch_sparse' needs 2 or more")
         self._sample_adj = import_sample_adj()
-        self._graph = [torch.from_numpy(np.array(part, np.int64)) for part in (indptr, indices)]
+        self._graph = [torch.from_numpy(np.array(part, np.int64)) for part in (self.indptr, self.indices)]
 
     def __call__(self, seeds: NDArray[np.int64], step: int) -> Drawn:
         nodes = self._checked(seeds)

@@ -28,6 +28,7 @@ def test_choose_words__fits_the_budget_and_feeds_every_thread():
     assert choose_words(10**6, 4096, 256, threads=2) == 8
     assert choose_words(10**6, 4096, 256, threads=16) == 4
     assert choose_words(10**6, 10, 256, threads=2) == 1
+    assert choose_words(10**5, 300, 256, threads=2) == 2
     assert choose_words(10**9, 10**6, 256, threads=2) == 1
     words = choose_words(3 * 10**6, 10**6, 256, threads=2)
     assert wide_bytes(3 * 10**6, words, 256) <= STATE_BYTES < wide_bytes(3 * 10**6, 2 * words, 256)

@@ -49,12 +49,7 @@ class EndsBatch:
 
 
 def distinct(ends: Tensor) -> tuple[Tensor, Block]:
-    """The different nodes among the ends, in order, then -1 to the same length; and the block from them to the ends.
-
-    >>> nodes, block = distinct(torch.tensor([5, 2, 5]))
-    >>> nodes.tolist(), block.indices.tolist(), block.t_indptr.tolist()
-    ([2, 5, -1], [1, 0, 1], [0, 1, 3, 3])
-    """
+    """The different nodes among the ends, in order, then -1 to the same length; and the block from them to the ends."""
     ordered, order = ends.sort(stable=True)
     rank = (ordered.diff(prepend=ordered[:1]) != 0).cumsum(0)
     nodes = torch.full_like(ends, -1).scatter_(0, rank, ordered)
