@@ -1,8 +1,8 @@
 """Writes a labels folder, shard by shard, such that a kill at any moment costs at most one shard.
 
     read_finished_shard   a shard that an earlier call finished, its hash checked; `write_shard` makes the others
-    collect_shards    all shards, read from the small files beside them
-    seal_labels       writes the manifest, then removes the small files
+    collect_shards        all shards, read from the small files beside them
+    seal_labels           writes the manifest, then removes the small files
 
 Each step reads only the disk, so that several processes can share the work with a barrier between the steps. A folder
 holds the shards of one plan; the caller ensures that.
