@@ -31,7 +31,7 @@ from hcm_scale.hops import choose_sources, label_hops
 from hcm_scale.hops.label import count_hops
 from hcm_scale.ingest.arrays import write_weights
 from hcm_scale.ingest.ids import NumberIds, TextIds
-from hcm_scale.sampling import sample_blocks
+from hcm_scale.sampling import make_sampler
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
 from hcm_scale.score.nodes import score_nodes
@@ -76,16 +76,9 @@ def walk_weights(graph: Any, folder: Path) -> None:
     weighted.check()
     purify(weighted, weighted.x, similarity="euclidean", ratio=0.3).check()
     for fan_out in (2, None):
-        sample_blocks(
-            graph.indptr,
-            graph.indices,
-            gcn_scale(graph.indptr, weighted.weights),
-            np.arange(50),
-            [fan_out],
-            seed=0,
-            step=0,
-            weights=weighted.weights,
-        )
+        scale = gcn_scale(graph.indptr, weighted.weights)
+        sample = make_sampler("numba", graph.indptr, graph.indices, scale, [fan_out], seed=0, weights=weighted.weights)
+        sample(np.arange(50), 0)
 
 
 def walk_purify(graph: Any) -> None:

@@ -14,9 +14,9 @@ import torch
 
 from hcm_scale.base.spmm import gcn_scale, propagate
 from hcm_scale.model import HopModel, aggregate, embed_graph
+from hcm_scale.sampling.device.batches import DevicePairs, draw, draw_into
 from hcm_scale.sampling.device.fused import EndsBatch
 from hcm_scale.sampling.device.graph import draw_rows, graph_to
-from hcm_scale.sampling.device.pairs import DevicePairs, draw, draw_into
 from hcm_scale.score import nodes
 from hcm_scale.score.device import plain_step
 from hcm_scale.score.edge_index import PairHead, Pairs, edge_index
