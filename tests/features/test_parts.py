@@ -6,7 +6,7 @@ from scipy import sparse
 
 from hcm_scale.features import parts
 from hcm_scale.features.transform import transform
-from hcm_scale.graph.store import SparseRows
+from hcm_scale.graph import SparseRows
 
 NAMES = ("size", "size is null", "kind=a", "kind=b", "income", "same")
 

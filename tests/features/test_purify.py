@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import io, sparse
 
 from hcm_scale.features import purify as purification
-from hcm_scale.graph.store import Graph, SparseRows
+from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.synthetic.families import rmat
 
 SIMILARITIES = ("jaccard", "cosine", "euclidean")

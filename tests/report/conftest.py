@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from hcm_scale.features import purify as purification
-from hcm_scale.graph.store import Graph
+from hcm_scale.graph import Graph
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.write import write_report
 from hcm_scale.score import nodes

@@ -7,7 +7,7 @@ import numba
 import numpy as np
 import pytest
 
-from hcm_scale.graph.store import Graph
+from hcm_scale.graph import Graph
 from hcm_scale.report import digest
 
 World = Callable[..., Any]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 
-from hcm_scale.graph.store import Graph, SparseRows
+from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.report.evidence import Evidence, attribute_signal, highest_hop, weak_attributes_text
 from hcm_scale.synthetic import families
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 
+from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.graph.lookup import spread_to_entries
-from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.readers import read_tables
 from hcm_scale.report import card, page, wording
 from hcm_scale.report.evidence import Evidence

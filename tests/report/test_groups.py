@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hcm_scale.graph.store import Graph
+from hcm_scale.graph import Graph
 from hcm_scale.report import wording
 from hcm_scale.report.groups import find_groups, groups, num_first
 

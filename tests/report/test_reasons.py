@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hcm_scale.graph.store import Graph
+from hcm_scale.graph import Graph
 from hcm_scale.report.explain import explain
 from hcm_scale.report.reasons import first_by_kind
 from hcm_scale.score.closure import far_cut, mark_far

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hcm_scale.graph.store import Graph
+from hcm_scale.graph import Graph
 from hcm_scale.report import page
 from hcm_scale.score import metrics
 from hcm_scale.score import table as ranked_table

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import gammaincc, gammaincinv
 
 from hcm_scale.base import order
-from hcm_scale.graph.store import Graph
+from hcm_scale.graph import Graph
 from hcm_scale.score import nodes, threshold
 from hcm_scale.score import table as ranked_table
 from hcm_scale.score.calibration import context_scale

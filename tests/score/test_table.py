@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale.base.threads import kernel_threads
-from hcm_scale.graph.store import Graph
+from hcm_scale.graph import Graph
 from hcm_scale.score import nodes, threshold
 from hcm_scale.score import table as ranked_table
 from hcm_scale.score.evidence import KINDS
