@@ -11,7 +11,7 @@ so that no display and no global figure state is involved.
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,13 +55,11 @@ def varied(jobs: Sequence[Job]) -> list[str]:
     ['seed', 'purify.ratio']
     """
     columns = {key: [str(job.options.get(key)) for job in jobs] for key in differing(jobs)}
-    distinct = {key: len(set(column)) for key, column in columns.items()}
-    kept: list[str] = []
-    for key in sorted(columns, key=lambda key: (key not in _FIRST, -distinct[key], key)):
-        once = {known for known in kept if distinct[known] == len(jobs)}
-        if not any(_follows(columns[known], columns[key]) and _may_follow(key, known, known in once) for known in kept):
-            kept.append(key)
-    return kept
+    found: list[str] = []
+    for key in sorted(columns, key=lambda key: (key not in _FIRST, -len(set(columns[key])), key)):
+        if not any(_follows(key, known, columns) for known in found):
+            found.append(key)
+    return found
 
 
 def differing(jobs: Sequence[Job]) -> list[str]:
@@ -70,19 +68,19 @@ def differing(jobs: Sequence[Job]) -> list[str]:
     return [key for key in keys if len({str(job.options.get(key)) for job in jobs}) > 1]
 
 
-def _follows(cause: list[str], effect: list[str]) -> bool:
-    """Whether equal causes always have equal effects."""
-    return len(set(zip(cause, effect, strict=True))) == len(set(cause))
+def _follows(key: str, known: str, columns: Mapping[str, list[str]]) -> bool:
+    """Whether the values of `key` follow from those of `known`, so that `key` was not varied itself.
 
-
-def _may_follow(key: str, known: str, once: bool) -> bool:
-    """Only seeds follow from the seed: an option run once per value beside it was swept.
-
-    From an option that no two jobs share (`once`) everything seems to follow; then only what stands beside it does.
+    Only seeds follow from the seed: an option run once per value beside it was swept. From an option that no two jobs
+    share everything seems to follow; then only what stands beside it does.
     """
-    if known == "seed":
+    cause, effect = columns[known], columns[key]
+    num_causes = len(set(cause))
+    if len(set(zip(cause, effect, strict=True))) > num_causes:
+        return False
+    if known == "seed" or key.endswith(".seed"):
         return key.endswith(".seed")
-    return not once or key.endswith(".seed") or key.partition(".")[0] == known.partition(".")[0]
+    return num_causes < len(cause) or key.partition(".")[0] == known.partition(".")[0]
 
 
 def _curve(label: str, points: Iterable[tuple[Any, float | None]]) -> Curve:
