@@ -16,9 +16,9 @@ from scipy import sparse
 from torch import Tensor
 
 from hcm_scale import model as model_module
-from hcm_scale.base.spmm import gcn_weights
+from hcm_scale.base import spmm
 from hcm_scale.base.threads import torch_threads
-from hcm_scale.model import Block, HopModel, MiniBatch, affine, aggregate, embed_graph, parameter_shapes
+from hcm_scale.model import Block, HopModel, MiniBatch, aggregate, embed_graph
 
 
 def block_of(matrix: np.ndarray, dtype: torch.dtype = torch.float32) -> Block:
@@ -175,7 +175,7 @@ def test_forward__refuses_a_wrong_number_of_blocks():
 def test_parameter_shapes__are_those_of_the_model(num_layers):
     sizes = {"num_attributes": 3, "num_classes": 4, "width": 8, "num_layers": num_layers, "head_width": 6}
     made = {name: tuple(value.shape) for name, value in HopModel(**sizes).state_dict().items()}
-    assert parameter_shapes(**sizes) == made
+    assert model_module.parameter_shapes(**sizes) == made
 
 
 def test_model__weights_are_a_function_of_sizes_and_seed():
@@ -239,7 +239,7 @@ def test_embed_graph__equals_the_model_on_exact_blocks(random_csr):
 def test_device_sums__equal_the_hosts(random_csr, weighted):
     indptr, indices = random_csr(40, 100)
     edges = np.random.default_rng(1).lognormal(0, 2, len(indices)).astype(np.float32) if weighted else None
-    weights = gcn_weights(indptr, edges)
+    weights = spmm.gcn_weights(indptr, edges)
     h = np.random.default_rng(0).standard_normal((40, 5)).astype(np.float32)
     host = model_module._HostSums(indptr, indices, weights)
     device = model_module._DeviceSums(indptr, indices, weights, torch.device("cpu"))
@@ -276,7 +276,7 @@ def test_affine__is_torchs_and_does_not_depend_on_the_threads(num_rows, widths):
     found = []
     for num_threads in (1, 2, 3):
         with torch_threads(num_threads):
-            found.append(made(affine, *parts))
+            found.append(made(model_module.affine, *parts))
             assert torch.get_num_threads() == num_threads
     expected = made(lambda x, weight, bias: bias + x @ weight, *(part.double() for part in parts))
     for name, one, two, three, exact in zip(("x W + b", "x", "W", "b"), *found, expected, strict=True):
@@ -287,7 +287,7 @@ def test_affine__is_torchs_and_does_not_depend_on_the_threads(num_rows, widths):
 
 def test_affine__leaves_other_threads_alone():
     with torch_threads(2):
-        affine(torch.ones(20_000, 64), torch.ones(64, 64))
+        model_module.affine(torch.ones(20_000, 64), torch.ones(64, 64))
         seen: list[int] = []
         thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
         thread.start()
