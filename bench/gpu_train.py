@@ -25,11 +25,11 @@ from hcm_scale.features.propagate import propagate_features
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
 from hcm_scale.posterior.loop import Chain, Step, run_chain
-from hcm_scale.posterior.recorded import Recorder, record_training
+from hcm_scale.posterior.recorded import Recorder, training_settings
 from hcm_scale.sampling.device import batches as gpu
+from hcm_scale.sampling.device.batches import DevicePairs
 from hcm_scale.sampling.device.fused import fused_columns
 from hcm_scale.sampling.device.graph import DeviceGraph, graph_to
-from hcm_scale.sampling.device.pairs import DevicePairs
 from hcm_scale.sampling.pairs import Cut
 from hcm_scale.stages.edges import View
 from hcm_scale.stages.label import label
@@ -99,7 +99,7 @@ def chain_steps(graph: DeviceGraph, pairs: DevicePairs, batch_pairs: int, fan_ou
     batches = gpu.fused_batches(graph, pairs, Cut(num_batches * batch_pairs, num_batches, 0, 1), fan_out, seed=0)
     chain = Chain.start(HopModel(graph.num_attributes, CLASSES, width=WIDTH, head_width=2 * WIDTH).cuda())
     plan = replace(PLAN, burn_in_steps=10**9)
-    with record_training("cuda"):
+    with training_settings("cuda"):
         steps = run_chain(chain, batches, plan, num_pairs=CLASSES * POOL, measure=Recorder(), **SAMPLER)
         for _ in itertools.islice(steps, WARM_UP_STEPS):
             pass
@@ -108,7 +108,7 @@ def chain_steps(graph: DeviceGraph, pairs: DevicePairs, batch_pairs: int, fan_ou
 
 def timed(steps: Iterator[Step], num_steps: int) -> float:
     """Seconds of so many steps, waited for."""
-    with record_training("cuda"):
+    with training_settings("cuda"):
         torch.cuda.synchronize()
         started = time.perf_counter()
         for _ in itertools.islice(steps, num_steps):

@@ -5,6 +5,7 @@ folder, draw the same number from every class, permute, cut; its memory grows wi
 in one query. All verify the same: every class alike, no pair twice.
 """
 
+import itertools
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from bench import data
 from bench.bfs import CLASSES, RMAT_SCALE
 from bench.defaults import LABEL
 from bench.harness import Case, Contender
-from hcm_scale.sampling.pairs import pair_batches, pairs_per_class
+from hcm_scale.sampling.pairs import cut_epoch, pair_batches, pairs_per_class
 from hcm_scale.shards import Labels
 from hcm_scale.stages.label import label
 
@@ -63,7 +64,8 @@ def ours(labels: Labels) -> Contender:
     """The pair sampler, one epoch."""
 
     def run() -> list[Pairs]:
-        batches = pair_batches(labels, batch_pairs=BATCH, sampling_ratio=RATIO, seed=0, num_epochs=1)
+        epoch = cut_epoch(labels, batch_pairs=BATCH, sampling_ratio=RATIO)
+        batches = itertools.islice(pair_batches(labels, epoch, seed=0), epoch.num_steps)
         return [(batch.u, batch.v, batch.hop) for batch in batches]
 
     return _contender("hcm_scale, bounded window", labels, run)

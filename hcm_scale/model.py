@@ -27,7 +27,7 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hcm_scale.base.jit import kernel
 from hcm_scale.base.spmm import GcnWeights, csr_row_range, gcn_rows, gcn_weights
 from hcm_scale.base.threads import num_cores, run_in_threads, torch_threads
 
@@ -45,47 +46,97 @@ _LEAST_ROWS = 256  # of a block; a power of two, as block sizes are, so that all
 _PART_PRODUCTS = 1 << 20  # of `aggregate`: below a third of a millisecond of work a thread is not worth waking
 
 
-class Bipartite(Protocol):
-    """A CSR matrix (num_targets, num_sources), and its transpose where it is at hand."""
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One bipartite layer in CSR: row i times the sources' rows is target i's aggregate.
 
-    @property
-    def indptr(self) -> Tensor: ...
-    @property
-    def indices(self) -> Tensor: ...
-    @property
-    def weights(self) -> Tensor: ...
-    @property
-    def num_sources(self) -> int: ...
-    @property
-    def t_indptr(self) -> Tensor | None: ...
-    @property
-    def t_indices(self) -> Tensor | None: ...
-    @property
-    def t_weights(self) -> Tensor | None: ...
+    The targets are the first `num_targets` sources. The transpose makes the backward pass a row-wise product too; it is
+    None where the sources need no gradients.
+    """
+
+    indptr: Tensor  # i32 (num_targets + 1,)
+    indices: Tensor  # i32 (entries,): positions into the sources
+    weights: Tensor  # f32 (entries,)
+    num_targets: int
+    num_sources: int
+    t_indptr: Tensor | None = None  # i32 (num_sources + 1,)
+    t_indices: Tensor | None = None  # i32 (entries,): positions into the targets
+    t_weights: Tensor | None = None  # f32 (entries,)
+
+    @staticmethod
+    def of(indptr: NDArray[Any], indices: NDArray[Any], weights: NDArray[Any], num_sources: int) -> "Block":
+        """From arrays, sharing their memory."""
+        csr = torch.from_numpy(indptr), torch.from_numpy(indices), torch.from_numpy(weights)
+        return Block(*csr, len(indptr) - 1, num_sources)
+
+    def with_transpose(self) -> "Block":
+        """The same block with its transpose filled in."""
+        t_indptr = torch.empty(self.num_sources + 1, dtype=torch.int32)
+        t_indices, t_weights = torch.empty_like(self.indices), torch.empty_like(self.weights)
+        arrays = self.indptr, self.indices, self.weights, t_indptr, t_indices, t_weights
+        transpose(*(array.numpy() for array in arrays))
+        return replace(self, t_indptr=t_indptr, t_indices=t_indices, t_weights=t_weights)
 
 
-class Batch(Protocol):
-    """A mini-batch: attributes, blocks (input side first), and pairs of positions among the seeds."""
+@dataclass(frozen=True, eq=False)
+class MiniBatch:
+    """Labelled pairs and the input that predicts them. Seeds come first: `out[:num_seeds]` is the answer."""
 
-    @property
-    def x(self) -> Tensor: ...
-    @property
-    def blocks(self) -> Sequence[Bipartite]: ...
-    @property
-    def left(self) -> Tensor: ...
-    @property
-    def right(self) -> Tensor: ...
+    nodes: Tensor  # i64 (sources of blocks[0],): nodes of the graph
+    num_seeds: int
+    x: Tensor  # f32 (len(nodes), q)
+    blocks: tuple[Block, ...]  # input side first; blocks[i].num_targets == blocks[i + 1].num_sources
+    left: Tensor  # i64 (pairs,): position of u among the seeds
+    right: Tensor  # i64 (pairs,): position of v
+    hop: Tensor  # i64 (pairs,): class index 0 .. C - 1
+    epoch: int
+    step: int
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "MiniBatch":
+        """The same batch with every tensor changed."""
+        blocks = tuple(_map_tensors(block, change) for block in self.blocks)
+        return replace(_map_tensors(self, change), blocks=blocks)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "MiniBatch":
+        return self.map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin(self) -> "MiniBatch":
+        """In page-locked memory, from where a GPU can copy while the CPU goes on."""
+        return self.map(Tensor.pin_memory)
+
+
+def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same dataclass with every field that is a tensor changed."""
+    named = {field.name: getattr(value, field.name) for field in fields(value)}
+    return replace(value, **{name: change(item) for name, item in named.items() if isinstance(item, Tensor)})
+
+
+@kernel(nogil=True)
+def transpose(indptr, indices, weights, t_indptr, t_indices, t_weights):
+    """The CSR of the transpose by counting; entries of a row come in the order of their old rows."""
+    num_rows, num_columns = len(indptr) - 1, len(t_indptr) - 1
+    t_indptr[:] = 0
+    for e in range(len(indices)):
+        t_indptr[indices[e] + 1] += 1
+    for j in range(num_columns):
+        t_indptr[j + 1] += t_indptr[j]
+    free = t_indptr[:-1].copy()
+    for i in range(num_rows):
+        for e in range(indptr[i], indptr[i + 1]):
+            slot = free[indices[e]]
+            free[indices[e]] += 1
+            t_indices[slot] = i
+            t_weights[slot] = weights[e]
 
 
 class SummingBatch(Protocol):
     """A mini-batch that computes the first layer of a two-layer model itself.
 
-    `sum_hidden(W, b)` is, for each node, the sum over its entries e of weight_e * relu(x_e W + b): the first layer
-    aggregated, without that layer in memory. The block leads from these nodes to the ends of the pairs, left ones
-    first.
+    `sum_hidden(W, b)` is, for each node, the sum over its entries e of weight_e * relu(x_e W + b), and the block that
+    leads from these nodes to the ends of the pairs, left ones first.
     """
 
-    def sum_hidden(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Bipartite]: ...
+    def sum_hidden(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Block]: ...
 
 
 class HopModel(nn.Module):
@@ -124,7 +175,7 @@ class HopModel(nn.Module):
     def num_classes(self) -> int:
         return int(self.head[1].weight.shape[1])
 
-    def forward(self, batch: Batch | SummingBatch) -> Tensor:
+    def forward(self, batch: MiniBatch | SummingBatch) -> Tensor:
         """Logits of the batch's pairs: (pairs, C)."""
         if hasattr(batch, "sum_hidden"):
             first, second = self.encoder
@@ -133,7 +184,7 @@ class HopModel(nn.Module):
         z = self.encode(batch.x, batch.blocks)
         return self.predict(z.index_select(0, batch.left), z.index_select(0, batch.right))
 
-    def encode(self, x: Tensor, blocks: Sequence[Bipartite]) -> Tensor:
+    def encode(self, x: Tensor, blocks: Sequence[Block]) -> Tensor:
         """Embeddings of the last block's targets, (targets, width).
 
         With one block fewer than layers, x holds rows of Â X: the first propagation has been done, exactly.
@@ -185,9 +236,7 @@ class Affine(nn.Module):
 
     def multiply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """Product of x and the weight, plus the bias if given."""
-        if self.in_blocks:
-            return affine(x, self.weight, bias)
-        return x @ self.weight if bias is None else torch.addmm(bias, x, self.weight)
+        return (affine if self.in_blocks else _product)(x, self.weight, bias)
 
 
 def _stack(widths: Sequence[int], generator: torch.Generator) -> list[Affine]:
@@ -199,15 +248,15 @@ def parameter_shapes(
     *, num_attributes: int, num_classes: int, width: int, num_layers: int, head_width: int
 ) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the parameters of a HopModel of these sizes, without creating it."""
-    shapes: dict[str, tuple[int, ...]] = {}
     stacks = {"encoder": [num_attributes] + [width] * num_layers, "head": [width, head_width, num_classes]}
+    shapes: dict[str, tuple[int, ...]] = {}
     for stack, widths in stacks.items():
-        for depth, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
-            shapes |= {f"{stack}.{depth}.weight": (inputs, outputs), f"{stack}.{depth}.bias": (outputs,)}
+        for depth, shape in enumerate(itertools.pairwise(widths)):
+            shapes |= {f"{stack}.{depth}.weight": shape, f"{stack}.{depth}.bias": shape[1:]}
     return shapes
 
 
-def aggregate(block: Bipartite, h: Tensor) -> Tensor:
+def aggregate(block: Block, h: Tensor) -> Tensor:
     """Sum of weights[e] * h[indices[e]] over the entries e of each row, (targets, width); weights get no gradient."""
     if h.shape[0] != block.num_sources:
         raise ValueError(f"h has {h.shape[0]} rows; this block aggregates over {block.num_sources} sources")
@@ -217,7 +266,7 @@ def aggregate(block: Bipartite, h: Tensor) -> Tensor:
 
 class _Aggregate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, h: Tensor, block: Bipartite) -> Tensor:
+    def forward(ctx: Any, h: Tensor, block: Block) -> Tensor:
         ctx.block = block
         return _row_sums(block.indptr, block.indices, block.weights, h)
 
@@ -228,7 +277,7 @@ class _Aggregate(torch.autograd.Function):
         return _row_sums(*_transposed(ctx.block), gradients[0]), None
 
 
-def _transposed(block: Bipartite) -> tuple[Tensor, Tensor, Tensor]:
+def _transposed(block: Block) -> tuple[Tensor, Tensor, Tensor]:
     """CSR of the transpose, (num_sources, num_targets): the block's own, or made by a stable sort."""
     if block.t_indptr is not None and block.t_indices is not None and block.t_weights is not None:
         return block.t_indptr, block.t_indices, block.t_weights
@@ -240,12 +289,7 @@ def _transposed(block: Bipartite) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _row_sums(indptr: Tensor, indices: Tensor, weights: Tensor, h: Tensor) -> Tensor:
-    """CSR times dense, without autograd; on a CPU in one part of about equal work per thread, the first in the caller.
-
-    >>> indptr, indices, weights = torch.tensor([0, 2, 2]), torch.tensor([0, 1]), torch.tensor([1.0, 2.0])
-    >>> _row_sums(indptr, indices, weights, torch.tensor([[3.0], [5.0]])).tolist()
-    [[13.0], [0.0]]
-    """
+    """CSR times dense, without autograd; on a CPU in one part of equal work per thread, the first in the caller."""
     h = h.detach().contiguous()
     if h.device.type != "cpu":
         return _bag_sums(indptr, indices, weights, h)
@@ -270,15 +314,14 @@ def _bag_sums(indptr: Tensor, indices: Tensor, weights: Tensor, h: Tensor) -> Te
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Product of x (rows, in) and weight (in, out), plus the bias (out,) if given, with a gradient.
-
-    >>> affine(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [5.0]]), torch.tensor([1.0])).tolist()
-    [[14.0]]
-    """
-    if x.device.type != "cpu":
-        return x @ weight if bias is None else torch.addmm(bias, x, weight)
-    result: Tensor = _Affine.apply(x, weight, bias)
+    """Product of x (rows, in) and weight (in, out), plus the bias (out,) if given, with a gradient."""
+    result: Tensor = (_Affine.apply if x.device.type == "cpu" else _product)(x, weight, bias)
     return result
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """Torch's own product, plus the bias if given."""
+    return torch.mm(x, weight, out=out) if bias is None else torch.addmm(bias, x, weight, out=out)
 
 
 class _Affine(torch.autograd.Function):
@@ -311,18 +354,14 @@ class _Affine(torch.autograd.Function):
 @torch.no_grad()
 def _affine_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`affine` without a gradient, written to `out`, which is returned."""
+    if x.device.type != "cpu":
+        return _product(x, weight, bias, out)
 
     @torch.no_grad()
     def block(rows: slice) -> None:
-        if bias is None:
-            torch.mm(x[rows], weight, out=out[rows])
-        else:
-            torch.addmm(bias, x[rows], weight, out=out[rows])
+        _product(x[rows], weight, bias, out[rows])
 
-    if x.device.type == "cpu":
-        _in_blocks(len(x), weight.numel(), block)
-    else:
-        block(slice(None))
+    _in_blocks(len(x), weight.numel(), block)
     return out
 
 
@@ -359,17 +398,23 @@ def _helpers() -> ThreadPoolExecutor:
     return pool
 
 
-class Layers(Protocol):
-    """Where the layers of a graph's embedding are stored, and which rows of each this process computes."""
+class Layers:
+    """Where the layers of a graph's embedding are stored, and which rows this process computes: new memory, and all."""
+
+    def __init__(self, shape: tuple[int, int], place: torch.device | str = "cpu") -> None:
+        self.shape, self.place = shape, place
 
     def own(self, chunks: list[slice]) -> list[slice]:
         """Chunks of rows that this process computes."""
+        return chunks
 
     def room(self) -> Tensor:
         """Storage (n, width) for a layer; the one before it stays, earlier ones may go."""
+        return torch.empty(self.shape, device=self.place)
 
     def whole(self, layer: Tensor) -> Tensor:
         """The layer stored in `room`, when all its rows are computed."""
+        return layer
 
 
 @torch.no_grad()
@@ -399,42 +444,19 @@ def embed_graph(
     gcn = gcn_weights(indptr, weights)
     sums = _HostSums(indptr, indices, gcn) if place.type == "cpu" else _DeviceSums(indptr, indices, gcn, place)
     h: Any = x if place.type == "cpu" else torch.tensor(x, device=place)
-    layers = layers or _NewLayers((num_nodes, model.encoder[0].weight.shape[1]), place)
+    layers = layers or Layers((num_nodes, model.encoder[0].weight.shape[1]), place)
     own = layers.own([slice(first, min(first + chunk_rows, num_nodes)) for first in range(0, num_nodes, chunk_rows)])
     for depth in range(len(model.encoder)):
-        h = _embed_layer(model, depth, h, None if propagated and depth == 0 else sums, own, place, layers)
+        h = _embed_layer(model, depth, h, None if propagated and depth == 0 else sums, own, layers)
     result: Tensor = h
     return result
 
 
-@dataclass(frozen=True)
-class _NewLayers:
-    """Every layer in memory of its own, computed by one process."""
-
-    shape: tuple[int, int]
-    place: torch.device
-
-    def own(self, chunks: list[slice]) -> list[slice]:
-        return chunks
-
-    def room(self) -> Tensor:
-        return torch.empty(self.shape, device=self.place)
-
-    def whole(self, layer: Tensor) -> Tensor:
-        return layer
-
-
 def _embed_layer(
-    model: HopModel,
-    depth: int,
-    h: Any,
-    sums: "_HostSums | _DeviceSums | None",
-    own: list[slice],
-    place: torch.device,
-    layers: Layers,
+    model: HopModel, depth: int, h: Any, sums: "_HostSums | _DeviceSums | None", own: list[slice], layers: Layers
 ) -> Tensor:
     """One layer over the whole graph, this process's rows chunk by chunk; without `sums`, h is propagated already."""
-    layer = model.encoder[depth]
+    layer, place = model.encoder[depth], layers.place
     weight, bias = layer.weight.to(place), layer.bias.to(place)
     multiplies_first = sums is not None and layer.narrows
     if multiplies_first:
@@ -454,7 +476,7 @@ def _embed_layer(
     return layers.whole(out)
 
 
-def _take(h: Any, rows: slice, place: torch.device) -> Tensor:
+def _take(h: Any, rows: slice, place: torch.device | str) -> Tensor:
     """Rows of a tensor, or a copy of the rows of an array (which may be a read-only map)."""
     return h[rows] if isinstance(h, Tensor) else torch.tensor(h[rows], device=place)
 

@@ -31,10 +31,10 @@ settings.register_profile(
 settings.load_profile("default")
 numba.set_num_threads(1)
 
-FIRST = "tests/test_cli.py"  # compiles most kernels, while the next files need none
+FIRST = "tests/run/test_pipeline.py"  # compiles most kernels, while the next files need none
 NEXT = tuple(
     f"tests/{name}"
-    for name in ("test_conf", "test_workspace", "test_imports", "test_signatures", "report/", "sweep/test_collect")
+    for name in ("test_conf", "test_workspace", "test_imports", "test_signatures", "report/")
     + ("base/", "posterior/", "shards/", "ranks/test_w")
 )
 

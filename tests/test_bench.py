@@ -16,7 +16,7 @@ from bench import __main__ as command
 from bench import apart, bfs, growth, machine, page
 from bench.__main__ import REPEATS, run_theme
 from bench.harness import Case, Contender, Floor, Table, as_table, at_least, at_most, judge, measure
-from hcm_scale.graph.store import Graph
+from hcm_scale.graph import Graph
 
 
 def contender(name, calls=None, *, amount=1.0, verify=lambda result: None):

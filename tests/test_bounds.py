@@ -24,17 +24,17 @@ from scipy import sparse
 from hcm_scale import HCM
 from hcm_scale.base.order import double_places
 from hcm_scale.base.spmm import gcn_scale
-from hcm_scale.features.purify import SIMILARITIES, purify
+from hcm_scale.features import purify as purification
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.graph.build import build_csr
 from hcm_scale.hops import choose_sources, label_hops
 from hcm_scale.hops.label import count_hops
 from hcm_scale.ingest.arrays import write_weights
 from hcm_scale.ingest.ids import NumberIds, TextIds
-from hcm_scale.sampling import sample_blocks
+from hcm_scale.sampling import make_sampler
+from hcm_scale.score import nodes
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.nodes import score_nodes
 from hcm_scale.synthetic import families
 
 PACKAGE = Path(__file__).resolve().parents[1] / "hcm_scale"
@@ -74,26 +74,19 @@ def walk_weights(graph: Any, folder: Path) -> None:
         write_weights(folder, [(u, v, np.full(300, 2.0))], "", directed=directed, adds_up=adds_up)
     weighted = replace(graph, weights=np.full(graph.num_arcs, 3, np.float32))
     weighted.check()
-    purify(weighted, weighted.x, similarity="euclidean", ratio=0.3).check()
+    purification.purify(weighted, weighted.x, similarity="euclidean", ratio=0.3).check()
     for fan_out in (2, None):
-        sample_blocks(
-            graph.indptr,
-            graph.indices,
-            gcn_scale(graph.indptr, weighted.weights),
-            np.arange(50),
-            [fan_out],
-            seed=0,
-            step=0,
-            weights=weighted.weights,
-        )
+        scale = gcn_scale(graph.indptr, weighted.weights)
+        sample = make_sampler("numba", graph.indptr, graph.indices, scale, [fan_out], seed=0, weights=weighted.weights)
+        sample(np.arange(50), 0)
 
 
 def walk_purify(graph: Any) -> None:
     directed = Graph(graph.indptr, graph.indices, directed=True)
     rows = SparseRows.of(sparse.csr_array(graph.x * (graph.x > 1)))
-    for similarity in SIMILARITIES:
+    for similarity in ("jaccard", "cosine", "euclidean"):
         for given, x in ((graph, graph.x), (graph, rows), (directed, graph.x)):
-            purify(given, x, similarity=similarity, ratio=0.3)
+            purification.purify(given, x, similarity=similarity, ratio=0.3)
 
 
 def walk_hops(graph: Any) -> None:
@@ -122,7 +115,7 @@ def walk_score(graph: Any) -> None:
     for directed in (False, True):
         edges = edge_index(graph.indptr, graph.indices, directed=directed)
         mean = np.random.default_rng(0).random(edges.num_edges).astype(np.float32)
-        score_nodes(edges, EdgeHops(mean, mean), trim=0.0)
+        nodes.score_nodes(edges, EdgeHops(mean, mean), trim=0.0)
     many = 1 << 17  # fewer are not sorted in threads
     values, known = np.random.default_rng(0).normal(size=many + 9).round(2), np.arange(many + 9) % many > 0
     double_places(values, known)

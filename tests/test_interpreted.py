@@ -14,11 +14,10 @@ import torch
 
 from hcm_scale.base.spmm import gcn_scale, propagate
 from hcm_scale.model import HopModel, aggregate, embed_graph
+from hcm_scale.sampling.device.batches import DevicePairs, draw, draw_into
 from hcm_scale.sampling.device.fused import EndsBatch
 from hcm_scale.sampling.device.graph import draw_rows, graph_to
-from hcm_scale.sampling.device.pairs import DevicePairs, draw, draw_into
-from hcm_scale.score import nodes
-from hcm_scale.score.device import plain_step
+from hcm_scale.score import device, nodes
 from hcm_scale.score.edge_index import PairHead, Pairs, edge_index
 from hcm_scale.synthetic.families import community, rmat
 
@@ -37,11 +36,11 @@ def test_kernels_for_gpus__run_by_the_interpreter():
 
 @interpreted
 def test_rows_on_device__are_the_rows_of_the_cores():
-    from hcm_scale.features.propagate_device import rows_on_device
+    from hcm_scale.features import propagate_device
 
     graph = community(150)
     x, out = np.asarray(graph.x), np.empty((50, 20), np.float32)
-    rows_on_device(graph, x, gcn_scale(graph.indptr), "cpu")(100, out)
+    propagate_device.rows_on_device(graph, x, gcn_scale(graph.indptr), "cpu")(100, out)
     wanted = propagate(graph.indptr, graph.indices, x)[100:]
     np.testing.assert_allclose(out, wanted, atol=1e-6)  # the interpreter rounds products, which a GPU does not
 
@@ -49,8 +48,6 @@ def test_rows_on_device__are_the_rows_of_the_cores():
 @interpreted
 @pytest.mark.parametrize("keep", [0.8, 0.1])
 def test_average_on_device__agrees_with_the_cores(monkeypatch, keep):
-    from hcm_scale.score import device
-
     monkeypatch.setattr(device, "_LANES", (4, 8, 16))
     graph, rng = rmat(5), np.random.default_rng(0)
     edges = edge_index(graph.indptr, graph.indices)
@@ -68,8 +65,6 @@ def test_average_on_device__agrees_with_the_cores(monkeypatch, keep):
 @pytest.mark.parametrize("expected", [True, False])
 @pytest.mark.parametrize("signed", [True, False])
 def test_fused_step__agrees_with_plain_torch(expected, signed):
-    from hcm_scale.score.device import fused_step
-
     torch.manual_seed(0)
     left, right = torch.randint(0, 30, (2, 50), dtype=torch.int32)
     pairs = Pairs(left, right, signed=signed, expected=expected)
@@ -77,8 +72,8 @@ def test_fused_step__agrees_with_plain_torch(expected, signed):
     for count in (1, 2):
         head = PairHead.of(HopModel(20, 3, width=16, head_width=16, seed=count).state_dict())
         z = torch.randn(30, 16)
-        fused_step(z, head, pairs, count, found, product=torch.float32)
-        plain_step(z, head, pairs, count, wanted, chunk=64, precision="float32")
+        device.fused_step(z, head, pairs, count, found, product=torch.float32)
+        device.plain_step(z, head, pairs, count, wanted, chunk=64, precision="float32")
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
 
 

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,39 +16,19 @@ from scipy import sparse
 from torch import Tensor
 
 from hcm_scale import model as model_module
-from hcm_scale.base.spmm import gcn_weights
+from hcm_scale.base import spmm
 from hcm_scale.base.threads import torch_threads
-from hcm_scale.model import HopModel, affine, aggregate, embed_graph, parameter_shapes
+from hcm_scale.model import Block, HopModel, MiniBatch, aggregate, embed_graph
 
 
-@dataclass(frozen=True)
-class HandBlock:
-    indptr: Tensor
-    indices: Tensor
-    weights: Tensor
-    num_targets: int
-    num_sources: int
-    t_indptr: Tensor | None = None
-    t_indices: Tensor | None = None
-    t_weights: Tensor | None = None
-
-    @staticmethod
-    def of(matrix: np.ndarray, dtype: torch.dtype = torch.float32) -> "HandBlock":
-        csr = sparse.csr_array(matrix)
-        return HandBlock(
-            torch.tensor(csr.indptr, dtype=torch.int32),
-            torch.tensor(csr.indices, dtype=torch.int32),
-            torch.tensor(csr.data, dtype=dtype),
-            *matrix.shape,
-        )
+def block_of(matrix: np.ndarray, dtype: torch.dtype = torch.float32) -> Block:
+    csr = sparse.csr_array(matrix)
+    data = torch.tensor(csr.data, dtype=dtype).numpy()
+    return Block.of(csr.indptr.astype(np.int32), csr.indices.astype(np.int32), data, matrix.shape[1])
 
 
-@dataclass(frozen=True)
-class HandBatch:
-    x: Tensor
-    blocks: tuple[HandBlock, ...]
-    left: Tensor
-    right: Tensor
+def batch_of(x: Tensor, blocks: tuple[Block, ...], left: Tensor, right: Tensor) -> MiniBatch:
+    return MiniBatch(torch.arange(len(x)), blocks[-1].num_targets if blocks else 0, x, blocks, left, right, left, 0, 0)
 
 
 def random_matrix(targets: int, sources: int, seed: int, density: float = 0.3) -> np.ndarray:
@@ -95,7 +75,7 @@ def with_biases(model: HopModel) -> HopModel:
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 5), st.integers(0, 99))
 def test_aggregate__equals_the_dense_product_and_its_gradient(targets, sources, width, seed):
     matrix = random_matrix(targets, sources, seed)
-    block = HandBlock.of(matrix, torch.float64)
+    block = block_of(matrix, torch.float64)
     h = torch.tensor(random_matrix(sources, width, seed + 1, 1.0), requires_grad=True)
     out = aggregate(block, h)
     torch.testing.assert_close(out, torch.tensor(matrix) @ h)
@@ -105,8 +85,8 @@ def test_aggregate__equals_the_dense_product_and_its_gradient(targets, sources, 
 
 
 def test_aggregate__passes_gradcheck_with_and_without_a_stored_transpose():
-    block = HandBlock.of(random_matrix(6, 11, 0), torch.float64)
-    turned = HandBlock.of(random_matrix(6, 11, 0).T, torch.float64)
+    block = block_of(random_matrix(6, 11, 0), torch.float64)
+    turned = block_of(random_matrix(6, 11, 0).T, torch.float64)
     stored = replace(block, t_indptr=turned.indptr, t_indices=turned.indices, t_weights=turned.weights)
     h = torch.randn(11, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
     assert torch.autograd.gradcheck(lambda h: aggregate(block, h), h)
@@ -120,7 +100,7 @@ def test_aggregate__does_not_depend_on_the_threads(num_threads, monkeypatch):
     for density in (0.0, 0.3):
         matrix = random_matrix(23, 50, 0, density)
         matrix[4] = 1.0  # one row heavier than all others
-        block = HandBlock.of(matrix)
+        block = block_of(matrix)
         h = torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
         expected = aggregate(block, h)
         torch.set_num_threads(num_threads)
@@ -132,7 +112,7 @@ def test_aggregate__does_not_depend_on_the_threads(num_threads, monkeypatch):
 
 
 def test_bag_sums__equal_the_kernel():
-    block = HandBlock.of(random_matrix(30, 50, 0))
+    block = block_of(random_matrix(30, 50, 0))
     h = torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
     found = model_module._bag_sums(block.indptr, block.indices, block.weights, h)  # the form that a GPU runs
     torch.testing.assert_close(found, aggregate(block, h))
@@ -140,7 +120,7 @@ def test_bag_sums__equal_the_kernel():
 
 def test_aggregate__refuses_rows_that_do_not_fit():
     with pytest.raises(ValueError, match="7 rows; this block aggregates over 11"):
-        aggregate(HandBlock.of(random_matrix(6, 11, 0)), torch.zeros(7, 2))
+        aggregate(block_of(random_matrix(6, 11, 0)), torch.zeros(7, 2))
 
 
 @pytest.mark.parametrize("num_layers", [1, 2, 4])
@@ -153,9 +133,9 @@ def test_forward__equals_dense_matrices(num_layers, directed, propagated, num_at
     x = np.random.default_rng(7).standard_normal((sizes[0], num_attributes))
     model = with_biases(HopModel(num_attributes, 4, width=8, num_layers=num_layers, directed=directed))
     pairs = np.random.default_rng(8).integers(0, sizes[-1], (2, 12))
-    blocks = [HandBlock.of(matrix) for matrix in matrices]
+    blocks = [block_of(matrix) for matrix in matrices]
     inputs, used = (matrices[0] @ x, blocks[1:]) if propagated else (x, blocks)
-    batch = HandBatch(torch.tensor(inputs, dtype=torch.float32), tuple(used), *map(torch.tensor, pairs))
+    batch = batch_of(torch.tensor(inputs, dtype=torch.float32), tuple(used), *map(torch.tensor, pairs))
     expected = dense_predict(model, dense_encode(model, x, matrices), *pairs)
     np.testing.assert_allclose(model(batch).detach().numpy(), expected, rtol=1e-4, atol=1e-4)
 
@@ -165,7 +145,7 @@ def test_forward__gradients_equal_those_of_dense_matrices():
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
     model = with_biases(HopModel(3, 4, width=8))
     left, right, hop = torch.tensor([0, 1, 2, 3]), torch.tensor([4, 5, 6, 0]), torch.tensor([0, 1, 2, 3])
-    batch = HandBatch(x, tuple(HandBlock.of(matrix) for matrix in matrices), left, right)
+    batch = batch_of(x, tuple(block_of(matrix) for matrix in matrices), left, right)
     loss = torch.nn.functional.cross_entropy(model(batch), hop)
     found = torch.autograd.grad(loss, list(model.parameters()))
 
@@ -177,12 +157,12 @@ def test_forward__gradients_equal_those_of_dense_matrices():
 
 
 def test_forward__undirected_is_symmetric_and_directed_is_not():
-    blocks = (HandBlock.of(random_matrix(7, 12, 1)),)
+    blocks = (block_of(random_matrix(7, 12, 1)),)
     x = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
     left, right = torch.tensor([0, 1, 2]), torch.tensor([3, 4, 5])
     for directed in (False, True):
         model = with_biases(HopModel(3, 4, width=8, num_layers=1, directed=directed))
-        there, back = model(HandBatch(x, blocks, left, right)), model(HandBatch(x, blocks, right, left))
+        there, back = model(batch_of(x, blocks, left, right)), model(batch_of(x, blocks, right, left))
         assert torch.equal(there, back) is not directed
 
 
@@ -195,7 +175,7 @@ def test_forward__refuses_a_wrong_number_of_blocks():
 def test_parameter_shapes__are_those_of_the_model(num_layers):
     sizes = {"num_attributes": 3, "num_classes": 4, "width": 8, "num_layers": num_layers, "head_width": 6}
     made = {name: tuple(value.shape) for name, value in HopModel(**sizes).state_dict().items()}
-    assert parameter_shapes(**sizes) == made
+    assert model_module.parameter_shapes(**sizes) == made
 
 
 def test_model__weights_are_a_function_of_sizes_and_seed():
@@ -249,7 +229,7 @@ def test_embed_graph__equals_the_model_on_exact_blocks(random_csr):
     gcn = dense_gcn(indptr, indices)
     x = np.random.default_rng(0).standard_normal((40, 5)).astype(np.float32)
     model = with_biases(HopModel(5, width=8, num_layers=2))
-    block = HandBlock.of(gcn)
+    block = block_of(gcn)
     with torch.no_grad():
         full_batch = model.encode(torch.tensor(x), (block, block))
     torch.testing.assert_close(embed_graph(model, indptr, indices, x, propagated=False), full_batch)
@@ -259,7 +239,7 @@ def test_embed_graph__equals_the_model_on_exact_blocks(random_csr):
 def test_device_sums__equal_the_hosts(random_csr, weighted):
     indptr, indices = random_csr(40, 100)
     edges = np.random.default_rng(1).lognormal(0, 2, len(indices)).astype(np.float32) if weighted else None
-    weights = gcn_weights(indptr, edges)
+    weights = spmm.gcn_weights(indptr, edges)
     h = np.random.default_rng(0).standard_normal((40, 5)).astype(np.float32)
     host = model_module._HostSums(indptr, indices, weights)
     device = model_module._DeviceSums(indptr, indices, weights, torch.device("cpu"))
@@ -296,7 +276,7 @@ def test_affine__is_torchs_and_does_not_depend_on_the_threads(num_rows, widths):
     found = []
     for num_threads in (1, 2, 3):
         with torch_threads(num_threads):
-            found.append(made(affine, *parts))
+            found.append(made(model_module.affine, *parts))
             assert torch.get_num_threads() == num_threads
     expected = made(lambda x, weight, bias: bias + x @ weight, *(part.double() for part in parts))
     for name, one, two, three, exact in zip(("x W + b", "x", "W", "b"), *found, expected, strict=True):
@@ -307,7 +287,7 @@ def test_affine__is_torchs_and_does_not_depend_on_the_threads(num_rows, widths):
 
 def test_affine__leaves_other_threads_alone():
     with torch_threads(2):
-        affine(torch.ones(20_000, 64), torch.ones(64, 64))
+        model_module.affine(torch.ones(20_000, 64), torch.ones(64, 64))
         seen: list[int] = []
         thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
         thread.start()
@@ -346,7 +326,7 @@ def test_embed_graph__on_the_device_equals_the_host(random_csr):
 
 @pytest.mark.gpu
 def test_aggregate__on_the_device_equals_the_host():
-    block = HandBlock.of(random_matrix(60, 110, 0))
+    block = block_of(random_matrix(60, 110, 0))
     moved = replace(block, indptr=block.indptr.cuda(), indices=block.indices.cuda(), weights=block.weights.cuda())
     h = torch.randn(110, 16, generator=torch.Generator().manual_seed(0), requires_grad=True)
     on_device = h.detach().cuda().requires_grad_()

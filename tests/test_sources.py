@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from hcm_scale.base import names
 from hcm_scale.base.files import FolderError, write_sealed
-from hcm_scale.base.names import FAMILIES
 from hcm_scale.config import Config, FolderGraph, MatrixGraph, PygGraph, SqlGraph, SyntheticGraph, TablesGraph
 from hcm_scale.run import plan
 from hcm_scale.run.sources import check_apart, check_same, check_there, reader, stamp
@@ -83,7 +83,7 @@ def test_stamp__of_what_has_no_file_of_its_own_never_changes(tmp_path):
     assert stamp(MatrixGraph(path=str(tmp_path / "none.mat"))) == [[]]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", names.FAMILIES)
 def test_synthetic__makes_every_family_that_the_configuration_accepts(tmp_path, family):
     made = reader(SyntheticGraph(family=family, num_nodes=64, num_attributes=2))(tmp_path / "graph")
     assert made.num_nodes == 64

@@ -10,14 +10,14 @@ from scipy import sparse
 
 from hcm_scale.cli import commands
 from hcm_scale.config import Config
-from hcm_scale.features.propagate import open_propagated
+from hcm_scale.features import propagate as propagation
 from hcm_scale.graph import Graph
 from hcm_scale.graph.lookup import spread_to_entries
 from hcm_scale.posterior.samples import open_samples
 from hcm_scale.run import pipeline
 from hcm_scale.run.stages import recipe_of
 from hcm_scale.sampling.pairs import PairBatch
-from hcm_scale.stages.purify import open_purified
+from hcm_scale.stages import purify
 from hcm_scale.stages.score import open_scores
 from hcm_scale.stages.train import batch_maker
 from hcm_scale.synthetic import families
@@ -67,12 +67,12 @@ def test_equal_weights__score_as_none_do_bit_for_bit(runs):
 
 
 def test_purified__holds_the_strengths_of_all_edges_and_of_the_kept(runs):
-    made, graph = open_purified(runs["amounts"] / "purified"), Graph.open(runs["amounts"] / "graph")
+    made, graph = purify.open_purified(runs["amounts"] / "purified"), Graph.open(runs["amounts"] / "graph")
     assert made.weight_median == pytest.approx(np.median(graph.weights))
     np.testing.assert_allclose(made.strengths(), np.log2(1 + graph.weights / made.weight_median), rtol=1e-4)
     Graph.open(runs["amounts"] / "purified" / "graph")
     assert made.graph.num_edges < graph.num_edges
-    assert open_purified(runs["none"] / "purified").strengths() is None
+    assert purify.open_purified(runs["none"] / "purified").strengths() is None
 
 
 def dense_gcn(graph: Graph, strengths: np.ndarray) -> np.ndarray:
@@ -92,7 +92,7 @@ def expected_hops(gcn: np.ndarray, x: np.ndarray, sample: dict, u: np.ndarray, v
 
 
 def test_scores__are_those_of_dense_matrices_of_strengths(runs):
-    made, graph = open_purified(runs["amounts"] / "purified"), Graph.open(runs["amounts"] / "graph")
+    made, graph = purify.open_purified(runs["amounts"] / "purified"), Graph.open(runs["amounts"] / "graph")
     u = np.repeat(np.arange(300), graph.degrees)
     first = u < graph.indices
     wanted = []
@@ -101,7 +101,7 @@ def test_scores__are_those_of_dense_matrices_of_strengths(runs):
         ("original", graph, made.strengths()),
     ):
         gcn = dense_gcn(structure, weights)
-        x = open_propagated(runs["amounts"] / f"propagated-{view}")
+        x = propagation.open_propagated(runs["amounts"] / f"propagated-{view}")
         np.testing.assert_allclose(x, gcn @ made.features, atol=1e-5)
         samples = open_samples(runs["amounts"] / f"train-{view}" / "samples")
         wanted.append(np.mean([expected_hops(gcn, x, s, u[first], graph.indices[first]) for s in samples], axis=0))
@@ -117,8 +117,8 @@ def test_trained__measures_weights_by_the_median_of_the_trained_graph(runs, grap
     heavier = replace(same, weights=same.weights * np.float32(4), path=None)
     pipeline.run(small(tmp_path / "heavier", runs["amounts"]), until="score", graph=heavier)
     assert by_node(tmp_path / "heavier", "ahp") != by_node(runs["amounts"], "ahp")
-    medians = [open_purified(tmp_path / name / "purified").weight_median for name in ("same", "heavier")]
-    assert medians == [open_purified(runs["amounts"] / "purified").weight_median] * 2
+    medians = [purify.open_purified(tmp_path / name / "purified").weight_median for name in ("same", "heavier")]
+    assert medians == [purify.open_purified(runs["amounts"] / "purified").weight_median] * 2
 
 
 def test_trained__refuses_a_graph_with_weights_for_one_without_and_the_other_way(runs, graph, tmp_path):
@@ -130,7 +130,7 @@ def test_trained__refuses_a_graph_with_weights_for_one_without_and_the_other_way
 
 
 def test_training__sums_over_the_same_matrix(runs):
-    made = open_purified(runs["amounts"] / "purified")
+    made = purify.open_purified(runs["amounts"] / "purified")
     recipe, nodes = recipe_of(Config()), np.arange(300)
     recipe = replace(recipe, batching=replace(recipe.batching, fan_outs=(None,), hub_cap=None))
     pairs = PairBatch(0, 0, nodes, nodes, np.zeros(300, np.int64))

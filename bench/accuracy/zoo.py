@@ -41,7 +41,7 @@ class Planted(NamedTuple):
 
 
 def plant(graph: Graph, kind: str, *, strong: bool, seed: int) -> Planted:
-    """Plants one kind of odd nodes into an undirected graph with attributes."""
+    """Plants one kind of odd nodes into a graph; all but clique, rewire and hub need attributes."""
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r} is unknown; it is one of {', '.join(KINDS)}")
     rng = np.random.default_rng(key(seed, _PURPOSE, list(KINDS).index(kind), strong))
@@ -65,7 +65,7 @@ def _clique(graph: Graph, nodes: Nodes, strong: bool, rng: Rng) -> tuple[Graph, 
 def _far(graph: Graph, nodes: Nodes, strong: bool, rng: Rng) -> tuple[Graph, Nodes]:
     others = draw_others(nodes, graph.num_nodes, 50 if strong else 10, rng)
     rows = _rows(graph)
-    return _with_rows(graph, nodes, rows[farthest(graph.x, nodes, others)]), nodes
+    return with_rows(graph, nodes, rows[farthest(graph.x, nodes, others)]), nodes
 
 
 def _swap(graph: Graph, nodes: Nodes, strong: bool, rng: Rng) -> tuple[Graph, Nodes]:
@@ -76,15 +76,15 @@ def _swap(graph: Graph, nodes: Nodes, strong: bool, rng: Rng) -> tuple[Graph, No
         right[same] = right[rng.permutation(same)]
     own, other = np.concatenate([left, right]), np.concatenate([right, left])
     taken = np.ones(graph.num_attributes) if strong else (rng.random(graph.num_attributes) < 0.5).astype(float)
-    return _with_rows(graph, own, _mixed(_rows(graph), own, other, taken)), own
+    return with_rows(graph, own, _mixed(_rows(graph), own, other, taken)), own
 
 
 def _rewire(graph: Graph, nodes: Nodes, strong: bool, rng: Rng) -> tuple[Graph, Nodes]:
-    left, right = _edges(graph)
+    left, right = edges(graph)
     mine = np.isin(left, nodes) | np.isin(right, nodes)
     mine &= rng.random(len(left)) < (1.0 if strong else 0.5)
     kept_end = np.where(np.isin(left, nodes), left, right)[mine]
-    return _from_edges(graph, (left[~mine], right[~mine]), (kept_end, _anyone(graph, len(kept_end), rng))), nodes
+    return from_edges(graph, (left[~mine], right[~mine]), (kept_end, _anyone(graph, len(kept_end), rng))), nodes
 
 
 def _ring(graph: Graph, nodes: Nodes, strong: bool, rng: Rng) -> tuple[Graph, Nodes]:
@@ -93,7 +93,7 @@ def _ring(graph: Graph, nodes: Nodes, strong: bool, rng: Rng) -> tuple[Graph, No
     pairs = [(groups, np.roll(groups, -step, axis=1)) for step in steps]
     joined = _joined(graph, *(np.concatenate([pair[i].ravel() for pair in pairs]) for i in range(2)))
     models = np.repeat(_anyone(graph, len(groups), rng), _RING)
-    return _with_rows(joined, groups.ravel(), _noisy(graph, models, rng)), groups.ravel()
+    return with_rows(joined, groups.ravel(), noisy(graph, models, rng)), groups.ravel()
 
 
 def _hub(graph: Graph, nodes: Nodes, strong: bool, rng: Rng) -> tuple[Graph, Nodes]:
@@ -108,32 +108,38 @@ KINDS = {"clique": _clique, "far": _far, "swap": _swap, "rewire": _rewire, "ring
 def communities(graph: Graph) -> NDArray[np.int64]:
     """A group for every node: k-means over the leading singular vectors of the normalised adjacency."""
     scale = 1.0 / np.sqrt(np.maximum(graph.degrees, 1))
-    adjacency = sparse.csr_array((np.ones(graph.num_arcs), graph.indices, graph.indptr), shape=(graph.num_nodes,) * 2)
     vectors, _, _ = randomized_svd(
-        sparse.csr_matrix(scale[:, None] * adjacency * scale), _COMMUNITIES, n_iter=10, random_state=0
+        sparse.csr_matrix(scale[:, None] * adjacency(graph) * scale), _COMMUNITIES, n_iter=10, random_state=0
     )
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return KMeans(_COMMUNITIES, n_init=1, random_state=0).fit_predict(vectors / np.maximum(lengths, 1e-12))
+
+
+def adjacency(graph: Graph) -> sparse.csr_array:
+    """The matrix of ones, (n, n)."""
+    return sparse.csr_array((np.ones(graph.num_arcs), graph.indices, graph.indptr), shape=(graph.num_nodes,) * 2)
 
 
 def _anyone(graph: Graph, count: int, rng: Rng) -> Nodes:
     return rng.integers(0, graph.num_nodes, count)
 
 
-def _edges(graph: Graph) -> tuple[Nodes, Nodes]:
+def edges(graph: Graph) -> tuple[Nodes, Nodes]:
+    """Both ends of every edge, once; of every arc if the graph is directed."""
     left = np.repeat(np.arange(graph.num_nodes), graph.degrees)
-    return left[left < graph.indices], graph.indices[left < graph.indices].astype(np.int64)
+    once = graph.directed | (left < graph.indices)
+    return left[once], graph.indices[once].astype(np.int64)
 
 
 def _joined(graph: Graph, left: Nodes, right: Nodes) -> Graph:
-    return _from_edges(graph, _edges(graph), (left, right))
+    return from_edges(graph, edges(graph), (left, right))
 
 
-def _from_edges(graph: Graph, *pairs: tuple[Nodes, Nodes]) -> Graph:
+def from_edges(graph: Graph, *pairs: tuple[Nodes, Nodes]) -> Graph:
     """The graph with just these edges; loops and repeats fall away."""
     left, right = (np.concatenate([pair[i] for pair in pairs]) for i in range(2))
     left, right = (end[left != right] for end in (left, right))
-    ends = np.concatenate([left, right]), np.concatenate([right, left])
+    ends = (left, right) if graph.directed else (np.concatenate([left, right]), np.concatenate([right, left]))
     csr = sparse.coo_array((np.ones(len(ends[0]), np.int8), ends), shape=(graph.num_nodes,) * 2).tocsr()
     csr.sort_indices()
     return replace(graph, indptr=csr.indptr.astype(np.int64), indices=csr.indices.astype(np.int32), path=None)
@@ -144,7 +150,7 @@ def _rows(graph: Graph) -> Any:
     return graph.x.csr() if isinstance(graph.x, SparseRows) else np.asarray(graph.x)
 
 
-def _with_rows(graph: Graph, nodes: Nodes, fresh: Any) -> Graph:
+def with_rows(graph: Graph, nodes: Nodes, fresh: Any) -> Graph:
     """Attributes with these rows in the place of the nodes' own."""
     rows = _rows(graph)
     place = np.arange(graph.num_nodes)
@@ -161,7 +167,7 @@ def _mixed(rows: Any, own: Nodes, other: Nodes, taken: NDArray[np.float64]) -> A
     return np.where(taken > 0, rows[other], rows[own])
 
 
-def _noisy(graph: Graph, models: Nodes, rng: Rng) -> Any:
+def noisy(graph: Graph, models: Nodes, rng: Rng) -> Any:
     """Copies of rows: a tenth of the present attributes lost, or dense values moved by a twentieth of a deviation."""
     rows = _rows(graph)
     copies = rows[models]

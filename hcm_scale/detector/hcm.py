@@ -18,7 +18,6 @@ import tempfile
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from numbers import Real
 from pathlib import Path
 from typing import Any, Never, Self
 
@@ -147,27 +146,6 @@ class HCM(Results, Parameters):
         self._check()
 
     @with_python_names()
-    def _check(self) -> None:
-        if not isinstance(self.options, Mapping | None):
-            example = '{"purify.ratio": 0.1}'
-            raise ValueError(f"options={self.options!r} is not legal: options by name, such as {example}, or None")
-        share = self.contamination
-        if share is not None and not (isinstance(share, Real) and 0.0 < share <= 0.5):
-            raise ValueError(f"contamination={share!r} is out of range: above 0 and at most 0.5, or None")
-        if self.run_dir is not None and not (isinstance(self.run_dir, str | Path) and str(self.run_dir)):
-            raise ValueError(f"run_dir={self.run_dir!r} is not legal: the path of a folder, or None")
-        if not (self.callback is None or callable(self.callback)):
-            raise ValueError(f"callback={self.callback!r} is not legal: a function of a Step, or None")
-        if self.verbose not in (None, 0, 1, 2, 3):
-            raise ValueError(f"verbose={self.verbose!r} is not legal: 0, 1, which 2 and 3 are too, or None")
-        self._make_config()
-
-    @property
-    def config(self) -> Config:
-        """Configuration made by the parameters, without the data."""
-        return self._make_config()
-
-    @with_python_names()
     def fit(
         self,
         data: Any,
@@ -199,8 +177,7 @@ class HCM(Results, Parameters):
         """
         self._fitted = None
         label = inputs.find_label(data, label, y)
-        named = zip(inputs.COLUMNS, (source_column, target_column, id_column, label_column), strict=True)
-        columns = {name: value for name, value in named if value is not None}
+        columns = dict(zip(inputs.COLUMNS, (source_column, target_column, id_column, label_column), strict=True))
         self._fitted = self._run(inputs.read_input(data), columns, label=label)
         return self
 
@@ -223,19 +200,19 @@ class HCM(Results, Parameters):
         return other
 
     def _run(
-        self, given: inputs.Input, columns: Mapping[str, str], *, label: Any = None, trained: Fitted | None = None
+        self, given: inputs.Input, columns: Mapping[str, Any], *, label: Any = None, trained: Fitted | None = None
     ) -> Fitted:
         """Finished run over the input, in the folder of this detector."""
         with self._progress():
             config, columns = self._configure(given, columns, trained)
-            folder, encodings = self._folder(), None
+            folder = self._folder()
             config.run_dir = str(folder)
+            graph = labelled = encodings = None
             if trained is not None:
                 config.trained = str(trained.folder)
                 if given.tables is not None:
                     encodings = column_encodings(Graph.open(trained.folder / "graph", verify=False))
             try:
-                graph = labelled = None
                 if given.in_memory or label is not None:
                     graph = given.read(folder / _SCRATCH, config.graph, encodings)
                     labelled = graph if label is None else inputs.with_label(graph, label)
@@ -259,14 +236,15 @@ class HCM(Results, Parameters):
         return self.apply(data)._found()
 
     def _configure(
-        self, given: inputs.Input, columns: Mapping[str, str], trained: Fitted | None = None
+        self, given: inputs.Input, columns: Mapping[str, Any], trained: Fitted | None = None
     ) -> tuple[Config, dict[str, str]]:
         """Configuration to read `given` with, and the columns of its tables: named, of `trained`, or guessed."""
         options = dotted(self.options or {})
-        named = {name: options[f"graph.{name}"] for name in inputs.COLUMNS if options.get(f"graph.{name}") is not None}
         earlier = trained.columns if trained is not None and given.tables is not None else {}
-        columns = inputs.column_options(given, named | earlier | dict(columns))
-        return self._make_config(given.section, given.what, columns), columns
+        sources = ({name: options.get(f"graph.{name}") for name in inputs.COLUMNS}, earlier, columns)
+        known = {name: value for named in sources for name, value in named.items() if value is not None}
+        found = inputs.column_options(given, known)
+        return self._make_config(given.section, given.what, found), found
 
     def _folder(self) -> Path:
         """Folder of the run: `run_dir`, or a temporary one that is removed with the detector."""
@@ -320,9 +298,8 @@ class HCM(Results, Parameters):
             for name in manifest["columns"]:
                 if name not in inputs.COLUMNS:
                     raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {name!r} is no column of a table")
-            trained = _training_scores(folder, manifest["trained"]) if "trained" in manifest else None
-            source = (folder, pipeline.read_scores(folder), manifest["fingerprint"], manifest["columns"])
-            fitted = Fitted(*source, manifest["contamination"], manifest["bound"], trained)
+            saved = {name: manifest[name] for name in ("fingerprint", "columns", "contamination", "bound")}
+            fitted = Fitted(folder, pipeline.read_scores(folder), **saved, trained=_training_scores(folder, manifest))
             parameters = _safe_parameters(manifest["parameters"])
             parameters["views"] = tuple(parameters["views"])
         except (LookupError, TypeError, AttributeError) as error:
@@ -352,7 +329,10 @@ def _check_writable(folder: Path) -> None:
             raise files.FolderError(f"{folder} holds other files, and no saved detector; {legal}") from error
 
 
-def _training_scores(folder: Path, entry: dict[str, Any]) -> Training:
+def _training_scores(folder: Path, manifest: dict[str, Any]) -> Training | None:
+    if "trained" not in manifest:
+        return None
+    entry = manifest["trained"]
     files.check_folder(folder, {_TRAINING_SCORES: entry["hash"]}, "save the detector again")
     return Training(np.load(folder / _TRAINING_SCORES, allow_pickle=False), entry["num_odd"])
 

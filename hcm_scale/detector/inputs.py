@@ -197,13 +197,13 @@ def with_label(graph: Graph, label: Any) -> Graph:
     if not np.isin(y, (0, 1)).all():
         raise InputError("label holds other values than 0 and 1")
     index = index_of(label)
-    y = y if index is None else y[_rows_of_nodes(graph, index)]
+    if index is not None:
+        y = y[_rows_of_ids(pa.array(np.arange(graph.num_nodes)) if graph.ids is None else graph.ids, index)]
     return dataclasses.replace(graph, y=y.astype(np.uint8), kind=None)
 
 
-def _rows_of_nodes(graph: Graph, index: Any) -> NDArray[np.int64]:
-    """Position of the id of each node in a pandas index, (n,)."""
-    ids = pa.array(np.arange(graph.num_nodes)) if graph.ids is None else graph.ids
+def _rows_of_ids(ids: pa.Array, index: Any) -> NDArray[np.int64]:
+    """Position of each id in a pandas index, (n,)."""
     try:
         rows = pc.index_in(ids, pa.array(index.tolist()).cast(ids.type))
     except (pa.ArrowException, TypeError, OverflowError):  # of another type than the ids
@@ -212,7 +212,7 @@ def _rows_of_nodes(graph: Graph, index: Any) -> NDArray[np.int64]:
         missing = ids.filter(rows.is_null())[0].as_py()
         raise InputError(
             f"the pandas index of label has no {missing!r}, which is the id of a node; it begins with {index[0]!r}. "
-            f"Legal are the ids of all nodes, in any order, or 0 .. {graph.num_nodes - 1}; label.to_numpy() is taken "
+            f"Legal are the ids of all nodes, in any order, or 0 .. {len(ids) - 1}; label.to_numpy() is taken "
             "in the order of the nodes"
         )
     return np.asarray(rows, np.int64)

@@ -10,6 +10,8 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Iterator, Mapping
+from numbers import Real
+from pathlib import Path
 from typing import Any, Self
 
 from hcm_scale.base.console import legal_names
@@ -73,10 +75,35 @@ FOREIGN_ATTRIBUTES = {  # methods and attributes of PyGOD, PyOD and scikit-learn
 }
 
 
+@contextlib.contextmanager
+def with_python_names() -> Iterator[None]:
+    """Adds the Python spelling to an error that names options as the command line does, `section.option=`.
+
+    >>> with with_python_names():
+    ...     raise ValueError("hops.classes=1 is out of range")
+    Traceback (most recent call last):
+    ValueError: hops.classes=1 is out of range (in Python: HCM(classes=...))
+    """
+    try:
+        yield
+    except (ValueError, MemoryError) as error:
+        known = {key: f"HCM({name}=...)" for name, key in KEYS.items()} | SET_ELSEWHERE
+        keys = [key for key in re.findall(r"\b[a-z]+\.[a-z_]+(?==)", str(error)) if key.split(".")[0] in SECTIONS]
+        names = dict.fromkeys(known.get(key, f'HCM(options={{"{key}": ...}})') for key in keys)
+        if names and "(in Python: " not in str(error):
+            error.args = (f"{error} (in Python: {', '.join(names)})",)
+        raise
+
+
 class Parameters:
     """Base of `HCM`: the arguments of the constructor are attributes of the same names, as scikit-learn expects."""
 
     options: Mapping[str, Any] | None
+
+    @property
+    def config(self) -> Config:
+        """Configuration made by the parameters, without the data."""
+        return self._make_config()
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name, as they were given."""
@@ -117,9 +144,23 @@ class Parameters:
             messages.append(f"{name}={value!r} is not a parameter of HCM: {FOREIGN_KEYWORDS.get(name, instead)}")
         return "; ".join(messages)
 
+    @with_python_names()
     def _check(self) -> None:
         """Raises ValueError for parameters that no fit could use."""
-        raise NotImplementedError
+        given = self.get_params()
+        share, folder, callback = given["contamination"], given["run_dir"], given["callback"]
+        if not (share is None or (isinstance(share, Real) and 0.0 < float(share) <= 0.5)):
+            raise ValueError(f"contamination={share!r} is out of range: above 0 and at most 0.5, or None")
+        checks = {
+            "options": (isinstance(self.options, Mapping | None), 'options by name, such as {"purify.ratio": 0.1}'),
+            "run_dir": (folder is None or (isinstance(folder, str | Path) and str(folder)), "the path of a folder"),
+            "callback": (callback is None or callable(callback), "a function of a Step"),
+            "verbose": (given["verbose"] in (None, 0, 1, 2, 3), "0, 1, which 2 and 3 are too"),
+        }
+        for name, (is_legal, legal) in checks.items():
+            if not is_legal:
+                raise ValueError(f"{name}={given[name]!r} is not legal: {legal}, or None")
+        self._make_config()
 
     def _make_config(
         self, section: GraphConfig | None = None, what: str = "", columns: Mapping[str, str] | None = None
@@ -165,23 +206,3 @@ def dotted(options: Mapping[str, Any]) -> dict[str, Any]:
         is_section = key in SECTIONS and isinstance(value, Mapping)
         flat |= {f"{key}.{name}": inner for name, inner in value.items()} if is_section else {str(key): value}
     return flat
-
-
-@contextlib.contextmanager
-def with_python_names() -> Iterator[None]:
-    """Adds the Python spelling to an error that names options as the command line does, `section.option=`.
-
-    >>> with with_python_names():
-    ...     raise ValueError("hops.classes=1 is out of range")
-    Traceback (most recent call last):
-    ValueError: hops.classes=1 is out of range (in Python: HCM(classes=...))
-    """
-    try:
-        yield
-    except (ValueError, MemoryError) as error:
-        known = {key: f"HCM({name}=...)" for name, key in KEYS.items()} | SET_ELSEWHERE
-        keys = [key for key in re.findall(r"\b[a-z]+\.[a-z_]+(?==)", str(error)) if key.split(".")[0] in SECTIONS]
-        names = dict.fromkeys(known.get(key, f'HCM(options={{"{key}": ...}})') for key in keys)
-        if names and "(in Python: " not in str(error):
-            error.args = (f"{error} (in Python: {', '.join(names)})",)
-        raise

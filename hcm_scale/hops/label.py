@@ -6,15 +6,18 @@ or unreachable. On an undirected graph a pair counts once, at the earlier of its
 Blocks depend on the graph, the sources, C, the sample size and the seed, and on nothing else: not on the number of
 threads, the width of a machine word, or how the sources are divided among processes.
 
-Method. `wide` is the bit-parallel BFS, where 64 W sources share one search, and `sample` draws from its bits; `plain`
-is one queue-based BFS per source, for graphs on which neighbourhoods hardly overlap. `engines` chooses between the two
-and runs either on all threads; `layout` is the graph as they see it, and how their results become (u, v, hop).
+Method. In `wide`, the bit-parallel BFS, 64 W sources share one search; `plain` is one queue-based BFS per source. On
+one layout both return the same rows. A few pilot searches decide: where neighbourhoods are so small that one pass over
+the state of a block costs more than searching its sources one by one, plain searches run on the graph as given.
+Otherwise blocks run on the graph renamed by degree, as wide as the memory allows and as leaves no thread idle.
+`layout` is the graph as the searches see it, and how their results become (u, v, hop).
 
-Memory. The graph's layout, the state of one search per thread (see `engines`), and the kept nodes of the sources in
-flight, at most 128 MiB or one block of sources.
+Memory. The graph's layout; the kept nodes of the sources in flight, at most 128 MiB or one block of sources; and the
+state of one search per thread. For m linked nodes and W words that is 3 rows of 8 W bytes a node, W + W / 4 + 1 / 4
+bytes a node of counts and bitmaps, and 512 W q bytes of ranks for samples of q pairs; plain: 2 bytes, 1 index a node.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +26,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base import rng
-from hcm_scale.hops.engines import STATE_BYTES, WORDS, Labeller, make_labeller
-from hcm_scale.hops.layout import Layout, empty_rows, linked_nodes, write_pairs
+from hcm_scale.base.names import MODEL_SIZES
+from hcm_scale.base.threads import share_parts
+from hcm_scale.hops.layout import (
+    Layout,
+    Rows,
+    degree_layout,
+    empty_rows,
+    linked_nodes,
+    original_layout,
+    source_order,
+    with_in_arcs,
+    write_pairs,
+)
+from hcm_scale.hops.plain import SOURCES_PER_TASK, arcs_around, label_plain, plain_scratch
+from hcm_scale.hops.wide import Request, label_block, wide_bytes, wide_scratch
 
-MIN_CLASSES, MAX_CLASSES = 2, 16
+WORDS = (8, 4, 2, 1)
+STATE_BYTES = 256 << 20  # of a thread's searches
+_MIN_CLASSES, _MAX_CLASSES = MODEL_SIZES["num_classes"]
+_NUM_PILOTS = 16
+_FEW_ROWS, _USUAL_SOURCES = 1 << 22, 4096
 _ROUNDS = 2  # blocks that a thread labels between two yields
 _ROWS_BYTES = 128 << 20  # of kept nodes in flight
+# Nanoseconds, measured on one machine: only their ratios matter, and those roughly.
+_PLAIN_ARC, _WIDE_ARC = 4.5, 5.0
+_WIDE_ROW, _WIDE_ROW_PER_CLASS = 6.0, 0.7  # per word of a row
+
+Labeller = Callable[[int, int], Rows]  # the rows of the sources at positions first .. last - 1
 
 
 @dataclass(frozen=True)
@@ -66,7 +91,7 @@ def largest_usable_classes(counts: NDArray[np.int64]) -> int:
     """
     filled = int(np.argmin(np.append(counts > 0, False)))  # classes before the first empty one
     usable = filled + 1 if counts[filled:].sum() > 0 else filled
-    return usable if usable >= MIN_CLASSES else 0
+    return usable if usable >= _MIN_CLASSES else 0
 
 
 def count_hops(
@@ -83,15 +108,8 @@ def count_hops(
     >>> count_hops(np.array([0, 1, 1, 3, 4]), np.array([2, 0, 3, 2], np.int32), np.array([0, 2]), classes=3).tolist()
     [[1, 1, 1], [1, 0, 1]]
     """
-    sources = np.ascontiguousarray(sources, np.int64)
-    _check(indptr, sources, classes, words)
-    num = len(sources)
-    layout, label = make_labeller(
-        indptr, indices, sources, classes=classes, most=0, seed=0, directed=directed, num_sources=num, words=words
-    )
-    rows = empty_rows(layout, num, classes, 0)
-    label(0, num, rows)
-    return rows.counts
+    search = _Search(indptr, indices, np.ascontiguousarray(sources, np.int64), classes, directed, 0, 0, words)
+    return search.labeller(len(sources))[1](0, len(sources)).counts
 
 
 def label_hops(
@@ -115,49 +133,33 @@ def label_hops(
     bit-parallel blocks of 64 `words` sources (1, 2, 4 or 8); None takes what is fastest with `state_bytes` a thread.
     The blocks are the same.
     """
-    sources = np.ascontiguousarray(sources, np.int64)
-    last = len(sources) if last is None else last
-    _check(indptr, sources, classes, words)
+    sources, step = np.ascontiguousarray(sources, np.int64), sources_per_block
+    stop = len(sources) if last is None else last
     if pairs_per_class is not None and pairs_per_class < 1:
         raise ValueError(f"pairs_per_class={pairs_per_class} must be at least 1, or None for all pairs")
-    if sources_per_block < 1:
-        raise ValueError(f"sources_per_block={sources_per_block} must be at least 1")
-    if not 0 <= first <= last <= len(sources) or first % sources_per_block:
+    if step < 1:
+        raise ValueError(f"sources_per_block={step} must be at least 1")
+    if not 0 <= first <= stop <= len(sources) or first % step:
         raise ValueError(
             f"first={first}, last={last} must lie between 0 and {len(sources)}, "
-            f"first a multiple of sources_per_block={sources_per_block}"
+            f"first a multiple of sources_per_block={step}"
         )
     num_nodes = len(indptr) - 1
     most = num_nodes if pairs_per_class is None else min(pairs_per_class, num_nodes)
-    layout, label = make_labeller(
-        indptr,
-        indices,
-        sources,
-        classes=classes,
-        most=most,
-        seed=rng.key(seed),
-        directed=directed,
-        num_sources=last - first,
-        words=words,
-        state_bytes=state_bytes,
-    )
-    return _stream(layout, sources, label, classes=classes, most=most, step=sources_per_block, first=first, last=last)
+    search = _Search(indptr, indices, sources, classes, directed, most, rng.key(seed), words, state_bytes)
+    layout, label = search.labeller(stop - first)
+    row_bytes = min(num_nodes, most * classes) * layout.names.itemsize
+    in_flight = rows_in_flight(row_bytes, step, numba.get_num_threads())
 
+    def blocks() -> Iterator[HopBlock]:
+        for start in range(first, stop, in_flight):
+            end = min(start + in_flight, stop)
+            rows = label(start, end)
+            for a, b in ((at, min(at + step, end)) for at in range(start, end, step)):
+                part = rows.part(a - start, b - start)
+                yield HopBlock(a, b, *write_pairs(part, layout.names, sources[a:b]), part.counts.sum(axis=0))
 
-def _stream(
-    layout: Layout, sources: Any, label: Labeller, *, classes: int, most: int, step: int, first: int, last: int
-) -> Iterator[HopBlock]:
-    """Labels as many blocks at once as keep all threads busy, and yields them one by one."""
-    row_bytes = min(layout.num_nodes, most * classes) * layout.names.itemsize
-    batch = rows_in_flight(row_bytes, step, numba.get_num_threads())
-    for start in range(first, last, batch):
-        stop = min(start + batch, last)
-        rows = empty_rows(layout, stop - start, classes, most)
-        label(start, stop, rows)
-        for begin in range(start, stop, step):
-            end = min(begin + step, stop)
-            part = rows.part(begin - start, end - start)
-            yield HopBlock(begin, end, *write_pairs(part, layout.names, sources[begin:end]), part.counts.sum(axis=0))
+    return blocks()
 
 
 def rows_in_flight(row_bytes: int, step: int, threads: int) -> int:
@@ -166,15 +168,93 @@ def rows_in_flight(row_bytes: int, step: int, threads: int) -> int:
     return max(1, min(busy, _ROWS_BYTES // max(1, row_bytes)) // step) * step
 
 
-def _check(indptr: Any, sources: NDArray[np.int64], classes: int, words: int | None) -> None:
-    """Refuses bad input, by name, before any work."""
-    if not MIN_CLASSES <= classes <= MAX_CLASSES:
-        raise ValueError(f"classes={classes} must be between {MIN_CLASSES} and {MAX_CLASSES}")
-    if words is not None and words not in WORDS:
-        raise ValueError(f"words={words} must be one of {sorted(WORDS)}, or None to let the graph decide")
-    if len(sources) == 0:
-        raise ValueError("sources is empty; at least 1 node with neighbours is needed")
-    if sources[0] < 0 or sources[-1] >= len(indptr) - 1 or np.any(np.diff(sources) <= 0):
-        raise ValueError(f"sources must be sorted, distinct and between 0 and {len(indptr) - 2}")
-    if np.any(indptr[sources] == indptr[sources + 1]):
-        raise ValueError("sources must have neighbours; see choose_sources")
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """What is searched, and how much of it is kept; bad input is refused, by name, before any work."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[Any]
+    sources: NDArray[np.int64]
+    classes: int
+    directed: bool
+    most: int  # nodes kept of each class; no rank is drawn where that is all nodes
+    seed: int
+    words: int | None
+    state_bytes: int = STATE_BYTES
+
+    def __post_init__(self) -> None:
+        sources, num_nodes = self.sources, len(self.indptr) - 1
+        if not _MIN_CLASSES <= self.classes <= _MAX_CLASSES:
+            raise ValueError(f"classes={self.classes} must be between {_MIN_CLASSES} and {_MAX_CLASSES}")
+        if self.words is not None and self.words not in WORDS:
+            raise ValueError(f"words={self.words} must be one of {sorted(WORDS)}, or None to let the graph decide")
+        if len(sources) == 0:
+            raise ValueError("sources is empty; at least 1 node with neighbours is needed")
+        if sources[0] < 0 or sources[-1] >= num_nodes or np.any(np.diff(sources) <= 0):
+            raise ValueError(f"sources must be sorted, distinct and between 0 and {num_nodes - 1}")
+        if np.any(self.indptr[sources] == self.indptr[sources + 1]):
+            raise ValueError("sources must have neighbours; see choose_sources")
+
+    def labeller(self, num_sources: int) -> tuple[Layout, Labeller]:
+        """The layout, a function of graph, sources and C alone; and what labels `num_sources` of the sources on it."""
+        sharing = sharing_pays(self.indptr, self.indices, self.sources, classes=self.classes)
+        if sharing:
+            layout = degree_layout(self.indptr, self.indices, directed=self.directed)
+        else:
+            layout = original_layout(self.indptr, self.indices)
+        order = source_order(layout, self.sources, directed=self.directed)
+        request = Request(order, self.sources, np.uint64(self.seed), self.most)
+        threads, sample = numba.get_num_threads(), self.most if self.most < layout.num_nodes else 0
+        label: Callable[[int, int, Rows], Any]  # by a thread: the rows from the source at a position on
+        if sharing or self.words is not None:
+            layout = with_in_arcs(layout) if self.directed else layout
+            words = self.words or choose_words(layout.num_linked, num_sources, sample, threads, self.state_bytes)
+            blocks = [wide_scratch(layout.num_linked, words, sample) for _ in range(threads)]
+            step, lanes = 64 * words, (np.uint64(0),) * words
+            label = lambda me, start, rows: label_block(layout, request, start, blocks[me], lanes, rows)  # noqa: E731
+        else:
+            step, singles = SOURCES_PER_TASK, plain_scratch(order, layout.names.dtype, sample, threads)
+            label = lambda me, start, rows: label_plain(layout, request, start, singles[me], rows)  # noqa: E731
+
+        def label_range(first: int, last: int) -> Rows:
+            rows = empty_rows(layout, last - first, self.classes, self.most)
+            steps = range(0, last - first, step)
+            share_parts(threads, steps, lambda me, i: label(me, first + i, rows.part(i, i + step)))
+            return rows
+
+        return layout, label_range
+
+
+def choose_words(
+    num_linked: int, num_sources: int, pairs_per_class: int, threads: int, state_bytes: int = STATE_BYTES
+) -> int:
+    """The widest block that fits into the budget and leaves a block for every thread.
+
+    Each width is a kernel of its own to compile. Where the searches take no time at all, the width is that of a run
+    with the usual number of sources.
+    """
+    if num_linked * num_sources <= _FEW_ROWS:
+        num_sources = max(num_sources, _USUAL_SOURCES)
+    for words in WORDS:
+        fits = wide_bytes(num_linked, words, pairs_per_class) <= state_bytes
+        if fits and 64 * words * threads <= num_sources:
+            return words
+    return 1
+
+
+def sharing_pays(indptr: NDArray[np.int64], indices: NDArray[Any], sources: NDArray[Any], *, classes: int) -> bool:
+    """Whether blocks of the largest width are cheaper than plain searches, judged by a few of those.
+
+    Together the pilots may read as many arcs as plain searches could if they were to win; they stop where that ends.
+    """
+    words, num_linked, given = max(WORDS), len(linked_nodes(indptr)), original_layout(indptr, indices)
+    rows = num_linked * words * (_WIDE_ROW + classes * _WIDE_ROW_PER_CLASS)
+    wide = rows + (classes - 2) * len(indices) * _WIDE_ARC
+    pilots = sources[:: max(1, len(sources) // _NUM_PILOTS)][:_NUM_PILOTS]
+    budget = len(pilots) * int(wide / (64 * words * _PLAIN_ARC))
+    visited, queue = np.zeros(given.num_nodes, np.uint16), np.empty(given.num_nodes, given.names.dtype)
+    for source in pilots:
+        budget -= arcs_around(given, source, classes - 1, budget, visited, queue)
+        if budget < 0:
+            return True
+    return False

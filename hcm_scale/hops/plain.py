@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
 from hcm_scale.hops.layout import NOT_A_SOURCE
-from hcm_scale.hops.sample import draw_ranks
+from hcm_scale.hops.wide import draw_ranks
 
 STRETCH = 128  # nodes that share a count of members
 SOURCES_PER_TASK = 128
@@ -181,7 +181,7 @@ def take_level(members, request, position, hop, spent, scratch, targets):
     """Writes all members of a level, or those at drawn ranks."""
     if len(members) <= request.most:
         targets[: len(members)] = members
-    elif request.most > 0:
+    else:
         scratch.held[:] = 0
         for v in members:
             scratch.held[v // STRETCH] += 1

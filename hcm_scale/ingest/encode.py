@@ -22,11 +22,10 @@ values: the smallest 65,536 hashes, which is exact up to that many; beyond it th
 half a per cent.
 """
 
-import contextlib
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -38,12 +37,14 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.console import shorten
 from hcm_scale.base.names import GAP_SUFFIX
-from hcm_scale.ingest.policy import Offenders
+from hcm_scale.ingest.policy import Columns, Offenders
 
 log = logging.getLogger(__name__)
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _NEAR_UNIQUE = 0.5  # more distinct values than this share of the rows that have one
+_FEWEST_IDS, _ID_SHARE = 100, 0.95  # distinct whole numbers, and their share of the rows, that may well be ids
+_EXAMPLES = {"numbers": "1234.56", "dates": "2024-01-31"}  # as text is read
 _NUM_HASHES = 1 << 16  # that are kept to count distinct values
 
 
@@ -83,16 +84,6 @@ def floats(column: pa.Array) -> NDArray[np.float64]:
     return np.array(values.to_numpy(zero_copy_only=False), np.float64) / per_day
 
 
-def null_mask(column: pa.Array) -> NDArray[np.bool_]:
-    """Which rows are null."""
-    return np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
-
-
-def is_finite(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Whether a value is finite as float32, which is what it will be stored as."""
-    return np.abs(values) <= _FLOAT32_MAX
-
-
 @dataclass(frozen=True)
 class NumberEncoding:
     """A column of numbers or dates: less `origin`; nulls get `mean`, values that are not finite get `replacement`."""
@@ -113,10 +104,9 @@ class NumberEncoding:
 
     def encode(self, column: pa.Array, out: NDArray[np.float32]) -> None:
         """Writes a batch of the column into `out` (rows, len(names)), which is zero."""
-        values, empty = floats(column) - self.origin, null_mask(column)
-        values[~is_finite(values)] = self.replacement
-        out[:, 0] = values
-        out[empty] = (self.mean, *([1.0] if self.nulls else []))
+        values = floats(column) - self.origin
+        out[:, 0] = np.where(np.abs(values) > _FLOAT32_MAX, self.replacement, values)
+        out[np.isnan(values)] = (self.mean, *([1.0] if self.nulls else []))
 
 
 @dataclass(frozen=True)
@@ -146,16 +136,13 @@ class CategoryEncoding:
         """Writes a batch of the column into `out` (rows, len(names)), which is zero."""
         encoded = pc.dictionary_encode(texts(column))
         codes = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
-        place = np.array([*map(self._place, encoded.dictionary.to_pylist()), -1], np.int64)[codes]
+        places = {category: place for place, category in enumerate(self.categories)}
+        values = encoded.dictionary.to_pylist()
+        found = [_hash(value) % self.buckets if self.buckets else places.get(value, -1) for value in values]
+        place = np.array([*found, -1], np.int64)[codes]
         has = np.flatnonzero(place >= 0)
         out[has, place[has]] = 1.0
         out[place < 0] = (*self.shares, *([1.0] if self.nulls else []))
-
-    def _place(self, value: str) -> int:
-        """The column of a value; -1 where the survey did not have it."""
-        if self.buckets:
-            return _hash(value) % self.buckets
-        return self.categories.index(value) if value in self.categories else -1
 
 
 @dataclass(frozen=True)
@@ -171,11 +158,39 @@ class EmptyEncoding:
     names: tuple[str, ...] = ()
     method: str = "left out"
 
-    def encode(self, column: pa.Array, out: NDArray[np.float32]) -> None:
-        pass
-
 
 Encoding = NumberEncoding | CategoryEncoding | EmptyEncoding
+
+
+def use_of(encoding: Encoding, kind: pa.DataType, num_rows: int | None) -> str:
+    """What an attribute column became; `num_rows` None: it was encoded as in a trained graph."""
+    flag = ", and a flag where there is a gap" if encoding.nulls else ""
+    if isinstance(encoding, EmptyEncoding):
+        if not encoding.distinct:
+            return "not used: it has no value"
+        what = _written(encoding, num_rows) or "nearly every row has a value of its own (a name, free text)"
+        return f"not used: {what}; graph.categorical=[{encoding.name}] takes it, hashed"
+    if isinstance(encoding, CategoryEncoding):
+        hint = f"; {written}" if (written := _written(encoding, num_rows)) else ""
+        if encoding.buckets:
+            return f"{encoding.buckets} 0/1 columns, by a hash of the text{flag}{hint}"
+        return f"a 0/1 column for each value{flag}{hint if encoding.mostly else ''}"
+    if encoding.method == "date":
+        first = np.datetime64(round(encoding.origin * 1440), "m").astype("M8[D]" if pa.types.is_date(kind) else "M8[m]")
+        since = "less the shortest" if pa.types.is_time(kind) or pa.types.is_duration(kind) else f"since {first}"
+        return f"a number: days {since}{flag}"
+    hint = ""
+    if num_rows and pa.types.is_integer(kind) and encoding.distinct >= max(_FEWEST_IDS, _ID_SHARE * num_rows):
+        hint = f"; if it is an id, graph.exclude=[{encoding.name}] leaves it out"
+    return f"a number, as it is{flag}{hint}"
+
+
+def _written(encoding: CategoryEncoding | EmptyEncoding, num_rows: int | None) -> str:
+    """What the text looks like that was not read as numbers or dates; counts only of these rows."""
+    if looks := encoding.looks:
+        return f"text that looks like {looks}, which are read where they are written as {_EXAMPLES[looks]}"
+    remedy = f"write numbers as {_EXAMPLES['numbers']}, gaps as nothing"
+    return f"{encoding.mostly}: {remedy}" if encoding.mostly and num_rows else ""
 
 
 def encoding_as_json(encoding: Encoding) -> dict[str, Any]:
@@ -188,65 +203,61 @@ def encoding_from_json(column: dict[str, Any]) -> Encoding:
     kinds: dict[str, type[Any]] = {"one-hot": CategoryEncoding, "hashed": CategoryEncoding, "left out": EmptyEncoding}
     kind = kinds.get(column["method"], NumberEncoding)
     legal = {entry.name for entry in fields(kind)} - {"names"}
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in column.items()}
-    made: Encoding = kind(**{name: value for name, value in given.items() if name in legal})
+    made: Encoding = kind(**{n: tuple(v) if isinstance(v, list) else v for n, v in column.items() if n in legal})
     return made
-
-
-@dataclass(frozen=True)
-class TextRules:
-    """How many values may have a column each, how many buckets more of them share, which columns are never left out."""
-
-    max_categories: int
-    hash_buckets: int
-    always: frozenset[str]
 
 
 class NumberSurvey:
     """Counts nulls and values that are not finite, and adds up the rest; of dates it finds the earliest."""
 
-    def __init__(self, name: str, bad: Offenders, place: Callable[[int], str], dates: bool):
+    def __init__(self, name: str, bad: Offenders, place: Callable[[int], str], dates: bool) -> None:
         self.name, self._bad, self._place, self._dates = name, bad, place, dates
-        self._nulls = self._rows = 0
-        self.num_nonfinite = 0  # values that are there and not finite
+        self.num_nonfinite = 0
+        self._nulls = self._present = 0
         self._sum, self._low = 0.0, np.inf
         self._distinct = Distinct()
 
     def add(self, column: pa.Array, rows: NDArray[np.int64]) -> None:
         """Takes a batch; `rows` are its row numbers in the table, which `place` puts into words."""
-        values, nulls = floats(column), null_mask(column)
-        bad = ~is_finite(values) & ~nulls
-        self._bad.add(bad, lambda i: f"{self._place(int(rows[i]))} column {self.name!r} = {values[i]}")
-        good = values[~nulls & ~bad]
-        self._nulls += int(nulls.sum())
-        self.num_nonfinite += int(bad.sum())
-        self._rows += len(values)
+        values = floats(column)
+        is_bad = np.abs(values) > _FLOAT32_MAX
+        self._bad.add(is_bad, lambda i: f"{self._place(int(rows[i]))} column {self.name!r} = {values[i]}")
+        good = values[np.abs(values) <= _FLOAT32_MAX]
+        self.num_nonfinite += int(is_bad.sum())
+        self._nulls += int(np.isnan(values).sum())
+        self._present += len(good)
         self._sum += float(good.sum())
         self._low = min(self._low, float(good.min(initial=np.inf)))
         self._distinct.add(_mixed(good))
 
     def encoding(self, nonfinite: str, added_rows: int) -> Encoding:
         """The encoding of the column; `added_rows` more nulls will come."""
-        present = self._rows - self._nulls - self.num_nonfinite
-        if not present:
+        if not self._present:
             return EmptyEncoding(self.name, gaps=self._nulls)
         origin = self._low if self._dates else 0.0
-        mean = self._sum / present - origin
-        filler, method = mean if nonfinite == "mean" else 0.0, "date" if self._dates else "number"
-        seen = self._distinct.count(), self._nulls
+        mean = self._sum / self._present - origin
         return NumberEncoding(
-            self.name, mean, filler, self._nulls + added_rows, self.num_nonfinite, origin, method, *seen
+            self.name,
+            mean=mean,
+            replacement=mean if nonfinite == "mean" else 0.0,
+            nulls=self._nulls + added_rows,
+            nonfinite=self.num_nonfinite,
+            origin=origin,
+            method="date" if self._dates else "number",
+            distinct=self._distinct.count(),
+            gaps=self._nulls,
         )
 
 
 class CategorySurvey:
     """Counts the values of a text column while they are few, their buckets, and how many distinct ones there are."""
 
-    def __init__(self, name: str, rules: TextRules):
-        self.name, self._rules = name, rules
+    def __init__(self, name: str, columns: Columns) -> None:
+        self.name, self._max_categories = name, columns.max_categories
+        self._is_wanted = name in (*columns.categorical, *(columns.attributes or ()))  # and never left out
         self._nulls = self._present = 0
         self._values: Counter[str] = Counter()
-        self._buckets = np.zeros(rules.hash_buckets, np.int64)
+        self._buckets = np.zeros(columns.hash_buckets, np.int64)
         self._distinct, self._format = Distinct(), FormatGuess()
 
     def add(self, column: pa.Array, rows: NDArray[np.int64]) -> None:
@@ -256,7 +267,7 @@ class CategorySurvey:
         self._present += len(values) - values.null_count
         counted = pc.value_counts(values.drop_null())
         names, counts = counted.field("values").to_pylist(), counted.field("counts").to_numpy()
-        if len(self._values) <= self._rules.max_categories:
+        if len(self._values) <= self._max_categories:
             self._values.update(dict(zip(names, counts.tolist(), strict=True)))
         hashes = np.array([_hash(name) for name in names], np.uint64)
         np.add.at(self._buckets, (hashes % np.uint64(len(self._buckets))).astype(np.int64), counts)
@@ -267,27 +278,39 @@ class CategorySurvey:
         """The encoding of the column; `added_rows` more nulls will come."""
         if not self._present:
             return EmptyEncoding(self.name, gaps=self._nulls)
-        few = len(self._values) <= self._rules.max_categories
-        if not few and self.name not in self._rules.always and self._distinct.count() > _NEAR_UNIQUE * self._present:
-            return self._left_out()
-        categories, nulls = tuple(sorted(self._values)) if few else (), self._nulls + added_rows
-        counts = [self._values[name] for name in categories] if few else self._buckets.tolist()
-        shares = tuple(count / self._present for count in counts)
-        buckets, distinct = (0, len(categories)) if few else (len(self._buckets), self._distinct.count())
+        is_few = len(self._values) <= self._max_categories
+        distinct = len(self._values) if is_few else self._distinct.count()
         seen = distinct, self._nulls, self._format.name(), self._format.mostly()
-        return CategoryEncoding(self.name, categories, buckets, shares, nulls, *seen)
+        if not (is_few or self._is_wanted) and distinct > _NEAR_UNIQUE * self._present:
+            self._warn_left_out(*seen)
+            return EmptyEncoding(self.name, *seen)
+        categories = tuple(sorted(self._values)) if is_few else ()
+        counts = [self._values[name] for name in categories] if is_few else self._buckets.tolist()
+        shares, buckets = tuple(count / self._present for count in counts), 0 if is_few else len(counts)
+        return CategoryEncoding(self.name, categories, buckets, shares, self._nulls + added_rows, *seen)
 
-    def _left_out(self) -> Encoding:
-        distinct = self._distinct.count()
-        about, looks = "" if distinct <= _NUM_HASHES else "about ", self._format.name()
-        mostly = self._format.mostly()
-        hint = f"if these are {looks}, write them as {FORMAT_EXAMPLES[looks]}; " if looks else mostly and f"{mostly}; "
+    def _warn_left_out(self, distinct: int, gaps: int, looks: str, mostly: str) -> None:
+        about = "" if distinct <= _NUM_HASHES else "about "
+        hint = f"if these are {looks}, write them as {_EXAMPLES[looks]}; " if looks else mostly and f"{mostly}; "
         log.warning(
             "column %r is left out: it has %s%s distinct values in %s rows, too many to tell rows alike by; "
             "%sgraph.categorical=[%s] keeps it, hashed, graph.exclude=[%s] says that it is to go",
             *(self.name, about, f"{distinct:,}", f"{self._present:,}", hint, self.name, self.name),
         )
-        return EmptyEncoding(self.name, distinct, self._nulls, looks, mostly)
+
+
+class UnknownSurvey:
+    """Counts the values of a text column that are none of an encoding's categories."""
+
+    def __init__(self, encoding: CategoryEncoding) -> None:
+        self.name, self._categories = encoding.name, encoding.categories
+        self.counts: Counter[str] = Counter()
+
+    def add(self, column: pa.Array, rows: NDArray[np.int64]) -> None:
+        """Takes a batch."""
+        values = texts(column).drop_null()
+        is_known = pc.is_in(values, pa.array(self._categories, values.type))
+        self.counts.update(values.filter(pc.invert(is_known)).to_pylist())
 
 
 def _hash(value: str) -> int:
@@ -296,13 +319,7 @@ def _hash(value: str) -> int:
 
 
 class Distinct:
-    """Counts distinct hashes, exactly up to 65,536; beyond that the density of the smallest gives the number.
-
-    >>> seen = Distinct()
-    >>> seen.add(np.array([5, 9, 5], np.uint64))
-    >>> seen.count()
-    2
-    """
+    """Counts distinct hashes, exactly up to 65,536; beyond that the density of the smallest gives the number."""
 
     def __init__(self) -> None:
         self._smallest = np.zeros(0, np.uint64)
@@ -339,7 +356,7 @@ def _mixed(values: NDArray[np.float64]) -> NDArray[np.uint64]:
     return bits ^ (bits >> np.uint64(31))
 
 
-Survey = NumberSurvey | CategorySurvey
+Survey = NumberSurvey | CategorySurvey | UnknownSurvey
 
 
 # Text in a known format. A minus may stand at the end, as SAP writes it. Points are taken as of thousands only in CSV
@@ -364,25 +381,21 @@ class TextFormat:
 
     def fits(self, values: pa.Array) -> bool:
         """Whether all values, gaps apart, are in this format."""
-        if not pc.all(pc.match_substring_regex(values, self.pattern), min_count=0).as_py():
+        is_like = bool(pc.all(pc.match_substring_regex(values, self.pattern), min_count=0).as_py())
+        try:
+            return is_like and (not is_date(self.kind) or len(self.read(values)) == len(values))
+        except pa.ArrowInvalid:  # there is no 2024-02-31
             return False
-        with contextlib.suppress(pa.ArrowInvalid):  # there is no 2024-02-31
-            return not self._is_date or len(self.read(values)) == len(values)
-        return False
 
     def read(self, values: pa.Array) -> pa.Array:
         """Values in this format as what they mean."""
         values = trimmed(values)
-        if self._is_date:
+        if is_date(self.kind):
             return values.cast(self.kind)
         if self.kind == pa.int64() or self.note == _COMMA:
             values = pc.replace_substring(values, ".", "")
         values = pc.replace_substring_regex(pc.replace_substring(values, ",", "."), r"^\+", "")
         return pc.replace_substring_regex(values, r"^(.*)-$", r"-\1").cast(self.kind)
-
-    @property
-    def _is_date(self) -> bool:
-        return pa.types.is_date(self.kind) or pa.types.is_timestamp(self.kind)
 
 
 def _signed(number: str) -> str:
@@ -446,12 +459,6 @@ def trimmed(column: pa.Array) -> pa.Array:
     return pc.ascii_trim_whitespace(column.cast(pa.large_string()))
 
 
-def parse_texts(batch: pa.RecordBatch, formats: Mapping[str, TextFormat]) -> pa.RecordBatch:
-    """The batch, with the columns that have a format parsed."""
-    columns = [formats[name].read(batch[name]) if name in formats else batch[name] for name in batch.schema.names]
-    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
-
-
 _UNIT = r"(\p{Sc}|%|[A-Z]{3})?"  # a currency, or per cent
 _AMOUNT = r"(\d{1,3}(,\d{3})+(\.\d+)?|\d{1,3}([.' \x{a0}]\d{3})+(,\d+)?|\d+([.,]\d+)?)"
 _ANY_DAY = r"(\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|\d{4}[./-]\d{1,2}[./-]\d{1,2})"
@@ -461,11 +468,10 @@ _LOOKS = {
 }
 _DIGITS, _CODE = r"^\d*$", r"^0\d"  # codes and ids: 00731
 _NEARLY_ALL, _SHOWN = 0.9, 40  # the share of values; characters of one
-FORMAT_EXAMPLES = {"numbers": "1234.56", "dates": "2024-01-31"}
 
 
 class FormatGuess:
-    """What all values of a text column look like, a key of `FORMAT_EXAMPLES`, or nothing.
+    """What all values of a text column look like, a key of `_EXAMPLES`, or nothing.
 
     >>> guess = FormatGuess()
     >>> guess.add(pa.array(["1,234.56", "17"]), np.array([1, 20]))

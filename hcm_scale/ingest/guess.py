@@ -13,7 +13,7 @@ import itertools
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ from hcm_scale.ingest.policy import InputError, shown_names
 from hcm_scale.ingest.table_files import TableFiles, open_table
 
 log = logging.getLogger(__name__)
-_PARQUET_INDEX, _CSV_INDEX = re.compile(r"__index_level_\d+__"), re.compile(r"|Unnamed: \d+")
 COLUMNS = ("source_column", "target_column", "id_column")
 Pair = tuple[str, str]
 _FIRST = 1_000  # rows of edges whose ends are looked for
@@ -47,27 +46,36 @@ def guess_columns(tables: tuple[Any, Any], known: dict[str, str], max_bytes: int
 
     A table is a path or an Arrow table. `prefix` stands before the names of options in messages.
     """
-    edges = open_table("graph.path", tables[0], max_bytes)
-    nodes = None if tables[1] is None else open_table("graph.nodes", tables[1], max_bytes)
+    edges = _open("graph.path", tables[0], max_bytes)
+    nodes = None if tables[1] is None else _open("graph.nodes", tables[1], max_bytes)
     for name in COLUMNS[:2]:
         edges.check_columns(prefix + name, [known.get(name)])
-    for table in (edges, nodes):
-        if table is not None:
-            _check_names(table)
-            table.check_filled()
     choices = _likely_ends(edges, known.get("source_column"), known.get("target_column"))
     if nodes is None:
         return known | dict(zip(COLUMNS, choices[0][0], strict=False))
     nodes.check_columns(f"{prefix}id_column", [known.get("id_column")])
-    found = _find_id(edges, nodes, choices, known.get("id_column"))
-    if found is None:
+    pairs, key = _find_id(edges, nodes, choices, known.get("id_column"))
+    if key is None:
         raise InputError(_no_fit_message(edges, nodes, choices[0][0], known, prefix))
-    pairs, key = found
     if len(pairs) > 1:
         ends = ", ".join(dict.fromkeys(itertools.chain(*pairs)))
         taken = f"{' and '.join(pairs[0])} are taken, the first: {prefix}source_column= and {prefix}target_column="
         log.warning("%s all look like ends of edges; %s say otherwise", ends, taken)
     return known | dict(zip(COLUMNS, (*pairs[0], key), strict=True))
+
+
+def _open(option: str, where: Any, max_bytes: int) -> TableFiles:
+    """The table, with those columns that can hold ids, which are its casts, read as ids: text or whole numbers."""
+    table, casts = open_table(option, where, max_bytes), {}
+    _check_names(table)
+    table.check_filled()
+    for column in table.schema:
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if pa.types.is_integer(kind):
+            casts[column.name] = pa.int64()
+        elif is_text(kind) and not pa.types.is_null(kind):
+            casts[column.name] = pa.large_string()
+    return table.with_casts(casts)
 
 
 def _check_names(table: TableFiles) -> None:
@@ -76,7 +84,7 @@ def _check_names(table: TableFiles) -> None:
     Columns that are named by their places from 0, as pandas names them, get a warning only.
     """
     names = table.schema.names
-    if not table.is_csv or not all(_is_number(name) for name in names):
+    if not table.is_csv or not all(map(_is_number, names)):
         return
     line = f"the first line of {table.origin}, {','.join(names[:5])}{',...' if len(names) > 5 else ''}"
     if names != [str(place) for place in range(len(names))]:
@@ -103,15 +111,14 @@ def _likely_ends(edges: TableFiles, source: str | None, target: str | None) -> l
     """Pairs of columns that may hold the two ends, in groups, the likeliest first; those that are known stay."""
     if source is not None and target is not None:
         return [[(source, target)]]
-    index = index_columns(edges)
-    names = [name for name in edges.schema.names if name not in index]
-    able = [name for name in names if _is_number_or_text(edges, name)]
-    numbered = [pair for pair in _numbered_ends(able) if any(_id_type(edges, name) is not None for name in pair)]
+    columns = [column for column in edges.schema if column.name not in edges.index_columns]
+    able = [column.name for column in columns if _is_number_or_text(column.type)]
+    numbered = [pair for pair in _numbered_ends(able) if any(name in edges.casts for name in pair)]
     named = _named_ends(able) or (numbered if len(numbered) == 1 else [])
     named = [pair for pair in named if source in (None, pair[0]) and target in (None, pair[1])]
     if named:
         return [named]
-    left = [name for name in names if _id_type(edges, name) is not None and name not in (source, target)]
+    left = [column.name for column in columns if column.name in edges.casts and column.name not in (source, target)]
     pairs = [(source or name, target or name) for name in left]
     if source is None and target is None:
         pairs = list(itertools.combinations(left[:_WIDE], 2))
@@ -131,13 +138,14 @@ def _named_ends(names: Sequence[str]) -> list[Pair]:
     >>> _named_ends(["date", "to_account", "from_account", "FromBank", "userId"])
     [('from_account', 'to_account')]
     """
-    by_words = {_words(name): name for name in reversed(names)}
+    words = {name: _words(name) for name in names}
+    by_words = {words[name]: name for name in reversed(names)}
     return [
         (name, by_words[other])
         for one, another in _NAMES
-        for name in names
-        if one in _words(name) and set(_words(name)) <= {one, *_BESIDE}
-        if (other := tuple(another if word == one else word for word in _words(name))) in by_words
+        for name, parts in words.items()
+        if one in parts and set(parts) <= {one, *_BESIDE}
+        if (other := tuple(another if part == one else part for part in parts)) in by_words
     ]
 
 
@@ -168,15 +176,14 @@ def _words(name: str) -> tuple[str, ...]:
 
 def _find_id(
     edges: TableFiles, nodes: TableFiles, choices: list[list[Pair]], key: str | None
-) -> tuple[list[Pair], str] | None:
+) -> tuple[list[Pair], str | None]:
     """The pairs of ends that fit equally well, and the id; where none do, what their names alone say, or None."""
     ends, is_sure = choices[0][0], sum(map(len, choices)) == 1
     if key is not None and is_sure:
         return [ends], key
     columns = dict.fromkeys(itertools.chain(*itertools.chain(*choices)))
-    first = {name: values.unique().drop_null() for name, values in _first_rows(edges, list(columns)).items()}
-    index = index_columns(nodes)
-    names = [n for n in nodes.schema.names if _id_type(nodes, n) is not None and n not in index]
+    first = {name: values.unique().drop_null() for name, values in _first_rows(edges, columns).items()}
+    names = [name for name in nodes.casts if name not in nodes.index_columns]
     called = [name for name in ("id", *ends) if name in nodes.schema.names] if key is None else [key]
     for name in called:
         if name in names and (best := _best(choices, _shares(first, nodes, name))):
@@ -187,7 +194,7 @@ def _find_id(
         for _, pairs, name in likeliest:
             if _distinct_share(nodes, name) >= least:
                 return pairs, name
-    return ([ends], called[0]) if called and is_sure else None
+    return [ends], called[0] if called and is_sure else None
 
 
 def _best(choices: list[list[Pair]], shares: Mapping[str, float]) -> tuple[float, list[Pair]] | None:
@@ -203,9 +210,9 @@ def _best(choices: list[list[Pair]], shares: Mapping[str, float]) -> tuple[float
 
 def _shares(first: Mapping[str, pa.Array], nodes: TableFiles, name: str) -> dict[str, float]:
     """Of each column of `first`: the share of its values that a column of the node table holds."""
-    kind = _id_type(nodes, name)
-    found = {end: np.zeros(len(values), np.bool_) for end, values in first.items() if values.type == kind}
-    for batch in nodes.with_casts({name: kind}).batches([name]):
+    of_type = {end: values for end, values in first.items() if values.type == nodes.casts[name]}
+    found = {end: np.zeros(len(values), np.bool_) for end, values in of_type.items()}
+    for batch in nodes.batches([name]):
         for end, is_found in found.items():
             is_found |= pc.is_in(first[end], batch.column(0)).to_numpy(zero_copy_only=False)
         if all(is_found.all() for is_found in found.values()):
@@ -215,9 +222,7 @@ def _shares(first: Mapping[str, pa.Array], nodes: TableFiles, name: str) -> dict
 
 def _distinct_share(nodes: TableFiles, name: str) -> float:
     """How many distinct values a column has, of all."""
-    kind = _id_type(nodes, name)
-    batches = nodes.with_casts({name: kind}).batches([name])
-    column = pa.chunked_array((batch.column(0) for batch in batches), kind)
+    column = pa.chunked_array((batch.column(0) for batch in nodes.batches([name])), nodes.casts[name])
     return float(pc.count_distinct(column).as_py() / max(1, len(column)))
 
 
@@ -227,8 +232,8 @@ def _no_fit_message(edges: TableFiles, nodes: TableFiles, ends: Pair, known: Map
     unsaid = " and ".join(f"{prefix}{name}=" for name in COLUMNS[:2] if name not in known)
     guessed = f" (guessed as the ends of edges; {unsaid} say otherwise)" if unsaid else ""
     advice = f"; {prefix}id_column= names the column of ids" if key is None else ""
-    looks_swapped = not _sure_ends(edges.schema.names) and bool(_sure_ends(nodes.schema.names))
-    if "source_column" not in known and looks_swapped:
+    has_ends = [bool(_named_ends(table.schema.names) + _numbered_ends(table.schema.names)) for table in (edges, nodes)]
+    if "source_column" not in known and has_ends == [False, True]:
         advice += f"; if {nodes.origin} is the table of edges, it comes first"
     return (
         f"{lacks} the ids in {ends[0]!r} and {ends[1]!r} of {edges.origin}{guessed}{advice}. "
@@ -236,31 +241,10 @@ def _no_fit_message(edges: TableFiles, nodes: TableFiles, ends: Pair, known: Map
     )
 
 
-def _sure_ends(names: Sequence[str]) -> list[Pair]:
-    return _named_ends(names) + _numbered_ends(names)
-
-
-def index_columns(table: TableFiles) -> list[str]:
-    """The columns that are an index of pandas, which numbers the rows and says nothing.
-
-    In Parquet it is `__index_level_0__`, in CSV a column without a name (`Unnamed: 0` once it was read and written
-    again) of whole numbers that grow from row to row.
-    """
-    return [name for name in table.schema.names if _PARQUET_INDEX.fullmatch(name) or _is_unnamed_index(table, name)]
-
-
-def _is_unnamed_index(table: TableFiles, name: str) -> bool:
-    if not (_CSV_INDEX.fullmatch(name) and pa.types.is_integer(table.schema.field(name).type)):
-        return False
-    column = table.first_batch([name]).column(0)
-    return not column.null_count and bool((np.diff(column.to_numpy(zero_copy_only=False)) > 0).all())
-
-
-def _first_rows(table: TableFiles, names: Sequence[str]) -> dict[str, pa.Array]:
-    """The first rows of those columns that can hold ids, as ids."""
-    kinds = {name: kind for name in names if (kind := _id_type(table, name)) is not None}
-    rows = table.with_casts(kinds).first_batch(list(kinds)).slice(0, _FIRST) if kinds else {}
-    return {name: rows[name] for name in kinds}
+def _first_rows(table: TableFiles, names: Iterable[str]) -> dict[str, pa.Array]:
+    """The first rows of those columns that can hold ids."""
+    able = [name for name in names if name in table.casts]
+    return dict(zip(able, table.first_batch(able).slice(0, _FIRST).columns, strict=True)) if able else {}
 
 
 def _counts_up(values: pa.Array) -> bool:
@@ -270,15 +254,5 @@ def _counts_up(values: pa.Array) -> bool:
     return bool((np.diff(values.to_numpy()) == 1).all())
 
 
-def _is_number_or_text(table: TableFiles, name: str) -> bool:
-    kind = table.schema.field(name).type
+def _is_number_or_text(kind: pa.DataType) -> bool:
     return is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
-
-
-def _id_type(table: TableFiles, name: str) -> pa.DataType | None:
-    """The type that ids in this column have; None where it can hold none."""
-    stored = table.schema.field(name).type
-    kind = stored.value_type if pa.types.is_dictionary(stored) else stored
-    if is_text(kind) and not pa.types.is_null(kind):
-        return pa.large_string()
-    return pa.int64() if pa.types.is_integer(kind) else None

@@ -1,4 +1,4 @@
-"""What to do with input that is not clean, and what was done: `Policy`, `Offenders`, `IngestSummary`, `InputError`.
+"""What a user decides about input, `Columns` and `Policy`, and what is said of it: errors and a summary.
 
 Nothing is repaired silently. Each fault is counted while the input streams by; at the end it is an error that names the
 count and the first offending rows, or, where the policy says so, a number in the summary.
@@ -14,7 +14,6 @@ import errno
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,11 +34,7 @@ class InputError(ValueError):
 
 
 def shown_names(names: Sequence[str]) -> str:
-    """Names of columns for a message: the first of them, and how many more there are.
-
-    >>> shown_names(["a", "b"]), shown_names([str(n) for n in range(99)])[-11:]
-    ("['a', 'b']", 'and 87 more')
-    """
+    """The first names of columns, for a message, and how many more there are."""
     more = f" and {len(names) - _NAMES:,} more" if len(names) > _NAMES else ""
     return f"{list(names[:_NAMES])}{more}"
 
@@ -83,18 +78,51 @@ def naming_origin(origin: str) -> Iterator[None]:
 
 
 def check_growth(name: str, packed: int, unpacked: int, max_bytes: int) -> None:
-    """Refuses a file of `packed` bytes that unpacks to more than `max_bytes` and to over a hundred times its size.
-
-    >>> check_growth("a.npz", 1_000, 10_000_000, 1_000_000)
-    Traceback (most recent call last):
-    hcm_scale.ingest.policy.InputError: a.npz has 1,000 bytes and unpacks to 10,000,000 or more; \
-graph.max_bytes=1000000 is the limit for a file that grows over 100 times: a larger one accepts it
-    """
+    """Refuses a file of `packed` bytes that unpacks to more than `max_bytes` and to over a hundred times its size."""
     if unpacked > max_bytes and unpacked > _MAX_GROWTH * packed:
         raise InputError(
             f"{name} has {packed:,} bytes and unpacks to {unpacked:,} or more; graph.max_bytes={max_bytes} is the "
             f"limit for a file that grows over {_MAX_GROWTH} times: a larger one accepts it"
         )
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which column is what, and how text becomes attributes.
+
+    source, target   the id columns of the edge table;  id   of the node table
+    type             of the edge table: what kind of edge a row is, shown in explanations
+    weight           of the edge table: numbers above 0, which add up over the rows of two nodes
+    label            a 0/1 column of the node table, 1 = anomaly
+    attributes       columns of the node table to use; None is all but id, label, `exclude` and nearly unique text
+    categorical      columns to take as text whatever their type, and however many distinct values they have
+    id_type          'auto', 'text' or 'integer'; under auto a CSV whose first ids are as 007, 0x1 or 12e2 holds text
+    max_categories   a text column with more distinct values than this is hashed into `hash_buckets` columns
+    """
+
+    source: str = "source"
+    target: str = "target"
+    id: str = "id"
+    label: str | None = None
+    type: str | None = None
+    weight: str | None = None
+    attributes: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    id_type: str = "auto"
+    max_categories: int = 64
+    hash_buckets: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("max_categories", "hash_buckets"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"graph.{name}={getattr(self, name)} must be at least 1")
+
+    @property
+    def named(self) -> tuple[str | None, ...]:
+        """All columns that the user names."""
+        edge_columns = self.source, self.target, self.type, self.weight
+        return (*edge_columns, self.id, self.label, *(self.attributes or ()), *self.exclude, *self.categorical)
 
 
 @dataclass(frozen=True)
@@ -141,8 +169,9 @@ class Offenders:
 
     >>> bad = Offenders("negative ids", "edge rows")
     >>> bad.add(np.array([False, True]), lambda i: f"row {i}")
-    >>> bad.error()
-    ValueError('1 negative ids in edge rows: row 1')
+    >>> bad.check()
+    Traceback (most recent call last):
+    ValueError: 1 negative ids in edge rows: row 1
     """
 
     what: str
@@ -154,22 +183,17 @@ class Offenders:
 
     def add(self, mask: NDArray[np.bool_], describe: Callable[[int], str]) -> None:
         """Counts the true positions of `mask`; `describe` puts one of them into words."""
-        if not mask.any():
-            return
         positions = np.flatnonzero(mask)
         self.count += len(positions)
         self.first += [shorten(describe(int(i))) for i in positions[: _SHOWN - len(self.first)]]
 
-    def error(self) -> ValueError:
-        more = "; ..." if self.count > len(self.first) else ""
-        remedy = f". {self.remedy}" if self.remedy else ""
-        what = self.one if self.one and self.count == 1 else self.what
-        return ValueError(f"{self.count:,} {what} in {self.where}: {'; '.join(self.first)}{more}{remedy}")
-
     def check(self) -> None:
         """Raises if there were any."""
         if self.count:
-            raise self.error()
+            more = "; ..." if self.count > len(self.first) else ""
+            remedy = f". {self.remedy}" if self.remedy else ""
+            what = self.one if self.one and self.count == 1 else self.what
+            raise ValueError(f"{self.count:,} {what} in {self.where}: {'; '.join(self.first)}{more}{remedy}")
 
 
 def not_finite(where: str) -> Offenders:
@@ -210,12 +234,6 @@ class IngestSummary:
             if value or name in ("num_nodes", "num_edges", "num_attributes")
         ]
         return "\n".join([f"read {self.origin}", *lines])
-
-    @staticmethod
-    def of(info: dict[str, Any]) -> "IngestSummary | None":
-        """The summary kept in a graph's `info`, if it has one."""
-        counts = info.get("ingest", {}).get("counts")
-        return IngestSummary(**counts) if counts else None
 
 
 _DONE = {

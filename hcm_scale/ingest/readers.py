@@ -22,8 +22,8 @@ from hcm_scale.ingest.encode import Encoding, encoding_from_json
 from hcm_scale.ingest.libraries import read_data, read_dataset
 from hcm_scale.ingest.matlab import read_mat
 from hcm_scale.ingest.matrices import read_matrices, read_sparse
-from hcm_scale.ingest.policy import DEFAULT_POLICY, IngestSummary, InputError, Policy
-from hcm_scale.ingest.tables import Columns, column_table, read_tables
+from hcm_scale.ingest.policy import DEFAULT_POLICY, Columns, IngestSummary, InputError, Policy
+from hcm_scale.ingest.tables import column_table, read_tables
 
 MATRICES = (".mat", ".npz", ".npy")
 
@@ -86,7 +86,7 @@ def column_encodings(graph: Graph) -> list[Encoding] | None:
 
 def ingest_summary(graph: Graph) -> IngestSummary:
     """What was counted when this graph was read."""
-    found = IngestSummary.of(graph.info)
-    if found is None:
+    counts = graph.info.get("ingest", {}).get("counts")
+    if not counts:
         raise ValueError("this graph was not read by ingest: it has no summary")
-    return found
+    return IngestSummary(**counts)

@@ -1,6 +1,6 @@
 """Tables as streams of record batches: Parquet and CSV files, and Arrow tables in memory.
 
-`open_table` returns a `TableFiles` for a file, a folder or a glob, or an `ArrowTable`. Files are read in the order of
+`open_table` returns a `TableFiles` for a file, a folder, a glob or an Arrow table. Files are read in the order of
 their names as one table, with the types of the first file and the columns that names of folders hold
 (`day=2024-01-31/x.parquet`). Each pass is in the memory of a few batches: Parquet is decoded page by page (a row group
 may be larger than memory), CSV block by block. What a file unpacks to is checked before, from the metadata of Parquet,
@@ -16,9 +16,10 @@ import glob
 import gzip
 import logging
 import os
+import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -34,14 +35,7 @@ import pyarrow.parquet as pq
 from pyarrow.csv import InvalidRow
 
 from hcm_scale.base.files import resolved
-from hcm_scale.ingest.encode import (
-    POINTS_OF_THOUSANDS,
-    TEXT_FORMATS,
-    TextFormat,
-    TextFormatSearch,
-    is_text,
-    parse_texts,
-)
+from hcm_scale.ingest.encode import POINTS_OF_THOUSANDS, TEXT_FORMATS, TextFormat, TextFormatSearch, is_text
 from hcm_scale.ingest.policy import InputError, check_growth, reading, shown_names
 
 log = logging.getLogger(__name__)
@@ -49,21 +43,26 @@ TableSource: TypeAlias = str | Path | pa.Table
 PARQUET = (".parquet", ".pq")
 CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 _NAMES = {"graph.path": "the edge table", "graph.nodes": "the node table"}
+_INDEX = re.compile(r"__index_level_\d+__")  # of pandas, in Parquet
+_UNNAMED = re.compile(r"|Unnamed: \d+")  # in CSV, once it was read and written again
 _SHOWN = 5  # repeated names in a message
 _BATCH_ROWS, _BATCH_BYTES = 1 << 16, 1 << 26
 _CSV_BLOCK_BYTES = 1 << 22
+_FolderValues: TypeAlias = dict[str, str | None]
+_Types: TypeAlias = Mapping[str, pa.DataType | None]  # of the columns to read; None: as they are stored
 
 
 @dataclass(frozen=True)
 class TableFiles:
     """The files of one table; `casts` are column types that the caller knows better than the file."""
 
-    paths: tuple[Path, ...]
+    paths: tuple[Path, ...]  # none of a table in memory
     schema: pa.Schema
     max_bytes: int
+    where: str  # the file, folder or glob that the user named; the name of a table in memory
+    table: pa.Table | None = None
     casts: dict[str, pa.DataType] = field(default_factory=dict)
-    folder_values: tuple[dict[str, str | None], ...] = ()  # of each path: the columns in the names of its folders
-    where: str = ""  # the file, folder or glob that the user named
+    folder_values: tuple[_FolderValues, ...] = ()  # of each path: the columns in the names of its folders
     formats: dict[str, TextFormat] = field(default_factory=dict)  # columns of text that are read as numbers or dates
     notes: dict[str, str] = field(default_factory=dict)  # of columns, for the report: how their values are written
     starts: list[int] = field(default_factory=list, compare=False)  # the first row of each path, as far as it is read
@@ -71,8 +70,8 @@ class TableFiles:
     @property
     def origin(self) -> str:
         """The table in messages: its file, or what names its files and how many they are."""
-        if len(self.paths) == 1:
-            return self.name_of(self.paths[0])
+        if len(self.paths) < 2:
+            return self.name_of(self.paths[0]) if self.paths else self.where
         named = Path(self.where).name if Path(self.where).is_dir() else ""
         return f"{named or self.where} ({len(self.paths):,} files)"
 
@@ -103,6 +102,17 @@ class TableFiles:
     @cached_property
     def _has_semicolons(self) -> bool:
         return self.is_csv and _separator(self.paths[0]) == ";"
+
+    @cached_property
+    def index_columns(self) -> list[str]:
+        """The columns that are an index of pandas: in CSV without a name, and whole numbers that grow."""
+        return [name for name in self.schema.names if _INDEX.fullmatch(name) or self._is_unnamed_index(name)]
+
+    def _is_unnamed_index(self, name: str) -> bool:
+        if not (_UNNAMED.fullmatch(name) and pa.types.is_integer(self.schema.field(name).type)):
+            return False
+        column = self.first_batch([name]).column(0)
+        return not column.null_count and bool((np.diff(column.to_numpy(zero_copy_only=False)) > 0).all())
 
     def check_columns(self, option: str, names: Sequence[str | None]) -> None:
         """Refuses names that the table does not have."""
@@ -154,24 +164,29 @@ class TableFiles:
         read = _csv_batches if self.is_csv else _parquet_batches
         row = 0
         self.starts.clear()
+        if self.table is not None:
+            parts = self.table.select(list(names)).to_batches(_BATCH_ROWS)
+            for batch in _checked_batches(parts, self.where, {name: self._stored_type(name) for name in names}):
+                yield self._finished(batch, names, {})
         for path, values in zip(self.paths, self.folder_values or [{}] * len(self.paths), strict=True):
             stored = [name for name in names if name not in values] or self.schema.names[:1]
             self.starts.append(row)
-            for batch in read(path, self.name_of(path), stored, self._read_types(stored), self.max_bytes):
+            types = {name: self._stored_type(name) for name in stored}
+            for batch in read(path, self.name_of(path), types, self.max_bytes):
                 row += len(batch)
-                batch = parse_texts(batch, self.formats) if self.formats else batch
-                yield self._with_folder_values(batch, names, values) if values else batch
+                yield self._finished(batch, names, values)
 
-    def _with_folder_values(
-        self, batch: pa.RecordBatch, names: Sequence[str], values: dict[str, str | None]
-    ) -> pa.RecordBatch:
-        columns = [
-            pa.repeat(pa.scalar(values[name], pa.string()), len(batch)).cast(self.type_of(name))
-            if name in values
-            else batch[name]
-            for name in names
-        ]
-        return pa.RecordBatch.from_arrays(columns, list(names))
+    def _finished(self, batch: pa.RecordBatch, names: Sequence[str], values: _FolderValues) -> pa.RecordBatch:
+        """The named columns: those of folders filled in, those in a text format parsed."""
+        if not (values or self.formats):
+            return batch
+
+        def column(name: str) -> pa.Array:
+            if name in values:
+                return pa.repeat(pa.scalar(values[name], pa.string()), len(batch)).cast(self.type_of(name))
+            return self.formats[name].read(batch[name]) if name in self.formats else batch[name]
+
+        return pa.RecordBatch.from_arrays([column(name) for name in names], list(names))
 
     def first_batch(self, names: Sequence[str]) -> pa.RecordBatch:
         """The first rows of the named columns; InputError where the table has none."""
@@ -180,49 +195,30 @@ class TableFiles:
                 return batch
         raise InputError(f"{self.origin} holds no rows")
 
-    def _read_types(self, names: Sequence[str]) -> dict[str, pa.DataType]:
-        """The types of the first file for all; of Parquet a column of nulls there may become any.
+    def _stored_type(self, name: str) -> pa.DataType | None:
+        """The type to read a column as: that of the first file; None, whatever it is, where this has nulls alone.
 
         A number of a CSV is a double, as the first block cannot know the others.
         """
-        types = {name: self.schema.field(name).type for name in names}
+        if name in self.formats:
+            return pa.large_string()
+        kind = self.type_of(name)
+        if name in self.casts:
+            return kind
         if self.is_csv:
-            wide = {name: pa.float64() for name, kind in types.items() if pa.types.is_integer(kind)}
-            types |= wide | {name: pa.string() for name, kind in types.items() if pa.types.is_null(kind)}
-        else:
-            plain = {n: kind.value_type if pa.types.is_dictionary(kind) else kind for n, kind in types.items()}
-            types = {name: kind for name, kind in plain.items() if not pa.types.is_null(kind)}
-        return types | self.casts | dict.fromkeys(self.formats, pa.large_string())
-
-
-@dataclass(frozen=True)
-class ArrowTable(TableFiles):
-    """One table in memory; `name` stands for the file in messages."""
-
-    table: pa.Table = field(default_factory=lambda: pa.table({}))
-    name: str = "the table"
-
-    @property
-    def origin(self) -> str:
-        return self.name
-
-    def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Streams the named columns, in order."""
-        types, row = self._read_types(names), 0
-        for batch in self.table.select(list(names)).to_batches(_BATCH_ROWS):
-            arrays = [_checked(batch[name], types.get(name), f"{self.name} column {name!r}", row) for name in names]
-            row += len(batch)
-            yield parse_texts(pa.RecordBatch.from_arrays(arrays, list(names)), self.formats)
+            return pa.float64() if pa.types.is_integer(kind) else pa.string() if pa.types.is_null(kind) else kind
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        return None if pa.types.is_null(kind) else kind
 
 
 def open_table(option: str, where: TableSource, max_bytes: int) -> TableFiles:
     """The table that an option names: in memory, or at a file, folder or glob."""
     if isinstance(where, pa.Table):
         check_distinct(where.schema.names, _NAMES[option])
-        return ArrowTable((), where.schema, max_bytes, table=where, name=_NAMES[option])
+        return TableFiles((), where.schema, max_bytes, _NAMES[option], where)
     paths = _find_paths(option, str(where))
     schema = _schema_of(paths[0])
-    if not _is_parquet(paths[0]) and any(map(_is_bytes, schema.types)):
+    if not _is_parquet(paths[0]) and pa.binary() in schema.types:  # what the CSV reader makes of other than UTF-8
         raise InputError(_not_utf8(paths[0]))
     check_distinct(schema.names, paths[0].name)
     values = [
@@ -231,7 +227,7 @@ def open_table(option: str, where: TableSource, max_bytes: int) -> TableFiles:
     ]
     for name in values[0]:
         schema = schema.append(pa.field(name, _type_of_texts([found[name] for found in values])))
-    return TableFiles(paths, schema, max_bytes, folder_values=tuple(values), where=str(where))
+    return TableFiles(paths, schema, max_bytes, str(where), folder_values=tuple(values))
 
 
 def check_distinct(names: Iterable[Any], what: str) -> None:
@@ -255,17 +251,13 @@ def columns_of_later_files(table: TableFiles) -> dict[str, tuple[str, str]]:
 def _schema_of(path: Path) -> pa.Schema:
     """The columns of a file; of CSV with types as its first block has them."""
     with reading(f"{path} cannot be read as {'Parquet' if _is_parquet(path) else 'CSV'}"), _naming_encoding(path):
-        schema = pq.read_schema(path) if _is_parquet(path) else _open_csv(path, None, {})[0].schema
+        schema = pq.read_schema(path) if _is_parquet(path) else _open_csv(path, {})[0].schema
         _ = schema.names  # decoded here, where an error about names that are no text is given the file
         return schema
 
 
 def _is_parquet(path: Path) -> bool:
     return path.name.endswith(PARQUET)
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 
 # Paths. Names that start with . or _ (`_SUCCESS`, `_temporary/`, `.ipynb_checkpoints/`) are no data, unless the user
@@ -283,13 +275,13 @@ def files_at(where: str) -> list[Path]:
 
 def _files_below(folder: Path) -> Iterator[Path]:
     """The files below a folder; OSError where a folder in it, unless hidden, may not be read."""
-
-    def refuse(error: OSError) -> None:
-        raise error
-
-    for place, inside, names in os.walk(folder, onerror=refuse):
+    for place, inside, names in os.walk(folder, onerror=_raise):
         inside[:] = [name for name in inside if not is_hidden(Path(place, name), folder)]
         yield from (Path(place, name) for name in names)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def is_hidden(path: PurePath, named: PurePath) -> bool:
@@ -312,54 +304,40 @@ def _find_paths(option: str, where: str) -> tuple[Path, ...]:
         found = [p for p in found if p.name.endswith(PARQUET + CSV)]
     if not found:
         raise InputError(f"{option}={where!r} names no Parquet or CSV file; legal are a file, a folder or a glob")
-    kinds = {next((s for s in PARQUET + CSV if p.name.endswith(s)), None) for p in found}
-    if None in kinds or len({kind in PARQUET for kind in kinds}) > 1:
+    if not any(all(path.name.endswith(endings) for path in found) for endings in (PARQUET, CSV)):
         raise InputError(
             f"{option}={where!r} must name files of one kind, {PARQUET} or {CSV}; found {found[0].name} ..."
         )
-    return _without_links(where, found)
-
-
-def _without_links(where: str, paths: Sequence[Path]) -> tuple[Path, ...]:
-    """The paths, but for those that lead by links to a file that is among them already: its rows would count twice."""
-    once = {resolved(path): path for path in sorted(paths, key=lambda path: (len(path.parts), path), reverse=True)}
-    if len(once) < len(paths):
-        _warn_of_links(where, len(paths) - len(once))
+    once = {resolved(path): path for path in sorted(found, key=lambda path: (len(path.parts), path), reverse=True)}
+    if len(once) < len(found):  # rows of a file that links lead to as well would count twice
+        _warn_of_links(where, len(found) - len(once))
     return tuple(sorted(once.values()))
 
 
-@functools.cache
+@functools.cache  # a table is opened several times
 def _warn_of_links(where: str, count: int) -> None:
     log.warning("%s: links lead to files that are there already (%s); each file is read once", where, f"{count:,}")
 
 
-# Columns in the names of folders, as Spark, Hive and DuckDB write them: `day=2024-01-31/land=at/x.parquet`.
+# Columns in the names of folders, as Spark, Hive and DuckDB write them: `day=2024-01-31/what=a%2Fb/x.parquet`.
+
+_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
 
-def _folder_values(option: str, where: str, paths: Sequence[Path]) -> list[dict[str, str | None]]:
+def _folder_values(option: str, where: str, paths: Sequence[Path]) -> list[_FolderValues]:
     """The columns in the folder names of each path, below the folder or from the first wildcard of `where` on."""
-    named = Path(where).parts
-    fixed = len(named)
-    if not Path(where).exists():
-        fixed = next((i for i, name in enumerate(named) if glob.has_magic(name)), fixed)
-    values = [_parse_folders(path.parts[fixed:-1]) for path in paths]
-    for path, found in zip(paths, values, strict=True):
-        if found.keys() != values[0].keys():
+    named, values = Path(where).parts, []
+    wildcards = [i for i, name in enumerate(named) if glob.has_magic(name) and not Path(where).exists()]
+    for path in paths:
+        folders = path.parts[wildcards[0] if wildcards else len(named) : -1]
+        pairs = [folder.split("=", 1) for folder in folders if not folder.startswith("=") and "=" in folder]
+        values.append({unquote(n): None if value == _NULL_FOLDER else unquote(value) for n, value in pairs})
+        if values[-1].keys() != values[0].keys():
             raise InputError(
                 f"{option}={where!r}: {paths[0]} lies in folders of columns {list(values[0])}, {path} in folders of "
-                f"{list(found)}; legal are the same for all files"
+                f"{list(values[-1])}; legal are the same for all files"
             )
     return values
-
-
-def _parse_folders(folders: Sequence[str]) -> dict[str, str | None]:
-    """The columns in names of folders.
-
-    >>> _parse_folders(["data", "day=2024-01-31", "what=a%2Fb"])
-    {'day': '2024-01-31', 'what': 'a/b'}
-    """
-    pairs = [folder.split("=", 1) for folder in folders if not folder.startswith("=") and "=" in folder]
-    return {unquote(n): None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value) for n, value in pairs}
 
 
 def _type_of_texts(values: list[str | None]) -> pa.DataType:
@@ -383,81 +361,83 @@ _CHECKED: Any = {"pre_buffer": False, "page_checksum_verification": True}  # whe
 _WIDTHS = {"INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
 
-def _parquet_batches(
-    path: Path, shown: str, names: Sequence[str], types: dict[str, pa.DataType], max_bytes: int
-) -> Iterator[pa.RecordBatch]:
-    """Streams the named columns, cast to `types`; `shown` is what the file is called in messages."""
-    what, row = f"{shown} cannot be read as Parquet", 0
-    with reading(what), pq.ParquetFile(path, buffer_size=1 << 20, **_CHECKED) as file:
+def _parquet_batches(path: Path, shown: str, types: _Types, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Streams the columns of `types`, cast to them; `shown` is what the file is called in messages."""
+    with reading(f"{shown} cannot be read as Parquet"), pq.ParquetFile(path, buffer_size=1 << 20, **_CHECKED) as file:
         held = Counter(file.schema_arrow.names)
-        for name in names:
+        for name in types:
             if held[name] != 1:
                 raise InputError(
                     f"{shown} has {held[name]} columns {name!r}, legal is one, as in the first file (an attribute is "
                     f"left out of all by graph.exclude=[{name}]); it has {shown_names(list(held))}"
                 )
-        check_growth(shown, path.stat().st_size, _unpacked_bytes(file.metadata, names), max_bytes)
-        rows = _batch_rows(path, file.metadata, names, max_bytes)
-        for batch in file.iter_batches(rows, columns=list(names), use_threads=False):
-            arrays = [_checked(batch.column(n), types.get(n), f"{shown} column {n!r}", row) for n in names]
-            row += len(batch)
-            yield pa.RecordBatch.from_arrays(arrays, list(names))
+        check_growth(shown, path.stat().st_size, _unpacked_bytes(file.metadata, types), max_bytes)
+        rows = _batch_rows(path, file.metadata, types, max_bytes)
+        yield from _checked_batches(file.iter_batches(rows, columns=list(types), use_threads=False), shown, types)
 
 
-def _batch_rows(path: Path, metadata: pq.FileMetaData, names: Sequence[str], max_bytes: int) -> int:
+def _batch_rows(path: Path, metadata: pq.FileMetaData, types: _Types, max_bytes: int) -> int:
     """Rows a batch: fewer where a dictionary holds texts so long that a usual batch of them would fill the memory.
 
     A text of a megabyte may be kept once and meant by every row. Of each row group the first rows are read as positions
     in the dictionary, and where its longest text could make too much of all rows, the others too, to know what they do.
     """
     longest, total = 1, 0
-    for group in range(metadata.num_row_groups):
-        for column in map(metadata.row_group(group).column, range(metadata.row_group(group).num_columns)):
-            name = column.path_in_schema
-            if name not in names or not column.has_dictionary_page or column.physical_type != "BYTE_ARRAY":
-                continue
-            with pq.ParquetFile(path, read_dictionary=[name], **_CHECKED) as file:
-                for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[name], use_threads=False):
-                    if not pa.types.is_dictionary(batch.column(0).type):
-                        break
-                    lengths = pc.binary_length(batch.column(0).dictionary).cast(pa.int64())
-                    longest = max(longest, pc.max(lengths).as_py() or 0)
-                    if longest * metadata.num_rows <= max_bytes:
-                        break
-                    total += pc.sum(lengths.take(batch.column(0).indices)).as_py() or 0
+    for group, _, column in _column_chunks(metadata):
+        name = column.path_in_schema
+        if name not in types or not column.has_dictionary_page or column.physical_type != "BYTE_ARRAY":
+            continue
+        with pq.ParquetFile(path, read_dictionary=[name], **_CHECKED) as file:
+            for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[name], use_threads=False):
+                if not pa.types.is_dictionary(batch.column(0).type):
+                    break
+                lengths = pc.binary_length(batch.column(0).dictionary).cast(pa.int64())
+                longest = max(longest, pc.max(lengths).as_py() or 0)
+                if longest * metadata.num_rows <= max_bytes:
+                    break
+                total += pc.sum(lengths.take(batch.column(0).indices)).as_py() or 0
     check_growth(path.name, path.stat().st_size, total, max_bytes)
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // longest))
 
 
-def _unpacked_bytes(metadata: pq.FileMetaData, names: Sequence[str]) -> int:
-    """At least what the named columns take in memory: their encoded bytes, and a byte a value."""
-    total, wanted = 0, set(names)
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        for column in map(group.column, range(group.num_columns)):
-            if column.path_in_schema.split(".")[0] in wanted:
-                width = _WIDTHS.get(column.physical_type, 1)
-                total += max(column.total_uncompressed_size, width * max(column.num_values, group.num_rows))
-    return total
+def _unpacked_bytes(metadata: pq.FileMetaData, types: _Types) -> int:
+    """At least what the columns of `types` take in memory: their encoded bytes, and a byte a value."""
+    return sum(
+        max(chunk.total_uncompressed_size, _WIDTHS.get(chunk.physical_type, 1) * max(chunk.num_values, num_rows))
+        for _, num_rows, chunk in _column_chunks(metadata)
+        if chunk.path_in_schema.split(".")[0] in types
+    )
 
 
-def _checked(column: pa.Array, kind: pa.DataType | None, where: str, first_row: int) -> pa.Array:
-    """The column without dictionary encoding as `kind`; refused where it cannot be, or where a text is not UTF-8."""
-    rows = f"{where}, rows {first_row:,} .. {first_row + len(column) - 1:,} (from 0)"
-    with reading(f"{rows}, cannot be read as {kind or column.type}"):
-        array = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-        array = _nan_as_gap(array) if kind is None else _nan_as_gap(array).cast(kind)
-        array.validate(full=True)
-    return array
+def _column_chunks(metadata: pq.FileMetaData) -> Iterator[tuple[int, int, pq.ColumnChunkMetaData]]:
+    """Streams (row group, its rows, column chunk)."""
+    for number, group in enumerate(map(metadata.row_group, range(metadata.num_row_groups))):
+        yield from ((number, group.num_rows, group.column(i)) for i in range(group.num_columns))
+
+
+def _checked_batches(batches: Iterable[pa.RecordBatch], shown: str, types: _Types) -> Iterator[pa.RecordBatch]:
+    """Streams the columns of `types`, cast to them, without dictionaries; InputError where a text is not UTF-8."""
+    row = 0
+    for batch in batches:
+        arrays, last = [], row + len(batch) - 1
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))  # the order may be that of the file
+        for name, kind in types.items():
+            array = columns[name]
+            place = f"{shown} column {name!r}, rows {row:,} .. {last:,} (from 0)"
+            with reading(f"{place}, cannot be read as {kind or array.type}"):
+                array = _nan_as_gap(array.dictionary_decode() if pa.types.is_dictionary(array.type) else array)
+                array = array if kind is None else array.cast(kind)
+                array.validate(full=True)
+            arrays.append(array)
+        row += len(batch)
+        yield pa.RecordBatch.from_arrays(arrays, list(types))
 
 
 def _nan_as_gap(column: pa.Array) -> pa.Array:
-    """The column with nulls for NaN, which is how tools without nulls write a gap; infinities stay.
-
-    >>> _nan_as_gap(pa.array([1.0, float("nan")])).to_pylist()
-    [1.0, None]
-    """
-    is_nan = pc.is_nan(column) if pa.types.is_floating(column.type) else None
-    return pc.if_else(is_nan, None, column) if is_nan is not None and pc.any(is_nan).as_py() else column
+    """The column with nulls for NaN, which is how tools without nulls write a gap; infinities stay."""
+    if not pa.types.is_floating(column.type) or not pc.any(is_nan := pc.is_nan(column)).as_py():
+        return column
+    return pc.if_else(is_nan, None, column)
 
 
 # CSV. Text must be UTF-8; CP1252 and UTF-16 of spreadsheets are usual, and messages say how to convert them.
@@ -479,15 +459,19 @@ class _QuoteCheckedFile:
         self._stream = pa.input_stream(str(path), compression="detect")
         self._end = separator * 99_991 + "-- the end of the file --"
         self._has_quotes = self._has_ended = self._is_closed = False
+        self.close = self._stream.close
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._stream.closed)
 
     def read(self, size: int = -1) -> bytes:
         data: bytes = self._stream.read(size)
-        if data:
-            self._has_quotes = self._has_quotes or b'"' in data
-        elif self._has_quotes and not self._has_ended:
-            self._has_ended = True
-            return f"\n{self._end}\n".encode()
-        return data
+        self._has_quotes = self._has_quotes or b'"' in data
+        if data or self._has_ended or not self._has_quotes:
+            return data
+        self._has_ended = True
+        return f"\n{self._end}\n".encode()
 
     def handle_invalid_row(self, row: InvalidRow) -> str:
         """What pyarrow is to do with a row that has not the columns of the first."""
@@ -502,34 +486,25 @@ class _QuoteCheckedFile:
                 'never closed; close it, or put the whole value into quotes and write "" for one in it'
             )
 
-    @property
-    def closed(self) -> bool:
-        return bool(self._stream.closed)
 
-    def close(self) -> None:
-        self._stream.close()
-
-
-def _csv_batches(
-    path: Path, name: str, names: Sequence[str], types: dict[str, pa.DataType], max_bytes: int
-) -> Iterator[pa.RecordBatch]:
+def _csv_batches(path: Path, shown: str, types: _Types, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Streams the columns of `types`, read as these; `shown` is what the file is called in messages."""
     advice = "graph.id_type=text and graph.categorical=[...] read a column as text"
-    what = f"{name} cannot be read with the types of the start of the first file ({advice})"
+    what = f"{shown} cannot be read with the types of the start of the first file ({advice})"
     packed, row = path.name.endswith(".gz"), 0
     with reading(what), _naming_encoding(path):
-        reader, file = _open_csv(path, names, types)
+        reader, file = _open_csv(path, types)
         with reader:
             for number, batch in enumerate(reader):
                 if packed:  # a batch is a block of text
-                    check_growth(name, path.stat().st_size, number * _CSV_BLOCK_BYTES, max_bytes)
+                    check_growth(shown, path.stat().st_size, number * _CSV_BLOCK_BYTES, max_bytes)
                 row += len(batch)
                 yield pa.RecordBatch.from_arrays([_nan_as_gap(column) for column in batch.columns], batch.schema.names)
-        file.check_quotes_closed(name, row)
+        file.check_quotes_closed(shown, row)
 
 
-def _open_csv(
-    path: Path, names: Sequence[str] | None, types: dict[str, pa.DataType]
-) -> tuple[pacsv.CSVStreamingReader, _QuoteCheckedFile]:
+def _open_csv(path: Path, types: _Types) -> tuple[pacsv.CSVStreamingReader, _QuoteCheckedFile]:
+    """A reader of the columns of `types`, of all where it is empty, and the file that it reads."""
     delimiter = _separator(path)
     file = _QuoteCheckedFile(path, delimiter)
     reader = pacsv.open_csv(
@@ -540,7 +515,7 @@ def _open_csv(
         ),
         convert_options=pacsv.ConvertOptions(
             column_types=types,
-            include_columns=list(names or ()),
+            include_columns=list(types),
             strings_can_be_null=True,
             null_values=_CSV_NULLS,
             quoted_strings_can_be_null=False,
@@ -569,8 +544,16 @@ def _separator(path: Path) -> str:
 
 @contextlib.contextmanager
 def _naming_encoding(path: Path) -> Iterator[None]:
-    """Turns the CSV reader's error for bytes that are no text into one with their line; refuses UTF-16."""
-    _check_width(path)
+    """Turns the CSV reader's error for bytes that are no text into one with their line.
+
+    Refuses UTF-16 and UTF-32, which begin with a mark or a letter and a zero: the reader may take them for text.
+    """
+    with pa.input_stream(str(path), compression="detect") as stream:
+        start, more = stream.read(2), stream.read(2)
+    if start in (b"\xff\xfe", b"\xfe\xff") or 0 in start:
+        name = "UTF-16" if 0 not in start else "UTF-16BE" if start[0] == 0 else "UTF-16LE"
+        name = "UTF-32" if b"\0\0" in (start, more) else name
+        raise InputError(f"{path} is {name} text; legal is UTF-8, which {_conversion(name, path)} makes of it")
     try:
         yield
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
@@ -579,30 +562,23 @@ def _naming_encoding(path: Path) -> Iterator[None]:
         raise
 
 
-def _check_width(path: Path) -> None:
-    """Refuses UTF-16 and UTF-32, which begin with a mark or a letter and a zero: the reader may take them for text."""
-    with pa.input_stream(str(path), compression="detect") as stream:
-        start, more = stream.read(2), stream.read(2)
-    if start in (b"\xff\xfe", b"\xfe\xff") or 0 in start:
-        name = "UTF-16" if 0 not in start else "UTF-16BE" if start[0] == 0 else "UTF-16LE"
-        name = "UTF-32" if b"\0\0" in (start, more) else name
-        remedy = f"iconv -f {name} -t UTF-8 {path.name} > utf8-{path.name}"
-        raise InputError(f"{path} is {name} text; legal is UTF-8, which `{remedy}` makes of it")
-
-
 def _not_utf8(path: Path) -> str:
     """Message saying where a file stops being UTF-8, and how to convert it."""
-    opened = gzip.open(path, "rb") if path.name.endswith(".gz") else open(path, "rb")  # noqa: SIM115  closed by `with`
-    with opened as stream:
+    opening: Any = gzip.open if path.name.endswith(".gz") else open
+    with opening(path, "rb") as stream:
         for number, line in enumerate(iter(lambda: stream.readline(_LINE_BYTES), b""), 1):
             try:
                 line.decode()
             except UnicodeDecodeError as error:
                 around = line[max(0, error.start - 10) : error.start + 10].decode("cp1252", "replace").strip()
                 where = f"line {number:,} has the byte 0x{line[error.start]:02X} in {around!r}, read as CP1252"
-                remedy = f"iconv -f CP1252 -t UTF-8 {path.name} > utf8-{path.name}"
-                return f"{path} is not UTF-8 text: {where}; legal is UTF-8, which `{remedy}` makes of CP1252"
+                remedy = f"{_conversion('CP1252', path)} makes of CP1252"
+                return f"{path} is not UTF-8 text: {where}; legal is UTF-8, which {remedy}"
     return f"{path} is not UTF-8 text; legal is UTF-8"
+
+
+def _conversion(encoding: str, path: Path) -> str:
+    return f"`iconv -f {encoding} -t UTF-8 {path.name} > utf8-{path.name}`"
 
 
 # Tables in memory.

@@ -14,6 +14,7 @@ lines, such as a trend, have their own names beside `step`.
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import time
@@ -134,6 +135,9 @@ def run_chain(
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise ValueError(f"{name}={value} must be a number of at least 0")
 
+    heat = 1.0 / num_pairs if temperature is None else temperature
+    move = functools.partial(step_, kernel=KERNELS[kernel], temperature=heat, prior_over_n=prior / num_pairs)
+
     def steps() -> Iterator[Step]:
         for t, batch in zip(range(chain.num_done, plan.num_steps), batches, strict=False):
             measured = measure(chain.model, batch)
@@ -141,17 +145,7 @@ def run_chain(
                 measured = _whole_batch(sum_ranks, *measured)
             gradient, loss, correct, seen = measured
             step_size, noise = plan.step_size_at(t), noise_at(seed, t, chain.vector)
-            step_(
-                chain.vector,
-                gradient,
-                chain.state,
-                noise,
-                kernel=KERNELS[kernel],
-                t=t,
-                step_size=step_size,
-                temperature=1.0 / num_pairs if temperature is None else temperature,
-                prior_over_n=prior / num_pairs,
-            )
+            move(chain.vector, gradient, chain.state, noise, t=t, step_size=step_size)
             chain.num_done = t + 1
             yield Step(t, batch.epoch, step_size, loss, correct, seen, chain.sample() if plan.keeps(t) else None)
 
@@ -185,8 +179,7 @@ class Metrics:
 class Meter:
     """Collects steps, so that the device is waited for only when they are read.
 
-    A non-finite loss is found up to one reading late, but named by its own step; read before writing a sample or a
-    checkpoint.
+    A non-finite loss is found late, but named by its own step; read before writing a sample or a checkpoint.
     """
 
     num_pairs: int
@@ -262,26 +255,23 @@ class RankingConvergence:
 
 
 def _rank_correlation(a: Tensor, b: Tensor) -> float:
-    """Spearman's correlation of two vectors; equal values keep their order, and fewer than two values agree.
-
-    >>> _rank_correlation(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 2.0, 9.0, 5.0]))
-    0.8
-    """
+    """Spearman's correlation of two vectors; equal values keep their order, and fewer than two values agree."""
     ranks = torch.stack([vector.argsort(stable=True).argsort().double() for vector in (a, b)])
     return 1.0 if len(a) < 2 else round(float(torch.corrcoef(ranks)[0, 1]), 12)
 
 
-class Journal(contextlib.AbstractContextManager["Journal"]):
+class Journal(contextlib.ExitStack):
     """Metrics file, live line and TensorBoard writer of one run; close it, or use `with`.
 
     A resumed run first drops the lines after step `num_done`, so that every step is logged once.
     """
 
     def __init__(self, folder: Path, num_steps: int, num_done: int = 0, *, tensorboard: bool = False) -> None:
+        super().__init__()
         _truncate(folder / METRICS, num_done)
-        self._lines = open(folder / METRICS, "a", encoding="utf-8")  # noqa: SIM115  closed by close()
-        self._bar = bar(num_steps, "step", folder.name, initial=num_done)
-        self._board = _board(folder / "tensorboard", num_done) if tensorboard else None
+        self._lines = self.enter_context(open(folder / METRICS, "a", encoding="utf-8"))  # noqa: SIM115
+        self._bar = self.enter_context(bar(num_steps, "step", folder.name, initial=num_done))
+        self._board = self.enter_context(_board(folder / "tensorboard", num_done)) if tensorboard else None
         self._last_told_at = time.perf_counter()
 
     def tell(self, metrics: Metrics) -> None:
@@ -310,15 +300,6 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 if isinstance(value, float | int) and name != "step":
                     self._board.add_scalar(name, value, plain["step"])
 
-    def close(self) -> None:
-        self._lines.close()
-        self._bar.close()
-        if self._board is not None:
-            self._board.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def _truncate(path: Path, num_done: int) -> None:
     """Drops the lines of steps after `num_done`, and those that cannot be read, such as one that a kill cut short."""
@@ -346,5 +327,5 @@ def _board(folder: Path, num_done: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         warnings.warn("tensorboard=true is ignored: pip install tensorboard", stacklevel=3)
-        return None
+        return contextlib.nullcontext()
     return SummaryWriter(str(folder), purge_step=num_done + 1)

@@ -22,8 +22,8 @@ _WARM_UP_STEPS = 3  # compile kernels, make library handles and settle the alloc
 
 
 @contextlib.contextmanager
-def record_training(device: torch.device | str, num_threads: int | None = None) -> Iterator[None]:
-    """Context in which a GPU is the current one, with products in TF32: the noise of a batch far exceeds its rounding.
+def training_settings(device: torch.device | str, num_threads: int | None = None) -> Iterator[None]:
+    """Within the block a GPU is the current one, with products in TF32: the noise of a batch far exceeds its rounding.
 
     On the CPU torch works with `num_threads` threads, if given.
     """

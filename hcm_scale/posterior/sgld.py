@@ -77,8 +77,7 @@ def step_(
 def noise_at(seed: int, t: int, like: Tensor) -> Tensor:
     """Standard normals for step t, a function of (seed, t): equal on every rank, on devices of the same kind.
 
-    A CPU and a GPU draw different ones from the same seed; drawing on the CPU for both would make a GPU wait at every
-    step.
+    A CPU and a GPU draw different ones: drawing on the CPU for both would make a GPU wait at every step.
     """
     generator = torch.Generator(like.device).manual_seed(key(seed, _NOISE, t))
     return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
@@ -149,12 +148,7 @@ class ChainPlan:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least {least}")
 
     def within(self, epoch_steps: int) -> "ChainPlan":
-        """The plan with its burn-in ended after `burn_in_epochs` of `epoch_steps` each, but not before 100 steps.
-
-        >>> plan = ChainPlan("constant", 0.01, 100.0, 0.55, 200, 200, num_samples=2, thin_steps=5, burn_in_epochs=5)
-        >>> [plan.within(epoch_steps).burn_in_steps for epoch_steps in (1, 30, 1000)]
-        [100, 150, 200]
-        """
+        """The plan with its burn-in ended after `burn_in_epochs` of `epoch_steps` each, but not before 100 steps."""
         if self.burn_in_epochs is None:
             return self
         enough = max(LEAST_BURN_IN, math.ceil(self.burn_in_epochs * epoch_steps))

@@ -106,11 +106,7 @@ class World:
         return value if self.wire is None else self.wire.tell(value)
 
     def sum(self, vector: Tensor) -> Tensor:
-        """The sum of the ranks' vectors, (k,), in place; bit for bit the same on every rank.
-
-        >>> World().sum(torch.tensor([1.0, 2.0])).tolist()
-        [1.0, 2.0]
-        """
+        """The sum of the ranks' vectors, (k,), in place; bit for bit the same on every rank."""
         if self.size > 1:
             try:
                 dist.all_reduce(vector)
@@ -146,11 +142,7 @@ def join(info: RankInfo, *, device: str = "cpu", timeout_seconds: float = 300.0)
 
 
 def choose_device(device: str, local_rank: int, local_size: int) -> tuple[str, str]:
-    """The device of a rank and the backend of its world: NCCL only where no two ranks share a GPU.
-
-    >>> choose_device("cpu", 1, 2)
-    ('cpu', 'gloo')
-    """
+    """The device of a rank and the backend of its world: NCCL only where no two ranks share a GPU."""
     if device != "cuda":
         return "cpu", "gloo"
     num_gpus = torch.cuda.device_count()
@@ -213,11 +205,7 @@ def _open_group(info: RankInfo, store: dist.Store, backend: str, timeout_seconds
 
 
 def addresses_towards(host: str, port: int) -> tuple[str, str]:
-    """Our own address on the route to a host, and the host's; nothing is sent.
-
-    >>> addresses_towards("127.0.0.1", 1)
-    ('127.0.0.1', '127.0.0.1')
-    """
+    """Our own address on the route to a host, and the host's; nothing is sent."""
     family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(target)

@@ -27,12 +27,11 @@ from hcm_scale.features.parts import block_rows
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import SparseRows
 from hcm_scale.hops import choose_sources
-from hcm_scale.hops.engines import STATE_BYTES, WORDS, choose_words, sharing_pays, wide_bytes
-from hcm_scale.hops.label import rows_in_flight
-from hcm_scale.hops.layout import linked_nodes, original_layout
+from hcm_scale.hops.label import STATE_BYTES, WORDS, choose_words, rows_in_flight, sharing_pays, wide_bytes
+from hcm_scale.hops.layout import linked_nodes
 from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.sampling.neighbors import most_drawn
-from hcm_scale.sampling.pairs import KEPT_PAIRS, WINDOW, pairs_per_epoch
+from hcm_scale.sampling.pairs import MAX_CACHED_PAIRS, WINDOW, pairs_per_epoch
 from hcm_scale.score.residual import CHUNK_ROWS as RESIDUAL_ROWS
 from hcm_scale.score.table import group_rows
 from hcm_scale.shards import LabelPlan, Labels
@@ -197,7 +196,7 @@ def _train(
     step_bytes = 12 * width * hidden + 4 * batch.pairs * (6 * width + 3 * head_width)
     ahead = AHEAD * workers + 2 if workers else 2
     num_batches = 1 if batch.layers[0] == num_nodes else ahead
-    scratch = 4 * num_nodes * (max(1, workers) + 3) + 16 * min(num_drawn, window) + 8 * KEPT_PAIRS
+    scratch = 4 * num_nodes * (max(1, workers) + 3) + 16 * min(num_drawn, window) + 8 * MAX_CACHED_PAIRS
     return scratch + num_batches * batch_bytes + step_bytes
 
 
@@ -308,7 +307,7 @@ def label(options: dict[str, Any], graph: Graph) -> Ways[Searches]:
         directed=graph.directed,
         **{name: options[name] for name in names},
     )
-    shares = sharing_pays(original_layout(graph.indptr, graph.indices), sources, classes=plan.classes)
+    shares = sharing_pays(graph.indptr, graph.indices, sources, classes=plan.classes)
     narrow = [wide_bytes(graph.num_nodes, words, 0) for words in WORDS] if shares else []
     ways = [Searches(threads, STATE_BYTES)]
     ways += [Searches(threads, most) for most in narrow if most < STATE_BYTES]

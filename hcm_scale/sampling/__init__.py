@@ -8,8 +8,7 @@
 attributes, `prefetch` keeps that ahead of the model.
 """
 
-from hcm_scale.sampling.batches import BACKENDS, MiniBatch, make_batch, make_sampler
-from hcm_scale.sampling.neighbors import Block, sample_blocks
-from hcm_scale.sampling.prefetch import WaitClock, prefetch
+from hcm_scale.sampling.batches import BACKENDS, make_batch, make_sampler
+from hcm_scale.sampling.prefetch import prefetch
 
-__all__ = ["BACKENDS", "Block", "MiniBatch", "WaitClock", "make_batch", "make_sampler", "prefetch", "sample_blocks"]
+__all__ = ["BACKENDS", "make_batch", "make_sampler", "prefetch"]

@@ -34,7 +34,7 @@ from hcm_scale.shards.writer import shuffle_pairs
 
 SPREAD = 16  # a draw reaches over at least so many row groups: with 4 an epoch saw too few sources, and AUC fell by .01
 WINDOW = 16  # row groups of one class held in memory at once
-KEPT_PAIRS = 1 << 21  # of 8 bytes: labels of fewer are read once
+MAX_CACHED_PAIRS = 1 << 21  # of 8 bytes: labels of at most so many are read once and held
 _PAIRS = 0x7061  # separates these draws from all others made with the same seed
 _ORDER, _PICK, _SHUFFLE = 0, 1, 2  # uses of the key of (seed, epoch, class)
 _LAYOUT, _START, _PHASE = 0, 1, 2  # uses of the key of _ORDER
@@ -63,11 +63,7 @@ def pairs_per_class(labels: Labels, *, sampling_ratio: float) -> int:
 
 
 def _too_few(counts: Sequence[int], ratio: float) -> str:
-    """Message for a class that gives no pair: the ratios that would, and the most classes that would at this ratio.
-
-    >>> _too_few([4, 3, 2, 1], 0.3).partition("legal here ")[2]
-    'are sampling.ratio=1.0 .. 1, hops.classes=2, or more hops.num_sources'
-    """
+    """Message for a class that gives no pair: the ratios that would, and the most classes that would at this ratio."""
     least = math.ceil(1e4 / min(counts)) / 1e4
     fewer = range(len(counts) - 1, 1, -1)
     works = next((c for c in fewer if ratio * min(*counts[: c - 1], sum(counts[c - 1 :])) >= 1), None)
@@ -82,13 +78,6 @@ def _too_few(counts: Sequence[int], ratio: float) -> str:
 def pairs_per_epoch(labels: Labels, *, sampling_ratio: float) -> int:
     """C * D, the pairs of an epoch over all ranks."""
     return labels.classes * pairs_per_class(labels, sampling_ratio=sampling_ratio)
-
-
-def steps_per_epoch(labels: Labels, *, batch_pairs: int, sampling_ratio: float) -> int:
-    """Global batches in an epoch."""
-    if batch_pairs < labels.classes:
-        raise ValueError(f"batch_pairs={batch_pairs} must be at least {labels.classes}, one pair a class")
-    return -(-pairs_per_epoch(labels, sampling_ratio=sampling_ratio) // batch_pairs)
 
 
 @dataclass(frozen=True)
@@ -113,9 +102,11 @@ class Cut:
 
 
 def cut_epoch(labels: Labels, *, batch_pairs: int, sampling_ratio: float, rank: int = 0, num_ranks: int = 1) -> Cut:
-    """The cut of an epoch of these labels; ValueError where it is impossible."""
+    """The cut of an epoch of these labels into batches of at most `batch_pairs`; ValueError where it is impossible."""
+    if batch_pairs < labels.classes:
+        raise ValueError(f"batch_pairs={batch_pairs} must be at least {labels.classes}, one pair a class")
     num_pairs = pairs_per_epoch(labels, sampling_ratio=sampling_ratio)
-    num_steps = steps_per_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=sampling_ratio)
+    num_steps = -(-num_pairs // batch_pairs)
     if not 0 <= rank < num_ranks:
         raise ValueError(f"rank={rank} is not in 0 .. {num_ranks - 1}, the numbers of {num_ranks} ranks")
     if num_ranks > num_pairs // num_steps:
@@ -123,50 +114,26 @@ def cut_epoch(labels: Labels, *, batch_pairs: int, sampling_ratio: float, rank: 
     return Cut(num_pairs, num_steps, rank, num_ranks)
 
 
-def pair_batches(
-    labels: Labels,
-    *,
-    batch_pairs: int,
-    sampling_ratio: float,
-    seed: int,
-    epoch_start: int = 0,
-    step_start: int = 0,
-    rank: int = 0,
-    num_ranks: int = 1,
-    num_epochs: int | None = None,
-) -> Iterator[PairBatch]:
-    """The batches from (epoch_start, step_start) on, up to the end of epoch `num_epochs` - 1, or without end.
-
-    `batch_pairs` is the most that a global batch holds; one as large as the epoch makes every epoch one full batch.
-    """
-    cut = cut_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=sampling_ratio, rank=rank, num_ranks=num_ranks)
-    num_steps = cut.num_steps
-    if epoch_start < 0 or not 0 <= step_start <= num_steps:
-        raise ValueError(f"epoch_start={epoch_start}, step_start={step_start}: an epoch has steps 0 .. {num_steps}")
-    epochs = itertools.count(epoch_start) if num_epochs is None else range(epoch_start, num_epochs)
-    steps = (range(step_start if epoch == epoch_start else 0, num_steps) for epoch in itertools.count(epoch_start))
-    read = functools.cache(labels.read) if sum(labels.stored) <= KEPT_PAIRS else labels.read
-    return itertools.chain.from_iterable(map(functools.partial(_epoch, labels, read, seed, cut), epochs, steps))
-
-
-def _epoch(labels: Labels, read: Read, seed: int, cut: Cut, epoch: int, steps: range) -> Iterator[PairBatch]:
-    num_draw = cut.num_pairs // labels.classes
-    hops = range(1, labels.classes + 1)
-    streams = [_ClassStream(labels, read, hop, num_draw, key(seed, _PAIRS, epoch, hop)) for hop in hops]
-    for step in steps:
-        yield PairBatch(epoch, step, *_gather(streams, *cut(step)))
+def pair_batches(labels: Labels, cut: Cut, *, seed: int, first_step: int = 0) -> Iterator[PairBatch]:
+    """Batches first_step, first_step + 1, ... without end, counted over all epochs: this rank's slice of each."""
+    read = functools.cache(labels.read) if labels.num_pairs <= MAX_CACHED_PAIRS else labels.read
+    first_epoch, skipped = divmod(first_step, cut.num_steps)
+    for epoch in itertools.count(first_epoch):
+        num_draw, hops = cut.num_pairs // labels.classes, range(1, labels.classes + 1)
+        streams = [_ClassStream(labels, read, hop, num_draw, key(seed, _PAIRS, epoch, hop)) for hop in hops]
+        for step in range(skipped if epoch == first_epoch else 0, cut.num_steps):
+            yield PairBatch(epoch, step, *_gather(streams, *cut(step)))
 
 
 def _gather(streams: "list[_ClassStream]", start: int, stop: int) -> tuple[NDArray[np.int64], ...]:
     """u, v, hop of the positions start .. stop - 1 of the epoch's sequence: position p has class p mod C."""
-    classes = len(streams)
-    u, v, hop = np.empty((3, stop - start), np.int64)
+    classes, out = len(streams), np.empty((3, stop - start), np.int64)
     for klass, stream in enumerate(streams):
         places = slice((klass - start) % classes, None, classes)
         first, last = -(-(start - klass) // classes), -(-(stop - klass) // classes)
-        stream.take(first, last, u[places], v[places])
-        hop[places] = klass
-    return u, v, hop
+        stream.take(first, last, out[:2, places])
+        out[2, places] = klass
+    return tuple(out)
 
 
 class _ClassStream:
@@ -180,18 +147,17 @@ class _ClassStream:
         self._order = class_order(rows, num_draw, reach, key(seed, _ORDER))
         self._ends = self._order.window_ends
         self._window = -1
-        self._u = self._v = np.empty(0, np.int64)
+        self._pairs: NDArray[Any] = np.empty((2, 0), np.int64)
 
-    def take(self, start: int, stop: int, out_u: NDArray[np.int64], out_v: NDArray[np.int64]) -> None:
-        """Copies the draws start .. stop - 1 into `out`, reading the windows they lie in."""
+    def take(self, start: int, stop: int, out: NDArray[np.int64]) -> None:
+        """Copies u and v of the draws start .. stop - 1 to the rows of `out`, reading the windows they lie in."""
         at = start
         while at < stop:
             window = int(np.searchsorted(self._ends, at, side="right"))
             self._load(window)
-            base = int(self._ends[window]) - len(self._u)
+            base = int(self._ends[window]) - self._pairs.shape[1]
             upto = min(stop, int(self._ends[window]))
-            out_u[at - start : upto - start] = self._u[at - base : upto - base]
-            out_v[at - start : upto - start] = self._v[at - base : upto - base]
+            out[:, at - start : upto - start] = self._pairs[:, at - base : upto - base]
             at = upto
 
     def _load(self, window: int) -> None:
@@ -199,23 +165,23 @@ class _ClassStream:
         if window == self._window:
             return
         order, parts = self._order, range(window * WINDOW, min((window + 1) * WINDOW, len(self._order.quota)))
-        self._u = self._v = np.empty(0, np.int64)  # frees the last window before the next is read
+        self._pairs = np.empty((2, 0), np.int64)  # frees the last window before the next is read
         ends = np.cumsum(order.quota[parts.start : parts.stop])
-        u, v = np.empty((2, ends[-1]), self._labels.plan.index_type)
+        pairs = np.empty((2, ends[-1]), self._labels.plan.index_type)
         for part, end in zip(parts, ends.tolist(), strict=True):
             if quota := int(order.quota[part]):
-                self._pick(part, u[end - quota : end], v[end - quota : end])
-        shuffle_pairs(key(self._seed, _SHUFFLE, window), u, v)
-        self._window, self._u, self._v = window, u, v
+                self._pick(part, pairs[:, end - quota : end])
+        shuffle_pairs(key(self._seed, _SHUFFLE, window), *pairs)
+        self._window, self._pairs = window, pairs
 
-    def _pick(self, part: int, out_u: NDArray[Any], out_v: NDArray[Any]) -> None:
-        u, v = self._read(self._groups[self._order.group[part]])
+    def _pick(self, part: int, out: NDArray[Any]) -> None:
+        """Fills `out` from one part of the order: with all its pairs, or with as many as there is room for."""
         rows = slice(self._order.first[part], self._order.last[part])
-        u, v = u[rows], v[rows]
-        if len(u) == len(out_u):
-            out_u[:], out_v[:] = u, v
+        u, v = (column[rows] for column in self._read(self._groups[self._order.group[part]]))
+        if len(u) == out.shape[1]:
+            out[0], out[1] = u, v
         else:
-            pick_pairs(key(self._seed, _PICK, part), u.copy(), v.copy(), out_u, out_v)
+            pick_pairs(key(self._seed, _PICK, part), u.copy(), v.copy(), *out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,12 +201,7 @@ class ClassOrder:
 
 
 def class_order(rows: NDArray[np.int64], num_draw: int, reach: int, seed: int) -> ClassOrder:
-    """A draw of `num_draw` pairs from row groups of rows (groups,) pairs each, out of `reach` consecutive rows or all.
-
-    >>> order = class_order(np.array([100, 100, 30]), 60, 1000, seed=7)
-    >>> int(order.quota.sum()), order.window_ends.tolist(), sorted(order.group.tolist())
-    (60, [60], [0, 1, 2])
-    """
+    """A draw of `num_draw` pairs from row groups of `rows` (groups,) pairs, out of `reach` consecutive rows or all."""
     group, size = np.arange(len(rows)), rows.astype(np.int64)
     shuffle_pairs(key(seed, _LAYOUT), group, size)
     total = int(size.sum())

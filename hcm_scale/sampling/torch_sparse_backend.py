@@ -1,7 +1,7 @@
 """The same blocks drawn by torch-sparse, the sampler under PyG's NeighborSampler. Optional: extra `sparse`.
 
 Neighbours are drawn without replacement by torch-sparse's `sample_adj`. Self loops and weights are added here, so that
-a block means the same as one of `neighbors.sample_blocks` and has the same expectation, Â.
+a block means the same as one of `NeighborSampler` and has the same expectation, Â.
 
 The draw is not quite uniform: Floyd's algorithm picks its j-th number from 0 .. j, torch-sparse from 0 .. j - 1. Of d
 neighbours, k drawn, the first d - k come with probability k / (d - 1) and the last k with (k - 1) / (d - 1), so weights
@@ -22,44 +22,50 @@ import torch
 from numpy.typing import NDArray
 
 from hcm_scale.base import rng
-from hcm_scale.sampling import neighbors
-from hcm_scale.sampling.neighbors import Block, FanOut, Sampler, check_fan_outs, check_nodes, most_drawn, repeated_seeds
+from hcm_scale.model import Block
+from hcm_scale.sampling.neighbors import Drawn, NeighborSampler, repeated_seeds, weigh
 
 _GENERATOR = threading.Lock()
 
 
-def sampler(
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    scale: NDArray[np.float32],
-    fan_outs: Sequence[FanOut],
-    *,
-    seed: int,
-    hub_cap: int | None = None,
-    weights: NDArray[np.float32] | None = None,
-) -> Sampler:
-    """A function sample(seeds, step) of this graph, as `neighbors.sampler`."""
-    check_fan_outs(fan_outs, hub_cap)
-    if any(most_drawn(fan_out, hub_cap) < 2 for fan_out in fan_outs):
-        raise ValueError(f"fan_outs={list(fan_outs)}, hub_cap={hub_cap}: backend='torch_sparse' needs 2 or more")
-    sample_adj = import_sample_adj()
-    rowptr, col = torch.from_numpy(np.array(indptr, np.int64)), torch.from_numpy(np.array(indices, np.int64))
+class TorchSparseSampler(NeighborSampler):
+    """As `NeighborSampler`, with the neighbours that torch-sparse draws."""
 
-    def sample(seeds: NDArray[np.int64], step: int) -> tuple[NDArray[np.int64], tuple[Block, ...]]:
-        check_nodes(seeds, scale, len(indptr) - 1)
+    def __init__(self, *graph: Any, **options: Any) -> None:
+        super().__init__(*graph, **options)
+        if any(limit < 2 for limit in self.limits):
+            raise ValueError(f"fan-outs of {self.limits}: backend='torch_sparse' needs 2 or more")
+        self._sample_adj = import_sample_adj()
+        self._graph = [torch.from_numpy(np.array(part, np.int64)) for part in (self.indptr, self.indices)]
+
+    def __call__(self, seeds: NDArray[np.int64], step: int) -> Drawn:
+        nodes = self._checked(seeds)
         if num_repeats := len(seeds) - len(np.unique(seeds)):
             raise repeated_seeds(num_repeats, len(seeds))
-        nodes = np.array(seeds, np.int64)
         blocks: list[Block] = []
-        for layer in reversed(range(len(fan_outs))):
+        for layer in reversed(range(len(self.limits))):
             with _GENERATOR, torch.random.fork_rng(devices=[]):
-                torch.manual_seed(rng.key(seed, step, layer))
-                drawn = sample_adj(rowptr, col, torch.from_numpy(nodes), most_drawn(fan_outs[layer], hub_cap), False)
-            blocks.insert(0, _block([tensor.numpy() for tensor in drawn], nodes, indptr, scale, weights))
+                torch.manual_seed(rng.key(self.seed, step, layer))
+                drawn = self._sample_adj(*self._graph, torch.from_numpy(nodes), self.limits[layer], False)
+            blocks.insert(0, self._block([tensor.numpy() for tensor in drawn], nodes))
             nodes = drawn[2].numpy()
         return nodes, tuple(blocks)
 
-    return sample
+    def _block(self, drawn: Sequence[NDArray[np.int64]], targets: NDArray[np.int64]) -> Block:
+        """The drawn neighbours, each row preceded by its self loop, weighed by how likely each was drawn."""
+        rows, columns, sources, arcs = drawn
+        begins, num_drawn = self.indptr[targets], np.diff(rows)
+        degrees = self.indptr[targets + 1] - begins
+        starts = (rows + np.arange(len(rows))).astype(np.int32)
+        indices = np.insert(columns, rows[:-1], np.arange(len(targets))).astype(np.int32)
+        weights = np.empty(len(indices), np.float32)
+        weigh(self.scale, sources, degrees, starts, indices, weights)
+        in_row = arcs - np.repeat(begins, num_drawn)
+        correction = _uniform_over_actual(in_row, np.repeat(degrees, num_drawn), np.repeat(num_drawn, num_drawn))
+        if self.weights is not None:
+            correction *= self.weights[arcs]
+        weights *= np.insert(correction, rows[:-1], 1.0)
+        return Block.of(starts, indices, weights, len(sources))
 
 
 def import_sample_adj() -> Callable[..., Any]:
@@ -74,29 +80,6 @@ def import_sample_adj() -> Callable[..., Any]:
             f"sampling.backend=numba ({error})"
         ) from error
     return torch.ops.torch_sparse.sample_adj
-
-
-def _block(
-    drawn: Sequence[NDArray[np.int64]],
-    targets: NDArray[np.int64],
-    indptr: NDArray[np.int64],
-    scale: NDArray[np.float32],
-    edge_weights: NDArray[np.float32] | None,
-) -> Block:
-    """The drawn neighbours, each row preceded by its self loop, weighed by how likely each was drawn."""
-    rows, columns, sources, arcs = drawn
-    begins, num_drawn = indptr[targets], np.diff(rows)
-    degrees = indptr[targets + 1] - begins
-    starts = (rows + np.arange(len(rows))).astype(np.int32)
-    indices = np.insert(columns, rows[:-1], np.arange(len(targets))).astype(np.int32)
-    weights = np.empty(len(indices), np.float32)
-    neighbors.weigh(scale, sources, degrees, starts, indices, weights)
-    in_row = arcs - np.repeat(begins, num_drawn)
-    correction = _uniform_over_actual(in_row, np.repeat(degrees, num_drawn), np.repeat(num_drawn, num_drawn))
-    if edge_weights is not None:
-        correction *= edge_weights[arcs]
-    weights *= np.insert(correction, rows[:-1], 1.0)
-    return Block.of(starts, indices, weights, len(sources))
 
 
 def _uniform_over_actual(

@@ -29,10 +29,11 @@ import xxhash
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
+from hcm_scale.base.names import MODEL_SIZES
 
 KIND = "hcm_scale labels"
 FORMAT = 1
-MIN_CLASSES, MAX_CLASSES = 2, 16
+_MIN_CLASSES, _MAX_CLASSES = MODEL_SIZES["num_classes"]
 _SOURCES_ALIGN = 64  # the label kernels take 64 sources a word
 
 
@@ -57,8 +58,8 @@ class LabelPlan:
     row_group_rows: int
 
     def __post_init__(self) -> None:
-        if not MIN_CLASSES <= self.classes <= MAX_CLASSES:
-            raise ValueError(f"classes={self.classes} is not in {MIN_CLASSES} .. {MAX_CLASSES}")
+        if not _MIN_CLASSES <= self.classes <= _MAX_CLASSES:
+            raise ValueError(f"classes={self.classes} is not in {_MIN_CLASSES} .. {_MAX_CLASSES}")
         if self.pairs_per_class is not None and self.pairs_per_class < 1:
             raise ValueError(f"pairs_per_class={self.pairs_per_class} must be at least 1, or None for all pairs")
         for name in ("num_nodes", "num_sources", "shard_pairs", "row_group_rows"):
@@ -99,9 +100,6 @@ class LabelPlan:
     def arrow_schema(self) -> pa.Schema:
         index = pa.field("u", pa.from_numpy_dtype(self.index_type), nullable=False)
         return pa.schema([index, index.with_name("v"), pa.field("hop", pa.uint8(), nullable=False)])
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Writes a labels folder, shard by shard, such that a kill at any moment costs at most one shard.
 
-    finished_shards   a shard that an earlier call finished, its hash checked; `write_shard` makes the others
-    collect_shards    all shards, read from the small files beside them
-    seal_labels       writes the manifest, then removes the small files
+    read_finished_shard   a shard that an earlier call finished, its hash checked; `write_shard` makes the others
+    collect_shards        all shards, read from the small files beside them
+    seal_labels           writes the manifest, then removes the small files
 
 Each step reads only the disk, so that several processes can share the work with a barrier between the steps. A folder
 holds the shards of one plan; the caller ensures that.
@@ -18,6 +18,7 @@ dictionary, v delta-packed, no codec 4.0 / 0.8; the same with zstd 4.0 / 0.8; u 
 Memory: the shard twice (as it came and in order), and its encoded bytes.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -136,12 +137,7 @@ def shuffle_pairs(key, u, v):
         v[i], v[j] = v[j], v[i]
 
 
-def is_sealed(folder: Path) -> bool:
-    """Whether the manifest is written."""
-    return (folder / files.MANIFEST).exists()
-
-
-def finished_shards(folder: Path, plan: LabelPlan, index: int) -> Shard | None:
+def read_finished_shard(folder: Path, plan: LabelPlan, index: int) -> Shard | None:
     """A shard that was finished before, or None. Its size and its hash are checked."""
     try:
         shard = _read_beside(folder, plan, index)
@@ -165,7 +161,7 @@ def collect_shards(folder: Path, plan: LabelPlan) -> list[Shard]:
 def seal_labels(folder: Path, plan: LabelPlan, shards: Sequence[Shard]) -> None:
     """Writes the manifest, the moment from which the folder exists, and removes the small files."""
     body = {
-        "plan": plan.to_json(),
+        "plan": dataclasses.asdict(plan),
         "counts": total_counts(plan, shards),
         "stored": [sum(shard.stored(hop) for shard in shards) for hop in range(1, plan.classes + 1)],
         "shards": [shard.to_json() for shard in shards],

@@ -33,7 +33,7 @@ from torch import Tensor
 from hcm_scale.base.device import copy_to_device, free_bytes
 from hcm_scale.base.npy import create_file
 from hcm_scale.graph import Graph
-from hcm_scale.model import CHUNK_ROWS, HopModel, embed_graph
+from hcm_scale.model import CHUNK_ROWS, HopModel, Layers, embed_graph
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.sampling.device.fused import EndsBatch, fused_columns, sum_hidden
 from hcm_scale.sampling.device.graph import DeviceGraph, graph_bytes, graph_to
@@ -138,24 +138,19 @@ def embed_samples(
         yield embed(net, structure.indptr, structure.indices, x), PairHead.of(sample)
 
 
-class TwoArrays:
-    """Layers in memory, made by one process."""
+class TwoArrays(Layers):
+    """Layers in memory, made by one process, in two arrays by turns."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
-        self.shape, self.turn = shape, 0
+        super().__init__(shape)
+        self.turn = 0
         self.arrays: dict[int, Tensor] = {}
-
-    def own(self, chunks: list[slice]) -> list[slice]:
-        return chunks
 
     def room(self) -> Tensor:
         self.turn = 1 - self.turn
         if self.turn not in self.arrays:
             self.arrays[self.turn] = torch.empty(self.shape)
         return self.arrays[self.turn]
-
-    def whole(self, layer: Tensor) -> Tensor:
-        return layer
 
 
 class TwoFiles(TwoArrays):

@@ -20,10 +20,11 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base import files
 from hcm_scale.base.console import bar
 from hcm_scale.graph import Graph
 from hcm_scale.hops import HopBlock, choose_sources, label_hops, largest_usable_classes
-from hcm_scale.hops.engines import STATE_BYTES
+from hcm_scale.hops.label import STATE_BYTES
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.shards import LabelPlan, Labels, open_labels
 from hcm_scale.shards import writer as folder
@@ -65,7 +66,7 @@ def label(
         shard_pairs=shard_pairs,
         row_group_rows=row_group_rows,
     )
-    sealed = folder.is_sealed(out)
+    sealed = (out / files.MANIFEST).exists()
     world.barrier()  # all have looked before one writes
     if not sealed:
         out.mkdir(parents=True, exist_ok=True)
@@ -87,7 +88,7 @@ def _write_shards(
 ) -> None:
     """Makes the shards of this rank that are not finished yet."""
     own = range(*world.share(plan.num_shards))
-    finished = {index: shard for index in own if (shard := folder.finished_shards(out, plan, index)) is not None}
+    finished = {index: shard for index in own if (shard := folder.read_finished_shard(out, plan, index)) is not None}
     num_pairs = sum(shard.num_rows for shard in finished.values())
     ranges = [plan.source_range(index) for index in own]
     with (

@@ -39,9 +39,9 @@ from hcm_scale.base.rng import key
 from hcm_scale.base.spmm import gcn_scale
 from hcm_scale.base.threads import CancelledError, check_cancelled
 from hcm_scale.graph import Graph
-from hcm_scale.model import HopModel
+from hcm_scale.model import HopModel, MiniBatch
 from hcm_scale.posterior.loop import Chain, Journal, Meter, RankingConvergence, Step, run_chain
-from hcm_scale.posterior.recorded import Recorder, record_training
+from hcm_scale.posterior.recorded import Recorder, training_settings
 from hcm_scale.posterior.samples import (
     Samples,
     load_checkpoint,
@@ -54,12 +54,11 @@ from hcm_scale.posterior.samples import (
 from hcm_scale.posterior.sgld import MOST_BURN_IN, ChainPlan
 from hcm_scale.ranks.world import ALONE, LostRankError, World
 from hcm_scale.sampling import torch_sparse_backend
-from hcm_scale.sampling.batches import MiniBatch, make_batch, make_sampler
+from hcm_scale.sampling.batches import make_batch, make_sampler
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.fused import EndsBatch
 from hcm_scale.sampling.device.graph import graph_to
-from hcm_scale.sampling.device.pairs import pairs_to
-from hcm_scale.sampling.pairs import Cut, PairBatch, cut_epoch, pair_batches, pairs_per_epoch, steps_per_epoch
+from hcm_scale.sampling.pairs import Cut, PairBatch, cut_epoch, pair_batches, pairs_per_epoch
 from hcm_scale.sampling.prefetch import prefetch
 from hcm_scale.shards import Labels
 
@@ -181,8 +180,7 @@ def train(
     out.mkdir(parents=True, exist_ok=True)
     model = asdict(recipe.network) | {"num_attributes": x.shape[1], "num_classes": labels.classes}
     model |= {"directed": structure.directed, "seed": seed}
-    batch_pairs, ratio = pairs_per_step(labels, recipe.batching), recipe.batching.sampling_ratio
-    plan = recipe.plan.within(steps_per_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=ratio))
+    plan = recipe.plan.within(_cut(labels, recipe.batching, world).num_steps)
     chain, hashes = _start_chain(out, model, device, world.size, in_blocks=step_threads(recipe) is None)
     world.barrier()  # all have read before one removes
     if chain.num_done == 0 and world.leads:
@@ -199,7 +197,7 @@ def train(
         device=device,
         note=out / "train.json",
     )
-    with record_training(device, step_threads(recipe)), contextlib.closing(made) as batches:
+    with training_settings(device, step_threads(recipe)), contextlib.closing(made) as batches:
         sampler = asdict(recipe.langevin) | {"num_pairs": labels.num_pairs, "seed": seed}
         sum_ranks = world.sum if world.size > 1 else None
         steps = run_chain(chain, batches, plan, sum_ranks=sum_ranks, measure=Recorder(), **sampler)
@@ -337,17 +335,13 @@ def training_batches(
     `note` is the file that says what GPUs hold.
     """
     batching, network = recipe.batching, recipe.network
-    ratio, batch_pairs = batching.sampling_ratio, pairs_per_step(labels, batching)
-    ranks = {"rank": world.rank, "num_ranks": world.size}
-    cut = cut_epoch(labels, batch_pairs=batch_pairs, sampling_ratio=ratio, **ranks)
-    epoch, step = divmod(first_step, cut.num_steps)
-    where = ranks | {"epoch_start": epoch, "step_start": step}
-    pairs = pair_batches(labels, batch_pairs=batch_pairs, sampling_ratio=ratio, seed=seed, **where)
+    cut = _cut(labels, batching, world)
+    pairs = pair_batches(labels, cut, seed=seed, first_step=first_step)
     on_gpu = torch.device(device).type == "cuda"
     fit = agree(gpu_fit(structure, x, labels, recipe, cut, device), world, device, note) if on_gpu else None
     if fit is not None:
         graph = graph_to(device, structure.indptr, structure.indices, x, fit.columns, structure.weights)
-        source = pairs_to(device, labels) if fit.has_pairs else prefetch(pairs, lambda item: item, depth=AHEAD)
+        source = gpu.pairs_to(device, labels) if fit.has_pairs else prefetch(pairs, lambda item: item, depth=AHEAD)
         limits = gpu.row_limits(batching.layer_fan_outs(network.num_layers), batching.hub_cap)
         if fit.columns is not None:
             yield from gpu.fused_batches(graph, source, cut, limits[0], seed=seed, first_step=first_step)
@@ -363,6 +357,12 @@ def training_batches(
 def pairs_per_step(labels: Labels, batching: Batching) -> int:
     """Pairs of a batch, over all ranks."""
     return batching.batch_pairs or pairs_per_epoch(labels, sampling_ratio=batching.sampling_ratio)
+
+
+def _cut(labels: Labels, batching: Batching, world: World) -> Cut:
+    """How an epoch is cut into batches, and a batch into the slices of the ranks."""
+    pairs, ratio = pairs_per_step(labels, batching), batching.sampling_ratio
+    return cut_epoch(labels, batch_pairs=pairs, sampling_ratio=ratio, rank=world.rank, num_ranks=world.size)
 
 
 def check_backend(backend: str) -> None:
@@ -434,15 +434,13 @@ def gpu_fit(
         return None
     return gpu.choose_fit(
         device,
-        structure.num_nodes,
-        structure.indices,
+        structure,
         x.shape[1],
         labels,
         batch_pairs=cut.most,
         limits=gpu.row_limits(batching.layer_fan_outs(network.num_layers), batching.hub_cap),
         widths=(network.width, network.head_width),
         exact_first_hop=batching.exact_first_hop,
-        weighted=structure.weights is not None,
     )
 
 

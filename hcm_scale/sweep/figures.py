@@ -11,7 +11,7 @@ so that no display and no global figure state is involved.
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,13 +55,11 @@ def varied(jobs: Sequence[Job]) -> list[str]:
     ['seed', 'purify.ratio']
     """
     columns = {key: [str(job.options.get(key)) for job in jobs] for key in differing(jobs)}
-    distinct = {key: len(set(column)) for key, column in columns.items()}
-    kept: list[str] = []
-    for key in sorted(columns, key=lambda key: (key not in _FIRST, -distinct[key], key)):
-        once = {known for known in kept if distinct[known] == len(jobs)}
-        if not any(_follows(columns[known], columns[key]) and _may_follow(key, known, known in once) for known in kept):
-            kept.append(key)
-    return kept
+    found: list[str] = []
+    for key in sorted(columns, key=lambda key: (key not in _FIRST, -len(set(columns[key])), key)):
+        if not any(_follows(key, known, columns) for known in found):
+            found.append(key)
+    return found
 
 
 def differing(jobs: Sequence[Job]) -> list[str]:
@@ -70,31 +68,27 @@ def differing(jobs: Sequence[Job]) -> list[str]:
     return [key for key in keys if len({str(job.options.get(key)) for job in jobs}) > 1]
 
 
-def _follows(cause: list[str], effect: list[str]) -> bool:
-    """Whether equal causes always have equal effects."""
-    return len(set(zip(cause, effect, strict=True))) == len(set(cause))
+def _follows(key: str, known: str, columns: Mapping[str, list[str]]) -> bool:
+    """Whether the values of `key` follow from those of `known`, so that `key` was not varied itself.
 
-
-def _may_follow(key: str, known: str, once: bool) -> bool:
-    """Only seeds follow from the seed: an option run once per value beside it was swept.
-
-    From an option that no two jobs share (`once`) everything seems to follow; then only what stands beside it does.
+    Only seeds follow from the seed: an option run once per value beside it was swept. From an option that no two jobs
+    share everything seems to follow; then only what stands beside it does.
     """
-    if known == "seed":
+    cause, effect = columns[known], columns[key]
+    num_causes = len(set(cause))
+    if len(set(zip(cause, effect, strict=True))) > num_causes:
+        return False
+    if known == "seed" or key.endswith(".seed"):
         return key.endswith(".seed")
-    return not once or key.endswith(".seed") or key.partition(".")[0] == known.partition(".")[0]
+    return num_causes < len(cause) or key.partition(".")[0] == known.partition(".")[0]
 
 
-def _average(jobs: Iterable[Job], key: str, number: str, label: str) -> Curve:
-    """The curve of `number` over the values of option `key`; jobs without that number are left out."""
+def _curve(label: str, points: Iterable[tuple[Any, float | None]]) -> Curve:
+    """The curve through the means of the values at each x; None stands for a job without the value."""
     found = defaultdict(list)
-    for job in jobs:
-        if number in job.numbers:
-            found[job.options.get(key)].append(job.numbers[number])
-    return _curve(label, found)
-
-
-def _curve(label: str, found: dict[Any, list[float]]) -> Curve:
+    for place, value in points:
+        if value is not None:
+            found[place].append(value)
     x = sorted(found, key=_order)
     return Curve(label, tuple(x), tuple(statistics.fmean(found[v]) for v in x), tuple(spread(found[v]) for v in x))
 
@@ -129,18 +123,23 @@ def settings(jobs: Sequence[Job], keys: Sequence[str]) -> dict[str, list[Job]]:
 
 def option_panels(jobs: Sequence[Job], key: str, others: Sequence[str]) -> list[Panel]:
     """The panels of the figure over option `key`; none if no setting of `others` was run at two of its values."""
+
+    def over_key(label: str, group: Sequence[Job], number: str) -> Curve:
+        return _curve(label, ((job.options.get(key), job.numbers.get(number)) for job in group))
+
     groups = settings(jobs, others)
     groups = {label: group for label, group in groups.items() if len({str(j.options.get(key)) for j in group}) > 1}
     if len(groups) == 1:
-        group = next(iter(groups.values()))
-        scores = [_average(group, key, f"{score}_auc", score) for score in RANKINGS]
+        (group,) = groups.values()
         by = group[0].rank_by
-        kinds = [_average(group, key, f"{by}_auc_{kind}", kind) for kind in _KINDS]
-        frames = [("ROC-AUC by score", scores), (f"ROC-AUC by kind of anomaly ({by})", kinds)]
+        frames = [
+            ("ROC-AUC by score", [over_key(score, group, f"{score}_auc") for score in RANKINGS]),
+            (f"ROC-AUC by kind of anomaly ({by})", [over_key(kind, group, f"{by}_auc_{kind}") for kind in _KINDS]),
+        ]
     else:
-        frames = [("ROC-AUC", [_average(group, key, "auc", label) for label, group in groups.items()])]
+        frames = [("ROC-AUC", [over_key(label, group, "auc") for label, group in groups.items()])]
         for kind in _KINDS:
-            curves = [_average(group, key, f"{group[0].rank_by}_auc_{kind}", label) for label, group in groups.items()]
+            curves = [over_key(label, group, f"{group[0].rank_by}_auc_{kind}") for label, group in groups.items()]
             frames.append((f"{kind} anomalies", curves))
     return _panels(frames, key)
 
@@ -152,23 +151,20 @@ def score_panels(jobs: Sequence[Job], others: Sequence[str]) -> list[Panel]:
         curves = []
         for kind in ("", *_KINDS):
             names = {score: f"{score}_auc_{kind}".rstrip("_") for score in RANKINGS}
-            found = {s: [j.numbers[n] for j in group if n in j.numbers] for s, n in names.items()}
-            curves.append(_curve(kind or "all anomalies", {s: values for s, values in found.items() if values}))
+            points = ((score, job.numbers.get(name)) for score, name in names.items() for job in group)
+            curves.append(_curve(kind or "all anomalies", points))
         frames.append((label or "ROC-AUC", curves))
     return _panels(frames, "score")
 
 
 def trend_panels(jobs: Sequence[Job], others: Sequence[str]) -> list[Panel]:
     """The panels of ROC-AUC over training, one per score that training logged."""
-    names = sorted({name for job in jobs for line in job.trend for name in line if "auc" in name})
     frames = []
-    for name in names:
-        curves = []
-        for label, group in settings(jobs, others).items():
-            found = defaultdict(list)
-            for line in (line for job in group for line in job.trend if line.get(name) is not None):
-                found[line["step"]].append(line[name])
-            curves.append(_curve(label, found))
+    for name in sorted({name for job in jobs for line in job.trend for name in line if "auc" in name}):
+        curves = [
+            _curve(label, ((line["step"], line.get(name)) for job in group for line in job.trend))
+            for label, group in settings(jobs, others).items()
+        ]
         frames.append((f"{name.removesuffix('_auc')} over training", curves))
     return _panels(frames, "step", band=True)
 

@@ -124,6 +124,22 @@ class Search:
         config.share_dir = config.share_dir or str(self.folder / "stages")
         return config
 
+    def distributions(self) -> dict[str, Any]:
+        """`space` as Optuna's distributions."""
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+        found = {}
+        for name, values in self.space.items():
+            entry = OverridesParser.create().parse_override(f"{name}={values}")
+            value: Any = entry.value()
+            if isinstance(value, IntervalSweep):
+                whole = isinstance(value.start, int) and isinstance(value.end, int)
+                kind: Any = IntDistribution if whole else FloatDistribution
+                found[name] = kind(value.start, value.end, log="log" in value.tags)
+            else:
+                found[name] = CategoricalDistribution(list(entry.sweep_string_iterator()))
+        return found
+
 
 def read_search(overrides: Sequence[str], compose: Compose) -> Search:
     """The search that the words of a command line ask for; flags such as -m are ignored."""
@@ -152,20 +168,3 @@ def _read_options(words: Sequence[str]) -> TuneConfig:
         raise ValueError(f"{' '.join(words)}: {str(error).splitlines()[0]}; legal are {legal}") from error
     check(options, "tune.")
     return options
-
-
-def distribution(name: str, values: str) -> Any:
-    """Optuna's distribution for one of Hydra's sweeps.
-
-    >>> distribution("purify.ratio", "interval(0,0.5)")  # doctest: +SKIP
-    FloatDistribution(high=0.5, log=False, low=0.0, step=None)
-    """
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    entry = OverridesParser.create().parse_override(f"{name}={values}")
-    value: Any = entry.value()
-    if not isinstance(value, IntervalSweep):
-        return CategoricalDistribution(list(entry.sweep_string_iterator()))
-    whole = isinstance(value.start, int) and isinstance(value.end, int)
-    kind: Any = IntDistribution if whole else FloatDistribution
-    return kind(value.start, value.end, log="log" in value.tags)

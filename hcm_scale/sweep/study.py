@@ -15,7 +15,7 @@ A trial is worth the ROC-AUC of its ranking score, over nodes that no reported n
 
 import dataclasses
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,10 @@ from hcm_scale.config import Config, InjectConfig
 from hcm_scale.graph import Graph
 from hcm_scale.run import pipeline
 from hcm_scale.score.metrics import roc_auc
-from hcm_scale.sweep.search import Search, distribution
+from hcm_scale.sweep.search import Search
 
 log = logging.getLogger(__name__)
-BEST = "best.json"
+_BEST = "best.json"
 _PURPOSE = 0x7E57  # separates these draws from those of the runs that are reported
 _NODES_PER_CLIQUE = 500  # if the configuration plants nothing itself
 
@@ -40,33 +40,31 @@ def tune(search: Search) -> str:
     """Runs the missing trials, writes best.json, and returns the result as text."""
     try:
         import optuna
-        from optuna.trial import TrialState
     except ImportError as error:
         raise ValueError("sweep=optuna needs Optuna: pip install 'hcm-scale[tune]'") from error
     search.folder.mkdir(parents=True, exist_ok=True)
     with files.file_lock(search.folder / ".lock"):
-        study = open_study(search)
-        objective = read_objective(search)
-        space = {name: distribution(name, values) for name, values in search.space.items()}
-        for killed in study.get_trials(states=(TrialState.RUNNING,)):
-            _finish(search, study, objective, killed.number, killed.params)
+        study = _open_study(search)
+        trials = Trials(search, _read_unlabelled(search) if search.options.objective == "planted" else None)
+        space = search.distributions()
+        for killed in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
+            _finish(study, trials, killed.number, killed.params)
         seed = search.config({}).seed
         while (number := len(study.trials)) < search.options.num_trials:
             study.sampler = optuna.samplers.TPESampler(seed=key(seed, _PURPOSE, number) % 2**32)
-            _finish(search, study, objective, number, study.ask(space).params)
-        return _conclude(search, study, objective)
+            _finish(study, trials, number, study.ask(space).params)
+        return _conclude(study, trials)
 
 
-def open_study(search: Search) -> Any:
+def _open_study(search: Search) -> Any:
     """The Optuna study in the search's folder, created if there is none; ValueError if it searches something else."""
     import optuna
-    from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = JournalStorage(JournalFileBackend(str(search.folder / "study.journal")))
+    storage = optuna.storages.JournalStorage(JournalFileBackend(str(search.folder / "study.journal")))
     study = optuna.create_study(storage=storage, study_name="search", direction="maximize", load_if_exists=True)
-    base = asdict(search.config({})) | {"run_dir": None, "share_dir": None}
+    base = dataclasses.asdict(search.config({})) | {"run_dir": None, "share_dir": None}
     asked = files.hash_value([base, search.options.objective, search.options.num_seeds, search.space])
     if study.user_attrs.get("asked", asked) != asked:
         raise ValueError(f"tune.folder={search.folder} holds a search for something else; name another or remove it")
@@ -74,39 +72,58 @@ def open_study(search: Search) -> Any:
     return study
 
 
-@dataclass(frozen=True)
-class Objective:
-    """What trials run on and are judged by: `graph` without its labels (planted), or None for the labels' one half."""
+def _read_unlabelled(search: Search) -> Graph:
+    """The graph of a search without labels, and without what the configuration would plant."""
+    config = search.config({})
+    config.inject = InjectConfig()
+    config.run_dir = str(search.folder / "source")
+    pipeline.run(config, until="ingest")
+    graph = Graph.open(Path(config.run_dir) / "graph", verify=False)
+    return dataclasses.replace(graph, y=None, kind=None, path=None)
 
+
+@dataclass(frozen=True)
+class Trials:
+    """The runs of a search, over `graph` if anomalies are planted into it, else judged by one half of the labels."""
+
+    search: Search
     graph: Graph | None
 
-    def config(self, search: Search, chosen: dict[str, Any], repeat: int) -> Config:
-        """The configuration of one repeat of a trial."""
-        config = search.config(chosen)
+    def run(self, trial: int, chosen: dict[str, Any]) -> None:
+        """Runs every repeat of a trial up to the scores."""
+        for repeat in range(self.search.options.num_seeds):
+            config = self._config(chosen, repeat)
+            config.run_dir = str(self._folder(trial, repeat))
+            pipeline.run(config, until="score", graph=self.graph)
+
+    def auc(self, trial: int, chosen: dict[str, Any], held_out: bool = False) -> float | None:
+        """Mean ROC-AUC of a finished trial over the nodes it is judged by, or over the others; None if none are."""
+        found, rank_by = [], self.search.config(chosen).score.rank_by
+        for repeat in range(self.search.options.num_seeds):
+            table = pipeline.read_scores(self._folder(trial, repeat)).sort_by("node")
+            if "y" not in table.column_names:
+                raise ValueError("tune.objective=labels needs a graph with known anomalies; planted needs none")
+            y, scores = table["y"].to_numpy(), table[rank_by].to_numpy()
+            judged = validation_half(y) if self.graph is None else np.ones(len(y), bool)
+            nodes = ~judged if held_out else judged
+            if not nodes.any():
+                return None
+            found.append(roc_auc(y[nodes], scores[nodes]))
+        return float(np.mean(found))
+
+    def _folder(self, trial: int, repeat: int) -> Path:
+        return self.search.folder / f"trial-{trial:04d}" / f"repeat-{repeat}"
+
+    def _config(self, chosen: dict[str, Any], repeat: int) -> Config:
+        config = self.search.config(chosen)
         if self.graph is None:
-            return config if repeat == 0 else search.config(chosen, f"seed={config.seed + repeat}")
+            return config if repeat == 0 else self.search.config(chosen, f"seed={config.seed + repeat}")
         inject = config.inject
         if inject.num_cliques == 0:
             num_cliques = max(1, min(20, self.graph.num_nodes // _NODES_PER_CLIQUE))
             inject = InjectConfig(num_cliques=num_cliques, num_attribute_anomalies=None)
         config.inject = dataclasses.replace(inject, seed=key(config.seed, _PURPOSE, repeat) % 2**31)
         return config
-
-    def judged(self, y: NDArray[Any]) -> NDArray[np.bool_]:
-        """The nodes that trials are judged by, (n,)."""
-        return validation_half(y) if self.graph is None else np.ones(len(y), bool)
-
-
-def read_objective(search: Search) -> Objective:
-    """The objective of a search; `planted` reads the graph once, without what the configuration would plant."""
-    if search.options.objective == "labels":
-        return Objective(None)
-    config = search.config({})
-    config.inject = InjectConfig()
-    config.run_dir = str(search.folder / "source")
-    pipeline.run(config, until="ingest")
-    graph = Graph.open(Path(config.run_dir) / "graph", verify=False)
-    return Objective(dataclasses.replace(graph, y=None, kind=None, path=None))
 
 
 def validation_half(y: NDArray[Any]) -> NDArray[np.bool_]:
@@ -124,71 +141,38 @@ def validation_half(y: NDArray[Any]) -> NDArray[np.bool_]:
     return half
 
 
-def _finish(search: Search, study: Any, objective: Objective, number: int, chosen: dict[str, Any]) -> None:
-    """Runs one trial, up to the scores, and tells the study its value or that it failed."""
-    from optuna.trial import TrialState
-
+def _finish(study: Any, trials: Trials, number: int, chosen: dict[str, Any]) -> None:
+    """Runs one trial and tells the study its value, or that it failed."""
     words = " ".join(f"{name}={value}" for name, value in chosen.items())
     try:
-        if set(chosen) != set(search.space):
+        if set(chosen) != set(trials.search.space):
             raise ValueError("stopped before all of its options were drawn")
-        for repeat in range(search.options.num_seeds):
-            config = objective.config(search, chosen, repeat)
-            config.run_dir = str(run_dir(search, number, repeat))
-            pipeline.run(config, until="score", graph=objective.graph)
-        value = _mean_auc(search, objective, number, chosen)
+        trials.run(number, chosen)
+        value = trials.auc(number, chosen)
         assert value is not None  # some node is judged
     except (ValueError, RuntimeError, ArithmeticError) as error:
+        from optuna.trial import TrialState
+
         log.error("trial %d failed: %s   %s", number, error, words)
         study.tell(number, state=TrialState.FAIL)
-        return
-    study.tell(number, value)
-    log.info("trial %d   ROC-AUC %.4f   %s", number, value, words)
+    else:
+        study.tell(number, value)
+        log.info("trial %d   ROC-AUC %.4f   %s", number, value, words)
 
 
-def _mean_auc(
-    search: Search, objective: Objective, trial: int, chosen: dict[str, Any], held_out: bool = False
-) -> float | None:
-    """ROC-AUC of a finished trial over the nodes it is judged by, or over the others; None if there are none."""
-    found = []
-    rank_by = search.config(chosen).score.rank_by
-    for repeat in range(search.options.num_seeds):
-        y, score = read_ranking(run_dir(search, trial, repeat), rank_by)
-        nodes = ~objective.judged(y) if held_out else objective.judged(y)
-        if not nodes.any():
-            return None
-        found.append(roc_auc(y[nodes], score[nodes]))
-    return float(np.mean(found))
-
-
-def run_dir(search: Search, trial: int, repeat: int) -> Path:
-    """The folder of one repeat of a trial."""
-    return search.folder / f"trial-{trial:04d}" / f"repeat-{repeat}"
-
-
-def read_ranking(folder: Path, rank_by: str) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
-    """Labels and scores of a finished run, (n,) each, in node order."""
-    table = pipeline.read_scores(folder).sort_by("node")
-    if "y" not in table.column_names:
-        raise ValueError("tune.objective=labels needs a graph with known anomalies; planted needs none")
-    return table["y"].to_numpy(), table[rank_by].to_numpy()
-
-
-def _conclude(search: Search, study: Any, objective: Objective) -> str:
+def _conclude(study: Any, trials: Trials) -> str:
     """Writes best.json and returns the result as text."""
-    from optuna.trial import TrialState
-
-    done = study.get_trials(states=(TrialState.COMPLETE,))
-    if not done:
+    num_finished = sum(trial.value is not None for trial in study.trials)
+    if not num_finished:
         raise ValueError(f"none of {len(study.trials)} trials finished; the lines above say why")
-    best, by = study.best_trial, search.options.objective
-    held_out = _mean_auc(search, objective, best.number, best.params, held_out=True)
+    search, best = trials.search, study.best_trial
+    by, held_out = search.options.objective, trials.auc(best.number, best.params, held_out=True)
     words = [*search.fixed, *(f"{name}={value}" for name, value in best.params.items())]
     facts = {"trial": best.number, "objective": by, "auc": best.value, "held_out_auc": held_out, "overrides": words}
-    files.write_json(search.folder / BEST, facts)
-    lines = [f"{len(done)} of {len(study.trials)} trials finished; the best is trial {best.number}"]
+    files.write_json(search.folder / _BEST, facts)
+    lines = [f"{num_finished} of {len(study.trials)} trials finished; the best is trial {best.number}"]
     lines.append(f"ROC-AUC that it was chosen by ({by})   {best.value:.4f}")
     if held_out is not None:
         lines.append(f"ROC-AUC on the half that was kept back   {held_out:.4f}")
     quoted = " ".join(f"'{word}'" if "[" in word else word for word in words)
-    return "\n".join([*lines, f"hcm-scale run {quoted}", str(search.folder / BEST)])
+    return "\n".join([*lines, f"hcm-scale run {quoted}", str(search.folder / _BEST)])

@@ -15,7 +15,7 @@ from bench.accuracy.methods import METHODS, PYGOD
 from bench.accuracy.problem import Problem, open_problem, prepare
 from bench.pygod_batches import WholeGraph
 from hcm_scale.graph import Graph, SparseRows
-from hcm_scale.score.metrics import roc_auc
+from hcm_scale.score import metrics
 
 pytestmark = pytest.mark.gate
 
@@ -35,7 +35,7 @@ def small(random_csr, num_nodes=40, num_edges=90, width=5, seed=0) -> Problem:
 
 def auc_of(problem: Problem, score: np.ndarray, kind: int) -> float:
     chosen = (problem.graph.kind == kind) | (problem.graph.kind == 0)
-    return roc_auc(problem.graph.y[chosen], score[chosen])
+    return metrics.roc_auc(problem.graph.y[chosen], score[chosen])
 
 
 # ---- scores without learning, and LOF
@@ -177,7 +177,7 @@ def test_resgcn__adjacency_loss_equals_the_dense_one(random_csr):
 
 def test_resgcn__beats_chance(planted, monkeypatch):
     monkeypatch.setattr(resgcn, "EPOCHS", 40)
-    assert roc_auc(planted.graph.y, resgcn.run(planted, "cpu")["ResGCN"]) > 0.55
+    assert metrics.roc_auc(planted.graph.y, resgcn.run(planted, "cpu")["ResGCN"]) > 0.55
 
 
 def test_resgcn__is_a_function_of_its_seed(random_csr, monkeypatch):

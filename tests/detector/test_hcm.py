@@ -99,6 +99,17 @@ def test_apply__scores_other_data_without_training_and_on_the_same_scale(found, 
         np.testing.assert_array_equal(same, tomorrow.scores)
 
 
+@pytest.mark.parametrize("views", [["purified"], ["purified", "original"]])
+def test_apply__to_the_graph_of_the_fit_gives_its_scores(world, views):
+    """So the measures of the scores, which differ with the number of views, come back from their file."""
+    detector = small_detector(world.graph, views=views)
+    again = detector.apply(world.graph)
+    for name in ("score", "strange", "closure", "context", "residual"):
+        np.testing.assert_array_equal(
+            again.to_pandas().sort_values("node")[name], detector.to_pandas().sort_values("node")[name]
+        )
+
+
 def test_apply__takes_the_rate_that_was_set_since_the_fit(found, world, tmp_path):
     detector = HCM(**found.get_params() | {"fdr": 0.3, "run_dir": tmp_path / "fitted"}).fit((world.edges, world.nodes))
     for fdr in (0.3, 0.1):

@@ -11,7 +11,7 @@ from scipy import sparse, stats
 
 from hcm_scale.features.auto import table as as_text
 from hcm_scale.features.transform import transform
-from hcm_scale.graph.store import SparseRows
+from hcm_scale.graph import SparseRows
 
 N = 2000
 RNG = np.random.default_rng(0)

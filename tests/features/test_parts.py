@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from hcm_scale.features.parts import fitted_from_bytes, fitted_to_bytes
+from hcm_scale.features import parts
 from hcm_scale.features.transform import transform
-from hcm_scale.graph.store import SparseRows
+from hcm_scale.graph import SparseRows
 
 NAMES = ("size", "size is null", "kind=a", "kind=b", "income", "same")
 
@@ -40,13 +40,13 @@ def words(num_rows: int, seed: int = 0) -> SparseRows:
 @pytest.mark.parametrize("make", [lambda n: np.abs(table(n)), words], ids=["dense", "sparse"])
 def test_fitted__gives_its_own_rows_the_same_features(make, options):
     made = transform(make(300), **options)
-    again = fitted_from_bytes(fitted_to_bytes(made.fitted)).apply(make(300))
+    again = parts.fitted_from_bytes(parts.fitted_to_bytes(made.fitted)).apply(make(300))
     np.testing.assert_allclose(again, made.x, rtol=1e-6, atol=1e-6)
 
 
 def test_fitted__is_always_the_same_bytes():
     fitted = transform(table(300), scale="auto", columns=NAMES).fitted
-    assert len({fitted_to_bytes(fitted) for _ in range(50)}) == 1
+    assert len({parts.fitted_to_bytes(fitted) for _ in range(50)}) == 1
 
 
 def test_fitted__a_row_has_the_same_features_whatever_rows_are_beside_it():

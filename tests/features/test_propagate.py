@@ -9,7 +9,7 @@ import torch
 from hcm_scale.base.spmm import propagate
 from hcm_scale.features import propagate as features
 from hcm_scale.features import propagate_device
-from hcm_scale.graph.store import Graph
+from hcm_scale.graph import Graph
 from hcm_scale.synthetic.families import rmat
 
 ON_GPU = [

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import io, sparse
 
-from hcm_scale.features.purify import edge_similarity, median_weight, purify, write_strengths
-from hcm_scale.graph.store import Graph, SparseRows
+from hcm_scale.features import purify as purification
+from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.synthetic.families import rmat
 
 SIMILARITIES = ("jaccard", "cosine", "euclidean")
@@ -66,7 +66,7 @@ def test_edge_similarity__equals_a_loop(random_csr, similarity, kind, directed, 
     rows = x if kind == "dense" else SparseRows.of(sparse.csr_array(x))
     u, v = edges_of(indptr, indices, directed)
     expected = [slow_one(x[a], x[b], similarity) for a, b in zip(u, v, strict=True)]
-    fast = edge_similarity(indptr, indices, rows, similarity, directed=directed)
+    fast = purification.edge_similarity(indptr, indices, rows, similarity, directed=directed)
     assert fast.dtype == np.float32
     np.testing.assert_allclose(fast, expected, rtol=1e-6, atol=1e-7)
 
@@ -76,17 +76,19 @@ def test_edge_similarity__is_the_same_at_any_thread_count(similarity, all_thread
     graph = rmat(12, num_attributes=7)
     rows = SparseRows.of(sparse.csr_array(np.maximum(graph.x, 0)))
     for x in (graph.x, rows):
-        alone = edge_similarity(graph.indptr, graph.indices, x, similarity)
+        alone = purification.edge_similarity(graph.indptr, graph.indices, x, similarity)
         with all_threads():
-            np.testing.assert_array_equal(edge_similarity(graph.indptr, graph.indices, x, similarity), alone)
+            np.testing.assert_array_equal(
+                purification.edge_similarity(graph.indptr, graph.indices, x, similarity), alone
+            )
 
 
 def test_edge_similarity__stays_finite_and_right_on_huge_values():
     x = np.array([[3e20, 0], [0, 4e20]], np.float32)
     csr = np.array([0, 1, 2]), np.array([1, 0], np.int32)
     for rows in (x, SparseRows.of(sparse.csr_array(x))):
-        assert edge_similarity(*csr, rows, "euclidean")[0] == pytest.approx(-5e20, rel=1e-6)
-        assert edge_similarity(*csr, rows, "cosine")[0] == 0
+        assert purification.edge_similarity(*csr, rows, "euclidean")[0] == pytest.approx(-5e20, rel=1e-6)
+        assert purification.edge_similarity(*csr, rows, "cosine")[0] == 0
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
@@ -97,7 +99,7 @@ def test_purify__equals_sort_and_cut(random_csr, similarity, kind, directed, rat
     graph = Graph(*random_csr(60, 250, seed=7, directed=directed), directed=directed)
     x = some_rows(60, 5)
     rows = x if kind == "dense" else SparseRows.of(sparse.csr_array(x))
-    result = purify(graph, rows, similarity=similarity, ratio=ratio)
+    result = purification.purify(graph, rows, similarity=similarity, ratio=ratio)
     num_dropped = int(np.floor(ratio * graph.num_edges))
     assert result.num_edges == graph.num_edges - num_dropped
     indptr, indices = slow_purify(graph, x, similarity, num_dropped)
@@ -115,7 +117,7 @@ def test_purify__of_weighted_edges_equals_sort_and_cut_and_keeps_their_weights(r
     ends = (rows, indices) if directed else (np.minimum(rows, indices), np.maximum(rows, indices))
     weights = (0.01 + (ends[0] * 61 + ends[1]) % 97 / 30).astype(np.float32)
     graph = Graph(indptr, indices, directed=directed, weights=weights)
-    result = purify(graph, some_rows(60, 5), similarity=similarity, ratio=0.3)
+    result = purification.purify(graph, some_rows(60, 5), similarity=similarity, ratio=0.3)
     result.check()
     expected = slow_purify(graph, some_rows(60, 5), similarity, int(0.3 * graph.num_edges))
     np.testing.assert_array_equal(result.indptr, expected[0])
@@ -123,7 +125,7 @@ def test_purify__of_weighted_edges_equals_sort_and_cut_and_keeps_their_weights(r
     before = dict(zip(zip(rows, indices, strict=True), weights, strict=True))
     kept = zip(np.repeat(np.arange(60), np.diff(result.indptr)), result.indices, strict=True)
     assert result.weights.tolist() == [before[arc] for arc in kept]
-    again = purify(graph, some_rows(60, 5), similarity=similarity, ratio=0.3, like=result)
+    again = purification.purify(graph, some_rows(60, 5), similarity=similarity, ratio=0.3, like=result)
     np.testing.assert_array_equal(again.indices, result.indices)
     np.testing.assert_array_equal(again.weights, result.weights)
 
@@ -132,7 +134,7 @@ def test_purify__of_weighted_edges_equals_sort_and_cut_and_keeps_their_weights(r
 def test_purify__of_edges_that_weigh_the_same_drops_the_same(random_csr, similarity):
     graph, x = Graph(*random_csr(60, 250, seed=7)), some_rows(60, 5)
     typical = Graph(graph.indptr, graph.indices, weights=np.ones(graph.num_arcs, np.float32))
-    plain, weighted = (purify(g, x, similarity=similarity, ratio=0.2) for g in (graph, typical))
+    plain, weighted = (purification.purify(g, x, similarity=similarity, ratio=0.2) for g in (graph, typical))
     np.testing.assert_array_equal(weighted.indices, plain.indices)
 
 
@@ -144,7 +146,7 @@ def test_purify__drops_the_exact_number_from_any_graph(num_nodes, num_pairs, see
     matrix.eliminate_zeros()
     matrix.sort_indices()
     graph = Graph(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32))
-    result = purify(graph, some_rows(num_nodes, 4, seed), similarity="euclidean", ratio=ratio)
+    result = purification.purify(graph, some_rows(num_nodes, 4, seed), similarity="euclidean", ratio=ratio)
     assert graph.num_edges - result.num_edges == round(ratio * 100) * graph.num_edges // 100
     kept = sparse.csr_array((np.ones(result.num_arcs), result.indices, result.indptr), shape=matrix.shape)
     assert (kept != kept.T).nnz == 0
@@ -155,13 +157,13 @@ def test_purify__takes_the_ratio_as_the_decimal_it_was_written():
     star = sparse.csr_array(np.pad(np.ones((1, 100)), ((0, 100), (1, 0))))
     star = (star + star.T).tocsr()
     graph = Graph(star.indptr.astype(np.int64), star.indices.astype(np.int32))
-    result = purify(graph, some_rows(101, 2), similarity="cosine", ratio=0.29)
+    result = purification.purify(graph, some_rows(101, 2), similarity="cosine", ratio=0.29)
     assert result.info["purified"]["num_edges_dropped"] == 29
 
 
 def test_purify__of_ratio_0_changes_nothing(random_csr):
     graph = Graph(*random_csr(30, 60), x=some_rows(30, 2), y=np.zeros(30, np.uint8))
-    result = purify(graph, graph.x, similarity="cosine", ratio=0)
+    result = purification.purify(graph, graph.x, similarity="cosine", ratio=0)
     assert result.indptr is graph.indptr
     assert result.indices is graph.indices
     assert result.x is None
@@ -171,7 +173,7 @@ def test_purify__of_ratio_0_changes_nothing(random_csr):
 
 def test_purify__records_what_it_did(random_csr, tmp_path):
     graph = Graph(*random_csr(50, 200))
-    result = purify(graph, some_rows(50, 3), similarity="euclidean", ratio=0.2).save(tmp_path / "p")
+    result = purification.purify(graph, some_rows(50, 3), similarity="euclidean", ratio=0.2).save(tmp_path / "p")
     info = result.info["purified"]
     assert info["num_edges_before"] - info["num_edges_dropped"] == result.num_edges
     assert info["threshold"] < 0
@@ -181,16 +183,16 @@ def test_purify__records_what_it_did(random_csr, tmp_path):
 @pytest.mark.parametrize("ratio", [-0.1, 1, 1.5, float("nan")])
 def test_purify__refuses_a_ratio_out_of_range(random_csr, ratio):
     with pytest.raises(ValueError, match=r"ratio=.*out of range"):
-        purify(Graph(*random_csr(5, 9)), some_rows(5, 2), similarity="cosine", ratio=ratio)
+        purification.purify(Graph(*random_csr(5, 9)), some_rows(5, 2), similarity="cosine", ratio=ratio)
 
 
 def test_purify__refuses_unknown_similarities_and_foreign_rows(random_csr):
     graph = Graph(*random_csr(5, 9))
     for ratio in (0, 0.5):
         with pytest.raises(ValueError, match="similarity='dot' is unknown; it is one of jaccard, cosine, euclidean"):
-            purify(graph, some_rows(5, 2), similarity="dot", ratio=ratio)
+            purification.purify(graph, some_rows(5, 2), similarity="dot", ratio=ratio)
         with pytest.raises(ValueError, match="x has 6 rows; the graph has 5 nodes"):
-            purify(graph, some_rows(6, 2), similarity="cosine", ratio=ratio)
+            purification.purify(graph, some_rows(6, 2), similarity="cosine", ratio=ratio)
 
 
 @pytest.mark.parametrize("name", ["BlogCatalog.mat", "Flickr.mat"])
@@ -200,9 +202,9 @@ def test_purify__of_real_sparse_counts(real_data, name, similarity):
     network = sparse.csr_array(content["Network"])
     graph = Graph(network.indptr.astype(np.int64), network.indices.astype(np.int32))
     x = SparseRows.of(content["Attributes"])
-    result = purify(graph, x, similarity=similarity, ratio=0.2)
+    result = purification.purify(graph, x, similarity=similarity, ratio=0.2)
     assert result.num_edges == graph.num_edges - graph.num_edges // 5
-    values = edge_similarity(graph.indptr, graph.indices, x, similarity)
+    values = purification.edge_similarity(graph.indptr, graph.indices, x, similarity)
     u, v = edges_of(graph.indptr, graph.indices)
     rows = x.csr()
     for e in range(0, graph.num_edges, graph.num_edges // 20):
@@ -217,27 +219,29 @@ def as_words(num_rows):
 @pytest.mark.parametrize("similarity", ["jaccard", "euclidean"])
 def test_purify__like_itself_drops_the_same_edges(random_csr, similarity):
     graph, x = Graph(*random_csr(60, 300)), as_words(60)  # most pairs of rows share no word: ties at the threshold
-    first = purify(graph, x, similarity=similarity, ratio=0.3)
-    again = purify(graph, x, similarity=similarity, ratio=0.3, like=first)
+    first = purification.purify(graph, x, similarity=similarity, ratio=0.3)
+    again = purification.purify(graph, x, similarity=similarity, ratio=0.3, like=first)
     np.testing.assert_array_equal(again.indices, first.indices)
     assert again.info == first.info
 
 
 def test_purify__like_another_keeps_to_its_threshold(random_csr):
     x = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
-    first = purify(Graph(*random_csr(60, 300)), x, similarity="euclidean", ratio=0.2)
+    first = purification.purify(Graph(*random_csr(60, 300)), x, similarity="euclidean", ratio=0.2)
     other = Graph(*random_csr(60, 200, seed=3))
-    kept = purify(other, 2 * x, similarity="euclidean", ratio=0.2, like=first)
-    values = edge_similarity(other.indptr, other.indices, 2 * x, "euclidean")
+    kept = purification.purify(other, 2 * x, similarity="euclidean", ratio=0.2, like=first)
+    values = purification.edge_similarity(other.indptr, other.indices, 2 * x, "euclidean")
     assert kept.num_edges == np.sum(values > first.info["purified"]["threshold"]) < 0.7 * other.num_edges
 
 
 def test_strengths__do_not_know_the_unit_and_give_a_typical_edge_one(tmp_path, monkeypatch):
     weights = np.random.default_rng(0).lognormal(5, 2, 1001).astype(np.float32)
-    found = write_strengths(tmp_path / "w.npy", weights, median_weight(weights))
+    found = purification.write_strengths(tmp_path / "w.npy", weights, purification.median_weight(weights))
     assert np.median(found) == pytest.approx(1)
     monkeypatch.setattr("hcm_scale.features.purify._WEIGHTS_PER_BLOCK", 100)
-    cents = write_strengths(tmp_path / "cents.npy", 100 * weights, median_weight(100 * weights))
+    cents = purification.write_strengths(
+        tmp_path / "cents.npy", 100 * weights, purification.median_weight(100 * weights)
+    )
     np.testing.assert_allclose(cents, found, rtol=1e-5)
     assert np.array_equal(np.argsort(found, kind="stable"), np.argsort(weights, kind="stable"))
 
@@ -246,13 +250,13 @@ def test_strengths__are_finite_and_above_zero_at_any_weight(tmp_path):
     limits = np.finfo(np.float32)
     weights = np.array([limits.smallest_subnormal, limits.tiny, 1, limits.max], np.float32)
     for median in (float(limits.max), float(limits.tiny)):
-        found = write_strengths(tmp_path / "w.npy", weights, median)
+        found = purification.write_strengths(tmp_path / "w.npy", weights, median)
         assert (found > 0).all()
         assert np.isfinite(found).all()
-    assert median_weight(np.zeros(0, np.float32)) == 1
+    assert purification.median_weight(np.zeros(0, np.float32)) == 1
 
 
 def test_strengths__leave_a_node_its_other_neighbours_beside_an_outlier(tmp_path):
     """Of ten edges one weighs a million times the others: it would be all of the row, and is two thirds."""
-    found = write_strengths(tmp_path / "w.npy", np.array([1e6, *[1.0] * 9], np.float32), 1.0)
+    found = purification.write_strengths(tmp_path / "w.npy", np.array([1e6, *[1.0] * 9], np.float32), 1.0)
     assert found[0] / (1 + found.sum()) == pytest.approx(19.93 / 29.93, abs=0.001)

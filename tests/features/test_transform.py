@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 from scipy import io, sparse, stats
 
 from hcm_scale.features.transform import transform
-from hcm_scale.graph.store import SparseRows
+from hcm_scale.graph import SparseRows
 
 small = hnp.arrays(
     np.float32, st.tuples(st.integers(1, 12), st.integers(1, 6)), elements=st.sampled_from([0, 0, 1, 2, 3.5, 100])

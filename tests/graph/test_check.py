@@ -9,9 +9,8 @@ import pytest
 from scipy import sparse
 
 from hcm_scale.base import files
-from hcm_scale.graph import check
+from hcm_scale.graph import Graph, SparseRows, check
 from hcm_scale.graph.check import row_of
-from hcm_scale.graph.store import Graph, SparseRows
 
 
 @pytest.fixture

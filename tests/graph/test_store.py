@@ -8,8 +8,7 @@ import pytest
 from scipy import sparse
 
 from hcm_scale.base import files
-from hcm_scale.graph import store
-from hcm_scale.graph.store import Graph, SparseRows
+from hcm_scale.graph import Graph, SparseRows, store
 
 
 @pytest.fixture

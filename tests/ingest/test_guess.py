@@ -4,7 +4,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from hcm_scale.ingest.guess import COLUMNS, guess_columns
+from hcm_scale.ingest.guess import guess_columns
 from hcm_scale.ingest.readers import InputError
 
 DAYS = pd.to_datetime(["2024-01-01", "2024-01-02", "2024-01-02", "2024-01-03"]).date
@@ -18,7 +18,7 @@ WHOLE = {"x": [1, 4, 2, 1], "y": [2, 3, 4, 3]}
 def guessed(edges: dict, nodes: dict | None = None, prefix: str = "graph.", **known: str) -> tuple[str, ...]:
     tables = pa.table(edges), None if nodes is None else pa.table(nodes)
     found = guess_columns(tables, known, 1 << 30, prefix)
-    return tuple(found[name] for name in COLUMNS if name in found)
+    return tuple(found[name] for name in ("source_column", "target_column", "id_column") if name in found)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import io, sparse
 
-from hcm_scale.graph.store import SparseRows
+from hcm_scale.graph import SparseRows
 from hcm_scale.ingest import matrices
 from hcm_scale.ingest.readers import InputError, Policy, ingest_summary, read_mat, read_matrices, read_matrix
 

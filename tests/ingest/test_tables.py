@@ -18,9 +18,9 @@ import xxhash
 
 from hcm_scale.base.files import MANIFEST
 from hcm_scale.features.transform import transform
-from hcm_scale.graph.store import Graph
+from hcm_scale.graph import Graph
 from hcm_scale.ingest.readers import Columns, InputError, Policy, column_report, ingest_summary, read_tables
-from hcm_scale.ingest.table_files import files_at, open_table
+from hcm_scale.ingest.table_files import files_at
 
 EDGES = {"source": ["a", "b", "b", "c", "a"], "target": ["b", "a", "b", "a", "b"]}
 NODES = {
@@ -342,7 +342,8 @@ def test_files_at__passes_over_hidden_names_that_the_user_does_not_spell(tmp_pat
         (root / name).write_text("source,target\n0,1\n")
     assert [path.resolve().relative_to(root).as_posix() for path in files_at(f"{root}/{where}")] == found
     if found and found != ["_SUCCESS"]:
-        assert open_table("graph.path", f"{root}/{where}", 1 << 30).paths == tuple(files_at(f"{root}/{where}"))
+        graph = read_tables(tmp_path / "g", f"{root}/{where}", policy=Policy(featureless="degree"))
+        assert ingest_summary(graph).edge_rows == len(found)
 
 
 def test_files_at__names_a_folder_that_may_not_be_read(tmp_path):
@@ -360,17 +361,20 @@ def test_files_at__names_a_folder_that_may_not_be_read(tmp_path):
     assert f"PermissionError: [Errno 13] Permission denied: '{tmp_path}/locked'" in done.stderr
 
 
-def test_open_table__reads_a_file_once_whatever_links_lead_to_it(tmp_path, caplog):
+def test_read_tables__reads_a_file_once_whatever_links_lead_to_it(tmp_path, caplog):
+    def num_rows(where):
+        return ingest_summary(read_tables(tmp_path / "g", where, policy=Policy(featureless="degree"))).edge_rows
+
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "part-1.csv").write_text("source,target\n0,1\n")
     (tmp_path / "in" / "again").symlink_to(".")
     (tmp_path / "in" / "latest.csv").symlink_to("part-1.csv")
     for where in ("in", "in/**/*.csv"):
-        assert len(open_table("graph.path", tmp_path / where, 1 << 30).paths) == 1
+        assert num_rows(tmp_path / where) == 1
     assert "links lead to files that are there already (1); each file is read once" in caplog.text
     (tmp_path / "part-1").write_text("source,target\n0,1\n")
     (tmp_path / "named.csv").symlink_to("part-1")
-    assert open_table("graph.path", tmp_path / "named.csv", 1 << 30).paths == (tmp_path / "named.csv",)
+    assert num_rows(tmp_path / "named.csv") == 1
 
 
 def test_read_tables__takes_dictionaries_whole_floats_and_integers_as_categories(tmp_path):
@@ -833,7 +837,8 @@ def test_separator__is_a_space_where_the_first_lines_have_nothing_else(tmp_path,
     names = tmp_path / f"names.{ending}"
     text = b"full name\nAnna\nBert Brecht\n"
     names.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
-    assert open_table("graph.nodes", names, 1 << 20).schema.names == ["full name"]
+    with pytest.raises(InputError, match=r"it has \['full name'\]$"):
+        read_tables(tmp_path / "h", path, names, columns=columns)
 
 
 @pytest.mark.parametrize(("sign", "ending"), [(";", "csv"), ("|", "csv.gz"), ("\t", "csv"), (",", "csv")])

@@ -13,7 +13,6 @@ import pytest
 
 from hcm_scale.ranks.wire import (
     Line,
-    LostRankError,
     SilentRankError,
     Wire,
     accept_all,
@@ -21,6 +20,7 @@ from hcm_scale.ranks.wire import (
     listen,
     watch_port,
 )
+from hcm_scale.ranks.world import LostRankError
 
 TOKEN = "secret"
 

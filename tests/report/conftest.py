@@ -10,16 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hcm_scale.features.purify import edge_similarity
-from hcm_scale.graph.store import Graph
+from hcm_scale.features import purify as purification
+from hcm_scale.graph import Graph
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.write import write_report
+from hcm_scale.score import nodes
+from hcm_scale.score import table as ranked_table
 from hcm_scale.score.calibration import context_scale
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.nodes import attribute_scores, score_nodes, with_attributes, with_closure, with_strange
-from hcm_scale.score.table import FILE, row_groups, write_scores
 
 
 class ScoredWorld(NamedTuple):
@@ -38,8 +38,9 @@ class ScoredWorld(NamedTuple):
     def report(self, out: Path, group_rows: int = 1000, **options: Any) -> dict[str, Any]:
         """Writes scores.parquet and the report into a folder; returns the report."""
         starts = range(0, len(self.scores), group_rows)
-        write_scores(out / FILE, [partial(self.scores.slice, first, group_rows) for first in starts])
-        return write_report(out, **self._asdict() | {"scores": out / FILE}, **{"run": {}} | options)
+        path = out / "scores.parquet"
+        ranked_table.write_scores(path, [partial(self.scores.slice, first, group_rows) for first in starts])
+        return write_report(out, **self._asdict() | {"scores": path}, **{"run": {}} | options)
 
 
 def csr(pairs: np.ndarray, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -73,10 +74,14 @@ def scored_world() -> Callable[..., ScoredWorld]:
         var = rng.uniform(0, 0.3, len(pairs)).astype(np.float32)
         x = rng.normal(size=(num_nodes, len(columns))).astype(np.float32)
         edges = edge_index(indptr, indices)
-        scores = with_closure(score_nodes(edges, EdgeHops(mean, var), trim=0.0), edges, mean, far_cut(mean, 0.4))
-        scores, _ = with_strange(scores)
-        distance = 1 - edge_similarity(indptr, indices, x, "cosine")
-        scores = with_attributes(scores, attribute_scores(edges, x, distance, context_scale(edges, x, distance, 0.4)))
+        scores = nodes.with_closure(
+            nodes.score_nodes(edges, EdgeHops(mean, var), trim=0.0), edges, mean, far_cut(mean, 0.4)
+        )
+        scores, _ = nodes.with_strange(scores)
+        distance = 1 - purification.edge_similarity(indptr, indices, x, "cosine")
+        scores = nodes.with_attributes(
+            scores, nodes.attribute_scores(edges, x, distance, context_scale(edges, x, distance, 0.4))
+        )
         scores = scores if kinds else replace(scores, places=None)
         ids = [f"node-{i}" for i in range(num_nodes)]
         for node, name in zip(np.argsort(-scores.by(rank_by), kind="stable"), first_ids, strict=False):
@@ -84,7 +89,7 @@ def scored_world() -> Callable[..., ScoredWorld]:
         y = (scores.ahp > np.quantile(scores.ahp, 0.95)).astype(np.uint8) if labelled else None
         graph = Graph(indptr, indices, x=x, y=y, ids=pa.array(ids), columns=columns)
         purified = Graph(*csr(pairs[kept], num_nodes))
-        table = pa.concat_tables(make() for make in row_groups(graph, scores, rank_by))
+        table = pa.concat_tables(make() for make in ranked_table.row_groups(graph, scores, rank_by))
         return ScoredWorld(graph, purified, table, mean, var, x)
 
     return make

@@ -10,12 +10,17 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 
-from hcm_scale.graph.store import Graph, SparseRows
-from hcm_scale.report.evidence import Evidence, attribute_signal, cosine_distance, highest_hop, weak_attributes_text
+from hcm_scale.graph import Graph, SparseRows
+from hcm_scale.report.evidence import Evidence, attribute_signal, highest_hop, weak_attributes_text
 from hcm_scale.synthetic import families
 
 World = Callable[..., Any]
 MANY = 2 * (1 << 18) + 5  # nodes: more than two slices
+
+
+def cosine_distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Between the rows of two arrays."""
+    return 1 - (a * b).sum(axis=1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
 
 
 @pytest.fixture(params=[1, 2, 3])

@@ -10,18 +10,16 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 
+from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.graph.lookup import spread_to_entries
-from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.readers import read_tables
-from hcm_scale.report.card import card
+from hcm_scale.report import card, page, wording
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Difference, Explanation, Neighbor, explain
-from hcm_scale.report.page import templates
-from hcm_scale.report.wording import explanation_text
+from hcm_scale.score import nodes as node_scores
+from hcm_scale.score import table as ranked_table
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.nodes import score_nodes
-from hcm_scale.score.table import row_groups
 
 World = Callable[..., Any]
 
@@ -30,8 +28,8 @@ def scored(graph: Graph, mean: np.ndarray, var: np.ndarray | None = None) -> Evi
     """Evidence of a graph whose edges have these predicted hops."""
     var = np.zeros(len(mean)) if var is None else var
     edges = edge_index(graph.indptr, graph.indices, directed=graph.directed)
-    scores = score_nodes(edges, EdgeHops(mean.astype(np.float32), var.astype(np.float32)), trim=0.0)
-    table = pa.concat_tables(make() for make in row_groups(graph, scores, "ahp"))
+    scores = node_scores.score_nodes(edges, EdgeHops(mean.astype(np.float32), var.astype(np.float32)), trim=0.0)
+    table = pa.concat_tables(make() for make in ranked_table.row_groups(graph, scores, "ahp"))
     return Evidence.of(graph, None, table, mean.astype(np.float32), var.astype(np.float32))
 
 
@@ -128,11 +126,11 @@ def test_explain__of_a_node_without_neighbours_and_without_attributes():
     evidence = scored(graph, np.array([2.0]), np.array([0.25]))
     lonely = explain(evidence, 2)
     assert (lonely.degree, lonely.id, lonely.differences) == (0, 2, ())
-    assert "no neighbours" in explanation_text(lonely)
-    assert "rank 3 of 3" in explanation_text(lonely)
+    assert "no neighbours" in wording.explanation_text(lonely)
+    assert "rank 3 of 3" in wording.explanation_text(lonely)
     other = explain(evidence, 0)
     assert other.neighbors == (Neighbor(1, 1, 2.0, 0.5, None, rank=2),)
-    assert "its only neighbour looks 2.0 hops away" in explanation_text(other)
+    assert "its only neighbour looks 2.0 hops away" in wording.explanation_text(other)
 
 
 def test_explain__directed_arcs_are_numbered_as_they_lie():
@@ -149,7 +147,7 @@ def test_explain__edges_that_were_not_scored_come_last(scored_world: World):
     mean[first_edge] = np.nan
     found = explain(world._replace(edge_mean=mean, x=None).evidence(), 0)
     assert found.neighbors[-1].hop is None
-    assert "not scored" in explanation_text(found)
+    assert "not scored" in wording.explanation_text(found)
     json.dumps(found.as_dict(), allow_nan=False)
 
 
@@ -157,8 +155,8 @@ def test_text__is_aligned_and_moves_no_cursor():
     evil = made(
         id="\x1b[2Jboo", differences=(Difference("a\nb", 1.0, 2.0, -3.0), Difference("long" * 30, 1.0, 2.0, 2.5))
     )
-    lines = explanation_text(evil, limit=3).splitlines()
-    assert "\x1b" not in explanation_text(evil)
+    lines = wording.explanation_text(evil, limit=3).splitlines()
+    assert "\x1b" not in wording.explanation_text(evil)
     assert "and 2 nearer" in lines
     assert len({line.index("±") for line in lines if "±" in line}) == 1
     assert max(map(len, lines)) <= 120
@@ -183,7 +181,7 @@ def test_explain__dates_are_known_from_what_the_ingest_noted(tmp_path):
     found = {d.column: d for d in explain(scored(graph, np.ones(2)), 1).differences}
     first = {"day": "1970-01-01", "moment": "1970-01-01T00:00", "wait": None}
     assert {name: d.first_day for name, d in found.items()} == first
-    assert "1970-01-02 01:00" in explanation_text(explain(scored(graph, np.ones(2)), 1))
+    assert "1970-01-02 01:00" in wording.explanation_text(explain(scored(graph, np.ones(2)), 1))
 
 
 STAR = Graph(
@@ -202,7 +200,7 @@ def test_explain__edge_types_are_those_of_the_node_s_own_row():
     assert types(STAR, 2) == {0: ("mail",)}
     assert types(replace(STAR, edge_types=None), 0) == {1: (), 2: ()}
     assert types(replace(STAR, info={"edge_types": 5}), 0) == {1: (), 2: ()}
-    assert "dropped" not in (text := explanation_text(explain(scored(STAR, np.array([3.0, 1.0])), 0)))
+    assert "dropped" not in (text := wording.explanation_text(explain(scored(STAR, np.array([3.0, 1.0])), 0)))
     assert [line.split()[-1] for line in text.splitlines()[-2:]] == ["mail", "mail"]
 
 
@@ -235,8 +233,8 @@ def test_explain__equal_weights_are_heavier_than_none(weighted: Evidence):
 
 
 def test_card__weights_stand_on_the_card(weighted: Evidence):
-    shown = card(weighted, 0, 4, 5)
-    made = templates().from_string('{% from "card.html" import card %}{{ card(node, 9) }}').render(node=shown)
+    shown = card.card(weighted, 0, 4, 5)
+    made = page.templates().from_string('{% from "card.html" import card %}{{ card(node, 9) }}').render(node=shown)
     first = shown["neighbors"][0]["weight"]
     assert f"ount {first['value']:,.2f} (heavier than {first['percent']} % of edges)</small>" in made
     assert first == explain(weighted, 0).as_dict()["neighbors"][0]["weight"]

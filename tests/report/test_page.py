@@ -14,10 +14,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hcm_scale.report import card, sections
+from hcm_scale.report import card, page, sections
 from hcm_scale.report.explain import Explanation, Neighbor
-from hcm_scale.report.page import render, templates
-from hcm_scale.report.sections import Chart, Line
 
 World = Callable[..., Any]
 HOSTILE = "</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>&\u2028\u202e"
@@ -51,7 +49,7 @@ class Outline(HTMLParser):
 
 def macro(template: str, name: str) -> Callable[..., str]:
     """A macro of a template as a function from values to markup."""
-    return getattr(templates().get_template(template).module, name)
+    return getattr(page.templates().get_template(template).module, name)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +67,7 @@ def report(scored_world: World, tmp_path_factory: pytest.TempPathFactory) -> dic
 @pytest.fixture(scope="module")
 def outline(report: dict[str, Any]) -> Outline:
     outline = Outline()
-    outline.feed(render(report))
+    outline.feed(page.render(report))
     outline.close()
     return outline
 
@@ -92,7 +90,7 @@ def test_page__shows_hostile_text_as_text(outline: Outline):
 def test_page__asks_nobody_for_anything(outline: Outline, report: dict[str, Any]):
     links = [attributes.get(key) for _, attributes in outline.elements for key in ("href", "src") if key in attributes]
     assert all(link is not None and link.startswith(("#", "data:")) for link in links)
-    style = re.search(r"<style>(.*?)</style>", render(report), re.S)
+    style = re.search(r"<style>(.*?)</style>", page.render(report), re.S)
     assert style is not None
     assert "url(" not in style[1]
     assert "@import" not in style[1]
@@ -101,7 +99,7 @@ def test_page__asks_nobody_for_anything(outline: Outline, report: dict[str, Any]
 def test_page__policy_allows_its_own_style_and_script_only(outline: Outline, report: dict[str, Any]):
     policy = next(a["content"] for tag, a in outline.elements if tag == "meta" and "http-equiv" in a)
     for tag in ("style", "script"):
-        body = re.search(rf"<{tag}>(.*?)</{tag}>", render(report), re.S)
+        body = re.search(rf"<{tag}>(.*?)</{tag}>", page.render(report), re.S)
         assert body is not None
         digest = base64.b64encode(hashlib.sha256(body[1].encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in str(policy)
@@ -110,7 +108,7 @@ def test_page__policy_allows_its_own_style_and_script_only(outline: Outline, rep
 
 
 def test_page__data_survives_the_journey(report: dict[str, Any]):
-    data = re.search(r'id="ranking-data"[^>]*>(.*?)</script>', render(report), re.S)
+    data = re.search(r'id="ranking-data"[^>]*>(.*?)</script>', page.render(report), re.S)
     assert data is not None
     assert not set("<>&") & set(data[1])
     table = json.loads(data[1])
@@ -130,7 +128,7 @@ def test_page__every_link_has_a_target_and_every_id_is_unique(outline: Outline):
 
 def test_page__leaves_out_sections_with_nothing_to_show(scored_world: World, tmp_path: Path):
     world = scored_world(labelled=False)
-    text = render(world._replace(purified=None).report(tmp_path, top=0))
+    text = page.render(world._replace(purified=None).report(tmp_path, top=0))
     for missing in ("training", "cost", "explained", "attributes"):
         assert f'id="{missing}"' not in text
         assert f'href="#{missing}"' not in text
@@ -147,7 +145,7 @@ def test_page__tells_what_attributes_became(scored_world: World, tmp_path: Path)
     }
     report = scored_world().report(tmp_path, features={"scale": "auto", "columns": [row]})
     assert report["attributes"] == [row]
-    text = render(report)
+    text = page.render(report)
     assert 'href="#attributes"' in text
     for told in ("&lt;size&gt;", row["seen"], row["done"]):
         assert told in text
@@ -157,7 +155,7 @@ def test_page__tells_what_columns_became_and_has_notes(scored_world: World, tmp_
     world = scored_world()
     line = {"table": "nodes", "column": "<age>", "type": "int64", "distinct": 1234, "gaps": None, "use": "a number"}
     graph = replace(world.graph, info={"ingest": {"told": [line] * 201}})
-    text = render(world._replace(graph=graph).report(tmp_path, notes=["a & b"]))
+    text = page.render(world._replace(graph=graph).report(tmp_path, notes=["a & b"]))
     for told in ("&lt;age&gt;", "int64", "1,234", "a number", "and 1 more columns", '<p class="note">a &amp; b</p>'):
         assert told in text
 
@@ -165,15 +163,17 @@ def test_page__tells_what_columns_became_and_has_notes(scored_world: World, tmp_
 @pytest.mark.parametrize(
     "chart",
     [
-        sections.line_chart("a & b", [Line("a<b", [0, 1, 2], [1.0, None, float("nan")])], "x&y", "y"),
-        sections.line_chart("a & b", [Line("flat", [1, 2], [3.0, 3.0], band=([3.0, 3.0], [3.0, 3.0]))], "x", "y"),
-        sections.line_chart("a & b", [Line("empty", [], [])], "x", "y", diagonal=True),
+        sections.line_chart("a & b", [sections.Line("a<b", [0, 1, 2], [1.0, None, float("nan")])], "x&y", "y"),
+        sections.line_chart(
+            "a & b", [sections.Line("flat", [1, 2], [3.0, 3.0], band=([3.0, 3.0], [3.0, 3.0]))], "x", "y"
+        ),
+        sections.line_chart("a & b", [sections.Line("empty", [], [])], "x", "y", diagonal=True),
         sections.histogram_chart("<b>", [0.0, 0.5, 1.0], {"a": [0.0, 0.0], "<b>": [0.5, 0.5]}, "x", "y"),
         sections.bar_chart("bars", ["1", "≥ 2"], [0, 0], "x", "y"),
         sections.bar_chart("bars", ["a"], [12_345_678], "x", "y"),
     ],
 )
-def test_charts__are_well_formed_and_inside_their_frame(chart: Chart):
+def test_charts__are_well_formed_and_inside_their_frame(chart: sections.Chart):
     root = ElementTree.fromstring(macro("figures.html", "figures")([chart]))
     assert (root.findtext("figcaption") or "").strip() == chart.title
     drawing = root.find("svg[@role='img']")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hcm_scale.report.page import render
+from hcm_scale.report import page
 from hcm_scale.score.evidence import KINDS
 
 World = Callable[..., Any]
@@ -41,20 +41,20 @@ def test_page__first_sentence_names_the_score_that_ranks(scored_world: World, tm
         ),
         ("hav", "Ranked by hops and their uncertainty (HAV): the higher a node stands, the farther"),
     ):
-        text = render(scored_world(rank_by=by).report(tmp_path))
+        text = page.render(scored_world(rank_by=by).report(tmp_path))
         assert words in " ".join(text.split())
 
 
 def test_page__shows_the_first_of_every_kind(report: dict[str, Any]):
     assert list(report["kinds"]) == list(KINDS)
     assert all(len(rows) == 10 for rows in report["kinds"].values())
-    text = render(report)
+    text = page.render(report)
     assert all(f"<small>({kind})</small>" in text for kind in KINDS)
     assert HOSTILE not in text
 
 
 def test_page__table_tells_the_strongest_kind_and_the_rank_by_each(report: dict[str, Any]):
-    table = ranking_data(render(report))
+    table = ranking_data(page.render(report))
     names = [column["name"] for column in table["columns"]]
     assert names[2:9] == ["Score", "Stands out by", "Far", "Strangers", "Unlike", "Unlike group", "Odd"]
     assert "p" not in names
@@ -68,7 +68,7 @@ def test_page__draws_the_score_that_ranks_and_those_of_the_kinds(report: dict[st
 def test_page__cards_tell_their_reasons(report: dict[str, Any]):
     for node in report["top"]:
         assert node["told"][0]["kind"] == node["reasons"][0]["kind"]
-    assert render(report).count('<ul class="reasons">') == len(report["top"]) >= 5
+    assert page.render(report).count('<ul class="reasons">') == len(report["top"]) >= 5
 
 
 def test_page__shows_p_and_flags_and_how_many_stand_out(scored_world: World, tmp_path: Path):
@@ -79,7 +79,7 @@ def test_page__shows_p_and_flags_and_how_many_stand_out(scored_world: World, tmp
     report = world._replace(scores=scores).report(tmp_path, found=found)
     assert "p" not in report["scores"]
     assert report["found"] == {"num_flagged": 4, "fdr": 0.1, "stability": 0.61}
-    text = " ".join(render(report).split())
+    text = " ".join(page.render(report).split())
     assert "<h1>4 of 60 nodes stand out</h1>" in text
     assert "Nodes stand out from p = 0.05 down; about 10% of them may be there by chance." in text
     assert "61% of the first nodes stay so by either of two encoders, trained apart." in text
@@ -93,15 +93,15 @@ def test_page__shows_p_and_flags_and_how_many_stand_out(scored_world: World, tmp
 def test_page__groups_are_a_section_of_their_own(report: dict[str, Any]):
     members = [{"id": HOSTILE, "rank": 3}, {"id": "b", "rank": 5}, {"id": "c", "rank": 9}]
     group = {"members": members, "num_edges": 3, "evidence": "closure", "num_evidence": 2, "label": None}
-    text = render(report | {"groups": [group]})
+    text = page.render(report | {"groups": [group]})
     assert 'id="groups"' in text
     assert "all joined to each other, group of strangers (closure) for 2 of them" in text
     assert HOSTILE not in text
-    assert 'id="groups"' not in render(report | {"groups": []})
+    assert 'id="groups"' not in page.render(report | {"groups": []})
 
 
 def test_page__spells_out_every_heading_and_short_name(report: dict[str, Any]):
-    text = render(report)
+    text = page.render(report)
     for column in ranking_data(text)["columns"]:
         assert column["help"], column["key"]
     for term in ("AHP", "IV", "HAV", "False-discovery rate", "Group of strangers (closure)", "ROC-AUC"):
@@ -111,11 +111,11 @@ def test_page__spells_out_every_heading_and_short_name(report: dict[str, Any]):
 def test_page__says_whom_the_outermost_bars_count(report: dict[str, Any]):
     folded = report | {"distributions": dict(report["distributions"])}
     folded["distributions"]["score"] = report["distributions"]["score"] | {"folded": [0, 4]}
-    assert "The last bar counts 4 nodes farther out." in render(folded)
+    assert "The last bar counts 4 nodes farther out." in page.render(folded)
 
 
 def test_page__tiles_are_findings_and_not_settings(report: dict[str, Any]):
-    tiles = re.search(r'<dl class="numbers">(.*?)</dl>', render(report | {"stages": []}), re.S)
+    tiles = re.search(r'<dl class="numbers">(.*?)</dl>', page.render(report | {"stages": []}), re.S)
     assert tiles is not None
     assert "ROC-AUC" in tiles[1]
     assert "memory" not in tiles[1]

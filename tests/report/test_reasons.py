@@ -9,12 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hcm_scale.graph.store import Graph
+from hcm_scale.graph import Graph
 from hcm_scale.report.explain import explain
 from hcm_scale.report.reasons import first_by_kind
 from hcm_scale.score.closure import far_cut, mark_far
 from hcm_scale.score.evidence import KINDS
-from hcm_scale.score.table import kind_rank
 
 World = Callable[..., Any]
 MANY = 2 * (1 << 18) + 5  # nodes: more than two slices
@@ -58,7 +57,7 @@ def test_reasons__are_the_notable_kinds_the_strongest_first(scored_world: World)
     world = scored_world(200, rank_by="score")
     evidence = world.evidence()
     for row in world.scores.to_pylist():
-        places = {kind: row[kind_rank(kind)] for kind in KINDS}
+        places = {kind: row[f"{kind}_rank"] for kind in KINDS}
         told = [reason.kind for reason in explain(evidence, row["node"]).reasons]
         assert [places[kind] for kind in told] == sorted(places[kind] for kind in told)
         notable = {kind for kind, place in places.items() if place <= 0.05 * 200}
@@ -99,7 +98,7 @@ def test_first_by_kind__are_the_first_by_each_kind_with_ties_by_node(scored_worl
     found = first_by_kind(graph, table, 7)
     assert list(found) == list(KINDS)
     for kind, rows in found.items():
-        wanted = sorted(zip(table[kind_rank(kind)].to_pylist(), table["node"].to_pylist(), strict=True))[:7]
+        wanted = sorted(zip(table[f"{kind}_rank"].to_pylist(), table["node"].to_pylist(), strict=True))[:7]
         assert [(row["place"], row["node"]) for row in rows] == wanted
     same = table.set_column(table.column_names.index("hop_rank"), "hop_rank", [np.full(200, 100)])
     assert "hop" not in first_by_kind(graph, same, 7)
@@ -124,7 +123,7 @@ def test_first_by_kind__are_the_first_of_all_slices(most: int, monkeypatch: pyte
         {"id": u, "node": u, "rank": row + 1, "place": place}
         for u, row, place in zip(node[first].tolist(), first.tolist(), places[first].tolist(), strict=True)
     ]
-    ranks = {kind_rank(kind): places if kind == "context" else np.full(MANY, 5) for kind in KINDS}
+    ranks = {f"{kind}_rank": places if kind == "context" else np.full(MANY, 5) for kind in KINDS}
     table = pa.table(ranks | {"node": node, "evidence": node})
     for count in (1, 2, 3):
         monkeypatch.setattr(numba, "get_num_threads", lambda count=count: count)

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hcm_scale.graph.store import Graph
+from hcm_scale.graph import Graph
 from hcm_scale.report import page
-from hcm_scale.score.edges import MEAN_FILE, VAR_FILE
-from hcm_scale.score.metrics import roc_auc
-from hcm_scale.score.table import FILE, write_scores
+from hcm_scale.score import metrics
+from hcm_scale.score import table as ranked_table
 from hcm_scale.stages import report as stage
 
 World = Callable[..., Any]
@@ -78,7 +77,7 @@ def test_write_report__accuracy_is_that_of_the_table(scored_world: World, tmp_pa
     world = scored_world(200)
     report = world.report(tmp_path)
     for name in ("ahp", "closure", "residual"):
-        wanted = roc_auc(world.scores["y"].to_numpy(), world.scores[name].to_numpy())
+        wanted = metrics.roc_auc(world.scores["y"].to_numpy(), world.scores[name].to_numpy())
         assert report["accuracy"]["scores"][name]["roc_auc"] == pytest.approx(wanted, rel=1e-6)
     assert report["graph"]["num_anomalies"] == 10
 
@@ -109,9 +108,9 @@ def test_write_report__refuses_senseless_sizes(scored_world: World, tmp_path: Pa
 
 def test_stage__reads_what_other_stages_left(scored_world: World, tmp_path: Path):
     world = scored_world()
-    write_scores(tmp_path / FILE, [lambda: world.scores])
-    np.save(tmp_path / MEAN_FILE, world.edge_mean)
-    np.save(tmp_path / VAR_FILE, world.edge_var)
+    ranked_table.write_scores(tmp_path / "scores.parquet", [lambda: world.scores])
+    np.save(tmp_path / "edges_mean.npy", world.edge_mean)
+    np.save(tmp_path / "edges_var.npy", world.edge_var)
     torn = b"[]\n\xb4\n" + b"[" * 100_000 + b'\n{"step": 3, "lo'
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n' + torn)
     shown = {"run": {"seed": 3}, "metrics": tmp_path / "metrics.jsonl", "top": 10}

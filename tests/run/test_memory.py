@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hcm_scale.config import Config, SyntheticGraph
-from hcm_scale.graph.store import SparseRows
+from hcm_scale.graph import SparseRows
 from hcm_scale.run import memory, pipeline
 from hcm_scale.run.memory import BatchShape, Searches, estimate
 from hcm_scale.run.stages import label_options, recipe_of

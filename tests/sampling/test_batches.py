@@ -9,9 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hcm_scale.base.spmm import gcn_scale, propagate
-from hcm_scale.sampling.batches import make_batch, make_sampler
+from hcm_scale.sampling import make_batch, make_sampler, prefetch
 from hcm_scale.sampling.pairs import PairBatch
-from hcm_scale.sampling.prefetch import prefetch
 
 
 def random_pairs(num_nodes, num_pairs, epoch=0, step=0):

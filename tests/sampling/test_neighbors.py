@@ -10,10 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hcm_scale.base.spmm import gcn_scale
-from hcm_scale.sampling.batches import make_sampler
-from hcm_scale.sampling.neighbors import DrawScratch, sample_blocks
+from hcm_scale.sampling import make_sampler
 
 stateless_fixture = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def sample_blocks(indptr, indices, scale, seeds, fan_outs, *, step, **options):
+    return make_sampler("numba", indptr, indices, scale, fan_outs, **options)(seeds, step)
 
 
 def dense_gcn(indptr, indices):
@@ -133,7 +136,7 @@ def test_sample_blocks__layers_steps_and_seeds_draw_apart(random_csr):
     assert equal(last, again)
     assert not equal(last, other_step)
     assert not equal(last, other_seed)
-    assert not torch.equal(first.indices[: last.num_entries], last.indices)
+    assert not torch.equal(first.indices[: len(last.indices)], last.indices)
 
 
 def test_sample_blocks__a_draw_depends_on_the_node_and_not_on_its_company(random_csr):
@@ -208,24 +211,26 @@ def test_sample_blocks__reads_memory_maps_and_wide_indices(random_csr, tmp_path)
 
 def test_scratch__forgets_earlier_batches_also_when_its_numbers_run_out(random_csr):
     indptr, indices = random_csr(30, 100)
-    scratch = DrawScratch(30)
-    scratch._used = 2**31 - 100  # as after many batches; the fourth from here starts over
+    args = indptr, indices, gcn_scale(indptr)
+    sample = make_sampler("numba", *args, [2, 2], seed=0)
+    sample(np.array([0]), 0)
+    scratch = sample._local.scratch
+    scratch.base = 2**31 - 130  # as after many batches; the fourth from here starts over
     for step in range(8):
-        args = indptr, indices, gcn_scale(indptr), np.arange(step, 30, 3), [2, 2]
-        nodes, blocks = sample_blocks(*args, seed=0, step=step, scratch=scratch)
-        fresh_nodes, fresh = sample_blocks(*args, seed=0, step=step)
+        seeds = np.arange(step, 30, 3)
+        nodes, blocks = sample(seeds, step)
+        fresh_nodes, fresh = sample_blocks(*args, seeds, [2, 2], seed=0, step=step)
         assert nodes.tolist() == fresh_nodes.tolist()
         assert all(map(equal, blocks, fresh))
-    assert scratch._used < 1000
+    assert scratch.base < 1000
 
 
 def test_scratch__survives_a_refused_batch(random_csr):
     indptr, indices = random_csr(30, 100)
-    scratch = DrawScratch(30)
-    args = indptr, indices, gcn_scale(indptr)
+    sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [2], seed=0)
     with pytest.raises(ValueError, match="1 of 3 are repeats"):
-        sample_blocks(*args, np.array([3, 5, 3]), [2], seed=0, step=0, scratch=scratch)
-    nodes, _ = sample_blocks(*args, np.array([7, 5]), [2], seed=0, step=0, scratch=scratch)
+        sample(np.array([3, 5, 3]), 0)
+    nodes, _ = sample(np.array([7, 5]), 0)
     assert nodes[:2].tolist() == [7, 5]
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hcm_scale.sampling.pairs import class_order, pair_batches, pairs_per_class
+from hcm_scale.sampling.pairs import class_order, cut_epoch, pair_batches, pairs_per_class
 from hcm_scale.shards import Labels
 
 WINDOW = SPREAD = 16  # row groups that are held at once, and that a draw reaches over
@@ -23,10 +23,11 @@ def labels(tmp_path_factory, make_labels) -> Labels:
     return make_labels(tmp_path_factory.mktemp("pairs") / "labels", [2000, 5000, 9000], 4, 100)
 
 
-def run(labels, **options):
-    return list(
-        pair_batches(labels, **({"batch_pairs": 256, "sampling_ratio": 0.5, "seed": 1, "num_epochs": 1} | options))
-    )
+def run(labels, *, num_epochs=1, first_step=0, seed=1, **options):
+    """The batches from a step on, to the end of the last epoch."""
+    cut = cut_epoch(labels, **({"batch_pairs": 256, "sampling_ratio": 0.5} | options))
+    batches = pair_batches(labels, cut, seed=seed, first_step=first_step)
+    return list(itertools.islice(batches, num_epochs * cut.num_steps - first_step))
 
 
 def as_tuples(batches):
@@ -72,26 +73,24 @@ def test_pair_batches__are_the_same_at_any_world_size(labels, world):
 def test_pair_batches__resume_at_any_step(labels):
     whole = run(labels, num_epochs=3)
     steps = len(whole) // 3
-    for epoch, step in [(0, 0), (0, 5), (1, 0), (1, steps - 1), (1, steps), (2, 3)]:
-        rest = run(labels, num_epochs=3, epoch_start=epoch, step_start=step)
-        expected = whole[epoch * steps + step :]
-        assert len(rest) == len(expected)
-        assert all(map(same, rest, expected))
+    for first in (0, 5, steps, 2 * steps - 1, 2 * steps + 3):
+        rest = run(labels, num_epochs=3, first_step=first)
+        assert len(rest) == len(whole[first:])
+        assert all(map(same, rest, whole[first:]))
 
 
 def test_pair_batches__resume_reads_one_window_a_class(labels, monkeypatch):
     reads = []
     read = Labels.read
     monkeypatch.setattr(Labels, "read", lambda self, group: (reads.append(group), read(self, group))[1])
-    options = {"batch_pairs": 30, "sampling_ratio": 1.0, "seed": 1}
-    next(pair_batches(labels, step_start=180, **options))  # of 200
+    next(pair_batches(labels, cut_epoch(labels, batch_pairs=30, sampling_ratio=1.0), seed=1, first_step=180))  # of 200
     assert 0 < len(reads) <= 3 * WINDOW
 
 
 def test_pair_batches__differ_by_seed_and_epoch(labels):
     first = run(labels)[0]
     assert not same(first, run(labels, seed=2)[0])
-    assert not np.array_equal(first.v, run(labels, num_epochs=2, epoch_start=1)[0].v)
+    assert not np.array_equal(first.v, run(labels, num_epochs=2)[12].v)
 
 
 def test_pair_batches__full_ratio_sees_every_pair_of_the_smallest_class(labels):
@@ -100,7 +99,7 @@ def test_pair_batches__full_ratio_sees_every_pair_of_the_smallest_class(labels):
 
 
 def test_pair_batches__go_on_without_end(labels):
-    batches = pair_batches(labels, batch_pairs=1000, sampling_ratio=0.5, seed=0)
+    batches = pair_batches(labels, cut_epoch(labels, batch_pairs=1000, sampling_ratio=0.5), seed=0)
     positions = [(batch.epoch, batch.step) for batch in itertools.islice(batches, 7)]
     assert positions == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0)]
 
@@ -177,13 +176,11 @@ def test_class_order__billions_of_pairs_do_not_overflow():
         ({"batch_pairs": 2}, "batch_pairs=2"),
         ({"rank": 2, "num_ranks": 2}, "rank=2"),
         ({"batch_pairs": 3, "num_ranks": 4}, "num_ranks=4"),
-        ({"step_start": 99}, "step_start=99"),
-        ({"epoch_start": -1}, "epoch_start=-1"),
     ],
 )
-def test_pair_batches__refuse_bad_options_at_the_door(labels, options, message):
+def test_cut_epoch__refuses_bad_options(labels, options, message):
     with pytest.raises(ValueError, match=message):
-        pair_batches(labels, **({"batch_pairs": 256, "sampling_ratio": 0.5, "seed": 1} | options))
+        cut_epoch(labels, **({"batch_pairs": 256, "sampling_ratio": 0.5} | options))
 
 
 def test_pairs_per_class__gives_advice_that_works(tmp_path, make_labels):
@@ -201,14 +198,18 @@ def test_pairs_per_class__gives_advice_that_works(tmp_path, make_labels):
 MEASURE = """
 import itertools, sys
 from hcm_scale.base.console import peak_rss_bytes
-from hcm_scale.sampling.pairs import pair_batches
+from hcm_scale.sampling.pairs import cut_epoch, pair_batches
 from hcm_scale.shards import open_labels
 
 small, large = open_labels(sys.argv[1]), open_labels(sys.argv[2])
-for _ in pair_batches(small, batch_pairs=8192, sampling_ratio=1.0, seed=0, num_epochs=3): pass
+def batches(labels, num_batches):
+    cut = cut_epoch(labels, batch_pairs=8192, sampling_ratio=1.0)
+    return itertools.islice(pair_batches(labels, cut, seed=0), num_batches or 3 * cut.num_steps)
+
+for _ in batches(small, 0): pass
 before = peak_rss_bytes()
 seen = 0
-for batch in itertools.islice(pair_batches(large, batch_pairs=8192, sampling_ratio=1.0, seed=0), int(sys.argv[3])):
+for batch in batches(large, int(sys.argv[3])):
     seen += len(batch.u)
 print(seen, peak_rss_bytes() - before)
 """

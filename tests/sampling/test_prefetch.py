@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from hcm_scale.sampling.prefetch import WaitClock, prefetch
+from hcm_scale.sampling import prefetch
 
 
 @pytest.mark.parametrize(("depth", "workers"), [(1, 1), (4, 1), (2, 2), (6, 3)])
@@ -92,16 +92,6 @@ def test_prefetch__a_consumer_that_fails_leaves_no_thread():
     with pytest.raises(RuntimeError, match="consumer"):
         consume()
     assert set(threading.enumerate()) <= before
-
-
-def test_prefetch__the_clock_counts_waiting_and_not_the_consumer_s_own_work():
-    clock, slow = WaitClock(), WaitClock()
-    for _ in prefetch(range(5), lambda item: time.sleep(0.02), depth=1, workers=1, clock=clock):
-        pass
-    for _ in prefetch(range(5), str, depth=4, workers=1, clock=slow):
-        time.sleep(0.02)
-    assert (clock.num_results, slow.num_results) == (5, 5)
-    assert 0.02 < clock.waited_seconds > slow.waited_seconds
 
 
 @pytest.mark.parametrize(("depth", "workers"), [(2, 0), (1, 2), (0, 1)])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hcm_scale.base.spmm import gcn_scale
-from hcm_scale.sampling.batches import make_sampler
+from hcm_scale.sampling import make_sampler
 
 
 @pytest.fixture

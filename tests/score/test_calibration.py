@@ -2,13 +2,8 @@
 
 import numpy as np
 
-from hcm_scale.score import nodes
-from hcm_scale.score.calibration import Scale, context_scale, scale_from_bytes, scale_to_bytes
-from hcm_scale.score.closure import far_cut
-from hcm_scale.score.edge_index import edge_index
-from hcm_scale.score.edges import EdgeHops
+from hcm_scale.score import threshold
 from hcm_scale.score.evidence import KINDS, KindNumbers, weigh_evidence
-from hcm_scale.score.threshold import judge
 
 
 def numbers_of(size: int, seed: int = 0) -> KindNumbers:
@@ -20,14 +15,16 @@ def numbers_of(size: int, seed: int = 0) -> KindNumbers:
 def test_weigh_and_p__like_itself_are_the_same():
     own = numbers_of(500)
     np.testing.assert_array_equal(weigh_evidence(*own, own).score, weigh_evidence(*own).score)
-    np.testing.assert_array_equal(judge(weigh_evidence(*own, own).sums, 0.1).p, judge(weigh_evidence(*own).sums, 0.1).p)
+    np.testing.assert_array_equal(
+        threshold.judge(weigh_evidence(*own, own).sums, 0.1).p, threshold.judge(weigh_evidence(*own).sums, 0.1).p
+    )
 
 
 def test_weigh_and_p__of_a_node_do_not_depend_on_the_others():
     usual, new = numbers_of(500), numbers_of(300, seed=1)
     part = KindNumbers({kind: values[:20] for kind, values in new.of_kind.items()}, new.has_neighbors[:20])
     np.testing.assert_array_equal(weigh_evidence(*new, usual).score[:20], weigh_evidence(*part, usual).score)
-    found, of_part = (judge(weigh_evidence(*some, usual).sums, 0.1).p for some in (new, part))
+    found, of_part = (threshold.judge(weigh_evidence(*some, usual).sums, 0.1).p for some in (new, part))
     np.testing.assert_array_equal(found[:20], of_part)
 
 
@@ -47,21 +44,3 @@ def test_weigh__of_a_node_without_neighbours_is_told_by_its_attributes():
     everyone, found = weigh_evidence(*usual).score, weigh_evidence(*lone, usual).score
     assert np.mean(everyone < found[0]) > 0.2
     assert np.mean(everyone < found[1]) > 0.8
-
-
-def test_scale__comes_back_from_its_file(random_csr):
-    edges = edge_index(*random_csr(40, 100))
-    rng = np.random.default_rng(0)
-    distance, hops = (rng.random(edges.num_edges).astype(np.float32) for _ in range(2))
-    context = context_scale(edges, rng.random((40, 3)).astype(np.float32), distance, 0.4)
-    scores = nodes.score_nodes(edges, EdgeHops(hops, hops), trim=0.0)
-    for views in ((), [scores.ahp, scores.iv]):
-        strange = nodes.with_strange(scores, views)[1]
-        assert (strange.views is None) == (not views)
-        scale = Scale(far_cut(distance, 0.3), strange, context)
-        again = scale_from_bytes(scale_to_bytes(scale))
-        assert again.far == scale.far
-        assert again.context.unlike == context.unlike
-        np.testing.assert_array_equal(again.context.surprise, context.surprise)
-        np.testing.assert_array_equal(again.context.prediction.weights, context.prediction.weights)
-        assert str(again.strange) == str(strange)

@@ -10,22 +10,21 @@ import pytest
 from scipy.special import gammaincc, gammaincinv
 
 from hcm_scale.base import order
-from hcm_scale.graph.store import Graph
-from hcm_scale.score import nodes
+from hcm_scale.graph import Graph
+from hcm_scale.score import nodes, threshold
+from hcm_scale.score import table as ranked_table
 from hcm_scale.score.calibration import context_scale
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
 from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, strongest, weigh_evidence
-from hcm_scale.score.table import kind_rank, node_scores, row_groups
-from hcm_scale.score.threshold import discoveries, judge
 
 MANY = 300_000  # sorted in threads, two slices
 LOGS = ("closure", "context_closure")
 
 
 def scores_table(graph, scores, rank_by):
-    return pa.concat_tables(make() for make in row_groups(graph, scores, rank_by))
+    return pa.concat_tables(make() for make in ranked_table.row_groups(graph, scores, rank_by))
 
 
 def tied_numbers(num_nodes: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -152,12 +151,12 @@ def test_score__judges_a_node_without_neighbours_by_its_attributes_alone():
 def test_table__keeps_the_kinds_apart_and_gives_them_back():
     graph, scores = scored()
     table = scores_table(graph, scores, rank_by="score")
-    back = node_scores(table)
+    back = ranked_table.node_scores(table)
     assert scores.places is not None
     assert np.array_equal(back.places, scores.places)
     assert np.array_equal(back.score, scores.score)
     for kind, column in KINDS.items():
-        places, numbers = table[kind_rank(kind)].to_numpy(), table[column].to_numpy()
+        places, numbers = table[f"{kind}_rank"].to_numpy(), table[column].to_numpy()
         order = np.lexsort((table["node"].to_numpy(), -numbers))
         ranked = order[np.isin(table["degree"].to_numpy()[order], 0, invert=True) | (kind == "attributes")]
         assert np.all(np.diff(places[ranked]) >= 0), kind
@@ -291,7 +290,7 @@ def test_weigh_and_p__have_the_bits_of_plain_numpy(size, lonely, monkeypatch):
     for threads in (1, 2, 3):
         monkeypatch.setattr(numba, "get_num_threads", lambda threads=threads: threads)
         weighed = weigh_evidence(numbers, has)
-        found = judge(weighed.sums, 0.1)
+        found = threshold.judge(weighed.sums, 0.1)
         np.testing.assert_array_equal(weighed.score, score)
         np.testing.assert_array_equal(weighed.places, places)
         np.testing.assert_array_equal(found.p, p)
@@ -310,7 +309,7 @@ def test_halves__with_places_are_the_double_places():
 def test_discoveries__of_many_have_the_bits_of_a_sort(rate):
     rng = np.random.default_rng(0)
     for p in (rng.random(600_000) ** 3, rng.random(600_000), np.full(600_000, rate), np.full(600_000, 0.99)):
-        np.testing.assert_array_equal(discoveries(p, rate), slow_discoveries(p, rate))
+        np.testing.assert_array_equal(threshold.discoveries(p, rate), slow_discoveries(p, rate))
 
 
 @pytest.mark.parametrize("size", [30, MANY])

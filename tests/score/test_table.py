@@ -13,27 +13,26 @@ import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale.base.threads import kernel_threads
-from hcm_scale.graph.store import Graph
+from hcm_scale.graph import Graph
+from hcm_scale.score import nodes, threshold
+from hcm_scale.score import table as ranked_table
 from hcm_scale.score.evidence import KINDS
-from hcm_scale.score.nodes import ISOLATED, SAMPLED, NodeScores
-from hcm_scale.score.table import FILE, node_scores, read_scores, row_groups, write_scores
-from hcm_scale.score.threshold import Verdict
 
 
 def scores_table(graph, scores, rank_by):
-    return pa.concat_tables(make() for make in row_groups(graph, scores, rank_by))
+    return pa.concat_tables(make() for make in ranked_table.row_groups(graph, scores, rank_by))
 
 
 def four_nodes(**parts) -> Graph:
     return Graph(np.array([0, 1, 2, 3, 3]), np.array([1, 0, 1], np.int32), **parts)
 
 
-def scores_of(ahp, hav=None, flags=(0, 0, 0, 0)) -> NodeScores:
+def scores_of(ahp, hav=None, flags=(0, 0, 0, 0)) -> nodes.NodeScores:
     ahp = np.array(ahp, float)
     hav = ahp if hav is None else np.array(hav, float)
     context = {"context": -ahp, "context_closure": ahp / 3, "residual": ahp**2, "score": ahp / 4}
     degree = np.arange(len(ahp))
-    return NodeScores(ahp, ahp / 10, hav, ahp / 2, ahp, **context, degree=degree, flags=np.array(flags, np.uint8))
+    return nodes.NodeScores(ahp, ahp / 10, hav, ahp / 2, ahp, **context, degree=degree, flags=np.array(flags, np.uint8))
 
 
 def test_scores_table__is_sorted_by_rank_with_ties_by_node():
@@ -65,23 +64,25 @@ def test_scores_table__without_ids_gives_node_numbers():
 
 
 def test_write_scores__reads_back_equal_and_the_same_bytes(tmp_path):
-    table = scores_table(four_nodes(), scores_of([1, 4, 2, 3], flags=(0, ISOLATED, SAMPLED, 0)), rank_by="ahp")
-    write_scores(tmp_path / FILE, [lambda: table])
-    assert read_scores(tmp_path / FILE).equals(table, check_metadata=True)
-    first = (tmp_path / FILE).read_bytes()
-    write_scores(tmp_path / FILE, [lambda: table])
-    assert (tmp_path / FILE).read_bytes() == first
-    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+    table = scores_table(
+        four_nodes(), scores_of([1, 4, 2, 3], flags=(0, nodes.ISOLATED, nodes.SAMPLED, 0)), rank_by="ahp"
+    )
+    ranked_table.write_scores(tmp_path / "scores.parquet", [lambda: table])
+    assert ranked_table.read_scores(tmp_path / "scores.parquet").equals(table, check_metadata=True)
+    first = (tmp_path / "scores.parquet").read_bytes()
+    ranked_table.write_scores(tmp_path / "scores.parquet", [lambda: table])
+    assert (tmp_path / "scores.parquet").read_bytes() == first
+    assert [path.name for path in tmp_path.iterdir()] == ["scores.parquet"]
 
 
 def test_write_scores__a_failure_leaves_the_old_file_alone(tmp_path):
     table = scores_table(four_nodes(), scores_of([1, 4, 2, 3]), rank_by="ahp")
-    write_scores(tmp_path / FILE, [lambda: table])
-    first = (tmp_path / FILE).read_bytes()
+    ranked_table.write_scores(tmp_path / "scores.parquet", [lambda: table])
+    first = (tmp_path / "scores.parquet").read_bytes()
     with pytest.raises(AttributeError):
-        write_scores(tmp_path / FILE, [lambda: "not a table"])
-    assert (tmp_path / FILE).read_bytes() == first
-    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+        ranked_table.write_scores(tmp_path / "scores.parquet", [lambda: "not a table"])
+    assert (tmp_path / "scores.parquet").read_bytes() == first
+    assert [path.name for path in tmp_path.iterdir()] == ["scores.parquet"]
 
 
 def many_groups(num_nodes: int, size: int) -> list[Callable[[], pa.Table]]:
@@ -90,8 +91,8 @@ def many_groups(num_nodes: int, size: int) -> list[Callable[[], pa.Table]]:
     graph = Graph(np.zeros(num_nodes + 1, np.int64), np.empty(0, np.int32), ids=ids)
     places = rng.integers(1, 9, (len(KINDS), num_nodes)).astype(np.int32)
     scores = replace(scores_of(rng.random(num_nodes), flags=rng.integers(0, 3, num_nodes)), places=places)
-    verdict = Verdict(rng.random(num_nodes), rng.random(num_nodes) < 0.1, 0.05)
-    return row_groups(graph, scores, "ahp", verdict, size)
+    verdict = threshold.Verdict(rng.random(num_nodes), rng.random(num_nodes) < 0.1, 0.05)
+    return ranked_table.row_groups(graph, scores, "ahp", verdict, size)
 
 
 @pytest.mark.parametrize(("num_nodes", "size"), [(0, 10), (1, 10), (10, 10), (11, 10), (3_000, 1_000), (3_000, 70)])
@@ -99,7 +100,7 @@ def test_write_scores__any_number_of_threads_writes_what_one_writer_would(tmp_pa
     groups = many_groups(num_nodes, size)
     tables = [make() for make in groups]
     with kernel_threads(1):
-        write_scores(tmp_path / "alone", groups)
+        ranked_table.write_scores(tmp_path / "alone", groups)
     ways = {"double": "BYTE_STREAM_SPLIT", "int32": "DELTA_BINARY_PACKED", "int64": "DELTA_BINARY_PACKED"}
     options = {
         "compression": "zstd",
@@ -112,10 +113,10 @@ def test_write_scores__any_number_of_threads_writes_what_one_writer_would(tmp_pa
         for table in tables:
             writer.write_table(table, max(1, len(table)))
     with kernel_threads(2):
-        write_scores(tmp_path / "shared", groups)
+        ranked_table.write_scores(tmp_path / "shared", groups)
     assert (tmp_path / "alone").read_bytes() == (tmp_path / "plain").read_bytes()
     assert (tmp_path / "shared").read_bytes() == (tmp_path / "plain").read_bytes()
-    assert read_scores(tmp_path / "shared").equals(pa.concat_tables(tables), check_metadata=True)
+    assert ranked_table.read_scores(tmp_path / "shared").equals(pa.concat_tables(tables), check_metadata=True)
 
 
 @pytest.mark.parametrize("bad", [0, 1, 25, 49])
@@ -123,7 +124,7 @@ def test_write_scores__an_error_in_a_thread_leaves_no_file(tmp_path, bad):
     groups = many_groups(100, 2)
     groups[bad] = lambda: 1 // 0
     with pytest.raises(ZeroDivisionError):
-        write_scores(tmp_path / FILE, groups)
+        ranked_table.write_scores(tmp_path / "scores.parquet", groups)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -131,7 +132,7 @@ def test_write_scores__an_error_while_joining_leaves_no_file_and_no_thread(tmp_p
     groups, threads = many_groups(100, 2), threading.active_count()
     groups[7] = lambda: pa.table({"other": [1]})
     with pytest.raises(ValueError, match="row group 7 has other columns") as error, kernel_threads(2):
-        write_scores(tmp_path / FILE, groups)
+        ranked_table.write_scores(tmp_path / "scores.parquet", groups)
     assert error.traceback  # which holds all that was in use
     assert threading.active_count() == threads
     assert list(tmp_path.iterdir()) == []
@@ -147,7 +148,9 @@ def test_write_scores__a_signal_ends_it_after_the_groups_in_hand(tmp_path, inter
         return make()
 
     with pytest.raises(KeyboardInterrupt), kernel_threads(2):
-        write_scores(tmp_path / FILE, [partial(made_and_told, make, at) for at, make in enumerate(groups)])
+        ranked_table.write_scores(
+            tmp_path / "scores.parquet", [partial(made_and_told, make, at) for at, make in enumerate(groups)]
+        )
     assert 20 in made
     assert len(made) < 100
     assert list(tmp_path.iterdir()) == []
@@ -157,12 +160,15 @@ def test_write_scores__a_signal_ends_it_after_the_groups_in_hand(tmp_path, inter
 def test_read_scores__refuses_a_flipped_bit(tmp_path):
     ahp = np.random.default_rng(0).random(5000)
     graph = Graph(np.zeros(5001, np.int64), np.empty(0, np.int32))
-    write_scores(tmp_path / FILE, row_groups(graph, scores_of(ahp, flags=np.zeros(5000)), rank_by="ahp", size=999))
-    data = bytearray((tmp_path / FILE).read_bytes())
+    ranked_table.write_scores(
+        tmp_path / "scores.parquet",
+        ranked_table.row_groups(graph, scores_of(ahp, flags=np.zeros(5000)), rank_by="ahp", size=999),
+    )
+    data = bytearray((tmp_path / "scores.parquet").read_bytes())
     data[len(data) // 2] ^= 4
-    (tmp_path / FILE).write_bytes(data)
+    (tmp_path / "scores.parquet").write_bytes(data)
     with pytest.raises(OSError):
-        read_scores(tmp_path / FILE)
+        ranked_table.read_scores(tmp_path / "scores.parquet")
 
 
 def test_node_scores__is_the_table_in_node_order():
@@ -171,7 +177,7 @@ def test_node_scores__is_the_table_in_node_order():
     places = np.random.default_rng(0).integers(1, 9, (len(KINDS), 8)).astype(np.int32)
     graph = Graph(np.zeros(9, np.int64), np.empty(0, np.int32))
     for given in (scores, replace(scores, places=places)):
-        back = node_scores(scores_table(graph, given, rank_by="ahp"))
+        back = ranked_table.node_scores(scores_table(graph, given, rank_by="ahp"))
         for name in ("ahp", "iv", "hav", "degree", "flags", "places"):
             assert np.array_equal(getattr(back, name), getattr(given, name))
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from hcm_scale.score import threshold
 from hcm_scale.score.evidence import KINDS, weigh_evidence
-from hcm_scale.score.threshold import discoveries, judge
 
 SAMPLES = {
     "normal": lambda rng, n: rng.standard_normal(n),
@@ -23,7 +23,7 @@ def sample(name: str, n: int, seed: int, kinds=tuple(KINDS)) -> dict[str, np.nda
 
 def verdict(numbers, has: np.ndarray | None = None, rate: float = 0.1):
     has = np.ones(len(next(iter(numbers.values()))), bool) if has is None else has
-    return judge(weigh_evidence(numbers, has).sums, rate)
+    return threshold.judge(weigh_evidence(numbers, has).sums, rate)
 
 
 def flagged(numbers, rate: float = 0.1) -> np.ndarray:
@@ -42,11 +42,11 @@ def slow_discoveries(p, rate: float) -> list[bool]:
 def test_discoveries__are_those_of_the_definition(seed, rate):
     rng = np.random.default_rng(seed)
     p = np.round(rng.random(60) ** rng.integers(1, 6), 3)
-    assert discoveries(p, rate).tolist() == slow_discoveries(p.tolist(), rate)
+    assert threshold.discoveries(p, rate).tolist() == slow_discoveries(p.tolist(), rate)
 
 
 def test_discoveries__are_few_under_uniform_p():
-    found = [discoveries(np.random.default_rng(seed).random(500), 0.1).any() for seed in range(200)]
+    found = [threshold.discoveries(np.random.default_rng(seed).random(500), 0.1).any() for seed in range(200)]
     assert np.mean(found) < 0.15  # 0.1 is what the procedure promises
 
 
@@ -75,7 +75,7 @@ def test_surprise__rises_with_the_number(kind, name):
 def test_p__falls_with_the_sum():
     sums = weigh_evidence(sample("normal", 403, seed=0), np.ones(403, bool)).sums
     total = np.sort(np.append(np.random.default_rng(0).gamma(3.0, size=400), [20.0, 50.0, 2000.0]))
-    assert np.all(np.diff(judge(sums._replace(total=total), 0.1).p) <= 0.0)
+    assert np.all(np.diff(threshold.judge(sums._replace(total=total), 0.1).p) <= 0.0)
 
 
 def test_p__of_the_bulk_is_its_rank():

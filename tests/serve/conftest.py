@@ -7,30 +7,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from helpers import small_detector, small_graph
 
-from hcm_scale import HCM
 from hcm_scale.serve.server import Server
-from hcm_scale.synthetic import families as synthetic
-
-SMALL = {
-    "hops.num_sources": 100,
-    "hops.pairs_per_class": 30,
-    "sampling.batch_pairs": 256,
-    "model.width": 8,
-    "model.head_width": 8,
-    "posterior.burn_in_steps": 5,
-    "posterior.num_samples": 2,
-    "posterior.thin_steps": 1,
-    "score.views": ["purified"],
-}
 
 
 @pytest.fixture(scope="session")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("served") / "a run"
-    graph = synthetic.community(300, num_attributes=4, seed=0)
     ids = [f"<img src=x onerror='window.hacked = 1'>{i}" for i in range(300)]
-    HCM(SMALL, device="cpu", run_dir=folder).fit(replace(graph, ids=pa.array(ids)))
+    small_detector(replace(small_graph(300, 4), ids=pa.array(ids)), views=["purified"], run_dir=folder)
     return folder
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pyarrow.parquet as pq
 import pytest
 
-from hcm_scale.cli.main import main
+from hcm_scale.cli import main
 from hcm_scale.serve.server import Server, serve
 
 
@@ -140,5 +140,5 @@ def test_server__says_what_is_legal(server: Server, page: str, said: str):
 def test_command__says_what_is_wrong(monkeypatch, capsys, tmp_path: Path, words: list[str], said: str):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["hcm-scale", "serve", *words])
-    assert main() == 2
+    assert main.main() == 2
     assert said in capsys.readouterr().err

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from hcm_scale.base.files import FolderError, read_sealed, write_sealed
 from hcm_scale.shards import LabelPlan, open_labels
-from hcm_scale.shards.labels import Shard
 
 
 def damage(path, at):
@@ -23,6 +22,7 @@ def damage(path, at):
 
 
 def test_read__gives_back_every_pair_by_class(labels, plan, make_pairs):
+    assert labels.plan == plan
     for hop in range(1, plan.classes + 1):
         read = [labels.read(group) for group in labels.row_groups(hop)]
         found = sorted((int(u), int(v)) for us, vs in read for u, v in zip(us, vs, strict=True))
@@ -200,13 +200,3 @@ def test_plan__refuses_what_is_out_of_range_by_name(field, value):
 def test_plan__takes_the_index_type_that_fits():
     assert PLAN.index_type == np.int32
     assert dataclasses.replace(PLAN, num_nodes=2**31).index_type == np.int64
-
-
-def test_plan__json_and_back():
-    assert LabelPlan(**PLAN.to_json()) == PLAN
-
-
-def test_shard__json_and_back():
-    shard = Shard("a.parquet", 0, 64, 100, "ab", 10, "cd", (3, 4), ((1, 3), (2, 2), (2, 2)))
-    assert Shard.from_json(shard.to_json()) == shard
-    assert (shard.num_rows, shard.stored(1), shard.stored(2)) == (7, 3, 4)

@@ -5,8 +5,7 @@ import pytest
 from scipy import sparse
 
 from hcm_scale.features import propagate
-from hcm_scale.graph import Graph
-from hcm_scale.graph.store import SparseRows
+from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.stages import purify
 
 HOW = {"scale": "auto", "pca": None, "standardise": True, "similarity": "euclidean", "attributes": "transformed"}

@@ -22,7 +22,7 @@ from hcm_scale.posterior.loop import NonFiniteLossError
 from hcm_scale.posterior.samples import open_samples
 from hcm_scale.ranks.world import World
 from hcm_scale.run.stages import label_options, recipe_of
-from hcm_scale.sampling.pairs import pair_batches
+from hcm_scale.sampling.pairs import cut_epoch, pair_batches
 from hcm_scale.shards import open_labels
 from hcm_scale.stages.label import label
 from hcm_scale.stages.train import Record, batch_maker, takes_whole_graph, train
@@ -386,6 +386,7 @@ def test_steps__do_not_depend_on_the_threads(labels, tmp_path, monkeypatch, reci
 def test_seed__moves_first_weights_and_neighbours(labels, tmp_path):
     assert run(labels, tmp_path, seed=5).model["seed"] == 5
     recipe = replace(RECIPE, batching=replace(RECIPE.batching, fan_outs=(2,)))
-    pairs = next(pair_batches(open_labels(labels), batch_pairs=128, sampling_ratio=0.3, seed=0))
+    opened = open_labels(labels)
+    pairs = next(pair_batches(opened, cut_epoch(opened, batch_pairs=128, sampling_ratio=0.3), seed=0))
     made = [batch_maker(make_graph(), make_features(), recipe, seed=seed)(pairs) for seed in (0, 1)]
     assert not torch.equal(*(batch.nodes for batch in made))

@@ -15,7 +15,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import ALONE
 from hcm_scale.run.stages import label_options
 from hcm_scale.sampling.device.batches import Fit
-from hcm_scale.sampling.pairs import pair_batches
+from hcm_scale.sampling.pairs import cut_epoch, pair_batches
 from hcm_scale.shards import open_labels
 from hcm_scale.stages.label import label
 from hcm_scale.stages.train import agree
@@ -32,7 +32,7 @@ from hcm_scale.run.stages import recipe_of
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import RankInfo, join
-from hcm_scale.sampling.device.pairs import draw, epoch_key, pairs_to
+from hcm_scale.sampling.device.batches import draw, epoch_key, pairs_to
 from hcm_scale.sampling.pairs import cut_epoch, pair_batches
 from hcm_scale.shards import open_labels
 from hcm_scale.stages.train import agree, gpu_fit
@@ -47,7 +47,7 @@ with join(RankInfo(rank, 2, rank, 2, "127.0.0.1", port), timeout_seconds=60) as 
     if fit is not None and fit.has_pairs:
         drawn = torch.stack(draw(pairs_to("cpu", labels), *cut(0)[:2], epoch_key(0, 0))[:2]).T
     else:
-        host = next(pair_batches(labels, batch_pairs=64, sampling_ratio=1.0, seed=0, rank=rank, num_ranks=2))
+        host = next(pair_batches(labels, cut, seed=0))
         drawn = torch.from_numpy(np.stack([host.u, host.v], 1))
     print(json.dumps([own and own.has_pairs, fit and fit.has_pairs, drawn.tolist()]))
 """
@@ -85,7 +85,8 @@ def test_ranks_of_unequal_memory__draw_from_one_order(labels):
     assert (first, second) == (True, False)
     assert first_together is second_together is False
     assert json.loads((labels.parent / "train.json").read_text()) == {"graph": True, "pairs": False}
-    alone = next(pair_batches(open_labels(labels), batch_pairs=64, sampling_ratio=1.0, seed=0))
+    opened = open_labels(labels)
+    alone = next(pair_batches(opened, cut_epoch(opened, batch_pairs=64, sampling_ratio=1.0), seed=0))
     assert sorted(ours + theirs) == sorted(np.stack([alone.u, alone.v], 1).tolist())
 
 

@@ -3,47 +3,60 @@
 import itertools
 import json
 import statistics
-from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from helpers import planted_graph, small_run
 
 from hcm_scale.base import files
-from hcm_scale.run.workspace import StageRecord, write_list
-from hcm_scale.stages.score import FORMAT, KIND
 from hcm_scale.sweep import figures
 from hcm_scale.sweep.collect import collect
 from hcm_scale.sweep.jobs import Job
-
-SCORES = {"num_samples": 1, "rank_by": "ahp", "fdr": 0.1, "num_flagged": 0, "stability": None}
-
-
-def stage(name: str, seconds: float) -> dict[str, object]:
-    return asdict(StageRecord(name, "key", name, seconds, peak_rss_bytes=7, skipped=False, detail={}))
 
 
 def auc(ratio: float, seed: int) -> float:
     return 0.7 + ratio / 4 + seed / 100
 
 
-def write_job(folder: Path, ratio: float, seed: int, *, finished: bool = True, **more) -> None:
-    """What a job leaves behind, with numbers that are easy to check."""
-    folder.mkdir(parents=True)
-    config = {"graph": {"name": "toy"}, "purify": {"ratio": ratio}, "seed": seed, "inject": {"seed": seed}, **more}
-    files.write_sealed(folder / "config.json", config | {"run_dir": str(folder)})
-    names = ["graph", "scores"] if finished else ["graph"]
-    write_list(folder, [stage(name, 2.0) for name in names])
-    if finished:
-        (folder / "scores").mkdir()
-        numbers = {"roc_auc": auc(ratio, seed), "average_precision": 0.5}
-        metrics = {"ahp": numbers | {"by_kind": {"structural": numbers}}, "hav": numbers}
-        files.write_manifest(folder / "scores", KIND, FORMAT, SCORES | {"metrics": metrics})
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """A finished run: what the jobs of the tests are copied from."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    small_run(folder, planted_graph(), "score", **{"score.views": ["purified"]})
+    return folder
 
 
 @pytest.fixture
-def sweep(tmp_path) -> Path:
+def write_job(finished):
+    """Writes what a job leaves behind, with numbers that are easy to check."""
+
+    def write(folder: Path, ratio: float, seed: int, *, known: bool = True, **more) -> None:
+        (folder / "scores").mkdir(parents=True)
+        config = files.read_sealed(finished / "config.json")
+        changes = {"purify.ratio": ratio, "seed": seed, "inject.seed": seed, **more}
+        for section, name in (key.split(".") for key in changes if "." in key):
+            config[section][name] = changes[f"{section}.{name}"]
+        files.write_sealed(folder / "config.json", config | {"seed": seed, "run_dir": str(folder)})
+        stages = files.read_sealed(finished / "stages.json")
+        listed = [stage | {"seconds": 2.0, "peak_rss_bytes": 7} for stage in stages["stages"]]
+        files.write_sealed(folder / "stages.json", stages | {"stages": listed})
+        scores = files.read_sealed(finished / "scores" / "manifest.json")
+        numbers = {"roc_auc": auc(ratio, seed), "average_precision": 0.5}
+        metrics = {"score": numbers | {"by_kind": {"structural": numbers}}, "hav": numbers}
+        files.write_sealed(folder / "scores" / "manifest.json", scores | {"metrics": metrics if known else None})
+
+    return write
+
+
+def stop_before_the_scores(folder: Path) -> None:
+    stages = files.read_sealed(folder / "stages.json")
+    files.write_sealed(folder / "stages.json", stages | {"stages": stages["stages"][:1]})
+
+
+@pytest.fixture
+def sweep(tmp_path, write_job) -> Path:
     for ratio, seed in itertools.product((0.0, 0.1, 0.2), (0, 1)):
         write_job(tmp_path / f"ratio={ratio},seed={seed}", ratio, seed)
     return tmp_path
@@ -60,13 +73,14 @@ def test_varied__keeps_every_option_of_a_random_design():
     assert set(figures.differing(jobs)) == {*keys, "posterior.step_size"}
 
 
-def test_collect__writes_one_row_a_job_in_both_formats(sweep):
+def test_collect__writes_one_row_a_job_in_both_formats(sweep, finished):
     collect(sweep)
+    num_stages = len(files.read_sealed(finished / "stages.json")["stages"])
     table = pq.read_table(sweep / "collected.parquet")
     assert table.num_rows == 6
     for row in table.to_pylist():
-        assert row["auc"] == row["ahp_auc"] == row["ahp_auc_structural"] == auc(row["purify.ratio"], row["seed"])
-        assert (row["all_seconds"], row["scores_seconds"], row["peak_rss_bytes"]) == (4.0, 2.0, 7.0)
+        assert row["auc"] == row["score_auc"] == row["score_auc_structural"] == auc(row["purify.ratio"], row["seed"])
+        assert (row["all_seconds"], row["scores_seconds"], row["peak_rss_bytes"]) == (num_stages * 2.0, 2.0, 7.0)
     assert pyarrow.csv.read_csv(sweep / "collected.csv").column_names == table.column_names
 
 
@@ -91,8 +105,9 @@ def test_collect__twice__gives_the_same_bytes(sweep):
     assert {path.name: path.read_bytes() for path in sweep.iterdir() if path.is_file()} == before
 
 
-def test_collect__lists_what_failed_and_keeps_the_rest(sweep):
-    write_job(sweep / "stopped", 0.3, 0, finished=False)
+def test_collect__lists_what_failed_and_keeps_the_rest(sweep, write_job):
+    write_job(sweep / "stopped", 0.3, 0)
+    stop_before_the_scores(sweep / "stopped")
     (sweep / "refused").mkdir()
     (sweep / "refused" / "log").write_text("hello\n2026-01-01 00:00:00,000 error: purify.ratio=1.5 is out of range\n")
     for name, text in {"torn": '{"seed": ', "deep": "[" * 100_000, "a list": "[1]"}.items():
@@ -107,12 +122,11 @@ def test_collect__lists_what_failed_and_keeps_the_rest(sweep):
 
 
 def test_collect__a_link_to_old_scores_does_not_make_a_job_finished(sweep):
-    job = sweep / "ratio=0.0,seed=0"
-    write_list(job, [stage("graph", 1.0)])
+    stop_before_the_scores(sweep / "ratio=0.0,seed=0")
     assert "6 jobs, 5 finished" in collect(sweep)
 
 
-def test_collect__counts_equal_jobs_once(sweep):
+def test_collect__counts_equal_jobs_once(sweep, write_job):
     write_job(sweep / "again", 0.1, 1)
     assert "7 jobs, 6 finished and different" in collect(sweep)
     table = pq.read_table(sweep / "collected.parquet").to_pylist()
@@ -125,13 +139,12 @@ def test_collect__tells_of_jobs_that_never_started(sweep):
     assert "planned 9" in collect(sweep)
 
 
-def test_collect__works_without_known_anomalies(tmp_path):
-    write_job(tmp_path / "a", 0.1, 0)
-    files.write_manifest(tmp_path / "a" / "scores", KIND, FORMAT, SCORES | {"metrics": None})
+def test_collect__works_without_known_anomalies(tmp_path, write_job):
+    write_job(tmp_path / "a", 0.1, 0, known=False)
     assert "no job has known anomalies" in collect(tmp_path)
 
 
-def test_collect__seeds_alone__compares_the_scores(tmp_path):
+def test_collect__seeds_alone__compares_the_scores(tmp_path, write_job):
     for seed in range(3):
         write_job(tmp_path / f"seed={seed}", 0.2, seed)
     collect(tmp_path)
@@ -196,7 +209,8 @@ def test_axis__keeps_even_numbers_and_lines_up_the_rest():
     assert list(figures.axis_places(["all", "100", "25"])) == ["25", "100", "all"]
 
 
-def test_draw__says_how_many_curves_are_left_out(tmp_path):
-    made = [figures.Curve(f"c{n}", (0, 1), (0.5, 0.6), (0.0, 0.1)) for n in range(figures.MAX_CURVES + 2)]
-    _, svg = figures.draw([figures.Panel("many", "x", tuple(made))], tmp_path / "f")
-    assert svg.exists()
+def test_collect__says_how_many_curves_a_figure_leaves_out(tmp_path, write_job):
+    for trim, ratio in itertools.product(range(figures.MAX_CURVES + 2), (0.0, 0.1)):
+        write_job(tmp_path / f"{trim},{ratio}", ratio, 0, **{"score.trim": trim / 100})
+    collect(tmp_path)
+    assert "ROC-AUC (2 curves not shown)" in (tmp_path / "figure-purify.ratio.svg").read_text()

@@ -10,27 +10,16 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 
+from hcm_scale import HCM
 from hcm_scale.cli.overrides import compose_config, composing
-from hcm_scale.config import option_names, parse_fan_out, with_options
+from hcm_scale.config import with_options
 from hcm_scale.sweep.collect import collect
-from hcm_scale.sweep.search import finish_sweep_options, listed_values
+from hcm_scale.sweep.search import finish_sweep_options
 
-TINY = [
-    "graph=community",
-    "graph.num_nodes=300",
-    "inject=paper",
-    "inject.num_cliques=1",
-    "inject.clique_size=6",
-    "hops=all",
-    "model.width=8",
-    "posterior.burn_in_steps=3",
-    "posterior.num_samples=2",
-    "posterior.thin_steps=1",
-    "sampling.batch_pairs=128",
-    "world=cpu",
-]
-SWEEPS = option_names("sweep")
+CONF = Path(__file__).resolve().parents[2] / "conf" / "sweep"
+SWEEPS = {path.stem: OmegaConf.load(path).hydra.sweeper.params or {} for path in sorted(CONF.glob("*.yaml"))}
 
 
 def hcm_scale(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -59,9 +48,9 @@ def made_stages(sweep: Path) -> dict[str, int]:
         pytest.param(["hydra/launcher=submitit_local"], id="submitit"),
     ],
 )
-def test_multirun__shares_equal_stages_and_outlives_a_failed_job(tmp_path, launcher):
+def test_multirun__shares_equal_stages_and_outlives_a_failed_job(tmp_path, tiny, launcher):
     swept = ["seed=0,1,-1", "inject.seed=0", "hydra.sweep.dir=sweep", *launcher]  # -1 is not a legal seed
-    done = hcm_scale(tmp_path, "run", "-m", *TINY, *swept)
+    done = hcm_scale(tmp_path, "run", "-m", *tiny, *swept)
     sweep = tmp_path / "sweep"
     assert done.returncode != 0, "a failed job must show in the exit status"
     shared = {"graph": 1, "purified": 1, "labels": 1, "propagated-purified": 1, "propagated-original": 1}
@@ -74,8 +63,8 @@ def test_multirun__shares_equal_stages_and_outlives_a_failed_job(tmp_path, launc
 
 
 @pytest.mark.gate
-def test_multirun__run_again_makes_only_what_is_missing(tmp_path):
-    again = ("run", "-m", *TINY, "seed=0,1", "hydra.sweep.dir=sweep")
+def test_multirun__run_again_makes_only_what_is_missing(tmp_path, tiny):
+    again = ("run", "-m", *tiny, "seed=0,1", "hydra.sweep.dir=sweep")
     assert hcm_scale(tmp_path, *again).returncode == 0
     stages = tmp_path / "sweep" / "stages"
     records = {path: path.stat().st_mtime_ns for path in (stages / "records").glob("*.json")}
@@ -87,8 +76,8 @@ def test_multirun__run_again_makes_only_what_is_missing(tmp_path):
 
 
 @pytest.mark.gate
-def test_named_sweep__runs_every_listed_point_for_the_seeds_the_user_gives(tmp_path):
-    done = hcm_scale(tmp_path, "run", "-m", "sweep=classes", "seed=3", "hops.classes=2,3", *TINY)
+def test_named_sweep__runs_every_listed_point_for_the_seeds_the_user_gives(tmp_path, tiny):
+    done = hcm_scale(tmp_path, "run", "-m", "sweep=classes", "seed=3", "hops.classes=2,3", *tiny)
     assert done.returncode == 0, done.stderr
     sweep = tmp_path / "multirun" / "community-300" / "classes"
     jobs = [json.loads(path.read_text()) for path in sweep.glob("*/config.json")]
@@ -103,21 +92,20 @@ def test_every_point_of_a_sweep__is_legal(name):
     words, parser = ["experiment=best/flickr", f"sweep={name}"], OverridesParser.create()
     with composing():
         base = compose_config(words)
-        for key, values in listed_values(name).items():
+        for key, values in SWEEPS[name].items():
             points = list(parser.parse_override(f"{key}={values}").sweep_string_iterator())
             for point in (f"{key}={value}" for value in (points if key != "seed" else points[-1:])):
                 if "." in key:
                     changed = with_options(base, {key: parser.parse_override(point).value()})
                 else:  # names an option file
                     changed = compose_config([*words, point])
-                parse_fan_out(changed.sampling.fan_out, 1)
+                HCM({"sampling.fan_out": changed.sampling.fan_out})  # checks it against the layers
 
 
 def test_paper_ranges__are_covered():
-    listed = {name: listed_values(name) for name in SWEEPS}
-    assert listed["drop_ratio"]["purify.ratio"] == "0,0.1,0.2,0.3,0.4,0.5"
-    assert listed["classes"]["hops.classes"] == "range(2,8)"
-    assert listed["sampling_ratio"]["sampling.ratio"].split(",")[0::9] == ["0.1", "1.0"]
+    assert SWEEPS["drop_ratio"]["purify.ratio"] == "0,0.1,0.2,0.3,0.4,0.5"
+    assert SWEEPS["classes"]["hops.classes"] == "range(2,8)"
+    assert SWEEPS["sampling_ratio"]["sampling.ratio"].split(",")[0::9] == ["0.1", "1.0"]
 
 
 def test_settle__leaves_alone_what_does_not_clash():
@@ -162,9 +150,9 @@ def test_own_folder__is_named_by_what_varies_and_keeps_other_options_apart():
 
 
 @pytest.mark.gate
-def test_sweep_without_a_name__has_a_folder_of_its_own_and_short_names(tmp_path):
+def test_sweep_without_a_name__has_a_folder_of_its_own_and_short_names(tmp_path, tiny):
     for ratio in ("0.1", "0.2"):
-        done = hcm_scale(tmp_path, "label", "-m", *TINY, f"purify.ratio={ratio}", "seed=0,1")
+        done = hcm_scale(tmp_path, "label", "-m", *tiny, f"purify.ratio={ratio}", "seed=0,1")
         assert done.returncode == 0, done.stderr
     folders = sorted(path for path in (tmp_path / "multirun" / "community-300").iterdir() if path.name != "stages")
     assert len(folders) == 2

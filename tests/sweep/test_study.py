@@ -1,60 +1,51 @@
 """The search: judged by what is never reported, resumable, and outliving trials that fail."""
 
+import dataclasses
 import json
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from helpers import planted_graph
 
 optuna = pytest.importorskip("optuna")
 
 from hcm_scale.cli.overrides import compose_config, composing  # noqa: E402
-from hcm_scale.graph import Graph  # noqa: E402
 from hcm_scale.run import pipeline  # noqa: E402
-from hcm_scale.sweep.search import Search, distribution, read_search  # noqa: E402
-from hcm_scale.sweep.study import (  # noqa: E402  # noqa: E402
-    BEST,
-    open_study,
-    read_objective,
-    read_ranking,
-    run_dir,
-    tune,
-    validation_half,
-)
+from hcm_scale.sweep.search import read_search  # noqa: E402
+from hcm_scale.sweep.study import tune, validation_half  # noqa: E402
 
-TINY = [
-    "graph=community",
-    "graph.num_nodes=300",
-    "inject=paper",
-    "inject.num_cliques=1",
-    "inject.clique_size=6",
-    "hops=all",
-    "model.width=8",
-    "posterior.burn_in_steps=3",
-    "posterior.num_samples=2",
-    "posterior.thin_steps=1",
-    "sampling.batch_pairs=128",
-    "world=cpu",
-    "posterior.step_size=0.01",
-    "score.views=[purified]",
-    "score.far_share=0.4",
-    "hops.classes=3",
-]
+FIXED = ["posterior.step_size=0.01", "score.views=[purified]", "score.far_share=0.4", "hops.classes=3"]
+Search = Any
 
 
 @pytest.fixture
-def search(tmp_path):
+def search(tmp_path, tiny) -> Iterator[Callable[..., Search]]:
+    def make(*words: str, graph: Path | None = None) -> Search:
+        of_run = tiny if graph is None else ["graph=folder", f"graph.path={graph}", *tiny[5:]]
+        given = ["-m", "sweep=optuna", *of_run, *FIXED, f"tune.folder={tmp_path}/search", *words]
+        return read_search(given, compose_config)
+
     with composing():
-
-        def make(*words: str) -> Search:
-            words_of_trial = [*TINY, f"tune.folder={tmp_path}/search", *words]
-            return read_search(["-m", "sweep=optuna", *words_of_trial], compose_config)
-
         yield make
 
 
 def values_of(search: Search) -> list[float | None]:
-    return [trial.value for trial in open_study(search).trials]
+    """The value of every trial in the journal, None for those that failed."""
+    journal = optuna.storages.journal.JournalFileBackend(str(search.folder / "study.journal"))
+    study = optuna.load_study(study_name="search", storage=optuna.storages.JournalStorage(journal))
+    return [trial.value for trial in study.trials]
+
+
+def repeats(search: Search) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]:
+    """Configuration and scores in node order of each repeat of the first trial."""
+    folders = sorted((search.folder / "trial-0000").iterdir())
+    tables = [pipeline.read_scores(folder).sort_by("node") for folder in folders]
+    scores = [{name: table[name].to_numpy() for name in ("y", "score")} for table in tables]
+    configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
+    return list(zip(configs, scores, strict=True))
 
 
 def test_search__takes_the_file_s_options_less_those_that_are_fixed(search):
@@ -65,30 +56,30 @@ def test_search__takes_the_file_s_options_less_those_that_are_fixed(search):
     }
 
 
-def test_distribution__follows_hydras_words():
-    assert distribution("a", "interval(0.0,0.5)") == optuna.distributions.FloatDistribution(0.0, 0.5)
-    assert distribution("a", "int(interval(1,5))") == optuna.distributions.IntDistribution(1, 5)
-    assert distribution("a", "tag(log,interval(0.001,1.0))") == optuna.distributions.FloatDistribution(
-        0.001, 1.0, log=True
-    )
-    assert distribution("a", "range(3,6)").choices == ("3", "4", "5")
-    assert distribution("a", "choice([x],[x,y])").choices == ("[x]", "[x,y]")
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ("interval(0.0,0.5)", optuna.distributions.FloatDistribution(0.0, 0.5)),
+        ("int(interval(1,5))", optuna.distributions.IntDistribution(1, 5)),
+        ("tag(log,interval(0.001,1.0))", optuna.distributions.FloatDistribution(0.001, 1.0, log=True)),
+        ("range(3,6)", optuna.distributions.CategoricalDistribution(["3", "4", "5"])),
+        ("choice([x],[x,y])", optuna.distributions.CategoricalDistribution(["[x]", "[x,y]"])),
+    ],
+)
+def test_distributions__follow_hydras_words(search, values, expected):
+    found = search(f"score.trim={values}").distributions()
+    assert found["score.trim"] == expected
+    assert found["purify.ratio"] == optuna.distributions.FloatDistribution(0.0, 0.5)
 
 
-def test_every_listed_option__has_a_distribution(search):
-    for name, values in search().space.items():
-        assert distribution(name, values) is not None
-
-
-def test_tune__finds_the_best_trial_and_writes_it_down(search):
+def test_tune__finds_the_best_trial_and_writes_it_down(search, tiny):
     asked = search("tune.num_trials=2")
     said = tune(asked)
-    values = values_of(asked)
-    best = json.loads((asked.folder / BEST).read_text())
-    assert best["auc"] == max(value for value in values if value is not None)
+    best = json.loads((asked.folder / "best.json").read_text())
+    assert best["auc"] == max(value for value in values_of(asked) if value is not None)
     assert best["held_out_auc"] is None
     assert f"trial {best['trial']}" in said
-    assert all(word in said for word in TINY[:3])
+    assert all(word in said for word in tiny[:3])
 
 
 @pytest.mark.gate
@@ -139,47 +130,39 @@ def test_tune__another_question_in_the_same_folder_is_refused(search):
         tune(search("tune.num_trials=1", "seed=5"))
 
 
-def test_planted__never_shows_the_graphs_labels_nor_a_reported_draw(search):
-    asked = search("tune.num_seeds=2", "tune.num_trials=1")
-    objective = read_objective(asked)
-    assert objective.graph.y is None
-    assert objective.graph.kind is None
-    seeds = [objective.config(asked, {}, repeat).inject.seed for repeat in range(2)]
-    assert len(set(seeds)) == 2
-    assert min(seeds) > 1000
-
-
-def test_planted__in_a_graph_that_comes_with_labels(search, tmp_path):
-    config = search().config({})
-    config.run_dir = str(tmp_path / "made")
-    pipeline.run(config, until="ingest")
-    labelled = Graph.open(tmp_path / "made" / "graph")
-    assert labelled.y is not None
-    replace(labelled, path=None).save(tmp_path / "labelled")
-    words = [word for word in TINY if not word.startswith(("graph", "inject"))]
-    compose_ = search().compose
-    options = search("tune.num_trials=1", f"tune.folder={tmp_path}/own").options
-    fixed = (*words, "graph=folder", f"graph.path={tmp_path}/labelled")
-    asked = Search(fixed, {"score.trim": "choice(0.0,0.1)"}, options, compose_)
+def test_planted__never_shows_the_graphs_labels_nor_a_reported_draw(search, tmp_path):
+    labelled = planted_graph()
+    labelled.save(tmp_path / "labelled")
+    asked = search("tune.num_seeds=2", "tune.num_trials=1", graph=tmp_path / "labelled")
     tune(asked)
-    y, _ = read_ranking(run_dir(asked, 0, 0), "ahp")
-    assert not np.array_equal(y, labelled.y)
+    (first, found), (second, again) = repeats(asked)
+    assert first["inject"]["seed"] != second["inject"]["seed"]
+    assert min(config["inject"]["seed"] for config in (first, second)) > 1000
+    for config, scores in ((first, found), (second, again)):
+        num_planted = 2 * config["inject"]["num_cliques"] * config["inject"]["clique_size"]
+        assert scores["y"].sum() == num_planted
+        assert not np.array_equal(scores["y"], labelled.y)
 
 
 def test_labels__are_judged_by_one_half_and_reported_on_the_other(search):
-    asked = search("tune.objective=labels", "tune.num_trials=1")
+    asked = search("tune.objective=labels", "tune.num_trials=1", "tune.num_seeds=2", "seed=4")
     tune(asked)
-    best = json.loads((asked.folder / BEST).read_text())
-    y, score = read_ranking(run_dir(asked, 0, 0), asked.config({}).score.rank_by)
-    mine = validation_half(y)
-    for half, auc in ((mine, best["auc"]), (~mine, best["held_out_auc"])):
-        above = score[half & (y == 1)][:, None] - score[half & (y == 0)][None, :]
-        assert np.isclose(auc, (above > 0).mean() + (above == 0).mean() / 2)
+    best = json.loads((asked.folder / "best.json").read_text())
+    assert [config["seed"] for config, _ in repeats(asked)] == [4, 5]
+    for name, judged in (("auc", validation_half), ("held_out_auc", lambda y: ~validation_half(y))):
+        aucs = []
+        for _, found in repeats(asked):
+            y, score, half = found["y"], found["score"], judged(found["y"])
+            above = score[half & (y == 1)][:, None] - score[half & (y == 0)][None, :]
+            aucs.append((above > 0).mean() + (above == 0).mean() / 2)
+        assert np.isclose(best[name], np.mean(aucs))
 
 
-def test_labels__repeats_differ_in_seed(search):
-    asked = search("tune.objective=labels", "seed=4")
-    assert [read_objective(asked).config(asked, {}, repeat).seed for repeat in range(2)] == [4, 5]
+def test_labels__of_a_graph_without_them_are_asked_for(search, tmp_path, caplog):
+    dataclasses.replace(planted_graph(), y=None, kind=None).save(tmp_path / "plain")
+    with pytest.raises(ValueError, match="none of 1 trials finished"):
+        tune(search("tune.objective=labels", "tune.num_trials=1", graph=tmp_path / "plain"))
+    assert "needs a graph with known anomalies; planted needs none" in caplog.text
 
 
 def test_validation_half__splits_both_kinds_evenly():

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import io, sparse
 
+from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.graph.lookup import find_arcs
-from hcm_scale.graph.store import ATTRIBUTE, STRUCTURAL, Graph, SparseRows
+from hcm_scale.graph.store import ATTRIBUTE, STRUCTURAL
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import draw_others, farthest, inject
 

@@ -11,31 +11,53 @@ trip and can be replayed. Else they are `MiniBatch`es of explicit blocks, whose 
 the distribution of the CPU's (balanced classes, every pair of an epoch's draw once, neighbours without replacement,
 unbiased) but not its bits. They are functions of (seed, epoch, step, node): a resume repeats them, and ranks of any
 number share the same batches.
+
+Pairs come in the sequence of `sampling.pairs`: position p of an epoch has class p mod C and is the (p div C)-th draw of
+that class. Here the draws of a class are the first D of a keyed order of all its stored pairs (`graph.shuffled`), so
+any position can be computed by itself, without a host round trip. Memory: 8 bytes a pair (16 from 2^31 nodes on).
 """
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from hcm_scale.base import device as pinned
+from hcm_scale.base import device as memory
 from hcm_scale.base.rng import key
-from hcm_scale.sampling.batches import MiniBatch
+from hcm_scale.graph import Graph
+from hcm_scale.model import MiniBatch
 from hcm_scale.sampling.device.fused import EndsBatch, fused_columns
-from hcm_scale.sampling.device.graph import DeviceGraph, draw_blocks, graph_bytes, layer_key
-from hcm_scale.sampling.device.pairs import DevicePairs, can_hold, draw, draw_into, epoch_key, pairs_bytes
+from hcm_scale.sampling.device.graph import MAX_SIZE, DeviceGraph, draw_blocks, graph_bytes, shuffled, word_of
 from hcm_scale.sampling.neighbors import FanOut, most_drawn
 from hcm_scale.sampling.pairs import Cut, PairBatch
+from hcm_scale.sampling.prefetch import prefetch
 from hcm_scale.shards import Labels
 
 _NEIGHBORS = 0x4E42  # separates the neighbour draws from all others made with the same seed
 SHARE = 0.8  # of the memory that is free, for what lives on the device and the work of one batch
+_PAIRS = 0x7061  # separates the draws of pairs
+_TILE = 256
+_READERS = 4
 _ENTRY_BYTES = 60  # of an explicit block, with the room that drawing it takes
+
+
+@dataclass(frozen=True, eq=False)
+class DevicePairs:
+    """Pairs class by class; those of class c lie at class_starts[c] .. class_starts[c + 1] - 1."""
+
+    u: Tensor  # (pairs,), the graph's index type
+    v: Tensor  # (pairs,)
+    class_starts: Tensor  # i64 (C + 1,)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_starts) - 1
+
+
+PairSource = DevicePairs | Iterator[PairBatch]  # pairs from the host begin at the same step as the batches
 
 
 @dataclass(frozen=True)
@@ -48,8 +70,7 @@ class Fit:
 
 def choose_fit(
     device: torch.device | str,
-    num_nodes: int,
-    indices: NDArray[Any],
+    graph: Graph,
     num_attributes: int,
     labels: Labels,
     *,
@@ -57,27 +78,26 @@ def choose_fit(
     limits: Sequence[int],
     widths: tuple[int, int],
     exact_first_hop: bool,
-    weighted: bool = False,
-    free_bytes: int | None = None,
 ) -> Fit | None:
     """What fits the device's free memory; None where not even the graph does. `widths` are the model's and its head's.
 
     `limits` are the most neighbours a target draws, one a sampled layer.
     """
-    device = torch.device(device)
+    device, num_nodes, weighted = torch.device(device), graph.num_nodes, graph.weights is not None
     fused = exact_first_hop and len(limits) == 1 and not weighted  # the fused kernels know no weights of edges
     columns = fused_columns(num_attributes, widths[0], device) if fused else None
-    free = pinned.free_bytes(device) if free_bytes is None else free_bytes
     ends = min(2 * batch_pairs, 2 * batch_pairs if columns else num_nodes)
     work = 4 * ((10 + 8 * widths[0]) * ends + 3 * sum(widths) * batch_pairs)  # activations and their gradients
     if not columns:
         rows = ends
         for limit in reversed(limits):
-            entries = min(rows * (limit + 1), len(indices) + num_nodes)
+            entries = min(rows * (limit + 1), len(graph.indices) + num_nodes)
             rows = min(entries, num_nodes)
             work += _ENTRY_BYTES * entries + 4 * (num_attributes + 4 * widths[0]) * rows
-    left = SHARE * free - work - graph_bytes(num_nodes, indices, columns or num_attributes, weighted=weighted)
-    return Fit(can_hold(labels) and pairs_bytes(labels) <= left, columns) if left >= 0 else None
+    held = graph_bytes(num_nodes, graph.indices, columns or num_attributes, weighted=weighted)
+    left = SHARE * memory.free_bytes(device) - work - held
+    fits_pairs = 2 * labels.num_pairs * labels.plan.index_type.itemsize <= left
+    return Fit(fits_pairs and max(labels.stored) <= MAX_SIZE, columns) if left >= 0 else None  # draws have 32 bits
 
 
 def row_limits(fan_outs: Sequence[FanOut], hub_cap: int | None) -> tuple[int, ...]:
@@ -85,19 +105,53 @@ def row_limits(fan_outs: Sequence[FanOut], hub_cap: int | None) -> tuple[int, ..
     return tuple(most_drawn(fan_out, hub_cap) for fan_out in fan_outs)
 
 
-def fused_batches(
-    graph: DeviceGraph,
-    pairs: DevicePairs | Iterator[PairBatch],
-    cut: Cut,
-    limit: int,
-    *,
-    seed: int,
-    first_step: int = 0,
-) -> Iterator[EndsBatch]:
-    """Batches first_step, first_step + 1, ... of a two-layer model, all in the same tensors.
+def pairs_to(device: torch.device | str, labels: Labels) -> DevicePairs:
+    """Reads all stored pairs, a few row groups at a time."""
+    kind = getattr(torch, labels.plan.index_type.name)
+    u, v = torch.empty(2, labels.num_pairs, dtype=kind, device=device)
+    groups = [group for hop in range(1, labels.classes + 1) for group in labels.row_groups(hop)]
+    filled = 0
+    for ends in prefetch(groups, labels.read, depth=2 * _READERS, workers=_READERS):
+        for out, array in zip((u, v), ends, strict=True):
+            out[filled : filled + len(array)] = torch.tensor(array)
+        filled += len(ends[0])
+    starts = torch.tensor([0, *labels.stored]).cumsum(0)
+    return DevicePairs(u, v, starts.to(device))
 
-    Pairs that come from the host must begin at `first_step` too.
+
+def epoch_key(seed: int, epoch: int) -> int:
+    """The key of an epoch's order."""
+    return key(seed, _PAIRS, epoch)
+
+
+def draw(pairs: DevicePairs, start: int, stop: int, order: int) -> tuple[Tensor, Tensor, Tensor]:
+    """u, v (graph's index type) and hop (i64) at positions start .. stop - 1 of the epoch of key `order`."""
+    position = torch.arange(start, stop, device=pairs.u.device)
+    hop = position % pairs.num_classes
+    first = pairs.class_starts[hop]
+    size = pairs.class_starts[hop + 1] - first
+    place = first + shuffled(position // pairs.num_classes, size, word_of(order, hop))
+    return pairs.u[place], pairs.v[place], hop
+
+
+def draw_into(pairs: DevicePairs, place: Tensor, ends: Tensor, hop: Tensor) -> None:
+    """The same by one kernel: `place` is i64 (3,) = start, stop, order on the device; fills `ends` and `hop`.
+
+    `ends` (2 * room,) takes u of every pair, then v; rows beyond the last pair get node 0 and hop -100.
     """
+    from hcm_scale.sampling.device import kernels  # Triton takes a while to import, for GPUs alone
+
+    room = len(hop)
+    grid = (-(-room // _TILE),)
+    kernels.draw_pairs[grid](
+        pairs.u, pairs.v, pairs.class_starts, place, ends, hop, room, CLASSES=pairs.num_classes, TILE=_TILE
+    )
+
+
+def fused_batches(
+    graph: DeviceGraph, pairs: PairSource, cut: Cut, limit: int, *, seed: int, first_step: int = 0
+) -> Iterator[EndsBatch]:
+    """Batches first_step, first_step + 1, ... of a two-layer model, all in the same tensors."""
     room = cut.most
     ends = torch.zeros(2 * room, dtype=graph.indices.dtype, device=graph.device)
     hop = torch.zeros(room, dtype=torch.int64, device=graph.device)
@@ -105,7 +159,8 @@ def fused_batches(
     for t in itertools.count(first_step):
         epoch, step = divmod(t, cut.num_steps)
         start, stop = cut(step)
-        _send([start, stop, epoch_key(seed, epoch), layer_key(step_key(seed, epoch, step), 0)], control)
+        numbers = torch.tensor([start, stop, epoch_key(seed, epoch), key(step_key(seed, epoch, step), 0)])
+        control.copy_(_pinned(numbers, control.device), non_blocking=True)
         if isinstance(pairs, DevicePairs):
             draw_into(pairs, control, ends, hop)
         else:
@@ -114,13 +169,7 @@ def fused_batches(
 
 
 def block_batches(
-    graph: DeviceGraph,
-    pairs: DevicePairs | Iterator[PairBatch],
-    cut: Cut,
-    limits: Sequence[int],
-    *,
-    seed: int,
-    first_step: int = 0,
+    graph: DeviceGraph, pairs: PairSource, cut: Cut, limits: Sequence[int], *, seed: int, first_step: int = 0
 ) -> Iterator[MiniBatch]:
     """Batches first_step, first_step + 1, ... with one explicit block per limit, input side first."""
     for t in itertools.count(first_step):
@@ -138,14 +187,13 @@ def block_batches(
 
 
 def step_key(seed: int, epoch: int, step: int) -> int:
-    """The key of a batch's neighbours; `layer_key` makes one of it for each sampled layer."""
+    """The key of a batch's neighbours; key(it, layer) is that of one sampled layer."""
     return key(seed, _NEIGHBORS, epoch, step)
 
 
-def _send(numbers: list[int], out: Tensor) -> None:
-    """A few numbers to the device, without waiting for it."""
-    words = torch.tensor(numbers)
-    out.copy_(words.pin_memory() if out.device.type == "cuda" else words, non_blocking=True)
+def _pinned(tensor: Tensor, device: torch.device) -> Tensor:
+    """A host's tensor in memory from which this device copies without waiting."""
+    return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
 def _copy_pairs(item: PairBatch, ends: Tensor, hop: Tensor) -> None:
@@ -154,8 +202,7 @@ def _copy_pairs(item: PairBatch, ends: Tensor, hop: Tensor) -> None:
     padded = np.zeros((3, room), np.int64)
     padded[2] = -100
     padded[:, :count] = item.u, item.v, item.hop
-    words = torch.from_numpy(padded)
-    sent = (words.pin_memory() if hop.device.type == "cuda" else words).to(hop.device, non_blocking=True)
+    sent = _pinned(torch.from_numpy(padded), hop.device).to(hop.device, non_blocking=True)
     ends.copy_(sent[:2].reshape(-1))
     hop.copy_(sent[2])
 

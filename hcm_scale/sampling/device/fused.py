@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hcm_scale.model import Block
 from hcm_scale.sampling.device.graph import DeviceGraph
-from hcm_scale.sampling.neighbors import Block
 
 _FORWARD = {"TARGETS": 1, "num_warps": 2}  # targets a program works on at once
 _BACKWARD = {"TARGETS": 1, "num_warps": 2}
@@ -49,12 +49,7 @@ class EndsBatch:
 
 
 def distinct(ends: Tensor) -> tuple[Tensor, Block]:
-    """The different nodes among the ends, in order, then -1 to the same length; and the block from them to the ends.
-
-    >>> nodes, block = distinct(torch.tensor([5, 2, 5]))
-    >>> nodes.tolist(), block.indices.tolist(), block.t_indptr.tolist()
-    ([2, 5, -1], [1, 0, 1], [0, 1, 3, 3])
-    """
+    """The different nodes among the ends, in order, then -1 to the same length; and the block from them to the ends."""
     ordered, order = ends.sort(stable=True)
     rank = (ordered.diff(prepend=ordered[:1]) != 0).cumsum(0)
     nodes = torch.full_like(ends, -1).scatter_(0, rank, ordered)

@@ -29,7 +29,7 @@ from torch import Tensor
 from hcm_scale.base.device import copy_into_device, copy_to_device
 from hcm_scale.base.rng import key
 from hcm_scale.base.spmm import gcn_scale
-from hcm_scale.sampling.neighbors import Block
+from hcm_scale.model import Block
 
 ROUNDS = 24
 MAX_SIZE = 2**31 - 1
@@ -134,11 +134,6 @@ def draw_rows(graph: DeviceGraph, targets: Tensor, limit: int, key: int) -> tupl
     return starts, nodes, weights
 
 
-def layer_key(step_key: int, layer: int) -> int:
-    """The key of one layer's draws, layers counted from the input side."""
-    return key(step_key, layer)
-
-
 def draw_blocks(
     graph: DeviceGraph, seeds: Tensor, limits: Sequence[int], step_key: int
 ) -> tuple[Tensor, tuple[Block, ...]]:
@@ -149,7 +144,7 @@ def draw_blocks(
     blocks: list[Block] = []
     for layer in reversed(range(len(limits))):
         num_targets = len(nodes)
-        starts, entries, weights = draw_rows(graph, nodes, limits[layer], layer_key(step_key, layer))
+        starts, entries, weights = draw_rows(graph, nodes, limits[layer], key(step_key, layer))
         fresh = torch.unique(entries[position[entries] < 0])
         position[fresh] = torch.arange(num_targets, num_targets + len(fresh), device=graph.device)
         nodes = torch.cat([nodes, fresh])

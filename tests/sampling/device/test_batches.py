@@ -9,11 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.fused import distinct
 from hcm_scale.sampling.device.graph import draw_rows, graph_to
-from hcm_scale.sampling.device.pairs import draw, pairs_to
 from hcm_scale.sampling.pairs import cut_epoch, pair_batches
 
 N, ALL = 60, 2**31 - 1
@@ -31,13 +31,13 @@ def labels(tmp_path_factory, make_labels):
 
 
 def test_draw__shows_every_drawn_pair_once_with_its_class(labels):
-    pairs = pairs_to("cpu", labels)
+    pairs = gpu.pairs_to("cpu", labels)
     least = min(labels.stored)
     stored = [
         {tuple(sorted(pair)) for group in labels.row_groups(hop) for pair in zip(*labels.read(group), strict=True)}
         for hop in range(1, labels.classes + 1)
     ]
-    u, v, hop = draw(pairs, 0, labels.classes * least, 3)
+    u, v, hop = gpu.draw(pairs, 0, labels.classes * least, 3)
     for klass in range(labels.classes):
         mine = list(zip(u[hop == klass].tolist(), v[hop == klass].tolist(), strict=True))
         assert len(set(mine)) == len(mine) == least
@@ -45,23 +45,21 @@ def test_draw__shows_every_drawn_pair_once_with_its_class(labels):
 
 
 def test_draw__pieces_are_those_of_the_whole_and_keys_differ(labels):
-    pairs = pairs_to("cpu", labels)
-    whole = draw(pairs, 0, 100, 7)
-    for one, other in zip(whole, draw(pairs, 37, 61, 7), strict=True):
+    pairs = gpu.pairs_to("cpu", labels)
+    whole = gpu.draw(pairs, 0, 100, 7)
+    for one, other in zip(whole, gpu.draw(pairs, 37, 61, 7), strict=True):
         assert torch.equal(one[37:61], other)
-    assert not torch.equal(whole[1], draw(pairs, 0, 100, 8)[1])
+    assert not torch.equal(whole[1], gpu.draw(pairs, 0, 100, 8)[1])
 
 
 @pytest.mark.parametrize("on_device", [True, False])
 @pytest.mark.parametrize("limits", [(4,), (4, 3), (ALL,)])
 def test_block_batches__resume_and_feed_the_model(labels, graph, on_device, limits):
-    settings = {"batch_pairs": 50, "sampling_ratio": 0.5}
-    cut = cut_epoch(labels, **settings)
+    cut = cut_epoch(labels, batch_pairs=50, sampling_ratio=0.5)
 
     def batches(first_step):
-        epoch, step = divmod(first_step, cut.num_steps)
-        host = pair_batches(labels, seed=3, epoch_start=epoch, step_start=step, **settings)
-        source = pairs_to("cpu", labels) if on_device else host
+        host = pair_batches(labels, cut, seed=3, first_step=first_step)
+        source = gpu.pairs_to("cpu", labels) if on_device else host
         return gpu.block_batches(graph, source, cut, limits, seed=3, first_step=first_step)
 
     late = cut.num_steps + 1
@@ -79,7 +77,7 @@ def test_block_batches__resume_and_feed_the_model(labels, graph, on_device, limi
 
 
 def test_block_batches__are_shared_by_any_number_of_ranks(labels, graph):
-    pairs = pairs_to("cpu", labels)
+    pairs = gpu.pairs_to("cpu", labels)
 
     def ends(rank, world):
         cut = cut_epoch(labels, batch_pairs=50, sampling_ratio=0.5, rank=rank, num_ranks=world)
@@ -103,10 +101,9 @@ def plain_sums(batch, weight, bias):
 
 
 def test_model__of_summed_rows_is_that_of_blocks(labels, graph):
-    settings = {"batch_pairs": 50, "sampling_ratio": 0.5}
-    cut = cut_epoch(labels, **settings)
+    cut = cut_epoch(labels, batch_pairs=50, sampling_ratio=0.5)
     batch, fused = (
-        next(make(graph, pair_batches(labels, seed=0, **settings), cut, limit, seed=0))
+        next(make(graph, pair_batches(labels, cut, seed=0), cut, limit, seed=0))
         for make, limit in ((gpu.block_batches, (4,)), (gpu.fused_batches, 4))
     )
     summed = SimpleNamespace(sum_hidden=lambda weight, bias: plain_sums(fused, weight, bias))
@@ -131,10 +128,9 @@ def test_distinct__leads_from_each_node_to_its_ends(ends):
 
 
 def test_fused_batches__hold_the_hosts_pairs_in_the_same_tensors(labels, graph):
-    settings = {"batch_pairs": 17, "sampling_ratio": 0.4}
-    cut = cut_epoch(labels, **settings)
-    host = pair_batches(labels, seed=3, **settings)
-    made = gpu.fused_batches(graph, pair_batches(labels, seed=3, **settings), cut, 4, seed=3)
+    cut = cut_epoch(labels, batch_pairs=17, sampling_ratio=0.4)
+    host = pair_batches(labels, cut, seed=3)
+    made = gpu.fused_batches(graph, pair_batches(labels, cut, seed=3), cut, 4, seed=3)
     places, sizes, keys = set(), set(), set()
     for item, batch in itertools.islice(zip(host, made, strict=False), cut.num_steps + 2):
         count, room = len(item.hop), cut.most
@@ -163,16 +159,16 @@ def test_cut__most_is_the_largest_slice(labels):
     [(10**9, gpu.Fit(True, None)), (700_000, gpu.Fit(False, None)), (100_000, None)],
     ids=["all", "graph", "nothing"],
 )
-def test_choose_fit__takes_what_fits(random_csr, free, wanted):
-    indices = random_csr(500, 3000)[1]
+def test_choose_fit__takes_what_fits(random_csr, monkeypatch, free, wanted):
+    monkeypatch.setattr(gpu.memory, "free_bytes", lambda device: free)
     labels = SimpleNamespace(
         num_pairs=200_000, stored=(50_000,) * 4, plan=SimpleNamespace(index_type=np.dtype(np.int32))
     )
-    options = {"batch_pairs": 32, "limits": (10,), "widths": (16, 16), "exact_first_hop": True, "free_bytes": free}
-    assert gpu.choose_fit("cpu", 500, indices, 20, labels, **options) == wanted
+    options = {"batch_pairs": 32, "limits": (10,), "widths": (16, 16), "exact_first_hop": True}
+    assert gpu.choose_fit("cpu", Graph(*random_csr(500, 3000)), 20, labels, **options) == wanted
 
 
 def test_choose_fit__leaves_classes_beyond_32_bits_on_the_host(random_csr):
     labels = SimpleNamespace(num_pairs=4, stored=(2**31, 4), plan=SimpleNamespace(index_type=np.dtype(np.int32)))
-    options = {"batch_pairs": 8, "limits": (10,), "widths": (16, 16), "exact_first_hop": True, "free_bytes": 10**9}
-    assert gpu.choose_fit("cpu", 50, random_csr(50, 90)[1], 3, labels, **options) == gpu.Fit(False, None)
+    options = {"batch_pairs": 8, "limits": (10,), "widths": (16, 16), "exact_first_hop": True}
+    assert gpu.choose_fit("cpu", Graph(*random_csr(50, 90)), 3, labels, **options) == gpu.Fit(False, None)

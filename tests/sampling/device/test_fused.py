@@ -19,9 +19,9 @@ from hcm_scale.posterior.recorded import Recorder
 from hcm_scale.posterior.samples import load_checkpoint, open_samples
 from hcm_scale.run.stages import label_options, recipe_of
 from hcm_scale.sampling.device import batches as gpu
+from hcm_scale.sampling.device.batches import DevicePairs, draw, draw_into
 from hcm_scale.sampling.device.fused import EndsBatch, fused_columns
 from hcm_scale.sampling.device.graph import draw_rows, graph_to
-from hcm_scale.sampling.device.pairs import DevicePairs, draw, draw_into
 from hcm_scale.sampling.pairs import Cut
 from hcm_scale.stages import train as train_batches
 from hcm_scale.stages.label import label
@@ -47,10 +47,8 @@ def make_graph(num_attributes=20, width=128):
 def test_choose_fit__takes_explicit_blocks_where_edges_have_weights(problem):
     graph, _, labels = problem
     options = {"batch_pairs": 32, "limits": (10,), "widths": (64, 64), "exact_first_hop": True}
-    fits = [
-        gpu.choose_fit(DEVICE, graph.num_nodes, graph.indices, 20, labels, weighted=weighted, **options)
-        for weighted in (False, True)
-    ]
+    weighted = replace(graph, weights=np.ones(graph.num_arcs, np.float32))
+    fits = [gpu.choose_fit(DEVICE, given, 20, labels, **options) for given in (graph, weighted)]
     assert [fit.columns for fit in fits] == [32, None]
 
 
