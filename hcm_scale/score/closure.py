@@ -10,12 +10,12 @@ The learned hops matter: the same count over edges with far attributes finds not
 graphs only.
 
 Cohesion asks the same of all edges, whatever the model says of them: a ring of accounts whose attributes are ordinary
-shows by its triangles alone. In a random graph with these degrees a node v has
+shows by its triangles alone. In a random graph with these degrees the ends of an edge (u, v) share
 
-    expected(v) = 1/2 (d(v) - 1) rate * sum over its neighbours u of (d(u) - 1)
+    min(rate * (d(u) - 1) * (d(v) - 1), d(u) - 1, d(v) - 1),   rate = sum of d (d - 1) / (sum of d)^2
 
-of them, with rate = sum of d (d - 1) over the square of the sum of d, so that a merchant with a thousand partners has
-many. Real graphs have more; the rate is raised half-way, by the root of the share that this graph has, and
+neighbours, and a node has half the sum over its edges as expected triangles: a merchant with a thousand partners has
+many. Real graphs have more, so the rate is raised by the root of how many times as many, and
 
     cohesion(v) = log(1 + triangles at v) - log(1 + expected(v)), and 0 without triangles.
 
@@ -101,45 +101,49 @@ def cohesion(edges: EdgeIndex, rate: float | None = None) -> tuple[NDArray[np.fl
     >>> from hcm_scale.score.edge_index import edge_index
     >>> triangle_and_pair = edge_index(np.array([0, 2, 4, 6, 7, 8]), np.array([1, 2, 0, 2, 0, 1, 4, 3], np.int32))
     >>> cohesion(triangle_and_pair)[0].round(2).tolist()
-    [0.52, 0.52, 0.52, 0.0, 0.0]
+    [0.43, 0.43, 0.43, 0.0, 0.0]
     """
     triangles = _far_triangles(edges, np.ones(edges.num_edges, bool))
     out = np.empty(len(triangles))
-    run_in_threads(edges.num_nodes, pairs_of_arcs, edges.indptr, edges.indices, out)
     if rate is None:
-        rate = _triangle_rate(edges, triangles, out)
+        rate = _random_rate(edges)
+        run_in_threads(edges.num_nodes, expect_triangles, edges.indptr, edges.indices, rate, out)
+        sums = map_slices(len(out), lambda part: [out[part].sum(), float(triangles[part].sum())])
+        expected, counted = np.sum(sums, axis=0) if sums else (0.0, 0.0)
+        rate *= math.sqrt(max(1.0, counted / expected)) if expected > 0.0 else 1.0
+    run_in_threads(edges.num_nodes, expect_triangles, edges.indptr, edges.indices, rate, out)
 
     def fill(part: slice) -> None:
-        over = np.log1p(triangles[part]) - np.log1p(rate * out[part])
+        over = np.log1p(triangles[part]) - np.log1p(out[part])
         out[part] = np.where(triangles[part] > 0, over, 0.0)
 
     run_in_slices(len(out), fill)
-    return out, rate
+    return out, float(rate)
 
 
-def _triangle_rate(edges: EdgeIndex, triangles: NDArray[np.int64], pairs: NDArray[np.float64]) -> float:
-    """Rate of a random graph with these degrees, times the root of how many times as many triangles this one has."""
+def _random_rate(edges: EdgeIndex) -> float:
+    """Sum of d (d - 1) over the squared sum of d."""
 
     def sums(part: slice) -> list[float]:
         degree = np.diff(edges.indptr[part.start : part.stop + 1]).astype(np.float64)
-        return [(degree * (degree - 1.0)).sum(), degree.sum(), pairs[part].sum(), triangles[part].sum()]
+        return [(degree * (degree - 1.0)).sum(), degree.sum()]
 
     found = map_slices(edges.num_nodes, sums)
-    of_pairs, num_arcs, num_pairs, num_triangles = np.sum(found, axis=0) if found else np.zeros(4)
-    random = of_pairs / max(num_arcs, 1.0) ** 2
-    return float(random * math.sqrt(max(1.0, num_triangles / max(random * num_pairs, 1e-9))))
+    of_pairs, num_arcs = np.sum(found, axis=0) if found else (0.0, 0.0)
+    return float(of_pairs / max(num_arcs, 1.0) ** 2)
 
 
 @kernel(allocates=False)
-def pairs_of_arcs(part, indptr, indices, out):
-    """out[v] = 1/2 (d(v) - 1) * sum of d(u) - 1 over v's neighbours u."""
+def expect_triangles(part, indptr, indices, rate, out):
+    """out[v] = half the sum, over v's neighbours u, of the neighbours that u and v share in a random graph."""
     for v in range(part[0], part[1]):
-        total = 0
+        own = indptr[v + 1] - indptr[v] - 1
+        total = 0.0
         for e in range(indptr[v], indptr[v + 1]):
-            ahead = indices[min(e + _AHEAD, len(indices) - 1)]
-            prefetch(indptr, ahead)
-            total += indptr[indices[e] + 1] - indptr[indices[e]] - 1
-        out[v] = 0.5 * max(indptr[v + 1] - indptr[v] - 1, 0) * total
+            prefetch(indptr, indices[min(e + _AHEAD, len(indices) - 1)])
+            other = indptr[indices[e] + 1] - indptr[indices[e]] - 1
+            total += min(rate * own * other, min(own, other))
+        out[v] = 0.5 * total
 
 
 def _far_triangles(edges: EdgeIndex, far: NDArray[np.bool_]) -> NDArray[np.int64]:

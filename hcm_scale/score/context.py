@@ -51,7 +51,7 @@ def context(
     >>> path = edge_index(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], np.int32))
     >>> distance = np.array([0.5, 1.5], np.float32)
     >>> context(path, distance, surprise_of_bins(distance))[0].round(2).tolist()
-    [-0.69, -0.01, 0.68]
+    [-0.68, -0.01, 0.67]
     """
     if distance.shape != (edges.num_edges,):
         raise ValueError(f"distances have shape {distance.shape}; this graph has {edges.num_edges} edges")

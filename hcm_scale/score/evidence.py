@@ -144,13 +144,13 @@ def weigh_evidence(own: KindNumbers, like: KindNumbers | None = None) -> Weighte
         double = double_places(values, known, out=places[row])
         if like is None or usual is None:
             gains = surprise_gains(kind, values, known, double)
-            gains_of = gains.of
+            gains_of: GainsOf = gains.of
         else:
             gains = surprise_gains(kind, like.of_kind[kind], like.known(kind))
             gains_of = _gains_among(gains, values, known)
             if not gains.silent:
                 _add(gains.of, weight, usual, None)
-        if gains.silent and gains.tells:
+        if gains.silent and (gains.tells or like is not None):
             alone = np.zeros(num_nodes)
         _add(gains_of, weight, alone if gains.silent and alone is not None else total, score)
         num_telling += gains.tells and not gains.silent
@@ -197,7 +197,7 @@ def strongest(places: Places, has_neighbors: NDArray[np.bool_]) -> NDArray[np.in
     It is the kind whose place is the smallest share of the nodes that the kind ranks: all, or those with neighbours.
     For a node without neighbours it is `attributes`.
 
-    >>> strongest(np.array([[1, 3], [2, 1], [3, 3], [3, 3], [3, 3]]), np.ones(2, bool)).tolist()
+    >>> strongest(np.array([[1, 3], [2, 1], [3, 3], [3, 3], [3, 3], [3, 3]]), np.ones(2, bool)).tolist()
     [0, 1]
     """
     best, num_scored = np.empty(len(has_neighbors), np.int8), int(np.count_nonzero(has_neighbors))
@@ -296,7 +296,9 @@ def surprise_gains(kind: str, values: Values, known: Known = None, double: Place
     tail = _fit_tail(kind, low, bulk, select_known(values, lambda some: some > bulk[-1], known), size)
     few = at_places(double, [1, size, size // 2 + 1, (size + 1) // 2], known)  # surprise falls from place to place
     if kind in _SILENT:
-        return Gains(values, double, known, size, tail, 0.0, 0.0, len(few) > 0 and values[few[0]] > tail.first, True)
+        return Gains(
+            values, double, known, size, tail, 0.0, 0.0, len(few) > 0 and bool(values[few[0]] > tail.high), True
+        )
     most, least, *middle = _with_tail(-np.log1p(-ranks_of(double[few], size)), values[few], tail)
     return Gains(values, double, known, size, tail, least, np.mean(np.subtract(middle, least)), bool(most > least))
 

@@ -28,6 +28,7 @@ from hcm_scale.score.evidence import LEAST_P, Sums, ranks_among, ranks_of, widen
 
 Values = NDArray[np.float64]
 
+_FEW = 200
 _SUM_LOW, _SUM_HIGH = 0.4, 0.8  # quantiles of the sum that show its tail; beyond are anomalies and their neighbours
 
 
@@ -71,11 +72,12 @@ def _p_among_like(sums: Sums) -> Values:
         return _sum_p(sums.total, sums.num_telling, None if usual is None else usual.total[usual.has_neighbors])
     p = np.empty(len(sums.total))
     for linked, num_kinds in ((True, sums.num_telling), (False, 1)):
-        group, others = sums.has_neighbors == linked, None
-        if usual is not None:
-            others = usual.total[usual.has_neighbors == linked]
-            others = others if len(others) else usual.total
-        p[group] = _sum_p(sums.total[group], num_kinds, others)
+        group = sums.has_neighbors == linked
+        others = None if usual is None else usual.total[usual.has_neighbors == linked]
+        if linked or (np.count_nonzero(group) if others is None else len(others)) >= _FEW or group.all():
+            p[group] = _sum_p(sums.total[group], num_kinds, others)
+        else:  # too few to show their bulk: the sum of one kind is its surprise among all nodes
+            p[group] = np.maximum(np.exp(-sums.total[group]), LEAST_P)
     return p
 
 

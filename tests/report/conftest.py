@@ -16,7 +16,6 @@ from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.write import write_report
 from hcm_scale.score import nodes
 from hcm_scale.score import table as ranked_table
-from hcm_scale.score.calibration import context_scale
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
@@ -79,9 +78,7 @@ def scored_world() -> Callable[..., ScoredWorld]:
         )
         scores, _ = nodes.with_strange(scores)
         distance = 1 - purification.edge_similarity(indptr, indices, x, "cosine")
-        scores = nodes.with_attributes(
-            scores, nodes.attribute_scores(edges, x, distance, context_scale(edges, x, distance, 0.4))
-        )
+        scores = nodes.with_attributes(scores, nodes.attribute_scores(edges, x, distance, 0.4)[0])
         scores = scores if kinds else replace(scores, places=None)
         ids = [f"node-{i}" for i in range(num_nodes)]
         for node, name in zip(np.argsort(-scores.by(rank_by), kind="stable"), first_ids, strict=False):

@@ -17,7 +17,7 @@ from hcm_scale.score import table as ranked_table
 from hcm_scale.stages import report as stage
 
 World = Callable[..., Any]
-CONTEXT = ("context", "context_closure", "residual")
+CONTEXT = ("context", "context_closure", "residual", "cohesion")
 
 
 def test_write_report__shows_whatever_scores_the_table_has(scored_world: World, tmp_path: Path):

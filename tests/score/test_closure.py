@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from hcm_scale.score.closure import closure, far_cut, mark_far
+from hcm_scale.score.closure import closure, cohesion, far_cut, mark_far
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.synthetic.families import rmat
 
@@ -125,3 +125,42 @@ def test_mark_far__by_the_cut_of_another_graph(share):
 def test_share__out_of_range_is_named():
     with pytest.raises(ValueError, match="share=0"):
         far_cut(np.zeros(0, np.float32), 0.0)
+
+
+def test_cohesion__is_the_logarithm_of_triangles_over_those_expected(random_csr):
+    indptr, indices = random_csr(80, 500)
+    joined = np.zeros((80, 80))
+    joined[np.repeat(np.arange(80), np.diff(indptr)), indices] = 1
+    degree = joined.sum(axis=0)
+    triangles = np.diag(joined @ joined @ joined) / 2
+    rate = (degree * (degree - 1)).sum() / degree.sum() ** 2
+
+    def expected(rate):
+        others = np.maximum(degree - 1, 0)
+        shared = np.minimum(rate * np.outer(others, others), np.minimum(others[:, None], others))
+        return (joined * shared).sum(axis=1) / 2
+
+    raised = rate * np.sqrt(max(1.0, triangles.sum() / expected(rate).sum()))
+    found, found_rate = cohesion(edge_index(indptr, indices))
+    assert found_rate == pytest.approx(raised)
+    np.testing.assert_allclose(
+        found, np.where(triangles > 0, np.log1p(triangles) - np.log1p(expected(raised)), 0.0), atol=1e-12
+    )
+    np.testing.assert_allclose(cohesion(edge_index(indptr, indices), found_rate)[0], found)
+
+
+def test_cohesion__finds_a_ring_of_mules_and_not_the_merchant():
+    rng = np.random.default_rng(0)
+    num_nodes, merchant, ring = 5_000, 0, np.arange(1, 13)
+    ends = [
+        rng.integers(1, num_nodes, (2, 12_000)),
+        np.stack([np.zeros(1_500, int), rng.integers(1, num_nodes, 1_500)]),
+    ]
+    ends.append(np.stack(np.meshgrid(ring, ring)).reshape(2, -1))
+    left, right = np.concatenate(ends, axis=1)
+    pairs = np.unique(np.stack([np.minimum(left, right), np.maximum(left, right)])[:, left != right], axis=1)
+    arcs = np.concatenate([pairs, pairs[::-1]], axis=1)
+    arcs = arcs[:, np.lexsort(arcs[::-1])]
+    found, _ = cohesion(edge_index(np.searchsorted(arcs[0], np.arange(num_nodes + 1)), arcs[1].astype(np.int32)))
+    assert set(np.argsort(-found)[:20]) >= set(ring)
+    assert found[merchant] < np.quantile(found, 0.95)

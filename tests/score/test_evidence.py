@@ -13,14 +13,14 @@ from hcm_scale.base import order
 from hcm_scale.graph import Graph
 from hcm_scale.score import nodes, threshold
 from hcm_scale.score import table as ranked_table
-from hcm_scale.score.calibration import context_scale
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, strongest, weigh_evidence
+from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, KindNumbers, strongest, weigh_evidence
 
 MANY = 300_000  # sorted in threads, two slices
-LOGS = ("closure", "context_closure")
+LOGS = ("closure", "context_closure", "cohesion")
+OF_SOME = [kind for kind in OF_NEIGHBORS if kind != "cohesion"]  # without neighbours there are no triangles
 
 
 def scores_table(graph, scores, rank_by):
@@ -52,17 +52,16 @@ def scored(num_nodes: int = 80, lonely: int = 5) -> tuple[Graph, nodes.NodeScore
     scores = nodes.score_nodes(edges, EdgeHops(mean, np.zeros_like(mean)), trim=0.0)
     scores = nodes.with_closure(scores, edges, mean, far_cut(mean, 0.4))
     assert graph.x is not None
-    scale = context_scale(edges, graph.x, far - 1, 0.4)
-    return graph, nodes.with_attributes(scores, nodes.attribute_scores(edges, graph.x, far - 1, scale))
+    return graph, nodes.with_attributes(scores, nodes.attribute_scores(edges, graph.x, far - 1, 0.4)[0])
 
 
 @pytest.mark.parametrize("num_nodes", [1, 2, 7, 60])
 def test_weigh__places_are_those_of_counting(num_nodes: int):
     numbers = tied_numbers(num_nodes)
     has = np.random.default_rng(1).random(num_nodes) < 0.7
-    found = weigh_evidence(numbers, has)
+    found = weigh_evidence(KindNumbers(numbers, has))
     for kind, places in zip(KINDS, found.places, strict=True):
-        known = has if kind in OF_NEIGHBORS else np.ones(num_nodes, bool)
+        known = has if kind in OF_SOME else np.ones(num_nodes, bool)
         ranked = numbers[kind][known]
         for node in range(num_nodes):
             middle = max(1, (len(ranked) + 1) // 2)
@@ -70,13 +69,13 @@ def test_weigh__places_are_those_of_counting(num_nodes: int):
 
 
 def test_weigh__four_bytes_a_node_and_kind():
-    found = weigh_evidence(tied_numbers(60), np.ones(60, bool)).places
-    assert (found.dtype, found.shape) == (np.int32, (5, 60))
+    found = weigh_evidence(KindNumbers(tied_numbers(60), np.ones(60, bool))).places
+    assert (found.dtype, found.shape) == (np.int32, (6, 60))
 
 
 def test_strongest__is_the_kind_with_the_smallest_share_of_places():
     numbers, has = tied_numbers(60), np.arange(60) % 4 > 0
-    places = weigh_evidence(numbers, has).places
+    places = weigh_evidence(KindNumbers(numbers, has)).places
     num_ranked = [has.sum() if kind in OF_NEIGHBORS else 60 for kind in KINDS]
     found = strongest(places, has)
     for node in np.flatnonzero(has):
@@ -93,7 +92,8 @@ def test_score__of_the_bulk_does_not_depend_on_how_long_a_tail_is(kind):
     for stretch in (np.exp, lambda v: v**3, lambda v: 1e9 * v):
         stretched = numbers | {kind: stretch(numbers[kind])}
         np.testing.assert_allclose(
-            weigh_evidence(stretched, has).score[usual], weigh_evidence(numbers, has).score[usual]
+            weigh_evidence(KindNumbers(stretched, has)).score[usual],
+            weigh_evidence(KindNumbers(numbers, has)).score[usual],
         )
 
 
@@ -104,7 +104,7 @@ def test_score__grows_with_a_number_and_slowly_beyond_what_a_rank_can_say(kind):
     has, found = np.ones(1_000, bool), []
     for value in (3.0, 30.0, 300.0, 1e6, 1e300):
         numbers[kind][0] = value
-        found.append(weigh_evidence(numbers, has).score[0])
+        found.append(weigh_evidence(KindNumbers(numbers, has)).score[0])
     assert np.all(np.diff(found) > 0)
     assert found[3] - found[0] < 2 * np.log(1_000) + np.log(1e8)
     assert np.isfinite(found).all()
@@ -115,7 +115,7 @@ def test_score__does_not_hold_the_size_of_a_group_against_its_members():
     numbers = {kind: rng.normal(size=1_000) for kind in KINDS}
     for size in (1, 30):
         numbers["closure"][:size] = 20.0
-        first = weigh_evidence(numbers, np.ones(1_000, bool)).score[0]
+        first = weigh_evidence(KindNumbers(numbers, np.ones(1_000, bool))).score[0]
         numbers["closure"][:size] = rng.normal(size=size)
         assert first > 8.0
 
@@ -128,7 +128,7 @@ def test_score__puts_the_first_of_one_kind_before_one_that_is_a_little_odd_in_al
     for kind in KINDS:
         numbers[kind][:2] = 500_000.0, 650_000.0
     numbers["hop"][0] = 1e9
-    first, second = weigh_evidence(numbers, np.ones(1_000, bool)).score[:2]
+    first, second = weigh_evidence(KindNumbers(numbers, np.ones(1_000, bool))).score[:2]
     assert first > second
 
 
@@ -137,15 +137,17 @@ def test_score__a_kind_without_differences_changes_no_order():
     numbers = {"hop": rng.normal(size=30), "attributes": rng.normal(size=30)}
     has = np.ones(30, bool)
     silent = numbers | {"closure": np.zeros(30)}
-    np.testing.assert_array_equal(weigh_evidence(silent, has).score, weigh_evidence(numbers, has).score)
+    np.testing.assert_array_equal(
+        weigh_evidence(KindNumbers(silent, has)).score, weigh_evidence(KindNumbers(numbers, has)).score
+    )
 
 
 def test_score__judges_a_node_without_neighbours_by_its_attributes_alone():
     numbers = {kind: np.array([5.0, 1.0, 2.0, 3.0]) for kind in KINDS}
     has = np.array([False, True, True, True])
-    before = weigh_evidence(numbers, has).score
+    before = weigh_evidence(KindNumbers(numbers, has)).score
     numbers["hop"] = np.array([-7.0, 1.0, 2.0, 3.0])
-    np.testing.assert_array_equal(weigh_evidence(numbers, has).score, before)
+    np.testing.assert_array_equal(weigh_evidence(KindNumbers(numbers, has)).score, before)
 
 
 def test_table__keeps_the_kinds_apart_and_gives_them_back():
@@ -166,10 +168,10 @@ def test_table__keeps_the_kinds_apart_and_gives_them_back():
 
 
 def test_table__orders_equal_scores_by_node_number():
-    numbers = weigh_evidence({kind: np.array([1.0, 2.0, 2.0, 1.0]) for kind in KINDS}, np.ones(4, bool))
+    numbers = weigh_evidence(KindNumbers({kind: np.array([1.0, 2.0, 2.0, 1.0]) for kind in KINDS}, np.ones(4, bool)))
     nothing, degree = np.zeros(4), np.full(4, 2)
     flags = np.zeros(4, np.uint8)
-    scores = nodes.NodeScores(*[nothing] * 8, numbers.score, degree, flags, numbers.places)
+    scores = nodes.NodeScores(*[nothing] * 9, numbers.score, degree, flags, numbers.places)
     graph = Graph(np.arange(0, 10, 2), np.array([1, 3, 0, 2, 1, 3, 0, 2], np.int32))
     table = scores_table(graph, scores, rank_by="score")
     assert table["node"].to_pylist() == [1, 2, 0, 3]
@@ -181,12 +183,13 @@ def numbers_of(size: int, lonely: float) -> tuple[dict[str, np.ndarray], np.ndar
     rng = np.random.default_rng(size)
     made = [rng.gamma(3.0, size=size), rng.exponential(size=size).round(2), rng.normal(size=size).round(1)]
     made += [np.where(rng.random(size) < 0.97, 0.0, rng.exponential(size=size)), rng.gamma(5.0, size=size)]
+    made += [np.where(rng.random(size) < 0.6, 0.0, rng.normal(size=size).round(2))]
     for values in made:
         values[: size // 500] += 20.0
     made[0][: size // 1000] = np.inf
     has = rng.random(size) >= lonely
     for kind, values in zip(KINDS, made, strict=True):
-        values[~has & (kind in OF_NEIGHBORS)] = 1e6  # of no meaning
+        values[~has & (kind in OF_NEIGHBORS)] = 0.0 if kind == "cohesion" else 1e6  # of no meaning
     return dict(zip(KINDS, made, strict=True)), has
 
 
@@ -236,32 +239,53 @@ def slow_kind(kind: str, values: np.ndarray) -> np.ndarray:
 def slow_gains(kind: str, values: np.ndarray, known: np.ndarray) -> np.ndarray:
     """What every node gains by a kind, and what that adds to its score, (2, n).
 
-    Nodes that the kind cannot tell about gain what its middle node does.
+    Nodes that the kind cannot tell about gain nothing, and in the score what its middle node does. A silent kind gives
+    its surprise beyond the 95 % quantile, and four times what is more than that of the quantile.
     """
     out = np.zeros((2, len(known)))
+    if kind == "cohesion":
+        surprises, beyond = slow_kind(kind, values), values > slow_quantiles(values, [0.95])[0]
+        if beyond.any():
+            out[0, beyond] = surprises[beyond]
+            begin, most = max(-np.log1p(-0.95), -np.log(beyond.sum() / len(values))), 1.5 * np.log(max(2, len(values)))
+            soft = 4.0 * (surprises[beyond] - begin)
+            out[1, beyond] = np.minimum(soft, most) + np.log1p(np.maximum(soft - most, 0.0))
+        return out
     if known.any():
         surprises, most = slow_kind(kind, values[known]), np.log(max(2, np.count_nonzero(known)))
         gained = surprises - surprises.min()
         soft = np.minimum(gained, most) + np.log1p(np.clip(gained - most, 0.0, np.finfo(float).max))
         by_rank = slow_surprise(slow_double(values[known]), len(gained)) - surprises.min()
-        out[:, known], out[:, ~known] = [gained, np.maximum(by_rank, soft)], np.median(gained)
+        out[:, known], out[1, ~known] = [gained, np.maximum(by_rank, soft)], np.median(gained)
     return out
 
 
 def slow_p(numbers: dict[str, np.ndarray], has: np.ndarray) -> np.ndarray:
-    total, num_telling = np.zeros(len(has)), 0
+    """By the sum, among nodes with neighbours or without, or by cohesion alone, doubled."""
+    total, num_telling, p = np.zeros(len(has)), 0, np.empty(len(has))
     for kind, values in numbers.items():
-        gained, _ = slow_gains(kind, values, has if kind in OF_NEIGHBORS else np.ones(len(has), bool))
-        num_telling += bool(gained.any())
-        total += gained
-    low, high = slow_quantiles(total, [0.5, 0.9])
-    parts = np.linspace(1.0, max(1, num_telling), 1 + 20 * (max(1, num_telling) - 1))
-    spread = gammaincinv(parts, 0.9) / gammaincinv(parts, 0.5)
+        gained, _ = slow_gains(kind, values, has if kind in OF_SOME else np.ones(len(has), bool))
+        if kind != "cohesion":
+            num_telling += bool(gained.any())
+            total += gained
+    for group, num_kinds in ((has, max(1, num_telling)), (~has, 1)):
+        if group.any() and (group is has or group.sum() >= 200 or group.all()):
+            p[group] = slow_sum_p(total[group], num_kinds)
+        else:
+            p[group] = np.maximum(np.exp(-total[group]), 1e-300)
+    alone, _ = slow_gains("cohesion", numbers["cohesion"], has)
+    return np.maximum(np.minimum(2.0 * np.minimum(p, np.exp(-alone)), 1.0), 1e-300) if alone.any() else p
+
+
+def slow_sum_p(total: np.ndarray, num_kinds: int) -> np.ndarray:
+    low, high = slow_quantiles(total, [0.4, 0.8])
+    parts = np.linspace(1.0, num_kinds, 1 + 20 * (num_kinds - 1))
+    spread = gammaincinv(parts, 0.8) / gammaincinv(parts, 0.4)
     shape = np.interp(high / low if low > 0.0 else np.inf, spread[::-1], parts[::-1])
-    scale = max(1.0, high / gammaincinv(shape, 0.9)) * (1.0 + 10.0 / (len(total) * (1.0 - 0.9)))
+    scale = max(1.0, high / gammaincinv(shape, 0.8)) * (1.0 + 10.0 / (len(total) * (1.0 - 0.8)))
     ranks = 1.0 - (slow_double(total) - 1) / (2.0 * len(total))
-    tail = np.clip(gammaincc(shape, total / scale), 1e-300, 1.0 - 0.9)
-    return np.where(total > high, tail, np.maximum(1.0 - ranks, 1.0 - 0.9))
+    tail = np.clip(gammaincc(shape, total / scale), 1e-300, 1.0 - 0.8)
+    return np.where(total > high, tail, np.maximum(1.0 - ranks, 1.0 - 0.8))
 
 
 def slow_discoveries(p: np.ndarray, rate: float) -> np.ndarray:
@@ -273,7 +297,7 @@ def slow_discoveries(p: np.ndarray, rate: float) -> np.ndarray:
 def slow_weigh(numbers: dict[str, np.ndarray], has: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     total, places = np.zeros(len(has)), []
     for kind, values in numbers.items():
-        known = has if kind in OF_NEIGHBORS else np.ones(len(has), bool)
+        known = has if kind in OF_SOME else np.ones(len(has), bool)
         double = slow_doubles(values, known)
         total += slow_gains(kind, values, known)[1]
         places.append(double // 2)
@@ -289,7 +313,7 @@ def test_weigh_and_p__have_the_bits_of_plain_numpy(size, lonely, monkeypatch):
     p = slow_p(numbers, has)
     for threads in (1, 2, 3):
         monkeypatch.setattr(numba, "get_num_threads", lambda threads=threads: threads)
-        weighed = weigh_evidence(numbers, has)
+        weighed = weigh_evidence(KindNumbers(numbers, has))
         found = threshold.judge(weighed.sums, 0.1)
         np.testing.assert_array_equal(weighed.score, score)
         np.testing.assert_array_equal(weighed.places, places)
@@ -299,9 +323,9 @@ def test_weigh_and_p__have_the_bits_of_plain_numpy(size, lonely, monkeypatch):
 
 def test_halves__with_places_are_the_double_places():
     numbers, has = numbers_of(3_000, 0.1)
-    weighed = weigh_evidence(numbers, has)
+    weighed = weigh_evidence(KindNumbers(numbers, has))
     for row, (kind, values) in enumerate(numbers.items()):
-        known = has if kind in OF_NEIGHBORS else np.ones(len(has), bool)
+        known = has if kind in OF_SOME else np.ones(len(has), bool)
         np.testing.assert_array_equal(weighed.double_places(row), slow_doubles(values, known))
 
 
@@ -319,9 +343,9 @@ def test_stability_and_verdict__need_no_second_sort(size):
     views = [numbers["hop"] + np.random.default_rng(seed).gamma(1.0, size=size).round(1) for seed in (1, 2)]
     nothing, flags = np.zeros(size), np.where(has, 0, nodes.ISOLATED).astype(np.uint8)
     plain = nodes.NodeScores(
-        numbers["hop"], *[nothing] * 2, numbers["closure"], *[nothing] * 5, np.zeros(size, int), flags
+        numbers["hop"], *[nothing] * 2, numbers["closure"], *[nothing] * 6, np.full(size, 10), flags
     )
-    rest = (numbers[kind] for kind in ("context", "context_closure", "attributes"))
+    rest = (numbers[kind] for kind in ("context", "context_closure", "attributes", "cohesion"))
     scores = nodes.with_attributes(plain, nodes.AttributeScores(*rest))
     others = scores.score - slow_gains("hop", scores.ahp, has)[1]
     firsts = []

@@ -12,7 +12,7 @@ from hcm_scale.score import nodes
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.evidence import weigh_evidence
+from hcm_scale.score.evidence import KindNumbers, weigh_evidence
 
 
 def random_hops(index, seed=0, ties=False):
@@ -162,9 +162,9 @@ def test_score_nodes__refuses_bad_input(random_csr):
 
 def scores_of(closure, flags=None) -> nodes.NodeScores:
     flags = np.zeros(len(closure), np.uint8) if flags is None else np.asarray(flags, np.uint8)
-    numbers = ("ahp", "iv", "hav", "strange", "context", "context_closure", "residual", "score")
+    numbers = ("ahp", "iv", "hav", "strange", "context", "context_closure", "residual", "cohesion", "score")
     nothing = dict.fromkeys(numbers, np.zeros(len(closure)))
-    degree = np.ones(len(closure), np.int64)
+    degree = np.full(len(closure), 10)
     return nodes.NodeScores(**nothing, closure=np.asarray(closure, float), degree=degree, flags=flags)
 
 
@@ -244,7 +244,7 @@ def test_with_strange__of_nobody_scored_is_zero(size):
 
 def test_stability__is_the_share_of_first_nodes_that_stay_with_either_encoder():
     numbers = np.arange(40.0)
-    hop_alone = weigh_evidence({"hop": numbers}, np.ones(40, bool)).score
+    hop_alone = weigh_evidence(KindNumbers({"hop": numbers}, np.ones(40, bool))).score
     scores = replace(scores_of(np.zeros(40)), ahp=numbers, score=hop_alone)
     assert nodes.stability(scores, [numbers], "score") is None
     assert nodes.stability(scores, [numbers, numbers], "score") == 1.0

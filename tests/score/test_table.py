@@ -30,7 +30,7 @@ def four_nodes(**parts) -> Graph:
 def scores_of(ahp, hav=None, flags=(0, 0, 0, 0)) -> nodes.NodeScores:
     ahp = np.array(ahp, float)
     hav = ahp if hav is None else np.array(hav, float)
-    context = {"context": -ahp, "context_closure": ahp / 3, "residual": ahp**2, "score": ahp / 4}
+    context = {"context": -ahp, "context_closure": ahp / 3, "residual": ahp**2, "cohesion": ahp / 5, "score": ahp / 4}
     degree = np.arange(len(ahp))
     return nodes.NodeScores(ahp, ahp / 10, hav, ahp / 2, ahp, **context, degree=degree, flags=np.array(flags, np.uint8))
 

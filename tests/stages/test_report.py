@@ -51,7 +51,7 @@ def told_apart(folder: Path) -> tuple[float, float]:
     """The share of clique members told by a group or by hops, and of odd attributes told by attributes."""
     table = scores_of(folder)
     evidence, kind = np.array(table["evidence"].to_pylist()), table["kind"].to_numpy()
-    of_cliques = np.isin(evidence[kind == STRUCTURAL], ["hop", "closure", "context_closure"])
+    of_cliques = np.isin(evidence[kind == STRUCTURAL], ["hop", "closure", "context_closure", "cohesion"])
     return float(of_cliques.mean()), float(np.isin(evidence[kind == ATTRIBUTE], ["attributes", "context"]).mean())
 
 

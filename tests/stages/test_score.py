@@ -271,8 +271,9 @@ def test_score__refuses_bad_input_before_any_work(graph, structure, features, sa
 
 def test_scores_table__of_the_stage_has_the_promised_columns(graph, structure, features, samples, tmp_path):
     names = score(graph, structure, features, samples, tmp_path / "scores").table().column_names
-    evidence = ["ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "score"]
-    ranks = ["hop_rank", "closure_rank", "context_rank", "context_closure_rank", "attributes_rank"]
+    evidence = ["ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual"]
+    evidence += ["cohesion", "score"]
+    ranks = ["hop_rank", "closure_rank", "context_rank", "context_closure_rank", "attributes_rank", "cohesion_rank"]
     judged = ["evidence", *ranks, "p", "flagged"]
     assert names == ["id", "node", *evidence, *judged, "rank", "degree", "flags", "y", "kind"]
 
