@@ -8,7 +8,7 @@ from hcm_scale.base.files import FolderError, write_sealed
 from hcm_scale.base.names import FAMILIES
 from hcm_scale.config import Config, FolderGraph, MatrixGraph, PygGraph, SqlGraph, SyntheticGraph, TablesGraph
 from hcm_scale.run import plan
-from hcm_scale.run.sources import check_apart, check_same, check_there, reader, stamp
+from hcm_scale.run.sources import check_exists, check_outside_run_dir, check_same_input, reader, stamp
 
 
 def test_stamp__knows_the_files_of_a_folder_and_of_a_glob(tmp_path):
@@ -32,12 +32,12 @@ def test_folder_without_a_manifest__is_refused_before_it_is_walked(tmp_path, mon
 
 
 def test_source__in_the_place_of_the_run_s_own_graph_is_refused(tmp_path):
-    check_apart(FolderGraph(path=str(tmp_path / "graph")), tmp_path / "run")
+    check_outside_run_dir(FolderGraph(path=str(tmp_path / "graph")), tmp_path / "run")
     for graph in (FolderGraph(path=str(tmp_path / "graph")), TablesGraph(path=str(tmp_path / "graph" / "edges.csv"))):
         with pytest.raises(ValueError, match=r"graph\.path=.*keeps its own graph"):
-            check_apart(graph, tmp_path)
+            check_outside_run_dir(graph, tmp_path)
     (tmp_path / "loop.csv").symlink_to("loop.csv")
-    check_apart(TablesGraph(path=str(tmp_path / "loop.csv")), tmp_path)
+    check_outside_run_dir(TablesGraph(path=str(tmp_path / "loop.csv")), tmp_path)
 
 
 def test_options_of_the_last_run__that_are_damaged_are_told_by_name_and_never_waited_for(tmp_path):
@@ -46,11 +46,11 @@ def test_options_of_the_last_run__that_are_damaged_are_told_by_name_and_never_wa
         stored.unlink(missing_ok=True)
         os.mkfifo(stored) if text is None else stored.write_text(text)
         with pytest.raises(FolderError, match=r"config\.json is damaged: .*; remove it"):
-            check_same(SyntheticGraph(), tmp_path)
+            check_same_input(SyntheticGraph(), tmp_path)
         with pytest.raises(FolderError, match=r"config\.json is damaged: .*; remove it"):
             plan.changed(tmp_path, Config())
     stored.unlink()
-    check_same(SyntheticGraph(), tmp_path)
+    check_same_input(SyntheticGraph(), tmp_path)
     assert plan.changed(tmp_path, Config()) == []
 
 
@@ -58,12 +58,12 @@ def test_another_input__is_refused_however_long_a_query_is_and_of_a_wrong_type_b
     (tmp_path / "scores").mkdir()
     one, other = (SqlGraph(uri="sqlite:///a", edges=f"select {column}" + " " * 5000) for column in ("a", "b"))
     write_sealed(tmp_path / "config.json", {"graph": vars(one)})
-    check_same(one, tmp_path)
+    check_same_input(one, tmp_path)
     with pytest.raises(ValueError, match="holds a finished run of"):
-        check_same(other, tmp_path)
+        check_same_input(other, tmp_path)
     write_sealed(tmp_path / "config.json", {"graph": vars(one) | {"path": 5}})
     with pytest.raises(FolderError, match=r"config\.json: graph\.path=5 is not legal"):
-        check_same(one, tmp_path)
+        check_same_input(one, tmp_path)
 
 
 def test_stamp__knows_the_node_table_too(tmp_path):
@@ -92,5 +92,5 @@ def test_synthetic__makes_every_family_that_the_configuration_accepts(tmp_path, 
 @pytest.mark.parametrize("graph", [TablesGraph(), MatrixGraph(), FolderGraph()])
 def test_path__that_is_not_said_is_asked_for(graph):
     with pytest.raises(ValueError, match=r"graph\.path is missing: graph=(tables|matrix|folder)"):
-        check_there(graph, "data")
-    check_there(SqlGraph(), "data")
+        check_exists(graph, "data")
+    check_exists(SqlGraph(), "data")

@@ -60,8 +60,8 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
             threading.Thread(target=_wake_gpu, args=(device,), daemon=True).start()
         allowed = None if config.world.memory_gib is None else int(config.world.memory_gib * 2**30)
         workspace = Workspace(run_dir, share, world, Budget(allowed, world.local_size, torch.get_num_threads()))
-        context = RunContext(config, workspace, device, graph, trained)
-        for _, group in itertools.groupby(stages(context, until), lambda stage: stage.group or stage.name):
+        context = RunContext(config, workspace, device, graph, trained, until)
+        for _, group in itertools.groupby(stages(context), lambda stage: stage.group or stage.name):
             for part in workspace.fitting(list(group)):
                 make(workspace, *part)
         _warn_too_late(config.posterior, workspace)
@@ -96,9 +96,9 @@ def _check(config: Config, until: str, world: World, *, reads_source: bool) -> s
         remote.refuse_url(option, getattr(config, option))
     if config.score.copy_to:
         remote.check_target("score.copy_to", config.score.copy_to)
-    sources.check_apart(config.graph, Path(config.run_dir))
+    sources.check_outside_run_dir(config.graph, Path(config.run_dir))
     if reads_source:
-        sources.check_there(config.graph, config.data_dir)
+        sources.check_exists(config.graph, config.data_dir)
     return device
 
 
@@ -170,7 +170,7 @@ def _warn_too_late(posterior: schema.PosteriorConfig, workspace: Workspace) -> N
 def check_folder(config: Config) -> None:
     """Refuses a run_dir that holds a finished run of another input, unless it is to be replaced."""
     if not config.overwrite:
-        sources.check_same(config.graph, Path(config.run_dir))
+        sources.check_same_input(config.graph, Path(config.run_dir))
 
 
 def plan_text(config: Config, until: str = "report") -> str:

@@ -58,7 +58,7 @@ def stamp(graph: schema.GraphConfig) -> list[Any]:
     return stamps
 
 
-def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
+def check_outside_run_dir(graph: schema.GraphConfig, run_dir: Path) -> None:
     """Refuses a source that the run would write over: one in the folder of a stage."""
     if isinstance(graph, schema.SqlGraph):
         return
@@ -68,7 +68,7 @@ def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
             raise ValueError(f"graph.{option}={given} lies where run_dir={run_dir} keeps its own graph; name another")
 
 
-def check_same(graph: schema.GraphConfig, run_dir: Path) -> None:
+def check_same_input(graph: schema.GraphConfig, run_dir: Path) -> None:
     """Refuses to put a run in the place of a finished one of another input, which may have taken long."""
     stored = stored_options(run_dir)
     if "graph.source" not in stored or not (run_dir / "scores").exists():
@@ -94,7 +94,7 @@ def _shown_input(graph: dict[str, Any]) -> str:
     return ", ".join(graph[option] for option in _INPUTS if graph.get(option)) or f"graph={graph['source']}"
 
 
-def check_there(graph: schema.GraphConfig, data_dir: str) -> None:
+def check_exists(graph: schema.GraphConfig, data_dir: str) -> None:
     """Refuses a source without graph.path; of a missing file in `data_dir` says where it comes from."""
     needs_path = isinstance(graph, schema.TablesGraph | schema.MatrixGraph | schema.FolderGraph)
     if needs_path and not isinstance(graph, schema.SqlGraph) and not getattr(graph, "path", ""):
