@@ -21,7 +21,6 @@ the result stay, in 20 + 4 (columns + width) bytes a node. A graph that is too l
 import mmap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,73 +120,62 @@ def embed_samples(
             net.load_state_dict(dict(sample))
             yield embed_all(net, held, room, structure.indices), PairHead.of(sample)
         return
-    layers: TwoArrays | None = None
+    layers = None
     if torch.device(device).type == "cpu":
-        shape = structure.num_nodes, int(net.encoder[-1].weight.shape[1])
-        layers = TwoArrays(shape) if folder is None else TwoFiles(shape, folder, world)
-    embed = partial(
-        embed_graph,
-        propagated=propagated,
-        chunk_rows=chunk_rows,
-        device=device,
-        layers=layers,
-        weights=structure.weights,
-    )
+        layers = Layers((structure.num_nodes, int(net.encoder[-1].weight.shape[1])), folder, world)
     for sample in samples:
         net.load_state_dict(dict(sample))
-        yield embed(net, structure.indptr, structure.indices, x), PairHead.of(sample)
+        z = embed_graph(
+            net,
+            structure.indptr,
+            structure.indices,
+            x,
+            propagated=propagated,
+            chunk_rows=chunk_rows,
+            device=device,
+            layers=layers,
+            weights=structure.weights,
+        )
+        yield z, PairHead.of(sample)
 
 
-class TwoArrays:
-    """Layers in memory, made by one process."""
+class Layers:
+    """Two arrays that hold one layer after the other: in memory, or in two files of a folder that all ranks see."""
 
-    def __init__(self, shape: tuple[int, int]) -> None:
-        self.shape, self.turn = shape, 0
+    def __init__(self, shape: tuple[int, int], folder: Path | None, world: World) -> None:
+        self.shape, self.world, self.turn = shape, world, 0
         self.arrays: dict[int, Tensor] = {}
+        self.paths = None if folder is None else (folder / "layer-0", folder / "layer-1")
+        if folder is not None and self.paths is not None:
+            if world.leads:
+                folder.mkdir(parents=True, exist_ok=True)
+                for path in self.paths:
+                    create_file(path, 4 * shape[0] * shape[1])
+            world.barrier()
 
     def own(self, chunks: list[slice]) -> list[slice]:
-        return chunks
+        """The chunks that this rank computes."""
+        return chunks[slice(*self.world.share(len(chunks)))]
 
     def room(self) -> Tensor:
+        """The array of the next layer, to be written."""
         self.turn = 1 - self.turn
+        if self.paths is not None:
+            return self._mapped(self.paths[self.turn])
         if self.turn not in self.arrays:
             self.arrays[self.turn] = torch.empty(self.shape)
         return self.arrays[self.turn]
 
     def whole(self, layer: Tensor) -> Tensor:
-        return layer
-
-
-class TwoFiles(TwoArrays):
-    """Layers in two files that all ranks see."""
-
-    def __init__(self, shape: tuple[int, int], folder: Path, world: World) -> None:
-        super().__init__(shape)
-        self.world, self.paths = world, (folder / "layer-0", folder / "layer-1")
-        if world.leads:
-            folder.mkdir(parents=True, exist_ok=True)
-            for path in self.paths:
-                create_file(path, 4 * shape[0] * shape[1])
-        world.barrier()
-
-    def own(self, chunks: list[slice]) -> list[slice]:
-        return chunks[slice(*self.world.share(len(chunks)))]
-
-    def room(self) -> Tensor:
-        self.turn = 1 - self.turn
-        self.mapped = self._map()
-        return self._array()
-
-    def whole(self, layer: Tensor) -> Tensor:
+        """The layer when all ranks have written their rows of it."""
+        if self.paths is None:
+            return layer
         if self.world.local_size < self.world.size:
-            self.mapped.flush()
+            self.map.flush()
         self.world.barrier()
-        self.mapped = self._map()
-        return self._array()
+        return self._mapped(self.paths[self.turn])
 
-    def _map(self) -> mmap.mmap:
-        with open(self.paths[self.turn], "r+b") as stream:
-            return mmap.mmap(stream.fileno(), 0)
-
-    def _array(self) -> Tensor:
-        return torch.from_numpy(np.frombuffer(self.mapped, np.float32).reshape(self.shape))
+    def _mapped(self, path: Path) -> Tensor:
+        with open(path, "r+b") as stream:
+            self.map = mmap.mmap(stream.fileno(), 0)
+        return torch.from_numpy(np.frombuffer(self.map, np.float32).reshape(self.shape))

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,13 +69,21 @@ class Purified:
 
     def strengths(self) -> NDArray[np.float32] | None:
         """The strength of each entry of the given graph, mapped."""
-        if self.weight_median is None:
-            return None
-        return open_npy(self.folder / _WEIGHTS)
+        return None if self.weight_median is None else open_npy(self.folder / _WEIGHTS)
 
     def fitted(self) -> FittedTransform:
         """How attributes become these features."""
         return read_tensors(self.folder / _FITTED, fitted_from_bytes)
+
+
+class _Dropping(NamedTuple):
+    """How the least similar edges are dropped."""
+
+    similarity: str
+    ratio: float
+    attributes: str  # similarity is measured on: transformed or raw
+    is_needed: bool  # whether any edge is to be dropped
+    like: Graph | None = None  # a purified graph whose threshold counts
 
 
 def purify(
@@ -94,20 +102,20 @@ def purify(
 
     Every rank calls this: rank 0 makes the features, all measure similarities.
     """
-    if graph.x is None:
+    given = graph.x
+    if given is None:
         raise ValueError("this graph has no attributes; graph.featureless=degree gives every node its degree")
-    drops = num_least_similar(graph, ratio) > 0
-    if not world.leads:
-        return _help(graph, out, similarity if drops else None, attributes, world)
-    out.mkdir(parents=True, exist_ok=True)
-    features = transform(graph.x, scale=scale, pca=pca, standardise=standardise, columns=graph.columns)
-    _check_varied(features, graph.columns)
-    if "columns" in features.record:
-        counts = f"{graph.num_attributes:,} attributes become {len(features.columns):,} features"
-        log.info("%s by rule (attributes=auto):\n%s", counts, table(features.record["columns"]))
-    median = None if graph.weights is None else median_weight(graph.weights)
-    drop = partial(drop_edges, similarity=similarity, ratio=ratio)
-    return _write(out, graph, features, median, attributes, drop, world, drops=drops)
+
+    def fit() -> tuple[Features, float | None]:
+        features = transform(given, scale=scale, pca=pca, standardise=standardise, columns=graph.columns)
+        _check_varied(features, graph.columns)
+        if "columns" in features.record:
+            counts = f"{graph.num_attributes:,} attributes become {len(features.columns):,} features"
+            log.info("%s by rule (attributes=auto):\n%s", counts, table(features.record["columns"]))
+        return features, None if graph.weights is None else median_weight(graph.weights)
+
+    dropping = _Dropping(similarity, ratio, attributes, num_least_similar(graph, ratio) > 0)
+    return _make(graph, out, fit, dropping, world)
 
 
 def _check_varied(features: Features, columns: tuple[str, ...]) -> None:
@@ -127,7 +135,8 @@ def _check_varied(features: Features, columns: tuple[str, ...]) -> None:
 
 def purify_like(graph: Graph, out: Path, like: Purified, *, attributes: str, world: World = ALONE) -> Purified:
     """Features and purified graph of another graph, by the transform and the threshold of `like`: nothing is fitted."""
-    if graph.x is None:
+    given = graph.x
+    if given is None:
         raise ValueError("this graph has no attributes, and the trained one has")
     if (graph.weights is None) != (like.weight_median is None):
         ours, theirs = ("none", "some") if graph.weights is None else ("some", "none")
@@ -135,69 +144,70 @@ def purify_like(graph: Graph, out: Path, like: Purified, *, attributes: str, wor
             f"this graph has {ours} and the trained one {theirs}: weights of edges (graph.weight_column or "
             "graph.weights) belong to both graphs or to neither"
         )
+
+    def apply() -> tuple[Features, float | None]:
+        fitted = like.fitted()
+        try:
+            x = fitted.apply(given, graph.columns)
+        except IndexError as error:
+            raise files.FolderError(f"{like.folder / _FITTED} is damaged: {error}") from error
+        return Features(x, like.columns, like.record, fitted), like.weight_median
+
     before = like.graph.info["purified"]
-    drops = before["threshold"] is not None
-    if not world.leads:
-        return _help(graph, out, before["similarity"] if drops else None, attributes, world)
-    out.mkdir(parents=True, exist_ok=True)
-    fitted = like.fitted()
-    try:
-        x = fitted.apply(graph.x, graph.columns)
-    except IndexError as error:
-        raise files.FolderError(f"{like.folder / _FITTED} is damaged: {error}") from error
-    features = Features(x, like.columns, like.record, fitted)
-    drop = partial(drop_edges, similarity=before["similarity"], ratio=before["ratio"], like=like.graph)
-    return _write(out, graph, features, like.weight_median, attributes, drop, world, drops=drops)
+    is_needed = before["threshold"] is not None
+    dropping = _Dropping(before["similarity"], before["ratio"], attributes, is_needed, like.graph)
+    return _make(graph, out, apply, dropping, world)
 
 
-def _help(graph: Graph, out: Path, similarity: str | None, attributes: str, world: World) -> Purified:
-    """What the other ranks do: they share the similarities, if any edge is to be dropped (`similarity`)."""
-    assert graph.x is not None
-    if similarity is not None:
+def _make(
+    graph: Graph,
+    out: Path,
+    make_features: Callable[[], tuple[Features, float | None]],
+    dropping: _Dropping,
+    world: World,
+) -> Purified:
+    """The folder, made by rank 0 from the features and the median weight; the other ranks share the similarities."""
+    if world.leads:
+        out.mkdir(parents=True, exist_ok=True)
+        _write(out, graph, *make_features(), dropping, world)
+    elif dropping.is_needed:
         world.barrier()  # the features are there
-        measured = open_npy(out / "x.npy") if attributes == "transformed" else graph.x
+        measured = open_npy(out / "x.npy") if dropping.attributes == "transformed" else graph.x
+        assert measured is not None
         arcs = graph.indptr, graph.indices
-        _measure_shared(world, out / _PARTS, *arcs, measured, similarity, directed=graph.directed)
+        _measure_shared(world, out / _PARTS, *arcs, measured, dropping.similarity, directed=graph.directed)
     world.barrier()
     return open_purified(out)
 
 
 def _write(
-    out: Path,
-    graph: Graph,
-    features: Features,
-    weight_median: float | None,
-    attributes: str,
-    drop: Callable[..., Graph],
-    world: World,
-    *,
-    drops: bool,
-) -> Purified:
+    out: Path, graph: Graph, features: Features, weight_median: float | None, dropping: _Dropping, world: World
+) -> None:
     """Writes the folder, the manifest last; edges are dropped while the features are written."""
-    source, measured = graph.fingerprint, features.x if attributes == "transformed" else graph.x
+    source, measured = graph.fingerprint, features.x if dropping.attributes == "transformed" else graph.x
+    assert measured is not None
     if graph.weights is not None and weight_median is not None:
         graph = replace(graph, weights=write_strengths(out / _WEIGHTS, graph.weights, weight_median))
+        files.sync_file(out / _WEIGHTS)
+    drop = partial(
+        drop_edges, graph, measured, similarity=dropping.similarity, ratio=dropping.ratio, like=dropping.like
+    )
 
     def save_features() -> None:
         save_npy(out / "x.npy", features.x)
         files.sync_file(out / "x.npy")
 
-    if world.size == 1 or not drops:
-        run_concurrently([lambda: drop(graph, measured).save(out / "graph"), save_features])
+    if world.size == 1 or not dropping.is_needed:
+        run_concurrently([lambda: drop().save(out / "graph"), save_features])
     else:
         save_features()
         world.barrier()  # the others map them
-        drop(graph, measured, measure=partial(_measure_shared, world, out / _PARTS)).save(out / "graph")
+        drop(measure=partial(_measure_shared, world, out / _PARTS)).save(out / "graph")
         shutil.rmtree(out / _PARTS)
     files.write_bytes(out / _FITTED, fitted_to_bytes(features.fitted))
-    strengths = {}
-    if weight_median is not None:
-        files.sync_file(out / _WEIGHTS)
-        strengths["weight_median"] = weight_median
-    body = {"features": features.record, "columns": list(features.columns), "source": source, **strengths}
+    body: dict[str, Any] = {"features": features.record, "columns": list(features.columns), "source": source}
+    body |= {} if weight_median is None else {"weight_median": weight_median}
     files.write_manifest(out, KIND, FORMAT, body)
-    world.barrier()
-    return open_purified(out)
 
 
 def open_purified(folder: Path) -> Purified:
