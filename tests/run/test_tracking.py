@@ -37,7 +37,7 @@ def test_tracker__that_cannot_be_reached_costs_a_warning(tmp_path, monkeypatch, 
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "file").as_uri())
     said = run(tmp_path, **{"track.to": ["mlflow"]})
-    assert "mlflow could not be told" in caplog.text
+    assert "could not be published to mlflow" in caplog.text
     assert "report.html" in said
 
 
