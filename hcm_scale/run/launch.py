@@ -130,19 +130,14 @@ def start_ranks(config: Config, until: str) -> None:
         except SignalException as error:
             raise signals.Stopped(error.sigval) from None
         except ChildFailedError as error:
-            _raise_refusal(ranks)
-            raise RankError(_first_failure(error.failures, config.world.max_restarts, ranks)) from error
+            if not (ranks / REFUSED).exists():
+                raise RankError(_first_failure(error.failures, config.world.max_restarts, ranks)) from error
         except RendezvousError as error:
             raise RankError(
                 f"the {config.world.nodes} machines did not meet at {meeting.endpoint} within "
                 f"{config.world.timeout_seconds:g} s ({error}): is one missing, or gone?"
             ) from error
-    _raise_refusal(ranks)
-
-
-def _raise_refusal(ranks: Path) -> None:
-    """Raises the error that a rank refused the work with, if there is one."""
-    if (ranks / REFUSED).exists():
+    if (ranks / REFUSED).exists():  # a rank refused the work
         raise ValueError(json.loads((ranks / REFUSED).read_text())["message"])
 
 

@@ -81,9 +81,14 @@ class _Dropping(NamedTuple):
 
     similarity: str
     ratio: float
-    attributes: str  # similarity is measured on: transformed or raw
+    attributes: str  # that similarity is measured on, transformed or raw
     is_needed: bool  # whether any edge is to be dropped
     like: Graph | None = None  # a purified graph whose threshold counts
+
+    def measured(self, graph: Graph, features: NDArray[np.float32]) -> Attributes:
+        """What similarity is measured on."""
+        assert graph.x is not None
+        return features if self.attributes == "transformed" else graph.x
 
 
 def purify(
@@ -102,20 +107,18 @@ def purify(
 
     Every rank calls this: rank 0 makes the features, all measure similarities.
     """
-    given = graph.x
-    if given is None:
+    if graph.x is None:
         raise ValueError("this graph has no attributes; graph.featureless=degree gives every node its degree")
-
-    def fit() -> tuple[Features, float | None]:
-        features = transform(given, scale=scale, pca=pca, standardise=standardise, columns=graph.columns)
-        _check_varied(features, graph.columns)
-        if "columns" in features.record:
-            counts = f"{graph.num_attributes:,} attributes become {len(features.columns):,} features"
-            log.info("%s by rule (attributes=auto):\n%s", counts, table(features.record["columns"]))
-        return features, None if graph.weights is None else median_weight(graph.weights)
-
     dropping = _Dropping(similarity, ratio, attributes, num_least_similar(graph, ratio) > 0)
-    return _make(graph, out, fit, dropping, world)
+    if not world.leads:
+        return _help(graph, out, dropping, world)
+    features = transform(graph.x, scale=scale, pca=pca, standardise=standardise, columns=graph.columns)
+    _check_varied(features, graph.columns)
+    if "columns" in features.record:
+        counts = f"{graph.num_attributes:,} attributes become {len(features.columns):,} features"
+        log.info("%s by rule (attributes=auto):\n%s", counts, table(features.record["columns"]))
+    median = None if graph.weights is None else median_weight(graph.weights)
+    return _write(out, graph, features, median, dropping, world)
 
 
 def _check_varied(features: Features, columns: tuple[str, ...]) -> None:
@@ -135,8 +138,7 @@ def _check_varied(features: Features, columns: tuple[str, ...]) -> None:
 
 def purify_like(graph: Graph, out: Path, like: Purified, *, attributes: str, world: World = ALONE) -> Purified:
     """Features and purified graph of another graph, by the transform and the threshold of `like`: nothing is fitted."""
-    given = graph.x
-    if given is None:
+    if graph.x is None:
         raise ValueError("this graph has no attributes, and the trained one has")
     if (graph.weights is None) != (like.weight_median is None):
         ours, theirs = ("none", "some") if graph.weights is None else ("some", "none")
@@ -144,60 +146,49 @@ def purify_like(graph: Graph, out: Path, like: Purified, *, attributes: str, wor
             f"this graph has {ours} and the trained one {theirs}: weights of edges (graph.weight_column or "
             "graph.weights) belong to both graphs or to neither"
         )
-
-    def apply() -> tuple[Features, float | None]:
-        fitted = like.fitted()
-        try:
-            x = fitted.apply(given, graph.columns)
-        except IndexError as error:
-            raise files.FolderError(f"{like.folder / _FITTED} is damaged: {error}") from error
-        return Features(x, like.columns, like.record, fitted), like.weight_median
-
     before = like.graph.info["purified"]
     is_needed = before["threshold"] is not None
     dropping = _Dropping(before["similarity"], before["ratio"], attributes, is_needed, like.graph)
-    return _make(graph, out, apply, dropping, world)
+    if not world.leads:
+        return _help(graph, out, dropping, world)
+    fitted = like.fitted()
+    try:
+        x = fitted.apply(graph.x, graph.columns)
+    except IndexError as error:
+        raise files.FolderError(f"{like.folder / _FITTED} is damaged: {error}") from error
+    features = Features(x, like.columns, like.record, fitted)
+    return _write(out, graph, features, like.weight_median, dropping, world)
 
 
-def _make(
-    graph: Graph,
-    out: Path,
-    make_features: Callable[[], tuple[Features, float | None]],
-    dropping: _Dropping,
-    world: World,
-) -> Purified:
-    """The folder, made by rank 0 from the features and the median weight; the other ranks share the similarities."""
-    if world.leads:
-        out.mkdir(parents=True, exist_ok=True)
-        _write(out, graph, *make_features(), dropping, world)
-    elif dropping.is_needed:
+def _help(graph: Graph, out: Path, dropping: _Dropping, world: World) -> Purified:
+    """What the other ranks do: they share the similarities, if any edge is to be dropped."""
+    if dropping.is_needed:
         world.barrier()  # the features are there
-        measured = open_npy(out / "x.npy") if dropping.attributes == "transformed" else graph.x
-        assert measured is not None
-        arcs = graph.indptr, graph.indices
-        _measure_shared(world, out / _PARTS, *arcs, measured, dropping.similarity, directed=graph.directed)
+        measured = dropping.measured(graph, open_npy(out / "x.npy"))
+        arguments = graph.indptr, graph.indices, measured, dropping.similarity
+        _measure_shared(world, out / _PARTS, *arguments, directed=graph.directed)
     world.barrier()
     return open_purified(out)
 
 
 def _write(
     out: Path, graph: Graph, features: Features, weight_median: float | None, dropping: _Dropping, world: World
-) -> None:
+) -> Purified:
     """Writes the folder, the manifest last; edges are dropped while the features are written."""
-    source, measured = graph.fingerprint, features.x if dropping.attributes == "transformed" else graph.x
-    assert measured is not None
+    out.mkdir(parents=True, exist_ok=True)
+    body: dict[str, Any] = {"features": features.record, "columns": list(features.columns), "source": graph.fingerprint}
     if graph.weights is not None and weight_median is not None:
         graph = replace(graph, weights=write_strengths(out / _WEIGHTS, graph.weights, weight_median))
         files.sync_file(out / _WEIGHTS)
-    drop = partial(
-        drop_edges, graph, measured, similarity=dropping.similarity, ratio=dropping.ratio, like=dropping.like
-    )
+        body["weight_median"] = weight_median
+    measured, (similarity, ratio, _, is_needed, like) = dropping.measured(graph, features.x), dropping
+    drop = partial(drop_edges, graph, measured, similarity=similarity, ratio=ratio, like=like)
 
     def save_features() -> None:
         save_npy(out / "x.npy", features.x)
         files.sync_file(out / "x.npy")
 
-    if world.size == 1 or not dropping.is_needed:
+    if world.size == 1 or not is_needed:
         run_concurrently([lambda: drop().save(out / "graph"), save_features])
     else:
         save_features()
@@ -205,9 +196,9 @@ def _write(
         drop(measure=partial(_measure_shared, world, out / _PARTS)).save(out / "graph")
         shutil.rmtree(out / _PARTS)
     files.write_bytes(out / _FITTED, fitted_to_bytes(features.fitted))
-    body: dict[str, Any] = {"features": features.record, "columns": list(features.columns), "source": source}
-    body |= {} if weight_median is None else {"weight_median": weight_median}
     files.write_manifest(out, KIND, FORMAT, body)
+    world.barrier()
+    return open_purified(out)
 
 
 def open_purified(folder: Path) -> Purified:
@@ -239,21 +230,11 @@ def propagate_shared(
     return open_propagated(out)
 
 
-def _measure_shared(
-    world: World,
-    folder: Path,
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    x: Attributes,
-    similarity: str,
-    *,
-    directed: bool = False,
-) -> NDArray[np.float32]:
-    """What `edge_similarity` returns, on rank 0; empty on the others. Every rank calls this."""
-    share = world.rank, world.size
+def _measure_shared(world: World, folder: Path, *arguments: Any, **options: Any) -> NDArray[np.float32]:
+    """What `edge_similarity` returns for these arguments, on rank 0; empty on the others. Every rank calls this."""
 
     def write(path: Path) -> None:
-        save_npy(path, edge_similarity(indptr, indices, x, similarity, directed=directed, share=share))
+        save_npy(path, edge_similarity(*arguments, **options, share=(world.rank, world.size)))
 
     return np.concatenate([np.empty(0, np.float32), *_gather(world, folder, write)])
 

@@ -2,8 +2,7 @@
 
     out/  checkpoints/  samples/  metrics.jsonl  tensorboard/  train.json (on GPUs: what they hold)
 
-A `Recipe` decides the samples besides data and seed: equal recipes, data and seeds give equal samples. What does not
-change them (threads, logging, the device) is no part of it.
+A `Training` decides the samples: equal ones give equal samples, whatever the threads, the logging and the workers.
 
 The chain ends with the plan's last sample, or before, when one more no longer moves the ranking of some edges
 (`posterior.loop.RankingConvergence`). Samples and metrics are written before the checkpoint that counts them, so a kill
@@ -11,12 +10,12 @@ at any moment costs the steps since the last checkpoint and nothing else; a sign
 step, with a checkpoint. On the CPU the resumed run ends in the same bytes, on a GPU it continues with the same batches
 and noise.
 
-Which batch comes at which step is a function of (labels, recipe, seed, step). On the CPU `workers` threads prepare
-batches ahead, or the caller's own thread if there are none. Where the graph is so small that a batch would reach most
-of it, its neighbourhoods are prepared once and every step embeds all nodes. A GPU makes batches itself from what fits
-its memory (`sampling.device.batches`); where the graph does not fit, those of the host are copied to it while it works.
-Pairs on a GPU come in another order than pairs from the host, so the ranks agree on what all their GPUs hold, and note
-it: a resumed training, with more memory free, uses the same.
+Which batch comes at which step is a function of (training, step). On the CPU `workers` threads prepare batches ahead,
+or the caller's own thread if there are none; where the graph is so small that a batch would reach most of it, every
+step embeds all nodes. A GPU makes batches itself from what fits its memory (`sampling.device.batches`); where the graph
+does not fit, those of the host are copied to it while it works. Pairs on a GPU come in another order than pairs from
+the host, so the ranks agree on what all their GPUs hold, and note it: a resumed training, with more memory free, uses
+the same.
 
 Memory: the model, a few prepared batches, one window of pairs per class; graph, features and pairs stay on disk. A GPU
 holds graph, features and pairs too, as far as they fit.
