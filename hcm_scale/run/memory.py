@@ -205,7 +205,7 @@ def train(config: schema.Config, training: Training) -> Ways[int]:
     limits = [most_drawn(fan_out, recipe.batching.hub_cap) for fan_out in recipe.fan_outs]
     batch = BatchShape.expected(
         graph.num_nodes,
-        training.epoch_options["batch_pairs"],
+        training.batch_pairs,
         _neighbors_drawn(graph.indptr, limits[::-1]),
         whole_graph=training.takes_whole_graph,
     )

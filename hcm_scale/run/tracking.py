@@ -6,14 +6,14 @@ so that a tracker which cannot be reached costs a warning and nothing else.
 """
 
 import importlib.util
+import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hcm_scale.config import Config, TrackConfig, flat
-from hcm_scale.stages.report import read_records
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +40,9 @@ def publish(config: Config, run_dir: Path, stages: list[dict[str, Any]], seconds
     for name in config.track.to:
         try:
             where = SINKS[name](config.track, gather(config, run_dir, stages, seconds))
-            log.info("%-20s published to %s", name, where)
+            log.info("%-20s told to %s", name, where)
         except Exception as error:
-            log.warning("this run could not be published to %s: %s", name, error)
+            log.warning("%s could not be told of this run: %s", name, error)
 
 
 def gather(config: Config, run_dir: Path, stages: list[dict[str, Any]], seconds: float) -> TrackedRun:
@@ -50,18 +50,23 @@ def gather(config: Config, run_dir: Path, stages: list[dict[str, Any]], seconds:
     metrics = [(f"seconds/{stage['name']}", float(stage["seconds"]), 0) for stage in stages]
     metrics.append(("seconds/run", seconds, 0))
     for stage in stages:
-        metrics += _numbers(f"facts/{stage['name']}", stage["detail"], 0)
-        for reading in read_records(run_dir / stage["name"] / "metrics.jsonl"):
-            metrics += _numbers(stage["name"], reading, reading.get("step", 0))
+        known = {name: value for name, value in stage["detail"].items() if _is_number(value)}
+        metrics += [(f"facts/{stage['name']}/{name}", float(value), 0) for name, value in known.items()]
+        metrics += list(_training(run_dir / stage["name"] / "metrics.jsonl", stage["name"]))
     wanted = [run_dir / "report" / "report.html", run_dir / "scores" / "scores.parquet"]
     artifacts = [path for path in wanted if path.is_file()]
     return TrackedRun(config.graph.name, dict(flat(asdict(config))), metrics, artifacts)
 
 
-def _numbers(prefix: str, values: Mapping[str, Any], step: int) -> list[tuple[str, float, int]]:
-    """The values that are numbers, as metrics of a step."""
-    numbers = {name: value for name, value in values.items() if isinstance(value, int | float) and name != "step"}
-    return [(f"{prefix}/{name}", float(value), step) for name, value in numbers.items() if type(value) is not bool]
+def _training(path: Path, stage: str) -> Iterator[tuple[str, float, int]]:
+    for line in path.read_text().splitlines() if path.is_file() else ():
+        reading = json.loads(line)
+        step = reading.pop("step", 0)
+        yield from ((f"{stage}/{name}", float(value), step) for name, value in reading.items() if _is_number(value))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _mlflow(track: TrackConfig, tracked: TrackedRun) -> str:

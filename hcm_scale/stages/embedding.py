@@ -122,7 +122,7 @@ def embed_samples(
         return
     layers = None
     if torch.device(device).type == "cpu":
-        layers = Layers((structure.num_nodes, int(net.encoder[-1].weight.shape[1])), folder, world)
+        layers = TwoLayers((structure.num_nodes, int(net.encoder[-1].weight.shape[1])), folder, world)
     for sample in samples:
         net.load_state_dict(dict(sample))
         z = embed_graph(
@@ -139,7 +139,7 @@ def embed_samples(
         yield z, PairHead.of(sample)
 
 
-class Layers:
+class TwoLayers:
     """Two arrays that hold one layer after the other: in memory, or in two files of a folder that all ranks see."""
 
     def __init__(self, shape: tuple[int, int], folder: Path | None, world: World) -> None:

@@ -58,7 +58,7 @@ from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.fused import EndsBatch
 from hcm_scale.sampling.device.graph import graph_to
 from hcm_scale.sampling.device.pairs import pairs_to
-from hcm_scale.sampling.pairs import Cut, PairBatch, cut_epoch, pair_batches, pairs_per_epoch, steps_per_epoch
+from hcm_scale.sampling.pairs import Cut, PairBatch, cut_epoch, pair_batches, pairs_per_epoch
 from hcm_scale.sampling.prefetch import prefetch
 from hcm_scale.shards import Labels
 
@@ -164,11 +164,15 @@ class Training:
         return self.recipe.model(*sizes, directed=self.structure.directed, seed=self.seed)
 
     @property
-    def epoch_options(self) -> dict[str, Any]:
-        """How an epoch is cut into steps: pairs of a batch, over all ranks, and the share of pairs that is drawn."""
+    def batch_pairs(self) -> int:
+        """Pairs of a batch, over all ranks."""
         batching = self.recipe.batching
-        all_pairs = pairs_per_epoch(self.labels, sampling_ratio=batching.sampling_ratio)
-        return {"batch_pairs": batching.batch_pairs or all_pairs, "sampling_ratio": batching.sampling_ratio}
+        return batching.batch_pairs or pairs_per_epoch(self.labels, sampling_ratio=batching.sampling_ratio)
+
+    def cut(self, world: World) -> Cut:
+        """How an epoch is cut into batches, and a batch into the slices of the ranks."""
+        how = {"batch_pairs": self.batch_pairs, "rank": world.rank, "num_ranks": world.size}
+        return cut_epoch(self.labels, sampling_ratio=self.recipe.batching.sampling_ratio, **how)
 
     @property
     def takes_whole_graph(self) -> bool:
@@ -240,7 +244,7 @@ class _Run:
 def _start(training: Training, out: Path, device: str, record: Record, world: World) -> _Run:
     """The chain at its first step, or at its last checkpoint."""
     recipe = training.recipe
-    plan = recipe.plan.within(steps_per_epoch(training.labels, **training.epoch_options))
+    plan = recipe.plan.within(training.cut(world).num_steps)
     network = HopModel(**training.model).to(device)
     for layer in (*network.encoder, *network.head):
         layer.in_blocks = recipe.step_threads is None
@@ -345,10 +349,10 @@ def training_batches(
     `note` is the file that says what GPUs hold.
     """
     structure, x, labels, seed = training.structure, training.x, training.labels, training.seed
-    ranks = {"rank": world.rank, "num_ranks": world.size}
-    cut = cut_epoch(labels, **training.epoch_options, **ranks)
+    cut, ratio = training.cut(world), training.recipe.batching.sampling_ratio
     epoch, step = divmod(first_step, cut.num_steps)
-    pairs = pair_batches(labels, **training.epoch_options, **ranks, seed=seed, epoch_start=epoch, step_start=step)
+    where = {"epoch_start": epoch, "step_start": step, "rank": world.rank, "num_ranks": world.size}
+    pairs = pair_batches(labels, batch_pairs=training.batch_pairs, sampling_ratio=ratio, seed=seed, **where)
     on_gpu = torch.device(device).type == "cuda"
     fit = agree(gpu_fit(training, cut, device), world, device, note) if on_gpu else None
     if fit is not None:
