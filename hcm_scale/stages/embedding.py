@@ -3,19 +3,17 @@
     folder/  layer-0  layer-1      (n, width) float32 each, without a header
 
 On a CPU layers are written to two arrays in turn, each computed from the one before; edges are predicted from the last.
-In a folder the arrays are memory maps: of n rows nothing is in memory but what the system caches. Ranks share such
-files: each computes its own rows of every layer, all meet at a barrier, and map the layer again, so that what another
-machine wrote is seen. No rank overwrites what another may still read: a rank past the barrier of one layer no longer
-reads the layer before it, which is the next to be overwritten. Ranges of rows are whole chunks, cut where one process
-cuts them: any number of ranks ends in the same bits. A chunk fills whole pages, so that no page of a file is written by
-two machines.
+In a folder the arrays are memory maps, which ranks share: each computes its own rows of every layer, all meet at a
+barrier, and map the layer again, so that what another machine wrote is seen. A rank past the barrier of one layer no
+longer reads the layer before it, which is the next to be overwritten. Ranges of rows are whole chunks, cut where one
+process cuts them, and fill whole pages: any number of ranks ends in the same bits, and no page is written by two.
 
 On a GPU each rank embeds the whole graph: that takes less time than reading what the others made. A model of two layers
 on an exact first hop needs, of each node, the sum over its row of Â of relu(x W + b), and x are rows of Â X.
-`sum_hidden`, the kernel that trains, makes it for a chunk of nodes at a time, with all their neighbours, and the second
-layer multiplies it: the first layer is never in memory. Device memory: the graph (`graph_bytes`), 4 width bytes a node
-for the result, and a chunk. Where the neighbours of all nodes do not fit, those of a chunk are copied in turn: x and
-the result stay, in 20 + 4 (columns + width) bytes a node. A graph that is too large even for that is scored by the CPU.
+`sum_hidden`, the kernel that trains, makes it for a chunk of nodes at a time, and the second layer multiplies it: the
+first layer is never in memory. Device memory: the graph (`graph_bytes`), 4 width bytes a node for the result, and a
+chunk. Where the neighbours of all nodes do not fit, those of a chunk are copied in turn: x and the result stay, in
+20 + 4 (columns + width) bytes a node. A graph that is too large even for that is scored by the CPU.
 """
 
 import mmap
