@@ -19,6 +19,6 @@ _RECORD = Record(
     log_every=_CONFIG.posterior.log_every,
     tensorboard=_CONFIG.posterior.tensorboard,
 )
-TRAIN: dict[str, Any] = {"seed": 0, "workers": _CONFIG.sampling.workers, "record": _RECORD}
+TRAIN: dict[str, Any] = {"workers": _CONFIG.sampling.workers, "record": _RECORD}
 SCORE: dict[str, Any] = {"how": scoring_of(_CONFIG), "seed": 0, "state": "memory", "chunk_edges": None}
 REPORT = {"top": _CONFIG.score.explained}

@@ -36,7 +36,7 @@ from hcm_scale.stages.label import label
 from hcm_scale.stages.purify import purify
 from hcm_scale.stages.report import report
 from hcm_scale.stages.score import score
-from hcm_scale.stages.train import train
+from hcm_scale.stages.train import Training, train
 from hcm_scale.synthetic import families as synthetic
 
 CLASSES, WIDTH, POOL = 4, 128, 10_000_000
@@ -181,8 +181,8 @@ def stages(root: Path, work: Work) -> dict[str, float]:
     batching = replace(RECIPE.batching, batch_pairs=work.batch_pairs, sampling_ratio=1.0)
     recipe = replace(RECIPE, batching=batching, plan=plan)
     x = clocked("propagate", lambda: propagate_features(clean.graph, clean.features, root / "propagated"))
-    run: dict[str, Any] = {"recipe": recipe, "device": "cuda", **TRAIN}
-    samples = clocked("train", lambda: train(clean.graph, x, labels, root / "train", **run))
+    training = Training(clean.graph, x, labels, recipe, seed=0)
+    samples = clocked("train", lambda: train(training, root / "train", device="cuda", **TRAIN))
     inputs = graph, [View(clean.graph, x, samples)], root / "scores"
     clocked("score", lambda: score(*inputs, features=clean.features, propagated=True, device="cuda", **SCORE))
     found = {"metrics": root / "train" / "metrics.jsonl", "labels": root / "labels", "run": {"name": "bench"}}

@@ -17,9 +17,10 @@ from hcm_scale.posterior.samples import open_samples
 from hcm_scale.run import pipeline
 from hcm_scale.run.stages import recipe_of
 from hcm_scale.sampling.pairs import PairBatch
+from hcm_scale.shards import open_labels
 from hcm_scale.stages import purify
 from hcm_scale.stages.score import open_scores
-from hcm_scale.stages.train import batch_maker
+from hcm_scale.stages.train import Training, batch_maker
 from hcm_scale.synthetic import families
 from hcm_scale.synthetic.inject import inject
 
@@ -134,7 +135,8 @@ def test_training__sums_over_the_same_matrix(runs):
     recipe, nodes = recipe_of(Config()), np.arange(300)
     recipe = replace(recipe, batching=replace(recipe.batching, fan_outs=(None,), hub_cap=None))
     pairs = PairBatch(0, 0, nodes, nodes, np.zeros(300, np.int64))
-    (block,) = batch_maker(made.graph, made.features, recipe, seed=0)(pairs).blocks
+    training = Training(made.graph, made.features, open_labels(runs["amounts"] / "labels"), recipe, seed=0)
+    (block,) = batch_maker(training)(pairs).blocks
     arrays = tuple(tensor.numpy() for tensor in (block.weights, block.indices, block.indptr))
     found = sparse.csr_array(arrays, shape=(300, 300)).toarray()
     np.testing.assert_allclose(found, dense_gcn(made.graph, made.graph.weights), rtol=1e-5)

@@ -274,7 +274,7 @@ class Journal(contextlib.ExitStack):
         self._board = self.enter_context(_board(folder / "tensorboard", num_done)) if tensorboard else None
         self._last_told_at = time.perf_counter()
 
-    def tell(self, metrics: Metrics) -> None:
+    def write_metrics(self, metrics: Metrics) -> None:
         """Writes one reading to all three."""
         now = time.perf_counter()
         speed, self._last_told_at = metrics.num_pairs / (now - self._last_told_at), now

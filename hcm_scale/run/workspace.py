@@ -12,10 +12,10 @@ is replaced. A finished folder of another key is moved aside until the new one i
 costs nothing.
 
 The record is written before the folder is made: a kill at any moment leaves no folder that the next run does not know.
-It holds the hash of every file of a finished folder, and is sealed itself. A folder is checked against those hashes
-before anything reads it. Damage is refused by the name of the file and of the folder to remove, never repaired: a
-stage may have taken days, and a disk that flips bits should be looked at before more is written to it. Whoever reads a
-run opens its stages by the list, which names the key of each: a folder that another run has since replaced is refused.
+It holds the hash of every file of a finished folder, which is checked before anything reads the folder, and is sealed
+itself. Damage is refused by the name of the file and of the folder to remove, never repaired: a stage may have taken
+days, and a disk that flips bits should be looked at first. Whoever reads a run opens its stages by the list, which
+names the key of each: a folder that another run has since replaced is refused.
 
 With several ranks, rank 0 decides what is used and what is made, tells the others, and writes every record. A stage is
 made by all of them together, or by rank 0 while the others wait.
@@ -356,9 +356,8 @@ def read_stages(run_dir: Path) -> list[Facts]:
         return []
     listed = files.read_sealed(path, remedy)
     try:
-        return [
-            asdict(StageRecord(**stage | {"name": str(files.check_name(stage["name"]))})) for stage in listed["stages"]
-        ]
+        named = [stage | {"name": str(files.check_name(stage["name"]))} for stage in listed["stages"]]
+        return [asdict(StageRecord(**stage)) for stage in named]
     except (LookupError, TypeError) as error:
         raise files.FolderError(f"{path} is damaged: {error!r}; {remedy}") from error
 
@@ -378,9 +377,8 @@ def open_stages(run_dir: Path, *names: str) -> list[Path]:
         if (run_dir / RECORDS).is_dir():
             raise files.FolderError(f"{path} is missing; hcm-scale run writes it again")
         raise ValueError(console.missing_run_text(run_dir))
-    for name in names:
-        if name not in listed:
-            raise ValueError(f"{path} lists no {name}: finish the run in run_dir={run_dir} first with hcm-scale run")
+    if missing := [name for name in names if name not in listed]:
+        raise ValueError(f"{path} lists no {missing[0]}: finish the run in run_dir={run_dir} first with hcm-scale run")
     folders = [files.resolved(run_dir / name) for name in names]
     for name, folder in zip(names, folders, strict=True):
         beside = record_path(folder)

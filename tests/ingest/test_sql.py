@@ -15,7 +15,7 @@ import pytest
 
 from hcm_scale.config import Config, SqlGraph
 from hcm_scale.run import pipeline
-from hcm_scale.run.sources import check_apart, reader, stamp
+from hcm_scale.run.sources import check_outside_run_dir, reader, stamp
 
 duckdb = pytest.importorskip("duckdb")
 
@@ -151,7 +151,7 @@ def test_run__knows_the_rows_it_was_made_from(database, tmp_path):
         connection.execute("delete from transfers where payer = 'a'")
     pipeline.run(config, until="ingest")
     assert (tmp_path / "run" / "graph" / "manifest.json").stat().st_mtime_ns != kept
-    check_apart(config.graph, tmp_path)
+    check_outside_run_dir(config.graph, tmp_path)
 
 
 def test_extra__is_named_where_it_is_missing(database, monkeypatch):

@@ -203,10 +203,13 @@ def test_rendezvous__is_local_on_one_machine_and_says_what_it_ignores(caplog):
     assert launch.rendezvous(several) == ("127.0.0.1:29400", "127.0.0.1", True)
 
 
-def test_numbers_that_the_starter_decides__are_said_to_be_ignored(caplog):
-    launch._warn_ignored(WorldConfig(processes=2, nodes=2), RankInfo(0, 4, 0, 2, "host", 1))
+def test_numbers_that_the_starter_decides__are_said_to_be_ignored(monkeypatch, caplog):
+    monkeypatch.setattr(launch, "run_rank", lambda config, until, info: f"rank {info.rank}")
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    assert launch.run(Config(world=WorldConfig(processes=2, nodes=2))) == "rank 3"
     assert caplog.text == ""
-    launch._warn_ignored(WorldConfig(processes=3, nodes=3), RankInfo(0, 4, 0, 2, "host", 1))
+    launch.run(Config(world=WorldConfig(processes=3, nodes=3)))
     assert "world.processes=3 is ignored: 2 ranks" in caplog.text
     assert "world.nodes=3 is ignored: 4 ranks" in caplog.text
 
