@@ -181,7 +181,7 @@ def _work(request: "Request", config: Config, is_sweep: bool = False) -> None:
             pipeline.check_folder(config)
         config.graph = name_columns(request, config.graph)
         if command == "plan":
-            _show(pipeline.foresee(config))
+            _show(pipeline.plan_text(config))
         else:
             _show(launch.run(config, until="report" if command == "run" else command, swept=is_sweep))
 

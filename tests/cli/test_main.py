@@ -115,6 +115,10 @@ def test_stage_command__stops_at_its_stage(tmp_path):
     assert done.returncode == 0, done.stderr
     made = {path.name for path in (tmp_path / "runs" / "community-300").iterdir() if path.is_dir()}
     assert made == {"graph", "purified", "records"}
+    planned = hcm_scale("plan", *TINY, cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    assert re.search(r"^purified +kept", planned.stdout, re.MULTILINE)
+    assert re.search(r"^labels +made", planned.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

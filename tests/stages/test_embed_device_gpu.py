@@ -42,7 +42,7 @@ def test_embed_all__neighbours_that_pass_through_give_the_same_bits(monkeypatch)
     graph = community(3_000)
     x = propagate(graph.indptr, graph.indices, np.asarray(graph.x))
     model = HopModel(x.shape[1], 4, width=64, seed=1).to(DEVICE)
-    monkeypatch.setattr(embedding, "embedding.DEVICE_CHUNK_ROWS", 700)
+    monkeypatch.setattr(embedding, "DEVICE_CHUNK_ROWS", 700)
     found = []
     for free in (np.inf, 0):
         monkeypatch.setattr(embedding, "free_bytes", lambda _, free=free: free)
