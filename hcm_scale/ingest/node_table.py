@@ -37,7 +37,7 @@ from hcm_scale.ingest.encode import (
     is_text,
     texts,
 )
-from hcm_scale.ingest.ids import GrowingIds, IdReader, new_ids
+from hcm_scale.ingest.ids import GrowingIds, IdReader
 from hcm_scale.ingest.policy import InputError, Offenders, Policy, not_finite
 from hcm_scale.ingest.table_files import TableFiles
 
@@ -56,7 +56,7 @@ class NodeRows:
 
 def number_rows(files: TableFiles, id_column: str, kind: str, repeated: str) -> NodeRows:
     """The distinct ids, numbered in the order of the rows."""
-    ids = new_ids(kind)
+    ids = GrowingIds(kind)
     table = files.rows_of("the node table")
     reader = IdReader(kind, table, files.place)
     again = Offenders("rows repeat an id", table, "graph.repeated=first keeps the first row of each")

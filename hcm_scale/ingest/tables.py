@@ -49,7 +49,6 @@ from hcm_scale.ingest.ids import (
     Numbers,
     RangeIds,
     id_kind,
-    new_ids,
     number_ids,
     sort_ids,
     stored_ids,
@@ -140,7 +139,7 @@ def _write(
     with files.replacing_folder(out) as folder:
         with tempfile.TemporaryDirectory(prefix="rows-", dir=folder) as scratch:
             records = Path(scratch) / "records"
-            rows = node_table.NodeRows(new_ids(edge_table.id_kind), np.zeros(0, np.int64))
+            rows = node_table.NodeRows(GrowingIds(edge_table.id_kind), np.zeros(0, np.int64))
             if node_files is not None:
                 rows = node_table.number_rows(node_files, columns.id, edge_table.id_kind, policy.repeated)
             num_rows, grows = len(rows.ids), node_files is None or policy.unknown == "add"
