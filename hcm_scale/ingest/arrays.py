@@ -28,7 +28,6 @@ from hcm_scale.graph.lookup import find_arcs
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.policy import IngestSummary, Offenders, Policy, naming_origin, not_finite
 
-MAX_COLUMNS = (1 << 31) - 1
 _BLOCK_ROWS = 1 << 14
 _FEW_NODES = 1 << 20  # so many are made without a question
 _NODES_PER_END = 16
@@ -232,27 +231,6 @@ def check_indptr(indptr: NDArray[Any], num_entries: int, name: str) -> NDArray[n
     if not len(indptr) or indptr[0] != 0 or indptr[-1] != num_entries or (indptr[1:] < indptr[:-1]).any():
         raise ValueError(f"{name} must rise from 0 to the {num_entries:,} entries of indices")
     return indptr.astype(np.int64, copy=False)
-
-
-def check_sparse(indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any], width: int | None) -> SparseRows:
-    """CSR parts as `SparseRows`, refused where they do not fit together."""
-    if indices.dtype.kind == "f" and not (indices == np.floor(indices)).all():
-        first = int(np.argmax(indices != np.floor(indices)))
-        raise ValueError(f"x_indices[{first}] is {indices[first]}; legal are whole numbers")
-    top = int(indices.max()) if len(indices) else -1
-    low = int(indices.min()) if len(indices) else 0
-    num_columns = top + 1 if width is None else width
-    if low < 0 or top >= num_columns or num_columns > MAX_COLUMNS:
-        legal = num_columns if width is not None and 0 <= width <= MAX_COLUMNS else MAX_COLUMNS
-        raise ValueError(f"x_indices run from {low} to {top} of {num_columns} columns; legal are 0 .. {legal - 1}")
-    if len(data) != len(indices):
-        raise ValueError(f"x_data has {len(data):,} entries and x_indices {len(indices):,}; they must be equal")
-    return SparseRows(
-        check_indptr(indptr, len(indices), "x_indptr"),
-        indices.astype(np.int32, copy=False),
-        data.astype(np.float32, copy=False),
-        num_columns,
-    )
 
 
 def require(num_columns: int, policy: Policy, remedy: str = "") -> None:
