@@ -34,7 +34,7 @@ from scipy import sparse
 
 from hcm_scale.base.console import shorten
 from hcm_scale.base.npy import read_header
-from hcm_scale.graph.build import MAX_NODES
+from hcm_scale.graph.build import MAX_NODES, Chunk
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.arrays import DenseRows, Edges, WeightedChunk, check_indptr, write_arrays
 from hcm_scale.ingest.policy import (
@@ -51,8 +51,11 @@ from hcm_scale.ingest.table_files import check_distinct, index_of, is_table
 
 NUMBERS, INTEGERS = "iufb", "iu"  # kinds of numpy types
 _ROLES = ("edge_index", "edge_weight", "indptr", "indices", "x", "x_indptr", "x_indices", "x_data", "x_shape", "y")
-_PARTS = dict.fromkeys(("csr", "csc", "bsr"), ("data", "indices", "indptr"))  # by the format of a scipy file
-_PARTS |= {"coo": ("data", "row", "col"), "dia": ("data", "offsets")}
+_PARTS: dict[str, tuple[str, ...]] = {  # by the format of a scipy file
+    **dict.fromkeys(("csr", "csc", "bsr"), ("data", "indices", "indptr")),
+    "coo": ("data", "row", "col"),
+    "dia": ("data", "offsets"),
+}
 MAX_COLUMNS = (1 << 31) - 1
 _SLICE_ENTRIES = 1 << 18
 _BLOCK_BYTES = 1 << 22
@@ -207,12 +210,12 @@ def _from_edge_index(array: NpyFile, weights: NpyFile | None) -> Edges:
     num_rows = array.shape[1]
 
     def chunks() -> Iterator[WeightedChunk]:
-        values = _slices(weights, num_rows, array.name)
+        halves = array.read_slices(0, num_rows), array.read_slices(num_rows, 2 * num_rows)
+        ends: Iterator[Chunk] = zip(*halves, strict=True)
         if array.fortran:  # stored as pairs, one after the other
             pairs = array.read_slices(0, 2 * num_rows, 2 * _SLICE_ENTRIES)
             ends = ((pair[0::2], pair[1::2]) for pair in pairs)
-        else:
-            ends = zip(array.read_slices(0, num_rows), array.read_slices(num_rows, 2 * num_rows), strict=True)
+        values = _slices(weights, num_rows, array.name)
         return ((u, v, part) for (u, v), part in zip(ends, values, strict=False))
 
     return Edges(chunks, num_rows, has_weights=weights is not None)
@@ -231,7 +234,8 @@ def _from_csr(
         for columns, part in zip(indices.read_slices(0, num_entries), parts, strict=False):
             stop = start + len(columns)
             first, last = np.searchsorted(indptr, start, "right") - 1, np.searchsorted(indptr, stop, "left")
-            rows = np.repeat(np.arange(first, last), np.diff(np.clip(indptr[first : last + 1], start, stop)))
+            counts: NDArray[Any] = np.diff(np.clip(indptr[first : last + 1], start, stop))
+            rows = np.repeat(np.arange(first, last), counts)
             start = stop
             yield (columns, rows, part) if flip else (rows, columns, part)
 

@@ -168,7 +168,7 @@ class _Database(NamedTuple):
 
     cursor: Any
     hashes: str
-    save: Callable[[Any, str, Path], None]  # (cursor, query, path), as Parquet
+    save: Callable[[Any, Path, str], None]  # (cursor, path, query), as Parquet
 
 
 def queries_stamp(uri: str, queries: Mapping[str, str]) -> list[Any]:
@@ -190,7 +190,7 @@ def query_tables(out: Path, uri: str, queries: Mapping[str, str]) -> Iterator[li
         paths = {option: folder / f"{option}.parquet" for option in queries}
         with _connect(uri) as database:
             for option, query in queries.items():
-                _ask(option, query, functools.partial(database.save, database.cursor, path=paths[option]))
+                _ask(option, query, functools.partial(database.save, database.cursor, paths[option]))
         for option, path in paths.items():
             shown[str(path)] = shown[path.name] = f"{option}={_clipped(queries[option])}"
         yield list(paths.values())
@@ -258,7 +258,7 @@ def _duckdb(uri: str, stack: contextlib.ExitStack) -> _Database:
         raise ValueError(f"there is no file {' or '.join(dict.fromkeys(map(str, places)))}")
     connection = duckdb.connect(path, read_only=True) if path else duckdb.connect(":memory:")
 
-    def save(cursor: Any, query: str, path: Path) -> None:
+    def save(cursor: Any, path: Path, query: str) -> None:
         quoted = str(path).replace("'", "''")
         cursor.execute(f"copy ({query}\n) to '{quoted}' (format parquet)")
 
@@ -273,7 +273,7 @@ def _postgres(uri: str, stack: contextlib.ExitStack) -> _Database:
     return _Database(cursor, "sum(hashtextextended(q::text, 0))", _save_rows)
 
 
-def _save_rows(cursor: Any, query: str, path: Path) -> None:
+def _save_rows(cursor: Any, path: Path, query: str) -> None:
     cursor.execute(query)
     reader = cursor.fetch_record_batch()
     schema = pa.schema([_plain_field(field) for field in reader.schema])
