@@ -26,9 +26,9 @@ from hcm_scale.graph import store
 from hcm_scale.graph.build import MAX_NODES, Chunk, EdgeCounts, build_csr, join_directions
 from hcm_scale.graph.lookup import find_arcs
 from hcm_scale.graph.store import Graph, SparseRows
-from hcm_scale.ingest.policy import IngestSummary, Offenders, Policy, naming_origin, not_finite
+from hcm_scale.ingest.policy import IngestSummary, InputError, Offenders, Policy, naming_origin, not_finite, shown_names
 
-_BLOCK_ROWS = 1 << 14
+_BLOCK_ROWS, _CHUNK_ROWS = 1 << 14, 1 << 18  # of attributes, of edges
 _FEW_NODES = 1 << 20  # so many are made without a question
 _NODES_PER_END = 16
 _MIN_WEIGHT, _MAX_WEIGHT = (float(limit) for limit in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
@@ -43,6 +43,17 @@ class Edges:
     num_rows: int
     num_nodes: int | None = None
     has_weights: bool = False
+
+    @staticmethod
+    def of(u: NDArray[Any], v: NDArray[Any], weights: NDArray[Any] | None, num_nodes: int | None = None) -> "Edges":
+        """The rows (u[i], v[i]), held in memory."""
+
+        def chunks() -> Iterator[WeightedChunk]:
+            for start in range(0, len(u), _CHUNK_ROWS):
+                part = slice(start, start + _CHUNK_ROWS)
+                yield u[part], v[part], None if weights is None else weights[part]
+
+        return Edges(chunks, len(u), num_nodes, weights is not None)
 
 
 @dataclass(frozen=True)
@@ -224,6 +235,15 @@ def _replaced(rows: SparseRows, wrong: NDArray[np.bool_], nonfinite: str) -> Spa
         good = rows.shape[0] - np.bincount(columns[wrong], minlength=len(used))
         data[wrong] = (total / np.maximum(good, 1))[columns[wrong]]
     return SparseRows.of(sparse.csr_array((data, rows.indices, rows.indptr), shape=rows.shape))
+
+
+def check_keys(keys: Mapping[str, str], roles: Iterable[str], held: Iterable[str], file: str) -> None:
+    """Refuses graph.keys that name an unknown role, or something that the file does not hold."""
+    for role, name in keys.items():
+        if role not in roles:
+            raise ValueError(f"graph.keys={{{role!r}: ...}} must be one of {', '.join(roles)}")
+        if name not in held:
+            raise InputError(f"graph.keys={{{role!r}: {name!r}}} is not in {file}; it holds {shown_names([*held])}")
 
 
 def check_indptr(indptr: NDArray[Any], num_entries: int, name: str) -> NDArray[np.int64]:

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from hcm_scale.graph.store import Graph, SparseRows
-from hcm_scale.ingest.arrays import DenseRows, Edges, WeightedChunk, write_arrays
+from hcm_scale.ingest.arrays import DenseRows, Edges, write_arrays
 from hcm_scale.ingest.policy import DEFAULT_POLICY, InputError, Policy, check_growth, reading
 
 if TYPE_CHECKING:
@@ -128,7 +128,6 @@ def _check(event: str, arguments: tuple[Any, ...]) -> None:
 
 _FAMILIES = {"Planetoid": "Cora CiteSeer PubMed", "Amazon": "Computers Photo", "Coauthor": "CS Physics"}
 SHORT_NAMES = {name: f"{family}/{name}" for family, names in _FAMILIES.items() for name in names.split()}
-_CHUNK_ROWS = 1 << 18
 
 
 def read_data(
@@ -154,13 +153,7 @@ def read_data(
     if weights is not None and len(weights) != ends.shape[1]:
         raise InputError(f"{origin}: data has {len(weights):,} weights for {ends.shape[1]:,} edges; legal is one each")
 
-    def chunks() -> Iterator[WeightedChunk]:
-        for start in range(0, ends.shape[1], _CHUNK_ROWS):
-            part = slice(start, start + _CHUNK_ROWS)
-            yield ends[0, part], ends[1, part], None if weights is None else weights[part]
-
-    edges = Edges(chunks, ends.shape[1], has_weights=weights is not None)
-    return write_arrays(out, origin, edges, x, None, policy)
+    return write_arrays(out, origin, Edges.of(ends[0], ends[1], weights), x, None, policy)
 
 
 def read_dataset(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from hcm_scale.graph.store import Graph, SparseRows
-from hcm_scale.ingest.arrays import DenseRows, check_indptr, write_arrays
+from hcm_scale.ingest.arrays import DenseRows, check_indptr, check_keys, write_arrays
 from hcm_scale.ingest.matrices import INTEGERS, edges_of_matrix
 from hcm_scale.ingest.policy import DEFAULT_POLICY, InputError, Policy, naming_origin, reading
 
@@ -200,7 +200,10 @@ def read_mat(
             raise ValueError(f"{unpacked:,} bytes to unpack; graph.max_bytes={policy.max_bytes} is the limit")
         adjacency = chosen["adjacency"]
         edges = edges_of_matrix(_matrix(adjacency, adjacency.shape[0]), adjacency.where)
-        x = _rows(chosen["attributes"], adjacency.shape[0]) if "attributes" in chosen else None
+        x: SparseRows | DenseRows | None = None
+        if "attributes" in chosen:
+            matrix = _matrix(chosen["attributes"], adjacency.shape[0])
+            x = DenseRows.of(matrix) if isinstance(matrix, np.ndarray) else SparseRows.of(matrix)
         y = chosen["label"].dense() if "label" in chosen else None
         return write_arrays(out, path.name, edges, x, y, policy)
 
@@ -208,19 +211,14 @@ def read_mat(
 def _choose(path: Path, keys: Mapping[str, str]) -> dict[str, Variable]:
     """Role -> variable: what `keys` says, else a known name that the file has."""
     held = list_variables(path)
+    check_keys(keys, KNOWN, held, path.name)
     chosen: dict[str, str] = {}
     for role, known in KNOWN.items():
-        names = [name for name in known if name in held]
-        if len(names) > 1 and role not in keys:
+        names = [keys[role]] if role in keys else [name for name in known if name in held]
+        if len(names) > 1:
             raise InputError(f"{path.name} holds {' and '.join(names)}; graph.keys={{{role!r}: name}} says which it is")
         if names:
             chosen[role] = names[0]
-    for role, name in keys.items():
-        if role not in KNOWN:
-            raise ValueError(f"graph.keys={{{role!r}: ...}} must be one of {', '.join(KNOWN)}")
-        if name not in held:
-            raise InputError(f"graph.keys={{{role!r}: {name!r}}} is not in {path.name}; it holds {list(held)}")
-        chosen[role] = name
     if "adjacency" not in chosen:
         remedy = f"graph.keys={{'adjacency': name}} names one of {list(held)}"
         raise InputError(f"{path.name} holds none of {KNOWN['adjacency']}; {remedy}")
@@ -246,8 +244,3 @@ def _matrix(variable: Variable, num_rows: int) -> np.ndarray | sparse.csc_array:
         raise InputError(f"{variable.where} names the rows {rows.min()} .. {rows.max()}; legal are 0 .. {num_rows - 1}")
     indptr = check_indptr(starts, num_entries, f"column starts of {variable.name}")
     return sparse.csc_array((values, rows.astype(np.int32, copy=False), indptr), variable.shape)
-
-
-def _rows(variable: Variable, num_rows: int) -> SparseRows | DenseRows:
-    matrix = _matrix(variable, num_rows)
-    return DenseRows.of(matrix) if isinstance(matrix, np.ndarray) else SparseRows.of(matrix)

@@ -23,7 +23,7 @@ import itertools
 import math
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -36,7 +36,7 @@ from hcm_scale.base.console import shorten
 from hcm_scale.base.npy import read_header
 from hcm_scale.graph.build import MAX_NODES, Chunk
 from hcm_scale.graph.store import Graph, SparseRows
-from hcm_scale.ingest.arrays import DenseRows, Edges, WeightedChunk, check_indptr, write_arrays
+from hcm_scale.ingest.arrays import DenseRows, Edges, WeightedChunk, check_indptr, check_keys, write_arrays
 from hcm_scale.ingest.policy import (
     DEFAULT_POLICY,
     InputError,
@@ -179,12 +179,7 @@ def _on_disk(path: Path) -> NpyFile:
 
 
 def _renamed(arrays: Arrays, keys: Mapping[str, str], path: Path) -> Arrays:
-    for role, name in keys.items():
-        if role not in _ROLES:
-            raise ValueError(f"graph.keys={{{role!r}: ...}} must be one of {', '.join(_ROLES)}")
-        if name not in arrays:
-            held = shown_names(sorted(arrays))
-            raise InputError(f"graph.keys={{{role!r}: {name!r}}} is not in {path.name}; it holds {held}")
+    check_keys(keys, _ROLES, sorted(arrays), path.name)
     if path.suffix == ".npy" and not path.is_dir():
         return {"edge_index": next(iter(arrays.values()))}
     return {**arrays, **{role: arrays[name] for role, name in keys.items()}}
@@ -298,13 +293,8 @@ def edges_of_matrix(matrix: Any, origin: str) -> Edges:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"the adjacency matrix of {origin} has shape {matrix.shape}; it must be square")
     entries = sparse.coo_array(matrix)
-
-    def chunks() -> Iterator[WeightedChunk]:
-        for start in range(0, entries.nnz, _SLICE_ENTRIES):
-            part = slice(start, start + _SLICE_ENTRIES)
-            yield entries.row[part], entries.col[part], entries.data[part]
-
-    return Edges(lambda: _nonzero(chunks()), entries.nnz, int(matrix.shape[0]), has_weights=True)
+    held = Edges.of(entries.row, entries.col, entries.data, int(matrix.shape[0]))
+    return replace(held, chunks=lambda: _nonzero(held.chunks()))
 
 
 def _nonzero(entries: Iterator[WeightedChunk]) -> Iterator[WeightedChunk]:
