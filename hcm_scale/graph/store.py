@@ -121,9 +121,8 @@ class Graph:
     @functools.cached_property
     def fingerprint(self) -> str:
         """Equal for equal content, in memory or on disk."""
-        return _fingerprint(
-            {name: _hash_as_npy(array) for name, array in _arrays(self).items()}, self.columns, self.directed
-        )
+        hashes = {name: _hash_as_npy(array) for name, array in _arrays(self).items()}
+        return _fingerprint(hashes, self.columns, self.directed)
 
     def external_id(self, node: int) -> int | str:
         """The user's own id of a node; the node's number where the graph came without ids."""
@@ -302,6 +301,4 @@ def _map(path: Path, entry: dict[str, Any], verify: bool) -> NDArray[Any]:
         raise files.FolderError(f"{path} is torn: {num_bytes} bytes, {expected} expected; {_REMEDY}")
     if verify and files.hash_once(path) != entry["hash"]:
         raise files.FolderError(f"{path} is damaged: its hash differs from the manifest; {_REMEDY}")
-    if num_bytes == offset:  # nothing cannot be mapped
-        return np.empty(shape, dtype)
-    return np.memmap(path, dtype, "r", offset, shape).view(np.ndarray)
+    return open_npy(path)

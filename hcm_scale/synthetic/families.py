@@ -197,7 +197,7 @@ def community_pairs(part, seed, communities, homophily, num_bits, u, v):
 
 @kernel(inline="always")
 def _member(word, community, communities):
-    """A position in this community, of rank r with P(r) ~ (r + hub_rank)^(-2/3): the inverse of a cube root, no pow()."""
+    """A position in this community, of rank r with P(r) ~ (r + hub_rank)^(-2/3): inverse of a cube root, no pow()."""
     bounds, roots, hub_rank, hub_root = communities
     root = hub_root + unit(word) * (roots[community] - hub_root)
     rank = np.int64(max(0.0, root * root * root - hub_rank))

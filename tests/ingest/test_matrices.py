@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import io, sparse
 
-from hcm_scale.graph.store import SparseRows
+from hcm_scale.graph import SparseRows
 from hcm_scale.ingest import matrices
 from hcm_scale.ingest.readers import InputError, Policy, ingest_summary, read_mat, read_matrices, read_matrix
 
@@ -172,10 +172,6 @@ X = np.ones((3, 2))
             "1 attribute value is not",
         ),
         ({"edge_index": np.array(EDGES, object), "x": X}, "holds Python objects"),
-        (
-            {"edge_index": EDGES, "x": X, "y": np.zeros((1, 1, 3))},
-            r"y has shape \(1, 1, 3\); legal are \(n\), \(n, 1\)",
-        ),
     ],
 )
 def test_read_matrices__refuses(tmp_path, arrays, message):

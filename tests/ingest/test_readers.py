@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale.base.names import POLICIES
-from hcm_scale.graph.store import Graph
+from hcm_scale.graph import Graph
 from hcm_scale.ingest.readers import IngestSummary, Policy, ingest_summary, read_matrix
 
 

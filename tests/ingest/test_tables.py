@@ -18,7 +18,7 @@ import xxhash
 
 from hcm_scale.base.files import MANIFEST
 from hcm_scale.features.transform import transform
-from hcm_scale.graph.store import Graph
+from hcm_scale.graph import Graph
 from hcm_scale.ingest.readers import Columns, InputError, Policy, column_report, ingest_summary, read_tables
 from hcm_scale.ingest.table_files import files_at, open_table
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from hcm_scale.graph.store import Graph
+from hcm_scale.graph import Graph
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.csr import symmetric_csr
 
