@@ -21,7 +21,7 @@ from scipy import sparse
 
 from hcm_scale.base import files
 from hcm_scale.base.names import DEGREE
-from hcm_scale.base.npy import create_npy, open_npy
+from hcm_scale.base.npy import create_npy, open_npy, save_npy
 from hcm_scale.graph import store
 from hcm_scale.graph.build import MAX_NODES, Chunk, EdgeCounts, build_csr, join_directions
 from hcm_scale.graph.lookup import find_arcs
@@ -220,9 +220,9 @@ def _write_sparse(folder: Path, rows: SparseRows, nonfinite: str, added: int) ->
     if bad.count:
         rows = _replaced(rows, wrong, nonfinite)
     indptr = np.concatenate([rows.indptr, np.full(added, rows.indptr[-1])]) if added else rows.indptr
-    np.save(folder / "x_indptr.npy", np.asarray(indptr, np.int64), allow_pickle=False)
-    np.save(folder / "x_indices.npy", np.asarray(rows.indices, np.int32), allow_pickle=False)
-    np.save(folder / "x_data.npy", np.asarray(rows.data, np.float32), allow_pickle=False)
+    save_npy(folder / "x_indptr.npy", np.asarray(indptr, np.int64))
+    save_npy(folder / "x_indices.npy", np.asarray(rows.indices, np.int32))
+    save_npy(folder / "x_data.npy", np.asarray(rows.data, np.float32))
     return FeatureCounts(num_columns=rows.num_columns, imputed=added, nonfinite=bad.count)
 
 
@@ -274,7 +274,7 @@ def _write_labels(folder: Path, labels: NDArray[Any], num_nodes: int, added: int
     bad.add((flat != 0) & (flat != 1), lambda i: f"row {i:,}: {flat[i]}")
     bad.check()
     y = np.concatenate([flat == 1, np.zeros(added, np.bool_)]).astype(np.uint8)
-    np.save(folder / "y.npy", y, allow_pickle=False)
+    save_npy(folder / "y.npy", y)
     return int(y.sum())
 
 
@@ -334,10 +334,10 @@ def finish_folder(
         degree = np.diff(open_npy(folder / "indptr.npy"))
         if policy.directed:
             degree = degree + np.bincount(open_npy(folder / "indices.npy"), minlength=len(degree))
-        np.save(folder / "x.npy", np.log1p(degree).astype(np.float32)[:, None], allow_pickle=False)
+        save_npy(folder / "x.npy", np.log1p(degree).astype(np.float32)[:, None])
         features = FeatureCounts((DEGREE,), 1, details=({"name": DEGREE, "method": "degree"},))
     for name, array in {} if ids is None else store.id_arrays(ids).items():
-        np.save(folder / f"{name}.npy", array, allow_pickle=False)
+        save_npy(folder / f"{name}.npy", array)
     edge_fields = asdict(edges)
     edge_fields["edge_rows"] += counts.get("unknown_edges", 0)
     summary = IngestSummary(

@@ -26,7 +26,7 @@ from scipy import sparse
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.arrays import DenseRows, check_indptr, check_keys, write_arrays
 from hcm_scale.ingest.matrices import INTEGERS, edges_of_matrix
-from hcm_scale.ingest.policy import DEFAULT_POLICY, InputError, Policy, naming_origin, reading
+from hcm_scale.ingest.policy import InputError, Policy, naming_origin, reading
 
 _HEADER_BYTES, _TAG_BYTES, _PEEKED_BYTES = 128, 8, 1 << 12
 _MATRIX, _COMPRESSED = 14, 15
@@ -186,15 +186,10 @@ def _elements(data: memoryview, order: str, where: str, whole: bool = True) -> I
 KNOWN = {"adjacency": ("A", "Network"), "attributes": ("X", "Attributes"), "label": ("gnd",)}
 
 
-def read_mat(
-    out: Path | str, path: str | Path, *, keys: Mapping[str, str] | None = None, policy: Policy = DEFAULT_POLICY
-) -> Graph:
+def read_mat(out: Path | str, path: Path, keys: Mapping[str, str], policy: Policy) -> Graph:
     """Reads a .mat file into the graph folder `out`, opened; `keys` maps adjacency, attributes, label to names."""
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"graph.path={str(path)!r} is not a file")
     with naming_origin(path.name):
-        chosen = _choose(path, keys or {})
+        chosen = _choose(path, keys)
         unpacked = sum(variable.num_bytes for variable in chosen.values())
         if unpacked > policy.max_bytes:
             raise ValueError(f"{unpacked:,} bytes to unpack; graph.max_bytes={policy.max_bytes} is the limit")

@@ -38,7 +38,6 @@ from hcm_scale.graph.build import MAX_NODES, Chunk
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.arrays import DenseRows, Edges, WeightedChunk, check_indptr, check_keys, write_arrays
 from hcm_scale.ingest.policy import (
-    DEFAULT_POLICY,
     InputError,
     Offenders,
     Policy,
@@ -62,13 +61,14 @@ _BLOCK_BYTES = 1 << 22
 _IN_MEMORY, _TABLE = "scipy matrix", "the table of attributes"
 
 
-def read_matrices(
-    out: Path | str, path: str | Path, *, keys: Mapping[str, str] | None = None, policy: Policy = DEFAULT_POLICY
-) -> Graph:
+def read_matrices(out: Path | str, path: Path, keys: Mapping[str, str], policy: Policy) -> Graph:
     """Reads the arrays at `path` (.npz, .npy or a folder of .npy) into the graph folder `out`; returns it opened."""
-    path = Path(path)
     with naming_origin(path.name):
-        arrays = _renamed(open_arrays(path, policy.max_bytes), keys or {}, path)
+        held = _open_arrays(path, policy.max_bytes)
+        check_keys(keys, _ROLES, sorted(held), path.name)
+        arrays = held | {role: held[name] for role, name in keys.items()}
+        if path.suffix == ".npy" and not path.is_dir():
+            arrays = {"edge_index": held[path.stem]}
         labels = arrays["y"].load() if "y" in arrays else None
         edges = _find_edges(arrays, path, policy.weights)
         return write_arrays(out, path.name, edges, _attributes(arrays), labels, policy)
@@ -150,22 +150,20 @@ class NpyFile:
             yield flat.reshape(-1, self.shape[1])
 
 
-Arrays = Mapping[str, NpyFile]
+Arrays = dict[str, NpyFile]
 
 
-def open_arrays(path: Path, max_bytes: int) -> Arrays:
+def _open_arrays(path: Path, max_bytes: int) -> Arrays:
     """The arrays of a .npz archive, of a folder of .npy files, or of one .npy file, by name."""
     if path.is_dir():
         return {p.stem: _on_disk(p) for p in sorted(path.glob("*.npy")) if p.is_file()}
-    if not path.is_file():  # a pipe would be waited for
-        raise InputError(f"{path} is not there; legal are .npy and .npz files, and folders of .npy files")
     if path.suffix == ".npy":
         return {path.stem: _on_disk(path)}
     with reading(f"{path} cannot be read as .npz"):
         archive = zipfile.ZipFile(path)  # open as long as an array of it is
         members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
     check_growth(path.name, path.stat().st_size, sum(member.file_size for member in members), max_bytes)
-    found: dict[str, NpyFile] = {}
+    found: Arrays = {}
     for member in members:
         name = member.filename.removesuffix(".npy")
         if name in found:
@@ -176,13 +174,6 @@ def open_arrays(path: Path, max_bytes: int) -> Arrays:
 
 def _on_disk(path: Path) -> NpyFile:
     return NpyFile.of(path.name, lambda: open(path, "rb"), path.stat().st_size)
-
-
-def _renamed(arrays: Arrays, keys: Mapping[str, str], path: Path) -> Arrays:
-    check_keys(keys, _ROLES, sorted(arrays), path.name)
-    if path.suffix == ".npy" and not path.is_dir():
-        return {"edge_index": next(iter(arrays.values()))}
-    return {**arrays, **{role: arrays[name] for role, name in keys.items()}}
 
 
 def _find_edges(arrays: Arrays, path: Path, weights: bool) -> Edges:

@@ -196,7 +196,7 @@ def query_tables(out: Path, uri: str, queries: Mapping[str, str]) -> Iterator[li
         yield list(paths.values())
 
 
-def _ask(option: str, query: str, ask: Any) -> Any:
+def _ask(option: str, query: str, ask: Callable[[str], Any]) -> Any:
     """What the database answers, or an error that names the option."""
     if not query.strip():
         raise ValueError(f"{option} is empty; it is a query, such as {option}='select source, target from transfers'")
@@ -212,24 +212,21 @@ def _clipped(query: str) -> str:
 
 @contextlib.contextmanager
 def _naming_cause() -> Iterator[None]:
-    """Reduces what a database or its driver raises to the cause, without the statement around the query."""
+    r"""Reduces what a database or its driver raises to the first line, which has the cause, and the hint if any.
+
+    >>> with _naming_cause():
+    ...     raise RuntimeError('NOT_FOUND: Failed to prepare query: ERROR:  no relation "a"\nLINE 1: select ...')
+    Traceback (most recent call last):
+    ValueError: no relation "a"
+    """
     try:
         yield
     except (ImportError, OSError, ValueError):
         raise
     except Exception as error:  # duckdb and ADBC share no class
-        raise ValueError(_cause(str(error))) from error
-
-
-def _cause(text: str) -> str:
-    r"""The first line that says what is wrong, and the hint where there is one.
-
-    >>> _cause('NOT_FOUND: Failed to prepare query: ERROR:  relation "a" does not exist\nLINE 1: select ...')
-    'relation "a" does not exist'
-    """
-    first, *rest = text.strip().splitlines() or [""]
-    hints = [line.strip() for line in rest if line.startswith(("HINT:", "Candidate bindings:"))]
-    return " ".join([_WRAPPED.sub("", first).strip(), *hints])
+        first, *rest = str(error).strip().splitlines() or [""]
+        hints = [line.strip() for line in rest if line.startswith(("HINT:", "Candidate bindings:"))]
+        raise ValueError(" ".join([_WRAPPED.sub("", first).strip(), *hints])) from error
 
 
 @contextlib.contextmanager
@@ -274,17 +271,14 @@ def _postgres(uri: str, stack: contextlib.ExitStack) -> _Database:
 
 
 def _save_rows(cursor: Any, path: Path, query: str) -> None:
+    """Streams rows to a Parquet file; what PostgreSQL calls numeric, ADBC hands over as text."""
     cursor.execute(query)
     reader = cursor.fetch_record_batch()
-    schema = pa.schema([_plain_field(field) for field in reader.schema])
+    is_numeric = [getattr(kind, "type_name", "") == "numeric" for kind in reader.schema.types]
+    kinds = [pa.float64() if as_text else kind for kind, as_text in zip(reader.schema.types, is_numeric, strict=True)]
+    schema = pa.schema(zip(reader.schema.names, kinds, strict=True))
     with pq.ParquetWriter(path, schema, compression="none", use_dictionary=False) as writer:
         for batch in reader:
-            pairs = zip(batch.columns, schema.types, strict=True)
+            pairs = zip(batch.columns, kinds, strict=True)
             columns = [column if column.type == kind else column.storage.cast(kind) for column, kind in pairs]
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-
-
-def _plain_field(field: pa.Field) -> pa.Field:
-    """A column as a Parquet table would have it: what PostgreSQL calls numeric, ADBC hands over as text."""
-    is_numeric = getattr(field.type, "type_name", "") == "numeric"
-    return pa.field(field.name, pa.float64() if is_numeric else field.type)
