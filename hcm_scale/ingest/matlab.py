@@ -102,16 +102,18 @@ def list_variables(path: Path) -> dict[str, Variable]:
                 raise InputError(f"{path.name} is torn: byte {start - len(tag):,} begins what the file does not hold")
             where, packed_bytes = f"{path.name} byte {start - _TAG_BYTES:,}", 0
             if kind == _COMPRESSED:
-                packed_bytes, data = size, _inflated(stream, size, _TAG_BYTES + _PEEKED_BYTES, where)
-                if len(data) < _TAG_BYTES:
+                packed_bytes, head = size, _inflated(stream, size, _TAG_BYTES, where)
+                if len(head) < _TAG_BYTES:
                     raise InputError(f"{where} is torn: nothing can be unpacked")
-                (kind, num_bytes), data = _tag(data, order), data[_TAG_BYTES:]
+                kind, num_bytes = _tag(head, order)
+                stream.seek(start)  # not to its end: the sum of a variable that nobody asks for may be wrong
+                data = _inflated(stream, size, _TAG_BYTES + min(num_bytes, _PEEKED_BYTES), where)[_TAG_BYTES:]
             else:
                 num_bytes, data = size, memoryview(stream.read(min(size, _PEEKED_BYTES)))
             if kind != _MATRIX:
                 legal = f"{_MATRIX} (a variable) and {_COMPRESSED} (a packed one)"
                 raise InputError(f"{where} is of type {kind}; legal are {legal}")
-            facts = _facts(data[:num_bytes], order, where)
+            facts = _facts(data, order, where)
             variable = Variable(path, start, packed_bytes, order, *facts, num_bytes)
             if variable.name in found:
                 raise InputError(f"{path.name} holds {variable.name!r} twice; legal is one variable of a name")
