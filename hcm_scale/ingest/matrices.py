@@ -18,6 +18,7 @@ names of columns are kept; a pandas index of distinct texts or whole numbers, ot
 ids of the nodes.
 """
 
+import contextlib
 import functools
 import itertools
 import math
@@ -63,8 +64,8 @@ _IN_MEMORY, _TABLE = "scipy matrix", "the table of attributes"
 
 def read_matrices(out: Path | str, path: Path, keys: Mapping[str, str], policy: Policy) -> Graph:
     """Reads the arrays at `path` (.npz, .npy or a folder of .npy) into the graph folder `out`; returns it opened."""
-    with naming_origin(path.name):
-        held = _open_arrays(path, policy.max_bytes)
+    with naming_origin(path.name), contextlib.ExitStack() as stack:
+        held = _open_arrays(path, policy.max_bytes, stack)
         check_keys(keys, _ROLES, sorted(held), path.name)
         arrays = held | {role: held[name] for role, name in keys.items()}
         if path.suffix == ".npy" and not path.is_dir():
@@ -153,14 +154,14 @@ class NpyFile:
 Arrays = dict[str, NpyFile]
 
 
-def _open_arrays(path: Path, max_bytes: int) -> Arrays:
-    """The arrays of a .npz archive, of a folder of .npy files, or of one .npy file, by name."""
+def _open_arrays(path: Path, max_bytes: int, stack: contextlib.ExitStack) -> Arrays:
+    """The arrays of a .npz archive, which `stack` closes, of a folder of .npy files, or of one .npy file, by name."""
     if path.is_dir():
         return {p.stem: _on_disk(p) for p in sorted(path.glob("*.npy")) if p.is_file()}
     if path.suffix == ".npy":
         return {path.stem: _on_disk(path)}
     with reading(f"{path} cannot be read as .npz"):
-        archive = zipfile.ZipFile(path)  # open as long as an array of it is
+        archive = stack.enter_context(zipfile.ZipFile(path))
         members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
     check_growth(path.name, path.stat().st_size, sum(member.file_size for member in members), max_bytes)
     found: Arrays = {}
