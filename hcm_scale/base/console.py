@@ -1,6 +1,6 @@
 """What a person reads while and after a run works: progress, log formats, safe text, and messages about names.
 
-- `bar` shows progress: one live line on a terminal (tqdm), else a line in the log every half minute. Whoever calls
+- `Progress` shows progress: one live line on a terminal (tqdm), else a line in the log every half minute. Whoever calls
   `showing_progress` decides for a block whether bars are drawn, and is called at each step.
 - `JsonFormatter` writes log records as JSON lines, for `log=json`.
 - `printable` and `shorten` make text from files safe for a terminal.
@@ -81,7 +81,7 @@ class Progress:
     def update(self, num_more: int = 1) -> None:
         """Adds to what is done."""
         self.n += num_more
-        report_step(Step(self._label, self.n, self._total, self._unit))
+        notify_watcher(Step(self._label, self.n, self._total, self._unit))
         if self._drawn is not None:
             self._drawn.update(num_more)
         elif self._logs and time.monotonic() - self._logged >= _LINE_EVERY_SECONDS:
@@ -117,10 +117,7 @@ class Progress:
         self.close()
 
 
-bar = Progress
-
-
-def report_step(step: Step) -> None:
+def notify_watcher(step: Step) -> None:
     """Calls the watcher, if there is one; one call at a time, whatever the number of threads."""
     if _watcher is not None:
         with _watching:

@@ -188,7 +188,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def is_torn(path: Path) -> bool:
+def is_temporary(path: Path) -> bool:
     """Whether the name is that of a temporary file or folder of this module."""
     return _TEMPORARY.fullmatch(path.name) is not None
 
@@ -231,7 +231,7 @@ def file_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def entered(folder: Path) -> Iterator[Callable[[], bool]]:
+def shared_folder_lock(folder: Path) -> Iterator[Callable[[], bool]]:
     """Makes a folder, unless it exists, and holds a shared lock on it.
 
     Yields a function that returns whether no other process holds the lock; none can from then on.
@@ -248,7 +248,7 @@ def entered(folder: Path) -> Iterator[Callable[[], bool]]:
             return
     finally:
         os.close(descriptor)
-    with entered(folder) as is_alone:  # it was removed meanwhile
+    with shared_folder_lock(folder) as is_alone:  # it was removed meanwhile
         yield is_alone
 
 
@@ -283,7 +283,7 @@ def check_name(name: Any) -> Path:
     return path
 
 
-def below(folder: Path, name: Any) -> Path:
+def path_inside(folder: Path, name: Any) -> Path:
     """The path of a file by its name in a record, manifest or list of its folder, which anybody may have written.
 
     FolderError if the name, or a link on the way, leads out of the folder. Nothing else joins such names.
@@ -339,7 +339,7 @@ def hash_files(paths: Sequence[Path]) -> list[str]:
 
 def check_folder(folder: Path, hashes: Mapping[str, str], remedy: str) -> None:
     """Raises a FolderError naming the first file that is missing or damaged, and the remedy."""
-    paths = [below(folder, name) for name in hashes]
+    paths = [path_inside(folder, name) for name in hashes]
     for path in paths:
         if not path.is_file():
             raise FolderError(f"{path} is missing; {remedy}")

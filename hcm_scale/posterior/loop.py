@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hcm_scale.base import files
-from hcm_scale.base.console import bar
+from hcm_scale.base.console import Progress
 from hcm_scale.posterior.sgld import KERNELS, ChainPlan, State, noise_at, step_
 
 METRICS = "metrics.jsonl"
@@ -280,7 +280,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     def __init__(self, folder: Path, num_steps: int, num_done: int = 0, *, tensorboard: bool = False) -> None:
         _truncate(folder / METRICS, num_done)
         self._lines = open(folder / METRICS, "a", encoding="utf-8")  # noqa: SIM115  closed by close()
-        self._bar = bar(num_steps, "step", folder.name, initial=num_done)
+        self._bar = Progress(num_steps, "step", folder.name, initial=num_done)
         self._board = _board(folder / "tensorboard", num_done) if tensorboard else None
         self._last_told_at = time.perf_counter()
 

@@ -40,6 +40,7 @@ from hcm_scale.stages.edges import chunk_of
 from hcm_scale.stages.label import num_writers
 from hcm_scale.stages.train import AHEAD, Recipe, pairs_per_step, takes_whole_graph
 
+MOST_WORKERS = 1  # threads that prepare batches beside the training; results do not depend on their number
 _MIB = 1 << 20
 _COVARIANCE_COLUMNS = {True: 2_048, False: 8_192}  # by whether storage is sparse: of more none is formed
 _SAMPLED_DEGREES = 1 << 16
@@ -325,7 +326,7 @@ def label(options: dict[str, Any], graph: Graph) -> Ways[Searches]:
 
 
 def train(config: schema.Config, recipe: Recipe, graph: Graph, x: NDArray[np.float32], labels: Labels) -> Ways[int]:
-    """As many workers as are asked for, then fewer; a trend scores while training, which adds up."""
+    """A worker that prepares batches, then none; a trend scores while training, which adds up."""
     batching, network = recipe.batching, recipe.network
     limits = [most_drawn(fan_out, batching.hub_cap) for fan_out in batching.layer_fan_outs(network.num_layers)]
     batch = BatchShape.expected(
@@ -350,14 +351,14 @@ def train(config: schema.Config, recipe: Recipe, graph: Graph, x: NDArray[np.flo
         )
         return Need(trend + held, graph.num_bytes + x.nbytes, change)
 
-    return [(workers, need(workers)) for workers in range(config.sampling.workers, -1, -1)]
+    return [(workers, need(workers)) for workers in range(MOST_WORKERS, -1, -1)]
 
 
 def score(config: schema.Config, graph: Graph, x: NDArray[np.float32], *, num_ranks: int = 1) -> Ways[str]:
     """Embeddings and moments of edges where score.state says; with auto in memory, then on disk."""
     options = config.score
     places = ("memory", "disk") if options.state == "auto" else (options.state,)
-    change = f"{'' if 'disk' in places else 'set score.state=disk, or '}lower score.chunk_edges or model.width"
+    change = f"{'' if 'disk' in places else 'set score.state=disk, or '}lower model.width"
     files = 8 * graph.num_nodes * config.model.width + 24 * graph.num_edges
 
     def need(on_disk: bool) -> Need:
@@ -375,7 +376,7 @@ def _score_bytes(
         *(graph.num_nodes, graph.num_edges),
         num_features=x.shape[1],
         widths=(config.model.width, config.model.head_width),
-        chunk_edges=chunk_of(config.score.chunk_edges, "cpu"),
+        chunk_edges=chunk_of(None, "cpu"),
         threads=numba.get_num_threads(),
         num_views=len(config.score.views),
         on_disk=on_disk,

@@ -64,7 +64,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         for _, group in itertools.groupby(stages(context, until), lambda stage: stage.group or stage.name):
             for part in workspace.fitting(list(group)):
                 make(workspace, *part)
-        _warn_too_late(config.posterior, workspace)
+        _warn_too_late(config, workspace)
         if not world.leads:
             return ""
         seconds = time.perf_counter() - started
@@ -150,21 +150,17 @@ def _send_results(config: Config, workspace: Workspace) -> None:
         log.info("copied %s to %s", ", ".join(path.name for path in paths), config.score.copy_to)
 
 
-def _warn_too_late(posterior: schema.PosteriorConfig, workspace: Workspace) -> None:
+def _warn_too_late(config: Config, workspace: Workspace) -> None:
     """Warns where logs were asked of a training that an earlier run finished without them."""
     for record in workspace.records:
         if record.name.startswith("train-") and record.skipped:
             folder = Path(record.folder)
-            asked = {"tensorboard": posterior.tensorboard and not (folder / "tensorboard").exists()}
+            board = "tensorboard" in config.track.to and not (folder / "tensorboard").exists()
             has_trend = any("strange_auc" in line for line in report.read_records(folder / "metrics.jsonl"))
-            asked["trend_every"] = posterior.trend_every is not None and not has_trend
-            for name in (name for name, is_missing in asked.items() if is_missing):
-                log.warning(
-                    "posterior.%s=%s has no effect: this training is finished; remove %s to train again",
-                    name,
-                    getattr(posterior, name),
-                    folder,
-                )
+            trend = config.posterior.trend_every is not None and not has_trend
+            asked = {"track.to=tensorboard": board, f"posterior.trend_every={config.posterior.trend_every}": trend}
+            for option in (option for option, is_missing in asked.items() if is_missing):
+                log.warning("%s has no effect: this training is finished; remove %s to train again", option, folder)
 
 
 def check_folder(config: Config) -> None:

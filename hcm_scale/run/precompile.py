@@ -117,8 +117,8 @@ def labels(graph: Graph, config: Config, out: Path) -> None:
 def training(graph: Graph, config: Config, out: Path) -> None:
     """A step of the chain, over made-up labels."""
     x = propagate_features(graph, np.asarray(graph.x), out / "propagated")
-    record = train.Record(checkpoint_every=10, log_every=10, tensorboard=False)
-    where: dict[str, Any] = {"device": "cpu", "workers": config.sampling.workers}
+    record = train.Record(checkpoint_every=10)
+    where: dict[str, Any] = {"device": "cpu", "workers": 1}
     pairs, recipe = _some_labels(graph, config, out / "labels"), recipe_of(config)
     train.train(graph, x, pairs, out / "train", recipe=recipe, seed=0, record=record, **where)
 
@@ -132,12 +132,11 @@ def scores(graph: Graph, config: Config, out: Path) -> None:
     digest = write_sample(out / "samples", 0, HopModel(**model).state_dict())
     samples = seal_samples(out / "samples", [digest], model)
     options: dict[str, Any] = {"propagated": True, "seed": 0, "state": "memory", "device": "cpu"}
-    options |= {"chunk_edges": config.score.chunk_edges, "features": np.asarray(graph.x), "how": how}
+    options |= {"features": np.asarray(graph.x), "how": how}
     score.score(graph, [View(graph, x, samples)] * len(config.score.views), out / "all", **options)
-    shown: dict[str, Any] = {"top": config.score.explained}
     about = {"name": "warm", "seed": 0, "num_samples": 1}
     report.log.setLevel(logging.ERROR)  # its warnings are about this graph
-    report.report(graph, graph, out / "all", out / "report", x=np.asarray(graph.x), run=about, **shown)
+    report.report(graph, graph, out / "all", out / "report", x=np.asarray(graph.x), run=about)
     report.log.setLevel(logging.NOTSET)
 
 

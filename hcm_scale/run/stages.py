@@ -261,8 +261,7 @@ def _train_view(run: RunContext, view: str) -> Stage:
         structure, x = run.structure(view), run.encoder_input(view)
         record = train.Record(
             checkpoint_every=config.posterior.checkpoint_every,
-            log_every=config.posterior.log_every,
-            tensorboard=config.posterior.tensorboard,
+            tensorboard="tensorboard" in config.track.to,
             trend=_trend(run, recipe, structure, x) if config.posterior.trend_every else None,
             trend_every=config.posterior.trend_every or 1,
         )
@@ -274,7 +273,7 @@ def _train_view(run: RunContext, view: str) -> Stage:
             recipe=recipe,
             seed=config.seed,
             device=run.device,
-            workers=run.choose(f"train-{view}", ways()) if on_cpu else config.sampling.workers,
+            workers=run.choose(f"train-{view}", ways()) if on_cpu else memory.MOST_WORKERS,
             record=record,
             world=world,
         )
@@ -320,7 +319,6 @@ def _score(run: RunContext) -> Iterator[Stage]:
             propagated=run.exact_first_hop,
             seed=config.seed,
             state=run.choose("scores", run.score_ways()),
-            chunk_edges=config.score.chunk_edges,
             device=run.device,
             world=run.workspace.world,
             like=None if trained is None else score.open_reference(trained.folders["scores"]),
@@ -367,7 +365,6 @@ def _report(run: RunContext) -> Iterator[Stage]:
             features=purified.record,
             drift=folders.get("drift"),
             stages=[asdict(record) for record in run.workspace.records],
-            top=config.score.explained,
             csv=config.score.csv,
         )
         return {"rows": len(made["table"]["rank"]), "notes": made["notes"]}
@@ -375,7 +372,7 @@ def _report(run: RunContext) -> Iterator[Stage]:
     def needs() -> list[Need]:
         return [memory.report(run.graph())]
 
-    options = [config.score.explained, config.score.csv, config.graph.name]
+    options = [report.NUM_EXPLAINED, config.score.csv, config.graph.name]
     yield Stage("report", report.FORMAT, options, ("scores", "labels" if trains else "drift"), make, needs=needs)
 
 

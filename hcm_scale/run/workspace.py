@@ -110,7 +110,7 @@ class Workspace:
                 write_list(self.run_dir, [asdict(entry) for entry in self.records])
                 with console.logging_stage(record.name):
                     log.info("%s", _line(record))
-                console.report_step(console.Step(record.name, 1, 1, "stage"))
+                console.notify_watcher(console.Step(record.name, 1, 1, "stage"))
 
     def look(self, stage: Stage) -> tuple[str, Facts]:
         """What `make` would do for a stage, "kept", "goes on" or "made", and the record that is there; reads only.
@@ -399,10 +399,10 @@ def copy_run(run_dir: Path, out: Path) -> None:
     for stage, folder in zip(listed, open_stages(run_dir, *(stage["name"] for stage in listed)), strict=True):
         record, target = read_record(folder), out / stage["name"]
         for name in record["files"]:
-            copy = files.below(target, name)
+            copy = files.path_inside(target, name)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(files.below(folder, name), copy)
+            shutil.copyfile(files.path_inside(folder, name), copy)
         (out / RECORDS).mkdir(exist_ok=True)
         files.write_sealed(record_path(target), record)
     write_list(out, [stage | {"folder": stage["name"]} for stage in listed])
-    shutil.copyfile(files.below(run_dir, "config.json"), out / "config.json")
+    shutil.copyfile(files.path_inside(run_dir, "config.json"), out / "config.json")

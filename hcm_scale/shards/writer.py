@@ -145,7 +145,7 @@ def finished_shards(folder: Path, plan: LabelPlan, index: int) -> Shard | None:
     """A shard that was finished before, or None. Its size and its hash are checked."""
     try:
         shard = _read_beside(folder, plan, index)
-        path = files.below(folder, shard.file)
+        path = files.path_inside(folder, shard.file)
     except files.FolderError:
         return None
     whole = path.is_file() and path.stat().st_size == shard.num_bytes and files.hash_file(path) == shard.hash

@@ -20,7 +20,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.console import bar
+from hcm_scale.base.console import Progress
 from hcm_scale.graph import Graph
 from hcm_scale.hops import HopBlock, choose_sources, label_hops, largest_usable_classes
 from hcm_scale.hops.engines import STATE_BYTES
@@ -91,7 +91,7 @@ def _write_shards(
     num_pairs = sum(shard.num_rows for shard in finished.values())
     ranges = [plan.source_range(index) for index in own]
     with (
-        bar(sum(last - first for first, last in ranges), "source", "label") as progress,
+        Progress(sum(last - first for first, last in ranges), "source", "label") as progress,
         ThreadPoolExecutor(num_writers(), "shard-writer") as writer,
     ):
         progress.update(sum(shard.last - shard.first for shard in finished.values()))

@@ -45,7 +45,8 @@ def inject(
     """
     num_structural = num_cliques * clique_size
     num_attribute = num_structural if num_attribute_anomalies is None else num_attribute_anomalies
-    _check(graph, num_cliques, clique_size, candidates, num_attribute, replace_labels)
+    candidates = min(candidates, graph.num_nodes - 1)
+    _check(graph, num_cliques, clique_size, num_attribute, replace_labels)
     rng = np.random.default_rng(key(seed, _PURPOSE))
     chosen = rng.choice(graph.num_nodes, num_structural + num_attribute, replace=False)
     members, victims = chosen[:num_structural].reshape(num_cliques, clique_size), chosen[num_structural:]
@@ -67,9 +68,7 @@ def inject(
     return replace(joined, y=(kind > 0).astype(np.uint8), kind=kind, info={**graph.info, "injected": record})
 
 
-def _check(
-    graph: Graph, num_cliques: int, size: int, candidates: int, num_attribute: int, replace_labels: bool
-) -> None:
+def _check(graph: Graph, num_cliques: int, size: int, num_attribute: int, replace_labels: bool) -> None:
     n = graph.num_nodes
     ranges = {
         "inject.num_cliques": (num_cliques, 0, n),
@@ -77,8 +76,6 @@ def _check(
     }
     if num_cliques:
         ranges["inject.clique_size"] = (size, 2, n)
-    if num_attribute:
-        ranges["inject.candidates"] = (candidates, 1, n - 1)
     total = "inject.num_cliques * inject.clique_size + inject.num_attribute_anomalies"
     ranges[total] = (num_cliques * size + num_attribute, 0, n)
     for option, (value, low, high) in ranges.items():

@@ -6,7 +6,7 @@ from hcm_scale.config import Config, SyntheticGraph, with_options
 from hcm_scale.run import pipeline
 from hcm_scale.run.workspace import read_stages
 
-FEW = {"hops.num_sources": 20, "hops.pairs_per_class": 5, "sampling.batch_pairs": 32, "sampling.workers": 0}
+FEW = {"hops.num_sources": 20, "hops.pairs_per_class": 5, "sampling.batch_pairs": 32}
 FEW |= {"model.width": 8, "model.head_width": 8, "posterior.burn_in_steps": 2, "posterior.num_samples": 1}
 FEW |= {"posterior.thin_steps": 1, "world.device": "cpu", "score.views": ["purified"]}
 

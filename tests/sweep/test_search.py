@@ -28,7 +28,7 @@ TINY = [
     "posterior.num_samples=2",
     "posterior.thin_steps=1",
     "sampling.batch_pairs=128",
-    "world=cpu",
+    "world.device=cpu",
 ]
 SWEEPS = option_names("sweep")
 

@@ -134,8 +134,6 @@ def test_inject__is_a_function_of_its_seed_and_keeps_ids():
         ({"num_cliques": -1}, "num_cliques=-1"),
         ({"num_cliques": 1, "clique_size": 1}, "clique_size=1"),
         ({"num_cliques": 30}, r"inject\.num_cliques \* inject\.clique_size"),
-        ({"num_cliques": 1, "candidates": 800}, "candidates=800"),
-        ({"num_cliques": 1, "candidates": 0}, "candidates=0"),
         ({"num_cliques": 0, "num_attribute_anomalies": -3}, "num_attribute_anomalies=-3"),
         ({"num_cliques": 0, "num_attribute_anomalies": 801}, "num_attribute_anomalies=801"),
     ],

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hcm_scale.base import device as pinned
+from hcm_scale.base import device as base_device
 from hcm_scale.base.rng import key
 from hcm_scale.sampling.batches import MiniBatch
 from hcm_scale.sampling.device.fused import EndsBatch, fused_columns
@@ -67,7 +67,7 @@ def choose_fit(
     device = torch.device(device)
     fused = exact_first_hop and len(limits) == 1 and not weighted  # the fused kernels know no weights of edges
     columns = fused_columns(num_attributes, widths[0], device) if fused else None
-    free = pinned.free_bytes(device) if free_bytes is None else free_bytes
+    free = base_device.free_bytes(device) if free_bytes is None else free_bytes
     ends = min(2 * batch_pairs, 2 * batch_pairs if columns else num_nodes)
     work = 4 * ((10 + 8 * widths[0]) * ends + 3 * sum(widths) * batch_pairs)  # activations and their gradients
     if not columns:
