@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale.base import console, files, signals
-from hcm_scale.base.memory import Budget, Need, raising_out_of_memory
+from hcm_scale.base.memory import Budget, Need, peak_rss_bytes, raising_out_of_memory, reset_peak_rss
 from hcm_scale.base.threads import run_concurrently
 from hcm_scale.ranks.world import ALONE, World
 
@@ -250,7 +250,7 @@ def _prepare(name: str, folder: Path, key: str) -> float:
 
 def _fill(stage: Stage, folder: Path, key: str, earlier: float) -> Facts:
     """Makes the stage; returns its record, whose writing makes it finished."""
-    console.reset_peak_rss()
+    reset_peak_rss()
     started = time.perf_counter() - earlier
     try:
         with raising_out_of_memory(stage.name):
@@ -261,7 +261,7 @@ def _fill(stage: Stage, folder: Path, key: str, earlier: float) -> Facts:
         with contextlib.suppress(OSError):  # a full disk, say: the first error tells more
             files.write_sealed(record_path(folder), spent)
         raise
-    seconds, peak = time.perf_counter() - started, console.peak_rss_bytes()
+    seconds, peak = time.perf_counter() - started, peak_rss_bytes()
     record = {"key": key, "finished": True, "seconds": seconds, "peak_rss_bytes": peak, "detail": detail}
     files.write_sealed(record_path(folder), record | {"files": hashes})
     _remove_previous(folder)

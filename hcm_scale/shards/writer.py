@@ -178,7 +178,7 @@ def remove_partial_shards(folder: Path) -> None:
     """Removes the small files beside the shards from a sealed folder."""
     for path in folder.glob("shard-*.json"):
         path.unlink(missing_ok=True)
-    files.sync_folder(folder)
+    files.sync_file(folder)
 
 
 def total_counts(plan: LabelPlan, shards: Sequence[Shard]) -> list[int]:

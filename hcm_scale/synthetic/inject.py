@@ -72,7 +72,7 @@ def _check(graph: Graph, num_cliques: int, size: int, num_attribute: int, replac
     n = graph.num_nodes
     ranges = {
         "inject.num_cliques": (num_cliques, 0, n),
-        "inject.num_attribute_anomalies": (num_attribute, 0, n),
+        "inject.num_attribute_anomalies": (num_attribute, 0, n if n > 1 else 0),  # they come from other nodes
     }
     if num_cliques:
         ranges["inject.clique_size"] = (size, 2, n)
