@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from bench.defaults import LABEL, PLAN, PURIFY, RECIPE, REPORT, SAMPLER, SCORE, TRAIN
+from bench.defaults import LABEL, PLAN, PURIFY, RECIPE, SAMPLER, SCORE, TRAIN
 from bench.harness import Table, Verdict, at_least, at_most
 from hcm_scale.base.spmm import propagate
 from hcm_scale.features.propagate import propagate_features
@@ -186,5 +186,5 @@ def stages(root: Path, work: Work) -> dict[str, float]:
     inputs = graph, [View(clean.graph, x, samples)], root / "scores"
     clocked("score", lambda: score(*inputs, features=clean.features, propagated=True, device="cuda", **SCORE))
     found = {"metrics": root / "train" / "metrics.jsonl", "labels": root / "labels", "run": {"name": "bench"}}
-    clocked("report", lambda: report(graph, clean.graph, root / "scores", root / "report", **found, **REPORT))
+    clocked("report", lambda: report(graph, clean.graph, root / "scores", root / "report", **found))
     return seconds

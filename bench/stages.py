@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.apart import Outcome, run_apart
-from bench.defaults import LABEL, PLAN, PURIFY, RECIPE, REPORT, SCORE, TRAIN
+from bench.defaults import LABEL, PLAN, PURIFY, RECIPE, SCORE, TRAIN
 from hcm_scale.features.propagate import open_propagated, propagate_features
 from hcm_scale.graph import Graph
 from hcm_scale.posterior.samples import open_samples
@@ -94,7 +94,7 @@ def report(folder: Path, out: Path, work: Work) -> dict[str, Any]:
     """The page and the ranked table."""
     graph, made = Graph.open(folder / "graph", verify=False), open_purified(folder / "purify")
     labels = folder / work.labels
-    report_stage(graph, made.graph, folder / "score", out, run={"name": "bench"}, labels=labels, **REPORT)
+    report_stage(graph, made.graph, folder / "score", out, run={"name": "bench"}, labels=labels)
     return {}
 
 

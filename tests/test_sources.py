@@ -55,7 +55,7 @@ def test_options_of_the_last_run__that_are_damaged_are_told_by_name_and_never_wa
 
 def test_another_input__is_refused_however_long_a_query_is_and_of_a_wrong_type_by_name(tmp_path):
     (tmp_path / "scores").mkdir()
-    one, other = (SqlGraph(uri="sqlite:///a", edges=f"select {column}" + " " * 5000) for column in ("a", "b"))
+    one, other = (SqlGraph(path="sqlite:///a", edges=f"select {column}" + " " * 5000) for column in ("a", "b"))
     write_sealed(tmp_path / "config.json", {"graph": vars(one)})
     sources.check_same_input(one, tmp_path)
     with pytest.raises(ValueError, match="holds a finished run of"):

@@ -30,7 +30,7 @@ COMPARED = ("ahp", "iv", "closure", "context", "residual", "score", "rank")
 def small(run_dir: Path, trained: Path | None = None) -> Config:
     config = Config(run_dir=str(run_dir), trained=None if trained is None else str(trained))
     config.world.device = "cpu"
-    config.hops.num_sources, config.hops.pairs_per_class, config.sampling.workers = 100, 20, 0
+    config.hops.num_sources, config.hops.pairs_per_class = 100, 20
     config.model.width, config.model.head_width, config.sampling.fan_out = 16, 16, ["4"]
     config.posterior.burn_in_steps, config.posterior.num_samples, config.posterior.thin_steps = 8, 2, 2
     return config

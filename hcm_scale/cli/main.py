@@ -245,7 +245,3 @@ def _show(text: str) -> None:
 def _discard_output() -> None:
     """Nothing more can be written to stdout, at exit neither."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

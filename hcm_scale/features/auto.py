@@ -1,4 +1,4 @@
-"""`attributes=auto`: features of mean 0 and variance about 1 from any attribute columns, by rule and without labels.
+"""`attributes.scale=auto`: features of mean 0 and variance about 1 from any columns, by rule and without labels.
 
 | rule       | a column, or a group of columns, that                                  | becomes                      |
 |------------|------------------------------------------------------------------------|------------------------------|

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.console import bar
+from hcm_scale.base.console import Progress
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.npy import create_npy, save_npy
 
@@ -57,7 +57,7 @@ def build_csr(
         raise ValueError(f"num_nodes={num_nodes:,} must be between 1 and {MAX_NODES:,}")
     with tempfile.TemporaryDirectory(prefix="spill-", dir=folder) as scratch:
         spill = Spill(Path(scratch), directed, run_keys)
-        with bar(None, "row", "edges", unit_scale=True) as progress:
+        with Progress(None, "row", "edges", unit_scale=True) as progress:
             for u, v in chunks:
                 spill.add(np.asarray(u, np.int64), np.asarray(v, np.int64))
                 progress.update(len(u))

@@ -171,7 +171,9 @@ class Graph:
             described = _described(manifest)
         except ValueError as error:
             raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {error}; {_REMEDY}") from error
-        arrays = {name: _map(files.below(folder, f"{name}.npy"), entry, verify) for name, entry in described.items()}
+        arrays = {
+            name: _map(files.path_inside(folder, f"{name}.npy"), entry, verify) for name, entry in described.items()
+        }
         if verify:
             try:
                 check_arrays(arrays, manifest["directed"], manifest["num_columns"], manifest["columns"])

@@ -232,16 +232,16 @@ def _naming_cause() -> Iterator[None]:
 @contextlib.contextmanager
 def _connect(uri: str) -> Iterator[_Database]:
     """A database, opened for reading only."""
-    remote.refuse_secrets("graph.uri", uri)
+    remote.refuse_secrets("graph.path", uri)
     scheme = uri.partition("://")[0]
     if scheme not in ("duckdb", "postgresql", "postgres"):
-        raise ValueError(f"graph.uri={uri!r} is no database that can be read; {_LEGAL}")
+        raise ValueError(f"graph.path={uri!r} is no database that can be read; {_LEGAL}")
     with contextlib.ExitStack() as stack:
         try:
-            with remote.naming_failures("graph.uri", uri), _naming_cause():
+            with remote.naming_failures("graph.path", uri), _naming_cause():
                 database = _duckdb(uri, stack) if scheme == "duckdb" else _postgres(uri, stack)
         except ImportError as error:
-            raise ValueError(f"graph.uri={uri} needs the extra sql: pip install 'hcm-scale[sql]' ({error})") from error
+            raise ValueError(f"graph.path={uri} needs the extra sql: pip install 'hcm-scale[sql]' ({error})") from error
         yield database
 
 

@@ -38,6 +38,7 @@ from hcm_scale.stages.edges import chunk_of
 from hcm_scale.stages.label import num_writers
 from hcm_scale.stages.train import AHEAD, Training
 
+MOST_WORKERS = 1  # threads that prepare batches beside the training; results do not depend on their number
 _MIB = 1 << 20
 _COVARIANCE_COLUMNS = {True: 2_048, False: 8_192}  # by whether storage is sparse: of more none is formed
 _SAMPLED_DEGREES = 1 << 16
@@ -199,7 +200,7 @@ def label_bytes(plan: LabelPlan, num_linked: int, num_arcs: int, *, shares: bool
 
 
 def train(config: schema.Config, training: Training) -> Ways[int]:
-    """As many workers as are asked for, then fewer; a trend scores while training, which adds up."""
+    """A worker that prepares batches, then none; a trend scores while training, which adds up."""
     graph, x, labels, recipe = training.structure, training.x, training.labels, training.recipe
     limits = [most_drawn(fan_out, recipe.batching.hub_cap) for fan_out in recipe.fan_outs]
     batch = BatchShape.expected(
@@ -217,7 +218,7 @@ def train(config: schema.Config, training: Training) -> Ways[int]:
         most = held + train_bytes(config.model, graph.num_nodes, batch, x.shape[1], window=window, workers=workers)
         return Need(most, graph.num_bytes + x.nbytes, change)
 
-    return [(workers, need(workers)) for workers in range(config.sampling.workers, -1, -1)]
+    return [(workers, need(workers)) for workers in range(MOST_WORKERS, -1, -1)]
 
 
 class BatchShape(NamedTuple):
@@ -279,7 +280,7 @@ def train_bytes(
 def score(config: schema.Config, graph: Graph, x: NDArray[np.float32], *, num_ranks: int = 1) -> Ways[str]:
     """Embeddings and moments of edges where score.state says; with auto in memory, then on disk."""
     places = ("memory", "disk") if config.score.state == "auto" else (config.score.state,)
-    change = f"{'' if 'disk' in places else 'set score.state=disk, or '}lower score.chunk_edges or model.width"
+    change = f"{'' if 'disk' in places else 'set score.state=disk, or '}lower model.width"
     files = 8 * graph.num_nodes * config.model.width + 24 * graph.num_edges
 
     def need(on_disk: bool) -> Need:
@@ -303,7 +304,7 @@ def score_bytes(config: schema.Config, size: Size, num_features: int, *, on_disk
     n, m, width, threads = size.num_nodes, size.num_edges, config.model.width, numba.get_num_threads()
     several = len(config.score.views) > 1
     layers = 0 if on_disk or num_ranks > 1 else 8 * n * width
-    chunk_edges = min(chunk_of(config.score.chunk_edges, "cpu"), m)
+    chunk_edges = min(chunk_of(None, "cpu"), m)
     chunks = 4 * threads * chunk_edges * (width + config.model.head_width + 8)
     rows = min(n, CHUNK_ROWS) * (4 * width + 6 * num_features)
     moments = 0 if on_disk else 8 * m

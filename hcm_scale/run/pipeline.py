@@ -66,7 +66,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
                 with torch_threads(None if len(part) == 1 else 1):  # of stages made at the same time one each
                     workspace.make(*part)
                 torch.cuda.empty_cache()  # blocks that a stage held on a GPU do not have the sizes that the next needs
-        _warn_too_late(config.posterior, workspace)
+        _warn_too_late(config, workspace)
         if not world.leads:
             return ""
         seconds = time.perf_counter() - started
@@ -145,18 +145,19 @@ def _send_results(config: Config, workspace: Workspace) -> None:
         log.info("copied %s to %s", ", ".join(path.name for path in paths), config.score.copy_to)
 
 
-def _warn_too_late(posterior: schema.PosteriorConfig, workspace: Workspace) -> None:
+def _warn_too_late(config: Config, workspace: Workspace) -> None:
     """Warns where logs were asked of a training that an earlier run finished without them."""
     for record in workspace.records:
         if not (record.name.startswith("train-") and record.skipped):
             continue
         folder = Path(record.folder)
-        late = ["tensorboard"] if posterior.tensorboard and not (folder / "tensorboard").exists() else []
-        if posterior.trend_every is not None:
+        has_board = (folder / "tensorboard").exists()
+        late = ["track.to=tensorboard"] if "tensorboard" in config.track.to and not has_board else []
+        if config.posterior.trend_every is not None:
             lines = report.read_records(folder / "metrics.jsonl")
-            late += [] if any("strange_auc" in line for line in lines) else ["trend_every"]
-        for name in late:
-            option = f"posterior.{name}={getattr(posterior, name)}"
+            has_trend = any("strange_auc" in line for line in lines)
+            late += [] if has_trend else [f"posterior.trend_every={config.posterior.trend_every}"]
+        for option in late:
             log.warning("%s has no effect: this training is finished; remove %s to train again", option, folder)
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hcm_scale.config import Config, SyntheticGraph, flat, stored_options
+from hcm_scale.config import Config, SyntheticGraph, flatten, stored_options
 from hcm_scale.run.memory import Size
 from hcm_scale.run.stages import RunContext, stages
 from hcm_scale.run.trained import open_trained, with_trained_options
@@ -107,7 +107,7 @@ def _made_size(config: Config) -> Size | None:
 def changed(run_dir: Path, config: Config) -> list[str]:
     """Options that differ from those of the last run in this folder, as `key: before -> now`."""
     before = stored_options(run_dir)
-    now = dict(flat(json.loads(json.dumps(asdict(config)))))
+    now = dict(flatten(json.loads(json.dumps(asdict(config)))))
     places = ("run_dir", "share_dir", "data_dir", "overwrite")
     differing = [key for key in now if key not in places and before.get(key, now[key]) != now[key]]
     return [f"{key}: {before[key]} -> {now[key]}" for key in differing]

@@ -117,9 +117,9 @@ def labels(graph: Graph, config: Config, out: Path) -> None:
 def training(graph: Graph, config: Config, out: Path) -> None:
     """A step of the chain, over made-up labels."""
     x = propagate_features(graph, np.asarray(graph.x), out / "propagated")
-    record = train.Record(checkpoint_every=10, log_every=10, tensorboard=False)
+    record = train.Record(checkpoint_every=10)
     training = train.Training(graph, x, _some_labels(graph, config, out / "labels"), recipe_of(config), seed=0)
-    train.train(training, out / "train", device="cpu", workers=config.sampling.workers, record=record)
+    train.train(training, out / "train", device="cpu", workers=1, record=record)
 
 
 def scores(graph: Graph, config: Config, out: Path) -> None:
@@ -138,12 +138,11 @@ def scores(graph: Graph, config: Config, out: Path) -> None:
         propagated=True,
         seed=0,
         state="memory",
-        chunk_edges=config.score.chunk_edges,
         device="cpu",
     )
-    about, top = {"name": "warm", "seed": 0, "num_samples": 1}, config.score.explained
+    about = {"name": "warm", "seed": 0, "num_samples": 1}
     report.log.setLevel(logging.ERROR)  # its warnings are about this graph
-    report.report(graph, graph, out / "all", out / "report", x=np.asarray(graph.x), run=about, top=top)
+    report.report(graph, graph, out / "all", out / "report", x=np.asarray(graph.x), run=about)
     report.log.setLevel(logging.NOTSET)
 
 

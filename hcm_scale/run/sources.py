@@ -20,7 +20,7 @@ from hcm_scale.ingest.table_files import CSV, PARQUET, files_at
 from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.ingest import Reader
 
-_INPUTS = ("path", "uri", "edges", "nodes", "dataset", "family")
+_INPUTS = ("path", "edges", "nodes", "dataset", "family")
 
 
 def reader(graph: schema.GraphConfig, known: list[readers.Encoding] | None = None) -> Reader:
@@ -43,7 +43,7 @@ def stamp(graph: schema.GraphConfig) -> list[Any]:
     if isinstance(graph, schema.PygGraph):
         return []
     if isinstance(graph, schema.SqlGraph):
-        return queries_stamp(graph.uri, _queries(graph))
+        return queries_stamp(graph.path, _queries(graph))
     if isinstance(graph, schema.FolderGraph) and not (Path(graph.path) / files.MANIFEST).is_file():
         raise readers.InputError(
             f"graph.path={graph.path} is no graph folder: there is no {files.MANIFEST} in it; graph=tables reads tables"
@@ -121,7 +121,7 @@ def _tables(graph: schema.TablesGraph, known: list[readers.Encoding] | None) -> 
 
 def _sql(graph: schema.SqlGraph, known: list[readers.Encoding] | None) -> Reader:
     def read(out: Path) -> Graph:
-        with query_tables(out, graph.uri, _queries(graph)) as paths:
+        with query_tables(out, graph.path, _queries(graph)) as paths:
             options = table_options(graph)
             options["columns"] = _guessed(graph, paths, options["columns"])
             return readers.read_tables(out, *paths, **options, known=known, origin=", ".join(_queries(graph)))
@@ -142,8 +142,6 @@ def _guessed(graph: schema.SqlGraph, paths: list[Path], columns: readers.Columns
 
 def _queries(graph: schema.SqlGraph) -> dict[str, str]:
     """The queries of a graph, by option."""
-    if graph.path:
-        raise ValueError(f"graph.path={graph.path} has no place in graph=sql; graph.edges is the query of the edges")
     return {"graph.edges": graph.edges} | ({} if graph.nodes is None else {"graph.nodes": graph.nodes})
 
 

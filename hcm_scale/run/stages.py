@@ -269,12 +269,11 @@ def _train_view(run: RunContext, view: str) -> Stage:
         training, posterior = run.training(view), config.posterior
         record = train.Record(
             checkpoint_every=posterior.checkpoint_every,
-            log_every=posterior.log_every,
-            tensorboard=posterior.tensorboard,
+            tensorboard="tensorboard" in config.track.to,
             trend=_trend(run, training) if posterior.trend_every else None,
             trend_every=posterior.trend_every or 1,
         )
-        workers = run.choose(f"train-{view}", ways()) if on_cpu else config.sampling.workers
+        workers = run.choose(f"train-{view}", ways()) if on_cpu else memory.MOST_WORKERS
         samples = train.train(training, out, device=run.device, workers=workers, record=record, world=world)
         readings = [line for line in report.read_records(out / "metrics.jsonl") if "loss" in line]
         last = {name: readings[-1][name] for name in ("loss", "pairs_per_second") if readings and name in readings[-1]}
@@ -319,7 +318,6 @@ def _score(run: RunContext) -> Iterator[Stage]:
             propagated=run.exact_first_hop,
             seed=config.seed,
             state=run.choose("scores", run.score_ways()),
-            chunk_edges=config.score.chunk_edges,
             device=run.device,
             world=run.workspace.world,
             like=None if trained is None else score.open_reference(trained.folders["scores"]),
@@ -366,7 +364,6 @@ def _report(run: RunContext) -> Iterator[Stage]:
             features=purified.record,
             drift=folders.get("drift"),
             stages=[asdict(record) for record in run.workspace.records],
-            top=config.score.explained,
             csv=config.score.csv,
         )
         return {"rows": len(made["table"]["rank"]), "notes": made["notes"]}
@@ -374,7 +371,7 @@ def _report(run: RunContext) -> Iterator[Stage]:
     def needs() -> list[Need]:
         return [memory.report(run.graph())]
 
-    options = [config.score.explained, config.score.csv, config.graph.name]
+    options = [report.NUM_EXPLAINED, config.score.csv, config.graph.name]
     yield Stage("report", report.FORMAT, options, ("scores", "labels" if trains else "drift"), make, needs=needs)
 
 

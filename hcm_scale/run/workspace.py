@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale.base import console, files, signals
-from hcm_scale.base.memory import Budget, Need, raising_out_of_memory
+from hcm_scale.base.memory import Budget, Need, peak_rss_bytes, raising_out_of_memory, reset_peak_rss
 from hcm_scale.base.threads import run_concurrently
 from hcm_scale.ranks.world import ALONE, World
 
@@ -110,7 +110,7 @@ class Workspace:
                 write_list(self.run_dir, [asdict(entry) for entry in self.records])
                 with console.logging_stage(record.name):
                     log.info("%s", _line(record))
-                console.report_step(console.Step(record.name, 1, 1, "stage"))
+                console.notify_watcher(console.Step(record.name, 1, 1, "stage"))
 
     def look(self, stage: Stage) -> tuple[str, Facts]:
         """What `make` would do for a stage, "kept", "goes on" or "made", and the record that is there; reads only.
@@ -250,7 +250,7 @@ def _prepare(name: str, folder: Path, key: str) -> float:
 
 def _fill(stage: Stage, folder: Path, key: str, earlier: float) -> Facts:
     """Makes the stage; returns its record, whose writing makes it finished."""
-    console.reset_peak_rss()
+    reset_peak_rss()
     started = time.perf_counter() - earlier
     try:
         with raising_out_of_memory(stage.name):
@@ -261,7 +261,7 @@ def _fill(stage: Stage, folder: Path, key: str, earlier: float) -> Facts:
         with contextlib.suppress(OSError):  # a full disk, say: the first error tells more
             files.write_sealed(record_path(folder), spent)
         raise
-    seconds, peak = time.perf_counter() - started, console.peak_rss_bytes()
+    seconds, peak = time.perf_counter() - started, peak_rss_bytes()
     record = {"key": key, "finished": True, "seconds": seconds, "peak_rss_bytes": peak, "detail": detail}
     files.write_sealed(record_path(folder), record | {"files": hashes})
     _remove_previous(folder)
@@ -397,10 +397,10 @@ def copy_run(run_dir: Path, out: Path) -> None:
     for stage, folder in zip(listed, open_stages(run_dir, *(stage["name"] for stage in listed)), strict=True):
         record, target = read_record(folder), out / stage["name"]
         for name in record["files"]:
-            copy = files.below(target, name)
+            copy = files.path_inside(target, name)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(files.below(folder, name), copy)
+            shutil.copyfile(files.path_inside(folder, name), copy)
         (out / RECORDS).mkdir(exist_ok=True)
         files.write_sealed(record_path(target), record)
     write_list(out, [stage | {"folder": stage["name"]} for stage in listed])
-    shutil.copyfile(files.below(run_dir, "config.json"), out / "config.json")
+    shutil.copyfile(files.path_inside(run_dir, "config.json"), out / "config.json")

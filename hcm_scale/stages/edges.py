@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcm_scale.base import files
-from hcm_scale.base.console import bar
+from hcm_scale.base.console import Progress
 from hcm_scale.base.npy import open_npy, save_npy
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph import Graph
@@ -170,7 +170,9 @@ def predict_views(
     """The predictions of the samples of all views; None but on rank 0."""
     parts, device = [], sharings[0].device
     first, last = sharings[0].edge_range(edges.num_edges)
-    with bar((last - first) * sum(len(view.samples) for view in views), "edge", "score", unit_scale=True) as progress:
+    with Progress(
+        (last - first) * sum(len(view.samples) for view in views), "edge", "score", unit_scale=True
+    ) as progress:
         for view, sharing in zip(views, sharings, strict=True):
             begun = sharing.begin(edges.num_edges)
             progress.update(begun * (last - first))
@@ -326,7 +328,7 @@ class SavedMoments:
         """Whether moments of the same edges and samples are there, as they were written."""
         try:
             index = json.loads(self._index.read_bytes())
-            hashes = {name: files.hash_file(files.below(self.folder, name)) for name in index["files"]}
+            hashes = {name: files.hash_file(files.path_inside(self.folder, name)) for name in index["files"]}
             named = {path.name for path in self._paths(index["num_samples"])}
             return bool(index["of"] == self.of and hashes == index["files"] and {*hashes} == named)
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):

@@ -20,7 +20,7 @@ import numba
 import numpy as np
 
 from hcm_scale.base import files
-from hcm_scale.base.console import bar
+from hcm_scale.base.console import Progress
 from hcm_scale.graph import Graph
 from hcm_scale.hops import HopBlock, choose_sources, label_hops, largest_usable_classes
 from hcm_scale.hops.label import STATE_BYTES
@@ -100,7 +100,7 @@ def _write_shards(search: Callable[..., Iterator[HopBlock]], out: Path, plan: La
     num_pairs = sum(shard.num_rows for shard in finished.values())
     ranges = [plan.source_range(index) for index in own]
     with (
-        bar(sum(last - first for first, last in ranges), "source", "label") as progress,
+        Progress(sum(last - first for first, last in ranges), "source", "label") as progress,
         ThreadPoolExecutor(num_writers(), "shard-writer") as writer,
     ):
         progress.update(sum(shard.last - shard.first for shard in finished.values()))

@@ -116,7 +116,7 @@ def purify(
     _check_varied(features, graph.columns)
     if "columns" in features.record:
         counts = f"{graph.num_attributes:,} attributes become {len(features.columns):,} features"
-        log.info("%s by rule (attributes=auto):\n%s", counts, table(features.record["columns"]))
+        log.info("%s by rule (attributes.scale=auto):\n%s", counts, table(features.record["columns"]))
     median = None if graph.weights is None else median_weight(graph.weights)
     return _write(out, graph, features, median, dropping, world)
 

@@ -189,8 +189,8 @@ class Record:
     """What a run writes besides its samples. `trend(samples folder, samples so far)` returns numbers to log."""
 
     checkpoint_every: int
-    log_every: int
-    tensorboard: bool
+    log_every: int = 20
+    tensorboard: bool = False
     trend: Callable[[Path, int], dict[str, float]] | None = None
     trend_every: int = 1  # samples
 

@@ -45,6 +45,7 @@ def inject(
     """
     num_structural = num_cliques * clique_size
     num_attribute = num_structural if num_attribute_anomalies is None else num_attribute_anomalies
+    candidates = min(candidates, graph.num_nodes - 1)
     options = {"num_cliques": num_cliques, "clique_size": clique_size, "candidates": candidates}
     options |= {"num_attribute_anomalies": num_attribute}
     _check(graph, options, replace_labels)
@@ -65,9 +66,8 @@ def inject(
 def _check(graph: Graph, options: dict[str, int], replace_labels: bool) -> None:
     n, num_cliques, num_attribute = graph.num_nodes, options["num_cliques"], options["num_attribute_anomalies"]
     total = "num_cliques * inject.clique_size + inject.num_attribute_anomalies"
-    ranges = {"num_cliques": (0, n), "num_attribute_anomalies": (0, n)}
+    ranges = {"num_cliques": (0, n), "num_attribute_anomalies": (0, n if n > 1 else 0)}  # they come from other nodes
     ranges |= {"clique_size": (2, n)} if num_cliques else {}
-    ranges |= {"candidates": (1, n - 1)} if num_attribute else {}
     for option, (low, high) in {**ranges, total: (0, n)}.items():
         value = num_cliques * options["clique_size"] + num_attribute if option == total else options[option]
         if not low <= value <= high:

@@ -148,7 +148,7 @@ def test_run__says_which_stage_does_not_fit_and_what_to_lower(tmp_path, graph):
 def test_run__is_refused_before_labels_are_made_that_could_not_be_scored(tmp_path, graph):
     config = small(tmp_path)
     config.model.width, config.world.memory_gib = 8_192, 70 / 1024
-    with pytest.raises(ValueError, match=r"^scores, later: about .* lower score.chunk_edges or model.width, or say"):
+    with pytest.raises(ValueError, match=r"^scores, later: about .* lower model.width, or say"):
         pipeline.run(config, graph=graph)
     assert not (tmp_path / "labels").exists()
     pipeline.run(config, until="label", graph=graph)
@@ -156,7 +156,6 @@ def test_run__is_refused_before_labels_are_made_that_could_not_be_scored(tmp_pat
 
 def test_run__in_little_memory_trains_one_after_the_other_and_without_workers(tmp_path, graph, caplog):
     config = small(tmp_path)
-    config.sampling.workers = 64
     config.world.memory_gib = 80 / 1024
     caplog.set_level(logging.INFO)
     pipeline.run(config, until="train", graph=graph)
@@ -200,11 +199,10 @@ def test_ways_to_label__end_in_the_same_bytes(tmp_path, graph):
 
 def test_train__of_fewer_workers_needs_less(tmp_path, graph):
     config = small(tmp_path)
-    config.sampling.workers = 3
     pipeline.run(config, until="label", graph=graph)
     training = Training(graph, graph.x, open_labels(tmp_path / "labels"), recipe_of(config), seed=0)
     ways = memory.train(config, training)
-    assert [workers for workers, _ in ways] == [3, 2, 1, 0]
+    assert [workers for workers, _ in ways] == [1, 0]
     held = [need.held for _, need in ways]
     assert held == sorted(held, reverse=True)
     config.posterior.trend_every = 1

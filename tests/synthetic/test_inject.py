@@ -101,9 +101,9 @@ def test_inject__keeps_edges_that_exist_within_a_clique():
 
 
 def test_inject__copies_original_attributes_even_from_changed_nodes():
-    """On three nodes at 0, 1 and 10 all are changed, each to the value farthest from its own original one."""
+    """On three nodes at 0, 1 and 10 all are changed, each to the farthest of all others' original values."""
     graph = Graph(np.zeros(4, np.int64), np.zeros(0, np.int32), x=np.array([[0], [1], [10]], np.float32))
-    result = inject(graph, num_cliques=0, candidates=2, num_attribute_anomalies=3)
+    result = inject(graph, num_cliques=0, num_attribute_anomalies=3)
     assert result.x.ravel().tolist() == [10, 10, 0]
 
 
@@ -132,8 +132,6 @@ def test_inject__is_a_function_of_its_seed_and_keeps_ids():
         ({"num_cliques": -1}, "num_cliques=-1"),
         ({"num_cliques": 1, "clique_size": 1}, "clique_size=1"),
         ({"num_cliques": 30}, r"inject\.num_cliques \* inject\.clique_size"),
-        ({"num_cliques": 1, "candidates": 800}, "candidates=800"),
-        ({"num_cliques": 1, "candidates": 0}, "candidates=0"),
         ({"num_cliques": 0, "num_attribute_anomalies": -3}, "num_attribute_anomalies=-3"),
         ({"num_cliques": 0, "num_attribute_anomalies": 801}, "num_attribute_anomalies=801"),
     ],
@@ -141,6 +139,12 @@ def test_inject__is_a_function_of_its_seed_and_keeps_ids():
 def test_inject__refuses_bad_settings_by_name(settings, message):
     with pytest.raises(ValueError, match=message):
         inject(a_graph(), **{"num_attribute_anomalies": None, **settings})
+
+
+def test_inject__refuses_attributes_of_others_where_there_are_none():
+    alone = Graph(np.zeros(2, np.int64), np.zeros(0, np.int32), x=np.zeros((1, 1), np.float32))
+    with pytest.raises(ValueError, match=r"inject\.num_attribute_anomalies=1 .* on 1 nodes it runs from 0 to 0"):
+        inject(alone, num_cliques=0, num_attribute_anomalies=1)
 
 
 def test_inject__refuses_labels_and_missing_attributes():
