@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hcm_scale.base.console import peak_rss_bytes, reset_peak_rss
+from hcm_scale.base.memory import peak_rss_bytes, reset_peak_rss
 
 Job = Callable[..., Callable[[], dict[str, Any]]]
 _POLL_SECONDS = 0.01

@@ -35,9 +35,9 @@ def tables(num_nodes: int = NUM_NODES, edges_per_node: int = EDGES_PER_NODE) -> 
         words += [f"inject.num_cliques={num_nodes // 1000}", f"inject.num_attribute_anomalies={15 * num_nodes // 1000}"]
         command = [sys.executable, "-m", "hcm_scale"]
         subprocess.run([*command, "warm"], check=True, stdout=subprocess.DEVNULL)
-        subprocess.run([*command, "ingest", "graph=community", *words, "world=gpu"], check=True)
+        subprocess.run([*command, "ingest", "graph=community", *words, "world.device=cuda"], check=True)
         started = time.perf_counter()
-        with subprocess.Popen([*command, "run", "graph=community", *words, "world=gpu"]) as running:
+        with subprocess.Popen([*command, "run", "graph=community", *words, "world.device=cuda"]) as running:
             peak = watch(running)
         seconds = time.perf_counter() - started
         if running.returncode:

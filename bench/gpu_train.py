@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from bench.defaults import LABEL, PLAN, PURIFY, RECIPE, REPORT, SAMPLER, SCORE, TRAIN
+from bench.defaults import LABEL, PLAN, PURIFY, RECIPE, SAMPLER, SCORE, TRAIN
 from bench.harness import Table, Verdict, at_least, at_most
 from hcm_scale.base.spmm import propagate
 from hcm_scale.features.propagate import propagate_features
@@ -36,7 +36,7 @@ from hcm_scale.stages.label import label
 from hcm_scale.stages.purify import purify
 from hcm_scale.stages.report import report
 from hcm_scale.stages.score import score
-from hcm_scale.stages.train import train
+from hcm_scale.stages.train import Training, train
 from hcm_scale.synthetic import families as synthetic
 
 CLASSES, WIDTH, POOL = 4, 128, 10_000_000
@@ -181,10 +181,10 @@ def stages(root: Path, work: Work) -> dict[str, float]:
     batching = replace(RECIPE.batching, batch_pairs=work.batch_pairs, sampling_ratio=1.0)
     recipe = replace(RECIPE, batching=batching, plan=plan)
     x = clocked("propagate", lambda: propagate_features(clean.graph, clean.features, root / "propagated"))
-    run: dict[str, Any] = {"recipe": recipe, "device": "cuda", **TRAIN}
-    samples = clocked("train", lambda: train(clean.graph, x, labels, root / "train", **run))
+    training = Training(clean.graph, x, labels, recipe, seed=0)
+    samples = clocked("train", lambda: train(training, root / "train", device="cuda", **TRAIN))
     inputs = graph, [View(clean.graph, x, samples)], root / "scores"
     clocked("score", lambda: score(*inputs, features=clean.features, propagated=True, device="cuda", **SCORE))
     found = {"metrics": root / "train" / "metrics.jsonl", "labels": root / "labels", "run": {"name": "bench"}}
-    clocked("report", lambda: report(graph, clean.graph, root / "scores", root / "report", **found, **REPORT))
+    clocked("report", lambda: report(graph, clean.graph, root / "scores", root / "report", **found))
     return seconds

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.apart import Outcome, run_apart
-from bench.defaults import LABEL, PLAN, PURIFY, RECIPE, REPORT, SCORE, TRAIN
+from bench.defaults import LABEL, PLAN, PURIFY, RECIPE, SCORE, TRAIN
 from hcm_scale.features.propagate import open_propagated, propagate_features
 from hcm_scale.graph import Graph
 from hcm_scale.posterior.samples import open_samples
@@ -24,6 +24,7 @@ from hcm_scale.stages.purify import open_purified
 from hcm_scale.stages.purify import purify as purify_stage
 from hcm_scale.stages.report import report as report_stage
 from hcm_scale.stages.score import score as score_stage
+from hcm_scale.stages.train import Training
 from hcm_scale.stages.train import train as train_stage
 from hcm_scale.synthetic import families as synthetic
 
@@ -76,7 +77,7 @@ def train(folder: Path, out: Path, work: Work) -> dict[str, Any]:
     made = open_purified(folder / "purify")
     recipe = replace(RECIPE, plan=replace(PLAN, burn_in_steps=work.num_steps - 1, num_samples=1, thin_steps=1))
     labels, x = open_labels(folder / work.labels), open_propagated(folder / "propagate")
-    train_stage(made.graph, x, labels, out, recipe=recipe, device="cpu", **TRAIN)
+    train_stage(Training(made.graph, x, labels, recipe, seed=0), out, device="cpu", **TRAIN)
     return {"num_pairs": labels.num_pairs}
 
 
@@ -93,7 +94,7 @@ def report(folder: Path, out: Path, work: Work) -> dict[str, Any]:
     """The page and the ranked table."""
     graph, made = Graph.open(folder / "graph", verify=False), open_purified(folder / "purify")
     labels = folder / work.labels
-    report_stage(graph, made.graph, folder / "score", out, run={"name": "bench"}, labels=labels, **REPORT)
+    report_stage(graph, made.graph, folder / "score", out, run={"name": "bench"}, labels=labels)
     return {}
 
 

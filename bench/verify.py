@@ -69,10 +69,10 @@ def main() -> int:
         num_bytes = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
         print(f"{num_nodes:,} nodes, {graph.num_edges:,} edges, {num_bytes / 1e9:.2f} GB in all")
         hashes: dict[str, str] = {}
-        files._KNOWN.clear()
+        files._hashes.clear()
         timed("all files, first read of the process", lambda: hashes.update(files.hash_folder(run)))
         timed("all files, known to the process", lambda: files.check_folder(run, hashes, ""))
-        files._KNOWN.clear()
+        files._hashes.clear()
         timed("a stranger's folder: hashes and content", lambda: Graph.open(run / "graph"))
         timed("of that the content", lambda: Graph.open(run / "graph", verify=False).check())
     return 0

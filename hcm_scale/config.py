@@ -2,7 +2,7 @@
 
 `Config` has one dataclass per section. The command line fills it through Hydra, Python through `with_options`; keys are
 the same, dotted or as nested mappings, and a whole section may be the name of one of its option files, as in
-`purify=none`. OmegaConf refuses unknown keys and wrong types, `check` refuses values outside the range that a field
+`purify=jaccard`. OmegaConf refuses unknown keys and wrong types, `check` refuses values outside the range that a field
 states; every message names the key, the value and what is legal. Nothing below `run/stages.py` reads a configuration.
 
 Hydra and OmegaConf are imported when something is composed, so that `hcm-scale --help` starts without them.
@@ -102,11 +102,10 @@ class TablesGraph(PolicyGraph):
 
 @dataclass
 class SqlGraph(TablesGraph):
-    """Queries in the place of tables: `edges` and optionally `nodes` of the database `uri`; `path` is not used."""
+    """Queries in the place of tables: `edges` and optionally `nodes` of the database at `path`."""
 
     source: str = fixed("sql")
     name: str = "sql"
-    uri: str = ""
     edges: str = ""
 
 
@@ -146,7 +145,6 @@ class InjectConfig:
 
     num_cliques: int = number(0, 0)
     clique_size: int = number(15, 2)
-    candidates: int = number(50, 1)
     num_attribute_anomalies: int | None = number(0, 0)
     seed: int = number(0, 0)
 
@@ -185,7 +183,6 @@ class SamplingConfig:
     hub_cap: int | None = number(256, 1)
     first_hop: str = choice("exact", ("exact", "sampled"))
     backend: str = choice("numba", tables.BACKENDS)
-    workers: int = number(1, 0, 64)
     whole_graph: bool = True  # steps on all nodes where a batch's neighbourhood would be most of them
 
 
@@ -207,9 +204,7 @@ class PosteriorConfig:
     num_samples: int | None = number(None, 1)  # None: until one more no longer moves the ranking, at most ten
     thin_steps: int = number(10, 1)
     checkpoint_every: int = number(200, 1)
-    log_every: int = number(20, 1)
     trend_every: int | None = number(None, 1)
-    tensorboard: bool = False
 
 
 @dataclass
@@ -221,11 +216,9 @@ class ScoreConfig:
     rank_by: str = choice("score", tables.RANKINGS)
     fdr: float = number(0.1, 1e-6, 0.999)  # the share of false flags to put up with among the flagged
     max_neighbors: int | None = number(None, 1)
-    chunk_edges: int | None = number(None, 256)
     state: str = choice("auto", tables.STATES)  # where embeddings and moments of edges are; auto: in memory if they fit
     precision: str = choice("auto", tables.PRECISIONS)  # of the products over edges, on a GPU
     csv: bool = False  # write report/scores.csv, the whole list as text
-    explained: int = number(10, 0, 100)
     copy_to: str | None = None  # a URL or folder that gets the ranked list and the report once they are made
 
 
@@ -245,10 +238,9 @@ class WorldConfig:
 
 @dataclass
 class TrackConfig:
-    """Experiment trackers that are told of a finished run."""
+    """Experiment trackers: TensorBoard while a run trains, the others once it is finished."""
 
     to: list[str] = names([], tables.TRACKERS)
-    project: str = "hcm_scale"
 
 
 @dataclass
@@ -292,16 +284,16 @@ class Option(NamedTuple):
     sources: tuple[str, ...]
 
 
-def walk(section: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
+def iter_options(section: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:
     """(full key, field, value) of every option that users may set in a configuration or one of its sections.
 
-    >>> [key for key, _, _ in walk(PurifyConfig(), "purify.")]
+    >>> [key for key, _, _ in iter_options(PurifyConfig(), "purify.")]
     ['purify.similarity', 'purify.ratio', 'purify.attributes']
     """
     for entry in dataclasses.fields(section):
         value = getattr(section, entry.name)
         if dataclasses.is_dataclass(value):
-            yield from walk(value, f"{prefix}{entry.name}.")
+            yield from iter_options(value, f"{prefix}{entry.name}.")
         elif not entry.metadata.get("fixed"):
             yield prefix + entry.name, entry, value
 
@@ -311,7 +303,7 @@ def options() -> dict[str, Option]:
     """Every option of every source by key; an option of several sources has the default of `graph=tables`."""
     found: dict[str, Option] = {}
     for source in ("tables", *(name for name in SOURCES if name != "tables")):
-        for key, entry, default in walk(Config(graph=SOURCES[source]())):
+        for key, entry, default in iter_options(Config(graph=SOURCES[source]())):
             known = found.get(key, Option(key, entry, default, ()))
             found[key] = known._replace(sources=(*known.sources, source) if key.startswith("graph.") else ())
     return found
@@ -357,7 +349,7 @@ def check(config: Any, prefix: str = "") -> None:
     ...
     ValueError: purify.ratio=1.5 is out of range: at least 0.0 and at most 0.99
     """
-    for key, entry, value in walk(config, prefix):
+    for key, entry, value in iter_options(config, prefix):
         rule = entry.metadata
         low, high = rule.get("low"), rule.get("high")
         legal: tuple[str, ...] = rule.get("names") or rule.get("each") or ()
@@ -453,8 +445,8 @@ def option_file(group: str, name: str) -> Path | None:
 def _read_option_file(group: str, name: str) -> Mapping[str, Any]:
     """The values that an option file sets, by section.
 
-    >>> _read_option_file("purify", "none"), list(_read_option_file("hops", "all"))
-    ({'purify': {'ratio': 0.0}}, ['hops', 'shards'])
+    >>> _read_option_file("purify", "cosine"), list(_read_option_file("hops", "all"))
+    ({'purify': {'similarity': 'cosine'}}, ['hops', 'shards'])
     """
     from omegaconf import OmegaConf
 
@@ -518,7 +510,7 @@ def with_options(config: Config, options: Mapping[str, Any]) -> Config:
     filled = OmegaConf.structured(config)
     for key, entry, value in _entries(config, options):
         try:
-            OmegaConf.update(filled, key, plain(value), merge=False)
+            OmegaConf.update(filled, key, as_plain(value), merge=False)
         except OmegaConfBaseException as error:
             raise ValueError(f"{key}={value!r} is not legal: {describe(entry)}") from error
     try:
@@ -545,30 +537,30 @@ def _entries(
             yield prefix + name, known[name], value
 
 
-def plain(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
     """The value in types of YAML and JSON; numpy numbers and arrays, tuples, paths and torch devices are converted.
 
-    >>> plain({"a": (1, Path("b"))})
+    >>> as_plain({"a": (1, Path("b"))})
     {'a': [1, 'b']}
     """
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): as_plain(item) for key, item in value.items()}
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [as_plain(item) for item in value]
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
-def flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(full key, value) of nested mappings.
 
-    >>> dict(flat({"hops": {"classes": 4}, "seed": 0}))
+    >>> dict(flatten({"hops": {"classes": 4}, "seed": 0}))
     {'hops.classes': 4, 'seed': 0}
     """
     for name, value in section.items():
         if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{prefix}{name}.")
+            yield from flatten(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
 
@@ -585,4 +577,4 @@ def stored_options(run_dir: Path) -> dict[str, Any]:
     from hcm_scale.base.files import read_sealed
 
     path = run_dir / "config.json"
-    return dict(flat(read_sealed(path, "remove it, and hcm-scale run writes it again"))) if path.exists() else {}
+    return dict(flatten(read_sealed(path, "remove it, and hcm-scale run writes it again"))) if path.exists() else {}

@@ -17,12 +17,24 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-SHORT = ["posterior.burn_in_steps=20", "posterior.num_samples=3", "posterior.thin_steps=4", "posterior.log_every=8"]
-SHORT += ["posterior.checkpoint_every=16", "model.width=32", "model.head_width=32", "world.threads=2", "world=cpu"]
+SHORT = ["posterior.burn_in_steps=20", "posterior.num_samples=3", "posterior.thin_steps=4"]
+SHORT += [
+    "posterior.checkpoint_every=16",
+    "model.width=32",
+    "model.head_width=32",
+    "world.threads=2",
+    "world.device=cpu",
+]
 GRAPH = ["graph=community", "graph.num_nodes=1500", "graph.num_attributes=12", "inject=paper", "inject.num_cliques=3"]
 CONFIGURATIONS = {
     "defaults": [*GRAPH],
-    "views": [*GRAPH, "score=two_views", "model.num_layers=3", "sampling.fan_out=[7,9]", "posterior.trend_every=1"],
+    "views": [
+        *GRAPH,
+        "score.rank_by=strange",
+        "model.num_layers=3",
+        "sampling.fan_out=[7,9]",
+        "posterior.trend_every=1",
+    ],
     "paper": [*GRAPH, "score=paper", "hops=all", "posterior=sgld", "sampling=full_batch", "attributes=none"],
     "sampled": [
         *GRAPH,
@@ -35,7 +47,7 @@ CONFIGURATIONS = {
         "graph=tables",
         "graph.path={data}/edges.csv",
         "graph.nodes={data}/nodes.csv",
-        "attributes=normal_scores",
+        "attributes.scale=normal",
     ],
     "directed": ["graph=matrix", "graph.path={data}/graph.npz", "graph.directed=true", "attributes=log1p_pca"],
     "grid": ["graph=grid", "graph.num_nodes=900", "posterior=adam", "score.state=disk", "score.max_neighbors=3"],

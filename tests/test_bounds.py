@@ -30,7 +30,7 @@ from hcm_scale.graph.build import build_csr
 from hcm_scale.hops import choose_sources, label_hops
 from hcm_scale.hops.label import count_hops
 from hcm_scale.ingest.arrays import write_weights
-from hcm_scale.ingest.ids import NumberIds, TextIds
+from hcm_scale.ingest.ids import GrowingIds
 from hcm_scale.sampling import make_sampler
 from hcm_scale.score import nodes
 from hcm_scale.score.edge_index import edge_index
@@ -54,7 +54,8 @@ def walk_synthetic() -> list[Any]:
 
 
 def walk_ids() -> None:
-    for ids, names in ((TextIds(), [f"node {i}" for i in range(3000)]), (NumberIds(), [7 * i for i in range(3000)])):
+    for kind, names in (("text", [f"node {i}" for i in range(3000)]), ("integer", [7 * i for i in range(3000)])):
+        ids = GrowingIds(kind)
         for part in (names[:50], names):
             ids.add(pa.array(part))
         assert ids.find(pa.array(names)).tolist() == list(range(3000))

@@ -134,7 +134,7 @@ import_all()
 from pathlib import Path
 from hcm_scale.base import files, memory, signals, threads
 assert threads.num_cores() == os.cpu_count()
-assert memory.free_memory().address is None
+assert memory.Budget().free().address is None
 assert [signum.name for signum in signals.SIGNALS] == ["SIGINT", "SIGTERM"]
 with files.file_lock(Path(sys.argv[1]) / "lock") as is_held:
     assert is_held

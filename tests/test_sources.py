@@ -7,8 +7,7 @@ import pytest
 from hcm_scale.base import names
 from hcm_scale.base.files import FolderError, write_sealed
 from hcm_scale.config import Config, FolderGraph, MatrixGraph, PygGraph, SqlGraph, SyntheticGraph, TablesGraph
-from hcm_scale.run import plan
-from hcm_scale.run.sources import check_apart, check_same, check_there, reader, stamp
+from hcm_scale.run import plan, sources
 
 
 def test_stamp__knows_the_files_of_a_folder_and_of_a_glob(tmp_path):
@@ -16,28 +15,28 @@ def test_stamp__knows_the_files_of_a_folder_and_of_a_glob(tmp_path):
     first.write_text("source,target\n0,1\n")
     for where in (tmp_path, first, tmp_path / "edges-*.csv"):
         graph = TablesGraph(path=str(where))
-        before = stamp(graph)
-        assert before == stamp(graph) != [[]]
+        before = sources.stamp(graph)
+        assert before == sources.stamp(graph) != [[]]
         first.write_text(first.read_text() + "1,2\n")
-        assert stamp(graph) != before
-    before = stamp(graph)
+        assert sources.stamp(graph) != before
+    before = sources.stamp(graph)
     (tmp_path / "edges-1.csv").write_text("source,target\n5,6\n")
-    assert stamp(graph) != before
+    assert sources.stamp(graph) != before
 
 
 def test_folder_without_a_manifest__is_refused_before_it_is_walked(tmp_path, monkeypatch):
     monkeypatch.setattr("hcm_scale.run.sources.files_at", lambda where: pytest.fail("it was walked"))
     with pytest.raises(ValueError, match=r"graph\.path=.* is no graph folder: there is no manifest\.json in it"):
-        stamp(FolderGraph(path=str(tmp_path)))
+        sources.stamp(FolderGraph(path=str(tmp_path)))
 
 
 def test_source__in_the_place_of_the_run_s_own_graph_is_refused(tmp_path):
-    check_apart(FolderGraph(path=str(tmp_path / "graph")), tmp_path / "run")
+    sources.check_outside_run_dir(FolderGraph(path=str(tmp_path / "graph")), tmp_path / "run")
     for graph in (FolderGraph(path=str(tmp_path / "graph")), TablesGraph(path=str(tmp_path / "graph" / "edges.csv"))):
         with pytest.raises(ValueError, match=r"graph\.path=.*keeps its own graph"):
-            check_apart(graph, tmp_path)
+            sources.check_outside_run_dir(graph, tmp_path)
     (tmp_path / "loop.csv").symlink_to("loop.csv")
-    check_apart(TablesGraph(path=str(tmp_path / "loop.csv")), tmp_path)
+    sources.check_outside_run_dir(TablesGraph(path=str(tmp_path / "loop.csv")), tmp_path)
 
 
 def test_options_of_the_last_run__that_are_damaged_are_told_by_name_and_never_waited_for(tmp_path):
@@ -46,51 +45,51 @@ def test_options_of_the_last_run__that_are_damaged_are_told_by_name_and_never_wa
         stored.unlink(missing_ok=True)
         os.mkfifo(stored) if text is None else stored.write_text(text)
         with pytest.raises(FolderError, match=r"config\.json is damaged: .*; remove it"):
-            check_same(SyntheticGraph(), tmp_path)
+            sources.check_same_input(SyntheticGraph(), tmp_path)
         with pytest.raises(FolderError, match=r"config\.json is damaged: .*; remove it"):
             plan.changed(tmp_path, Config())
     stored.unlink()
-    check_same(SyntheticGraph(), tmp_path)
+    sources.check_same_input(SyntheticGraph(), tmp_path)
     assert plan.changed(tmp_path, Config()) == []
 
 
 def test_another_input__is_refused_however_long_a_query_is_and_of_a_wrong_type_by_name(tmp_path):
     (tmp_path / "scores").mkdir()
-    one, other = (SqlGraph(uri="sqlite:///a", edges=f"select {column}" + " " * 5000) for column in ("a", "b"))
+    one, other = (SqlGraph(path="sqlite:///a", edges=f"select {column}" + " " * 5000) for column in ("a", "b"))
     write_sealed(tmp_path / "config.json", {"graph": vars(one)})
-    check_same(one, tmp_path)
+    sources.check_same_input(one, tmp_path)
     with pytest.raises(ValueError, match="holds a finished run of"):
-        check_same(other, tmp_path)
+        sources.check_same_input(other, tmp_path)
     write_sealed(tmp_path / "config.json", {"graph": vars(one) | {"path": 5}})
     with pytest.raises(FolderError, match=r"config\.json: graph\.path=5 is not legal"):
-        check_same(one, tmp_path)
+        sources.check_same_input(one, tmp_path)
 
 
 def test_stamp__knows_the_node_table_too(tmp_path):
     nodes = tmp_path / "nodes.csv"
     nodes.write_text("id\n0\n")
     graph = TablesGraph(path="absent.csv", nodes=str(nodes))
-    before = stamp(graph)
+    before = sources.stamp(graph)
     nodes.write_text("id\n0\n1\n")
-    assert stamp(graph) != before
+    assert sources.stamp(graph) != before
 
 
 def test_stamp__of_what_has_no_file_of_its_own_never_changes(tmp_path):
     pyg = PygGraph(path=str(tmp_path), dataset="Planetoid/Cora")
-    before = stamp(pyg)
+    before = sources.stamp(pyg)
     (tmp_path / "raw").write_text("downloaded")
-    assert stamp(pyg) == before == stamp(SyntheticGraph())
-    assert stamp(MatrixGraph(path=str(tmp_path / "none.mat"))) == [[]]
+    assert sources.stamp(pyg) == before == sources.stamp(SyntheticGraph())
+    assert sources.stamp(MatrixGraph(path=str(tmp_path / "none.mat"))) == [[]]
 
 
 @pytest.mark.parametrize("family", names.FAMILIES)
 def test_synthetic__makes_every_family_that_the_configuration_accepts(tmp_path, family):
-    made = reader(SyntheticGraph(family=family, num_nodes=64, num_attributes=2))(tmp_path / "graph")
+    made = sources.reader(SyntheticGraph(family=family, num_nodes=64, num_attributes=2))(tmp_path / "graph")
     assert made.num_nodes == 64
 
 
 @pytest.mark.parametrize("graph", [TablesGraph(), MatrixGraph(), FolderGraph()])
 def test_path__that_is_not_said_is_asked_for(graph):
     with pytest.raises(ValueError, match=r"graph\.path is missing: graph=(tables|matrix|folder)"):
-        check_there(graph, "data")
-    check_there(SqlGraph(), "data")
+        sources.check_exists(graph, "data")
+    sources.check_exists(SqlGraph(), "data")

@@ -17,9 +17,10 @@ from hcm_scale.posterior.samples import open_samples
 from hcm_scale.run import pipeline
 from hcm_scale.run.stages import recipe_of
 from hcm_scale.sampling.pairs import PairBatch
+from hcm_scale.shards import open_labels
 from hcm_scale.stages import purify
 from hcm_scale.stages.score import open_scores
-from hcm_scale.stages.train import batch_maker
+from hcm_scale.stages.train import Training, batch_maker
 from hcm_scale.synthetic import families
 from hcm_scale.synthetic.inject import inject
 
@@ -29,7 +30,7 @@ COMPARED = ("ahp", "iv", "closure", "context", "residual", "score", "rank")
 def small(run_dir: Path, trained: Path | None = None) -> Config:
     config = Config(run_dir=str(run_dir), trained=None if trained is None else str(trained))
     config.world.device = "cpu"
-    config.hops.num_sources, config.hops.pairs_per_class, config.sampling.workers = 100, 20, 0
+    config.hops.num_sources, config.hops.pairs_per_class = 100, 20
     config.model.width, config.model.head_width, config.sampling.fan_out = 16, 16, ["4"]
     config.posterior.burn_in_steps, config.posterior.num_samples, config.posterior.thin_steps = 8, 2, 2
     return config
@@ -134,7 +135,8 @@ def test_training__sums_over_the_same_matrix(runs):
     recipe, nodes = recipe_of(Config()), np.arange(300)
     recipe = replace(recipe, batching=replace(recipe.batching, fan_outs=(None,), hub_cap=None))
     pairs = PairBatch(0, 0, nodes, nodes, np.zeros(300, np.int64))
-    (block,) = batch_maker(made.graph, made.features, recipe, seed=0)(pairs).blocks
+    training = Training(made.graph, made.features, open_labels(runs["amounts"] / "labels"), recipe, seed=0)
+    (block,) = batch_maker(training)(pairs).blocks
     arrays = tuple(tensor.numpy() for tensor in (block.weights, block.indices, block.indptr))
     found = sparse.csr_array(arrays, shape=(300, 300)).toarray()
     np.testing.assert_allclose(found, dense_gcn(made.graph, made.graph.weights), rtol=1e-5)

@@ -14,7 +14,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = [f"python3.{minor}" for minor in range(11, 16)]
-SHORT = ["graph=community", "graph.num_nodes=300", "hops.num_sources=80", "posterior.burn_in_steps=4", "world=cpu"]
+SHORT = [
+    "graph=community",
+    "graph.num_nodes=300",
+    "hops.num_sources=80",
+    "posterior.burn_in_steps=4",
+    "world.device=cpu",
+]
 FIT = """
 import numpy as np
 from scipy import sparse

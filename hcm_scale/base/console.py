@@ -1,11 +1,10 @@
 """What a person reads while and after a run works: progress, log formats, safe text, and messages about names.
 
-- `bar` shows progress: one live line on a terminal (tqdm), else a line in the log every half minute. Whoever calls
+- `Progress` shows progress: one live line on a terminal (tqdm), else a line in the log every half minute. Whoever calls
   `showing_progress` decides for a block whether bars are drawn, and is called at each step.
 - `JsonFormatter` writes log records as JSON lines, for `log=json`.
 - `printable` and `shorten` make text from files safe for a terminal.
 - `suggest` and its neighbours end messages about names that do not exist.
-- `peak_rss_bytes` is the memory column of a stage's summary.
 
 tqdm is imported when the first bar is drawn: the command line starts without it.
 """
@@ -24,15 +23,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
-
 log = logging.getLogger(__name__)
 STAGES_FILE = "stages.json"  # every run's folder has one
-_STATUS = Path("/proc/self/status")
-_CLEAR_REFS = Path("/proc/self/clear_refs")
 _LINE_EVERY_SECONDS = 30.0
 _MOST_RUNS = 8  # named in a message
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # but tab and line break
@@ -81,7 +73,7 @@ class Progress:
     def update(self, num_more: int = 1) -> None:
         """Adds to what is done."""
         self.n += num_more
-        report_step(Step(self._label, self.n, self._total, self._unit))
+        notify_watcher(Step(self._label, self.n, self._total, self._unit))
         if self._drawn is not None:
             self._drawn.update(num_more)
         elif self._logs and time.monotonic() - self._logged >= _LINE_EVERY_SECONDS:
@@ -117,10 +109,7 @@ class Progress:
         self.close()
 
 
-bar = Progress
-
-
-def report_step(step: Step) -> None:
+def notify_watcher(step: Step) -> None:
     """Calls the watcher, if there is one; one call at a time, whatever the number of threads."""
     if _watcher is not None:
         with _watching:
@@ -148,26 +137,6 @@ def disable_progress() -> None:
     """From now on this process shows no progress: another one on the same terminal does."""
     global _draws
     _draws = False
-
-
-def peak_rss_bytes() -> int:
-    """The highest resident memory of this process since `reset_peak_rss`, or since its start."""
-    if _STATUS.exists():
-        for line in _STATUS.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    if resource is None:
-        import psutil
-
-        return psutil.Process().memory_info().peak_wset  # as Windows calls it
-    scale = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
-
-
-def reset_peak_rss() -> None:
-    """Forgets the highest resident memory so far; does nothing where the system has no such switch."""
-    with contextlib.suppress(OSError):
-        _CLEAR_REFS.write_text("5")
 
 
 class JsonFormatter(logging.Formatter):

@@ -39,8 +39,6 @@ _READ_BYTES = 1 << 22
 _HASHED_AT_ONCE, _MANY_BYTES = 4, 1 << 26
 _MOMENT_NS = 100_000_000  # far more than the steps in which systems tell the time of a change
 _TEMPORARY = re.compile(r"\.(.+)\.\d+\.(tmp|new|old)")  # what is written to take the place of the name in it
-
-
 Parsed = TypeVar("Parsed")
 _hashes: dict[tuple[int, ...], str] = {}  # of files as they were when this process read them
 
@@ -94,9 +92,6 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-sync_folder = sync_file
-
-
 def write_bytes(path: Path, data: bytes) -> None:
     """Writes a file whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -105,7 +100,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(temporary, path)
-    sync_folder(path.parent)
+    sync_file(path.parent)
 
 
 def write_json(path: Path, value: Any, *, sort_keys: bool = True, indent: int | None = 1) -> None:
@@ -137,10 +132,10 @@ def write_manifest(folder: Path, kind: str, version: int, body: dict[str, Any]) 
 
 def read_manifest(folder: Path, kind: str, version: int, remedy: str = "") -> dict[str, Any]:
     """The manifest of a finished folder of this `kind` and format `version`."""
-    path = Path(folder) / MANIFEST
+    path = folder / MANIFEST
     if not path.is_file():
-        not_folder = "a file" if Path(folder).exists() else "missing"
-        state = "unfinished: it has no manifest.json" if Path(folder).is_dir() else not_folder
+        not_folder = "a file" if folder.exists() else "missing"
+        state = "unfinished: it has no manifest.json" if folder.is_dir() else not_folder
         raise FolderError(f"{folder} is {state}; a finished {kind} folder was expected")
     manifest = read_sealed(path, remedy)
     if manifest.get("kind") != kind:
@@ -162,7 +157,7 @@ def replacing_file(path: Path) -> Iterator[Path]:
         yield fresh
         sync_file(fresh)
         os.replace(fresh, path)
-        sync_folder(path.parent)
+        sync_file(path.parent)
     finally:
         fresh.unlink(missing_ok=True)
 
@@ -170,10 +165,8 @@ def replacing_file(path: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
     """Yields an empty folder to fill; on success it replaces `folder`, which stays untouched until then."""
-    folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = folder.with_name(f".{folder.name}.{os.getpid()}.new")
-    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    fresh, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{end}") for end in ("new", "old"))
     for path in (fresh, old):  # of a killed process that had our number
         shutil.rmtree(path, ignore_errors=True)
     fresh.mkdir()
@@ -182,13 +175,13 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
         if folder.exists():
             os.rename(folder, old)
         os.rename(fresh, folder)
-        sync_folder(folder.parent)
+        sync_file(folder.parent)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
 
 
-def is_torn(path: Path) -> bool:
+def is_temporary(path: Path) -> bool:
     """Whether the name is that of a temporary file or folder of this module."""
     return _TEMPORARY.fullmatch(path.name) is not None
 
@@ -231,7 +224,7 @@ def file_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def entered(folder: Path) -> Iterator[Callable[[], bool]]:
+def shared_folder_lock(folder: Path) -> Iterator[Callable[[], bool]]:
     """Makes a folder, unless it exists, and holds a shared lock on it.
 
     Yields a function that returns whether no other process holds the lock; none can from then on.
@@ -248,7 +241,7 @@ def entered(folder: Path) -> Iterator[Callable[[], bool]]:
             return
     finally:
         os.close(descriptor)
-    with entered(folder) as is_alone:  # it was removed meanwhile
+    with shared_folder_lock(folder) as is_alone:  # it was removed meanwhile
         yield is_alone
 
 
@@ -283,7 +276,7 @@ def check_name(name: Any) -> Path:
     return path
 
 
-def below(folder: Path, name: Any) -> Path:
+def path_inside(folder: Path, name: Any) -> Path:
     """The path of a file by its name in a record, manifest or list of its folder, which anybody may have written.
 
     FolderError if the name, or a link on the way, leads out of the folder. Nothing else joins such names.
@@ -339,7 +332,7 @@ def hash_files(paths: Sequence[Path]) -> list[str]:
 
 def check_folder(folder: Path, hashes: Mapping[str, str], remedy: str) -> None:
     """Raises a FolderError naming the first file that is missing or damaged, and the remedy."""
-    paths = [below(folder, name) for name in hashes]
+    paths = [path_inside(folder, name) for name in hashes]
     for path in paths:
         if not path.is_file():
             raise FolderError(f"{path} is missing; {remedy}")

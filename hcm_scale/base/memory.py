@@ -17,6 +17,7 @@ ImportError. `raising_out_of_memory` turns them all into OutOfMemoryError.
 
 import contextlib
 import errno
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ except ImportError:  # Windows
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _STATUS = Path("/proc/self/status")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
 _UNBOUNDED = 1 << 60  # version 1 writes "no limit" as a huge number
 _THREAD_ADDRESS = 72 << 20  # of a stack, and of what malloc sets aside for a thread
 _SHORTAGE = ("allocate memory", "bad_alloc", "start new thread", "not enough memory", "out of memory", "map segment")
@@ -44,19 +46,6 @@ class Free(NamedTuple):
     held: int
     bound: str
     address: int | None = None
-
-
-def free_memory(allowed: int | None = None, sharers: int = 1) -> Free:
-    """Memory that is free now, or that the user allows, divided by the number of processes that share it."""
-    held, bound = psutil.virtual_memory().available, "free on this machine"
-    for limit, used in cgroup_limits():
-        if limit - used < held:
-            held, bound = max(0, limit - used), f"left of the {gib(limit)} of this container"
-    if allowed is not None:
-        held, bound = allowed, "allowed by world.memory_gib"
-    if sharers > 1:
-        bound = f"this rank's share of {gib(held)} {bound}"
-    return Free(held // sharers, bound, _address_space())
 
 
 def _address_space() -> int | None:
@@ -77,8 +66,23 @@ def anonymous_bytes() -> int:
     return _status_bytes("RssAnon")
 
 
+def peak_rss_bytes() -> int:
+    """The highest resident memory of this process since `reset_peak_rss`, or since its start."""
+    if peak := _status_bytes("VmHWM"):
+        return peak
+    if resource is None:
+        return psutil.Process().memory_info().peak_wset  # as Windows calls it
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def reset_peak_rss() -> None:
+    """Forgets the highest resident memory so far; does nothing where the system has no such switch."""
+    with contextlib.suppress(OSError):
+        _CLEAR_REFS.write_text("5")
+
+
 def _status_bytes(name: str) -> int:
-    """One line of /proc/self/status, in bytes."""
+    """One line of /proc/self/status, in bytes; 0 if the system does not say."""
     with contextlib.suppress(OSError):
         for line in _STATUS.read_text().splitlines():
             if line.startswith(f"{name}:"):
@@ -135,12 +139,29 @@ class Budget:
 
     def free(self) -> Free:
         """The share of one rank, now."""
-        return free_memory(self.allowed_bytes, self.sharers)
+        held, bound = psutil.virtual_memory().available, "free on this machine"
+        for limit, used in cgroup_limits():
+            if limit - used < held:
+                held, bound = max(0, limit - used), f"left of the {gib(limit)} of this container"
+        if self.allowed_bytes is not None:
+            held, bound = self.allowed_bytes, "allowed by world.memory_gib"
+        if self.sharers > 1:
+            bound = f"this rank's share of {gib(held)} {bound}"
+        return Free(held // self.sharers, bound, _address_space())
 
     def lacks(self, *needs: Need) -> str:
-        """Message saying which limit these needs together exceed; empty if they fit."""
-        held, mapped = sum(need.held for need in needs), sum(need.mapped for need in needs)
-        return shortfall(Need(held, mapped + self.num_threads * _THREAD_ADDRESS), self.free())
+        """Message saying which limit these needs together exceed; empty if they fit.
+
+        >>> Budget(1 << 30).lacks(Need(3 << 30))
+        'about 3.00 GiB of memory are needed and 1.00 GiB are allowed by world.memory_gib'
+        """
+        free, held = self.free(), sum(need.held for need in needs)
+        if held > free.held:
+            return f"about {gib(held)} of memory are needed and {gib(free.held)} are {free.bound}"
+        address = held + sum(need.mapped for need in needs) + self.num_threads * _THREAD_ADDRESS
+        if free.address is not None and address > free.address:
+            return f"about {gib(address)} of address space are needed and `ulimit -v` leaves {gib(free.address)}"
+        return ""
 
     def choose(self, ways: Sequence[tuple[Choice, Need]]) -> tuple[Choice, Need]:
         """The first of several ways to work that fits, the fastest being first; the last if none does."""
@@ -149,22 +170,8 @@ class Budget:
 
 def check_start() -> None:
     """ValueError if the libraries do not fit into memory: one of them would wait for ever."""
-    if lacked := shortfall(_LIBRARIES, free_memory()):
+    if lacked := Budget(num_threads=0).lacks(_LIBRARIES):
         raise ValueError(f"before any data is read {lacked}")
-
-
-def shortfall(need: Need, free: Free) -> str:
-    """Message saying which limit is exceeded; empty if the need fits.
-
-    >>> shortfall(Need(3 << 30), Free(1 << 30, "free on this machine"))
-    'about 3.00 GiB of memory are needed and 1.00 GiB are free on this machine'
-    """
-    if need.held > free.held:
-        return f"about {gib(need.held)} of memory are needed and {gib(free.held)} are {free.bound}"
-    address = need.held + need.mapped
-    if free.address is not None and address > free.address:
-        return f"about {gib(address)} of address space are needed and `ulimit -v` leaves {gib(free.address)}"
-    return ""
 
 
 class OutOfMemoryError(MemoryError):
@@ -179,30 +186,15 @@ def raising_out_of_memory(where: str) -> Iterator[None]:
     except OutOfMemoryError:
         raise
     except Exception as error:
-        if not is_shortage(error):
+        if not _is_shortage(error):
             raise
-        raise OutOfMemoryError(f"{where}: {memory_error_text(error)}") from error
+        said = str(error).partition("\n")[0]
+        raise OutOfMemoryError(f"{where}: memory ran out{said and f' ({said})'}") from error
 
 
-def is_shortage(error: BaseException) -> bool:
-    """Whether an error means that there is no memory left, or no room for a thread.
-
-    >>> is_shortage(RuntimeError("can't start new thread")), is_shortage(ValueError("seed=-1"))
-    (True, False)
-    """
+def _is_shortage(error: BaseException) -> bool:
+    """Whether an error means that there is no memory left, or no room for a thread."""
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return True
     known = isinstance(error, RuntimeError | OSError | ImportError)
     return known and any(words in str(error).lower() for words in _SHORTAGE)
-
-
-def memory_error_text(error: BaseException) -> str:
-    """The error on one line, beginning with "memory ran out" if it means that.
-
-    >>> [memory_error_text(e) for e in (MemoryError(), OSError(12, "Cannot allocate memory"), ValueError("seed=-1"))]
-    ['memory ran out', 'memory ran out ([Errno 12] Cannot allocate memory)', 'seed=-1']
-    """
-    if isinstance(error, OutOfMemoryError) or not is_shortage(error):
-        return str(error)
-    said = str(error).partition("\n")[0]
-    return f"memory ran out ({said})" if said else "memory ran out"

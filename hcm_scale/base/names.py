@@ -28,5 +28,5 @@ RANKINGS = ("score", "strange", "ahp", "hav")
 PLACES = ("memory", "disk")
 STATES = ("auto", *PLACES)
 OBJECTIVES = ("planted", "labels")
-TRACKERS = ("mlflow", "wandb")
+TRACKERS = ("mlflow", "tensorboard", "wandb")
 MODEL_SIZES = {"num_classes": (2, 16), "num_layers": (1, 16), "width": (1, 8_192), "head_width": (1, 8_192)}

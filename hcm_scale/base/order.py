@@ -23,7 +23,6 @@ from hcm_scale.base.jit import kernel
 from hcm_scale.base.threads import map_slices, run_in_slices, run_in_threads
 
 DIGIT_BITS = 11
-NUM_KEYS = 1 << 16  # of half a 32-bit key
 ABOVE_ALL = 0xFFFFFFFF  # larger than the key of any finite value
 _FEW = 1 << 17  # values that one thread sorts in the time that it takes to start others
 _SHORT = 32  # a row that insertion sorts faster
@@ -252,15 +251,17 @@ def num_finite(values: NDArray[np.float32]) -> int:
 
 def count_upper(values: NDArray[np.float32]) -> NDArray[np.int64]:
     """Number of finite values by the upper half of their key, for the stretch of each task."""
-    counts = np.zeros((numba.get_num_threads(), NUM_KEYS), np.int64)
-    run_in_threads(len(counts), count_upper_halves, values.view(np.uint32), counts)
-    return counts
+    return _count(values, count_upper_halves)
 
 
 def count_lower(values: NDArray[np.float32], upper: int) -> NDArray[np.int64]:
     """The same by the lower half, of values with the given upper half."""
-    counts = np.zeros((numba.get_num_threads(), NUM_KEYS), np.int64)
-    run_in_threads(len(counts), count_lower_halves, values.view(np.uint32), upper, counts)
+    return _count(values, count_lower_halves, upper)
+
+
+def _count(values: NDArray[np.float32], kernel: Callable[..., Any], *upper: int) -> NDArray[np.int64]:
+    counts = np.zeros((numba.get_num_threads(), 1 << 16), np.int64)
+    run_in_threads(len(counts), kernel, values.view(np.uint32), *upper, counts)
     return counts
 
 

@@ -175,7 +175,7 @@ class _WithoutPandas(MetaPathFinder):
 def leave_pandas_out() -> None:
     """Keeps Arrow's first array from importing pandas, which takes a third of a second.
 
-    Arrow asks once, here, and finds none; it asks again only when it is entries to convert from or to pandas.
+    Arrow asks once, here, and finds none; it asks again only when it has entries to convert from or to pandas.
     """
     finder = _WithoutPandas()
     sys.meta_path.insert(0, finder)

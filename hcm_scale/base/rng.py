@@ -15,11 +15,7 @@ from hcm_scale.base.jit import kernel
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
 _M2 = np.uint64(0x94D049BB133111EB)
-_S27 = np.uint64(27)
-_S30 = np.uint64(30)
-_S31 = np.uint64(31)
-_S32 = np.uint64(32)
-_S11 = np.uint64(11)
+_S11, _S27, _S30, _S31, _S32 = (np.uint64(shift) for shift in (11, 27, 30, 31, 32))
 _LOW32 = np.uint64(0xFFFFFFFF)
 _LOW64 = 0xFFFFFFFFFFFFFFFF
 

@@ -48,25 +48,23 @@ def run_in_threads(num_tasks: int, kernel: Callable[..., Any], *arguments: Any) 
 
 
 def run_in_slices(length: int, work: Callable[[slice], Any], size: int = _SLICE) -> None:
-    """Calls work(part) for slices that make up 0 .. length - 1; they do not depend on the number of threads.
-
-    It is for numpy, which releases the GIL while it computes.
-    """
-    import numba
-
-    parts = [slice(first, min(first + size, length)) for first in range(0, length, size)]
-    share_parts(min(numba.get_num_threads(), len(parts)), parts, lambda _, part: work(part))
+    """Calls work(part) for slices that make up 0 .. length - 1; for numpy, which releases the GIL while it computes."""
+    map_slices(length, work, size)
 
 
 def map_slices(length: int, work: Callable[[slice], Result], size: int = _SLICE) -> list[Result]:
-    """The results of work(part) for slices that make up 0 .. length - 1, in order.
+    """The results of work(part) for slices that make up 0 .. length - 1, in order, whatever the number of threads.
 
     >>> map_slices(5, lambda part: (part.start, part.stop), size=2)
     [(0, 2), (2, 4), (4, 5)]
     """
+    import numba
+
+    parts = [slice(first, min(first + size, length)) for first in range(0, length, size)]
     found: dict[int, Result] = {}
-    run_in_slices(length, lambda part: found.__setitem__(part.start, work(part)), size)
-    return [found[first] for first in sorted(found)]
+    threads = min(numba.get_num_threads(), len(parts))
+    share_parts(threads, parts, lambda _, part: found.__setitem__(part.start, work(part)))
+    return [found[part.start] for part in parts]
 
 
 def positions_where(length: int, mask: "Callable[[slice], NDArray[Any]]") -> "NDArray[np.int64]":

@@ -131,16 +131,16 @@ _GIB = 2**30
 def doctor(arguments: list[str]) -> str:
     """What this installation and this machine have, and what is missing: `hcm-scale doctor`."""
     Parser("doctor", doctor.__doc__).parse_args(arguments)
-    parts = {"versions": _versions(), "machine": _machine(), "GPU": _gpus(), "kernels": _kernels()}
+    from hcm_scale.base.kernel_cache import is_compiled
+
+    kernels = "compiled" if is_compiled() else "not compiled: hcm-scale warm, about half a minute"
+    parts = {"versions": _versions(), "machine": _machine(), "GPU": _gpus(), "kernels": [kernels]}
     parts["optional"] = []
     for extra, (module, use) in EXTRAS.items():
         has = importlib.util.find_spec(module) is not None
         how = "" if has else f": pip install 'hcm-scale[{extra}]'"
         parts["optional"].append(f"{'has' if has else 'no '} {module:<15} for {use}{how}")
-    lines = []
-    for title, found in parts.items():
-        lines += [f"{title if i == 0 else '':<10}{line}" for i, line in enumerate(found)]
-    return "\n".join(lines)
+    return "\n".join(f"{'' if i else title:<10}{line}" for title in parts for i, line in enumerate(parts[title]))
 
 
 def _versions() -> list[str]:
@@ -188,13 +188,6 @@ def _gpus() -> list[str]:
         found.append(f"{torch.cuda.get_device_name(index)}, {free / _GIB:.0f} of {total / _GIB:.0f} GiB free")
     triton = importlib.util.find_spec("triton") is not None
     return [*found, "Triton is there" if triton else "Triton is missing: score.precision=bfloat16 will be slower"]
-
-
-def _kernels() -> list[str]:
-    """Whether a first run would wait for compilers."""
-    from hcm_scale.base.kernel_cache import is_compiled
-
-    return ["compiled" if is_compiled() else "not compiled: hcm-scale warm, about half a minute"]
 
 
 _TABLES, _GRAPHS = (".csv", ".parquet"), (".graphml", ".gexf")

@@ -105,7 +105,7 @@ def removing_empty_run(run_dir: Path) -> Iterator[None]:
     if run_dir.is_symlink() and not run_dir.exists():
         raise ValueError(f"run_dir={run_dir} is a link to {run_dir.readlink()}, which is not there")
     made = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
-    with files.entered(run_dir) as is_alone:
+    with files.shared_folder_lock(run_dir) as is_alone:
         try:
             yield
         except Exception:
@@ -121,9 +121,9 @@ def removing_empty_run(run_dir: Path) -> Iterator[None]:
 
 def _is_empty_run(run_dir: Path) -> bool:
     """Whether the folder holds only what a run makes, and no finished stage."""
-    from hcm_scale.base.files import is_torn
+    from hcm_scale.base.files import is_temporary
 
     records = [*run_dir.glob("records/*.json")]
     names = {*_RUN_FILES, *(path.stem for path in records)}
-    others = [path for path in run_dir.iterdir() if path.name not in names and not is_torn(path)]
+    others = [path for path in run_dir.iterdir() if path.name not in names and not is_temporary(path)]
     return not others and not any('"finished": true' in path.read_text() for path in records)

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -56,14 +55,14 @@ def _run(run_dir: Path, verify: bool) -> str:
     return "\n".join(lines)
 
 
-def _fact(value: Any) -> str | None:
+def _fact(value: object) -> str | None:
     """A number or a text in at most 40 characters; None for anything longer."""
     if not isinstance(value, int | float | str) or len(str(value)) > 40:
         return None
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else value
 
 
-def _graph(folder: Path, verify: bool) -> dict[str, Any]:
+def _graph(folder: Path, verify: bool) -> dict[str, object]:
     graph = Graph.open(folder, verify=verify)
     more = f" and {len(graph.columns) - _MAX_COLUMNS} more" if len(graph.columns) > _MAX_COLUMNS else ""
     return {
@@ -86,20 +85,20 @@ def _weights(graph: Graph) -> str:
     return f"{graph.info.get('weights', 'weight')}, {low:,.4g} to {high:,.4g}, median {middle:,.4g}"
 
 
-def _purified(folder: Path, verify: bool) -> dict[str, Any]:
+def _purified(folder: Path, verify: bool) -> dict[str, object]:
     made = purify.open_purified(folder)
     if verify:
         Graph.open(folder / "graph", verify=True)
     return {"edges kept": f"{made.graph.num_edges:,}", "features": made.features.shape[1]}
 
 
-def _labels(folder: Path, verify: bool) -> dict[str, Any]:
+def _labels(folder: Path, verify: bool) -> dict[str, object]:
     labels = open_labels(folder, verify=verify)
     by_hop = ", ".join(f"{hop}: {count:,}" for hop, count in enumerate(labels.counts, 1))
     return {"pairs": f"{labels.num_pairs:,}", "sources": f"{labels.plan.num_sources:,}", "pairs by hop": by_hop}
 
 
-def _samples(folder: Path, verify: bool) -> dict[str, Any]:
+def _samples(folder: Path, verify: bool) -> dict[str, object]:
     found = samples.open_samples(folder)
     if verify:
         for _ in found:
@@ -107,7 +106,7 @@ def _samples(folder: Path, verify: bool) -> dict[str, Any]:
     return {"samples": len(found), "model": ", ".join(f"{name} {size}" for name, size in found.model.items())}
 
 
-def _scores(folder: Path, verify: bool) -> dict[str, Any]:
+def _scores(folder: Path, verify: bool) -> dict[str, object]:
     found = score.open_scores(folder)
     if verify:
         manifest = files.read_manifest(folder, score.KIND, score.FORMAT)
@@ -116,7 +115,7 @@ def _scores(folder: Path, verify: bool) -> dict[str, Any]:
     return {"samples": found.num_samples, "ranked by": found.rank_by, "flagged": found.num_flagged, **auc}
 
 
-_READERS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {
+_READERS: dict[str, Callable[[Path, bool], dict[str, object]]] = {
     store.KIND: _graph,
     purify.KIND: _purified,
     schema.KIND: _labels,

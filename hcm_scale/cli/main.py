@@ -181,7 +181,7 @@ def _work(request: "Request", config: Config, is_sweep: bool = False) -> None:
             pipeline.check_folder(config)
         config.graph = name_columns(request, config.graph)
         if command == "plan":
-            _show(pipeline.foresee(config))
+            _show(pipeline.plan_text(config))
         else:
             _show(launch.run(config, until="report" if command == "run" else command, swept=is_sweep))
 
@@ -245,7 +245,3 @@ def _show(text: str) -> None:
 def _discard_output() -> None:
     """Nothing more can be written to stdout, at exit neither."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

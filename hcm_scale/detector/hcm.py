@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from hcm_scale import __version__
 from hcm_scale.base import console, files
-from hcm_scale.config import Config, inert_options, plain
+from hcm_scale.config import Config, as_plain, inert_options
 from hcm_scale.detector import inputs
 from hcm_scale.detector.parameters import SECTIONS, Parameters, dotted, with_python_names
 from hcm_scale.detector.results import Fitted, Results, Training
@@ -276,9 +276,13 @@ class HCM(Results, Parameters):
         """Copies the finished run and the parameters to a folder, which is written whole or not at all."""
         folder, found = Path(folder), self._found()
         _check_writable(folder)
-        parameters = {name: plain(value) for name, value in self.get_params().items() if name not in _NOT_SAVED}
+        parameters = {name: as_plain(value) for name, value in self.get_params().items() if name not in _NOT_SAVED}
         manifest = {"parameters": parameters, "fingerprint": found.fingerprint, "columns": found.columns}
-        manifest |= {"contamination": plain(found.contamination), "bound": plain(found.bound), "version": __version__}
+        manifest |= {
+            "contamination": as_plain(found.contamination),
+            "bound": as_plain(found.bound),
+            "version": __version__,
+        }
         with files.replacing_folder(folder) as fresh:
             workspace.copy_run(found.folder, fresh)
             if found.trained is not None:
@@ -293,7 +297,7 @@ class HCM(Results, Parameters):
         folder = Path(folder).absolute()
         manifest = files.read_manifest(folder, KIND, FORMAT)
         for stage in workspace.read_stages(folder):
-            files.below(folder, stage["name"])  # `save` leaves no links
+            files.path_inside(folder, stage["name"])  # `save` leaves no links
         try:
             for name in manifest["columns"]:
                 if name not in inputs.COLUMNS:

@@ -105,13 +105,13 @@ def _networkx_input(data: Any) -> Input:
     if len(nodes) < 2:
         held = "one node" if len(nodes) else "no nodes"
         raise InputError(f"the networkx graph has {held}; legal are two or more, joined by edges")
-    name, count = Counter(nodes[libraries.ID].to_pylist()).most_common(1)[0]
+    name, count = Counter(nodes[libraries.ID_COLUMN].to_pylist()).most_common(1)[0]
     if count > 1:
         raise InputError(
             f"{count} nodes of the networkx graph are called {name!r}: its ids are of mixed type, became text, and "
             "collide; give them names that differ as text, as networkx.relabel_nodes does"
         )
-    section = TablesGraph(name="networkx", directed=data.is_directed(), id_column=libraries.ID)
+    section = TablesGraph(name="networkx", directed=data.is_directed(), id_column=libraries.ID_COLUMN)
     return _tables_input((edges, nodes), _NETWORKX, section)
 
 

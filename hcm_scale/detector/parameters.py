@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from hcm_scale.base.console import legal_names
-from hcm_scale.config import Config, GraphConfig, MatrixGraph, TablesGraph, parse_fan_out, plain, walk, with_options
+from hcm_scale.config import (
+    Config,
+    GraphConfig,
+    MatrixGraph,
+    TablesGraph,
+    as_plain,
+    iter_options,
+    parse_fan_out,
+    with_options,
+)
 from hcm_scale.run.stages import num_blocks
 
 KEYS = {  # keyword -> key of the configuration
@@ -138,7 +147,7 @@ class Parameters:
         """Message for keywords that HCM does not have: what to write instead of each, or why there is nothing."""
         messages = []
         for name, value in unknown.items():
-            keys = [key for key, _, _ in walk(Config(graph=TablesGraph())) if name in (key, key.split(".")[-1])]
+            keys = [key for key, _, _ in iter_options(Config(graph=TablesGraph())) if name in (key, key.split(".")[-1])]
             options = " or ".join(f'options={{"{key}": {value!r}}}' for key in keys)
             instead = f"use {options}" if options else legal_names(name, list(cls._defaults()))
             messages.append(f"{name}={value!r} is not a parameter of HCM: {FOREIGN_KEYWORDS.get(name, instead)}")
@@ -175,10 +184,10 @@ class Parameters:
             raise ValueError(f"options[{key!r}]={options[key]!r} is not an option here: use {SET_ELSEWHERE[key]}")
         keywords = {}
         for name, key in KEYS.items():
-            value = plain(getattr(self, name))
-            if value != plain(defaults[name]):
+            value = as_plain(getattr(self, name))
+            if value != as_plain(defaults[name]):
                 keywords[key] = value
-                if plain(options.get(key, value)) != value:
+                if as_plain(options.get(key, value)) != value:
                     raise ValueError(f"{name}={value!r} and options[{key!r}]={options[key]!r} differ: leave out one")
         asked = {key: value for key, value in options.items() if key.startswith("graph.")}
         if section is None:

@@ -1,4 +1,4 @@
-"""`attributes=auto`: features of mean 0 and variance about 1 from any attribute columns, by rule and without labels.
+"""`attributes.scale=auto`: features of mean 0 and variance about 1 from any columns, by rule and without labels.
 
 | rule       | a column, or a group of columns, that                                  | becomes                      |
 |------------|------------------------------------------------------------------------|------------------------------|
@@ -71,7 +71,7 @@ _SQUASHED = 5.0  # heavy tail: the deviation, over that of a normal column with 
 _COMPONENTS = {"sparse": 20, "embedding": 64}
 _CHOICES = (10, 20, 32, 64, 128, 256)  # components of a sparse group
 _CLEARLY, _ABOUT = 0.005, 0.002  # differences of the signal
-_MAX_FEATURES = 1 << 28  # values of all features, beyond 20 components
+_MAX_FEATURES = 1 << 26  # values of all features, beyond 20 components
 _GAP_WEIGHT = 0.25
 _LEAST_DEVIATION = 0.5  # that normal scores are divided by
 _MIN_SPARSE = {False: 100, True: 21}  # by whether storage is sparse: 20 columns have nothing to be reduced to
@@ -128,14 +128,15 @@ def fit_automatic(
 
 
 def expected_width(x: Attributes, pca: int | None, columns: tuple[str, ...]) -> int:
-    """About how many features `fit_automatic` will make, judged by a few rows.
+    """About how many features `fit_automatic` will make, judged by a few rows; of sparse groups as many as it may.
 
     >>> expected_width(np.array([[0, 5], [1, 5]], np.float32), None, ("flag", "same"))
     1
     """
     names = columns or tuple(f"a{k}" for k in range(x.shape[1]))
     _, _, decision = _survey(_by_column(sample(x, _FEW_ROWS)), names, isinstance(x, SparseRows))
-    groups = ((len(decision.columns(rule)), _COMPONENTS[rule] if pca is None else pca) for rule in _COMPONENTS)
+    most = _COMPONENTS | {"sparse": _most_components(x.shape[0])}
+    groups = ((len(decision.columns(rule)), most[rule] if pca is None else pca) for rule in most)
     return max(1, len(decision.columns(*_SINGLE)) + sum(min(pair) for pair in groups))
 
 
@@ -345,8 +346,7 @@ def _choose_components(
     drawn: Attributes, decision: Decision, seen: list[ColumnSurvey], usual: Rotated, x: Attributes, ends: Ends
 ) -> tuple[Rotated, dict[int, float]]:
     """The sparse group with as many components as the edges choose, and the signal of every number tried."""
-    most = max(_COMPONENTS["sparse"], min(_CHOICES[-1], _MAX_FEATURES // x.shape[0]))
-    part = _fit_rotated(drawn, decision, seen, "sparse", most)
+    part = _fit_rotated(drawn, decision, seen, "sparse", _most_components(x.shape[0]))
     left, right = (_features_of(part, x, nodes) for nodes in ends)
     sizes = [size for size in _CHOICES if size <= part.width]
     signals = {size: neighbor_signal(left[:, :size], right[:, :size]) for size in sizes}
@@ -356,6 +356,11 @@ def _choose_components(
     found = part.components
     fewer = replace(found, loadings=found.loadings[:, :size], variances=found.variances[:size])
     return replace(part, components=fewer, factor=part.factor[:size]), signals
+
+
+def _most_components(num_rows: int) -> int:
+    """Components of a sparse group at most."""
+    return max(_COMPONENTS["sparse"], min(_CHOICES[-1], _MAX_FEATURES // num_rows))
 
 
 def _choose_size(signals: dict[int, float], usual: int) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
-from hcm_scale.base.console import bar
+from hcm_scale.base.console import Progress
 from hcm_scale.base.device import MANY_ENTRIES
 from hcm_scale.base.npy import create_npy, open_npy
 from hcm_scale.base.spmm import gcn_rows, gcn_weights
@@ -69,7 +69,7 @@ def write_rows(
 
         fill = rows_on_device(structure, x, weights.scale, device)
     target = create_npy(path, np.float32, (stop - start, x.shape[1]))
-    with bar(stop - start, "row", "propagate") as progress:
+    with Progress(stop - start, "row", "propagate") as progress:
         for first in range(start, stop, _ROWS_AT_ONCE):
             chunk = target[first - start : first - start + _ROWS_AT_ONCE].view(np.ndarray)
             if fill is None:

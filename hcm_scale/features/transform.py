@@ -108,7 +108,7 @@ def _dense_enough(x: Attributes) -> NDArray[np.float32]:
     if isinstance(x, SparseRows) and 4 * x.shape[0] * x.shape[1] > _MAX_DENSE_BYTES:
         raise ValueError(
             f"attributes.scale={NORMAL} ranks whole columns, and {x.shape[0]} x {x.shape[1]} sparse attributes are too "
-            "many to be made dense; attributes=auto or attributes=log1p_pca keeps them sparse"
+            "many to be made dense; attributes.scale=auto or attributes=log1p_pca keeps them sparse"
         )
     return _dense(x, "none") if isinstance(x, SparseRows) else x
 

@@ -11,6 +11,7 @@ The distinct edges go to one file; two passes over it count degrees and place th
 the input does not matter. Disk: 8 bytes an edge, removed at the end.
 """
 
+import itertools
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.console import bar
+from hcm_scale.base.console import Progress
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.npy import create_npy, save_npy
 
@@ -56,12 +57,19 @@ def build_csr(
         raise ValueError(f"num_nodes={num_nodes:,} must be between 1 and {MAX_NODES:,}")
     with tempfile.TemporaryDirectory(prefix="spill-", dir=folder) as scratch:
         spill = Spill(Path(scratch), directed, run_keys)
-        with bar(None, "row", "edges", unit_scale=True) as progress:
+        with Progress(None, "row", "edges", unit_scale=True) as progress:
             for u, v in chunks:
                 spill.add(np.asarray(u, np.int64), np.asarray(v, np.int64))
                 progress.update(len(u))
         edges = Path(scratch) / "edges"
-        num_arcs, num_edges = _write_edges(spill, edges)
+        num_arcs = num_edges = 0
+        with open(edges, "wb") as stream:
+            for keys in spill.merged():
+                num_arcs += len(keys)
+                keys >>= _ONE  # u << 32 | v: an edge and its reverse are equal now
+                num_distinct = drop_repeats(keys)
+                keys[:num_distinct].tofile(stream)
+                num_edges += num_distinct
         if not num_edges:
             raise ValueError(
                 f"the graph has no edges: {spill.num_rows:,} rows read, {spill.num_loops:,} of them self loops"
@@ -75,19 +83,6 @@ def build_csr(
         num_edges=num_edges,
         isolated_nodes=num_isolated,
     )
-
-
-def _write_edges(spill: "Spill", path: Path) -> tuple[int, int]:
-    """Writes the distinct edges as u << 32 | v, sorted; returns the number of distinct arcs and of distinct edges."""
-    num_arcs = num_edges = 0
-    with open(path, "wb") as stream:
-        for keys in spill.merged():
-            num_arcs += len(keys)
-            keys >>= _ONE
-            edges = keys[: drop_repeats(keys)]
-            num_edges += len(edges)
-            edges.tofile(stream)
-    return num_arcs, num_edges
 
 
 def _write_csr(folder: Path, edges: Path, num_nodes: int, directed: bool) -> int:
@@ -154,23 +149,22 @@ class Spill:
         if self._used:
             self._write_run()
         self._buffer = np.empty(0, np.uint64)
-        if self._runs:
-            yield from _merge(self._runs, block_keys)
-
-
-def _merge(runs: list[Path], block_keys: int) -> Iterator[Keys]:
-    """Yields the sorted distinct keys of sorted files, range by range."""
-    mapped = [np.memmap(run, np.uint64, "r") for run in runs]
-    bounds = _bounds(mapped, block_keys)
-    cuts = [np.concatenate([[0], np.searchsorted(run, bounds), [len(run)]]) for run in mapped]
-    del mapped  # plain reads from here on: a mapped page would count as our memory
-    for part in range(len(bounds) + 1):
-        keys = np.empty(sum(int(cut[part + 1] - cut[part]) for cut in cuts), np.uint64)
-        filled = 0
-        for run, cut in zip(runs, cuts, strict=True):
-            filled += _read_into(run, int(cut[part]), keys[filled : filled + int(cut[part + 1] - cut[part])])
-        keys.sort()
-        yield keys[: drop_repeats(keys)]
+        if not self._runs:
+            return
+        mapped = [np.memmap(run, np.uint64, "r") for run in self._runs]
+        bounds = _bounds(mapped, block_keys)
+        cuts = np.array([[0, *np.searchsorted(run, bounds), len(run)] for run in mapped])
+        del mapped  # plain reads from here on: a mapped page would count as our memory
+        for starts, stops in itertools.pairwise(cuts.T):
+            keys, filled = np.empty((stops - starts).sum(), np.uint64), 0
+            for run, start, stop in zip(self._runs, starts, stops, strict=True):
+                read = np.fromfile(run, np.uint64, stop - start, offset=8 * start)
+                keys[filled : filled + len(read)] = read
+                filled += len(read)
+            if filled < len(keys):
+                raise OSError(f"{self._folder} holds less than what was written to it: is the disk full?")
+            keys.sort()
+            yield keys[: drop_repeats(keys)]
 
 
 def _bounds(runs: list[Any], block_keys: int) -> Keys:
@@ -178,15 +172,6 @@ def _bounds(runs: list[Any], block_keys: int) -> Keys:
     step = max(1, block_keys // len(runs))
     samples = np.sort(np.concatenate([np.asarray(run[::step]) for run in runs]))
     return np.unique(samples[len(runs) :: len(runs)] & ~_ONE)
-
-
-def _read_into(path: Path, start: int, out: Keys) -> int:
-    """Fills `out` with the keys of a file from position `start`; returns how many."""
-    with open(path, "rb") as stream:
-        stream.seek(8 * start)
-        if stream.readinto(out.data.cast("B")) != out.nbytes:
-            raise OSError(f"{path} is shorter than what was written to it: is the disk full?")
-    return len(out)
 
 
 @kernel

@@ -36,11 +36,10 @@ TYPES = {  # by name: the types and the number of dimensions that are legal
     "ids_bytes": (("|u1",), 1),
 }
 _TOGETHER = (("indptr", "indices"), ("x_indptr", "x_indices", "x_data"), ("ids_offsets", "ids_bytes"))
-_LARGEST = {"y": 1, "kind": 2}
 _BLOCK = 1 << 22  # values compared at a time
 
 
-def check_arrays(arrays: Arrays, *, directed: bool, num_columns: int, columns: Sequence[str]) -> None:
+def check_arrays(arrays: Arrays, directed: bool, num_columns: int, columns: Sequence[str]) -> None:
     """ValueError with the first fault of a graph's arrays, given by the names of their files."""
     check_names(arrays)
     for name, array in arrays.items():
@@ -48,22 +47,22 @@ def check_arrays(arrays: Arrays, *, directed: bool, num_columns: int, columns: S
     num_nodes = len(arrays["indptr"]) - 1
     if num_nodes < 1:
         raise ValueError(f"indptr has {num_nodes + 1} entries; a graph has one node at least, and one entry more")
-    check_rows("indptr", "indices", arrays, num_nodes, loops=False)
+    _check_rows("indptr", "indices", arrays, num_nodes, loops=False)
     indptr, indices = arrays["indptr"], arrays["indices"]
     if not directed and (at := first_one_way(indptr, indices, indptr[:-1].copy())) >= 0:
-        u, v = row_of(indptr, at), indices[at]
+        u, v = _row_of(indptr, at), indices[at]
         raise ValueError(f"indices holds the arc {u} -> {v} and not {v} -> {u}; such a graph must be declared directed")
-    for name in ("edge_types", "weights"):
+    lengths = {"edge_types": len(indices), "weights": len(indices), "x": num_nodes, "x_indptr": num_nodes + 1}
+    lengths |= {"y": num_nodes, "kind": num_nodes, "ids": num_nodes, "ids_offsets": num_nodes + 1}
+    for name, length in lengths.items():
         if name in arrays:
-            _check_length(name, arrays[name], len(indices))
+            _check_length(name, arrays[name], length)
     if "weights" in arrays:
         _check_weights(arrays, directed)
-    _check_attributes(arrays, num_nodes, num_columns, columns)
-    for name, largest in _LARGEST.items():
-        if name in arrays:
-            _check_length(name, arrays[name], num_nodes)
-            if (found := int(arrays[name].max())) > largest:
-                raise ValueError(f"{name} holds {found} at node {int(arrays[name].argmax())}; legal are 0 to {largest}")
+    _check_attributes(arrays, num_columns, columns)
+    for name, largest in (("y", 1), ("kind", 2)):
+        if name in arrays and (found := int(arrays[name].max())) > largest:
+            raise ValueError(f"{name} holds {found} at node {int(arrays[name].argmax())}; legal are 0 to {largest}")
     _check_ids(arrays, num_nodes)
 
 
@@ -93,7 +92,7 @@ def check_shape(name: str, dtype: Any, shape: Any) -> None:
         raise ValueError(f"{name} has shape {shape!r}; it must have {num_dimensions} dimension(s)")
 
 
-def check_rows(pointers: str, entries: str, arrays: Arrays, num_columns: int, *, loops: bool) -> None:
+def _check_rows(pointers: str, entries: str, arrays: Arrays, num_columns: int, *, loops: bool) -> None:
     """Refuses rows that fall or end elsewhere than their entries, and entries outside, unsorted, repeated or loops."""
     indptr, indices = arrays[pointers], arrays[entries]
     if indptr[0] != 0 or indptr[-1] != len(indices):
@@ -102,7 +101,7 @@ def check_rows(pointers: str, entries: str, arrays: Arrays, num_columns: int, *,
     if (row := first_fall(indptr)) >= 0:
         raise ValueError(f"{pointers} falls from {indptr[row]} to {indptr[row + 1]} at row {row}; it must never fall")
     if (at := first_stray(indptr, indices, num_columns, loops)) >= 0:
-        row = row_of(indptr, at)
+        row = _row_of(indptr, at)
         no_loops = "" if loops else f", and none is {row} itself"
         raise ValueError(
             f"{entries} holds {indices[at]} in row {row}; a row's entries are 0 to {num_columns - 1}, each larger than "
@@ -110,37 +109,30 @@ def check_rows(pointers: str, entries: str, arrays: Arrays, num_columns: int, *,
         )
 
 
-def row_of(indptr: NDArray[np.int64], at: int) -> int:
-    """The row of an entry.
-
-    >>> row_of(np.array([0, 2, 2, 3]), 2)
-    2
-    """
+def _row_of(indptr: NDArray[np.int64], at: int) -> int:
+    """The row of an entry."""
     return int(np.searchsorted(indptr, at, side="right")) - 1
 
 
 def _check_weights(arrays: Arrays, directed: bool) -> None:
     indptr, indices, weights = arrays["indptr"], arrays["indices"], arrays["weights"]
-    _check_values(
-        "weights", weights, lambda block: np.isfinite(block) & (block > 0), "weights must be finite and above 0"
-    )
+    is_legal = lambda block: np.isfinite(block) & (block > 0)  # noqa: E731
+    _check_values("weights", weights, is_legal, "weights must be finite and above 0")
     if not directed and (at := first_uneven(indptr, indices, weights, indptr[:-1].copy())) >= 0:
-        u, v = row_of(indptr, at), indices[at]
+        u, v = _row_of(indptr, at), indices[at]
         raise ValueError(
             f"weights holds {weights[at]} for {u} -> {v} and another weight for {v} -> {u}; they must be equal unless "
             "the graph is directed"
         )
 
 
-def _check_attributes(arrays: Arrays, num_nodes: int, num_columns: int, columns: Sequence[str]) -> None:
+def _check_attributes(arrays: Arrays, num_columns: int, columns: Sequence[str]) -> None:
     found = 0
     if "x" in arrays:
-        _check_length("x", arrays["x"], num_nodes)
         _check_values("x", arrays["x"], np.isfinite, "values must be finite")
         found = arrays["x"].shape[1]
     elif "x_indptr" in arrays:
-        _check_length("x_indptr", arrays["x_indptr"], num_nodes + 1)
-        check_rows("x_indptr", "x_indices", arrays, num_columns, loops=True)
+        _check_rows("x_indptr", "x_indices", arrays, num_columns, loops=True)
         _check_length("x_data", arrays["x_data"], len(arrays["x_indices"]))
         _check_values("x_data", arrays["x_data"], np.isfinite, "values must be finite")
         found = num_columns
@@ -167,16 +159,13 @@ def _check_values(
 
 
 def _check_ids(arrays: Arrays, num_nodes: int) -> None:
-    if "ids" in arrays:
-        _check_length("ids", arrays["ids"], num_nodes)
-    elif "ids_offsets" in arrays:
+    if "ids_offsets" in arrays:
         offsets, data = arrays["ids_offsets"], arrays["ids_bytes"]
-        _check_length("ids_offsets", offsets, num_nodes + 1)
         if offsets[0] != 0 or offsets[-1] != len(data) or first_fall(offsets) >= 0:
             raise ValueError(f"ids_offsets must run from 0 to {len(data)}, the length of ids_bytes, and never fall")
-    else:
-        return
     ids, name = ids_of(arrays), "ids" if "ids" in arrays else "ids_bytes"
+    if ids is None:
+        return
     try:
         ids.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -185,10 +174,10 @@ def _check_ids(arrays: Arrays, num_nodes: int) -> None:
         raise ValueError(f"{name} holds {distinct} different ids for {num_nodes} nodes; each node has its own")
 
 
-def ids_of(arrays: Arrays) -> pa.Array:
+def ids_of(arrays: Arrays) -> pa.Array | None:
     """The user's own ids as an Arrow array over the same memory, where there are any."""
-    if "ids" in arrays:
-        return pa.array(arrays["ids"])
+    if "ids_offsets" not in arrays:
+        return pa.array(arrays["ids"]) if "ids" in arrays else None
     offsets, data = pa.py_buffer(arrays["ids_offsets"]), pa.py_buffer(arrays["ids_bytes"])
     return pa.LargeStringArray.from_buffers(len(arrays["ids_offsets"]) - 1, offsets, data)
 

@@ -19,7 +19,6 @@ that takes milliseconds whatever the size.
 import functools
 import io
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,12 +116,13 @@ class Graph:
     @property
     def num_bytes(self) -> int:
         """Bytes of all arrays."""
-        return sum(array.nbytes for _, array in _arrays(self))
+        return sum(array.nbytes for array in _arrays(self).values())
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """Equal for equal content, in memory or on disk."""
-        return _fingerprint({name: _hash_as_npy(array) for name, array in _arrays(self)}, self.columns, self.directed)
+        hashes = {name: _hash_as_npy(array) for name, array in _arrays(self).items()}
+        return _fingerprint(hashes, self.columns, self.directed)
 
     def external_id(self, node: int) -> int | str:
         """The user's own id of a node; the node's number where the graph came without ids."""
@@ -146,9 +146,9 @@ class Graph:
     def save(self, folder: Path | str) -> "Graph":
         """Writes the folder, whole or not at all, and returns the graph opened from it."""
         with files.replacing_folder(Path(folder)) as fresh:
-            for name, array in _arrays(self):
+            for name, array in _arrays(self).items():
                 save_npy(fresh / f"{name}.npy", np.ascontiguousarray(array))  # as hashed
-            finish(fresh, num_columns=self.num_attributes, columns=self.columns, directed=self.directed, info=self.info)
+            seal_folder(fresh, self.num_attributes, self.columns, self.directed, self.info)
         return Graph.open(folder, verify=False)
 
     def check(self) -> None:
@@ -156,9 +156,7 @@ class Graph:
         if "checked" not in self.__dict__:
             if self.ids is not None and self.ids.null_count:
                 raise ValueError(f"ids holds {self.ids.null_count} nulls; each node has an id")
-            check_arrays(
-                dict(_arrays(self)), directed=self.directed, num_columns=self.num_attributes, columns=self.columns
-            )
+            check_arrays(_arrays(self), self.directed, self.num_attributes, self.columns)
             self.__dict__["checked"] = True
 
     @staticmethod
@@ -173,23 +171,20 @@ class Graph:
             described = _described(manifest)
         except ValueError as error:
             raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {error}; {_REMEDY}") from error
-        arrays = {name: _map(files.below(folder, f"{name}.npy"), entry, verify) for name, entry in described.items()}
+        arrays = {
+            name: _map(files.path_inside(folder, f"{name}.npy"), entry, verify) for name, entry in described.items()
+        }
         if verify:
             try:
-                named = {name: manifest[name] for name in ("directed", "num_columns", "columns")}
-                check_arrays(arrays, **named)
+                check_arrays(arrays, manifest["directed"], manifest["num_columns"], manifest["columns"])
             except ValueError as error:
                 raise files.FolderError(f"{folder} is no graph: {error}; {_REMEDY}") from error
         x: Attributes | None = arrays.get("x")
         if "x_indptr" in arrays:
             x = SparseRows(arrays["x_indptr"], arrays["x_indices"], arrays["x_data"], manifest["num_columns"])
         graph = Graph(
-            indptr=arrays["indptr"],
-            indices=arrays["indices"],
-            x=x,
-            y=arrays.get("y"),
-            kind=arrays.get("kind"),
-            ids=ids_of(arrays) if {"ids", "ids_offsets"} & arrays.keys() else None,
+            *(arrays["indptr"], arrays["indices"], x, arrays.get("y"), arrays.get("kind")),
+            ids=ids_of(arrays),
             columns=tuple(manifest["columns"]),
             directed=manifest["directed"],
             info=manifest["info"],
@@ -198,44 +193,40 @@ class Graph:
             weights=arrays.get("weights"),
         )
         hashes = {name: entry["hash"] for name, entry in described.items()}
-        # fills the cached property: no byte is read
-        graph.__dict__["fingerprint"] = _fingerprint(hashes, graph.columns, graph.directed)
+        graph.__dict__["fingerprint"] = _fingerprint(hashes, graph.columns, graph.directed)  # no byte is read
         if verify:
             graph.__dict__["checked"] = True
         return graph
 
 
-def _arrays(graph: Graph) -> Iterator[tuple[str, NDArray[Any]]]:
+def _arrays(graph: Graph) -> dict[str, NDArray[Any]]:
     """The files of a graph, by name, in a fixed order."""
-    yield "indptr", graph.indptr
-    yield "indices", graph.indices
-    for name, entries in (("edge_types", graph.edge_types), ("weights", graph.weights)):
-        if entries is not None:
-            yield name, entries
+    found: dict[str, NDArray[Any] | None] = {"indptr": graph.indptr, "indices": graph.indices}
+    found |= {"edge_types": graph.edge_types, "weights": graph.weights}
     if isinstance(graph.x, SparseRows):
-        yield "x_indptr", graph.x.indptr
-        yield "x_indices", graph.x.indices
-        yield "x_data", graph.x.data
-    elif graph.x is not None:
-        yield "x", graph.x
-    for name, labels in (("y", graph.y), ("kind", graph.kind)):
-        if labels is not None:
-            yield name, labels
-    if graph.ids is not None:
-        yield from id_arrays(graph.ids)
+        found |= {"x_indptr": graph.x.indptr, "x_indices": graph.x.indices, "x_data": graph.x.data}
+    else:
+        found["x"] = graph.x
+    found |= {"y": graph.y, "kind": graph.kind, **({} if graph.ids is None else id_arrays(graph.ids))}
+    return {name: array for name, array in found.items() if array is not None}
 
 
-def id_arrays(ids: pa.Array) -> Iterator[tuple[str, NDArray[Any]]]:
+def id_arrays(ids: pa.Array) -> dict[str, NDArray[Any]]:
     """The files that hold external ids, by name."""
     if pa.types.is_integer(ids.type):
-        yield "ids", np.asarray(ids.cast(pa.int64()))
-        return
-    text = ids.cast(pa.large_string())
-    _, buffer, data = text.buffers()
-    offsets = np.frombuffer(buffer, np.int64)[text.offset : text.offset + len(text) + 1]
-    first, last = int(offsets[0]), int(offsets[-1])  # a slice shares the buffers of a longer array
-    yield "ids_offsets", offsets - first
-    yield "ids_bytes", np.frombuffer(data, np.uint8)[first:last] if last > first else np.zeros(0, np.uint8)
+        return {"ids": np.asarray(ids.cast(pa.int64()))}
+    offsets, data = text_buffers(ids)
+    return {"ids_offsets": offsets - offsets[0], "ids_bytes": data[offsets[0] : offsets[-1]]}
+
+
+def text_buffers(texts: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """The places where texts begin and end, and the bytes, of which a slice shares those of the longer array."""
+    texts = texts.cast(pa.large_string())
+    _, offsets, data = texts.buffers()
+    if offsets is None or not len(texts):
+        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    places = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return places, np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
 
 
 def _hash_as_npy(array: NDArray[Any]) -> str:
@@ -251,14 +242,13 @@ def _fingerprint(hashes: dict[str, str], columns: tuple[str, ...], directed: boo
     return files.hash_value({"files": hashes, "columns": list(columns), "directed": directed})
 
 
-def finish(folder: Path, *, num_columns: int, columns: tuple[str, ...], directed: bool, info: dict[str, Any]) -> None:
-    """Seals a folder whose .npy files are in place: hashes and flushes them, then writes the manifest."""
+def seal_folder(folder: Path, num_columns: int, columns: tuple[str, ...], directed: bool, info: dict[str, Any]) -> None:
+    """Makes a graph of a folder whose .npy files are in place: hashes and flushes them, then writes the manifest."""
     described: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.npy")):
         array = open_npy(path)
         described[path.stem] = {"dtype": array.dtype.str, "shape": list(array.shape), "hash": files.hash_once(path)}
         files.sync_file(path)
-    hashes = {name: entry["hash"] for name, entry in described.items()}
     body = {
         "files": described,
         "num_nodes": described["indptr"]["shape"][0] - 1,
@@ -267,7 +257,7 @@ def finish(folder: Path, *, num_columns: int, columns: tuple[str, ...], directed
         "columns": list(columns),
         "directed": directed,
         "info": info,
-        "fingerprint": _fingerprint(hashes, columns, directed),
+        "fingerprint": _fingerprint({name: entry["hash"] for name, entry in described.items()}, columns, directed),
     }
     files.write_manifest(folder, KIND, FORMAT, body)
 
@@ -313,6 +303,4 @@ def _map(path: Path, entry: dict[str, Any], verify: bool) -> NDArray[Any]:
         raise files.FolderError(f"{path} is torn: {num_bytes} bytes, {expected} expected; {_REMEDY}")
     if verify and files.hash_once(path) != entry["hash"]:
         raise files.FolderError(f"{path} is damaged: its hash differs from the manifest; {_REMEDY}")
-    if num_bytes == offset:  # nothing cannot be mapped
-        return np.empty(shape, dtype)
-    return np.memmap(path, dtype, "r", offset, shape).view(np.ndarray)
+    return open_npy(path)

@@ -10,7 +10,7 @@ of the attributes, plus two sort blocks.
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,14 @@ from scipy import sparse
 
 from hcm_scale.base import files
 from hcm_scale.base.names import DEGREE
-from hcm_scale.base.npy import create_npy, open_npy
+from hcm_scale.base.npy import create_npy, open_npy, save_npy
 from hcm_scale.graph import store
 from hcm_scale.graph.build import MAX_NODES, Chunk, EdgeCounts, build_csr, join_directions
 from hcm_scale.graph.lookup import find_arcs
 from hcm_scale.graph.store import Graph, SparseRows
-from hcm_scale.ingest.policy import IngestSummary, Offenders, Policy, naming_origin, not_finite
+from hcm_scale.ingest.policy import IngestSummary, InputError, Offenders, Policy, naming_origin, not_finite, shown_names
 
-MAX_COLUMNS = (1 << 31) - 1
-_BLOCK_ROWS = 1 << 14
+_BLOCK_ROWS, _CHUNK_ROWS = 1 << 14, 1 << 18  # of attributes, of edges
 _FEW_NODES = 1 << 20  # so many are made without a question
 _NODES_PER_END = 16
 _MIN_WEIGHT, _MAX_WEIGHT = (float(limit) for limit in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
@@ -44,6 +43,17 @@ class Edges:
     num_rows: int
     num_nodes: int | None = None
     has_weights: bool = False
+
+    @staticmethod
+    def of(u: NDArray[Any], v: NDArray[Any], weights: NDArray[Any] | None, num_nodes: int | None = None) -> "Edges":
+        """The rows (u[i], v[i]), held in memory."""
+
+        def chunks() -> Iterator[WeightedChunk]:
+            for start in range(0, len(u), _CHUNK_ROWS):
+                part = slice(start, start + _CHUNK_ROWS)
+                yield u[part], v[part], None if weights is None else weights[part]
+
+        return Edges(chunks, len(u), num_nodes, weights is not None)
 
 
 @dataclass(frozen=True)
@@ -85,8 +95,7 @@ def write_arrays(
 ) -> Graph:
     """Writes the graph folder `out` and returns it opened; rows of `x`, entries of `y` and `ids` must be the nodes."""
     with naming_origin(origin):
-        width = 0 if x is None else x.shape[1]
-        require(width, policy)
+        require(0 if x is None else x.shape[1], policy)
         if policy.weights and not edges.has_weights:
             raise ValueError(
                 "graph.weights=true and there are no weights; legal are the values of a matrix, edge_weight beside "
@@ -97,27 +106,21 @@ def write_arrays(
         with files.replacing_folder(Path(out)) as folder:
             num_anomalies = None if y is None else _write_labels(folder, y, num_rows, added)
             written = FeatureCounts()
-            if isinstance(x, SparseRows) and width:
-                written = _write_sparse(folder, x, policy.nonfinite, added)
-            elif isinstance(x, DenseRows) and width:
-                written = _write_dense(folder, x.blocks(), x.shape, policy.nonfinite, added)
-                written = replace(written, columns=x.columns)
+            if x is not None and x.shape[1]:
+                write: Any = _write_sparse if isinstance(x, SparseRows) else _write_dense
+                written = write(folder, x, policy.nonfinite, added)
             outside = Offenders(f"rows name a node outside 0 .. {num_nodes - 1:,}", "the edges")
             chunks = _checked(edges.chunks(), num_nodes, outside, policy.unknown == "drop")
             counts = build_csr(folder, chunks, num_nodes, policy.directed)
             if policy.weights:
                 write_weights(folder, edges.chunks(), "the edges", directed=policy.directed, adds_up=False)
             finish_folder(
-                folder,
-                origin,
-                policy,
-                counts,
-                written,
+                *(folder, origin, policy, counts, written),
                 ids=ids,
+                weights="weight" if policy.weights else None,
                 unknown_edges=outside.count,
                 added_nodes=added,
                 num_anomalies=num_anomalies,
-                weights="weight" if policy.weights else None,
             )
     return Graph.open(out, verify=False)
 
@@ -152,83 +155,63 @@ def _whole(values: NDArray[Any]) -> NDArray[np.bool_]:
 
 def _count_nodes(edges: Edges, x: DenseRows | SparseRows | None, policy: Policy) -> tuple[int, int]:
     """(nodes that have rows, all nodes): what the matrix, `x` or graph.num_nodes says, else 1 + the largest number."""
-    given = policy.num_nodes
-    for what, rows in (("x", None if x is None else x.shape[0]), ("the adjacency matrix", edges.num_nodes)):
-        if given is not None and rows not in (None, given):
-            raise ValueError(f"{what} has {rows:,} rows; graph.num_nodes={given} must be equal or left out")
-    if x is not None and edges.num_nodes not in (None, x.shape[0]):
-        raise ValueError(f"x has {x.shape[0]:,} rows for {edges.num_nodes:,} nodes; they must be equal")
-    num_rows = edges.num_nodes if x is None else x.shape[0]
-    if num_rows is None:
-        num_rows = given
-    if num_rows is None or (policy.unknown == "add" and edges.num_nodes is None):
-        top = max((max(_largest(u), _largest(v)) for u, v, _ in edges.chunks()), default=0.0)
-        named = int(min(top, 2.0**64)) + 1
-        num_rows, total = (named, named) if num_rows is None else (num_rows, max(num_rows, named))
-    else:
-        total = num_rows
-    if given is None:
-        _check_plausible(total, edges.num_rows)
-    return num_rows, total
-
-
-def _largest(values: NDArray[Any]) -> float:
-    """The largest finite number, 0 where there is none: the others are refused later."""
-    return float(values.max(where=np.isfinite(values), initial=0))
-
-
-def _check_plausible(num_nodes: int, num_rows: int) -> None:
-    """Refuses far more nodes than edges can name: one damaged number must not ask for all memory."""
-    if num_nodes > max(_FEW_NODES, _NODES_PER_END * 2 * num_rows):
-        meant = f"; graph.num_nodes={num_nodes} says that it is meant" if num_nodes <= MAX_NODES else ""
+    given, rows, side = policy.num_nodes, None if x is None else x.shape[0], edges.num_nodes
+    for what, found in (("x", rows), ("the adjacency matrix", side)):
+        if given is not None and found not in (None, given):
+            raise ValueError(f"{what} has {found:,} rows; graph.num_nodes={given} must be equal or left out")
+    if rows is not None and side not in (None, rows):
+        raise ValueError(f"x has {rows:,} rows for {side:,} nodes; they must be equal")
+    known = next((number for number in (rows, side, given) if number is not None), None)
+    total = known or 0
+    if known is None or (policy.unknown == "add" and side is None):
+        ends = (end for u, v, _ in edges.chunks() for end in (u, v))
+        largest = max((float(end.max(where=np.isfinite(end), initial=0)) for end in ends), default=0.0)
+        total = max(total, int(min(largest, 2.0**64)) + 1)
+    if given is None and total > max(_FEW_NODES, _NODES_PER_END * 2 * edges.num_rows):
+        # one damaged number must not ask for all memory
+        meant = f"; graph.num_nodes={total} says that it is meant" if total <= MAX_NODES else ""
         raise ValueError(
-            f"{num_rows:,} edge rows, which name at most {2 * num_rows:,} nodes, would make a graph of {num_nodes:,}, "
-            f"and {MAX_NODES:,} are the most that can be{meant}"
+            f"{edges.num_rows:,} edge rows, which name at most {2 * edges.num_rows:,} nodes, would make a graph of "
+            f"{total:,}, and {MAX_NODES:,} are the most that can be{meant}"
         )
+    return total if known is None else known, total
 
 
-def _write_dense(
-    folder: Path, blocks: Iterable[NDArray[Any]], shape: tuple[int, int], nonfinite: str, added: int = 0
-) -> FeatureCounts:
-    """Writes x.npy (shape[0] + added, shape[1]) from row blocks; added rows get the column means."""
-    x = create_npy(folder / "x.npy", np.float32, (shape[0] + added, shape[1]))
+def _write_dense(folder: Path, rows: DenseRows, nonfinite: str, added: int) -> FeatureCounts:
+    """Writes x.npy; added rows get the column means, values that are not finite what `nonfinite` says."""
+    num_rows, num_columns = rows.shape
+    x = create_npy(folder / "x.npy", np.float32, (num_rows + added, num_columns))
     bad = not_finite("the rows of x")
     start = 0
-    for block in blocks:
+    for block in rows.blocks():
         stop = start + len(block)
         x[start:stop] = block  # the next line finds what overflows float32
         wrong = ~np.isfinite(x[start:stop])
-        bad.add(wrong.ravel(), lambda i: f"row {start + i // shape[1]:,} column {i % shape[1]}")  # noqa: B023
+        bad.add(wrong.ravel(), lambda i: f"row {start + i // num_columns:,} column {i % num_columns}")  # noqa: B023
         start = stop
-    if start != shape[0]:
-        raise ValueError(f"x has {start:,} rows; {shape[0]:,} were expected")
+    if start != num_rows:
+        raise ValueError(f"x has {start:,} rows; {num_rows:,} were expected")
     if nonfinite == "error":
         bad.check()
     if bad.count or added:
-        _repair(x, shape[0], nonfinite)
+        blocks = [x[start : min(start + _BLOCK_ROWS, num_rows)] for start in range(0, num_rows, _BLOCK_ROWS)]
+        total = sum(np.where(np.isfinite(block), block, 0).sum(axis=0, dtype=np.float64) for block in blocks)
+        present = sum(np.isfinite(block).sum(axis=0) for block in blocks)
+        mean = (total / np.maximum(present, 1)).astype(np.float32)
+        for block in blocks:
+            block[...] = np.where(np.isfinite(block), block, mean if nonfinite == "mean" else 0)
+        x[num_rows:] = mean
     x.flush()
-    return FeatureCounts(num_columns=shape[1], imputed=added * shape[1], nonfinite=bad.count)
+    return FeatureCounts(rows.columns, num_columns, imputed=added * num_columns, nonfinite=bad.count)
 
 
-def _repair(x: NDArray[np.float32], num_rows: int, nonfinite: str) -> None:
-    """Fills in values that are not finite, and the rows after `num_rows`, block by block."""
-    total, present = np.zeros(x.shape[1]), np.zeros(x.shape[1])
-    for start in range(0, num_rows, _BLOCK_ROWS):
-        block = np.asarray(x[start : min(start + _BLOCK_ROWS, num_rows)])
-        good = np.isfinite(block)
-        total += np.where(good, block, 0).sum(axis=0, dtype=np.float64)
-        present += good.sum(axis=0)
-    mean = (total / np.maximum(present, 1)).astype(np.float32)
-    filler = mean if nonfinite == "mean" else np.zeros_like(mean)
-    for start in range(0, num_rows, _BLOCK_ROWS):
-        block = x[start : min(start + _BLOCK_ROWS, num_rows)]
-        block[...] = np.where(np.isfinite(block), block, filler)
-    x[num_rows:] = mean
-
-
-def _write_sparse(folder: Path, rows: SparseRows, nonfinite: str, added: int = 0) -> FeatureCounts:
+def _write_sparse(folder: Path, rows: SparseRows, nonfinite: str, added: int) -> FeatureCounts:
     """Writes x_indptr.npy, x_indices.npy and x_data.npy; added rows are empty."""
-    rows = _canonical(rows)
+    ascending = np.diff(rows.indices) > 0
+    starts = rows.indptr[1:-1]
+    ascending[starts[(starts > 0) & (starts < len(rows.indices))] - 1] = True  # a new row may start anywhere
+    if not (ascending.all() and rows.data.all()):
+        rows = SparseRows.of(rows.csr())
     wrong = ~np.isfinite(rows.data)
     bad = not_finite("the rows of x")
     bad.add(wrong, lambda i: f"row {np.searchsorted(rows.indptr, i, 'right') - 1:,} column {rows.indices[i]}")
@@ -237,20 +220,10 @@ def _write_sparse(folder: Path, rows: SparseRows, nonfinite: str, added: int = 0
     if bad.count:
         rows = _replaced(rows, wrong, nonfinite)
     indptr = np.concatenate([rows.indptr, np.full(added, rows.indptr[-1])]) if added else rows.indptr
-    np.save(folder / "x_indptr.npy", np.asarray(indptr, np.int64), allow_pickle=False)
-    np.save(folder / "x_indices.npy", np.asarray(rows.indices, np.int32), allow_pickle=False)
-    np.save(folder / "x_data.npy", np.asarray(rows.data, np.float32), allow_pickle=False)
+    save_npy(folder / "x_indptr.npy", np.asarray(indptr, np.int64))
+    save_npy(folder / "x_indices.npy", np.asarray(rows.indices, np.int32))
+    save_npy(folder / "x_data.npy", np.asarray(rows.data, np.float32))
     return FeatureCounts(num_columns=rows.num_columns, imputed=added, nonfinite=bad.count)
-
-
-def _canonical(rows: SparseRows) -> SparseRows:
-    """The same rows with sorted columns, no repeats and no stored zeros; a copy only where one is needed."""
-    ascending = np.diff(rows.indices) > 0
-    starts = rows.indptr[1:-1]
-    ascending[starts[(starts > 0) & (starts < len(rows.indices))] - 1] = True  # a new row may start anywhere
-    if ascending.all() and rows.data.all():
-        return rows
-    return SparseRows.of(rows.csr())
 
 
 def _replaced(rows: SparseRows, wrong: NDArray[np.bool_], nonfinite: str) -> SparseRows:
@@ -264,32 +237,20 @@ def _replaced(rows: SparseRows, wrong: NDArray[np.bool_], nonfinite: str) -> Spa
     return SparseRows.of(sparse.csr_array((data, rows.indices, rows.indptr), shape=rows.shape))
 
 
+def check_keys(keys: Mapping[str, str], roles: Iterable[str], held: Iterable[str], file: str) -> None:
+    """Refuses graph.keys that name an unknown role, or something that the file does not hold."""
+    for role, name in keys.items():
+        if role not in roles:
+            raise ValueError(f"graph.keys={{{role!r}: ...}} must be one of {', '.join(roles)}")
+        if name not in held:
+            raise InputError(f"graph.keys={{{role!r}: {name!r}}} is not in {file}; it holds {shown_names([*held])}")
+
+
 def check_indptr(indptr: NDArray[Any], num_entries: int, name: str) -> NDArray[np.int64]:
     """Row starts as int64, refused where they do not rise from 0 to `num_entries`."""
     if not len(indptr) or indptr[0] != 0 or indptr[-1] != num_entries or (indptr[1:] < indptr[:-1]).any():
         raise ValueError(f"{name} must rise from 0 to the {num_entries:,} entries of indices")
     return indptr.astype(np.int64, copy=False)
-
-
-def check_sparse(indptr: NDArray[Any], indices: NDArray[Any], data: NDArray[Any], width: int | None) -> SparseRows:
-    """CSR parts as `SparseRows`, refused where they do not fit together."""
-    if indices.dtype.kind == "f" and not (indices == np.floor(indices)).all():
-        first = int(np.argmax(indices != np.floor(indices)))
-        raise ValueError(f"x_indices[{first}] is {indices[first]}; legal are whole numbers")
-    top = int(indices.max()) if len(indices) else -1
-    low = int(indices.min()) if len(indices) else 0
-    num_columns = top + 1 if width is None else width
-    if low < 0 or top >= num_columns or num_columns > MAX_COLUMNS:
-        legal = num_columns if width is not None and 0 <= width <= MAX_COLUMNS else MAX_COLUMNS
-        raise ValueError(f"x_indices run from {low} to {top} of {num_columns} columns; legal are 0 .. {legal - 1}")
-    if len(data) != len(indices):
-        raise ValueError(f"x_data has {len(data):,} entries and x_indices {len(indices):,}; they must be equal")
-    return SparseRows(
-        check_indptr(indptr, len(indices), "x_indptr"),
-        indices.astype(np.int32, copy=False),
-        data.astype(np.float32, copy=False),
-        num_columns,
-    )
 
 
 def require(num_columns: int, policy: Policy, remedy: str = "") -> None:
@@ -300,30 +261,21 @@ def require(num_columns: int, policy: Policy, remedy: str = "") -> None:
         )
 
 
-def _write_labels(folder: Path, labels: NDArray[Any], num_nodes: int, added: int = 0) -> int:
+def _write_labels(folder: Path, labels: NDArray[Any], num_nodes: int, added: int) -> int:
     """Writes y.npy from 0/1 or booleans, one a node, as a row, a column or flat; returns the number of ones."""
     if labels.size != num_nodes:
         raise ValueError(f"y has {labels.size:,} entries for {num_nodes:,} nodes; they must be equal")
     if labels.shape not in ((num_nodes,), (num_nodes, 1), (1, num_nodes)):
         raise ValueError(f"y has shape {labels.shape}; legal are (n), (n, 1) and (1, n) for n={num_nodes:,} nodes")
-    flat = labels.ravel()
     if labels.dtype.kind not in "iufb":
         raise ValueError(f"y is {labels.dtype}; legal are the numbers 0 and 1")
+    flat = labels.ravel()
     bad = Offenders("labels are not 0 or 1", "y")
     bad.add((flat != 0) & (flat != 1), lambda i: f"row {i:,}: {flat[i]}")
     bad.check()
     y = np.concatenate([flat == 1, np.zeros(added, np.bool_)]).astype(np.uint8)
-    np.save(folder / "y.npy", y, allow_pickle=False)
+    save_npy(folder / "y.npy", y)
     return int(y.sum())
-
-
-def _write_degree(folder: Path, directed: bool) -> FeatureCounts:
-    """Writes log1p(degree) as the one attribute of a graph that has none; a directed graph's degree is in + out."""
-    degree = np.diff(open_npy(folder / "indptr.npy"))
-    if directed:
-        degree = degree + np.bincount(open_npy(folder / "indices.npy"), minlength=len(degree))
-    np.save(folder / "x.npy", np.log1p(degree).astype(np.float32)[:, None], allow_pickle=False)
-    return FeatureCounts((DEGREE,), 1, details=({"name": DEGREE, "method": "degree"},))
 
 
 def write_weights(folder: Path, rows: Iterable[WeightedChunk], where: str, *, directed: bool, adds_up: bool) -> None:
@@ -374,14 +326,18 @@ def finish_folder(
 ) -> None:
     """Finishes a folder that holds the CSR and the attributes; `counts` are the other fields of the summary.
 
-    `column_lines` say what became of the columns of tables, `edge_types` are the names of the bits of edge_types,
-    `weights` is what the user calls the weights.
+    A graph without attributes gets log1p(degree), in + out where it is directed, as its one. `column_lines` say what
+    became of the columns of tables, `edge_types` are the names of the bits of edge_types, `weights` is what the user
+    calls the weights.
     """
     if not features.num_columns:
-        features = _write_degree(folder, policy.directed)
-    if ids is not None:
-        for name, array in store.id_arrays(ids):
-            np.save(folder / f"{name}.npy", array, allow_pickle=False)
+        degree = np.diff(open_npy(folder / "indptr.npy"))
+        if policy.directed:
+            degree = degree + np.bincount(open_npy(folder / "indices.npy"), minlength=len(degree))
+        save_npy(folder / "x.npy", np.log1p(degree).astype(np.float32)[:, None])
+        features = FeatureCounts((DEGREE,), 1, details=({"name": DEGREE, "method": "degree"},))
+    for name, array in {} if ids is None else store.id_arrays(ids).items():
+        save_npy(folder / f"{name}.npy", array)
     edge_fields = asdict(edges)
     edge_fields["edge_rows"] += counts.get("unknown_edges", 0)
     summary = IngestSummary(
@@ -397,5 +353,4 @@ def finish_folder(
     info: dict[str, Any] = {"ingest": details | {"told": list(column_lines)}}
     info |= {} if edge_types is None else {"edge_types": list(edge_types)}
     info |= {} if weights is None else {"weights": weights}
-    width, names = features.num_columns, features.columns
-    store.finish(folder, num_columns=width, columns=names, directed=policy.directed, info=info)
+    store.seal_folder(folder, features.num_columns, features.columns, policy.directed, info)

@@ -3,8 +3,8 @@
 `id_kind` says for a set of columns whether ids are text or integers. `IdReader` brings each batch to that type and
 counts what cannot be an id: fractions, negative numbers, nulls, and what would be merged with another id.
 
-`TextIds` and `NumberIds` are exact hash tables with open addressing over flat arrays. Memory: the ids themselves, 8
-bytes an id for positions, 8 to 16 bytes an id for the table. `RangeIds` are integers that are the numbers already.
+`GrowingIds` is an exact hash table with open addressing over flat arrays. Memory: the ids themselves, of text 8 bytes
+an id for positions, and 8 to 16 bytes an id for the table. `RangeIds` are integers that are the numbers already.
 """
 
 import contextlib
@@ -19,22 +19,115 @@ from numpy.typing import NDArray
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.names import ID_TYPES
 from hcm_scale.base.threads import run_in_threads
+from hcm_scale.graph.store import text_buffers
 from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.policy import InputError, Offenders
 
-_FNV_BASIS = np.uint64(0xCBF29CE484222325)
-_FNV_PRIME = np.uint64(0x100000001B3)
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_S32 = np.uint64(32)
+_FIRST_SLOTS = 1 << 10
+_FNV_BASIS, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
+_GOLDEN, _S32 = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
+Numbers = NDArray[np.int64]
+Arrays = tuple[NDArray[Any], ...]  # ids: offsets and bytes of texts, or integers
+
+
+class GrowingIds:
+    """UTF-8 texts or any 64-bit integers, of a kind that `id_kind` returns, numbered as they arrive.
+
+    >>> ids = GrowingIds("text")
+    >>> ids.add(pa.array(["b", "a", "b"])).tolist(), ids.find(pa.array(["a", "z"])).tolist()
+    ([0, 1, 0], [1, -1])
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._is_text, self._count = kind == "text", 0
+        offsets = np.zeros(_FIRST_SLOTS // 2 + 1, np.int64)
+        self._known: Arrays = (offsets, np.empty(1 << 14, np.uint8)) if self._is_text else (offsets[1:],)
+        self._slots = np.full(_FIRST_SLOTS, -1, np.int32)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, names: pa.Array) -> Numbers:
+        """The number of each id (no nulls); a new id gets the next number."""
+        ids, size = self._arrays(names), self._count + len(names)
+        if self._is_text:
+            (offsets, data), num_bytes = self._known, int(ids[0][-1] - ids[0][0])
+            self._known = _grown(offsets, size + 1), _grown(data, int(offsets[self._count]) + num_bytes)
+        else:
+            self._known = (_grown(self._known[0], size),)
+        if 2 * size > len(self._slots):
+            self._slots = np.full(1 << (2 * size - 1).bit_length(), -1, np.int32)
+            self._number(self._held(), 0, self._count)  # each gets the number that it has
+        return self._number(ids, self._count, len(names))
+
+    def find(self, names: pa.Array) -> Numbers:
+        """The number of each id, -1 where it is not known."""
+        out, find = np.empty(len(names), np.int64), find_texts if self._is_text else find_numbers
+        run_in_threads(len(out), find, *self._arrays(names), *self._known, self._slots, out)
+        return out
+
+    def column(self) -> pa.Array:
+        """All ids, by number."""
+        if not self._is_text:
+            return pa.array(self._held()[0])
+        return pa.LargeStringArray.from_buffers(self._count, *map(pa.py_buffer, self._held()))
+
+    def _number(self, ids: Arrays, first: int, num_ids: int) -> Numbers:
+        """Numbers ids that are not known from `first` on; there is room for all, and half of the slots are free."""
+        add: Callable[..., int] = add_texts if self._is_text else add_numbers
+        out = np.empty(num_ids, np.int64)
+        self._count = add(*ids, first, *self._known, self._slots, out)
+        return out
+
+    def _held(self) -> Arrays:
+        if not self._is_text:
+            return (self._known[0][: self._count],)
+        offsets, data = self._known
+        return offsets[: self._count + 1], data[: offsets[self._count]]
+
+    def _arrays(self, names: pa.Array) -> Arrays:
+        return text_buffers(names) if self._is_text else (_integers(names),)
+
+
+class RangeIds:
+    """Integer ids 0 .. n - 1 that are the node numbers: nothing to look up, nothing to store."""
+
+    def __init__(self, count: int):
+        self._count = count
+
+    def find(self, names: pa.Array) -> Numbers:
+        """The number of each id, -1 where it is not known."""
+        numbers = _integers(names)
+        return np.where((numbers >= 0) & (numbers < self._count), numbers, -1)
+
+
+def _integers(names: pa.Array) -> Numbers:
+    return np.asarray(names.cast(pa.int64()).to_numpy(zero_copy_only=False))
+
+
+def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
+    """The array itself where it is long enough, else a copy with half as much room again as asked for."""
+    if size <= len(array):
+        return array
+    grown = np.zeros(size + size // 2, array.dtype)
+    grown[: len(array)] = array
+    return grown
 
 
 @kernel
-def _home(data, start, stop, mask):
-    """The first slot of a text: FNV-1a, its halves folded together."""
+def _text_slot(data, start, stop, known_offsets, known_data, slots):
+    """The slot that holds the text, or the free one (-1) where it belongs, found from its FNV-1a hash on."""
     state = _FNV_BASIS
     for i in range(start, stop):
         state = (state ^ np.uint64(data[i])) * _FNV_PRIME
-    return np.int64((state ^ (state >> _S32)) & np.uint64(mask))
+    mask = len(slots) - 1
+    slot = np.int64((state ^ (state >> _S32)) & np.uint64(mask))
+    while slots[slot] >= 0:
+        known = slots[slot]
+        if _same(data, start, stop, known_data, known_offsets[known], known_offsets[known + 1]):
+            break
+        slot = (slot + 1) & mask
+    return slot
 
 
 @kernel
@@ -45,19 +138,6 @@ def _same(data, start, stop, known_data, known_start, known_stop):
         if data[start + i] != known_data[known_start + i]:
             return False
     return True
-
-
-@kernel
-def _text_slot(data, start, stop, known_offsets, known_data, slots):
-    """The slot that holds the text, or the free one (-1) where it belongs."""
-    mask = len(slots) - 1
-    slot = _home(data, start, stop, mask)
-    while slots[slot] >= 0:
-        known = slots[slot]
-        if _same(data, start, stop, known_data, known_offsets[known], known_offsets[known + 1]):
-            break
-        slot = (slot + 1) & mask
-    return slot
 
 
 @kernel
@@ -78,11 +158,15 @@ def find_texts(part, offsets, data, known_offsets, known_data, slots, out):
 
 
 @kernel
-def add_texts(offsets, data, count, known_offsets, known_data, slots, out):
-    """out[i] = number of text i, the next one where it is new; returns the new count.
+def find_numbers(part, numbers, known, slots, out):
+    """`find_texts` for integers."""
+    for i in range(part[0], part[1]):
+        out[i] = slots[_number_slot(numbers[i], known, slots)]
 
-    The caller has made room: for all texts among the known ones, and `slots` (a power of two) at least half free.
-    """
+
+@kernel
+def add_texts(offsets, data, count, known_offsets, known_data, slots, out):
+    """out[i] = number of text i, the next one where it is new; returns the new count."""
     for i in range(len(out)):
         start, stop = offsets[i], offsets[i + 1]
         slot = _text_slot(data, start, stop, known_offsets, known_data, slots)
@@ -98,21 +182,6 @@ def add_texts(offsets, data, count, known_offsets, known_data, slots, out):
 
 
 @kernel
-def place_texts(count, known_offsets, known_data, slots):
-    """Fills free `slots` with the first `count` known texts, all different."""
-    for known in range(count):
-        start, stop = known_offsets[known], known_offsets[known + 1]
-        slots[_text_slot(known_data, start, stop, known_offsets, known_data, slots)] = known
-
-
-@kernel
-def find_numbers(part, numbers, known, slots, out):
-    """out[i] = position of numbers[i] among the known ones, -1 where it is not."""
-    for i in range(part[0], part[1]):
-        out[i] = slots[_number_slot(numbers[i], known, slots)]
-
-
-@kernel
 def add_numbers(numbers, count, known, slots, out):
     """`add_texts` for integers."""
     for i in range(len(out)):
@@ -125,119 +194,10 @@ def add_numbers(numbers, count, known, slots, out):
     return count
 
 
-@kernel
-def place_numbers(count, known, slots):
-    """Fills free `slots` with the first `count` known numbers, all different."""
-    for k in range(count):
-        slots[_number_slot(known[k], known, slots)] = k
-
-
-_FIRST_SLOTS = 1 << 10
-Numbers = NDArray[np.int64]
-
-
-class TextIds:
-    """UTF-8 ids.
-
-    >>> ids = TextIds()
-    >>> ids.add(pa.array(["b", "a", "b"])).tolist(), ids.find(pa.array(["a", "z"])).tolist()
-    ([0, 1, 0], [1, -1])
-    """
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._offsets: Numbers = np.zeros(_FIRST_SLOTS // 2 + 1, np.int64)
-        self._data = np.empty(1 << 14, np.uint8)
-        self._slots = np.full(_FIRST_SLOTS, -1, np.int32)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, names: pa.Array) -> Numbers:
-        """The number of each name (no nulls); a new name gets the next number."""
-        offsets, data = _text_buffers(names)
-        self._make_room(len(names), int(offsets[-1] - offsets[0]))
-        out = np.empty(len(names), np.int64)
-        known = self._offsets, self._data, self._slots
-        self._count = add_texts(offsets, data, self._count, *known, out)
-        return out
-
-    def find(self, names: pa.Array) -> Numbers:
-        """The number of each name, -1 where it is not known."""
-        offsets, data = _text_buffers(names)
-        out = np.empty(len(names), np.int64)
-        run_in_threads(len(out), find_texts, offsets, data, self._offsets, self._data, self._slots, out)
-        return out
-
-    def column(self) -> pa.Array:
-        """All names, by number."""
-        offsets, data = self._offsets[: self._count + 1], self._data[: self._offsets[self._count]]
-        return pa.LargeStringArray.from_buffers(self._count, pa.py_buffer(offsets), pa.py_buffer(data))
-
-    def _make_room(self, num_names: int, num_bytes: int) -> None:
-        self._offsets = _grown(self._offsets, self._count + num_names + 1)
-        self._data = _grown(self._data, int(self._offsets[self._count]) + num_bytes)
-        if 2 * (self._count + num_names) > len(self._slots):
-            self._slots = _empty_slots(self._count + num_names)
-            place_texts(self._count, self._offsets, self._data, self._slots)
-
-
-class NumberIds:
-    """Integer ids that may be any 64-bit integers in any order."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._known: Numbers = np.zeros(_FIRST_SLOTS // 2, np.int64)
-        self._slots = np.full(_FIRST_SLOTS, -1, np.int32)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, names: pa.Array) -> Numbers:
-        """The number of each id (no nulls); a new id gets the next number."""
-        self._known = _grown(self._known, self._count + len(names))
-        if 2 * (self._count + len(names)) > len(self._slots):
-            self._slots = _empty_slots(self._count + len(names))
-            place_numbers(self._count, self._known, self._slots)
-        out = np.empty(len(names), np.int64)
-        self._count = add_numbers(_integers(names), self._count, self._known, self._slots, out)
-        return out
-
-    def find(self, names: pa.Array) -> Numbers:
-        """The number of each id, -1 where it is not known."""
-        out = np.empty(len(names), np.int64)
-        run_in_threads(len(out), find_numbers, _integers(names), self._known, self._slots, out)
-        return out
-
-    def column(self) -> pa.Array:
-        """All ids, by number."""
-        return pa.array(self._known[: self._count])
-
-
-class RangeIds:
-    """Integer ids 0 .. n - 1 that are the node numbers: nothing to look up, nothing to store."""
-
-    def __init__(self, count: int):
-        self._count = count
-
-    def find(self, names: pa.Array) -> Numbers:
-        """The number of each id, -1 where it is not known."""
-        numbers = _integers(names)
-        return np.where((numbers >= 0) & (numbers < self._count), numbers, -1)
-
-
-GrowingIds = TextIds | NumberIds
-
-
-def new_ids(kind: str) -> GrowingIds:
-    """An empty table for ids of a kind that `id_kind` returns."""
-    return TextIds() if kind == "text" else NumberIds()
-
-
 def number_ids(take: Callable[[pa.Array], Numbers], column: pa.Array) -> Numbers:
     """The number of each id by `take`, the `find` or `add` of a table; -1 for nulls.
 
-    >>> ids = NumberIds()
+    >>> ids = GrowingIds("integer")
     >>> number_ids(ids.add, pa.array([7, None, 3])).tolist(), number_ids(ids.find, pa.array([3, 4])).tolist()
     ([0, -1, 1], [1, -1])
     """
@@ -251,7 +211,7 @@ def number_ids(take: Callable[[pa.Array], Numbers], column: pa.Array) -> Numbers
 def sort_ids(ids: GrowingIds, first: int) -> tuple[pa.Array, NDArray[np.int32]]:
     """The ids with those numbered from `first` on in ascending order, and the new number of each, with -1 appended.
 
-    >>> ids = NumberIds()
+    >>> ids = GrowingIds("integer")
     >>> _ = ids.add(pa.array([5, 7, 3]))
     >>> column, numbers = sort_ids(ids, 1)
     >>> column.to_pylist(), numbers.tolist()
@@ -271,37 +231,8 @@ def stored_ids(column: pa.Array) -> pa.Array | None:
     return None if is_range else column
 
 
-def _integers(names: pa.Array) -> Numbers:
-    return np.asarray(names.cast(pa.int64()).to_numpy(zero_copy_only=False))
-
-
-def _text_buffers(names: pa.Array) -> tuple[Numbers, NDArray[np.uint8]]:
-    """Absolute offsets and bytes of a string array, whichever slice of its buffers it is."""
-    text = names.cast(pa.large_string())
-    _, offsets, data = text.buffers()
-    if offsets is None or not len(text):
-        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
-    chosen = np.frombuffer(offsets, np.int64)[text.offset : text.offset + len(text) + 1]
-    return chosen, np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
-
-
-def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """The array itself where it is long enough, else a copy with half as much room again as asked for."""
-    if size <= len(array):
-        return array
-    grown = np.zeros(size + size // 2, array.dtype)
-    grown[: len(array)] = array
-    return grown
-
-
-def _empty_slots(num_ids: int) -> NDArray[np.int32]:
-    """Free slots for `num_ids` at a load of at most one half."""
-    return np.full(1 << (2 * num_ids - 1).bit_length(), -1, np.int32)
-
-
 _AS_TEXT = "graph.id_type=text takes them as names"
 _MAX_ID = 2**63 - 1
-_Count = Callable[[Offenders, NDArray[np.bool_], Any], None]
 _DIGITS = "^(0|[1-9][0-9]{0,18})$"  # as many as uint64 can hold
 
 
@@ -350,9 +281,17 @@ class IdReader:
         if self._kind == "text":
             return column.cast(pa.large_string())
         if pa.types.is_floating(column.type):
-            column = self._from_floats(column, count)
+            values = column.fill_null(0).to_numpy(zero_copy_only=False)
+            is_whole = values == np.floor(values)
+            is_exact = np.abs(values) < 2.0 ** (np.finfo(values.dtype).nmant + 1)
+            count(self._fractional, ~is_whole, values)
+            count(self._rounded, is_whole & ~is_exact, values)
+            good = is_whole & is_exact
+            column = pa.array(np.where(good, values, 0).astype(np.int64), mask=~good | _mask(column.is_null()))
         elif is_text(column.type):
-            column = self._from_text(column, count)
+            numbers, is_plain = _plain_numbers(column)
+            count(self._odd, ~is_plain, column)
+            column = numbers
         elif pa.types.is_uint64(column.type):
             fits = pc.less_equal(column, pa.scalar(_MAX_ID, pa.uint64()))
             count(self._large, ~_mask(fits.fill_null(True)), column)
@@ -364,32 +303,22 @@ class IdReader:
 
     def check(self, nulls: bool = True) -> None:
         """Raises for the first kind of fault that was met."""
-        for offenders in (self._fractional, self._rounded, self._large, self._odd, self._negative):
+        faults = (self._fractional, self._rounded, self._large, self._odd, self._negative)
+        for offenders in (*faults, self.null) if nulls else faults:
             offenders.check()
-        if nulls:
-            self.null.check()
 
-    def _from_floats(self, column: pa.Array, count: _Count) -> pa.Array:
-        values = column.fill_null(0).to_numpy(zero_copy_only=False)
-        is_whole = values == np.floor(values)
-        is_exact = np.abs(values) < 2.0 ** (np.finfo(values.dtype).nmant + 1)
-        count(self._fractional, ~is_whole, values)
-        count(self._rounded, is_whole & ~is_exact, values)
-        good = is_whole & is_exact
-        return pa.array(np.where(good, values, 0).astype(np.int64), mask=~good | _mask(column.is_null()))
 
-    def _from_text(self, column: pa.Array, count: _Count) -> pa.Array:
-        """Text of a CSV as integers: exact at any size, and none that a number would not keep, as 007, 0x1, 1e3."""
-        with contextlib.suppress(pa.ArrowInvalid):
-            numbers = column.cast(pa.int64())
-            if not pc.any(pc.and_(pc.starts_with(column, "0"), pc.greater(pc.binary_length(column), 1))).as_py():
-                return numbers
-        digits = pc.replace_substring_regex(pc.ascii_trim_whitespace(column), "\\.0*$", "")
-        is_digits = pc.match_substring_regex(digits, _DIGITS)
-        numbers = pc.if_else(is_digits, digits, "0").cast(pa.uint64())
-        is_plain = pc.and_(is_digits, pc.less_equal(numbers, pa.scalar(_MAX_ID, pa.uint64())))
-        count(self._odd, ~_mask(is_plain.fill_null(True)), column)
-        return pc.if_else(is_plain, numbers, None)
+def _plain_numbers(column: pa.Array) -> tuple[pa.Array, NDArray[np.bool_]]:
+    """Text of a CSV as integers, exact at any size, and where it is one; 007, 0x1, 1e3 would change."""
+    with contextlib.suppress(pa.ArrowInvalid):
+        numbers = column.cast(pa.int64())
+        if not pc.any(pc.and_(pc.starts_with(column, "0"), pc.greater(pc.binary_length(column), 1))).as_py():
+            return numbers, np.ones(len(column), np.bool_)
+    digits = pc.replace_substring_regex(pc.ascii_trim_whitespace(column), "\\.0*$", "")
+    is_digits = pc.match_substring_regex(digits, _DIGITS)
+    numbers = pc.if_else(is_digits, digits, "0").cast(pa.uint64())
+    is_plain = pc.and_(is_digits, pc.less_equal(numbers, pa.scalar(_MAX_ID, pa.uint64())))
+    return pc.if_else(is_plain, numbers, None), _mask(is_plain.fill_null(True))
 
 
 def _mask(column: pa.Array) -> NDArray[np.bool_]:

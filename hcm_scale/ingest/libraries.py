@@ -12,8 +12,8 @@ read.
 
 Pickles in downloaded files are kept from running code. A pickle runs code by naming it: a class or function of a
 module, which is then called. Python tells audit hooks of every such name before it is looked up, whoever unpickles.
-Within `_arrays_only` our hook lets through what arrays, sparse matrices and plain containers are made of, and refuses
-the first other name. Other threads are not concerned: compiled kernels are pickles too.
+Within `_without_pickles` our hook lets through what arrays, sparse matrices and plain containers are made of, and
+refuses the first other name. Other threads are not concerned: compiled kernels are pickles too.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ import os
 import sys
 import threading
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
@@ -34,14 +34,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from hcm_scale.graph.store import Graph, SparseRows
-from hcm_scale.ingest.arrays import DenseRows, Edges, WeightedChunk, write_arrays
+from hcm_scale.ingest.arrays import DenseRows, Edges, write_arrays
 from hcm_scale.ingest.policy import DEFAULT_POLICY, InputError, Policy, check_growth, reading
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-ID = "networkx node"  # the column of the node table
-ENDS = ("source", "target")  # the columns of the edge table that are no attributes
+ID_COLUMN = "networkx node"  # of the node table
+_END_COLUMNS = ("source", "target")  # of the edge table
 
 
 def is_networkx(data: Any) -> bool:
@@ -52,35 +52,29 @@ def is_networkx(data: Any) -> bool:
 def tables_of(graph: Any) -> tuple[pa.Table, pa.Table]:
     """(edges, nodes) of a networkx graph, nodes in its own order."""
     attributes = dict(graph.nodes(data=True))
-    named = dict(zip(attributes, _names(list(attributes)), strict=True))
-    ends = [(named[edge[0]], named[edge[1]]) for edge in graph.edges()]
-    edge_attributes = [held for *_, held in graph.edges(data=True)]
-    columns = {ID: _column("the nodes' names", list(named.values()))}
+    are_numbers = all(isinstance(node, Integral) for node in attributes)
+    names = {node: int(node) if are_numbers else str(node) for node in attributes}
+    columns = {ID_COLUMN: _column("the nodes' names", list(names.values()))}
     for key in dict.fromkeys(key for held in attributes.values() for key in held):
         columns |= _columns(str(key), [held.get(key) for held in attributes.values()])
-    kind = columns[ID].type
-    edges = {name: pa.array([end[side] for end in ends], kind) for side, name in enumerate(ENDS)}
-    for key in dict.fromkeys(key for held in edge_attributes for key in held if str(key) not in ENDS):
+    ends = [(names[edge[0]], names[edge[1]]) for edge in graph.edges()]
+    kind = columns[ID_COLUMN].type
+    edges = {name: pa.array([end[side] for end in ends], kind) for side, name in enumerate(_END_COLUMNS)}
+    edge_attributes = [held for *_, held in graph.edges(data=True)]
+    for key in dict.fromkeys(key for held in edge_attributes for key in held if str(key) not in _END_COLUMNS):
         values = [held.get(key) for held in edge_attributes]
         if any(value is not None for value in values) and all(isinstance(value, Real | None) for value in values):
             edges[str(key)] = pa.array([None if value is None else float(value) for value in values], pa.float64())
     return pa.table(edges), pa.table(columns)
 
 
-def _names(nodes: Sequence[Any]) -> Iterator[int | str]:
-    """The nodes' names: numbers where all are whole, else text."""
-    are_numbers = all(isinstance(node, Integral) for node in nodes)
-    return (int(node) if are_numbers else str(node) for node in nodes)
-
-
 def _columns(name: str, values: list[Any]) -> dict[str, pa.Array]:
     """One column, or one for each place of lists that are all of one length."""
     lengths = {len(value) if isinstance(value, list | tuple) or hasattr(value, "shape") else None for value in values}
-    length = next(iter(lengths))
+    what, length = f"attribute {name!r}", next(iter(lengths))
     if len(lengths) > 1 or length is None:
-        return {name: _column(f"attribute {name!r}", values)}
-    places = range(length)
-    return {f"{name}_{place}": _column(f"attribute {name!r}", [value[place] for value in values]) for place in places}
+        return {name: _column(what, values)}
+    return {f"{name}_{place}": _column(what, [value[place] for value in values]) for place in range(length)}
 
 
 def _column(what: str, values: list[Any]) -> pa.Array:
@@ -88,33 +82,33 @@ def _column(what: str, values: list[Any]) -> pa.Array:
         return pa.array([value.item() if hasattr(value, "item") else value for value in values], from_pandas=True)
 
 
-_HARMLESS = {
+_HARMLESS = {  # by module: modules have other names in older versions of numpy, scipy and Python
     "numpy": ("ndarray", "dtype"),
-    "numpy.core.multiarray": ("_reconstruct", "scalar"),
-    "numpy._core.multiarray": ("_reconstruct", "scalar"),
-    "numpy.core.numeric": ("_frombuffer",),
-    "numpy._core.numeric": ("_frombuffer",),
-    "scipy.sparse.csr": ("csr_matrix",),
-    "scipy.sparse._csr": ("csr_matrix", "csr_array"),
+    **dict.fromkeys(("numpy.core.multiarray", "numpy._core.multiarray"), ("_reconstruct", "scalar")),
+    **dict.fromkeys(("numpy.core.numeric", "numpy._core.numeric"), ("_frombuffer",)),
+    **dict.fromkeys(("scipy.sparse.csr", "scipy.sparse._csr"), ("csr_matrix", "csr_array")),
     "collections": ("defaultdict", "OrderedDict"),
-    "__builtin__": ("list", "dict", "set", "bytes", "object"),
-    "builtins": ("list", "dict", "set", "bytes", "object"),
-    "copy_reg": ("_reconstructor",),
-    "copyreg": ("_reconstructor",),
+    **dict.fromkeys(("__builtin__", "builtins"), ("list", "dict", "set", "bytes", "object")),
+    **dict.fromkeys(("copy_reg", "copyreg"), ("_reconstructor",)),
     "_codecs": ("encode",),  # how Python 3 writes bytes for Python 2
 }
-_reading = threading.local()
+_TENSORS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+_pickles = threading.local()  # .of: what this thread reads, None while it may read any pickle
 
 
 @contextlib.contextmanager
-def _arrays_only(what: str) -> Iterator[None]:
-    """Refuses pickles of anything but arrays, in this thread; the InputError begins with `what`."""
+def _without_pickles(what: str) -> Iterator[None]:
+    """Lets torch.load read tensors and pickles hold arrays alone, in this thread; the InputError begins with `what`."""
     _install_hook()
-    _reading.what = what
+    before = os.environ.get(_TENSORS_ONLY)
+    os.environ[_TENSORS_ONLY], _pickles.of = "1", what
     try:
         yield
     finally:
-        _reading.what = None
+        _pickles.of = None
+        del os.environ[_TENSORS_ONLY]
+        if before is not None:
+            os.environ[_TENSORS_ONLY] = before
 
 
 @functools.cache
@@ -124,27 +118,16 @@ def _install_hook() -> None:
 
 
 def _check(event: str, arguments: tuple[Any, ...]) -> None:
-    if event != "pickle.find_class" or getattr(_reading, "what", None) is None:
-        return
-    module, name = arguments
-    if name not in _HARMLESS.get(module, ()):
+    what = getattr(_pickles, "of", None) if event == "pickle.find_class" else None
+    if what is not None and arguments[1] not in _HARMLESS.get(arguments[0], ()):
         raise InputError(
-            f"{_reading.what} holds a pickle that asks for {module}.{name}, which could run anything; "
+            f"{what} holds a pickle that asks for {'.'.join(arguments)}, which could run anything; "
             "graph.trust_pickle=true reads it, if you trust where it came from"
         )
 
 
-SHORT_NAMES = {
-    "Cora": "Planetoid/Cora",
-    "CiteSeer": "Planetoid/CiteSeer",
-    "PubMed": "Planetoid/PubMed",
-    "Computers": "Amazon/Computers",
-    "Photo": "Amazon/Photo",
-    "CS": "Coauthor/CS",
-    "Physics": "Coauthor/Physics",
-}
-_TENSORS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-_CHUNK_ROWS = 1 << 18
+_FAMILIES = {"Planetoid": "Cora CiteSeer PubMed", "Amazon": "Computers Photo", "Coauthor": "CS Physics"}
+SHORT_NAMES = {name: f"{family}/{name}" for family, names in _FAMILIES.items() for name in names.split()}
 
 
 def read_data(
@@ -170,13 +153,7 @@ def read_data(
     if weights is not None and len(weights) != ends.shape[1]:
         raise InputError(f"{origin}: data has {len(weights):,} weights for {ends.shape[1]:,} edges; legal is one each")
 
-    def chunks() -> Iterator[WeightedChunk]:
-        for start in range(0, ends.shape[1], _CHUNK_ROWS):
-            part = slice(start, start + _CHUNK_ROWS)
-            yield ends[0, part], ends[1, part], None if weights is None else weights[part]
-
-    edges = Edges(chunks, ends.shape[1], has_weights=weights is not None)
-    return write_arrays(out, origin, edges, x, None, policy)
+    return write_arrays(out, origin, Edges.of(ends[0], ends[1], weights), x, None, policy)
 
 
 def read_dataset(
@@ -214,7 +191,7 @@ def _fetch(name: str, root: Path, max_bytes: int, trust_pickle: bool) -> Any:
             _check_archive(path, max_bytes)
     try:
         with (
-            contextlib.nullcontext() if trust_pickle else _without_pickles(name),
+            contextlib.nullcontext() if trust_pickle else _without_pickles(f"graph.dataset={name!r}"),
             reading(f"graph.dataset={name!r} cannot be read; {root / class_name} is fetched anew if removed"),
         ):
             return maker(**options)
@@ -230,21 +207,6 @@ def _check_archive(path: Path, max_bytes: int) -> None:
         torn = archive.testzip()
     if torn is not None:
         raise InputError(f"{path} is damaged: {torn} in it is not as it was written; remove it to have it made again")
-
-
-@contextlib.contextmanager
-def _without_pickles(name: str) -> Iterator[None]:
-    """Lets torch.load read tensors and pickles hold arrays alone: torch_geometric would run what a file says."""
-    before = os.environ.get(_TENSORS_ONLY)
-    os.environ[_TENSORS_ONLY] = "1"
-    try:
-        with _arrays_only(f"graph.dataset={name!r}"):
-            yield
-    finally:
-        if before is None:
-            del os.environ[_TENSORS_ONLY]
-        else:
-            os.environ[_TENSORS_ONLY] = before
 
 
 def _weights(data: Any) -> NDArray[Any] | None:

@@ -11,6 +11,7 @@ type that holds them. An element of up to four bytes lies in its own tag, others
 file unpacks the first bytes of each variable only.
 """
 
+import itertools
 import math
 import zlib
 from collections.abc import Iterator, Mapping
@@ -23,9 +24,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from hcm_scale.graph.store import Graph, SparseRows
-from hcm_scale.ingest.arrays import DenseRows, check_indptr, write_arrays
+from hcm_scale.ingest.arrays import DenseRows, check_indptr, check_keys, write_arrays
 from hcm_scale.ingest.matrices import INTEGERS, edges_of_matrix
-from hcm_scale.ingest.policy import DEFAULT_POLICY, InputError, Policy, naming_origin, reading
+from hcm_scale.ingest.policy import InputError, Policy, naming_origin, reading
 
 _HEADER_BYTES, _TAG_BYTES, _PEEKED_BYTES = 128, 8, 1 << 12
 _MATRIX, _COMPRESSED = 14, 15
@@ -38,16 +39,19 @@ _TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8"
 class Variable:
     """A variable of a file: what its own header says, and where it lies."""
 
-    where: str  # FILE:NAME, for messages
+    path: Path
+    start: int  # of the element, after its tag
+    packed_bytes: int  # 0: not deflated
+    order: str  # of bytes, as numpy says it
     name: str
     kind: int
     is_complex: bool
     shape: tuple[int, ...]
     num_bytes: int  # unpacked
-    path: Path
-    start: int  # of the element, after its tag
-    packed_bytes: int  # 0: not deflated
-    order: str
+
+    @property
+    def where(self) -> str:
+        return f"{self.path.name}:{self.name}"
 
     @property
     def is_sparse(self) -> bool:
@@ -59,14 +63,21 @@ class Variable:
             raise InputError(f"{self.where} is no matrix of real numbers; legal are such of shape (n, d)")
         with open(self.path, "rb") as stream:
             stream.seek(self.start)
-            one_more = bool(self.packed_bytes)  # there is none: asking for it makes zlib check its sum
-            data = _unpacked(stream, self.packed_bytes, self.num_bytes + one_more, self.where)
+            if self.packed_bytes:  # a byte more than there is makes zlib check its sum
+                data = _inflated(stream, self.packed_bytes, _TAG_BYTES + self.num_bytes + 1, self.where)[_TAG_BYTES:]
+            else:
+                data = memoryview(stream.read(self.num_bytes))
         if len(data) != self.num_bytes:
             raise InputError(f"{self.where} is torn: it says {self.num_bytes:,} bytes and has fewer or more")
-        found = [_array(kind, body, self) for kind, body in [*_elements(data, self.order, self.where)][3:]]
-        if len(found) != (3 if self.is_sparse else 1):
-            raise InputError(f"{self.where} has {len(found)} blocks of numbers; legal are {3 if self.is_sparse else 1}")
-        return found
+        bodies = list(_elements(data, self.order, self.where))[3:]
+        for kind, body in bodies:
+            if kind not in _TYPES or len(body) % np.dtype(_TYPES[kind]).itemsize:
+                legal = f"legal are whole numbers of {_TYPES}"
+                raise InputError(f"{self.where} has {len(body):,} bytes of type {kind}; {legal}")
+        if len(bodies) != (num_blocks := 3 if self.is_sparse else 1):
+            raise InputError(f"{self.where} has {len(bodies)} blocks of numbers; legal are {num_blocks}")
+        typed = [(_TYPES[kind], body) for kind, body in bodies]
+        return [np.frombuffer(body, self.order + dtype).astype(dtype, copy=False) for dtype, body in typed]
 
     def dense(self) -> NDArray[Any]:
         """The values of a dense matrix, in the type in which the file keeps them."""
@@ -89,7 +100,21 @@ def list_variables(path: Path) -> dict[str, Variable]:
             kind, size = _tag(tag, order)
             if len(tag) < _TAG_BYTES or start + size > file_bytes:
                 raise InputError(f"{path.name} is torn: byte {start - len(tag):,} begins what the file does not hold")
-            variable = _peek(path, stream, start, order, kind, size)
+            where, packed_bytes = f"{path.name} byte {start - _TAG_BYTES:,}", 0
+            if kind == _COMPRESSED:
+                packed_bytes, head = size, _inflated(stream, size, _TAG_BYTES, where)
+                if len(head) < _TAG_BYTES:
+                    raise InputError(f"{where} is torn: nothing can be unpacked")
+                kind, num_bytes = _tag(head, order)
+                stream.seek(start)  # not to its end: the sum of a variable that nobody asks for may be wrong
+                data = _inflated(stream, size, _TAG_BYTES + min(num_bytes, _PEEKED_BYTES), where)[_TAG_BYTES:]
+            else:
+                num_bytes, data = size, memoryview(stream.read(min(size, _PEEKED_BYTES)))
+            if kind != _MATRIX:
+                legal = f"{_MATRIX} (a variable) and {_COMPRESSED} (a packed one)"
+                raise InputError(f"{where} is of type {kind}; legal are {legal}")
+            facts = _facts(data, order, where)
+            variable = Variable(path, start, packed_bytes, order, *facts, num_bytes)
             if variable.name in found:
                 raise InputError(f"{path.name} holds {variable.name!r} twice; legal is one variable of a name")
             if variable.name:  # one without a name is MATLAB's own
@@ -112,66 +137,47 @@ def _check_header(name: str, header: bytes) -> str:
     return order
 
 
-def _peek(path: Path, stream: BinaryIO, start: int, order: str, kind: int, size: int) -> Variable:
-    """A variable from the first bytes of its element."""
-    where, packed = f"{path.name} byte {start - _TAG_BYTES:,}", 0
-    if kind == _COMPRESSED:
-        packed = size
-        head = _unpacked(stream, size, _TAG_BYTES, where, skip=0)
-        if not packed or len(head) < _TAG_BYTES:
-            raise InputError(f"{where} is torn: nothing can be unpacked")
-        kind, size = _tag(head, order)
-        stream.seek(start)
-    if kind != _MATRIX:
-        raise InputError(
-            f"{where} is of type {kind}; legal are {_MATRIX} (a variable) and {_COMPRESSED} (a packed one)"
-        )
-    data = _unpacked(stream, packed, min(size, _PEEKED_BYTES), where)
-    heads = [body for _, body in zip(range(3), _elements(data, order, where, whole=False), strict=False)]
-    flags, dims, name = [(None, b"")] * 3 if len(heads) < 3 else heads
-    if len(flags[1]) != 8 or dims[0] != 5 or len(dims[1]) % 4:
+def _facts(data: memoryview, order: str, where: str) -> tuple[str, int, bool, tuple[int, ...]]:
+    """Name, class, whether complex, and shape of a variable, from its first bytes."""
+    heads = list(itertools.islice(_elements(data, order, where, whole=False), 3))
+    (_, flags), (dims_kind, dims), (_, name) = heads if len(heads) == 3 else [(0, b"")] * 3
+    if len(flags) != 8 or dims_kind != 5 or len(dims) % 4:
         raise InputError(f"{where} is no variable: flags, dimensions and a name were expected")
-    bits = int(np.frombuffer(flags[1], f"{order}u4")[0])
-    shape = tuple(np.frombuffer(dims[1], f"{order}i4").tolist())
+    bits = int(np.frombuffer(flags, f"{order}u4")[0])
+    shape = tuple(np.frombuffer(dims, f"{order}i4").tolist())
     if min(shape, default=-1) < 0:
         raise InputError(f"{where} has the dimensions {shape}; legal are numbers from 0 on")
-    text = name[1].decode("latin1")
-    labels = (f"{path.name}:{text}", text)
-    return Variable(*labels, bits & 0xFF, bool(bits & _COMPLEX), shape, size, path, start, packed, order)
+    return bytes(name).decode("latin1"), bits & 0xFF, bool(bits & _COMPLEX), shape
 
 
-def _tag(data: bytes, order: str) -> tuple[int, int]:
-    kind, size = np.frombuffer(data[:_TAG_BYTES].ljust(_TAG_BYTES, b"\0"), f"{order}u4").tolist()
+def _tag(data: bytes | memoryview, order: str) -> tuple[int, int]:
+    kind, size = np.frombuffer(bytes(data[:_TAG_BYTES]).ljust(_TAG_BYTES, b"\0"), f"{order}u4").tolist()
     return kind, size
 
 
-def _unpacked(stream: BinaryIO, packed: int, num_bytes: int, where: str, skip: int = _TAG_BYTES) -> bytes:
-    """The first `num_bytes` of an element, after `skip` where it is inflated; fewer where there are not so many."""
-    if not packed:
-        return stream.read(num_bytes)
+def _inflated(stream: BinaryIO, packed_bytes: int, num_bytes: int, where: str) -> memoryview:
+    """The first `num_bytes` of what is deflated in `packed_bytes`; fewer where there are not so many."""
     with reading(f"{where} cannot be unpacked"):
-        inflater, out, left = zlib.decompressobj(), bytearray(), packed
-        while left and len(out) < skip + num_bytes and not inflater.eof:
-            data = stream.read(min(left, 1 << 20))
-            left -= len(data)
-            while data and len(out) < skip + num_bytes:
-                out += inflater.decompress(data, skip + num_bytes - len(out))
+        inflater, out = zlib.decompressobj(), bytearray()
+        while packed_bytes and len(out) < num_bytes and not inflater.eof:
+            data = stream.read(min(packed_bytes, 1 << 20))
+            packed_bytes -= len(data)
+            while data and len(out) < num_bytes:
+                out += inflater.decompress(data, num_bytes - len(out))
                 data = inflater.unconsumed_tail
-        return bytes(out[skip:])
+        return memoryview(out)
 
 
-def _elements(data: bytes, order: str, where: str, whole: bool = True) -> Iterator[tuple[int, bytes]]:
+def _elements(data: memoryview, order: str, where: str, whole: bool = True) -> Iterator[tuple[int, memoryview]]:
     """(type, data) of the elements of a variable; where not `whole`, the data may end anywhere."""
     at = 0
     while at + _TAG_BYTES <= len(data):
-        kind, size = _tag(data[at : at + _TAG_BYTES], order)
-        if kind >> 16:  # up to four bytes, in the second half of the tag
-            kind, size, body = kind & 0xFFFF, kind >> 16, at + 4
-            step = _TAG_BYTES
-        else:
-            body = at + _TAG_BYTES
-            step = _TAG_BYTES + -(-size // 8) * 8
-        if (step == _TAG_BYTES and size > 4) or body + size > len(data):
+        kind, size = _tag(data[at:], order)
+        body, step = at + _TAG_BYTES, _TAG_BYTES + -(-size // 8) * 8
+        is_small = bool(kind >> 16)  # up to four bytes, in the second half of the tag
+        if is_small:
+            kind, size, body, step = kind & 0xFFFF, kind >> 16, at + 4, _TAG_BYTES
+        if (is_small and size > 4) or body + size > len(data):
             if whole:
                 raise InputError(f"{where} is torn: its byte {at:,} begins {size:,} bytes; {len(data) - body:,} follow")
             return
@@ -179,32 +185,22 @@ def _elements(data: bytes, order: str, where: str, whole: bool = True) -> Iterat
         at += step
 
 
-def _array(kind: int, body: bytes, variable: Variable) -> NDArray[Any]:
-    if kind not in _TYPES or len(body) % np.dtype(_TYPES[kind]).itemsize:
-        raise InputError(
-            f"{variable.where} has {len(body):,} bytes of type {kind}; legal are whole numbers of {_TYPES}"
-        )
-    return np.frombuffer(body, variable.order + _TYPES[kind]).astype(_TYPES[kind], copy=False)
-
-
 KNOWN = {"adjacency": ("A", "Network"), "attributes": ("X", "Attributes"), "label": ("gnd",)}
 
 
-def read_mat(
-    out: Path | str, path: str | Path, *, keys: Mapping[str, str] | None = None, policy: Policy = DEFAULT_POLICY
-) -> Graph:
+def read_mat(out: Path | str, path: Path, keys: Mapping[str, str], policy: Policy) -> Graph:
     """Reads a .mat file into the graph folder `out`, opened; `keys` maps adjacency, attributes, label to names."""
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"graph.path={str(path)!r} is not a file")
     with naming_origin(path.name):
-        chosen = _choose(path, keys or {})
+        chosen = _choose(path, keys)
         unpacked = sum(variable.num_bytes for variable in chosen.values())
         if unpacked > policy.max_bytes:
             raise ValueError(f"{unpacked:,} bytes to unpack; graph.max_bytes={policy.max_bytes} is the limit")
         adjacency = chosen["adjacency"]
         edges = edges_of_matrix(_matrix(adjacency, adjacency.shape[0]), adjacency.where)
-        x = _rows(chosen["attributes"], adjacency.shape[0]) if "attributes" in chosen else None
+        x: SparseRows | DenseRows | None = None
+        if "attributes" in chosen:
+            matrix = _matrix(chosen["attributes"], adjacency.shape[0])
+            x = DenseRows.of(matrix) if isinstance(matrix, np.ndarray) else SparseRows.of(matrix)
         y = chosen["label"].dense() if "label" in chosen else None
         return write_arrays(out, path.name, edges, x, y, policy)
 
@@ -212,24 +208,17 @@ def read_mat(
 def _choose(path: Path, keys: Mapping[str, str]) -> dict[str, Variable]:
     """Role -> variable: what `keys` says, else a known name that the file has."""
     held = list_variables(path)
+    check_keys(keys, KNOWN, held, path.name)
     chosen: dict[str, str] = {}
     for role, known in KNOWN.items():
-        names = [name for name in known if name in held]
-        if len(names) > 1 and role not in keys:
+        names = [keys[role]] if role in keys else [name for name in known if name in held]
+        if len(names) > 1:
             raise InputError(f"{path.name} holds {' and '.join(names)}; graph.keys={{{role!r}: name}} says which it is")
         if names:
             chosen[role] = names[0]
-    for role, name in keys.items():
-        if role not in KNOWN:
-            raise ValueError(f"graph.keys={{{role!r}: ...}} must be one of {', '.join(KNOWN)}")
-        if name not in held:
-            raise InputError(f"graph.keys={{{role!r}: {name!r}}} is not in {path.name}; it holds {list(held)}")
-        chosen[role] = name
     if "adjacency" not in chosen:
-        raise InputError(
-            f"{path.name} holds none of {KNOWN['adjacency']}; graph.keys={{'adjacency': name}} names one of "
-            f"{list(held)}"
-        )
+        remedy = f"graph.keys={{'adjacency': name}} names one of {list(held)}"
+        raise InputError(f"{path.name} holds none of {KNOWN['adjacency']}; {remedy}")
     return {role: held[name] for role, name in chosen.items()}
 
 
@@ -252,8 +241,3 @@ def _matrix(variable: Variable, num_rows: int) -> np.ndarray | sparse.csc_array:
         raise InputError(f"{variable.where} names the rows {rows.min()} .. {rows.max()}; legal are 0 .. {num_rows - 1}")
     indptr = check_indptr(starts, num_entries, f"column starts of {variable.name}")
     return sparse.csc_array((values, rows.astype(np.int32, copy=False), indptr), variable.shape)
-
-
-def _rows(variable: Variable, num_rows: int) -> SparseRows | DenseRows:
-    matrix = _matrix(variable, num_rows)
-    return DenseRows.of(matrix) if isinstance(matrix, np.ndarray) else SparseRows.of(matrix)

@@ -18,12 +18,13 @@ names of columns are kept; a pandas index of distinct texts or whole numbers, ot
 ids of the nodes.
 """
 
+import contextlib
 import functools
 import itertools
 import math
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,34 +35,41 @@ from scipy import sparse
 
 from hcm_scale.base.console import shorten
 from hcm_scale.base.npy import read_header
-from hcm_scale.graph.build import MAX_NODES
+from hcm_scale.graph.build import MAX_NODES, Chunk
 from hcm_scale.graph.store import Graph, SparseRows
-from hcm_scale.ingest.arrays import DenseRows, Edges, WeightedChunk, check_indptr, check_sparse, write_arrays
-from hcm_scale.ingest.policy import DEFAULT_POLICY, InputError, Offenders, Policy, check_growth, naming_origin, reading
+from hcm_scale.ingest.arrays import DenseRows, Edges, WeightedChunk, check_indptr, check_keys, write_arrays
+from hcm_scale.ingest.policy import (
+    InputError,
+    Offenders,
+    Policy,
+    check_growth,
+    naming_origin,
+    reading,
+    shown_names,
+)
 from hcm_scale.ingest.table_files import check_distinct, index_of, is_table
 
 NUMBERS, INTEGERS = "iufb", "iu"  # kinds of numpy types
 _ROLES = ("edge_index", "edge_weight", "indptr", "indices", "x", "x_indptr", "x_indices", "x_data", "x_shape", "y")
-_PARTS = {
-    "csr": ("data", "indices", "indptr"),
-    "csc": ("data", "indices", "indptr"),
+_PARTS: dict[str, tuple[str, ...]] = {  # by the format of a scipy file
+    **dict.fromkeys(("csr", "csc", "bsr"), ("data", "indices", "indptr")),
     "coo": ("data", "row", "col"),
     "dia": ("data", "offsets"),
-    "bsr": ("data", "indices", "indptr"),
 }
+MAX_COLUMNS = (1 << 31) - 1
 _SLICE_ENTRIES = 1 << 18
 _BLOCK_BYTES = 1 << 22
-_SHOWN_NAMES = 20
 _IN_MEMORY, _TABLE = "scipy matrix", "the table of attributes"
 
 
-def read_matrices(
-    out: Path | str, path: str | Path, *, keys: Mapping[str, str] | None = None, policy: Policy = DEFAULT_POLICY
-) -> Graph:
+def read_matrices(out: Path | str, path: Path, keys: Mapping[str, str], policy: Policy) -> Graph:
     """Reads the arrays at `path` (.npz, .npy or a folder of .npy) into the graph folder `out`; returns it opened."""
-    path = Path(path)
-    with naming_origin(path.name):
-        arrays = _renamed(open_arrays(path, policy.max_bytes), keys or {}, path)
+    with naming_origin(path.name), contextlib.ExitStack() as stack:
+        held = _open_arrays(path, policy.max_bytes, stack)
+        check_keys(keys, _ROLES, sorted(held), path.name)
+        arrays = held | {role: held[name] for role, name in keys.items()}
+        if path.suffix == ".npy" and not path.is_dir():
+            arrays = {"edge_index": held[path.stem]}
         labels = arrays["y"].load() if "y" in arrays else None
         edges = _find_edges(arrays, path, policy.weights)
         return write_arrays(out, path.name, edges, _attributes(arrays), labels, policy)
@@ -132,8 +140,9 @@ class NpyFile:
                 yield np.frombuffer(data, self.dtype)
                 start += count
 
-    def row_blocks(self, rows: int) -> Iterator[NDArray[Any]]:
+    def row_blocks(self) -> Iterator[NDArray[Any]]:
         """Yields blocks of rows of a matrix; one stored by columns is loaded whole first."""
+        rows = max(1, _BLOCK_BYTES // max(1, self.dtype.itemsize * self.shape[1]))
         if self.fortran:
             whole = self.load()
             yield from (whole[start : start + rows] for start in range(0, len(whole), rows))
@@ -142,22 +151,20 @@ class NpyFile:
             yield flat.reshape(-1, self.shape[1])
 
 
-Arrays = Mapping[str, NpyFile]
+Arrays = dict[str, NpyFile]
 
 
-def open_arrays(path: Path, max_bytes: int) -> Arrays:
-    """The arrays of a .npz archive, of a folder of .npy files, or of one .npy file, by name."""
+def _open_arrays(path: Path, max_bytes: int, stack: contextlib.ExitStack) -> Arrays:
+    """The arrays of a .npz archive, which `stack` closes, of a folder of .npy files, or of one .npy file, by name."""
     if path.is_dir():
         return {p.stem: _on_disk(p) for p in sorted(path.glob("*.npy")) if p.is_file()}
-    if not path.is_file():  # a pipe would be waited for
-        raise InputError(f"{path} is not there; legal are .npy and .npz files, and folders of .npy files")
     if path.suffix == ".npy":
         return {path.stem: _on_disk(path)}
     with reading(f"{path} cannot be read as .npz"):
-        archive = zipfile.ZipFile(path)  # open as long as an array of it is
+        archive = stack.enter_context(zipfile.ZipFile(path))
         members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
     check_growth(path.name, path.stat().st_size, sum(member.file_size for member in members), max_bytes)
-    found: dict[str, NpyFile] = {}
+    found: Arrays = {}
     for member in members:
         name = member.filename.removesuffix(".npy")
         if name in found:
@@ -170,23 +177,6 @@ def _on_disk(path: Path) -> NpyFile:
     return NpyFile.of(path.name, lambda: open(path, "rb"), path.stat().st_size)
 
 
-def _listed(arrays: Arrays) -> str:
-    """The names, cut short where there are many."""
-    names = sorted(arrays)
-    return str(names) if len(names) <= _SHOWN_NAMES else f"{names[:_SHOWN_NAMES]} and {len(names) - _SHOWN_NAMES} more"
-
-
-def _renamed(arrays: Arrays, keys: Mapping[str, str], path: Path) -> Arrays:
-    for role, name in keys.items():
-        if role not in _ROLES:
-            raise ValueError(f"graph.keys={{{role!r}: ...}} must be one of {', '.join(_ROLES)}")
-        if name not in arrays:
-            raise InputError(f"graph.keys={{{role!r}: {name!r}}} is not in {path.name}; it holds {_listed(arrays)}")
-    if path.suffix == ".npy" and not path.is_dir():
-        return {"edge_index": next(iter(arrays.values()))}
-    return {**arrays, **{role: arrays[name] for role, name in keys.items()}}
-
-
 def _find_edges(arrays: Arrays, path: Path, weights: bool) -> Edges:
     """The edges among named arrays, whichever way they are stored; with edge_weight where `weights` asks for them."""
     given = arrays.get("edge_weight") if weights else None
@@ -196,7 +186,8 @@ def _find_edges(arrays: Arrays, path: Path, weights: bool) -> Edges:
         return _from_scipy(arrays, path)
     if "indptr" in arrays and "indices" in arrays:
         return _from_csr(arrays["indptr"], arrays["indices"], given)
-    raise InputError(f"{path.name} holds no edges: edge_index, or indptr and indices; it holds {_listed(arrays)}")
+    held = shown_names(sorted(arrays))
+    raise InputError(f"{path.name} holds no edges: edge_index, or indptr and indices; it holds {held}")
 
 
 def _from_edge_index(array: NpyFile, weights: NpyFile | None) -> Edges:
@@ -204,17 +195,15 @@ def _from_edge_index(array: NpyFile, weights: NpyFile | None) -> Edges:
     if array.shape[0] != 2:
         raise InputError(f"{array.name} has shape {array.shape}; legal is (2, E)")
     num_rows = array.shape[1]
-    _check_size(weights, num_rows, array.name)
-
-    def ends() -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        if array.fortran:  # stored as pairs, one after the other
-            for pairs in array.read_slices(0, 2 * num_rows, 2 * _SLICE_ENTRIES):
-                yield pairs[0::2], pairs[1::2]
-        else:
-            yield from zip(array.read_slices(0, num_rows), array.read_slices(num_rows, 2 * num_rows), strict=True)
 
     def chunks() -> Iterator[WeightedChunk]:
-        return ((u, v, part) for (u, v), part in zip(ends(), _slices(weights), strict=False))
+        halves = array.read_slices(0, num_rows), array.read_slices(num_rows, 2 * num_rows)
+        ends: Iterator[Chunk] = zip(*halves, strict=True)
+        if array.fortran:  # stored as pairs, one after the other
+            pairs = array.read_slices(0, 2 * num_rows, 2 * _SLICE_ENTRIES)
+            ends = ((pair[0::2], pair[1::2]) for pair in pairs)
+        values = _slices(weights, num_rows, array.name)
+        return ((u, v, part) for (u, v), part in zip(ends, values, strict=False))
 
     return Edges(chunks, num_rows, has_weights=weights is not None)
 
@@ -223,96 +212,72 @@ def _from_csr(
     pointers: NpyFile, indices: NpyFile, values: NpyFile | None, is_matrix: bool = False, flip: bool = False
 ) -> Edges:
     """CSR (or, flipped, CSC) entries as edges of weight `values`, which are no edges where a matrix has zeros."""
-    indices.require(NUMBERS, "whole numbers of shape (E)", dims=1)
-    num_entries = indices.size
+    num_entries = indices.require(NUMBERS, "whole numbers of shape (E)", dims=1).size
     indptr = pointers.require(INTEGERS, "integers of shape (n + 1)", dims=1).load()
     indptr = check_indptr(indptr, num_entries, "indptr")
-    _check_size(values, num_entries, indices.name)
 
     def chunks() -> Iterator[WeightedChunk]:
-        start = 0
-        for columns, part in zip(indices.read_slices(0, num_entries), _slices(values), strict=False):
-            rows = _rows_of(indptr, start, start + len(columns))
-            start += len(columns)
+        start, parts = 0, _slices(values, num_entries, indices.name)
+        for columns, part in zip(indices.read_slices(0, num_entries), parts, strict=False):
+            stop = start + len(columns)
+            first, last = np.searchsorted(indptr, start, "right") - 1, np.searchsorted(indptr, stop, "left")
+            counts: NDArray[Any] = np.diff(np.clip(indptr[first : last + 1], start, stop))
+            rows = np.repeat(np.arange(first, last), counts)
+            start = stop
             yield (columns, rows, part) if flip else (rows, columns, part)
 
     taken = (lambda: _nonzero(chunks())) if is_matrix else chunks
     return Edges(taken, num_entries, len(indptr) - 1, has_weights=values is not None)
 
 
-def _check_size(values: NpyFile | None, num_entries: int, beside: str) -> None:
-    """Refuses values of edges that are not as many as the edges."""
-    if values is not None and values.require(NUMBERS, "numbers of shape (E)", dims=1).size != num_entries:
+def _slices(values: NpyFile | None, num_entries: int, beside: str) -> Iterator[NDArray[Any] | None]:
+    """The values of edges in pieces as long as those of `read_slices`; None without end where there are none."""
+    if values is None:
+        return itertools.repeat(None)
+    if values.require(NUMBERS, "numbers of shape (E)", dims=1).size != num_entries:
         raise InputError(f"{values.name} has {values.size:,} entries and {beside} {num_entries:,}; they must be equal")
-
-
-def _slices(values: NpyFile | None) -> Iterator[NDArray[Any] | None]:
-    """The values in pieces as long as those of `read_slices`; None without end where there are none."""
-    return itertools.repeat(None) if values is None else values.read_slices(0, values.size)
-
-
-def _rows_of(indptr: NDArray[Any], start: int, stop: int) -> NDArray[np.int64]:
-    """The row of each CSR entry start .. stop - 1."""
-    first, last = np.searchsorted(indptr, start, "right") - 1, np.searchsorted(indptr, stop, "left")
-    counts = np.diff(np.clip(indptr[first : last + 1], start, stop))
-    return np.repeat(np.arange(first, last), counts)
+    return values.read_slices(0, num_entries)
 
 
 def _from_scipy(arrays: Arrays, path: Path) -> Edges:
-    kind, shape = _scipy_header(arrays, path)
+    """The edges of a matrix that scipy.sparse.save_npz wrote, all of its indices checked; CSR and CSC are streamed."""
+
+    def part(name: str) -> NpyFile:
+        if name not in arrays:
+            held = shown_names(sorted(arrays))
+            raise InputError(f"{path.name} is a scipy file without {name!r}; it holds {held}")
+        return arrays[name]
+
+    text = arrays["format"].require("SU", "one of csr, csc, coo, dia, bsr", dims=0).load().item()
+    shape = tuple(part("shape").require(INTEGERS, "two integers", dims=1).load().tolist())
+    kind = text.decode("latin1") if isinstance(text, bytes) else text
+    if kind not in _PARTS or len(shape) != 2 or not 0 <= min(shape) <= max(shape) <= MAX_NODES:
+        raise InputError(
+            f"{path.name} holds a {shorten(kind)!r} matrix of shape {shorten(str(shape))}; legal are "
+            f"{', '.join(_PARTS)} of up to {MAX_NODES:,} rows and columns"
+        )
     if shape[0] != shape[1]:
         raise InputError(f"{path.name} holds a matrix of shape {shape}; an adjacency matrix must be square")
+    data, *places = (part(name) for name in _PARTS[kind])
     if kind in ("csr", "csc"):
-        data, indices, indptr = (_scipy_part(arrays, name, path) for name in _PARTS[kind])
-        edges = _from_csr(indptr, indices, data, is_matrix=True, flip=kind == "csc")
+        edges = _from_csr(places[1], places[0], data, is_matrix=True, flip=kind == "csc")
         if edges.num_nodes != shape[0]:
             raise InputError(f"{path.name}:indptr is of {edges.num_nodes:,} rows; {path.name}:shape says {shape}")
         return edges
-    return edges_of_matrix(_scipy_matrix(arrays, path), path.name)
-
-
-def _scipy_header(arrays: Arrays, path: Path) -> tuple[str, tuple[int, int]]:
-    """Format and shape of a matrix that scipy.sparse.save_npz wrote."""
-    text = arrays["format"].require("SU", "one of csr, csc, coo, dia, bsr", dims=0).load().item()
-    numbers = _scipy_part(arrays, "shape", path).require(INTEGERS, "two integers", dims=1).load().tolist()
-    kind = text.decode("latin1") if isinstance(text, bytes) else text
-    if kind not in _PARTS or len(numbers) != 2 or not 0 <= min(numbers) <= max(numbers) <= MAX_NODES:
-        raise InputError(
-            f"{path.name} holds a {shorten(kind)!r} matrix of shape {shorten(str(numbers))}; legal are "
-            f"{', '.join(_PARTS)} of up to {MAX_NODES:,} rows and columns"
-        )
-    return kind, (numbers[0], numbers[1])
-
-
-def _scipy_matrix(arrays: Arrays, path: Path) -> Any:
-    """The matrix in memory, all of its indices checked."""
-    kind, shape = _scipy_header(arrays, path)
-    parts = {name: _scipy_part(arrays, name, path) for name in _PARTS[kind]}
-    for name, array in parts.items():
-        array.require(NUMBERS if name == "data" else INTEGERS, "numbers" if name == "data" else "integers")
-    loaded = [array.load() for array in parts.values()]
+    values = data.require(NUMBERS, "numbers").load()
+    loaded = [array.require(INTEGERS, "integers").load() for array in places]
     with reading(f"{path.name} is no {kind} matrix"):
-        if kind == "dia":
-            return _from_diagonals(loaded[0], loaded[1], shape)
-        if kind == "coo":
-            return sparse.coo_array((loaded[0], (loaded[1], loaded[2])), shape=shape)
-        made: Any = getattr(sparse, f"{kind}_array")(tuple(loaded), shape=shape)
-        made.check_format(full_check=True)
-        return made
-
-
-def _from_diagonals(data: NDArray[Any], offsets: NDArray[Any], shape: tuple[int, int]) -> sparse.coo_array:
-    """data[k, j] is at row j - offsets[k] and column j; scipy's own way takes as long as the matrix is wide."""
-    columns = np.broadcast_to(np.arange(data.shape[1]), data.shape)
-    rows = columns - offsets.astype(np.int64)[:, None]
-    inside = (rows >= 0) & (rows < shape[0]) & (columns < shape[1]) & (data != 0)
-    return sparse.coo_array((data[inside], (rows[inside], columns[inside])), shape=shape)
-
-
-def _scipy_part(arrays: Arrays, name: str, path: Path) -> NpyFile:
-    if name not in arrays:
-        raise InputError(f"{path.name} is a scipy file without {name!r}; it holds {_listed(arrays)}")
-    return arrays[name]
+        if kind == "dia":  # data[k, j] is at row j - offsets[k]; scipy's own way takes as long as the matrix is wide
+            columns = np.broadcast_to(np.arange(values.shape[1]), values.shape)
+            rows = columns - loaded[0].astype(np.int64)[:, None]
+            inside = (rows >= 0) & (rows < shape[0]) & (columns < shape[1]) & (values != 0)
+            matrix: Any = sparse.coo_array((values[inside], (rows[inside], columns[inside])), shape=shape)
+        elif kind == "coo":
+            matrix = sparse.coo_array((values, tuple(loaded)), shape=shape)
+        else:
+            matrix = sparse.bsr_array((values, *loaded), shape=shape)
+            matrix.check_format(full_check=True)
+    return edges_of_matrix(matrix, path.name)
 
 
 def edges_of_matrix(matrix: Any, origin: str) -> Edges:
@@ -320,13 +285,8 @@ def edges_of_matrix(matrix: Any, origin: str) -> Edges:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"the adjacency matrix of {origin} has shape {matrix.shape}; it must be square")
     entries = sparse.coo_array(matrix)
-
-    def chunks() -> Iterator[WeightedChunk]:
-        for start in range(0, entries.nnz, _SLICE_ENTRIES):
-            part = slice(start, start + _SLICE_ENTRIES)
-            yield entries.row[part], entries.col[part], entries.data[part]
-
-    return Edges(lambda: _nonzero(chunks()), entries.nnz, int(matrix.shape[0]), has_weights=True)
+    held = Edges.of(entries.row, entries.col, entries.data, int(matrix.shape[0]))
+    return replace(held, chunks=lambda: _nonzero(held.chunks()))
 
 
 def _nonzero(entries: Iterator[WeightedChunk]) -> Iterator[WeightedChunk]:
@@ -341,7 +301,8 @@ def _nonzero(entries: Iterator[WeightedChunk]) -> Iterator[WeightedChunk]:
 
 def _attributes(arrays: Arrays) -> DenseRows | SparseRows | None:
     if "x" in arrays:
-        return _dense(arrays["x"])
+        x = arrays["x"].require(NUMBERS, "numbers of shape (n, d)", dims=2)
+        return DenseRows((x.shape[0], x.shape[1]), x.row_blocks)
     if "x_indptr" not in arrays or "x_indices" not in arrays:
         return None
     indptr = arrays["x_indptr"].require(INTEGERS, "integers of shape (n + 1)", dims=1).load()
@@ -349,19 +310,23 @@ def _attributes(arrays: Arrays) -> DenseRows | SparseRows | None:
     data: NDArray[Any] = np.ones(len(indices), np.float32)
     if "x_data" in arrays:
         data = arrays["x_data"].require(NUMBERS, "numbers of one dimension", dims=1).load()
-    width = None
+    if indices.dtype.kind == "f" and not (whole := indices == np.floor(indices)).all():
+        first = int(np.argmin(whole))
+        raise ValueError(f"x_indices[{first}] is {indices[first]}; legal are whole numbers")
+    low, top = (int(indices.min()), int(indices.max())) if len(indices) else (0, -1)
+    width = top + 1
     if "x_shape" in arrays:
         shape = arrays["x_shape"].require(INTEGERS, "the integers n and d", dims=1).load().tolist()
         if len(shape) != 2 or shape[0] != len(indptr) - 1:
             raise InputError(f"{arrays['x_shape'].name} is {shape}; legal is [{len(indptr) - 1}, d]")
         width = shape[1]
-    return check_sparse(indptr, indices, data, width)
-
-
-def _dense(array: NpyFile) -> DenseRows:
-    array.require(NUMBERS, "numbers of shape (n, d)", dims=2)
-    rows = max(1, _BLOCK_BYTES // max(1, array.dtype.itemsize * array.shape[1]))
-    return DenseRows((array.shape[0], array.shape[1]), lambda: array.row_blocks(rows))
+    if low < 0 or top >= width or width > MAX_COLUMNS:
+        most = width if "x_shape" in arrays and 0 <= width <= MAX_COLUMNS else MAX_COLUMNS
+        raise ValueError(f"x_indices run from {low} to {top} of {width} columns; legal are 0 .. {most - 1}")
+    if len(data) != len(indices):
+        raise ValueError(f"x_data has {len(data):,} entries and x_indices {len(indices):,}; they must be equal")
+    starts = check_indptr(indptr, len(indices), "x_indptr")
+    return SparseRows(starts, indices.astype(np.int32, copy=False), data.astype(np.float32, copy=False), width)
 
 
 def _attributes_in_memory(x: Any) -> DenseRows | SparseRows | None:

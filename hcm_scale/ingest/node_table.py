@@ -21,7 +21,7 @@ from hcm_scale.base.npy import create_npy
 from hcm_scale.ingest import encode
 from hcm_scale.ingest.arrays import FeatureCounts
 from hcm_scale.ingest.encode import Encoding, is_date, is_number, is_text
-from hcm_scale.ingest.ids import GrowingIds, IdReader, new_ids
+from hcm_scale.ingest.ids import GrowingIds, IdReader
 from hcm_scale.ingest.policy import Columns, InputError, Offenders, Policy, not_finite
 from hcm_scale.ingest.table_files import TableFiles
 
@@ -56,7 +56,7 @@ class NodeTable:
 
     def number_rows(self, id_kind: str) -> GrowingIds:
         """The distinct ids, numbered in the order of the rows."""
-        self.ids = new_ids(id_kind)
+        self.ids = GrowingIds(id_kind)
         reader = IdReader(id_kind, self._where, self.files.place)
         again = Offenders("rows repeat an id", self._where, "graph.repeated=first keeps the first row of each")
         row, left_out = 0, [self.left_out]

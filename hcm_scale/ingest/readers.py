@@ -3,8 +3,7 @@
 | what                                   | reader                    |
 |----------------------------------------|---------------------------|
 | Parquet or CSV tables                  | `tables.read_tables`      |
-| .npz, .npy, scipy sparse .npz          | `matrices.read_matrices`  |
-| .mat (v5)                              | `matlab.read_mat`         |
+| .npz, .npy, scipy sparse .npz, .mat    | `read_matrix`             |
 | torch_geometric `Data`, or a data set  | `libraries.read_data`, `libraries.read_dataset` |
 | scipy sparse matrices in memory        | `matrices.read_sparse`    |
 
@@ -51,8 +50,6 @@ __all__ = [
     "ingest_summary",
     "read_data",
     "read_dataset",
-    "read_mat",
-    "read_matrices",
     "read_matrix",
     "read_sparse",
     "read_tables",
@@ -64,12 +61,12 @@ def read_matrix(
 ) -> Graph:
     """Reads a .mat, .npz or .npy file, or a folder of .npy files, by its suffix."""
     path = Path(path)
-    if not (path.is_file() or path.is_dir()):
+    if not (path.is_file() or path.is_dir()):  # a pipe would be waited for
         raise InputError(f"graph.path={str(path)!r} does not exist, or is neither a file nor a folder")
+    if path.is_dir() or path.suffix in (".npz", ".npy"):
+        return read_matrices(out, path, keys or {}, policy)
     if path.suffix == ".mat":
-        return read_mat(out, path, keys=keys, policy=policy)
-    if path.suffix in (".npz", ".npy") or path.is_dir():
-        return read_matrices(out, path, keys=keys, policy=policy)
+        return read_mat(out, path, keys or {}, policy)
     raise InputError(f"graph.path={str(path)!r} must end in .mat, .npz or .npy, or be a folder of .npy files")
 
 

@@ -17,11 +17,11 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -57,21 +57,30 @@ def fetched_files(out: Path, places: Mapping[str, str | None], endings: tuple[st
 
     Of a folder the files are fetched whose names have one of the endings.
     """
-    beside = out.with_name(f".{out.name}-fetched.{os.getpid()}.tmp")
-    given = {option: place and remote.local_path(place) for option, place in places.items()}
-    copies: dict[str, str] = {}
+    with _folder_beside(out, "fetched") as (folder, shown):
+        paths: list[str | None] = []
+        for option, place in places.items():
+            path = place and remote.local_path(place)
+            if path is not None and remote.is_url(path):
+                url, path = path, _fetch(option, path, folder / option, endings)
+                shown[path] = url
+            paths.append(path)
+        yield paths
+
+
+@contextlib.contextmanager
+def _folder_beside(out: Path, purpose: str) -> Iterator[tuple[Path, dict[str, str]]]:
+    """A folder beside `out` that goes at the end, and a dict for paths in it: what an InputError shows instead."""
+    folder, shown = out.with_name(f".{out.name}-{purpose}.{os.getpid()}.tmp"), dict[str, str]()
     try:
-        for option, place in given.items():
-            if place is not None and remote.is_url(place):
-                copies[option] = _fetch(option, place, beside / option, endings)
-        yield [copies.get(option, place) for option, place in given.items()]
+        yield folder, shown
     except InputError as error:
         text = str(error)
-        for option, copy in copies.items():
-            text = text.replace(copy, str(given[option]))
+        for path, name in shown.items():
+            text = text.replace(path, name)
         raise InputError(text) from error
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fetch(option: str, url: str, folder: Path, endings: tuple[str, ...]) -> str:
@@ -154,68 +163,40 @@ def _matches(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
     return fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
-class _DuckDb:
-    """`checksum`: the number of rows, and a number that other rows would most likely not have; `save`: as Parquet."""
+class _Database(NamedTuple):
+    """A database opened for reading: its cursor, SQL for the sum of the hashes of rows q, and how to save a query."""
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    def checksum(self, query: str) -> list[Any]:
-        asked = f"select count(*), sum(hash(q)::hugeint) from ({query}\n) q"
-        return [str(value) for value in self._connection.execute(asked).fetchone()]
-
-    def save(self, query: str, path: Path) -> None:
-        quoted = str(path).replace("'", "''")
-        self._connection.execute(f"copy ({query}\n) to '{quoted}' (format parquet)")
-
-
-class _Postgres:
-    """As `_DuckDb`."""
-
-    def __init__(self, cursor: Any) -> None:
-        self._cursor = cursor
-
-    def checksum(self, query: str) -> list[Any]:
-        self._cursor.execute(f"select count(*), sum(hashtextextended(q::text, 0)) from ({query}\n) q")
-        return [str(value) for value in self._cursor.fetchone()]
-
-    def save(self, query: str, path: Path) -> None:
-        self._cursor.execute(query)
-        reader = self._cursor.fetch_record_batch()
-        schema = pa.schema([_plain_field(field) for field in reader.schema])
-        with pq.ParquetWriter(path, schema, compression="none", use_dictionary=False) as writer:
-            for batch in reader:
-                columns = [_plain(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
-                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+    cursor: Any
+    hashes: str
+    save: Callable[[Any, Path, str], None]  # (cursor, path, query), as Parquet
 
 
 def queries_stamp(uri: str, queries: Mapping[str, str]) -> list[Any]:
     """What identifies the present rows of the queries, by option: counts and checksums."""
     with _connect(uri) as database:
-        return [_ask(option, query, database.checksum) for option, query in queries.items()]
+
+        def checksum(query: str) -> list[str]:
+            database.cursor.execute(f"select count(*), {database.hashes} from ({query}\n) q")
+            return [str(value) for value in database.cursor.fetchone()]
+
+        return [_ask(option, query, checksum) for option, query in queries.items()]
 
 
 @contextlib.contextmanager
 def query_tables(out: Path, uri: str, queries: Mapping[str, str]) -> Iterator[list[Path]]:
     """Parquet files with the rows of the queries, by option, beside `out`; they go at the end."""
-    beside = out.with_name(f".{out.name}-sql.{os.getpid()}.tmp")
-    paths = {option: beside / f"{option}.parquet" for option in queries}
-    try:
-        beside.mkdir()
+    with _folder_beside(out, "sql") as (folder, shown):
+        folder.mkdir()
+        paths = {option: folder / f"{option}.parquet" for option in queries}
         with _connect(uri) as database:
             for option, query in queries.items():
-                _ask(option, query, functools.partial(database.save, path=paths[option]))
-        yield list(paths.values())
-    except InputError as error:
-        text = str(error)
+                _ask(option, query, functools.partial(database.save, database.cursor, paths[option]))
         for option, path in paths.items():
-            text = text.replace(str(path), path.name).replace(path.name, f"{option}={_clipped(queries[option])}")
-        raise InputError(text) from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+            shown[str(path)] = shown[path.name] = f"{option}={_clipped(queries[option])}"
+        yield list(paths.values())
 
 
-def _ask(option: str, query: str, ask: Any) -> Any:
+def _ask(option: str, query: str, ask: Callable[[str], Any]) -> Any:
     """What the database answers, or an error that names the option."""
     if not query.strip():
         raise ValueError(f"{option} is empty; it is a query, such as {option}='select source, target from transfers'")
@@ -231,68 +212,73 @@ def _clipped(query: str) -> str:
 
 @contextlib.contextmanager
 def _naming_cause() -> Iterator[None]:
-    """Reduces what a database or its driver raises to the cause, without the statement around the query."""
+    r"""Reduces what a database or its driver raises to the first line, which has the cause, and the hint if any.
+
+    >>> with _naming_cause():
+    ...     raise RuntimeError('NOT_FOUND: Failed to prepare query: ERROR:  no relation "a"\nLINE 1: select ...')
+    Traceback (most recent call last):
+    ValueError: no relation "a"
+    """
     try:
         yield
     except (ImportError, OSError, ValueError):
         raise
     except Exception as error:  # duckdb and ADBC share no class
-        raise ValueError(_cause(str(error))) from error
-
-
-def _cause(text: str) -> str:
-    r"""The first line that says what is wrong, and the hint where there is one.
-
-    >>> _cause('NOT_FOUND: Failed to prepare query: ERROR:  relation "a" does not exist\nLINE 1: select ...')
-    'relation "a" does not exist'
-    """
-    first, *rest = text.strip().splitlines() or [""]
-    hints = [line.strip() for line in rest if line.startswith(("HINT:", "Candidate bindings:"))]
-    return " ".join([_WRAPPED.sub("", first).strip(), *hints])
+        first, *rest = str(error).strip().splitlines() or [""]
+        hints = [line.strip() for line in rest if line.startswith(("HINT:", "Candidate bindings:"))]
+        raise ValueError(" ".join([_WRAPPED.sub("", first).strip(), *hints])) from error
 
 
 @contextlib.contextmanager
-def _connect(uri: str) -> Iterator[_DuckDb | _Postgres]:
+def _connect(uri: str) -> Iterator[_Database]:
     """A database, opened for reading only."""
-    remote.refuse_secrets("graph.uri", uri)
+    remote.refuse_secrets("graph.path", uri)
     scheme = uri.partition("://")[0]
     if scheme not in ("duckdb", "postgresql", "postgres"):
-        raise ValueError(f"graph.uri={uri!r} is no database that can be read; {_LEGAL}")
+        raise ValueError(f"graph.path={uri!r} is no database that can be read; {_LEGAL}")
     with contextlib.ExitStack() as stack:
         try:
-            with remote.naming_failures("graph.uri", uri), _naming_cause():
+            with remote.naming_failures("graph.path", uri), _naming_cause():
                 database = _duckdb(uri, stack) if scheme == "duckdb" else _postgres(uri, stack)
         except ImportError as error:
-            raise ValueError(f"graph.uri={uri} needs the extra sql: pip install 'hcm-scale[sql]' ({error})") from error
+            raise ValueError(f"graph.path={uri} needs the extra sql: pip install 'hcm-scale[sql]' ({error})") from error
         yield database
 
 
-def _duckdb(uri: str, stack: contextlib.ExitStack) -> _DuckDb:
+def _duckdb(uri: str, stack: contextlib.ExitStack) -> _Database:
     import duckdb
 
     named = uri.removeprefix("duckdb://")
-    if not named:
-        return _DuckDb(stack.enter_context(duckdb.connect(":memory:")))
     places = [Path(named), Path(named.lstrip("/"))]  # as a URL says it, or as SQLAlchemy does
-    path = next((place for place in places if place.is_file()), None)
-    if path is None:
+    path = next((str(place) for place in places if place.is_file()), None)
+    if named and path is None:
         raise ValueError(f"there is no file {' or '.join(dict.fromkeys(map(str, places)))}")
-    return _DuckDb(stack.enter_context(duckdb.connect(str(path), read_only=True)))
+    connection = duckdb.connect(path, read_only=True) if path else duckdb.connect(":memory:")
+
+    def save(cursor: Any, path: Path, query: str) -> None:
+        quoted = str(path).replace("'", "''")
+        cursor.execute(f"copy ({query}\n) to '{quoted}' (format parquet)")
+
+    return _Database(stack.enter_context(connection), "sum(hash(q)::hugeint)", save)
 
 
-def _postgres(uri: str, stack: contextlib.ExitStack) -> _Postgres:
+def _postgres(uri: str, stack: contextlib.ExitStack) -> _Database:
     from adbc_driver_postgresql import dbapi
 
     cursor = stack.enter_context(stack.enter_context(dbapi.connect(uri)).cursor())
     cursor.execute("set transaction isolation level repeatable read read only")
-    return _Postgres(cursor)
+    return _Database(cursor, "sum(hashtextextended(q::text, 0))", _save_rows)
 
 
-def _plain_field(field: pa.Field) -> pa.Field:
-    """A column as a Parquet table would have it: what PostgreSQL calls numeric, ADBC hands over as text."""
-    is_numeric = getattr(field.type, "type_name", "") == "numeric"
-    return pa.field(field.name, pa.float64() if is_numeric else field.type)
-
-
-def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    return column.storage.cast(kind) if column.type != kind else column
+def _save_rows(cursor: Any, path: Path, query: str) -> None:
+    """Streams rows to a Parquet file; what PostgreSQL calls numeric, ADBC hands over as text."""
+    cursor.execute(query)
+    reader = cursor.fetch_record_batch()
+    is_numeric = [getattr(kind, "type_name", "") == "numeric" for kind in reader.schema.types]
+    kinds = [pa.float64() if as_text else kind for kind, as_text in zip(reader.schema.types, is_numeric, strict=True)]
+    schema = pa.schema(zip(reader.schema.names, kinds, strict=True))
+    with pq.ParquetWriter(path, schema, compression="none", use_dictionary=False) as writer:
+        for batch in reader:
+            pairs = zip(batch.columns, kinds, strict=True)
+            columns = [column if column.type == kind else column.storage.cast(kind) for column, kind in pairs]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))

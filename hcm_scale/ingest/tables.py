@@ -73,7 +73,7 @@ def _write(out: Path, origin: str, edges: "EdgeTable", nodes: NodeTable | None, 
     with files.replacing_folder(out) as folder:
         with tempfile.TemporaryDirectory(prefix="rows-", dir=folder) as scratch:
             records = Path(scratch) / "records"
-            ids = nodes.number_rows(edges.id_kind) if nodes else node_ids.new_ids(edges.id_kind)
+            ids = nodes.number_rows(edges.id_kind) if nodes else GrowingIds(edges.id_kind)
             grows = nodes is None or policy.unknown == "add"
             column = edges.add_ends(records, ids) if grows else node_ids.stored_ids(ids.column())
             encodings = nodes.encodings() if nodes else []

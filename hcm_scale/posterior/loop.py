@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hcm_scale.base import files
-from hcm_scale.base.console import bar
+from hcm_scale.base.console import Progress
 from hcm_scale.posterior.sgld import KERNELS, ChainPlan, State, noise_at, step_
 
 METRICS = "metrics.jsonl"
@@ -270,11 +270,11 @@ class Journal(contextlib.ExitStack):
         super().__init__()
         _truncate(folder / METRICS, num_done)
         self._lines = self.enter_context(open(folder / METRICS, "a", encoding="utf-8"))  # noqa: SIM115
-        self._bar = self.enter_context(bar(num_steps, "step", folder.name, initial=num_done))
+        self._bar = self.enter_context(Progress(num_steps, "step", folder.name, initial=num_done))
         self._board = self.enter_context(_board(folder / "tensorboard", num_done)) if tensorboard else None
         self._last_told_at = time.perf_counter()
 
-    def tell(self, metrics: Metrics) -> None:
+    def write_metrics(self, metrics: Metrics) -> None:
         """Writes one reading to all three."""
         now = time.perf_counter()
         speed, self._last_told_at = metrics.num_pairs / (now - self._last_told_at), now

@@ -128,9 +128,9 @@ class ChainPlan:
     decay_power: float  # gamma
     cycle_steps: int
     burn_in_steps: int
-    num_samples: int  # the most, where `settled` may end the chain sooner
+    num_samples: int  # the most, where `stop_correlation` may end the chain sooner
     thin_steps: int
-    settled: float | None = None  # correlation that ends the chain (`RankingConvergence`); None: all samples are drawn
+    stop_correlation: float | None = None  # ends the chain (`RankingConvergence`); None: all samples are drawn
     burn_in_epochs: float | None = None  # ends the burn-in sooner (`within`); None: all of its steps are made
 
     def __post_init__(self) -> None:

@@ -13,13 +13,11 @@ its place in the environment: torchrun by RANK and its siblings, SLURM by variab
 All ranks must be given the same options and see the same run directory, which they check first. Each logs to
 `ranks/rank-N.log`. An error that a restart would only repeat (a wrong option, a missing file, a diverged chain) is
 written to `ranks/refused.json` and the ranks end with status 0, so that nobody restarts them. Any other error is
-written to `ranks/failed-N.json`, by rename: torch's own error files can be read half written when the agent ends a
-rank that is just reporting the loss of another.
+written to `ranks/failed-N.json`, by rename: torch's own error files can be read half written.
 
-How long a restart takes: the agent polls ten times a second and a start takes as long as importing torch and numba, so
-a killed process costs less than a minute; a silent machine, or a stopped rank, costs `world.timeout_seconds` more, and
-the half minute that the agent gives a process to end. A signal that asks to stop is forwarded to the ranks; one that
-has not ended half a minute later is killed.
+A killed process costs less than a minute: the agent polls ten times a second, and a start takes as long as importing
+torch and numba. A silent machine, or a stopped rank, costs `world.timeout_seconds` more, and the half minute that the
+agent gives a process to end. A signal that asks to stop is forwarded to the ranks.
 """
 
 import contextlib
@@ -72,18 +70,21 @@ class RankError(ChildProcessError):
 
 def run(config: Config, until: str = "report", *, swept: bool = False) -> str:
     """Text left to print after running the stages up to `until` with as many processes as asked for."""
-    info = find_rank_info()
-    if info is not None:
-        if swept and "SUBMITIT_EXECUTOR" not in os.environ:
-            raise ValueError(
-                "a sweep (-m) starts the ranks of its jobs itself: leave torchrun out, and set world.processes"
-            )
-        _warn_ignored(config.world, info)
-        return run_rank(config, until, info)
-    if num_processes(config.world) * config.world.nodes == 1:
-        return pipeline.run(config, until)
-    start_ranks(config, until)
-    return ""  # rank 0 has printed it
+    info, world = find_rank_info(), config.world
+    if info is None:
+        if num_processes(world) * world.nodes == 1:
+            return pipeline.run(config, until)
+        start_ranks(config, until)
+        return ""  # rank 0 has printed it
+    if swept and "SUBMITIT_EXECUTOR" not in os.environ:
+        raise ValueError(
+            "a sweep (-m) starts the ranks of its jobs itself: leave torchrun out, and set world.processes"
+        )
+    if world.processes not in (None, 1, info.local_size):
+        log.warning("world.processes=%s is ignored: %s ranks were started here", world.processes, info.local_size)
+    if world.nodes > 1 and world.nodes * info.local_size != info.size:
+        log.warning("world.nodes=%s is ignored: %s ranks were started in all", world.nodes, info.size)
+    return run_rank(config, until, info)
 
 
 def num_processes(world: WorldConfig) -> int:
@@ -95,14 +96,6 @@ def num_processes(world: WorldConfig) -> int:
     if world.processes is not None:
         return world.processes
     return torch.cuda.device_count() if pipeline.device_of(world) == "cuda" else 1
-
-
-def _warn_ignored(world: WorldConfig, info: RankInfo) -> None:
-    """Warns where torchrun or SLURM started another number of ranks than the configuration asks for."""
-    if world.processes not in (None, 1, info.local_size):
-        log.warning("world.processes=%s is ignored: %s ranks were started here", world.processes, info.local_size)
-    if world.nodes > 1 and world.nodes * info.local_size != info.size:
-        log.warning("world.nodes=%s is ignored: %s ranks were started in all", world.nodes, info.size)
 
 
 # The parent: starts the ranks of this machine with torch's elastic agent and reports why they failed.
@@ -137,19 +130,14 @@ def start_ranks(config: Config, until: str) -> None:
         except SignalException as error:
             raise signals.Stopped(error.sigval) from None
         except ChildFailedError as error:
-            _raise_refusal(ranks)
-            raise RankError(_first_failure(error.failures, config.world.max_restarts, ranks)) from error
+            if not (ranks / REFUSED).exists():
+                raise RankError(_first_failure(error.failures, config.world.max_restarts, ranks)) from error
         except RendezvousError as error:
             raise RankError(
                 f"the {config.world.nodes} machines did not meet at {meeting.endpoint} within "
                 f"{config.world.timeout_seconds:g} s ({error}): is one missing, or gone?"
             ) from error
-    _raise_refusal(ranks)
-
-
-def _raise_refusal(ranks: Path) -> None:
-    """Raises the error that a rank refused the work with, if there is one."""
-    if (ranks / REFUSED).exists():
+    if (ranks / REFUSED).exists():  # a rank refused the work
         raise ValueError(json.loads((ranks / REFUSED).read_text())["message"])
 
 
@@ -230,8 +218,7 @@ def _agent_config(world: WorldConfig, processes: int, run_id: str, meeting: Meet
     from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
     from torch.distributed.launcher.api import LaunchConfig
 
-    rendezvous_handler_registry.register(_BACKEND, _rendezvous_handler)
-    seconds = dict.fromkeys(("timeout", "join_timeout", "read_timeout"), int(world.timeout_seconds))
+    rendezvous_handler_registry.register(_BACKEND, functools.partial(_rendezvous_handler, meeting))
     return LaunchConfig(
         min_nodes=world.nodes,
         max_nodes=world.nodes,
@@ -239,23 +226,25 @@ def _agent_config(world: WorldConfig, processes: int, run_id: str, meeting: Meet
         run_id=run_id,
         rdzv_backend=_BACKEND,
         rdzv_endpoint=meeting.endpoint,
-        rdzv_configs=seconds | {"is_host": meeting.hosts},
+        rdzv_configs=dict.fromkeys(("timeout", "join_timeout", "read_timeout"), int(world.timeout_seconds)),
         max_restarts=world.max_restarts,
         local_addr=meeting.own_address,
         logs_specs=DefaultLogsSpecs(log_dir=log_dir),
     )
 
 
-def _rendezvous_handler(parameters: RendezvousParameters) -> RendezvousHandler:
+def _rendezvous_handler(meeting: Meeting, parameters: RendezvousParameters) -> RendezvousHandler:
     """The rendezvous of this machine's agent; RendezvousConnectionError if the store cannot be opened or reached."""
     if parameters.max_nodes == 1:
         return OneMachine(parameters.run_id)
-    host, _, port_text = parameters.endpoint.rpartition(":")
+    host, _, port_text = meeting.endpoint.rpartition(":")
     host, port, seconds = host.strip("[]"), int(port_text), float(parameters.get("read_timeout"))
-    is_host, timeout = bool(parameters.get("is_host")), timedelta(seconds=seconds)
     try:
-        socket_fd = listen(own_address(host, port), port).detach() if is_host else None
-        store = TCPStore(host, port, is_master=is_host, multi_tenant=True, timeout=timeout, master_listen_fd=socket_fd)
+        socket_fd = listen(own_address(host, port), port).detach() if meeting.hosts else None
+        timeout = timedelta(seconds=seconds)
+        store = TCPStore(
+            host, port, is_master=meeting.hosts, multi_tenant=True, timeout=timeout, master_listen_fd=socket_fd
+        )
     except (OSError, RuntimeError) as error:
         raise RendezvousConnectionError(f"no connection to the store at {host}, port {port}: {error}") from error
     watch_port(port, seconds)
@@ -360,9 +349,13 @@ def run_rank(config: Config, until: str, info: RankInfo, refuse: Callable[[Excep
     device = pipeline.device_of(config.world)
     with join(info, device=device, timeout_seconds=config.world.timeout_seconds) as world:
         agree(world, config, until)
-        _log_to_rank_file(Path(config.run_dir), world.rank)
+        root = logging.getLogger()
+        if world.rank > 0:
+            root.handlers.clear()
+        root.addHandler(_log_handler(Path(config.run_dir) / RANKS / f"rank-{world.rank}.log"))
+        root.setLevel(logging.INFO)
         if config.log == "json":
-            console.use_json_lines(logging.getLogger().handlers)
+            console.use_json_lines(root.handlers)
         log.info("rank %d of %d on %s, process %d", world.rank, world.size, world.device, os.getpid())
         if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0:
             log.info("restart %(TORCHELASTIC_RESTART_COUNT)s of at most %(TORCHELASTIC_MAX_RESTARTS)s", os.environ)
@@ -395,15 +388,6 @@ def agree(world: World, config: Config, until: str) -> None:
             f"run_dir={config.run_dir} of rank {world.rank} is not that of rank 0: all machines must share it "
             "(a network file system)"
         )
-
-
-def _log_to_rank_file(run_dir: Path, rank: int) -> None:
-    """Adds the rank's own file to the log of rank 0, and makes it the only log of any other rank."""
-    root = logging.getLogger()
-    if rank > 0:
-        root.handlers.clear()
-    root.addHandler(_log_handler(run_dir / RANKS / f"rank-{rank}.log"))
-    root.setLevel(logging.INFO)
 
 
 def _log_handler(path: Path) -> logging.Handler:

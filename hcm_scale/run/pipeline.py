@@ -31,7 +31,7 @@ from hcm_scale.run import sources, tracking
 from hcm_scale.run.plan import plan
 from hcm_scale.run.stages import RunContext, num_blocks, stages
 from hcm_scale.run.trained import as_trained, open_trained, with_trained_options
-from hcm_scale.run.workspace import Stage, Workspace, new_stage_list, open_stages
+from hcm_scale.run.workspace import Workspace, new_stage_list, open_stages
 from hcm_scale.stages import purify, report, score
 from hcm_scale.stages.train import check_backend
 
@@ -60,11 +60,13 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
             threading.Thread(target=_wake_gpu, args=(device,), daemon=True).start()
         allowed = None if config.world.memory_gib is None else int(config.world.memory_gib * 2**30)
         workspace = Workspace(run_dir, share, world, Budget(allowed, world.local_size, torch.get_num_threads()))
-        context = RunContext(config, workspace, device, graph, trained)
-        for _, group in itertools.groupby(stages(context, until), lambda stage: stage.group or stage.name):
+        context = RunContext(config, workspace, device, graph, trained, until)
+        for _, group in itertools.groupby(stages(context), lambda stage: stage.group or stage.name):
             for part in workspace.fitting(list(group)):
-                make(workspace, *part)
-        _warn_too_late(config.posterior, workspace)
+                with torch_threads(None if len(part) == 1 else 1):  # of stages made at the same time one each
+                    workspace.make(*part)
+                torch.cuda.empty_cache()  # blocks that a stage held on a GPU do not have the sizes that the next needs
+        _warn_too_late(config, workspace)
         if not world.leads:
             return ""
         seconds = time.perf_counter() - started
@@ -96,17 +98,10 @@ def _check(config: Config, until: str, world: World, *, reads_source: bool) -> s
         remote.refuse_url(option, getattr(config, option))
     if config.score.copy_to:
         remote.check_target("score.copy_to", config.score.copy_to)
-    sources.check_apart(config.graph, Path(config.run_dir))
+    sources.check_outside_run_dir(config.graph, Path(config.run_dir))
     if reads_source:
-        sources.check_there(config.graph, config.data_dir)
+        sources.check_exists(config.graph, config.data_dir)
     return device
-
-
-def make(workspace: Workspace, *group: Stage) -> None:
-    """Has stages made; several at the same time get one thread of torch each."""
-    with torch_threads(None if len(group) == 1 else 1):
-        workspace.make(*group)
-    torch.cuda.empty_cache()  # the blocks that a stage held on a GPU do not have the sizes that the next will need
 
 
 @contextlib.contextmanager
@@ -150,27 +145,26 @@ def _send_results(config: Config, workspace: Workspace) -> None:
         log.info("copied %s to %s", ", ".join(path.name for path in paths), config.score.copy_to)
 
 
-def _warn_too_late(posterior: schema.PosteriorConfig, workspace: Workspace) -> None:
+def _warn_too_late(config: Config, workspace: Workspace) -> None:
     """Warns where logs were asked of a training that an earlier run finished without them."""
     for record in workspace.records:
-        if record.name.startswith("train-") and record.skipped:
-            folder = Path(record.folder)
-            asked = {"tensorboard": posterior.tensorboard and not (folder / "tensorboard").exists()}
-            has_trend = any("strange_auc" in line for line in report.read_records(folder / "metrics.jsonl"))
-            asked["trend_every"] = posterior.trend_every is not None and not has_trend
-            for name in (name for name, is_missing in asked.items() if is_missing):
-                log.warning(
-                    "posterior.%s=%s has no effect: this training is finished; remove %s to train again",
-                    name,
-                    getattr(posterior, name),
-                    folder,
-                )
+        if not (record.name.startswith("train-") and record.skipped):
+            continue
+        folder = Path(record.folder)
+        has_board = (folder / "tensorboard").exists()
+        late = ["track.to=tensorboard"] if "tensorboard" in config.track.to and not has_board else []
+        if config.posterior.trend_every is not None:
+            lines = report.read_records(folder / "metrics.jsonl")
+            has_trend = any("strange_auc" in line for line in lines)
+            late += [] if has_trend else [f"posterior.trend_every={config.posterior.trend_every}"]
+        for option in late:
+            log.warning("%s has no effect: this training is finished; remove %s to train again", option, folder)
 
 
 def check_folder(config: Config) -> None:
     """Refuses a run_dir that holds a finished run of another input, unless it is to be replaced."""
     if not config.overwrite:
-        sources.check_same(config.graph, Path(config.run_dir))
+        sources.check_same_input(config.graph, Path(config.run_dir))
 
 
 def plan_text(config: Config, until: str = "report") -> str:

@@ -5,13 +5,15 @@ the size of the graph, which of files is known once they have been ingested. Not
 input's hash is read.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hcm_scale.config import Config, SyntheticGraph, flat, stored_options
+from hcm_scale.config import Config, SyntheticGraph, flatten, stored_options
+from hcm_scale.run.memory import Size
 from hcm_scale.run.stages import RunContext, stages
 from hcm_scale.run.trained import open_trained, with_trained_options
 from hcm_scale.run.workspace import Stage, Workspace, read_stages
@@ -29,28 +31,20 @@ _SECONDS = {  # on two cores: of any graph, and for a million edges more; measur
 _SCORE_BYTES = 90  # of a row of scores.parquet, about
 
 
-@dataclass(frozen=True)
-class Size:
-    """The size of a graph, from which the costs of stages follow."""
-
-    num_nodes: int
-    num_edges: int
-    num_columns: int
-
-
 def plan(config: Config, device: str, until: str = "report") -> str:
     """The plan as text."""
     config = with_trained_options(config)
     run_dir, share = Path(config.run_dir), Path(config.share_dir) if config.share_dir else None
     workspace = Workspace(run_dir, share)
-    context = RunContext(config, workspace, device, trained=open_trained(config))
+    context = RunContext(config, workspace, device, trained=open_trained(config), until=until)
     before = {stage["name"]: stage for stage in read_stages(run_dir)}
     size, lines, total = _made_size(config), [], 0.0
-    for stage in stages(context, until):
+    for stage in stages(context):
         state, record = workspace.look(stage)
         if stage.name == "graph" and state == "kept":
             facts = record["detail"]
-            size = Size(facts["nodes"], facts["edges"], facts["attributes"])
+            nodes, edges, attributes = facts["nodes"], facts["edges"], facts["attributes"]
+            size = Size(nodes, edges, 2 * edges, attributes, nodes * attributes)
         seconds = 0.0 if state == "kept" else _seconds(stage.name, before, size)
         total += seconds or 0.0
         lines.append(_line(stage, state, seconds, size, config))
@@ -67,18 +61,12 @@ def plan(config: Config, device: str, until: str = "report") -> str:
 def _line(stage: Stage, state: str, seconds: float | None, size: Size | None, config: Config) -> str:
     if state == "kept":
         return f"{stage.name:<22}kept"
-    memory = _memory(stage)
+    memory: int | None = None  # bytes that the fastest way to make it holds
+    with contextlib.suppress(KeyError, OSError, ValueError):  # a folder that it reads is not there
+        memory = stage.needs()[0].held if stage.needs is not None else None
     disk = None if size is None else disk_bytes(stage.name, size, config)
     cells = f"{'?' if seconds is None else f'{seconds:.0f} s':>9}{_gib(memory):>12}{_gib(disk):>12}"
     return f"{stage.name:<22}{state:<10}{cells}"
-
-
-def _memory(stage: Stage) -> int | None:
-    """Bytes that the fastest way to make the stage holds; None if that depends on what is not made yet."""
-    try:
-        return stage.needs()[0].held if stage.needs is not None else None
-    except (KeyError, OSError, ValueError):  # a folder that it reads is not there
-        return None
 
 
 def _seconds(name: str, before: Mapping[str, Any], size: Size | None) -> float | None:
@@ -93,7 +81,7 @@ def _seconds(name: str, before: Mapping[str, Any], size: Size | None) -> float |
 
 def disk_bytes(name: str, size: Size, config: Config) -> int | None:
     """Bytes that a stage leaves on disk, about; None for those that leave little."""
-    n, m, features = size.num_nodes, size.num_edges, 4 * size.num_nodes * size.num_columns
+    n, m, features = size.num_nodes, size.num_edges, 4 * size.num_nodes * size.num_attributes
     if name == "graph":
         return 8 * n + 8 * m + features
     if name == "purified":
@@ -110,16 +98,16 @@ def disk_bytes(name: str, size: Size, config: Config) -> int | None:
 
 def _made_size(config: Config) -> Size | None:
     """The size of a generated graph; None for files, of which nothing is known before they are read."""
-    if isinstance(config.graph, SyntheticGraph):
-        nodes = config.graph.num_nodes
-        return Size(nodes, nodes * config.graph.edges_per_node, config.graph.num_attributes)
-    return Size(20_000, 160_000, 20) if config.graph.source == "default" else None
+    graph = config.graph
+    if isinstance(graph, SyntheticGraph):
+        return Size.made(graph.num_nodes, graph.edges_per_node, graph.num_attributes)
+    return Size.made(20_000, 8, 20) if graph.source == "default" else None
 
 
 def changed(run_dir: Path, config: Config) -> list[str]:
     """Options that differ from those of the last run in this folder, as `key: before -> now`."""
     before = stored_options(run_dir)
-    now = dict(flat(json.loads(json.dumps(asdict(config)))))
+    now = dict(flatten(json.loads(json.dumps(asdict(config)))))
     places = ("run_dir", "share_dir", "data_dir", "overwrite")
     differing = [key for key in now if key not in places and before.get(key, now[key]) != now[key]]
     return [f"{key}: {before[key]} -> {now[key]}" for key in differing]

@@ -117,27 +117,32 @@ def labels(graph: Graph, config: Config, out: Path) -> None:
 def training(graph: Graph, config: Config, out: Path) -> None:
     """A step of the chain, over made-up labels."""
     x = propagate_features(graph, np.asarray(graph.x), out / "propagated")
-    record = train.Record(checkpoint_every=10, log_every=10, tensorboard=False)
-    where: dict[str, Any] = {"device": "cpu", "workers": config.sampling.workers}
-    pairs, recipe = _some_labels(graph, config, out / "labels"), recipe_of(config)
-    train.train(graph, x, pairs, out / "train", recipe=recipe, seed=0, record=record, **where)
+    record = train.Record(checkpoint_every=10)
+    training = train.Training(graph, x, _some_labels(graph, config, out / "labels"), recipe_of(config), seed=0)
+    train.train(training, out / "train", device="cpu", workers=1, record=record)
 
 
 def scores(graph: Graph, config: Config, out: Path) -> None:
     """Scores under untrained parameters, and the report; before it, the sort of very many values."""
     double_places(np.arange(_MANY_VALUES, dtype=np.float64))
-    x, how = propagate_features(graph, np.asarray(graph.x), out / "propagated"), scoring_of(config)
-    model = vars(recipe_of(config).network) | {"num_attributes": x.shape[1], "num_classes": config.hops.classes}
-    model |= {"directed": False, "seed": 0}
+    x = propagate_features(graph, np.asarray(graph.x), out / "propagated")
+    model = recipe_of(config).model(x.shape[1], config.hops.classes, directed=False, seed=0)
     digest = write_sample(out / "samples", 0, HopModel(**model).state_dict())
     samples = seal_samples(out / "samples", [digest], model)
-    options: dict[str, Any] = {"propagated": True, "seed": 0, "state": "memory", "device": "cpu"}
-    options |= {"chunk_edges": config.score.chunk_edges, "features": np.asarray(graph.x), "how": how}
-    score.score(graph, [View(graph, x, samples)] * len(config.score.views), out / "all", **options)
-    shown: dict[str, Any] = {"top": config.score.explained}
+    score.score(
+        graph,
+        [View(graph, x, samples)] * len(config.score.views),
+        out / "all",
+        how=scoring_of(config),
+        features=np.asarray(graph.x),
+        propagated=True,
+        seed=0,
+        state="memory",
+        device="cpu",
+    )
     about = {"name": "warm", "seed": 0, "num_samples": 1}
     report.log.setLevel(logging.ERROR)  # its warnings are about this graph
-    report.report(graph, graph, out / "all", out / "report", x=np.asarray(graph.x), run=about, **shown)
+    report.report(graph, graph, out / "all", out / "report", x=np.asarray(graph.x), run=about)
     report.log.setLevel(logging.NOTSET)
 
 

@@ -20,7 +20,7 @@ from hcm_scale.ingest.table_files import CSV, PARQUET, files_at
 from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.ingest import Reader
 
-_INPUTS = ("path", "uri", "edges", "nodes", "dataset", "family")
+_INPUTS = ("path", "edges", "nodes", "dataset", "family")
 
 
 def reader(graph: schema.GraphConfig, known: list[readers.Encoding] | None = None) -> Reader:
@@ -29,8 +29,7 @@ def reader(graph: schema.GraphConfig, known: list[readers.Encoding] | None = Non
     if remote.is_url(path) and not isinstance(graph, schema.TablesGraph | schema.MatrixGraph):
         raise ValueError(f"graph.path={path}: graph={graph.source} takes a folder of this machine; copy it there first")
     if isinstance(graph, schema.TablesGraph):
-        more = table_options(graph) | {"known": known}
-        return _sql(graph, more) if isinstance(graph, schema.SqlGraph) else _tables(graph, more)
+        return _sql(graph, known) if isinstance(graph, schema.SqlGraph) else _tables(graph, known)
     return _READERS[type(graph)](graph)
 
 
@@ -44,10 +43,11 @@ def stamp(graph: schema.GraphConfig) -> list[Any]:
     if isinstance(graph, schema.PygGraph):
         return []
     if isinstance(graph, schema.SqlGraph):
-        return queries_stamp(graph.uri, _queries(graph))
+        return queries_stamp(graph.path, _queries(graph))
     if isinstance(graph, schema.FolderGraph) and not (Path(graph.path) / files.MANIFEST).is_file():
-        why = f"there is no {files.MANIFEST} in it; graph=tables reads tables"
-        raise readers.InputError(f"graph.path={graph.path} is no graph folder: {why}")
+        raise readers.InputError(
+            f"graph.path={graph.path} is no graph folder: there is no {files.MANIFEST} in it; graph=tables reads tables"
+        )
     stamps = []
     for option in ("path", "nodes"):
         where = remote.local_path(getattr(graph, option, None) or "")
@@ -58,7 +58,7 @@ def stamp(graph: schema.GraphConfig) -> list[Any]:
     return stamps
 
 
-def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
+def check_outside_run_dir(graph: schema.GraphConfig, run_dir: Path) -> None:
     """Refuses a source that the run would write over: one in the folder of a stage."""
     if isinstance(graph, schema.SqlGraph):
         return
@@ -68,7 +68,7 @@ def check_apart(graph: schema.GraphConfig, run_dir: Path) -> None:
             raise ValueError(f"graph.{option}={given} lies where run_dir={run_dir} keeps its own graph; name another")
 
 
-def check_same(graph: schema.GraphConfig, run_dir: Path) -> None:
+def check_same_input(graph: schema.GraphConfig, run_dir: Path) -> None:
     """Refuses to put a run in the place of a finished one of another input, which may have taken long."""
     stored = stored_options(run_dir)
     if "graph.source" not in stored or not (run_dir / "scores").exists():
@@ -94,10 +94,10 @@ def _shown_input(graph: dict[str, Any]) -> str:
     return ", ".join(graph[option] for option in _INPUTS if graph.get(option)) or f"graph={graph['source']}"
 
 
-def check_there(graph: schema.GraphConfig, data_dir: str) -> None:
+def check_exists(graph: schema.GraphConfig, data_dir: str) -> None:
     """Refuses a source without graph.path; of a missing file in `data_dir` says where it comes from."""
-    needs_path = isinstance(graph, schema.TablesGraph | schema.MatrixGraph | schema.FolderGraph)
-    if needs_path and not isinstance(graph, schema.SqlGraph) and not getattr(graph, "path", ""):
+    reads_path = isinstance(graph, schema.TablesGraph | schema.MatrixGraph | schema.FolderGraph)
+    if reads_path and not isinstance(graph, schema.SqlGraph) and not getattr(graph, "path", ""):
         what = f"graph={graph.source} reads what it names, such as graph.path=edges.csv"
         raise ValueError(f"graph.path is missing: {what}")
     if isinstance(graph, schema.MatrixGraph) and not remote.is_url(graph.path):
@@ -109,20 +109,22 @@ def check_there(graph: schema.GraphConfig, data_dir: str) -> None:
             )
 
 
-def _tables(graph: schema.TablesGraph, more: dict[str, Any]) -> Reader:
+def _tables(graph: schema.TablesGraph, known: list[readers.Encoding] | None) -> Reader:
+    places = {"graph.path": graph.path, "graph.nodes": graph.nodes}
+
     def read(out: Path) -> Graph:
-        places = {"graph.path": graph.path, "graph.nodes": graph.nodes}
         with fetched_files(out, places, PARQUET + CSV) as (edges, nodes):
-            return readers.read_tables(out, str(edges), nodes, **more)
+            return readers.read_tables(out, str(edges), nodes, **table_options(graph), known=known)
 
     return read
 
 
-def _sql(graph: schema.SqlGraph, more: dict[str, Any]) -> Reader:
+def _sql(graph: schema.SqlGraph, known: list[readers.Encoding] | None) -> Reader:
     def read(out: Path) -> Graph:
-        with query_tables(out, graph.uri, _queries(graph)) as paths:
-            columns = _guessed(graph, paths, more["columns"])
-            return readers.read_tables(out, *paths, **more | {"columns": columns}, origin=", ".join(_queries(graph)))
+        with query_tables(out, graph.path, _queries(graph)) as paths:
+            options = table_options(graph)
+            options["columns"] = _guessed(graph, paths, options["columns"])
+            return readers.read_tables(out, *paths, **options, known=known, origin=", ".join(_queries(graph)))
 
     return read
 
@@ -140,8 +142,6 @@ def _guessed(graph: schema.SqlGraph, paths: list[Path], columns: readers.Columns
 
 def _queries(graph: schema.SqlGraph) -> dict[str, str]:
     """The queries of a graph, by option."""
-    if graph.path:
-        raise ValueError(f"graph.path={graph.path} has no place in graph=sql; graph.edges is the query of the edges")
     return {"graph.edges": graph.edges} | ({} if graph.nodes is None else {"graph.nodes": graph.nodes})
 
 

@@ -18,6 +18,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from hcm_scale.config import Config, parse_fan_out
 from hcm_scale.features import propagate
 from hcm_scale.graph import Graph, store
 from hcm_scale.ingest import readers
-from hcm_scale.posterior.samples import Samples, open_samples
+from hcm_scale.posterior.samples import open_samples
 from hcm_scale.run import memory, sources
 from hcm_scale.run.trained import Trained
 from hcm_scale.run.workspace import Facts, Stage, Workspace
@@ -39,7 +40,7 @@ from hcm_scale.stages import drift, ingest, label, purify, report, score, train
 from hcm_scale.stages.edges import View
 from hcm_scale.stages.purify import propagate_shared
 from hcm_scale.stages.score import Scoring, Trend, auc_trend
-from hcm_scale.stages.train import MOST_BURN_IN, Batching, ChainPlan, Langevin, Network, Recipe
+from hcm_scale.stages.train import MOST_BURN_IN, Batching, ChainPlan, Langevin, Network, Recipe, Training
 
 _ROW_GROUP_ROWS = 65_536  # pairs of a row group, the piece in which labels are read
 _DECAY = {"decay_offset": 100.0, "decay_power": 0.55, "cycle_steps": 200}  # of the schedules, in `ChainPlan`
@@ -64,7 +65,7 @@ def recipe_of(config: Config) -> Recipe:
     if posterior.burn_in_steps is None:
         plan |= {"burn_in_steps": MOST_BURN_IN, "burn_in_epochs": 5.0}
     if posterior.num_samples is None:
-        plan |= {"num_samples": 10, "settled": 0.995}  # docs/detector.md
+        plan |= {"num_samples": 10, "stop_correlation": 0.995}  # docs/detector.md
     return Recipe(
         network=Network(**asdict(config.model)),
         batching=Batching(
@@ -91,7 +92,7 @@ def num_blocks(config: Config) -> int:
     return config.model.num_layers - (config.sampling.first_hop == "exact")
 
 
-@dataclass
+@dataclass(frozen=True)
 class RunContext:
     """What the stages of one run read: the configuration, the folders made so far, and a graph given by the caller."""
 
@@ -105,6 +106,10 @@ class RunContext:
     @property
     def exact_first_hop(self) -> bool:
         return self.config.sampling.first_hop == "exact"
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        return recipe_of(self.config)
 
     def graph(self) -> Graph:
         return Graph.open(self.workspace.folders["graph"], verify=False)
@@ -125,9 +130,14 @@ class RunContext:
             return propagate.open_propagated(self.workspace.folders[f"propagated-{view}"])
         return self.purified().features
 
-    def samples(self, view: str) -> Samples:
+    def training(self, view: str) -> Training:
+        labels = open_labels(self.workspace.folders["labels"])
+        return Training(self.structure(view), self.encoder_input(view), labels, self.recipe, self.config.seed)
+
+    def view(self, name: str) -> View:
         folders = self.workspace.folders if self.trained is None else self.trained.folders
-        return open_samples(folders[f"train-{view}"] / "samples")
+        samples = open_samples(folders[f"train-{name}"] / "samples")
+        return View(self.structure(name), self.encoder_input(name), samples)
 
     def trained_keys(self, *names: str) -> list[str]:
         """The keys of stages of the trained run, for the options of what reads them; empty if there is none."""
@@ -151,12 +161,11 @@ class RunContext:
         return needs
 
 
-def stages(run: RunContext, until: str = "report") -> Iterator[Stage]:
-    """The stages of a run in the order in which they are made, up to those of the command `until`."""
-    run.until = until
+def stages(run: RunContext) -> Iterator[Stage]:
+    """The stages of a run in the order in which they are made, up to those of the command `run.until`."""
     for command, stages_of in _STAGES_OF.items():
         yield from stages_of(run)
-        if command == until:
+        if command == run.until:
             return
 
 
@@ -251,42 +260,32 @@ def _propagate_view(run: RunContext, view: str) -> Stage:
 
 
 def _train_view(run: RunContext, view: str) -> Stage:
-    config, recipe, world, on_cpu = run.config, recipe_of(run.config), run.workspace.world, run.device == "cpu"
+    config, world, on_cpu = run.config, run.workspace.world, run.device == "cpu"
 
     def ways() -> memory.Ways[int]:
-        labels = open_labels(run.workspace.folders["labels"])
-        return memory.train(config, recipe, run.structure(view), run.encoder_input(view), labels)
+        return memory.train(config, run.training(view))
 
     def make(out: Path) -> Facts:
-        structure, x = run.structure(view), run.encoder_input(view)
+        training, posterior = run.training(view), config.posterior
         record = train.Record(
-            checkpoint_every=config.posterior.checkpoint_every,
-            log_every=config.posterior.log_every,
-            tensorboard=config.posterior.tensorboard,
-            trend=_trend(run, recipe, structure, x) if config.posterior.trend_every else None,
-            trend_every=config.posterior.trend_every or 1,
+            checkpoint_every=posterior.checkpoint_every,
+            tensorboard="tensorboard" in config.track.to,
+            trend=_trend(run, training) if posterior.trend_every else None,
+            trend_every=posterior.trend_every or 1,
         )
-        samples = train.train(
-            structure,
-            x,
-            open_labels(run.workspace.folders["labels"]),
-            out,
-            recipe=recipe,
-            seed=config.seed,
-            device=run.device,
-            workers=run.choose(f"train-{view}", ways()) if on_cpu else config.sampling.workers,
-            record=record,
-            world=world,
-        )
+        workers = run.choose(f"train-{view}", ways()) if on_cpu else memory.MOST_WORKERS
+        samples = train.train(training, out, device=run.device, workers=workers, record=record, world=world)
         readings = [line for line in report.read_records(out / "metrics.jsonl") if "loss" in line]
         last = {name: readings[-1][name] for name in ("loss", "pairs_per_second") if readings and name in readings[-1]}
         return {"view": view, "samples": len(samples)} | last
 
-    is_small = on_cpu and world.size == 1 and train.step_threads(recipe) == 1
+    decided_by = asdict(run.recipe)
+    decided_by["plan"]["settled"] = decided_by["plan"].pop("stop_correlation")  # as the keys of earlier runs call it
+    is_small = on_cpu and world.size == 1 and run.recipe.step_threads == 1
     return Stage(
         f"train-{view}",
         train.FORMAT,
-        [asdict(recipe), config.seed, view],
+        [decided_by, config.seed, view],
         ("graph", "purified", "labels", *([f"propagated-{view}"] if run.exact_first_hop else [])),
         make,
         together=True,
@@ -296,12 +295,11 @@ def _train_view(run: RunContext, view: str) -> Stage:
     )
 
 
-def _trend(run: RunContext, recipe: Recipe, structure: Graph, x: NDArray[np.float32]) -> Trend | None:
+def _trend(run: RunContext, training: Training) -> Trend | None:
     """Logs the AUC of every `posterior.trend_every`-th sample, where labels are known."""
-    model = asdict(recipe.network) | {"num_attributes": x.shape[1], "num_classes": run.config.hops.classes}
-    model |= {"directed": structure.directed, "seed": run.config.seed}
-    how, graph = scoring_of(run.config), run.graph()
-    trend = auc_trend(graph, structure, x, model, how=how, propagated=run.exact_first_hop, device=run.device)
+    how, exact = scoring_of(run.config), run.exact_first_hop
+    inputs = run.graph(), training.structure, training.x, training.model
+    trend = auc_trend(*inputs, how=how, propagated=exact, device=run.device)
     if trend is None:
         log.warning("posterior.trend_every=%s has no effect: no labels", run.config.posterior.trend_every)
     return trend
@@ -313,14 +311,13 @@ def _score(run: RunContext) -> Iterator[Stage]:
     def make(out: Path) -> Facts:
         made = score.score(
             run.graph(),
-            [View(run.structure(view), run.encoder_input(view), run.samples(view)) for view in views],
+            list(map(run.view, views)),
             out,
             how=how,
             features=run.purified().features,
             propagated=run.exact_first_hop,
             seed=config.seed,
             state=run.choose("scores", run.score_ways()),
-            chunk_edges=config.score.chunk_edges,
             device=run.device,
             world=run.workspace.world,
             like=None if trained is None else score.open_reference(trained.folders["scores"]),
@@ -367,7 +364,6 @@ def _report(run: RunContext) -> Iterator[Stage]:
             features=purified.record,
             drift=folders.get("drift"),
             stages=[asdict(record) for record in run.workspace.records],
-            top=config.score.explained,
             csv=config.score.csv,
         )
         return {"rows": len(made["table"]["rank"]), "notes": made["notes"]}
@@ -375,7 +371,7 @@ def _report(run: RunContext) -> Iterator[Stage]:
     def needs() -> list[Need]:
         return [memory.report(run.graph())]
 
-    options = [config.score.explained, config.score.csv, config.graph.name]
+    options = [report.NUM_EXPLAINED, config.score.csv, config.graph.name]
     yield Stage("report", report.FORMAT, options, ("scores", "labels" if trains else "drift"), make, needs=needs)
 
 

@@ -1,5 +1,8 @@
 """A finished run published to an experiment tracker: `track.to=[mlflow]`, `track.to=[wandb]`, or both.
 
+The project is `hcm_scale` unless MLFLOW_EXPERIMENT_NAME or WANDB_PROJECT, the trackers' own variables, name another.
+TensorBoard is not told of a finished run: training writes its files (`posterior/loop.py`).
+
 Parameters are the options by their full keys; metrics the seconds of every stage, what training logged by step, and
 how good the ranking is if that is known; artifacts the report and the ranked table. Rank 0 publishes once, at the end,
 so that a tracker which cannot be reached costs a warning and nothing else.
@@ -8,14 +11,16 @@ so that a tracker which cannot be reached costs a warning and nothing else.
 import importlib.util
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hcm_scale.config import Config, TrackConfig, flat
+from hcm_scale.config import Config, TrackConfig, flatten
 
 log = logging.getLogger(__name__)
+_PROJECT = "hcm_scale"
 
 
 @dataclass(frozen=True)
@@ -37,9 +42,9 @@ def check(track: TrackConfig) -> None:
 
 def publish(config: Config, run_dir: Path, stages: list[dict[str, Any]], seconds: float) -> None:
     """Publishes to every tracker that was asked for; a failure is a warning."""
-    for name in config.track.to:
+    for name in (name for name in config.track.to if name in SINKS):
         try:
-            where = SINKS[name](config.track, gather(config, run_dir, stages, seconds))
+            where = SINKS[name](gather(config, run_dir, stages, seconds))
             log.info("%-20s told to %s", name, where)
         except Exception as error:
             log.warning("%s could not be told of this run: %s", name, error)
@@ -55,7 +60,7 @@ def gather(config: Config, run_dir: Path, stages: list[dict[str, Any]], seconds:
         metrics += list(_training(run_dir / stage["name"] / "metrics.jsonl", stage["name"]))
     wanted = [run_dir / "report" / "report.html", run_dir / "scores" / "scores.parquet"]
     artifacts = [path for path in wanted if path.is_file()]
-    return TrackedRun(config.graph.name, dict(flat(asdict(config))), metrics, artifacts)
+    return TrackedRun(config.graph.name, dict(flatten(asdict(config))), metrics, artifacts)
 
 
 def _training(path: Path, stage: str) -> Iterator[tuple[str, float, int]]:
@@ -69,13 +74,13 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _mlflow(track: TrackConfig, tracked: TrackedRun) -> str:
+def _mlflow(tracked: TrackedRun) -> str:
     from mlflow.entities import Metric, Param
     from mlflow.tracking import MlflowClient
 
-    client = MlflowClient()
-    found = client.get_experiment_by_name(track.project)
-    experiment = found.experiment_id if found else client.create_experiment(track.project)
+    client, project = MlflowClient(), os.environ.get("MLFLOW_EXPERIMENT_NAME", _PROJECT)
+    found = client.get_experiment_by_name(project)
+    experiment = found.experiment_id if found else client.create_experiment(project)
     run = client.create_run(experiment, run_name=tracked.name)
     number, now = run.info.run_id, run.info.start_time
     params = [Param(name, str(value)) for name, value in tracked.params.items()]
@@ -85,19 +90,20 @@ def _mlflow(track: TrackConfig, tracked: TrackedRun) -> str:
     for path in tracked.artifacts:
         client.log_artifact(number, str(path))
     client.set_terminated(number)
-    return f"{track.project}, run {number}"
+    return f"{project}, run {number}"
 
 
-def _wandb(track: TrackConfig, tracked: TrackedRun) -> str:
+def _wandb(tracked: TrackedRun) -> str:
     import wandb
 
-    run = wandb.init(project=track.project, name=tracked.name, config=tracked.params)
+    project = os.environ.get("WANDB_PROJECT", _PROJECT)
+    run = wandb.init(project=project, name=tracked.name, config=tracked.params)
     for step in sorted({step for _, _, step in tracked.metrics}):
         run.log({name: value for name, value, at in tracked.metrics if at == step}, step=step)
     for path in tracked.artifacts:
         run.save(str(path), base_path=str(path.parent), policy="now")
     run.finish()
-    return f"{track.project}, run {run.id}"
+    return f"{project}, run {run.id}"
 
 
-SINKS: dict[str, Callable[[TrackConfig, TrackedRun], str]] = {"mlflow": _mlflow, "wandb": _wandb}
+SINKS: dict[str, Callable[[TrackedRun], str]] = {"mlflow": _mlflow, "wandb": _wandb}

@@ -17,8 +17,8 @@ from hcm_scale.run.workspace import open_stages, stage_keys
 log = logging.getLogger(__name__)
 
 _SECTIONS = ("attributes", "purify", "hops", "sampling", "model", "posterior", "score")
-_HERE = ("precision", "chunk_edges", "state", "workers", "csv", "copy_to")  # how this machine computes, where to write
-_FREE = ("rank_by", "fdr", "explained")  # what is shown
+_HERE = ("precision", "state", "csv", "copy_to")  # how this machine computes, where to write
+_FREE = ("rank_by", "fdr")  # what is shown
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ is replaced. A finished folder of another key is moved aside until the new one i
 costs nothing.
 
 The record is written before the folder is made: a kill at any moment leaves no folder that the next run does not know.
-It holds the hash of every file of a finished folder, and is sealed itself. A folder is checked against those hashes
-before anything reads it. Damage is refused by the name of the file and of the folder to remove, never repaired: a
-stage may have taken days, and a disk that flips bits should be looked at before more is written to it. Whoever reads a
-run opens its stages by the list, which names the key of each: a folder that another run has since replaced is refused.
+It holds the hash of every file of a finished folder, which is checked before anything reads the folder, and is sealed
+itself. Damage is refused by the name of the file and of the folder to remove, never repaired: a stage may have taken
+days, and a disk that flips bits should be looked at first. Whoever reads a run opens its stages by the list, which
+names the key of each: a folder that another run has since replaced is refused.
 
 With several ranks, rank 0 decides what is used and what is made, tells the others, and writes every record. A stage is
 made by all of them together, or by rank 0 while the others wait.
@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale.base import console, files, signals
-from hcm_scale.base.memory import Budget, Need, raising_out_of_memory
+from hcm_scale.base.memory import Budget, Need, peak_rss_bytes, raising_out_of_memory, reset_peak_rss
 from hcm_scale.base.threads import run_concurrently
 from hcm_scale.ranks.world import ALONE, World
 
@@ -110,7 +110,7 @@ class Workspace:
                 write_list(self.run_dir, [asdict(entry) for entry in self.records])
                 with console.logging_stage(record.name):
                     log.info("%s", _line(record))
-                console.report_step(console.Step(record.name, 1, 1, "stage"))
+                console.notify_watcher(console.Step(record.name, 1, 1, "stage"))
 
     def look(self, stage: Stage) -> tuple[str, Facts]:
         """What `make` would do for a stage, "kept", "goes on" or "made", and the record that is there; reads only.
@@ -250,7 +250,7 @@ def _prepare(name: str, folder: Path, key: str) -> float:
 
 def _fill(stage: Stage, folder: Path, key: str, earlier: float) -> Facts:
     """Makes the stage; returns its record, whose writing makes it finished."""
-    console.reset_peak_rss()
+    reset_peak_rss()
     started = time.perf_counter() - earlier
     try:
         with raising_out_of_memory(stage.name):
@@ -261,7 +261,7 @@ def _fill(stage: Stage, folder: Path, key: str, earlier: float) -> Facts:
         with contextlib.suppress(OSError):  # a full disk, say: the first error tells more
             files.write_sealed(record_path(folder), spent)
         raise
-    seconds, peak = time.perf_counter() - started, console.peak_rss_bytes()
+    seconds, peak = time.perf_counter() - started, peak_rss_bytes()
     record = {"key": key, "finished": True, "seconds": seconds, "peak_rss_bytes": peak, "detail": detail}
     files.write_sealed(record_path(folder), record | {"files": hashes})
     _remove_previous(folder)
@@ -356,9 +356,8 @@ def read_stages(run_dir: Path) -> list[Facts]:
         return []
     listed = files.read_sealed(path, remedy)
     try:
-        return [
-            asdict(StageRecord(**stage | {"name": str(files.check_name(stage["name"]))})) for stage in listed["stages"]
-        ]
+        named = [stage | {"name": str(files.check_name(stage["name"]))} for stage in listed["stages"]]
+        return [asdict(StageRecord(**stage)) for stage in named]
     except (LookupError, TypeError) as error:
         raise files.FolderError(f"{path} is damaged: {error!r}; {remedy}") from error
 
@@ -378,9 +377,8 @@ def open_stages(run_dir: Path, *names: str) -> list[Path]:
         if (run_dir / RECORDS).is_dir():
             raise files.FolderError(f"{path} is missing; hcm-scale run writes it again")
         raise ValueError(console.missing_run_text(run_dir))
-    for name in names:
-        if name not in listed:
-            raise ValueError(f"{path} lists no {name}: finish the run in run_dir={run_dir} first with hcm-scale run")
+    if missing := [name for name in names if name not in listed]:
+        raise ValueError(f"{path} lists no {missing[0]}: finish the run in run_dir={run_dir} first with hcm-scale run")
     folders = [files.resolved(run_dir / name) for name in names]
     for name, folder in zip(names, folders, strict=True):
         beside = record_path(folder)
@@ -399,10 +397,10 @@ def copy_run(run_dir: Path, out: Path) -> None:
     for stage, folder in zip(listed, open_stages(run_dir, *(stage["name"] for stage in listed)), strict=True):
         record, target = read_record(folder), out / stage["name"]
         for name in record["files"]:
-            copy = files.below(target, name)
+            copy = files.path_inside(target, name)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(files.below(folder, name), copy)
+            shutil.copyfile(files.path_inside(folder, name), copy)
         (out / RECORDS).mkdir(exist_ok=True)
         files.write_sealed(record_path(target), record)
     write_list(out, [stage | {"folder": stage["name"]} for stage in listed])
-    shutil.copyfile(files.below(run_dir, "config.json"), out / "config.json")
+    shutil.copyfile(files.path_inside(run_dir, "config.json"), out / "config.json")

@@ -180,7 +180,7 @@ class Labels:
     def read(self, group: RowGroup) -> tuple[NDArray[Any], NDArray[Any]]:
         """u, v (rows,) of one row group, in the graph's index type."""
         shard = self.shards[group.shard]
-        path = files.below(self.folder, shard.file)
+        path = files.path_inside(self.folder, shard.file)
         try:
             footer = _read_footer(path, shard)
             with pa.OSFile(str(path)) as source:
@@ -220,7 +220,7 @@ def open_labels(folder: Path | str, graph_fingerprint: str | None = None, verify
             f"{folder} holds the pairs of another graph: fingerprint {found}, not {graph_fingerprint}"
         )
     for shard in shards:
-        path = files.below(folder, shard.file)
+        path = files.path_inside(folder, shard.file)
         if not path.is_file():
             raise files.FolderError(f"{path} is named in the manifest and missing")
         if path.stat().st_size != shard.num_bytes:

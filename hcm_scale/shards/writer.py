@@ -141,7 +141,7 @@ def read_finished_shard(folder: Path, plan: LabelPlan, index: int) -> Shard | No
     """A shard that was finished before, or None. Its size and its hash are checked."""
     try:
         shard = _read_beside(folder, plan, index)
-        path = files.below(folder, shard.file)
+        path = files.path_inside(folder, shard.file)
     except files.FolderError:
         return None
     whole = path.is_file() and path.stat().st_size == shard.num_bytes and files.hash_file(path) == shard.hash
@@ -174,7 +174,7 @@ def remove_partial_shards(folder: Path) -> None:
     """Removes the small files beside the shards from a sealed folder."""
     for path in folder.glob("shard-*.json"):
         path.unlink(missing_ok=True)
-    files.sync_folder(folder)
+    files.sync_file(folder)
 
 
 def total_counts(plan: LabelPlan, shards: Sequence[Shard]) -> list[int]:

@@ -8,15 +8,13 @@ original graph), and every edge of the original graph is predicted. Views come o
                     rank-1/ ...
                     layers/                                  embeddings that the ranks share (`embedding.py`)
 
-Ranks share the nodes and edges of each view: each predicts one contiguous range of edges, and rank 0 joins the ranges.
-Ranges are cut where a single process ends a chunk, so every product has the same shape and every edge the same bits at
-any number of ranks.
+Each rank predicts one contiguous range of edges, and rank 0 joins the ranges. They are cut where a single process ends
+a chunk, so every product has the same shape and every edge the same bits at any number of ranks.
 
 A rank saves the moments of its edges after the last sample, and on a CPU, also with a single process, after any sample
-that ends a minute or more after the last save. The index is written after the data and names it: at every moment there
-is either the state before or the one after. A stage that was killed continues from there, with as many ranks and the
-same chunks as before: samples that all ranks have seen are skipped, and a rank that has seen more only helps the others
-with the embeddings.
+that ends a minute or more after the last save; the index is written after the data and names it. A stage that was
+killed continues from there, with as many ranks and the same chunks as before: samples that all ranks have seen are
+skipped, and a rank that has seen more only helps the others with the embeddings.
 
 Memory: 8 bytes an edge of the range, none where `on_disk`; the joined arrays are mapped.
 """
@@ -37,7 +35,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hcm_scale.base import files
-from hcm_scale.base.console import bar
+from hcm_scale.base.console import Progress
 from hcm_scale.base.npy import open_npy, save_npy
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph import Graph
@@ -170,10 +168,11 @@ def predict_views(
     chunk_rows: int,
 ) -> Predicted | None:
     """The predictions of the samples of all views; None but on rank 0."""
-    found = []
-    world, device = sharings[0].world, sharings[0].device
+    parts, device = [], sharings[0].device
     first, last = sharings[0].edge_range(edges.num_edges)
-    with bar((last - first) * sum(len(view.samples) for view in views), "edge", "score", unit_scale=True) as progress:
+    with Progress(
+        (last - first) * sum(len(view.samples) for view in views), "edge", "score", unit_scale=True
+    ) as progress:
         for view, sharing in zip(views, sharings, strict=True):
             begun = sharing.begin(edges.num_edges)
             progress.update(begun * (last - first))
@@ -186,23 +185,23 @@ def predict_views(
                 chunk_rows=chunk_rows,
                 device=device,
                 folder=sharing.layers,
-                world=world,
+                world=sharing.world,
             )
             predict = partial(predict_shared, hop=hop, device=device, precision=precision, on_edges=progress.update)
-            found.append(predict(edges, embedded, sharing, begun=begun))
-    parts = [hops for hops in found if hops is not None]
+            if (hops := predict(edges, embedded, sharing, begun=begun)) is not None:
+                parts.append(hops)
     if not parts:
         return None
     if len(views) == 1:
         (ahp,), iv = nodes.average_hops(edges, [parts[0].mean], parts[0].var, trim, device)
         return Predicted(parts[0], ahp, iv, [])
     is_mapped = sharings[0].layers is not None
-    hops = new_moments(edges.num_edges, sharings[0].folder.parent if is_mapped else None)
-    for whole, *of_views in zip(hops, *parts, strict=True):
+    average = new_moments(edges.num_edges, sharings[0].folder.parent if is_mapped else None)
+    for whole, *of_views in zip(average, *parts, strict=True):
         run_in_slices(len(whole), partial(_average, of_views, whole))
-    means = [hops.mean, *(part.mean for part in parts)]
-    (ahp, *view_ahp), iv = nodes.average_hops(edges, means, hops.var, trim, device)
-    return Predicted(hops, ahp, iv, view_ahp)
+    means = [average.mean, *(part.mean for part in parts)]
+    (ahp, *view_ahp), iv = nodes.average_hops(edges, means, average.var, trim, device)
+    return Predicted(average, ahp, iv, view_ahp)
 
 
 def _average(parts: Sequence[NDArray[np.float32]], out: NDArray[np.float32], which: slice) -> None:
@@ -223,7 +222,12 @@ def predict_shared(
     world, remaining, hops = sharing.world, iter(samples), None
     first, last = sharing.edge_range(edges.num_edges)
     if world.size == 1 or last > first:
-        hops = _predict_own(edges, remaining, sharing, begun, **options)
+        saved = sharing.saved(edges.num_edges, world.rank)
+        for _ in islice(remaining, saved.num_samples() - begun):
+            pass  # seen by this rank, but not by all
+        if not 0 < saved.num_samples() == sharing.num_samples:
+            window = edges if world.size == 1 else EdgeRange.of(edges, first, last)
+            hops = _predict_own(window, remaining, sharing, saved, **options)
     for _ in remaining:
         pass  # a rank that has nothing more to predict still embeds its rows
     world.barrier()
@@ -234,31 +238,28 @@ def predict_shared(
 
 
 def _predict_own(
-    edges: EdgeIndex, samples: Iterator[tuple[Tensor, PairHead]], sharing: Sharing, begun: int, **options: Any
-) -> EdgeHops | None:
-    """Mean and variance of this rank's edges, saved for rank 0 if there are several; None if they were saved before."""
-    world, num_samples = sharing.world, sharing.num_samples
-    saved = sharing.saved(edges.num_edges, world.rank)
-    num_seen, last_time = saved.num_samples(), time.monotonic()
-    for _ in islice(samples, num_seen - begun):
-        pass  # seen by this rank, but not by all
+    edges: EdgeIndex,
+    samples: Iterator[tuple[Tensor, PairHead]],
+    sharing: Sharing,
+    saved: "SavedMoments",
+    **options: Any,
+) -> EdgeHops:
+    """Mean and variance of this rank's edges, saved for rank 0 if there are several, going on from what is saved."""
+    is_alone, last_time = sharing.world.size == 1, time.monotonic()
 
     def on_sample(num_seen: int, moments: EdgeHops) -> None:
         nonlocal last_time
-        is_last = world.size > 1 and num_seen == num_samples
+        is_last = not is_alone and num_seen == sharing.num_samples
         if is_last or time.monotonic() - last_time >= SAVE_SECONDS:
             saved.save(num_seen, moments)
             last_time = time.monotonic()
 
-    if num_seen == num_samples > 0:
-        return None
-    if num_seen:
+    if num_seen := saved.num_samples():
         options |= {"begun": (num_seen, saved.moments())}
     if sharing.on_disk:
         saved.folder.mkdir(parents=True, exist_ok=True)
-        options |= {"folder": sharing.folder if world.size == 1 else saved.folder}
-    window = edges if world.size == 1 else EdgeRange.of(edges, *sharing.edge_range(edges.num_edges))
-    return predict_edges(window, samples, chunk_edges=sharing.chunk, on_sample=on_sample, **options)
+        options |= {"folder": sharing.folder if is_alone else saved.folder}
+    return predict_edges(edges, samples, chunk_edges=sharing.chunk, on_sample=on_sample, **options)
 
 
 def _join(sharing: Sharing, num_edges: int) -> EdgeHops:
@@ -327,7 +328,7 @@ class SavedMoments:
         """Whether moments of the same edges and samples are there, as they were written."""
         try:
             index = json.loads(self._index.read_bytes())
-            hashes = {name: files.hash_file(files.below(self.folder, name)) for name in index["files"]}
+            hashes = {name: files.hash_file(files.path_inside(self.folder, name)) for name in index["files"]}
             named = {path.name for path in self._paths(index["num_samples"])}
             return bool(index["of"] == self.of and hashes == index["files"] and {*hashes} == named)
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):

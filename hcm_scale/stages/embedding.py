@@ -3,25 +3,22 @@
     folder/  layer-0  layer-1      (n, width) float32 each, without a header
 
 On a CPU layers are written to two arrays in turn, each computed from the one before; edges are predicted from the last.
-In a folder the arrays are memory maps: of n rows nothing is in memory but what the system caches. Ranks share such
-files: each computes its own rows of every layer, all meet at a barrier, and map the layer again, so that what another
-machine wrote is seen. No rank overwrites what another may still read: a rank past the barrier of one layer no longer
-reads the layer before it, which is the next to be overwritten. Ranges of rows are whole chunks, cut where one process
-cuts them: any number of ranks ends in the same bits. A chunk fills whole pages, so that no page of a file is written by
-two machines.
+In a folder the arrays are memory maps, which ranks share: each computes its own rows of every layer, all meet at a
+barrier, and map the layer again, so that what another machine wrote is seen. A rank past the barrier of one layer no
+longer reads the layer before it, which is the next to be overwritten. Ranges of rows are whole chunks, cut where one
+process cuts them, and fill whole pages: any number of ranks ends in the same bits, and no page is written by two.
 
 On a GPU each rank embeds the whole graph: that takes less time than reading what the others made. A model of two layers
 on an exact first hop needs, of each node, the sum over its row of Â of relu(x W + b), and x are rows of Â X.
-`sum_hidden`, the kernel that trains, makes it for a chunk of nodes at a time, with all their neighbours, and the second
-layer multiplies it: the first layer is never in memory. Device memory: the graph (`graph_bytes`), 4 width bytes a node
-for the result, and a chunk. Where the neighbours of all nodes do not fit, those of a chunk are copied in turn: x and
-the result stay, in 20 + 4 (columns + width) bytes a node. A graph that is too large even for that is scored by the CPU.
+`sum_hidden`, the kernel that trains, makes it for a chunk of nodes at a time, and the second layer multiplies it: the
+first layer is never in memory. Device memory: the graph (`graph_bytes`), 4 width bytes a node for the result, and a
+chunk. Where the neighbours of all nodes do not fit, those of a chunk are copied in turn: x and the result stay, in
+20 + 4 (columns + width) bytes a node. A graph that is too large even for that is scored by the CPU.
 """
 
 import mmap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,68 +118,60 @@ def embed_samples(
             net.load_state_dict(dict(sample))
             yield embed_all(net, held, room, structure.indices), PairHead.of(sample)
         return
-    layers: TwoArrays | None = None
+    layers = None
     if torch.device(device).type == "cpu":
-        shape = structure.num_nodes, int(net.encoder[-1].weight.shape[1])
-        layers = TwoArrays(shape) if folder is None else TwoFiles(shape, folder, world)
-    embed = partial(
-        embed_graph,
-        propagated=propagated,
-        chunk_rows=chunk_rows,
-        device=device,
-        layers=layers,
-        weights=structure.weights,
-    )
+        layers = TwoLayers((structure.num_nodes, int(net.encoder[-1].weight.shape[1])), folder, world)
     for sample in samples:
         net.load_state_dict(dict(sample))
-        yield embed(net, structure.indptr, structure.indices, x), PairHead.of(sample)
+        z = embed_graph(
+            net,
+            structure.indptr,
+            structure.indices,
+            x,
+            propagated=propagated,
+            chunk_rows=chunk_rows,
+            device=device,
+            layers=layers,
+            weights=structure.weights,
+        )
+        yield z, PairHead.of(sample)
 
 
-class TwoArrays(Layers):
-    """Layers in memory, made by one process, in two arrays by turns."""
+class TwoLayers(Layers):
+    """Two arrays that hold one layer after the other: in memory, or in two files of a folder that all ranks see."""
 
-    def __init__(self, shape: tuple[int, int]) -> None:
+    def __init__(self, shape: tuple[int, int], folder: Path | None, world: World) -> None:
         super().__init__(shape)
-        self.turn = 0
+        self.world, self.turn = world, 0
         self.arrays: dict[int, Tensor] = {}
-
-    def room(self) -> Tensor:
-        self.turn = 1 - self.turn
-        if self.turn not in self.arrays:
-            self.arrays[self.turn] = torch.empty(self.shape)
-        return self.arrays[self.turn]
-
-
-class TwoFiles(TwoArrays):
-    """Layers in two files that all ranks see."""
-
-    def __init__(self, shape: tuple[int, int], folder: Path, world: World) -> None:
-        super().__init__(shape)
-        self.world, self.paths = world, (folder / "layer-0", folder / "layer-1")
-        if world.leads:
-            folder.mkdir(parents=True, exist_ok=True)
-            for path in self.paths:
-                create_file(path, 4 * shape[0] * shape[1])
-        world.barrier()
+        self.paths = None if folder is None else (folder / "layer-0", folder / "layer-1")
+        if folder is not None and self.paths is not None:
+            if world.leads:
+                folder.mkdir(parents=True, exist_ok=True)
+                for path in self.paths:
+                    create_file(path, 4 * shape[0] * shape[1])
+            world.barrier()
 
     def own(self, chunks: list[slice]) -> list[slice]:
         return chunks[slice(*self.world.share(len(chunks)))]
 
     def room(self) -> Tensor:
         self.turn = 1 - self.turn
-        self.mapped = self._map()
-        return self._array()
+        if self.paths is not None:
+            return self._mapped(self.paths[self.turn])
+        if self.turn not in self.arrays:
+            self.arrays[self.turn] = torch.empty(self.shape)
+        return self.arrays[self.turn]
 
     def whole(self, layer: Tensor) -> Tensor:
+        if self.paths is None:
+            return layer
         if self.world.local_size < self.world.size:
-            self.mapped.flush()
+            self.map.flush()
         self.world.barrier()
-        self.mapped = self._map()
-        return self._array()
+        return self._mapped(self.paths[self.turn])
 
-    def _map(self) -> mmap.mmap:
-        with open(self.paths[self.turn], "r+b") as stream:
-            return mmap.mmap(stream.fileno(), 0)
-
-    def _array(self) -> Tensor:
-        return torch.from_numpy(np.frombuffer(self.mapped, np.float32).reshape(self.shape))
+    def _mapped(self, path: Path) -> Tensor:
+        with open(path, "r+b") as stream:
+            self.map = mmap.mmap(stream.fileno(), 0)
+        return torch.from_numpy(np.frombuffer(self.map, np.float32).reshape(self.shape))

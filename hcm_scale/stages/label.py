@@ -10,18 +10,17 @@ Memory: what the BFS holds, and one shard more than there are writers (two on up
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
 from hcm_scale.base import files
-from hcm_scale.base.console import bar
+from hcm_scale.base.console import Progress
 from hcm_scale.graph import Graph
 from hcm_scale.hops import HopBlock, choose_sources, label_hops, largest_usable_classes
 from hcm_scale.hops.label import STATE_BYTES
@@ -70,7 +69,19 @@ def label(
     world.barrier()  # all have looked before one writes
     if not sealed:
         out.mkdir(parents=True, exist_ok=True)
-        _write_shards(graph, sources, out, plan, world, state_bytes)
+        search = partial(
+            label_hops,
+            graph.indptr,
+            graph.indices,
+            sources,
+            classes=classes,
+            pairs_per_class=pairs_per_class,
+            seed=seed,
+            directed=graph.directed,
+            sources_per_block=plan.sources_per_shard,
+            state_bytes=state_bytes,
+        )
+        _write_shards(search, out, plan, range(*world.share(plan.num_shards)))
         world.barrier()
         shards = folder.collect_shards(out, plan)
         world.barrier()
@@ -83,56 +94,42 @@ def label(
     return open_labels(out, graph.fingerprint)
 
 
-def _write_shards(
-    graph: Graph, sources: NDArray[Any], out: Path, plan: LabelPlan, world: World, state_bytes: int
-) -> None:
-    """Makes the shards of this rank that are not finished yet."""
-    own = range(*world.share(plan.num_shards))
+def _write_shards(search: Callable[..., Iterator[HopBlock]], out: Path, plan: LabelPlan, own: range) -> None:
+    """Makes the shards of this rank, `own`, that are not finished yet; `search` has all arguments but the range."""
     finished = {index: shard for index in own if (shard := folder.read_finished_shard(out, plan, index)) is not None}
     num_pairs = sum(shard.num_rows for shard in finished.values())
     ranges = [plan.source_range(index) for index in own]
     with (
-        bar(sum(last - first for first, last in ranges), "source", "label") as progress,
+        Progress(sum(last - first for first, last in ranges), "source", "label") as progress,
         ThreadPoolExecutor(num_writers(), "shard-writer") as writer,
     ):
         progress.update(sum(shard.last - shard.first for shard in finished.values()))
         pending: deque[Future[Shard]] = deque()
-        missing = [index for index in own if index not in finished]
-        for index, block in _blocks(graph, sources, plan, missing, state_bytes):
-            if len(pending) == num_writers():
-                num_pairs += pending.popleft().result().num_rows
-            pending.append(writer.submit(write_shard, out, plan, index, block.u, block.v, block.hop, block.counts))
-            progress.update(block.last - block.first)
-            progress.set_postfix(pairs=num_pairs)
+        for run in _runs([index for index in own if index not in finished]):
+            blocks = search(first=plan.source_range(run[0])[0], last=plan.source_range(run[-1])[1])
+            for index, block in zip(run, blocks, strict=True):
+                if len(pending) == num_writers():
+                    num_pairs += pending.popleft().result().num_rows
+                pending.append(writer.submit(write_shard, out, plan, index, block.u, block.v, block.hop, block.counts))
+                progress.update(block.last - block.first)
+                progress.set_postfix(pairs=num_pairs)
         num_pairs += sum(written.result().num_rows for written in pending)
         progress.set_postfix(pairs=num_pairs)
+
+
+def _runs(numbers: list[int]) -> list[list[int]]:
+    """The numbers, cut where they do not follow each other.
+
+    >>> _runs([1, 2, 5])
+    [[1, 2], [5]]
+    """
+    cuts = [0, *(at + 1 for at, (a, b) in enumerate(pairwise(numbers)) if b != a + 1), len(numbers)]
+    return [numbers[start:stop] for start, stop in pairwise(cuts) if stop > start]
 
 
 def num_writers() -> int:
     """Number of shards written at a time, each in memory; on many cores enough for the few of a default run."""
     return max(1, numba.get_num_threads() // 2)
-
-
-def _blocks(
-    graph: Graph, sources: NDArray[Any], plan: LabelPlan, missing: Sequence[int], state_bytes: int
-) -> Iterator[tuple[int, HopBlock]]:
-    """(shard, its pairs) of the missing shards: one call of `label_hops` for each run of consecutive shards."""
-    cuts = [0, *(at + 1 for at, (a, b) in enumerate(pairwise(missing)) if b != a + 1), len(missing)]
-    for run in (missing[start:stop] for start, stop in pairwise(cuts) if stop > start):
-        blocks = label_hops(
-            graph.indptr,
-            graph.indices,
-            sources,
-            classes=plan.classes,
-            pairs_per_class=plan.pairs_per_class,
-            seed=plan.seed,
-            directed=graph.directed,
-            sources_per_block=plan.sources_per_shard,
-            first=plan.source_range(run[0])[0],
-            last=plan.source_range(run[-1])[1],
-            state_bytes=state_bytes,
-        )
-        yield from zip(run, blocks, strict=True)
 
 
 def check_classes(counts: Sequence[int]) -> None:

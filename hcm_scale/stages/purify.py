@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,13 +70,26 @@ class Purified:
 
     def strengths(self) -> NDArray[np.float32] | None:
         """The strength of each entry of the given graph, mapped."""
-        if self.weight_median is None:
-            return None
-        return open_npy(self.folder / _WEIGHTS)
+        return None if self.weight_median is None else open_npy(self.folder / _WEIGHTS)
 
     def fitted(self) -> FittedTransform:
         """How attributes become these features."""
         return read_tensors(self.folder / _FITTED, fitted_from_bytes)
+
+
+class _Dropping(NamedTuple):
+    """How the least similar edges are dropped."""
+
+    similarity: str
+    ratio: float
+    attributes: str  # that similarity is measured on, transformed or raw
+    is_needed: bool  # whether any edge is to be dropped
+    like: Graph | None = None  # a purified graph whose threshold counts
+
+    def measured(self, graph: Graph, features: NDArray[np.float32]) -> Attributes:
+        """What similarity is measured on."""
+        assert graph.x is not None
+        return features if self.attributes == "transformed" else graph.x
 
 
 def purify(
@@ -97,19 +110,17 @@ def purify(
     """
     if graph.x is None:
         raise ValueError("this graph has no attributes; graph.featureless=degree gives every node its degree")
-    drops = num_least_similar(graph, ratio) > 0
+    dropping = _Dropping(similarity, ratio, attributes, num_least_similar(graph, ratio) > 0)
     if not world.leads:
-        return _help(graph, out, similarity if drops else None, attributes, world)
-    out.mkdir(parents=True, exist_ok=True)
+        return _help(graph, out, dropping, world)
     ends = signal_edges(graph)
     features = transform(graph.x, scale=scale, pca=pca, standardise=standardise, columns=graph.columns, ends=ends)
     _check_varied(features, graph.columns)
     if "columns" in features.record:
         counts = f"{graph.num_attributes:,} attributes become {len(features.columns):,} features"
-        log.info("%s by rule (attributes=auto):\n%s", counts, table(features.record["columns"]))
+        log.info("%s by rule (attributes.scale=auto):\n%s", counts, table(features.record["columns"]))
     median = None if graph.weights is None else median_weight(graph.weights)
-    drop = partial(drop_edges, similarity=similarity, ratio=ratio)
-    return _write(out, graph, features, median, attributes, drop, world, drops=drops)
+    return _write(out, graph, features, median, dropping, world)
 
 
 def _check_varied(features: Features, columns: tuple[str, ...]) -> None:
@@ -138,65 +149,55 @@ def purify_like(graph: Graph, out: Path, like: Purified, *, attributes: str, wor
             "graph.weights) belong to both graphs or to neither"
         )
     before = like.graph.info["purified"]
-    drops = before["threshold"] is not None
+    is_needed = before["threshold"] is not None
+    dropping = _Dropping(before["similarity"], before["ratio"], attributes, is_needed, like.graph)
     if not world.leads:
-        return _help(graph, out, before["similarity"] if drops else None, attributes, world)
-    out.mkdir(parents=True, exist_ok=True)
+        return _help(graph, out, dropping, world)
     fitted = like.fitted()
     try:
         x = fitted.apply(graph.x, graph.columns)
     except IndexError as error:
         raise files.FolderError(f"{like.folder / _FITTED} is damaged: {error}") from error
     features = Features(x, like.columns, like.record, fitted)
-    drop = partial(drop_edges, similarity=before["similarity"], ratio=before["ratio"], like=like.graph)
-    return _write(out, graph, features, like.weight_median, attributes, drop, world, drops=drops)
+    return _write(out, graph, features, like.weight_median, dropping, world)
 
 
-def _help(graph: Graph, out: Path, similarity: str | None, attributes: str, world: World) -> Purified:
-    """What the other ranks do: they share the similarities, if any edge is to be dropped (`similarity`)."""
-    assert graph.x is not None
-    if similarity is not None:
+def _help(graph: Graph, out: Path, dropping: _Dropping, world: World) -> Purified:
+    """What the other ranks do: they share the similarities, if any edge is to be dropped."""
+    if dropping.is_needed:
         world.barrier()  # the features are there
-        measured = open_npy(out / "x.npy") if attributes == "transformed" else graph.x
-        arcs = graph.indptr, graph.indices
-        _measure_shared(world, out / _PARTS, *arcs, measured, similarity, directed=graph.directed)
+        measured = dropping.measured(graph, open_npy(out / "x.npy"))
+        arguments = graph.indptr, graph.indices, measured, dropping.similarity
+        _measure_shared(world, out / _PARTS, *arguments, directed=graph.directed)
     world.barrier()
     return open_purified(out)
 
 
 def _write(
-    out: Path,
-    graph: Graph,
-    features: Features,
-    weight_median: float | None,
-    attributes: str,
-    drop: Callable[..., Graph],
-    world: World,
-    *,
-    drops: bool,
+    out: Path, graph: Graph, features: Features, weight_median: float | None, dropping: _Dropping, world: World
 ) -> Purified:
     """Writes the folder, the manifest last; edges are dropped while the features are written."""
-    source, measured = graph.fingerprint, features.x if attributes == "transformed" else graph.x
+    out.mkdir(parents=True, exist_ok=True)
+    body: dict[str, Any] = {"features": features.record, "columns": list(features.columns), "source": graph.fingerprint}
     if graph.weights is not None and weight_median is not None:
         graph = replace(graph, weights=write_strengths(out / _WEIGHTS, graph.weights, weight_median))
+        files.sync_file(out / _WEIGHTS)
+        body["weight_median"] = weight_median
+    measured, (similarity, ratio, _, is_needed, like) = dropping.measured(graph, features.x), dropping
+    drop = partial(drop_edges, graph, measured, similarity=similarity, ratio=ratio, like=like)
 
     def save_features() -> None:
         save_npy(out / "x.npy", features.x)
         files.sync_file(out / "x.npy")
 
-    if world.size == 1 or not drops:
-        run_concurrently([lambda: drop(graph, measured).save(out / "graph"), save_features])
+    if world.size == 1 or not is_needed:
+        run_concurrently([lambda: drop().save(out / "graph"), save_features])
     else:
         save_features()
         world.barrier()  # the others map them
-        drop(graph, measured, measure=partial(_measure_shared, world, out / _PARTS)).save(out / "graph")
+        drop(measure=partial(_measure_shared, world, out / _PARTS)).save(out / "graph")
         shutil.rmtree(out / _PARTS)
     files.write_bytes(out / _FITTED, fitted_to_bytes(features.fitted))
-    strengths = {}
-    if weight_median is not None:
-        files.sync_file(out / _WEIGHTS)
-        strengths["weight_median"] = weight_median
-    body = {"features": features.record, "columns": list(features.columns), "source": source, **strengths}
     files.write_manifest(out, KIND, FORMAT, body)
     world.barrier()
     return open_purified(out)
@@ -231,21 +232,11 @@ def propagate_shared(
     return open_propagated(out)
 
 
-def _measure_shared(
-    world: World,
-    folder: Path,
-    indptr: NDArray[np.int64],
-    indices: NDArray[Any],
-    x: Attributes,
-    similarity: str,
-    *,
-    directed: bool = False,
-) -> NDArray[np.float32]:
-    """What `edge_similarity` returns, on rank 0; empty on the others. Every rank calls this."""
-    share = world.rank, world.size
+def _measure_shared(world: World, folder: Path, *arguments: Any, **options: Any) -> NDArray[np.float32]:
+    """What `edge_similarity` returns for these arguments, on rank 0; empty on the others. Every rank calls this."""
 
     def write(path: Path) -> None:
-        save_npy(path, edge_similarity(indptr, indices, x, similarity, directed=directed, share=share))
+        save_npy(path, edge_similarity(*arguments, **options, share=(world.rank, world.size)))
 
     return np.concatenate([np.empty(0, np.float32), *_gather(world, folder, write)])
 

@@ -44,6 +44,7 @@ __all__ = ["FORMAT", "explain", "node_reasons", "report", "show", "summary"]
 MOST_REASONS = 10_000  # about a minute of explaining
 _TOP = 10
 _COLUMNS = ("id", "node", "rank", "evidence", "degree", "p", "flagged", "y", "kind")
+NUM_EXPLAINED = 10  # nodes, first of the ranking; `explain` and `serve` explain all others
 _HEAD = 5  # of each kind of evidence
 _MEMBERS = 15  # of a group
 
@@ -63,7 +64,7 @@ def report(
     features: Mapping[str, Any] | None = None,
     drift: Path | None = None,
     stages: Sequence[Mapping[str, Any]] = (),
-    top: int,
+    top: int = NUM_EXPLAINED,
     csv: bool = False,
 ) -> dict[str, Any]:
     """The report of one run, written into the folder `out`.

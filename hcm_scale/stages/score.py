@@ -133,7 +133,7 @@ def score(
     propagated: bool,
     seed: int,
     state: str,
-    chunk_edges: int | None,
+    chunk_edges: int | None = None,
     device: str,
     world: World = ALONE,
     chunk_rows: int = CHUNK_ROWS,

@@ -2,8 +2,7 @@
 
     out/  checkpoints/  samples/  metrics.jsonl  tensorboard/  train.json (on GPUs: what they hold)
 
-A `Recipe` decides the samples besides data and seed: equal recipes, data and seeds give equal samples. What does not
-change them (threads, logging, the device) is no part of it.
+A `Training` decides the samples: equal ones give equal samples, whatever the threads, the logging and the workers.
 
 The chain ends with the plan's last sample, or before, when one more no longer moves the ranking of some edges
 (`posterior.loop.RankingConvergence`). Samples and metrics are written before the checkpoint that counts them, so a kill
@@ -11,12 +10,12 @@ at any moment costs the steps since the last checkpoint and nothing else; a sign
 step, with a checkpoint. On the CPU the resumed run ends in the same bytes, on a GPU it continues with the same batches
 and noise.
 
-Which batch comes at which step is a function of (labels, recipe, seed, step). On the CPU `workers` threads prepare
-batches ahead, or the caller's own thread if there are none. Where the graph is so small that a batch would reach most
-of it, its neighbourhoods are prepared once and every step embeds all nodes. A GPU makes batches itself from what fits
-its memory (`sampling.device.batches`); where the graph does not fit, those of the host are copied to it while it works.
-Pairs on a GPU come in another order than pairs from the host, so the ranks agree on what all their GPUs hold, and note
-it: a resumed training, with more memory free, uses the same.
+Which batch comes at which step is a function of (training, step). On the CPU `workers` threads prepare batches ahead,
+or the caller's own thread if there are none; where the graph is so small that a batch would reach most of it, every
+step embeds all nodes. A GPU makes batches itself from what fits its memory (`sampling.device.batches`); where the graph
+does not fit, those of the host are copied to it while it works. Pairs on a GPU come in another order than pairs from
+the host, so the ranks agree on what all their GPUs hold, and note it: a resumed training, with more memory free, uses
+the same.
 
 Memory: the model, a few prepared batches, one window of pairs per class; graph, features and pairs stay on disk. A GPU
 holds graph, features and pairs too, as far as they fit.
@@ -62,7 +61,7 @@ from hcm_scale.sampling.pairs import Cut, PairBatch, cut_epoch, pair_batches, pa
 from hcm_scale.sampling.prefetch import prefetch
 from hcm_scale.shards import Labels
 
-__all__ = ["MOST_BURN_IN", "Batching", "ChainPlan", "Langevin", "Network", "Recipe", "Record", "train"]
+__all__ = ["MOST_BURN_IN", "Batching", "ChainPlan", "Langevin", "Network", "Recipe", "Record", "Training", "train"]
 FORMAT = 3  # of the folder and of the arithmetic behind it
 AHEAD = 3  # prepared batches per worker: enough to level out hubs, few enough to stay small
 _NEIGHBORS = 0x4E42  # separates the neighbour draws from all others made with the same seed
@@ -93,22 +92,6 @@ class Batching:
     backend: str
     whole_graph: bool = False  # steps on all nodes where a batch's neighbourhood would be most of them
 
-    def layer_fan_outs(self, num_layers: int) -> tuple[int | None, ...]:
-        """One fan-out per sampled layer.
-
-        >>> Batching(64, 0.3, (10,), None, exact_first_hop=True, backend="numba").layer_fan_outs(4)
-        (10, 10, 10)
-        """
-        num_blocks = num_layers - self.exact_first_hop
-        if len(self.fan_outs) == 1:
-            return tuple(self.fan_outs) * num_blocks
-        if len(self.fan_outs) != num_blocks:
-            raise ValueError(
-                f"fan_outs={list(self.fan_outs)} must have one entry for all layers, or one for each of the "
-                f"{num_blocks} that are sampled"
-            )
-        return tuple(self.fan_outs)
-
 
 @dataclass(frozen=True)
 class Langevin:
@@ -128,14 +111,86 @@ class Recipe:
     langevin: Langevin
     plan: ChainPlan
 
+    @property
+    def fan_outs(self) -> tuple[int | None, ...]:
+        """One fan-out per sampled layer, input side first."""
+        num_blocks = self.network.num_layers - self.batching.exact_first_hop
+        given = self.batching.fan_outs
+        if len(given) not in (1, num_blocks):
+            raise ValueError(
+                f"fan_outs={list(given)} must have one entry for all layers, or one for each of the {num_blocks} that "
+                "are sampled"
+            )
+        return given * num_blocks if len(given) == 1 else given
+
+    @property
+    def step_threads(self) -> int | None:
+        """1 for steps of a few million products, where threads wait for each other longer than they work; None: all."""
+        width, pairs = self.network.width, self.batching.batch_pairs
+        is_small = pairs is not None and pairs * width * max(width, self.network.head_width) <= _SMALL_PRODUCT
+        return 1 if is_small else None
+
+    def model(self, num_attributes: int, num_classes: int, *, directed: bool, seed: int) -> dict[str, Any]:
+        """The arguments of `HopModel` for these data."""
+        data = {"num_attributes": num_attributes, "num_classes": num_classes, "directed": directed, "seed": seed}
+        return asdict(self.network) | data
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What decides the samples: the encoder's graph and its input, labelled pairs over the same nodes, recipe, seed.
+
+    `x` is (n, q) float32, in memory or mapped: Â X where the recipe's first hop is exact, else the features X.
+    """
+
+    structure: Graph
+    x: NDArray[np.float32]
+    labels: Labels
+    recipe: Recipe
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not self.labels.plan.num_nodes == self.structure.num_nodes == len(self.x):
+            raise ValueError(
+                f"labels are over {self.labels.plan.num_nodes} nodes, the graph has {self.structure.num_nodes} and the "
+                f"features {len(self.x)} rows: they must belong to one graph"
+            )
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The arguments of `HopModel`."""
+        sizes = self.x.shape[1], self.labels.classes
+        return self.recipe.model(*sizes, directed=self.structure.directed, seed=self.seed)
+
+    @property
+    def batch_pairs(self) -> int:
+        """Pairs of a batch, over all ranks."""
+        batching = self.recipe.batching
+        return batching.batch_pairs or pairs_per_epoch(self.labels, sampling_ratio=batching.sampling_ratio)
+
+    def cut(self, world: World) -> Cut:
+        """How an epoch is cut into batches, and a batch into the slices of the ranks."""
+        how = {"batch_pairs": self.batch_pairs, "rank": world.rank, "num_ranks": world.size}
+        return cut_epoch(self.labels, sampling_ratio=self.recipe.batching.sampling_ratio, **how)
+
+    @property
+    def takes_whole_graph(self) -> bool:
+        """Whether steps embed all nodes: wanted, the same neighbourhoods, and few more nodes than a batch has seeds."""
+        batching = self.recipe.batching
+        takes_all = batching.backend == "numba" and all(fan_out is None for fan_out in batching.fan_outs)
+        is_small = batching.batch_pairs is None or self.structure.num_nodes <= 2 * batching.batch_pairs
+        if not (batching.whole_graph and takes_all and is_small):
+            return False
+        return batching.hub_cap is None or int(self.structure.degrees.max(initial=0)) <= batching.hub_cap
+
 
 @dataclass(frozen=True)
 class Record:
     """What a run writes besides its samples. `trend(samples folder, samples so far)` returns numbers to log."""
 
     checkpoint_every: int
-    log_every: int
-    tensorboard: bool
+    log_every: int = 20
+    tensorboard: bool = False
     trend: Callable[[Path, int], dict[str, float]] | None = None
     trend_every: int = 1  # samples
 
@@ -144,173 +199,141 @@ class Record:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
 
-    def has_trend(self, num_kept: int) -> bool:
-        """Whether a trend is due after so many samples."""
-        return self.trend is not None and num_kept % self.trend_every == 0
 
-
-def train(
-    structure: Graph,
-    x: NDArray[np.float32],
-    labels: Labels,
-    out: Path,
-    *,
-    recipe: Recipe,
-    seed: int,
-    device: str,
-    workers: int,
-    record: Record,
-    world: World = ALONE,
-) -> Samples:
-    """Samples of the posterior of the hop model whose encoder runs on `structure`.
-
-    `x` is the encoder's input, (n, q) float32, in memory or mapped: Â X where the recipe's first hop is exact, else the
-    features X. `labels` are the labelled pairs over the same nodes. `out` is empty, or holds what an earlier call with
-    the same arguments left.
-    """
-    if not labels.plan.num_nodes == structure.num_nodes == len(x):
-        raise ValueError(
-            f"labels are over {labels.plan.num_nodes} nodes, the graph has {structure.num_nodes} and the features "
-            f"{len(x)} rows: they must belong to one graph"
-        )
-    finished = (out / "samples" / files.MANIFEST).exists()
+def train(training: Training, out: Path, *, device: str, workers: int, record: Record, world: World = ALONE) -> Samples:
+    """Samples of the posterior of the hop model, in `out`, which is empty or holds what an earlier call left."""
+    samples = out / "samples"
+    is_finished = (samples / files.MANIFEST).exists()
     world.barrier()  # all have looked before one writes
-    if finished:
-        return open_samples(out / "samples")
-    out.mkdir(parents=True, exist_ok=True)
-    model = asdict(recipe.network) | {"num_attributes": x.shape[1], "num_classes": labels.classes}
-    model |= {"directed": structure.directed, "seed": seed}
-    plan = recipe.plan.within(_cut(labels, recipe.batching, world).num_steps)
-    chain, hashes = _start_chain(out, model, device, world.size, in_blocks=step_threads(recipe) is None)
+    if not is_finished:
+        out.mkdir(parents=True, exist_ok=True)
+        run = _start(training, out, device, record, world)
+        batches = training_batches(training, run.chain.num_done, out / "train.json", device, workers, world)
+        with training_settings(device, training.recipe.step_threads), contextlib.closing(batches):
+            _make_samples(run, training, batches, device)
+        if world.leads:
+            seal_samples(samples, run.hashes, training.model)
+        world.barrier()
+    return open_samples(samples)
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """A chain on its way, as one rank sees it."""
+
+    chain: Chain
+    plan: ChainPlan
+    meter: Meter
+    record: Record
+    out: Path
+    hashes: list[str]  # of the samples so far
+    world: World
+
+    def save_checkpoint(self) -> None:
+        """Saves the chain as it is; NonFiniteLossError if it has diverged."""
+        self.meter.check(self.chain)
+        folder, chain = self.out / "checkpoints", self.chain
+        save_checkpoint(folder, chain.num_done, chain.tensors(), self.hashes, self.world.size)
+
+    def has_trend(self) -> bool:
+        """Whether a trend is due after the newest sample."""
+        return self.record.trend is not None and self.plan.num_kept(self.chain.num_done) % self.record.trend_every == 0
+
+
+def _start(training: Training, out: Path, device: str, record: Record, world: World) -> _Run:
+    """The chain at its first step, or at its last checkpoint."""
+    recipe = training.recipe
+    plan = recipe.plan.within(training.cut(world).num_steps)
+    network = HopModel(**training.model).to(device)
+    for layer in (*network.encoder, *network.head):
+        layer.in_blocks = recipe.step_threads is None
+    chain = Chain.start(network)
+    saved = load_checkpoint(out / "checkpoints", out / "samples", world.size)
+    if saved is not None:
+        chain.restore(saved.num_done, saved.tensors)
     world.barrier()  # all have read before one removes
     if chain.num_done == 0 and world.leads:
         shutil.rmtree(out / "checkpoints", ignore_errors=True)  # damaged ones, or of another number of ranks
-    made = training_batches(
-        structure,
-        x,
-        labels,
-        recipe,
-        seed=seed,
-        first_step=chain.num_done,
-        world=world,
-        workers=workers,
-        device=device,
-        note=out / "train.json",
-    )
-    with training_settings(device, step_threads(recipe)), contextlib.closing(made) as batches:
-        sampler = asdict(recipe.langevin) | {"num_pairs": labels.num_pairs, "seed": seed}
-        sum_ranks = world.sum if world.size > 1 else None
-        steps = run_chain(chain, batches, plan, sum_ranks=sum_ranks, measure=Recorder(), **sampler)
-        meter = Meter(labels.num_pairs, recipe.langevin.temperature)
-        convergence = None
-        if plan.settled is not None and world.leads:
-            probe = _probe_batch(structure, x, recipe, seed=seed, device=device)
-            convergence = RankingConvergence(chain.model, probe, plan.settled)
-            for index in range(plan.num_kept(chain.num_done)):
-                convergence.add(load_sample(out / "samples", index))
-        if world.broadcast(convergence is not None and convergence.has_settled):
-            pass  # killed between its last checkpoint and its seal
-        elif world.leads:
-            _lead_steps(chain, steps, meter, plan, record, out, hashes=hashes, convergence=convergence, world=world)
-        else:
-            _follow_steps(chain, steps, meter, plan, record, world)
-        if world.leads:
-            seal_samples(out / "samples", hashes, model)
-    world.barrier()
-    return open_samples(out / "samples")
+    meter = Meter(training.labels.num_pairs, recipe.langevin.temperature)
+    return _Run(chain, plan, meter, record, out, [] if saved is None else saved.sample_hashes, world)
 
 
-def _start_chain(
-    out: Path, model: dict[str, Any], device: str, num_ranks: int, *, in_blocks: bool
-) -> tuple[Chain, list[str]]:
-    """A chain at its first step, or at its last checkpoint, and the hashes of the samples drawn so far."""
-    network = HopModel(**model).to(device)
-    for layer in (*network.encoder, *network.head):
-        layer.in_blocks = in_blocks
-    chain = Chain.start(network)
-    saved = load_checkpoint(out / "checkpoints", out / "samples", num_ranks)
-    if saved is None:
-        return chain, []
-    chain.restore(saved.num_done, saved.tensors)
-    return chain, saved.sample_hashes
+def _make_samples(run: _Run, training: Training, batches: Iterator[Any], device: str) -> None:
+    """Runs the chain to its end; rank 0 writes."""
+    world, sampler = run.world, asdict(training.recipe.langevin)
+    sampler |= {"num_pairs": training.labels.num_pairs, "seed": training.seed}
+    sum_ranks = world.sum if world.size > 1 else None
+    steps = run_chain(run.chain, batches, run.plan, sum_ranks=sum_ranks, measure=Recorder(), **sampler)
+    convergence = None
+    if run.plan.stop_correlation is not None and world.leads:
+        convergence = RankingConvergence(run.chain.model, _probe_batch(training, device), run.plan.stop_correlation)
+        for index in range(run.plan.num_kept(run.chain.num_done)):
+            convergence.add(load_sample(run.out / "samples", index))
+    if world.broadcast(convergence is not None and convergence.has_settled):
+        return  # killed between its last checkpoint and its seal
+    if world.leads:
+        _lead_steps(run, steps, convergence)
+    else:
+        _follow_steps(run, steps)
 
 
-def step_threads(recipe: Recipe) -> int | None:
-    """1 for steps of a few million products, where threads wait for each other longer than they work; None: all."""
-    network, pairs = recipe.network, recipe.batching.batch_pairs
-    is_small = pairs is not None and pairs * network.width * max(network.width, network.head_width) <= _SMALL_PRODUCT
-    return 1 if is_small else None
-
-
-def _lead_steps(
-    chain: Chain,
-    steps: Iterator[Step],
-    meter: Meter,
-    plan: ChainPlan,
-    record: Record,
-    out: Path,
-    *,
-    hashes: list[str],
-    convergence: RankingConvergence | None,
-    world: World,
-) -> None:
-    """Runs the chain to its end and writes samples, then metrics, then the checkpoints that count them.
-
-    `hashes` are those of the samples so far; those of new samples are appended.
-    """
-    samples, is_settled = out / "samples", False
-    written = Journal(out, plan.num_steps, chain.num_done, tensorboard=record.tensorboard)
-    with written as journal, _leaving_checkpoint(chain, meter, out, hashes, world):
+def _lead_steps(run: _Run, steps: Iterator[Step], convergence: RankingConvergence | None) -> None:
+    """Writes samples, then metrics, then the checkpoints that count them."""
+    record, has_converged = run.record, False
+    journal = Journal(run.out, run.plan.num_steps, run.chain.num_done, tensorboard=record.tensorboard)
+    with journal, _checkpoint_where_stopped(run):
         for step in steps:
-            meter.add(step)
-            done = step.t + 1
+            run.meter.add(step)
             if step.sample is not None:
-                meter.check(chain)
-                hashes.append(write_sample(samples, plan.num_kept(step.t), step.sample))
-                num_kept = plan.num_kept(done)
-                if record.trend is not None and record.has_trend(num_kept):
-                    journal.write({"step": done, "num_samples": num_kept, **record.trend(samples, num_kept)})
-                    world.barrier()  # a trend may take longer than a step may wait
+                _write_sample(run, step, journal)
                 if convergence is not None:
                     convergence.add(step.sample)
-                    is_settled = world.broadcast(convergence.has_settled)
-            if done % record.log_every == 0 or done == plan.num_steps or is_settled:
-                journal.tell(meter.read(chain))
+                    has_converged = run.world.broadcast(convergence.has_settled)
+            done = run.chain.num_done
+            if done % record.log_every == 0 or done == run.plan.num_steps or has_converged:
+                journal.write_metrics(run.meter.read(run.chain))
             if done % record.checkpoint_every == 0:
-                meter.check(chain)
-                save_checkpoint(out / "checkpoints", done, chain.tensors(), hashes, world.size)
-            if is_settled:
+                run.save_checkpoint()
+            if has_converged:
                 break
             check_cancelled()
             signals.check_stop_requested()
 
 
+def _write_sample(run: _Run, step: Step, journal: Journal) -> None:
+    """Writes a sample, and the trend where it is due."""
+    assert step.sample is not None
+    samples, num_kept = run.out / "samples", run.plan.num_kept(step.t + 1)
+    run.meter.check(run.chain)
+    run.hashes.append(write_sample(samples, num_kept - 1, step.sample))
+    if run.record.trend is not None and run.has_trend():
+        journal.write({"step": step.t + 1, "num_samples": num_kept, **run.record.trend(samples, num_kept)})
+        run.world.barrier()  # a trend may take longer than a step may wait
+
+
 @contextlib.contextmanager
-def _leaving_checkpoint(chain: Chain, meter: Meter, out: Path, hashes: list[str], world: World) -> Iterator[None]:
+def _checkpoint_where_stopped(run: _Run) -> Iterator[None]:
     """Defers signals to the end of a step, and writes a checkpoint where one asks to stop."""
     with signals.signals_deferred():
         try:
             yield
         except (signals.StoppedBetweenSteps, CancelledError, LostRankError):  # all of them come between two steps
             if signals.is_stop_requested():
-                meter.check(chain)
-                save_checkpoint(out / "checkpoints", chain.num_done, chain.tensors(), hashes, world.size)
+                run.save_checkpoint()
             raise
 
 
-def _follow_steps(
-    chain: Chain, steps: Iterator[Step], meter: Meter, plan: ChainPlan, record: Record, world: World
-) -> None:
-    """Runs the chain to its end where rank 0 writes; stops where it would, and waits for its trends."""
+def _follow_steps(run: _Run, steps: Iterator[Step]) -> None:
+    """The steps of a rank that writes nothing: it stops where rank 0 does, and waits for its trends."""
     for step in steps:
-        meter.add(step)
-        done = step.t + 1
-        if step.sample is not None and record.has_trend(plan.num_kept(done)):
-            world.barrier()
-        is_settled = step.sample is not None and plan.settled is not None and world.broadcast(None)
-        if done % record.log_every == 0 or is_settled:
-            meter.read(chain)
-        if is_settled:
+        run.meter.add(step)
+        if step.sample is not None and run.has_trend():
+            run.world.barrier()
+        is_asked = step.sample is not None and run.plan.stop_correlation is not None
+        has_converged = is_asked and run.world.broadcast(None)
+        if run.chain.num_done % run.record.log_every == 0 or has_converged:
+            run.meter.read(run.chain)
+        if has_converged:
             break
 
 
@@ -318,51 +341,30 @@ def _follow_steps(
 
 
 def training_batches(
-    structure: Graph,
-    x: NDArray[np.float32],
-    labels: Labels,
-    recipe: Recipe,
-    *,
-    seed: int,
-    first_step: int,
-    world: World,
-    workers: int,
-    device: torch.device | str,
-    note: Path,
+    training: Training, first_step: int, note: Path, device: torch.device | str, workers: int, world: World
 ) -> Generator[MiniBatch | EndsBatch, None, None]:
     """Batches first_step, first_step + 1, ... without end, on `device`; close it to stop its threads.
 
     `note` is the file that says what GPUs hold.
     """
-    batching, network = recipe.batching, recipe.network
-    cut = _cut(labels, batching, world)
+    structure, x, labels, seed = training.structure, training.x, training.labels, training.seed
+    cut = training.cut(world)
     pairs = pair_batches(labels, cut, seed=seed, first_step=first_step)
     on_gpu = torch.device(device).type == "cuda"
-    fit = agree(gpu_fit(structure, x, labels, recipe, cut, device), world, device, note) if on_gpu else None
+    fit = agree(gpu_fit(training, cut, device), world, device, note) if on_gpu else None
     if fit is not None:
         graph = graph_to(device, structure.indptr, structure.indices, x, fit.columns, structure.weights)
         source = gpu.pairs_to(device, labels) if fit.has_pairs else prefetch(pairs, lambda item: item, depth=AHEAD)
-        limits = gpu.row_limits(batching.layer_fan_outs(network.num_layers), batching.hub_cap)
+        limits = gpu.row_limits(training.recipe.fan_outs, training.recipe.batching.hub_cap)
         if fit.columns is not None:
             yield from gpu.fused_batches(graph, source, cut, limits[0], seed=seed, first_step=first_step)
         else:
             yield from gpu.block_batches(graph, source, cut, limits, seed=seed, first_step=first_step)
         return
-    make = batch_maker(structure, x, recipe, seed=seed)
+    make = batch_maker(training)
     made: Callable[[PairBatch], MiniBatch] = (lambda item: make(item).pin()) if on_gpu else make
     batches = prefetch(pairs, made, depth=AHEAD * workers, workers=workers) if workers else map(made, pairs)
     yield from gpu.to_gpu(batches, device) if on_gpu else batches
-
-
-def pairs_per_step(labels: Labels, batching: Batching) -> int:
-    """Pairs of a batch, over all ranks."""
-    return batching.batch_pairs or pairs_per_epoch(labels, sampling_ratio=batching.sampling_ratio)
-
-
-def _cut(labels: Labels, batching: Batching, world: World) -> Cut:
-    """How an epoch is cut into batches, and a batch into the slices of the ranks."""
-    pairs, ratio = pairs_per_step(labels, batching), batching.sampling_ratio
-    return cut_epoch(labels, batch_pairs=pairs, sampling_ratio=ratio, rank=world.rank, num_ranks=world.size)
 
 
 def check_backend(backend: str) -> None:
@@ -371,28 +373,26 @@ def check_backend(backend: str) -> None:
         torch_sparse_backend.import_sample_adj()
 
 
-def batch_maker(
-    structure: Graph, x: NDArray[np.float32], recipe: Recipe, *, seed: int
-) -> Callable[[PairBatch], MiniBatch]:
+def batch_maker(training: Training) -> Callable[[PairBatch], MiniBatch]:
     """A function from pairs to batches, on the CPU."""
-    batching, network = recipe.batching, recipe.network
+    structure, x, batching = training.structure, training.x, training.recipe.batching
     sample = make_sampler(
         batching.backend,
         structure.indptr,
         structure.indices,
         gcn_scale(structure.indptr, structure.weights),
-        batching.layer_fan_outs(network.num_layers),
-        seed=key(seed, _NEIGHBORS),
+        training.recipe.fan_outs,
+        seed=key(training.seed, _NEIGHBORS),
         hub_cap=batching.hub_cap,
         weights=structure.weights,
     )
     # attributes get no gradient, so a first block that sums them directly needs no transpose
-    input_gradients = batching.exact_first_hop or x.shape[1] > network.width
+    input_gradients = batching.exact_first_hop or x.shape[1] > training.recipe.network.width
 
     def make(pairs: PairBatch) -> MiniBatch:
         return make_batch(pairs, x, sample, input_gradients=input_gradients)
 
-    if not takes_whole_graph(structure, batching):
+    if not training.takes_whole_graph:
         return make
     nodes = np.arange(structure.num_nodes)
     everything = make(PairBatch(0, 0, nodes, nodes, nodes))
@@ -404,41 +404,29 @@ def batch_maker(
     return choose
 
 
-def _probe_batch(
-    structure: Graph, x: NDArray[np.float32], recipe: Recipe, *, seed: int, device: torch.device | str
-) -> MiniBatch:
+def _probe_batch(training: Training, device: str) -> MiniBatch:
     """Some edges of the graph as one batch, all of class 0, drawn by the seed."""
-    rng = np.random.default_rng(key(seed, _PROBE))
-    count = min(_PROBED_EDGES, len(structure.indices))
-    entries = np.sort(rng.choice(len(structure.indices), count, replace=False, shuffle=False))
-    u = np.searchsorted(structure.indptr, entries, side="right") - 1
-    pairs = PairBatch(0, 0, u, structure.indices[entries].astype(np.int64), np.zeros(count, np.int64))
-    return batch_maker(structure, x, recipe, seed=seed)(pairs).to(device)
+    indptr, indices = training.structure.indptr, training.structure.indices
+    rng = np.random.default_rng(key(training.seed, _PROBE))
+    count = min(_PROBED_EDGES, len(indices))
+    entries = np.sort(rng.choice(len(indices), count, replace=False, shuffle=False))
+    u = np.searchsorted(indptr, entries, side="right") - 1
+    pairs = PairBatch(0, 0, u, indices[entries].astype(np.int64), np.zeros(count, np.int64))
+    return batch_maker(training)(pairs).to(device)
 
 
-def takes_whole_graph(structure: Graph, batching: Batching) -> bool:
-    """Whether steps embed all nodes: wanted, the same neighbourhoods, and few more nodes than a batch has seeds."""
-    takes_all = batching.backend == "numba" and all(fan_out is None for fan_out in batching.fan_outs)
-    is_small = batching.batch_pairs is None or structure.num_nodes <= 2 * batching.batch_pairs
-    if not (batching.whole_graph and takes_all and is_small):
-        return False
-    return batching.hub_cap is None or int(structure.degrees.max(initial=0)) <= batching.hub_cap
-
-
-def gpu_fit(
-    structure: Graph, x: NDArray[np.float32], labels: Labels, recipe: Recipe, cut: Cut, device: torch.device | str
-) -> gpu.Fit | None:
+def gpu_fit(training: Training, cut: Cut, device: torch.device | str) -> gpu.Fit | None:
     """What of this training fits the device; None where batches are to be made on the host."""
-    batching, network = recipe.batching, recipe.network
+    structure, batching, network = training.structure, training.recipe.batching, training.recipe.network
     if batching.backend != "numba":  # another sampler was asked for, and it runs on the host
         return None
     return gpu.choose_fit(
         device,
         structure,
-        x.shape[1],
-        labels,
+        training.x.shape[1],
+        training.labels,
         batch_pairs=cut.most,
-        limits=gpu.row_limits(batching.layer_fan_outs(network.num_layers), batching.hub_cap),
+        limits=gpu.row_limits(training.recipe.fan_outs, batching.hub_cap),
         widths=(network.width, network.head_width),
         exact_first_hop=batching.exact_first_hop,
     )
@@ -446,8 +434,8 @@ def gpu_fit(
 
 def agree(fit: gpu.Fit | None, world: World, device: torch.device | str, note: Path) -> gpu.Fit | None:
     """What this rank's GPU is to hold: no more than fits that of every rank, and no more than `note` says."""
-    noted = _noted(note) if note.exists() else {"graph": True, "pairs": True}
-    wanted = [fit is not None and noted["graph"], fit is not None and fit.has_pairs and noted["pairs"]]
+    noted_graph, noted_pairs = _read_note(note) if note.exists() else (True, True)
+    wanted = [fit is not None and noted_graph, fit is not None and fit.has_pairs and noted_pairs]
     votes = world.sum(torch.tensor(wanted, dtype=torch.float32, device=device))
     graph, pairs = (votes == world.size).tolist()
     if world.leads:
@@ -455,10 +443,11 @@ def agree(fit: gpu.Fit | None, world: World, device: torch.device | str, note: P
     return replace(fit, has_pairs=pairs) if fit is not None and graph else None
 
 
-def _noted(note: Path) -> dict[str, bool]:
-    """What an earlier run wrote down; FolderError where it is damaged."""
+def _read_note(note: Path) -> tuple[bool, bool]:
+    """Whether GPUs held the graph, and the pairs, in an earlier run; FolderError where the note is damaged."""
     try:
         found = json.loads(note.read_bytes())
-        return {name: {True: True, False: False}[found[name]] for name in ("graph", "pairs")}
+        graph, pairs = ({True: True, False: False}[found[name]] for name in ("graph", "pairs"))
+        return graph, pairs
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise files.FolderError(f"{note} is damaged; remove {note.parent} to have it made again") from error

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale.base import files
-from hcm_scale.config import flat
+from hcm_scale.config import flatten
 from hcm_scale.run.workspace import read_stages
 from hcm_scale.stages.report import read_records
 from hcm_scale.stages.score import open_scores
@@ -69,7 +69,7 @@ def read_job(path: Path, name: str) -> Job:
     options: dict[str, Any] = {}
     try:
         config = files.read_sealed(path / "config.json")
-        for key, value in flat(config):
+        for key, value in flatten(config):
             if key not in _PLACES and value != {}:
                 options[key] = "+".join(map(str, value)) if isinstance(value, list) else value
         stages = read_stages(path)

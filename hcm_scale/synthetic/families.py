@@ -9,6 +9,8 @@ Memory at the peak: 8 bytes a pair and 24 bytes a pair for sorting, then the CSR
 attribute.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,21 +66,18 @@ def community(
     _check("edges_per_node", edges_per_node, 0, 2**20)
     _check("homophily", homophily, 0, 1)
     bounds, num_bits = _community_bounds(num_nodes, num_communities), (num_nodes - 1).bit_length()
-    num_communities = len(bounds) - 1
+    num_communities, num_pairs = len(bounds) - 1, num_nodes * edges_per_node
     drawn = Communities(bounds, np.cbrt(np.diff(bounds) + _HUB_RANK), _HUB_RANK, np.cbrt(_HUB_RANK))
-    u, v = np.empty((2, num_nodes * edges_per_node), np.int32)
-    run_in_threads(len(u), community_pairs, _key(seed, _STRUCTURE), drawn, float(homophily), num_bits, u, v)
-    indptr, indices = symmetric_csr(u, v, num_nodes)
-    del u, v
-    x = _noise(num_nodes, num_attributes, seed)
-    centroids = np.empty((num_communities, num_attributes), np.float32)
-    run_in_threads(num_communities, bell_rows, _key(seed, _CENTROIDS), centroids)
+    fixed = _key(seed, _STRUCTURE), drawn, float(homophily), num_bits
+    draw = partial(run_in_threads, num_pairs, community_pairs, *fixed)
+    settings = {"edges_per_node": edges_per_node, "num_communities": num_communities, "homophily": homophily}
+    graph = _make("community", draw, num_pairs, (num_nodes, num_attributes), seed, settings)
+    centroids = _noise((num_communities, num_attributes), seed, _CENTROIDS)
     norms = np.linalg.norm(centroids, axis=1, keepdims=True)
     centroids *= np.float32(_CENTROID_NORM) / np.maximum(norms, np.float32(1e-6))
     members = communities(num_nodes, num_communities=num_communities, seed=seed)
-    run_in_threads(num_nodes, add_centroids, members, centroids, x)
-    settings = {"edges_per_node": edges_per_node, "num_communities": num_communities, "homophily": homophily}
-    return _graph("community", indptr, indices, x, seed, settings)
+    run_in_threads(num_nodes, add_centroids, members, centroids, graph.x)
+    return graph
 
 
 def communities(num_nodes: int, *, num_communities: int | None = None, seed: int = 0) -> NDArray[np.int32]:
@@ -101,13 +100,10 @@ def rmat(scale: int, *, edge_factor: int = 8, num_attributes: int = 20, seed: in
     """
     _check("scale", scale, 0, 30)
     _check("edge_factor", edge_factor, 0, 2**20)
-    num_nodes = 2**scale
-    u, v = np.empty((2, num_nodes * edge_factor), np.int32)
-    run_in_threads(len(u), rmat_pairs, _key(seed, _STRUCTURE), scale, u, v)
-    indptr, indices = symmetric_csr(u, v, num_nodes)
-    del u, v
-    x = _noise(num_nodes, num_attributes, seed)
-    return _graph("rmat", indptr, indices, x, seed, {"scale": scale, "edge_factor": edge_factor})
+    num_pairs = edge_factor * 2**scale
+    draw = partial(run_in_threads, num_pairs, rmat_pairs, _key(seed, _STRUCTURE), scale)
+    settings = {"scale": scale, "edge_factor": edge_factor}
+    return _make("rmat", draw, num_pairs, (2**scale, num_attributes), seed, settings)
 
 
 def grid(width: int, height: int, *, num_attributes: int = 20, removed_share: float = 0.05, seed: int = 0) -> Graph:
@@ -121,12 +117,9 @@ def grid(width: int, height: int, *, num_attributes: int = 20, removed_share: fl
     _check("width * height", width * height, 1, _MAX_NODES)
     _check("removed_share", removed_share, 0, 1)
     num_nodes = width * height
-    u, v = np.empty((2, 2 * num_nodes), np.int32)
-    run_in_threads(num_nodes, grid_pairs, _key(seed, _STRUCTURE), width, height, float(removed_share), u, v)
-    indptr, indices = symmetric_csr(u, v, num_nodes)
-    x = _noise(num_nodes, num_attributes, seed)
+    draw = partial(run_in_threads, num_nodes, grid_pairs, _key(seed, _STRUCTURE), width, height, float(removed_share))
     settings = {"width": width, "height": height, "removed_share": removed_share}
-    return _graph("grid", indptr, indices, x, seed, settings)
+    return _make("grid", draw, 2 * num_nodes, (num_nodes, num_attributes), seed, settings)
 
 
 def default(seed: int = 0) -> Graph:
@@ -146,22 +139,28 @@ def _community_bounds(num_nodes: int, num_communities: int | None) -> NDArray[np
     return np.concatenate([[0], numbers + np.rint(ends * (spare / ends[-1])).astype(np.int64)])
 
 
-def _noise(num_nodes: int, num_attributes: int, seed: int) -> NDArray[np.float32]:
-    _check("num_attributes", num_attributes, 1, 2**20)
-    x = np.empty((num_nodes, num_attributes), np.float32)
-    run_in_threads(num_nodes, bell_rows, _key(seed, _ATTRIBUTES), x)
-    return x
+def _make(
+    name: str, draw: Callable[..., None], num_pairs: int, shape: tuple[int, int], seed: int, settings: dict[str, Any]
+) -> Graph:
+    """The graph of the pairs that draw(u, v) writes, with noise of shape (nodes, attributes) as attributes."""
+    _check("num_attributes", shape[1], 1, 2**20)
+    u, v = np.empty((2, num_pairs), np.int32)
+    draw(u, v)
+    indptr, indices = symmetric_csr(u, v, shape[0])
+    del u, v
+    columns = tuple(f"a{k}" for k in range(shape[1]))
+    info = {"source": f"synthetic {name}", "seed": seed, **settings}
+    return Graph(indptr, indices, x=_noise(shape, seed, _ATTRIBUTES), columns=columns, info=info)
+
+
+def _noise(shape: tuple[int, int], seed: int, purpose: int) -> NDArray[np.float32]:
+    out = np.empty(shape, np.float32)
+    run_in_threads(shape[0], bell_rows, _key(seed, purpose), out)
+    return out
 
 
 def _key(seed: int, purpose: int) -> np.uint64:
     return np.uint64(key(seed, purpose))
-
-
-def _graph(
-    name: str, indptr: NDArray[np.int64], indices: NDArray[np.int32], x: NDArray[np.float32], seed: int, settings: Any
-) -> Graph:
-    columns = tuple(f"a{k}" for k in range(x.shape[1]))
-    return Graph(indptr, indices, x=x, columns=columns, info={"source": f"synthetic {name}", "seed": seed, **settings})
 
 
 def _check(option: str, value: float, low: float, high: float) -> None:
@@ -198,18 +197,12 @@ def community_pairs(part, seed, communities, homophily, num_bits, u, v):
 
 @kernel(inline="always")
 def _member(word, community, communities):
-    """A node position of this community, drawn by the power law of its ranks."""
+    """A position in this community, of rank r with P(r) ~ (r + hub_rank)^(-2/3): inverse of a cube root, no pow()."""
     bounds, roots, hub_rank, hub_root = communities
+    root = hub_root + unit(word) * (roots[community] - hub_root)
+    rank = np.int64(max(0.0, root * root * root - hub_rank))
     first = bounds[community]
-    rank = _rank(word, roots[community], hub_rank, hub_root)
     return first + min(rank, bounds[community + 1] - first - 1)
-
-
-@kernel(inline="always")
-def _rank(word, size_root, hub_rank, hub_root):
-    """A rank in a community with P(rank) ~ (rank + hub_rank)^(-2/3): the inverse of a cube root, hence no pow()."""
-    root = hub_root + unit(word) * (size_root - hub_root)
-    return np.int64(max(0.0, root * root * root - hub_rank))
 
 
 @kernel

@@ -45,7 +45,10 @@ def inject(
     """
     num_structural = num_cliques * clique_size
     num_attribute = num_structural if num_attribute_anomalies is None else num_attribute_anomalies
-    _check(graph, num_cliques, clique_size, candidates, num_attribute, replace_labels)
+    candidates = min(candidates, graph.num_nodes - 1)
+    options = {"num_cliques": num_cliques, "clique_size": clique_size, "candidates": candidates}
+    options |= {"num_attribute_anomalies": num_attribute}
+    _check(graph, options, replace_labels)
     rng = np.random.default_rng(key(seed, _PURPOSE))
     chosen = rng.choice(graph.num_nodes, num_structural + num_attribute, replace=False)
     members, victims = chosen[:num_structural].reshape(num_cliques, clique_size), chosen[num_structural:]
@@ -56,34 +59,19 @@ def inject(
         joined = replace(joined, x=_copy_rows(graph.x, victims, farthest(graph.x, victims, drawn)))
     kind = np.zeros(graph.num_nodes, np.uint8)
     kind[members], kind[victims] = STRUCTURAL, ATTRIBUTE
-    record = {
-        "num_cliques": num_cliques,
-        "clique_size": clique_size,
-        "candidates": candidates,
-        "num_attribute_anomalies": num_attribute,
-        "num_edges_added": joined.num_edges - graph.num_edges,
-        "seed": seed,
-    }
+    record = {**options, "num_edges_added": joined.num_edges - graph.num_edges, "seed": seed}
     return replace(joined, y=(kind > 0).astype(np.uint8), kind=kind, info={**graph.info, "injected": record})
 
 
-def _check(
-    graph: Graph, num_cliques: int, size: int, candidates: int, num_attribute: int, replace_labels: bool
-) -> None:
-    n = graph.num_nodes
-    ranges = {
-        "inject.num_cliques": (num_cliques, 0, n),
-        "inject.num_attribute_anomalies": (num_attribute, 0, n),
-    }
-    if num_cliques:
-        ranges["inject.clique_size"] = (size, 2, n)
-    if num_attribute:
-        ranges["inject.candidates"] = (candidates, 1, n - 1)
-    total = "inject.num_cliques * inject.clique_size + inject.num_attribute_anomalies"
-    ranges[total] = (num_cliques * size + num_attribute, 0, n)
-    for option, (value, low, high) in ranges.items():
+def _check(graph: Graph, options: dict[str, int], replace_labels: bool) -> None:
+    n, num_cliques, num_attribute = graph.num_nodes, options["num_cliques"], options["num_attribute_anomalies"]
+    total = "num_cliques * inject.clique_size + inject.num_attribute_anomalies"
+    ranges = {"num_cliques": (0, n), "num_attribute_anomalies": (0, n if n > 1 else 0)}  # they come from other nodes
+    ranges |= {"clique_size": (2, n)} if num_cliques else {}
+    for option, (low, high) in {**ranges, total: (0, n)}.items():
+        value = num_cliques * options["clique_size"] + num_attribute if option == total else options[option]
         if not low <= value <= high:
-            raise ValueError(f"{option}={value} is out of range; on {n} nodes it runs from {low} to {high}")
+            raise ValueError(f"inject.{option}={value} is out of range; on {n} nodes it runs from {low} to {high}")
     if num_attribute and graph.x is None:
         raise ValueError(
             f"inject.num_attribute_anomalies={num_attribute} needs attributes, and this graph has none; use 0"

@@ -20,11 +20,11 @@ def test_bar__is_drawn_on_a_terminal_until_told_to_be_quiet(monkeypatch, capsys,
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
     monkeypatch.setattr(console, "_draws", None)
     monkeypatch.setattr(console, "_as_lines", False)  # a run with log=json, before in this process
-    with console.bar(3, "row", "rows"):
+    with console.Progress(3, "row", "rows"):
         pass
     assert ("rows" in capsys.readouterr().err) is terminal
     console.disable_progress()
-    with console.bar(3, "row", "rows") as bar:
+    with console.Progress(3, "row", "rows") as bar:
         bar.update()
     assert "rows" not in capsys.readouterr().err
 
@@ -34,7 +34,7 @@ def test_lines__are_as_rare_as_promised_and_tell_how_far_it_is(monkeypatch, capl
     monkeypatch.setattr(console, "_LINE_EVERY_SECONDS", every)
     monkeypatch.setattr("sys.stderr.isatty", lambda: False)
     monkeypatch.setattr(console, "_draws", None)
-    with caplog.at_level(logging.INFO), console.bar(2_000, "row", "rows", initial=500) as bar:
+    with caplog.at_level(logging.INFO), console.Progress(2_000, "row", "rows", initial=500) as bar:
         bar.set_postfix(pairs=7)
         bar.update(500)
         bar.update(500)
@@ -44,8 +44,8 @@ def test_lines__are_as_rare_as_promised_and_tell_how_far_it_is(monkeypatch, capl
 
 
 def test_bar__fits_the_terminal():
-    code = "from hcm_scale.base.console import bar\n"
-    code += "with bar(9, 'source', 'labels of pairs') as b: b.set_postfix(pairs='1' * 60); b.update(3)"
+    code = "from hcm_scale.base.console import Progress\n"
+    code += "with Progress(9, 'source', 'labels of pairs') as b: b.set_postfix(pairs='1' * 60); b.update(3)"
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
     subprocess.run([sys.executable, "-c", code], stderr=theirs, check=True)
@@ -59,9 +59,13 @@ def test_bar__fits_the_terminal():
 @pytest.mark.parametrize("terminal", [False, True])
 def test_bar__is_the_only_one_where_the_cursor_cannot_go_up(monkeypatch, capsys, terminal):
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
-    with console.showing_progress(True), console.bar(3, "row", "first"), console.bar(3, "row", "second"):
+    with (
+        console.showing_progress(True),
+        console.Progress(3, "row", "first"),
+        console.Progress(3, "row", "second"),
+    ):
         pass
-    with console.showing_progress(True), console.bar(3, "row", "third"):
+    with console.showing_progress(True), console.Progress(3, "row", "third"):
         pass
     drawn = capsys.readouterr().err
     assert [name in drawn for name in ("first", "second", "third")] == [True, terminal, True]
@@ -71,10 +75,10 @@ def test_bar__is_the_only_one_where_the_cursor_cannot_go_up(monkeypatch, capsys,
 @pytest.mark.parametrize("draws", [False, True])
 def test_shown__tells_every_step_and_ends_with_its_block(capsys, draws):
     steps = []
-    with console.showing_progress(draws, steps.append), console.bar(5, "row", "rows", initial=1) as bar:
+    with console.showing_progress(draws, steps.append), console.Progress(5, "row", "rows", initial=1) as bar:
         bar.update(3)
         bar.update()
-    with console.bar(5, "row", "rows") as bar:
+    with console.Progress(5, "row", "rows") as bar:
         bar.update(5)
     assert steps == [console.Step("rows", 4, 5, "row"), console.Step("rows", 5, 5, "row")]
     assert ("rows" in capsys.readouterr().err) is draws

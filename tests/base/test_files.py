@@ -141,7 +141,7 @@ def test_write_bytes__stopped_in_the_middle_leaves_the_old_file(tmp_path, monkey
 @pytest.mark.parametrize("name", ["", ".", "..", "../a", "a/../../b", "/etc/hosts", "a\0b", None, 7, ["a"]])
 def test_below__refuses_names_that_lead_out_of_the_folder(tmp_path, name):
     with pytest.raises(files.FolderError, match="is not legal as a name"):
-        files.below(tmp_path, name)
+        files.path_inside(tmp_path, name)
 
 
 def test_below__refuses_links_out_of_the_folder_and_takes_those_within(tmp_path):
@@ -150,9 +150,9 @@ def test_below__refuses_links_out_of_the_folder_and_takes_those_within(tmp_path)
     (tmp_path / "link").symlink_to("in")
     (tmp_path / "in" / "near").symlink_to("deep")
     (tmp_path / "in" / "out").symlink_to("..")
-    assert files.below(tmp_path / "link", "near/file") == tmp_path / "link" / "near" / "file"
+    assert files.path_inside(tmp_path / "link", "near/file") == tmp_path / "link" / "near" / "file"
     with pytest.raises(files.FolderError, match="is a link that leads out of"):
-        files.below(tmp_path / "in", "out/x")
+        files.path_inside(tmp_path / "in", "out/x")
 
 
 @pytest.fixture

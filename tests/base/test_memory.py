@@ -14,18 +14,14 @@ import torch
 
 from hcm_scale.base.memory import (
     Budget,
-    Free,
     Need,
     OutOfMemoryError,
     anonymous_bytes,
     cgroup_limits,
-    free_memory,
-    is_shortage,
     raising_out_of_memory,
-    shortfall,
 )
 
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 
 
 def group(folder, limit, used, *, version, cached=0):
@@ -70,24 +66,31 @@ def test_cgroup__that_cannot_be_read_bounds_nothing(tmp_path):
 
 
 def test_free_memory__is_shared_by_ranks_and_bounded_by_the_user():
-    free = free_memory()
-    assert 0 < free.held < 2**50
-    assert free_memory(3 * GIB, sharers=3).held == GIB
-    assert free_memory(3 * GIB, sharers=3).bound == "this rank's share of 3.00 GiB allowed by world.memory_gib"
+    assert 0 < Budget().free().held < 2**50
+    free = Budget(3 * GIB, sharers=3).free()
+    assert (free.held, free.bound) == (GIB, "this rank's share of 3.00 GiB allowed by world.memory_gib")
 
 
-def test_free_memory__knows_the_address_space_that_is_left():
-    code = "import json; from hcm_scale.base.memory import free_memory as f; print(json.dumps(f().address))"
+def test_address_space__is_what_the_limit_leaves_and_mapped_files_take_it():
+    code = """if True:
+        import json
+        from hcm_scale.base.memory import Budget, Need
+        fits, mapped = Need(1 << 20, 16 << 20), Need(1 << 20, 3 << 30)
+        print(json.dumps([Budget().free().address, Budget().lacks(fits), Budget().lacks(fits, mapped)]))
+    """
 
-    def left(limit):
+    def under(limit):
         def bound():
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
         done = subprocess.run([sys.executable, "-c", code], preexec_fn=bound, capture_output=True, check=True)
         return json.loads(done.stdout)
 
-    assert left(resource.RLIM_INFINITY) is None
-    assert GIB < left(2 * GIB) < 2 * GIB
+    assert under(resource.RLIM_INFINITY) == [None, "", ""]
+    left, fits, lacked = under(2 * GIB)
+    assert GIB < left < 2 * GIB
+    assert not fits
+    assert lacked.startswith("about 3.09 GiB of address space are needed and `ulimit -v` leaves 1.")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -98,7 +101,6 @@ def test_anonymous_bytes__grow_with_what_is_held():
     del held
 
 
-MIB, GIB = 2**20, 2**30
 WAYS = [("fast", Need(400 * MIB)), ("slower", Need(200 * MIB)), ("least", Need(100 * MIB))]
 
 
@@ -115,14 +117,6 @@ def test_lacks__adds_up_what_is_held_at_the_same_time():
 
 def test_ranks__share():
     assert Budget(500 * MIB, sharers=2).lacks(Need(300 * MIB))
-
-
-def test_lack__counts_mapped_files_where_the_address_space_is_bounded():
-    need = Need(GIB, 2 * GIB)
-    assert not shortfall(need, Free(4 * GIB, "free"))
-    assert not shortfall(need, Free(4 * GIB, "free", 4 * GIB))
-    said = shortfall(need, Free(4 * GIB, "free", 2 * GIB))
-    assert said == "about 3.00 GiB of address space are needed and `ulimit -v` leaves 2.00 GiB"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ulimit -v is kept on Linux alone")
@@ -182,4 +176,5 @@ def test_other_errors__are_left_alone():
     with pytest.raises(ValueError, match=r"^seed=-1") as caught, raising_out_of_memory("scores"):
         raise error
     assert caught.value is error
-    assert not is_shortage(threading.BrokenBarrierError())
+    with pytest.raises(threading.BrokenBarrierError), raising_out_of_memory("scores"):
+        raise threading.BrokenBarrierError

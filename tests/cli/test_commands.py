@@ -22,9 +22,9 @@ from hcm_scale.serve.server import Views
 from hcm_scale.synthetic import families
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "options.md"
-FEW = {"hops.num_sources": 30, "hops.pairs_per_class": 10, "sampling.batch_pairs": 64, "sampling.workers": 0}
+FEW = {"hops.num_sources": 30, "hops.pairs_per_class": 10, "sampling.batch_pairs": 64}
 FEW |= {"model.width": 8, "model.head_width": 8, "posterior.burn_in_steps": 2, "posterior.num_samples": 2}
-FEW |= {"posterior.thin_steps": 1, "posterior.checkpoint_every": 1, "world.device": "cpu", "score.explained": 1}
+FEW |= {"posterior.thin_steps": 1, "posterior.checkpoint_every": 1, "world.device": "cpu"}
 
 
 def run(run_dir: Path, **changed: object) -> None:

@@ -24,7 +24,7 @@ TINY = [
     "posterior.burn_in_steps=4",
     "posterior.num_samples=2",
     "posterior.thin_steps=1",
-    "world=cpu",
+    "world.device=cpu",
 ]
 
 
@@ -80,7 +80,7 @@ def test_unknown_command__suggests_the_nearest(tmp_path):
     ("line", "found"),
     [
         ("hcm-scale run purify.r", "purify.ratio="),
-        ("hcm-scale score world=cpu graph=rm", "graph=rmat"),
+        ("hcm-scale score world.device=cpu graph=rm", "graph=rmat"),
     ],
 )
 def test_hydra_completion__is_asked_of_the_words_after_the_command(tmp_path, line, found):
@@ -115,6 +115,10 @@ def test_stage_command__stops_at_its_stage(tmp_path):
     assert done.returncode == 0, done.stderr
     made = {path.name for path in (tmp_path / "runs" / "community-300").iterdir() if path.is_dir()}
     assert made == {"graph", "purified", "records"}
+    planned = hcm_scale("plan", *TINY, cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    assert re.search(r"^purified +kept", planned.stdout, re.MULTILINE)
+    assert re.search(r"^labels +made", planned.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from hcm_scale import HCM
 from hcm_scale.cli import help, main
 
-SMALL = ["hops.num_sources=20", "hops.pairs_per_class=5", "world=cpu"]
+SMALL = ["hops.num_sources=20", "hops.pairs_per_class=5", "world.device=cpu"]
 
 
 @pytest.fixture(autouse=True)
@@ -166,7 +166,7 @@ def said(capsys, *words: str) -> tuple[int, str, str]:
 
 
 def test_own_experiment__composes_with_our_schema(capsys, own):
-    status, _, err = said(capsys, "ingest", "experiment=mine", "world=cpu", "graph.num_attributes=3")
+    status, _, err = said(capsys, "ingest", "experiment=mine", "world.device=cpu", "graph.num_attributes=3")
     assert status == 0, err
     config = json.loads(Path("runs/small-one/config.json").read_text())
     assert (config["graph"]["num_nodes"], config["purify"]["ratio"]) == (60, 0.3)
@@ -260,6 +260,6 @@ def test_own_option_of_a_group__is_taken_from_python_as_from_the_command_line(ca
     (own / "purify" / "both.yaml").write_text("defaults:\n  - cosin\n")
     with pytest.raises(ValueError, match="cosin"):
         HCM({"purify": "both"})
-    (own / "purify" / "none.yaml").touch()
+    (own / "purify" / "cosine.yaml").touch()
     with pytest.raises(ValueError, match="has the name of an option of the package"):
-        HCM({"purify": "none"})
+        HCM({"purify": "cosine"})

@@ -77,7 +77,7 @@ def test_keywords__are_all_described():
         ({"hops.classes": 3.5}, r"hops\.classes=3\.5 is not legal: int, at least 2 and at most 16"),
         ({"hops.classes": "many"}, r"hops\.classes='many' is not legal: int, at least 2"),
         ({"purify": 0.1}, r"purify=0\.1 is not legal: a section with similarity, ratio, attributes"),
-        ({"purify": "nothing"}, r"purify=nothing is not known; .*legal are cosine, euclidean, jaccard, none"),
+        ({"purify": "nothing"}, r"purify=nothing is not known; .*legal are cosine, euclidean, jaccard"),
         ({"score.rank_by": None}, r"score\.rank_by=None is not legal: str, of score, strange, ahp, hav"),
         ({"sampling.fan_out": "10"}, r"sampling\.fan_out='10' is not legal: list\[str\]"),
         ({"sampling.fan_out": [10, 10]}, r"has 2 entries, and 1 of the model's layers are sampled \(not the first"),
@@ -157,8 +157,8 @@ def test_options__are_those_of_the_command_line_and_become_its_types():
 
 
 def test_options__may_name_a_file_of_a_group_as_on_the_command_line():
-    config = HCM({"purify": "none", "sampling": "exact", "score.trim": 0.1, "inject": "paper"}, seed=3).config
-    assert (config.purify.ratio, config.sampling.batch_pairs, config.score.trim) == (0.0, 8192, 0.1)
+    config = HCM({"purify": "jaccard", "sampling": "exact", "score.trim": 0.1, "inject": "paper"}, seed=3).config
+    assert (config.purify.similarity, config.sampling.batch_pairs, config.score.trim) == ("jaccard", 8192, 0.1)
     assert (config.inject.num_cliques, config.inject.seed) == (10, 3)
     assert HCM({"hops": "all"}).config.hops.num_sources is None
     assert HCM({"hops": "all"}, num_sources=7).config.hops.num_sources == 7

@@ -26,7 +26,7 @@ from hcm_scale.posterior.samples import load_checkpoint
 from hcm_scale.run.stages import label_options, recipe_of
 from hcm_scale.shards import open_labels
 from hcm_scale.stages.label import label
-from hcm_scale.stages.train import Record, train
+from hcm_scale.stages.train import Record, Training, train
 
 NUM_NODES = 400
 WARM_ROUNDS = 4  # in which pools fill and libraries start their threads
@@ -46,7 +46,7 @@ def train_rounds(folder: Path, seconds: float) -> None:
     folder = label(graph, folder / "labels", **label_options(Config())).folder.parent
     usual = recipe_of(Config())
     batching = replace(usual.batching, batch_pairs=256, sampling_ratio=0.05)
-    plan = replace(usual.plan, burn_in_steps=30, num_samples=6, settled=None, burn_in_epochs=None)
+    plan = replace(usual.plan, burn_in_steps=30, num_samples=6, stop_correlation=None, burn_in_epochs=None)
     recipe = replace(usual, batching=batching, plan=plan)
     process, most, ends = psutil.Process(), {}, time.monotonic() + seconds
 
@@ -62,10 +62,10 @@ def train_rounds(folder: Path, seconds: float) -> None:
         if done >= 3 * WARM_ROUNDS and time.monotonic() > ends:
             break
         most = {"files": 0, "threads": 0}
-        how = {"seed": 0, "device": "cpu", "workers": 2, "record": Record(5, 5, tensorboard=False, trend=look)}
+        how = {"device": "cpu", "workers": 2, "record": Record(5, 5, tensorboard=False, trend=look)}
         for _ in range(2):
             try:
-                train(graph, x, open_labels(folder / "labels"), folder / "train", recipe=recipe, **how)
+                train(Training(graph, x, open_labels(folder / "labels"), recipe, seed=0), folder / "train", **how)
             except Stopped:
                 continue
         epochs = json.loads((folder / "train" / "metrics.jsonl").read_text().splitlines()[-1])["epoch"]

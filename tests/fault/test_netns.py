@@ -77,7 +77,7 @@ def own(machines, start, tiny) -> Callable[..., list]:
 
     def begin(*overrides: str) -> list:
         wanted = ["world=multi_node", "world.device=cpu", "world.nodes=2", f"world.rendezvous={HOSTS[0]}:{PORT}"]
-        options = [*(option for option in tiny if option != "world=cpu"), *wanted, *overrides]
+        options = [*(option for option in tiny if option != "world.device=cpu"), *wanted, *overrides]
         inside = [("ip", "netns", "exec", name, sys.executable) for name in machines]
         return [start(command=(*prefix, "-m", "hcm_scale", "run", *options)) for prefix in inside]
 

@@ -30,7 +30,7 @@ from hcm_scale.run import pipeline
 
 NUM_NODES = 120
 OPTIONS = {"hops.num_sources": 30, "sampling.batch_pairs": 64, "posterior.burn_in_steps": 2, "posterior.num_samples": 1}
-OPTIONS |= {"score.explained": 1, "world.threads": 1}
+OPTIONS |= {"world.threads": 1}
 
 
 @pytest.mark.timeout(600)

@@ -24,8 +24,8 @@ from hcm_scale.posterior.samples import sample_path
 
 ALL = range(1_000)  # more than there are changes
 OPTIONS = {"hops.num_sources": 40, "hops.classes": 3, "shards.shard_pairs": 1024, "sampling.batch_pairs": 64}
-OPTIONS |= {"posterior.burn_in_steps": 2, "posterior.num_samples": 3, "posterior.log_every": 1, "world.threads": 1}
-OPTIONS |= {"posterior.checkpoint_every": 2, "score.explained": 1}
+OPTIONS |= {"posterior.burn_in_steps": 38, "posterior.num_samples": 3, "world.threads": 1}
+OPTIONS |= {"posterior.checkpoint_every": 20}  # as often as metrics, which then average over the same steps if resumed
 _LEFT_OVER = (".tmp", ".new", ".old")
 
 

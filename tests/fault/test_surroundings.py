@@ -17,7 +17,7 @@ from helpers import FAST, as_words
 from hcm_scale.cli import main
 from hcm_scale.cli.errors import error_line
 
-SMALL = as_words(FAST | {"graph.num_nodes": 60, "graph.num_attributes": 3, "score.explained": 1, "hops.classes": 3})
+SMALL = as_words(FAST | {"graph.num_nodes": 60, "graph.num_attributes": 3, "hops.classes": 3})
 HOSTILE = ["ü", "end ", "two\nlines", "a=b", "a,b", "it's", '"q"', "'q'", "{a}", "[a]", "(a", "back\\", "~x", "null"]
 EDGES = "source,target\n" + "".join(f"{i},{(i + 1) % 9}\n" for i in range(9))
 NAMESPACE = ("unshare", "-rm", "sh", "-c")

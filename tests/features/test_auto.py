@@ -1,4 +1,4 @@
-"""Claims about attributes=auto: which rule a column falls under, and what it becomes, each against a plain twin."""
+"""Claims about attributes.scale=auto: which rule a column falls under and what it becomes, against plain twins."""
 
 import json
 

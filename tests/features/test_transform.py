@@ -79,7 +79,9 @@ def test_normal_scores__of_sparse_attributes_are_those_of_dense_ones():
 
 def test_normal_scores__of_large_sparse_attributes_name_the_options_that_can():
     empty = SparseRows(np.zeros(100_001, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), 10_000)
-    with pytest.raises(ValueError, match=r"attributes\.scale=normal ranks .*attributes=auto or attributes=log1p_pca"):
+    with pytest.raises(
+        ValueError, match=r"attributes\.scale=normal ranks .*attributes\.scale=auto or attributes=log1p_pca"
+    ):
         transform(empty, scale="normal")
 
 

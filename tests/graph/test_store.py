@@ -8,7 +8,7 @@ import pytest
 from scipy import sparse
 
 from hcm_scale.base import files
-from hcm_scale.graph import Graph, SparseRows, store
+from hcm_scale.graph import Graph, SparseRows
 
 
 @pytest.fixture
@@ -28,11 +28,15 @@ def graph(random_csr):
 
 
 def assert_same(left: Graph, right: Graph) -> None:
-    for (name, a), (other, b) in zip(store._arrays(left), store._arrays(right), strict=True):
-        assert name == other
-        assert a.dtype == b.dtype
-        np.testing.assert_array_equal(a, b)
+    for part in ("indptr", "indices", "x", "y", "kind", "ids", "edge_types", "weights"):
+        for a, b in zip(*(np_arrays(getattr(graph, part)) for graph in (left, right)), strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
     assert (left.columns, left.directed, left.info) == (right.columns, right.directed, right.info)
+
+
+def np_arrays(part: object) -> list[np.ndarray]:
+    return [part.indptr, part.indices, part.data] if isinstance(part, SparseRows) else [np.asarray(part)]
 
 
 def test_save__round_trips_all_parts(graph, tmp_path):
@@ -93,7 +97,7 @@ def test_save__round_trips_directed_graphs(random_csr, tmp_path):
 def test_node_of__takes_a_number_for_a_node_and_nothing_like_a_number():
     graph = Graph(np.zeros(21, np.int64), np.zeros(0, np.int32))
     assert graph.node_of("10") == graph.node_of(10) == 10
-    for odd in ("1_0", "-1", "abc", "1.5", "20", ""):
+    for odd in ("1_0", "-1", "abc", "1.5", "20", "", 20):
         with pytest.raises(ValueError, match="is not in this graph; ids run from 0 to 19"):
             graph.node_of(odd)
 
@@ -105,13 +109,6 @@ def test_save__round_trips_integer_ids_and_no_edges(tmp_path):
     assert opened.num_edges == 0
     with pytest.raises(ValueError, match="node=11 is not in this graph; ids look like 30"):
         opened.node_of(11)
-
-
-def test_node_of__refuses_numbers_outside(random_csr):
-    graph = Graph(*random_csr(5, 8))
-    assert graph.node_of("3") == 3
-    with pytest.raises(ValueError, match="ids run from 0 to 4"):
-        graph.node_of(5)
 
 
 def test_open__without_verify_reads_no_data(graph, tmp_path):

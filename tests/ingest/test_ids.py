@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcm_scale.ingest.ids import NumberIds, TextIds
+from hcm_scale.ingest.ids import GrowingIds
 from hcm_scale.ingest.readers import Columns, Policy, read_tables
 
 TEXTS = st.lists(st.text(max_size=4), max_size=60)
@@ -26,25 +26,25 @@ def check_against_a_dict(ids, batches, queries, kind):
 
 @given(st.lists(TEXTS, max_size=4), TEXTS)
 def test_text_ids__are_a_dict(batches, queries):
-    check_against_a_dict(TextIds(), batches, queries, pa.string())
+    check_against_a_dict(GrowingIds("text"), batches, queries, pa.string())
 
 
 @given(st.lists(NUMBERS, max_size=4), NUMBERS)
 def test_number_ids__are_a_dict(batches, queries):
-    check_against_a_dict(NumberIds(), batches, queries, pa.int64())
+    check_against_a_dict(GrowingIds("integer"), batches, queries, pa.int64())
 
 
 @pytest.mark.parametrize("make", [lambda i: f"package-{i}", lambda i: (i * 2**40) % (2**61 - 1)])
 def test_ids__grow_past_their_first_table(make):
     names = [make(i) for i in range(5_000)]
-    ids = TextIds() if isinstance(names[0], str) else NumberIds()
+    ids = GrowingIds("text" if isinstance(names[0], str) else "integer")
     for start in range(0, 5_000, 700):
         ids.add(pa.array(names[start : start + 700]))
     assert ids.add(pa.array(names)).tolist() == list(range(5_000))
 
 
 def test_find__does_not_depend_on_the_number_of_threads(all_threads):
-    ids = TextIds()
+    ids = GrowingIds("text")
     ids.add(pa.array([str(i) for i in range(3_000)]))
     queries = pa.array([str(i) for i in range(0, 9_000, 2)])
     alone = ids.find(queries)
@@ -53,7 +53,7 @@ def test_find__does_not_depend_on_the_number_of_threads(all_threads):
 
 
 def test_text_ids__take_slices_of_longer_arrays():
-    ids = TextIds()
+    ids = GrowingIds("text")
     assert ids.add(pa.array(["x", "a", "b", "a", "y"]).slice(1, 3)).tolist() == [0, 1, 0]
 
 

@@ -97,7 +97,7 @@ def test_networkx__attributes_become_columns_and_names_stay():
     edges, nodes = libraries.tables_of(graph)
     assert edges.to_pydict() == {"source": ["a", "b"], "target": ["b", "c"]}
     expected = {"age": [1, None, 2], "place_0": [0.0, 1.0, 2.0], "place_1": [1.0, 1.0, 1.0]}
-    assert nodes.to_pydict() == {libraries.ID: ["a", "b", "c"], **expected}
+    assert nodes.to_pydict() == {libraries.ID_COLUMN: ["a", "b", "c"], **expected}
 
 
 def test_networkx__gaps_of_a_pandas_table_are_gaps():
@@ -119,7 +119,7 @@ def test_read_tables__takes_nan_as_a_gap_whichever_library_holds_it(tmp_path, ma
 
 
 def test_networkx__names_are_numbers_where_all_are_and_text_where_not():
-    assert libraries.tables_of(nx.path_graph(3))[1].to_pydict() == {libraries.ID: [0, 1, 2]}
+    assert libraries.tables_of(nx.path_graph(3))[1].to_pydict() == {libraries.ID_COLUMN: [0, 1, 2]}
     edges, _ = libraries.tables_of(nx.grid_2d_graph(1, 2))
     assert edges.to_pydict() == {"source": ["(0, 0)"], "target": ["(0, 1)"]}
     mixed = nx.Graph()

@@ -65,7 +65,7 @@ def test_read_matrix__refuses_other_files(tmp_path):
 _MEASURE = """
 import sys
 from pathlib import Path
-from hcm_scale.base.console import peak_rss_bytes
+from hcm_scale.base.memory import peak_rss_bytes
 from hcm_scale.ingest.readers import Policy, read_tables
 here, policy = Path(sys.argv[1]), Policy(featureless="degree")
 

@@ -15,7 +15,7 @@ import pytest
 
 from hcm_scale.config import Config, SqlGraph
 from hcm_scale.run import pipeline
-from hcm_scale.run.sources import check_apart, reader, stamp
+from hcm_scale.run.sources import check_outside_run_dir, reader, stamp
 
 duckdb = pytest.importorskip("duckdb")
 
@@ -50,12 +50,12 @@ def check_graph(made, folder):
 
 
 def test_queries__are_read_as_tables(database, tmp_path):
-    graph = SqlGraph(uri=database, edges=EDGES, nodes=f"{NODES}; ")
+    graph = SqlGraph(path=database, edges=EDGES, nodes=f"{NODES}; ")
     check_graph(reader(graph)(tmp_path / "graph"), tmp_path)
 
 
 def test_queries__bring_weights(database, tmp_path):
-    made = reader(SqlGraph(uri=database, edges=EDGES, nodes=NODES, weight_column="paid"))(tmp_path / "graph")
+    made = reader(SqlGraph(path=database, edges=EDGES, nodes=NODES, weight_column="paid"))(tmp_path / "graph")
     names = made.ids.to_pylist()
     row = slice(*made.indptr[names.index("b") :][:2])
     assert {names[v]: w for v, w in zip(made.indices[row], made.weights[row], strict=True)} == {"a": 12, "c": 1}
@@ -63,7 +63,7 @@ def test_queries__bring_weights(database, tmp_path):
 
 def test_file__may_be_named_as_sqlalchemy_does(database, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made = reader(SqlGraph(uri="duckdb:///bank.db", edges=EDGES, featureless="degree"))(tmp_path / "graph")
+    made = reader(SqlGraph(path="duckdb:///bank.db", edges=EDGES, featureless="degree"))(tmp_path / "graph")
     assert made.ids.to_pylist() == ["a", "b", "c"]
 
 
@@ -71,7 +71,7 @@ def test_queries__read_files_where_they_lie(tmp_path):
     pq.write_table(pa.table({"u": [0, 1], "v": [1, 2]}), tmp_path / "e.parquet")
     (tmp_path / "n.csv").write_text("id,s\n0,1.5\n1,2.5\n2,3.5\n")
     edges, nodes = f"select u as source, v as target from '{tmp_path}/e.parquet' -- all", f"from '{tmp_path}/n.csv'"
-    graph = SqlGraph(uri="duckdb://", edges=edges, nodes=nodes)
+    graph = SqlGraph(path="duckdb://", edges=edges, nodes=nodes)
     before = stamp(graph)
     made = reader(graph)(tmp_path / "graph")
     assert (made.x.ravel().tolist(), made.num_edges) == ([1.5, 2.5, 3.5], 2)
@@ -83,7 +83,9 @@ def test_queries__read_files_where_they_lie(tmp_path):
 def test_columns__are_guessed_where_nobody_named_them(database, tmp_path, caplog):
     caplog.set_level("INFO")
     nodes = "select opened, id as account, credit from accounts"
-    graph = SqlGraph(uri=database, edges="select paid, payer, payee from transfers", nodes=nodes, source_column="payer")
+    graph = SqlGraph(
+        path=database, edges="select paid, payer, payee from transfers", nodes=nodes, source_column="payer"
+    )
     with pytest.raises(
         ValueError, match=r"no column of graph\.nodes='select opened.* holds the ids in 'payer' and 'payee' of graph"
     ):
@@ -96,11 +98,11 @@ def test_columns__are_guessed_where_nobody_named_them(database, tmp_path, caplog
 
 def test_query_without_rows__is_named(database, tmp_path):
     with pytest.raises(ValueError, match=r"^graph\.nodes='select id from accounts where false' holds no rows"):
-        reader(SqlGraph(uri=database, edges=EDGES, nodes="select id from accounts where false"))(tmp_path / "graph")
+        reader(SqlGraph(path=database, edges=EDGES, nodes="select id from accounts where false"))(tmp_path / "graph")
 
 
 def test_stamp__is_of_the_rows(database):
-    graph = SqlGraph(uri=database, edges=EDGES, nodes=NODES)
+    graph = SqlGraph(path=database, edges=EDGES, nodes=NODES)
     before = stamp(graph)
     for statement, is_same in (("create table other (x int)", True), ("update accounts set risk = 3", False)):
         with duckdb.connect(database.removeprefix("duckdb://")) as connection:
@@ -112,12 +114,12 @@ def test_stamp__is_of_the_rows(database):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"uri": ""}, r"graph\.uri='' is no database that can be read; legal are duckdb:///file\.db"),
-        ({"uri": "mysql://h/db"}, r"graph\.uri='mysql://h/db' is no database"),
-        ({"uri": "duckdb:///none.db"}, r"graph\.uri=duckdb:///none\.db: there is no file /none\.db or none\.db"),
-        ({"uri": "duckdb://broken.db"}, r"graph\.uri=duckdb://broken\.db: .*not a valid DuckDB database"),
-        ({"uri": "postgresql://u:secret@h/db"}, r"graph\.uri=postgresql://\.\.\. holds a password.*PGPASSWORD"),
-        ({"uri": "postgresql://h/db?password=secret"}, r"graph\.uri=postgresql://\.\.\. holds a password"),
+        ({"path": ""}, r"graph\.path='' is no database that can be read; legal are duckdb:///file\.db"),
+        ({"path": "mysql://h/db"}, r"graph\.path='mysql://h/db' is no database"),
+        ({"path": "duckdb:///none.db"}, r"graph\.path=duckdb:///none\.db: there is no file /none\.db or none\.db"),
+        ({"path": "duckdb://broken.db"}, r"graph\.path=duckdb://broken\.db: .*not a valid DuckDB database"),
+        ({"path": "postgresql://u:secret@h/db"}, r"graph\.path=postgresql://\.\.\. holds a password.*PGPASSWORD"),
+        ({"path": "postgresql://h/db?password=secret"}, r"graph\.path=postgresql://\.\.\. holds a password"),
         ({"edges": ""}, r"graph\.edges is empty; it is a query, such as graph\.edges='select"),
         (
             {"edges": "select * from nope"},
@@ -127,13 +129,12 @@ def test_stamp__is_of_the_rows(database):
         ({"edges": "drop table accounts"}, r"graph\.edges='drop table accounts': "),
         ({"edges": "select payer from transfers"}, r"^graph\.edges='select payer from transfers' has the columns \["),
         ({"nodes": "select id from accounts"}, r"^graph\.edges, graph\.nodes: the graph has zero attributes"),
-        ({"path": "edges.csv"}, r"graph\.path=edges\.csv has no place in graph=sql"),
     ],
 )
 def test_faults__are_one_line_that_names_the_option(database, tmp_path, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
     Path("broken.db").write_bytes(b"x" * 5000)
-    graph = SqlGraph(**{"uri": database, "edges": EDGES, "nodes": NODES} | options)
+    graph = SqlGraph(**{"path": database, "edges": EDGES, "nodes": NODES} | options)
     with pytest.raises(ValueError, match=message) as caught:
         reader(graph)(tmp_path / "graph")
     assert "\n" not in str(caught.value)
@@ -142,7 +143,7 @@ def test_faults__are_one_line_that_names_the_option(database, tmp_path, monkeypa
 
 
 def test_run__knows_the_rows_it_was_made_from(database, tmp_path):
-    config = Config(graph=SqlGraph(uri=database, edges=EDGES, nodes=NODES), run_dir=str(tmp_path / "run"))
+    config = Config(graph=SqlGraph(path=database, edges=EDGES, nodes=NODES), run_dir=str(tmp_path / "run"))
     pipeline.run(config, until="ingest")
     kept = (tmp_path / "run" / "graph" / "manifest.json").stat().st_mtime_ns
     pipeline.run(config, until="ingest")
@@ -151,13 +152,15 @@ def test_run__knows_the_rows_it_was_made_from(database, tmp_path):
         connection.execute("delete from transfers where payer = 'a'")
     pipeline.run(config, until="ingest")
     assert (tmp_path / "run" / "graph" / "manifest.json").stat().st_mtime_ns != kept
-    check_apart(config.graph, tmp_path)
+    check_outside_run_dir(config.graph, tmp_path)
 
 
 def test_extra__is_named_where_it_is_missing(database, monkeypatch):
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(ValueError, match=r"graph\.uri=duckdb://.* needs the extra sql: pip install 'hcm-scale\[sql\]'"):
-        stamp(SqlGraph(uri=database, edges=EDGES))
+    with pytest.raises(
+        ValueError, match=r"graph\.path=duckdb://.* needs the extra sql: pip install 'hcm-scale\[sql\]'"
+    ):
+        stamp(SqlGraph(path=database, edges=EDGES))
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +200,7 @@ def test_postgres__is_read_as_duckdb_is(postgres, tmp_path):
         for statement in FILL:
             cursor.execute(statement)
         connection.commit()
-    graph = SqlGraph(uri=postgres, edges=EDGES, nodes=NODES)
+    graph = SqlGraph(path=postgres, edges=EDGES, nodes=NODES)
     before = stamp(graph)
     check_graph(reader(graph)(tmp_path / "graph"), tmp_path)
     assert stamp(graph) == before
@@ -210,11 +213,11 @@ def test_postgres__is_read_as_duckdb_is(postgres, tmp_path):
         ({"edges": "select * from nope"}, r"^graph\.edges='select \* from nope': relation \"nope\" does not exist$"),
         ({"edges": "delete from transfers returning payer"}, r"^graph\.edges='delete .*read-only|syntax error"),
         (
-            {"uri": postgres.replace("/postgres", "/none")},
-            r"^graph\.uri=postgresql://.*database \"none\" does not exist",
+            {"path": postgres.replace("/postgres", "/none")},
+            r"^graph\.path=postgresql://.*database \"none\" does not exist",
         ),
-        ({"uri": "postgresql://reader@127.0.0.1:9/db"}, r"^graph\.uri=postgresql://.*Connection refused"),
+        ({"path": "postgresql://reader@127.0.0.1:9/db"}, r"^graph\.path=postgresql://.*Connection refused"),
     ):
         with pytest.raises(ValueError, match=message) as caught:
-            reader(SqlGraph(**{"uri": postgres, "edges": EDGES, "nodes": NODES} | options))(tmp_path / "other")
+            reader(SqlGraph(**{"path": postgres, "edges": EDGES, "nodes": NODES} | options))(tmp_path / "other")
         assert "\n" not in str(caught.value)

@@ -25,10 +25,10 @@ TORCHRUN = {
     "MASTER_PORT": "29500",
 }
 OPTIONS = [
-    *("graph=community", "graph.num_nodes=400", "hops.num_sources=60", "shards.shard_pairs=4000", "score.explained=1"),
-    *("model.width=8", "model.head_width=8", "sampling.batch_pairs=130", "score.chunk_edges=256"),
-    *("posterior.burn_in_steps=15", "posterior.num_samples=3", "posterior.thin_steps=3", "posterior.log_every=6"),
-    *("world=cpu", "world.threads=1"),
+    *("graph=community", "graph.num_nodes=400", "hops.num_sources=60", "shards.shard_pairs=4000"),
+    *("model.width=8", "model.head_width=8", "sampling.batch_pairs=130"),
+    *("posterior.burn_in_steps=15", "posterior.num_samples=3", "posterior.thin_steps=3"),
+    *("world.device=cpu", "world.threads=1"),
 ]
 
 
@@ -115,7 +115,7 @@ def test_two_ranks_on_one_gpu__make_the_run_of_one(tmp_path, monkeypatch):
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")  # TF32 rounds a batch and its two halves too differently to compare
     folders = [tmp_path / "one", tmp_path / "two"]
     for num_ranks, folder in enumerate(folders, 1):
-        done = command("run", *OPTIONS, "world=gpu", f"world.processes={num_ranks}", f"run_dir={folder}")
+        done = command("run", *OPTIONS, "world.device=cuda", f"world.processes={num_ranks}", f"run_dir={folder}")
         assert done.returncode == 0, done.stdout + done.stderr
     assert "rank 1 of 2 on cuda:" in (folders[1] / "ranks" / "rank-1.log").read_text()
     check_same_run(*folders)
@@ -203,10 +203,13 @@ def test_rendezvous__is_local_on_one_machine_and_says_what_it_ignores(caplog):
     assert launch.rendezvous(several) == ("127.0.0.1:29400", "127.0.0.1", True)
 
 
-def test_numbers_that_the_starter_decides__are_said_to_be_ignored(caplog):
-    launch._warn_ignored(WorldConfig(processes=2, nodes=2), RankInfo(0, 4, 0, 2, "host", 1))
+def test_numbers_that_the_starter_decides__are_said_to_be_ignored(monkeypatch, caplog):
+    monkeypatch.setattr(launch, "run_rank", lambda config, until, info: f"rank {info.rank}")
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    assert launch.run(Config(world=WorldConfig(processes=2, nodes=2))) == "rank 3"
     assert caplog.text == ""
-    launch._warn_ignored(WorldConfig(processes=3, nodes=3), RankInfo(0, 4, 0, 2, "host", 1))
+    launch.run(Config(world=WorldConfig(processes=3, nodes=3)))
     assert "world.processes=3 is ignored: 2 ranks" in caplog.text
     assert "world.nodes=3 is ignored: 4 ranks" in caplog.text
 

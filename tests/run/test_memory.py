@@ -6,14 +6,14 @@ import logging
 import numpy as np
 import pytest
 
-from hcm_scale.config import Config, SyntheticGraph
+from hcm_scale.config import Config, ModelConfig, SyntheticGraph, with_options
 from hcm_scale.graph import SparseRows
 from hcm_scale.run import memory, pipeline
-from hcm_scale.run.memory import BatchShape, Searches, estimate
 from hcm_scale.run.stages import label_options, recipe_of
 from hcm_scale.run.workspace import read_stages
 from hcm_scale.shards import LabelPlan, open_labels
 from hcm_scale.stages.label import label as make_labels
+from hcm_scale.stages.train import Training
 from hcm_scale.synthetic import families as synthetic
 
 MIB = 2**20
@@ -28,41 +28,41 @@ PLAN = LabelPlan(
     shard_pairs=4_000_000,
     row_group_rows=65_536,
 )
-SCORE = {"num_features": 20, "widths": (64, 64), "chunk_edges": 1 << 14, "threads": 2, "num_views": 1}
-PAIRS = {"num_features": 20, "num_drawn": 10**6, "window": 4 * 10**6}
-WIDE = Searches(2, 256 << 20)
+WIDE = memory.Searches(2, 256 << 20)
 SIZES = [1_000, 30_000, 1_000_000, 30_000_000]
 
 
 def label(plan=PLAN, *, arcs=3_200_000, shares=True, how=WIDE):
-    return estimate("label", plan, plan.num_nodes, arcs, shares=shares, how=how)
+    return memory.label_bytes(plan, plan.num_nodes, arcs, shares=shares, how=how)
 
 
 def purify(n, *, attributes, values):
-    return estimate("purify", n, 8 * n, attributes, num_values=values, num_features=20, ratio=0.2)
+    return memory.purify_bytes(memory.Size(n, 8 * n, 16 * n, attributes, values), num_features=20, ratio=0.2)
 
 
-def score(n, m, *, on_disk=False, **sizes):
-    return estimate("score", n, m, on_disk=on_disk, **SCORE | sizes)
+def score(n, m, *, widths=(64, 64), **how):
+    options = {"model.width": widths[0], "model.head_width": widths[1], "score.views": ["purified"]}
+    size = memory.Size(n, m, 2 * m, 20, 20 * n)
+    return memory.score_bytes(with_options(Config(), options), size, 20, **{"on_disk": False} | how)
 
 
 def train(n=1_000_000, *, pairs=512, drawn=(16.0,), workers=1, widths=(64, 64)):
-    batch = BatchShape.expected(n, pairs, list(drawn))
-    return estimate("train", n, batch, widths=widths, workers=workers, **PAIRS)
+    model = ModelConfig(width=widths[0], head_width=widths[1])
+    return memory.train_bytes(model, n, memory.BatchShape.expected(n, pairs, drawn), 20, window=10**6, workers=workers)
 
 
 @pytest.mark.parametrize(
     "held",
     [
-        lambda n: estimate("synthetic", n, 8, 20),
-        lambda n: estimate("inject", n, 16 * n, 20 * n),
+        lambda n: memory.synthetic_bytes(memory.Size.made(n, 8, 20)),
+        lambda n: memory.inject_bytes(memory.Size.made(n, 8, 20)),
         lambda n: purify(n, attributes=20, values=20 * n),
         lambda n: purify(n, attributes=3_000, values=10 * n),
-        lambda n: estimate("propagate", n, 20),
+        lambda n: memory.propagate_bytes(n, 20),
         lambda n: label(dataclasses.replace(PLAN, num_nodes=n), arcs=16 * n, shares=False),
         train,
         lambda n: score(n, 8 * n),
-        lambda n: estimate("report", n, 8 * n),
+        lambda n: memory.report_bytes(memory.Size.made(n, 8, 20)),
     ],
 )
 def test_bytes__grow_with_the_graph_and_no_faster(held):
@@ -93,7 +93,7 @@ def test_score__ten_million_nodes_are_as_documented():
 
 
 def test_label__narrower_blocks_and_fewer_threads_save():
-    ways = [WIDE, Searches(2, 32 << 20), Searches(2, 1), Searches(1, 1)]
+    ways = [WIDE, memory.Searches(2, 32 << 20), memory.Searches(2, 1), memory.Searches(1, 1)]
     held = [label(how=how) for how in ways]
     assert held == sorted(held, reverse=True)
     assert len(set(held)) == len(held)
@@ -107,9 +107,9 @@ def test_train__workers_batches_and_widths_count():
 
 
 def test_batch_shape__is_no_larger_than_the_graph():
-    shape = BatchShape.expected(1_000, 4_096, [50.0, 50.0])
+    shape = memory.BatchShape.expected(1_000, 4_096, [50.0, 50.0])
     assert shape.layers == (1_000, 1_000, 1_000)
-    assert BatchShape.expected(1_000, 10, [50.0], whole_graph=True).layers == (1_000, 1_000)
+    assert memory.BatchShape.expected(1_000, 10, [50.0], whole_graph=True).layers == (1_000, 1_000)
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_run__says_which_stage_does_not_fit_and_what_to_lower(tmp_path, graph):
 def test_run__is_refused_before_labels_are_made_that_could_not_be_scored(tmp_path, graph):
     config = small(tmp_path)
     config.model.width, config.world.memory_gib = 8_192, 70 / 1024
-    with pytest.raises(ValueError, match=r"^scores, later: about .* lower score.chunk_edges or model.width, or say"):
+    with pytest.raises(ValueError, match=r"^scores, later: about .* lower model.width, or say"):
         pipeline.run(config, graph=graph)
     assert not (tmp_path / "labels").exists()
     pipeline.run(config, until="label", graph=graph)
@@ -156,7 +156,6 @@ def test_run__is_refused_before_labels_are_made_that_could_not_be_scored(tmp_pat
 
 def test_run__in_little_memory_trains_one_after_the_other_and_without_workers(tmp_path, graph, caplog):
     config = small(tmp_path)
-    config.sampling.workers = 64
     config.world.memory_gib = 80 / 1024
     caplog.set_level(logging.INFO)
     pipeline.run(config, until="train", graph=graph)
@@ -200,15 +199,14 @@ def test_ways_to_label__end_in_the_same_bytes(tmp_path, graph):
 
 def test_train__of_fewer_workers_needs_less(tmp_path, graph):
     config = small(tmp_path)
-    config.sampling.workers = 3
     pipeline.run(config, until="label", graph=graph)
-    parts = recipe_of(config), graph, graph.x, open_labels(tmp_path / "labels")
-    ways = memory.train(config, *parts)
-    assert [workers for workers, _ in ways] == [3, 2, 1, 0]
+    training = Training(graph, graph.x, open_labels(tmp_path / "labels"), recipe_of(config), seed=0)
+    ways = memory.train(config, training)
+    assert [workers for workers, _ in ways] == [1, 0]
     held = [need.held for _, need in ways]
     assert held == sorted(held, reverse=True)
     config.posterior.trend_every = 1
-    assert memory.train(config, *parts)[0][1].held > held[0]
+    assert memory.train(config, training)[0][1].held > held[0]
 
 
 def test_purify__foresees_the_features_that_rules_will_make(tmp_path, graph):

@@ -41,11 +41,10 @@ def small(run_dir: Path, **options) -> Config:
     config = Config(run_dir=str(run_dir))
     config.world.device = "cpu"
     config.hops.num_sources, config.hops.pairs_per_class = 200, 40
-    config.sampling.batch_pairs, config.sampling.workers = 512, 0
+    config.sampling.batch_pairs = 512
     config.score.views = ["purified"]
     config.model.width, config.model.head_width = 16, 16
     config.posterior.burn_in_steps, config.posterior.num_samples, config.posterior.thin_steps = 12, 3, 2
-    config.posterior.log_every = 5
     config.score.views = ["purified"]
     for key, value in options.items():
         room, name = key.split("__")
@@ -236,7 +235,7 @@ def keys(config: Config, graph: Graph, world: World = ALONE) -> dict[str, str]:
 
 FIRST_CHANGED = {  # the first stage that another value of an option makes anew; None: it decides no result
     "inject": {
-        "graph": {"num_cliques": 2, "clique_size": 5, "candidates": 7, "num_attribute_anomalies": 3, "seed": 1},
+        "graph": {"num_cliques": 2, "clique_size": 5, "num_attribute_anomalies": 3, "seed": 1},
     },
     "attributes": {"purified": {"scale": "binary", "pca": 2, "standardise": False}},
     "purify": {"purified": {"similarity": "cosine", "ratio": 0.1, "attributes": "raw"}},
@@ -252,7 +251,6 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
             "backend": "torch_sparse",
             "whole_graph": False,
         },
-        None: {"workers": 3},
     },
     "model": {"train-purified": {"num_layers": 1, "width": 32, "head_width": 32}},
     "posterior": {
@@ -268,9 +266,7 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
         },
         None: {
             "checkpoint_every": 7,
-            "log_every": 7,
             "trend_every": 2,
-            "tensorboard": True,
         },
     },
     "score": {
@@ -284,10 +280,10 @@ FIRST_CHANGED = {  # the first stage that another value of an option makes anew;
             "max_neighbors": 9,
             "precision": "bfloat16",
         },
-        "report": {"explained": 3, "csv": True},
-        None: {"chunk_edges": 512, "state": "disk", "copy_to": "elsewhere"},
+        "report": {"csv": True},
+        None: {"state": "disk", "copy_to": "elsewhere"},
     },
-    "track": {None: {"to": ["mlflow"], "project": "other"}},
+    "track": {None: {"to": ["mlflow"]}},
 }
 
 
@@ -397,7 +393,7 @@ def test_graph__is_made_anew_when_sources_are_read_another_way(tmp_path, graph, 
 def test_attributes__are_told_in_the_log_the_manifest_and_the_report(tmp_path, graph, caplog):
     caplog.set_level("INFO")
     pipeline.run(small(tmp_path), graph=graph)
-    assert "6 attributes become 6 features by rule (attributes=auto)" in caplog.text
+    assert "6 attributes become 6 features by rule (attributes.scale=auto)" in caplog.text
     told = json.loads((tmp_path / "purified" / "manifest.json").read_text())["features"]["columns"]
     assert [row["rule"] for row in told] == ["standard"] * 6
     assert json.loads((tmp_path / "report" / "report.json").read_text())["attributes"] == told
@@ -453,12 +449,12 @@ def test_sampled_first_hop__needs_no_propagated_features(tmp_path, graph):
 
 
 def test_logs_asked_for_after_training__are_said_to_come_too_late(tmp_path, graph, caplog):
-    late = {"posterior__trend_every": 1, "posterior__tensorboard": True}
+    late = {"posterior__trend_every": 1, "track__to": ["tensorboard"]}
     pipeline.run(small(tmp_path), until="train", graph=graph)
     assert "has no effect" not in caplog.text
     pipeline.run(small(tmp_path, **late), until="train", graph=graph)
-    for name in ("trend_every=1", "tensorboard=True"):
-        assert f"posterior.{name} has no effect: this training is finished; remove {tmp_path}" in caplog.text
+    for option in ("posterior.trend_every=1", "track.to=tensorboard"):
+        assert f"{option} has no effect: this training is finished; remove {tmp_path}" in caplog.text
     pytest.importorskip("tensorboard")
     caplog.clear()
     for _ in range(2):

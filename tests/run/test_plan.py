@@ -2,18 +2,17 @@
 
 from pathlib import Path
 
-from hcm_scale.config import Config, SyntheticGraph, with_options
+from helpers import small_config
+
+from hcm_scale.config import Config, SyntheticGraph
 from hcm_scale.run import pipeline
 from hcm_scale.run.workspace import read_stages
 
-FEW = {"hops.num_sources": 20, "hops.pairs_per_class": 5, "sampling.batch_pairs": 32, "sampling.workers": 0}
-FEW |= {"model.width": 8, "model.head_width": 8, "posterior.burn_in_steps": 2, "posterior.num_samples": 1}
-FEW |= {"posterior.thin_steps": 1, "world.device": "cpu", "score.views": ["purified"]}
-
 
 def small(run_dir: Path, **options: object) -> Config:
-    graph = SyntheticGraph(num_nodes=100, num_attributes=3)
-    return with_options(Config(graph=graph, run_dir=str(run_dir)), FEW | options)
+    config = small_config(run_dir, **{"score.views": ["purified"], "hops.num_sources": 20} | options)
+    config.graph = SyntheticGraph(num_nodes=100, num_attributes=3)
+    return config
 
 
 def states(text: str) -> dict[str, str]:
@@ -33,7 +32,7 @@ def test_plan__says_what_is_kept_and_what_changed(tmp_path):
     assert set(states(pipeline.plan_text(small(tmp_path))).values()) == {"kept"}
     changed = small(tmp_path, **{"hops.pairs_per_class": 6})
     text = pipeline.plan_text(changed)
-    assert "hops.pairs_per_class: 5 -> 6" in text
+    assert "hops.pairs_per_class: 30 -> 6" in text
     planned = states(text)
     pipeline.run(changed)
     done = {stage["name"]: "kept" if stage["skipped"] else "made" for stage in read_stages(tmp_path)}

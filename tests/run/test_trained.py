@@ -33,7 +33,7 @@ def small(run_dir: Path, trained: Path | None = None) -> Config:
     config = config if trained is None else as_trained(config)
     config.world.device = "cpu"
     if trained is None:
-        config.hops.num_sources, config.hops.pairs_per_class, config.sampling.workers = 200, 40, 0
+        config.hops.num_sources, config.hops.pairs_per_class = 200, 40
         config.model.width, config.model.head_width, config.purify.ratio = 16, 16, 0.1
         config.posterior.burn_in_steps, config.posterior.num_samples, config.posterior.thin_steps = 12, 2, 2
     return config
@@ -158,7 +158,7 @@ def test_options__of_the_trained_run_hold_and_others_are_warned_about(graph, yes
         (["score=strict"], 0.1, []),  # an option file of the user
         (["score.fdr=0.2"], 0.2, []),
         (["purify.ratio=0.2", "purify=euclidean"], 0.3, ["purify.ratio=0.2"]),
-        (["model.width=16", "purify=cosine", "attributes=auto"], 0.3, ["purify.similarity=cosine"]),
+        (["model.width=16", "purify=cosine", "attributes.scale=auto"], 0.3, ["purify.similarity=cosine"]),
         (["-m", "score.fdr=0.1,0.2", "purify.ratio=0.2"], 0.1, ["purify.ratio=0.2"] * 2),
     ],
 )

@@ -197,7 +197,7 @@ def test_pairs_per_class__gives_advice_that_works(tmp_path, make_labels):
 
 MEASURE = """
 import itertools, sys
-from hcm_scale.base.console import peak_rss_bytes
+from hcm_scale.base.memory import peak_rss_bytes
 from hcm_scale.sampling.pairs import cut_epoch, pair_batches
 from hcm_scale.shards import open_labels
 

@@ -14,7 +14,6 @@ from hcm_scale.ranks.world import World
 from hcm_scale.score.edge_index import PairHead, edge_index
 from hcm_scale.score.edges import predict_edges
 from hcm_scale.stages import edges as shared_edges
-from hcm_scale.stages.edges import Sharing, predict_shared
 
 WIDTH, HIDDEN, CLASSES, CHUNK = 8, 16, 4, 32
 KEY = "of these samples"
@@ -33,7 +32,7 @@ def predict_by_ranks(together, tmp_path):
 
     def predict(edges, num_ranks: int, on_disk: bool = False, watch=lambda rank, number: None):
         def of_rank(world: World):
-            sharing = Sharing(world, tmp_path, CHUNK, on_disk, "cpu", 3, KEY)
+            sharing = shared_edges.Sharing(world, tmp_path, CHUNK, on_disk, "cpu", 3, KEY)
             begun = sharing.begin(edges.num_edges)
             left = islice(make_samples(edges.num_nodes), begun, None)
 
@@ -43,7 +42,7 @@ def predict_by_ranks(together, tmp_path):
                     yield sample
                     watch(world.rank, begun + number)
 
-            return predict_shared(edges, embedded(), sharing, begun=begun)
+            return shared_edges.predict_shared(edges, embedded(), sharing, begun=begun)
 
         first, *others = together(num_ranks, of_rank)
         assert others == [None] * (num_ranks - 1)
@@ -73,7 +72,7 @@ def test_predict_shared__a_graph_without_edges(predict_by_ranks):
 
 
 def test_predict_shared__clears_what_a_killed_run_left(random_csr, tmp_path, predict_by_ranks):
-    sharing = Sharing(World(), tmp_path, CHUNK, False, "cpu", 3, KEY)
+    sharing = shared_edges.Sharing(World(), tmp_path, CHUNK, False, "cpu", 3, KEY)
     for name in ("rank-0", "rank-7", "layers"):
         (sharing.parts / name).mkdir(parents=True)
     edges = edge_index(*random_csr(50, 100))

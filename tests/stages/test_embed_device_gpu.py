@@ -13,7 +13,6 @@ from hcm_scale.score import device as device_module
 from hcm_scale.score.edge_index import PairHead, edge_index
 from hcm_scale.score.edges import predict_edges
 from hcm_scale.stages import embedding
-from hcm_scale.stages.embedding import DEVICE_CHUNK_ROWS, device_columns, embed_all, embed_samples
 from hcm_scale.synthetic.families import community, rmat
 
 pytestmark = [
@@ -33,9 +32,9 @@ def test_embed_all__agrees_with_the_cpu(make, last_relu):
     model = HopModel(x.shape[1], 4, width=64, last_relu=last_relu, seed=1)
     wanted = embed_graph(model, graph.indptr, graph.indices, x, propagated=True)
     model.to(DEVICE)
-    columns = device_columns(model, graph, DEVICE, propagated=True)
+    columns = embedding.device_columns(model, graph, DEVICE, propagated=True)
     held = graph_to(DEVICE, graph.indptr, graph.indices, x, columns)
-    found = embed_all(model, held, torch.empty(graph.num_nodes, 64, device=DEVICE))
+    found = embedding.embed_all(model, held, torch.empty(graph.num_nodes, 64, device=DEVICE))
     torch.testing.assert_close(found.cpu(), wanted, atol=1e-4, rtol=1e-4)
 
 
@@ -50,7 +49,7 @@ def test_embed_all__neighbours_that_pass_through_give_the_same_bits(monkeypatch)
         assert embedding.fits_device(graph, 32, 64, "cuda") == (free > 0)
         held = embedding.graph_on_device(graph, x, 32, 64, "cuda")
         assert len(held.indices) == (len(graph.indices) if free else 0)
-        found.append(embed_all(model, held, torch.empty(graph.num_nodes, 64, device=DEVICE), graph.indices))
+        found.append(embedding.embed_all(model, held, torch.empty(graph.num_nodes, 64, device=DEVICE), graph.indices))
     assert torch.equal(*found)
 
 
@@ -74,11 +73,13 @@ def test_embed_samples__of_a_second_view_find_room_where_those_of_the_first_were
     views = [community(3_000_000, edges_per_node=5), community(3_000_000)]
     model = HopModel(20, 4, width=64, seed=1)
     n, indices = views[1].num_nodes, views[1].indices
-    needed = graph_bytes(n, indices, 32) + 4 * 64 * (n + DEVICE_CHUNK_ROWS) + 96 * MIB
+    needed = graph_bytes(n, indices, 32) + 4 * 64 * (n + embedding.DEVICE_CHUNK_ROWS) + 96 * MIB
     others = torch.empty(int(free_bytes(DEVICE)) - needed, dtype=torch.uint8, device=DEVICE)
     for view in views:
         options = {"propagated": True, "device": "cuda"}
-        found = embed_samples({"num_attributes": 20}, [model.state_dict()], view, np.asarray(view.x), **options)
+        found = embedding.embed_samples(
+            {"num_attributes": 20}, [model.state_dict()], view, np.asarray(view.x), **options
+        )
         assert [len(z) for z, _ in found] == [n]
     del others
 
@@ -86,10 +87,10 @@ def test_embed_samples__of_a_second_view_find_room_where_those_of_the_first_were
 def test_columns_for__leaves_other_models_to_plain_torch():
     graph = community(100)
     two, three = HopModel(20, width=64).to(DEVICE), HopModel(20, width=64, num_layers=3).to(DEVICE)
-    assert device_columns(two, graph, DEVICE, propagated=True) == 32
-    assert device_columns(two, graph, DEVICE, propagated=False) is None
-    assert device_columns(three, graph, DEVICE, propagated=True) is None
-    assert device_columns(HopModel(20, width=48).to(DEVICE), graph, DEVICE, propagated=True) is None
+    assert embedding.device_columns(two, graph, DEVICE, propagated=True) == 32
+    assert embedding.device_columns(two, graph, DEVICE, propagated=False) is None
+    assert embedding.device_columns(three, graph, DEVICE, propagated=True) is None
+    assert embedding.device_columns(HopModel(20, width=48).to(DEVICE), graph, DEVICE, propagated=True) is None
 
 
 @pytest.mark.parametrize("num_nodes", [100_000, 1_000_000, 3_000_000])
@@ -103,9 +104,9 @@ def test_scoring__holds_the_graph_one_layer_and_sixteen_bytes_an_edge(num_nodes)
     torch.cuda.reset_peak_memory_stats()
     held = graph_to(DEVICE, graph.indptr, graph.indices, x, 32)
     room = torch.empty(num_nodes, width, device=DEVICE)
-    samples = ((embed_all(model, held, room), PairHead.of(model.state_dict())) for _ in range(2))
+    samples = ((embedding.embed_all(model, held, room), PairHead.of(model.state_dict())) for _ in range(2))
     predict_edges(index, samples, device=DEVICE, precision="auto")
     taken = torch.cuda.max_memory_allocated() - before
-    layer, chunk = 4 * width * num_nodes, 4 * width * min(DEVICE_CHUNK_ROWS, num_nodes)
+    layer, chunk = 4 * width * num_nodes, 4 * width * min(embedding.DEVICE_CHUNK_ROWS, num_nodes)
     foreseen = graph_bytes(num_nodes, graph.indices, 32) + layer + 17 * graph.num_edges + chunk
     assert foreseen - layer < taken < 1.05 * foreseen + 64 * MIB

@@ -30,7 +30,7 @@ def finished(run_dir: Path, views: list[str]) -> tuple[Path, str]:
     config = Config(run_dir=str(run_dir))
     config.world.device = "cpu"
     config.hops.num_sources, config.hops.pairs_per_class = 400, 80
-    config.sampling.batch_pairs, config.sampling.workers = 512, 0
+    config.sampling.batch_pairs = 512
     config.model.width, config.model.head_width = 32, 32
     config.score.views = views
     config.posterior.burn_in_steps, config.posterior.num_samples, config.posterior.thin_steps = 150, 3, 2

@@ -25,7 +25,7 @@ from hcm_scale.run.stages import label_options, recipe_of
 from hcm_scale.sampling.pairs import cut_epoch, pair_batches
 from hcm_scale.shards import open_labels
 from hcm_scale.stages.label import label
-from hcm_scale.stages.train import Record, batch_maker, takes_whole_graph, train
+from hcm_scale.stages.train import Record, Training, batch_maker, train
 
 NUM_NODES = 150
 DEFAULT = recipe_of(Config())
@@ -40,7 +40,7 @@ RECIPE = replace(
         burn_in_steps=6,
         thin_steps=4,
         num_samples=3,
-        settled=None,
+        stop_correlation=None,
         burn_in_epochs=None,
     ),
 )
@@ -73,10 +73,14 @@ def encoder_input(graph: Graph, recipe=RECIPE) -> np.ndarray:
     return propagate(graph.indptr, graph.indices, x) if recipe.batching.exact_first_hop else x
 
 
-def run(labels: Path, out: Path, recipe=RECIPE, graph: Graph | None = None, **options):
+def training(labels: Path, recipe=RECIPE, graph: Graph | None = None, seed: int = 0) -> Training:
     graph = graph or make_graph()
-    usual = {"seed": 0, "device": "cpu", "workers": 1, "record": RECORD}
-    return train(graph, encoder_input(graph, recipe), open_labels(labels), out, recipe=recipe, **usual | options)
+    return Training(graph, encoder_input(graph, recipe), open_labels(labels), recipe, seed)
+
+
+def run(labels: Path, out: Path, recipe=RECIPE, graph: Graph | None = None, seed: int = 0, **options):
+    usual = {"device": "cpu", "workers": 1, "record": RECORD}
+    return train(training(labels, recipe, graph, seed), out, **usual | options)
 
 
 def metrics(out: Path) -> list[dict]:
@@ -244,9 +248,8 @@ def test_samples__refuse_damage_and_unfinished_folders(labels, tmp_path):
 
 
 def test_train__refuses_what_does_not_fit(labels, tmp_path):
-    usual = {"recipe": RECIPE, "seed": 0, "device": "cpu", "workers": 1, "record": RECORD}
     with pytest.raises(ValueError, match="labels are over 150 nodes, the graph has 150 and the features 149 rows"):
-        train(make_graph(), make_features()[:-1], open_labels(labels), tmp_path, **usual)
+        replace(training(labels), x=make_features()[:-1])
     with pytest.raises(ValueError, match="log_every=0"):
         replace(RECORD, log_every=0)
     with pytest.raises(ValueError, match=r"fan_outs=\[5, 5\]"):
@@ -285,7 +288,7 @@ def test_ranks__two_that_reduce_their_gradients_equal_one(labels, tmp_path, sett
 
     One layer on an exact first hop sums over no neighbours, so the two threads do not meet in numba's pool.
     """
-    plan = replace(RECIPE.plan, num_samples=3 if settled is None else 9, settled=settled)
+    plan = replace(RECIPE.plan, num_samples=3 if settled is None else 9, stop_correlation=settled)
     recipe = replace(RECIPE, network=replace(RECIPE.network, num_layers=1), plan=plan)
     meet, box = threading.Barrier(2, timeout=60), {}
 
@@ -304,12 +307,14 @@ def test_ranks__two_that_reduce_their_gradients_equal_one(labels, tmp_path, sett
     assert len(open_samples(tmp_path / "two" / "samples")) == num_samples
 
 
-SETTLES = replace(RECIPE, plan=replace(RECIPE.plan, num_samples=9, settled=0.0))  # at its fourth sample, at step 22
+SETTLES = replace(
+    RECIPE, plan=replace(RECIPE.plan, num_samples=9, stop_correlation=0.0)
+)  # at its fourth sample, at step 22
 
 
 def test_settled_chain__ends_early_with_the_samples_of_the_longer_one(labels, tmp_path):
     run(labels, tmp_path / "early", SETTLES)
-    run(labels, tmp_path / "whole", replace(SETTLES, plan=replace(SETTLES.plan, settled=None)))
+    run(labels, tmp_path / "whole", replace(SETTLES, plan=replace(SETTLES.plan, stop_correlation=None)))
     early, whole = (sample_hashes(tmp_path / name) for name in ("early", "whole"))
     assert (len(early), len(whole)) == (4, 9)
     assert early.items() < whole.items()
@@ -338,7 +343,7 @@ def test_whole_graph__gives_the_numbers_of_sampled_batches(labels, tmp_path):
     batching = replace(RECIPE.batching, fan_outs=(None,))
     for name, wanted in (("sampled", False), ("whole", True)):
         recipe = replace(RECIPE, batching=replace(batching, whole_graph=wanted))
-        assert takes_whole_graph(make_graph(), recipe.batching) is wanted
+        assert training(labels, recipe).takes_whole_graph is wanted
         run(labels, tmp_path / name, recipe)
     for one, other in zip(*(open_samples(tmp_path / name / "samples") for name in ("sampled", "whole")), strict=True):
         for name, value in one.items():
@@ -359,9 +364,10 @@ def test_whole_graph__gives_the_numbers_of_sampled_batches(labels, tmp_path):
         ({"backend": "torch_sparse"}, False),
     ],
 )
-def test_whole_graph__is_taken_where_it_is_small_and_changes_nothing(changed, taken):
+def test_whole_graph__is_taken_where_it_is_small_and_changes_nothing(labels, changed, taken):
     batching = replace(RECIPE.batching, fan_outs=(None,), hub_cap=4, whole_graph=True)
-    assert takes_whole_graph(make_graph(), replace(batching, **changed)) is taken
+    recipe = replace(RECIPE, batching=replace(batching, **changed))
+    assert training(labels, recipe).takes_whole_graph is taken
 
 
 LARGE = replace(
@@ -388,5 +394,5 @@ def test_seed__moves_first_weights_and_neighbours(labels, tmp_path):
     recipe = replace(RECIPE, batching=replace(RECIPE.batching, fan_outs=(2,)))
     opened = open_labels(labels)
     pairs = next(pair_batches(opened, cut_epoch(opened, batch_pairs=128, sampling_ratio=0.3), seed=0))
-    made = [batch_maker(make_graph(), make_features(), recipe, seed=seed)(pairs) for seed in (0, 1)]
+    made = [batch_maker(training(labels, recipe, seed=seed))(pairs) for seed in (0, 1)]
     assert not torch.equal(*(batch.nodes for batch in made))

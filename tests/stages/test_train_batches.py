@@ -35,14 +35,14 @@ from hcm_scale.ranks.world import RankInfo, join
 from hcm_scale.sampling.device.batches import draw, epoch_key, pairs_to
 from hcm_scale.sampling.pairs import cut_epoch, pair_batches
 from hcm_scale.shards import open_labels
-from hcm_scale.stages.train import agree, gpu_fit
+from hcm_scale.stages.train import Training, agree, gpu_fit
 
 rank, port, folder, labels = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[4]), open_labels(sys.argv[5])
 torch.set_num_threads(1)
 graph, x, recipe = Graph.open(folder / "graph"), np.ones((300, 4), np.float32), recipe_of(Config())
 cut = cut_epoch(labels, batch_pairs=64, sampling_ratio=1.0, rank=rank, num_ranks=2)
 with join(RankInfo(rank, 2, rank, 2, "127.0.0.1", port), timeout_seconds=60) as world:
-    own = gpu_fit(graph, x, labels, recipe, cut, "cpu")
+    own = gpu_fit(Training(graph, x, labels, recipe, seed=0), cut, "cpu")
     fit = agree(own, world, "cpu", folder / "train.json")
     if fit is not None and fit.has_pairs:
         drawn = torch.stack(draw(pairs_to("cpu", labels), *cut(0)[:2], epoch_key(0, 0))[:2]).T

@@ -192,7 +192,7 @@ def test_bad_settings__are_refused_by_name(call, option):
 @pytest.mark.slow
 def test_community__of_ten_million_nodes_stays_within_8_gib():
     code = (
-        "from hcm_scale.synthetic import families as synthetic; from hcm_scale.base.console import peak_rss_bytes\n"
+        "from hcm_scale.synthetic import families as synthetic; from hcm_scale.base.memory import peak_rss_bytes\n"
         "g = synthetic.community(10_000_000); assert g.num_edges > 75_000_000, g.num_edges\n"
         "assert peak_rss_bytes() < 8 << 30, peak_rss_bytes(); print(g.num_edges, peak_rss_bytes())"
     )

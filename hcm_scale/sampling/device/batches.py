@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hcm_scale.base import device as memory
+from hcm_scale.base import device as base_device
 from hcm_scale.base.rng import key
 from hcm_scale.graph import Graph
 from hcm_scale.model import MiniBatch
@@ -95,7 +95,7 @@ def choose_fit(
             rows = min(entries, num_nodes)
             work += _ENTRY_BYTES * entries + 4 * (num_attributes + 4 * widths[0]) * rows
     held = graph_bytes(num_nodes, graph.indices, columns or num_attributes, weighted=weighted)
-    left = SHARE * memory.free_bytes(device) - work - held
+    left = SHARE * base_device.free_bytes(device) - work - held
     fits_pairs = 2 * labels.num_pairs * labels.plan.index_type.itemsize <= left
     return Fit(fits_pairs and max(labels.stored) <= MAX_SIZE, columns) if left >= 0 else None  # draws have 32 bits
 

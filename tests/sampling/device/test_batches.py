@@ -160,7 +160,7 @@ def test_cut__most_is_the_largest_slice(labels):
     ids=["all", "graph", "nothing"],
 )
 def test_choose_fit__takes_what_fits(random_csr, monkeypatch, free, wanted):
-    monkeypatch.setattr(gpu.memory, "free_bytes", lambda device: free)
+    monkeypatch.setattr(gpu.base_device, "free_bytes", lambda device: free)
     labels = SimpleNamespace(
         num_pairs=200_000, stored=(50_000,) * 4, plan=SimpleNamespace(index_type=np.dtype(np.int32))
     )

@@ -25,7 +25,7 @@ from hcm_scale.sampling.device.graph import draw_rows, graph_to
 from hcm_scale.sampling.pairs import Cut
 from hcm_scale.stages import train as train_batches
 from hcm_scale.stages.label import label
-from hcm_scale.stages.train import Record, train
+from hcm_scale.stages.train import Record, Training, train
 from hcm_scale.synthetic.families import community, rmat
 
 pytestmark = [
@@ -35,7 +35,7 @@ pytestmark = [
 ]
 DEVICE = torch.device("cuda")
 DEFAULT = recipe_of(Config())
-HOW = {"seed": 0, "workers": 1, "record": Record(checkpoint_every=10, log_every=20, tensorboard=False)}
+HOW = {"workers": 1, "record": Record(checkpoint_every=10, log_every=20, tensorboard=False)}
 
 
 def make_graph(num_attributes=20, width=128):
@@ -161,7 +161,7 @@ def cpu_loss(problem, tmp_path_factory):
     @functools.cache
     def train_once(num_layers):
         out = tmp_path_factory.mktemp("cpu")
-        train(*problem, out, recipe=recipe_for(num_layers), device="cpu", **HOW)
+        train(Training(*problem, recipe_for(num_layers), seed=0), out, device="cpu", **HOW)
         return last_loss(out)
 
     return train_once
@@ -173,7 +173,7 @@ def test_train__every_path_learns_what_the_cpu_learns(problem, cpu_loss, tmp_pat
     fits = {"pairs on the host": lambda fit: gpu.Fit(False, fit.columns), "batches from the host": lambda fit: None}
     whole = train_batches.gpu_fit
     monkeypatch.setattr(train_batches, "gpu_fit", lambda *a: fits.get(place, lambda fit: fit)(whole(*a)))
-    train(*problem, tmp_path, recipe=recipe_for(num_layers), device="cuda", **HOW)
+    train(Training(*problem, recipe_for(num_layers), seed=0), tmp_path, device="cuda", **HOW)
     assert last_loss(tmp_path) == pytest.approx(cpu_loss(num_layers), abs=0.08)
     samples = open_samples(tmp_path / "samples")
     assert len(samples) == 2
@@ -186,5 +186,5 @@ def test_train__with_weights_learns_what_the_cpu_learns(problem, tmp_path):
     weighted = replace(graph, weights=spread_to_entries(graph.indptr, graph.indices, weights))
     x = propagate(graph.indptr, graph.indices, graph.x.astype(np.float32), weighted.weights)
     for device in ("cpu", "cuda"):
-        train(weighted, x, labels, tmp_path / device, recipe=recipe_for(2), device=device, **HOW)
+        train(Training(weighted, x, labels, recipe_for(2), seed=0), tmp_path / device, device=device, **HOW)
     assert last_loss(tmp_path / "cuda") == pytest.approx(last_loss(tmp_path / "cpu"), abs=0.08)
