@@ -7,7 +7,7 @@ from bench import data
 from bench.accuracy.problem import DATA, open_problem, prepare
 from hcm_scale.graph import Graph
 
-NAMES = ("inj_cora", "dblp", "Reddit", "Amazon", "Enron", "BlogCatalog", "Flickr")
+NAMES = ("inj_cora", "dblp", "Reddit", "Amazon", "Enron", "BlogCatalog", "Flickr", "tolokers")
 
 
 def graphs(root: Path, seed: int = 0) -> Iterator[tuple[str, Graph]]:

@@ -52,6 +52,7 @@ DATA = {
     "inj_cora": DataSet("suite/pygod_inj_cora.npz", 0, _COUNTS),
     "dblp": DataSet("suite/dblp_inj.npz", 0, _COUNTS),
     "Reddit": DataSet("suite/pygod_reddit.npz", 0, _MEASURES),
+    "tolokers": DataSet("suite/tolokers.npz", 0, _MEASURES),
     "Planted": DataSet(None, 3, _MEASURES, clique_size=10),  # made here: 600 nodes, to try the harness
 }
 
