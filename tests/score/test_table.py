@@ -40,7 +40,8 @@ def test_scores_table__is_sorted_by_rank_with_ties_by_node():
     assert table["node"].to_pylist() == [1, 0, 2, 3]
     assert table["rank"].to_pylist() == [1, 2, 3, 4]
     assert table["ahp"].to_pylist() == [3, 2, 2, 1]
-    evidence = ["ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "score"]
+    evidence = ["ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual"]
+    evidence += ["cohesion", "score"]
     assert table.column_names == ["id", "node", *evidence, "rank", "degree", "flags"]
 
 
