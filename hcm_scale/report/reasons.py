@@ -91,13 +91,23 @@ def reasons(evidence: Evidence, node: int, row: dict[str, Any]) -> tuple[Reason,
             found.append(Reason(kind, int(row[kind_rank(kind)]), size))
     found.sort(key=lambda reason: (reason.rank or 0) / max(1, reason.num_ranked))
     chosen = [reason for reason in found if reason.notable] or found[:1]
-    chosen.sort(key=lambda reason: reason.kind != "attributes")  # causes before what follows from them
+    _causes_first(chosen)
     return tuple(_with_numbers(evidence, node, reason, row) for reason in chosen)
+
+
+def _causes_first(chosen: list[Reason]) -> None:
+    """Moves odd attributes before what follows from them: neighbours that seem far, or unlike."""
+    kinds = [reason.kind for reason in chosen]
+    first = next((place for place, kind in enumerate(kinds) if kind in ("hop", "context")), len(kinds))
+    if "attributes" in kinds[first:]:
+        chosen.insert(first, chosen.pop(kinds.index("attributes")))
 
 
 def _with_numbers(evidence: Evidence, node: int, reason: Reason, row: dict[str, Any]) -> Reason:
     """The reason with the numbers of its kind; without them where they need features and there are none."""
     of_hops = reason.kind in ("hop", "closure")
+    if reason.kind == "cohesion" and evidence.graph.directed:
+        return reason  # its triangles disregard directions, and the graph at hand has them
     if reason.kind == "cohesion":
         num_joined = _num_joined(evidence.graph, node)
         expected = max(0.0, (1.0 + num_joined) / math.exp(row["cohesion"]) - 1.0)

@@ -52,7 +52,13 @@ def fixed(value: float | None) -> str:
 
 
 def p_text(value: float) -> str:
-    """A chance, with three decimals or as a power of ten: 0.250, 2e-9."""
+    """A chance, with three decimals or as a power of ten, of which no tail is known beyond a millionth.
+
+    >>> [p_text(p) for p in (0.25, 0.00021, 3e-9)]
+    ['0.250', '2e-4', 'below 1e-6']
+    """
+    if value < 1e-6:
+        return "below 1e-6"
     return f"{value:.3f}" if value >= 0.001 else f"{value:.0e}".replace("e-0", "e-")
 
 
@@ -253,16 +259,32 @@ def found_text(found: Mapping[str, Any]) -> str:
     >>> found_text({"num_flagged": 3, "fdr": 0.1, "stability": 0.84})
     '3 nodes stand out at a false-discovery rate of 10%. 84% of the first nodes stay so by either encoder alone.'
     >>> found_text({"num_flagged": 0, "fdr": 0.1})
-    'No node stands out at a false-discovery rate of 10%.'
+    'No single node can be named at a false-discovery rate of 10%; the list is in order all the same.'
     """
     parts = []
     count, fdr, stability = (found.get(name) for name in ("num_flagged", "fdr", "stability"))
     if count is not None and fdr is not None:
-        who = "No node stands" if not count else "1 node stands" if count == 1 else f"{count:,} nodes stand"
-        parts.append(f"{who} out at a false-discovery rate of {percent(fdr)}.")
+        who, rate = (
+            "1 node stands" if count == 1 else f"{count:,} nodes stand",
+            f"false-discovery rate of {percent(fdr)}",
+        )
+        none = f"No single node can be named at a {rate}; the list is in order all the same."
+        parts.append(f"{who} out at a {rate}." if count else none)
     if stability is not None:
         parts.append(f"{100 * stability:.0f}% of the first nodes stay so by either encoder alone.")
     return " ".join(parts)
+
+
+def lonely_text(num_lonely: int, num_nodes: int) -> str:
+    """A hint where most nodes have no edge; empty elsewhere.
+
+    >>> lonely_text(74, 100)
+    '74% of the nodes have no edge: attributes alone tell of these, and they are compared with each other.'
+    """
+    if 2 * num_lonely <= num_nodes:
+        return ""
+    share = f"{100 * num_lonely / num_nodes:.0f}%"
+    return f"{share} of the nodes have no edge: attributes alone tell of these, and they are compared with each other."
 
 
 def headline(report: Mapping[str, Any]) -> str:
@@ -271,7 +293,7 @@ def headline(report: Mapping[str, Any]) -> str:
     if flagged is None:
         return f"{total} nodes, the oddest first"
     if not flagged["num"]:
-        return f"None of {total} nodes stands out"
+        return f"None of {total} nodes can be named with confidence"
     return f"{flagged['num']:,} of {total} nodes {'stands' if flagged['num'] == 1 else 'stand'} out"
 
 
@@ -279,15 +301,18 @@ def flag_text(report: Mapping[str, Any]) -> str:
     """The largest p among the flagged nodes, the false-discovery rate, and how far two encoders agree.
 
     >>> flag_text({"flagged": {"num": 3, "largest_p": 0.0002}, "found": {"fdr": 0.1}})
-    'Nodes stand out from p = 0.0002 down; about 10% of them may be there by chance.'
+    'Nodes stand out from p 2e-4 down; about 10% of them may be there by chance.'
     """
     flagged, fdr, stability = report["flagged"], report["found"].get("fdr"), report["found"].get("stability")
     parts = []
     if flagged and flagged["num"]:
         chance = "" if fdr is None else f"; about {percent(fdr)} of them may be there by chance"
-        parts.append(f"Nodes stand out from p = {flagged['largest_p']:.1g} down{chance}.")
+        parts.append(f"Nodes stand out from p {p_text(flagged['largest_p'])} down{chance}.")
     elif flagged:
-        parts.append("The list has a first node all the same; the most odd may be quite usual.")
+        parts.append(
+            "Too few nodes, or none, lie far enough beyond the bulk for a statement about single ones. The list is in "
+            "order all the same: odd nodes, if there are any, are near its head."
+        )
     if stability is not None:
         parts.append(f"{100 * stability:.0f}% of the first nodes stay so by either of two encoders, trained apart.")
     return " ".join(parts)
@@ -483,9 +508,9 @@ def _flag_lines(e: Explanation) -> list[str]:
     """The node's p, whether it is flagged, and where flags end; none where nodes were not judged."""
     if e.p is None or e.flagged is None or e.fdr is None:
         return []
-    end = "no node is flagged" if e.flags_end is None else f"flags end at p {e.flags_end:.1e}"
+    end = "no node is flagged" if e.flags_end is None else f"flags end at p {p_text(e.flags_end)}"
     state = "flagged" if e.flagged else "not flagged"
-    return [f"p {e.p:.1e}, {state}: at a false-discovery rate of {percent(e.fdr)} {end}"]
+    return [f"p {p_text(e.p)}, {state}: at a false-discovery rate of {percent(e.fdr)} {end}"]
 
 
 def _neighbor_lines(e: Explanation, limit: int) -> list[str]:

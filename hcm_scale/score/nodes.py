@@ -29,7 +29,7 @@ from hcm_scale.base.device import MANY_ENTRIES
 from hcm_scale.base.names import RANKINGS
 from hcm_scale.base.threads import map_slices, run_in_slices, run_in_threads
 from hcm_scale.score.calibration import ContextScale, Strangeness, add_zscores, zscale_among
-from hcm_scale.score.closure import Cut, closure, cohesion, far_cut
+from hcm_scale.score.closure import Cut, both_ways, closure, cohesion, far_cut
 from hcm_scale.score.context import context, surprise_of_bins
 from hcm_scale.score.edge_index import MAX_HASH, EdgeIndex, average_rows
 from hcm_scale.score.edges import EdgeHops
@@ -196,12 +196,10 @@ def attribute_scores(
     else:
         unlike, surprise, prediction, spread, rate = usual
     of_context, spread = context(edges, distance, surprise, spread)
-    of_closure, of_cohesion = np.zeros(edges.num_nodes), np.zeros(edges.num_nodes)
-    if not edges.directed:
-        of_closure = closure(edges, distance, unlike)
-        of_cohesion, rate = cohesion(edges, rate)
+    of_closure = np.zeros(edges.num_nodes) if edges.directed else closure(edges, distance, unlike)
+    of_cohesion, rate = cohesion(both_ways(edges) if edges.directed else edges, rate)
     found = AttributeScores(of_context, of_closure, residual(edges.indptr, edges.indices, x, prediction), of_cohesion)
-    return found, ContextScale(unlike, surprise, prediction, spread, rate or 0.0)
+    return found, ContextScale(unlike, surprise, prediction, spread, rate)
 
 
 def with_attributes(scores: NodeScores, found: AttributeScores, like: NodeScores | None = None) -> NodeScores:

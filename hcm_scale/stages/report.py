@@ -30,7 +30,7 @@ from hcm_scale.report.explain import Explanation, label_of
 from hcm_scale.report.explain import explain as explain_node
 from hcm_scale.report.groups import groups, num_first
 from hcm_scale.report.reasons import KIND_TITLES, first_by_kind, kind_title
-from hcm_scale.report.wording import clip, found_text, group_text, one_sentence, score_title
+from hcm_scale.report.wording import clip, found_text, group_text, lonely_text, one_sentence, p_text, score_title
 from hcm_scale.report.write import FORMAT, notebook_html, write_report
 from hcm_scale.score import table
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE
@@ -78,8 +78,10 @@ def report(
     records = () if metrics is None else read_records(Path(metrics))
     labelled = None if labels is None else files.read_manifest(Path(labels), schema.KIND, schema.FORMAT)
     weak = weak_attributes_text(graph, x, records, None if labelled is None else len(labelled["counts"]))
-    if weak:
-        log.warning("%s", weak)
+    num_lonely = graph.num_nodes - int(np.count_nonzero(np.diff(graph.indptr)))
+    lonely = lonely_text(num_lonely, graph.num_nodes)
+    for hint in filter(None, (weak, lonely)):
+        log.warning("%s", hint)
     return write_report(
         out,
         run=report_facts() | {"num_samples": found.get("num_samples")} | dict(run),
@@ -93,7 +95,7 @@ def report(
         records=records,
         labels=labelled,
         features=features,
-        notes=[note for note in (weak, "" if drift is None else f"Drift: {drift_text(drift)}.") if note],
+        notes=[note for note in (weak, lonely, "" if drift is None else f"Drift: {drift_text(drift)}.") if note],
         stages=stages,
         top=top,
         csv=csv,
@@ -238,11 +240,13 @@ def _strangest(table: pa.Table) -> str:
     by = ranked_by(table)
     has_p, has_flag, has_y = (name in table.column_names for name in ("p", "flagged", "y"))
     columns = f"{score_title(by):>10}   {'stands out by':<39}degree"
-    lines = [f"rank  id                      {columns}{'         p' if has_p else ''}{'   known as' if has_y else ''}"]
+    lines = [
+        f"rank  id                      {columns}{'           p' if has_p else ''}{'   known as' if has_y else ''}"
+    ]
     for row in table.slice(0, _TOP).to_pylist():
         known = [label_of(row.get("y"), row.get("kind")) or "", "flagged" if has_flag and row["flagged"] else ""]
         kind = kind_title(row["evidence"]) if row.get("evidence") else ""
-        p = f"{row['p']:>10.1e}" if has_p else ""
+        p = f"{p_text(row['p']):>12}" if has_p else ""
         numbers = f"{row[by]:>10.2f}   {kind:<39}{row['degree']:>6,}{p}"
         lines.append(
             f"{row['rank']:>4}  {clip(row['id'], 24):<24}{numbers}   {', '.join(filter(None, known))}".rstrip()

@@ -152,7 +152,7 @@ def score(
         log.warning("scores: no GPU memory for x and an embedding of %s nodes: the cores score", f"{graph.num_nodes:,}")
         device, how = "cpu", replace(how, precision="auto")
     if graph.directed and world.leads:
-        log.warning("scores: graph.directed=true counts no triangles: closures and cohesion tell nothing")
+        log.warning("scores: graph.directed=true counts no far triangles: closure and context_closure tell nothing")
     edges = edge_index(graph.indptr, graph.indices, directed=graph.directed, max_neighbors=how.max_neighbors, seed=seed)
     sharings = sharings_of(views, out, chunk_of(chunk_edges, device), state == "disk", device, world)
     predict = partial(

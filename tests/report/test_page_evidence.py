@@ -81,7 +81,7 @@ def test_page__shows_p_and_flags_and_how_many_stand_out(scored_world: World, tmp
     assert report["found"] == {"num_flagged": 4, "fdr": 0.1, "stability": 0.61}
     text = " ".join(page.render(report).split())
     assert "<h1>4 of 60 nodes stand out</h1>" in text
-    assert "Nodes stand out from p = 0.05 down; about 10% of them may be there by chance." in text
+    assert "Nodes stand out from p 0.051 down; about 10% of them may be there by chance." in text
     assert "61% of the first nodes stay so by either of two encoders, trained apart." in text
     assert report["flagged"]["num"] == sum(report["flagged"]["by_kind"].values()) == 4
     shown = ranking_data(text)["values"]

@@ -96,11 +96,11 @@ def test_text__has_the_score_that_ranks_and_no_other():
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"flags_end": 6.3e-5}, "p 1.1e-04, not flagged: at a false-discovery rate of 10% flags end at p 6.3e-05"),
-        ({}, "p 1.1e-04, not flagged: at a false-discovery rate of 10% no node is flagged"),
+        ({"flags_end": 6.3e-5}, "p 1e-4, not flagged: at a false-discovery rate of 10% flags end at p 6e-5"),
+        ({}, "p 1e-4, not flagged: at a false-discovery rate of 10% no node is flagged"),
         (
             {"p": 1.3e-6, "flagged": True, "flags_end": 6.3e-5},
-            "p 1.3e-06, flagged: at a false-discovery rate of 10% flags end at p 6.3e-05",
+            "p 1e-6, flagged: at a false-discovery rate of 10% flags end at p 6e-5",
         ),
     ],
 )
@@ -124,7 +124,7 @@ def test_text__shows_dates_as_dates():
         (wording.fixed(0.5), "0.500"),
         (wording.fixed(None), "–"),
         (wording.p_text(0.25), "0.250"),
-        (wording.p_text(2.04e-9), "2e-9"),
+        (wording.p_text(2.04e-9), "below 1e-6"),
         (wording.sentence("average hop (AHP)"), "Average hop (AHP)"),
         (wording.score_title("ahp"), "AHP"),
         (wording.score_title("far_score"), "Far score"),
@@ -134,7 +134,10 @@ def test_text__shows_dates_as_dates():
         (wording.weight(0.00125, 3), "0.00125 (heavier than 3 % of edges)"),
         (wording.headline({"flagged": {"num": 3}, "graph": {"num_nodes": 2000}}), "3 of 2,000 nodes stand out"),
         (wording.headline({"flagged": {"num": 1}, "graph": {"num_nodes": 2000}}), "1 of 2,000 nodes stands out"),
-        (wording.headline({"flagged": {"num": 0}, "graph": {"num_nodes": 2000}}), "None of 2,000 nodes stands out"),
+        (
+            wording.headline({"flagged": {"num": 0}, "graph": {"num_nodes": 2000}}),
+            "None of 2,000 nodes can be named with confidence",
+        ),
         (wording.headline({"flagged": None, "graph": {"num_nodes": 2000}}), "2,000 nodes, the oddest first"),
     ],
 )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from hcm_scale.score.closure import closure, cohesion, far_cut, mark_far
+from hcm_scale.score.closure import both_ways, closure, cohesion, far_cut, mark_far
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.synthetic.families import rmat
 
@@ -164,3 +164,16 @@ def test_cohesion__finds_a_ring_of_mules_and_not_the_merchant():
     found, _ = cohesion(edge_index(np.searchsorted(arcs[0], np.arange(num_nodes + 1)), arcs[1].astype(np.int32)))
     assert set(np.argsort(-found)[:20]) >= set(ring)
     assert found[merchant] < np.quantile(found, 0.95)
+
+
+def test_both_ways__joins_the_ends_of_every_arc_once():
+    rng = np.random.default_rng(0)
+    arcs = sparse.csr_array(np.triu(rng.random((30, 30)) < 0.2, 1) | np.tril(rng.random((30, 30)) < 0.1, -1))
+    arcs.sort_indices()
+    made = both_ways(edge_index(arcs.indptr.astype(np.int64), arcs.indices.astype(np.int32), directed=True))
+    wanted = arcs.toarray() | arcs.toarray().T
+    found = np.zeros((30, 30), bool)
+    found[np.repeat(np.arange(30), np.diff(made.indptr)), made.indices] = True
+    np.testing.assert_array_equal(found, wanted)
+    assert not made.directed
+    assert made.num_edges == wanted.sum() // 2

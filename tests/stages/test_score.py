@@ -172,7 +172,7 @@ def test_score__a_mapped_graph_and_a_directed_one(random_csr, features, tmp_path
     table = score(graph, graph, features, samples, tmp_path / "scores", state="disk").table()
     without = graph.degrees[table["node"].to_numpy()] == 0
     assert [bool(text) for text in table["flags"].to_pylist()] == without.tolist()
-    assert "graph.directed=true counts no triangles" in caplog.text
+    assert "graph.directed=true counts no far triangles" in caplog.text
 
 
 def test_score__trim_max_neighbors_and_rank_by_reach_the_table(graph, structure, features, samples, tmp_path):
