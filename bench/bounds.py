@@ -128,7 +128,7 @@ def step_work(batch: Any) -> tuple[float, tuple[float, float], float]:
     first = 2 * nodes * batch.x.shape[1] * train.WIDTH
     later = 2 * seeds * train.WIDTH**2 + 2 * pairs * train.HEAD * (train.WIDTH + train.CLASSES)
     activations = 4 * (nodes * train.WIDTH + 2 * seeds * train.WIDTH + pairs * (train.WIDTH + train.HEAD))
-    entries = sum(block.num_entries for block in batch.blocks)
+    entries = sum(len(block.indices) for block in batch.blocks)
     return 3 * activations, (2 * entries, 4 * train.WIDTH), 2 * first + 3 * later
 
 

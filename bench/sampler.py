@@ -72,7 +72,7 @@ def ours(problem: Problem, workers: int) -> Contender:
                 check_draw(graph, *drawn, nodes[: block.num_targets])
 
     def num_edges(result: list[Any]) -> float:
-        return float(sum(block.num_entries - block.num_targets for _, blocks in result for block in blocks))
+        return float(sum(len(block.indices) - block.num_targets for _, blocks in result for block in blocks))
 
     return Contender(f"hcm_scale, {workers} threads", run, num_edges, verify)
 

@@ -69,7 +69,9 @@ def test_tutorial__runs_from_top_to_bottom_and_finds_what_it_planted(tmp_path, m
     monkeypatch.chdir(tmp_path)
     assert run_page("tutorial.md", shell) == (4, 3)
     said = capsys.readouterr().out
-    assert re.search("acc-0071   rank [1-5] of 1,500", said)
+    mule = re.search(r"acc-0071   rank (\d+) of 1,500", said)
+    assert mule is not None
+    assert int(mule[1]) <= 15, said
     flagged, found = map(int, re.search(r"(\d+) flagged, (\d+) of 15 planted", said).groups())
     assert found >= 12
     assert flagged - found <= 3
