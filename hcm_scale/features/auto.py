@@ -106,7 +106,11 @@ def fit_automatic(
     by_column = _by_column(drawn)
     seen, gaps, decision = _survey(by_column, names, isinstance(x, SparseRows))
     singles = _fit_singles(by_column, decision, seen, gaps)
-    rotated = {rule: _fit_rotated(drawn, decision, seen, rule, pca) for rule in _COMPONENTS if rule in decision.rules}
+    asked = {rule: pca or usual for rule, usual in _COMPONENTS.items() if rule in decision.rules}
+    rotated = {rule: _fit_rotated(drawn, decision, seen, rule, size) for rule, size in asked.items()}
+    for part in rotated.values():
+        if pca is not None and part.width < pca:
+            log.info("attributes.pca=%d is cut to %d, the rank of its columns", pca, part.width)
     signals: dict[int, float] = {}
     if "sparse" in rotated and pca is None and ends is not None:
         rotated["sparse"], signals = _choose_components(drawn, decision, seen, rotated["sparse"], x, ends)
@@ -326,17 +330,14 @@ def _score_curve(stored: NDArray[np.float64], num_rows: int) -> Curve:
 
 
 def _fit_rotated(
-    drawn: Attributes, decision: Decision, seen: list[ColumnSurvey], rule: str, pca: int | None
+    drawn: Attributes, decision: Decision, seen: list[ColumnSurvey], rule: str, num_components: int
 ) -> Rotated:
     """The part that projects the columns under one rule: sparse components are divided each by its own deviation."""
     chosen = np.array(decision.columns(rule), np.int64)
     how = decision.sparse_values if rule == "sparse" else "as they are"
     ends = np.array([seen[k].high if seen[k].high else seen[k].low for k in chosen])
     values = group_values(how, ends)
-    asked = _COMPONENTS[rule] if pca is None else pca
-    found = fit_components(lambda: (values(block[:, chosen]) for _, block in row_blocks(drawn)), asked)
-    if pca is not None and found.loadings.shape[1] < pca:
-        log.info("attributes.pca=%d is cut to %d, the rank of its columns", pca, found.loadings.shape[1])
+    found = fit_components(lambda: (values(block[:, chosen]) for _, block in row_blocks(drawn)), num_components)
     variances = found.variances * ((drawn.shape[0] - 1) / drawn.shape[0])
     divisor = np.sqrt(variances if rule == "sparse" else np.full(len(variances), variances.mean()))
     return Rotated(chosen, how, ends, found, 1.0 / np.where(divisor > 0, divisor, 1.0))
