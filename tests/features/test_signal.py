@@ -1,0 +1,55 @@
+"""The number of components that edges choose, and components of many columns beside an exact decomposition."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from hcm_scale.features.parts import fit_components
+from hcm_scale.features.signal import attribute_signal, signal_edges
+from hcm_scale.features.transform import transform
+from hcm_scale.graph import Graph, SparseRows
+
+
+def topics(num_topics: int, num_nodes: int = 1_200, num_words: int = 600) -> Graph:
+    """Nodes write words of their topic and join nodes of their topic."""
+    rng = np.random.default_rng(0)
+    topic = rng.integers(0, num_topics, num_nodes)
+    words = (topic[:, None] * 7 + rng.integers(0, 7, (num_nodes, 12))) % num_words
+    words[:, :4] = rng.integers(0, num_words, (num_nodes, 4))
+    x = np.zeros((num_nodes, num_words), np.float32)
+    x[np.arange(num_nodes)[:, None], words] = 1.0
+    order = np.argsort(topic, kind="stable")
+    joined = sparse.coo_array((np.ones(num_nodes - 1), (order[:-1], order[1:])), shape=(num_nodes,) * 2).tocsr()
+    joined = (joined + joined.T).tocsr()
+    joined.sort_indices()
+    return Graph(joined.indptr.astype(np.int64), joined.indices.astype(np.int32), x=SparseRows.of(sparse.csr_array(x)))
+
+
+def test_transform__takes_as_many_components_as_tell_neighbours_from_strangers():
+    graph = topics(num_topics=80)
+    plain, chosen = (transform(graph.x, scale="auto", ends=ends) for ends in (None, signal_edges(graph)))
+    assert plain.x.shape[1] == 20
+    assert 20 < chosen.x.shape[1] < 256
+    assert attribute_signal(graph, chosen.x) > attribute_signal(graph, plain.x) + 0.01
+    signal = chosen.record["signal"]
+    assert signal[str(chosen.x.shape[1])] >= max(signal.values()) - 0.002
+    assert transform(graph.x, scale="auto", pca=8, ends=signal_edges(graph)).x.shape[1] == 8
+
+
+def test_transform__keeps_twenty_where_no_number_is_better():
+    graph = topics(num_topics=80)
+    mixed = SparseRows.of(graph.x.csr()[np.random.default_rng(1).permutation(graph.num_nodes)])
+    assert transform(mixed, scale="auto", ends=signal_edges(graph)).x.shape[1] == 20
+
+
+def test_components__of_many_columns_span_what_the_exact_ones_span():
+    rng = np.random.default_rng(0)
+    strength = 0.97 ** np.arange(300)
+    rows = (rng.standard_normal((800, 300)) * strength) @ rng.standard_normal((300, 2_400)) / 50
+    rows[np.abs(rows) < 0.05] = 0.0
+    found = fit_components(lambda: [sparse.csr_array(rows.astype(np.float32))], 100)
+    _, exact, loadings = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
+    assert found.loadings.shape == (2_400, 100)
+    np.testing.assert_allclose(found.variances[:50], exact[:50] ** 2 / 799, rtol=1e-3)
+    captured = np.linalg.norm(loadings[:50] @ found.loadings, axis=1)
+    assert captured == pytest.approx(np.ones(50), abs=0.02)
