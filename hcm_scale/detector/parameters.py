@@ -210,8 +210,8 @@ def dotted(options: Mapping[str, Any]) -> dict[str, Any]:
     >>> dotted({"purify": {"ratio": 0.1}, "graph.keys": {"x": "attrb"}, "hops": "all"})
     {'purify.ratio': 0.1, 'graph.keys': {'x': 'attrb'}, 'hops': 'all'}
     """
-    flat: dict[str, Any] = {}
+    flat = []
     for key, value in options.items():
         is_section = key in SECTIONS and isinstance(value, Mapping)
-        flat |= {f"{key}.{name}": inner for name, inner in value.items()} if is_section else {str(key): value}
-    return flat
+        flat += [(f"{key}.{name}", inner) for name, inner in value.items()] if is_section else [(str(key), value)]
+    return dict(flat)

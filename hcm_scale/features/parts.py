@@ -447,15 +447,12 @@ def _some(names: Sequence[str]) -> str:
 def fitted_to_bytes(fitted: FittedTransform) -> bytes:
     """The transform as a safetensors file."""
     arrays: dict[str, NDArray[Any]] = {"means": fitted.means}
-    head: list[dict[str, Any]] = []
+    head = []
     for number, part in enumerate(fitted.parts):
-        plain: dict[str, Any] = {"part": type(part).__name__}
-        for name, value in _fields(part):
-            if isinstance(value, np.ndarray):
-                arrays[f"{number}.{name}"] = np.ascontiguousarray(value)
-            else:
-                plain[name] = value
-        head.append(plain)
+        found = dict(_fields(part))
+        large = {name: np.ascontiguousarray(value) for name, value in found.items() if isinstance(value, np.ndarray)}
+        arrays |= {f"{number}.{name}": value for name, value in large.items()}
+        head.append({"part": type(part).__name__} | {k: value for k, value in found.items() if k not in large})
     about = {"parts": head, "attributes": fitted.attributes}
     return save(arrays, {"fitted": json.dumps(about)})  # of several entries the order, and so the bytes, would vary
 

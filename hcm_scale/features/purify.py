@@ -281,21 +281,22 @@ def purify(
     if like is not None:
         return _purify_like(graph, x, like.info["purified"], measure)
     num_dropped = num_least_similar(graph, ratio)
-    info: dict[str, Any] = {
+    keep, threshold, share, spread = None, None, 0.0, {}
+    if num_dropped:
+        values = measure(graph.indptr, graph.indices, x, similarity, directed=graph.directed)
+        if graph.weights is not None:
+            spread = {"spread": float(np.std(values, dtype=np.float64))}
+            values += _weight_bonus(graph, **spread)
+        keep, threshold, share = _keep_most_similar(values, num_dropped)
+    info = {
         "similarity": similarity,
         "ratio": float(ratio),
         "num_edges_before": graph.num_edges,
         "num_edges_dropped": num_dropped,
-        "threshold": None,
-        "dropped_at_threshold": 0.0,  # the share that went of the edges that are just as similar
+        "threshold": threshold,
+        "dropped_at_threshold": share,  # of the edges that are just as similar
+        **spread,
     }
-    if num_dropped == 0:
-        return _purified(graph, None, info)
-    values = measure(graph.indptr, graph.indices, x, similarity, directed=graph.directed)
-    if graph.weights is not None:
-        info["spread"] = float(np.std(values, dtype=np.float64))
-        values += _weight_bonus(graph, info["spread"])
-    keep, info["threshold"], info["dropped_at_threshold"] = _keep_most_similar(values, num_dropped)
     return _purified(graph, keep, info)
 
 

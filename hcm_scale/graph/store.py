@@ -21,7 +21,7 @@ import io
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -68,6 +68,14 @@ class SparseRows:
 
 
 Attributes = NDArray[np.float32] | SparseRows
+
+
+class _File(TypedDict):
+    """What the manifest says about a file."""
+
+    dtype: str
+    shape: list[int]
+    hash: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,10 +252,10 @@ def _fingerprint(hashes: dict[str, str], columns: tuple[str, ...], directed: boo
 
 def seal_folder(folder: Path, num_columns: int, columns: tuple[str, ...], directed: bool, info: dict[str, Any]) -> None:
     """Makes a graph of a folder whose .npy files are in place: hashes and flushes them, then writes the manifest."""
-    described: dict[str, dict[str, Any]] = {}
+    described = {}
     for path in sorted(folder.glob("*.npy")):
         array = open_npy(path)
-        described[path.stem] = {"dtype": array.dtype.str, "shape": list(array.shape), "hash": files.hash_once(path)}
+        described[path.stem] = _File(dtype=array.dtype.str, shape=list(array.shape), hash=files.hash_once(path))
         files.sync_file(path)
     body = {
         "files": described,
@@ -262,7 +270,7 @@ def seal_folder(folder: Path, num_columns: int, columns: tuple[str, ...], direct
     files.write_manifest(folder, KIND, FORMAT, body)
 
 
-def _described(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _described(manifest: dict[str, Any]) -> dict[str, _File]:
     """The files that a manifest describes; ValueError where a value is of no legal type or size."""
     types = {"files": dict, "num_columns": int, "columns": list, "directed": bool, "info": dict}
     for name, kind in types.items():
@@ -272,7 +280,7 @@ def _described(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
         raise ValueError(f"num_columns is {manifest['num_columns']}; legal are 0 to {2**31 - 1}")
     if not all(isinstance(name, str) for name in manifest["columns"]):
         raise ValueError("columns holds something that is no text")
-    described: dict[str, dict[str, Any]] = manifest["files"]
+    described: dict[str, _File] = manifest["files"]
     check_names(described)
     for name, entry in described.items():
         if not isinstance(entry, dict) or not isinstance(entry.get("hash"), str):
@@ -283,7 +291,7 @@ def _described(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return described
 
 
-def _map(path: Path, entry: dict[str, Any], verify: bool) -> NDArray[Any]:
+def _map(path: Path, entry: _File, verify: bool) -> NDArray[Any]:
     """One file as a memory map, checked against its manifest entry."""
     if not path.is_file():
         raise files.FolderError(f"{path} is named in the manifest and missing; {_REMEDY}")

@@ -171,14 +171,14 @@ def training(records: Sequence[Mapping[str, Any]], points: int = _POINTS) -> dic
     def curve(values: Iterable[Any]) -> dict[str, list[float]] | None:
         return _thin([(record["step"], value) for record, value in zip(records, values, strict=True)], points)
 
-    curves: dict[str, Any] = {key: curve(record.get(key) for record in records) for key in _CURVES}
+    curves = {key: curve(record.get(key) for record in records) for key in _CURVES}
     logged = [record.get("accuracy") for record in records]
     accuracies = [values if isinstance(values, list | tuple) else () for values in logged]
     per_class = [curve(column) for column in zip_longest(*accuracies)]
-    curves["accuracy"] = per_class if all(per_class) else None
     names = sorted({name for record in records for name in record if name.endswith("auc")})
-    curves["auc"] = {name: found for name in names if (found := curve(record.get(name) for record in records))}
-    return {key: value for key, value in curves.items() if value}
+    auc = {name: found for name in names if (found := curve(record.get(name) for record in records))}
+    made: Mapping[str, Any] = {**curves, "accuracy": per_class if all(per_class) else None, "auc": auc}
+    return {key: value for key, value in made.items() if value}
 
 
 def _thin(pairs: Sequence[tuple[Any, Any]], points: int) -> dict[str, list[float]] | None:

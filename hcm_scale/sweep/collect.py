@@ -53,12 +53,12 @@ def _job_table(jobs: Sequence[Job], finished: Sequence[Job]) -> pa.Table:
     """One row a job, by folder name; jobs with the options of another are marked `repeated`."""
     different = {job.name for job in finished}
     status = ["failed" if job.error else "finished" if job.name in different else "repeated" for job in jobs]
-    columns: dict[str, Any] = {"job": [job.name for job in jobs], "status": status, "error": [j.error for j in jobs]}
-    for key in dict.fromkeys(["graph.name", "seed", *curves.varied(jobs), *curves.differing(jobs), "score.rank_by"]):
-        columns[key] = _column([job.options.get(key) for job in jobs])
-    for name in dict.fromkeys(name for job in jobs for name in job.numbers):
-        columns[name] = pa.array([job.numbers.get(name) for job in jobs], pa.float64())
-    return pa.table(columns)
+    facts = {"job": [job.name for job in jobs], "status": status, "error": [job.error for job in jobs]}
+    keys = ["graph.name", "seed", *curves.varied(jobs), *curves.differing(jobs), "score.rank_by"]
+    options = {key: _column([job.options.get(key) for job in jobs]) for key in keys}
+    names = dict.fromkeys(name for job in jobs for name in job.numbers)
+    numbers = {name: pa.array([job.numbers.get(name) for job in jobs], pa.float64()) for name in names}
+    return pa.table(facts | options | numbers)
 
 
 def _column(values: list[Any]) -> pa.Array:

@@ -66,12 +66,10 @@ def count_planned(folder: Path) -> int:
 
 def read_job(path: Path, name: str) -> Job:
     """Reads one job's folder; whatever is missing or damaged becomes its `error`."""
-    options: dict[str, Any] = {}
+    options: Mapping[str, Any] = {}
     try:
-        config = files.read_sealed(path / "config.json")
-        for key, value in flatten(config):
-            if key not in _PLACES and value != {}:
-                options[key] = "+".join(map(str, value)) if isinstance(value, list) else value
+        found = {k: v for k, v in flatten(files.read_sealed(path / "config.json")) if k not in _PLACES and v != {}}
+        options = {key: "+".join(map(str, value)) if isinstance(value, list) else value for key, value in found.items()}
         stages = read_stages(path)
         if not any(stage["name"] == "scores" for stage in stages):
             last = stages[-1]["name"] if stages else "nothing"
