@@ -79,40 +79,17 @@ def write_report(
     may have `columns`, what attributes became by which rule; `notes` are sentences about the run; each of `stages` has
     name, seconds, peak_rss_bytes, skipped and detail. `csv` writes the whole table to scores.csv too.
     """
-    if top < 0:
-        raise ValueError(f"top={top} must be at least 0")
-    if table_rows < 1:
-        raise ValueError(f"table_rows={table_rows} must be at least 1")
     file, top = RankedFile(Path(scores)), min(top, graph.num_nodes)
     first = file.slice(0, max(top, table_rows, groups.MOST))
-    shown = _shown_scores(first)
-    table = read_scores(file.path, {*_WHOLE_COLUMNS, *KIND_RANKS, *shown})
+    table = read_scores(file.path, {*_WHOLE_COLUMNS, *KIND_RANKS, *_shown_scores(first)})
     evidence = Evidence.of(graph, purified, table, edge_mean, edge_var, x)
     evidence = replace(evidence, scores=first)  # only its nodes are explained
-    y, kind = (table[name].to_numpy() if name in table.column_names else None for name in ("y", "kind"))
-    values = {name: table[name].to_numpy() for name in shown}
-    listed = sections.listed_scores(shown, evidence.ranked_by, has_kinds(table))
-    num_grouped = groups.num_first(table)
-    found_groups = groups.groups(graph, first.slice(0, num_grouped))
-    by_kind = first_by_kind(graph, table, _NUM_BY_KIND)
+    findings = _findings(evidence, table, table_rows, found or {})
     report = {
         "format": FORMAT,
         "run": dict(run),
-        "graph": _graph_facts(evidence, y),
-        "scores": shown,
-        "ranked_by": evidence.ranked_by,
-        "found": {name: value for name, value in (found or {}).items() if name in _FOUND and value is not None},
-        "flagged": _flagged(table),
-        "table": sections.ranking_values(first.slice(0, table_rows), listed),
-        "kinds": {k: [row | {"id": sections.cut_id(row["id"])} for row in rows] for k, rows in by_kind.items()},
-        "groups": found_groups,
-        "num_grouped": num_grouped,
-        "distributions": {name: digest.distribution(value, y) for name, value in values.items()},
-        "accuracy": None if y is None else digest.accuracy(y, values, kind),
-        "edges": {
-            "hops": digest.hop_distribution(edge_mean),
-            "purified": digest.purification(graph, purified),
-        },
+        **findings,
+        "edges": {"hops": digest.hop_distribution(edge_mean), "purified": digest.purification(graph, purified)},
         "training": digest.training(records),
         "labels": None if labels is None else {k: list(labels[k]) for k in ("counts", "stored") if labels.get(k)},
         "columns": list(graph.info.get("ingest", {}).get("told", [])),
@@ -120,17 +97,43 @@ def write_report(
         "notes": list(notes),
         "stages": [dict(stage) for stage in stages],
         "num_first": top,
-        "top": _cards(evidence, top, found_groups),
+        "top": _cards(evidence, top, findings["groups"]),
     }
     report = _json_safe(report)
-    folder = Path(out)
+    _write(Path(out), report, file if csv else None)
+    return report
+
+
+def _write(folder: Path, report: dict[str, Any], csv_of: RankedFile | None) -> None:
+    """Fills the folder; `csv_of` is the table that becomes scores.csv."""
     folder.mkdir(parents=True, exist_ok=True)
     files.write_json(folder / JSON_FILE, report, sort_keys=False, indent=None)  # the order decides colours on the page
     files.write_bytes(folder / HTML_FILE, page.render(report).encode())
-    if csv:
+    if csv_of is not None:
         with files.replacing_file(folder / CSV_FILE) as fresh, fresh.open("wb") as sink:
-            stream_csv(sink, (batch for _, batch in file.batches()), file.schema)
-    return report
+            stream_csv(sink, (batch for _, batch in csv_of.batches()), csv_of.schema)
+
+
+def _findings(evidence: Evidence, table: pa.Table, num_rows: int, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the ranked table says: its first rows, those by each kind, groups among them, and how scores are spread."""
+    graph, first, shown = evidence.graph, evidence.scores, _shown_scores(evidence.scores)
+    y, kind = (table[name].to_numpy() if name in table.column_names else None for name in ("y", "kind"))
+    values = {name: table[name].to_numpy() for name in shown}
+    listed = sections.listed_scores(shown, evidence.ranked_by, has_kinds(table))
+    num_grouped, by_kind = groups.num_first(table), first_by_kind(graph, table, _NUM_BY_KIND)
+    return {
+        "graph": _graph_facts(evidence, y),
+        "scores": shown,
+        "ranked_by": evidence.ranked_by,
+        "found": {name: value for name, value in found.items() if name in _FOUND and value is not None},
+        "flagged": _flagged(table),
+        "table": sections.ranking_values(first.slice(0, num_rows), listed),
+        "kinds": {k: [row | {"id": sections.cut_id(row["id"])} for row in rows] for k, rows in by_kind.items()},
+        "groups": groups.groups(graph, first.slice(0, num_grouped)),
+        "num_grouped": num_grouped,
+        "distributions": {name: digest.distribution(value, y) for name, value in values.items()},
+        "accuracy": None if y is None else digest.accuracy(y, values, kind),
+    }
 
 
 def _shown_scores(table: pa.Table) -> list[str]:

@@ -64,7 +64,6 @@ def report(
     features: Mapping[str, Any] | None = None,
     drift: Path | None = None,
     stages: Sequence[Mapping[str, Any]] = (),
-    top: int = NUM_EXPLAINED,
     csv: bool = False,
 ) -> dict[str, Any]:
     """The report of one run, written into the folder `out`.
@@ -97,7 +96,7 @@ def report(
         features=features,
         notes=[note for note in (weak, lonely, "" if drift is None else f"Drift: {drift_text(drift)}.") if note],
         stages=stages,
-        top=top,
+        top=NUM_EXPLAINED,
         csv=csv,
     )
 

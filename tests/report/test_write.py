@@ -100,12 +100,6 @@ def test_write_report__labels_of_one_class_tell_nothing(scored_world: World, tmp
     assert report["accuracy"] is None
 
 
-@pytest.mark.parametrize(("option", "value"), [("top", -1), ("table_rows", 0)])
-def test_write_report__refuses_senseless_sizes(scored_world: World, tmp_path: Path, option: str, value: int):
-    with pytest.raises(ValueError, match=f"{option}={value}"):
-        scored_world().report(tmp_path, **{option: value})
-
-
 def test_stage__reads_what_other_stages_left(scored_world: World, tmp_path: Path):
     world = scored_world()
     ranked_table.write_scores(tmp_path / "scores.parquet", [lambda: world.scores])
@@ -113,7 +107,7 @@ def test_stage__reads_what_other_stages_left(scored_world: World, tmp_path: Path
     np.save(tmp_path / "edges_var.npy", world.edge_var)
     torn = b"[]\n\xb4\n" + b"[" * 100_000 + b'\n{"step": 3, "lo'
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n' + torn)
-    shown = {"run": {"seed": 3}, "metrics": tmp_path / "metrics.jsonl", "top": 10}
+    shown = {"run": {"seed": 3}, "metrics": tmp_path / "metrics.jsonl"}
     report = stage.report(world.graph, world.purified, tmp_path, tmp_path / "out", **shown)
     assert report["training"]["loss"]["mean"] == [2.0, 1.0]
     assert report["run"]["seed"] == 3
