@@ -137,6 +137,7 @@ class FolderGraph(GraphConfig):
     source: str = fixed("folder")
     name: str = "folder"
     path: str = ""
+    featureless: str = choice("error", tables.POLICIES["featureless"])
 
 
 @dataclass

@@ -261,6 +261,14 @@ def require(num_columns: int, policy: Policy, remedy: str = "") -> None:
         )
 
 
+def degree_attribute(indptr: NDArray[np.int64], indices: NDArray[Any], *, directed: bool) -> NDArray[np.float32]:
+    """log1p(degree) of every node, in + out where arcs are directed, (n, 1)."""
+    degree = np.diff(indptr)
+    if directed:
+        degree = degree + np.bincount(indices, minlength=len(degree))
+    return np.log1p(degree).astype(np.float32)[:, None]
+
+
 def _write_labels(folder: Path, labels: NDArray[Any], num_nodes: int, added: int) -> int:
     """Writes y.npy from 0/1 or booleans, one a node, as a row, a column or flat; returns the number of ones."""
     if labels.size != num_nodes:
@@ -331,10 +339,8 @@ def finish_folder(
     calls the weights.
     """
     if not features.num_columns:
-        degree = np.diff(open_npy(folder / "indptr.npy"))
-        if policy.directed:
-            degree = degree + np.bincount(open_npy(folder / "indices.npy"), minlength=len(degree))
-        save_npy(folder / "x.npy", np.log1p(degree).astype(np.float32)[:, None])
+        csr = open_npy(folder / "indptr.npy"), open_npy(folder / "indices.npy")
+        save_npy(folder / "x.npy", degree_attribute(*csr, directed=policy.directed))
         features = FeatureCounts((DEGREE,), 1, details=({"name": DEGREE, "method": "degree"},))
     for name, array in {} if ids is None else store.id_arrays(ids).items():
         save_npy(folder / f"{name}.npy", array)
@@ -350,7 +356,6 @@ def finish_folder(
         **counts,
     )
     details = {"counts": asdict(summary), "policy": asdict(policy), "columns": list(features.details)}
-    info: dict[str, Any] = {"ingest": details | {"told": list(column_lines)}}
-    info |= {} if edge_types is None else {"edge_types": list(edge_types)}
-    info |= {} if weights is None else {"weights": weights}
+    named = {"ingest": details | {"told": list(column_lines)}, "edge_types": edge_types, "weights": weights}
+    info = {name: value for name, value in named.items() if value is not None}
     store.seal_folder(folder, features.num_columns, features.columns, policy.directed, info)

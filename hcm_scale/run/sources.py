@@ -188,7 +188,7 @@ _READERS: dict[type[schema.GraphConfig], Callable[[Any], Reader]] = {
     schema.SyntheticGraph: lambda graph: ingest_stage.make_synthetic(
         **{name: value for name, value in asdict(graph).items() if name not in ("source", "name")}
     ),
-    schema.FolderGraph: lambda graph: ingest_stage.copy_folder(graph.path),
+    schema.FolderGraph: lambda graph: ingest_stage.copy_folder(graph.path, graph.featureless),
     schema.DefaultGraph: lambda graph: ingest_stage.make_default(graph.seed),
     schema.GraphConfig: lambda graph: ingest_stage.make_default(0),
 }

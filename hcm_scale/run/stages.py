@@ -176,6 +176,7 @@ def _ingest(run: RunContext) -> Iterator[Stage]:
     options: Any
     if given is not None:
         given.check()
+        given = ingest.with_attributes(given, getattr(config.graph, "featureless", "error"))
         options, read = given.fingerprint, ingest.copy_graph(given)
     else:
         options = [asdict(config.graph), sources.stamp(config.graph) if run.workspace.world.leads else []]

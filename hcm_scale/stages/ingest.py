@@ -8,13 +8,15 @@ import math
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hcm_scale.base import files
+from hcm_scale.base.names import DEGREE
 from hcm_scale.graph import Graph
-from hcm_scale.ingest import readers
+from hcm_scale.ingest import arrays, readers
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
 
@@ -33,9 +35,18 @@ def ingest(out: Path, read: Reader, injection: dict[str, Any] | None = None) -> 
         shutil.rmtree(raw, ignore_errors=True)
 
 
-def copy_folder(source: Path | str) -> Reader:
+def copy_folder(source: Path | str, featureless: str = "error") -> Reader:
     """A reader of an existing graph folder: all of it is checked before it is copied."""
-    return lambda out: copy_graph(Graph.open(source))(out)
+    return lambda out: copy_graph(with_attributes(Graph.open(source), featureless))(out)
+
+
+def with_attributes(graph: Graph, featureless: str) -> Graph:
+    """The graph; one without attributes is refused, or given its degree as `featureless` says."""
+    if graph.num_attributes:
+        return graph
+    arrays.require(0, readers.Policy(featureless=featureless))
+    x = arrays.degree_attribute(graph.indptr, graph.indices, directed=graph.directed)
+    return replace(graph, x=x, columns=(DEGREE,))
 
 
 def copy_graph(graph: Graph) -> Reader:

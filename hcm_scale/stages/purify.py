@@ -108,8 +108,7 @@ def purify(
 
     Every rank calls this: rank 0 makes the features, all measure similarities.
     """
-    if graph.x is None:
-        raise ValueError("this graph has no attributes; graph.featureless=degree gives every node its degree")
+    assert graph.x is not None
     dropping = _Dropping(similarity, ratio, attributes, num_least_similar(graph, ratio) > 0)
     if not world.leads:
         return _help(graph, out, dropping, world)
@@ -140,8 +139,7 @@ def _check_varied(features: Features, columns: tuple[str, ...]) -> None:
 
 def purify_like(graph: Graph, out: Path, like: Purified, *, attributes: str, world: World = ALONE) -> Purified:
     """Features and purified graph of another graph, by the transform and the threshold of `like`: nothing is fitted."""
-    if graph.x is None:
-        raise ValueError("this graph has no attributes, and the trained one has")
+    assert graph.x is not None
     if (graph.weights is None) != (like.weight_median is None):
         ours, theirs = ("none", "some") if graph.weights is None else ("some", "none")
         raise ValueError(
@@ -178,11 +176,11 @@ def _write(
 ) -> Purified:
     """Writes the folder, the manifest last; edges are dropped while the features are written."""
     out.mkdir(parents=True, exist_ok=True)
-    body: dict[str, Any] = {"features": features.record, "columns": list(features.columns), "source": graph.fingerprint}
+    source, median = graph.fingerprint, {}
     if graph.weights is not None and weight_median is not None:
         graph = replace(graph, weights=write_strengths(out / _WEIGHTS, graph.weights, weight_median))
         files.sync_file(out / _WEIGHTS)
-        body["weight_median"] = weight_median
+        median = {"weight_median": weight_median}
     measured, (similarity, ratio, _, is_needed, like) = dropping.measured(graph, features.x), dropping
     drop = partial(drop_edges, graph, measured, similarity=similarity, ratio=ratio, like=like)
 
@@ -198,6 +196,7 @@ def _write(
         drop(measure=partial(_measure_shared, world, out / _PARTS)).save(out / "graph")
         shutil.rmtree(out / _PARTS)
     files.write_bytes(out / _FITTED, fitted_to_bytes(features.fitted))
+    body = {"features": features.record, "columns": list(features.columns), "source": source, **median}
     files.write_manifest(out, KIND, FORMAT, body)
     world.barrier()
     return open_purified(out)

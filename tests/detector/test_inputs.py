@@ -1,5 +1,7 @@
 """Whatever form a graph comes in, it is the same graph; what means nothing for a form is refused by name."""
 
+import dataclasses
+
 import networkx as nx
 import numpy as np
 import pandas as pd
@@ -7,12 +9,13 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from helpers import small_detector
+from helpers import FAST, small_detector
 from scipy import sparse
 from torch_geometric.data import Data
 
 from hcm_scale import HCM
 from hcm_scale.detector import inputs
+from hcm_scale.graph import Graph
 
 
 def read(data, out, options=None, **columns):
@@ -94,6 +97,19 @@ def test_options_of_the_graph__reach_its_reader(world, tmp_path):
     with pytest.raises(ValueError, match=r"graph\.nonfinite=zero or mean"):
         read((adjacency, holed), tmp_path)
     assert read((adjacency, holed), tmp_path, {"graph.nonfinite": "zero"})[0].x[0, 0] == 0
+
+
+@pytest.mark.parametrize("form", ["Graph", "folder"])
+def test_graph_without_attributes__is_refused_or_takes_its_degrees(world, tmp_path, form):
+    bare = dataclasses.replace(world.graph, x=None, columns=())
+    data = bare if form == "Graph" else str(bare.save(tmp_path / "kept").path)
+    with pytest.raises(ValueError, match=r"zero attributes; graph\.featureless=degree"):
+        small_detector().fit(data)
+    fitted = HCM(FAST | {"graph.featureless": "degree"}, run_dir=tmp_path / "run").fit(data)
+    made = Graph.open(tmp_path / "run" / "graph")
+    assert made.columns == ("log1p(degree)",)
+    np.testing.assert_allclose(made.x[:, 0], np.log1p(bare.degrees), rtol=1e-6)
+    assert np.array_equal(fitted.decision_function(data), fitted.decision_scores_)
 
 
 def test_columns__said_to_fit_go_before_options_and_guesses(world, tmp_path):
