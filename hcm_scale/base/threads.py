@@ -18,7 +18,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -81,19 +81,45 @@ def positions_where(length: int, mask: "Callable[[slice], NDArray[Any]]") -> "ND
 
 
 def map_in_order(num_threads: int, parts: Iterable[Part], work: Callable[[Part], Result]) -> Generator[Result]:
-    """work(part) for every part, in order; threads work on as many of the next parts as they are, and one more.
+    """work(part) for every part, in order, while threads work on as many of the next parts as they are."""
+    return prefetch(parts, work, depth=num_threads, workers=num_threads)
 
-    An error is raised in its turn. Closing the iterator early waits for the parts that were begun.
 
-    >>> list(map_in_order(2, "abc", str.upper))
-    ['A', 'B', 'C']
+def prefetch(
+    items: Iterable[Part], make: Callable[[Part], Result], *, depth: int, workers: int = 1
+) -> Generator[Result]:
+    """Yields make(item) in order, prepared ahead by `workers` threads; one more takes the items from their iterator.
+
+    At most `depth` results are ready or in the making. An error, of the iterator or of `make`, is raised where its
+    result would have come, and nothing after it is yielded. Closing the generator early, or dropping it, stops the
+    threads and closes the iterator. `make` should spend its time without the GIL and leave the thread pools of torch
+    and numba to the consumer.
+
+    >>> list(prefetch(range(5), lambda item: item * item, depth=2, workers=2))
+    [0, 1, 4, 9, 16]
     """
-    with ThreadPoolExecutor(num_threads) as pool:
-        waiting = iter(parts)
-        coming = deque(pool.submit(work, part) for part in itertools.islice(waiting, num_threads + 1))
-        while coming:
-            yield coming.popleft().result()
-            coming.extend(pool.submit(work, part) for part in itertools.islice(waiting, 1))
+    waiting: Any = iter(items)
+    reader, makers, end = ThreadPoolExecutor(1), ThreadPoolExecutor(workers), object()
+
+    def work(item: Future[Any]) -> Any:
+        return end if item.result() is end else make(item.result())
+
+    def promise() -> Future[Any]:
+        return makers.submit(work, reader.submit(next, waiting, end))
+
+    try:
+        promised = deque(promise() for _ in range(depth))
+        while (value := promised.popleft().result()) is not end:
+            promised.append(promise())
+            yield value
+            del value  # or its memory would live on while the next is waited for
+    finally:
+        for pool in (makers, reader):
+            pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (makers, reader):
+            pool.shutdown()
+        if hasattr(waiting, "close"):
+            waiting.close()
 
 
 def share_parts(num_threads: int, parts: Iterable[Part], work: Callable[[int, Part], Any]) -> None:

@@ -8,7 +8,7 @@
 attributes, `prefetch` keeps that ahead of the model.
 """
 
+from hcm_scale.base.threads import prefetch
 from hcm_scale.sampling.batches import BACKENDS, make_batch, make_sampler
-from hcm_scale.sampling.prefetch import prefetch
 
 __all__ = ["BACKENDS", "make_batch", "make_sampler", "prefetch"]

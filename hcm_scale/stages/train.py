@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from hcm_scale.base import files, signals
 from hcm_scale.base.rng import key
 from hcm_scale.base.spmm import gcn_scale
-from hcm_scale.base.threads import CancelledError, check_cancelled
+from hcm_scale.base.threads import CancelledError, check_cancelled, prefetch
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, MiniBatch
 from hcm_scale.posterior.loop import Chain, Journal, Meter, RankingConvergence, Step, run_chain
@@ -58,7 +58,6 @@ from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.fused import EndsBatch
 from hcm_scale.sampling.device.graph import graph_to
 from hcm_scale.sampling.pairs import Cut, PairBatch, cut_epoch, pair_batches, pairs_per_epoch
-from hcm_scale.sampling.prefetch import prefetch
 from hcm_scale.shards import Labels
 
 __all__ = ["MOST_BURN_IN", "Batching", "ChainPlan", "Langevin", "Network", "Recipe", "Record", "Training", "train"]

@@ -92,9 +92,3 @@ def test_prefetch__a_consumer_that_fails_leaves_no_thread():
     with pytest.raises(RuntimeError, match="consumer"):
         consume()
     assert set(threading.enumerate()) <= before
-
-
-@pytest.mark.parametrize(("depth", "workers"), [(2, 0), (1, 2), (0, 1)])
-def test_prefetch__refuses_bad_numbers_at_the_call(depth, workers):
-    with pytest.raises(ValueError, match=r"workers=|depth="):
-        prefetch([], str, depth=depth, workers=workers)

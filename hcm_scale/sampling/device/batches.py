@@ -27,13 +27,13 @@ from torch import Tensor
 
 from hcm_scale.base import device as base_device
 from hcm_scale.base.rng import key
+from hcm_scale.base.threads import prefetch
 from hcm_scale.graph import Graph
 from hcm_scale.model import MiniBatch
 from hcm_scale.sampling.device.fused import EndsBatch, fused_columns
 from hcm_scale.sampling.device.graph import MAX_SIZE, DeviceGraph, draw_blocks, graph_bytes, shuffled, word_of
 from hcm_scale.sampling.neighbors import FanOut, most_drawn
 from hcm_scale.sampling.pairs import Cut, PairBatch
-from hcm_scale.sampling.prefetch import prefetch
 from hcm_scale.shards import Labels
 
 _NEIGHBORS = 0x4E42  # separates the neighbour draws from all others made with the same seed
