@@ -127,13 +127,9 @@ def run_chain(
     the Gaussian prior, the paper's weight decay. Where ranks share each batch, `sum_ranks` joins them: gradient, loss
     and counts are then those of the whole batch. `measure` may be a faster way to the same numbers.
     """
-    if kernel not in KERNELS:
-        raise ValueError(f"kernel={kernel!r} must be one of {', '.join(KERNELS)}")
-    if num_pairs < 1:
-        raise ValueError(f"num_pairs={num_pairs} must be at least 1")
     for name, value in (("temperature", temperature), ("prior", prior)):
         if value is not None and not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"{name}={value} must be a number of at least 0")
+            raise ValueError(f"posterior.{name}={value} must be a number of at least 0")
 
     heat = 1.0 / num_pairs if temperature is None else temperature
     move = functools.partial(step_, kernel=KERNELS[kernel], temperature=heat, prior_over_n=prior / num_pairs)

@@ -35,7 +35,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hcm_scale.base.names import SCHEDULES
 from hcm_scale.base.rng import key
 
 LEAST_BURN_IN, MOST_BURN_IN = 100, 200  # steps, where epochs decide (docs/detector.md)
@@ -132,20 +131,6 @@ class ChainPlan:
     thin_steps: int
     stop_correlation: float | None = None  # ends the chain (`RankingConvergence`); None: all samples are drawn
     burn_in_epochs: float | None = None  # ends the burn-in sooner (`within`); None: all of its steps are made
-
-    def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            raise ValueError(f"schedule={self.schedule!r} must be one of {', '.join(SCHEDULES)}")
-        for name in ("step_size", "decay_offset"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name}={getattr(self, name)} must be a positive number")
-        if not 0.5 < self.decay_power <= 1:
-            raise ValueError(
-                f"decay_power={self.decay_power} must lie in (0.5, 1]: the chain does not converge outside"
-            )
-        for name, least in (("burn_in_steps", 0), ("thin_steps", 1), ("cycle_steps", 1), ("num_samples", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least {least}")
 
     def within(self, epoch_steps: int) -> "ChainPlan":
         """The plan with its burn-in ended after `burn_in_epochs` of `epoch_steps` each, but not before 100 steps."""

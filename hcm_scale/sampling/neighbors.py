@@ -65,13 +65,8 @@ class NeighborSampler:
         hub_cap: int | None = None,
         weights: NDArray[np.float32] | None = None,
     ) -> None:
-        if any(fan_out is not None and fan_out < 1 for fan_out in fan_outs):
-            raise ValueError(f"fan_outs={list(fan_outs)} must be positive integers or all (None)")
-        if hub_cap is not None and hub_cap < 1:
-            raise ValueError(f"hub_cap={hub_cap} must be a positive integer or none (None)")
         self.num_nodes = len(indptr) - 1
-        if len(scale) != self.num_nodes:
-            raise ValueError(f"scale has {len(scale)} entries; the graph has {self.num_nodes} nodes")
+        assert len(scale) == self.num_nodes
         self.indptr, self.indices, self.scale, self.weights = indptr, indices, scale, weights
         self.limits, self.seed = [most_drawn(fan_out, hub_cap) for fan_out in fan_outs], seed
         self._local = threading.local()
@@ -82,8 +77,8 @@ class NeighborSampler:
             self._local.scratch = _Scratch(self.num_nodes)
         scratch: _Scratch = self._local.scratch
         scratch.start_batch()
-        if num_repeats := len(seeds) - scratch.number(seeds, np.empty(len(seeds), np.int32)):
-            raise repeated_seeds(num_repeats, len(seeds))
+        num_different = scratch.number(seeds, np.empty(len(seeds), np.int32))
+        assert num_different == len(seeds), "a node has one position"
         blocks: list[Block] = []
         for layer in reversed(range(len(self.limits))):
             blocks.insert(0, self._draw_layer(scratch, self.limits[layer], (self.seed, step, layer)))
@@ -113,11 +108,6 @@ class NeighborSampler:
         if self.weights is not None:
             weigh_edges(self.indices, self.weights, begins, degrees, starts, entries, weights)
         return Block.of(starts, positions, weights, count)
-
-
-def repeated_seeds(num_repeats: int, num_seeds: int) -> ValueError:
-    """The error for seeds that name a node twice: a node has one position."""
-    return ValueError(f"seeds must be different nodes; {num_repeats} of {num_seeds} are repeats")
 
 
 class _Scratch:

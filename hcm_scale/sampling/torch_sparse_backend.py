@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base import rng
 from hcm_scale.model import Block
-from hcm_scale.sampling.neighbors import Drawn, NeighborSampler, repeated_seeds, weigh
+from hcm_scale.sampling.neighbors import Drawn, NeighborSampler, weigh
 
 _GENERATOR = threading.Lock()
 
@@ -40,8 +40,6 @@ class TorchSparseSampler(NeighborSampler):
 
     def __call__(self, seeds: NDArray[np.int64], step: int) -> Drawn:
         nodes = self._checked(seeds)
-        if num_repeats := len(seeds) - len(np.unique(seeds)):
-            raise repeated_seeds(num_repeats, len(seeds))
         blocks: list[Block] = []
         for layer in reversed(range(len(self.limits))):
             with _GENERATOR, torch.random.fork_rng(devices=[]):

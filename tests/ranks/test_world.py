@@ -123,9 +123,6 @@ def test_choose_device__shares_gpus_over_gloo(monkeypatch):
     assert choose_device("cuda", 1, 2) == ("cuda:1", "nccl")
     assert choose_device("cuda", 3, 4) == ("cuda:1", "gloo")
     assert choose_device("cpu", 3, 4) == ("cpu", "gloo")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(ValueError, match=r"world\.device=cuda"):
-        choose_device("cuda", 0, 1)
 
 
 def test_addresses__lead_to_an_interface():

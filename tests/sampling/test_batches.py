@@ -132,12 +132,6 @@ def test_mini_batch__pin_keeps_every_value(random_csr):
     assert same(pinned.to("cuda", non_blocking=True).to("cpu"), batch)
 
 
-def test_make_sampler__refuses_an_unknown_backend(random_csr):
-    indptr, indices = random_csr(5, 9)
-    with pytest.raises(ValueError, match=r"backend='dgl' must be one of \['numba', 'torch_sparse'\]"):
-        make_sampler("dgl", indptr, indices, gcn_scale(indptr), [3], seed=0)
-
-
 def test_make_batch__refuses_the_attributes_of_another_graph(random_csr):
     indptr, indices = random_csr(60, 250)
     sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [None], seed=0)

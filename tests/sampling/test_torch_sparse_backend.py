@@ -90,13 +90,6 @@ def test_sampler__names_the_extra_where_torch_sparse_is_absent(random_csr, monke
         make_sampler("torch_sparse", indptr, indices, gcn_scale(indptr), [3], seed=0)
 
 
-def test_sampler__refuses_repeated_seeds(torch_sparse, random_csr):
-    indptr, indices = random_csr(5, 9)
-    sample = make_sampler("torch_sparse", indptr, indices, gcn_scale(indptr), [3], seed=0)
-    with pytest.raises(ValueError, match="1 of 3 are repeats"):
-        sample(np.array([1, 2, 1]), 0)
-
-
 @pytest.mark.parametrize(("fan_outs", "hub_cap"), [([1], None), ([5, None], 1)])
 def test_sampler__refuses_a_single_draw_which_torch_sparse_gets_wrong(random_csr, fan_outs, hub_cap):
     indptr, indices = random_csr(5, 9)
