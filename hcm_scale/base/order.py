@@ -31,6 +31,7 @@ _SIGN, _ALL, _LAST = np.uint64(1 << 63), np.uint64((1 << 64) - 1), np.uint64(63)
 _FIRST = np.uint64(0)  # below the key of minus infinity
 _SIGN_32, _ALL_32, _INFINITE = np.uint32(0x80000000), np.uint32(0xFFFFFFFF), np.uint32(0x7F800000)
 _HALF, _LOW = np.uint32(16), np.uint32(0xFFFF)
+_ANY = -1  # upper half
 
 Places = NDArray[np.signedinteger[Any]]
 Known = NDArray[np.bool_] | None
@@ -246,28 +247,19 @@ def share_places(part, ordered, positions, out):
 
 def num_finite(values: NDArray[np.float32]) -> int:
     """Number of finite values."""
-    return int(count_upper(values).sum())
-
-
-def count_upper(values: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Number of finite values by the upper half of their key, for the stretch of each task."""
-    return _count(values, count_upper_halves)
+    return int(count_lower(values, _ANY).sum())
 
 
 def count_lower(values: NDArray[np.float32], upper: int) -> NDArray[np.int64]:
-    """The same by the lower half, of values with the given upper half."""
-    return _count(values, count_lower_halves, upper)
-
-
-def _count(values: NDArray[np.float32], kernel: Callable[..., Any], *upper: int) -> NDArray[np.int64]:
+    """Finite values with this upper half of the key by its lower half, for each task; of _ANY by the upper."""
     counts = np.zeros((numba.get_num_threads(), 1 << 16), np.int64)
-    run_in_threads(len(counts), kernel, values.view(np.uint32), *upper, counts)
+    run_in_threads(len(counts), count_halves, values.view(np.uint32), upper, counts)
     return counts
 
 
 def find_rank(values: NDArray[np.float32], rank: int) -> tuple[int, int, int]:
     """The key of the value that is `rank`-th from the top, its rank among equal ones, and how many are equal."""
-    upper, rank = _rank_from_top(count_upper(values).sum(axis=0), rank)
+    upper, rank = _rank_from_top(count_lower(values, _ANY).sum(axis=0), rank)
     in_lower = count_lower(values, upper).sum(axis=0)
     lower, rank = _rank_from_top(in_lower, rank)
     return upper << 16 | lower, rank, int(in_lower[lower])
@@ -306,23 +298,20 @@ def _key(bits):
 
 
 @kernel
-def count_upper_halves(part, bits, counts):
-    """counts[task, h] = finite values of the task's stretch whose key has the upper half h; comes in as zeros."""
+def count_halves(part, bits, upper, counts):
+    """counts[task, l] = finite values of the task's stretch whose key has the halves `upper` and l; comes in as zeros.
+
+    Of _ANY, counts[task, h] = those of the upper half h.
+    """
     num_tasks = len(counts)
     for task in range(part[0], part[1]):
         for i in range(task * len(bits) // num_tasks, (task + 1) * len(bits) // num_tasks):
             if _is_finite(bits[i]):
-                counts[task, _key(bits[i]) >> _HALF] += 1
-
-
-@kernel
-def count_lower_halves(part, bits, upper, counts):
-    """counts[task, l] = finite values whose key has the halves `upper` and l; comes in as zeros."""
-    num_tasks = len(counts)
-    for task in range(part[0], part[1]):
-        for i in range(task * len(bits) // num_tasks, (task + 1) * len(bits) // num_tasks):
-            if _is_finite(bits[i]) and _key(bits[i]) >> _HALF == upper:
-                counts[task, _key(bits[i]) & _LOW] += 1
+                key = _key(bits[i])
+                if upper == _ANY:
+                    counts[task, key >> _HALF] += 1
+                elif key >> _HALF == upper:
+                    counts[task, key & _LOW] += 1
 
 
 @kernel
@@ -340,7 +329,8 @@ def mark_largest(part, bits, threshold, num_ties, marked):
 
 
 @kernel
-def _insertion_sort(row):
+def sort_row(row):
+    """Puts a row in order."""
     if len(row) > _SHORT:
         row.sort()
         return
@@ -356,4 +346,4 @@ def _insertion_sort(row):
 def sort_rows(part, indptr, indices):
     """Puts every row of a CSR in order."""
     for u in range(part[0], part[1]):
-        _insertion_sort(indices[indptr[u] : indptr[u + 1]])
+        sort_row(indices[indptr[u] : indptr[u + 1]])

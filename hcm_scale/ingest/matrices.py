@@ -38,15 +38,7 @@ from hcm_scale.base.npy import read_header
 from hcm_scale.graph.build import MAX_NODES, Chunk
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.arrays import DenseRows, Edges, WeightedChunk, check_indptr, check_keys, write_arrays
-from hcm_scale.ingest.policy import (
-    InputError,
-    Offenders,
-    Policy,
-    check_growth,
-    naming_origin,
-    reading,
-    shown_names,
-)
+from hcm_scale.ingest.policy import InputError, Offenders, Policy, check_growth, naming_origin, reading, shown_names
 from hcm_scale.ingest.table_files import check_distinct, index_of, is_table
 
 NUMBERS, INTEGERS = "iufb", "iu"  # kinds of numpy types

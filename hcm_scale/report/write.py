@@ -29,15 +29,7 @@ from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.reasons import first_by_kind
 from hcm_scale.report.wording import found_text
 from hcm_scale.score.evidence import KINDS
-from hcm_scale.score.table import (
-    KIND_RANKS,
-    RankedFile,
-    has_kinds,
-    plain_schema,
-    ranked_by,
-    read_scores,
-    score_names,
-)
+from hcm_scale.score.table import KIND_RANKS, RankedFile, has_kinds, plain_schema, ranked_by, read_scores, score_names
 
 FORMAT = 6
 JSON_FILE, HTML_FILE, CSV_FILE = "report.json", "report.html", "scores.csv"
