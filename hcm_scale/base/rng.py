@@ -5,7 +5,7 @@ same whatever the thread, the rank or the order in which it is asked for. There 
 The mixer is the finaliser of SplitMix64, applied once per argument: a bijection of the running state at every step,
 so two keys that differ in their last argument never collide.
 
-`mix`, `bits`, `below` and `unit` are kernels, for use inside others; `key` and `scaled` are plain Python.
+`mix`, `bits`, `below` and `unit` are kernels, for use inside others; `key` is plain Python.
 """
 
 import numpy as np
@@ -65,12 +65,3 @@ def key(*parts: int) -> int:
         z = (z ^ (z >> 27)) * int(_M2) & _LOW64
         state = z ^ (z >> 31)
     return state >> 1
-
-
-def scaled(word: int, bound: int) -> int:
-    """`below` in Python's own numbers.
-
-    >>> scaled(1 << 63, 10)
-    5
-    """
-    return word * bound >> 64

@@ -28,23 +28,13 @@ from numpy.typing import NDArray
 from hcm_scale.base import rng
 from hcm_scale.base.names import MODEL_SIZES
 from hcm_scale.base.threads import share_parts
-from hcm_scale.hops.layout import (
-    Layout,
-    Rows,
-    degree_layout,
-    empty_rows,
-    linked_nodes,
-    original_layout,
-    source_order,
-    with_in_arcs,
-    write_pairs,
-)
+from hcm_scale.hops import layout as layouts
 from hcm_scale.hops.plain import SOURCES_PER_TASK, arcs_around, label_plain, plain_scratch
 from hcm_scale.hops.wide import Request, label_block, wide_bytes, wide_scratch
 
 WORDS = (8, 4, 2, 1)
 STATE_BYTES = 256 << 20  # of a thread's searches
-_MIN_CLASSES, _MAX_CLASSES = MODEL_SIZES["num_classes"]
+_MIN_CLASSES = MODEL_SIZES["num_classes"][0]
 _NUM_PILOTS = 16
 _FEW_ROWS, _USUAL_SOURCES = 1 << 22, 4096
 _ROUNDS = 2  # blocks that a thread labels between two yields
@@ -53,7 +43,7 @@ _ROWS_BYTES = 128 << 20  # of kept nodes in flight
 _PLAIN_ARC, _WIDE_ARC = 4.5, 5.0
 _WIDE_ROW, _WIDE_ROW_PER_CLASS = 6.0, 0.7  # per word of a row
 
-Labeller = Callable[[int, int], Rows]  # the rows of the sources at positions first .. last - 1
+Labeller = Callable[[int, int], layouts.Rows]  # the rows of the sources at positions first .. last - 1
 
 
 @dataclass(frozen=True)
@@ -74,9 +64,7 @@ def choose_sources(indptr: NDArray[np.int64], *, num_sources: int | None, seed: 
     >>> choose_sources(np.array([0, 1, 1, 3, 4]), num_sources=None, seed=0).tolist()
     [0, 2, 3]
     """
-    if num_sources is not None and num_sources < 1:
-        raise ValueError(f"num_sources={num_sources} must be at least 1, or None for all nodes with neighbours")
-    linked = linked_nodes(indptr)
+    linked = layouts.linked_nodes(indptr)
     if num_sources is None or num_sources >= len(linked):
         return linked
     generator = np.random.default_rng(rng.key(seed, len(indptr)))
@@ -135,15 +123,8 @@ def label_hops(
     """
     sources, step = np.ascontiguousarray(sources, np.int64), sources_per_block
     stop = len(sources) if last is None else last
-    if pairs_per_class is not None and pairs_per_class < 1:
-        raise ValueError(f"pairs_per_class={pairs_per_class} must be at least 1, or None for all pairs")
-    if step < 1:
-        raise ValueError(f"sources_per_block={step} must be at least 1")
-    if not 0 <= first <= stop <= len(sources) or first % step:
-        raise ValueError(
-            f"first={first}, last={last} must lie between 0 and {len(sources)}, "
-            f"first a multiple of sources_per_block={step}"
-        )
+    assert 0 <= first <= stop <= len(sources)
+    assert first % step == 0
     num_nodes = len(indptr) - 1
     most = num_nodes if pairs_per_class is None else min(pairs_per_class, num_nodes)
     search = _Search(indptr, indices, sources, classes, directed, most, rng.key(seed), words, state_bytes)
@@ -157,7 +138,7 @@ def label_hops(
             rows = label(start, end)
             for a, b in ((at, min(at + step, end)) for at in range(start, end, step)):
                 part = rows.part(a - start, b - start)
-                yield HopBlock(a, b, *write_pairs(part, layout.names, sources[a:b]), part.counts.sum(axis=0))
+                yield HopBlock(a, b, *layouts.write_pairs(part, layout.names, sources[a:b]), part.counts.sum(axis=0))
 
     return blocks()
 
@@ -170,7 +151,7 @@ def rows_in_flight(row_bytes: int, step: int, threads: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """What is searched, and how much of it is kept; bad input is refused, by name, before any work."""
+    """What is searched, and how much of it is kept."""
 
     indptr: NDArray[np.int64]
     indices: NDArray[Any]
@@ -183,31 +164,25 @@ class _Search:
     state_bytes: int = STATE_BYTES
 
     def __post_init__(self) -> None:
-        sources, num_nodes = self.sources, len(self.indptr) - 1
-        if not _MIN_CLASSES <= self.classes <= _MAX_CLASSES:
-            raise ValueError(f"classes={self.classes} must be between {_MIN_CLASSES} and {_MAX_CLASSES}")
-        if self.words is not None and self.words not in WORDS:
-            raise ValueError(f"words={self.words} must be one of {sorted(WORDS)}, or None to let the graph decide")
-        if len(sources) == 0:
-            raise ValueError("sources is empty; at least 1 node with neighbours is needed")
-        if sources[0] < 0 or sources[-1] >= num_nodes or np.any(np.diff(sources) <= 0):
-            raise ValueError(f"sources must be sorted, distinct and between 0 and {num_nodes - 1}")
-        if np.any(self.indptr[sources] == self.indptr[sources + 1]):
-            raise ValueError("sources must have neighbours; see choose_sources")
+        sources = self.sources
+        assert len(sources) > 0
+        assert 0 <= sources[0] <= sources[-1] < len(self.indptr) - 1
+        assert (np.diff(sources) > 0).all(), "sorted and distinct"
+        assert (self.indptr[sources] < self.indptr[sources + 1]).all(), "see choose_sources"
 
-    def labeller(self, num_sources: int) -> tuple[Layout, Labeller]:
+    def labeller(self, num_sources: int) -> tuple[layouts.Layout, Labeller]:
         """The layout, a function of graph, sources and C alone; and what labels `num_sources` of the sources on it."""
         sharing = sharing_pays(self.indptr, self.indices, self.sources, classes=self.classes)
         if sharing:
-            layout = degree_layout(self.indptr, self.indices, directed=self.directed)
+            layout = layouts.degree_layout(self.indptr, self.indices, directed=self.directed)
         else:
-            layout = original_layout(self.indptr, self.indices)
-        order = source_order(layout, self.sources, directed=self.directed)
+            layout = layouts.original_layout(self.indptr, self.indices)
+        order = layouts.source_order(layout, self.sources, directed=self.directed)
         request = Request(order, self.sources, np.uint64(self.seed), self.most)
         threads, sample = numba.get_num_threads(), self.most if self.most < layout.num_nodes else 0
-        label: Callable[[int, int, Rows], Any]  # by a thread: the rows from the source at a position on
+        label: Callable[[int, int, layouts.Rows], Any]  # by a thread: the rows from the source at a position on
         if sharing or self.words is not None:
-            layout = with_in_arcs(layout) if self.directed else layout
+            layout = layouts.with_in_arcs(layout) if self.directed else layout
             words = self.words or choose_words(layout.num_linked, num_sources, sample, threads, self.state_bytes)
             blocks = [wide_scratch(layout.num_linked, words, sample) for _ in range(threads)]
             step, lanes = 64 * words, (np.uint64(0),) * words
@@ -216,8 +191,8 @@ class _Search:
             step, singles = SOURCES_PER_TASK, plain_scratch(order, layout.names.dtype, sample, threads)
             label = lambda me, start, rows: label_plain(layout, request, start, singles[me], rows)  # noqa: E731
 
-        def label_range(first: int, last: int) -> Rows:
-            rows = empty_rows(layout, last - first, self.classes, self.most)
+        def label_range(first: int, last: int) -> layouts.Rows:
+            rows = layouts.empty_rows(layout, last - first, self.classes, self.most)
             steps = range(0, last - first, step)
             share_parts(threads, steps, lambda me, i: label(me, first + i, rows.part(i, i + step)))
             return rows
@@ -247,7 +222,7 @@ def sharing_pays(indptr: NDArray[np.int64], indices: NDArray[Any], sources: NDAr
 
     Together the pilots may read as many arcs as plain searches could if they were to win; they stop where that ends.
     """
-    words, num_linked, given = max(WORDS), len(linked_nodes(indptr)), original_layout(indptr, indices)
+    words, num_linked, given = max(WORDS), len(layouts.linked_nodes(indptr)), layouts.original_layout(indptr, indices)
     rows = num_linked * words * (_WIDE_ROW + classes * _WIDE_ROW_PER_CLASS)
     wide = rows + (classes - 2) * len(indices) * _WIDE_ARC
     pilots = sources[:: max(1, len(sources) // _NUM_PILOTS)][:_NUM_PILOTS]

@@ -92,9 +92,6 @@ def label_source(layout, request, position, scratch, counts, kept, targets):
     visited[root] = np.int64(visited[root]) & IS_SOURCE | (spent + num_classes) << 1
     start, stop, filled = 0, 1, 0
     for hop in range(1, num_classes):
-        if most == 0 and hop == num_classes - 1:  # only their number is asked for
-            counts[hop - 1] = count_last(layout, root, spent, spent + hop, visited, queue[start:stop])
-            break
         found, earlier = expand(layout, root, spent, spent + hop, visited, queue[start:stop], queue[stop:])
         start, stop = stop, stop + found
         counts[hop - 1] = stop - start - earlier
@@ -144,23 +141,6 @@ def expand(layout, root, spent, mark, visited, frontier, fresh):
                 if state & IS_SOURCE and v < own:
                     earlier += 1
     return found, earlier
-
-
-@kernel
-def count_last(layout, root, spent, mark, visited, frontier):
-    """How many unvisited neighbours of the frontier may be paired with the source; marks them, lists none."""
-    indptr, indices = layout.out_indptr, layout.out_indices
-    size, old, own = 0, spent << 1 | IS_SOURCE, np.uint64(root)
-    for k in range(len(frontier)):
-        u = np.uint64(frontier[k])
-        for e in range(indptr[u], indptr[u + _ONE]):
-            v = np.uint64(indices[np.uint64(e)])
-            state = np.int64(visited[v])
-            if state <= old:
-                visited[v] = mark << 1 | state & IS_SOURCE
-                if not (state & IS_SOURCE and v < own):
-                    size += 1
-    return size
 
 
 @kernel

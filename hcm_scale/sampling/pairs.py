@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
-from hcm_scale.base.rng import below, key, mix, scaled
+from hcm_scale.base.rng import below, key, mix
 from hcm_scale.shards import Labels, RowGroup
 from hcm_scale.shards.writer import shuffle_pairs
 
@@ -54,8 +54,6 @@ class PairBatch:
 
 def pairs_per_class(labels: Labels, *, sampling_ratio: float) -> int:
     """D, the pairs that each class contributes to an epoch."""
-    if not 0 < sampling_ratio <= 1:
-        raise ValueError(f"sampling.ratio={sampling_ratio} is out of range; legal is above 0 and at most 1")
     draw = min(math.floor(sampling_ratio * min(labels.counts)), min(labels.stored))
     if draw < 1:
         raise ValueError(_too_few(labels.counts, sampling_ratio))
@@ -107,8 +105,6 @@ def cut_epoch(labels: Labels, *, batch_pairs: int, sampling_ratio: float, rank: 
         raise ValueError(f"batch_pairs={batch_pairs} must be at least {labels.classes}, one pair a class")
     num_pairs = pairs_per_epoch(labels, sampling_ratio=sampling_ratio)
     num_steps = -(-num_pairs // batch_pairs)
-    if not 0 <= rank < num_ranks:
-        raise ValueError(f"rank={rank} is not in 0 .. {num_ranks - 1}, the numbers of {num_ranks} ranks")
     if num_ranks > num_pairs // num_steps:
         raise ValueError(f"num_ranks={num_ranks} cannot share batches of {num_pairs // num_steps} pairs")
     return Cut(num_pairs, num_steps, rank, num_ranks)
@@ -206,7 +202,7 @@ def class_order(rows: NDArray[np.int64], num_draw: int, reach: int, seed: int) -
     shuffle_pairs(key(seed, _LAYOUT), group, size)
     total = int(size.sum())
     reach = min(total, max(num_draw, reach))
-    start = 0 if reach == total else scaled(2 * key(seed, _START), total)
+    start = 0 if reach == total else 2 * key(seed, _START) * total >> 64  # as `rng.below` does
     group, first, last = _stretch(group, size, start, reach)
     # shares of `num_draw` in proportion to the parts, rounded by a random phase: exact on average
     ends = np.cumsum(last - first).astype(object)  # Python integers: the product passes 2^63 for billions of pairs

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import xxhash
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
@@ -203,7 +202,7 @@ def _read_footer(path: Path, shard: Shard) -> pq.FileMetaData:
             raise files.FolderError(f"{path} is torn: {num_bytes} bytes, {shard.num_bytes} expected")
         stream.seek(-shard.footer_bytes, io.SEEK_END)
         footer = stream.read()
-    if xxhash.xxh3_128_hexdigest(footer) != shard.footer_hash:
+    if files.hash_bytes(footer) != shard.footer_hash:
         raise files.FolderError(f"{path} is damaged: the hash of its footer differs from the manifest")
     return pq.read_metadata(io.BytesIO(b"PAR1" + footer))
 

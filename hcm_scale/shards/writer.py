@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import xxhash
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
@@ -63,9 +62,9 @@ def write_shard(
         first=first,
         last=last,
         num_bytes=len(data),
-        hash=xxhash.xxh3_128_hexdigest(data),
+        hash=files.hash_bytes(data),
         footer_bytes=footer_bytes,
-        footer_hash=xxhash.xxh3_128_hexdigest(data[len(data) - footer_bytes :]),
+        footer_hash=files.hash_bytes(data[len(data) - footer_bytes :]),
         counts=tuple(counts.tolist()),
         row_groups=tuple(_row_groups(plan, starts)),
     )

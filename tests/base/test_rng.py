@@ -73,10 +73,8 @@ def test_key__starts_reproducible_generators():
     assert (first == second).all()
 
 
-def test_key_and_scaled__are_mix_and_below_in_plain_numbers():
+def test_key__is_mix_in_plain_numbers():
     state = np.uint64(0)
     for part in (5, 2**63 + 9, -7):
         state = rng.mix(state, np.uint64(part % 2**64))
     assert rng.key(5, 2**63 + 9, -7) == int(state) >> 1
-    for bound in (1, 3, 10**12, 2**62):
-        assert rng.scaled(int(state), bound) == rng.below(np.uint64(state), bound)

@@ -211,32 +211,3 @@ def test_largest_usable_classes__joins_the_tail():
     assert largest_usable_classes(np.array([5, 5, 5, 0])) == 3
     assert largest_usable_classes(np.array([5, 0, 0, 5])) == 2
     assert largest_usable_classes(np.array([0, 0, 0, 5])) == 0
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"classes": 1}, "classes=1 must be between 2 and 16"),
-        ({"classes": 17}, "classes=17 must be between 2 and 16"),
-        ({"pairs_per_class": 0}, "pairs_per_class=0 must be at least 1"),
-        ({"sources_per_block": 0}, "sources_per_block=0 must be at least 1"),
-        ({"words": 3}, "words=3 must be one of"),
-        ({"sources": np.array([], int)}, "sources is empty"),
-        ({"sources": np.array([1, 0])}, "sorted, distinct"),
-        ({"sources": np.array([0, 9])}, "between 0 and 3"),
-        ({"sources": np.array([3])}, "must have neighbours"),
-        ({"first": 1}, "first a multiple of sources_per_block=2"),
-        ({"last": 4}, "must lie between 0 and 3"),
-    ],
-)
-def test_label_hops__refuses_bad_input_by_name(change, message):
-    options = {
-        "sources": np.array([0, 1, 2]), "classes": 3, "pairs_per_class": 2, "seed": 0, "sources_per_block": 2, **change,
-    }  # fmt: skip
-    with pytest.raises(ValueError, match=message):
-        label_hops(np.array([0, 1, 3, 4, 4]), np.array([1, 0, 2, 1], np.int32), **options)
-
-
-def test_choose_sources__refuses_zero():
-    with pytest.raises(ValueError, match="num_sources=0 must be at least 1"):
-        choose_sources(np.array([0, 1, 2]), num_sources=0, seed=0)
