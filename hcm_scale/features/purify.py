@@ -82,7 +82,7 @@ def edge_similarity(
     >>> edge_similarity(np.array([0, 1, 2]), np.array([1, 0], np.int32), x, "euclidean").tolist()
     [-5.0]
     """
-    _check(len(indptr) - 1, x, similarity)
+    assert x.shape[0] == len(indptr) - 1
     spans = _edge_spans(indptr, indices, directed)
     first, last = (_NUM_TASKS * at // share[1] for at in (share[0], share[0] + 1))
     out = np.empty(spans.offsets[-1], np.float32)  # pages that are not written to take no memory
@@ -100,35 +100,14 @@ def edge_similarity(
     return out[slice(*spans.offsets[borders])]
 
 
-def _check(num_nodes: int, x: Attributes, similarity: str) -> None:
-    if similarity not in SIMILARITIES:
-        raise ValueError(f"purify.similarity={similarity!r} is unknown; it is one of {', '.join(SIMILARITIES)}")
-    if x.shape[0] != num_nodes:
-        raise ValueError(f"x has {x.shape[0]} rows; the graph has {num_nodes} nodes")
-
-
 def _edge_spans(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bool) -> EdgeSpans:
     if directed:
         return EdgeSpans(indptr[:-1], indptr[1:], indptr)
     starts = np.empty(len(indptr) - 1, np.int64)
-    run_in_threads(len(starts), first_above, indptr, indices, starts)
+    run_in_threads(len(starts), lookup.first_above, indptr, indices, starts)
     offsets = np.zeros(len(indptr), np.int64)
     run_in_slices(len(starts), lambda part: np.subtract(indptr[1:][part], starts[part], out=offsets[1:][part]))
     return EdgeSpans(starts, indptr[1:], np.cumsum(offsets, out=offsets))
-
-
-@kernel
-def first_above(part, indptr, indices, starts):
-    """starts[u] = the first entry of row u with column > u."""
-    for u in range(part[0], part[1]):
-        low, high = indptr[u], indptr[u + 1]
-        while low < high:
-            middle = (low + high) // 2
-            if indices[middle] <= u:
-                low = middle + 1
-            else:
-                high = middle
-        starts[u] = low
 
 
 @kernel
@@ -275,9 +254,6 @@ def purify(
     >>> purify(triangle, np.array([[0], [1], [5]], np.float32), similarity="euclidean", ratio=0.34).indices.tolist()
     [1, 0, 2, 1]
     """
-    if not 0 <= ratio < 1:
-        raise ValueError(f"purify.ratio={ratio!r} is out of range; it runs from 0 up to, and without, 1")
-    _check(graph.num_nodes, x, similarity)
     if like is not None:
         return _purify_like(graph, x, like.info["purified"], measure)
     num_dropped = num_least_similar(graph, ratio)

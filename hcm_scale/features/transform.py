@@ -71,8 +71,6 @@ def transform(
         raise ValueError(f"x has shape {num_rows} x {num_columns}; at least one row and one column are needed")
     check_scale(x, scale, columns)
     record: dict[str, Any] = {"scale": scale, "pca": pca, "standardise": standardise}
-    if pca is not None and pca < 1:
-        raise ValueError(f"attributes.pca={pca} is out of range; it is at least 1")
     if scale == AUTO:
         if not standardise:
             log.warning("attributes.standardise=False has no effect: attributes.scale=auto decides column by column")

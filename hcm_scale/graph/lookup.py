@@ -1,7 +1,8 @@
 """Look-ups in a CSR: the place of an arc, and numbers of edges at their entries (an undirected edge has two).
 
 `find_arcs` is a binary search in many rows at once, in plain NumPy: a dozen vector operations of the queries' length
-per bit of the longest row, and a few integers a query. The others cost a byte an entry beside the result.
+per bit of the longest row, and a few integers a query. `first_above` is a kernel, of no memory but its result; the
+others cost a byte an entry beside the result.
 """
 
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hcm_scale.base.jit import kernel
 from hcm_scale.graph.build import join_directions
 
 _ENTRIES = 1 << 18  # entries compared at a time, about
@@ -48,6 +50,20 @@ def first_entries(indptr: NDArray[np.int64], indices: NDArray[Any], directed: bo
         rows = np.repeat(np.arange(first, first + len(bounds) - 1), np.diff(bounds))
         above[bounds[0] : bounds[-1]] = indices[bounds[0] : bounds[-1]] > rows
     return above
+
+
+@kernel
+def first_above(part, indptr, indices, starts):
+    """starts[u] = the first entry of row u with column > u."""
+    for u in range(part[0], part[1]):
+        low, high = indptr[u], indptr[u + 1]
+        while low < high:
+            middle = (low + high) // 2
+            if indices[middle] <= u:
+                low = middle + 1
+            else:
+                high = middle
+        starts[u] = low
 
 
 def spread_to_entries(

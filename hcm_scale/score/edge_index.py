@@ -26,6 +26,7 @@ from hcm_scale.base.intrinsics import prefetch
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.rng import bits, key
 from hcm_scale.base.threads import run_in_threads
+from hcm_scale.graph.lookup import first_above
 
 MAX_HASH = np.uint64(0xFFFFFFFFFFFFFFFF)
 _PURPOSE = 0x5C0E  # separates these draws from other uses of the same seed
@@ -98,12 +99,11 @@ def edge_index(
     seed: int = 0,
 ) -> EdgeIndex:
     """Numbered edges of a CSR with sorted rows; `max_neighbors` bounds how many each node is scored by."""
-    if max_neighbors is not None and max_neighbors < 1:
-        raise ValueError(f"max_neighbors={max_neighbors} must be at least 1, or None to score every neighbour")
     start = indptr
     if not directed:
         start = np.zeros(len(indptr), np.int64)
-        run_in_threads(len(indptr) - 1, count_upper, indptr, indices, start[1:])
+        run_in_threads(len(indptr) - 1, first_above, indptr, indices, start[1:])
+        np.subtract(indptr[1:], start[1:], out=start[1:])
         np.cumsum(start, out=start)
     limit, draw = np.empty(0, np.uint64), key(seed, _PURPOSE)
     if max_neighbors is not None:
@@ -148,20 +148,6 @@ def check_finite(finite: bool, count: int) -> None:
         raise ValueError(
             f"parameter sample {count - 1} predicts NaN or infinite logits: the chain it came from diverged"
         )
-
-
-@kernel
-def count_upper(part, indptr, indices, out):
-    """out[u] = entries of row u with column > u."""
-    for u in range(part[0], part[1]):
-        low, high = indptr[u], indptr[u + 1]
-        while low < high:
-            middle = (low + high) // 2
-            if indices[middle] > u:
-                high = middle
-            else:
-                low = middle + 1
-        out[u] = indptr[u + 1] - low
 
 
 @kernel

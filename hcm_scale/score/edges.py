@@ -25,7 +25,7 @@ from torch import Tensor
 
 from hcm_scale.base.intrinsics import prefetch
 from hcm_scale.base.jit import kernel
-from hcm_scale.base.names import HOPS, PRECISIONS, Hop
+from hcm_scale.base.names import Hop
 from hcm_scale.base.npy import create_npy
 from hcm_scale.base.threads import run_in_slices, share_parts, torch_threads
 from hcm_scale.score.edge_index import EdgeIndex, PairHead, check_finite, check_sample
@@ -69,7 +69,6 @@ def predict_edges(
     from what `on_sample` was given.
     """
     device = torch.device(device)
-    check_options(hop, chunk_edges, device, precision)
     moments, count, expected = new_moments(edges.num_edges, folder), 0, hop == "expected"
     mean, m2 = moments
     if begun is not None:
@@ -99,18 +98,6 @@ def predict_edges(
         raise ValueError("there are no parameter samples to score with; at least one is needed")
     run_in_slices(len(m2), lambda part: np.divide(m2[part], np.float32(count), out=m2[part]))
     return moments
-
-
-def check_options(hop: str, chunk_edges: int | None, device: torch.device, precision: str) -> None:
-    """Raises ValueError for options that are not legal."""
-    if hop not in HOPS:
-        raise ValueError(f"hop={hop!r} must be one of {', '.join(HOPS)}")
-    if chunk_edges is not None and chunk_edges < 1:
-        raise ValueError(f"chunk_edges={chunk_edges} must be at least 1")
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r} must be one of {', '.join(PRECISIONS)}")
-    if precision == "bfloat16" and device.type != "cuda":
-        raise ValueError(f"precision={precision!r} needs a CUDA device; on {device.type} it must be float32 or auto")
 
 
 def new_moments(num_edges: int, folder: Path | None) -> EdgeHops:

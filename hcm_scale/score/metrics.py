@@ -212,8 +212,6 @@ def curves(ranked: Ranked, max_points: int = 500) -> dict[str, dict[str, list[fl
 
     Of more than a million distinct scores evenly spaced ones are taken, first and last included.
     """
-    if max_points < 2:
-        raise ValueError(f"max_points={max_points} must be at least 2")
     keys, places = ranked.keys, ranked.labelled[ranked.is_anomaly]
     last = positions_where(len(keys) - 1, lambda part: keys[part] != keys[part.start + 1 : part.stop + 1])
     last = np.append(last, len(keys) - 1)  # place of every distinct score

@@ -26,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.device import MANY_ENTRIES
-from hcm_scale.base.names import RANKINGS
 from hcm_scale.base.threads import map_slices, run_in_slices, run_in_threads
 from hcm_scale.score.calibration import ContextScale, Strangeness, add_zscores, zscale_among
 from hcm_scale.score.closure import Cut, both_ways, closure, cohesion, far_cut
@@ -74,7 +73,6 @@ class NodeScores:
 
     def by(self, rank_by: str) -> Values:
         """The score of this name."""
-        check_rank_by(rank_by)
         score: Values = getattr(self, rank_by)
         return score
 
@@ -113,7 +111,6 @@ def score_nodes(
     >>> scores.ahp.tolist()
     [1.0, 2.0, 3.0]
     """
-    check_trim(trim)
     for name, values in hops._asdict().items():
         if values.shape != (edges.num_edges,):
             raise ValueError(f"the edges' {name} has shape {values.shape}; this graph has {edges.num_edges} edges")
@@ -265,15 +262,3 @@ def stability(scores: NodeScores, views: Sequence[Values], rank_by: str) -> floa
         return out
 
     return top_overlap(map(score_by, views))
-
-
-def check_trim(trim: float) -> None:
-    """Raises ValueError for a share of farthest neighbours that is negative or leaves none."""
-    if not 0.0 <= trim < 1.0:
-        raise ValueError(f"trim={trim} must be at least 0 and below 1: the share of farthest neighbours to leave out")
-
-
-def check_rank_by(rank_by: str) -> None:
-    """Raises ValueError for a name that is no ranking score."""
-    if rank_by not in RANKINGS:
-        raise ValueError(f"rank_by={rank_by!r} must be one of {', '.join(RANKINGS)}")

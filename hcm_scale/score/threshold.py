@@ -49,7 +49,6 @@ def judge(sums: Sums, rate: float) -> Verdict:
     >>> np.flatnonzero(found.flagged).tolist()
     [1000, 1001]
     """
-    check_rate(rate)
     p = _p_values(sums)
     return Verdict(p, discoveries(p, rate), rate)
 
@@ -79,12 +78,6 @@ def _p_among_like(sums: Sums) -> Values:
         else:  # too few to show their bulk: the sum of one kind is its surprise among all nodes
             p[group] = np.maximum(np.exp(-sums.total[group]), LEAST_P)
     return p
-
-
-def check_rate(rate: float) -> None:
-    """Raises ValueError for a false-discovery rate that flags no node, or every node."""
-    if not 0.0 < rate < 1.0:
-        raise ValueError(f"score.fdr={rate} must be above 0 and below 1: the share of false flags to put up with")
 
 
 def _sum_p(total: Values, num_kinds: int, usual: Values | None) -> Values:

@@ -30,16 +30,9 @@ from hcm_scale.base.files import read_tensors
 from hcm_scale.base.names import DEGREE
 from hcm_scale.base.npy import create_npy, open_npy, save_npy
 from hcm_scale.base.threads import run_concurrently
+from hcm_scale.features import propagate
 from hcm_scale.features.auto import table
 from hcm_scale.features.parts import FittedTransform, fitted_from_bytes, fitted_to_bytes
-from hcm_scale.features.propagate import (
-    CHUNK_ROWS,
-    check_propagated,
-    open_propagated,
-    propagate_features,
-    seal_propagated,
-    write_rows,
-)
 from hcm_scale.features.purify import edge_similarity, median_weight, num_least_similar, write_strengths
 from hcm_scale.features.purify import purify as drop_edges
 from hcm_scale.features.signal import signal_edges
@@ -216,19 +209,19 @@ def propagate_shared(
     """Â x, written into the folder `out` and mapped; every rank calls this."""
     if world.size == 1:
         shutil.rmtree(out / _PARTS, ignore_errors=True)  # of ranks that were killed
-        return propagate_features(structure, x, out, device)
-    check_propagated(structure, x)
-    start, stop = world.share(len(x), CHUNK_ROWS)
-    parts = _gather(world, out / _PARTS, lambda path: write_rows(structure, x, path, start, stop, device))
+        return propagate.propagate_features(structure, x, out, device)
+    propagate.check_propagated(structure, x)
+    start, stop = world.share(len(x), propagate.CHUNK_ROWS)
+    parts = _gather(world, out / _PARTS, lambda path: propagate.write_rows(structure, x, path, start, stop, device))
     if world.leads:
         joined = create_npy(out / "x.npy", np.float32, x.shape)
         for rank, part in enumerate(parts):
-            joined[slice(*world.share(len(x), CHUNK_ROWS, rank))] = part
+            joined[slice(*world.share(len(x), propagate.CHUNK_ROWS, rank))] = part
         joined.flush()
         shutil.rmtree(out / _PARTS)
-        seal_propagated(out, x.shape)
+        propagate.seal_propagated(out, x.shape)
     world.barrier()
-    return open_propagated(out)
+    return propagate.open_propagated(out)
 
 
 def _measure_shared(world: World, folder: Path, *arguments: Any, **options: Any) -> NDArray[np.float32]:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base import files
 from hcm_scale.base.files import hash_files, read_tensors
-from hcm_scale.base.names import PLACES, RANKINGS
+from hcm_scale.base.names import RANKINGS
 from hcm_scale.base.npy import open_npy
 from hcm_scale.base.threads import run_concurrently, run_in_slices
 from hcm_scale.features.purify import edge_similarity
@@ -44,10 +44,9 @@ from hcm_scale.score import metrics, nodes, table
 from hcm_scale.score.calibration import ContextScale, Scale, scale_from_bytes, scale_to_bytes
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
-from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, check_options, predict_edges
+from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, predict_edges
 from hcm_scale.score.metrics import roc_auc
 from hcm_scale.score.nodes import score_nodes, with_closure, with_strange
-from hcm_scale.score.threshold import check_rate
 from hcm_scale.stages.edges import Predicted, View, chunk_of, has_room, predict_views, save_hops, sharings_of
 from hcm_scale.stages.embedding import embed_samples
 
@@ -117,11 +116,6 @@ class Scoring:
     fdr: float  # the false-discovery rate at which nodes are flagged
     precision: str
 
-    def __post_init__(self) -> None:
-        nodes.check_trim(self.trim)
-        nodes.check_rank_by(self.rank_by)
-        check_rate(self.fdr)
-
 
 def score(
     graph: Graph,
@@ -145,9 +139,8 @@ def score(
     scored where `how.max_neighbors` bounds them, nothing else. Where there are several ranks each calls this. `like`
     are the scores of the graph that the samples are of, if it is another.
     """
-    check_options(how.hop, chunk_edges, torch.device(device), how.precision)
     for view in views:
-        _check_view(graph, view, state)
+        _check_view(graph, view)
     if not has_room(views, device, propagated, world):
         log.warning("scores: no GPU memory for x and an embedding of %s nodes: the cores score", f"{graph.num_nodes:,}")
         device, how = "cpu", replace(how, precision="auto")
@@ -226,10 +219,8 @@ def _score_nodes(
     return nodes.with_attributes(scores, attributes, usual), Scale(far, strange, context)
 
 
-def _check_view(graph: Graph, view: View, state: str) -> None:
+def _check_view(graph: Graph, view: View) -> None:
     structure, x, samples = view
-    if state not in PLACES:
-        raise ValueError(f"state={state!r} must be one of {', '.join(PLACES)}")
     if not graph.num_nodes == structure.num_nodes == len(x):
         raise ValueError(
             f"the graph has {graph.num_nodes} nodes, the encoder's graph {structure.num_nodes} and the features "

@@ -180,21 +180,6 @@ def test_purify__records_what_it_did(random_csr, tmp_path):
     assert (info["similarity"], info["ratio"]) == ("euclidean", 0.2)
 
 
-@pytest.mark.parametrize("ratio", [-0.1, 1, 1.5, float("nan")])
-def test_purify__refuses_a_ratio_out_of_range(random_csr, ratio):
-    with pytest.raises(ValueError, match=r"ratio=.*out of range"):
-        purification.purify(Graph(*random_csr(5, 9)), some_rows(5, 2), similarity="cosine", ratio=ratio)
-
-
-def test_purify__refuses_unknown_similarities_and_foreign_rows(random_csr):
-    graph = Graph(*random_csr(5, 9))
-    for ratio in (0, 0.5):
-        with pytest.raises(ValueError, match="similarity='dot' is unknown; it is one of jaccard, cosine, euclidean"):
-            purification.purify(graph, some_rows(5, 2), similarity="dot", ratio=ratio)
-        with pytest.raises(ValueError, match="x has 6 rows; the graph has 5 nodes"):
-            purification.purify(graph, some_rows(6, 2), similarity="cosine", ratio=ratio)
-
-
 @pytest.mark.parametrize("name", ["BlogCatalog.mat", "Flickr.mat"])
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 def test_purify__of_real_sparse_counts(real_data, name, similarity):

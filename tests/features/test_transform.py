@@ -188,18 +188,6 @@ def test_transform__sparse_equals_dense():
     np.testing.assert_allclose(transform(SparseRows.of(sparse.csr_array(x))).x, transform(x).x, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"scale": "sqrt"}, "scale='sqrt' is unknown"),
-        ({"pca": 0}, "pca=0 is out of range"),
-    ],
-)
-def test_transform__refuses_bad_settings_by_name(settings, message):
-    with pytest.raises(ValueError, match=message):
-        transform(counts(20, 5), **settings)
-
-
 def test_transform__refuses_no_rows_and_no_columns():
     for shape in ((0, 3), (3, 0)):
         with pytest.raises(ValueError, match="at least one row and one column"):

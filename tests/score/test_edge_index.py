@@ -88,11 +88,6 @@ def test_draw__does_not_depend_on_threads(random_csr):
     assert not np.array_equal(many.limit, edge_index(indptr, indices, max_neighbors=4, seed=10).limit)
 
 
-def test_edge_index__refuses_a_draw_of_none(random_csr):
-    with pytest.raises(ValueError, match="max_neighbors=0 must be at least 1"):
-        edge_index(*random_csr(5, 5), max_neighbors=0)
-
-
 @pytest.fixture(scope="module")
 def random_csr_module():
     """A graph per seed, without a function-scoped fixture inside a property."""

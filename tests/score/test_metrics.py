@@ -155,5 +155,3 @@ def test_metrics__refuse_what_cannot_be_measured():
         metrics.roc_auc(0 * y, np.arange(3.0))
     with pytest.raises(ValueError, match="do not match"):
         metrics.roc_auc(y, np.arange(4.0))
-    with pytest.raises(ValueError, match="max_points=1 must be at least 2"):
-        metrics.curves(metrics.Ranked.of(y, np.arange(3.0)), max_points=1)
