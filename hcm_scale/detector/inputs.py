@@ -31,7 +31,7 @@ from hcm_scale.base import console, remote
 from hcm_scale.config import FolderGraph, GraphConfig, MatrixGraph, PygGraph, TablesGraph
 from hcm_scale.graph import Graph
 from hcm_scale.ingest import guess, libraries
-from hcm_scale.ingest.readers import Encoding, InputError, Policy, kind_of, read_data, read_sparse, read_tables
+from hcm_scale.ingest.readers import Encoding, InputError, kind_of, read_data, read_sparse, read_tables
 from hcm_scale.ingest.table_files import as_arrow, index_of, is_table
 from hcm_scale.run import sources
 
@@ -67,7 +67,7 @@ def read_input(data: Any) -> Input:
     if isinstance(data, Graph):
         return Input("a Graph", FolderGraph(), lambda out, section, _: data, in_memory=True)
     if _is_pyg(data):
-        read: Read = lambda out, section, _: read_data(out, data, policy=_policy(section))  # noqa: E731
+        read: Read = lambda out, section, _: read_data(out, data, policy=sources.policy_of(section))  # noqa: E731
         return Input("a torch_geometric Data", PygGraph(name="data"), read, in_memory=True)
     if libraries.is_networkx(data):
         return _networkx_input(data)
@@ -79,7 +79,7 @@ def read_input(data: Any) -> Input:
         return Input("a matrix file", MatrixGraph(path=path)) if kind == "matrix" else _tables_input((path, None))
     first, second = data if isinstance(data, tuple | list) and len(data) == 2 else (data, None)
     if hasattr(first, "tocoo"):
-        read = lambda out, section, _: read_sparse(out, first, second, _policy(section))  # noqa: E731
+        read = lambda out, section, _: read_sparse(out, first, second, sources.policy_of(section))  # noqa: E731
         return Input("a scipy matrix", MatrixGraph(), read, in_memory=True)
     if all(isinstance(part, str | Path) or is_table(part) for part in (first, *([] if second is None else [second]))):
         edges, nodes = (
@@ -93,11 +93,6 @@ def read_input(data: Any) -> Input:
 
 def _is_pyg(data: Any) -> bool:
     return hasattr(data, "edge_index") and not is_table(data)
-
-
-def _policy(section: GraphConfig) -> Policy:
-    names = [entry.name for entry in dataclasses.fields(Policy) if hasattr(section, entry.name)]
-    return Policy(**{name: getattr(section, name) for name in names})
 
 
 def _networkx_input(data: Any) -> Input:

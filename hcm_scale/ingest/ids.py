@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
-from hcm_scale.base.names import ID_TYPES
 from hcm_scale.base.threads import run_in_threads
 from hcm_scale.graph.store import text_buffers
 from hcm_scale.ingest.encode import is_text
@@ -242,8 +241,6 @@ def id_kind(columns: Sequence[tuple[str, pa.DataType]], id_type: str = "auto") -
     >>> id_kind([("source", pa.string()), ("target", pa.string())])
     'text'
     """
-    if id_type not in ID_TYPES:
-        raise ValueError(f"graph.id_type={id_type!r} must be one of {', '.join(map(repr, ID_TYPES))}")
     kinds = set()
     for name, stored in columns:
         kind = stored.value_type if pa.types.is_dictionary(stored) else stored

@@ -78,7 +78,6 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
 
 def _check(config: Config, until: str, world: World, *, reads_source: bool) -> str:
     """The device to compute on; ValueError for whatever is known to be wrong before any work."""
-    schema.check(config)
     parse_fan_out(config.sampling.fan_out, num_blocks(config))
     if config.trained is None and until in ("train", "score", "report"):
         check_backend(config.sampling.backend)

@@ -6,7 +6,7 @@ write over, or that is another than the one of a finished run in the same folder
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -159,27 +159,26 @@ def table_options(graph: schema.TablesGraph) -> dict[str, Any]:
         categorical=tuple(graph.categorical),
         id_type=graph.id_type,
     )
-    return {"columns": columns, "policy": _policy(graph, repeated=graph.repeated)}
+    return {"columns": columns, "policy": policy_of(graph)}
 
 
 def _matrix(graph: schema.MatrixGraph) -> Reader:
-    policy = _policy(graph, num_nodes=graph.num_nodes, weights=graph.weights)
-
     def read(out: Path) -> Graph:
         with fetched_files(out, {"graph.path": graph.path}, (".mat", ".npz", ".npy")) as (path,):
-            return readers.read_matrix(out, str(path), keys=graph.keys or None, policy=policy)
+            return readers.read_matrix(out, str(path), keys=graph.keys or None, policy=policy_of(graph))
 
     return read
 
 
 def _pyg(graph: schema.PygGraph) -> Reader:
-    trust, policy = graph.trust_pickle, _policy(graph, weights=graph.weights)
+    trust, policy = graph.trust_pickle, policy_of(graph)
     return lambda out: readers.read_dataset(out, graph.dataset, graph.path, trust_pickle=trust, policy=policy)
 
 
-def _policy(graph: schema.PolicyGraph, **more: Any) -> readers.Policy:
-    shared = ("directed", "unknown", "nonfinite", "featureless", "max_bytes")
-    return readers.Policy(**{name: getattr(graph, name) for name in shared}, **more)
+def policy_of(graph: schema.GraphConfig) -> readers.Policy:
+    """What the section says about input that is not clean."""
+    names = [entry.name for entry in fields(readers.Policy) if hasattr(graph, entry.name)]
+    return readers.Policy(**{name: getattr(graph, name) for name in names})
 
 
 _READERS: dict[type[schema.GraphConfig], Callable[[Any], Reader]] = {

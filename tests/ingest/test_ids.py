@@ -70,8 +70,6 @@ def test_id_types__must_agree_unless_one_is_named(tmp_path):
     assert read_edges(tmp_path / "g", text, numbers, id_type="text").ids.to_pylist() == ["7", "8"]
     with pytest.raises(ValueError, match="cannot hold ids"):
         read_edges(tmp_path / "g", dates, dates)
-    with pytest.raises(ValueError, match="id_type='words' must be one of"):
-        read_edges(tmp_path / "g", text, text, id_type="words")
 
 
 def test_ids__may_be_whole_floats_and_faults_are_counted(tmp_path):
