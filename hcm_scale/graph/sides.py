@@ -1,12 +1,11 @@
 """Sides of a bipartite graph: users on one, shops on the other, and every edge between the two.
 
-Nodes are joined into trees along the edges (union-find), each with its parity to the node above it, so that one pass
-over the arcs is enough, in whatever direction they are given, and a graph that is not bipartite is left at the first
-edge that shows it, mostly within a few rows. Cost: near-linear time, one thread, an index and a byte per node.
+Nodes are joined into trees along the edges (union-find), each with its parity to the node above it: one pass over the
+arcs, whatever their direction, which ends at the first edge that shows that there are no sides, mostly within a few
+rows. Near-linear time in one thread, an index and a byte per node.
 
-Each component could be turned round without harm to any edge. Its node of the smallest number is on side 0: so all
-components agree where the nodes of one side are numbered before those of the other, and where nodes are numbered as
-rows of (user, shop) name them. In other numberings two components need not agree.
+Each component could be turned round; its node of the smallest number is on side 0. So components agree where the nodes
+of one side are numbered first, or as rows of (user, shop) name them; in other numberings they need not.
 """
 
 import numpy as np

@@ -29,9 +29,8 @@ Cost: O(m^1.5) steps in the worst case; memory 1 byte per edge, 4 per far edge, 
 
 import logging
 import math
-from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,7 +104,7 @@ def closure(edges: EdgeIndex, mean: NDArray[np.float32], cut: Cut) -> NDArray[np
 
 
 class Rate(NamedTuple):
-    """What expected triangles grow with, or of a graph of two sides what the expected squares are multiplied by."""
+    """What expected triangles grow with, or what expected squares are multiplied by."""
 
     value: float
     of_squares: bool = False
@@ -114,26 +113,34 @@ class Rate(NamedTuple):
 def cohesion(edges: EdgeIndex, rate: Rate | None = None) -> tuple[NDArray[np.float64], Rate]:
     """Logarithm of the triangles of every node over those expected, (n,), and the rate, where it is not given.
 
-    By the rate of a graph whose triangles were counted the squares of another cannot be judged: all nodes are 0 then.
+    Squares cannot be judged by a rate of triangles, nor the other way round: all nodes are 0 then.
 
     >>> from hcm_scale.score.edge_index import edge_index
     >>> triangle_and_pair = edge_index(np.array([0, 2, 4, 6, 7, 8]), np.array([1, 2, 0, 2, 0, 1, 4, 3], np.int32))
     >>> cohesion(triangle_and_pair)[0].round(2).tolist()
     [0.43, 0.43, 0.43, 0.0, 0.0]
     """
-    side = two_sides(Graph(edges.indptr, edges.indices))
+    side, out = two_sides(Graph(edges.indptr, edges.indices)), np.zeros(edges.num_nodes)
     if rate is not None and rate.of_squares != (side is not None):
-        sides = ("has two sides", "has not") if rate.of_squares else ("has no two sides", "has")
-        log.warning("scores: the graph of the model %s and this one %s: cohesion says nothing", *sides)
-        return np.zeros(edges.num_nodes), rate
-    counted, expect, random_rate = _count_triangles(edges) if side is None else _count_squares(edges, side)
+        log.warning("scores: of this graph and that of the model one has two sides: cohesion tells nothing")
+        return out, rate
+    marked = np.ones(edges.num_edges, bool)
+    counted, at_random = (_far_triangles(edges, marked), None) if side is None else squares(edges, side)
+
+    def expect(rate: float) -> None:
+        if at_random is None:
+            run_in_threads(edges.num_nodes, expect_triangles, edges.indptr, edges.indices, rate, out)
+        else:
+            np.multiply(at_random, rate, out=out)
+
     if rate is None:
-        usual = expect(random_rate)
-        sums = map_slices(len(usual), lambda part: [usual[part].sum(), float(counted[part].sum())])
+        value = _random_rate(edges) if at_random is None else 1.0
+        expect(value)
+        sums = map_slices(len(out), lambda part: [out[part].sum(), float(counted[part].sum())])
         expected, found = np.sum(sums, axis=0) if sums else (0.0, 0.0)
-        raised = math.sqrt(max(1.0, found / expected)) if expected > 0.0 else 1.0
-        rate = Rate(float(random_rate * raised), side is not None)
-    out = expect(rate.value)
+        value *= math.sqrt(max(1.0, found / expected)) if expected > 0.0 else 1.0
+        rate = Rate(float(value), side is not None)
+    expect(rate.value)
 
     def fill(part: slice) -> None:
         over = np.log1p(counted[part]) - np.log1p(out[part])
@@ -141,24 +148,6 @@ def cohesion(edges: EdgeIndex, rate: Rate | None = None) -> tuple[NDArray[np.flo
 
     run_in_slices(len(out), fill)
     return out, rate
-
-
-Counted = tuple[NDArray[Any], Callable[[float], NDArray[np.float64]], float]  # counts, expected by a rate, random rate
-
-
-def _count_triangles(edges: EdgeIndex) -> Counted:
-    out = np.empty(edges.num_nodes)
-
-    def expect(rate: float) -> NDArray[np.float64]:
-        run_in_threads(edges.num_nodes, expect_triangles, edges.indptr, edges.indices, rate, out)
-        return out
-
-    return _far_triangles(edges, np.ones(edges.num_edges, bool)), expect, _random_rate(edges)
-
-
-def _count_squares(edges: EdgeIndex, side: NDArray[np.int8]) -> Counted:
-    counted, expected = squares(edges, side)
-    return counted, lambda rate: expected * rate, 1.0
 
 
 def both_ways(edges: EdgeIndex) -> EdgeIndex:

@@ -1,23 +1,20 @@
-"""Squares at every node, and those expected: what triangles are for other graphs in a graph of two sides.
+"""Squares at every node and those expected: what triangles are to other graphs in one of two sides, users and shops.
 
-A user u has a square with another user w for each two shops v, v' that both know. A count of squares is mostly one of
-popular shops, so each step u - v - w weighs 1 / (d(v) - 1), the chance of w among the others at v, and
+A user u has a square with another user w for each two shops v, v' that both know. Most squares are those of popular
+shops, so each step u - v - w weighs 1 / (d(v) - 1), the chance of w among the others at v:
 
     squares(u) = sum over pairs v, v' of u's neighbours of shared(v, v') / ((d(v) - 1) (d(v') - 1)).
 
-In a random graph with these degrees two shops share rate * (d(v) - 1) (d(v') - 1) users beside u, where
+In a random graph with these degrees v and v' share rate * (d(v) - 1) (d(v') - 1) users beside u, and a pair adds
 
-    rate = sum of d (d - 1) / (sum of d)^2 over the side of u,
+    rate = sum of d (d - 1) / (sum of d)^2 over the side of u.
 
-so that every pair is expected to add `rate`. Both numbers are given in units of the mean weight of u's pairs: then they
-are spread as counts are, and a logarithm of one more treats them as it does triangles.
+Both are given in units of the mean weight of u's pairs, in which they are spread as counts are; one is 1 at least.
 
-Two nodes of more than sqrt(m) neighbours are joined for certain by this rule, which so holds below it. Nodes beyond are
-nobody's neighbour v and nobody's w here, in the count and in the rate; they have their own squares with the others.
-Where this leaves more than 256 steps an entry of the graph, the bound on degrees is lowered until it does not.
-
-Cost: the sum of d^2 up to the bound, linear in the edges; 4 bytes a node in each thread. The sums of a node are those
-of one thread, in the order of its row: no result depends on their number.
+Nodes of more than sqrt(m) neighbours, which this rule would join to each other for certain, are nobody's v and nobody's
+w, in the count and in the rate, and have their own squares alone. Where more than 256 steps an entry of the graph are
+left the bound on degrees is lower. So the cost is linear: the sum of d^2 up to the bound, and 4 bytes a node in each
+thread. One thread adds up the squares of a node, in the order of its row: no result depends on the number of threads.
 """
 
 import math
@@ -34,30 +31,25 @@ _STEPS_PER_ENTRY = 256
 _AHEAD = 4  # neighbours between prefetching a row and reading it
 
 
-def squares(edges: EdgeIndex, side: NDArray[np.int8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weighted squares of every node, and how many a random graph of two sides would have, (n,) each.
+def squares(edges: EdgeIndex, side: NDArray[np.int8]) -> NDArray[np.float64]:
+    """Weighted squares of every node, and how many a random graph would have, (2, n).
 
     >>> from hcm_scale.score.edge_index import edge_index
     >>> square = edge_index(np.array([0, 2, 4, 6, 8]), np.array([2, 3, 2, 3, 0, 1, 0, 1], np.int32))
-    >>> [values.tolist() for values in squares(square, np.array([0, 0, 1, 1], np.int8))]
+    >>> squares(square, np.array([0, 0, 1, 1], np.int8)).tolist()
     [[1.0, 1.0, 1.0, 1.0], [0.25, 0.25, 0.25, 0.25]]
     """
-    degree = np.diff(edges.indptr)
+    degree, out = np.diff(edges.indptr), np.zeros((2, edges.num_nodes))
     most = _largest_degree(degree)
-    rates = shared_rates(degree, side, most)
-    counted, expected = np.zeros((2, len(degree)))
-    run_in_threads(len(degree), count_squares, edges.indptr, edges.indices, most, (side, rates), counted, expected)
-    return counted, expected
+    sides = side, shared_rates(degree, side, most)
+    run_in_threads(len(degree), count_squares, edges.indptr, edges.indices, most, sides, out)
+    return out
 
 
-def shared_rates(degree: NDArray[np.int64], side: NDArray[np.int8], most: int | None = None) -> NDArray[np.float64]:
+def shared_rates(degree: NDArray[np.int64], side: NDArray[np.int8], most: float = math.inf) -> NDArray[np.float64]:
     """By side, what products of two degrees on the other are multiplied by to give the expected common neighbours."""
-    rates = np.zeros(2)
-    for each in (0, 1):
-        own = degree[side == each].astype(np.float64)
-        pairs = own * (own - 1.0)
-        rates[each] = (pairs if most is None else pairs[own <= most]).sum() / max(1.0, own.sum()) ** 2
-    return rates
+    pairs = np.where(degree <= most, degree * (degree - 1.0), 0.0)
+    return np.array([pairs[side == each].sum() / max(1.0, degree[side == each].sum()) ** 2 for each in (0, 1)])
 
 
 def _largest_degree(degree: NDArray[np.int64]) -> int:
@@ -69,8 +61,8 @@ def _largest_degree(degree: NDArray[np.int64]) -> int:
 
 
 @kernel
-def count_squares(part, indptr, indices, most, sides, counted, expected):
-    """counted[u] and expected[u] of every node; `sides` is (side of every node, rate of each side)."""
+def count_squares(part, indptr, indices, most, sides, out):
+    """out[0, u] = counted and out[1, u] = expected squares; `sides` is (side of every node, rate of each side)."""
     side, rates = sides
     shared = np.zeros(len(indptr) - 1, np.float32)  # by w: weights of the steps to it from u; -1: not to be counted
     for u in range(len(shared)):
@@ -100,4 +92,5 @@ def count_squares(part, indptr, indices, most, sides, counted, expected):
         if num > 1:
             pairs = 0.5 * num * (num - 1)
             unit = 0.5 * (of_one * of_one - of_both) / pairs
-            counted[u], expected[u] = total / unit, rates[side[u]] * pairs / unit
+            out[0, u] = max(total / unit, 1.0) if total > 0.0 else 0.0
+            out[1, u] = rates[side[u]] * pairs / unit

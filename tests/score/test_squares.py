@@ -15,7 +15,9 @@ from hcm_scale.graph.sides import two_sides
 from hcm_scale.score import squares as counting
 from hcm_scale.score.closure import cohesion
 from hcm_scale.score.edge_index import edge_index
+from hcm_scale.score.evidence import KindNumbers, weigh_evidence
 from hcm_scale.score.squares import squares
+from hcm_scale.score.threshold import judge
 
 
 def edges_of(users, shops, num_nodes):
@@ -55,6 +57,7 @@ def slow_squares(edges, side, most):
         if pairs:
             unit = np.mean(weights)
             counted[u], expected[u] = np.dot(shared, weights) / unit, rate * len(pairs) / unit
+            counted[u] = max(counted[u], 1) if sum(shared) else 0
     return counted, expected
 
 
@@ -109,10 +112,19 @@ def test_cohesion__finds_a_block_of_users_and_shops_and_no_hub(hubs):
     np.testing.assert_allclose(cohesion(edges, rate)[0], found)
 
 
+@pytest.mark.parametrize("hubs", [0, 3])
+@pytest.mark.parametrize("num_edges", [4_000, 8_000, 30_000])
+def test_cohesion__of_a_clean_graph_flags_no_node(num_edges, hubs):
+    for seed in range(4):
+        edges = edges_of(*random_edges(3_500, 1_500, num_edges, seed, hubs=hubs), 5_000)
+        numbers = KindNumbers({"cohesion": cohesion(edges)[0]}, np.diff(edges.indptr) > 0)
+        assert not judge(weigh_evidence(numbers).sums, 0.1).flagged.any()
+
+
 def test_cohesion__of_one_kind_is_not_judged_by_the_other(random_csr, caplog):
     sided = edges_of(*random_edges(100, 50, 600, seed=0), 150)
     other = edge_index(*random_csr(100, 600))
     for edges, rate in ((sided, cohesion(other)[1]), (other, cohesion(sided)[1])):
         caplog.clear()
         assert not cohesion(edges, rate)[0].any()
-        assert "cohesion says nothing" in caplog.text
+        assert "cohesion tells nothing" in caplog.text
