@@ -5,6 +5,7 @@
 | group      | cliques of 8 to 15: the zoo's clique, degrees kept                                                      |
 | half_dense | groups of 10 to 60, half of the pairs joined                                                            |
 | block      | 6 to 12 nodes, each joined to each of as many others: users and shops in a bipartite world              |
+| half_block | 10 to 30 nodes and as many others, half of the pairs between them joined                                |
 | ring_kept  | the zoo's strong ring, degrees kept: twelve near-copies of one node's attributes, four neighbours each  |
 | star       | 8 to 20 throw-away nodes, of degree 1 or 2, joined to one centre                                        |
 | chain      | 6 to 12 nodes of degree 2 in a row                                                                      |
@@ -108,10 +109,21 @@ def _half_dense(candidates: Candidates) -> Group:
 
 def _block(candidates: Candidates) -> Group:
     size = candidates.size(6, 12)
+    return _between(candidates, size, np.arange(size * size), size)
+
+
+def _half_block(candidates: Candidates) -> Group:
+    size = candidates.size(10, 30, 0.5)
+    return _between(candidates, size, candidates.rng.permutation(size * size)[: size * size // 2], size // 2 + 1)
+
+
+def _between(candidates: Candidates, size: int, places: Nodes, inner_degree: int) -> Group:
+    """Members of two sides, of at least the inner degree, joined at these places of the table of all pairs."""
     sides = (0, 1) if candidates.apart else (None, None)
-    members = np.concatenate([candidates.draw(size, size, side=side) for side in sides])
-    left, right = np.divmod(np.arange(size * size), size)
-    return Group(np.stack([members[left], members[size + right]], axis=1), members, np.full(2 * size, size))
+    members = np.concatenate([candidates.draw(size, inner_degree, side=side) for side in sides])
+    left, right = np.divmod(places, size)
+    pairs = np.stack([left, size + right], axis=1)
+    return Group(members[pairs], members, np.bincount(pairs.ravel(), minlength=2 * size))
 
 
 def _ring(candidates: Candidates) -> Group:
@@ -146,6 +158,7 @@ GROUPS: dict[str, Callable[[Candidates], Group]] = {
     "group": _clique,
     "half_dense": _half_dense,
     "block": _block,
+    "half_block": _half_block,
     "ring_kept": _ring,
     "star": _star,
     "chain": _chain,

@@ -210,7 +210,7 @@ def odds_of(world_name: str) -> list[str]:
     if recipe.bad:
         return ["own"]
     if recipe.bipartite:
-        legal = ["none", "block", "star", "far", "swap"]
+        legal = ["none", "block", "half_block", "star", "far", "swap"]
     else:
         legal = ["none", *GROUPS, *KINDS]
     if not recipe.columns:

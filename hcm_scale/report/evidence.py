@@ -10,6 +10,7 @@ edges, at most a million hops and a few ten thousand pairs of features, so that 
 `weak_attributes_text` is a hint that the attributes say little about who is joined to whom (features/signal.py).
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +23,10 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.threads import map_slices, run_in_slices
 from hcm_scale.features.signal import attribute_signal, cosine_distance, spaced_edges
+from hcm_scale.graph.sides import two_sides
 from hcm_scale.graph.store import Attributes, Graph, SparseRows
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
+from hcm_scale.score.squares import shared_rates
 from hcm_scale.score.table import ranked_by
 
 _HOP_SAMPLE = 1 << 20  # edges behind the median hop
@@ -102,6 +105,12 @@ class Evidence:
         """The false-discovery rate at which nodes are flagged; None where they were not judged."""
         rate = (self.scores.schema.metadata or {}).get(b"fdr")
         return None if rate is None else float(rate)
+
+    @functools.cached_property
+    def two_sides(self) -> tuple[NDArray[np.int8], NDArray[np.float64]] | None:
+        """The side of every node and the rates at which two nodes share neighbours; None where there are no sides."""
+        side = two_sides(self.graph)
+        return None if side is None else (side, shared_rates(self.graph.degrees, side))
 
     @property
     def ranked_by(self) -> str:

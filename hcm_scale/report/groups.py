@@ -6,7 +6,9 @@ neighbours in this small graph, by the cosine of their closed neighbourhoods,
 
     |N[u] and N[v]| / sqrt(|N[u]| |N[v]|) >= 0.55,
 
-which is 1 inside a clique, 2/3 along a ring, and little for an edge between two groups or to a hub. Nodes with fewer
+which is 1 inside a clique, 2/3 along a ring, and little for an edge between two groups or to a hub. In a graph of two
+sides the ends of an edge share no neighbours: there it counts where another node of the side of u, with mostly the
+same neighbours by the cosine of open neighbourhoods, is joined to v too, and so the other way round. Nodes with fewer
 than two such edges are removed, one after the other, which removes chains and loose ends; each connected component that
 is left (a triangle, a ring, a clique) is a group. Cost: the square of the number of first nodes, at most a thousand,
 and a binary search for each pair.
@@ -22,6 +24,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
+from hcm_scale.graph.sides import two_sides
 from hcm_scale.graph.store import Graph
 from hcm_scale.report.evidence import contains
 from hcm_scale.report.explain import label_of
@@ -39,27 +42,29 @@ def num_first(table: pa.Table) -> int:
 def groups(graph: Graph, first: pa.Table) -> list[dict[str, Any]]:
     """The groups among the first nodes of a ranking, best rank first, and what their members share.
 
-    `evidence` is the strongest kind of most members and `num_evidence` of how many; `label` what all are known as.
+    `evidence` is the strongest kind of most members and `num_evidence` of how many; `label` what all are known as;
+    `sides`, in a graph that has two, how many members each has.
     """
-    rows = first.to_pylist()
-    found = find_groups(graph, [row["node"] for row in rows])
-    return [_describe(graph, [rows[i] for i in members]) for members in found]
+    rows, side = first.to_pylist(), two_sides(graph)
+    found = find_groups(graph, [row["node"] for row in rows], two_sided=side is not None)
+    return [_describe(graph, [rows[i] for i in members], side) for members in found]
 
 
-def _describe(graph: Graph, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _describe(graph: Graph, rows: list[dict[str, Any]], side: NDArray[np.int8] | None) -> dict[str, Any]:
+    nodes = np.array([row["node"] for row in rows])
     labels = {label_of(row.get("y"), row.get("kind")) for row in rows}
     kinds = Counter(row["evidence"] for row in rows if row.get("evidence"))
     kind, count = kinds.most_common(1)[0] if kinds else (None, 0)
     return {
         "members": [{"id": row["id"], "rank": row["rank"]} for row in rows],
-        "num_edges": int(np.count_nonzero(_joined(graph, np.array([row["node"] for row in rows])))) // 2,
+        "num_edges": int(np.count_nonzero(_joined(graph, nodes))) // 2,
         "evidence": kind,
         "num_evidence": count,
         "label": labels.pop() if len(labels) == 1 else None,
-    }
+    } | ({} if side is None else {"sides": np.bincount(side[nodes], minlength=2).tolist()})
 
 
-def find_groups(graph: Graph, nodes: Sequence[int]) -> list[list[int]]:
+def find_groups(graph: Graph, nodes: Sequence[int], *, two_sided: bool = False) -> list[list[int]]:
     """Groups among `nodes`, as positions in them; the group of the first node first.
 
     >>> square_and_tail = Graph(np.array([0, 2, 4, 6, 9, 10]), np.array([1, 3, 0, 2, 1, 3, 0, 2, 4, 3], np.int32))
@@ -68,10 +73,14 @@ def find_groups(graph: Graph, nodes: Sequence[int]) -> list[list[int]]:
     """
     if not len(nodes):
         return []
-    joined = _joined(graph, np.asarray(nodes))
-    closed = (joined | np.eye(len(joined), dtype=bool)).astype(np.float32)
-    size = closed.sum(axis=1)
-    edges = joined & (closed @ closed >= _MIN_COSINE * np.sqrt(np.outer(size, size)) - 1e-6)
+    joined, itself = _joined(graph, np.asarray(nodes)), np.eye(len(nodes), dtype=bool)
+    around = (joined if two_sided else joined | itself).astype(np.float32)
+    size, shared = around.sum(axis=1), around @ around
+    alike = shared >= np.maximum(_MIN_COSINE * np.sqrt(np.outer(size, size)) - 1e-6, 2.0)
+    if two_sided:
+        others = (alike & ~itself).astype(np.float32)
+        alike = (others @ around > 0) & (around @ others > 0)
+    edges = joined & alike
     while (loose := edges.sum(axis=1) == 1).any():  # down to the 2-core
         edges[loose] = False
         edges[:, loose] = False

@@ -12,10 +12,12 @@ standardized:
 | context_closure | mean distance between neighbours in its group       | the same              | those in the group |
 | attributes      | none: the differences of attributes say it          |                       |                    |
 | cohesion        | triangles at the node: pairs of neighbours joined   | those expected        | neighbours         |
+| (of two sides)  | neighbours shared with each of `pairs` others       | those expected        | neighbours         |
 
 The group of a node are the neighbours with which it closes far triangles, each triangle by a pair of them (`far_pairs`,
 among `pairs` in the group that are joined). Their number is known from the node's closure; the farthest triangles, by
-their nearest edge, are those. Only the farthest 256 neighbours of a hub are considered.
+their nearest edge, are those. Only the farthest 256 neighbours of a hub are considered. In a graph of two sides, where
+nodes share neighbours and have no triangles, the others are those that its squares come from (`_sharing_others`).
 
 `first_by_kind` lists the first nodes by each kind alone.
 """
@@ -46,6 +48,7 @@ KIND_TITLES = {
 }
 _NOTABLE_SHARE = 0.05
 _MAX_NEIGHBORS = 256
+_MAX_STEPS = 1 << 20  # to others over the neighbours of a node, those of few neighbours first
 
 Lengths = Callable[[int, NDArray[Any]], NDArray[np.float64]]  # of the edges from a node to some of its neighbours
 
@@ -108,6 +111,9 @@ def _with_numbers(evidence: Evidence, node: int, reason: Reason, row: dict[str, 
     of_hops = reason.kind in ("hop", "closure")
     if reason.kind == "cohesion" and evidence.graph.directed:
         return reason  # its triangles disregard directions, and the graph at hand has them
+    if reason.kind == "cohesion" and evidence.two_sides is not None:
+        shared, expected, num_others = _sharing_others(evidence.graph, node, *evidence.two_sides)
+        return replace(reason, value=shared, usual=expected, count=int(row["degree"]), pairs=num_others)
     if reason.kind == "cohesion":
         num_joined = _num_joined(evidence.graph, node)
         expected = max(0.0, (1.0 + num_joined) / math.exp(row["cohesion"]) - 1.0)
@@ -129,6 +135,26 @@ def _num_joined(graph: Graph, node: int) -> int:
     """How many pairs of a node's neighbours are joined."""
     own = neighbors_of(graph, node)
     return sum(len(np.intersect1d(own, neighbors_of(graph, other), assume_unique=True)) for other in own) // 2
+
+
+def _sharing_others(graph: Graph, node: int, side: NDArray[Any], rates: NDArray[Any]) -> tuple[int, float, int]:
+    """How many neighbours at least a node shares with each of some others, how many by chance, and how many others.
+
+    They are those that share most beyond chance, as many as make (their number) * (the least excess)^2 largest.
+    """
+    own = neighbors_of(graph, node)
+    few = own[np.argsort(graph.indptr[own + 1] - graph.indptr[own], kind="stable")]
+    few = few[: max(1, np.searchsorted(np.cumsum(graph.indptr[few + 1] - graph.indptr[few]), _MAX_STEPS))]
+    others, shared = np.unique(np.concatenate([neighbors_of(graph, each) for each in few]), return_counts=True)
+    others, shared = others[others != node], shared[others != node]
+    if not len(others):
+        return 0, 0.0, 0
+    degree = graph.indptr[others + 1] - graph.indptr[others]
+    expected = np.minimum(rates[1 - side[node]] * len(own) * degree, np.minimum(len(own), degree))
+    excess = np.maximum(shared - expected, 0.0)
+    order = np.argsort(-excess, kind="stable")
+    chosen = order[: 1 + np.argmax(np.arange(1, 1 + len(order)) * excess[order] ** 2)]
+    return int(shared[chosen].min()), float(expected[chosen].mean()), len(chosen)
 
 
 def _hops(evidence: Evidence) -> Lengths:

@@ -164,7 +164,8 @@ HELP = {
     "context": "Its attributes are unlike those of its neighbours.",
     "context_closure": "Its neighbours are joined to each other, although their attributes have little in common.",
     "attributes": "Its attributes are not what its surroundings lead one to expect.",
-    "cohesion": "Its neighbours are joined to each other far more than their numbers of neighbours explain.",
+    "cohesion": "Its neighbours are joined to each other, or in a graph of two sides to the same others, far more than "
+    "their numbers of neighbours explain.",
     "ahp": "AHP, average hop prediction: how far away its neighbours look, on average.",
     "iv": "IV, inference variance: how much that answer changes from one sample of the model to the next.",
     "hav": "HAV, hops and variance: AHP and IV added up, each on its own scale.",
@@ -223,7 +224,7 @@ _LONG_NAMES = {
     "context": "distance of attributes to the neighbours'",
     "context_closure": "triangles of unlike nodes per neighbour (log)",
     "residual": "distance of attributes to what the neighbourhood predicts",
-    "cohesion": "triangles over those expected (log)",
+    "cohesion": "triangles, or squares, over those expected (log)",
 }
 _MEANS = {
     "score": "a node stands high where its neighbours seem far from it, where its attributes are unlike theirs or "
@@ -326,13 +327,15 @@ def group_text(group: Mapping[str, Any]) -> str:
     'all joined to each other, group of strangers (closure)'
     >>> group_text(some | {"num_edges": 12, "num_evidence": 8})
     '12 of 66 pairs joined, group of strangers (closure) for 8 of them'
+    >>> group_text(some | {"num_edges": 36, "sides": [4, 9], "evidence": None})
+    'each of 4 joined to each of 9'
     """
     size = len(group["members"])
-    pairs = size * (size - 1) // 2
-    joined = (
-        "all joined to each other" if group["num_edges"] == pairs else f"{group['num_edges']} of {pairs} pairs joined"
-    )
-    parts = [joined]
+    left, right = group.get("sides", (0, 0))
+    pairs = left * right or size * (size - 1) // 2
+    every = f"each of {left} joined to each of {right}" if left else "all joined to each other"
+    across = f" of {left} with {right}" if left else ""
+    parts = [every if group["num_edges"] == pairs else f"{group['num_edges']} of {pairs} pairs{across} joined"]
     if group["evidence"]:
         for_some = "" if group["num_evidence"] == size else f" for {group['num_evidence']} of them"
         parts.append(kind_title(group["evidence"]) + for_some)
@@ -418,8 +421,13 @@ def _context_closure(e: Explanation, r: Reason) -> str:
 
 def _cohesion(e: Explanation, r: Reason) -> str:
     if r.value is None or r.usual is None or r.count < 2:
-        return "its neighbours are joined to each other"
-    pairs, usual = r.count * (r.count - 1) // 2, f"{r.usual:,.0f}" if r.usual >= 10 else f"{r.usual:.1g}"
+        return "its neighbours are joined to each other, or to the same others"
+    usual = f"{r.usual:,.0f}" if r.usual >= 10 else f"{r.usual:.1g}"
+    if r.pairs:  # of two sides
+        least = "all" if r.value == r.count else f"{r.value:,.0f} {'or more ' if r.pairs > 1 else ''}of"
+        whom = f"each of {r.pairs:,} others" if r.pairs > 1 else "another"
+        return f"it shares {least} its {r.count:,} neighbours with {whom}, where {usual} would be expected"
+    pairs = r.count * (r.count - 1) // 2
     joined = f"all {pairs:,}" if r.value == pairs else f"{r.value:,.0f} of the {pairs:,}"
     return f"{joined} pairs among its {r.count:,} neighbours are joined, where {usual} would be expected"
 

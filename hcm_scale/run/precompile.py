@@ -28,6 +28,8 @@ from hcm_scale.model import HopModel
 from hcm_scale.posterior.samples import seal_samples, write_sample
 from hcm_scale.run import sources
 from hcm_scale.run.stages import label_options, recipe_of, scoring_of
+from hcm_scale.score.closure import cohesion
+from hcm_scale.score.edge_index import edge_index
 from hcm_scale.shards import LabelPlan, open_labels, writer
 from hcm_scale.shards.writer import write_shard
 from hcm_scale.stages import label, purify, report, score, train
@@ -72,12 +74,12 @@ def compile_all(scratch: Path, *, backwards: bool = False) -> None:
         step(graph, config, scratch / step.__name__)
 
 
-def ring(out: Path, num_nodes: int = _NUM_NODES) -> Graph:
-    """A graph on disk: a ring in which every node knows the next three, with random attributes."""
-    ends = np.arange(num_nodes)[:, None] + np.array([-3, -2, -1, 1, 2, 3])
+def ring(out: Path, num_nodes: int = _NUM_NODES, steps: tuple[int, ...] = (1, 2, 3)) -> Graph:
+    """A graph on disk: a ring in which every node knows those so many steps away, with random attributes."""
+    ends = np.arange(num_nodes)[:, None] + np.array([*steps, *(-step for step in steps)])
     indices = np.sort(ends % num_nodes, axis=1).astype(np.int32).ravel()
     x = np.random.default_rng(0).random((num_nodes, _NUM_ATTRIBUTES), np.float32)
-    Graph(np.arange(num_nodes + 1) * 6, indices, x=x).save(out)
+    Graph(np.arange(num_nodes + 1) * ends.shape[1], indices, x=x).save(out)
     return Graph.open(out)
 
 
@@ -123,7 +125,9 @@ def training(graph: Graph, config: Config, out: Path) -> None:
 
 
 def scores(graph: Graph, config: Config, out: Path) -> None:
-    """Scores under untrained parameters, and the report; before it, the sort of very many values."""
+    """Scores under untrained parameters, and the report; first, squares, and the sort of very many values."""
+    two_sided = ring(out / "two sides", steps=(1, 3))
+    cohesion(edge_index(two_sided.indptr, two_sided.indices))
     double_places(np.arange(_MANY_VALUES, dtype=np.float64))
     x = propagate_features(graph, np.asarray(graph.x), out / "propagated")
     model = recipe_of(config).model(x.shape[1], config.hops.classes, directed=False, seed=0)

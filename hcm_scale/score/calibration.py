@@ -16,7 +16,7 @@ from safetensors.numpy import load, save
 
 from hcm_scale.base.order import ABOVE_ALL
 from hcm_scale.base.threads import map_slices, run_in_slices
-from hcm_scale.score.closure import Cut
+from hcm_scale.score.closure import Cut, Rate
 from hcm_scale.score.context import NUM_BINS
 from hcm_scale.score.residual import Prediction
 
@@ -41,14 +41,14 @@ class Strangeness(NamedTuple):
 class ContextScale(NamedTuple):
     """Distance from which ends of an edge are unlike, surprise of every bin of distances, and the prediction.
 
-    `spread` is the variance between nodes of their context, `triangle_rate` that of the expected triangles.
+    `spread` is the variance between nodes of their context, `rate` that of the expected triangles, or squares.
     """
 
     unlike: Cut
     surprise: Values
     prediction: Prediction
     spread: float
-    triangle_rate: float
+    rate: Rate
 
 
 class Scale(NamedTuple):
@@ -110,9 +110,9 @@ def _sum_zscores(values: Sequence[Values], part: slice, means: Values, spreads: 
 
 def scale_to_bytes(scale: Scale) -> bytes:
     """The scale as a safetensors file."""
-    unlike, surprise, prediction, *numbers = scale.context
+    unlike, surprise, prediction, spread, rate = scale.context
     arrays = {"far": np.array(scale.far, np.float64), "unlike": np.array(unlike, np.float64), "surprise": surprise}
-    arrays["numbers"] = np.array(numbers, np.float64)
+    arrays["numbers"] = np.array([spread, *rate[: 1 + rate.of_squares]], np.float64)
     arrays |= {name: np.hstack(part) for name, part in scale.strange._asdict().items() if part is not None}
     return save(arrays | prediction._asdict())
 
@@ -132,7 +132,8 @@ def scale_from_bytes(data: bytes) -> Scale:
 
     strange = Strangeness(zscale(arrays["both"]), zscale(arrays["views"]) if "views" in arrays else None)
     prediction = Prediction(arrays["centre"], arrays["weights"])
-    spread, rate = map(float, arrays["numbers"])
+    spread, rate, *of_squares = map(float, arrays["numbers"])
     if not (0.0 <= spread < np.inf and 0.0 <= rate < np.inf):
         raise ValueError(f"it is not a scale: its spread is {spread} and its rate of triangles {rate}")
-    return Scale(far, strange, ContextScale(unlike, arrays["surprise"], prediction, spread, rate))
+    context = ContextScale(unlike, arrays["surprise"], prediction, spread, Rate(rate, bool(of_squares)))
+    return Scale(far, strange, context)

@@ -19,7 +19,7 @@ many. Real graphs have more, so the rate is raised by the root of how many times
 
     cohesion(v) = log(1 + triangles at v) - log(1 + expected(v)), and 0 without triangles.
 
-A directed graph counts them without directions.
+A directed graph counts them without directions, and one of two sides, which has none, counts squares (squares.py).
 
 Triangles are counted by forward counting: every far edge points from its end of smaller (degree, number) to the larger,
 so that no node has more than sqrt(2 m) successors, and a triangle is found once, at its lowest node u: as a successor
@@ -27,6 +27,7 @@ of u that is also a successor of another one. Threads add to shared integers, so
 Cost: O(m^1.5) steps in the worst case; memory 1 byte per edge, 4 per far edge, 16 per node, half a megabyte per thread.
 """
 
+import logging
 import math
 from fractions import Fraction
 from typing import NamedTuple
@@ -39,13 +40,17 @@ from hcm_scale.base import order
 from hcm_scale.base.intrinsics import fetch_add, prefetch
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.threads import map_slices, run_in_slices, run_in_threads
+from hcm_scale.graph.sides import two_sides
+from hcm_scale.graph.store import Graph
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
+from hcm_scale.score.squares import squares
 
 _BATCH = 64  # edges whose ends are prefetched before the first of them is read
 _AHEAD = 16  # neighbours between prefetching a node's numbers and reading them
 _FILTER = 1 << 13  # bytes, most of them 0: a node whose byte is 0 is no successor and need not be searched for
 _LAST_BITS = np.uint64(_FILTER - 1)
 _ONE = np.uint64(1)
+log = logging.getLogger(__name__)
 
 
 class Cut(NamedTuple):
@@ -98,30 +103,51 @@ def closure(edges: EdgeIndex, mean: NDArray[np.float32], cut: Cut) -> NDArray[np
     return out
 
 
-def cohesion(edges: EdgeIndex, rate: float | None = None) -> tuple[NDArray[np.float64], float]:
+class Rate(NamedTuple):
+    """What expected triangles grow with, or what expected squares are multiplied by."""
+
+    value: float
+    of_squares: bool = False
+
+
+def cohesion(edges: EdgeIndex, rate: Rate | None = None) -> tuple[NDArray[np.float64], Rate]:
     """Logarithm of the triangles of every node over those expected, (n,), and the rate, where it is not given.
+
+    Squares cannot be judged by a rate of triangles, nor the other way round: all nodes are 0 then.
 
     >>> from hcm_scale.score.edge_index import edge_index
     >>> triangle_and_pair = edge_index(np.array([0, 2, 4, 6, 7, 8]), np.array([1, 2, 0, 2, 0, 1, 4, 3], np.int32))
     >>> cohesion(triangle_and_pair)[0].round(2).tolist()
     [0.43, 0.43, 0.43, 0.0, 0.0]
     """
-    triangles = _far_triangles(edges, np.ones(edges.num_edges, bool))
-    out = np.empty(len(triangles))
+    side, out = two_sides(Graph(edges.indptr, edges.indices)), np.zeros(edges.num_nodes)
+    if rate is not None and rate.of_squares != (side is not None):
+        log.warning("scores: of this graph and that of the model one has two sides: cohesion tells nothing")
+        return out, rate
+    marked = np.ones(edges.num_edges, bool)
+    counted, at_random = (_far_triangles(edges, marked), None) if side is None else squares(edges, side)
+
+    def expect(rate: float) -> None:
+        if at_random is None:
+            run_in_threads(edges.num_nodes, expect_triangles, edges.indptr, edges.indices, rate, out)
+        else:
+            np.multiply(at_random, rate, out=out)
+
     if rate is None:
-        rate = _random_rate(edges)
-        run_in_threads(edges.num_nodes, expect_triangles, edges.indptr, edges.indices, rate, out)
-        sums = map_slices(len(out), lambda part: [out[part].sum(), float(triangles[part].sum())])
-        expected, counted = np.sum(sums, axis=0) if sums else (0.0, 0.0)
-        rate *= math.sqrt(max(1.0, counted / expected)) if expected > 0.0 else 1.0
-    run_in_threads(edges.num_nodes, expect_triangles, edges.indptr, edges.indices, rate, out)
+        value = _random_rate(edges) if at_random is None else 1.0
+        expect(value)
+        sums = map_slices(len(out), lambda part: [out[part].sum(), float(counted[part].sum())])
+        expected, found = np.sum(sums, axis=0) if sums else (0.0, 0.0)
+        value *= math.sqrt(max(1.0, found / expected)) if expected > 0.0 else 1.0
+        rate = Rate(float(value), side is not None)
+    expect(rate.value)
 
     def fill(part: slice) -> None:
-        over = np.log1p(triangles[part]) - np.log1p(out[part])
-        out[part] = np.where(triangles[part] > 0, over, 0.0)
+        over = np.log1p(counted[part]) - np.log1p(out[part])
+        out[part] = np.where(counted[part] > 0, over, 0.0)
 
     run_in_slices(len(out), fill)
-    return out, float(rate)
+    return out, rate
 
 
 def both_ways(edges: EdgeIndex) -> EdgeIndex:

@@ -7,7 +7,7 @@
 | context         | its attributes are unlike those of its neighbours                    | `context`         |
 | context_closure | edges between unlike nodes close into triangles around it            | `context_closure` |
 | attributes      | its attributes are not what its neighbourhood predicts               | `residual`        |
-| cohesion        | its neighbours are joined to each other more than degrees explain    | `cohesion`        |
+| cohesion        | its neighbours are joined more, or share more, than degrees explain  | `cohesion`        |
 
 Each number becomes a surprise, -log P(a normal node has as much). Up to the 95 % quantile it is that of the rank,
 -log(1 - rank), where equal numbers share the middle of their places. Beyond, a generalised Pareto tail continues

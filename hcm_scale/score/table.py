@@ -10,7 +10,7 @@
 | context      | f64            | distance of attributes to the neighbours', as a z-score                       |
 | context_closure | f64         | log(1 + triangles of edges between unlike nodes per neighbour)                 |
 | residual     | f64            | distance of attributes to what the neighbourhood predicts                      |
-| cohesion     | f64            | log of the triangles at the node over those that its degrees lead to expect    |
+| cohesion     | f64            | log of the triangles (two sides: squares) over those that degrees lead to      |
 | score        | f64            | the evidence of all kinds added up (evidence.py)                               |
 | evidence     | string         | the kind of evidence that says most about the node; dictionary-encoded         |
 | hop_rank ... | i32            | 1 = most anomalous by this kind; ties share the middle place, rounded towards 1 |

@@ -51,7 +51,7 @@ from hcm_scale.stages.edges import Predicted, View, chunk_of, has_room, predict_
 from hcm_scale.stages.embedding import embed_samples
 
 KIND = "hcm_scale scores"
-FORMAT = 8
+FORMAT = 9
 SCALE_FILE = "scale.safetensors"
 log = logging.getLogger(__name__)
 _IN_MANIFEST = ("num_samples", "rank_by", "metrics", "fdr", "num_flagged", "stability")

@@ -49,6 +49,23 @@ def test_find_groups__edges_by_chance_do_not_hide_a_planted_clique():
     assert set(range(12)) == set(found[0])
 
 
+def block(left: range, right: range) -> list[tuple[int, int]]:
+    return [(u, v) for u in left for v in right]
+
+
+def test_groups__a_block_between_two_sides_is_one_and_says_so():
+    rng = np.random.default_rng(0)
+    chance = [(int(u), int(v)) for u, v in zip(rng.integers(0, 50, 60), rng.integers(50, 100, 60), strict=True)]
+    pairs = [*block(range(6), range(50, 58)), *block(range(10, 20), range(60, 64))[1:], *chance]
+    nodes = np.r_[90:100, 50:64, 0:20]
+    table = pa.table({"id": nodes, "node": nodes, "rank": range(1, len(nodes) + 1), "evidence": ["cohesion"] * 44})
+    first, second = groups(graph_of(pairs, 100), table)
+    assert {member["id"] for member in first["members"]} == {*range(6), *range(50, 58)}
+    assert wording.group_text(first) == "each of 6 joined to each of 8, tight group (cohesion)"
+    assert {member["id"] for member in second["members"]} == {*range(10, 20), *range(60, 64)}
+    assert wording.group_text(second) == "39 of 40 pairs of 10 with 4 joined, tight group (cohesion)"
+
+
 def test_find_groups__looks_at_the_given_nodes_only_and_in_their_order():
     graph = graph_of(clique(range(6)), 8)
     assert find_groups(graph, [7, 5, 4, 6, 2]) == [[1, 2, 4]]

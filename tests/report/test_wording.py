@@ -29,6 +29,10 @@ def test_reasons__every_kind_in_words_with_its_numbers_and_its_rank():
         Reason("closure", 1, 19_990, 3.4, 1.42, 4, 5, 3),
         Reason("context", 12, 19_990, 0.97, 0.31, 5),
         Reason("context_closure", 40, 19_990, 0.9, 0.31, 5, 10, 10),
+        Reason("cohesion", 1, 19_990, 9, 0.27, 5),
+        Reason("cohesion", 1, 19_990, 4, 0.27, 5, 7),
+        Reason("cohesion", 1, 19_990, 5, 12.4, 5, 1),
+        Reason("cohesion", 1, 19_990),
     )
     assert found == [
         "neighbours seem far: its 5 neighbours look 3.6 hops away to the model, on average, where 1.4 is usual for two "
@@ -39,6 +43,13 @@ def test_reasons__every_kind_in_words_with_its_numbers_and_its_rank():
         "(rank 12 of 19,990 by context)",
         "group of unlike nodes: all 10 pairs among its 5 neighbours are joined, although they differ in their "
         "attributes by 0.90 of at most 2, where 0.31 is usual (rank 40 of 19,990 by context_closure)",
+        "tight group: 9 of the 10 pairs among its 5 neighbours are joined, where 0.3 would be expected "
+        "(rank 1 of 19,990 by cohesion)",
+        "tight group: it shares 4 or more of its 5 neighbours with each of 7 others, where 0.3 would be expected "
+        "(rank 1 of 19,990 by cohesion)",
+        "tight group: it shares all its 5 neighbours with another, where 12 would be expected "
+        "(rank 1 of 19,990 by cohesion)",
+        "tight group: its neighbours are joined to each other, or to the same others (rank 1 of 19,990 by cohesion)",
     ]
 
 

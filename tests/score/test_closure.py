@@ -142,7 +142,8 @@ def test_cohesion__is_the_logarithm_of_triangles_over_those_expected(random_csr)
 
     raised = rate * np.sqrt(max(1.0, triangles.sum() / expected(rate).sum()))
     found, found_rate = cohesion(edge_index(indptr, indices))
-    assert found_rate == pytest.approx(raised)
+    assert found_rate.value == pytest.approx(raised)
+    assert not found_rate.of_squares
     np.testing.assert_allclose(
         found, np.where(triangles > 0, np.log1p(triangles) - np.log1p(expected(raised)), 0.0), atol=1e-12
     )
