@@ -37,6 +37,7 @@ from hcm_scale.base.npy import open_npy
 from hcm_scale.base.threads import run_concurrently, run_in_slices
 from hcm_scale.features.purify import edge_similarity
 from hcm_scale.graph import Graph
+from hcm_scale.graph.store import NodeTypes
 from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.posterior.samples import load_sample
 from hcm_scale.ranks.world import ALONE, World
@@ -45,6 +46,7 @@ from hcm_scale.score.calibration import ContextScale, Scale, scale_from_bytes, s
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, check_options, predict_edges
+from hcm_scale.score.evidence import type_groups
 from hcm_scale.score.metrics import roc_auc
 from hcm_scale.score.nodes import score_nodes, with_closure, with_strange
 from hcm_scale.score.threshold import check_rate
@@ -209,6 +211,7 @@ def _score_attributes(
 
 
 def _score_nodes(
+    types: NodeTypes | None,
     edges: EdgeIndex,
     found: Predicted,
     attributes: nodes.AttributeScores,
@@ -221,6 +224,9 @@ def _score_nodes(
     mean = found.hops.mean
     far = far_cut(mean, how.far_share) if scale is None else scale.far
     scores = nodes.score_nodes(edges, found.hops, trim=how.trim, like=usual, known=(found.ahp, found.iv))
+    if types is not None:  # another graph's groups count, if it has any
+        groups = type_groups(types) if usual is None else usual.groups
+        scores = replace(scores, types=types, groups=groups)
     scores = nodes.with_closure(scores, edges, mean, far)
     scores, strange = nodes.with_strange(scores, found.view_ahp, None if scale is None else scale.strange)
     return nodes.with_attributes(scores, attributes, usual), Scale(far, strange, context)
@@ -255,7 +261,7 @@ def _write(
     num_samples: int,
 ) -> None:
     """Writes edges, table, scale, and the manifest last."""
-    rank = partial(_score_nodes, edges, found, *attributes, how, like)
+    rank = partial(_score_nodes, graph.node_types, edges, found, *attributes, how, like)
     (scores, scale), _ = cast(Any, run_concurrently([rank, partial(save_hops, found.hops, out)]))
     verdict = nodes.verdict_of(scores, how.fdr, None if like is None else like.nodes)
 
