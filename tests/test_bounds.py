@@ -27,6 +27,7 @@ from hcm_scale.base.spmm import gcn_scale
 from hcm_scale.features import purify as purification
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.graph.build import build_csr
+from hcm_scale.graph.sides import two_sides
 from hcm_scale.hops import choose_sources, label_hops
 from hcm_scale.hops.label import count_hops
 from hcm_scale.ingest.arrays import write_weights
@@ -117,6 +118,7 @@ def walk_score(graph: Any) -> None:
         edges = edge_index(graph.indptr, graph.indices, directed=directed)
         mean = np.random.default_rng(0).random(edges.num_edges).astype(np.float32)
         nodes.score_nodes(edges, EdgeHops(mean, mean), trim=0.0)
+        two_sides(Graph(graph.indptr, graph.indices, directed=directed))
     many = 1 << 17  # fewer are not sorted in threads
     values, known = np.random.default_rng(0).normal(size=many + 9).round(2), np.arange(many + 9) % many > 0
     double_places(values, known)
