@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 from helpers import small_graph, small_run
+from scipy import sparse
 
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import NodeTypes
@@ -108,3 +109,70 @@ def test_run__of_one_type_writes_the_bytes_of_none(tmp_path: Path):
     assert "type" not in plain.column_names
     assert few_table.drop_columns(["type"]).equals(plain)  # too few to be compared by themselves
     assert few_table["type"].null_count == 5
+
+
+def graph_of(left: np.ndarray, right: np.ndarray, num_nodes: int) -> Graph:
+    ones = sparse.coo_array((np.ones(len(left), np.int8), (left, right)), shape=(num_nodes, num_nodes)).tocsr()
+    both = sparse.csr_array(ones + ones.T)
+    both.sort_indices()
+    x = np.random.default_rng(0).normal(size=(num_nodes, 3)).astype(np.float32)
+    return Graph(both.indptr.astype(np.int64), both.indices.astype(np.int32), x=x)
+
+
+def sided(num_left: int, num_right: int, num_edges: int, odd_edge: bool = False) -> Graph:
+    """Edges between two sides, nodes numbered in any order; the last three nodes have none."""
+    rng = np.random.default_rng(1)
+    left, right = rng.integers(0, num_left, num_edges), num_left + rng.integers(0, num_right, num_edges)
+    if odd_edge:
+        left, right = np.append(left, 0), np.append(right, 1)
+    number = rng.permutation(num_left + num_right)
+    return graph_of(number[left], number[right], num_left + num_right + 3)
+
+
+def tree(num_nodes: int) -> Graph:
+    parent = np.array([np.random.default_rng(i).integers(0, i) for i in range(1, num_nodes)])
+    return graph_of(np.arange(1, num_nodes), parent, num_nodes)
+
+
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        (sided(450, 260, 3000), {"side 1", "side 2", None}),
+        (sided(450, 260, 3000, odd_edge=True), None),
+        (sided(350, 350, 3000), None),  # of one size: nothing tells one from the other
+        (sided(600, 120, 3000), None),  # too few to show their bulk
+        (tree(700), None),  # two colours, and no cycle that could have been odd
+    ],
+    ids=["two sides", "an odd edge", "one size", "few", "tree"],
+)
+def test_sides__are_types_where_the_edges_show_them(tmp_path: Path, caplog, graph, expected):
+    caplog.set_level("INFO")
+    small_run(tmp_path / "run", graph, until="score")
+    table = read_scores(tmp_path / "run" / "scores" / "scores.parquet")
+    assert ("type" in table.column_names) == (expected is not None)
+    assert ("the graph has two sides" in caplog.text) == (expected is not None)
+    if expected:
+        side = node_scores(table).types
+        assert {*table["type"].to_pylist()} == expected
+        ends = np.repeat(np.arange(graph.num_nodes), graph.degrees)
+        assert (side.codes[ends] != side.codes[graph.indices]).all()
+        assert np.bincount(side.codes)[:2].argmax() == side.names.index("side 1")
+
+
+def test_user_of_usual_size__is_odd_among_shops_only_if_types_are_known(tmp_path: Path):
+    """A user as large as a shop is no rare sight among all nodes, and the first among users."""
+    rng = np.random.default_rng(2)
+    is_shop = np.arange(1000) < 300
+    graph = graph_of(rng.integers(0, 1000, 5000), rng.integers(0, 1000, 5000), 1000)
+    x = rng.normal(size=(1000, 3)) + np.where(is_shop, 12.0, 0.0)[:, None]
+    x[999] = 12.0
+    graph = replace(graph, x=x.astype(np.float32))
+    typed = replace(graph, node_types=NodeTypes.of(np.where(is_shop, "shop", "user")))
+    places = {}
+    for name, given in (("plain", graph), ("typed", typed)):
+        small_run(tmp_path / name, given, until="score")
+        rows = read_scores(tmp_path / name / "scores" / "scores.parquet")
+        row = rows.filter(pc.equal(rows["node"], 999)).to_pylist()[0]
+        places[name] = row["attributes_rank"]
+    assert places["typed"] == 1
+    assert places["plain"] > 1
