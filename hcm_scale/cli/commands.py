@@ -228,9 +228,8 @@ def export_run(arguments: list[str]) -> str:
     if not given.file.parent.is_dir():
         raise ValueError(f"{given.file}: there is no folder {given.file.parent}")
     if (given.flagged or given.since is not None or given.type) and given.file.suffix not in _TABLES:
-        raise ValueError(
-            f"--flagged, --since and --type are for tables; {given.file} must end in one of {', '.join(_TABLES)}"
-        )
+        legal = f"{given.file} must end in one of {', '.join(_TABLES)}"
+        raise ValueError(f"--flagged, --since and --type are for tables; {legal}")
     _refuse_stage(given.file)
     from hcm_scale.cli.export import export_graph, export_table
 

@@ -75,9 +75,8 @@ def check_arrays(arrays: Arrays, directed: bool, num_columns: int, columns: Sequ
         names, codes = type_names_of(arrays), arrays["node_types"]
         if (is_none := (codes >= len(names)) & (codes != NO_TYPE)).any():
             at = int(is_none.argmax())
-            raise ValueError(
-                f"node_types holds {codes[at]} at node {at}; legal are 0 to {len(names) - 1} and {NO_TYPE}"
-            )
+            legal = f"0 to {len(names) - 1}, and {NO_TYPE} for none"
+            raise ValueError(f"node_types holds {codes[at]} at node {at}; legal are {legal}")
 
 
 def check_names(names: Mapping[str, Any]) -> None:

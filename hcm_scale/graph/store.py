@@ -88,9 +88,8 @@ class NodeTypes:
         >>> NodeTypes.of(["user", "shop", None, "user"]).codes.tolist()
         [1, 0, 255, 1]
         """
-        found = (
-            values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([pa.array(values, from_pandas=True)])
-        )
+        is_arrow = isinstance(values, pa.ChunkedArray)
+        found = values if is_arrow else pa.chunked_array([pa.array(values, from_pandas=True)])
         if not pa.types.is_dictionary(found.type):
             found = found.cast(pa.large_string()).dictionary_encode()
         found = found.unify_dictionaries().combine_chunks()

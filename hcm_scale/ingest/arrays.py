@@ -93,7 +93,6 @@ def write_arrays(
     policy: Policy,
     *,
     ids: pa.Array | None = None,
-    types: store.NodeTypes | None = None,
 ) -> Graph:
     """Writes the graph folder `out` and returns it opened; rows of `x`, entries of `y` and `ids` must be the nodes."""
     with naming_origin(origin):
@@ -111,8 +110,6 @@ def write_arrays(
             if x is not None and x.shape[1]:
                 write: Any = _write_sparse if isinstance(x, SparseRows) else _write_dense
                 written = write(folder, x, policy.nonfinite, added)
-            if types is not None:
-                write_types(folder, types, written.columns)
             outside = Offenders(f"rows name a node outside 0 .. {num_nodes - 1:,}", "the edges")
             chunks = _checked(edges.chunks(), num_nodes, outside, policy.unknown == "drop")
             counts = build_csr(folder, chunks, num_nodes, policy.directed)

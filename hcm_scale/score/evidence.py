@@ -87,7 +87,7 @@ class Sums(NamedTuple):
     Nodes without neighbours are compared with their like: their sum is that of their attributes alone. Silent kinds are
     no part of the sum; `alone` is their surprise, (n,), 0 in the bulk, and None where they tell no node from another.
     `usual` are the sums of the nodes of another graph; None where the nodes themselves are the usual ones. Of nodes in
-    groups `parts` are the nodes of each group and their sums, and `total` is that within the groups.
+    groups `parts` are the nodes of each group and their sums, which alone count then.
     """
 
     total: Values
@@ -196,13 +196,11 @@ def nodes_by_group(types: NodeTypes, groups: Groups) -> list[NDArray[np.int64]]:
 
 def join_groups(num_nodes: int, parts: Sequence[tuple[NDArray[np.int64], WeightedEvidence]]) -> WeightedEvidence:
     """The evidence of all nodes, from that of each group: the group's nodes, and their evidence within it."""
-    first = parts[0][1]
-    score, total, halves = np.zeros(num_nodes), np.zeros(num_nodes), np.zeros(num_nodes, np.uint8)
-    places, has_neighbors = np.empty((len(first.places), num_nodes), place_type(num_nodes)), np.zeros(num_nodes, bool)
+    score, halves = np.zeros(num_nodes), np.zeros(num_nodes, np.uint8)
+    places = np.empty((len(parts[0][1].places), num_nodes), place_type(num_nodes))
     for nodes, part in parts:
         score[nodes], halves[nodes], places[:, nodes] = part.score, part.halves, part.places
-        total[nodes], has_neighbors[nodes] = part.sums.total, part.sums.has_neighbors
-    sums = Sums(total, has_neighbors, first.sums.num_telling, parts=tuple((nodes, part.sums) for nodes, part in parts))
+    sums = Sums(score, np.ones(num_nodes, bool), 1, parts=tuple((nodes, part.sums) for nodes, part in parts))
     return WeightedEvidence(score, places, halves, sums)
 
 

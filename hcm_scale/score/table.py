@@ -319,11 +319,6 @@ def node_scores(table: pa.Table) -> NodeScores:
     bits = [
         sum(1 << FLAG_NAMES.index(name) for name in text.split(",") if name) for text in flags.dictionary.to_pylist()
     ]
+    numbers["flags"] = in_order(np.array(bits, np.uint8)[flags.indices.to_numpy()])
     types = NodeTypes.of(table["type"].take(pa.array(np.argsort(node)))) if "type" in table.column_names else None
-    return NodeScores(
-        **numbers,
-        flags=in_order(np.array(bits, np.uint8)[flags.indices.to_numpy()]),
-        places=places,
-        types=types,
-        groups=compared_types(table),
-    )
+    return NodeScores(**numbers, places=places, types=types, groups=compared_types(table))

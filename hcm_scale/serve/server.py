@@ -112,11 +112,9 @@ class Views:
             )
         if flagged and "flagged" not in self.ranked.column_names:
             raise ValueError("flagged=true is not legal: nobody judged who stands out in this run")
-        if (kind_of_node := asked.get("type", "")) and kind_of_node not in self.types:
-            raise ValueError(
-                f"type={kind_of_node} is not legal; legal are {', '.join(self.types) or 'none in this run'}"
-            )
-        return Filter(kind, flagged, asked.get("query", "").strip(), kind_of_node)
+        if (node_type := asked.get("type", "")) and node_type not in self.types:
+            raise ValueError(f"type={node_type} is not legal; legal are {', '.join(self.types) or 'none in this run'}")
+        return Filter(kind, flagged, asked.get("query", "").strip(), node_type)
 
     def explained(self, asked: dict[str, str]) -> str:
         """The card of the node of a rank, as HTML."""

@@ -231,9 +231,7 @@ def _sides(graph: Graph) -> NodeTypes | None:
     is_sure = num_cycles >= max(_MIN_CYCLES, 0.05 * (small + large)) and small + large >= 0.9 * (side >= 0).sum()
     if not is_sure or small < FEW or large < 1.1 * small:
         return None
-    what = (
-        "the graph has two sides, of %s and %s nodes, and no edge within either: nodes are compared with their own side"
-    )
+    what = "the graph has two sides, of %s and %s nodes, and no edge within either: each is compared with its own side"
     log.info(what, f"{large:,}", f"{small:,}")
     return NodeTypes(np.where(in_largest, side == sizes.argmin(), NO_TYPE).astype(np.uint8), ("side 1", "side 2"))
 
