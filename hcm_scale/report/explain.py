@@ -134,7 +134,7 @@ def explain(evidence: Evidence, node: int, num_differences: int = _NUM_DIFFERENC
         flags_end=evidence.flags_end,
         fdr=evidence.fdr,
         type=row.get("type"),
-        num_alike=len(alike) if row.get("type") else None,
+        num_alike=None if evidence.like is None else len(alike),
     )
 
 
