@@ -82,7 +82,7 @@ class PolicyGraph(GraphConfig):
 
 @dataclass
 class TablesGraph(PolicyGraph):
-    """Parquet or CSV tables: an edge table at `path` and optionally a node table."""
+    """Parquet or CSV tables: an edge table at `path` and optionally a node table, or several: `users.csv,shops.csv`."""
 
     source: str = fixed("tables")
     name: str = "tables"
@@ -91,6 +91,7 @@ class TablesGraph(PolicyGraph):
     target_column: str = "target"
     id_column: str = "id"
     label_column: str | None = None
+    node_type_column: str | None = None  # of the node table, at most 64 values: nodes are compared with their own type
     type_column: str | None = None  # of the edge table, at most 16 values: told in explanations
     weight_column: str | None = None  # of the edge table, numbers above 0: heavier neighbours count for more
     id_type: str = choice("auto", tables.ID_TYPES)

@@ -8,7 +8,7 @@ has the problem `own` alone.
 
 Every method gets a row of the table: ROC-AUC, average precision, the share of planted nodes among the first 1 %, the
 share of the legitimate hubs there; HCM also the nodes it flags, how many of these are not planted, and the share of the
-hubs that it flags. Settings are the default ones.
+hubs that it flags. Settings are the default ones; with `--types` HCM is told the types of nodes where a world has two.
 """
 
 import argparse
@@ -282,7 +282,9 @@ BASELINES: dict[str, Callable[[Problem], Scores]] = {
 _DEFAULT = ("hcm", "structure", "attributes", "iforest")
 
 
-def run(name: str, seed: int, num_nodes: int, methods: tuple[str, ...] = _DEFAULT) -> Iterator[dict[str, Any]]:
+def run(
+    name: str, seed: int, num_nodes: int, methods: tuple[str, ...] = _DEFAULT, typed: bool = False
+) -> Iterator[dict[str, Any]]:
     """One line a score on a problem such as `unrelated:group`."""
     world_name, odd = name.split(":")
     made = make_problem(world_name, odd, seed, num_nodes)
@@ -293,7 +295,7 @@ def run(name: str, seed: int, num_nodes: int, methods: tuple[str, ...] = _DEFAUL
             graph = replace(made.graph, y=None)
             if graph.x is None:  # as graph.featureless=degree reads files; a Graph without attributes is refused
                 graph = replace(graph, x=np.log1p(degrees(graph)).astype(np.float32)[:, None])
-            found = HCM(seed=seed, device="cpu").fit(graph)
+            found = HCM(seed=seed, device="cpu").fit(graph, node_type=made.types if typed else None)
             scores, labels = {"hcm": found.scores}, found.labels_ == 1
         else:
             scores = BASELINES[method](problem)
@@ -354,6 +356,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seeds", nargs="+", type=parse_seeds, default=[[0]], help="numbers or ranges: 0-4 7")
     parser.add_argument("--nodes", type=int, default=5_000)
     parser.add_argument("--methods", nargs="+", choices=("hcm", *BASELINES), default=_DEFAULT)
+    parser.add_argument("--types", action="store_true", help="tell HCM the types of nodes")
     parser.add_argument("--out", type=Path, help="file that JSON lines are added to")
     options = parser.parse_args(arguments)
     lines: list[dict[str, Any]] = []
@@ -361,7 +364,7 @@ def main(arguments: list[str] | None = None) -> None:
         world_name, odd = name.split(":")
         if world_name in options.worlds and odd in options.odd:
             for seed in sorted({seed for group in options.seeds for seed in group}):
-                fresh = list(run(name, seed, options.nodes, tuple(options.methods)))
+                fresh = list(run(name, seed, options.nodes, tuple(options.methods), options.types))
                 lines += fresh
                 if options.out:
                     with open(options.out, "a") as file:

@@ -16,6 +16,7 @@ POLICIES = {
 }
 SCALINGS = ("none", "log1p", "binary", "row", "normal", "auto")
 GAP_SUFFIX = " is null"  # the name of a column that is 1 where NAME, NAME=value or NAME#bucket has no value ends so
+NO_COLUMN = 2.0  # in such a column, where no node of this node's type has a value: it is no gap
 DEGREE = "log1p(degree)"  # the one attribute of a graph that has none of its own, with graph.featureless=degree
 SIMILARITIES = ("jaccard", "cosine", "euclidean")  # a kernel of features/purify.py knows the order
 BACKENDS = ("numba", "torch_sparse")

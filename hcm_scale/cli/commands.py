@@ -194,7 +194,7 @@ _TABLES, _GRAPHS = (".csv", ".parquet"), (".graphml", ".gexf")
 
 
 def export_run(arguments: list[str]) -> str:
-    """The result of a run for other programs: `hcm-scale export RUN FILE [--top K] [--flagged] [--since OLD]`.
+    """A run for other programs: `hcm-scale export RUN FILE [--top K] [--flagged] [--since OLD] [--type T]`.
 
         FILE.csv, FILE.parquet     the ranked table, or the chosen part of it; `reason` says in words why a node is
                                    where it is: for all chosen nodes (at most 10,000), else for the flagged and the
@@ -210,6 +210,7 @@ def export_run(arguments: list[str]) -> str:
         --since OLD                the flagged nodes that OLD, an earlier run, has not flagged
         --top K --since OLD        those of the first K nodes that are not among the first K of OLD, flagged or not
         --flagged --top K --since OLD   the first K of the flagged nodes that OLD has not flagged
+        --type T                   any of these among the nodes of type T
     """
     parser = Parser("export", export_run.__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run")
@@ -218,6 +219,7 @@ def export_run(arguments: list[str]) -> str:
     parser.add_argument("--flagged", action="store_true", help="only nodes that stand out at score.fdr")
     since = "only flagged nodes that the run OLD has not flagged; with --top K those of the first K not among its own"
     parser.add_argument("--since", type=Path, metavar="OLD", help=since)
+    parser.add_argument("--type", default="", metavar="T", help="only nodes of the type T")
     given = parser.parse_args(arguments)
     if given.file.suffix not in _TABLES + _GRAPHS:
         raise ValueError(f"{given.file} must end in one of {', '.join(_TABLES + _GRAPHS)}")
@@ -225,14 +227,15 @@ def export_run(arguments: list[str]) -> str:
         raise ValueError(f"--top {given.top} must be at least 1")
     if not given.file.parent.is_dir():
         raise ValueError(f"{given.file}: there is no folder {given.file.parent}")
-    if (given.flagged or given.since is not None) and given.file.suffix not in _TABLES:
-        raise ValueError(f"--flagged and --since are for tables; {given.file} must end in one of {', '.join(_TABLES)}")
+    if (given.flagged or given.since is not None or given.type) and given.file.suffix not in _TABLES:
+        legal = f"{given.file} must end in one of {', '.join(_TABLES)}"
+        raise ValueError(f"--flagged, --since and --type are for tables; {legal}")
     _refuse_stage(given.file)
     from hcm_scale.cli.export import export_graph, export_table
 
     if given.file.suffix in _TABLES:
         flagged = given.flagged or (given.since is not None and given.top is None)
-        return export_table(given.run, given.file, given.top, flagged, given.since)
+        return export_table(given.run, given.file, given.top, flagged, given.since, given.type)
     return export_graph(given.run, given.file, given.top)
 
 

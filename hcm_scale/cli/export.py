@@ -24,23 +24,28 @@ from hcm_scale.stages.report import MOST_REASONS, edge_hops, node_reasons, read_
 _NUM_REASONS = 100  # first nodes with a reason, besides the flagged ones
 _GRAPH_NODES, _GRAPH_NEIGHBORS = 20, 50
 _SLICE_ROWS = 1 << 20
-_FIRST_COLUMNS = ("rank", "id", "score", "evidence", "p", "flagged", "degree", "reason")
-_NODE_COLUMNS = ("rank", "score", "evidence", "flagged", "p", "degree")
+_FIRST_COLUMNS = ("rank", "id", "type", "score", "evidence", "p", "flagged", "degree", "reason")
+_NODE_COLUMNS = ("rank", "type", "score", "evidence", "flagged", "p", "degree")
 
 
-def export_table(run_dir: Path, out: Path, top: int | None, flagged: bool = False, since: Path | None = None) -> str:
-    """Writes the ranked table, or its first `top` rows, of all or of the flagged nodes; returns a summary.
+def export_table(
+    run_dir: Path, out: Path, top: int | None, flagged: bool = False, since: Path | None = None, node_type: str = ""
+) -> str:
+    """Writes the ranked table, or its first `top` rows, of all or of the flagged nodes, of all or of one type.
 
+    Returns a summary.
     Leaves out nodes that an earlier run, `since`, has flagged or, unless `flagged`, has among its own first `top`.
     """
     scores, folder, purified = open_stages(run_dir, "scores", "graph", "purified")
     graph, made = Graph.open(folder, verify=False), open_purified(purified)
     ranked = read_ranked(scores, graph)
-    rows, hint = _chosen(ranked, top, flagged), ""
+    of_type = _of_type(ranked, node_type)
+    rows, hint = _chosen(of_type, top, flagged), ""
     if since is not None:
         old = _read_old(since, ranked["id"].type)
+        old = _of_type(old, node_type)
         all_rows, rows = rows, _without(rows, _chosen(old, top, flagged))
-        hint = f", new since {since}, of {len(all_rows):,}" if len(rows) else _first_new(ranked, old, since)
+        hint = f", new since {since}, of {len(all_rows):,}" if len(rows) else _first_new(of_type, old, since)
     rows = rows.slice(0, top)
     read = rows if flagged or top else rows.filter(pc.or_(rows["flagged"], pc.less_equal(rows["rank"], _NUM_REASONS)))
     nodes = read["node"].slice(0, MOST_REASONS).combine_chunks()
@@ -48,6 +53,16 @@ def export_table(run_dir: Path, out: Path, top: int | None, flagged: bool = Fals
     _write(rows, out, nodes, pa.array(reasons, pa.string()))
     more = f", {len(reasons):,} with a reason in words" if len(reasons) < len(rows) else ""
     return f"{len(rows):,} {'flagged ' if flagged else ''}nodes in {out}{more}{hint}"
+
+
+def _of_type(ranked: pa.Table, node_type: str) -> pa.Table:
+    """The rows of one type of nodes; all where none is named."""
+    if not node_type:
+        return ranked
+    names = ranked["type"].unique().drop_null().to_pylist() if "type" in ranked.column_names else []
+    if node_type not in names:
+        raise ValueError(f"--type {node_type}: no node is of this type; legal are {', '.join(sorted(names)) or 'none'}")
+    return ranked.filter(pc.equal(ranked["type"], node_type))
 
 
 def _chosen(ranked: pa.Table, top: int | None, flagged: bool) -> pa.Table:
@@ -71,7 +86,7 @@ def _first_new(ranked: pa.Table, old: pa.Table, since: Path) -> str:
 def _read_old(run_dir: Path, id_type: pa.DataType) -> pa.Table:
     """The ids of an earlier run, by rank, and which of them it has flagged."""
     (scores,) = open_stages(run_dir, "scores")
-    table = read_scores(scores / FILE, ["id", "flagged"])
+    table = read_scores(scores / FILE, ["id", "flagged", "type"])
     found = table["id"].type
     if found != id_type:
         raise ValueError(f"--since {run_dir}: ids there are {found}, here {id_type}; they must be of one type")
@@ -120,7 +135,8 @@ def _neighborhoods(graph: Graph, scores: Path, top: int) -> Any:
     rows = table.filter(pc.is_in(table["node"], pa.array(sorted(chosen)))).select(["node", *shown])
     for row in rows.to_pylist():
         node = row.pop("node")
-        found.add_node(node, label=str(graph.external_id(node)), **row)
+        known = {name: value for name, value in row.items() if value is not None}
+        found.add_node(node, label=str(graph.external_id(node)), **known)
     for node in sorted(chosen):
         for at, edge in enumerate(edges.of_node(node).tolist(), int(graph.indptr[node])):
             if int(graph.indices[at]) in chosen:

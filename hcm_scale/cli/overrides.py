@@ -96,7 +96,7 @@ def _take_nodes(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _is_input_file(before: str, word: str) -> bool:
-    """Whether a word names an input: a URL, or an existing path or glob, that is no flag's value and no option.
+    """Whether a word names an input: a URL, or existing paths or globs, that is no flag's value and no option.
 
     >>> [_is_input_file("", word) for word in ("s3://bucket/day=1/edges.csv", "seed=1", "-m", "nowhere.csv")]
     [True, False, False, False]
@@ -106,7 +106,8 @@ def _is_input_file(before: str, word: str) -> bool:
         return False
     if remote.is_url(word):
         return True
-    return Path(word).exists() or bool(glob.has_magic(word) and glob.glob(word, recursive=True))  # noqa: PTH207
+    is_there = lambda part: glob.has_magic(part) and glob.glob(part, recursive=True)  # noqa: E731, PTH207
+    return Path(word).exists() or all(Path(part).exists() or is_there(part) for part in word.split(","))
 
 
 def _is_flag(before: str, word: str) -> bool:

@@ -156,15 +156,18 @@ class HCM(Results, Parameters):
         target_column: str | None = None,
         id_column: str | None = None,
         label_column: str | None = None,
+        node_type_column: str | None = None,
+        node_type: Any = None,
     ) -> Self:
         """Scores every node of a graph.
 
         Parameters
         ----------
         data : graph
-            A torch_geometric `Data` with edge_index and x; a networkx graph, whose node attributes are used; a table of
-            edges, or a pair of (edges, nodes), in pandas, Polars or Arrow or as paths of Parquet or CSV; (scipy sparse
-            adjacency, attributes); a `Graph`; the path of a graph folder, .mat or .npz.
+            A torch_geometric `Data` with edge_index and x, or `HeteroData`; a networkx graph, whose node attributes are
+            used; a table of edges, or a pair of (edges, nodes), in pandas, Polars or Arrow or as paths of Parquet or
+            CSV, nodes of several types as a dict of tables or `users.csv,shops.csv`; (scipy sparse adjacency,
+            attributes); a `Graph`; the path of a graph folder, .mat or .npz.
         label, y : array of 0 and 1, optional
             Known anomalies, reported on and never learned from; two names for the same. A pandas Series whose index
             holds the ids is taken by id. `y` of a `Data` is the default if it holds 0 and 1.
@@ -174,11 +177,17 @@ class HCM(Results, Parameters):
             Of the node table; else `id`, a column named like an end, or the one that holds their ids.
         label_column : str, optional
             Of the node table, or an attribute of networkx: known anomalies, 0 or 1.
+        node_type_column : str, optional
+            Of the node table, or an attribute of networkx: the type of each node, such as user or shop. Nodes are
+            compared with those of their own type. Else a column `type` or `node_type`.
+        node_type : array of text or numbers, optional
+            The type of each node, in node order, for other data.
         """
         self._fitted = None
         label = inputs.find_label(data, label, y)
-        columns = dict(zip(inputs.COLUMNS, (source_column, target_column, id_column, label_column), strict=True))
-        self._fitted = self._run(inputs.read_input(data), columns, label=label)
+        named = source_column, target_column, id_column, label_column, node_type_column
+        columns = dict(zip(inputs.COLUMNS, named, strict=True))
+        self._fitted = self._run(inputs.read_input(data), columns, label=label, node_type=node_type)
         return self
 
     def fit_predict(self, data: Any, label: Any = None, **columns: Any) -> NDArray[np.int64]:
@@ -186,7 +195,7 @@ class HCM(Results, Parameters):
         return self.fit(data, label, **columns).labels_
 
     @with_python_names()
-    def apply(self, data: Any, *, run_dir: Path | str | None = None) -> Self:
+    def apply(self, data: Any, *, node_type: Any = None, run_dir: Path | str | None = None) -> Self:
         """Detector fitted to another graph, such as tomorrow's, by what this one has learned; nothing is trained.
 
         Scores, probabilities and confidences are comparable with those of this one, and with `contamination` so is the
@@ -194,13 +203,19 @@ class HCM(Results, Parameters):
         """
         found = self._found()
         other = type(self)(**self.get_params() | {"run_dir": run_dir})
-        made = other._run(inputs.read_input(data), {}, trained=found)
+        made = other._run(inputs.read_input(data), {}, trained=found, node_type=node_type)
         bound = None if self.contamination is None else found.threshold
         other._fitted = dataclasses.replace(made, bound=bound, trained=found.training)
         return other
 
     def _run(
-        self, given: inputs.Input, columns: Mapping[str, Any], *, label: Any = None, trained: Fitted | None = None
+        self,
+        given: inputs.Input,
+        columns: Mapping[str, Any],
+        *,
+        label: Any = None,
+        trained: Fitted | None = None,
+        node_type: Any = None,
     ) -> Fitted:
         """Finished run over the input, in the folder of this detector."""
         with self._progress():
@@ -213,9 +228,10 @@ class HCM(Results, Parameters):
                 if given.tables is not None:
                     encodings = column_encodings(Graph.open(trained.folder / "graph", verify=False))
             try:
-                if given.in_memory or label is not None:
+                if given.in_memory or label is not None or node_type is not None:
                     graph = given.read(folder / _SCRATCH, config.graph, encodings)
                     labelled = graph if label is None else inputs.with_label(graph, label)
+                    labelled = labelled if node_type is None else inputs.with_types(labelled, node_type)
                 pipeline.run(config, until="score", graph=labelled)
             finally:
                 shutil.rmtree(folder / _SCRATCH, ignore_errors=True)

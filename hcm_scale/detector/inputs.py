@@ -4,7 +4,7 @@
 |-----------------------------------------------------------|--------------|
 | `Graph`, or the path of a graph folder                    | FolderGraph  |
 | tables in memory or their paths: edges, or (edges, nodes) | TablesGraph  |
-| a networkx graph                                          | TablesGraph  |
+| a networkx graph, a torch_geometric `HeteroData`          | TablesGraph  |
 | (scipy sparse adjacency, attributes)                      | MatrixGraph  |
 | the path of a .mat, .npz or .npy, or a folder of .npy     | MatrixGraph  |
 | a torch_geometric `Data`                                  | PygGraph     |
@@ -30,18 +30,20 @@ from numpy.typing import NDArray
 from hcm_scale.base import console, remote
 from hcm_scale.config import FolderGraph, GraphConfig, MatrixGraph, PygGraph, TablesGraph
 from hcm_scale.graph import Graph
+from hcm_scale.graph.store import NodeTypes
 from hcm_scale.ingest import guess, libraries
 from hcm_scale.ingest.readers import Encoding, InputError, kind_of, read_data, read_sparse, read_tables
-from hcm_scale.ingest.table_files import as_arrow, index_of, is_table
+from hcm_scale.ingest.table_files import as_arrow, index_of, is_table, join_tables, table_parts
 from hcm_scale.run import sources
 
 log = logging.getLogger(__name__)
-COLUMNS = ("source_column", "target_column", "id_column", "label_column")  # keywords of `fit` that are for tables
+COLUMNS = ("source_column", "target_column", "id_column", "label_column", "node_type_column")  # of `fit`, for tables
 Read = Callable[[Path, Any, list[Encoding] | None], Graph]
 _NETWORKX = "a networkx graph"
 _LEGAL = (
-    "a torch_geometric Data, a networkx graph, tables of edges or of (edges, nodes) in pandas, Polars, Arrow or files, "
-    "(scipy sparse adjacency, attributes), a Graph, or the path of a graph"
+    "a torch_geometric Data or HeteroData, a networkx graph, tables of edges or of (edges, nodes) in pandas, Polars, "
+    "Arrow or files (nodes also as a dict of tables by type), (scipy sparse adjacency, attributes), a Graph, or the "
+    "path of a graph"
 )
 
 
@@ -77,7 +79,10 @@ def read_input(data: Any) -> Input:
         if kind == "folder":
             return Input("a graph folder", FolderGraph(path=path))
         return Input("a matrix file", MatrixGraph(path=path)) if kind == "matrix" else _tables_input((path, None))
+    if hasattr(data, "node_types") and hasattr(data, "edge_types"):  # of torch_geometric
+        data = libraries.hetero_tables(data)
     first, second = data if isinstance(data, tuple | list) and len(data) == 2 else (data, None)
+    second = join_tables(second) if isinstance(second, Mapping) else second
     if hasattr(first, "tocoo"):
         read = lambda out, section, _: read_sparse(out, first, second, sources.policy_of(section))  # noqa: E731
         return Input("a scipy matrix", MatrixGraph(), read, in_memory=True)
@@ -123,8 +128,9 @@ def _tables_input(tables: tuple[Any, Any], what: str = "tables", section: Tables
 
 def _existing_path(path: str | Path) -> str:
     """Path as text; InputError with similar names if nothing is there."""
-    if not (remote.is_url(str(path)) or glob.has_magic(str(path)) or Path(path).exists()):
-        raise InputError(console.missing_file_text(str(path)))
+    for part in table_parts("graph.nodes", str(path)):
+        if not (remote.is_url(part) or glob.has_magic(part) or Path(part).exists()):
+            raise InputError(console.missing_file_text(part))
     return str(path)
 
 
@@ -143,7 +149,7 @@ def column_options(given: Input, known: Mapping[str, str]) -> dict[str, str]:
             raise ValueError(f"{name}={value!r} means nothing for {given.what}: it names a column of a table")
         return {}
     if given.what == _NETWORKX:
-        for name in known.keys() - {"label_column"}:
+        for name in known.keys() - {"label_column", "node_type_column"}:
             raise ValueError(f"{name}={known[name]!r} means nothing for {_NETWORKX}, which knows its nodes")
         return dict(known)
     try:
@@ -195,6 +201,13 @@ def with_label(graph: Graph, label: Any) -> Graph:
     if index is not None:
         y = y[_rows_of_ids(pa.array(np.arange(graph.num_nodes)) if graph.ids is None else graph.ids, index)]
     return dataclasses.replace(graph, y=y.astype(np.uint8), kind=None)
+
+
+def with_types(graph: Graph, node_type: Any) -> Graph:
+    """Graph with types of nodes: a text or number for each node, in node order."""
+    if len(node_type) != graph.num_nodes:
+        raise InputError(f"node_type has {len(node_type):,} entries for {graph.num_nodes:,} nodes; they must be equal")
+    return dataclasses.replace(graph, node_types=NodeTypes.of(node_type))
 
 
 def _rows_of_ids(ids: pa.Array, index: Any) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ values and a count of zeros, so sparse ones are not made dense.
 Gaps. A table reader flags gaps by a column `NAME is null` beside `NAME`, `NAME=value` or `NAME#bucket`. A column is
 surveyed without its gaps, and its features at gaps are 0, the mean. A flag is not divided by its deviation, which would
 make a rare one huge; nor, for the same reason, are normal scores of a deviation below 1/2, which a column that is
-nearly all one value has.
+nearly all one value has. Where a flag says that the node's type has no such column, both are 0, as if usual.
 
 Groups. Sparse values first become presence, where each column has one value beside 0, or log(1 + value), where none is
 negative. Where storage is sparse the group takes in every column that holds a zero, and all others (the common words of
@@ -46,7 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from hcm_scale.base.names import GAP_SUFFIX
+from hcm_scale.base.names import GAP_SUFFIX, NO_COLUMN
 from hcm_scale.features.parts import (
     Curve,
     Part,
@@ -201,17 +201,18 @@ def _survey(
 ) -> tuple[list[ColumnSurvey], NDArray[np.int64], Decision]:
     """A survey of every column of a sample, which column flags its gaps, and the rules that follow."""
     gaps = _gap_columns(names, len(names))
-    seen = [survey_column(*_values_of(by_column, k, int(gap))) for k, gap in enumerate(gaps)]
     flags = [k for k, name in enumerate(names) if name.endswith(GAP_SUFFIX)]
+    seen = [survey_column(*_values_of(by_column, k, int(gap), k in flags)) for k, gap in enumerate(gaps)]
     return seen, gaps, _decide(seen, flags, is_sparse)
 
 
-def _values_of(by_column: Any, column: int, gap: int = -1) -> tuple[NDArray[np.float64], int]:
+def _values_of(by_column: Any, column: int, gap: int = -1, is_flag: bool = False) -> tuple[NDArray[np.float64], int]:
     """The non-zero values of one column, and how many rows have a value at all; `gap` is the column of its gaps."""
     if sparse.issparse(by_column):
         values, num_rows = by_column.data[by_column.indptr[column] : by_column.indptr[column + 1]], by_column.shape[0]
     else:
         values = by_column[column] if gap < 0 else by_column[column][by_column[gap] == 0]
+        values = values[values != NO_COLUMN] if is_flag else values
         num_rows = len(values)
     return values[values != 0].astype(np.float64), num_rows
 
@@ -310,6 +311,12 @@ def _fit_singles(by_column: Any, decision: Decision, seen: list[ColumnSurvey], g
     for column, place in place_of.items():
         if int(gaps[column]) in place_of:
             flagged.setdefault(place_of[int(gaps[column])], []).append(place)
+    flags = {int(flag) for flag in gaps} - {-1}
+    lacking = {k for k in flags if not sparse.issparse(by_column) and (by_column[k] == NO_COLUMN).any()}
+    for column, place in place_of.items():
+        flag = column if column in flags else int(gaps[column])
+        if flag in lacking:
+            flagged.setdefault(~flag, []).append(place)
     span = high - low
     return Singles(np.array(chosen, np.int64), low - span, high + span, mean, factor, curves, flagged)
 

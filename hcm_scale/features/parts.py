@@ -27,7 +27,7 @@ from scipy import linalg, sparse, special
 from scipy.sparse.linalg import LinearOperator, eigsh
 from threadpoolctl import threadpool_limits
 
-from hcm_scale.base.names import GAP_SUFFIX
+from hcm_scale.base.names import GAP_SUFFIX, NO_COLUMN
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph.store import Attributes, SparseRows
 
@@ -274,7 +274,7 @@ class Singles:
     centre: NDArray[np.float64]
     factor: NDArray[np.float64]
     curves: dict[int, Curve]  # by place among `columns`
-    gaps: dict[int, list[int]]  # of a flag's place: the places of the columns whose gaps it flags
+    gaps: dict[int, list[int]]  # of a flag's place: the places of the columns whose gaps it flags; or see below
 
     @property
     def width(self) -> int:
@@ -286,8 +286,9 @@ class Singles:
         values = np.asarray(raw.toarray() if sparse.issparse(raw) else raw, np.float64)
         out = (np.clip(values, self.low, self.high) - self.centre) * self.factor
         _follow(self.curves, values, out)
-        for flag, places in self.gaps.items():
-            out[np.ix_(np.flatnonzero(values[:, flag]), np.array(places))] = 0.0
+        for flag, places in self.gaps.items():  # of ~column: where this flag says that the node's type has none
+            is_gap = values[:, flag] if flag >= 0 else np.asarray(block[:, ~flag]) == NO_COLUMN
+            out[np.ix_(np.flatnonzero(is_gap), np.array(places))] = 0.0
         return out
 
 

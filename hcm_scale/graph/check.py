@@ -34,8 +34,14 @@ TYPES = {  # by name: the types and the number of dimensions that are legal
     "ids": (("<i8",), 1),
     "ids_offsets": (("<i8",), 1),
     "ids_bytes": (("|u1",), 1),
+    "node_types": (("|u1",), 1),
+    "node_type_names": (("|u1",), 1),
 }
-_TOGETHER = (("indptr", "indices"), ("x_indptr", "x_indices", "x_data"), ("ids_offsets", "ids_bytes"))
+_TOGETHER = (
+    *(("indptr", "indices"), ("x_indptr", "x_indices", "x_data"), ("ids_offsets", "ids_bytes")),
+    ("node_types", "node_type_names"),
+)
+NO_TYPE = 255  # in node_types: the node has none
 _BLOCK = 1 << 22  # values compared at a time
 
 
@@ -54,6 +60,7 @@ def check_arrays(arrays: Arrays, directed: bool, num_columns: int, columns: Sequ
         raise ValueError(f"indices holds the arc {u} -> {v} and not {v} -> {u}; such a graph must be declared directed")
     lengths = {"edge_types": len(indices), "weights": len(indices), "x": num_nodes, "x_indptr": num_nodes + 1}
     lengths |= {"y": num_nodes, "kind": num_nodes, "ids": num_nodes, "ids_offsets": num_nodes + 1}
+    lengths["node_types"] = num_nodes
     for name, length in lengths.items():
         if name in arrays:
             _check_length(name, arrays[name], length)
@@ -64,6 +71,12 @@ def check_arrays(arrays: Arrays, directed: bool, num_columns: int, columns: Sequ
         if name in arrays and (found := int(arrays[name].max())) > largest:
             raise ValueError(f"{name} holds {found} at node {int(arrays[name].argmax())}; legal are 0 to {largest}")
     _check_ids(arrays, num_nodes)
+    if "node_types" in arrays:
+        names, codes = type_names_of(arrays), arrays["node_types"]
+        if (is_none := (codes >= len(names)) & (codes != NO_TYPE)).any():
+            at = int(is_none.argmax())
+            legal = f"0 to {len(names) - 1}, and {NO_TYPE} for none"
+            raise ValueError(f"node_types holds {codes[at]} at node {at}; legal are {legal}")
 
 
 def check_names(names: Mapping[str, Any]) -> None:
@@ -180,6 +193,11 @@ def ids_of(arrays: Arrays) -> pa.Array | None:
         return pa.array(arrays["ids"]) if "ids" in arrays else None
     offsets, data = pa.py_buffer(arrays["ids_offsets"]), pa.py_buffer(arrays["ids_bytes"])
     return pa.LargeStringArray.from_buffers(len(arrays["ids_offsets"]) - 1, offsets, data)
+
+
+def type_names_of(arrays: Arrays) -> tuple[str, ...]:
+    """The names of the types of nodes, by code."""
+    return tuple(arrays["node_type_names"].tobytes().decode().split("\0"))
 
 
 @kernel

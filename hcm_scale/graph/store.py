@@ -9,6 +9,7 @@
 | edge_types                      | u16         | optional: by entry of indices, bit i = info.edge_types[i] joins   |
 | weights                         | f32         | optional: by entry of indices, > 0; symmetric unless directed     |
 | ids  or  ids_offsets, ids_bytes | i64, u8     | optional: the user's own ids, integers or UTF-8 strings           |
+| node_types, node_type_names     | u8          | optional: place among the names, 255 = none; UTF-8, joined by NUL |
 
 The manifest holds the hash of every file; the fingerprint is the hash of those hashes, equal for equal content wherever
 it came from. Opening verifies everything: the manifest and the .npy headers must match the table above, every byte is
@@ -32,12 +33,13 @@ from scipy import sparse
 
 from hcm_scale.base import files
 from hcm_scale.base.npy import open_npy, read_header, save_npy
-from hcm_scale.graph.check import check_arrays, check_names, check_shape, ids_of
+from hcm_scale.graph.check import NO_TYPE, check_arrays, check_names, check_shape, ids_of, type_names_of
 
 KIND = "hcm_scale graph"
 FORMAT = 1
 NORMAL, STRUCTURAL, ATTRIBUTE = 0, 1, 2
 KIND_NAMES = ("normal", "structural", "attribute")
+MAX_TYPES = 64  # of nodes
 _REMEDY = "have the folder written again by Graph.save"
 
 
@@ -79,6 +81,42 @@ class _File(TypedDict):
 
 
 @dataclass(frozen=True, eq=False)
+class NodeTypes:
+    """The type of each node, such as user or shop: its place among `names`, NO_TYPE where it has none."""
+
+    codes: NDArray[np.uint8]
+    names: tuple[str, ...]
+
+    @staticmethod
+    def of(values: Any, what: str = "node_type") -> "NodeTypes | None":
+        """From one text or number a node, null for none; None where all are of one type. `what` names them in errors.
+
+        Arrow's dictionaries are taken as they are, in 4 bytes a node.
+
+        >>> NodeTypes.of(["user", "shop", None, "user"]).codes.tolist()
+        [1, 0, 255, 1]
+        """
+        is_arrow = isinstance(values, pa.ChunkedArray)
+        found = values if is_arrow else pa.chunked_array([pa.array(values, from_pandas=True)])
+        if not pa.types.is_dictionary(found.type):
+            found = found.cast(pa.large_string()).dictionary_encode()
+        found = found.unify_dictionaries().combine_chunks()
+        names = found.dictionary.cast(pa.large_string()).to_pylist()
+        if len(names) > MAX_TYPES:
+            shown = f"{len(names):,} values, {', '.join(map(repr, names[:3]))}, ..."
+            raise ValueError(f"{what} has {shown}; legal are up to {MAX_TYPES} types of nodes")
+        place = np.full(len(names) + 1, NO_TYPE, np.uint8)
+        place[np.argsort(names)] = np.arange(len(names))
+        codes = place[found.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)]
+        return NodeTypes(codes, tuple(sorted(names))) if len(names) + bool(found.null_count) > 1 else None
+
+    def encode(self, codes: NDArray[np.uint8]) -> pa.DictionaryArray:
+        """The names of such codes, null for none."""
+        indices = pa.array(codes.astype(np.int16), mask=codes == NO_TYPE)
+        return pa.DictionaryArray.from_arrays(indices, pa.array(self.names, pa.string()))
+
+
+@dataclass(frozen=True, eq=False)
 class Graph:
     """An attributed graph, in memory or mapped from disk; never changed after it is made.
 
@@ -99,6 +137,7 @@ class Graph:
     path: Path | None = None
     edge_types: NDArray[np.uint16] | None = None
     weights: NDArray[np.float32] | None = None
+    node_types: NodeTypes | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -199,6 +238,7 @@ class Graph:
             path=folder,
             edge_types=arrays.get("edge_types"),
             weights=arrays.get("weights"),
+            node_types=NodeTypes(arrays["node_types"], type_names_of(arrays)) if "node_types" in arrays else None,
         )
         hashes = {name: entry["hash"] for name, entry in described.items()}
         graph.__dict__["fingerprint"] = _fingerprint(hashes, graph.columns, graph.directed)  # no byte is read
@@ -216,6 +256,7 @@ def _arrays(graph: Graph) -> dict[str, NDArray[Any]]:
     else:
         found["x"] = graph.x
     found |= {"y": graph.y, "kind": graph.kind, **({} if graph.ids is None else id_arrays(graph.ids))}
+    found |= {} if graph.node_types is None else type_arrays(graph.node_types)
     return {name: array for name, array in found.items() if array is not None}
 
 
@@ -225,6 +266,12 @@ def id_arrays(ids: pa.Array) -> dict[str, NDArray[Any]]:
         return {"ids": np.asarray(ids.cast(pa.int64()))}
     offsets, data = text_buffers(ids)
     return {"ids_offsets": offsets - offsets[0], "ids_bytes": data[offsets[0] : offsets[-1]]}
+
+
+def type_arrays(types: NodeTypes) -> dict[str, NDArray[Any]]:
+    """The files that hold the types of nodes, by name."""
+    names = "\0".join(name.replace("\0", " ") for name in types.names)
+    return {"node_types": types.codes, "node_type_names": np.frombuffer(names.encode(), np.uint8)}
 
 
 def text_buffers(texts: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:

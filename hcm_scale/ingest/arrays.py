@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from hcm_scale.base import files
-from hcm_scale.base.names import DEGREE
+from hcm_scale.base.names import DEGREE, GAP_SUFFIX, NO_COLUMN
 from hcm_scale.base.npy import create_npy, open_npy, save_npy
 from hcm_scale.graph import store
 from hcm_scale.graph.build import MAX_NODES, Chunk, EdgeCounts, build_csr, join_directions
+from hcm_scale.graph.check import NO_TYPE
 from hcm_scale.graph.lookup import find_arcs
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.policy import IngestSummary, InputError, Offenders, Policy, naming_origin, not_finite, shown_names
@@ -284,6 +285,27 @@ def _write_labels(folder: Path, labels: NDArray[Any], num_nodes: int, added: int
     y = np.concatenate([flat == 1, np.zeros(added, np.bool_)]).astype(np.uint8)
     save_npy(folder / "y.npy", y)
     return int(y.sum())
+
+
+def write_types(folder: Path, types: store.NodeTypes, columns: Sequence[str]) -> None:
+    """Writes the types of nodes and their names, beside x.npy if there are `columns`.
+
+    Where no node of a type has a value, as shops have no age, that is no gap: the flag of it becomes NO_COLUMN.
+    """
+    for name, array in store.type_arrays(types).items():
+        save_npy(folder / f"{name}.npy", array)
+    flags = [k for k, name in enumerate(columns) if name.endswith(GAP_SUFFIX)]
+    if not flags:
+        return
+    x = np.lib.format.open_memmap(folder / "x.npy", mode="r+")
+    parts = [slice(start, start + _BLOCK_ROWS) for start in range(0, len(x), _BLOCK_ROWS)]
+    num_values = np.zeros((NO_TYPE + 1, len(flags)), np.int64)
+    for part in parts:
+        np.add.at(num_values, types.codes[part], x[part][:, flags] == 0)
+    num_values[NO_TYPE] = 1
+    for part in parts:
+        x[part, flags] = np.where(num_values[types.codes[part]] == 0, NO_COLUMN, x[part][:, flags])
+    x.flush()
 
 
 def write_weights(folder: Path, rows: Iterable[WeightedChunk], where: str, *, directed: bool, adds_up: bool) -> None:

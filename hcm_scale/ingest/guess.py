@@ -1,4 +1,4 @@
-"""Guesses which column is what, where no option says so: the two ends of an edge, and the id of a node.
+"""Guesses which column is what, where no option says so: the two ends of an edge, the id of a node, and its type.
 
 Two columns with names of a pair, such as `source` and `target` or `from_account` and `to_account`, are the ends; so are
 the only two that differ in a last 1 and 2 or a and b, such as `protein1` and `protein2`. Where no names say so, they
@@ -6,7 +6,8 @@ are the two columns whose first values are found most often in one column of the
 cases; without a node table, the first two that can hold ids. The id is the column `id`, or one named as an end is, if
 it holds at least half of the ends; else the column of distinct values that holds most of them, or one in which few
 repeat. Ids are text or whole numbers. A column that numbers the rows, 7, 8, 9, ..., is an end only where no other fits.
-Of columns that fit equally well, to a tenth of the values, the first ones count, and a warning says so.
+Of columns that fit equally well, to a tenth of the values, the first ones count, and a warning says so. A text column
+named `type` or `node_type`, of 2 to 64 values and beside other attributes, is the type of nodes.
 """
 
 import itertools
@@ -20,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hcm_scale.graph.store import MAX_TYPES
 from hcm_scale.ingest.encode import is_text
 from hcm_scale.ingest.policy import InputError, shown_names
 from hcm_scale.ingest.table_files import TableFiles, open_table
@@ -38,6 +40,7 @@ _NAMES = (
     ("start", "end"),
 )
 _NUMBERED = (("1", "2"), ("a", "b"))
+_TYPES = (("type",), ("node", "type"), ("nodetype",), ("kind", "of", "node"), ("node", "kind"), ("entity", "type"))
 _BESIDE = {"id", "account", "acct", "acc", "node", "user", "name", "key", "no", "nr", "number", "address", "iban"}
 
 
@@ -61,7 +64,22 @@ def guess_columns(tables: tuple[Any, Any], known: dict[str, str], max_bytes: int
         ends = ", ".join(dict.fromkeys(itertools.chain(*pairs)))
         taken = f"{' and '.join(pairs[0])} are taken, the first: {prefix}source_column= and {prefix}target_column="
         log.warning("%s all look like ends of edges; %s say otherwise", ends, taken)
-    return known | dict(zip(COLUMNS, (*pairs[0], key), strict=True))
+    return _type_column(nodes, {key, *known.values()}) | known | dict(zip(COLUMNS, (*pairs[0], key), strict=True))
+
+
+def _type_column(nodes: TableFiles, taken: set[str]) -> dict[str, str]:
+    """The option that names the types of nodes, where a column looks like them and others are left as attributes."""
+    left = [name for name in nodes.schema.names if name not in taken and name not in nodes.index_columns]
+    for name in left if len(left) > 1 else ():
+        if _words(name) in _TYPES and nodes.casts.get(name) == pa.large_string():
+            distinct = pa.array([], pa.large_string())
+            for batch in nodes.batches([name]):
+                distinct = pa.concat_arrays([distinct, batch.column(0)]).unique().drop_null()
+            if 1 < len(distinct) <= MAX_TYPES:
+                return {"node_type_column": name}
+            what = "column %r has %s values and is taken as an attribute: types of nodes are 2 to %d"
+            log.info(what, name, f"{len(distinct):,}", MAX_TYPES)
+    return {}
 
 
 def _open(option: str, where: Any, max_bytes: int) -> TableFiles:

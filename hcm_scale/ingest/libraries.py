@@ -5,10 +5,10 @@ of equal length in every node becomes as many columns, `NAME_0`, `NAME_1`, ...; 
 are the NaN, NaT and NA that a pandas table holds for gaps. Attributes of edges that hold numbers alone are columns of
 the edge table, for graph.weight_column to name one.
 
-torch_geometric: a `Data` object in memory, or a data set by name: a class of torch_geometric.datasets, with `/part`
-where the class holds several (`Planetoid/Cora`, `KarateClub`); the well-known ones go by their own name, `Cora`.
-torch_geometric downloads to and caches under `root`. Labels of such data sets are classes, not anomalies: they are not
-read.
+torch_geometric: a `HeteroData` as such tables too; a `Data` object in memory, or a data set by name: a class of
+torch_geometric.datasets, with `/part` where the class holds several (`Planetoid/Cora`, `KarateClub`); the well-known
+ones go by their own name, `Cora`. torch_geometric downloads to and caches under `root`. Labels of such data sets are
+classes, not anomalies: they are not read.
 
 Pickles in downloaded files are kept from running code. A pickle runs code by naming it: a class or function of a
 module, which is then called. Python tells audit hooks of every such name before it is looked up, whoever unpickles.
@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -66,6 +67,21 @@ def tables_of(graph: Any) -> tuple[pa.Table, pa.Table]:
         if any(value is not None for value in values) and all(isinstance(value, Real | None) for value in values):
             edges[str(key)] = pa.array([None if value is None else float(value) for value in values], pa.float64())
     return pa.table(edges), pa.table(columns)
+
+
+def hetero_tables(data: Any) -> tuple[pa.Table, dict[str, pa.Table]]:
+    """(edges, nodes by type) of a torch_geometric HeteroData: `user:5` is node 5 of type user, `user_0` its first x."""
+    nodes, edges = {}, []
+    with reading("the torch_geometric HeteroData cannot be read"):
+        for name, store in zip(data.node_types, data.node_stores, strict=True):
+            numbers = pa.array(range(store.num_nodes)).cast(pa.string())
+            x = store.x.detach().cpu().numpy().T if "x" in store else ()
+            columns = {f"{name}_{k}": column for k, column in enumerate(x)}
+            nodes[name] = pa.table({"id": pc.binary_join_element_wise(name, numbers, ":"), **columns})
+        for (source, _, target), store in zip(data.edge_types, data.edge_stores, strict=True):
+            ends = zip(_END_COLUMNS, (source, target), store.edge_index.cpu().numpy(), strict=True)
+            edges.append(pa.table({end: nodes[name]["id"].take(pa.array(index)) for end, name, index in ends}))
+    return pa.concat_tables(edges), nodes
 
 
 def _columns(name: str, values: list[Any]) -> dict[str, pa.Array]:

@@ -18,8 +18,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hcm_scale.base.npy import create_npy
+from hcm_scale.graph.store import NodeTypes
 from hcm_scale.ingest import encode
-from hcm_scale.ingest.arrays import FeatureCounts
+from hcm_scale.ingest.arrays import FeatureCounts, write_types
 from hcm_scale.ingest.encode import Encoding, is_date, is_number, is_text
 from hcm_scale.ingest.ids import GrowingIds, IdReader
 from hcm_scale.ingest.policy import Columns, InputError, Offenders, Policy, not_finite
@@ -177,6 +178,17 @@ class NodeTable:
         nonfinite = sum(one.nonfinite for one in encodings if isinstance(one, encode.NumberEncoding))
         return FeatureCounts(names, len(names), imputed, nonfinite, details)
 
+    def write_types(self, folder: Path, features: FeatureCounts) -> NodeTypes | None:
+        """Writes the types of nodes, if a column has several; added nodes have none. Returns them."""
+        if not (name := self.columns.node_type):
+            return None
+        texts = [batch.column(0).cast(pa.large_string()).dictionary_encode() for _, batch in self._batches([name])]
+        added = pa.nulls(self.num_added, pa.large_string()).dictionary_encode()
+        types = NodeTypes.of(pa.chunked_array([*texts, added]), f"graph.node_type_column={name!r}")
+        if types is not None:
+            write_types(folder, types, features.columns)
+        return types
+
     def write_labels(self, folder: Path) -> int | None:
         """Writes y.npy, if there are labels, 0 or 1 or booleans; 0 for added nodes. Returns the number of ones."""
         if not (label := self.columns.label):
@@ -208,7 +220,8 @@ def unnamed_index(files: TableFiles, columns: Columns) -> list[str]:
 
 
 def _unused(files: TableFiles, columns: Columns) -> list[str | None]:
-    return [columns.id, columns.label, *columns.exclude, *unnamed_index(files, columns)]
+    node_type = None if columns.node_type in (columns.attributes or ()) else columns.node_type
+    return [columns.id, columns.label, node_type, *columns.exclude, *unnamed_index(files, columns)]
 
 
 def _attribute_names(files: TableFiles, columns: Columns) -> tuple[str, ...]:

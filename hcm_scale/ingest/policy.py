@@ -94,6 +94,7 @@ class Columns:
     type             of the edge table: what kind of edge a row is, shown in explanations
     weight           of the edge table: numbers above 0, which add up over the rows of two nodes
     label            a 0/1 column of the node table, 1 = anomaly
+    node_type        of the node table: what type of node a row is; nodes are compared with their own type
     attributes       columns of the node table to use; None is all but id, label, `exclude` and nearly unique text
     categorical      columns to take as text whatever their type, and however many distinct values they have
     id_type          'auto', 'text' or 'integer'; under auto a CSV whose first ids are as 007, 0x1 or 12e2 holds text
@@ -106,6 +107,7 @@ class Columns:
     label: str | None = None
     type: str | None = None
     weight: str | None = None
+    node_type: str | None = None
     attributes: tuple[str, ...] | None = None
     exclude: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
@@ -121,8 +123,8 @@ class Columns:
     @property
     def named(self) -> tuple[str | None, ...]:
         """All columns that the user names."""
-        edge_columns = self.source, self.target, self.type, self.weight
-        return (*edge_columns, self.id, self.label, *(self.attributes or ()), *self.exclude, *self.categorical)
+        columns = self.source, self.target, self.type, self.weight, self.id, self.label, self.node_type
+        return (*columns, *(self.attributes or ()), *self.exclude, *self.categorical)
 
 
 @dataclass(frozen=True)

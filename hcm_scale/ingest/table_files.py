@@ -7,6 +7,9 @@ may be larger than memory), CSV block by block. What a file unpacks to is checke
 and for gzip, whose own number cannot be trusted, counted as it comes. What cannot be read is an `InputError` with the
 file and the place in it.
 
+Node tables of several types, `users.csv,shops.csv`, are one table: a column that a file lacks is null there, and where
+a file has no column `type`, it is the name of the file.
+
 `as_arrow` makes an Arrow table of pandas, Polars and whatever has `__arrow_c_stream__`.
 """
 
@@ -42,6 +45,7 @@ log = logging.getLogger(__name__)
 TableSource: TypeAlias = str | Path | pa.Table
 PARQUET = (".parquet", ".pq")
 CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+TYPE = "type"  # the column that says which of several node tables a row is of
 _NAMES = {"graph.path": "the edge table", "graph.nodes": "the node table"}
 _INDEX = re.compile(r"__index_level_\d+__")  # of pandas, in Parquet
 _UNNAMED = re.compile(r"|Unnamed: \d+")  # in CSV, once it was read and written again
@@ -154,7 +158,8 @@ class TableFiles:
     def _likely_formats(self, name: str) -> tuple[TextFormat, ...]:
         """The text formats that a column may have: of numbers in a CSV points of thousands."""
         kind = self.schema.field(name).type
-        if name in self.casts or name in (*self.folder_values, {})[0] or pa.types.is_dictionary(kind):
+        in_folders = bool(self.folder_values) and all(name in values for values in self.folder_values)
+        if name in self.casts or in_folders or pa.types.is_dictionary(kind):
             return ()
         is_likely = pa.types.is_floating(kind) or (pa.types.is_integer(kind) and self._has_semicolons)
         return TEXT_FORMATS if is_text(kind) else POINTS_OF_THOUSANDS if self.is_csv and is_likely else ()
@@ -169,7 +174,7 @@ class TableFiles:
             for batch in _checked_batches(parts, self.where, {name: self._stored_type(name) for name in names}):
                 yield self._finished(batch, names, {})
         for path, values in zip(self.paths, self.folder_values or [{}] * len(self.paths), strict=True):
-            stored = [name for name in names if name not in values] or self.schema.names[:1]
+            stored = [n for n in names if n not in values] or [n for n in self.schema.names if n not in values][:1]
             self.starts.append(row)
             types = {name: self._stored_type(name) for name in stored}
             for batch in read(path, self.name_of(path), types, self.max_bytes):
@@ -216,6 +221,8 @@ def open_table(option: str, where: TableSource, max_bytes: int) -> TableFiles:
     if isinstance(where, pa.Table):
         check_distinct(where.schema.names, _NAMES[option])
         return TableFiles((), where.schema, max_bytes, _NAMES[option], where)
+    if len(parts := table_parts(option, str(where))) > 1:
+        return _joined([open_table(option, part, max_bytes) for part in parts], str(where))
     paths = _find_paths(option, str(where))
     schema = _schema_of(paths[0])
     if not _is_parquet(paths[0]) and pa.binary() in schema.types:  # what the CSV reader makes of other than UTF-8
@@ -228,6 +235,28 @@ def open_table(option: str, where: TableSource, max_bytes: int) -> TableFiles:
     for name in values[0]:
         schema = schema.append(pa.field(name, _type_of_texts([found[name] for found in values])))
     return TableFiles(paths, schema, max_bytes, str(where), folder_values=tuple(values))
+
+
+def table_parts(option: str, where: str) -> list[str]:
+    """The tables that an option names: of nodes one a type, with commas between them."""
+    is_one = option != "graph.nodes" or Path(where).exists() or "://" in where
+    return [where] if is_one else [part.strip() for part in where.split(",")]
+
+
+def _joined(tables: Sequence[TableFiles], where: str) -> TableFiles:
+    """One table of node tables of several types."""
+    if len({table.is_csv for table in tables}) > 1:
+        raise InputError(f"graph.nodes={where!r} must name files of one kind, {PARQUET} or {CSV}")
+    schema, values = tables[0].schema, []
+    for column in (column for table in tables for column in (*table.schema, pa.field(TYPE, pa.string()))):
+        schema = schema if column.name in schema.names else schema.append(column)
+    for table in tables:
+        named = Path(table.where) if Path(table.where).exists() else table.paths[0].parent
+        lacks: _FolderValues = {name: None for name in schema.names if name not in table.schema.names}
+        lacks |= {TYPE: named.name.split(".")[0]} if TYPE in lacks else {}
+        values += [lacks | found for found in table.folder_values]
+    paths = tuple(path for table in tables for path in table.paths)
+    return TableFiles(paths, schema, tables[0].max_bytes, where, casts={TYPE: pa.string()}, folder_values=tuple(values))
 
 
 def check_distinct(names: Iterable[Any], what: str) -> None:
@@ -600,6 +629,14 @@ def as_arrow(data: Any, what: str) -> pa.Table:
         has_names = all(name is not None for name in data.index.names)
         check_distinct(getattr(data, "columns", ()), what)  # a Series has none
         return pa.Table.from_pandas(data.reset_index() if has_names else data, preserve_index=False)
+
+
+def join_tables(tables: Mapping[Any, Any]) -> pa.Table:
+    """One node table of those of several types, by type; a column that a table lacks is null there."""
+    found = {str(name): as_arrow(table, f"the table of {name!r}") for name, table in tables.items()}
+    typed = (t if TYPE in t.column_names else t.append_column(TYPE, pa.repeat(n, len(t))) for n, t in found.items())
+    with reading("the node tables have columns of one name and several kinds"):
+        return pa.concat_tables(typed, promote_options="permissive")
 
 
 def index_of(data: Any) -> Any:

@@ -14,7 +14,7 @@ What became of every column is kept in the manifest (`info.ingest.told`), a `Col
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +27,16 @@ from hcm_scale.base import files
 from hcm_scale.base.console import shorten
 from hcm_scale.base.npy import create_npy, open_npy
 from hcm_scale.graph.build import Chunk, EdgeCounts, build_csr
+from hcm_scale.graph.check import NO_TYPE
 from hcm_scale.graph.lookup import find_arcs
-from hcm_scale.graph.store import Graph
+from hcm_scale.graph.store import Graph, NodeTypes
 from hcm_scale.ingest import ids as node_ids
 from hcm_scale.ingest.arrays import FeatureCounts, finish_folder, require, write_weights
 from hcm_scale.ingest.encode import MAY_BE_THOUSANDS, Encoding, is_date, is_number, is_text, use_of
 from hcm_scale.ingest.ids import GrowingIds, Numbers
 from hcm_scale.ingest.node_table import NodeTable, unnamed_index
 from hcm_scale.ingest.policy import DEFAULT_POLICY, Columns, InputError, Offenders, Policy, naming_origin
-from hcm_scale.ingest.table_files import TableFiles, TableSource, columns_of_later_files, open_table
+from hcm_scale.ingest.table_files import TYPE, TableFiles, TableSource, columns_of_later_files, open_table, table_parts
 
 MAX_TYPES = 16
 _NO_TYPE = 255
@@ -59,6 +60,8 @@ def read_tables(
     `known` are the encodings of an earlier node table, by which this one is read. `origin` is what the tables are
     called in messages; None: as their files are.
     """
+    if isinstance(nodes, str) and len(table_parts("graph.nodes", nodes)) > 1 and columns.node_type is None:
+        columns = replace(columns, node_type=TYPE)
     edge_table, node_files = _open(edges, nodes, columns, policy.max_bytes)
     origin = origin or edge_table.files.origin + (f", {node_files.origin}" if node_files else "")
     node_table = NodeTable(node_files, columns, policy, known) if node_files else None
@@ -84,8 +87,9 @@ def _write(out: Path, origin: str, edges: "EdgeTable", nodes: NodeTable | None, 
             counts = edges.write(folder, len(ids), policy.directed)
         written = nodes.write_features(folder, encodings) if nodes else FeatureCounts()
         num_anomalies = nodes.write_labels(folder) if nodes else None
+        types = nodes.write_types(folder, written) if nodes else None
         lines = _edge_lines(edges, policy.directed)
-        lines += _node_lines(nodes, encodings, num_anomalies) if nodes else []
+        lines += _node_lines(nodes, encodings, num_anomalies, types) if nodes else []
         finish_folder(
             folder,
             origin,
@@ -260,15 +264,17 @@ def _open(
     if columns.weight:
         _check_weight(edge_files, columns)
     tables = [(edge_files, ends)]
-    if nodes is None and (columns.label or columns.attributes):
+    if nodes is None and (columns.label or columns.attributes or columns.node_type):
         raise ValueError(
-            f"graph.label_column={columns.label!r}, graph.include={columns.attributes} need a node table: graph.nodes"
+            f"graph.label_column={columns.label!r}, graph.include={columns.attributes}, graph.node_type_column="
+            f"{columns.node_type!r} need a node table: graph.nodes"
         )
     if nodes is not None:
         node_files = open_table("graph.nodes", nodes, max_bytes)
         node_files.check_columns("graph.id_column", [columns.id])
         node_files.check_filled()
         node_files.check_columns("graph.label_column", [columns.label])
+        node_files.check_columns("graph.node_type_column", [columns.node_type])
         node_files.check_columns("graph.include", columns.attributes or ())
         node_files.check_columns("graph.exclude", columns.exclude)
         node_files.check_columns("graph.categorical", columns.categorical)
@@ -361,7 +367,9 @@ def _unused_of_edges(column: pa.Field) -> str:
     return "not used: edges have no attributes here; sums over a node's edges can be node columns"
 
 
-def _node_lines(table: NodeTable, encodings: Sequence[Encoding], num_anomalies: int | None) -> list[ColumnLine]:
+def _node_lines(
+    table: NodeTable, encodings: Sequence[Encoding], num_anomalies: int | None, types: NodeTypes | None
+) -> list[ColumnLine]:
     """The columns of the node table; where it is read by an earlier table's encodings, their counts are not shown."""
     columns, schema, is_trained = table.columns, table.files.schema, table.trained is not None
     uses: dict[str, _ColumnCounts] = dict.fromkeys(columns.exclude, ("not used: graph.exclude names it", None, None))
@@ -373,6 +381,10 @@ def _node_lines(table: NodeTable, encodings: Sequence[Encoding], num_anomalies: 
     if columns.label and num_anomalies is not None:
         distinct = 1 + (0 < num_anomalies < table.num_rows)
         uses[columns.label] = "the label, 1 = anomaly: it measures the ranking and decides nothing", distinct, 0
+    if columns.node_type:
+        use = "the type of each node, which is compared with its own type" if types else "not used: all are of one type"
+        gaps = np.count_nonzero(types.codes[: table.num_rows] == NO_TYPE) if types else 0
+        uses[columns.node_type] = use, len(types.names) if types else 1, int(gaps)
     why = "the trained graph has no such column" if is_trained else "graph.include does not name it"
     return _column_lines("nodes", table.files, columns, uses, lambda _: f"not used: {why}")
 

@@ -34,6 +34,7 @@ def card(evidence: Evidence, node: int, rings: int, limit: int) -> dict[str, Any
     """The explanation of a node, with at most `limit` neighbours listed and a picture of `rings` hops."""
     e = explain(evidence, node)
     words = {"lead": wording.opening_text(e), "told": [reason._asdict() for reason in wording.reason_texts(e)]}
+    words |= {"against": wording.compared_with(e)} if e.type else {}
     return e.as_dict(limit) | words | {"dropped": wording.dropped_text(e), "picture": layout(evidence.graph, e, rings)}
 
 

@@ -7,13 +7,16 @@ and percentiles of the weights where edges have any (a copy while it lasts). Not
 and predictions may stay memory maps, and sparse attributes are never made dense. Medians are taken over evenly spaced
 edges, at most a million hops and a few ten thousand pairs of features, so that they are cheap and always the same.
 
+Where nodes are of several types, `of_type` has what is usual among the nodes of one: means, spreads and medians over
+evenly spaced nodes of the type, gathered once.
+
 `weak_attributes_text` is a hint that the attributes say little about who is joined to whom (features/signal.py).
 """
 
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,13 +27,15 @@ from numpy.typing import NDArray
 from hcm_scale.base.threads import map_slices, run_in_slices
 from hcm_scale.features.signal import attribute_signal, cosine_distance, spaced_edges
 from hcm_scale.graph.sides import two_sides
-from hcm_scale.graph.store import Attributes, Graph, SparseRows
+from hcm_scale.graph.store import Attributes, Graph, NodeTypes, SparseRows
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
+from hcm_scale.score.evidence import nodes_by_group
 from hcm_scale.score.squares import shared_rates
-from hcm_scale.score.table import ranked_by
+from hcm_scale.score.table import compared_types, ranked_by
 
 _HOP_SAMPLE = 1 << 20  # edges behind the median hop
 _PAIR_SAMPLE = 1 << 14  # edges behind the median distance of features
+_NODE_SAMPLE, _EDGE_SAMPLE = 1 << 12, 64  # nodes of a type, and edges of each, behind what is usual among them
 _BLOCK_ROWS = 1 << 16  # nodes per block of a pass over attributes
 _BLOCK_ENTRIES = 1 << 22  # stored values per block of a pass over sparse attributes
 _WEAK_SIGNAL = 0.52
@@ -55,6 +60,10 @@ class Evidence:
     num_scored: int  # nodes with neighbours
     weight_percentiles: NDArray[np.float32] | None  # 0 .. 100, of all edges
     flags_end: float | None  # the largest p of a flagged node; None where no node is flagged
+    num_ranked: int  # all nodes, or those of the type
+    types: tuple[NDArray[np.int64], ...] = ()  # the nodes of each group of types that is compared by itself, rising
+    like: NDArray[np.int64] | None = None  # the nodes that `of_type` is about
+    _of_types: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -98,7 +107,18 @@ class Evidence:
             int(sum(degrees)),
             percentiles,
             flags_end,
+            graph.num_nodes,
+            tuple(np.sort(nodes[rows]) for rows in _rows_by_group(scores)),
         )
+
+    def of_type(self, node: int) -> "Evidence":
+        """The same with what is usual among nodes of this node's type; itself where nodes are of one type."""
+        number = next((i for i, nodes in enumerate(self.types) if is_among(node, nodes)), None)
+        if number is None:
+            return self
+        if number not in self._of_types:
+            self._of_types[number] = _usual_among(self, self.types[number])
+        return replace(self, **self._of_types[number])
 
     @property
     def fdr(self) -> float | None:
@@ -121,6 +141,36 @@ class Evidence:
 def degrees_of(graph: Graph, part: slice) -> NDArray[np.int64]:
     """The degrees of a slice of the nodes."""
     return np.diff(graph.indptr[part.start : part.stop + 1])
+
+
+def _rows_by_group(scores: Any) -> list[NDArray[np.int64]]:
+    """The rows of each group of types that is compared by itself; none where all nodes are compared."""
+    groups = compared_types(scores)
+    types = NodeTypes.of(scores["type"]) if groups and any(groups.values()) else None
+    return [] if types is None or groups is None else nodes_by_group(types, groups)
+
+
+def _usual_among(evidence: Evidence, nodes: NDArray[np.int64]) -> dict[str, Any]:
+    """The fields of Evidence that differ from type to type."""
+    graph, features = evidence.graph, evidence.features
+    few = nodes[:: max(1, len(nodes) // _NODE_SAMPLE)]
+    usual = {"num_ranked": len(nodes), "like": nodes, "usual_distance": None}
+    usual["num_scored"] = int(np.count_nonzero(graph.indptr[nodes + 1] - graph.indptr[nodes]))
+    edges = [evidence.edges.of_node(int(node))[:_EDGE_SAMPLE] for node in few]
+    usual["usual_hop"] = _median_hop(evidence.edge_mean[np.concatenate(edges)])
+    if graph.x is not None:
+        x = SparseRows.of(graph.x.csr()[few]) if isinstance(graph.x, SparseRows) else graph.x[few]
+        usual["mean"], usual["spread"] = _column_moments(x)
+    if features is not None and usual["usual_hop"] is not None:
+        ends = np.concatenate([neighbors_of(graph, int(node))[:_EDGE_SAMPLE] for node in few])
+        own = np.repeat(few, [len(some) for some in edges])
+        usual["usual_distance"] = float(np.median(cosine_distance(features[own], features[ends])))
+    return usual
+
+
+def is_among(node: Any, nodes: NDArray[np.int64]) -> Any:
+    """Whether a node, or each of several, is one of these, which rise."""
+    return nodes[np.minimum(np.searchsorted(nodes, node), len(nodes) - 1)] == node if len(nodes) else node != node
 
 
 def neighbors_of(graph: Graph, node: int) -> NDArray[Any]:

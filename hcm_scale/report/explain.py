@@ -4,7 +4,8 @@ An `Explanation` has the node's rank and percentile, the kinds of evidence that 
 neighbours by predicted hop, farthest first, with the spread over the parameter samples, the type and weight of the edge
 where edges have them, and whether purification dropped it, and the attributes in which it differs most from its
 neighbourhood: (its value - the neighbours' mean) / the standard deviation over the whole graph, under the user's own
-column names. A node without neighbours is compared with the mean of all nodes. The buckets of a hashed text, `NAME#17`,
+column names. A node without neighbours is compared with the mean of all nodes; of several types of nodes only its own
+counts, for neighbours, mean and deviation. The buckets of a hashed text, `NAME#17`,
 mean nothing to a reader and count as one attribute, the text in NAME. Dates are stored as days since the earliest, so
 their columns carry the date of day 0. Costs the node's degree and one row of attributes.
 """
@@ -14,9 +15,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hcm_scale.graph.store import KIND_NAMES, Graph
-from hcm_scale.report.evidence import Evidence, contains, neighbors_of, row_mean
+from hcm_scale.report.evidence import Evidence, contains, is_among, neighbors_of, row_mean
 from hcm_scale.report.reasons import Reason, reasons
 from hcm_scale.score.table import score_names
 
@@ -71,6 +73,7 @@ class Explanation:
     """The explanation of one node; neighbours farthest first, differences largest first.
 
     `flags_end` is the largest p of a flagged node, None where none is; `fdr` the false-discovery rate of the flags.
+    `type` is that of the node, None where all are of one; `num_alike` are its neighbours of that type.
     """
 
     id: int | str
@@ -87,6 +90,8 @@ class Explanation:
     flagged: bool | None = None
     flags_end: float | None = None
     fdr: float | None = None
+    type: str | None = None
+    num_alike: int | None = None
 
     @property
     def degree(self) -> int:
@@ -100,6 +105,7 @@ class Explanation:
     def as_dict(self, limit: int | None = None) -> dict[str, Any]:
         """A JSON-able dict with at most `limit` neighbours; `degree` counts all."""
         body = asdict(replace(self, neighbors=self.neighbors[:limit]))
+        body = {name: value for name, value in body.items() if value is not None or name not in ("type", "num_alike")}
         lists = {name: list(body[name]) for name in ("neighbors", "differences", "reasons")}
         return body | lists | {"degree": self.degree, "percentile": self.percentile}
 
@@ -108,7 +114,10 @@ def explain(evidence: Evidence, node: int, num_differences: int = _NUM_DIFFERENC
     """The explanation of one node, given by its number, not its external id."""
     if not 0 <= node < evidence.graph.num_nodes:
         raise ValueError(f"node={node} is not in this graph; nodes run from 0 to {evidence.graph.num_nodes - 1}")
+    evidence = evidence.of_type(node)
     row = evidence.scores.slice(int(evidence.row_of_node[node]), 1).to_pylist()[0]
+    around = neighbors_of(evidence.graph, node)
+    alike = around if evidence.like is None else around[is_among(around, evidence.like)]
     return Explanation(
         id=evidence.graph.external_id(node),
         node=node,
@@ -117,13 +126,15 @@ def explain(evidence: Evidence, node: int, num_differences: int = _NUM_DIFFERENC
         scores={name: finite(row[name]) for name in score_names(evidence.scores)},
         label=label_of(row.get("y"), row.get("kind")),
         neighbors=_neighbors(evidence, node),
-        differences=_differences(evidence, node, num_differences),
+        differences=_differences(evidence, node, alike, num_differences),
         reasons=reasons(evidence, node, row),
         ranked_by=evidence.ranked_by,
         p=row.get("p"),
         flagged=row.get("flagged"),
         flags_end=evidence.flags_end,
         fdr=evidence.fdr,
+        type=row.get("type"),
+        num_alike=None if evidence.like is None else len(alike),
     )
 
 
@@ -192,9 +203,9 @@ def _edge_types(graph: Graph, node: int) -> list[tuple[str, ...]]:
     return [tuple(str(name) for i, name in enumerate(names) if bits >> i & 1) for bits in row]
 
 
-def _differences(evidence: Evidence, node: int, limit: int) -> tuple[Difference, ...]:
-    """At most `limit` attributes; those without spread or without a number cannot differ."""
-    graph, row = evidence.graph, neighbors_of(evidence.graph, node)
+def _differences(evidence: Evidence, node: int, row: NDArray[Any], limit: int) -> tuple[Difference, ...]:
+    """At most `limit` attributes, against the nodes of `row`; those without spread or a number cannot differ."""
+    graph = evidence.graph
     if graph.x is None:
         return ()
     own = row_mean(graph.x, np.array([node]))

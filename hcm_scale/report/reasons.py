@@ -2,7 +2,7 @@
 
 A kind is notable where it ranks the node among the first 5 % of the nodes that it ranks; the strongest kind is given in
 any case. The numbers of a kind are taken from the edges around the node, because the scores behind them are
-standardized:
+standardized; of nodes of several types ranks and what is usual are those of the same type:
 
 | kind            | value                                               | usual                 | count              |
 |-----------------|-----------------------------------------------------|-----------------------|--------------------|
@@ -90,7 +90,7 @@ def reasons(evidence: Evidence, node: int, row: dict[str, Any]) -> tuple[Reason,
     found = []
     for kind in KINDS:
         if row["degree"] or kind not in OF_NEIGHBORS:
-            size = evidence.num_scored if kind in OF_NEIGHBORS else evidence.graph.num_nodes
+            size = evidence.num_scored if kind in OF_NEIGHBORS else evidence.num_ranked
             found.append(Reason(kind, int(row[kind_rank(kind)]), size))
     found.sort(key=lambda reason: (reason.rank or 0) / max(1, reason.num_ranked))
     chosen = [reason for reason in found if reason.notable] or found[:1]

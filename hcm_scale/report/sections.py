@@ -70,7 +70,8 @@ def ranking_section(report: dict[str, Any]) -> dict[str, Any]:
     """The table as the page's script reads it: its columns, and a list of values for each."""
     known = {key: column for key, column in report["table"].items() if key == "rank" or any(column)}
     scores = listed_scores(report["scores"], report["ranked_by"], "evidence" in known)
-    shown = ranking_columns([*known, *scores], scores)
+    types = sorted({name for name in known.get("type", ()) if name})
+    shown = ranking_columns([*known, *scores], scores, types)
     values = {column["key"]: report["table"][column["key"]] for column in shown}
     return {
         "columns": shown,
@@ -78,16 +79,17 @@ def ranking_section(report: dict[str, Any]) -> dict[str, Any]:
     }  # a script would round numbers
 
 
-def ranking_columns(names: Collection[str], scores: Sequence[str]) -> list[dict[str, Any]]:
+def ranking_columns(names: Collection[str], scores: Sequence[str], types: Sequence[str] = ()) -> list[dict[str, Any]]:
     """The columns to show of a ranked table that has `names`, `scores` among them, the one that ranks first.
 
-    `minor` columns are shown only where there is room.
+    `minor` columns are shown only where there is room. `types` are those of nodes, to choose one from.
 
     >>> [column["name"] for column in ranking_columns(["rank", "id", "ahp", "degree"], ["ahp"])]
     ['Rank', 'Node', 'AHP', 'Degree']
     """
     has_kinds = "evidence" in names
     shown = [_column("rank", "Rank", "count"), _column("id", "Node", "text")]
+    shown.append(_column("type", "Type", "text", choices=list(types)))
     for i, name in enumerate(scores):
         digits = _DIGITS.get(name, 3)
         shown.append(_column(name, score_title(name), "score", digits=digits, bar=i == 0, minor=has_kinds or i > 0))
@@ -122,7 +124,7 @@ def ranking_values(table: pa.Table, scores: Collection[str]) -> dict[str, list[A
         "id": [cut_id(i) for i in table["id"].to_pylist()],
     }
     found |= {name: [finite(value) for value in table[name].to_pylist()] for name in scores}
-    others = ("evidence", *KIND_RANKS, "p", "flagged", "degree")
+    others = ("type", "evidence", *KIND_RANKS, "p", "flagged", "degree")
     found |= {name: table[name].to_pylist() for name in others if name in table.column_names}
     if "y" in table.column_names:
         kinds = table["kind"].to_pylist() if "kind" in table.column_names else [None] * table.num_rows

@@ -153,6 +153,7 @@ HELP = {
     "rank": "1 is the node that stands out most.",
     "id": "The node under your own id.",
     "degree": "How many neighbours the node has.",
+    "type": "The type of the node. Its ranks by kind and its p are those among nodes of this type.",
     "score": "All kinds of evidence added up; the list is sorted by it.",
     "evidence": "The kind of evidence that says most about this node.",
     "p": "The chance that a usual node shows as much evidence: the smaller, the more it stands out.",
@@ -451,7 +452,13 @@ def _attributes(e: Explanation, r: Reason) -> str:
     cited = notable[:_NUM_CITED] or [d for d in e.differences if d.is_text][:1] or plain[:1]
     if not cited:
         return "they are not what its neighbourhood predicts"
-    return "; ".join(_difference(d, "its neighbours'" if e.degree else "all nodes'") for d in cited)
+    return "; ".join(_difference(d, compared_with(e) + "'") for d in cited)
+
+
+def compared_with(e: Explanation) -> str:
+    """What attributes are compared with: `its neighbours`, `all nodes`, or those of the node's type."""
+    name = f" {clip(e.type, _ID_WIDTH)}" if e.type else ""
+    return f"its{name} neighbours" if (e.degree if e.num_alike is None else e.num_alike) else f"all{name} nodes"
 
 
 def _difference(d: Difference, whose: str) -> str:
@@ -502,7 +509,9 @@ def _heading(e: Explanation) -> list[str]:
     shown = "".join(f"{score_title(name)} {text}   " for name, text in scores.items() if e.ranked_by in ("", name))
     lines = [
         f"{clip(e.id, 80)}   rank {e.rank:,} of {e.num_nodes:,} (above {e.percentile:.2f} % of all nodes)",
-        f"{shown}degree {e.degree:,}" + (f"   known to be: {e.label}" if e.label else ""),
+        f"{shown}degree {e.degree:,}"
+        + (f"   type {clip(e.type, _ID_WIDTH)}" if e.type else "")
+        + (f"   known to be: {e.label}" if e.label else ""),
         *_flag_lines(e),
         "",
         *filter(None, [opening_text(e)]),
@@ -548,7 +557,7 @@ def _difference_lines(e: Explanation) -> list[str]:
     """A table of attributes: their names, the node's value, the neighbours' mean, the deviations."""
     if not e.differences:
         return []
-    rows = [("attribute", "its value", "neighbours", "deviations")]
+    rows = [("attribute", "its value", compared_with(e) if e.type else "neighbours", "deviations")]
     for d in e.differences:
         own, theirs = ("" if d.is_text else value_text(value, d.first_day) for value in (d.value, d.neighbors))
         name = clip(f"text in {d.column}" if d.is_text else d.column, _ID_WIDTH)

@@ -33,7 +33,7 @@ from hcm_scale.score.table import KIND_RANKS, RankedFile, has_kinds, plain_schem
 
 FORMAT = 6
 JSON_FILE, HTML_FILE, CSV_FILE = "report.json", "report.html", "scores.csv"
-_WHOLE_COLUMNS = ("node", "p", "flagged", "evidence", "y", "kind")  # read of all nodes, beside scores and ranks
+_WHOLE_COLUMNS = ("node", "p", "flagged", "evidence", "type", "y", "kind")  # read of all nodes, beside scores and ranks
 _NUM_NEIGHBORS = 8  # listed per explained node
 _NUM_BY_KIND = 10  # nodes shown of each kind of evidence
 _MAX_GROUP_CARDS = 20  # explained beyond the first nodes: the rest of their groups

@@ -16,7 +16,7 @@ from hcm_scale.config import stored_options
 from hcm_scale.graph import Graph
 from hcm_scale.ingest import guess, readers
 from hcm_scale.ingest.remote import fetched_files, files_stamp, queries_stamp, query_tables
-from hcm_scale.ingest.table_files import CSV, PARQUET, files_at
+from hcm_scale.ingest.table_files import CSV, PARQUET, files_at, table_parts
 from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.ingest import Reader
 
@@ -54,7 +54,8 @@ def stamp(graph: schema.GraphConfig) -> list[Any]:
         if remote.is_url(where):
             stamps.append(files_stamp(f"graph.{option}", where))
         elif where:
-            stamps.append([[str(path), files.hash_once(path)] for path in files_at(where)])
+            paths = [path for part in table_parts(f"graph.{option}", where) for path in files_at(part)]
+            stamps.append([[str(path), files.hash_once(path)] for path in paths])
     return stamps
 
 
@@ -137,7 +138,8 @@ def _guessed(graph: schema.SqlGraph, paths: list[Path], columns: readers.Columns
     found = guess.guess_columns(tables, known, graph.max_bytes, "graph.")
     guess.log_guesses({name: value for name, value in found.items() if value != named[name]})
     source, target = found["source_column"], found["target_column"]
-    return replace(columns, source=source, target=target, id=found.get("id_column", "id"))
+    node_type = found.get("node_type_column", columns.node_type)
+    return replace(columns, source=source, target=target, id=found.get("id_column", "id"), node_type=node_type)
 
 
 def _queries(graph: schema.SqlGraph) -> dict[str, str]:
@@ -152,6 +154,7 @@ def table_options(graph: schema.TablesGraph) -> dict[str, Any]:
         target=graph.target_column,
         id=graph.id_column,
         label=graph.label_column,
+        node_type=graph.node_type_column,
         type=graph.type_column,
         weight=graph.weight_column,
         attributes=None if graph.include is None else tuple(graph.include),

@@ -35,9 +35,13 @@ and so do all nodes about which the kind says nothing. Every kind is sorted once
 place of equal numbers), from which ranks and quantiles follow. A graph scored by a model of another gains as if its
 nodes were among those of that one (`like`), so that the same node in the same surroundings has the same score; places
 are always those within the graph itself. Memory: 4 bytes per node and kind and 33 per node beside the score.
+
+Types. Nodes of several types (users and shops) are weighed type by type, with gains, places and weights of their own,
+and the scores stand in one list (`join_groups`). A type of under 200 nodes shows no bulk: such types are compared
+together, or where they are under 200 in all, with the largest type (`type_groups`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +49,8 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.order import Known, Places, at_places, double_places, num_known, place_type, quantiles, select_known
 from hcm_scale.base.threads import run_in_slices
+from hcm_scale.graph.check import NO_TYPE
+from hcm_scale.graph.store import NodeTypes
 
 KINDS = {  # by name: the column of the number behind it
     "hop": "ahp",
@@ -56,6 +62,7 @@ KINDS = {  # by name: the column of the number behind it
 }
 OF_NEIGHBORS = tuple(kind for kind in KINDS if kind != "attributes")  # say nothing about a node without neighbours
 LEAST_P = 1e-300
+FEW = 200  # nodes that do not show the bulk of their like
 
 _HIGH = 0.95  # quantile where the fitted tail begins; anomalies lie beyond it
 _START = -np.log1p(-_HIGH)  # its surprise
@@ -71,6 +78,7 @@ _SMALL = 10.0  # nodes of a bulk that shows its scale to within a factor of two
 
 Values = NDArray[np.float64]
 GainsOf = Callable[[slice], tuple[Values, Values]]
+Groups = Mapping[str | None, int]  # by type: which types are compared together; None: nodes of no type, or another
 
 
 class Sums(NamedTuple):
@@ -78,7 +86,8 @@ class Sums(NamedTuple):
 
     Nodes without neighbours are compared with their like: their sum is that of their attributes alone. Silent kinds are
     no part of the sum; `alone` is their surprise, (n,), 0 in the bulk, and None where they tell no node from another.
-    `usual` are the sums of the nodes of another graph; None where the nodes themselves are the usual ones.
+    `usual` are the sums of the nodes of another graph; None where the nodes themselves are the usual ones. Of nodes in
+    groups `parts` are the nodes of each group and their sums, which alone count then.
     """
 
     total: Values
@@ -86,6 +95,7 @@ class Sums(NamedTuple):
     num_telling: int
     alone: Values | None = None
     usual: "Sums | None" = None
+    parts: "tuple[tuple[NDArray[np.int64], Sums], ...]" = ()
 
 
 class WeightedEvidence(NamedTuple):
@@ -158,6 +168,39 @@ def weigh_evidence(own: KindNumbers, like: KindNumbers | None = None) -> Weighte
     sums = Sums(total, own.has_neighbors, max(1, num_telling), alone)
     if like is not None and usual is not None:
         sums = sums._replace(usual=Sums(usual, like.has_neighbors, sums.num_telling))
+    return WeightedEvidence(score, places, halves, sums)
+
+
+def type_groups(types: NodeTypes) -> dict[str | None, int]:
+    """Which types are compared together, by number, that of the largest type first.
+
+    >>> type_groups(NodeTypes(np.repeat(np.array([0, 1, 2], np.uint8), [300, 500, 7]), ("shop", "user", "admin")))
+    {'user': 0, 'shop': 1, 'admin': 0, None: 0}
+    """
+    counts = np.bincount(types.codes, minlength=NO_TYPE + 1)
+    ordered = np.argsort(-counts[: len(types.names)], kind="stable").tolist()
+    large = [types.names[code] for code in ordered if counts[code] >= FEW]
+    num_others = counts.sum() - sum(counts[code] for code in ordered[: len(large)])
+    pool = len(large) if num_others >= FEW else 0
+    groups: dict[str | None, int] = {name: number for number, name in enumerate(large)}
+    return groups | {types.names[code]: pool for code in ordered[len(large) :]} | {None: pool}
+
+
+def nodes_by_group(types: NodeTypes, groups: Groups) -> list[NDArray[np.int64]]:
+    """The nodes of each group, rising."""
+    number_of = np.full(NO_TYPE + 1, groups[None])
+    number_of[: len(types.names)] = [groups.get(name, groups[None]) for name in types.names]
+    numbers = number_of[types.codes]
+    return [np.flatnonzero(numbers == number) for number in range(max(groups.values()) + 1)]
+
+
+def join_groups(num_nodes: int, parts: Sequence[tuple[NDArray[np.int64], WeightedEvidence]]) -> WeightedEvidence:
+    """The evidence of all nodes, from that of each group: the group's nodes, and their evidence within it."""
+    score, halves = np.zeros(num_nodes), np.zeros(num_nodes, np.uint8)
+    places = np.empty((len(parts[0][1].places), num_nodes), place_type(num_nodes))
+    for nodes, part in parts:
+        score[nodes], halves[nodes], places[:, nodes] = part.score, part.halves, part.places
+    sums = Sums(score, np.ones(num_nodes, bool), 1, parts=tuple((nodes, part.sums) for nodes, part in parts))
     return WeightedEvidence(score, places, halves, sums)
 
 

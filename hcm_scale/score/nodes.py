@@ -15,7 +15,8 @@ is not blamed for an anomalous neighbour. A node without neighbours has 0 everyw
 is at least 1), and a flag; its score is that of its attributes alone.
 
 Functions here return new scores and never write to arrays of given ones. `like` are the scores of another graph, whose
-maxima and ranks then take the place of this one's. Memory: twelve numbers per node, six of 4 bytes and one of a byte.
+maxima and ranks then take the place of this one's. Nodes of several types are ranked by each kind among their own type
+(evidence.py). Memory: twelve numbers per node, six of 4 bytes and one of a byte.
 """
 
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.device import MANY_ENTRIES
 from hcm_scale.base.threads import map_slices, run_in_slices, run_in_threads
+from hcm_scale.graph.store import NodeTypes
+from hcm_scale.score import evidence
 from hcm_scale.score.calibration import ContextScale, Strangeness, add_zscores, zscale_among
 from hcm_scale.score.closure import Cut, both_ways, closure, cohesion, far_cut
 from hcm_scale.score.context import context, surprise_of_bins
@@ -40,6 +43,7 @@ from hcm_scale.score.threshold import Verdict, judge
 FLAG_NAMES = ("isolated", "no_out_neighbors", "sampled")
 ISOLATED, NO_OUT_NEIGHBORS, SAMPLED = (1 << bit for bit in range(len(FLAG_NAMES)))
 UNSCORED = ISOLATED | NO_OUT_NEIGHBORS
+_ALL = slice(None)
 
 Values = NDArray[np.float64]
 
@@ -49,6 +53,7 @@ class NodeScores:
     """Scores of all nodes, (n,) each; `flags` is a bit mask over FLAG_NAMES.
 
     `places` is (kinds, n): the place of every node by each kind of evidence; None until the evidence is added up.
+    `types` are those of the nodes, `groups` says which types are compared together; None: all nodes are.
     """
 
     ahp: Values
@@ -64,6 +69,14 @@ class NodeScores:
     degree: NDArray[np.int64]
     flags: NDArray[np.uint8]
     places: NDArray[np.signedinteger[Any]] | None = None
+    types: NodeTypes | None = None
+    groups: evidence.Groups | None = None
+
+    def of_groups(self) -> list[NDArray[np.int64]]:
+        """The nodes of each group of types, where there are several groups."""
+        if self.types is None or self.groups is None or not any(self.groups.values()):
+            return []
+        return evidence.nodes_by_group(self.types, self.groups)
 
     @property
     def has_neighbors(self) -> NDArray[np.bool_]:
@@ -213,13 +226,19 @@ def verdict_of(scores: NodeScores, fdr: float, like: NodeScores | None = None) -
 
 
 def _weigh(scores: NodeScores, like: NodeScores | None) -> WeightedEvidence:
-    return weigh_evidence(_numbers(scores), None if like is None else _numbers(like))
+    theirs = [] if like is None else like.of_groups()
+    if not (groups := scores.of_groups()) or (like is not None and not theirs):
+        return weigh_evidence(_numbers(scores), None if like is None else _numbers(like))
+    usual = (None if like is None else _numbers(like, nodes) for nodes in theirs or groups)
+    both = zip(groups, usual, strict=True)
+    parts = [(nodes, weigh_evidence(_numbers(scores, nodes), other)) for nodes, other in both if len(nodes)]
+    return evidence.join_groups(len(scores.degree), parts)
 
 
-def _numbers(scores: NodeScores) -> KindNumbers:
-    """The number of every kind of evidence."""
-    of_kind = {kind: getattr(scores, column) for kind, column in KINDS.items()}
-    return KindNumbers(of_kind, scores.has_neighbors, mean_degree(scores.degree))
+def _numbers(scores: NodeScores, nodes: Any = _ALL) -> KindNumbers:
+    """The number of every kind of evidence, of all nodes or of some."""
+    of_kind = {kind: getattr(scores, column)[nodes] for kind, column in KINDS.items()}
+    return KindNumbers(of_kind, scores.has_neighbors[nodes], mean_degree(scores.degree[nodes]))
 
 
 def mean_degree(degree: NDArray[np.int64]) -> float:
@@ -246,6 +265,8 @@ def stability(scores: NodeScores, views: Sequence[Values], rank_by: str) -> floa
         return None
     if rank_by != "score":
         return top_overlap(views)
+    if scores.of_groups():
+        return top_overlap(_weigh(replace(scores, ahp=view), None).score for view in views)
     numbers, double = _numbers(scores), None
     known, weight = numbers.known("hop"), numbers.weight("hop")
     if isinstance(scores, WeighedScores):

@@ -19,17 +19,20 @@
 | rank         | i64            | 1 = most anomalous by `rank_by`, ties by node number                           |
 | degree       | i64            | neighbours in the original graph; out-neighbours if directed                   |
 | flags        | string         | names joined by commas, empty for most: isolated, no_out_neighbors, sampled    |
+| type         | string         | where nodes are of several types; dictionary-encoded, null for none            |
 | y, kind      | u8             | where known: 1 = anomaly; 0 normal, 1 structural, 2 attribute                  |
 
 `evidence` and the six ranks by kind (hop_rank, closure_rank, context_rank, context_closure_rank, attributes_rank,
 cohesion_rank) are
 present where the evidence has been added up, `p` and `flagged` where it has been judged. Nodes that a kind cannot tell
 apart, such as those without neighbours, have its middle rank. The schema's metadata name the score that ranks
-(`rank_by`) and the false-discovery rate (`fdr`). Pages carry checksums, the file appears whole or not at all, and equal
+(`rank_by`), the false-discovery rate (`fdr`) and which types of nodes are compared together (`groups`): ranks by kind
+are those within a group. Pages carry checksums, the file appears whole or not at all, and equal
 scores give equal bytes. A table of a hundred million nodes takes 15 GB, more where ids are text: threads write it a row
 group each, and readers that cannot hold it use `RankedFile`.
 """
 
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import fields
@@ -45,8 +48,9 @@ from numpy.typing import NDArray
 
 from hcm_scale.base import files, parquet
 from hcm_scale.base.threads import map_in_order
-from hcm_scale.graph.store import Graph
+from hcm_scale.graph.store import Graph, NodeTypes
 from hcm_scale.score import evidence
+from hcm_scale.score.evidence import Groups
 from hcm_scale.score.metrics import ranking
 from hcm_scale.score.nodes import FLAG_NAMES, NodeScores
 from hcm_scale.score.threshold import Verdict
@@ -83,6 +87,12 @@ def score_names(table: Any) -> list[str]:
     return [field.name for field in table.schema if pa.types.is_floating(field.type) and field.name != "p"]
 
 
+def compared_types(table: Any) -> Groups | None:
+    """Which types of nodes are compared together; None where all nodes are."""
+    found = (table.schema.metadata or {}).get(b"groups")
+    return None if found is None else dict(json.loads(found))
+
+
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """The schema with categories as plain text, which every program reads."""
     fields = [entry.with_type(pa.string()) if pa.types.is_dictionary(entry.type) else entry for entry in schema]
@@ -107,15 +117,28 @@ def row_groups(
     order = ranking(score)
     columns: dict[str, Any] = {name: getattr(scores, name) for name in NUMBERS}
     if scores.places is not None:
-        columns |= {"evidence": evidence.strongest(scores.places, scores.has_neighbors)}
+        columns |= {"evidence": _strongest(scores)}
         columns |= dict(zip(KIND_RANKS, scores.places, strict=True))
     columns |= {} if verdict is None else {"p": verdict.p, "flagged": verdict.flagged}
     columns |= {"rank": None, "degree": scores.degree, "flags": scores.flags}
     columns |= {name: known for name, known in (("y", graph.y), ("kind", graph.kind)) if known is not None}
+    columns |= {} if scores.types is None else {"type": scores.types.codes}
     metadata = {"rank_by": rank_by} | ({} if verdict is None else {"fdr": str(verdict.rate)})
+    metadata |= {} if scores.groups is None else {"groups": json.dumps([*scores.groups.items()])}
     size = size or group_rows(len(order))
     starts = range(0, len(order) or 1, size)
-    return [partial(_rows, graph, columns, order, slice(at, at + size), metadata) for at in starts]
+    return [partial(_rows, graph, scores.types, columns, order, slice(at, at + size), metadata) for at in starts]
+
+
+def _strongest(scores: NodeScores) -> NDArray[np.int8]:
+    """The kind that says most about every node, of ranks within groups of types where there are any."""
+    assert scores.places is not None
+    if not (groups := scores.of_groups()):
+        return evidence.strongest(scores.places, scores.has_neighbors)
+    out = np.empty(len(scores.degree), np.int8)
+    for nodes in groups:
+        out[nodes] = evidence.strongest(scores.places[:, nodes], scores.has_neighbors[nodes])
+    return out
 
 
 def group_rows(num_nodes: int) -> int:
@@ -129,6 +152,7 @@ def group_rows(num_nodes: int) -> int:
 
 def _rows(
     graph: Graph,
+    types: NodeTypes | None,
     columns: Mapping[str, NDArray[Any] | None],
     order: NDArray[np.int64],
     places: slice,
@@ -138,7 +162,8 @@ def _rows(
     nodes = order[places]
     ranks = np.arange(places.start + 1, places.start + len(nodes) + 1)
     names = pa.array(list(evidence.KINDS))
-    encode = {"evidence": lambda codes: pa.DictionaryArray.from_arrays(pa.array(codes), names), "flags": _flag_text}
+    encode: dict[str, Any] = {"flags": _flag_text, "type": types and types.encode}
+    encode["evidence"] = lambda codes: pa.DictionaryArray.from_arrays(pa.array(codes), names)
     ids = pa.array(nodes) if graph.ids is None else graph.ids.take(pa.array(nodes))
     encoded = {
         name: encode.get(name, pa.array)(ranks if values is None else values.take(nodes))
@@ -177,7 +202,7 @@ def _encoded(make: Callable[[], pa.Table]) -> parquet.Group:
     group, sink = make(), pa.BufferOutputStream()
     ways = {pa.float64(): "BYTE_STREAM_SPLIT", pa.int32(): "DELTA_BINARY_PACKED", pa.int64(): "DELTA_BINARY_PACKED"}
     encodings = {entry.name: ways[entry.type] for entry in group.schema if entry.type in ways}
-    dictionaries = ["evidence", "flags"]
+    dictionaries = ["evidence", "flags", "type"]
     with pq.ParquetWriter(
         sink, group.schema, **_OPTIONS, column_encoding=encodings, use_dictionary=dictionaries
     ) as writer:
@@ -283,7 +308,7 @@ def node_scores(table: pa.Table) -> NodeScores:
         out[node] = values
         return out
 
-    names = [entry.name for entry in fields(NodeScores) if entry.name not in ("flags", "places")]
+    names = [entry.name for entry in fields(NodeScores) if entry.name not in ("flags", "places", "types", "groups")]
     numbers = {name: in_order(table[name].to_numpy()) for name in names}
     places = (
         np.stack([in_order(table[name].to_numpy()) for name in KIND_RANKS])
@@ -294,4 +319,6 @@ def node_scores(table: pa.Table) -> NodeScores:
     bits = [
         sum(1 << FLAG_NAMES.index(name) for name in text.split(",") if name) for text in flags.dictionary.to_pylist()
     ]
-    return NodeScores(**numbers, flags=in_order(np.array(bits, np.uint8)[flags.indices.to_numpy()]), places=places)
+    numbers["flags"] = in_order(np.array(bits, np.uint8)[flags.indices.to_numpy()])
+    types = NodeTypes.of(table["type"].take(pa.array(np.argsort(node)))) if "type" in table.column_names else None
+    return NodeScores(**numbers, places=places, types=types, groups=compared_types(table))

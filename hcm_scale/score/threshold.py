@@ -7,7 +7,8 @@ of its kind, which anomalies, being few, do not move:
 2. The surprises of a node are added up. If the kinds were independent, the sums would have a gamma distribution with
    as many parts as there are kinds; dependent kinds make it fewer and longer parts (Brown's method). Both are read off
    the 40 and the 80 % quantile of the sums, which a tenth of anomalies hardly bends, and the tail beyond is p.
-   Nodes without neighbours, of which attributes alone say something, are compared with each other.
+   Nodes without neighbours, of which attributes alone say something, are compared with each other, and nodes of
+   several types each with its own.
 3. A silent kind (cohesion) is a test of its own: the smaller p of the two counts, doubled (Bonferroni).
 4. Benjamini and Hochberg: the k nodes of smallest p are flagged, for the largest k with p_(k) <= rate * k / n.
 
@@ -24,11 +25,10 @@ from scipy.special import gammaincc, gammaincinv
 
 from hcm_scale.base.order import double_places, order, quantiles, select_known
 from hcm_scale.base.threads import run_in_slices
-from hcm_scale.score.evidence import LEAST_P, Sums, ranks_among, ranks_of, widening
+from hcm_scale.score.evidence import FEW, LEAST_P, Sums, ranks_among, ranks_of, widening
 
 Values = NDArray[np.float64]
 
-_FEW = 200
 _SUM_LOW, _SUM_HIGH = 0.4, 0.8  # quantiles of the sum that show its tail; beyond are anomalies and their neighbours
 
 
@@ -55,6 +55,11 @@ def judge(sums: Sums, rate: float) -> Verdict:
 
 def _p_values(sums: Sums) -> Values:
     """P(a normal node has as much evidence), (n,): by the sum, or by a silent kind alone."""
+    if sums.parts:
+        p = np.empty(len(sums.total))
+        for nodes, part in sums.parts:
+            p[nodes] = _p_values(part)
+        return p
     p = _p_among_like(sums)
     if sums.alone is not None:
         either = np.exp(-sums.alone)
@@ -73,7 +78,7 @@ def _p_among_like(sums: Sums) -> Values:
     for linked, num_kinds in ((True, sums.num_telling), (False, 1)):
         group = sums.has_neighbors == linked
         others = None if usual is None else usual.total[usual.has_neighbors == linked]
-        if linked or (np.count_nonzero(group) if others is None else len(others)) >= _FEW or group.all():
+        if linked or (np.count_nonzero(group) if others is None else len(others)) >= FEW or group.all():
             p[group] = _sum_p(sums.total[group], num_kinds, others)
         else:  # too few to show their bulk: the sum of one kind is its surprise among all nodes
             p[group] = np.maximum(np.exp(-sums.total[group]), LEAST_P)

@@ -20,24 +20,26 @@ from hcm_scale.score.table import RankedFile
 
 @dataclass(frozen=True)
 class Filter:
-    """Rows to keep: those of a kind of evidence, flagged ones, ids with a prefix; an empty value keeps all."""
+    """Rows to keep: those of a kind of evidence, flagged ones, ids with a prefix, a type; an empty value keeps all."""
 
     kind: str = ""
     flagged: bool = False
     prefix: str = ""
+    type: str = ""
 
     @property
     def columns(self) -> list[str]:
         """The columns that the filter reads."""
-        used = (("evidence", self.kind), ("flagged", self.flagged), ("id", self.prefix))
+        used = (("evidence", self.kind), ("type", self.type), ("flagged", self.flagged), ("id", self.prefix))
         return [name for name, value in used if value]
 
     def mask(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
         """Which rows of a batch pass."""
         passes = np.ones(batch.num_rows, bool)
-        if self.kind:
-            words = batch["evidence"].dictionary.to_pylist()
-            passes &= _numpy(batch["evidence"].indices) == (words.index(self.kind) if self.kind in words else -1)
+        for name, wanted in (("evidence", self.kind), ("type", self.type)):
+            if wanted:
+                words = batch[name].dictionary.to_pylist()
+                passes &= _numpy(batch[name].indices) == (words.index(wanted) if wanted in words else -1)
         if self.flagged:
             passes &= _numpy(batch["flagged"])
         if self.prefix:

@@ -67,7 +67,9 @@ class Views:
         self.ranked_by, self.has_kinds = table.ranked_by(self.ranked), table.has_kinds(self.ranked)
         self.scores = sections.listed_scores(scores, self.ranked_by, self.has_kinds)
         self.read = [name for name in names if name != "node" and (name not in scores or name in self.scores)]
-        self.columns = sections.ranking_columns([*names, *(["label"] if "y" in names else [])], self.scores)
+        self.types = [name for name in table.compared_types(self.ranked) or () if name is not None]
+        listed = [*names, *(["label"] if "y" in names else [])]
+        self.columns = sections.ranking_columns(listed, self.scores, self.types)
         self.sortable = [column["key"] for column in self.columns if column["kind"] not in ("text", "words")]
         self.highest = self.ranked.slice(0, 1)[self.ranked_by].to_pylist()
         self._lock = threading.Lock()
@@ -110,7 +112,9 @@ class Views:
             )
         if flagged and "flagged" not in self.ranked.column_names:
             raise ValueError("flagged=true is not legal: nobody judged who stands out in this run")
-        return Filter(kind, flagged, asked.get("query", "").strip())
+        if (node_type := asked.get("type", "")) and node_type not in self.types:
+            raise ValueError(f"type={node_type} is not legal; legal are {', '.join(self.types) or 'none in this run'}")
+        return Filter(kind, flagged, asked.get("query", "").strip(), node_type)
 
     def explained(self, asked: dict[str, str]) -> str:
         """The card of the node of a rank, as HTML."""

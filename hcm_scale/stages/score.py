@@ -29,6 +29,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
 
 from hcm_scale.base import files
 from hcm_scale.base.files import hash_files, read_tensors
@@ -37,6 +39,9 @@ from hcm_scale.base.npy import open_npy
 from hcm_scale.base.threads import run_concurrently, run_in_slices
 from hcm_scale.features.purify import edge_similarity
 from hcm_scale.graph import Graph
+from hcm_scale.graph.check import NO_TYPE
+from hcm_scale.graph.sides import two_sides
+from hcm_scale.graph.store import NodeTypes
 from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.posterior.samples import load_sample
 from hcm_scale.ranks.world import ALONE, World
@@ -45,6 +50,7 @@ from hcm_scale.score.calibration import ContextScale, Scale, scale_from_bytes, s
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, predict_edges
+from hcm_scale.score.evidence import FEW, type_groups
 from hcm_scale.score.metrics import roc_auc
 from hcm_scale.score.nodes import score_nodes, with_closure, with_strange
 from hcm_scale.stages.edges import Predicted, View, chunk_of, has_room, predict_views, save_hops, sharings_of
@@ -54,6 +60,7 @@ KIND = "hcm_scale scores"
 FORMAT = 9
 SCALE_FILE = "scale.safetensors"
 log = logging.getLogger(__name__)
+_MIN_CYCLES = 100  # chance makes all even in one graph of 2^100
 _IN_MANIFEST = ("num_samples", "rank_by", "metrics", "fdr", "num_flagged", "stability")
 
 
@@ -201,7 +208,29 @@ def _score_attributes(
     )
 
 
+def _sides(graph: Graph) -> NodeTypes | None:
+    """The two sides of a graph such as that of users and shops, as types of nodes; None where there are none for sure.
+
+    Chance colours small trees: sides count where one component has nine in ten of the nodes with edges, and many
+    independent cycles, all of them even. Sides of one size, as a grid of streets has, are alike and no types.
+    """
+    if (side := two_sides(graph)) is None:
+        return None
+    arcs = sparse.csr_array((np.ones(graph.num_arcs, np.int8), graph.indices, graph.indptr), shape=(len(side),) * 2)
+    _, component = connected_components(arcs, connection="weak")
+    in_largest = component == np.bincount(component[side >= 0], minlength=1).argmax()
+    small, large = sorted(sizes := np.bincount(np.maximum(side[in_largest], 0), minlength=2))
+    num_cycles = graph.degrees[in_largest].sum() / (1 if graph.directed else 2) - len(side[in_largest]) + 1
+    is_sure = num_cycles >= max(_MIN_CYCLES, 0.05 * (small + large)) and small + large >= 0.9 * (side >= 0).sum()
+    if not is_sure or small < FEW or large < 1.1 * small:
+        return None
+    what = "the graph has two sides, of %s and %s nodes, and no edge within either: each is compared with its own side"
+    log.info(what, f"{large:,}", f"{small:,}")
+    return NodeTypes(np.where(in_largest, side == sizes.argmin(), NO_TYPE).astype(np.uint8), ("side 1", "side 2"))
+
+
 def _score_nodes(
+    types: NodeTypes | None,
     edges: EdgeIndex,
     found: Predicted,
     attributes: nodes.AttributeScores,
@@ -214,6 +243,9 @@ def _score_nodes(
     mean = found.hops.mean
     far = far_cut(mean, how.far_share) if scale is None else scale.far
     scores = nodes.score_nodes(edges, found.hops, trim=how.trim, like=usual, known=(found.ahp, found.iv))
+    if types is not None:  # another graph's groups count, if it has any
+        groups = type_groups(types) if usual is None else usual.groups
+        scores = replace(scores, types=types, groups=groups)
     scores = nodes.with_closure(scores, edges, mean, far)
     scores, strange = nodes.with_strange(scores, found.view_ahp, None if scale is None else scale.strange)
     return nodes.with_attributes(scores, attributes, usual), Scale(far, strange, context)
@@ -246,7 +278,7 @@ def _write(
     num_samples: int,
 ) -> None:
     """Writes edges, table, scale, and the manifest last."""
-    rank = partial(_score_nodes, edges, found, *attributes, how, like)
+    rank = partial(_score_nodes, graph.node_types or _sides(graph), edges, found, *attributes, how, like)
     (scores, scale), _ = cast(Any, run_concurrently([rank, partial(save_hops, found.hops, out)]))
     verdict = nodes.verdict_of(scores, how.fdr, None if like is None else like.nodes)
 

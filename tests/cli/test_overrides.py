@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 from hcm_scale import HCM
 from hcm_scale.cli import help, main
+from hcm_scale.graph import Graph
 
 SMALL = ["hops.num_sources=20", "hops.pairs_per_class=5", "world.device=cpu"]
 
@@ -263,3 +264,15 @@ def test_own_option_of_a_group__is_taken_from_python_as_from_the_command_line(ca
     (own / "purify" / "cosine.yaml").touch()
     with pytest.raises(ValueError, match="has the name of an option of the package"):
         HCM({"purify": "cosine"})
+
+
+def test_node_tables_of_several_types__are_one_word(capsys):
+    lines = Path("nodes.csv").read_text().splitlines()
+    Path("users.csv").write_text("\n".join(lines[:3]) + "\n")
+    Path("shops.csv").write_text("\n".join([lines[0], *lines[3:]]) + "\n")
+    status, err = ran(capsys, "ingest", "my edges.csv", "users.csv,shops.csv", *SMALL)
+    assert status == 0, err
+    assert "graph.node_type_column=type" in err
+    assert options("runs/my-edges")["nodes"] == "users.csv,shops.csv"
+    graph = Graph.open("runs/my-edges/graph")
+    assert graph.node_types.names == ("shops", "users")

@@ -20,7 +20,7 @@
       const wanted = view.query.trim().toLowerCase();
       const found = [];
       for (let i = 0; i < numRows; i++) {
-        const kept = !view.kind || values.evidence[i] === view.kind;
+        const kept = (!view.kind || values.evidence[i] === view.kind) && (!view.type || values.type[i] === view.type);
         if (kept && (!view.flagged || values.flagged[i]) && haystack[i].includes(wanted)) found.push(i);
       }
       if (view.sort === "rank") return view.down ? found.reverse() : found;

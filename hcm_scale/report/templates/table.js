@@ -22,8 +22,8 @@ function written(column, value) {
 function rankedTable({ columns, source, onCsv, isDetailed, nothing }) {
   const table = element("ranking-table");
   const headers = [...table.tHead.rows[0].cells];
-  const [search, kind, flagged] = ["search", "kind", "flagged"].map((name) => element(`ranking-${name}`));
-  const view = { sort: "rank", down: false, query: "", kind: "", flagged: false, page: 0 };
+  const [search, kind, type, flagged] = ["search", "kind", "type", "flagged"].map((name) => element(`ranking-${name}`));
+  const view = { sort: "rank", down: false, query: "", kind: "", type: "", flagged: false, page: 0 };
   const pageRows = Number(table.dataset.pageRows);
   let opened = 0;
   let asked = 0;
@@ -89,9 +89,10 @@ function rankedTable({ columns, source, onCsv, isDetailed, nothing }) {
   // Marks the row of a rank, and goes to its page where all nodes are listed by rank.
   function open(rank) {
     opened = rank;
-    Object.assign(view, { sort: "rank", down: false, query: "", kind: "", flagged: false });
+    Object.assign(view, { sort: "rank", down: false, query: "", kind: "", type: "", flagged: false });
     search.value = "";
     if (kind) kind.value = "";
+    if (type) type.value = "";
     if (flagged) flagged.checked = false;
     return change({ page: Math.floor((rank - 1) / pageRows) });
   }
@@ -110,6 +111,7 @@ function rankedTable({ columns, source, onCsv, isDetailed, nothing }) {
   });
   search.addEventListener("input", () => change({ query: search.value }));
   kind?.addEventListener("change", () => change({ kind: kind.value }));
+  type?.addEventListener("change", () => change({ type: type.value }));
   flagged?.addEventListener("change", () => change({ flagged: flagged.checked }));
   element("ranking-back").addEventListener("click", () => change({ page: view.page - 1 }));
   element("ranking-next").addEventListener("click", () => change({ page: view.page + 1 }));
