@@ -1,0 +1,1 @@
+"""What people say about nodes, and a list that learns from it."""
