@@ -265,19 +265,20 @@ def inspect_path(arguments: list[str]) -> str:
 
 
 def serve_page(arguments: list[str]) -> str:
-    """A local page over every node of a finished run: `hcm-scale serve RUN [--port N]`, until Ctrl-C.
+    """A local page over every node of a finished run: `hcm-scale serve RUN [--port N] [--by NAME]`, until Ctrl-C.
 
-    It answers this machine alone, at an address that it prints.
+    It answers this machine alone, at an address that it prints. Verdicts given on it are added to RUN/verdicts.jsonl.
     """
     parser = Parser("serve", serve_page.__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run, such as runs/default")
     parser.add_argument("--port", default="0", metavar="N", help="0, which is the default, is any free one")
+    parser.add_argument("--by", metavar="NAME", help="who gives the verdicts; by default the name of the login")
     given = parser.parse_args(arguments)
     if not (given.port.isascii() and given.port.isdecimal() and int(given.port) < 1 << 16):
         raise ValueError(f"--port {given.port} is not legal: a whole number from 0, any free one, to 65535")
     from hcm_scale.serve.server import serve
 
-    serve(given.run, int(given.port))
+    serve(given.run, int(given.port), given.by)
     return ""
 
 

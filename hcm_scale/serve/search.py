@@ -20,16 +20,22 @@ from hcm_scale.score.table import RankedFile
 
 @dataclass(frozen=True)
 class Filter:
-    """Rows to keep: those of a kind of evidence, flagged ones, ids with a prefix; an empty value keeps all."""
+    """Rows to keep: those of a kind of evidence, flagged ones, ids with a prefix; an empty value keeps all.
+
+    Of nodes by id, as text, `only` are kept, and those `but` are not.
+    """
 
     kind: str = ""
     flagged: bool = False
     prefix: str = ""
+    only: pa.ChunkedArray | None = None
+    but: pa.ChunkedArray | None = None
 
     @property
     def columns(self) -> list[str]:
         """The columns that the filter reads."""
-        used = (("evidence", self.kind), ("flagged", self.flagged), ("id", self.prefix))
+        by_id = self.prefix or self.only is not None or self.but is not None
+        used = (("evidence", self.kind), ("flagged", self.flagged), ("id", by_id))
         return [name for name, value in used if value]
 
     def mask(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
@@ -42,6 +48,9 @@ class Filter:
             passes &= _numpy(batch["flagged"])
         if self.prefix:
             passes &= _numpy(pc.starts_with(batch["id"].cast(pa.string()), self.prefix))
+        for ids, kept in ((self.only, True), (self.but, False)):
+            if ids is not None:
+                passes &= _numpy(pc.is_in(batch["id"].cast(ids.type), ids)) == kept
         return passes
 
 

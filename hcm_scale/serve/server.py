@@ -2,19 +2,23 @@
 
 `Views` makes what the page shows: the page itself, rows of the list as JSON and explanations as HTML. Rows are searched
 in scores.parquet on disk; explanations come from the same `Evidence` as the report's cards, gathered at the first one.
-The templates are the report's and two more, and escape whatever came from the user's data.
+The templates are the report's and a few more, and escape whatever came from the user's data. Verdicts are read from
+the run's file whenever it has changed, so that several reviewers, pages and commands see what each other gave.
 
-`Server` listens on 127.0.0.1 and only reads, by GET. Every address begins with a random token, so that neither other
-users of the machine nor pages of other sites that guess the port get anything. A request must name this host and port
-(`Host`), so that a name that an attacker points at 127.0.0.1 (DNS rebinding) gets nothing either. The page may load
-nothing but its own style and script, by their hashes, and ask only this server.
+`Server` listens on 127.0.0.1; GET reads, and POST adds verdicts to the run. Every address begins with a random token,
+so that neither other users of the machine nor pages of other sites that guess the port get anything. A request must
+name this host and port (`Host`), so that a name that an attacker points at 127.0.0.1 (DNS rebinding) gets nothing
+either; a POST must also come from the page itself (`Origin`, `Sec-Fetch-Site`), as JSON of a few bytes, and names a
+node by its rank. The page may load nothing but its own style and script, by their hashes, and ask only this server.
 """
 
 import contextlib
 import errno
 import json
+import os
 import secrets
 import threading
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +27,8 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 
 from hcm_scale.graph import Graph
@@ -33,6 +39,7 @@ from hcm_scale.report.page import PAGE_ROWS, policy, templates
 from hcm_scale.report.reasons import KIND_TITLES
 from hcm_scale.report.wording import TERMS
 from hcm_scale.report.write import stream_csv
+from hcm_scale.review import verdicts
 from hcm_scale.run.workspace import open_stages
 from hcm_scale.score import table
 from hcm_scale.serve.search import Filter, find_rows, passing_rows
@@ -40,6 +47,7 @@ from hcm_scale.stages import purify
 from hcm_scale.stages.report import edge_hops, found_by
 
 _NEIGHBORS = 60  # listed in an explanation
+_MAX_BODY_BYTES = 4096  # of a POST
 _STAGES = ("graph", "purified", "scores")
 _NOT_FOUND = "there is nothing here\n"
 _HEADERS = {
@@ -56,7 +64,8 @@ _HEADERS = {
 class Views:
     """What the page shows of a finished run; methods raise ValueError where a parameter is not legal."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, by: str | None = None) -> None:
+        self.run_dir, self.by = run_dir, by
         self.folders = dict(zip(_STAGES, open_stages(run_dir, *_STAGES), strict=True))
         self.name = run_dir.resolve().name
         self.graph = Graph.open(self.folders["graph"], verify=False)
@@ -68,14 +77,18 @@ class Views:
         self.scores = sections.listed_scores(scores, self.ranked_by, self.has_kinds)
         self.read = [name for name in names if name != "node" and (name not in scores or name in self.scores)]
         self.columns = sections.ranking_columns([*names, *(["label"] if "y" in names else [])], self.scores)
-        self.sortable = [column["key"] for column in self.columns if column["kind"] not in ("text", "words")]
+        self.columns.insert(2, {"key": "verdict", "name": "Verdict", "kind": "verdict", "help": "given by people"})
+        self.sortable = [column["key"] for column in self.columns if column["kind"] not in ("text", "words", "verdict")]
         self.highest = self.ranked.slice(0, 1)[self.ranked_by].to_pylist()
         self._lock = threading.Lock()
+        self._latest: tuple[Any, verdicts.Verdicts] | None = None
 
     def page(self) -> tuple[str, str]:
         """The page and its content security policy."""
-        page, style, script = (_templates().get_template(name) for name in ("serve.html", "page.css", "serve.js"))
-        allowed = {"style": style.render(), "script": script.render()}
+        page, *styles, script = (
+            _templates().get_template(name) for name in ("serve.html", "page.css", "serve.css", "serve.js")
+        )
+        allowed = {"style": "".join(style.render() for style in styles), "script": script.render()}
         num_flagged = found_by(self.folders["scores"]).get("num_flagged")
         flagged = None if num_flagged is None else {"num": num_flagged}
         text = page.render(
@@ -83,6 +96,7 @@ class Views:
             summary={"flagged": flagged, "graph": {"num_nodes": self.ranked.num_rows}},
             ranked_by=self.ranked_by,
             columns=[column | {"fixed": column["key"] not in self.sortable} for column in self.columns],
+            unwritable="" if os.access(self.run_dir, os.W_OK) else str(self.run_dir),
             terms=TERMS,
             **allowed,
         )
@@ -96,10 +110,13 @@ class Views:
         down = asked.get("down") == "true"
         first = _whole("page", asked.get("page", "0"), 0, self.ranked.num_rows) * PAGE_ROWS
         rows, total = find_rows(self.ranked, self.filter(asked), sort, down, first, PAGE_ROWS)
-        shown = sections.ranking_values(self.ranked.take(rows, self.read), self.scores)
+        taken = self.ranked.take(rows, self.read)
+        shown = sections.ranking_values(taken, self.scores)
         shown["id"] = [str(value) for value in shown["id"]]  # a script would round large numbers
+        shown |= self._verdicts_on(taken["id"])
         by_row = [dict(zip(shown, row, strict=True)) for row in zip(*shown.values(), strict=True)]
-        return json.dumps({"rows": by_row, "total": total, "barTop": max(self.highest, default=0)}, allow_nan=False)
+        found = {"rows": by_row, "total": total, "barTop": max(self.highest, default=0), "counts": self._counts()}
+        return json.dumps(found, allow_nan=False)
 
     def filter(self, asked: dict[str, str]) -> Filter:
         """The filter that a query asks for."""
@@ -110,15 +127,65 @@ class Views:
             )
         if flagged and "flagged" not in self.ranked.column_names:
             raise ValueError("flagged=true is not legal: nobody judged who stands out in this run")
-        return Filter(kind, flagged, asked.get("query", "").strip())
+        return Filter(kind, flagged, asked.get("query", "").strip(), **self._judged(asked.get("verdict", "")))
+
+    def _judged(self, verdict: str) -> dict[str, pa.ChunkedArray]:
+        """The ids that a filter by verdict keeps or leaves out; `none` is for nodes without one."""
+        if verdict not in ("", *verdicts.NAMES):
+            raise ValueError(f"verdict={verdict} is not legal; legal are {', '.join(verdicts.NAMES)}")
+        given = self._verdicts()
+        if verdict == "none":
+            return {"but": given.table["id"]}
+        mask = pa.array(given.codes == verdicts.NAMES.index(verdict)) if verdict else None
+        return {"only": given.table["id"].filter(mask)} if verdict else {}
 
     def explained(self, asked: dict[str, str]) -> str:
         """The card of the node of a rank, as HTML."""
-        row = _whole("rank", asked.get("rank", ""), 1, self.ranked.num_rows) - 1
-        node = self.ranked.take(np.array([row]), ["node"])["node"][0].as_py()
+        taken = self._row(asked)
         with self._lock:
-            shown = card(self._evidence, node, num_rings(self._evidence), _NEIGHBORS)
-        return _templates().get_template("served_card.html").render(node=shown, num_nodes=self.ranked.num_rows)
+            shown = card(self._evidence, taken["node"][0].as_py(), num_rings(self._evidence), _NEIGHBORS)
+        given = {key: value for key, (value,) in self._verdicts_on(taken["id"]).items()}
+        return _templates().get_template("served_card.html").render(node=shown, num_nodes=self.ranked.num_rows, **given)
+
+    def judge(self, asked: Mapping[str, Any]) -> str:
+        """Stores a verdict on the node of a rank; the one that counts now, and the counts of all, as JSON."""
+        ids = self._row(asked)["id"]
+        (name,) = ids.cast(pa.string()).to_pylist()
+        try:
+            verdicts.append(self.run_dir, [(name, asked.get("verdict", ""))], self.by)
+        except OSError as error:
+            raise OSError(f"not stored, {self.run_dir} cannot be written: {error.strerror}") from error
+        given = {key: value for key, (value,) in self._verdicts_on(ids).items()}
+        return json.dumps(given | {"counts": self._counts()})
+
+    def _row(self, asked: Mapping[str, Any]) -> pa.Table:
+        """The id and the node of a rank."""
+        row = _whole("rank", str(asked.get("rank", "")), 1, self.ranked.num_rows) - 1
+        return self.ranked.take(np.array([row]), ["id", "node"])
+
+    def _verdicts(self) -> verdicts.Verdicts:
+        """The verdicts that count, read again when the file has changed."""
+        path = self.run_dir / verdicts.FILE
+        found = path.stat() if path.exists() else None
+        state = found and (found.st_ino, found.st_size, found.st_mtime_ns)  # before reading: what comes later is seen
+        if self._latest is None or self._latest[0] != state:
+            self._latest = state, verdicts.latest(self.run_dir)
+        return self._latest[1]
+
+    def _counts(self) -> dict[str, int]:
+        codes = self._verdicts().codes
+        return {"verdicts": len(codes), "bad": int(np.count_nonzero(codes == verdicts.BAD))}
+
+    def _verdicts_on(self, ids: pa.ChunkedArray) -> dict[str, list[str]]:
+        """The verdict on each node of `ids`, empty where there is none, and who gave it."""
+        table = self._verdicts().table
+        names = ids.cast(table["id"].type)
+        given = {row["id"]: row for row in table.filter(pc.is_in(table["id"], names)).to_pylist()}
+        rows = [given.get(name) for name in names.to_pylist()]
+        return {
+            "verdict": [verdicts.NAMES[row["code"]] if row else "" for row in rows],
+            "by": [row["by"] or "" if row else "" for row in rows],
+        }
 
     @cached_property
     def _evidence(self) -> Evidence:
@@ -148,8 +215,8 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, run_dir: Path, port: int = 0) -> None:
-        self.views = Views(run_dir)
+    def __init__(self, run_dir: Path, port: int = 0, by: str | None = None) -> None:
+        self.views = Views(run_dir, by)
         self.token = secrets.token_urlsafe(24)
         super().__init__(("127.0.0.1", port), Handler)
         self.hosts = [f"{host}:{self.server_port}" for host in ("127.0.0.1", "localhost")]
@@ -164,28 +231,69 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
-        target = urlsplit(self.path)
-        token, _, page = target.path.removeprefix("/").partition("/")
+        if (page := self._page()) is not None:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                asked = dict(parse_qsl(urlsplit(self.path).query))
+                self._csv(asked) if page == "scores.csv" else self._answer(*self._found(page, asked))
+
+    def do_POST(self) -> None:
+        if (page := self._page()) is not None:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                status, told = self._refusal()
+                self._answer(*(self._posted(page) if status is HTTPStatus.OK else (status, "text/plain", told, {})))
+
+    def _page(self) -> str | None:
+        """The page that is asked for, below the token; None, answered, where the address is not this server's."""
+        token, _, page = urlsplit(self.path).path.removeprefix("/").partition("/")
         if self.headers.get_all("Host", []) not in [[host] for host in self.server.hosts]:
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", "this server answers to its own address only\n", {})
         elif not secrets.compare_digest(token.encode(), self.server.token.encode()):
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", _NOT_FOUND, {})
         else:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                asked = dict(parse_qsl(target.query))
-                self._csv(asked) if page == "scores.csv" else self._answer(*self._found(page, asked))
+            return page
+        return None
 
-    def _found(self, page: str, asked: dict[str, str]) -> tuple[HTTPStatus, str, str, dict[str, str]]:
+    def _refusal(self) -> tuple[HTTPStatus, str]:
+        """Why a POST is refused; OK where it is not.
+
+        A browser says where a request comes from, and pages of other sites cannot change that, nor send JSON unasked.
+        """
+        here, length = f"http://{self.headers['Host']}", self.headers.get("Content-Length", "")
+        site = self.headers.get_all("Sec-Fetch-Site", ["same-origin"])  # older browsers do not say
+        if self.headers.get_all("Origin", []) != [here] or site != ["same-origin"]:
+            return HTTPStatus.FORBIDDEN, "this server takes verdicts from its own page only\n"
+        if self.headers.get_content_type() != "application/json":
+            return HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "legal is application/json\n"
+        if not (length.isascii() and length.isdecimal()):
+            return HTTPStatus.LENGTH_REQUIRED, "the length is missing\n"
+        if len(length) > 9 or int(length) > _MAX_BODY_BYTES:
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"legal are {_MAX_BODY_BYTES:,} bytes\n"
+        return HTTPStatus.OK, ""
+
+    def _posted(self, page: str) -> tuple[HTTPStatus, str, str, dict[str, str]]:
+        try:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        except (ValueError, RecursionError):
+            asked = None
+        if not isinstance(asked, dict):
+            return HTTPStatus.BAD_REQUEST, "text/plain", "legal is a JSON object\n", {}
+        return self._found(page, asked)
+
+    def _found(self, page: str, asked: dict[str, Any]) -> tuple[HTTPStatus, str, str, dict[str, str]]:
         """Status, content type, text and further headers of the answer."""
         views = self.server.views
+        by_address: dict[tuple[str, str], tuple[str, Callable[[dict[str, Any]], str]]] = {
+            ("GET", "rows"): ("application/json", views.rows),
+            ("GET", "explained"): ("text/html", views.explained),
+            ("POST", "verdicts"): ("application/json", views.judge),
+        }
         try:
-            if page == "":
+            if (self.command, page) == ("GET", ""):
                 text, policy = views.page()
                 return HTTPStatus.OK, "text/html", text, {"Content-Security-Policy": policy}
-            if page == "rows":
-                return HTTPStatus.OK, "application/json", views.rows(asked), {}
-            if page == "explained":
-                return HTTPStatus.OK, "text/html", views.explained(asked), {}
+            if (self.command, page) in by_address:
+                kind, view = by_address[self.command, page]
+                return HTTPStatus.OK, kind, view(asked), {}
         except ValueError as error:
             return HTTPStatus.BAD_REQUEST, "text/plain", f"{error}\n", {}
         except OSError as error:
@@ -218,10 +326,13 @@ class Handler(BaseHTTPRequestHandler):
         """Logs nothing, because the addresses hold the token."""
 
 
-def serve(run_dir: Path | str, port: int = 0) -> None:
-    """Serves the page of a finished run until interrupted, and prints its address. Port 0 takes any free one."""
+def serve(run_dir: Path | str, port: int = 0, by: str | None = None) -> None:
+    """Serves the page of a finished run until interrupted, and prints its address. Port 0 takes any free one.
+
+    `by` is who gives the verdicts, by default the user of this process.
+    """
     try:
-        made = Server(Path(run_dir), port)
+        made = Server(Path(run_dir), port, by)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
