@@ -1,1 +1,1 @@
-"""What people say about nodes, and a list that learns from it."""
+"""Verdicts of people about nodes, and the list that they teach."""

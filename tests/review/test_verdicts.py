@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers import small_graph
 
 from hcm_scale.base.files import FolderError
 from hcm_scale.ingest.policy import InputError
 from hcm_scale.review import verdicts
-from tests.helpers import small_graph
 
 
 def given(run_dir):
