@@ -23,15 +23,16 @@ from functools import cached_property
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from jinja2 import ChoiceLoader, Environment, PackageLoader
+from numpy.typing import NDArray
 
-from hcm_scale.graph import Graph
+from hcm_scale.base import files
 from hcm_scale.report import sections
 from hcm_scale.report.card import card, num_rings
 from hcm_scale.report.evidence import Evidence
@@ -39,15 +40,17 @@ from hcm_scale.report.page import PAGE_ROWS, policy, templates
 from hcm_scale.report.reasons import KIND_TITLES
 from hcm_scale.report.wording import TERMS
 from hcm_scale.report.write import stream_csv
-from hcm_scale.review import verdicts
+from hcm_scale.review import teach, verdicts
 from hcm_scale.run.workspace import open_stages
 from hcm_scale.score import table
 from hcm_scale.serve.search import Filter, find_rows, passing_rows
-from hcm_scale.stages import purify
 from hcm_scale.stages.report import edge_hops, found_by
 
+Kept = TypeVar("Kept")
 _NEIGHBORS = 60  # listed in an explanation
 _MAX_BODY_BYTES = 4096  # of a POST
+_NUM_REVIEWED = 20  # nodes of one draw
+_TAUGHT = {"key": "taught_rank", "name": "Taught", "kind": "count", "help": "Rank by what the verdicts have taught"}
 _STAGES = ("graph", "purified", "scores")
 _NOT_FOUND = "there is nothing here\n"
 _HEADERS = {
@@ -68,10 +71,9 @@ class Views:
         self.run_dir, self.by = run_dir, by
         self.folders = dict(zip(_STAGES, open_stages(run_dir, *_STAGES), strict=True))
         self.name = run_dir.resolve().name
-        self.graph = Graph.open(self.folders["graph"], verify=False)
+        self.run = teach.Run.open(run_dir, *self.folders.values())
+        self.graph, self.ranked = self.run.graph, self.run.ranked
         self.hops = edge_hops(self.folders["scores"], self.graph)
-        self.ranked = table.RankedFile(self.folders["scores"] / table.FILE)
-        table.check_ranked(self.ranked.path, self.ranked, self.graph.num_nodes)
         names, scores = self.ranked.column_names, table.score_names(self.ranked)
         self.ranked_by, self.has_kinds = table.ranked_by(self.ranked), table.has_kinds(self.ranked)
         self.scores = sections.listed_scores(scores, self.ranked_by, self.has_kinds)
@@ -81,7 +83,7 @@ class Views:
         self.sortable = [column["key"] for column in self.columns if column["kind"] not in ("text", "words", "verdict")]
         self.highest = self.ranked.slice(0, 1)[self.ranked_by].to_pylist()
         self._lock = threading.Lock()
-        self._latest: tuple[Any, verdicts.Verdicts] | None = None
+        self._kept: dict[Path, tuple[Any, Any]] = {}
 
     def page(self) -> tuple[str, str]:
         """The page and its content security policy."""
@@ -91,12 +93,15 @@ class Views:
         allowed = {"style": "".join(style.render() for style in styles), "script": script.render()}
         num_flagged = found_by(self.folders["scores"]).get("num_flagged")
         flagged = None if num_flagged is None else {"num": num_flagged}
+        columns = [column | {"fixed": column["key"] not in self.sortable} for column in self.columns]
+        taught = self._taught()
         text = page.render(
             name=self.name,
             summary={"flagged": flagged, "graph": {"num_nodes": self.ranked.num_rows}},
             ranked_by=self.ranked_by,
-            columns=[column | {"fixed": column["key"] not in self.sortable} for column in self.columns],
+            columns=[*columns[:3], *([_TAUGHT] if taught else []), *columns[3:]],
             unwritable="" if os.access(self.run_dir, os.W_OK) else str(self.run_dir),
+            taught=taught and taught[0].partition("\n\n"),
             terms=TERMS,
             **allowed,
         )
@@ -104,16 +109,18 @@ class Views:
 
     def rows(self, asked: dict[str, str]) -> str:
         """One page of the list as JSON: its rows, how many there are in all, and the score of the longest bar."""
-        sort = asked.get("sort", "rank")
-        if sort not in self.sortable:
-            raise ValueError(f"sort={sort} is not legal; legal are {', '.join(self.sortable)}")
+        sort, taught = asked.get("sort", "rank"), self._taught()
+        legal = [*self.sortable, *([_TAUGHT["key"]] if taught else [])]
+        if sort not in legal:
+            raise ValueError(f"sort={sort} is not legal; legal are {', '.join(legal)}")
         down = asked.get("down") == "true"
         first = _whole("page", asked.get("page", "0"), 0, self.ranked.num_rows) * PAGE_ROWS
-        rows, total = find_rows(self.ranked, self.filter(asked), sort, down, first, PAGE_ROWS)
+        by = taught[1] if taught and sort == _TAUGHT["key"] else sort
+        rows, total = find_rows(self.ranked, self.filter(asked), by, down, first, PAGE_ROWS)
         taken = self.ranked.take(rows, self.read)
         shown = sections.ranking_values(taken, self.scores)
         shown["id"] = [str(value) for value in shown["id"]]  # a script would round large numbers
-        shown |= self._verdicts_on(taken["id"])
+        shown |= self._verdicts_on(taken["id"]) | ({_TAUGHT["key"]: taught[1][rows].tolist()} if taught else {})
         by_row = [dict(zip(shown, row, strict=True)) for row in zip(*shown.values(), strict=True)]
         found = {"rows": by_row, "total": total, "barTop": max(self.highest, default=0), "counts": self._counts()}
         return json.dumps(found, allow_nan=False)
@@ -134,10 +141,9 @@ class Views:
         if verdict not in ("", *verdicts.NAMES):
             raise ValueError(f"verdict={verdict} is not legal; legal are {', '.join(verdicts.NAMES)}")
         given = self._verdicts()
-        if verdict == "none":
-            return {"but": given.table["id"]}
-        mask = pa.array(given.codes == verdicts.NAMES.index(verdict)) if verdict else None
-        return {"only": given.table["id"].filter(mask)} if verdict else {}
+        if verdict in ("", "none"):
+            return {"but": given.table["id"]} if verdict else {}
+        return {"only": given.table["id"].filter(pa.array(given.codes == verdicts.NAMES.index(verdict)))}
 
     def explained(self, asked: dict[str, str]) -> str:
         """The card of the node of a rank, as HTML."""
@@ -163,14 +169,41 @@ class Views:
         row = _whole("rank", str(asked.get("rank", "")), 1, self.ranked.num_rows) - 1
         return self.ranked.take(np.array([row]), ["id", "node"])
 
-    def _verdicts(self) -> verdicts.Verdicts:
-        """The verdicts that count, read again when the file has changed."""
-        path = self.run_dir / verdicts.FILE
+    def to_review(self, asked: Mapping[str, Any]) -> str:
+        """The ranks of nodes worth a verdict, and why each was drawn, as JSON; the draws are kept in the run."""
+        drawn = teach.next_nodes(self.run, _NUM_REVIEWED, self.by)
+        nodes = verdicts.find_nodes(self.graph, drawn["id"].combine_chunks().cast(pa.large_string()))
+        ranks = self.run.column("rank")[nodes].tolist()
+        return json.dumps(list(zip(ranks, drawn["why"].to_pylist(), strict=True)))
+
+    def rank_again(self, asked: Mapping[str, Any]) -> str:
+        """Ranks the nodes again by all verdicts, beside the list as it is; what there is to say about them, as JSON."""
+        return json.dumps(teach.teach(self.run)[1])
+
+    def _current(self, path: Path, read: Callable[[], Kept]) -> Kept:
+        """read(), kept until the file at `path` changes."""
         found = path.stat() if path.exists() else None
         state = found and (found.st_ino, found.st_size, found.st_mtime_ns)  # before reading: what comes later is seen
-        if self._latest is None or self._latest[0] != state:
-            self._latest = state, verdicts.latest(self.run_dir)
-        return self._latest[1]
+        if path not in self._kept or self._kept[path][0] != state:
+            self._kept[path] = state, read()
+        kept: Kept = self._kept[path][1]
+        return kept
+
+    def _verdicts(self) -> verdicts.Verdicts:
+        """The verdicts that count."""
+        return self._current(self.run_dir / verdicts.FILE, lambda: verdicts.latest(self.run_dir))
+
+    def _taught(self) -> tuple[str, NDArray[np.int64]] | None:
+        """What verdicts have taught, in words, and the taught rank of every row; None where nothing was taught."""
+        return self._current(self.run_dir / teach.FOLDER / files.MANIFEST, self._read_taught)
+
+    def _read_taught(self) -> tuple[str, NDArray[np.int64]] | None:
+        taught = teach.open_taught(self.run_dir, self.folders["scores"])
+        if taught is None:
+            return None
+        ranks = np.empty(self.ranked.num_rows, np.int64)
+        ranks[taught.table["node"].to_numpy()] = taught.table["taught_rank"].to_numpy()
+        return teach.taught_text(taught), ranks[self.ranked["node"].to_numpy()]
 
     def _counts(self) -> dict[str, int]:
         codes = self._verdicts().codes
@@ -189,7 +222,7 @@ class Views:
 
     @cached_property
     def _evidence(self) -> Evidence:
-        made = purify.open_purified(self.folders["purified"])
+        made = self.run.purified
         return Evidence.of(self.graph, made.graph, self.ranked, *self.hops, made.features)
 
 
@@ -286,6 +319,8 @@ class Handler(BaseHTTPRequestHandler):
             ("GET", "rows"): ("application/json", views.rows),
             ("GET", "explained"): ("text/html", views.explained),
             ("POST", "verdicts"): ("application/json", views.judge),
+            ("POST", "review"): ("application/json", views.to_review),
+            ("POST", "teach"): ("application/json", views.rank_again),
         }
         try:
             if (self.command, page) == ("GET", ""):

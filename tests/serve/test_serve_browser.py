@@ -1,5 +1,6 @@
 """The served page in a real browser: it pages, filters, finds, explains and takes verdicts, and asks nobody else."""
 
+import json
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -109,6 +110,25 @@ def test_verdicts__by_keys_on_cards_of_nodes_not_yet_reviewed(desktop: Browser, 
         desktop.wait("return document.querySelector('#card-verdict .judge.stored [aria-pressed=true]') !== null")
         desktop.type("body", "n")
     assert given(own_run) == {rank: "bad" if rank % 2 else "good" for rank in range(1, 19)}
+    assert desktop.console() == []
+
+
+def test_review_and_teach__by_buttons(desktop: Browser, start, own_run):
+    desktop.open(start().url)
+    desktop.click("#review")
+    shown = "const box = document.querySelector('#card-verdict .judge'); return box && !box.matches('.given')"
+    for number in range(7):
+        desktop.wait(f"{shown} && document.querySelector('#card-verdict p').innerText.startsWith('Worth a verdict')")
+        desktop.type("body", "g" if number % 3 else "b")
+        desktop.wait("return document.querySelector('#card-verdict .judge.stored [aria-pressed=true]') !== null")
+        desktop.type("body", "n")
+    drawn = [json.loads(line)["id"] for line in (own_run / verdicts.FILE).read_text().splitlines() if "drawn" in line]
+    assert list(verdicts.latest(own_run).by_id()) == drawn[:7]
+    desktop.run("document.getElementById('teach').click()")
+    desktop.wait("return document.getElementById('taught') !== null")
+    desktop.wait("return document.querySelector('th[aria-sort=ascending]')?.innerText.includes('Taught')")
+    assert "7 verdicts (3 bad, 4 good)" in desktop.run("return document.getElementById('taught').innerText")
+    assert desktop.column(4) == [str(rank) for rank in range(1, 16)]
     assert desktop.console() == []
 
 

@@ -1,9 +1,11 @@
 """Verdicts given on the served page: stored before they are answered, seen by all, and from this page alone."""
 
 import csv
+import html
 import http.client
 import json
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from hcm_scale.review import verdicts
+from hcm_scale.cli import commands
+from hcm_scale.review import teach, verdicts
+from hcm_scale.run import pipeline
 from hcm_scale.serve.server import Server
 
 
@@ -151,6 +155,50 @@ def test_post__loses_nothing_of_two_reviewers_at_once(start, own_run: Path):
     assert len((own_run / verdicts.FILE).read_text().splitlines()) == 300
     for server in (anna, bert):
         assert rows(server)["counts"] == {"verdicts": 200, "bad": 134}
+
+
+def post_to(server: Server, page: str) -> Any:
+    status, text = request(server, f"/{server.token}/{page}", b"{}")
+    assert status == 200, text
+    return json.loads(text)
+
+
+def test_review__draws_what_the_command_draws_and_keeps_the_draws(start, own_run: Path):
+    server = start("anna")
+    post(server, 1, "bad")
+    copy = shutil.copytree(own_run, own_run.parent / "copy")
+    drawn = post_to(server, "review")
+    names = ids(own_run)
+    wanted = teach.next_nodes(pipeline.open_run(copy), 20)
+    assert [names[rank - 1] for rank, _ in drawn] == wanted["id"].to_pylist()
+    assert [why for _, why in drawn] == wanted["why"].to_pylist()
+    assert len(drawn) == 20
+    assert 1 not in dict(drawn)
+    kept = [json.loads(line) for line in (own_run / verdicts.FILE).read_text().splitlines()]
+    assert [line["id"] for line in kept if "drawn" in line] == wanted["id"].to_pylist()
+    assert {line["by"] for line in kept} == {"anna"}
+
+
+def test_teach__ranks_as_the_command_does_and_the_page_says_what_was_taught(start, own_run: Path):
+    server, table = start(), pq.read_table(own_run / "scores" / "scores.parquet")
+    assert request(server, f"/{server.token}/teach", b"{}")[0] == 400  # no verdicts yet
+    assert request(server, f"/{server.token}/rows?sort=taught_rank")[0] == 400
+    for rank in range(1, 41):
+        post(server, rank, "bad" if table["degree"][rank - 1].as_py() > 10 else "good")
+    copy = shutil.copytree(own_run, own_run.parent / "copy")
+    post_to(server, "teach")
+    said = commands.teach_run([str(copy)])
+    taught = pq.read_table(own_run / "taught" / "taught.parquet")
+    assert taught.equals(pq.read_table(copy / "taught" / "taught.parquet"))
+
+    page = html.unescape(request(server, f"/{server.token}/")[1])
+    for line in said.splitlines()[:-1]:
+        assert line.strip() in page
+    found = [row for page in range(20) for row in rows(server, f"sort=taught_rank&page={page}")["rows"]]
+    assert [row["id"] for row in found] == taught["id"].to_pylist()
+    assert [row["taught_rank"] for row in found] == list(range(1, 301))
+    unseen = rows(server, "sort=taught_rank&verdict=none")["rows"]
+    assert [row["id"] for row in unseen] == [row["id"] for row in taught.to_pylist() if row["verdict"] is None][:15]
 
 
 def test_rows__are_filtered_by_verdict(start, own_run: Path):

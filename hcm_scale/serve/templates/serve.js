@@ -38,7 +38,7 @@
 
   // Verdicts. `known` has those of the ranks on the page. One that is given is shown at once as on its way, and as
   // stored when the server has answered; the server is asked in the order of giving. `current` is the rank that keys
-  // are about.
+  // are about, `walk` the nodes to review next: their ranks and why each was drawn.
   const NAMES = { bad: "Bad", good: "Good", unsure: "Unsure", none: "Undo", next: "Next" };
   const HINTS = { bad: "key b", good: "key g", unsure: "key u", none: "takes this verdict back", next: "key n or j" };
   const known = new Map();
@@ -48,6 +48,7 @@
   let hasMore = false;
   let current = 0;
   let place = 0; // of the current row in the table
+  let walk = new Map();
   let stored = Promise.resolve();
   let unwritable = "";
 
@@ -143,14 +144,51 @@
 
   // Goes to a node: to its card while cards are read, else to its row.
   function go(rank) {
-    if (isOpen() || !shown.includes(rank)) location.hash = "#node-" + rank;
+    if (isOpen() || !shown.includes(rank)) open(rank);
     else {
       select(rank);
       document.querySelector("tr.current").scrollIntoView({ block: "nearest" });
     }
   }
 
+  function open(rank) {
+    if (location.hash === "#node-" + rank) explain(rank);
+    else location.hash = "#node-" + rank;
+  }
+
+  // Goes to the next of the nodes worth a verdict, and draws new ones after the last.
+  async function review() {
+    const ranks = [...walk.keys()];
+    let rank = ranks.slice(ranks.indexOf(current) + 1).find((other) => !known.get(other)?.verdict);
+    try {
+      if (!rank) {
+        await stored;
+        walk = new Map(await (await ask("review", {})).json());
+        [rank] = walk.keys();
+      }
+      if (rank) open(rank);
+      else say("Every node has a verdict.");
+    } catch (error) {
+      say(error.message);
+    }
+  }
+
+  async function teach() {
+    element("teach").disabled = true;
+    say("Ranking all nodes again…");
+    try {
+      await stored;
+      await ask("teach", {});
+      history.replaceState(null, "", "?sort=taught_rank");
+      location.reload(); // the list by taught rank, and what was taught
+    } catch (error) {
+      element("teach").disabled = false;
+      say(error.message);
+    }
+  }
+
   async function next() {
+    if (isOpen() && walk.has(current)) return review();
     const before = shown;
     const at = before.indexOf(current);
     let rank = before[at < 0 ? place : at + 1];
@@ -177,7 +215,7 @@
     const verdicts = { b: "bad", g: "good", u: "unsure" };
     const others = { z: undo, Backspace: undo, n: next, j: next };
     const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-    if (key === "Enter" && event.target === document.body && current) location.hash = "#node-" + current;
+    if (key === "Enter" && event.target === document.body && current) open(current);
     if (!(key in verdicts || key in others)) return;
     event.preventDefault();
     if (event.repeat) return;
@@ -197,6 +235,7 @@
       element("card").innerHTML = text;
       const bar = element("card-verdict");
       record(rank, bar.dataset.verdict, bar.dataset.by);
+      if (walk.has(rank)) bar.append(make("p", "", "Worth a verdict: " + walk.get(rank)));
       bar.append(judge(rank, Object.keys(NAMES)));
     } catch (error) {
       element("card").textContent = error.message;
@@ -218,6 +257,12 @@
       judge: (row) => judge(row.rank, ["bad", "good", "unsure", "none"]),
       onShown,
     });
+    const asked = new URLSearchParams(location.search).get("sort");
+    if (data.columns.some(({ key }) => key === asked)) table.view.sort = asked;
+    for (const [name, act] of Object.entries({ review, teach })) {
+      element(name).addEventListener("click", act);
+      element(name).disabled = Boolean(unwritable);
+    }
     document.addEventListener("keydown", onKey);
     followRanks((rank) => {
       if (rank) select(rank);
