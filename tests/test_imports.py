@@ -16,6 +16,7 @@ LAYERS = (  # from the ground up: a module imports its own folder and the layers
     ("posterior", "score"),
     ("report",),
     ("stages",),
+    ("review",),
     ("config",),
     ("run",),
     ("serve", "sweep", "detector"),

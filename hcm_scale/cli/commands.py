@@ -191,6 +191,7 @@ def _gpus() -> list[str]:
 
 
 _TABLES, _GRAPHS = (".csv", ".parquet"), (".graphml", ".gexf")
+_MOST_REVIEWED = 10_000  # nodes of one review, each with a reason in words
 
 
 def export_run(arguments: list[str]) -> str:
@@ -211,6 +212,9 @@ def export_run(arguments: list[str]) -> str:
         --top K --since OLD        those of the first K nodes that are not among the first K of OLD, flagged or not
         --flagged --top K --since OLD   the first K of the flagged nodes that OLD has not flagged
         --type T                   any of these among the nodes of type T
+
+    A run that verdicts have taught (`hcm-scale teach --help`) has the columns taught, taught_rank and verdict too;
+    `--taught` sorts by what was taught, so that `--top K` are the first K of that list.
     """
     parser = Parser("export", export_run.__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run")
@@ -220,27 +224,29 @@ def export_run(arguments: list[str]) -> str:
     since = "only flagged nodes that the run OLD has not flagged; with --top K those of the first K not among its own"
     parser.add_argument("--since", type=Path, metavar="OLD", help=since)
     parser.add_argument("--type", default="", metavar="T", help="only nodes of the type T")
+    parser.add_argument("--taught", action="store_true", help="in the order that verdicts have taught")
     given = parser.parse_args(arguments)
-    if given.file.suffix not in _TABLES + _GRAPHS:
-        raise ValueError(f"{given.file} must end in one of {', '.join(_TABLES + _GRAPHS)}")
+    _check_file(given.file, _TABLES + _GRAPHS)
     if given.top is not None and given.top < 1:
         raise ValueError(f"--top {given.top} must be at least 1")
-    if not given.file.parent.is_dir():
-        raise ValueError(f"{given.file}: there is no folder {given.file.parent}")
-    if (given.flagged or given.since is not None or given.type) and given.file.suffix not in _TABLES:
-        legal = f"{given.file} must end in one of {', '.join(_TABLES)}"
-        raise ValueError(f"--flagged, --since and --type are for tables; {legal}")
-    _refuse_stage(given.file)
+    only_tables = given.flagged or given.since is not None or given.type or given.taught
+    if only_tables and given.file.suffix not in _TABLES:
+        which = f"{given.file} must end in one of {', '.join(_TABLES)}"
+        raise ValueError(f"--flagged, --since, --type and --taught are for tables; {which}")
     from hcm_scale.cli.export import export_graph, export_table
 
     if given.file.suffix in _TABLES:
         flagged = given.flagged or (given.since is not None and given.top is None)
-        return export_table(given.run, given.file, given.top, flagged, given.since, given.type)
+        return export_table(given.run, given.file, given.top, flagged, given.since, given.type, given.taught)
     return export_graph(given.run, given.file, given.top)
 
 
-def _refuse_stage(file: Path) -> None:
-    """Raises ValueError for a file in the folder of a stage, of any run: runs check every file there."""
+def _check_file(file: Path, endings: tuple[str, ...] = _TABLES) -> None:
+    """Raises ValueError for a file that cannot be written: its ending, its folder, or that this is a stage of a run."""
+    if file.suffix not in endings:
+        raise ValueError(f"{file} must end in one of {', '.join(endings)}")
+    if not file.parent.is_dir():
+        raise ValueError(f"{file}: there is no folder {file.parent}")
     from hcm_scale.base import files
     from hcm_scale.run import workspace
 
@@ -267,20 +273,91 @@ def inspect_path(arguments: list[str]) -> str:
     return inspect(given.path, given.verify)
 
 
-def serve_page(arguments: list[str]) -> str:
-    """A local page over every node of a finished run: `hcm-scale serve RUN [--port N]`, until Ctrl-C.
+def review_run(arguments: list[str]) -> str:
+    """The next nodes worth a verdict: `hcm-scale review RUN [N] [--csv FILE] [--given FILE]`.
 
-    It answers this machine alone, at an address that it prints.
+    Most are the first of the list, some are nodes on which kinds of evidence disagree, and some are drawn at random:
+    verdicts on these tell how good the list is. Every line says why the node is there. Three steps make the list yours:
+
+        hcm-scale review RUN --csv review.csv    writes the nodes, 20 unless said, with an empty column verdict
+        (fill in: bad, good or unsure; leave empty what you have not looked at)
+        hcm-scale teach RUN review.csv           keeps the verdicts and ranks all nodes again, in seconds
+
+    Repeat as long as it pays. Verdicts are kept in RUN/verdicts.jsonl, whatever is run again in RUN;
+    `--given FILE` writes those given so far as a table, to be edited, or taught to another run.
+    """
+    parser = Parser("review", review_run.__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run, such as runs/default")
+    parser.add_argument("count", type=int, nargs="?", default=20, metavar="N", help="how many nodes; 20 if not given")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write them to this .csv or .parquet, to be filled in")
+    parser.add_argument("--given", type=Path, metavar="FILE", help="write the verdicts given so far instead")
+    parser.add_argument("--by", metavar="NAME", help="who reviews; by default the name of the login")
+    given = parser.parse_args(arguments)
+    if not 1 <= given.count <= _MOST_REVIEWED:
+        raise ValueError(f"{given.count} nodes are not legal: a whole number from 1 to {_MOST_REVIEWED:,}")
+    for file in filter(None, (given.csv, given.given)):
+        _check_file(file)
+    from hcm_scale.cli.export import export_verdicts, review_nodes
+
+    if given.given is not None:
+        return export_verdicts(given.run, given.given)
+    return review_nodes(given.run, given.count, given.csv, given.by)
+
+
+def teach_run(arguments: list[str]) -> str:
+    """Ranks a finished run again by verdicts: `hcm-scale teach RUN [VERDICTS] [--worth 0.2] [--out FILE]`.
+
+    VERDICTS is a .csv, .tsv or .parquet with a column of ids and one of verdicts: bad, good or unsure, or 1 and 0, yes
+    and no, fraud and ok; empty ones are left out. They are added to those that RUN has, from `hcm-scale review`, from
+    the page of `hcm-scale serve`, or from earlier tables; of two verdicts on a node the later one counts, and `none`
+    takes one back. A list of known cases, all of them bad, is enough. Nothing is trained again.
+
+    The new list stands beside the old one, in RUN/taught/taught.parquet and in what `hcm-scale export` writes, as the
+    columns taught and taught_rank; score, p and flagged stay as they were. Where the verdicts show no gain, or are
+    fewer than five, the order stays as it was, and that is said. Printed are
+
+        what the verdicts taught, in words
+        the share of bad nodes among the first 50, 100, ... of the list, before and after, as verdicts let it be known
+        down to which rank reading pays if as many as --worth of the nodes are to be bad: 0.2 is one in five
+    """
+    parser = Parser("teach", teach_run.__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run, such as runs/default")
+    parser.add_argument("verdicts", type=Path, nargs="?", metavar="VERDICTS", help="a table with ids and verdicts")
+    parser.add_argument("--worth", type=float, default=0.2, metavar="SHARE", help="of bad nodes that makes reading pay")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the new list to this .csv or .parquet too")
+    parser.add_argument("--by", metavar="NAME", help="whose verdicts these are; by default the name of the login")
+    given = parser.parse_args(arguments)
+    if not 0.0 < given.worth <= 1.0:
+        raise ValueError(f"--worth {given.worth:g} is not legal: a share above 0 and at most 1, such as 0.2")
+    if given.out is not None:
+        _check_file(given.out)
+    from hcm_scale.cli.export import export_table
+    from hcm_scale.review import teach
+    from hcm_scale.run import pipeline
+
+    run = pipeline.open_run(given.run)
+    told = [] if given.verdicts is None else pipeline.take_verdicts(run, given.verdicts, given.by)
+    taught, notes = teach.teach(run, given.worth)
+    where = [f"the new list  {taught.folder / teach.FILE}"]
+    where += [] if given.out is None else [export_table(given.run, given.out, None, by_lesson=True)]
+    return "\n".join([*told, *notes, teach.taught_text(taught), *where])
+
+
+def serve_page(arguments: list[str]) -> str:
+    """A local page over every node of a finished run: `hcm-scale serve RUN [--port N] [--by NAME]`, until Ctrl-C.
+
+    It answers this machine alone, at an address that it prints. Verdicts given on it are added to RUN/verdicts.jsonl.
     """
     parser = Parser("serve", serve_page.__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run, such as runs/default")
     parser.add_argument("--port", default="0", metavar="N", help="0, which is the default, is any free one")
+    parser.add_argument("--by", metavar="NAME", help="who gives the verdicts; by default the name of the login")
     given = parser.parse_args(arguments)
     if not (given.port.isascii() and given.port.isdecimal() and int(given.port) < 1 << 16):
         raise ValueError(f"--port {given.port} is not legal: a whole number from 0, any free one, to 65535")
     from hcm_scale.serve.server import serve
 
-    serve(given.run, int(given.port))
+    serve(given.run, int(given.port), given.by)
     return ""
 
 
@@ -299,6 +376,8 @@ COMMANDS: dict[str, Callable[[list[str]], str]] = {
     "doctor": doctor,
     "export": export_run,
     "inspect": inspect_path,
+    "review": review_run,
     "serve": serve_page,
+    "teach": teach_run,
     "warm": precompile,
 }

@@ -1,9 +1,11 @@
-"""`hcm-scale export`: a finished run as a table with reasons in words, or as a graph of its first nodes.
+"""`hcm-scale export`: a finished run as a table with reasons in words, or as a graph of its first nodes; and the
+verdicts on it: the list to fill in, and those given.
 
 The table is the ranked one with its most readable columns first and a column `reason`, filled for the rows that a
 person is likely to read. The graph has the first nodes, the farthest neighbours of each, and all edges among these.
 """
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,10 @@ import pyarrow.parquet as pq
 
 from hcm_scale.base import files
 from hcm_scale.graph import Graph
+from hcm_scale.ingest.policy import InputError
+from hcm_scale.report.wording import clip
+from hcm_scale.review import teach, verdicts
+from hcm_scale.run import pipeline
 from hcm_scale.run.workspace import open_stages
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.table import FILE, plain_schema, read_scores
@@ -24,21 +30,35 @@ from hcm_scale.stages.report import MOST_REASONS, edge_hops, node_reasons, read_
 _NUM_REASONS = 100  # first nodes with a reason, besides the flagged ones
 _GRAPH_NODES, _GRAPH_NEIGHBORS = 20, 50
 _SLICE_ROWS = 1 << 20
-_FIRST_COLUMNS = ("rank", "id", "type", "score", "evidence", "p", "flagged", "degree", "reason")
+_FIRST_COLUMNS = (
+    "rank", "taught_rank", "id", "type", "verdict", "score", "evidence", "p", "flagged", "degree", "reason"
+)  # fmt: skip
 _NODE_COLUMNS = ("rank", "type", "score", "evidence", "flagged", "p", "degree")
 
 
 def export_table(
-    run_dir: Path, out: Path, top: int | None, flagged: bool = False, since: Path | None = None, node_type: str = ""
+    run_dir: Path,
+    out: Path,
+    top: int | None,
+    flagged: bool = False,
+    since: Path | None = None,
+    node_type: str = "",
+    by_lesson: bool = False,
 ) -> str:
     """Writes the ranked table, or its first `top` rows, of all or of the flagged nodes, of all or of one type.
 
     Returns a summary.
     Leaves out nodes that an earlier run, `since`, has flagged or, unless `flagged`, has among its own first `top`.
+    Where verdicts have taught the run, the table has their columns too, and `by_lesson` sorts it by them.
     """
     scores, folder, purified = open_stages(run_dir, "scores", "graph", "purified")
     graph, made = Graph.open(folder, verify=False), open_purified(purified)
-    ranked = read_ranked(scores, graph)
+    ranked, taught = read_ranked(scores, graph), teach.open_taught(run_dir, scores)
+    if taught is not None:
+        ranked = taught.beside(ranked)
+        ranked = ranked.sort_by("taught_rank") if by_lesson else ranked
+    elif by_lesson:
+        raise ValueError(f"{run_dir} was not taught, or before its last scores: hcm-scale teach {run_dir} does it")
     of_type = _of_type(ranked, node_type)
     rows, hint = _chosen(of_type, top, flagged), ""
     if since is not None:
@@ -47,7 +67,8 @@ def export_table(
         all_rows, rows = rows, _without(rows, _chosen(old, top, flagged))
         hint = f", new since {since}, of {len(all_rows):,}" if len(rows) else _first_new(of_type, old, since)
     rows = rows.slice(0, top)
-    read = rows if flagged or top else rows.filter(pc.or_(rows["flagged"], pc.less_equal(rows["rank"], _NUM_REASONS)))
+    place = rows["taught_rank" if by_lesson else "rank"]
+    read = rows if flagged or top else rows.filter(pc.or_(rows["flagged"], pc.less_equal(place, _NUM_REASONS)))
     nodes = read["node"].slice(0, MOST_REASONS).combine_chunks()
     reasons = node_reasons(graph, made.graph, ranked, scores, nodes.to_pylist(), made.features)
     _write(rows, out, nodes, pa.array(reasons, pa.string()))
@@ -143,3 +164,46 @@ def _neighborhoods(graph: Graph, scores: Path, top: int) -> Any:
                 weight = {} if graph.weights is None else {"weight": float(graph.weights[at])}
                 found.add_edge(node, int(graph.indices[at]), hop=float(mean[edge]), **weight)
     return found
+
+
+def export_verdicts(run_dir: Path, out: Path) -> str:
+    """Writes the verdicts given so far as a table that can be edited and taught to any run; returns a summary."""
+    found = verdicts.latest(run_dir)
+    words = pa.array(verdicts.NAMES).take(pa.array(found.codes))
+    rows = found.table.select(["id", "time", "by"]).add_column(1, "verdict", words)
+    _write_plain(rows, out)
+    return "\n".join([*found.notes, f"{len(rows):,} verdicts in {out}"])
+
+
+def review_nodes(run_dir: Path, count: int, out: Path | None, by: str | None) -> str:
+    """The next nodes worth a verdict as text, or in a table to fill in."""
+    if out is not None and out.is_file():
+        _check_taught(run_dir, out)
+    found = teach.next_nodes(pipeline.open_run(run_dir), count, by)
+    if not len(found):
+        return f"every node of {run_dir} has a verdict"
+    if out is not None:
+        _write_plain(found, out)
+        fill = "write bad, good or unsure into its column verdict, leave the others empty"
+        return f"{len(found):,} nodes in {out}; {fill}, then: hcm-scale teach {run_dir} {out}"
+    lines = []
+    for name, _, rank, why, reason in zip(*(column.to_pylist() for column in found.columns), strict=True):
+        lines.append(f"{rank:>8,}  {clip(name, 40)}   ({why})\n          {reason}")
+    how = [f"hcm-scale review {run_dir} --csv review.csv", f"hcm-scale teach {run_dir} review.csv"]
+    how = [f"{how[0]:<{max(map(len, how))}}   # the same nodes as a table, to fill in", f"{how[1]}"]
+    page = f"or say it with a key on the page of: hcm-scale serve {run_dir}"
+    return "\n".join([f"{found.column_names[2].replace('_', ' '):>8}  id", *lines, "", *how, page])
+
+
+def _check_taught(run_dir: Path, sheet: Path) -> None:
+    """Refuses to replace a table with verdicts that the run does not know."""
+    with contextlib.suppress(InputError):  # no table of verdicts
+        filled, known = verdicts.read_table(sheet)[0]["id"], verdicts.latest(run_dir).table["id"].combine_chunks()
+        if count := len(filled) - (pc.sum(pc.is_in(filled, known)).as_py() or 0):
+            taught = f"hcm-scale teach {run_dir} {sheet} keeps them"
+            raise ValueError(f"{sheet} holds {count:,} verdicts that {run_dir} does not know; {taught}, then ask again")
+
+
+def _write_plain(rows: pa.Table, out: Path) -> None:
+    with files.replacing_file(out) as fresh:
+        (pq.write_table if out.suffix == ".parquet" else pyarrow.csv.write_csv)(rows, fresh)

@@ -30,6 +30,7 @@ It ranks the nodes of a graph by how little they fit to where they are, and says
   hcm-scale run                           the embedded data set: 20,000 nodes with planted anomalies
   hcm-scale run edges.csv nodes.csv       your own tables; runs/edges/report/report.html is the result
   hcm-scale explain runs/edges ID         why one node of that run is where it is
+  hcm-scale review runs/edges             nodes to say bad or good of; hcm-scale teach then ranks by your verdicts
 
 hcm-scale doctor looks at this machine. hcm-scale --help lists every command and option,
 hcm-scale COMMAND --help tells of one command."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Never, Self
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
@@ -33,6 +34,7 @@ from hcm_scale.detector.parameters import SECTIONS, Parameters, dotted, with_pyt
 from hcm_scale.detector.results import Fitted, Results, Training
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.readers import column_encodings
+from hcm_scale.review import teach, verdicts
 from hcm_scale.run import pipeline, workspace
 
 KIND, FORMAT = "hcm_scale detector", 1
@@ -168,9 +170,12 @@ class HCM(Results, Parameters):
             used; a table of edges, or a pair of (edges, nodes), in pandas, Polars or Arrow or as paths of Parquet or
             CSV, nodes of several types as a dict of tables or `users.csv,shops.csv`; (scipy sparse adjacency,
             attributes); a `Graph`; the path of a graph folder, .mat or .npz.
-        label, y : array of 0 and 1, optional
-            Known anomalies, reported on and never learned from; two names for the same. A pandas Series whose index
-            holds the ids is taken by id. `y` of a `Data` is the default if it holds 0 and 1.
+        label : array of 0 and 1, optional
+            Known anomalies, reported on and never learned from. A pandas Series whose index holds the ids is taken by
+            id. `y` of a `Data` is the default if it holds 0 and 1.
+        y : array of 1, 0 and -1, optional
+            Verdicts: 1 bad, 0 good, -1 unknown. The scores are then those of `teach`; flags and p stay as without. A
+            `y` in which nothing is unknown is a `label`.
         source_column, target_column : str, optional
             Of the edge table; else `source` and `target`, names like them, or the columns with most ids in common.
         id_column : str, optional
@@ -184,10 +189,14 @@ class HCM(Results, Parameters):
             The type of each node, in node order, for other data.
         """
         self._fitted = None
-        label = inputs.find_label(data, label, y)
+        is_taught = inputs.has_unknown(y)
+        label = inputs.find_label(data, label, None if is_taught else y)
         named = source_column, target_column, id_column, label_column, node_type_column
         columns = dict(zip(inputs.COLUMNS, named, strict=True))
         self._fitted = self._run(inputs.read_input(data), columns, label=label, node_type=node_type)
+        if is_taught:
+            ids = self.table.take(pa.array(np.argsort(self.table["node"].to_numpy())))["id"]
+            self._fitted = dataclasses.replace(self._fitted, taught=self.teach(inputs.as_verdicts(y, ids)).lesson)
         return self
 
     def fit_predict(self, data: Any, label: Any = None, **columns: Any) -> NDArray[np.int64]:
@@ -205,7 +214,8 @@ class HCM(Results, Parameters):
         other = type(self)(**self.get_params() | {"run_dir": run_dir})
         made = other._run(inputs.read_input(data), {}, trained=found, node_type=node_type)
         bound = None if self.contamination is None else found.threshold
-        other._fitted = dataclasses.replace(made, bound=bound, trained=found.training)
+        taught = None if found.taught is None else teach.open_taught(made.folder, made.folder / "scores")
+        other._fitted = dataclasses.replace(made, bound=bound, trained=found.training, taught=taught)
         return other
 
     def _run(
@@ -293,14 +303,20 @@ class HCM(Results, Parameters):
         folder, found = Path(folder), self._found()
         _check_writable(folder)
         parameters = {name: as_plain(value) for name, value in self.get_params().items() if name not in _NOT_SAVED}
-        manifest = {"parameters": parameters, "fingerprint": found.fingerprint, "columns": found.columns}
+        manifest: dict[str, Any] = {"parameters": parameters, "fingerprint": found.fingerprint}
         manifest |= {
+            "columns": found.columns,
             "contamination": as_plain(found.contamination),
             "bound": as_plain(found.bound),
+            "taught": found.taught is not None,
             "version": __version__,
         }
         with files.replacing_folder(folder) as fresh:
             workspace.copy_run(found.folder, fresh)
+            if (found.folder / verdicts.FILE).is_file():
+                shutil.copyfile(found.folder / verdicts.FILE, fresh / verdicts.FILE)
+            if (found.folder / teach.FOLDER).is_dir():
+                shutil.copytree(found.folder / teach.FOLDER, fresh / teach.FOLDER)
             if found.trained is not None:
                 scores, num_labelled = found.trained
                 np.save(fresh / _TRAINING_SCORES, scores)
@@ -319,7 +335,9 @@ class HCM(Results, Parameters):
                 if name not in inputs.COLUMNS:
                     raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {name!r} is no column of a table")
             saved = {name: manifest[name] for name in ("fingerprint", "columns", "contamination", "bound")}
-            fitted = Fitted(folder, pipeline.read_scores(folder), **saved, trained=_training_scores(folder, manifest))
+            taught = teach.open_taught(folder, folder / "scores") if manifest.get("taught") else None
+            scores, trained = pipeline.read_scores(folder), _training_scores(folder, manifest)
+            fitted = Fitted(folder, scores, **saved, trained=trained, taught=taught)
             parameters = _safe_parameters(manifest["parameters"])
             parameters["views"] = tuple(parameters["views"])
         except (LookupError, TypeError, AttributeError) as error:

@@ -190,6 +190,31 @@ def find_label(data: Any, label: Any = None, y: Any = None) -> Any:
     return None
 
 
+def has_unknown(y: Any) -> bool:
+    """Whether y holds verdicts, 1 bad, 0 good, -1 unknown, and not a label, in which nothing is unknown."""
+    return y is not None and not isinstance(y, str | Path) and bool((_numbers(y) == -1).any())
+
+
+def _numbers(y: Any) -> NDArray[Any]:
+    return np.asarray(y.detach().cpu() if hasattr(y, "detach") else y).ravel()
+
+
+def as_verdicts(y: Any, ids: pa.ChunkedArray) -> pa.Table:
+    """Verdicts that `fit` was given as y, by id.
+
+    `ids` are those of all nodes, in their order; a pandas Series may have some of them as its index.
+    """
+    values = _numbers(y)
+    if not np.isin(values, (-1, 0, 1)).all():
+        raise InputError("y holds other values than 1 (bad), 0 (good) and -1 (unknown)")
+    index = index_of(y)
+    if index is None and len(values) != len(ids):
+        raise InputError(f"y has {len(values):,} entries for {len(ids):,} nodes; they must be equal")
+    names = ids.cast(pa.large_string()) if index is None else pa.array(list(map(str, index)), pa.large_string())
+    words = pa.array(["good", "bad", "none"]).take(pa.array(values.astype(np.int8) % 3))
+    return pa.table({"id": names, "verdict": words})
+
+
 def with_label(graph: Graph, label: Any) -> Graph:
     """Graph with known anomalies: 0 or 1 for each node, in node order or with a pandas index of their ids."""
     y = np.asarray(label.cpu() if hasattr(label, "cpu") else label).ravel()

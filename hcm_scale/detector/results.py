@@ -6,8 +6,12 @@ of PyGOD (`decision_score_`, `label_`, `predict`, `decision_function`: torch ten
 
 Without `contamination` the labels are the flags at the false-discovery rate `fdr`, which come from p; with it they are
 the nodes whose score lies above the threshold that leaves this share above it, as in PyGOD.
+
+`Results.teach` returns `TaughtResults`, the list that verdicts make; the files beside the run are those that
+`hcm-scale teach` writes. A detector that was fitted with verdicts, `fit(data, y=...)`, has their scores as its own.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +24,10 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, erf
 
 from hcm_scale.detector.parameters import FOREIGN_ATTRIBUTES, with_python_names
+from hcm_scale.ingest.table_files import as_arrow, is_table
 from hcm_scale.report import wording
+from hcm_scale.review import teach
+from hcm_scale.review.estimate import Share
 from hcm_scale.run import pipeline
 
 Values = NDArray[np.float64]
@@ -44,6 +51,7 @@ class Fitted:
     contamination: float | None = None
     bound: float | None = None  # the threshold of the training run, if this one was scored by `apply`
     trained: Training | None = None  # the scores of that run
+    taught: teach.Taught | None = None  # by the verdicts that it was fitted with
 
     def column(self, name: str) -> NDArray[Any]:
         """Column of the table in node order, (n,)."""
@@ -54,7 +62,9 @@ class Fitted:
 
     @cached_property
     def scores(self) -> Values:
-        """The score that ranks the table, (n,); larger is stranger."""
+        """The score that ranks the table, (n,), or that the verdicts of the fit have taught; larger is stranger."""
+        if self.taught is not None:
+            return self.taught.scores
         return self.column(self.table.schema.metadata[b"rank_by"].decode())
 
     @cached_property
@@ -121,6 +131,26 @@ class Explained:
 
     def __contains__(self, words: str) -> bool:
         return words in self.text
+
+
+def verdict_table(verdicts: Any) -> Any:
+    """Verdicts in any form that `teach` takes, as a table or the path of one.
+
+    >>> verdict_table({"a": True, 7: "good", "b": None}).to_pydict()
+    {'id': ['a', '7', 'b'], 'verdict': ['True', 'good', None]}
+    """
+    if isinstance(verdicts, str | Path):
+        return Path(verdicts)
+    if isinstance(verdicts, list) and all(isinstance(row, Mapping) for row in verdicts):
+        verdicts = {row["id"]: row["verdict"] for row in verdicts}
+    if is_table(verdicts) and hasattr(verdicts, "columns"):
+        return as_arrow(verdicts, "the table of verdicts")
+    if not isinstance(verdicts, Mapping) and not hasattr(verdicts, "index"):
+        legal = "a mapping of ids to True and False, or to bad, good and unsure, a pandas Series, or a table"
+        raise TypeError(f"verdicts are of type {type(verdicts).__name__}; legal are {legal}")
+    pairs = list(verdicts.items())
+    words = [None if value is None or value != value else str(value) for _, value in pairs]
+    return pa.table({"id": [str(name) for name, _ in pairs], "verdict": pa.array(words, pa.string())})
 
 
 class NotFitted(ValueError, AttributeError):
@@ -244,6 +274,23 @@ class Results:
         (found,) = pipeline.explanations(self._found().folder, [str(node)])
         return Explained(wording.explanation_text(found), found.as_dict())
 
+    def review(self, count: int = 20) -> list[dict[str, Any]]:
+        """The next nodes worth a verdict: id, an empty verdict, rank, why each was drawn, and the reason in words."""
+        return teach.next_nodes(pipeline.open_run(self._found().folder), count).to_pylist()
+
+    @with_python_names()
+    def teach(self, verdicts: Any = None, *, worth: float = teach.WORTH) -> "TaughtResults":
+        """The list that verdicts make, beside this one, which stays as it is; takes seconds.
+
+        `verdicts` are ids and True or False, or bad, good, unsure or none, which takes one back: a mapping, a pandas
+        Series, a table or its path, or rows of `review` with their verdicts. They are added to those given before.
+        `worth` is the share of bad nodes as long as which reading on pays.
+        """
+        run = pipeline.open_run(self._found().folder)
+        notes = [] if verdicts is None else pipeline.take_verdicts(run, verdict_table(verdicts))
+        lesson, more = teach.teach(run, worth)
+        return TaughtResults(self, lesson, [*notes, *more])
+
     def strangest(self, count: int = 10) -> list[dict[str, Any]]:
         """The first rows of the ranked table."""
         return self.table.slice(0, count).to_pylist()
@@ -273,3 +320,46 @@ class Results:
             if name in FOREIGN_ATTRIBUTES:
                 raise AttributeError(f"HCM has no {name}: {FOREIGN_ATTRIBUTES[name]}")
             return self.__getattribute__(name)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TaughtResults:
+    """The list that verdicts made; prints what they taught. `notes` are what there is to say about the verdicts."""
+
+    results: Results
+    lesson: teach.Taught
+    notes: list[str]
+
+    def __repr__(self) -> str:
+        return "\n".join([*self.notes, teach.taught_text(self.lesson)])
+
+    @property
+    def sentences(self) -> list[str]:
+        """What the verdicts taught, in words."""
+        return list(self.lesson.facts["sentences"])
+
+    @property
+    def decision_scores_(self) -> Values:
+        """The taught score of every node, (n,); larger is likelier bad."""
+        return self.lesson.scores
+
+    @property
+    def table(self) -> pa.Table:
+        """The ranked table with taught, taught_rank and verdict, sorted by taught_rank."""
+        return self.lesson.beside(self.results.table).sort_by("taught_rank")
+
+    def to_pandas(self) -> Any:
+        """The table as a pandas DataFrame."""
+        return self.table.to_pandas()
+
+    def explain(self, node: Any) -> Explained:
+        """Why a node is where it is, and where the verdicts have put it."""
+        found = self.results.explain(node)
+        run = pipeline.open_run(self.lesson.folder.parent)
+        row = self.lesson.row_of(run.graph.node_of(str(getattr(node, "item", lambda: node)())))
+        known = f", and its verdict is {row['verdict']}" if row["verdict"] else ""
+        return Explained(f"{found.text}\n\ntaught rank {row['taught_rank']:,}{known}", found.data | row)
+
+    def estimate(self, first: int) -> Share:
+        """The share of bad nodes among the first so many of the taught list, and its 90 % interval."""
+        return teach.estimate(pipeline.open_run(self.lesson.folder.parent), self.decision_scores_, first)

@@ -27,15 +27,17 @@ from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.report import wording
 from hcm_scale.report.explain import Explanation
+from hcm_scale.review import teach, verdicts
 from hcm_scale.run import sources, tracking
 from hcm_scale.run.plan import plan
 from hcm_scale.run.stages import RunContext, num_blocks, stages
-from hcm_scale.run.trained import as_trained, open_trained, with_trained_options
+from hcm_scale.run.trained import Trained, as_trained, open_trained, with_trained_options
 from hcm_scale.run.workspace import Workspace, new_stage_list, open_stages
 from hcm_scale.stages import purify, report, score
 from hcm_scale.stages.train import check_backend
 
 log = logging.getLogger(__name__)
+_REVIEWED = ("graph", "purified", "scores")  # stages behind a verdict
 
 
 def run(config: Config, until: str = "report", graph: Graph | None = None, world: World = ALONE) -> str:
@@ -73,7 +75,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         _send_results(config, workspace)
         records = [asdict(record) for record in workspace.records]
         tracking.publish(config, run_dir, records, seconds)
-        return report.summary(run_dir, workspace.folders, records, seconds)
+        return report.summary(run_dir, workspace.folders, records, seconds, _carry_over(config, workspace, trained))
 
 
 def _check(config: Config, until: str, world: World, *, reads_source: bool) -> str:
@@ -144,6 +146,18 @@ def _send_results(config: Config, workspace: Workspace) -> None:
         log.info("copied %s to %s", ", ".join(path.name for path in paths), config.score.copy_to)
 
 
+def _carry_over(config: Config, workspace: Workspace, trained: Trained | None) -> list[str]:
+    """What the verdicts of the trained run mean for this one, in words; its lesson is written beside the scores."""
+    where = Path(config.trained or "")
+    if trained is None or "scores" not in workspace.folders or not (where / verdicts.FILE).is_file():
+        return []
+    run = teach.Run.open(workspace.run_dir, *(workspace.folders[name] for name in _REVIEWED))
+    told = teach.carry_over(where, trained.folders["scores"], run)
+    for line in told:
+        log.info("%s", line)
+    return told
+
+
 def _warn_too_late(config: Config, workspace: Workspace) -> None:
     """Warns where logs were asked of a training that an earlier run finished without them."""
     for record in workspace.records:
@@ -185,6 +199,18 @@ def explanations(run_dir: Path, nodes: Sequence[str]) -> list[Explanation]:
     folder, purified, scores = open_stages(run_dir, "graph", "purified", "scores")
     graph, made = Graph.open(folder, verify=False), purify.open_purified(purified)
     return report.explain(graph, made.graph, scores, nodes, made.features)
+
+
+def open_run(run_dir: Path) -> teach.Run:
+    """The finished run in `run_dir`, to be reviewed and taught."""
+    return teach.Run.open(run_dir, *open_stages(run_dir, *_REVIEWED))
+
+
+def take_verdicts(run: teach.Run, source: Any, by: str | None = None) -> list[str]:
+    """Adds the verdicts of a table, whose ids may stand in a column named as in the run's own tables."""
+    stored = schema.stored_options(run.folder)
+    names = [stored[key] for key in ("graph.id_column", "graph.source_column") if stored.get(key)]
+    return teach.take_in(run, source, by, names)
 
 
 def show(run_dir: Path, count: int = 10) -> str:

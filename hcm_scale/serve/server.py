@@ -2,30 +2,37 @@
 
 `Views` makes what the page shows: the page itself, rows of the list as JSON and explanations as HTML. Rows are searched
 in scores.parquet on disk; explanations come from the same `Evidence` as the report's cards, gathered at the first one.
-The templates are the report's and two more, and escape whatever came from the user's data.
+The templates are the report's and a few more, and escape whatever came from the user's data. Verdicts are read from
+the run's file whenever it has changed, so that several reviewers, pages and commands see what each other gave.
 
-`Server` listens on 127.0.0.1 and only reads, by GET. Every address begins with a random token, so that neither other
-users of the machine nor pages of other sites that guess the port get anything. A request must name this host and port
-(`Host`), so that a name that an attacker points at 127.0.0.1 (DNS rebinding) gets nothing either. The page may load
-nothing but its own style and script, by their hashes, and ask only this server.
+`Server` listens on 127.0.0.1; GET reads, and POST adds verdicts to the run. Every address begins with a random token,
+so that neither other users of the machine nor pages of other sites that guess the port get anything. A request must
+name this host and port (`Host`), so that a name that an attacker points at 127.0.0.1 (DNS rebinding) gets nothing
+either; a POST must also come from the page itself (`Origin`, `Sec-Fetch-Site`), as JSON of a few bytes, and names a
+node by its rank. The page may load nothing but its own style and script, by their hashes, and ask only this server.
 """
 
 import contextlib
 import errno
 import json
+import os
 import secrets
 import threading
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from jinja2 import ChoiceLoader, Environment, PackageLoader
+from numpy.typing import NDArray
 
-from hcm_scale.graph import Graph
+from hcm_scale.base import files
 from hcm_scale.report import sections
 from hcm_scale.report.card import card, num_rings
 from hcm_scale.report.evidence import Evidence
@@ -33,13 +40,17 @@ from hcm_scale.report.page import PAGE_ROWS, policy, templates
 from hcm_scale.report.reasons import KIND_TITLES
 from hcm_scale.report.wording import TERMS
 from hcm_scale.report.write import stream_csv
+from hcm_scale.review import teach, verdicts
 from hcm_scale.run.workspace import open_stages
 from hcm_scale.score import table
 from hcm_scale.serve.search import Filter, find_rows, passing_rows
-from hcm_scale.stages import purify
 from hcm_scale.stages.report import edge_hops, found_by
 
+Kept = TypeVar("Kept")
 _NEIGHBORS = 60  # listed in an explanation
+_MAX_BODY_BYTES = 4096  # of a POST
+_NUM_REVIEWED = 20  # nodes of one draw
+_TAUGHT = {"key": "taught_rank", "name": "Taught", "kind": "count", "help": "Rank by what the verdicts have taught"}
 _STAGES = ("graph", "purified", "scores")
 _NOT_FOUND = "there is nothing here\n"
 _HEADERS = {
@@ -56,13 +67,13 @@ _HEADERS = {
 class Views:
     """What the page shows of a finished run; methods raise ValueError where a parameter is not legal."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, by: str | None = None) -> None:
+        self.run_dir, self.by = run_dir, by
         self.folders = dict(zip(_STAGES, open_stages(run_dir, *_STAGES), strict=True))
         self.name = run_dir.resolve().name
-        self.graph = Graph.open(self.folders["graph"], verify=False)
+        self.run = teach.Run.open(run_dir, *self.folders.values())
+        self.graph, self.ranked = self.run.graph, self.run.ranked
         self.hops = edge_hops(self.folders["scores"], self.graph)
-        self.ranked = table.RankedFile(self.folders["scores"] / table.FILE)
-        table.check_ranked(self.ranked.path, self.ranked, self.graph.num_nodes)
         names, scores = self.ranked.column_names, table.score_names(self.ranked)
         self.ranked_by, self.has_kinds = table.ranked_by(self.ranked), table.has_kinds(self.ranked)
         self.scores = sections.listed_scores(scores, self.ranked_by, self.has_kinds)
@@ -70,21 +81,29 @@ class Views:
         self.types = [name for name in table.compared_types(self.ranked) or () if name is not None]
         listed = [*names, *(["label"] if "y" in names else [])]
         self.columns = sections.ranking_columns(listed, self.scores, self.types)
-        self.sortable = [column["key"] for column in self.columns if column["kind"] not in ("text", "words")]
+        self.columns.insert(2, {"key": "verdict", "name": "Verdict", "kind": "verdict", "help": "given by people"})
+        self.sortable = [column["key"] for column in self.columns if column["kind"] not in ("text", "words", "verdict")]
         self.highest = self.ranked.slice(0, 1)[self.ranked_by].to_pylist()
         self._lock = threading.Lock()
+        self._kept: dict[Path, tuple[Any, Any]] = {}
 
     def page(self) -> tuple[str, str]:
         """The page and its content security policy."""
-        page, style, script = (_templates().get_template(name) for name in ("serve.html", "page.css", "serve.js"))
-        allowed = {"style": style.render(), "script": script.render()}
+        page, *styles, script = (
+            _templates().get_template(name) for name in ("serve.html", "page.css", "serve.css", "serve.js")
+        )
+        allowed = {"style": "".join(style.render() for style in styles), "script": script.render()}
         num_flagged = found_by(self.folders["scores"]).get("num_flagged")
         flagged = None if num_flagged is None else {"num": num_flagged}
+        columns = [column | {"fixed": column["key"] not in self.sortable} for column in self.columns]
+        taught = self._taught()
         text = page.render(
             name=self.name,
             summary={"flagged": flagged, "graph": {"num_nodes": self.ranked.num_rows}},
             ranked_by=self.ranked_by,
-            columns=[column | {"fixed": column["key"] not in self.sortable} for column in self.columns],
+            columns=[*columns[:3], *([_TAUGHT] if taught else []), *columns[3:]],
+            unwritable="" if os.access(self.run_dir, os.W_OK) else str(self.run_dir),
+            taught=taught and taught[0].partition("\n\n"),
             terms=TERMS,
             **allowed,
         )
@@ -92,16 +111,21 @@ class Views:
 
     def rows(self, asked: dict[str, str]) -> str:
         """One page of the list as JSON: its rows, how many there are in all, and the score of the longest bar."""
-        sort = asked.get("sort", "rank")
-        if sort not in self.sortable:
-            raise ValueError(f"sort={sort} is not legal; legal are {', '.join(self.sortable)}")
+        sort, taught = asked.get("sort", "rank"), self._taught()
+        legal = [*self.sortable, *([_TAUGHT["key"]] if taught else [])]
+        if sort not in legal:
+            raise ValueError(f"sort={sort} is not legal; legal are {', '.join(legal)}")
         down = asked.get("down") == "true"
         first = _whole("page", asked.get("page", "0"), 0, self.ranked.num_rows) * PAGE_ROWS
-        rows, total = find_rows(self.ranked, self.filter(asked), sort, down, first, PAGE_ROWS)
-        shown = sections.ranking_values(self.ranked.take(rows, self.read), self.scores)
+        by = taught[1] if taught and sort == _TAUGHT["key"] else sort
+        rows, total = find_rows(self.ranked, self.filter(asked), by, down, first, PAGE_ROWS)
+        taken = self.ranked.take(rows, self.read)
+        shown = sections.ranking_values(taken, self.scores)
         shown["id"] = [str(value) for value in shown["id"]]  # a script would round large numbers
+        shown |= self._verdicts_on(taken["id"]) | ({_TAUGHT["key"]: taught[1][rows].tolist()} if taught else {})
         by_row = [dict(zip(shown, row, strict=True)) for row in zip(*shown.values(), strict=True)]
-        return json.dumps({"rows": by_row, "total": total, "barTop": max(self.highest, default=0)}, allow_nan=False)
+        found = {"rows": by_row, "total": total, "barTop": max(self.highest, default=0), "counts": self._counts()}
+        return json.dumps(found, allow_nan=False)
 
     def filter(self, asked: dict[str, str]) -> Filter:
         """The filter that a query asks for."""
@@ -114,19 +138,96 @@ class Views:
             raise ValueError("flagged=true is not legal: nobody judged who stands out in this run")
         if (node_type := asked.get("type", "")) and node_type not in self.types:
             raise ValueError(f"type={node_type} is not legal; legal are {', '.join(self.types) or 'none in this run'}")
-        return Filter(kind, flagged, asked.get("query", "").strip(), node_type)
+        judged = self._judged(asked.get("verdict", ""))
+        return Filter(kind, flagged, asked.get("query", "").strip(), node_type, **judged)
+
+    def _judged(self, verdict: str) -> dict[str, pa.ChunkedArray]:
+        """The ids that a filter by verdict keeps or leaves out; `none` is for nodes without one."""
+        if verdict not in ("", *verdicts.NAMES):
+            raise ValueError(f"verdict={verdict} is not legal; legal are {', '.join(verdicts.NAMES)}")
+        given = self._verdicts()
+        if verdict in ("", "none"):
+            return {"but": given.table["id"]} if verdict else {}
+        return {"only": given.table["id"].filter(pa.array(given.codes == verdicts.NAMES.index(verdict)))}
 
     def explained(self, asked: dict[str, str]) -> str:
         """The card of the node of a rank, as HTML."""
-        row = _whole("rank", asked.get("rank", ""), 1, self.ranked.num_rows) - 1
-        node = self.ranked.take(np.array([row]), ["node"])["node"][0].as_py()
+        taken = self._row(asked)
         with self._lock:
-            shown = card(self._evidence, node, num_rings(self._evidence), _NEIGHBORS)
-        return _templates().get_template("served_card.html").render(node=shown, num_nodes=self.ranked.num_rows)
+            shown = card(self._evidence, taken["node"][0].as_py(), num_rings(self._evidence), _NEIGHBORS)
+        given = {key: value for key, (value,) in self._verdicts_on(taken["id"]).items()}
+        return _templates().get_template("served_card.html").render(node=shown, num_nodes=self.ranked.num_rows, **given)
+
+    def judge(self, asked: Mapping[str, Any]) -> str:
+        """Stores a verdict on the node of a rank; the one that counts now, and the counts of all, as JSON."""
+        ids = self._row(asked)["id"]
+        (name,) = ids.cast(pa.string()).to_pylist()
+        try:
+            verdicts.append(self.run_dir, [(name, asked.get("verdict", ""))], self.by)
+        except OSError as error:
+            raise OSError(f"not stored, {self.run_dir} cannot be written: {error.strerror}") from error
+        given = {key: value for key, (value,) in self._verdicts_on(ids).items()}
+        return json.dumps(given | {"counts": self._counts()})
+
+    def _row(self, asked: Mapping[str, Any]) -> pa.Table:
+        """The id and the node of a rank."""
+        row = _whole("rank", str(asked.get("rank", "")), 1, self.ranked.num_rows) - 1
+        return self.ranked.take(np.array([row]), ["id", "node"])
+
+    def to_review(self, asked: Mapping[str, Any]) -> str:
+        """The ranks of nodes worth a verdict, and why each was drawn, as JSON; the draws are kept in the run."""
+        drawn = teach.next_nodes(self.run, _NUM_REVIEWED, self.by)
+        nodes = verdicts.find_nodes(self.graph, drawn["id"].combine_chunks().cast(pa.large_string()))
+        ranks = self.run.column("rank")[nodes].tolist()
+        return json.dumps(list(zip(ranks, drawn["why"].to_pylist(), strict=True)))
+
+    def rank_again(self, asked: Mapping[str, Any]) -> str:
+        """Ranks the nodes again by all verdicts, beside the list as it is; what there is to say about them, as JSON."""
+        return json.dumps(teach.teach(self.run)[1])
+
+    def _current(self, path: Path, read: Callable[[], Kept]) -> Kept:
+        """read(), kept until the file at `path` changes."""
+        found = path.stat() if path.exists() else None
+        state = found and (found.st_ino, found.st_size, found.st_mtime_ns)  # before reading: what comes later is seen
+        if path not in self._kept or self._kept[path][0] != state:
+            self._kept[path] = state, read()
+        kept: Kept = self._kept[path][1]
+        return kept
+
+    def _verdicts(self) -> verdicts.Verdicts:
+        """The verdicts that count."""
+        return self._current(self.run_dir / verdicts.FILE, lambda: verdicts.latest(self.run_dir))
+
+    def _taught(self) -> tuple[str, NDArray[np.int64]] | None:
+        """What verdicts have taught, in words, and the taught rank of every row; None where nothing was taught."""
+        return self._current(self.run_dir / teach.FOLDER / files.MANIFEST, self._read_taught)
+
+    def _read_taught(self) -> tuple[str, NDArray[np.int64]] | None:
+        taught = teach.open_taught(self.run_dir, self.folders["scores"])
+        if taught is None:
+            return None
+        ranks = np.empty(self.ranked.num_rows, np.int64)
+        ranks[taught.table["node"].to_numpy()] = taught.table["taught_rank"].to_numpy()
+        return teach.taught_text(taught), ranks[self.ranked["node"].to_numpy()]
+
+    def _counts(self) -> dict[str, int]:
+        codes = self._verdicts().codes
+        return {"verdicts": len(codes), "bad": int(np.count_nonzero(codes == verdicts.BAD))}
+
+    def _verdicts_on(self, ids: pa.ChunkedArray) -> dict[str, list[str]]:
+        """The verdict on each node of `ids`, empty where there is none, and who gave it."""
+        table = self._verdicts().table
+        names = ids.cast(table["id"].type)
+        given = {row["id"]: row for row in table.filter(pc.is_in(table["id"], names)).to_pylist()}
+        rows = [given.get(name) for name in names.to_pylist()]
+        return {
+            "verdict": [verdicts.NAMES[row["code"]] if row else "" for row in rows],
+            "by": [row["by"] or "" if row else "" for row in rows],
+        }
 
     @cached_property
     def _evidence(self) -> Evidence:
-        made = purify.open_purified(self.folders["purified"])
+        made = self.run.purified
         return Evidence.of(self.graph, made.graph, self.ranked, *self.hops, made.features)
 
 
@@ -152,8 +253,8 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, run_dir: Path, port: int = 0) -> None:
-        self.views = Views(run_dir)
+    def __init__(self, run_dir: Path, port: int = 0, by: str | None = None) -> None:
+        self.views = Views(run_dir, by)
         self.token = secrets.token_urlsafe(24)
         super().__init__(("127.0.0.1", port), Handler)
         self.hosts = [f"{host}:{self.server_port}" for host in ("127.0.0.1", "localhost")]
@@ -168,28 +269,71 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
-        target = urlsplit(self.path)
-        token, _, page = target.path.removeprefix("/").partition("/")
+        if (page := self._page()) is not None:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                asked = dict(parse_qsl(urlsplit(self.path).query))
+                self._csv(asked) if page == "scores.csv" else self._answer(*self._found(page, asked))
+
+    def do_POST(self) -> None:
+        if (page := self._page()) is not None:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                status, told = self._refusal()
+                self._answer(*(self._posted(page) if status is HTTPStatus.OK else (status, "text/plain", told, {})))
+
+    def _page(self) -> str | None:
+        """The page that is asked for, below the token; None, answered, where the address is not this server's."""
+        token, _, page = urlsplit(self.path).path.removeprefix("/").partition("/")
         if self.headers.get_all("Host", []) not in [[host] for host in self.server.hosts]:
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", "this server answers to its own address only\n", {})
         elif not secrets.compare_digest(token.encode(), self.server.token.encode()):
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", _NOT_FOUND, {})
         else:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                asked = dict(parse_qsl(target.query))
-                self._csv(asked) if page == "scores.csv" else self._answer(*self._found(page, asked))
+            return page
+        return None
 
-    def _found(self, page: str, asked: dict[str, str]) -> tuple[HTTPStatus, str, str, dict[str, str]]:
+    def _refusal(self) -> tuple[HTTPStatus, str]:
+        """Why a POST is refused; OK where it is not.
+
+        A browser says where a request comes from, and pages of other sites cannot change that, nor send JSON unasked.
+        """
+        here, length = f"http://{self.headers['Host']}", self.headers.get("Content-Length", "")
+        site = self.headers.get_all("Sec-Fetch-Site", ["same-origin"])  # older browsers do not say
+        if self.headers.get_all("Origin", []) != [here] or site != ["same-origin"]:
+            return HTTPStatus.FORBIDDEN, "this server takes verdicts from its own page only\n"
+        if self.headers.get_content_type() != "application/json":
+            return HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "legal is application/json\n"
+        if not (length.isascii() and length.isdecimal()):
+            return HTTPStatus.LENGTH_REQUIRED, "the length is missing\n"
+        if len(length) > 9 or int(length) > _MAX_BODY_BYTES:
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"legal are {_MAX_BODY_BYTES:,} bytes\n"
+        return HTTPStatus.OK, ""
+
+    def _posted(self, page: str) -> tuple[HTTPStatus, str, str, dict[str, str]]:
+        try:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        except (ValueError, RecursionError):
+            asked = None
+        if not isinstance(asked, dict):
+            return HTTPStatus.BAD_REQUEST, "text/plain", "legal is a JSON object\n", {}
+        return self._found(page, asked)
+
+    def _found(self, page: str, asked: dict[str, Any]) -> tuple[HTTPStatus, str, str, dict[str, str]]:
         """Status, content type, text and further headers of the answer."""
         views = self.server.views
+        by_address: dict[tuple[str, str], tuple[str, Callable[[dict[str, Any]], str]]] = {
+            ("GET", "rows"): ("application/json", views.rows),
+            ("GET", "explained"): ("text/html", views.explained),
+            ("POST", "verdicts"): ("application/json", views.judge),
+            ("POST", "review"): ("application/json", views.to_review),
+            ("POST", "teach"): ("application/json", views.rank_again),
+        }
         try:
-            if page == "":
+            if (self.command, page) == ("GET", ""):
                 text, policy = views.page()
                 return HTTPStatus.OK, "text/html", text, {"Content-Security-Policy": policy}
-            if page == "rows":
-                return HTTPStatus.OK, "application/json", views.rows(asked), {}
-            if page == "explained":
-                return HTTPStatus.OK, "text/html", views.explained(asked), {}
+            if (self.command, page) in by_address:
+                kind, view = by_address[self.command, page]
+                return HTTPStatus.OK, kind, view(asked), {}
         except ValueError as error:
             return HTTPStatus.BAD_REQUEST, "text/plain", f"{error}\n", {}
         except OSError as error:
@@ -222,10 +366,13 @@ class Handler(BaseHTTPRequestHandler):
         """Logs nothing, because the addresses hold the token."""
 
 
-def serve(run_dir: Path | str, port: int = 0) -> None:
-    """Serves the page of a finished run until interrupted, and prints its address. Port 0 takes any free one."""
+def serve(run_dir: Path | str, port: int = 0, by: str | None = None) -> None:
+    """Serves the page of a finished run until interrupted, and prints its address. Port 0 takes any free one.
+
+    `by` is who gives the verdicts, by default the user of this process.
+    """
     try:
-        made = Server(Path(run_dir), port)
+        made = Server(Path(run_dir), port, by)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise

@@ -193,10 +193,16 @@ def _by_edge(path: Path, num_edges: int) -> NDArray[np.float32]:
 # The summary in the terminal.
 
 
-def summary(run_dir: Path, folders: Mapping[str, Path], stages: Sequence[Mapping[str, Any]], seconds: float) -> str:
+def summary(
+    run_dir: Path,
+    folders: Mapping[str, Path],
+    stages: Sequence[Mapping[str, Any]],
+    seconds: float,
+    verdicts: Sequence[str] = (),
+) -> str:
     """The first nodes of the list, how good it is if that is known, what the run cost and what to type next, as text.
 
-    `stages` are the entries of the run's list of stages.
+    `stages` are the entries of the run's list of stages, `verdicts` what earlier ones mean for this run.
     """
     parts = []
     if "scores" in folders:
@@ -206,6 +212,7 @@ def summary(run_dir: Path, folders: Mapping[str, Path], stages: Sequence[Mapping
     parts += [note for note in notes if not note.startswith("Drift: ")]  # which has a line of its own
     if "drift" in folders:
         parts.append(f"drift   {drift_text(folders['drift'])}")
+    parts.append("\n".join(verdicts))
     parts.append(_costs(stages, seconds))
     if "report" in folders:
         parts.append(f"report  {run_dir / 'report' / 'report.html'}\nscores  {run_dir / 'scores' / FILE}")
@@ -219,8 +226,9 @@ def _next_steps(run_dir: Path, scores: Path) -> str:
     """Commands to type next, of this run; an id that cannot be typed is left out."""
     (first,) = RankedFile(scores / FILE).slice(0, 1)["id"].to_pylist()
     steps = [["explain", str(run_dir), f"node={first}"]] if str(first).isprintable() else []
-    steps += [["serve", str(run_dir)], ["export", str(run_dir), "list.csv"]]
+    steps += [["serve", str(run_dir)], ["export", str(run_dir), "list.csv"], ["review", str(run_dir)]]
     comments = ["why the first node is there", "a local page over all nodes", "the whole list for other programs"]
+    comments += ["nodes to say bad or good of, which makes the list yours"]
     lines = [shlex.join(["hcm-scale", *words]) for words in steps]
     width = max(map(len, lines))
     shown = [f"  {line:<{width}}   # {text}" for line, text in zip(lines, comments[-len(lines) :], strict=True)]

@@ -1,7 +1,9 @@
-"""A small finished run with ids that would do harm as HTML, and a server over it."""
+"""A small finished run with ids that would do harm as HTML, and servers over it."""
 
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,13 +22,32 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def server(run_dir: Path) -> Iterator[Server]:
-    with Server(run_dir) as made:
-        thread = threading.Thread(target=made.serve_forever)
+@contextmanager
+def running(run_dir: Path, by: str | None = None) -> Iterator[Server]:
+    with Server(run_dir, by=by) as made:
+        thread = threading.Thread(target=made.serve_forever, args=(0.05,))
         thread.start()
         try:
             yield made
         finally:
             made.shutdown()
             thread.join()
+
+
+@pytest.fixture
+def server(run_dir: Path) -> Iterator[Server]:
+    with running(run_dir) as made:
+        yield made
+
+
+@pytest.fixture
+def own_run(run_dir: Path, tmp_path: Path) -> Path:
+    """A copy to which verdicts may be added."""
+    return shutil.copytree(run_dir, tmp_path / "run")
+
+
+@pytest.fixture
+def start(own_run: Path) -> Iterator[Callable[..., Server]]:
+    """`start(by)` is a server over the copy."""
+    with ExitStack() as stack:
+        yield lambda by=None: stack.enter_context(running(own_run, by))

@@ -72,6 +72,26 @@ def test_find_rows__pages_are_those_of_the_sorted_table(ranked, wanted: Filter, 
         assert total == len(order)
 
 
+@pytest.mark.parametrize("wanted", [Filter(), Filter("hop"), Filter("", True, "1")])
+@pytest.mark.parametrize("down", [False, True])
+def test_find_rows__by_numbers_of_the_caller_as_by_a_column(ranked, wanted: Filter, down: bool):
+    table = a_table(list(range(NUM_ROWS)))
+    numbers = np.random.default_rng(1).permutation(NUM_ROWS)
+    order = obvious(table.append_column("numbers", pa.array(numbers)), wanted, "numbers", down)
+    for first in (0, 15, len(order) - 3):
+        rows, total = find_rows(ranked(table), wanted, numbers, down, first, 15)
+        assert (rows.tolist(), total) == (order[first : first + 15], len(order))
+
+
+@pytest.mark.parametrize("ids", [[f"n{i}" for i in range(NUM_ROWS)], list(range(NUM_ROWS))])
+def test_find_rows__of_some_ids_or_of_all_others(ranked, ids: list[Any]):
+    file, some = ranked(a_table(ids)), pa.chunked_array([[str(ids[i]) for i in (3, 5, 700)] + ["unknown"]])
+    assert find_rows(file, Filter(only=some), "rank", False, 0, 15)[0].tolist() == [3, 5, 700]
+    rows, total = find_rows(file, Filter(but=some), "rank", True, 0, NUM_ROWS)
+    assert rows.tolist() == [i for i in range(NUM_ROWS - 1, -1, -1) if i not in (3, 5, 700)]
+    assert total == NUM_ROWS - 3
+
+
 def test_find_rows__the_very_id_comes_first_and_ids_are_text(ranked):
     names = [f"a%_{i}" for i in range(NUM_ROWS)]
     file = ranked(a_table(names))

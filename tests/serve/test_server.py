@@ -65,9 +65,10 @@ def test_server__refuses_a_request_with_two_hosts_or_none(server: Server):
             assert b" 403 " in raw.recv(100)
 
 
-def test_server__only_reads(server: Server):
-    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+def test_server__knows_get_and_post_alone(server: Server):
+    for method in ("PUT", "DELETE", "OPTIONS"):
         assert get(server, f"/{server.token}/", method=method)[0] == 501
+    assert get(server, f"/{server.token}/verdicts")[0] == 404
 
 
 def test_server__page_runs_its_own_script_only(server: Server):
@@ -114,6 +115,7 @@ def test_server__explains_any_node_and_escapes_its_id(server: Server):
     [
         ("rows?sort=id", "sort=id is not legal; legal are rank, score,"),
         ("rows?page=-1", "page=-1 is not legal; it is a whole number from 0 to 300"),
+        ("rows?verdict=evil", "verdict=evil is not legal; legal are good, bad, unsure, none"),
         ("rows?kind=x", "kind=x is not legal; legal are hop, closure,"),
         ("explained?rank=301", "rank=301 is not legal; it is a whole number from 1 to 300"),
         ("explained", "rank= is not legal"),
@@ -130,7 +132,7 @@ def test_server__says_what_is_legal(server: Server, page: str, said: str):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "usage: hcm-scale serve [-h] [--port N] RUN"),
+        ([], "usage: hcm-scale serve [-h] [--port N] [--by NAME] RUN"),
         (["nowhere"], "nowhere is not there"),
         (["nowhere", "--port", "x"], "--port x is not legal"),
         (["nowhere", "--port", "-1"], "port"),

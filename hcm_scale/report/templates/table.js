@@ -1,5 +1,6 @@
 // The ranked table. `source(view)` finds what to show, {rows, total}, or a promise of it; a row is an object by column.
 // `onCsv(view)` downloads. What is shown is a function of `view` alone; `opened` is the rank of the row that is marked.
+// On the served page `judge(row)` makes the buttons in the column `verdict`, and `onShown(rows, hasMore)` follows.
 const element = (id) => document.getElementById(id);
 const count = (value) => value.toLocaleString("en");
 
@@ -19,16 +20,18 @@ function written(column, value) {
   return column.kind === "count" ? count(value) : String(value);
 }
 
-function rankedTable({ columns, source, onCsv, isDetailed, nothing }) {
+function rankedTable({ columns, source, onCsv, isDetailed, nothing, judge, onShown }) {
   const table = element("ranking-table");
   const headers = [...table.tHead.rows[0].cells];
-  const [search, kind, type, flagged] = ["search", "kind", "type", "flagged"].map((name) => element(`ranking-${name}`));
-  const view = { sort: "rank", down: false, query: "", kind: "", type: "", flagged: false, page: 0 };
+  const tools = ["search", "kind", "type", "flagged", "verdict"].map((name) => element(`ranking-${name}`));
+  const [search, kind, type, flagged, verdict] = tools;
+  const view = { sort: "rank", down: false, query: "", kind: "", type: "", flagged: false, verdict: "", page: 0 };
   const pageRows = Number(table.dataset.pageRows);
   let opened = 0;
   let asked = 0;
 
   function cell(column, row, barTop) {
+    if (column.kind === "verdict") return make("td", "verdict", judge(row));
     const value = row[column.key];
     const td = make("td", column.kind + (column.minor ? " minor" : ""), column.key === "id" ? "" : written(column, value));
     if (column.key === "id") {
@@ -59,6 +62,7 @@ function rankedTable({ columns, source, onCsv, isDetailed, nothing }) {
 
   function lines(row, barTop) {
     const tr = make("tr", row.flagged ? "flagged" : "", ...columns.map((column) => cell(column, row, barTop)));
+    tr.dataset.rank = row.rank;
     if (row.rank !== opened) return [tr];
     tr.classList.add("opened");
     return isDetailed(row.rank) ? [tr] : [tr, detail(row)];
@@ -79,6 +83,7 @@ function rankedTable({ columns, source, onCsv, isDetailed, nothing }) {
       const state = columns[c].key !== view.sort ? "none" : view.down ? "descending" : "ascending";
       th.setAttribute("aria-sort", state);
     });
+    onShown?.(rows, first + rows.length < total);
   }
 
   function change(changes) {
@@ -113,10 +118,11 @@ function rankedTable({ columns, source, onCsv, isDetailed, nothing }) {
   kind?.addEventListener("change", () => change({ kind: kind.value }));
   type?.addEventListener("change", () => change({ type: type.value }));
   flagged?.addEventListener("change", () => change({ flagged: flagged.checked }));
+  verdict?.addEventListener("change", () => change({ verdict: verdict.value }));
   element("ranking-back").addEventListener("click", () => change({ page: view.page - 1 }));
   element("ranking-next").addEventListener("click", () => change({ page: view.page + 1 }));
   element("ranking-csv").addEventListener("click", () => onCsv(view));
-  return { show, open, mark };
+  return { show, open, mark, change, view };
 }
 
 // Calls `go` with the rank behind #node-RANK, now and whenever a link changes it.

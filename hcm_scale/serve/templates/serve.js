@@ -6,10 +6,16 @@
 
 {% include "table.js" %}
 
-  async function ask(address) {
-    const reply = await fetch(address);
+  async function ask(address, body) {
+    const post = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+    const reply = await fetch(address, body && post);
     if (!reply.ok) throw new Error(await reply.text());
     return reply;
+  }
+
+  function say(text) {
+    element("message").textContent = text;
+    element("message").hidden = !text;
   }
 
   // The latest question wins: while one is under way the next waits a little, so that typing asks once.
@@ -19,32 +25,247 @@
     if (view.query) await new Promise((done) => setTimeout(done, 200));
     if (mine !== typed) return { rows: [], total: 0 };
     element("ranking-status").textContent = "…";
-    return (await ask("rows?" + new URLSearchParams(view))).json();
+    try {
+      const found = JSON.parse(await askAfterVerdicts("rows?" + new URLSearchParams(view)));
+      for (const { rank, verdict, by } of found.rows) record(rank, verdict, by);
+      showCounts(found.counts);
+      return found;
+    } catch (error) {
+      say(error.message);
+      return { rows: [], total: 0 };
+    }
+  }
+
+  // Verdicts. `known` has those of the ranks on the page. One that is given is shown at once as on its way, and as
+  // stored when the server has answered; the server is asked in the order of giving. `current` is the rank that keys
+  // are about, `walk` the nodes to review next: their ranks and why each was drawn.
+  const NAMES = { bad: "Bad", good: "Good", unsure: "Unsure", none: "Undo", next: "Next" };
+  const HINTS = { bad: "key b", good: "key g", unsure: "key u", none: "takes this verdict back", next: "key n or j" };
+  const known = new Map();
+  const given = []; // [rank, verdict before], the last one is undone first
+  let table;
+  let shown = [];
+  let hasMore = false;
+  let current = 0;
+  let place = 0; // of the current row in the table
+  let walk = new Map();
+  let stored = Promise.resolve();
+  let unwritable = "";
+
+  let numGiven = 0;
+
+  // The text at an address, read after all that was given here is stored.
+  async function askAfterVerdicts(address) {
+    for (;;) {
+      const before = numGiven;
+      await stored;
+      const text = await (await ask(address)).text();
+      if (before === numGiven) return text;
+    }
+  }
+
+  const isOpen = () => /^#node-\d+$/.test(location.hash);
+
+  function judge(rank, names) {
+    const box = make("div", "judge");
+    box.dataset.rank = rank;
+    for (const name of names) {
+      const button = make("button", name, NAMES[name]);
+      button.type = "button";
+      button.disabled = Boolean(unwritable) && name !== "next";
+      button.addEventListener("click", () => {
+        select(rank);
+        if (name === "next") next();
+        else give(rank, name);
+      });
+      box.append(button);
+    }
+    paint(box);
+    return box;
+  }
+
+  function paint(box) {
+    const { verdict, by, isStored } = known.get(Number(box.dataset.rank));
+    box.classList.toggle("given", verdict !== "");
+    box.classList.toggle("stored", isStored);
+    for (const button of box.children) {
+      const name = button.className;
+      if (name !== "none" && name !== "next") button.setAttribute("aria-pressed", String(name === verdict));
+      button.title = name === verdict && by ? "given by " + by : HINTS[name];
+    }
+  }
+
+  function record(rank, verdict, by, isStored = true) {
+    known.set(rank, { verdict, by, isStored });
+    document.querySelectorAll(`.judge[data-rank="${rank}"]`).forEach(paint);
+  }
+
+  function showCounts({ verdicts, bad }) {
+    element("counter").textContent = `${count(verdicts)} verdict${verdicts === 1 ? "" : "s"}, ${count(bad)} bad`;
+  }
+
+  // Stores a verdict; `none` takes one back. `undone` is the entry of `given` that this undoes.
+  function give(rank, verdict, undone) {
+    const before = known.get(rank);
+    if (unwritable || !before || verdict === (before.verdict || "none")) return;
+    record(rank, verdict === "none" ? "" : verdict, "", false);
+    const mine = known.get(rank);
+    numGiven++;
+    stored = stored.then(async () => {
+      try {
+        const answer = await (await ask("verdicts", { rank, verdict })).json();
+        if (!undone) given.push([rank, before.verdict || "none"]);
+        if (known.get(rank) === mine) record(rank, answer.verdict, answer.by);
+        showCounts(answer.counts);
+        say("");
+      } catch (error) {
+        if (undone) given.push(undone);
+        if (known.get(rank) === mine) record(rank, before.verdict, before.by);
+        say(`The verdict on the node of rank ${count(rank)} is not stored: ${error.message}`);
+      }
+    });
+  }
+
+  async function undo() {
+    await stored;
+    const last = given.pop();
+    if (!last) return say("No verdict was given since this page was loaded; Undo beside a node takes its verdict back.");
+    go(last[0]);
+    give(...last, last);
+  }
+
+  function select(rank) {
+    current = rank;
+    place = Math.max(0, shown.indexOf(rank));
+    for (const row of element("ranking-table").tBodies[0].rows) {
+      row.classList.toggle("current", Number(row.dataset.rank) === rank);
+    }
+  }
+
+  // Goes to a node: to its card while cards are read, else to its row.
+  function go(rank) {
+    if (isOpen() || !shown.includes(rank)) open(rank);
+    else {
+      select(rank);
+      document.querySelector("tr.current").scrollIntoView({ block: "nearest" });
+    }
+  }
+
+  function open(rank) {
+    if (location.hash === "#node-" + rank) explain(rank);
+    else location.hash = "#node-" + rank;
+  }
+
+  // Goes to the next of the nodes worth a verdict, and draws new ones after the last.
+  async function review() {
+    const ranks = [...walk.keys()];
+    let rank = ranks.slice(ranks.indexOf(current) + 1).find((other) => !known.get(other)?.verdict);
+    try {
+      if (!rank) {
+        await stored;
+        walk = new Map(await (await ask("review", {})).json());
+        [rank] = walk.keys();
+      }
+      if (rank) open(rank);
+      else say("Every node has a verdict.");
+    } catch (error) {
+      say(error.message);
+    }
+  }
+
+  async function teach() {
+    element("teach").disabled = true;
+    say("Ranking all nodes again…");
+    try {
+      await stored;
+      await ask("teach", {});
+      history.replaceState(null, "", "?sort=taught_rank");
+      location.reload(); // the list by taught rank, and what was taught
+    } catch (error) {
+      element("teach").disabled = false;
+      say(error.message);
+    }
+  }
+
+  async function next() {
+    if (isOpen() && walk.has(current)) return review();
+    const before = shown;
+    const at = before.indexOf(current);
+    let rank = before[at < 0 ? place : at + 1];
+    if (!rank) {
+      await table.show(); // rows that no longer pass the filter have made room
+      rank = shown.find((other) => !before.includes(other));
+    }
+    if (!rank && hasMore) {
+      await table.change({ page: table.view.page + 1 });
+      rank = shown[0];
+    }
+    if (rank) go(rank);
+    else say("This is the end of the list.");
+  }
+
+  function onShown(rows, more) {
+    shown = rows.map((row) => row.rank);
+    hasMore = more;
+    select(shown.includes(current) || isOpen() || !shown.length ? current : shown[0]);
+  }
+
+  function onKey(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input[type=search]")) return;
+    const verdicts = { b: "bad", g: "good", u: "unsure" };
+    const others = { z: undo, Backspace: undo, n: next, j: next };
+    const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+    if (key === "Enter" && event.target === document.body && current) open(current);
+    if (!(key in verdicts || key in others)) return;
+    event.preventDefault();
+    if (event.repeat) return;
+    if (key in others) others[key]();
+    else give(current, verdicts[key]);
   }
 
   async function explain(rank) {
     if (!rank) return;
     const section = element("explained");
+    const isFirst = section.hidden;
     section.hidden = false;
     element("card").textContent = "…";
     try {
-      element("card").innerHTML = await (await ask("explained?rank=" + rank)).text();
+      const text = await askAfterVerdicts("explained?rank=" + rank);
+      if (rank !== current) return; // another one was opened meanwhile
+      element("card").innerHTML = text;
+      const bar = element("card-verdict");
+      record(rank, bar.dataset.verdict, bar.dataset.by);
+      if (walk.has(rank)) bar.append(make("p", "", "Worth a verdict: " + walk.get(rank)));
+      bar.append(judge(rank, Object.keys(NAMES)));
     } catch (error) {
       element("card").textContent = error.message;
     }
-    section.scrollIntoView();
+    (isFirst ? section : element("card")).scrollIntoView(); // how to read a card is read once
   }
 
   document.addEventListener("DOMContentLoaded", () => {
     startTheme();
-    const table = rankedTable({
-      columns: JSON.parse(element("ranking-data").textContent).columns,
+    const data = JSON.parse(element("ranking-data").textContent);
+    unwritable = data.unwritable;
+    if (unwritable) say(`No verdicts can be given here: ${unwritable} cannot be written by this server.`);
+    table = rankedTable({
+      columns: data.columns,
       source,
       onCsv: (view) => (location.href = "scores.csv?" + new URLSearchParams(view)),
       isDetailed: () => true,
       nothing: "No node matches",
+      judge: (row) => judge(row.rank, ["bad", "good", "unsure", "none"]),
+      onShown,
     });
+    const asked = new URLSearchParams(location.search).get("sort");
+    if (data.columns.some(({ key }) => key === asked)) table.view.sort = asked;
+    for (const [name, act] of Object.entries({ review, teach })) {
+      element(name).addEventListener("click", act);
+      element(name).disabled = Boolean(unwritable);
+    }
+    document.addEventListener("keydown", onKey);
     followRanks((rank) => {
+      if (rank) select(rank);
       table.mark(rank);
       explain(rank);
     });

@@ -1,0 +1,1 @@
+"""Verdicts of people about nodes, and the list that they teach."""

@@ -1,0 +1,68 @@
+"""Which nodes to look at next: mostly the head of the list, some where kinds of evidence disagree, some at random.
+
+A verdict on the head finds bad nodes, one on any other node tells whether the list is right. As long as half of what
+was looked at is bad, the list is good and one node in twenty is drawn elsewhere; else four.
+
+- disagreement: the node that leads, or comes last, by one kind of evidence drawn at random, and is not in the head;
+- random: half of them from all nodes alike, half by 1 / rank, so that the upper part of the list is estimated well.
+  Their chance to be drawn is kept with the verdict.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcm_scale.base.rng import key
+from hcm_scale.score.metrics import ranking
+
+_GOOD_LIST = 0.5  # share of bad among the verdicts
+_ELSEWHERE, _ELSEWHERE_IF_GOOD = 0.2, 0.05
+_PURPOSE = 0x402  # of the seed
+
+
+class Drawn(NamedTuple):
+    """A node to look at, why, and its chance to be drawn, NaN unless at random."""
+
+    node: int
+    why: str  # head, disagreement, random
+    chance: float = float("nan")
+
+
+def draw(
+    score: NDArray[np.float64],
+    places: NDArray[np.integer],
+    reviewed: NDArray[np.bool_],
+    count: int,
+    seed: int,
+    bad_share: float = 0.0,
+) -> list[Drawn]:
+    """The next nodes, at most `count`, of a list by score, (n,); head first.
+
+    `places` are those by every kind of evidence, (kinds, n); `bad_share` is that of the verdicts given so far. The seed
+    must be another for every call.
+    """
+    rng = np.random.default_rng(key(seed, _PURPOSE))
+    order = ranking(score)
+    order = order[~reviewed[order]]
+    count = min(count, len(order))
+    elsewhere = max(1, round(count * (_ELSEWHERE_IF_GOOD if bad_share >= _GOOD_LIST else _ELSEWHERE))) if count else 0
+    num_odd = elsewhere // 2 if len(places) else 0
+    head = order[: count - elsewhere]
+    taken = reviewed.copy()
+    taken[head] = True
+    drawn = [Drawn(int(node), "head") for node in head]
+    for _ in range(num_odd):
+        by_kind = places[rng.integers(len(places))]
+        sign = rng.choice([-1, 1])
+        free = np.flatnonzero(~taken)
+        ends = free[sign * by_kind[free] == (sign * by_kind[free]).min()]
+        drawn.append(Drawn(int(rng.choice(ends)), "disagreement"))
+        taken[drawn[-1].node] = True
+    left = order[~taken[order]]
+    by_rank = 1.0 / np.arange(1, len(left) + 1)
+    chances = 0.5 * by_rank / by_rank.sum() + 0.5 / len(left) if len(left) else by_rank
+    chosen = rng.choice(len(left), min(elsewhere - num_odd, len(left)), replace=False, p=chances)
+    return drawn + [
+        Drawn(int(left[at]), "random", float(min(1.0, len(chosen) * chances[at]))) for at in np.sort(chosen)
+    ]

@@ -1,0 +1,330 @@
+"""A list taught by verdicts: the label-free order, moved as far as a few verdicts carry it.
+
+    logit P(v is bad) = a + b s(v) + w . z(v)
+
+s is the surprise of v's rank by score. z are columns that may say otherwise, each about 1 in size:
+
+    evidence      surprise of v's place by every kind of evidence and by degree, in the upper and in the lower tail
+    attributes    v's features, how far each is from the middle, their mean over v's neighbours, the difference of both
+    neighbours    logarithm of the number of v's neighbours that are known to be bad
+
+A priori b is 1 and w is 0, give or take; the verdicts have to overcome that. How far w may go is not known beforehand:
+hypotheses from "the label-free order is right" (w = 0) to "attributes decide" are each fitted by maximum a posteriori
+and averaged by their evidence, the first of them with a head start. 500 nodes drawn at random stand for all that nobody
+looked at: they count as good, with half the weight of the verdicts together. So verdicts on the head of the list alone,
+or a list of known cases alone, can teach as well.
+
+The label-free order stays where it is the likeliest hypothesis, or where at least five verdicts of either kind are
+not predicted by the others (cross-validation over five folds). Nodes with a verdict get the score that they would have
+without it, from the fold that left them out, so that the list is not better at them than at others.
+
+All is linear in the end: scoring a node costs as much as looking at it. Memory: 8 bytes a node and a slice of columns.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, log_expit
+
+from hcm_scale.base.jit import kernel
+from hcm_scale.base.order import double_places
+from hcm_scale.base.rng import key
+from hcm_scale.base.threads import run_in_slices
+from hcm_scale.report.reasons import KIND_TITLES
+from hcm_scale.score.evidence import ranks_of
+from hcm_scale.score.metrics import roc_auc
+
+LEAST_VERDICTS = 5  # fewer teach nothing
+_MOST_VERDICTS = 4096  # more are drawn from
+_MOST_FEATURES = 64
+_BACKGROUND, _BACKGROUND_WEIGHT = 500, 0.5  # nodes, and their weight beside that of the verdicts
+_HYPOTHESES = ((0.0, 0.0), (0.1, 0.0), (0.3, 0.0), (0.3, 0.5), (0.3, 1.5), (0.3, 4.0))  # spread of evidence, attributes
+_HEAD_START = 1.0  # of the first, in nats
+_SLOPE_SPREAD, _NEIGHBOR_SPREAD, _LEVEL, _LEVEL_SPREAD = 0.5, 1.0, -3.0, 10.0
+_FOLDS, _LEAST_OF_KIND, _LEAST_Z = 5, 5, 1.0
+_SAMPLE_ROWS = 1 << 14  # that show the spread of a column
+_SLICE_ROWS = 1 << 15
+_MOST = 4.0  # spreads that an attribute counts for
+_SAID, _SAID_EACH = 0.15, 3  # least weight that is put into words, and how many of evidence and of attributes
+_DRAWN, _FOLDED = 0x400, 0x401  # uses of the seed
+
+Values = NDArray[np.float64]
+Nodes = NDArray[np.int64]
+
+
+class Inputs(NamedTuple):
+    """What a lesson is learned from, and applied to, in node order.
+
+    `places` are those by every kind of evidence, 1 for the most unusual; none where a run has only one score.
+    `features` may be a memory map; `names` are theirs, empty for components. `indptr` and `indices` give neighbours.
+    """
+
+    score: Values
+    places: Mapping[str, NDArray[np.integer]]
+    degree: NDArray[np.int64]
+    features: NDArray[np.float32]
+    names: Sequence[str]
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.integer]
+
+
+class Lesson(NamedTuple):
+    """The taught score of every node, (n,), whether verdicts changed the order, what they taught, and the model."""
+
+    taught: Values
+    changed: bool
+    sentences: list[str]
+    model: dict[str, Values]
+
+
+def learn(inputs: Inputs, nodes: Nodes, is_bad: NDArray[np.bool_], seed: int = 0) -> Lesson:
+    """What verdicts on some nodes, (k,), teach about all of them."""
+    if len(nodes) < LEAST_VERDICTS:
+        why = f"{len(nodes)} verdicts are too few to learn from: the order stays. Give {LEAST_VERDICTS} or more."
+        return _unchanged(inputs, why)
+    rng = np.random.default_rng(key(seed, _DRAWN))
+    chosen = rng.permutation(len(nodes))[:_MOST_VERDICTS]
+    background = rng.permutation(np.setdiff1d(_some(len(inputs.score), rng), nodes))[:_BACKGROUND]
+    columns = _Columns.of(inputs, nodes[is_bad])
+    rows = _Rows.of(columns, nodes[chosen], is_bad[chosen], background)
+    likely, weights = _average(rows, np.ones(len(rows.label), bool))
+    if likely[0] > 0.5:
+        return _unchanged(inputs, "The verdicts fit the label-free order: no other explains them better. It stays.")
+    held_out, before = _out_of_fold(rows, seed), inputs.score[nodes[chosen]]
+    told = ""
+    if min(is_bad[chosen].sum(), (~is_bad[chosen]).sum()) >= _LEAST_OF_KIND:
+        auc, old = roc_auc(is_bad[chosen], held_out), roc_auc(is_bad[chosen], before)
+        error = np.sqrt((1 / is_bad[chosen].sum() + 1 / (~is_bad[chosen]).sum()) / 12)
+        if auc - 0.5 < _LEAST_Z * error:
+            why = "What some of the verdicts teach does not hold for the others, as if they were given by chance"
+            return _unchanged(inputs, f"{why} (ROC-AUC {auc:.2f} give or take {error:.2f}): the order stays.")
+        told = f" Verdicts left out are predicted with a ROC-AUC of {auc:.2f}; by the label-free score {old:.2f}."
+    taught = columns.scores(weights)
+    taught[nodes[chosen]] = held_out
+    first = f"{len(nodes):,} verdicts, {int(is_bad.sum()):,} of them bad, changed the order.{told}"
+    return Lesson(taught, True, [first, *_sentences(columns, weights)], columns.model(weights))
+
+
+def apply_lesson(model: Mapping[str, Values], inputs: Inputs, bad: Nodes) -> Values:
+    """The taught score of every node of another graph, (n,), in which some nodes are known to be bad."""
+    if not len(model["weights"]):
+        return inputs.score
+    columns = _Columns.of(inputs, bad, (model["center"], model["spread"]))
+    if columns.width != len(model["weights"]):
+        raise ValueError(f"the lesson is of {len(model['weights'])} columns, the run has {columns.width}")
+    return columns.scores(model["weights"])
+
+
+def _unchanged(inputs: Inputs, why: str) -> Lesson:
+    none = np.zeros(0)
+    return Lesson(inputs.score, False, [why], {"weights": none, "center": none, "spread": none})
+
+
+def _some(num_nodes: int, rng: np.random.Generator) -> Nodes:
+    """Nodes to draw a background from; several times as many as needed, not all of a hundred million."""
+    return np.arange(num_nodes) if num_nodes <= 1 << 16 else np.unique(rng.integers(0, num_nodes, 1 << 15))
+
+
+class _Columns(NamedTuple):
+    """The columns of all nodes, made for some at a time; `center` and `spread` are of the attributes, (3, f)."""
+
+    inputs: Inputs
+    double: list[NDArray[np.integer]]  # double places: by score, by every kind of evidence, by degree
+    features: NDArray[np.float32]
+    bad: NDArray[np.bool_]
+    center: Values
+    spread: Values
+
+    @staticmethod
+    def of(inputs: Inputs, bad: Nodes, scale: tuple[Values, Values] | None = None) -> "_Columns":
+        by_number = [double_places(values.astype(np.float64, copy=False)) for values in (inputs.score, inputs.degree)]
+        double = [by_number[0], *(2 * places for places in inputs.places.values()), by_number[1]]
+        is_bad = np.zeros(len(inputs.score), bool)
+        is_bad[bad] = True
+        features = np.asarray(inputs.features)[:, :_MOST_FEATURES]
+        made = _Columns(inputs, double, features, is_bad, np.zeros((3, 0)), np.zeros((3, 0)))
+        return made._replace(**dict(zip(("center", "spread"), scale or made._scale(), strict=True)))
+
+    def _scale(self) -> tuple[Values, Values]:
+        """Middle and spread of features, of their means over neighbours, and of the differences."""
+        rows = np.unique(np.linspace(0, len(self.bad) - 1, min(len(self.bad), _SAMPLE_ROWS)).astype(np.int64))
+        parts = np.stack(self._attributes(rows)).astype(np.float64)
+        low, center, high = np.quantile(parts, [0.16, 0.5, 0.84], axis=1)
+        deviation = parts.std(axis=1)
+        spread = np.where(high - low > 0.1 * deviation, (high - low) / 2, deviation)
+        return center, np.where(spread > 0, spread, 1.0)
+
+    def _attributes(self, rows: Nodes) -> list[NDArray[np.float32]]:
+        own = np.asarray(self.features[rows])
+        around = np.empty_like(own)
+        neighbor_means(rows, self.inputs.indptr, self.inputs.indices, self.features, around)
+        return [own, around, np.abs(own - around)]
+
+    @property
+    def width(self) -> int:
+        return 1 + 2 * len(self.double[1:]) + 1 + 4 * self.features.shape[1] + 1
+
+    def rows(self, nodes: Nodes) -> Values:
+        """Level, score, evidence in both tails, attributes, known bad neighbours of some nodes, (k, width)."""
+        num_nodes = len(self.bad)
+        ranks = np.stack([ranks_of(places[nodes], num_nodes) for places in self.double], axis=1)
+        ranks = np.clip(ranks, 0.5 / num_nodes, 1.0 - 0.5 / num_nodes)
+        upper, lower = -np.log1p(-ranks) - 1.0, -np.log(ranks) - 1.0
+        parts = [np.ones((len(nodes), 1)), upper, lower[:, 1:]]
+        scaled = [
+            np.clip((part - center) / spread, -_MOST, _MOST)
+            for part, center, spread in zip(self._attributes(nodes), self.center, self.spread, strict=True)
+        ]
+        known = np.empty(len(nodes))
+        count_marked(nodes, self.inputs.indptr, self.inputs.indices, self.bad, known)
+        return np.concatenate([*parts, *scaled, np.abs(scaled[0]) - 0.8, np.log1p(known)[:, None]], axis=1)
+
+    def spreads(self, evidence: float, attributes: float) -> Values:
+        """How far the weights of a hypothesis may go, (width,)."""
+        tails, width = 2 * len(self.double[1:]), 4 * self.features.shape[1]
+        of_attributes = np.full(width, attributes / np.sqrt(max(1, width)))
+        neighbors = _NEIGHBOR_SPREAD if evidence else 0.0
+        return np.concatenate([[_LEVEL_SPREAD, _SLOPE_SPREAD], np.full(tails, evidence), of_attributes, [neighbors]])
+
+    def scores(self, weights: Values) -> Values:
+        """The score of every node by these weights, (n,)."""
+        out = np.empty(len(self.bad))
+
+        def fill(part: slice) -> None:
+            out[part] = self.rows(np.arange(part.start, part.stop)) @ weights
+
+        run_in_slices(len(out), fill, _SLICE_ROWS)
+        return out
+
+    def model(self, weights: Values) -> dict[str, Values]:
+        return {"weights": weights, "center": self.center, "spread": self.spread}
+
+
+@kernel
+def neighbor_means(rows, indptr, indices, features, out):
+    """Mean features of the neighbours of some nodes; 0 without neighbours."""
+    for row in range(len(rows)):
+        first, last = indptr[rows[row]], indptr[rows[row] + 1]
+        for column in range(features.shape[1]):
+            out[row, column] = 0.0
+        for at in range(first, last):
+            for column in range(features.shape[1]):
+                out[row, column] += features[indices[at], column]
+        for column in range(features.shape[1]):
+            out[row, column] /= max(1, last - first)
+
+
+@kernel
+def count_marked(rows, indptr, indices, marked, out):
+    """Number of neighbours of some nodes that are marked."""
+    for row in range(len(rows)):
+        count = 0
+        for at in range(indptr[rows[row]], indptr[rows[row] + 1]):
+            count += marked[indices[at]]
+        out[row] = count
+
+
+class _Rows(NamedTuple):
+    """Columns, labels and weights of the verdicts, which come first, and of the background."""
+
+    columns: Values
+    label: Values
+    weight: Values
+    num_verdicts: int
+    hypotheses: list[Values]
+
+    @staticmethod
+    def of(columns: _Columns, nodes: Nodes, is_bad: NDArray[np.bool_], background: Nodes) -> "_Rows":
+        made = columns.rows(np.concatenate([nodes, background]))
+        label = np.concatenate([is_bad, np.zeros(len(background))]).astype(np.float64)
+        weight = np.ones(len(label))
+        weight[len(nodes) :] = min(1.0, _BACKGROUND_WEIGHT * len(nodes) / max(1, len(background)))
+        return _Rows(made, label, weight, len(nodes), [columns.spreads(*each) for each in _HYPOTHESES])
+
+
+def _average(rows: _Rows, kept: NDArray[np.bool_]) -> tuple[Values, Values]:
+    """How likely each hypothesis is given some of the rows, and their weights averaged by that, (width,)."""
+    found = [_fit(rows.columns[kept], rows.label[kept], rows.weight[kept], each) for each in rows.hypotheses]
+    evidence = np.array([each[1] for each in found])
+    evidence[0] += _HEAD_START
+    likely = np.exp(evidence - evidence.max())
+    likely /= likely.sum()
+    return likely, sum(share * weights for share, (weights, _) in zip(likely, found, strict=True))
+
+
+def _fit(columns: Values, label: Values, weight: Values, spread: Values) -> tuple[Values, float]:
+    """Weights of the greatest posterior, (width,), and the logarithm of the hypothesis' evidence, by Laplace."""
+    free = np.flatnonzero(spread)
+    scaled, prior = columns[:, free] * spread[free], np.zeros(len(free))
+    prior[:2] = _LEVEL / _LEVEL_SPREAD, 1.0 / _SLOPE_SPREAD
+    found, curvature = fit_logistic(scaled, label, weight, prior)
+    logits = scaled @ found
+    fit = weight @ np.where(label > 0, log_expit(logits), log_expit(-logits)) - 0.5 * np.sum((found - prior) ** 2)
+    weights = np.zeros(len(spread))
+    weights[free] = found * spread[free]
+    return weights, fit - 0.5 * np.linalg.slogdet(curvature)[1]
+
+
+def fit_logistic(columns: Values, label: Values, weight: Values, prior: Values) -> tuple[Values, Values]:
+    """Coefficients of the greatest posterior, (c,), and the curvature there, (c, c); a priori normal around `prior`.
+
+    Coefficients are in units of the prior's spread. Newton's method, with steps of at most 2.
+    """
+    found = prior.copy()
+    for _ in range(50):
+        chance = expit(columns @ found)
+        curvature = (columns * (weight * chance * (1 - chance))[:, None]).T @ columns + np.eye(len(prior))
+        step = np.linalg.solve(curvature, columns.T @ (weight * (chance - label)) + found - prior)
+        size = np.abs(step).max()
+        found -= step * min(1.0, 2.0 / max(size, 1e-12))
+        if size < 1e-6:
+            break
+    return found, curvature
+
+
+def _out_of_fold(rows: _Rows, seed: int) -> Values:
+    """The score of every verdict's node as learned from the other folds, (k,); either kind is spread over the folds."""
+    rng, num_verdicts = np.random.default_rng(key(seed, _FOLDED)), rows.num_verdicts
+    fold, out = np.empty(num_verdicts, np.int64), np.empty(num_verdicts)
+    for kind in (0.0, 1.0):
+        of_kind = np.flatnonzero(rows.label[:num_verdicts] == kind)
+        fold[of_kind] = rng.permutation(len(of_kind)) % _FOLDS
+    for each in np.unique(fold):
+        held = np.flatnonzero(fold == each)
+        kept = np.ones(len(rows.label), bool)
+        kept[held] = False
+        out[held] = rows.columns[held] @ _average(rows, kept)[1]
+    return out
+
+
+def _sentences(columns: _Columns, weights: Values) -> list[str]:
+    """What the weights say, in words: the score, evidence, attributes, neighbours."""
+    slope, num_tails = weights[1], len(columns.double) - 1
+    said = [f"The label-free score counts {'less' if slope < 0.7 else 'more' if slope > 1.3 else 'about as'} "
+            f"{'than' if not 0.7 <= slope <= 1.3 else 'much as'} before."]  # fmt: skip
+    titles = [KIND_TITLES[kind] for kind in columns.inputs.places] + ["degree"]
+    tails = weights[2 : 2 + 2 * num_tails].reshape(2, num_tails)
+    by_size = np.argsort(-np.abs(tails).max(axis=0), kind="stable")[:_SAID_EACH]
+    for at in by_size[np.abs(tails).max(axis=0)[by_size] >= _SAID]:
+        upper, lower = tails[:, at]
+        if lower > abs(upper):
+            how = "the other way round: bad nodes have little of it"
+        elif upper > 0:
+            how = "more"
+        else:
+            how = "less, or the other way round"
+        said.append(f"Evidence of '{titles[at]}' counts {how}.")
+    width = columns.features.shape[1]
+    names = columns.inputs.names or [f"component {i + 1}" for i in range(width)]
+    of_attributes = weights[2 + 2 * num_tails : -1].reshape(4, width) if width else np.zeros((4, 0))
+    forms = ("{0}", "{0} of the neighbours", "difference between {0} and that of the neighbours", "{0} far from usual")
+    order = np.argsort(-np.abs(of_attributes), axis=None, kind="stable")[:_SAID_EACH]
+    for part, at in zip(*np.unravel_index(order, of_attributes.shape), strict=True) if width else ():
+        if abs(of_attributes[part, at]) >= _SAID / 2:
+            direction = "Larger" if of_attributes[part, at] > 0 else "Smaller"
+            said.append(f"{direction} {forms[part].format(names[at])}: worse.")
+    if weights[-1] >= _SAID:
+        said.append("Neighbours of nodes that are known to be bad come earlier.")
+    return said

@@ -1,0 +1,357 @@
+"""From a list to verdicts to a list: the commands review, teach and export, Python, and tomorrow's run."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from helpers import FAST, small_run
+
+from hcm_scale import HCM
+from hcm_scale.base.files import FolderError, file_lock
+from hcm_scale.cli import commands
+from hcm_scale.cli.main import main
+from hcm_scale.config import Config
+from hcm_scale.detector.results import verdict_table
+from hcm_scale.ingest.policy import InputError
+from hcm_scale.review import teach, verdicts
+from hcm_scale.run import pipeline
+from hcm_scale.run.trained import as_trained
+
+
+def write_verdicts(path: Path, graph, nodes) -> Path:
+    """The truth about some nodes as a table."""
+    words = ["bad" if graph.y[node] else "good" for node in nodes]
+    pa.csv.write_csv(pa.table({"id": graph.ids.take(pa.array(nodes)), "verdict": words}), path)
+    return path
+
+
+def some_nodes(graph, count=40, seed=0) -> np.ndarray:
+    """As many bad nodes as good ones."""
+    rng = np.random.default_rng(seed)
+    return np.concatenate([rng.choice(np.flatnonzero(graph.y == y), count // 2, replace=False) for y in (1, 0)])
+
+
+def folder_bytes(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_review_and_teach__go_round(run_dir, graph, tmp_path):
+    """What a person does: a list, verdicts in its empty column, a new list, and a list without the nodes known."""
+    sheet, truth = tmp_path / "review.csv", dict(zip(graph.ids.to_pylist(), graph.y.tolist(), strict=True))
+    said = commands.review_run([str(run_dir), "30", "--csv", str(sheet)])
+    assert said.startswith("30 nodes in")
+    assert f"hcm-scale teach {run_dir} {sheet}" in said
+    shown = pd.read_csv(sheet, dtype={"verdict": str})
+    assert list(shown.columns) == ["id", "verdict", "rank", "why", "reason"]
+    assert shown["verdict"].isna().all()
+    assert shown["reason"].str.len().min() > 10
+    shown["verdict"] = ["Bad" if truth[name] else "OK" for name in shown["id"]]
+    shown.loc[3, "verdict"] = None
+    shown.to_csv(sheet, index=False)
+    before = folder_bytes(run_dir / "scores")
+    said = commands.teach_run([str(run_dir), str(sheet), "--by", "anna"])
+    assert "29 verdicts of 30 rows in review.csv: id in column id, verdict in verdict" in said
+    assert "29 verdicts (" in said
+    assert "worth reading as long as 20% of what is read is bad" in said
+    assert folder_bytes(run_dir / "scores") == before
+    taught = pq.read_table(run_dir / "taught" / "taught.parquet")
+    assert taught.column_names == ["id", "node", "taught", "taught_rank", "verdict"]
+    assert taught["taught_rank"].to_pylist() == list(range(1, graph.num_nodes + 1))
+    assert (np.diff(taught["taught"].to_numpy()) <= 0).all()
+    given = {row["id"]: row["verdict"] for row in taught.to_pylist() if row["verdict"]}
+    assert given == {name: "bad" if truth[name] else "good" for name in shown["id"].drop(3)}
+    following = commands.review_run([str(run_dir), "30", "--csv", str(sheet)])
+    assert following.startswith("30 nodes in")
+    assert not {*pd.read_csv(sheet)["id"]} & given.keys()
+    filled = pd.read_csv(sheet, dtype={"verdict": str}).assign(verdict="good").to_csv(index=False)
+    sheet.write_text(filled)
+    with pytest.raises(ValueError, match=r"holds 30 verdicts that .* does not know"):
+        commands.review_run([str(run_dir), "30", "--csv", str(sheet)])
+    assert sheet.read_text() == filled
+
+
+def test_review__repeats_itself_until_there_is_a_verdict_and_keeps_the_chance(run_dir):
+    said = commands.review_run([str(run_dir)])
+    assert said == commands.review_run([str(run_dir)])
+    assert said.count("\n          ") == 20
+    lines = (run_dir / verdicts.FILE).read_text().splitlines()
+    drawn = [json.loads(line) for line in lines[:20]]
+    at_random = [line for line in drawn if line["drawn"] == "random"]
+    assert 0 < len(at_random) < 20
+    assert {line["of"] for line in drawn} == {400}
+    name, chance = at_random[0]["id"], at_random[0]["chance"]
+    assert 0 < chance < 1
+    verdicts.append(run_dir, [(name, "good"), ("a000" if name != "a000" else "a001", "bad")], "anna")
+    found = verdicts.latest(run_dir).table.to_pylist()
+    assert found[0]["chance"] == chance
+    assert said != commands.review_run([str(run_dir)])
+
+
+def test_teach__is_the_same_whatever_the_order_of_verdicts_and_however_often(run_dir, finished, graph, tmp_path):
+    nodes, other = some_nodes(graph), Path(shutil.copytree(finished, tmp_path / "other"))
+    table = write_verdicts(tmp_path / "v.csv", graph, nodes)
+    commands.teach_run([str(run_dir), str(table)])
+    lines = (run_dir / verdicts.FILE).read_bytes()
+    first = folder_bytes(run_dir / "taught")
+    commands.teach_run([str(run_dir), str(table)])
+    assert (run_dir / verdicts.FILE).read_bytes() == lines  # known already
+    assert folder_bytes(run_dir / "taught") == first
+    commands.teach_run([str(other), str(write_verdicts(tmp_path / "turned.csv", graph, nodes[::-1]))])
+    assert folder_bytes(other / "taught") == first
+
+
+def test_teach__finds_more(run_dir, graph, tmp_path):
+    """Verdicts on forty nodes move others of their kind up."""
+    nodes = some_nodes(graph)
+    commands.teach_run([str(run_dir), str(write_verdicts(tmp_path / "v.csv", graph, nodes))])
+    run = pipeline.open_run(run_dir)
+    taught = teach.open_taught(run_dir, run_dir / "scores")
+    assert taught is not None
+    rest = np.setdiff1d(np.arange(graph.num_nodes), nodes)
+
+    def auc(score):
+        ranks = pd.Series(score[rest]).rank()
+        bad = graph.y[rest] == 1
+        return (ranks[bad].mean() - (bad.sum() + 1) / 2) / (~bad).sum()
+
+    assert auc(taught.scores) > auc(run.score) - 0.01
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_teach__a_few_verdicts_move_nothing(run_dir, graph, tmp_path, count):
+    table = write_verdicts(tmp_path / "v.csv", graph, some_nodes(graph)[:count])
+    said = commands.teach_run([str(run_dir), str(table), "--out", str(tmp_path / "list.csv")])
+    assert "the list keeps its order" in said
+    listed = pd.read_csv(tmp_path / "list.csv")
+    assert (listed["taught_rank"] == listed["rank"]).all()
+
+
+def test_teach__known_cases_alone_are_enough(run_dir, graph, tmp_path):
+    table = write_verdicts(tmp_path / "v.csv", graph, np.flatnonzero(graph.y)[::2])
+    said = commands.teach_run([str(run_dir), str(table)])
+    assert "(16 bad)" in said
+    assert "estimated share" not in said
+    assert "how good the list is takes verdicts on good nodes too" in said
+
+
+def test_teach__names_ids_that_are_not_there_and_takes_the_rest(run_dir, tmp_path):
+    (tmp_path / "v.csv").write_text("id,verdict\na001,bad\nnobody,bad\na002,good\na001,good\n")
+    said = commands.teach_run([str(run_dir), str(tmp_path / "v.csv")])
+    assert "1 ids not in this graph: nobody" in said
+    assert "1 ids with two verdicts, of which the later one counts: a001" in said
+    assert verdicts.latest(run_dir).by_id() == {"a001": "good", "a002": "good"}
+    (tmp_path / "v.csv").write_text("id,verdict\nnobody,bad\n")
+    with pytest.raises(InputError, match=r"none of these ids is in the graph of .*, where they look like 'a000'"):
+        commands.teach_run([str(run_dir), str(tmp_path / "v.csv")])
+
+
+def test_teach__a_verdict_is_taken_back(run_dir, graph, tmp_path):
+    nodes = some_nodes(graph)
+    commands.teach_run([str(run_dir), str(write_verdicts(tmp_path / "v.csv", graph, nodes))])
+    back = pa.table({"id": graph.ids.take(pa.array(nodes)), "verdict": ["none"] * len(nodes)})
+    pa.csv.write_csv(back, tmp_path / "back.csv")
+    said = commands.teach_run([str(run_dir), str(tmp_path / "back.csv")])
+    assert "the list keeps its order after 0 verdicts" in said
+    run = pipeline.open_run(run_dir)
+    assert np.array_equal(teach.open_taught(run_dir, run_dir / "scores").scores, run.score)
+
+
+def test_teach__refuses_what_it_cannot_use(run_dir, tmp_path, capsys):
+    (tmp_path / "v.csv").write_text("id,verdict\na001,awful\n")
+    for words, told in {
+        (str(run_dir),): "has no verdicts yet; hcm-scale review",
+        (str(run_dir), str(tmp_path / "v.csv")): "v.csv, line 2: 'awful' is no verdict; legal are bad, good, unsure",
+        (str(run_dir), str(tmp_path / "w.csv")): "w.csv",
+        (str(run_dir), "--worth", "20"): "--worth 20 is not legal: a share above 0 and at most 1",
+        (str(run_dir), "--out", str(run_dir / "scores" / "x.csv")): "a folder of a run",
+        (str(tmp_path / "none"),): "is not there",
+    }.items():
+        assert main(["teach", *words]) == 2
+        assert told in capsys.readouterr().err
+    assert not (run_dir / "taught").exists()
+    assert not (run_dir / verdicts.FILE).exists()
+
+
+def test_teach__a_damaged_file_of_verdicts_stops_it_and_stays(run_dir, graph, tmp_path):
+    commands.teach_run([str(run_dir), str(write_verdicts(tmp_path / "v.csv", graph, some_nodes(graph)))])
+    path = run_dir / verdicts.FILE
+    lines = path.read_text().splitlines()
+    lines[7] = lines[7][:20]
+    path.write_text("\n".join(lines))
+    damaged, taught = path.read_bytes(), folder_bytes(run_dir / "taught")
+    for command in (commands.teach_run, commands.review_run):
+        with pytest.raises(FolderError, match=r"verdicts.jsonl: line 8 is damaged"):
+            command([str(run_dir)])
+    assert (path.read_bytes(), folder_bytes(run_dir / "taught")) == (damaged, taught)
+
+
+def test_teach__waits_for_no_run(run_dir, graph, tmp_path):
+    table = write_verdicts(tmp_path / "v.csv", graph, some_nodes(graph))
+    with file_lock(run_dir / ".lock"), pytest.raises(ValueError, match="is at work"):
+        commands.teach_run([str(run_dir), str(table)])
+    assert len(verdicts.latest(run_dir).table) == 40
+
+
+def test_review__writes_the_verdicts_given(run_dir, finished, graph, tmp_path):
+    commands.teach_run(
+        [str(run_dir), str(write_verdicts(tmp_path / "v.csv", graph, some_nodes(graph))), "--by", "anna"]
+    )
+    assert commands.review_run([str(run_dir), "--given", str(tmp_path / "given.csv")]).startswith("40 verdicts in")
+    assert {*pd.read_csv(tmp_path / "given.csv")["by"]} == {"anna"}
+    other = Path(shutil.copytree(finished, tmp_path / "other"))
+    commands.teach_run([str(other), str(tmp_path / "given.csv")])
+    assert verdicts.latest(other).by_id() == verdicts.latest(run_dir).by_id()
+
+
+def test_export__has_the_columns_of_the_lesson(run_dir, graph, tmp_path):
+    plain, both, by_lesson = (tmp_path / name for name in ("plain.csv", "both.parquet", "taught.csv"))
+    commands.export_run([str(run_dir), str(plain)])
+    with pytest.raises(ValueError, match="hcm-scale teach"):
+        commands.export_run([str(run_dir), str(both), "--taught"])
+    nodes = some_nodes(graph)
+    said = commands.teach_run(
+        [str(run_dir), str(write_verdicts(tmp_path / "v.csv", graph, nodes)), "--out", str(by_lesson)]
+    )
+    assert f"400 nodes in {by_lesson}" in said
+    commands.export_run([str(run_dir), str(both)])
+    before, after, sorted_ = pd.read_csv(plain), pd.read_parquet(both), pd.read_csv(by_lesson)
+    assert {"taught", "taught_rank", "verdict"} == {*after.columns} - {*before.columns}
+    assert (after[["id", "rank", "flagged"]] == before[["id", "rank", "flagged"]]).all(axis=None)
+    assert sorted_["taught_rank"].tolist() == list(range(1, 401))
+    assert sorted_["reason"].notna().sum() >= 100
+    assert sorted_["reason"][:100].notna().all()
+    lesson = pq.read_table(run_dir / "taught" / "taught.parquet").to_pandas()
+    for listed in (after, sorted_):
+        joined = listed.merge(lesson, on="node", suffixes=("", "_own"))
+        assert (joined["taught_rank"] == joined["taught_rank_own"]).all()
+        assert np.allclose(joined["taught"], joined["taught_own"])
+        assert (joined["verdict"].fillna("") == joined["verdict_own"].fillna("")).all()
+    commands.export_run([str(run_dir), str(plain), "--top", "5", "--taught"])
+    assert pd.read_csv(plain)["taught_rank"].tolist() == [1, 2, 3, 4, 5]
+
+
+def test_new_scores__keep_the_verdicts_and_leave_the_old_lesson_unread(run_dir, graph, tmp_path):
+    commands.teach_run([str(run_dir), str(write_verdicts(tmp_path / "v.csv", graph, some_nodes(graph)))])
+    lines = (run_dir / verdicts.FILE).read_bytes()
+    small_run(run_dir, dataclasses.replace(graph, y=None, kind=None), until="score", **{"score.trim": 0.3})
+    assert (run_dir / verdicts.FILE).read_bytes() == lines
+    assert teach.open_taught(run_dir, run_dir / "scores") is None
+    commands.export_run([str(run_dir), str(tmp_path / "list.csv")])
+    assert "taught" not in pd.read_csv(tmp_path / "list.csv").columns
+    commands.teach_run([str(run_dir)])
+    assert teach.open_taught(run_dir, run_dir / "scores") is not None
+
+
+def test_damaged_lesson__is_told_by_its_file(run_dir, graph, tmp_path):
+    commands.teach_run([str(run_dir), str(write_verdicts(tmp_path / "v.csv", graph, some_nodes(graph)))])
+    (run_dir / "taught" / "lesson.safetensors").write_bytes(b"")
+    with pytest.raises(FolderError, match=r"lesson.safetensors is damaged.*hcm-scale teach"):
+        commands.export_run([str(run_dir), str(tmp_path / "list.csv")])
+
+
+# Tomorrow.
+
+
+def tomorrow(run_dir: Path, out: Path, graph) -> str:
+    config = as_trained(Config(run_dir=str(out), trained=str(run_dir)))
+    config.world.device = "cpu"
+    return pipeline.run(config, until="score", graph=graph)
+
+
+def test_trained__applies_the_lesson_and_knows_the_verdicts(run_dir, graph, tmp_path):
+    nodes, out = some_nodes(graph), tmp_path / "tomorrow"
+    plain = dataclasses.replace(graph, y=None, kind=None)
+    assert "known as bad" not in tomorrow(run_dir, tmp_path / "before", plain)
+    assert not (tmp_path / "before" / "taught").exists()
+    commands.teach_run([str(run_dir), str(write_verdicts(tmp_path / "v.csv", graph, nodes)), "--by", "anna"])
+    said = tomorrow(run_dir, out, plain)
+    assert f"known as bad in {run_dir} and here again, best rank first (20): " in said
+    assert verdicts.latest(out).by_id() == verdicts.latest(run_dir).by_id()
+    assert {*verdicts.latest(out).table["by"].to_pylist()} == {"anna"}
+    today, then = (teach.open_taught(folder, folder / "scores") for folder in (run_dir, out))
+    if today.facts["changed"]:
+        rest = np.setdiff1d(np.arange(graph.num_nodes), nodes)  # the others are out of their folds there
+        assert np.corrcoef(today.scores[rest], then.scores[rest])[0, 1] > 0.9
+        assert then.facts["taught_by"] == str(run_dir)
+    lines = (out / verdicts.FILE).read_bytes()
+    tomorrow(run_dir, out, plain)
+    assert (out / verdicts.FILE).read_bytes() == lines  # nothing is known twice
+    commands.teach_run([str(out)])
+    own = folder_bytes(out / "taught")
+    tomorrow(run_dir, out, plain)
+    assert folder_bytes(out / "taught") == own  # what was taught there is kept
+
+
+# Python.
+
+
+def test_python__has_the_bytes_of_the_command_line(run_dir, graph, tmp_path):
+    plain, out = dataclasses.replace(graph, y=None, kind=None), tmp_path / "python"
+    found = HCM(FAST, run_dir=out).fit(plain)
+    assert [row["verdict"] for row in found.review(5)] == [None] * 5
+    nodes = some_nodes(graph)
+    given = {graph.ids[int(node)].as_py(): bool(graph.y[node]) for node in nodes}
+    taught = found.teach(given)
+    commands.teach_run([str(run_dir), str(write_verdicts(tmp_path / "v.csv", graph, nodes))])
+    theirs, ours = folder_bytes(run_dir / "taught"), folder_bytes(out / "taught")
+    assert theirs == ours
+    assert "40 verdicts of 40 rows" in repr(taught)
+    assert taught.sentences == teach.open_taught(out, out / "scores").facts["sentences"]
+    assert taught.decision_scores_.shape == (400,)
+    assert taught.to_pandas()["taught_rank"].tolist() == list(range(1, 401))
+    assert np.array_equal(found.decision_scores_, HCM(FAST, run_dir=out).fit(plain).decision_scores_)
+    first = taught.table["id"][0].as_py()
+    assert "taught rank 1" in taught.explain(first)
+    assert taught.explain(first).data["taught_rank"] == 1
+    share = taught.estimate(50)
+    assert share.first == 50
+    assert 0 <= share.low <= share.share <= share.high <= 1
+
+
+@pytest.mark.parametrize("form", ["words", "series", "frame", "table", "rows", "path"])
+def test_python__takes_verdicts_in_any_form(finished, tmp_path, form):
+    run_dir = Path(shutil.copytree(finished, tmp_path / "run"))
+    given = {"a001": "bad", "a002": "good", "a003": "unsure"}
+    ids, words = list(given), list(given.values())
+    pd.DataFrame({"id": ids, "verdict": words}).to_csv(tmp_path / "v.csv", index=False)
+    forms = {
+        "words": given,
+        "series": pd.Series(words, ids),
+        "frame": pd.DataFrame({"verdict": words, "id": ids}),
+        "table": pa.table({"id": ids, "verdict": words}),
+        "rows": [{"id": name, "verdict": word, "rank": 1} for name, word in given.items()],
+        "path": str(tmp_path / "v.csv"),
+    }
+    pipeline.take_verdicts(pipeline.open_run(run_dir), verdict_table(forms[form]))
+    assert verdicts.latest(run_dir).by_id() == given
+
+
+def test_python__fit_with_unknown_ones_in_y_teaches(graph, tmp_path):
+    plain = dataclasses.replace(graph, y=None, kind=None)
+    y = np.full(graph.num_nodes, -1)
+    nodes = some_nodes(graph)
+    y[nodes] = graph.y[nodes]
+    untaught = HCM(FAST, run_dir=tmp_path / "run").fit(plain)
+    by_hand = untaught.teach({graph.ids[int(node)].as_py(): bool(graph.y[node]) for node in nodes})
+    taught = HCM(FAST, run_dir=tmp_path / "other").fit(plain, y=y)
+    assert np.array_equal(taught.decision_scores_, by_hand.decision_scores_)
+    assert np.array_equal(taught.labels_, untaught.labels_)
+    assert np.array_equal(taught.p_values_, untaught.p_values_)
+    taught.save(tmp_path / "saved")
+    loaded = HCM.load(tmp_path / "saved")
+    assert np.array_equal(loaded.decision_scores_, taught.decision_scores_)
+    assert verdicts.latest(tmp_path / "saved").by_id() == verdicts.latest(tmp_path / "other").by_id()
+    y[nodes[:10]] = -1  # less is known now
+    taught.fit(plain, y=pd.Series(y, graph.ids.to_pylist()))
+    assert len(verdicts.latest(tmp_path / "other").table) == 30
+    with pytest.raises(InputError, match="y has 2 entries for 400 nodes"):
+        taught.fit(plain, y=[1, -1])
+    with pytest.raises(InputError, match=r"1 .bad., 0 .good. and -1 .unknown."):
+        taught.fit(plain, y=np.append(y[1:], 7))
