@@ -28,7 +28,7 @@ from hcm_scale.ingest.policy import InputError
 from hcm_scale.ingest.table_files import TableSource
 from hcm_scale.review import verdicts
 from hcm_scale.review.draw import draw
-from hcm_scale.review.estimate import Share, shares, worth_reading
+from hcm_scale.review.estimate import Estimates, Share
 from hcm_scale.review.learn import Inputs, Lesson, apply_lesson, learn
 from hcm_scale.score import table
 from hcm_scale.score.evidence import KINDS
@@ -243,7 +243,6 @@ def teach(run: Run, worth: float = WORTH) -> tuple[Taught, list[str]]:
         told += [f"verdicts on {len(absent):,} ids that are not in this graph: {verdicts.shown_ids(absent)}"]
     lesson = learn(run.inputs(), *known) if len(nodes) else Lesson(run.score, False, [], {})
     firsts = [first for first in _FIRSTS if first <= len(run.score)] or [len(run.score)]
-    lists = {"before": run.score, "after": lesson.taught}
     facts: dict[str, Any] = {
         "changed": bool(lesson.changed),
         "sentences": list(lesson.sentences),
@@ -253,9 +252,10 @@ def teach(run: Run, worth: float = WORTH) -> tuple[Taught, list[str]]:
         "num_random": int(np.isfinite(given.chance).sum()),
     }
     if not is_bad.all():  # else they may be cases that somebody knew, which tell nothing about the list
-        facts["shares"] = {name: [*map(list, shares(score, *known, firsts))] for name, score in lists.items()}
+        found = Estimates.of({"after": lesson.taught, "before": run.score}, *known)
+        facts["shares"] = {name: [*map(list, found.shares(name, firsts))] for name in ("before", "after")}
         facts["worth"] = worth
-        facts["worth_reading"] = {name: worth_reading(score, *known, worth) for name, score in lists.items()}
+        facts["worth_reading"] = {name: found.worth_reading(name, worth) for name in ("before", "after")}
     with files.file_lock(run.folder / ".lock", wait=False) as is_free:
         if not is_free:
             raise ValueError(f"{run.folder} is at work: another run or lesson writes to it; the verdicts are kept")
@@ -264,7 +264,7 @@ def teach(run: Run, worth: float = WORTH) -> tuple[Taught, list[str]]:
 
 def estimate(run: Run, score: Values, first: int) -> Share:
     """The share of bad nodes among the first of a list, with its 90 % interval, from the verdicts beside the run."""
-    (found,) = shares(score, *Given.of(run).known(), [first])
+    (found,) = Estimates.of({"taught": score, "before": run.score}, *Given.of(run).known()).shares("taught", [first])
     return found
 
 
