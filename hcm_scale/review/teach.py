@@ -233,10 +233,9 @@ def take_in(run: Run, source: TableSource, by: str | None = None, id_names: Sequ
 def teach(run: Run, worth: float = WORTH) -> tuple[Taught, list[str]]:
     """What the verdicts beside a run make of its list, written into RUN/taught, and what there is to say about them."""
     given = Given.of(run)
-    if not (run.folder / verdicts.FILE).is_file():
-        raise ValueError(
-            f"{run.folder} has no verdicts yet; hcm-scale review {run.folder} --csv FILE writes a list to fill in"
-        )
+    if not len(given.nodes) and not (run.folder / FOLDER).is_dir():  # which those taken back had made
+        how = f"hcm-scale review {run.folder} --csv FILE writes a list to fill in"
+        raise ValueError(f"{run.folder} has no verdicts on nodes of its graph yet; {how}")
     nodes, is_bad = known = given.known()
     told, absent = given.notes, given.absent
     if len(absent):
@@ -264,6 +263,8 @@ def teach(run: Run, worth: float = WORTH) -> tuple[Taught, list[str]]:
 
 def estimate(run: Run, score: Values, first: int) -> Share:
     """The share of bad nodes among the first of a list, with its 90 % interval, from the verdicts beside the run."""
+    if not 1 <= first <= len(score):
+        raise ValueError(f"first={first} is not legal: a whole number from 1 to {len(score):,}, the nodes of the list")
     (found,) = Estimates.of({"taught": score, "before": run.score}, *Given.of(run).known()).shares("taught", [first])
     return found
 
@@ -346,11 +347,11 @@ def taught_text(taught: Taught) -> str:
     at_random = f"; {facts['num_random']:,} of them on nodes drawn at random" if facts.get("num_random") else ""
     lines = [f"{state} {_rests_on(facts)}{at_random}", *(f"  {sentence}" for sentence in facts["sentences"])]
     if "shares" in facts:
-        lines += ["", f"{'estimated share of bad':<28}{'before':>22}{'after':>24}   (90 % interval)"]
-        for old, new in zip(*facts["shares"].values(), strict=True):
+        lines += ["", f"{'estimated share of bad':<28}{'before':>24}{'after':>24}   (90 % interval)"]
+        for old, new in zip(facts["shares"]["before"], facts["shares"]["after"], strict=True):
             lines.append(f"  among the first {old[0]:<10,}{_share_text(Share(*old)):>24}{_share_text(Share(*new)):>24}")
         ranks = facts["worth_reading"]
-        price = f"as long as {facts['worth']:.0%} of what is read is bad"
+        price = f"as long as {100 * facts['worth']:g} % of the nodes there are bad"
         lines += ["", f"worth reading {price}: down to rank {ranks['before']:,} before, {ranks['after']:,} after"]
     elif "taught_by" not in facts:
         lines += ["", "how good the list is takes verdicts on good nodes too: hcm-scale review draws some"]
