@@ -30,6 +30,10 @@ from bench.page import commit, hardware, machine_name, versions
 def main(arguments: list[str] | None = None) -> int:
     """Runs, writes, prints the table; 1 when a method failed. Absent, out of memory and out of time are results."""
     options = parse(arguments)
+    if options.teach:
+        from bench.accuracy.teach import main as teach
+
+        return teach(options)
     out: Path = options.out
     out.parent.mkdir(parents=True, exist_ok=True)
     limits = Limits(int(options.memory_gib * 2**30), options.time_limit, options.threads, options.device)
@@ -76,7 +80,13 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def data_name(text: str) -> str:
-    """A name that `problem.prepare` knows."""
+    """A name that `problem.prepare` knows, or an organic world of `teach.py`."""
+    if ":" in text:
+        from bench.accuracy.teach import worlds_taught
+
+        if text not in worlds_taught():
+            raise argparse.ArgumentTypeError(f"data={text!r} is unknown; it is one of {', '.join(worlds_taught())}")
+        return text
     try:
         parse_name(text)
     except ValueError as error:
@@ -95,7 +105,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         prog="python -m bench.accuracy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--data", nargs="+", type=data_name, default=["BlogCatalog", "Flickr", "Amazon", "Enron"], help=", ".join(DATA)
+        "--data", nargs="+", type=data_name, default=None, help=f"default: those of the paper; {', '.join(DATA)}"
+    )
+    parser.add_argument(
+        "--teach", action="store_true", help="what verdicts are worth (`teach.py`), all data by default"
     )
     parser.add_argument("--zoo", action="store_true", help="plant the twelve problems of the zoo into every data set")
     parser.add_argument("--seeds", nargs="+", type=parse_seeds, default=[[0]], help="numbers or ranges: 0-4 7")
@@ -111,6 +124,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="run also what is in the output file already")
     options = parser.parse_args(arguments)
     options.seeds = sorted({seed for group in options.seeds for seed in group})
+    if options.teach:
+        return options
+    options.data = options.data or ["BlogCatalog", "Flickr", "Amazon", "Enron"]
     options.data = [name for base in options.data for name in zoo_of(base)] if options.zoo else options.data
     if options.jobs < 1:
         parser.error(f"--jobs={options.jobs} must be at least 1")

@@ -169,6 +169,8 @@ def _neighborhoods(graph: Graph, scores: Path, top: int) -> Any:
 def export_verdicts(run_dir: Path, out: Path) -> str:
     """Writes the verdicts given so far as a table that can be edited and taught to any run; returns a summary."""
     found = verdicts.latest(run_dir)
+    if not len(found.table):
+        raise ValueError(f"{run_dir} has no verdicts; hcm-scale review {run_dir} lists nodes that are worth one")
     words = pa.array(verdicts.NAMES).take(pa.array(found.codes))
     rows = found.table.select(["id", "time", "by"]).add_column(1, "verdict", words)
     _write_plain(rows, out)
@@ -189,10 +191,11 @@ def review_nodes(run_dir: Path, count: int, out: Path | None, by: str | None) ->
     lines = []
     for name, _, rank, why, reason in zip(*(column.to_pylist() for column in found.columns), strict=True):
         lines.append(f"{rank:>8,}  {clip(name, 40)}   ({why})\n          {reason}")
-    how = [f"hcm-scale review {run_dir} --csv review.csv", f"hcm-scale teach {run_dir} review.csv"]
-    how = [f"{how[0]:<{max(map(len, how))}}   # the same nodes as a table, to fill in", f"{how[1]}"]
-    page = f"or say it with a key on the page of: hcm-scale serve {run_dir}"
-    return "\n".join([f"{found.column_names[2].replace('_', ' '):>8}  id", *lines, "", *how, page])
+    how = f"""these nodes as a table, whose column verdict you fill in with bad, good or unsure; then learn from it:
+  hcm-scale review {run_dir} {count} --csv review.csv
+  hcm-scale teach {run_dir} review.csv
+or judge them by a key on the page of: hcm-scale serve {run_dir}"""
+    return "\n".join([f"{found.column_names[2].replace('_', ' '):>8}  id", *lines, "", how])
 
 
 def _check_taught(run_dir: Path, sheet: Path) -> None:

@@ -45,9 +45,11 @@ def draw(
     rng = np.random.default_rng(key(seed, _PURPOSE))
     order = ranking(score)
     order = order[~reviewed[order]]
+    if not len(order):
+        return []
     count = min(count, len(order))
-    elsewhere = max(1, round(count * (_ELSEWHERE_IF_GOOD if bad_share >= _GOOD_LIST else _ELSEWHERE))) if count else 0
-    num_odd = elsewhere // 2 if len(places) else 0
+    elsewhere = max(1, round(count * (_ELSEWHERE_IF_GOOD if bad_share >= _GOOD_LIST else _ELSEWHERE)))
+    num_odd = elsewhere // 2 if len(places) else 0  # so that at least one is left to be drawn at random
     head = order[: count - elsewhere]
     taken = reviewed.copy()
     taken[head] = True
@@ -61,7 +63,7 @@ def draw(
         taken[drawn[-1].node] = True
     left = order[~taken[order]]
     by_rank = 1.0 / np.arange(1, len(left) + 1)
-    chances = 0.5 * by_rank / by_rank.sum() + 0.5 / len(left) if len(left) else by_rank
+    chances = 0.5 * by_rank / by_rank.sum() + 0.5 / len(left)
     chosen = rng.choice(len(left), min(elsewhere - num_odd, len(left)), replace=False, p=chances)
     return drawn + [
         Drawn(int(left[at]), "random", float(min(1.0, len(chosen) * chances[at]))) for at in np.sort(chosen)

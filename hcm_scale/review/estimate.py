@@ -1,16 +1,17 @@
 """How good a list is: the share of bad nodes among its first, with an interval, and how far it is worth reading.
 
-The chance that a node is bad is a smooth function of its rank,
+The chance of a node to be bad is a smooth function of its ranks by the lists, the taught and the label-free one:
 
-    logit P(bad at rank r) = a + b log r + bends at a few ranks,
+    logit P(bad) = a + sum over the lists of (b log rank, bending at a few ranks)
 
-fitted to all verdicts; which nodes were looked at was decided by their ranks and by chance, so nothing else has to be
-known of how they were chosen. Nodes with a verdict count as they are, the others with their chance: the interval holds
-what is not known of the function and of the nodes. Verdicts on nodes far down the list are few, and each of those drawn
-at random stands for many.
+Which nodes were looked at was decided by their ranks and by chance, so that the function can be fitted to all verdicts
+alike. It takes both lists: the reviewer has mostly seen the head of the taught one, which is no fair sample of nodes
+with the same label-free rank. Nodes with a verdict count as they are, the others by their chance; the interval holds
+what is not known of the function and of the nodes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,15 +22,16 @@ from hcm_scale.base.rng import key
 from hcm_scale.review.learn import fit_logistic
 from hcm_scale.score.metrics import ranking
 
-_LEVEL = 0.9  # of the interval
-_NUM_BENDS = 5
-_PRIOR = (0.0, -0.5)  # of the level and of the slope; of bends 0
-_SPREAD = (3.0, 0.5, 0.5)  # of the level, the slope, and the bends
-_NUM_DRAWS = 1000
-_NUM_BINS = 400  # of ranks
+_OUTSIDE = 0.05  # of the 90 % interval, at either end
+_NUM_BENDS = 4
+_SLOPE = -0.5  # expected of the first list
+_LEVEL_SPREAD, _SPREADS = 3.0, (1.0, 0.5)  # of the level; of slope and bends by the first list and by others
+_NUM_DRAWS, _MOST_NODES = 400, 4096
+_NUM_STEPS, _STEP_NODES = 100, 64  # of ranks, where the end of what is worth reading is looked for
 _PURPOSE = 0x403  # of the seed
 
 Values = NDArray[np.float64]
+Nodes = NDArray[np.int64]
 
 
 class Share(NamedTuple):
@@ -41,61 +43,72 @@ class Share(NamedTuple):
     high: float
 
 
-class Curve(NamedTuple):
-    """Draws of the chance to be bad at every bin of ranks, (draws, bins), and the verdicts on the list."""
+@dataclass(frozen=True, eq=False)
+class Estimates:
+    """What verdicts say of lists: their orders by name, draws of the fitted function, (width, draws), the verdicts."""
 
-    chances: Values
-    ends: NDArray[np.int64]  # the last rank of every bin
-    rank: NDArray[np.int64]  # of the nodes with a verdict
-    is_bad: NDArray[np.bool_]
+    orders: dict[str, Nodes]
+    log_ranks: list[Values]
+    drawn: Values
+    bad: NDArray[np.int8]  # of every node: 1 bad, 0 good, -1 without a verdict
 
     @staticmethod
-    def of(score: Values, nodes: NDArray[np.int64], is_bad: NDArray[np.bool_], seed: int = 0) -> "Curve":
-        """The curve of a list by score, (n,), from verdicts on some nodes, (k,)."""
-        place = np.empty(len(score), np.int64)
-        place[ranking(score)] = np.arange(1, len(score) + 1)
-        ends = np.unique(np.geomspace(1, len(score), _NUM_BINS).astype(np.int64))
-        middle = np.sqrt(ends * np.concatenate([[1], ends[:-1] + 1]).astype(np.float64))
-        spread = np.array([*_SPREAD[:2], *([_SPREAD[2]] * _NUM_BENDS)])
-        prior = np.array([*_PRIOR, *([0.0] * _NUM_BENDS)])
-        columns = _columns(place[nodes], len(score))
-        fitted, curvature = fit_logistic(
-            columns * spread, is_bad.astype(np.float64), np.ones(len(nodes)), prior / spread
+    def of(lists: Mapping[str, Values], nodes: Nodes, is_bad: NDArray[np.bool_]) -> "Estimates":
+        """Of lists by their scores, (n,) each, the one that the reviewer reads first, and verdicts on nodes, (k,)."""
+        orders = {name: ranking(score) for name, score in lists.items()}
+        log_ranks: list[Values] = []
+        for order in orders.values():
+            logs = np.empty(len(order))
+            logs[order] = np.log(np.arange(1, len(order) + 1))
+            if not any(np.array_equal(logs, other) for other in log_ranks):
+                log_ranks.append(logs)
+        spread = np.concatenate(
+            [[_LEVEL_SPREAD], *(np.full(1 + _NUM_BENDS, _SPREADS[i > 0]) for i in range(len(log_ranks)))]
         )
-        noise = np.random.default_rng(key(seed, _PURPOSE)).standard_normal((len(spread), _NUM_DRAWS))
+        prior = np.zeros(len(spread))
+        prior[1] = _SLOPE
+        columns, label = _columns(log_ranks, nodes) * spread, is_bad.astype(np.float64)
+        fitted, curvature = fit_logistic(columns, label, np.ones(len(nodes)), prior / spread)
+        noise = np.random.default_rng(key(0, _PURPOSE)).standard_normal((len(spread), _NUM_DRAWS))
         drawn = fitted[:, None] + np.linalg.solve(np.linalg.cholesky(curvature).T, noise)
-        return Curve(expit(_columns(middle, len(score)) * spread @ drawn).T, ends, place[nodes], is_bad)
+        bad = np.full(len(log_ranks[0]), -1, np.int8)
+        bad[nodes] = is_bad
+        return Estimates(orders, log_ranks, drawn * spread[:, None], bad)
 
-    def share(self, first: int, seed: int = 0) -> Share:
-        """Share of bad among the first nodes."""
-        inside = self.rank <= first
-        starts = np.concatenate([[0], self.ends[:-1]])
-        known = np.histogram(self.rank[inside], np.append(starts, self.ends[-1]) + 0.5)[0]
-        unknown = np.clip(np.minimum(self.ends, first) - starts, 0, None) - known
-        rng = np.random.default_rng(key(seed, _PURPOSE, first))
-        found = self.is_bad[inside].sum() + rng.binomial(unknown.astype(np.int64), self.chances).sum(axis=1)
-        low, high = np.quantile(found, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-        return Share(first, float(found.mean()) / first, float(low) / first, float(high) / first)
+    def _chances(self, nodes: Nodes) -> Values:
+        """Chance of the average of some nodes to be bad, in every draw, (draws,)."""
+        few = nodes[np.linspace(0, len(nodes) - 1, min(len(nodes), _MOST_NODES)).astype(np.int64)]
+        return expit(_columns(self.log_ranks, few) @ self.drawn).mean(axis=0)
 
-    def worth_reading(self, price: float) -> int:
-        """The rank down to which a node is bad with at least this chance; 0 where none is."""
-        below = np.flatnonzero(self.chances.mean(axis=0) < price)
-        return int(self.ends[-1] if not len(below) else 0 if below[0] == 0 else self.ends[below[0] - 1])
+    def shares(self, name: str, firsts: Sequence[int]) -> list[Share]:
+        """Shares of bad among the first nodes of a list; the lengths that it does not have are left out."""
+        return [self._share(self.orders[name][:first]) for first in firsts if first <= len(self.bad)]
+
+    def _share(self, first: Nodes) -> Share:
+        known = self.bad[first]
+        unknown, found = first[known < 0], np.full(_NUM_DRAWS, np.count_nonzero(known == 1))
+        if len(unknown):
+            found = found + np.random.default_rng(key(len(first), _PURPOSE)).binomial(
+                len(unknown), self._chances(unknown)
+            )
+        low, high = np.quantile(found, [_OUTSIDE, 1 - _OUTSIDE]) / len(first)
+        return Share(len(first), float(found.mean()) / len(first), float(low), float(high))
+
+    def worth_reading(self, name: str, price: float) -> int:
+        """The rank down to which the nodes of a list are bad with at least this chance; 0 where the first are not."""
+        order, last = self.orders[name], 0
+        for end in np.unique(np.geomspace(min(10, len(order)), len(order), _NUM_STEPS).astype(np.int64)):
+            here = order[np.linspace(last, end - 1, min(end - last, _STEP_NODES)).astype(np.int64)]
+            if self._chances(here).mean() < price:
+                break
+            last = int(end)
+        return last
 
 
-def _columns(ranks: NDArray, num_nodes: int) -> Values:
-    """1, logarithm of the rank, and its bends, (k, 2 + bends)."""
-    logs = np.log(np.maximum(ranks, 1).astype(np.float64))
-    bends = np.linspace(0, np.log(max(2, num_nodes)), _NUM_BENDS + 2)[1:-1]
-    return np.column_stack([np.ones(len(logs)), logs, np.maximum(logs[:, None] - bends, 0.0)])
-
-
-def shares(score: Values, nodes: NDArray[np.int64], is_bad: NDArray[np.bool_], firsts: Sequence[int]) -> list[Share]:
-    """Shares of bad among the first of a list by score, (n,), from verdicts on some nodes, (k,)."""
-    curve = Curve.of(score, nodes, is_bad)
-    return [curve.share(first) for first in firsts if first <= len(score)]
-
-
-def worth_reading(score: Values, nodes: NDArray[np.int64], is_bad: NDArray[np.bool_], price: float) -> int:
-    """The rank down to which a node of the list is bad with at least the chance `price`."""
-    return Curve.of(score, nodes, is_bad).worth_reading(price)
+def _columns(log_ranks: Sequence[Values], nodes: Nodes) -> Values:
+    """1, and of every list the logarithm of the rank and its bends, (k, width)."""
+    bends = np.linspace(0, np.log(max(2, len(log_ranks[0]))), _NUM_BENDS + 2)[1:-1]
+    parts = [np.ones((len(nodes), 1))]
+    for logs in (every[nodes] for every in log_ranks):
+        parts += [logs[:, None], np.maximum(logs[:, None] - bends, 0.0)]
+    return np.concatenate(parts, axis=1)

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, log_expit
 
 from hcm_scale.base.jit import kernel
-from hcm_scale.base.order import double_places
+from hcm_scale.base.order import Places, double_places
 from hcm_scale.base.rng import key
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.report.reasons import KIND_TITLES
@@ -62,7 +62,7 @@ class Inputs(NamedTuple):
     """
 
     score: Values
-    places: Mapping[str, NDArray[np.integer]]
+    places: Mapping[str, Places]
     degree: NDArray[np.int64]
     features: NDArray[np.float32]
     names: Sequence[str]
@@ -131,7 +131,7 @@ class _Columns(NamedTuple):
     """The columns of all nodes, made for some at a time; `center` and `spread` are of the attributes, (3, f)."""
 
     inputs: Inputs
-    double: list[NDArray[np.integer]]  # double places: by score, by every kind of evidence, by degree
+    double: list[Places]  # double places: by score, by every kind of evidence, by degree
     features: NDArray[np.float32]
     bad: NDArray[np.bool_]
     center: Values
@@ -145,7 +145,8 @@ class _Columns(NamedTuple):
         is_bad[bad] = True
         features = np.asarray(inputs.features)[:, :_MOST_FEATURES]
         made = _Columns(inputs, double, features, is_bad, np.zeros((3, 0)), np.zeros((3, 0)))
-        return made._replace(**dict(zip(("center", "spread"), scale or made._scale(), strict=True)))
+        center, spread = scale or made._scale()
+        return made._replace(center=center, spread=spread)
 
     def _scale(self) -> tuple[Values, Values]:
         """Middle and spread of features, of their means over neighbours, and of the differences."""

@@ -28,7 +28,7 @@ from hcm_scale.ingest.policy import InputError
 from hcm_scale.ingest.table_files import TableSource
 from hcm_scale.review import verdicts
 from hcm_scale.review.draw import draw
-from hcm_scale.review.estimate import Share, shares, worth_reading
+from hcm_scale.review.estimate import Estimates, Share
 from hcm_scale.review.learn import Inputs, Lesson, apply_lesson, learn
 from hcm_scale.score import table
 from hcm_scale.score.evidence import KINDS
@@ -233,17 +233,15 @@ def take_in(run: Run, source: TableSource, by: str | None = None, id_names: Sequ
 def teach(run: Run, worth: float = WORTH) -> tuple[Taught, list[str]]:
     """What the verdicts beside a run make of its list, written into RUN/taught, and what there is to say about them."""
     given = Given.of(run)
-    if not (run.folder / verdicts.FILE).is_file():
-        raise ValueError(
-            f"{run.folder} has no verdicts yet; hcm-scale review {run.folder} --csv FILE writes a list to fill in"
-        )
+    if not len(given.nodes) and not (run.folder / FOLDER).is_dir():  # which those taken back had made
+        how = f"hcm-scale review {run.folder} --csv FILE writes a list to fill in"
+        raise ValueError(f"{run.folder} has no verdicts on nodes of its graph yet; {how}")
     nodes, is_bad = known = given.known()
     told, absent = given.notes, given.absent
     if len(absent):
         told += [f"verdicts on {len(absent):,} ids that are not in this graph: {verdicts.shown_ids(absent)}"]
     lesson = learn(run.inputs(), *known) if len(nodes) else Lesson(run.score, False, [], {})
     firsts = [first for first in _FIRSTS if first <= len(run.score)] or [len(run.score)]
-    lists = {"before": run.score, "after": lesson.taught}
     facts: dict[str, Any] = {
         "changed": bool(lesson.changed),
         "sentences": list(lesson.sentences),
@@ -253,9 +251,10 @@ def teach(run: Run, worth: float = WORTH) -> tuple[Taught, list[str]]:
         "num_random": int(np.isfinite(given.chance).sum()),
     }
     if not is_bad.all():  # else they may be cases that somebody knew, which tell nothing about the list
-        facts["shares"] = {name: [*map(list, shares(score, *known, firsts))] for name, score in lists.items()}
+        found = Estimates.of({"after": lesson.taught, "before": run.score}, *known)
+        facts["shares"] = {name: [*map(list, found.shares(name, firsts))] for name in ("before", "after")}
         facts["worth"] = worth
-        facts["worth_reading"] = {name: worth_reading(score, *known, worth) for name, score in lists.items()}
+        facts["worth_reading"] = {name: found.worth_reading(name, worth) for name in ("before", "after")}
     with files.file_lock(run.folder / ".lock", wait=False) as is_free:
         if not is_free:
             raise ValueError(f"{run.folder} is at work: another run or lesson writes to it; the verdicts are kept")
@@ -264,7 +263,9 @@ def teach(run: Run, worth: float = WORTH) -> tuple[Taught, list[str]]:
 
 def estimate(run: Run, score: Values, first: int) -> Share:
     """The share of bad nodes among the first of a list, with its 90 % interval, from the verdicts beside the run."""
-    (found,) = shares(score, *Given.of(run).known(), [first])
+    if not 1 <= first <= len(score):
+        raise ValueError(f"first={first} is not legal: a whole number from 1 to {len(score):,}, the nodes of the list")
+    (found,) = Estimates.of({"taught": score, "before": run.score}, *Given.of(run).known()).shares("taught", [first])
     return found
 
 
@@ -346,11 +347,11 @@ def taught_text(taught: Taught) -> str:
     at_random = f"; {facts['num_random']:,} of them on nodes drawn at random" if facts.get("num_random") else ""
     lines = [f"{state} {_rests_on(facts)}{at_random}", *(f"  {sentence}" for sentence in facts["sentences"])]
     if "shares" in facts:
-        lines += ["", f"{'estimated share of bad':<28}{'before':>22}{'after':>24}   (90 % interval)"]
-        for old, new in zip(*facts["shares"].values(), strict=True):
+        lines += ["", f"{'estimated share of bad':<28}{'before':>24}{'after':>24}   (90 % interval)"]
+        for old, new in zip(facts["shares"]["before"], facts["shares"]["after"], strict=True):
             lines.append(f"  among the first {old[0]:<10,}{_share_text(Share(*old)):>24}{_share_text(Share(*new)):>24}")
         ranks = facts["worth_reading"]
-        price = f"as long as {facts['worth']:.0%} of what is read is bad"
+        price = f"as long as {100 * facts['worth']:g} % of the nodes there are bad"
         lines += ["", f"worth reading {price}: down to rank {ranks['before']:,} before, {ranks['after']:,} after"]
     elif "taught_by" not in facts:
         lines += ["", "how good the list is takes verdicts on good nodes too: hcm-scale review draws some"]

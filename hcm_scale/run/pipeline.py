@@ -152,7 +152,10 @@ def _carry_over(config: Config, workspace: Workspace, trained: Trained | None) -
     if trained is None or "scores" not in workspace.folders or not (where / verdicts.FILE).is_file():
         return []
     run = teach.Run.open(workspace.run_dir, *(workspace.folders[name] for name in _REVIEWED))
-    told = teach.carry_over(where, trained.folders["scores"], run)
+    try:
+        told = teach.carry_over(where, trained.folders["scores"], run)
+    except ValueError as error:  # the scores are made, and stay
+        told = [f"what was said about nodes of {where} is left out: {error}"]
     for line in told:
         log.info("%s", line)
     return told

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def test_review_and_teach__go_round(run_dir, graph, tmp_path):
     said = commands.teach_run([str(run_dir), str(sheet), "--by", "anna"])
     assert "29 verdicts of 30 rows in review.csv: id in column id, verdict in verdict" in said
     assert "29 verdicts (" in said
-    assert "worth reading as long as 20% of what is read is bad" in said
+    assert "worth reading as long as 20 % of the nodes there are bad" in said
     assert folder_bytes(run_dir / "scores") == before
     taught = pq.read_table(run_dir / "taught" / "taught.parquet")
     assert taught.column_names == ["id", "node", "taught", "taught_rank", "verdict"]
@@ -166,7 +167,7 @@ def test_teach__a_verdict_is_taken_back(run_dir, graph, tmp_path):
 def test_teach__refuses_what_it_cannot_use(run_dir, tmp_path, capsys):
     (tmp_path / "v.csv").write_text("id,verdict\na001,awful\n")
     for words, told in {
-        (str(run_dir),): "has no verdicts yet; hcm-scale review",
+        (str(run_dir),): "has no verdicts on nodes of its graph yet; hcm-scale review",
         (str(run_dir), str(tmp_path / "v.csv")): "v.csv, line 2: 'awful' is no verdict; legal are bad, good, unsure",
         (str(run_dir), str(tmp_path / "w.csv")): "w.csv",
         (str(run_dir), "--worth", "20"): "--worth 20 is not legal: a share above 0 and at most 1",
@@ -289,6 +290,15 @@ def test_trained__applies_the_lesson_and_knows_the_verdicts(run_dir, graph, tmp_
     assert folder_bytes(out / "taught") == own  # what was taught there is kept
 
 
+def test_trained__a_damaged_file_of_verdicts_costs_no_scores(run_dir, graph, tmp_path):
+    plain = dataclasses.replace(graph, y=None, kind=None)
+    (run_dir / verdicts.FILE).write_text('{"id":\n{"id":"a001","verdict":"bad"}\n')
+    said = tomorrow(run_dir, tmp_path / "tomorrow", plain)
+    assert "is left out" in said
+    assert "line 1 is damaged" in said
+    assert len(pipeline.read_scores(tmp_path / "tomorrow")) == graph.num_nodes
+
+
 # Python.
 
 
@@ -311,6 +321,11 @@ def test_python__has_the_bytes_of_the_command_line(run_dir, graph, tmp_path):
     assert "taught rank 1" in taught.explain(first)
     assert taught.explain(first).data["taught_rank"] == 1
     share = taught.estimate(50)
+    assert tuple(share) == tuple(taught.lesson.facts["shares"]["after"][0])
+    before, after = (f"{100 * taught.lesson.facts['shares'][name][0][1]:.0f} % (" for name in ("before", "after"))
+    assert re.search(rf"among the first 50 +{re.escape(before)}.+{re.escape(after)}", repr(taught))
+    with pytest.raises(ValueError, match="first=401 is not legal: a whole number from 1 to 400"):
+        taught.estimate(401)
     assert share.first == 50
     assert 0 <= share.low <= share.share <= share.high <= 1
 

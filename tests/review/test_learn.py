@@ -1,0 +1,201 @@
+"""What verdicts teach: the list moves where they carry it, and stays where they do not."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hcm_scale.review.draw import draw
+from hcm_scale.review.estimate import Estimates
+from hcm_scale.review.learn import Inputs, apply_lesson, learn
+from hcm_scale.score.metrics import ranking, roc_auc
+
+KINDS = ("hop", "closure", "context", "context_closure", "attributes", "cohesion")
+
+
+@dataclass
+class World:
+    """Nodes in a ring whose bad ones are chosen by a rule; the score knows nothing of it unless it is the rule."""
+
+    inputs: Inputs
+    bad: NDArray[np.bool_]
+
+    @property
+    def places(self) -> NDArray[np.int32]:
+        return np.stack(list(self.inputs.places.values()))
+
+
+def make_world(rule: str, seed: int = 0, n: int = 3_000) -> World:
+    rng = np.random.default_rng(seed)
+    numbers, x = rng.standard_normal((len(KINDS), n)), rng.standard_normal((n, 5)).astype(np.float32)
+    score = numbers.sum(axis=0)
+    risk = {"score": score, "low context": -numbers[2], "attribute": x[:, 3], "none": rng.standard_normal(n)}[rule]
+    bad = np.zeros(n, bool)
+    bad[ranking(risk + 0.3 * risk.std() * rng.standard_normal(n))[: n // 20]] = True
+    ends = rng.permuted(np.stack([np.arange(n), (np.arange(n) + 1) % n]), axis=1)
+    source, target = np.concatenate([ends[0], ends[1]]), np.concatenate([ends[1], ends[0]])
+    order = np.lexsort((target, source))
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=n))])
+    places = {kind: np.argsort(ranking(row)).astype(np.int32) + 1 for kind, row in zip(KINDS, numbers, strict=True)}
+    names = [f"column {i}" for i in range(5)]
+    return World(Inputs(score, places, np.diff(indptr), x, names, indptr, target[order].astype(np.int32)), bad)
+
+
+def some_nodes(world: World, count: int = 60, seed: int = 1) -> NDArray[np.int64]:
+    """Half of the head, half at random."""
+    order = ranking(world.inputs.score)
+    rest = np.random.default_rng(seed).permutation(order[count // 2 :])
+    return np.concatenate([order[: count // 2], rest[: count - count // 2]])
+
+
+@pytest.mark.parametrize("rule", ["low context", "attribute"])
+def test_verdicts_turn_a_list_that_is_wrong(rule: str) -> None:
+    world = make_world(rule)
+    nodes = some_nodes(world, 100)
+    before, lesson = roc_auc(world.bad, world.inputs.score), learn(world.inputs, nodes, world.bad[nodes])
+    assert lesson.changed
+    assert before < 0.6
+    assert roc_auc(world.bad, lesson.taught) > 0.85
+    said = " ".join(lesson.sentences)
+    assert ("'unlike its neighbours' counts the other way round" in said) == (rule == "low context")
+    assert ("Larger column 3" in said) == (rule == "attribute")
+
+
+def test_a_list_that_is_right_stays_right() -> None:
+    world = make_world("score")
+    nodes = some_nodes(world)
+    lesson = learn(world.inputs, nodes, world.bad[nodes])
+    assert roc_auc(world.bad, lesson.taught) > roc_auc(world.bad, world.inputs.score) - 0.02
+
+
+def test_verdicts_of_a_coin_change_nothing() -> None:
+    world = make_world("score")
+    changed = 0
+    for seed in range(10):
+        nodes = some_nodes(world, 60, seed)
+        changed += learn(world.inputs, nodes, np.random.default_rng(seed).random(60) < 0.5).changed
+    assert changed <= 2
+
+
+def test_known_cases_alone_teach() -> None:
+    world = make_world("attribute")
+    known = np.flatnonzero(world.bad)[::5]
+    lesson = learn(world.inputs, known, np.ones(len(known), bool))
+    left = np.ones(len(world.bad), bool)
+    left[known] = False
+    assert roc_auc(world.bad[left], lesson.taught[left]) > 0.85
+
+
+def test_four_verdicts_move_nothing_and_say_so() -> None:
+    world = make_world("attribute")
+    nodes = np.flatnonzero(world.bad)[:4]
+    lesson = learn(world.inputs, nodes, np.ones(4, bool))
+    assert not lesson.changed
+    assert np.array_equal(lesson.taught, world.inputs.score)
+    assert lesson.sentences == ["4 verdicts are too few to learn from: the order stays. Give 5 or more."]
+    assert np.array_equal(apply_lesson(lesson.model, world.inputs, nodes), world.inputs.score)
+
+
+def test_a_node_is_ranked_without_its_own_verdict() -> None:
+    world = make_world("none")  # nothing to learn: bad nodes that were looked at must not come first
+    nodes = some_nodes(world, 400)
+    lesson = learn(world.inputs, nodes, world.bad[nodes])
+    assert roc_auc(world.bad[nodes], lesson.taught[nodes]) < 0.7
+
+
+def test_a_lesson_holds_on_another_graph() -> None:
+    world, other = make_world("low context"), make_world("low context", seed=5, n=2_000)
+    nodes = some_nodes(world, 100)
+    lesson = learn(world.inputs, nodes, world.bad[nodes])
+    applied = apply_lesson(lesson.model, other.inputs, np.zeros(0, np.int64))
+    assert roc_auc(other.bad, applied) > 0.85
+    unseen = np.setdiff1d(np.arange(len(world.bad)), nodes)
+    again = apply_lesson(lesson.model, world.inputs, nodes[world.bad[nodes]])
+    assert np.allclose(again[unseen], lesson.taught[unseen])
+
+
+def test_a_lesson_of_other_columns_is_refused() -> None:
+    world = make_world("low context")
+    nodes = some_nodes(world, 100)
+    lesson = learn(world.inputs, nodes, world.bad[nodes])
+    fewer = world.inputs._replace(features=world.inputs.features[:, :2])
+    with pytest.raises(ValueError, match="the lesson is of 37 columns, the run has 25"):
+        apply_lesson(lesson.model, fewer, nodes)
+
+
+def test_millions_of_verdicts_are_drawn_from() -> None:
+    world = make_world("attribute", n=20_000)
+    nodes = np.arange(20_000)
+    lesson = learn(world.inputs, nodes, world.bad)
+    assert roc_auc(world.bad, lesson.taught) > 0.9
+
+
+def test_drawn_nodes_are_new_and_know_their_chance() -> None:
+    world = make_world("score")
+    reviewed = np.zeros(len(world.bad), bool)
+    seen: list[int] = []
+    for at in range(5):
+        drawn = draw(world.inputs.score, world.places, reviewed, 20, at)
+        assert [each.why for each in drawn] == ["head"] * 16 + ["disagreement"] * 2 + ["random"] * 2
+        assert all(np.isfinite(each.chance) == (each.why == "random") for each in drawn)
+        seen += [each.node for each in drawn]
+        reviewed[seen] = True
+    assert len(set(seen)) == 100
+    good_list = draw(world.inputs.score, world.places, reviewed, 20, 9, bad_share=0.8)
+    assert sum(each.why == "head" for each in good_list) == 19
+    assert len(draw(world.inputs.score, world.places, np.ones(len(world.bad), bool), 20, 0)) == 0
+
+
+def test_chances_are_those_of_the_draws() -> None:
+    world = make_world("score", n=200)
+    none = np.zeros(200, bool)
+    drawn = [each for at in range(4_000) for each in draw(world.inputs.score, world.places, none, 20, at)]
+    random = [each for each in drawn if each.why == "random"]
+    counts, chance = np.bincount([each.node for each in random], minlength=200), np.full(200, np.nan)
+    for each in random:
+        chance[each.node] = each.chance
+    often = counts >= 100
+    assert often.any()
+    assert np.abs(counts[often] / 4_000 / chance[often] - 1).max() < 0.35
+    assert abs(counts.sum() / 4_000 - 2) < 1e-9
+
+
+def test_the_true_share_lies_in_the_interval() -> None:
+    inside = []
+    for seed in range(25):
+        world = make_world("score" if seed % 2 else "attribute", seed, n=2_000)
+        reviewed, nodes, current = np.zeros(2_000, bool), np.zeros(0, np.int64), world.inputs.score
+        for at in range(4):
+            share = float(world.bad[nodes].mean()) if len(nodes) else 0.0
+            new = draw(current, world.places, reviewed, 20, 100 * seed + at, share)
+            nodes = np.concatenate([nodes, [each.node for each in new]])
+            reviewed[nodes] = True
+            current = learn(world.inputs, nodes, world.bad[nodes], seed).taught
+        lists = {"after": current, "before": world.inputs.score}
+        estimates = Estimates.of(lists, nodes, world.bad[nodes])
+        for name, score in lists.items():
+            for found in estimates.shares(name, [50, 200, 500]):
+                true = world.bad[ranking(score)[: found.first]].mean()
+                inside.append(found.low - 1e-9 <= true <= found.high + 1e-9)
+    assert 0.8 <= np.mean(inside) <= 0.99
+
+
+def test_shares_of_a_list_all_of_which_was_seen_are_exact() -> None:
+    world = make_world("score")
+    order = ranking(world.inputs.score)
+    found = Estimates.of({"list": world.inputs.score}, order[:100], world.bad[order[:100]])
+    (share,) = found.shares("list", [100, 10**9])
+    assert share.low == share.share == share.high == world.bad[order[:100]].mean()
+
+
+def test_worth_reading_ends_where_bad_nodes_get_rare() -> None:
+    world = make_world("score", n=5_000)
+    order = ranking(world.inputs.score)
+    seen = np.concatenate([order[:200], order[200::50]])
+    found = Estimates.of({"list": world.inputs.score}, seen, world.bad[seen])
+    end = found.worth_reading("list", 0.2)
+    assert world.bad[order[max(0, end - 50) : end]].mean() > 0.08
+    assert world.bad[order[2 * end :]].mean() < 0.2
+    assert found.worth_reading("list", 0.999) < end
+    assert found.worth_reading("list", 0.0) == 5_000
