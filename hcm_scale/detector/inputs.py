@@ -192,7 +192,9 @@ def find_label(data: Any, label: Any = None, y: Any = None) -> Any:
 
 def has_unknown(y: Any) -> bool:
     """Whether y holds verdicts, 1 bad, 0 good, -1 unknown, and not a label, in which nothing is unknown."""
-    return y is not None and not isinstance(y, str | Path) and bool((_numbers(y) == -1).any())
+    shape: tuple[int, ...] = getattr(y, "shape", ())
+    is_column = len(shape) < 2 or shape[1] == 1
+    return y is not None and not isinstance(y, str | Path) and is_column and bool(np.any(_numbers(y) == -1))
 
 
 def _numbers(y: Any) -> NDArray[Any]:

@@ -145,7 +145,8 @@ def _sharing_others(graph: Graph, node: int, side: NDArray[Any], rates: NDArray[
     own = neighbors_of(graph, node)
     few = own[np.argsort(graph.indptr[own + 1] - graph.indptr[own], kind="stable")]
     few = few[: max(1, np.searchsorted(np.cumsum(graph.indptr[few + 1] - graph.indptr[few]), _MAX_STEPS))]
-    others, shared = np.unique(np.concatenate([neighbors_of(graph, each) for each in few]), return_counts=True)
+    steps = np.concatenate([own[:0], *(neighbors_of(graph, each) for each in few)])
+    others, shared = np.unique(steps, return_counts=True)
     others, shared = others[others != node], shared[others != node]
     if not len(others):
         return 0, 0.0, 0

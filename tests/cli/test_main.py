@@ -96,7 +96,7 @@ def test_run__from_any_folder_ends_with_a_summary(tmp_path):
     assert report.is_file()
     assert "report.html" in done.stdout
     steps = [shlex.split(line, comments=True) for line in done.stdout.splitlines() if line.startswith("  hcm-scale ")]
-    assert [step[1] for step in steps] == ["explain", "serve", "export"]
+    assert [step[1] for step in steps] == ["explain", "serve", "export", "review"]
     strangest = hcm_scale(*steps[0][1:], cwd=tmp_path)
     assert strangest.returncode == 0, strangest.stderr
     assert "1 of 300" in strangest.stdout
@@ -108,6 +108,9 @@ def test_run__from_any_folder_ends_with_a_summary(tmp_path):
     exported = hcm_scale(*steps[2][1:], cwd=tmp_path)
     assert exported.returncode == 0, exported.stderr
     assert len((tmp_path / "list.csv").read_text().splitlines()) == 301
+    reviewed = hcm_scale(*steps[3][1:], cwd=tmp_path)
+    assert reviewed.returncode == 0, reviewed.stderr
+    assert "hcm-scale teach runs/community-300 review.csv" in reviewed.stdout
 
 
 def test_stage_command__stops_at_its_stage(tmp_path):
