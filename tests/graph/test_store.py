@@ -191,5 +191,5 @@ def test_node_types__are_kept_and_checked(tmp_path):
     wrong = replace(pair, node_types=NodeTypes(np.array([0, 3], np.uint8), ("shop",)))
     with pytest.raises(ValueError, match="node_types holds 3 at node 1; legal are 0 to 0, and 255 for none"):
         wrong.check()
-    with pytest.raises(ValueError, match="node_type has 65 values, .*; legal are up to 64 types of nodes"):
+    with pytest.raises(ValueError, match=r"node_type has 65 values, .*; legal are up to 64 types of nodes"):
         NodeTypes.of(range(65))
