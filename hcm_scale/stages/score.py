@@ -37,6 +37,7 @@ from hcm_scale.base.files import hash_files, read_tensors
 from hcm_scale.base.names import RANKINGS
 from hcm_scale.base.npy import open_npy
 from hcm_scale.base.threads import run_concurrently, run_in_slices
+from hcm_scale.features.auto import sample
 from hcm_scale.features.purify import edge_similarity
 from hcm_scale.graph import Graph
 from hcm_scale.graph.check import NO_TYPE
@@ -53,6 +54,7 @@ from hcm_scale.score.edges import MEAN_FILE, VAR_FILE, EdgeHops, Hop, predict_ed
 from hcm_scale.score.evidence import FEW, type_groups
 from hcm_scale.score.metrics import roc_auc
 from hcm_scale.score.nodes import score_nodes, with_closure, with_strange
+from hcm_scale.stages.drift import drift
 from hcm_scale.stages.edges import Predicted, View, chunk_of, has_room, predict_views, save_hops, sharings_of
 from hcm_scale.stages.embedding import embed_samples
 
@@ -169,9 +171,9 @@ def score(
     compute = partial(_score_attributes, graph, edges, features, how, like) if world.leads else None
     found, attributes = _predict_and_compute(device, predict, compute)
     if found is not None and attributes is not None:
-        _write(
-            out, graph, edges, found, attributes, how, like=like, num_samples=sum(len(view.samples) for view in views)
-        )
+        typed = replace(graph, node_types=graph.node_types or _sides(graph, features))
+        num_samples = sum(len(view.samples) for view in views)
+        _write(out, typed, edges, found, attributes, how, like=like, num_samples=num_samples)
     del found  # before its files are removed
     for sharing in sharings:
         sharing.clear()
@@ -208,11 +210,12 @@ def _score_attributes(
     )
 
 
-def _sides(graph: Graph) -> NodeTypes | None:
+def _sides(graph: Graph, features: NDArray[np.float32]) -> NodeTypes | None:
     """The two sides of a graph such as that of users and shops, as types of nodes; None where there are none for sure.
 
     Chance colours small trees: sides count where one component has nine in ten of the nodes with edges, and many
-    independent cycles, all of them even. Sides of one size, as a grid of streets has, are alike and no types.
+    independent cycles, all of them even. Sides that are alike in size, as those of a grid of streets, or in features
+    are no types: each by itself would only be fewer nodes to tell what is usual.
     """
     if (side := two_sides(graph)) is None:
         return None
@@ -223,6 +226,9 @@ def _sides(graph: Graph) -> NodeTypes | None:
     num_cycles = graph.degrees[in_largest].sum() / (1 if graph.directed else 2) - len(side[in_largest]) + 1
     is_sure = num_cycles >= max(_MIN_CYCLES, 0.05 * (small + large)) and small + large >= 0.9 * (side >= 0).sum()
     if not is_sure or small < FEW or large < 1.1 * small:
+        return None
+    first, second = (np.asarray(sample(features[in_largest & (side == number)])) for number in (0, 1))
+    if not drift({str(k): (first[:, k], second[:, k]) for k in range(first.shape[1])}).moved:
         return None
     what = "the graph has two sides, of %s and %s nodes, and no edge within either: each is compared with its own side"
     log.info(what, f"{large:,}", f"{small:,}")
@@ -278,7 +284,7 @@ def _write(
     num_samples: int,
 ) -> None:
     """Writes edges, table, scale, and the manifest last."""
-    rank = partial(_score_nodes, graph.node_types or _sides(graph), edges, found, *attributes, how, like)
+    rank = partial(_score_nodes, graph.node_types, edges, found, *attributes, how, like)
     (scores, scale), _ = cast(Any, run_concurrently([rank, partial(save_hops, found.hops, out)]))
     verdict = nodes.verdict_of(scores, how.fdr, None if like is None else like.nodes)
 

@@ -9,6 +9,7 @@ from scipy import sparse
 
 from hcm_scale.base import files
 from hcm_scale.graph import Graph, SparseRows
+from hcm_scale.graph.store import NodeTypes
 
 
 @pytest.fixture
@@ -178,3 +179,17 @@ def test_open__refuses_an_unfinished_folder(graph, tmp_path):
     (tmp_path / "g" / files.MANIFEST).unlink()
     with pytest.raises(files.FolderError, match="unfinished"):
         Graph.open(tmp_path / "g")
+
+
+def test_node_types__are_kept_and_checked(tmp_path):
+    pair = Graph(np.array([0, 1, 2]), np.array([1, 0], np.int32), node_types=NodeTypes.of(["shop", None]))
+    opened = pair.save(tmp_path / "graph")
+    assert opened.node_types.encode(opened.node_types.codes).to_pylist() == ["shop", None]
+    assert Graph.open(tmp_path / "graph").fingerprint == pair.fingerprint
+    renamed = replace(pair, node_types=NodeTypes(pair.node_types.codes, ("bank",)))
+    assert renamed.fingerprint != pair.fingerprint
+    wrong = replace(pair, node_types=NodeTypes(np.array([0, 3], np.uint8), ("shop",)))
+    with pytest.raises(ValueError, match="node_types holds 3 at node 1; legal are 0 to 0, and 255 for none"):
+        wrong.check()
+    with pytest.raises(ValueError, match=r"node_type has 65 values, .*; legal are up to 64 types of nodes"):
+        NodeTypes.of(range(65))
