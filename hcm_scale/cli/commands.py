@@ -194,7 +194,7 @@ _TABLES, _GRAPHS = (".csv", ".parquet"), (".graphml", ".gexf")
 
 
 def export_run(arguments: list[str]) -> str:
-    """The result of a run for other programs: `hcm-scale export RUN FILE [--top K] [--flagged] [--since OLD]`.
+    """The result of a run for other programs: `hcm-scale export RUN FILE`, with any of the choices below.
 
         FILE.csv, FILE.parquet     the ranked table, or the chosen part of it; `reason` says in words why a node is
                                    where it is: for all chosen nodes (at most 10,000), else for the flagged and the
@@ -210,12 +210,14 @@ def export_run(arguments: list[str]) -> str:
         --since OLD                the flagged nodes that OLD, an earlier run, has not flagged
         --top K --since OLD        those of the first K nodes that are not among the first K of OLD, flagged or not
         --flagged --top K --since OLD   the first K of the flagged nodes that OLD has not flagged
+        --alike                    the suspiciously ordinary nodes first, and why; with --top K the first K of them
     """
     parser = Parser("export", export_run.__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run")
     parser.add_argument("file", type=Path, metavar="FILE", help="what to write; its ending chooses the format")
     parser.add_argument("--top", type=int, metavar="K", help="only the first K nodes")
     parser.add_argument("--flagged", action="store_true", help="only nodes that stand out at score.fdr")
+    parser.add_argument("--alike", action="store_true", help="suspiciously ordinary nodes first (column alike_rank)")
     since = "only flagged nodes that the run OLD has not flagged; with --top K those of the first K not among its own"
     parser.add_argument("--since", type=Path, metavar="OLD", help=since)
     given = parser.parse_args(arguments)
@@ -225,11 +227,17 @@ def export_run(arguments: list[str]) -> str:
         raise ValueError(f"--top {given.top} must be at least 1")
     if not given.file.parent.is_dir():
         raise ValueError(f"{given.file}: there is no folder {given.file.parent}")
-    if (given.flagged or given.since is not None) and given.file.suffix not in _TABLES:
-        raise ValueError(f"--flagged and --since are for tables; {given.file} must end in one of {', '.join(_TABLES)}")
+    if (given.flagged or given.alike or given.since is not None) and given.file.suffix not in _TABLES:
+        raise ValueError(
+            f"--flagged, --alike and --since are for tables; {given.file} must end in one of {', '.join(_TABLES)}"
+        )
+    if given.alike and (given.flagged or given.since is not None):
+        raise ValueError("--alike is an order of its own: it goes with --top K, not with --flagged or --since")
     _refuse_stage(given.file)
-    from hcm_scale.cli.export import export_graph, export_table
+    from hcm_scale.cli.export import export_graph, export_ordinary, export_table
 
+    if given.alike:
+        return export_ordinary(given.run, given.file, given.top)
     if given.file.suffix in _TABLES:
         flagged = given.flagged or (given.since is not None and given.top is None)
         return export_table(given.run, given.file, given.top, flagged, given.since)

@@ -5,6 +5,7 @@
     HAV(v) = AHP(v) / max AHP + IV(v) / max IV                      (a term whose maximum is 0 is 0)
     strange(v) = z-score of AHP(v) + z-score of closure(v)          (closure.py: far triangles around v)
     score(v) = evidence of all kinds, added up                      (evidence.py)
+    alike(v) = the lower tails of all kinds, added up               (evidence.py)
 
 Of several encoders the hops of each edge are averaged; only `strange` adds up the z-scored AHP of each and takes the
 z-score of the sum. z-scores are taken over the nodes that have neighbours and shifted to start at 0 (calibration.py).
@@ -15,7 +16,7 @@ is not blamed for an anomalous neighbour. A node without neighbours has 0 everyw
 is at least 1), and a flag; its score is that of its attributes alone.
 
 Functions here return new scores and never write to arrays of given ones. `like` are the scores of another graph, whose
-maxima and ranks then take the place of this one's. Memory: twelve numbers per node, six of 4 bytes and one of a byte.
+maxima and ranks then take the place of this one's. Memory: thirteen numbers per node, six of 4 bytes and one of a byte.
 """
 
 from collections.abc import Sequence
@@ -49,7 +50,8 @@ Values = NDArray[np.float64]
 class NodeScores:
     """Scores of all nodes, (n,) each; `flags` is a bit mask over FLAG_NAMES.
 
-    `places` is (kinds, n): the place of every node by each kind of evidence; None until the evidence is added up.
+    `places` is (kinds, n): the place of every node by each kind of evidence; it and `alike`, how suspiciously ordinary
+    a node is, are None until the evidence is added up.
     """
 
     ahp: Values
@@ -65,6 +67,7 @@ class NodeScores:
     degree: NDArray[np.int64]
     flags: NDArray[np.uint8]
     places: NDArray[np.signedinteger[Any]] | None = None
+    alike: Values | None = None
 
     @property
     def has_neighbors(self) -> NDArray[np.bool_]:
@@ -206,7 +209,8 @@ def with_attributes(scores: NodeScores, found: AttributeScores, like: NodeScores
     """The scores with the evidence of attributes, the place of every node by each kind, and `score`."""
     scores = replace(scores, **found._asdict())
     weighed = _weigh(scores, like)
-    return WeighedScores(**vars(scores) | {"score": weighed.score, "places": weighed.places, "weighed": weighed})
+    found_by_all = {name: getattr(weighed, name) for name in ("score", "places", "alike")}
+    return WeighedScores(**vars(scores) | found_by_all | {"weighed": weighed})
 
 
 def verdict_of(scores: NodeScores, fdr: float, like: NodeScores | None = None) -> Verdict:

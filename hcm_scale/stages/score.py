@@ -10,7 +10,7 @@ get the ranks that they would have here. Several ranks share nodes and edges and
 the folder.
 
 Memory: two layers of embeddings (2 x n x width x 4 bytes) and 8 bytes an edge, three times if there are several views,
-unless they are on disk, and a chunk; then 4 bytes an edge, twelve numbers a node and six of 4 bytes. With a
+unless they are on disk, and a chunk; then 4 bytes an edge, thirteen numbers a node and seven of 4 bytes. With a
 `Reference`, as many numbers of each of its nodes.
 
 `auc_trend` scores each new sample alone while training, where the anomalies are known: the paper's figure. A number
@@ -52,7 +52,7 @@ from hcm_scale.stages.edges import Predicted, View, chunk_of, has_room, predict_
 from hcm_scale.stages.embedding import embed_samples
 
 KIND = "hcm_scale scores"
-FORMAT = 8
+FORMAT = 9
 SCALE_FILE = "scale.safetensors"
 log = logging.getLogger(__name__)
 _IN_MANIFEST = ("num_samples", "rank_by", "metrics", "fdr", "num_flagged", "stability")
