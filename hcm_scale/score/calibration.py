@@ -41,7 +41,8 @@ class Strangeness(NamedTuple):
 class ContextScale(NamedTuple):
     """Distance from which ends of an edge are unlike, surprise of every bin of distances, and the prediction.
 
-    `spread` is the variance between nodes of their context, `triangle_rate` that of the expected triangles.
+    `spread` is the variance between nodes of their context, `triangle_rate` that of the expected triangles, `trust` how
+    far attributes are witnesses of edges.
     """
 
     unlike: Cut
@@ -49,6 +50,7 @@ class ContextScale(NamedTuple):
     prediction: Prediction
     spread: float
     triangle_rate: float
+    trust: float = 1.0
 
 
 class Scale(NamedTuple):
@@ -132,7 +134,7 @@ def scale_from_bytes(data: bytes) -> Scale:
 
     strange = Strangeness(zscale(arrays["both"]), zscale(arrays["views"]) if "views" in arrays else None)
     prediction = Prediction(arrays["centre"], arrays["weights"])
-    spread, rate = map(float, arrays["numbers"])
-    if not (0.0 <= spread < np.inf and 0.0 <= rate < np.inf):
-        raise ValueError(f"it is not a scale: its spread is {spread} and its rate of triangles {rate}")
-    return Scale(far, strange, ContextScale(unlike, arrays["surprise"], prediction, spread, rate))
+    spread, rate, trust = map(float, arrays["numbers"])
+    if not (0.0 <= spread < np.inf and 0.0 <= rate < np.inf and 0.0 <= trust <= 1.0):
+        raise ValueError(f"it is not a scale: its spread is {spread}, its rate of triangles {rate}, its trust {trust}")
+    return Scale(far, strange, ContextScale(unlike, arrays["surprise"], prediction, spread, rate, trust))

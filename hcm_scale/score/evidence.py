@@ -26,6 +26,8 @@ plain sums of gains are what `threshold.py` turns into p.
 Weights. Hops are predicted from embeddings that average over neighbours, and averaged over neighbours again: with two
 or three of them they are noise, with thirty they know more than attributes. With m the geometric mean of the degrees,
 hop and closure weigh 2 m / (m + 10), context and context_closure 20 / (m + 10), attributes 1: all the same at m = 10.
+Where neighbours are no more alike than any two nodes (`trust` 0: features/signal.py), being unlike them says little:
+context and context_closure weigh a third of that, and closure, of hops that come from attributes, nothing.
 
 Cohesion is silent: it says nothing up to its 95 % quantile, so that it costs nothing where groups have no meaning, and
 beyond weighs 4, as much as the kinds of neighbours together: one sure witness is enough.
@@ -130,17 +132,22 @@ class WeightedEvidence(NamedTuple):
 
 
 class KindNumbers(NamedTuple):
-    """Numbers of each kind, (n,) each, which nodes have neighbours, and how many, as a geometric mean over these."""
+    """Numbers of each kind, (n,) each, which nodes have neighbours, and how many, as a geometric mean over these.
+
+    `trust`, 0 to 1, says how far attributes are witnesses of edges.
+    """
 
     of_kind: Mapping[str, Values]
     has_neighbors: NDArray[np.bool_]
     mean_degree: float = _EQUAL_DEGREE
+    trust: float = 1.0
 
     def weight(self, kind: str) -> float:
         """What the gains by this kind are multiplied by."""
         share = self.mean_degree / (self.mean_degree + _EQUAL_DEGREE)
-        hops, context = 2.0 * share, 2.0 * (1.0 - share)
-        return {"hop": hops, "closure": hops, "context": context, "context_closure": context}.get(kind, 1.0)
+        hops, context = 2.0 * share, 2.0 * (1.0 - share) * ((1.0 + 2.0 * self.trust) / 3.0)
+        weights = {"hop": hops, "closure": self.trust * hops, "context": context, "context_closure": context}
+        return weights.get(kind, 1.0)
 
     def known(self, kind: str) -> Known:
         """Nodes about which the kind says something; None for all."""
@@ -172,7 +179,7 @@ def weigh_evidence(own: KindNumbers, like: KindNumbers | None = None) -> Weighte
         if gains.silent and (gains.tells or like is not None):
             alone = np.zeros(num_nodes)
         _add(gains_of, weight, alone if gains.silent and alone is not None else total, score, alike)
-        num_telling += gains.tells and not gains.silent
+        num_telling += gains.tells and not gains.silent and weight > 0.0
         _halve(double, halves, row)
     sums = Sums(total, own.has_neighbors, max(1, num_telling), alone)
     if like is not None and usual is not None:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from hcm_scale.base.device import MANY_ENTRIES
 from hcm_scale.base.names import RANKINGS
 from hcm_scale.base.threads import map_slices, run_in_slices, run_in_threads
+from hcm_scale.features.signal import attribute_trust
 from hcm_scale.score.calibration import ContextScale, Strangeness, add_zscores, zscale_among
 from hcm_scale.score.closure import Cut, both_ways, closure, cohesion, far_cut
 from hcm_scale.score.context import context, surprise_of_bins
@@ -51,7 +52,7 @@ class NodeScores:
     """Scores of all nodes, (n,) each; `flags` is a bit mask over FLAG_NAMES.
 
     `places` is (kinds, n): the place of every node by each kind of evidence; it and `alike`, how suspiciously ordinary
-    a node is, are None until the evidence is added up.
+    a node is, are None until the evidence is added up. `trust` says how far attributes are witnesses of edges.
     """
 
     ahp: Values
@@ -68,6 +69,7 @@ class NodeScores:
     flags: NDArray[np.uint8]
     places: NDArray[np.signedinteger[Any]] | None = None
     alike: Values | None = None
+    trust: float = 1.0
 
     @property
     def has_neighbors(self) -> NDArray[np.bool_]:
@@ -90,12 +92,13 @@ class WeighedScores(NodeScores):
 
 
 class AttributeScores(NamedTuple):
-    """Numbers of every node, (n,) each, that come from attributes and edges, not from predicted hops."""
+    """Numbers of every node, (n,) each, that come from attributes and edges, not from predicted hops, and `trust`."""
 
     context: Values
     context_closure: Values
     residual: Values
     cohesion: Values
+    trust: float = 1.0
 
 
 def score_nodes(
@@ -196,13 +199,15 @@ def attribute_scores(
     if usual is None:
         prediction = fit(edges.indptr, edges.indices, x)
         unlike, surprise, spread, rate = far_cut(distance, far_share), surprise_of_bins(distance), None, None
+        trust = attribute_trust(edges.indptr, edges.indices, x)
     else:
-        unlike, surprise, prediction, spread, rate = usual
+        unlike, surprise, prediction, spread, rate, trust = usual
     of_context, spread = context(edges, distance, surprise, spread)
     of_closure = np.zeros(edges.num_nodes) if edges.directed else closure(edges, distance, unlike)
     of_cohesion, rate = cohesion(both_ways(edges) if edges.directed else edges, rate)
-    found = AttributeScores(of_context, of_closure, residual(edges.indptr, edges.indices, x, prediction), of_cohesion)
-    return found, ContextScale(unlike, surprise, prediction, spread, rate)
+    of_attributes = residual(edges.indptr, edges.indices, x, prediction)
+    found = AttributeScores(of_context, of_closure, of_attributes, of_cohesion, trust)
+    return found, ContextScale(unlike, surprise, prediction, spread, rate, trust)
 
 
 def with_attributes(scores: NodeScores, found: AttributeScores, like: NodeScores | None = None) -> NodeScores:
@@ -226,7 +231,7 @@ def _weigh(scores: NodeScores, like: NodeScores | None) -> WeightedEvidence:
 def _numbers(scores: NodeScores) -> KindNumbers:
     """The number of every kind of evidence."""
     of_kind = {kind: getattr(scores, column) for kind, column in KINDS.items()}
-    return KindNumbers(of_kind, scores.has_neighbors, mean_degree(scores.degree))
+    return KindNumbers(of_kind, scores.has_neighbors, mean_degree(scores.degree), scores.trust)
 
 
 def mean_degree(degree: NDArray[np.int64]) -> float:

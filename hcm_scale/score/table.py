@@ -289,9 +289,9 @@ def node_scores(table: pa.Table) -> NodeScores:
         out[node] = values
         return out
 
-    left_out = {"flags", "places"} | {"alike"} - {*table.column_names}
+    left_out = {"flags", "places", "trust"} | {"alike"} - {*table.column_names}
     names = [entry.name for entry in fields(NodeScores) if entry.name not in left_out]
-    numbers = {name: in_order(table[name].to_numpy()) for name in names}
+    numbers: dict[str, Any] = {name: in_order(table[name].to_numpy()) for name in names}
     places = (
         np.stack([in_order(table[name].to_numpy()) for name in KIND_RANKS])
         if KIND_RANKS[0] in table.column_names

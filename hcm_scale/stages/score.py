@@ -100,7 +100,7 @@ def open_reference(folder: Path) -> Reference:
     path, ranked = folder / table.FILE, open_scores(folder).table()
     table.check_ranked(path, ranked, ranked.num_rows, table.NUMBERS)
     try:
-        return Reference(table.node_scores(ranked), scale)
+        return Reference(replace(table.node_scores(ranked), trust=scale.context.trust), scale)
     except (LookupError, ValueError, AttributeError) as error:  # of flags and ranks by kind
         raise files.FolderError(f"{path} is damaged: {error}") from error
 

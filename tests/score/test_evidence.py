@@ -363,6 +363,14 @@ def test_alike__weighs_hops_by_degree_as_the_score_does():
     assert found[10.0].argmax() == values.argmin()
 
 
+def test_weights__of_neighbours_fall_where_attributes_say_nothing_of_edges():
+    has = np.ones(3, bool)
+    full, half, none = (KindNumbers({}, has, 10.0, trust) for trust in (1.0, 0.5, 0.0))
+    assert [full.weight(kind) for kind in KINDS] == [1.0] * 6
+    assert [none.weight(kind) for kind in KINDS] == [1.0, 0.0, 1 / 3, 1 / 3, 1.0, 1.0]
+    assert [half.weight(kind) for kind in KINDS] == pytest.approx([1.0, 0.5, 2 / 3, 2 / 3, 1.0, 1.0])
+
+
 def test_alike__says_nothing_where_most_nodes_are_equal():
     values = np.where(np.arange(100) < 51, 2.0, np.arange(100.0))
     values[-1] = 0.0  # below the bulk, but the kind does not speak there
