@@ -195,7 +195,7 @@ _MOST_REVIEWED = 10_000  # nodes of one review, each with a reason in words
 
 
 def export_run(arguments: list[str]) -> str:
-    """A run for other programs: `hcm-scale export RUN FILE [--top K] [--flagged] [--since OLD] [--type T]`.
+    """The result of a run for other programs: `hcm-scale export RUN FILE`, with any of the choices below.
 
         FILE.csv, FILE.parquet     the ranked table, or the chosen part of it; `reason` says in words why a node is
                                    where it is: for all chosen nodes (at most 10,000), else for the flagged and the
@@ -212,6 +212,7 @@ def export_run(arguments: list[str]) -> str:
         --top K --since OLD        those of the first K nodes that are not among the first K of OLD, flagged or not
         --flagged --top K --since OLD   the first K of the flagged nodes that OLD has not flagged
         --type T                   any of these among the nodes of type T
+        --alike                    the suspiciously ordinary nodes first, and why; with --top K the first K of them
 
     A run that verdicts have taught (`hcm-scale teach --help`) has the columns taught, taught_rank and verdict too;
     `--taught` sorts by what was taught, so that `--top K` are the first K of that list.
@@ -221,6 +222,7 @@ def export_run(arguments: list[str]) -> str:
     parser.add_argument("file", type=Path, metavar="FILE", help="what to write; its ending chooses the format")
     parser.add_argument("--top", type=int, metavar="K", help="only the first K nodes")
     parser.add_argument("--flagged", action="store_true", help="only nodes that stand out at score.fdr")
+    parser.add_argument("--alike", action="store_true", help="suspiciously ordinary nodes first (column alike_rank)")
     since = "only flagged nodes that the run OLD has not flagged; with --top K those of the first K not among its own"
     parser.add_argument("--since", type=Path, metavar="OLD", help=since)
     parser.add_argument("--type", default="", metavar="T", help="only nodes of the type T")
@@ -229,12 +231,16 @@ def export_run(arguments: list[str]) -> str:
     _check_file(given.file, _TABLES + _GRAPHS)
     if given.top is not None and given.top < 1:
         raise ValueError(f"--top {given.top} must be at least 1")
-    only_tables = given.flagged or given.since is not None or given.type or given.taught
+    only_tables = given.flagged or given.since is not None or given.type or given.taught or given.alike
     if only_tables and given.file.suffix not in _TABLES:
         which = f"{given.file} must end in one of {', '.join(_TABLES)}"
-        raise ValueError(f"--flagged, --since, --type and --taught are for tables; {which}")
-    from hcm_scale.cli.export import export_graph, export_table
+        raise ValueError(f"--flagged, --since, --type, --taught and --alike are for tables; {which}")
+    if given.alike and (given.flagged or given.since is not None or given.type or given.taught):
+        raise ValueError("--alike is an order of its own: it goes with --top K and with no other choice")
+    from hcm_scale.cli.export import export_graph, export_ordinary, export_table
 
+    if given.alike:
+        return export_ordinary(given.run, given.file, given.top)
     if given.file.suffix in _TABLES:
         flagged = given.flagged or (given.since is not None and given.top is None)
         return export_table(given.run, given.file, given.top, flagged, given.since, given.type, given.taught)

@@ -18,12 +18,13 @@ import pyarrow.parquet as pq
 from hcm_scale.base import files
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.policy import InputError
-from hcm_scale.report.wording import clip
+from hcm_scale.report.reasons import ordinary_nodes, ordinary_rows
+from hcm_scale.report.wording import clip, ordinary_text, sentence
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run import pipeline
 from hcm_scale.run.workspace import open_stages
 from hcm_scale.score.edge_index import edge_index
-from hcm_scale.score.table import FILE, plain_schema, read_scores
+from hcm_scale.score.table import ALIKE_RANK, FILE, plain_schema, read_scores
 from hcm_scale.stages.purify import open_purified
 from hcm_scale.stages.report import MOST_REASONS, edge_hops, node_reasons, read_ranked
 
@@ -86,6 +87,19 @@ def _of_type(ranked: pa.Table, node_type: str) -> pa.Table:
     return ranked.filter(pc.equal(ranked["type"], node_type))
 
 
+def export_ordinary(run_dir: Path, out: Path, top: int | None) -> str:
+    """Writes the table, or its first `top` rows, with the most ordinary node first; returns a summary."""
+    scores, folder = open_stages(run_dir, "scores", "graph")
+    graph = Graph.open(folder, verify=False)
+    ranked = read_ranked(scores, graph)
+    rows = ordinary_rows(ranked, top or len(ranked))
+    found = ordinary_nodes(graph, ranked, rows[: min(top or _NUM_REASONS, MOST_REASONS)].tolist())
+    reasons = pa.array([sentence(ordinary_text(row)) for row in found], pa.string())
+    nodes = pa.array([row["node"] for row in found], pa.int64())
+    _write(ranked.take(pa.array(rows)), out, nodes, reasons, ALIKE_RANK)
+    return f"{len(rows):,} nodes in {out}, the most ordinary first, {len(found):,} with a reason in words"
+
+
 def _chosen(ranked: pa.Table, top: int | None, flagged: bool) -> pa.Table:
     return ranked.filter(ranked["flagged"]) if flagged else ranked.slice(0, top)
 
@@ -114,17 +128,17 @@ def _read_old(run_dir: Path, id_type: pa.DataType) -> pa.Table:
     return table
 
 
-def _write(rows: pa.Table, out: Path, nodes: pa.Array, reasons: pa.Array) -> None:
-    """Writes rows of the ranked table, some of them with the reasons of their nodes."""
+def _write(rows: pa.Table, out: Path, nodes: pa.Array, reasons: pa.Array, *first: str) -> None:
+    """Writes rows of the ranked table, some of them with the reasons of their nodes; columns named `first` lead."""
     plain, reason = plain_schema(rows.schema), pa.field("reason", pa.string())
     whole = plain.append(reason)
-    place = {name: place for place, name in enumerate(_FIRST_COLUMNS)}
+    place = {name: place for place, name in enumerate((*first, *_FIRST_COLUMNS))}
     order = sorted(whole.names, key=lambda name: place.get(name, len(place)))
     schema = pa.schema([whole.field(name) for name in order], whole.metadata)
     writer = pq.ParquetWriter if out.suffix == ".parquet" else pyarrow.csv.CSVWriter
     with files.replacing_file(out) as fresh, writer(fresh, schema) as sink:
-        for first in range(0, len(rows), _SLICE_ROWS):
-            part = rows.slice(first, _SLICE_ROWS)
+        for start in range(0, len(rows), _SLICE_ROWS):
+            part = rows.slice(start, _SLICE_ROWS)
             texts = reasons.take(pc.index_in(part["node"], nodes).combine_chunks())
             sink.write_table(part.cast(plain).append_column(reason, texts).select(order))
 

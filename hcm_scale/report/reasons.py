@@ -19,11 +19,11 @@ among `pairs` in the group that are joined). Their number is known from the node
 their nearest edge, are those. Only the farthest 256 neighbours of a hub are considered. In a graph of two sides, where
 nodes share neighbours and have no triangles, the others are those that its squares come from (`_sharing_others`).
 
-`first_by_kind` lists the first nodes by each kind alone.
+`first_by_kind` lists the first nodes by each kind alone, `ordinary_rows` those that are suspiciously ordinary.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,7 +36,7 @@ from hcm_scale.features.signal import cosine_distance
 from hcm_scale.graph.store import Graph
 from hcm_scale.report.evidence import Evidence, contains, neighbors_of
 from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS
-from hcm_scale.score.table import has_kinds, kind_rank
+from hcm_scale.score.table import ALIKE_RANK, has_kinds, kind_rank
 
 KIND_TITLES = {
     "hop": "neighbours seem far",
@@ -46,7 +46,15 @@ KIND_TITLES = {
     "attributes": "odd attributes",
     "cohesion": "tight group",
 }
+ORDINARY_TITLES = {  # cohesion has no lower tail
+    "hop": "neighbours seem near",
+    "closure": "no group of strangers",
+    "context": "like its neighbours",
+    "context_closure": "no group of unlike nodes",
+    "attributes": "attributes as its surroundings predict",
+}
 _NOTABLE_SHARE = 0.05
+_ORDINARY_SHARE = 0.1  # of the nodes: a kind is named where a node is among so many that have the least of it
 _MAX_NEIGHBORS = 256
 _MAX_STEPS = 1 << 20  # to others over the neighbours of a node, those of few neighbours first
 
@@ -228,3 +236,28 @@ def _first_rows(places: NDArray[Any], nodes: NDArray[Any], count: int) -> NDArra
         return in_order(np.flatnonzero(own <= np.partition(own, last)[last]) + part.start)
 
     return in_order(np.concatenate(map_slices(len(places), of_slice)))
+
+
+def ordinary_rows(table: pa.Table, count: int) -> NDArray[np.int64]:
+    """Rows of the `count` most ordinary nodes, the first first, ties by node number."""
+    return _first_rows(table[ALIKE_RANK].to_numpy(), table["node"].to_numpy(), count)
+
+
+def ordinary_nodes(graph: Graph, table: pa.Table, rows: Sequence[int]) -> list[dict[str, Any]]:
+    """What makes the first of `ordinary_rows` ordinary: id, node, rank in the whole list, place, share and kinds.
+
+    `share` are the nodes that are as ordinary by all kinds together, `kinds` those of which the node has the least.
+    """
+    places = table[ALIKE_RANK].to_numpy()
+    ordered = np.sort(places[places <= places[rows].max(initial=0)])  # nodes of a place up to this are as ordinary
+    linked = int(np.count_nonzero(np.diff(graph.indptr)))
+    sizes = {kind: linked if kind in OF_NEIGHBORS else graph.num_nodes for kind in ORDINARY_TITLES}
+    ranks = {kind: table[kind_rank(kind)].to_numpy()[rows] / max(1, size) for kind, size in sizes.items()}
+    found = []
+    for i, row in enumerate(rows):
+        least = sorted((-shares[i], kind) for kind, shares in ranks.items() if shares[i] > 1.0 - _ORDINARY_SHARE)
+        node, place = table["node"][row].as_py(), int(places[row])
+        share = np.searchsorted(ordered, place, "right") / len(places)
+        about = {"rank": row + 1, "place": place, "share": share, "kinds": [kind for _, kind in least]}
+        found.append({"id": graph.external_id(node), "node": node} | about)
+    return found

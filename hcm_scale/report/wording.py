@@ -18,7 +18,7 @@ import numpy as np
 
 from hcm_scale.base.names import GAP_SUFFIX
 from hcm_scale.report.explain import Difference, Explanation
-from hcm_scale.report.reasons import KIND_TITLES, Reason, kind_title
+from hcm_scale.report.reasons import KIND_TITLES, ORDINARY_TITLES, Reason, kind_title
 
 _NOTABLE_DEVIATIONS = 2.0  # below this an attribute is like the neighbours'
 _NOTABLE_SHARE = 0.25  # of a node's edges: fewer dropped ones are not worth a line
@@ -172,6 +172,7 @@ HELP = {
     "hav": "HAV, hops and variance: AHP and IV added up, each on its own scale.",
     "strange": "AHP and far triangles added up, each on its own scale.",
     "residual": "How far its attributes lie from what its neighbourhood predicts.",
+    "alike": "How much closer the node is to what is expected than others are, by all kinds but tight groups.",
 }
 
 TERMS = {
@@ -188,6 +189,7 @@ TERMS = {
     "Group of unlike nodes (context_closure)": HELP["context_closure"],
     "Odd attributes (attributes)": HELP["attributes"],
     "Tight group (cohesion)": HELP["cohesion"] + " It counts beyond the 95% of the nodes that have the least of it.",
+    "Suspiciously ordinary (alike)": HELP["alike"] + " It has a list of its own and no part in the score.",
     "p": HELP["p"] + " It is estimated from how the bulk of the nodes is spread.",
     "Flagged, stands out": HELP["flagged"],
     "False-discovery rate": "The share of false alarms to put up with among the flagged nodes: at 10%, about one in "
@@ -318,6 +320,17 @@ def flag_text(report: Mapping[str, Any]) -> str:
     if stability is not None:
         parts.append(f"{100 * stability:.0f}% of the first nodes stay so by either of two encoders, trained apart.")
     return " ".join(parts)
+
+
+def ordinary_text(found: Mapping[str, Any]) -> str:
+    """How ordinary one of `ordinary_nodes` is, and by which kinds.
+
+    >>> ordinary_text({"share": 0.0005, "kinds": ["attributes", "hop"]})
+    'closer to what is expected than all but 0.05% of the nodes: attributes as its surroundings predict, neighbours \
+seem near'
+    """
+    kinds = ", ".join(ORDINARY_TITLES[kind] for kind in found["kinds"])
+    return f"closer to what is expected than all but {percent(found['share'])} of the nodes{': ' * bool(kinds)}{kinds}"
 
 
 def group_text(group: Mapping[str, Any]) -> str:

@@ -26,16 +26,27 @@ from hcm_scale.graph.store import Graph
 from hcm_scale.report import digest, groups, page, sections
 from hcm_scale.report.card import card, num_rings
 from hcm_scale.report.evidence import Evidence
-from hcm_scale.report.reasons import first_by_kind
+from hcm_scale.report.reasons import first_by_kind, ordinary_nodes, ordinary_rows
 from hcm_scale.report.wording import found_text
 from hcm_scale.score.evidence import KINDS
-from hcm_scale.score.table import KIND_RANKS, RankedFile, has_kinds, plain_schema, ranked_by, read_scores, score_names
+from hcm_scale.score.metrics import roc_auc
+from hcm_scale.score.table import (
+    ALIKE_RANK,
+    KIND_RANKS,
+    RankedFile,
+    has_kinds,
+    plain_schema,
+    ranked_by,
+    read_scores,
+    score_names,
+)
 
-FORMAT = 6
+FORMAT = 7
 JSON_FILE, HTML_FILE, CSV_FILE = "report.json", "report.html", "scores.csv"
 _WHOLE_COLUMNS = ("node", "p", "flagged", "evidence", "type", "y", "kind")  # read of all nodes, beside scores and ranks
 _NUM_NEIGHBORS = 8  # listed per explained node
 _NUM_BY_KIND = 10  # nodes shown of each kind of evidence
+_NUM_ORDINARY = 20
 _MAX_GROUP_CARDS = 20  # explained beyond the first nodes: the rest of their groups
 _NUM_CHARTS = 3  # in a notebook
 _FOUND = ("num_flagged", "fdr", "stability")
@@ -73,7 +84,7 @@ def write_report(
     """
     file, top = RankedFile(Path(scores)), min(top, graph.num_nodes)
     first = file.slice(0, max(top, table_rows, groups.MOST))
-    table = read_scores(file.path, {*_WHOLE_COLUMNS, *KIND_RANKS, *_shown_scores(first)})
+    table = read_scores(file.path, {*_WHOLE_COLUMNS, *KIND_RANKS, ALIKE_RANK, *_shown_scores(first)})
     evidence = Evidence.of(graph, purified, table, edge_mean, edge_var, x)
     evidence = replace(evidence, scores=first)  # only its nodes are explained
     findings = _findings(evidence, table, table_rows, found or {})
@@ -121,6 +132,7 @@ def _findings(evidence: Evidence, table: pa.Table, num_rows: int, found: Mapping
         "flagged": _flagged(table),
         "table": sections.ranking_values(first.slice(0, num_rows), listed),
         "kinds": {k: [row | {"id": sections.cut_id(row["id"])} for row in rows] for k, rows in by_kind.items()},
+        "ordinary": _ordinary(graph, table, y),
         "groups": groups.groups(graph, first.slice(0, num_grouped)),
         "num_grouped": num_grouped,
         "distributions": {name: digest.distribution(value, y) for name, value in values.items()},
@@ -157,6 +169,16 @@ def _flagged(table: pa.Table) -> dict[str, Any] | None:
     if has_kinds(table):
         by_kind |= {count["values"]: count["counts"] for count in pc.value_counts(chosen["evidence"]).to_pylist()}
     return {"num": chosen.num_rows, "largest_p": pc.max(chosen["p"]).as_py(), "by_kind": by_kind}
+
+
+def _ordinary(graph: Graph, table: pa.Table, y: NDArray[Any] | None) -> dict[str, Any] | None:
+    """The most ordinary nodes, and the ROC-AUC of their order; None where all nodes are alike or nobody looked."""
+    places = table[ALIKE_RANK].to_numpy() if ALIKE_RANK in table.column_names else np.zeros(0)
+    if not len(places) or (places == places[0]).all():
+        return None
+    found = ordinary_nodes(graph, table, ordinary_rows(table, _NUM_ORDINARY).tolist())
+    auc = roc_auc(y, -places) if y is not None and y.any() and not y.all() else None
+    return {"nodes": [row | {"id": sections.cut_id(row["id"])} for row in found], "roc_auc": auc}
 
 
 def _cards(evidence: Evidence, count: int, found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

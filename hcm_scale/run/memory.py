@@ -298,8 +298,8 @@ def score_bytes(config: schema.Config, size: Size, num_features: int, *, on_disk
     rank 0 continues with. Moments are there a second time while a second view is predicted, and a third while views
     are averaged. About attributes there are distances over edges, and five copies of a chunk of features a thread,
     most in float64, beside the moments; then marked edges, or 4 bytes a node and thread, while triangles or squares are
-    counted. About nodes there are twelve numbers, sorted by every kind, and pieces of their table, one a thread and one
-    more, as rows (140 bytes each) and encoded, in buffers that double; marks of far edges and distances.
+    counted. About nodes there are thirteen numbers, sorted by every kind, and pieces of their table, one a thread and
+    one more, as rows (150 bytes each) and encoded, in buffers that double; marks of far edges and distances.
     """
     n, m, width, threads = size.num_nodes, size.num_edges, config.model.width, numba.get_num_threads()
     several = len(config.score.views) > 1
@@ -312,8 +312,8 @@ def score_bytes(config: schema.Config, size: Size, num_features: int, *, on_disk
     embedding = layers + 20 * n + rows + chunks + (moments // num_ranks) + whole * several
     residuals = 44 * threads * min(n, RESIDUAL_ROWS) * num_features
     about_attributes = 84 * n + residuals + 4 * m + max(5 * m, 4 * threads * n) + whole
-    pieces = 280 * min(n, (threads + 1) * group_rows(n))
-    about_nodes = (214 + 16 * several) * n + pieces + 7 * m + whole
+    pieces = 300 * min(n, (threads + 1) * group_rows(n))
+    about_nodes = (226 + 16 * several) * n + pieces + 7 * m + whole
     return 50 * _MIB + max(embedding, about_attributes, about_nodes, 3 * whole * several)
 
 

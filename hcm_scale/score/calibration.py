@@ -41,7 +41,8 @@ class Strangeness(NamedTuple):
 class ContextScale(NamedTuple):
     """Distance from which ends of an edge are unlike, surprise of every bin of distances, and the prediction.
 
-    `spread` is the variance between nodes of their context, `rate` that of the expected triangles, or squares.
+    `spread` is the variance between nodes of their context, `rate` that of the expected triangles, or squares, `trust`
+    how far attributes are witnesses of edges.
     """
 
     unlike: Cut
@@ -49,6 +50,7 @@ class ContextScale(NamedTuple):
     prediction: Prediction
     spread: float
     rate: Rate
+    trust: float = 1.0
 
 
 class Scale(NamedTuple):
@@ -110,9 +112,9 @@ def _sum_zscores(values: Sequence[Values], part: slice, means: Values, spreads: 
 
 def scale_to_bytes(scale: Scale) -> bytes:
     """The scale as a safetensors file."""
-    unlike, surprise, prediction, spread, rate = scale.context
+    unlike, surprise, prediction, spread, rate, trust = scale.context
     arrays = {"far": np.array(scale.far, np.float64), "unlike": np.array(unlike, np.float64), "surprise": surprise}
-    arrays["numbers"] = np.array([spread, *rate[: 1 + rate.of_squares]], np.float64)
+    arrays["numbers"] = np.array([spread, rate.value, trust, *([1.0] if rate.of_squares else [])], np.float64)
     arrays |= {name: np.hstack(part) for name, part in scale.strange._asdict().items() if part is not None}
     return save(arrays | prediction._asdict())
 
@@ -132,8 +134,8 @@ def scale_from_bytes(data: bytes) -> Scale:
 
     strange = Strangeness(zscale(arrays["both"]), zscale(arrays["views"]) if "views" in arrays else None)
     prediction = Prediction(arrays["centre"], arrays["weights"])
-    spread, rate, *of_squares = map(float, arrays["numbers"])
-    if not (0.0 <= spread < np.inf and 0.0 <= rate < np.inf):
-        raise ValueError(f"it is not a scale: its spread is {spread} and its rate of triangles {rate}")
-    context = ContextScale(unlike, arrays["surprise"], prediction, spread, Rate(rate, bool(of_squares)))
+    spread, rate, trust, *of_squares = map(float, arrays["numbers"])
+    if not (0.0 <= spread < np.inf and 0.0 <= rate < np.inf and 0.0 <= trust <= 1.0):
+        raise ValueError(f"it is not a scale: its spread is {spread}, its rate of triangles {rate}, its trust {trust}")
+    context = ContextScale(unlike, arrays["surprise"], prediction, spread, Rate(rate, bool(of_squares)), trust)
     return Scale(far, strange, context)

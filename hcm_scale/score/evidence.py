@@ -26,15 +26,24 @@ plain sums of gains are what `threshold.py` turns into p.
 Weights. Hops are predicted from embeddings that average over neighbours, and averaged over neighbours again: with two
 or three of them they are noise, with thirty they know more than attributes. With m the geometric mean of the degrees,
 hop and closure weigh 2 m / (m + 10), context and context_closure 20 / (m + 10), attributes 1: all the same at m = 10.
+Where neighbours are no more alike than any two nodes (`trust` 0: features/signal.py), being unlike them says little:
+context and context_closure weigh a third of that, and closure, of hops that come from attributes, nothing.
 
 Cohesion is silent: it says nothing up to its 95 % quantile, so that it costs nothing where groups have no meaning, and
 beyond weighs 4, as much as the kinds of neighbours together: one sure witness is enough.
+
+The other end of every kind are nodes that have suspiciously little of it, as those have that copy their surroundings:
+
+    alike(v) = sum over the kinds of weight times v's gain by the lower tail, -log P(a node has as little),
+
+by rank alone, minus the least, the middle one where the kind says nothing about v. A silent kind has no lower tail, nor
+has one in which more than half of the nodes are equal: what most have in common is not suspicious. No part of `score`.
 
 Each kind also ranks by itself: place 1 is the most unusual node, equal ones share the middle place, rounded towards 1,
 and so do all nodes about which the kind says nothing. Every kind is sorted once, into double places (best plus worst
 place of equal numbers), from which ranks and quantiles follow. A graph scored by a model of another gains as if its
 nodes were among those of that one (`like`), so that the same node in the same surroundings has the same score; places
-are always those within the graph itself. Memory: 4 bytes per node and kind and 33 per node beside the score.
+are always those within the graph itself. Memory: 4 bytes per node and kind and 41 per node beside the score.
 
 Types. Nodes of several types (users and shops) are weighed type by type, with gains, places and weights of their own,
 and the scores stand in one list (`join_groups`). A type of under 200 nodes shows no bulk: such types are compared
@@ -48,7 +57,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcm_scale.base.order import Known, Places, at_places, double_places, num_known, place_type, quantiles, select_known
-from hcm_scale.base.threads import run_in_slices
+from hcm_scale.base.threads import map_slices, run_in_slices
 from hcm_scale.graph.check import NO_TYPE
 from hcm_scale.graph.store import NodeTypes
 
@@ -77,8 +86,18 @@ _LEAST_SCALE_OF_LOGS = 0.05  # one or two triangles make no slope
 _SMALL = 10.0  # nodes of a bulk that shows its scale to within a factor of two
 
 Values = NDArray[np.float64]
-GainsOf = Callable[[slice], tuple[Values, Values]]
 Groups = Mapping[str | None, int]  # by type: which types are compared together; None: nodes of no type, or another
+
+
+class Gained(NamedTuple):
+    """Gains of some nodes, plain, softened, and by the lower tail; None where the kind has none."""
+
+    plain: Values
+    softened: Values
+    alike: Values | None
+
+
+GainsOf = Callable[[slice], Gained]
 
 
 class Sums(NamedTuple):
@@ -101,13 +120,15 @@ class Sums(NamedTuple):
 class WeightedEvidence(NamedTuple):
     """Score of every node, (n,), and its place by each kind, (kinds, n), in the order of the kinds given.
 
-    Bit k of `halves`, (n,), is what rounding took off the place by kind k, a half or nothing.
+    Bit k of `halves`, (n,), is what rounding took off the place by kind k, a half or nothing. `alike`, (n,), says how
+    ordinary a node is, by the lower tails.
     """
 
     score: Values
     places: Places
     halves: NDArray[np.uint8]
     sums: Sums
+    alike: Values
 
     def double_places(self, row: int) -> Places:
         """Double places by the kind of this row."""
@@ -121,17 +142,22 @@ class WeightedEvidence(NamedTuple):
 
 
 class KindNumbers(NamedTuple):
-    """Numbers of each kind, (n,) each, which nodes have neighbours, and how many, as a geometric mean over these."""
+    """Numbers of each kind, (n,) each, which nodes have neighbours, and how many, as a geometric mean over these.
+
+    `trust`, 0 to 1, says how far attributes are witnesses of edges.
+    """
 
     of_kind: Mapping[str, Values]
     has_neighbors: NDArray[np.bool_]
     mean_degree: float = _EQUAL_DEGREE
+    trust: float = 1.0
 
     def weight(self, kind: str) -> float:
         """What the gains by this kind are multiplied by."""
         share = self.mean_degree / (self.mean_degree + _EQUAL_DEGREE)
-        hops, context = 2.0 * share, 2.0 * (1.0 - share)
-        return {"hop": hops, "closure": hops, "context": context, "context_closure": context}.get(kind, 1.0)
+        hops, context = 2.0 * share, 2.0 * (1.0 - share) * ((1.0 + 2.0 * self.trust) / 3.0)
+        weights = {"hop": hops, "closure": self.trust * hops, "context": context, "context_closure": context}
+        return weights.get(kind, 1.0)
 
     def known(self, kind: str) -> Known:
         """Nodes about which the kind says something; None for all."""
@@ -146,7 +172,7 @@ def weigh_evidence(own: KindNumbers, like: KindNumbers | None = None) -> Weighte
     [[2, 1, 2]]
     """
     num_nodes, num_telling, alone = len(own.has_neighbors), 0, None
-    score, total, halves = np.zeros(num_nodes), np.zeros(num_nodes), np.zeros(num_nodes, np.uint8)
+    score, alike, total, halves = *(np.zeros(num_nodes) for _ in range(3)), np.zeros(num_nodes, np.uint8)
     usual = None if like is None else np.zeros(len(like.has_neighbors))
     places = np.empty((len(own.of_kind), num_nodes), place_type(num_nodes))
     for row, (kind, values) in enumerate(own.of_kind.items()):
@@ -159,16 +185,16 @@ def weigh_evidence(own: KindNumbers, like: KindNumbers | None = None) -> Weighte
             gains = surprise_gains(kind, like.of_kind[kind], like.known(kind))
             gains_of = _gains_among(gains, values, known)
             if not gains.silent:
-                _add(gains.of, weight, usual, None)
+                _add(gains.of, weight, usual)
         if gains.silent and (gains.tells or like is not None):
             alone = np.zeros(num_nodes)
-        _add(gains_of, weight, alone if gains.silent and alone is not None else total, score)
-        num_telling += gains.tells and not gains.silent
+        _add(gains_of, weight, alone if gains.silent and alone is not None else total, score, alike)
+        num_telling += gains.tells and not gains.silent and weight > 0.0
         _halve(double, halves, row)
     sums = Sums(total, own.has_neighbors, max(1, num_telling), alone)
     if like is not None and usual is not None:
         sums = sums._replace(usual=Sums(usual, like.has_neighbors, sums.num_telling))
-    return WeightedEvidence(score, places, halves, sums)
+    return WeightedEvidence(score, places, halves, sums, alike)
 
 
 def type_groups(types: NodeTypes) -> dict[str | None, int]:
@@ -196,34 +222,33 @@ def nodes_by_group(types: NodeTypes, groups: Groups) -> list[NDArray[np.int64]]:
 
 def join_groups(num_nodes: int, parts: Sequence[tuple[NDArray[np.int64], WeightedEvidence]]) -> WeightedEvidence:
     """The evidence of all nodes, from that of each group: the group's nodes, and their evidence within it."""
-    score, halves = np.zeros(num_nodes), np.zeros(num_nodes, np.uint8)
+    score, alike, halves = np.zeros(num_nodes), np.zeros(num_nodes), np.zeros(num_nodes, np.uint8)
     places = np.empty((len(parts[0][1].places), num_nodes), place_type(num_nodes))
     for nodes, part in parts:
-        score[nodes], halves[nodes], places[:, nodes] = part.score, part.halves, part.places
+        score[nodes], halves[nodes], places[:, nodes], alike[nodes] = part.score, part.halves, part.places, part.alike
     sums = Sums(score, np.ones(num_nodes, bool), 1, parts=tuple((nodes, part.sums) for nodes, part in parts))
-    return WeightedEvidence(score, places, halves, sums)
+    return WeightedEvidence(score, places, halves, sums, alike)
 
 
 def _gains_among(gains: "Gains", values: Values, known: Known) -> GainsOf:
     """Gains of other nodes, as if they were among those that `gains` are of."""
     ordered = np.sort(gains.values if gains.known is None else gains.values[gains.known])
 
-    def of(part: slice) -> tuple[Values, Values]:
+    def of(part: slice) -> Gained:
         return gains.by(ranks_among(values[part], ordered), values[part], None if known is None else known[part])
 
     return of
 
 
-def _add(gains_of: GainsOf, weight: float, total: Values, score: Values | None) -> None:
-    """Adds the weighted gains of all nodes to `total`, and the softened ones to `score`."""
+def _add(gains_of: GainsOf, weight: float, *sums: Values) -> None:
+    """Adds the weighted gains of all nodes to sums over the kinds: of plain gains, of softened ones, of lower tails."""
 
     def add(part: slice) -> None:
-        gained, softened = gains_of(part)
-        total[part] += weight * gained
-        if score is not None:
-            score[part] += weight * softened
+        for total, gained in zip(sums, gains_of(part), strict=False):
+            if gained is not None:
+                total[part] += weight * gained
 
-    run_in_slices(len(total), add)
+    run_in_slices(len(sums[0]), add)
 
 
 def _halve(double: Places, halves: NDArray[np.uint8], row: int) -> None:
@@ -284,11 +309,18 @@ class Tail(NamedTuple):
     shape: float
 
 
+class Lower(NamedTuple):
+    """Least surprise of the lower tail, that of the first place, and the gain of the middle node."""
+
+    least: float
+    middle: float
+
+
 class Gains(NamedTuple):
     """Gains by the numbers of one kind; nodes that are not `known` gain nothing, softened `middle`.
 
     `double` are the double places of the numbers, `size` is how many are known, `least` the least surprise, and `tells`
-    whether any two differ.
+    whether any two differ. `lower` is None where the kind says nothing in its lower tail.
     """
 
     values: Values
@@ -300,27 +332,34 @@ class Gains(NamedTuple):
     middle: float
     tells: bool
     silent: bool = False
+    lower: Lower | None = None
 
-    def of(self, part: slice) -> tuple[Values, Values]:
-        """Gains of some of the nodes, plain and softened."""
+    def of(self, part: slice) -> Gained:
+        """Gains of some of the nodes."""
         known = None if self.known is None else self.known[part]
         return self.by(ranks_of(self.double[part], self.size), self.values[part], known)
 
-    def by(self, ranks: Values, values: Values, known: Known) -> tuple[Values, Values]:
-        """Gains, plain and softened, by these ranks and numbers."""
+    def by(self, ranks: Values, values: Values, known: Known) -> Gained:
+        """Gains by these ranks and numbers."""
         if self.silent:
             gained = _with_tail(np.zeros(len(values)), values, self.tail)
             weighed = _SILENT_WEIGHT * np.maximum(gained - self.tail.begin, 0.0)
             most = _SILENT_MOST * np.log(max(2, self.size))
-            return gained, np.minimum(weighed, most) + np.log1p(np.maximum(weighed - most, 0.0))
+            return Gained(gained, np.minimum(weighed, most) + np.log1p(np.maximum(weighed - most, 0.0)), None)
         by_rank = -np.log1p(-ranks)
         gained = np.maximum(_with_tail(by_rank.copy(), values, self.tail) - self.least, 0.0)
         most = np.log(max(2, self.size))  # that a rank among so many can say
         beyond = np.log1p(np.clip(gained - most, 0.0, np.finfo(np.float64).max))
         softened = np.maximum(by_rank - self.least, np.minimum(gained, most) + beyond)
+        alike = None if self.lower is None else self._alike(ranks, self.lower, known)
         if known is None:
-            return gained, softened
-        return np.where(known, gained, 0.0), np.where(known, softened, self.middle)
+            return Gained(gained, softened, alike)
+        return Gained(np.where(known, gained, 0.0), np.where(known, softened, self.middle), alike)
+
+    def _alike(self, ranks: Values, lower: Lower, known: Known) -> Values:
+        """Gains by the lower tail; nodes of another graph may lie below all, which says as much as the last place."""
+        found = np.maximum(-np.log(np.maximum(ranks, 0.5 / self.size)) - lower.least, 0.0)
+        return found if known is None else np.where(known, found, lower.middle)
 
 
 def surprise_gains(kind: str, values: Values, known: Known = None, double: Places | None = None) -> Gains:
@@ -342,8 +381,23 @@ def surprise_gains(kind: str, values: Values, known: Known = None, double: Place
         return Gains(
             values, double, known, size, tail, 0.0, 0.0, len(few) > 0 and bool(values[few[0]] > tail.high), True
         )
-    most, least, *middle = _with_tail(-np.log1p(-ranks_of(double[few], size)), values[few], tail)
-    return Gains(values, double, known, size, tail, least, np.mean(np.subtract(middle, least)), bool(most > least))
+    ranks = ranks_of(double[few], size)
+    most, least, *middle = _with_tail(-np.log1p(-ranks), values[few], tail)
+    gains = Gains(values, double, known, size, tail, least, np.mean(np.subtract(middle, least)), bool(most > least))
+    if 2 * _num_equal(double, double[few[-1]], known) > size:
+        return gains
+    least, _, *middle = -np.log(ranks)
+    return gains._replace(lower=Lower(least, np.mean(np.subtract(middle, least))))
+
+
+def _num_equal(double: Places, place: int, known: Known) -> int:
+    """How many known nodes have this double place."""
+
+    def count(part: slice) -> int:
+        equal = double[part] == place
+        return int(np.count_nonzero(equal if known is None else equal & known[part]))
+
+    return sum(map_slices(len(double), count))
 
 
 def _with_tail(surprise: Values, values: Values, tail: Tail) -> Values:

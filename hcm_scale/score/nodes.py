@@ -5,6 +5,7 @@
     HAV(v) = AHP(v) / max AHP + IV(v) / max IV                      (a term whose maximum is 0 is 0)
     strange(v) = z-score of AHP(v) + z-score of closure(v)          (closure.py: far triangles around v)
     score(v) = evidence of all kinds, added up                      (evidence.py)
+    alike(v) = the lower tails of all kinds, added up               (evidence.py)
 
 Of several encoders the hops of each edge are averaged; only `strange` adds up the z-scored AHP of each and takes the
 z-score of the sum. z-scores are taken over the nodes that have neighbours and shifted to start at 0 (calibration.py).
@@ -16,7 +17,7 @@ is at least 1), and a flag; its score is that of its attributes alone.
 
 Functions here return new scores and never write to arrays of given ones. `like` are the scores of another graph, whose
 maxima and ranks then take the place of this one's. Nodes of several types are ranked by each kind among their own type
-(evidence.py). Memory: twelve numbers per node, six of 4 bytes and one of a byte.
+(evidence.py). Memory: thirteen numbers per node, six of 4 bytes and one of a byte.
 """
 
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.device import MANY_ENTRIES
 from hcm_scale.base.threads import map_slices, run_in_slices, run_in_threads
+from hcm_scale.features.signal import attribute_trust
 from hcm_scale.graph.store import NodeTypes
 from hcm_scale.score import evidence
 from hcm_scale.score.calibration import ContextScale, Strangeness, add_zscores, zscale_among
@@ -52,8 +54,9 @@ Values = NDArray[np.float64]
 class NodeScores:
     """Scores of all nodes, (n,) each; `flags` is a bit mask over FLAG_NAMES.
 
-    `places` is (kinds, n): the place of every node by each kind of evidence; None until the evidence is added up.
-    `types` are those of the nodes, `groups` says which types are compared together; None: all nodes are.
+    `places` is (kinds, n): the place of every node by each kind of evidence; it and `alike`, how suspiciously ordinary
+    a node is, are None until the evidence is added up. `trust` says how far attributes are witnesses of edges. `types`
+    are those of the nodes, `groups` says which types are compared together; None: all nodes are.
     """
 
     ahp: Values
@@ -69,6 +72,8 @@ class NodeScores:
     degree: NDArray[np.int64]
     flags: NDArray[np.uint8]
     places: NDArray[np.signedinteger[Any]] | None = None
+    alike: Values | None = None
+    trust: float = 1.0
     types: NodeTypes | None = None
     groups: evidence.Groups | None = None
 
@@ -98,12 +103,13 @@ class WeighedScores(NodeScores):
 
 
 class AttributeScores(NamedTuple):
-    """Numbers of every node, (n,) each, that come from attributes and edges, not from predicted hops."""
+    """Numbers of every node, (n,) each, that come from attributes and edges, not from predicted hops, and `trust`."""
 
     context: Values
     context_closure: Values
     residual: Values
     cohesion: Values
+    trust: float = 1.0
 
 
 def score_nodes(
@@ -203,20 +209,23 @@ def attribute_scores(
     if usual is None:
         prediction = fit(edges.indptr, edges.indices, x)
         unlike, surprise, spread, rate = far_cut(distance, far_share), surprise_of_bins(distance), None, None
+        trust = attribute_trust(edges.indptr, edges.indices, x)
     else:
-        unlike, surprise, prediction, spread, rate = usual
+        unlike, surprise, prediction, spread, rate, trust = usual
     of_context, spread = context(edges, distance, surprise, spread)
     of_closure = np.zeros(edges.num_nodes) if edges.directed else closure(edges, distance, unlike)
     of_cohesion, rate = cohesion(both_ways(edges) if edges.directed else edges, rate)
-    found = AttributeScores(of_context, of_closure, residual(edges.indptr, edges.indices, x, prediction), of_cohesion)
-    return found, ContextScale(unlike, surprise, prediction, spread, rate)
+    of_attributes = residual(edges.indptr, edges.indices, x, prediction)
+    found = AttributeScores(of_context, of_closure, of_attributes, of_cohesion, trust)
+    return found, ContextScale(unlike, surprise, prediction, spread, rate, trust)
 
 
 def with_attributes(scores: NodeScores, found: AttributeScores, like: NodeScores | None = None) -> NodeScores:
     """The scores with the evidence of attributes, the place of every node by each kind, and `score`."""
     scores = replace(scores, **found._asdict())
     weighed = _weigh(scores, like)
-    return WeighedScores(**vars(scores) | {"score": weighed.score, "places": weighed.places, "weighed": weighed})
+    found_by_all = {name: getattr(weighed, name) for name in ("score", "places", "alike")}
+    return WeighedScores(**vars(scores) | found_by_all | {"weighed": weighed})
 
 
 def verdict_of(scores: NodeScores, fdr: float, like: NodeScores | None = None) -> Verdict:
@@ -238,7 +247,7 @@ def _weigh(scores: NodeScores, like: NodeScores | None) -> WeightedEvidence:
 def _numbers(scores: NodeScores, nodes: Any = _ALL) -> KindNumbers:
     """The number of every kind of evidence, of all nodes or of some."""
     of_kind = {kind: getattr(scores, column)[nodes] for kind, column in KINDS.items()}
-    return KindNumbers(of_kind, scores.has_neighbors[nodes], mean_degree(scores.degree[nodes]))
+    return KindNumbers(of_kind, scores.has_neighbors[nodes], mean_degree(scores.degree[nodes]), scores.trust)
 
 
 def mean_degree(degree: NDArray[np.int64]) -> float:

@@ -14,6 +14,8 @@
 | score        | f64            | the evidence of all kinds added up (evidence.py)                               |
 | evidence     | string         | the kind of evidence that says most about the node; dictionary-encoded         |
 | hop_rank ... | i32            | 1 = most anomalous by this kind; ties share the middle place, rounded towards 1 |
+| alike        | f64            | how suspiciously ordinary: the lower tails of all kinds added up (evidence.py) |
+| alike_rank   | i32            | 1 = most ordinary; ties share the middle place, rounded towards 1              |
 | p            | f64            | chance of a usual node to have as much evidence (threshold.py)                 |
 | flagged      | bool           | whether it stands out at the false-discovery rate `fdr` of the metadata        |
 | rank         | i64            | 1 = most anomalous by `rank_by`, ties by node number                           |
@@ -22,14 +24,13 @@
 | type         | string         | where nodes are of several types; dictionary-encoded, null for none            |
 | y, kind      | u8             | where known: 1 = anomaly; 0 normal, 1 structural, 2 attribute                  |
 
-`evidence` and the six ranks by kind (hop_rank, closure_rank, context_rank, context_closure_rank, attributes_rank,
-cohesion_rank) are
-present where the evidence has been added up, `p` and `flagged` where it has been judged. Nodes that a kind cannot tell
-apart, such as those without neighbours, have its middle rank. The schema's metadata name the score that ranks
-(`rank_by`), the false-discovery rate (`fdr`) and which types of nodes are compared together (`groups`): ranks by kind
-are those within a group. Pages carry checksums, the file appears whole or not at all, and equal
-scores give equal bytes. A table of a hundred million nodes takes 15 GB, more where ids are text: threads write it a row
-group each, and readers that cannot hold it use `RankedFile`.
+`evidence`, the six ranks by kind (hop_rank, closure_rank, context_rank, context_closure_rank, attributes_rank,
+cohesion_rank), `alike` and its rank are present where the evidence has been added up, `p` and `flagged` where it has
+been judged. Nodes that a kind cannot tell apart, such as those without neighbours, have its middle rank. The schema's
+metadata name the score that ranks (`rank_by`), the false-discovery rate (`fdr`) and which types of nodes are compared
+together (`groups`): ranks by kind are those within a group. Pages carry checksums, the file appears whole or not at
+all, and equal scores give equal bytes. A table of a hundred million nodes takes 16 GB, more where ids are text: threads
+write it a row group each, and readers that cannot hold it use `RankedFile`.
 """
 
 import json
@@ -47,6 +48,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hcm_scale.base import files, parquet
+from hcm_scale.base.order import double_places
 from hcm_scale.base.threads import map_in_order
 from hcm_scale.graph.store import Graph, NodeTypes
 from hcm_scale.score import evidence
@@ -58,6 +60,7 @@ from hcm_scale.score.threshold import Verdict
 FILE = "scores.parquet"
 NUMBERS = ("ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "cohesion", "score")
 KIND_RANKS = tuple(f"{kind}_rank" for kind in evidence.KINDS)
+ALIKE_RANK = "alike_rank"
 _MIN_GROUP_ROWS, _MAX_GROUP_ROWS, _NUM_GROUPS = 1 << 14, 1 << 17, 64
 _BATCH_ROWS = 1 << 16
 _OPTIONS: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True, "write_page_index": False}
@@ -83,8 +86,9 @@ def ranked_by(table: Any) -> str:
 
 
 def score_names(table: Any) -> list[str]:
-    """The columns that hold scores: the floating-point ones except `p`, in table order."""
-    return [field.name for field in table.schema if pa.types.is_floating(field.type) and field.name != "p"]
+    """The columns that hold scores: the floating-point ones except `p` and `alike`, in table order."""
+    floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
+    return [name for name in floats if name not in ("p", "alike")]
 
 
 def compared_types(table: Any) -> Groups | None:
@@ -119,6 +123,8 @@ def row_groups(
     if scores.places is not None:
         columns |= {"evidence": _strongest(scores)}
         columns |= dict(zip(KIND_RANKS, scores.places, strict=True))
+    if scores.places is not None and scores.alike is not None:
+        columns |= {"alike": scores.alike, ALIKE_RANK: double_places(scores.alike) >> 1}
     columns |= {} if verdict is None else {"p": verdict.p, "flagged": verdict.flagged}
     columns |= {"rank": None, "degree": scores.degree, "flags": scores.flags}
     columns |= {name: known for name, known in (("y", graph.y), ("kind", graph.kind)) if known is not None}
@@ -308,8 +314,9 @@ def node_scores(table: pa.Table) -> NodeScores:
         out[node] = values
         return out
 
-    names = [entry.name for entry in fields(NodeScores) if entry.name not in ("flags", "places", "types", "groups")]
-    numbers = {name: in_order(table[name].to_numpy()) for name in names}
+    left_out = {"flags", "places", "types", "groups", "trust"} | {"alike"} - {*table.column_names}
+    names = [entry.name for entry in fields(NodeScores) if entry.name not in left_out]
+    numbers: dict[str, Any] = {name: in_order(table[name].to_numpy()) for name in names}
     places = (
         np.stack([in_order(table[name].to_numpy()) for name in KIND_RANKS])
         if KIND_RANKS[0] in table.column_names

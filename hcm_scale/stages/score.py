@@ -10,7 +10,7 @@ get the ranks that they would have here. Several ranks share nodes and edges and
 the folder.
 
 Memory: two layers of embeddings (2 x n x width x 4 bytes) and 8 bytes an edge, three times if there are several views,
-unless they are on disk, and a chunk; then 4 bytes an edge, twelve numbers a node and six of 4 bytes. With a
+unless they are on disk, and a chunk; then 4 bytes an edge, thirteen numbers a node and seven of 4 bytes. With a
 `Reference`, as many numbers of each of its nodes.
 
 `auc_trend` scores each new sample alone while training, where the anomalies are known: the paper's figure. A number
@@ -108,7 +108,7 @@ def open_reference(folder: Path) -> Reference:
     path, ranked = folder / table.FILE, open_scores(folder).table()
     table.check_ranked(path, ranked, ranked.num_rows, table.NUMBERS)
     try:
-        return Reference(table.node_scores(ranked), scale)
+        return Reference(replace(table.node_scores(ranked), trust=scale.context.trust), scale)
     except (LookupError, ValueError, AttributeError) as error:  # of flags and ranks by kind
         raise files.FolderError(f"{path} is damaged: {error}") from error
 

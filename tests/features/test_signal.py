@@ -5,9 +5,10 @@ import pytest
 from scipy import sparse
 
 from hcm_scale.features.parts import fit_components
-from hcm_scale.features.signal import attribute_signal, signal_edges
+from hcm_scale.features.signal import attribute_signal, attribute_trust, signal_edges
 from hcm_scale.features.transform import transform
 from hcm_scale.graph import Graph, SparseRows
+from hcm_scale.synthetic.families import community
 
 
 def topics(num_topics: int, num_nodes: int = 1_200, num_words: int = 600) -> Graph:
@@ -23,6 +24,18 @@ def topics(num_topics: int, num_nodes: int = 1_200, num_words: int = 600) -> Gra
     joined = (joined + joined.T).tocsr()
     joined.sort_indices()
     return Graph(joined.indptr.astype(np.int64), joined.indices.astype(np.int32), x=SparseRows.of(sparse.csr_array(x)))
+
+
+def test_trust__is_none_in_noise_whole_where_attributes_follow_edges_and_whole_where_nobody_can_tell():
+    graph = community(3_000, num_attributes=5, homophily=0.9, seed=0)
+    x, rng = np.asarray(graph.x), np.random.default_rng(0)
+    assert attribute_trust(graph.indptr, graph.indices, x) == 1.0
+    for _ in range(5):
+        noise = rng.standard_normal((3_000, 5)).astype(np.float32)
+        assert attribute_trust(graph.indptr, graph.indices, noise) < 0.4
+    assert attribute_trust(graph.indptr, graph.indices, rng.permutation(x)) < 0.4
+    few = graph.indptr[graph.indptr <= 1_000]
+    assert attribute_trust(few, graph.indices[: few[-1]], noise) == 1.0
 
 
 def test_transform__takes_as_many_components_as_tell_neighbours_from_strangers():

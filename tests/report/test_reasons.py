@@ -11,7 +11,7 @@ import pytest
 
 from hcm_scale.graph import Graph
 from hcm_scale.report.explain import explain
-from hcm_scale.report.reasons import first_by_kind
+from hcm_scale.report.reasons import first_by_kind, ordinary_nodes, ordinary_rows
 from hcm_scale.score.closure import far_cut, mark_far
 from hcm_scale.score.evidence import KINDS
 
@@ -128,3 +128,18 @@ def test_first_by_kind__are_the_first_of_all_slices(most: int, monkeypatch: pyte
     for count in (1, 2, 3):
         monkeypatch.setattr(numba, "get_num_threads", lambda count=count: count)
         assert first_by_kind(empty, table, 10) == {"context": wanted}
+
+
+def test_ordinary__shares_and_kinds_are_those_of_counting(scored_world: World):
+    world = scored_world(200, rank_by="score")
+    table, alike = world.scores, world.scores["alike"].to_numpy()
+    rows = ordinary_rows(table, 30).tolist()
+    assert rows == np.lexsort((table["node"].to_numpy(), -alike))[:30].tolist()
+    found = ordinary_nodes(world.graph, table, rows)
+    assert any(node["kinds"] for node in found)
+    for row, node in zip(rows, found, strict=True):
+        assert (node["node"], node["rank"]) == (table["node"][row].as_py(), row + 1)
+        assert node["share"] == np.mean(alike >= alike[row])
+        shares = {kind: table[f"{kind}_rank"][row].as_py() / 200 for kind in KINDS if kind != "cohesion"}
+        assert {*node["kinds"]} == {kind for kind, share in shares.items() if share > 0.9}
+        assert [*node["kinds"]] == sorted(node["kinds"], key=lambda kind, shares=shares: (-shares[kind], kind))

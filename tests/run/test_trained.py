@@ -25,7 +25,8 @@ from hcm_scale.run.trained import as_trained
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
 
-COMPARED = ("ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "score", "p", "rank")
+COMPARED = ("ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual", "score", "alike", "p")
+COMPARED += ("rank",)
 
 
 def small(run_dir: Path, trained: Path | None = None) -> Config:
@@ -72,6 +73,15 @@ def test_same_graph__has_the_same_scores(graph, yesterday, tmp_path):
     pipeline.score_with_trained(yesterday, graph, tmp_path, device="cpu")
     for name in COMPARED:
         np.testing.assert_array_equal(by_node(tmp_path, name), by_node(yesterday, name))
+
+
+def test_same_graph__with_attributes_that_say_nothing_of_edges_has_the_same_weights(graph, tmp_path):
+    noise = replace(graph, x=np.random.default_rng(0).standard_normal((400, 5)).astype(np.float32))
+    pipeline.run(small(tmp_path / "yesterday"), until="score", graph=noise)
+    assert load_file(tmp_path / "yesterday" / SCALE)["numbers"][-1] < 1.0  # trust
+    pipeline.score_with_trained(tmp_path / "yesterday", noise, tmp_path / "today", device="cpu")
+    for name in COMPARED:
+        np.testing.assert_array_equal(by_node(tmp_path / "today", name), by_node(tmp_path / "yesterday", name))
 
 
 def test_new_nodes__are_scored_without_labels_and_training_and_move_no_other(graph, yesterday, tmp_path, caplog):
@@ -284,6 +294,7 @@ SCALE, FITTED = "scores/scale.safetensors", "purified/fitted.safetensors"
         (tensors_edited(SCALE, lambda arrays: arrays["both"].fill(np.nan)), "scale.safetensors .* both holds NaN"),
         (tensors_edited(SCALE, lambda arrays: arrays.pop("centre")), "scale.safetensors .* has no 'centre'"),
         (tensors_edited(SCALE, lambda arrays: arrays["far"].fill(1e12)), "scale.safetensors .* not a scale"),
+        (tensors_edited(SCALE, lambda arrays: arrays["numbers"].fill(7.0)), "scale.safetensors .* its trust 7.0"),
         (tensors_edited(SCALE, lambda arrays: arrays.update(surprise=np.zeros(3))), "scale.safetensors .* not a scale"),
         (table_edited(lambda rows: rows.drop_columns("residual")), "scores.parquet .* column residual is missing"),
         (table_edited(lambda rows: rows.drop_columns("hop_rank").slice(1)), "scores.parquet .* column node does not"),

@@ -15,6 +15,7 @@ def numbers_of(size: int, seed: int = 0) -> KindNumbers:
 def test_weigh_and_p__like_itself_are_the_same():
     own = numbers_of(500)
     np.testing.assert_array_equal(weigh_evidence(own, own).score, weigh_evidence(own).score)
+    np.testing.assert_array_equal(weigh_evidence(own, own).alike, weigh_evidence(own).alike)
     np.testing.assert_array_equal(
         threshold.judge(weigh_evidence(own, own).sums, 0.1).p, threshold.judge(weigh_evidence(own).sums, 0.1).p
     )
@@ -24,6 +25,7 @@ def test_weigh_and_p__of_a_node_do_not_depend_on_the_others():
     usual, new = numbers_of(500), numbers_of(300, seed=1)
     part = KindNumbers({kind: values[:20] for kind, values in new.of_kind.items()}, new.has_neighbors[:20])
     np.testing.assert_array_equal(weigh_evidence(new, usual).score[:20], weigh_evidence(part, usual).score)
+    np.testing.assert_array_equal(weigh_evidence(new, usual).alike[:20], weigh_evidence(part, usual).alike)
     found, of_part = (threshold.judge(weigh_evidence(some, usual).sums, 0.1).p for some in (new, part))
     np.testing.assert_array_equal(found[:20], of_part)
 
@@ -31,8 +33,11 @@ def test_weigh_and_p__of_a_node_do_not_depend_on_the_others():
 def test_weigh__among_others_rises_also_beyond_all_that_was_seen():
     usual, values = np.random.default_rng(0).normal(size=200), np.linspace(-5, 50, 400)
     like = KindNumbers({"hop": usual}, np.ones(200, bool))
-    found = weigh_evidence(KindNumbers({"hop": values}, np.ones(400, bool)), like).score
+    weighed = weigh_evidence(KindNumbers({"hop": values}, np.ones(400, bool)), like)
+    found = weighed.score
     assert np.all(np.diff(found) >= 0)
+    assert np.all(np.diff(weighed.alike) <= 0)
+    assert weighed.alike[0] == weigh_evidence(like).alike.max()  # below all says as much as the last place
     assert np.all(np.diff(found[values > 2 * usual.max()]) > 0)
     assert np.isfinite(found).all()
 

@@ -1,12 +1,14 @@
 """Evidence by surprise: places, the strongest kind and the score, and the bits of score, p and flags in plain numpy."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numba
 import numpy as np
 import pyarrow as pa
 import pytest
+from helpers import small_graph, small_run
 from scipy.special import gammaincc, gammaincinv
 
 from hcm_scale.base import order
@@ -17,6 +19,7 @@ from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
 from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, KindNumbers, strongest, weigh_evidence
+from hcm_scale.score.metrics import roc_auc
 
 MANY = 300_000  # sorted in threads, two slices
 LOGS = ("closure", "context_closure", "cohesion")
@@ -157,6 +160,9 @@ def test_table__keeps_the_kinds_apart_and_gives_them_back():
     assert scores.places is not None
     assert np.array_equal(back.places, scores.places)
     assert np.array_equal(back.score, scores.score)
+    assert np.array_equal(back.alike, scores.alike)
+    alike = table["alike"].to_numpy()
+    assert table["alike_rank"].to_pylist() == [slow_place(alike, value) for value in alike]
     for kind, column in KINDS.items():
         places, numbers = table[f"{kind}_rank"].to_numpy(), table[column].to_numpy()
         order = np.lexsort((table["node"].to_numpy(), -numbers))
@@ -319,6 +325,74 @@ def test_weigh_and_p__have_the_bits_of_plain_numpy(size, lonely, monkeypatch):
         np.testing.assert_array_equal(weighed.places, places)
         np.testing.assert_array_equal(found.p, p)
         np.testing.assert_array_equal(found.flagged, slow_discoveries(p, 0.1))
+
+
+def slow_alike(numbers: dict[str, np.ndarray], has: np.ndarray) -> np.ndarray:
+    """Lower tails of all kinds: -log of the share of nodes below, equal ones by half, minus the least of all nodes."""
+    total = np.zeros(len(has))
+    for kind, values in numbers.items():
+        known = has if kind in OF_SOME else np.ones(len(has), bool)
+        own = values[known]
+        _, group, counts = np.unique(own, return_inverse=True, return_counts=True)
+        if kind == "cohesion" or not len(own) or 2 * counts.max() > len(own):
+            continue
+        surprise = -np.log((np.cumsum(counts) - counts / 2)[group] / len(own))
+        gained = surprise - surprise.min()
+        total[known] += gained
+        total[~known] += np.median(gained)
+    return total
+
+
+@pytest.mark.parametrize(
+    ("size", "lonely"), [(MANY, 0.02), (MANY, 0.6), *itertools.product([1, 2, 11, 3_000], [0.0, 0.02, 0.6, 1.0])]
+)
+def test_alike__is_the_sum_of_the_lower_tails(size, lonely, monkeypatch):
+    numbers, has = numbers_of(size, lonely)
+    found = []
+    for threads in (1, 3):
+        monkeypatch.setattr(numba, "get_num_threads", lambda threads=threads: threads)
+        found.append(weigh_evidence(KindNumbers(numbers, has)).alike)
+    np.testing.assert_array_equal(*found)
+    np.testing.assert_allclose(found[0], slow_alike(numbers, has), rtol=1e-9, atol=1e-9)
+
+
+def test_alike__weighs_hops_by_degree_as_the_score_does():
+    values, has = np.random.default_rng(0).permutation(np.arange(100.0)), np.ones(100, bool)
+    found = {degree: weigh_evidence(KindNumbers({"hop": values}, has, degree)).alike for degree in (10.0, 30.0)}
+    np.testing.assert_allclose(found[30.0], 1.5 * found[10.0])
+    assert found[10.0].argmax() == values.argmin()
+
+
+def test_weights__of_neighbours_fall_where_attributes_say_nothing_of_edges():
+    has = np.ones(3, bool)
+    full, half, none = (KindNumbers({}, has, 10.0, trust) for trust in (1.0, 0.5, 0.0))
+    assert [full.weight(kind) for kind in KINDS] == [1.0] * 6
+    assert [none.weight(kind) for kind in KINDS] == [1.0, 0.0, 1 / 3, 1 / 3, 1.0, 1.0]
+    assert [half.weight(kind) for kind in KINDS] == pytest.approx([1.0, 0.5, 2 / 3, 2 / 3, 1.0, 1.0])
+
+
+def test_alike__says_nothing_where_most_nodes_are_equal():
+    values = np.where(np.arange(100) < 51, 2.0, np.arange(100.0))
+    values[-1] = 0.0  # below the bulk, but the kind does not speak there
+    assert not weigh_evidence(KindNumbers({"closure": values}, np.ones(100, bool))).alike.any()
+    values[0] = 7.0
+    assert weigh_evidence(KindNumbers({"closure": values}, np.ones(100, bool))).alike.argmax() == 99
+
+
+def test_alike__finds_nodes_that_copy_the_mean_of_their_neighbours_where_the_score_does_not(tmp_path):
+    graph = small_graph(600, 8)
+    assert graph.x is not None
+    x, rng = graph.x.copy(), np.random.default_rng(0)
+    copies = rng.choice(np.flatnonzero(np.diff(graph.indptr) >= 4), 12, replace=False)
+    for node in copies:
+        x[node] = graph.x[graph.indices[graph.indptr[node] : graph.indptr[node + 1]]].mean(axis=0)
+    small_run(tmp_path / "run", replace(graph, x=x), until="scores")
+    table = ranked_table.read_scores(tmp_path / "run" / "scores" / "scores.parquet")
+    is_copy = np.isin(table["node"].to_numpy(), copies)
+    assert roc_auc(is_copy, table["alike"].to_numpy()) > 0.95
+    assert np.median(table["alike_rank"].to_numpy()[is_copy]) <= len(copies)
+    assert roc_auc(is_copy, table["score"].to_numpy()) < 0.4
+    assert not is_copy[: 2 * len(copies)].any()
 
 
 def test_halves__with_places_are_the_double_places():

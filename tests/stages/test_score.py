@@ -263,7 +263,7 @@ def test_scores_table__of_the_stage_has_the_promised_columns(graph, structure, f
     evidence = ["ahp", "iv", "hav", "closure", "strange", "context", "context_closure", "residual"]
     evidence += ["cohesion", "score"]
     ranks = ["hop_rank", "closure_rank", "context_rank", "context_closure_rank", "attributes_rank", "cohesion_rank"]
-    judged = ["evidence", *ranks, "p", "flagged"]
+    judged = ["evidence", *ranks, "alike", "alike_rank", "p", "flagged"]
     assert names == ["id", "node", *evidence, *judged, "rank", "degree", "flags", "y", "kind"]
 
 
