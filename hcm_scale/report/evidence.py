@@ -7,12 +7,13 @@ and percentiles of the weights where edges have any (a copy while it lasts). Not
 and predictions may stay memory maps, and sparse attributes are never made dense. Medians are taken over evenly spaced
 edges, at most a million hops and a few ten thousand pairs of features, so that they are cheap and always the same.
 
-`weak_attributes_text` is a hint that the attributes say little about who is joined to whom (features/signal.py).
+What is usual for a node is the median over nodes of like degree, so that a merchant with thousands of partners is not
+held against accounts with eight. Their degrees have as many binary digits as its own: 1, 2 to 3, 4 to 7, 8 to 15 and so
+on. One or two thousand of them, evenly spaced, are enough; where there are fewer than 8, nobody knows what is usual.
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hcm_scale.base.threads import map_slices, run_in_slices
-from hcm_scale.features.signal import attribute_signal, cosine_distance, spaced_edges
+from hcm_scale.base.threads import map_slices, positions_where, run_in_slices
+from hcm_scale.features.signal import cosine_distance, spaced_edges
 from hcm_scale.graph.store import Attributes, Graph, SparseRows
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
 from hcm_scale.score.table import ranked_by
@@ -30,7 +31,7 @@ _HOP_SAMPLE = 1 << 20  # edges behind the median hop
 _PAIR_SAMPLE = 1 << 14  # edges behind the median distance of features
 _BLOCK_ROWS = 1 << 16  # nodes per block of a pass over attributes
 _BLOCK_ENTRIES = 1 << 22  # stored values per block of a pass over sparse attributes
-_WEAK_SIGNAL = 0.52
+_LEAST_LIKE, _ENOUGH_LIKE = 8, 1 << 10  # nodes of like degree behind a usual value
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,7 @@ class Evidence:
     num_scored: int  # nodes with neighbours
     weight_percentiles: NDArray[np.float32] | None  # 0 .. 100, of all edges
     flags_end: float | None  # the largest p of a flagged node; None where no node is flagged
+    _usual: dict[tuple[str, int], Any] = field(default_factory=dict)  # by name, and binary digits of the degree
 
     @staticmethod
     def of(
@@ -96,6 +98,16 @@ class Evidence:
             percentiles,
             flags_end,
         )
+
+    def usual(self, name: str, node: int, of_nodes: Callable[[NDArray[np.int64]], Any]) -> Any:
+        """What of_nodes(nodes of like degree) returns, computed once for all of them; None where they are too few."""
+        graph = self.graph
+        digits = int(graph.indptr[node + 1] - graph.indptr[node]).bit_length()
+        if (name, digits) not in self._usual:
+            nodes = positions_where(graph.num_nodes, lambda part: np.frexp(degrees_of(graph, part))[1] == digits)
+            nodes = nodes[:: max(1, len(nodes) // _ENOUGH_LIKE)]
+            self._usual[name, digits] = of_nodes(nodes) if len(nodes) >= _LEAST_LIKE else None
+        return self._usual[name, digits]
 
     @property
     def fdr(self) -> float | None:
@@ -190,21 +202,3 @@ def row_mean(x: Attributes, rows: NDArray[Any]) -> NDArray[np.float64]:
         else:
             total += x[block].sum(axis=0, dtype=np.float64)
     return total / max(len(rows), 1)
-
-
-def weak_attributes_text(
-    graph: Graph,
-    features: NDArray[np.float32] | None,
-    records: Sequence[Mapping[str, Any]] = (),
-    num_classes: int | None = None,
-) -> str:
-    """The hint, with the last loss in `records` where there is one; empty where attributes are of use."""
-    signal = attribute_signal(graph, features)
-    if signal is None or signal > _WEAK_SIGNAL:
-        return ""
-    losses = [record["loss"] for record in records if "loss" in record]
-    loss = f" (loss {losses[-1]:.2f} of {math.log(num_classes):.2f})" if losses and num_classes else ""
-    return (
-        f"The attributes say little about distances in this graph{loss}: neighbours are no more alike than any two "
-        "nodes. Evidence from hops and neighbours is weak here; the ranking leans on odd attributes and on triangles."
-    )

@@ -21,7 +21,7 @@ from hcm_scale.report.reasons import KIND_TITLES
 PAGE_ROWS = 15
 _WORDING = (
     *("fixed", "seconds_text", "bytes_text", "detail_text", "p_text", "value_text", "weight", "sentence"),
-    *("score_title", "long_name", "meaning", "headline", "flag_text", "group_text"),
+    *("score_title", "long_name", "meaning", "headline", "found_text", "group_text"),
 )
 
 

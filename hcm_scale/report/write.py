@@ -26,8 +26,9 @@ from hcm_scale.graph.store import Graph
 from hcm_scale.report import digest, groups, page, sections
 from hcm_scale.report.card import card, num_rings
 from hcm_scale.report.evidence import Evidence
+from hcm_scale.report.explain import explain
 from hcm_scale.report.reasons import first_by_kind
-from hcm_scale.report.wording import found_text
+from hcm_scale.report.wording import all_reasons, found_text
 from hcm_scale.score.evidence import KINDS
 from hcm_scale.score.table import (
     KIND_RANKS,
@@ -39,7 +40,7 @@ from hcm_scale.score.table import (
     score_names,
 )
 
-FORMAT = 6
+FORMAT = 7
 JSON_FILE, HTML_FILE, CSV_FILE = "report.json", "report.html", "scores.csv"
 _WHOLE_COLUMNS = ("node", "p", "flagged", "evidence", "y", "kind")  # read of all nodes, beside scores and ranks
 _NUM_NEIGHBORS = 8  # listed per explained node
@@ -95,6 +96,9 @@ def write_report(
     num_grouped = groups.num_first(table)
     found_groups = groups.groups(graph, first.slice(0, num_grouped))
     by_kind = first_by_kind(graph, table, _NUM_BY_KIND)
+    reasons = [all_reasons(explain(evidence, node)) for node in first["node"].slice(0, num_grouped).to_pylist()]
+    rows = sections.ranking_values(first.slice(0, table_rows), listed)
+    rows["reason"] = (reasons + [None] * table_rows)[: len(rows["rank"])]
     report = {
         "format": FORMAT,
         "run": dict(run),
@@ -103,7 +107,7 @@ def write_report(
         "ranked_by": evidence.ranked_by,
         "found": {name: value for name, value in (found or {}).items() if name in _FOUND and value is not None},
         "flagged": _flagged(table),
-        "table": sections.ranking_values(first.slice(0, table_rows), listed),
+        "table": rows,
         "kinds": {k: [row | {"id": sections.cut_id(row["id"])} for row in rows] for k, rows in by_kind.items()},
         "groups": found_groups,
         "num_grouped": num_grouped,

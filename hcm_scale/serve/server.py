@@ -1,7 +1,8 @@
 """`hcm-scale serve`: a local page over a finished run, every node paged, filtered and explained on click.
 
 `Views` makes what the page shows: the page itself, rows of the list as JSON and explanations as HTML. Rows are searched
-in scores.parquet on disk; explanations come from the same `Evidence` as the report's cards, gathered at the first one.
+in scores.parquet on disk; reasons and explanations come from the same `Evidence` as the report's cards, gathered once,
+for the first page of rows.
 The templates are the report's and two more, and escape whatever came from the user's data.
 
 `Server` listens on 127.0.0.1 and only reads, by GET. Every address begins with a random token, so that neither other
@@ -29,9 +30,10 @@ from hcm_scale.graph import Graph
 from hcm_scale.report import sections
 from hcm_scale.report.card import card, num_rings
 from hcm_scale.report.evidence import Evidence
+from hcm_scale.report.explain import explain
 from hcm_scale.report.page import PAGE_ROWS, policy, templates
 from hcm_scale.report.reasons import KIND_TITLES
-from hcm_scale.report.wording import TERMS
+from hcm_scale.report.wording import TERMS, all_reasons
 from hcm_scale.report.write import stream_csv
 from hcm_scale.run.workspace import open_stages
 from hcm_scale.score import table
@@ -66,8 +68,8 @@ class Views:
         names, scores = self.ranked.column_names, table.score_names(self.ranked)
         self.ranked_by, self.has_kinds = table.ranked_by(self.ranked), table.has_kinds(self.ranked)
         self.scores = sections.listed_scores(scores, self.ranked_by, self.has_kinds)
-        self.read = [name for name in names if name != "node" and (name not in scores or name in self.scores)]
-        self.columns = sections.ranking_columns([*names, *(["label"] if "y" in names else [])], self.scores)
+        self.read = [name for name in names if name not in scores or name in self.scores]
+        self.columns = sections.ranking_columns([*names, "reason", *(["label"] if "y" in names else [])], self.scores)
         self.sortable = [column["key"] for column in self.columns if column["kind"] not in ("text", "words")]
         self.highest = self.ranked.slice(0, 1)[self.ranked_by].to_pylist()
         self._lock = threading.Lock()
@@ -96,7 +98,10 @@ class Views:
         down = asked.get("down") == "true"
         first = _whole("page", asked.get("page", "0"), 0, self.ranked.num_rows) * PAGE_ROWS
         rows, total = find_rows(self.ranked, self.filter(asked), sort, down, first, PAGE_ROWS)
-        shown = sections.ranking_values(self.ranked.take(rows, self.read), self.scores)
+        found = self.ranked.take(rows, self.read)
+        shown = sections.ranking_values(found, self.scores)
+        with self._lock:
+            shown["reason"] = [all_reasons(explain(self._evidence, node)) for node in found["node"].to_pylist()]
         shown["id"] = [str(value) for value in shown["id"]]  # a script would round large numbers
         by_row = [dict(zip(shown, row, strict=True)) for row in zip(*shown.values(), strict=True)]
         return json.dumps({"rows": by_row, "total": total, "barTop": max(self.highest, default=0)}, allow_nan=False)
