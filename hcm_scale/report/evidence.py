@@ -7,9 +7,9 @@ and percentiles of the weights where edges have any (a copy while it lasts). Not
 and predictions may stay memory maps, and sparse attributes are never made dense. Medians are taken over evenly spaced
 edges, at most a million hops and a few ten thousand pairs of features, so that they are cheap and always the same.
 
-What is usual for a node is the median over nodes of like degree, so that a merchant with thousands of partners is not
-held against accounts with eight. Their degrees have as many binary digits as its own: 1, 2 to 3, 4 to 7, 8 to 15 and so
-on. One or two thousand of them, evenly spaced, are enough; where there are fewer than 8, nobody knows what is usual.
+What is usual for a node is the median over nodes of like degree, lest a merchant with thousands of partners is held
+against accounts with eight. Their degrees have as many binary digits as its own: 1, 2 to 3, 4 to 7, 8 to 15 and so on.
+One or two thousand of them, evenly spaced, are enough; where there are fewer than 8, nobody knows what is usual.
 """
 
 from collections.abc import Callable

@@ -10,8 +10,8 @@ their columns carry the date of day 0. Costs the node's degree and one row of at
 
 A value is extreme where it lies more than four times as far from the median over nodes of like degree (`usual`) as
 their 5 % or 95 % quantile on its side: 6.6 deviations of a normal column, 2.9 of the logarithm of a lognormal one. The
-largest value is never the quantile, so that an outlier among few does not hide itself; a quantile equal to the median
-makes nothing extreme. Extreme attributes come first, whatever the neighbours have: members of a ring share them.
+largest value is never the quantile, so that no outlier hides itself; one equal to the median makes nothing extreme.
+Extreme attributes come first, whatever the neighbours have: members of a ring share them.
 """
 
 import math
@@ -28,7 +28,7 @@ from hcm_scale.report.reasons import Reason, reasons
 from hcm_scale.score.table import score_names
 
 _NUM_DIFFERENCES = 6
-_EXTREME = 4.0
+_EXTREME, NOTABLE_DEVIATIONS = 4.0, 2.0  # below this an attribute is like the neighbours'
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,10 @@ class Difference:
     first_day: str | None = None
     usual: float | None = None
     extreme: bool = False
+
+    @property
+    def notable(self) -> bool:
+        return self.extreme or abs(self.deviations) >= NOTABLE_DEVIATIONS
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,7 @@ def explain(evidence: Evidence, node: int, num_differences: int = _NUM_DIFFERENC
         label=label_of(row.get("y"), row.get("kind")),
         neighbors=_neighbors(evidence, node),
         differences=differences,
-        reasons=reasons(evidence, node, row, extreme=any(d.extreme for d in differences)),
+        reasons=reasons(evidence, node, row, any(d.notable for d in differences), any(d.extreme for d in differences)),
         ranked_by=evidence.ranked_by,
         p=row.get("p"),
         flagged=row.get("flagged"),

@@ -1,9 +1,9 @@
 """Which evidence made a node stand out, in numbers: a `Reason` for each kind that is notable, causes first.
 
 A kind is notable where it ranks the node among the first 5 % of the nodes that it ranks; the strongest kind is given in
-any case, but none of triangles where there is no triangle to tell of. The strongest comes first, except that odd
-attributes come before what follows from them, neighbours that seem far or unlike, and before everything where a value
-is extreme (`explain.py`). Numbers are taken from the edges around the node, because scores are standardized:
+any case, but none of triangles where there is no triangle to tell of. The strongest comes first, except that where a
+column is far off odd attributes come before what follows from them, neighbours that seem far or unlike, and where a
+value is extreme before everything (`explain.py`). Numbers are of the edges around a node; scores are standardized.
 
 | kind            | value                                               | usual                   | count              |
 |-----------------|-----------------------------------------------------|-------------------------|--------------------|
@@ -81,8 +81,10 @@ class Reason:
         return self.rank is not None and self.rank <= max(1.0, _NOTABLE_SHARE * self.num_ranked)
 
 
-def reasons(evidence: Evidence, node: int, row: dict[str, Any], *, extreme: bool = False) -> tuple[Reason, ...]:
-    """The reasons of a node; `row` is its row of the ranked table, `extreme` whether one of its attributes is.
+def reasons(
+    evidence: Evidence, node: int, row: dict[str, Any], far_off: bool = False, extreme: bool = False
+) -> tuple[Reason, ...]:
+    """The reasons of a node; `row` is its row of the ranked table; `far_off`, `extreme` say so of its attributes.
 
     A table without ranks by kind, such as one of hops alone, gives the hops.
     """
@@ -95,26 +97,19 @@ def reasons(evidence: Evidence, node: int, row: dict[str, Any], *, extreme: bool
     # as `strongest` compares places, so that the column `evidence` names the first, unless its cause comes before it
     found.sort(key=lambda r: (row[kind_rank(r.kind)] - 0.5) / max(1, sizes[r.kind not in OF_NEIGHBORS]))
     chosen = [reason for reason in found if reason.notable or (extreme and reason.kind == "attributes")] or found[:1]
-    _causes_first(chosen, extreme)
-    has_pairs = not evidence.graph.directed and any(reason.kind in _OF_TRIANGLES for reason in chosen)
+    kinds = [reason.kind for reason in chosen]
+    follows = kinds if extreme else ("hop", "context") if far_off else ()
+    first = next((place for place, kind in enumerate(kinds) if kind in follows), len(kinds))
+    if "attributes" in kinds[first:]:
+        chosen.insert(first, chosen.pop(kinds.index("attributes")))
+    has_pairs = not evidence.graph.directed and any(kind in _OF_TRIANGLES for kind in kinds)
     pairs = _pairs_among(evidence, neighbors_of(evidence.graph, node)) if has_pairs else None
     return tuple(_with_numbers(evidence, node, reason, row, pairs) for reason in chosen)
 
 
-def _causes_first(chosen: list[Reason], extreme: bool) -> None:
-    """Moves odd attributes before what follows from them, or before everything."""
-    kinds = [reason.kind for reason in chosen]
-    first = next((place for place, kind in enumerate(kinds) if extreme or kind in ("hop", "context")), len(kinds))
-    if "attributes" in kinds[first:]:
-        chosen.insert(first, chosen.pop(kinds.index("attributes")))
-
-
 def _with_numbers(evidence: Evidence, node: int, reason: Reason, row: dict[str, Any], pairs: Pairs | None) -> Reason:
-    """The reason with the numbers of its kind; without them where they need features and there are none.
-
-    `pairs` are the joined neighbours; None on a directed graph, whose triangles disregard directions.
-    """
-    kind, graph = reason.kind, evidence.graph
+    """The reason with the numbers of its kind, where they are known; `pairs` are None if directions do not matter."""
+    kind = reason.kind
     if kind == "cohesion" and pairs is not None:
         num_joined = len(pairs[1])
         expected = max(0.0, (1.0 + num_joined) / math.exp(row["cohesion"]) - 1.0)
@@ -125,16 +120,15 @@ def _with_numbers(evidence: Evidence, node: int, reason: Reason, row: dict[str, 
     if pairs is not None and kind in _OF_TRIANGLES:
         num_triangles = round(math.expm1(row[KINDS[kind]]) * row["degree"])
         reason = replace(reason, usual=evidence.usual_hop if kind == "closure" else evidence.usual_distance)
-        across = _lengths(evidence, kind, neighbors_of(graph, node)[pairs[0]], pairs[1])
+        across = _lengths(evidence, kind, neighbors_of(evidence.graph, node)[pairs[0]], pairs[1])
         return _with_group(reason, own, across, pairs[0], num_triangles)
 
-    def median(nodes: NDArray[np.int64]) -> float | None:
+    def median(nodes: NDArray[np.int64]) -> float:
         means = [_mean(_own_lengths(evidence, kind, int(other), _MOST_NEIGHBORS)) for other in nodes]
-        scored = [mean for mean in means if mean is not None]
-        return float(np.median(scored)) if scored else None
+        return float(np.median([mean for mean in means if mean is not None] or [np.nan]))
 
-    known = int(np.isfinite(own).sum())
-    return replace(reason, value=_mean(own), usual=evidence.usual(kind, node, median), count=known)
+    usual = evidence.usual(kind, node, median)
+    return replace(reason, value=_mean(own), usual=usual, count=int(np.isfinite(own).sum()))
 
 
 def _own_lengths(evidence: Evidence, kind: str, node: int, most: int | None = None) -> NDArray[np.float64]:

@@ -18,14 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hcm_scale.base.names import GAP_SUFFIX
-from hcm_scale.report.explain import Difference, Explanation
+from hcm_scale.report.explain import NOTABLE_DEVIATIONS, Difference, Explanation
 from hcm_scale.report.reasons import KIND_TITLES, Reason, kind_title
 
-_NOTABLE_DEVIATIONS = 2.0  # below this an attribute is like the neighbours'
 _NOTABLE_SHARE = 0.25  # of a node's edges: fewer dropped ones are not worth a line
 _NUM_CITED = 2  # attributes in a line
 _WEAK_SIGNAL = 0.52  # of attributes about edges (features/signal.py)
-_WEAK_KINDS = ("hop", "closure", "context", "context_closure")  # where that signal is weak
 _LOW_STABILITY = 0.75  # of the worlds of bench/accuracy: with planted groups .91 to .99, with nothing odd .72 to .79
 _ID_WIDTH, _NAME_WIDTH, _LINE_WIDTH = 40, 48, 100
 
@@ -280,9 +278,9 @@ def unstable_text(stability: float | None) -> str:
     if stability is None or stability >= _LOW_STABILITY:
         return ""
     return (
-        f"Only {100 * stability:.0f}% of the first nodes stay so by either encoder alone: their order is partly "
-        "chance. More steps may help (posterior.burn_in_steps=500), unless there are no odd nodes to agree on; odd "
-        "attributes and tight groups do not depend on the training."
+        f"Only {100 * stability:.0f}% of the first nodes stay so by either encoder alone: partly by chance. "
+        "More steps may help (posterior.burn_in_steps=500), unless no node is odd; odd attributes and tight groups do "
+        "not depend on the training."
     )
 
 
@@ -294,11 +292,11 @@ def weak_attributes_text(signal: float | None, shares_of: Callable[[], Mapping[s
     if signal is None or signal > _WEAK_SIGNAL:
         return ""
     shares = shares_of()
-    weak = sum(share for kind, share in shares.items() if kind in _WEAK_KINDS)
+    weak = sum(share for kind, share in shares.items() if kind not in ("attributes", "cohesion"))
     told = ", ".join(f"{KIND_TITLES[kind]} {100 * share:.0f}%" for kind, share in shares.items())
-    rests = f", and {100 * weak:.0f}% of the scores of the first 1% of the nodes come from it: {told}" if shares else ""
+    rests = f": {100 * weak:.0f}% of the scores of the first 1% of the nodes, which are made of {told}" if told else ""
     return (
-        "The attributes say little about who is joined to whom: two neighbours are more alike than the ends of two "
+        "The attributes say little about who is joined to whom: two neighbours are more alike than nodes of different "
         f"edges in {100 * signal:.0f}% of cases, where 50% is chance. What is said of far or unlike neighbours is weak "
         f"evidence here{rests}."
     )
@@ -327,7 +325,7 @@ def headline(report: Mapping[str, Any]) -> str:
 
 
 def group_text(group: Mapping[str, Any]) -> str:
-    """What the members of a group share: the kind of evidence that is the strongest of half of them or more.
+    """What the members of a group share, such as the strongest kind of evidence about most of them.
 
     >>> some = {"members": [{}] * 12, "num_edges": 66, "evidence": "closure", "num_evidence": 12, "label": None}
     >>> group_text(some)
@@ -339,7 +337,7 @@ def group_text(group: Mapping[str, Any]) -> str:
     pairs = size * (size - 1) // 2
     some = f"{group['num_edges']} of {pairs} pairs joined"
     parts = ["all joined to each other" if group["num_edges"] == pairs else some]
-    if group["evidence"] and 2 * group["num_evidence"] >= size:
+    if group["evidence"] and group["num_evidence"] > 1:
         for_some = "" if group["num_evidence"] == size else f" for {group['num_evidence']} of them"
         parts.append(kind_title(group["evidence"]) + for_some)
     return ", ".join(parts + ([f"known as {group['label']}"] if group["label"] else []))
@@ -366,7 +364,7 @@ def reason_texts(e: Explanation) -> list[ReasonText]:
     for r in e.reasons:
         rank = "" if r.rank is None else f" (rank {r.rank:,} of {r.num_ranked:,} by {r.kind})"
         claims = r.rank is None or r.notable or (extreme and r.kind == "attributes")
-        text = _TEXTS.get(r.kind, _lengths)(e, r)
+        text = {"attributes": _attributes, "cohesion": _cohesion}.get(r.kind, _lengths)(e, r)
         found.append(ReasonText(r.kind, KIND_TITLES[r.kind] if claims else "", text + rank))
     return found
 
@@ -467,9 +465,9 @@ def _cohesion(e: Explanation, r: Reason) -> str:
 def _attributes(e: Explanation, r: Reason) -> str:
     """The columns that are extreme or differ most; hashed text only where no column differs."""
     plain = [d for d in e.differences if not d.is_text]
-    cited, opening = [d for d in plain if d.extreme or abs(d.deviations) >= _NOTABLE_DEVIATIONS][:_NUM_CITED], ""
+    cited, opening = [d for d in plain if d.notable][:_NUM_CITED], ""
     if not cited and not (cited := [d for d in e.differences if d.is_text][:1]):
-        cited, opening = plain[:1], f"no column is {_NOTABLE_DEVIATIONS:g} deviations off; the farthest is "
+        cited, opening = plain[:1], f"no column alone is {NOTABLE_DEVIATIONS:g} deviations off; the farthest is "
     told = "; ".join(_difference(d, "around it" if e.degree else "over all nodes") for d in cited)
     usual = f"; usual is the median of {like_text(e.degree)}" if "is usual" in told else ""
     return f"{opening}{told}{usual}" if cited else "no single column shows it"
@@ -498,9 +496,6 @@ def _quantity(value: float, first_day: str | None = None) -> str:
     if first_day is not None:
         return value_text(value, first_day)
     return f"{value:,.0f}" if 100 <= abs(value) < 1e9 else f"{value + 0.0:.3g}"  # -0.0 + 0.0 is 0.0
-
-
-_TEXTS = {"attributes": _attributes, "cohesion": _cohesion}  # of other kinds: lengths
 
 
 # The page for a terminal.

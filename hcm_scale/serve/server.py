@@ -1,8 +1,7 @@
 """`hcm-scale serve`: a local page over a finished run, every node paged, filtered and explained on click.
 
 `Views` makes what the page shows: the page itself, rows of the list as JSON and explanations as HTML. Rows are searched
-in scores.parquet on disk; reasons and explanations come from the same `Evidence` as the report's cards, gathered once,
-for the first page of rows.
+in scores.parquet on disk; reasons and explanations come from `Evidence`, as in the report, gathered at the first.
 The templates are the report's and two more, and escape whatever came from the user's data.
 
 `Server` listens on 127.0.0.1 and only reads, by GET. Every address begins with a random token, so that neither other

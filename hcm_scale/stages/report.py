@@ -81,8 +81,8 @@ def report(
     num_lonely = graph.num_nodes - int(np.count_nonzero(np.diff(graph.indptr)))
     signal, ranked = attribute_signal(graph, x), RankedFile(Path(scores) / table.FILE)
     weak = wording.weak_attributes_text(signal, lambda: kind_shares(ranked))
-    unstable = wording.unstable_text(found.get("stability"))
-    hints = [hint for hint in (weak, unstable, wording.lonely_text(num_lonely, graph.num_nodes)) if hint]
+    others = wording.unstable_text(found.get("stability")), wording.lonely_text(num_lonely, graph.num_nodes)
+    hints = [hint for hint in (weak, *others) if hint]
     for hint in hints:
         log.warning("%s", hint)
     return write_report(
@@ -235,9 +235,8 @@ def _strangest(table: pa.Table) -> str:
         known = [label_of(row.get("y"), row.get("kind")) or "", "flagged" if has_flag and row["flagged"] else ""]
         kind = kind_title(row["evidence"]) if row.get("evidence") else ""
         p = f"{p_text(row['p']):>12}" if has_p else ""
-        numbers = f"{row[by]:>10.2f}   {kind:<39}{row['degree']:>6,}{p}"
-        place = f"{row['rank']:>4}  {clip(row['id'], 24):<24}"
-        lines.append(f"{place}{numbers}   {', '.join(filter(None, known))}".rstrip())
+        place = f"{row['rank']:>4}  {clip(row['id'], 24):<24}{row[by]:>10.2f}   {kind:<39}{row['degree']:>6,}"
+        lines.append(f"{place}{p}   {', '.join(filter(None, known))}".rstrip())
     return "\n".join(lines)
 
 

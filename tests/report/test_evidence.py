@@ -91,9 +91,9 @@ def test_weak_text__is_said_of_noise_and_of_nothing_else(graph):
     noise = np.random.default_rng(0).normal(size=(1000, 8)).astype(np.float32)
     signal, shares = attribute_signal(graph, noise), {"hop": 0.41, "attributes": 0.384, "closure": 0.206}
     assert weak_attributes_text(signal, lambda: shares) == (
-        "The attributes say little about who is joined to whom: two neighbours are more alike than the ends of two "
+        "The attributes say little about who is joined to whom: two neighbours are more alike than nodes of different "
         f"edges in {100 * signal:.0f}% of cases, where 50% is chance. What is said of far or unlike neighbours is weak "
-        "evidence here, and 62% of the scores of the first 1% of the nodes come from it: neighbours seem far 41%, odd "
+        "evidence here: 62% of the scores of the first 1% of the nodes, which are made of neighbours seem far 41%, odd "
         "attributes 38%, group of strangers 21%."
     )
     assert weak_attributes_text(signal, dict).endswith("is weak evidence here.")

@@ -39,7 +39,7 @@ function rankedTable({ columns, source, onCsv, isDetailed, nothing }) {
       td.append(link);
     }
     if (column.key === "reason") {
-      td.classList.add("reason");
+      td.classList.add("why");
       td.title = value ?? "";
     }
     if (column.bar && barTop > 0 && value > 0) {
