@@ -180,8 +180,7 @@ def _with_group(reason: Reason, own: Any, across: Any, ends: NDArray[np.int64], 
 def kind_shares(ranked: Any) -> dict[str, float]:
     """By kind, its share of the scores of the first hundredth of the nodes, the largest first.
 
-    Empty where the gains of the kinds (score/evidence.py) do not add up to the scores that rank, as where nodes were
-    compared with those of another graph.
+    Empty where the gains of kinds do not add up to the scores that rank, as where another graph's nodes are the scale.
     """
     if ranked_by(ranked) != "score" or not has_kinds(ranked):
         return {}

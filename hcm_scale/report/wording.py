@@ -285,10 +285,7 @@ def unstable_text(stability: float | None) -> str:
 
 
 def weak_attributes_text(signal: float | None, shares_of: Callable[[], Mapping[str, float]]) -> str:
-    """A hint where attributes say little about edges, and what the first scores are made of; empty elsewhere.
-
-    `signal` is that of the attributes (features/signal.py); `shares_of` returns those of the kinds (`kind_shares`).
-    """
+    """A hint where the signal of attributes is weak, and what the first scores are made of; empty elsewhere."""
     if signal is None or signal > _WEAK_SIGNAL:
         return ""
     shares = shares_of()
