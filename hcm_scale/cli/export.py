@@ -18,16 +18,18 @@ import pyarrow.parquet as pq
 from hcm_scale.base import files
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.policy import InputError
-from hcm_scale.report.wording import clip
+from hcm_scale.report.evidence import Evidence
+from hcm_scale.report.explain import explain
+from hcm_scale.report.wording import all_reasons, clip
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run import pipeline
 from hcm_scale.run.workspace import open_stages
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.table import FILE, plain_schema, read_scores
 from hcm_scale.stages.purify import open_purified
-from hcm_scale.stages.report import MOST_REASONS, edge_hops, node_reasons, read_ranked
+from hcm_scale.stages.report import edge_hops, read_ranked
 
-_NUM_REASONS = 100  # first nodes with a reason, besides the flagged ones
+_NUM_REASONS, _MOST_REASONS = 100, 10_000  # first nodes with a reason besides the flagged; about a minute of explaining
 _GRAPH_NODES, _GRAPH_NEIGHBORS = 20, 50
 _SLICE_ROWS = 1 << 20
 _FIRST_COLUMNS = (
@@ -69,8 +71,9 @@ def export_table(
     rows = rows.slice(0, top)
     place = rows["taught_rank" if by_lesson else "rank"]
     read = rows if flagged or top else rows.filter(pc.or_(rows["flagged"], pc.less_equal(place, _NUM_REASONS)))
-    nodes = read["node"].slice(0, MOST_REASONS).combine_chunks()
-    reasons = node_reasons(graph, made.graph, ranked, scores, nodes.to_pylist(), made.features)
+    nodes = read["node"].slice(0, _MOST_REASONS).combine_chunks()
+    evidence = Evidence.of(graph, made.graph, ranked, *edge_hops(scores, graph), made.features)
+    reasons = [all_reasons(explain(evidence, node)) for node in nodes.to_pylist()]
     _write(rows, out, nodes, pa.array(reasons, pa.string()))
     more = f", {len(reasons):,} with a reason in words" if len(reasons) < len(rows) else ""
     return f"{len(rows):,} {'flagged ' if flagged else ''}nodes in {out}{more}{hint}"
