@@ -18,17 +18,19 @@ import pyarrow.parquet as pq
 from hcm_scale.base import files
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.policy import InputError
+from hcm_scale.report.evidence import Evidence
+from hcm_scale.report.explain import explain
 from hcm_scale.report.reasons import ordinary_nodes, ordinary_rows
-from hcm_scale.report.wording import clip, ordinary_text, sentence
+from hcm_scale.report.wording import all_reasons, clip, ordinary_text, sentence
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run import pipeline
 from hcm_scale.run.workspace import open_stages
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.table import ALIKE_RANK, FILE, plain_schema, read_scores
 from hcm_scale.stages.purify import open_purified
-from hcm_scale.stages.report import MOST_REASONS, edge_hops, node_reasons, read_ranked
+from hcm_scale.stages.report import edge_hops, read_ranked
 
-_NUM_REASONS = 100  # first nodes with a reason, besides the flagged ones
+_NUM_REASONS, _MOST_REASONS = 100, 10_000  # first nodes with a reason besides the flagged; about a minute of explaining
 _GRAPH_NODES, _GRAPH_NEIGHBORS = 20, 50
 _SLICE_ROWS = 1 << 20
 _FIRST_COLUMNS = (
@@ -70,8 +72,9 @@ def export_table(
     rows = rows.slice(0, top)
     place = rows["taught_rank" if by_lesson else "rank"]
     read = rows if flagged or top else rows.filter(pc.or_(rows["flagged"], pc.less_equal(place, _NUM_REASONS)))
-    nodes = read["node"].slice(0, MOST_REASONS).combine_chunks()
-    reasons = node_reasons(graph, made.graph, ranked, scores, nodes.to_pylist(), made.features)
+    nodes = read["node"].slice(0, _MOST_REASONS).combine_chunks()
+    evidence = Evidence.of(graph, made.graph, ranked, *edge_hops(scores, graph), made.features)
+    reasons = [all_reasons(explain(evidence, node)) for node in nodes.to_pylist()]
     _write(rows, out, nodes, pa.array(reasons, pa.string()))
     more = f", {len(reasons):,} with a reason in words" if len(reasons) < len(rows) else ""
     return f"{len(rows):,} {'flagged ' if flagged else ''}nodes in {out}{more}{hint}"
@@ -93,7 +96,7 @@ def export_ordinary(run_dir: Path, out: Path, top: int | None) -> str:
     graph = Graph.open(folder, verify=False)
     ranked = read_ranked(scores, graph)
     rows = ordinary_rows(ranked, top or len(ranked))
-    found = ordinary_nodes(graph, ranked, rows[: min(top or _NUM_REASONS, MOST_REASONS)].tolist())
+    found = ordinary_nodes(graph, ranked, rows[: min(top or _NUM_REASONS, _MOST_REASONS)].tolist())
     reasons = pa.array([sentence(ordinary_text(row)) for row in found], pa.string())
     nodes = pa.array([row["node"] for row in found], pa.int64())
     _write(ranked.take(pa.array(rows)), out, nodes, reasons, ALIKE_RANK)

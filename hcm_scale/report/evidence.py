@@ -7,15 +7,15 @@ and percentiles of the weights where edges have any (a copy while it lasts). Not
 and predictions may stay memory maps, and sparse attributes are never made dense. Medians are taken over evenly spaced
 edges, at most a million hops and a few ten thousand pairs of features, so that they are cheap and always the same.
 
-Where nodes are of several types, `of_type` has what is usual among the nodes of one: means, spreads and medians over
-evenly spaced nodes of the type, gathered once.
+What is usual for a node is the median over nodes of like degree, lest a merchant with thousands of partners is held
+against accounts with eight. Their degrees have as many binary digits as its own: 1, 2 to 3, 4 to 7, 8 to 15 and so on.
+One or two thousand of them, evenly spaced, are enough; where there are fewer than 8, nobody knows what is usual.
 
-`weak_attributes_text` is a hint that the attributes say little about who is joined to whom (features/signal.py).
+Where nodes are of several types, `of_type` has what is usual among the nodes of one: medians over those of like degree
+and like type, and means and spreads over evenly spaced nodes of the type, gathered once.
 """
 
-import functools
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hcm_scale.base.threads import map_slices, run_in_slices
-from hcm_scale.features.signal import attribute_signal, cosine_distance, spaced_edges
+from hcm_scale.base.threads import map_slices, positions_where, run_in_slices
+from hcm_scale.features.signal import cosine_distance, spaced_edges
 from hcm_scale.graph.sides import two_sides
 from hcm_scale.graph.store import Attributes, Graph, NodeTypes, SparseRows
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
@@ -35,10 +35,10 @@ from hcm_scale.score.table import compared_types, ranked_by
 
 _HOP_SAMPLE = 1 << 20  # edges behind the median hop
 _PAIR_SAMPLE = 1 << 14  # edges behind the median distance of features
-_NODE_SAMPLE, _EDGE_SAMPLE = 1 << 12, 64  # nodes of a type, and edges of each, behind what is usual among them
+_NODE_SAMPLE = 1 << 12  # nodes of a type behind the means and spreads of their attributes
 _BLOCK_ROWS = 1 << 16  # nodes per block of a pass over attributes
 _BLOCK_ENTRIES = 1 << 22  # stored values per block of a pass over sparse attributes
-_WEAK_SIGNAL = 0.52
+_LEAST_LIKE, _ENOUGH_LIKE = 8, 1 << 10  # nodes of like degree behind a usual value
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +64,7 @@ class Evidence:
     types: tuple[NDArray[np.int64], ...] = ()  # the nodes of each group of types that is compared by itself, rising
     like: NDArray[np.int64] | None = None  # the nodes that `of_type` is about
     _of_types: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _usual: dict[tuple[str, int], Any] = field(default_factory=dict)  # by name, and binary digits of the degree
 
     @staticmethod
     def of(
@@ -117,8 +118,21 @@ class Evidence:
         if number is None:
             return self
         if number not in self._of_types:
-            self._of_types[number] = _usual_among(self, self.types[number])
+            self._of_types[number] = _usual_among(self.graph, self.types[number])
         return replace(self, **self._of_types[number])
+
+    def usual(self, name: str, node: int, of_nodes: Callable[[NDArray[np.int64]], Any]) -> Any:
+        """What of_nodes(nodes of like degree and type) returns, computed once for all of these; None if too few."""
+        graph, like = self.graph, self.like
+        digits = int(graph.indptr[node + 1] - graph.indptr[node]).bit_length()
+        if (name, digits) not in self._usual:
+            if like is None:
+                nodes = positions_where(graph.num_nodes, lambda part: np.frexp(degrees_of(graph, part))[1] == digits)
+            else:
+                nodes = like[np.frexp(graph.indptr[like + 1] - graph.indptr[like])[1] == digits]
+            nodes = nodes[:: max(1, len(nodes) // _ENOUGH_LIKE)]
+            self._usual[name, digits] = of_nodes(nodes) if len(nodes) >= _LEAST_LIKE else None
+        return self._usual[name, digits]
 
     @property
     def fdr(self) -> float | None:
@@ -126,11 +140,14 @@ class Evidence:
         rate = (self.scores.schema.metadata or {}).get(b"fdr")
         return None if rate is None else float(rate)
 
-    @functools.cached_property
+    @property
     def two_sides(self) -> tuple[NDArray[np.int8], NDArray[np.float64]] | None:
         """The side of every node and the rates at which two nodes share neighbours; None where there are no sides."""
-        side = two_sides(self.graph)
-        return None if side is None else (side, shared_rates(self.graph.degrees, side))
+        key = "two_sides", 0
+        if key not in self._usual:
+            side = two_sides(self.graph)
+            self._usual[key] = None if side is None else (side, shared_rates(self.graph.degrees, side))
+        return self._usual[key]
 
     @property
     def ranked_by(self) -> str:
@@ -150,21 +167,14 @@ def _rows_by_group(scores: Any) -> list[NDArray[np.int64]]:
     return [] if types is None or groups is None else nodes_by_group(types, groups)
 
 
-def _usual_among(evidence: Evidence, nodes: NDArray[np.int64]) -> dict[str, Any]:
+def _usual_among(graph: Graph, nodes: NDArray[np.int64]) -> dict[str, Any]:
     """The fields of Evidence that differ from type to type."""
-    graph, features = evidence.graph, evidence.features
-    few = nodes[:: max(1, len(nodes) // _NODE_SAMPLE)]
-    usual = {"num_ranked": len(nodes), "like": nodes, "usual_distance": None}
-    usual["num_scored"] = int(np.count_nonzero(graph.indptr[nodes + 1] - graph.indptr[nodes]))
-    edges = [evidence.edges.of_node(int(node))[:_EDGE_SAMPLE] for node in few]
-    usual["usual_hop"] = _median_hop(evidence.edge_mean[np.concatenate(edges)])
+    num_scored = int(np.count_nonzero(graph.indptr[nodes + 1] - graph.indptr[nodes]))
+    usual = {"num_ranked": len(nodes), "like": nodes, "num_scored": num_scored, "_usual": {}}
     if graph.x is not None:
+        few = nodes[:: max(1, len(nodes) // _NODE_SAMPLE)]
         x = SparseRows.of(graph.x.csr()[few]) if isinstance(graph.x, SparseRows) else graph.x[few]
         usual["mean"], usual["spread"] = _column_moments(x)
-    if features is not None and usual["usual_hop"] is not None:
-        ends = np.concatenate([neighbors_of(graph, int(node))[:_EDGE_SAMPLE] for node in few])
-        own = np.repeat(few, [len(some) for some in edges])
-        usual["usual_distance"] = float(np.median(cosine_distance(features[own], features[ends])))
     return usual
 
 
@@ -249,21 +259,3 @@ def row_mean(x: Attributes, rows: NDArray[Any]) -> NDArray[np.float64]:
         else:
             total += x[block].sum(axis=0, dtype=np.float64)
     return total / max(len(rows), 1)
-
-
-def weak_attributes_text(
-    graph: Graph,
-    features: NDArray[np.float32] | None,
-    records: Sequence[Mapping[str, Any]] = (),
-    num_classes: int | None = None,
-) -> str:
-    """The hint, with the last loss in `records` where there is one; empty where attributes are of use."""
-    signal = attribute_signal(graph, features)
-    if signal is None or signal > _WEAK_SIGNAL:
-        return ""
-    losses = [record["loss"] for record in records if "loss" in record]
-    loss = f" (loss {losses[-1]:.2f} of {math.log(num_classes):.2f})" if losses and num_classes else ""
-    return (
-        f"The attributes say little about distances in this graph{loss}: neighbours are no more alike than any two "
-        "nodes. Evidence from hops and neighbours is weak here; the ranking leans on odd attributes and on triangles."
-    )

@@ -21,7 +21,7 @@ from hcm_scale.report.reasons import KIND_TITLES
 PAGE_ROWS = 15
 _WORDING = (
     *("fixed", "seconds_text", "bytes_text", "detail_text", "p_text", "value_text", "weight", "sentence"),
-    *("score_title", "long_name", "meaning", "headline", "flag_text", "group_text", "ordinary_text"),
+    *("score_title", "long_name", "meaning", "headline", "found_text", "group_text", "ordinary_text"),
 )
 
 
@@ -70,8 +70,8 @@ def policy(**allowed: str) -> str:
 def _findings(report: dict[str, Any]) -> list[tuple[str, str]]:
     """The key numbers at the top of the page: (name, value)."""
     flagged, num_groups, found = report["flagged"], len(report["groups"]), []
-    if flagged is not None:
-        found.append(("nodes stand out", f"{flagged['num']:,}"))
+    if flagged is not None and flagged["num"]:  # else the headline says that there are none
+        found.append(("nodes stand out" if flagged["num"] > 1 else "node stands out", f"{flagged['num']:,}"))
         kinds = sorted(flagged["by_kind"].items(), key=lambda entry: -entry[1])
         found += [(f"of them: {KIND_TITLES[kind]}", f"{count:,}") for kind, count in kinds if count]
     if num_groups:

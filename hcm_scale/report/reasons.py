@@ -1,29 +1,33 @@
-"""Which evidence made a node stand out, in numbers: a `Reason` for each kind that is notable, the strongest first.
+"""Which evidence made a node stand out, in numbers: a `Reason` for each kind that is notable, causes first.
 
 A kind is notable where it ranks the node among the first 5 % of the nodes that it ranks; the strongest kind is given in
-any case. The numbers of a kind are taken from the edges around the node, because the scores behind them are
-standardized; of nodes of several types ranks and what is usual are those of the same type:
+any case, but none of triangles where there is no triangle to tell of. The strongest comes first, except that where a
+column is far off odd attributes come before what follows from them, neighbours that seem far or unlike, and where a
+value is extreme before everything (`explain.py`). Numbers are of the edges around a node; scores are standardized. Of
+nodes of several types ranks are those among the same type.
 
-| kind            | value                                               | usual                 | count              |
-|-----------------|-----------------------------------------------------|-----------------------|--------------------|
-| hop             | mean predicted hop to its neighbours                | median over all edges | neighbours         |
-| closure         | mean predicted hop between neighbours in its group  | the same              | those in the group |
-| context         | mean cosine distance of features to its neighbours' | median over all edges | neighbours         |
-| context_closure | mean distance between neighbours in its group       | the same              | those in the group |
-| attributes      | none: the differences of attributes say it          |                       |                    |
-| cohesion        | triangles at the node: pairs of neighbours joined   | those expected        | neighbours         |
-| (of two sides)  | neighbours shared with each of `pairs` others       | those expected        | neighbours         |
+| kind            | value                                               | usual                   | count              |
+|-----------------|-----------------------------------------------------|-------------------------|--------------------|
+| hop             | mean predicted hop to its neighbours                | median, nodes like it   | neighbours         |
+| closure         | mean predicted hop between neighbours in its group  | median over all edges   | those in the group |
+| context         | mean cosine distance of features to its neighbours' | median, nodes like it   | neighbours         |
+| context_closure | mean distance between neighbours in its group       | median over all edges   | those in the group |
+| attributes      | none: the differences of attributes say it          |                         |                    |
+| cohesion        | triangles at the node: pairs of neighbours joined   | those expected          | neighbours         |
+| (of two sides)  | neighbours shared with each of `pairs` others       | those expected          | neighbours         |
 
-The group of a node are the neighbours with which it closes far triangles, each triangle by a pair of them (`far_pairs`,
-among `pairs` in the group that are joined). Their number is known from the node's closure; the farthest triangles, by
-their nearest edge, are those. Only the farthest 256 neighbours of a hub are considered. In a graph of two sides, where
-nodes share neighbours and have no triangles, the others are those that its squares come from (`_sharing_others`).
+Nodes like it are those of like degree and type (`Evidence.usual`). The group of a node are the neighbours with which it
+closes far triangles, each triangle by a pair of them (`far_pairs`, among `pairs` in the group that are joined). Their
+number is known from the node's closure; the farthest triangles, by their nearest edge, are those. In a graph of two
+sides, where nodes share neighbours and have no triangles, the others are those that its squares come from
+(`_sharing_others`).
 
-`first_by_kind` lists the first nodes by each kind alone, `ordinary_rows` those that are suspiciously ordinary.
+`first_by_kind` lists the first nodes by each kind alone, `kind_shares` says what the scores of the first are made of,
+`ordinary_rows` are the nodes that are suspiciously ordinary.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,9 +38,10 @@ from numpy.typing import NDArray
 from hcm_scale.base.threads import map_slices
 from hcm_scale.features.signal import cosine_distance
 from hcm_scale.graph.store import Graph
-from hcm_scale.report.evidence import Evidence, contains, neighbors_of
-from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS
-from hcm_scale.score.table import ALIKE_RANK, has_kinds, kind_rank
+from hcm_scale.report.evidence import Evidence, neighbors_of
+from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, KindNumbers, surprise_gains
+from hcm_scale.score.nodes import mean_degree
+from hcm_scale.score.table import ALIKE_RANK, has_kinds, kind_rank, ranked_by
 
 KIND_TITLES = {
     "hop": "neighbours seem far",
@@ -55,10 +60,13 @@ ORDINARY_TITLES = {  # cohesion has no lower tail
 }
 _NOTABLE_SHARE = 0.05
 _ORDINARY_SHARE = 0.1  # of the nodes: a kind is named where a node is among so many that have the least of it
-_MAX_NEIGHBORS = 256
+_OF_ALL = ("attributes", "cohesion")  # rank nodes without neighbours too
+_OF_TRIANGLES = ("closure", "context_closure", "cohesion")  # 0 says nothing, and less that there are too few
+_MOST_NEIGHBORS = 1 << 10  # of a node that shows what is usual
+_BLOCK_NODES, _BLOCK_PAIRS = 1 << 8, 1 << 16
 _MAX_STEPS = 1 << 20  # to others over the neighbours of a node, those of few neighbours first
 
-Lengths = Callable[[int, NDArray[Any]], NDArray[np.float64]]  # of the edges from a node to some of its neighbours
+Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def kind_title(kind: str) -> str:
@@ -88,61 +96,65 @@ class Reason:
         return self.rank is not None and self.rank <= max(1.0, _NOTABLE_SHARE * self.num_ranked)
 
 
-def reasons(evidence: Evidence, node: int, row: dict[str, Any]) -> tuple[Reason, ...]:
-    """The reasons of a node, the strongest first; `row` is its row of the ranked table.
+def reasons(
+    evidence: Evidence, node: int, row: dict[str, Any], far_off: bool = False, extreme: bool = False
+) -> tuple[Reason, ...]:
+    """The reasons of a node; `row` is its row of the ranked table; `far_off`, `extreme` say so of its attributes.
 
     A table without ranks by kind, such as one of hops alone, gives the hops.
     """
     if not has_kinds(evidence.scores):
-        return (_with_numbers(evidence, node, Reason("hop"), row),) if row["degree"] else ()
-    found = []
-    for kind in KINDS:
-        if row["degree"] or kind not in OF_NEIGHBORS:
-            size = evidence.num_scored if kind in OF_NEIGHBORS else evidence.num_ranked
-            found.append(Reason(kind, int(row[kind_rank(kind)]), size))
-    found.sort(key=lambda reason: (reason.rank or 0) / max(1, reason.num_ranked))
-    chosen = [reason for reason in found if reason.notable] or found[:1]
-    _causes_first(chosen)
-    return tuple(_with_numbers(evidence, node, reason, row) for reason in chosen)
-
-
-def _causes_first(chosen: list[Reason]) -> None:
-    """Moves odd attributes before what follows from them: neighbours that seem far, or unlike."""
+        return (_with_numbers(evidence, node, Reason("hop"), row, None),) if row["degree"] else ()
+    found, sizes = [], (evidence.num_scored, evidence.num_ranked)
+    for kind, column in KINDS.items():
+        if row[column] > 0.0 if kind in _OF_TRIANGLES else row["degree"] or kind in _OF_ALL:
+            found.append(Reason(kind, int(row[kind_rank(kind)]), sizes[kind in _OF_ALL]))
+    # as `strongest` compares places, so that the column `evidence` names the first, unless its cause comes before it
+    found.sort(key=lambda r: (row[kind_rank(r.kind)] - 0.5) / max(1, sizes[r.kind not in OF_NEIGHBORS]))
+    chosen = [reason for reason in found if reason.notable or (extreme and reason.kind == "attributes")] or found[:1]
     kinds = [reason.kind for reason in chosen]
-    first = next((place for place, kind in enumerate(kinds) if kind in ("hop", "context")), len(kinds))
+    follows = kinds if extreme else ("hop", "context") if far_off else ()
+    first = next((place for place, kind in enumerate(kinds) if kind in follows), len(kinds))
     if "attributes" in kinds[first:]:
         chosen.insert(first, chosen.pop(kinds.index("attributes")))
+    has_pairs = not evidence.graph.directed and any(kind in _OF_TRIANGLES for kind in kinds)
+    pairs = _pairs_among(evidence, neighbors_of(evidence.graph, node)) if has_pairs else None
+    return tuple(_with_numbers(evidence, node, reason, row, pairs) for reason in chosen)
 
 
-def _with_numbers(evidence: Evidence, node: int, reason: Reason, row: dict[str, Any]) -> Reason:
-    """The reason with the numbers of its kind; without them where they need features and there are none."""
-    of_hops = reason.kind in ("hop", "closure")
-    if reason.kind == "cohesion" and evidence.graph.directed:
-        return reason  # its triangles disregard directions, and the graph at hand has them
-    if reason.kind == "cohesion" and evidence.two_sides is not None:
+def _with_numbers(evidence: Evidence, node: int, reason: Reason, row: dict[str, Any], pairs: Pairs | None) -> Reason:
+    """The reason with the numbers of its kind, where they are known; `pairs` are None if directions do not matter."""
+    kind = reason.kind
+    if kind == "cohesion" and pairs is not None and evidence.two_sides is not None:
         shared, expected, num_others = _sharing_others(evidence.graph, node, *evidence.two_sides)
         return replace(reason, value=shared, usual=expected, count=int(row["degree"]), pairs=num_others)
-    if reason.kind == "cohesion":
-        num_joined = _num_joined(evidence.graph, node)
+    if kind == "cohesion" and pairs is not None:
+        num_joined = len(pairs[1])
         expected = max(0.0, (1.0 + num_joined) / math.exp(row["cohesion"]) - 1.0)
         return replace(reason, value=num_joined, usual=expected, count=int(row["degree"]))
-    if reason.kind == "attributes" or (not of_hops and evidence.features is None):
+    if kind in _OF_ALL or (kind.startswith("context") and evidence.features is None):
         return reason
-    lengths = _hops(evidence) if of_hops else _distances(evidence)
-    usual = evidence.usual_hop if of_hops else evidence.usual_distance
-    if reason.kind in ("hop", "context"):
-        own = lengths(node, neighbors_of(evidence.graph, node))
-        own = own[np.isfinite(own)]
-        return replace(reason, value=float(own.mean()) if len(own) else None, usual=usual, count=len(own))
-    num_triangles = round(math.expm1(row[KINDS[reason.kind]]) * row["degree"])
-    value, count, pairs, far_pairs = _far_group(evidence.graph, node, lengths, num_triangles)
-    return replace(reason, value=value, usual=usual, count=count, pairs=pairs, far_pairs=far_pairs)
+    own = _own_lengths(evidence, kind, node)
+    if pairs is not None and kind in _OF_TRIANGLES:
+        num_triangles = round(math.expm1(row[KINDS[kind]]) * row["degree"])
+        reason = replace(reason, usual=evidence.usual_hop if kind == "closure" else evidence.usual_distance)
+        across = _lengths(evidence, kind, neighbors_of(evidence.graph, node)[pairs[0]], pairs[1])
+        return _with_group(reason, own, across, pairs[0], num_triangles)
+
+    def median(nodes: NDArray[np.int64]) -> float:
+        means = [_mean(_own_lengths(evidence, kind, int(other), _MOST_NEIGHBORS)) for other in nodes]
+        return float(np.median([mean for mean in means if mean is not None] or [np.nan]))
+
+    usual = evidence.usual(kind, node, median)
+    return replace(reason, value=_mean(own), usual=usual, count=int(np.isfinite(own).sum()))
 
 
-def _num_joined(graph: Graph, node: int) -> int:
-    """How many pairs of a node's neighbours are joined."""
-    own = neighbors_of(graph, node)
-    return sum(len(np.intersect1d(own, neighbors_of(graph, other), assume_unique=True)) for other in own) // 2
+def _own_lengths(evidence: Evidence, kind: str, node: int, most: int | None = None) -> NDArray[np.float64]:
+    """Lengths of the edges to a node's neighbours; of evenly spaced ones where they are more than `most`."""
+    around, numbers = neighbors_of(evidence.graph, node), evidence.edges.of_node(node)
+    step = max(1, len(around) // (most or len(around) or 1))
+    around, numbers = around[::step], numbers[::step]
+    return _lengths(evidence, kind, np.stack([np.full_like(around, node), around]), numbers)
 
 
 def _sharing_others(graph: Graph, node: int, side: NDArray[Any], rates: NDArray[Any]) -> tuple[int, float, int]:
@@ -166,44 +178,59 @@ def _sharing_others(graph: Graph, node: int, side: NDArray[Any], rates: NDArray[
     return int(shared[chosen].min()), float(expected[chosen].mean()), len(chosen)
 
 
-def _hops(evidence: Evidence) -> Lengths:
-    def lengths(node: int, others: NDArray[Any]) -> NDArray[np.float64]:
-        numbers = evidence.edges.of_node(node)[np.searchsorted(neighbors_of(evidence.graph, node), others)]
+def _lengths(evidence: Evidence, kind: str, ends: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Predicted hops of edges, or distances of the features at their ends, (2, edges)."""
+    if kind in ("hop", "closure") or evidence.features is None:
         return np.asarray(evidence.edge_mean[numbers], np.float64)
-
-    return lengths
-
-
-def _distances(evidence: Evidence) -> Lengths:
-    features = evidence.features
-    assert features is not None
-    return lambda node, others: cosine_distance(features[node], features[others])
+    blocks = [ends[:, first : first + _BLOCK_PAIRS] for first in range(0, len(numbers), _BLOCK_PAIRS)]
+    return np.concatenate([np.zeros(0), *(cosine_distance(*evidence.features[block]) for block in blocks)])
 
 
-def _far_group(graph: Graph, node: int, lengths: Lengths, num_triangles: int) -> tuple[float | None, int, int, int]:
-    """The neighbours with which a node closes its farthest triangles.
+def _mean(lengths: NDArray[np.float64]) -> float | None:
+    known = lengths[np.isfinite(lengths)]
+    return float(known.mean()) if len(known) else None
 
-    Returns the mean length of the pairs that close them, how many neighbours they are, how many pairs of these are
-    joined, and how many pairs close the farthest triangles.
+
+def _pairs_among(evidence: Evidence, nodes: NDArray[Any]) -> Pairs:
+    """Every edge among some nodes, which are sorted: its ends as places among them, (2, pairs), and its number."""
+    graph, start, found = evidence.graph, evidence.edges.start, [np.zeros((3, 0), np.int64)]
+    for first in range(0, len(nodes), _BLOCK_NODES):
+        block = nodes[first : first + _BLOCK_NODES].astype(np.int64)
+        sizes = start[block + 1] - start[block]
+        numbers = np.concatenate([np.arange(start[node], start[node + 1]) for node in block])
+        ends = graph.indices[numbers + np.repeat(graph.indptr[block + 1] - start[block + 1], sizes)]
+        places = np.minimum(np.searchsorted(nodes, ends), len(nodes) - 1)
+        pairs = np.stack([np.repeat(np.arange(first, first + len(block)), sizes), places, numbers])
+        found.append(pairs[:, nodes[places] == ends])
+    every = np.concatenate(found, axis=1)
+    return every[:2], every[2]
+
+
+def _with_group(reason: Reason, own: Any, across: Any, ends: NDArray[np.int64], num_triangles: int) -> Reason:
+    """The reason with the neighbours that close the farthest triangles, by lengths to and between neighbours."""
+    farthest = np.argsort(-np.minimum(own[ends].min(axis=0), across), kind="stable")[:num_triangles]
+    if not len(farthest):
+        return reason
+    members = np.unique(ends[:, farthest])
+    num_joined, value = int(np.isin(ends, members).all(axis=0).sum()), float(across[farthest].mean())
+    return replace(reason, value=value, count=len(members), pairs=num_joined, far_pairs=len(farthest))
+
+
+def kind_shares(ranked: Any, trust: float = 1.0) -> dict[str, float]:
+    """By kind, its share of the scores of the first hundredth of the nodes, the largest first; `trust` is that of the run.
+
+    Empty where the gains of kinds do not add up to the scores that rank, as where another graph's nodes are the scale.
     """
-    around = neighbors_of(graph, node)
-    own = lengths(node, around)
-    chosen = np.sort(np.argsort(-own, kind="stable")[:_MAX_NEIGHBORS])
-    around, own = around[chosen], own[chosen]
-    nearest, across, ends = [], [], []
-    for i in range(len(around) - 1):
-        joined = np.flatnonzero(contains(graph, int(around[i]), around[i + 1 :])) + i + 1
-        links = lengths(int(around[i]), around[joined])
-        nearest.append(np.minimum(np.minimum(own[i], own[joined]), links))
-        across.append(links)
-        ends.append(np.stack([np.full(len(joined), i), joined]))
-    if num_triangles < 1 or not sum(map(len, nearest)):
-        return None, 0, 0, 0
-    farthest = np.argsort(-np.concatenate(nearest), kind="stable")[:num_triangles]
-    pairs = np.concatenate(ends, axis=1)
-    members = np.unique(pairs[:, farthest])
-    num_joined = int(np.isin(pairs, members).all(axis=0).sum())
-    return float(np.concatenate(across)[farthest].mean()), len(members), num_joined, len(farthest)
+    if ranked_by(ranked) != "score" or not has_kinds(ranked):
+        return {}
+    first, degree = slice(0, -(-ranked.num_rows // 100)), ranked["degree"].to_numpy()
+    of_kind = {kind: ranked[name].to_numpy() for kind, name in KINDS.items()}
+    own = KindNumbers(of_kind, degree > 0, mean_degree(degree), trust)
+    gains = {k: own.weight(k) * surprise_gains(k, own.of_kind[k], own.known(k)).of(first)[1] for k in KINDS}
+    score = ranked["score"].to_numpy()[first]
+    if not score.sum() or not np.allclose(sum(gains.values()), score, rtol=1e-6):
+        return {}
+    return {kind: float(gains[kind].sum() / score.sum()) for kind in sorted(KINDS, key=lambda kind: -gains[kind].sum())}
 
 
 def first_by_kind(graph: Graph, table: pa.Table, count: int) -> dict[str, list[dict[str, Any]]]:

@@ -96,10 +96,10 @@ def ranking_columns(names: Collection[str], scores: Sequence[str], types: Sequen
         shown.append(_column(name, score_title(name), "score", digits=digits, bar=i == 0, minor=has_kinds or i > 0))
     if has_kinds:
         shown.append(_column("evidence", "Stands out by", "words", words=KIND_TITLES))
-        for kind, title in _SHORT_TITLES.items():
-            about = f"Rank by this alone: {KIND_TITLES[kind]} ({kind}). {HELP[kind]}"
-            shown.append(_column(kind_rank(kind), title, "count", help=about, minor=True))
-    shown.append(_column("p", "p", "p"))
+    shown += [_column("p", "p", "p"), _column("reason", "Why", "text", minor=True)]
+    for kind, title in _SHORT_TITLES.items() if has_kinds else ():
+        about = f"Rank by this alone: {KIND_TITLES[kind]} ({kind}). {HELP[kind]}"
+        shown.append(_column(kind_rank(kind), title, "count", help=about, minor=True))
     last = ("flagged", "Flagged", "flag"), ("degree", "Degree", "count"), ("label", "Known as", "text")
     shown += [_column(*column, minor=True) for column in (*last, ("flags", "Notes", "text"))]
     return [column for column in shown if column["key"] in names]

@@ -4,10 +4,11 @@ In this order: numbers, dates and names; the glossary (`TERMS`, `OF_KNOWN` where
 headings, keyed by column of the ranked table and by kind of evidence); names and meanings of scores; sentences about
 the ranked list and its groups; the reasons of one node; its explanation as a page for a terminal.
 
-A reason is one line: what it is, its numbers, and the node's rank by this kind of evidence. Attributes are cited under
-the user's own column names; text that was hashed is cited only where no other column differs. Ids and column names come
-from the user's data, so on their way to a terminal they lose control characters (an id must not move the cursor) and
-excess length.
+A reason is one line: what it is, its numbers, and the node's rank by this kind of evidence. Two numbers that are held
+against each other have as many digits as tell them apart, and "although" is said only of what is larger as written.
+`tests/report/test_sentences.py` reads every sentence back. Attributes are cited under the user's own column names; text
+that was hashed is cited only where no other column differs. Ids and column names come from the user's data, so on their
+way to a terminal they lose control characters (an id must not move the cursor) and excess length.
 """
 
 import textwrap
@@ -17,12 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hcm_scale.base.names import GAP_SUFFIX
-from hcm_scale.report.explain import Difference, Explanation
+from hcm_scale.report.explain import NOTABLE_DEVIATIONS, Difference, Explanation
 from hcm_scale.report.reasons import KIND_TITLES, ORDINARY_TITLES, Reason, kind_title
 
-_NOTABLE_DEVIATIONS = 2.0  # below this an attribute is like the neighbours'
 _NOTABLE_SHARE = 0.25  # of a node's edges: fewer dropped ones are not worth a line
 _NUM_CITED = 2  # attributes in a line
+_WEAK_SIGNAL = 0.52  # of attributes about edges (features/signal.py)
+_LOW_STABILITY = 0.75  # of the worlds of bench/accuracy: with planted groups .91 to .99, with nothing odd .72 to .79
 _ID_WIDTH, _NAME_WIDTH, _LINE_WIDTH = 40, 48, 100
 
 
@@ -127,7 +129,7 @@ def value_text(value: float, first_day: str | None) -> str:
     ('0.1235', '2024-02-01', '2024-01-31 20:00')
     """
     if first_day is None:
-        return f"{value:.4g}"
+        return f"{value + 0.0:.4g}"
     steps = value * 1440 if "T" in first_day else value
     return str(np.datetime64(first_day) + round(steps)).replace("T", " ")
 
@@ -156,17 +158,19 @@ HELP = {
     "type": "The type of the node. Its ranks by kind and its p are those among nodes of this type.",
     "score": "All kinds of evidence added up; the list is sorted by it.",
     "evidence": "The kind of evidence that says most about this node.",
+    "reason": "All that speaks for the node, causes first. A click on the row shows the whole of it.",
     "p": "The chance that a usual node shows as much evidence: the smaller, the more it stands out.",
     "flagged": "Whether the node stands out beyond what chance explains, at the chosen false-discovery rate.",
     "label": "What is known about the node beforehand. The ranking does not use it.",
     "flags": "What to bear in mind: isolated nodes have no neighbours, sampled ones have more than were looked at.",
     "hop": "Its direct neighbours look several hops away to the model.",
-    "closure": "Its neighbours are joined to each other, and all of them look far apart: a group of strangers.",
+    "closure": "Its neighbours are joined to each other, and all of them look far apart: a group of strangers. Closure "
+    "counts the triangles of such edges per neighbour.",
     "context": "Its attributes are unlike those of its neighbours.",
     "context_closure": "Its neighbours are joined to each other, although their attributes have little in common.",
     "attributes": "Its attributes are not what its surroundings lead one to expect.",
     "cohesion": "Its neighbours are joined to each other, or in a graph of two sides to the same others, far more than "
-    "their numbers of neighbours explain.",
+    "their numbers of neighbours explain. It counts beyond the 95% of the nodes that have the least of it.",
     "ahp": "AHP, average hop prediction: how far away its neighbours look, on average.",
     "iv": "IV, inference variance: how much that answer changes from one sample of the model to the next.",
     "hav": "HAV, hops and variance: AHP and IV added up, each on its own scale.",
@@ -183,12 +187,7 @@ TERMS = {
     "Two neighbours ought to look about one hop apart; where they look farther, the edge between them is a surprise.",
     "Evidence": "What speaks for a node being odd. There are six kinds, each of which ranks all nodes by itself; the "
     "score adds them up, and a node that leads in one comes before one that is a little odd in all.",
-    "Neighbours seem far (hop)": HELP["hop"],
-    "Group of strangers (closure)": HELP["closure"] + " Closure counts the triangles of such edges per neighbour.",
-    "Unlike its neighbours (context)": HELP["context"],
-    "Group of unlike nodes (context_closure)": HELP["context_closure"],
-    "Odd attributes (attributes)": HELP["attributes"],
-    "Tight group (cohesion)": HELP["cohesion"] + " It counts beyond the 95% of the nodes that have the least of it.",
+    **{sentence(kind_title(kind)): HELP[kind] for kind in KIND_TITLES},
     "Suspiciously ordinary (alike)": HELP["alike"] + " It has a list of its own and no part in the score.",
     "p": HELP["p"] + " It is estimated from how the bulk of the nodes is spread.",
     "Flagged, stands out": HELP["flagged"],
@@ -257,26 +256,50 @@ def meaning(ranked_by: str) -> str:
 # The ranked list and its groups.
 
 
-def found_text(found: Mapping[str, Any]) -> str:
-    """How many nodes stand out, and how far two encoders agree, where that is known.
+def found_text(found: Mapping[str, Any], largest_p: float | None = None) -> str:
+    """How many nodes stand out, up to which p, and how far two encoders agree, where that is known.
 
     >>> found_text({"num_flagged": 3, "fdr": 0.1, "stability": 0.84})
     '3 nodes stand out at a false-discovery rate of 10%. 84% of the first nodes stay so by either encoder alone.'
-    >>> found_text({"num_flagged": 0, "fdr": 0.1})
-    'No single node can be named at a false-discovery rate of 10%; the list is in order all the same.'
     """
-    parts = []
-    count, fdr, stability = (found.get(name) for name in ("num_flagged", "fdr", "stability"))
+    parts, (count, fdr, stability) = [], (found.get(name) for name in ("num_flagged", "fdr", "stability"))
     if count is not None and fdr is not None:
-        who, rate = (
-            "1 node stands" if count == 1 else f"{count:,} nodes stand",
-            f"false-discovery rate of {percent(fdr)}",
+        who, rate = f"{count:,} node{'s stand' if count > 1 else ' stands'}", f"false-discovery rate of {percent(fdr)}"
+        up_to = "" if largest_p is None else f", up to p {p_text(largest_p)}"
+        none = (
+            f"No single node can be named at a {rate}; the list is in order all the same. Take its first rows as a "
+            "reading list: odd nodes, if there are any, are near its head."
         )
-        none = f"No single node can be named at a {rate}; the list is in order all the same."
-        parts.append(f"{who} out at a {rate}." if count else none)
+        parts.append(f"{who} out at a {rate}{up_to}." if count else none)
     if stability is not None:
         parts.append(f"{100 * stability:.0f}% of the first nodes stay so by either encoder alone.")
     return " ".join(parts)
+
+
+def unstable_text(stability: float | None) -> str:
+    """A hint where few of the first nodes stay first by either encoder; empty elsewhere."""
+    if stability is None or stability >= _LOW_STABILITY:
+        return ""
+    return (
+        f"Only {100 * stability:.0f}% of the first nodes stay so by either encoder alone: partly by chance. "
+        "More steps may help (posterior.burn_in_steps=500), unless no node is odd; odd attributes and tight groups do "
+        "not depend on the training."
+    )
+
+
+def weak_attributes_text(signal: float | None, shares_of: Callable[[], Mapping[str, float]]) -> str:
+    """A hint where the signal of attributes is weak, and what the first scores are made of; empty elsewhere."""
+    if signal is None or signal > _WEAK_SIGNAL:
+        return ""
+    shares = shares_of()
+    weak = sum(share for kind, share in shares.items() if kind not in ("attributes", "cohesion"))
+    told = ", ".join(f"{KIND_TITLES[kind]} {100 * share:.0f}%" for kind, share in shares.items())
+    rests = f": {100 * weak:.0f}% of the scores of the first 1% of the nodes, which are made of {told}" if told else ""
+    return (
+        "The attributes say little about who is joined to whom: two neighbours are more alike than nodes of different "
+        f"edges in {100 * signal:.0f}% of cases, where 50% is chance. What is said of far or unlike neighbours is weak "
+        f"evidence here{rests}."
+    )
 
 
 def lonely_text(num_lonely: int, num_nodes: int) -> str:
@@ -301,27 +324,6 @@ def headline(report: Mapping[str, Any]) -> str:
     return f"{flagged['num']:,} of {total} nodes {'stands' if flagged['num'] == 1 else 'stand'} out"
 
 
-def flag_text(report: Mapping[str, Any]) -> str:
-    """The largest p among the flagged nodes, the false-discovery rate, and how far two encoders agree.
-
-    >>> flag_text({"flagged": {"num": 3, "largest_p": 0.0002}, "found": {"fdr": 0.1}})
-    'Nodes stand out from p 2e-4 down; about 10% of them may be there by chance.'
-    """
-    flagged, fdr, stability = report["flagged"], report["found"].get("fdr"), report["found"].get("stability")
-    parts = []
-    if flagged and flagged["num"]:
-        chance = "" if fdr is None else f"; about {percent(fdr)} of them may be there by chance"
-        parts.append(f"Nodes stand out from p {p_text(flagged['largest_p'])} down{chance}.")
-    elif flagged:
-        parts.append(
-            "Too few nodes, or none, lie far enough beyond the bulk for a statement about single ones. The list is in "
-            "order all the same: odd nodes, if there are any, are near its head."
-        )
-    if stability is not None:
-        parts.append(f"{100 * stability:.0f}% of the first nodes stay so by either of two encoders, trained apart.")
-    return " ".join(parts)
-
-
 def ordinary_text(found: Mapping[str, Any]) -> str:
     """How ordinary one of `ordinary_nodes` is, and by which kinds.
 
@@ -334,7 +336,7 @@ seem near'
 
 
 def group_text(group: Mapping[str, Any]) -> str:
-    """What the members of a group share.
+    """What the members of a group share, such as the strongest kind of evidence about most of them.
 
     >>> some = {"members": [{}] * 12, "num_edges": 66, "evidence": "closure", "num_evidence": 12, "label": None}
     >>> group_text(some)
@@ -350,7 +352,7 @@ def group_text(group: Mapping[str, Any]) -> str:
     every = f"each of {left} joined to each of {right}" if left else "all joined to each other"
     across = f" of {left} with {right}" if left else ""
     parts = [every if group["num_edges"] == pairs else f"{group['num_edges']} of {pairs} pairs{across} joined"]
-    if group["evidence"]:
+    if group["evidence"] and group["num_evidence"] > 1:
         for_some = "" if group["num_evidence"] == size else f" for {group['num_evidence']} of them"
         parts.append(kind_title(group["evidence"]) + for_some)
     return ", ".join(parts + ([f"known as {group['label']}"] if group["label"] else []))
@@ -360,34 +362,39 @@ def group_text(group: Mapping[str, Any]) -> str:
 
 
 class ReasonText(NamedTuple):
-    """A reason in words."""
+    """A reason in words; without a title where it is not notable, since a title claims something."""
 
     kind: str
     title: str
     text: str
 
+    @property
+    def line(self) -> str:
+        return sentence(f"{self.title}: {self.text}" if self.title else self.text)
+
 
 def reason_texts(e: Explanation) -> list[ReasonText]:
-    """Why the node is ranked where it is, the strongest reason first."""
-    ranks = ["" if r.rank is None else f" (rank {r.rank:,} of {r.num_ranked:,} by {r.kind})" for r in e.reasons]
-    return [
-        ReasonText(r.kind, KIND_TITLES[r.kind], _TEXTS[r.kind](e, r) + rank)
-        for r, rank in zip(e.reasons, ranks, strict=True)
-    ]
+    """Why the node is ranked where it is, in the order of its reasons."""
+    found, extreme = [], any(d.extreme for d in e.differences)
+    for r in e.reasons:
+        rank = "" if r.rank is None else f" (rank {r.rank:,} of {r.num_ranked:,} by {r.kind})"
+        claims = r.rank is None or r.notable or (extreme and r.kind == "attributes")
+        text = {"attributes": _attributes, "cohesion": _cohesion}.get(r.kind, _lengths)(e, r)
+        found.append(ReasonText(r.kind, KIND_TITLES[r.kind] if claims else "", text + rank))
+    return found
 
 
 def opening_text(e: Explanation) -> str:
-    """A sentence before the reasons: that there are no neighbours, or that no reason is notable; else empty."""
-    if e.degree == 0:
-        return "It has no neighbours, so only its attributes can tell."
-    if e.reasons and e.reasons[0].rank is not None and not any(r.notable for r in e.reasons):
-        return "Nothing about it stands out. What comes nearest:"
-    return ""
+    """Sentences before the reasons: that there are no neighbours, that no reason is notable; else empty."""
+    alone = "" if e.degree else "No edge leads from it to another node."
+    ranked = e.reasons and e.reasons[0].rank is not None
+    nothing = "No kind of evidence ranks it among the first 5%. What comes nearest:"
+    return " ".join(filter(None, [alone, nothing if ranked and not any(r.notable for r in e.reasons) else ""]))
 
 
-def one_sentence(e: Explanation) -> str:
-    """The strongest reason alone, for a table."""
-    return " ".join(filter(None, [opening_text(e), *(f"{r.title}: {r.text}" for r in reason_texts(e)[:1])]))
+def all_reasons(e: Explanation) -> str:
+    """All reasons of a node as sentences, for a table."""
+    return " ".join(filter(None, [opening_text(e), *(f"{r.line}." for r in reason_texts(e))]))
 
 
 def dropped_text(e: Explanation) -> str:
@@ -395,118 +402,136 @@ def dropped_text(e: Explanation) -> str:
     count = sum(bool(n.dropped) for n in e.neighbors)
     if count < max(1.0, _NOTABLE_SHARE * e.degree):
         return ""
-    if e.degree == 1:
-        return "Before learning its only edge was dropped, because its ends are so unlike."
-    some = f"{'all' if count == e.degree else f'{count:,} of'} its {e.degree:,} edges"
-    return f"Before learning {some} {'was' if count == 1 else 'were'} dropped, because their ends are so unlike."
+    some = f"{'all' if count == e.degree else f'{count:,}'} of its {e.degree:,} edges"
+    some = "its only edge" if e.degree == 1 else some
+    were, whose = ("was", "its") if count == 1 else ("were", "their")
+    return f"Before learning {some} {were} dropped, because {whose} ends are so unlike."
 
 
-def _hop(e: Explanation, r: Reason) -> str:
+def like_text(e: Explanation) -> str:
+    """The nodes of like degree and type (`Evidence.usual`)."""
+    if e.degree < 2:
+        return _nodes(e, "nodes with 1 neighbour" if e.degree else "nodes without neighbours")
+    low = 1 << e.degree.bit_length() - 1
+    return _nodes(e, f"nodes with {low:,} to {2 * low - 1:,} neighbours")
+
+
+def _against(value: float, usual: float | None, digits: int, whom: str) -> tuple[str, str, bool]:
+    """A value, what is usual for whom, and whether the value is larger, as far as digits tell: up to two more."""
+    if usual is None:
+        return f"{value:.{digits}f}", "; too few nodes have as many neighbours to say what is usual", False
+    for more in range(3):
+        own, other = f"{value:.{digits + more}f}", f"{usual:.{digits + more}f}"
+        if own != other:
+            return own, f", where {other} is usual for {whom}", value > usual
+    return own, f", as is usual for {whom}", False
+
+
+_LENGTHS = {  # digits, what is said of a length, and what where there is none
+    "hop": (1, "{} {} hops away to the model", "none of its edges was scored"),
+    "closure": (1, "{} {} hops apart to the model", "edges that look far to the model close triangles around it"),
+    "context": (2, "its attributes differ from those around it by {1} on a scale from 0 to 2", "its attributes differ"),
+    "context_closure": (
+        2,
+        "differ in attributes by {1} on a scale from 0 to 2",
+        "unlike nodes close triangles here",
+    ),
+}
+
+
+def _lengths(e: Explanation, r: Reason) -> str:
+    """Predicted hops or distances of attributes, of the node to its neighbours or between pairs of these."""
+    digits, says, none = _LENGTHS[r.kind]
     if r.value is None:
-        return "none of its edges was scored"
-    usual = "" if r.usual is None else f", where {r.usual:.1f} is usual for two neighbours"
-    if r.count == 1:
-        only = "only scored" if e.degree > 1 else "only"
-        return f"its {only} neighbour looks {r.value:.1f} hops away to the model{usual}"
-    return f"its {r.count:,} neighbours look {r.value:.1f} hops away to the model, on average{usual}"
+        return none
+    of_pairs, who = r.kind.endswith("closure"), ""
+    own, usual, larger = _against(r.value, r.usual, digits, "two neighbours" if of_pairs else like_text(e))
+    if of_pairs:
+        far = "they" if r.count == 2 else "these pairs" if r.far_pairs == r.pairs else f"{r.far_pairs:,} of these pairs"
+        who = f"{_joined(r.pairs, r.count, e.degree)}, {'although' if larger else 'and'} {far} "
+    elif r.kind == "hop":
+        who = f"{_some(r.count, e.degree)} "
+    average = ", on average" if (r.far_pairs if of_pairs else r.count) > 1 else ""
+    return who + says.format("looks" if r.count == 1 else "look", own) + average + usual
 
 
-def _closure(e: Explanation, r: Reason) -> str:
-    if r.value is None:
-        return "few of its far edges close triangles"
-    usual = "" if r.usual is None else f", where {r.usual:.1f} is usual"
-    pairs = _pairs(e, r, surprising=r.usual is None or r.value > r.usual)
-    return f"{pairs} look {r.value:.1f} hops apart to the model{usual}"
+def _some(count: int, degree: int) -> str:
+    """So many of its neighbours."""
+    own = f"its {degree:,} neighbours" if degree > 1 else "its only neighbour"
+    return own if count == degree else f"{count:,} of {own}"
 
 
-def _context(e: Explanation, r: Reason) -> str:
-    if r.value is None or r.usual is None:
-        return "its attributes are not like theirs"
-    return f"its attributes differ from theirs by {r.value:.2f} of at most 2, where {r.usual:.2f} is usual"
-
-
-def _context_closure(e: Explanation, r: Reason) -> str:
-    if r.value is None or r.usual is None:
-        return "edges between unlike nodes close triangles around it"
-    usual = f"where {r.usual:.2f} is usual"
-    differ = f"differ in their attributes by {r.value:.2f} of at most 2, {usual}"
-    return f"{_pairs(e, r, surprising=r.value > r.usual)} {differ}"
+def _joined(num_joined: int, count: int, degree: int) -> str:
+    """How many pairs are joined among so many of its neighbours."""
+    some, pairs = _some(count, degree), count * (count - 1) // 2
+    if count == 2:
+        return f"{some} are joined to each other"
+    joined = f"all {pairs:,} pairs" if num_joined == pairs else f"{num_joined:,} of the {pairs:,} pairs"
+    return f"{joined} among {some} {'is' if num_joined == 1 else 'are'} joined"
 
 
 def _cohesion(e: Explanation, r: Reason) -> str:
-    if r.value is None or r.usual is None or r.count < 2:
-        return "its neighbours are joined to each other, or to the same others"
-    usual = f"{r.usual:,.0f}" if r.usual >= 10 else f"{r.usual:.1g}"
+    if r.value is None or r.usual is None:
+        return "more of its neighbours are joined to each other, or to the same others, than their degrees explain"
+    usual = f"{r.usual:,.1f}" if r.usual >= 0.1 else f"{r.usual:.1g}"
     if r.pairs:  # of two sides
         least = "all" if r.value == r.count else f"{r.value:,.0f} {'or more ' if r.pairs > 1 else ''}of"
         whom = f"each of {r.pairs:,} others" if r.pairs > 1 else "another"
-        return f"it shares {least} its {r.count:,} neighbours with {whom}, where {usual} would be expected"
-    pairs = r.count * (r.count - 1) // 2
-    joined = f"all {pairs:,}" if r.value == pairs else f"{r.value:,.0f} of the {pairs:,}"
-    return f"{joined} pairs among its {r.count:,} neighbours are joined, where {usual} would be expected"
-
-
-def _pairs(e: Explanation, r: Reason, *, surprising: bool) -> str:
-    """How many pairs of its neighbours are joined, among how many (a few pairs are no clique), and how many are far."""
-    some = f"its {r.count:,} neighbours" if r.count == e.degree else f"{r.count:,} of its {e.degree:,} neighbours"
-    far = "they" if r.far_pairs == r.pairs else f"{r.far_pairs:,} of these pairs"
-    link = "although" if surprising else "and"
-    if r.count == 2:
-        return f"{some} are joined to each other, {link} {far}"
-    pairs = r.count * (r.count - 1) // 2
-    joined = f"all {pairs:,} pairs" if r.pairs == pairs else f"{r.pairs:,} of the {pairs:,} pairs"
-    return f"{joined} among {some} are joined, {link} {far}"
+        return f"it shares {least} its {r.count:,} neighbours with {whom}, where degrees lead to expect {usual}"
+    return f"{_joined(int(r.value), r.count, r.count)}, where their degrees lead to expect {usual} such pairs"
 
 
 def _attributes(e: Explanation, r: Reason) -> str:
-    """The columns that differ most; hashed text only where no column differs."""
+    """The columns that are extreme or differ most; hashed text only where no column differs."""
     plain = [d for d in e.differences if not d.is_text]
-    notable = [d for d in plain if abs(d.deviations) >= _NOTABLE_DEVIATIONS]
-    cited = notable[:_NUM_CITED] or [d for d in e.differences if d.is_text][:1] or plain[:1]
-    if not cited:
-        return "they are not what its neighbourhood predicts"
-    return "; ".join(_difference(d, compared_with(e) + "'") for d in cited)
+    cited, opening = [d for d in plain if d.notable][:_NUM_CITED], ""
+    if not cited and not (cited := [d for d in e.differences if d.is_text][:1]):
+        cited, opening = plain[:1], f"no column alone is {NOTABLE_DEVIATIONS:g} deviations off; the farthest is "
+    told = "; ".join(_difference(e, d) for d in cited)
+    usual = f"; usual is the median of {like_text(e)}" if "is usual" in told else ""
+    return f"{opening}{told}{usual}" if cited else "no single column shows it"
 
 
 def compared_with(e: Explanation) -> str:
     """What attributes are compared with: `its neighbours`, `all nodes`, or those of the node's type."""
-    name = f" {clip(e.type, _ID_WIDTH)}" if e.type else ""
-    return f"its{name} neighbours" if (e.degree if e.num_alike is None else e.num_alike) else f"all{name} nodes"
+    return f"its {_nodes(e, 'neighbours')}" if _num_alike(e) else f"all {_nodes(e, 'nodes')}"
 
 
-def _difference(d: Difference, whose: str) -> str:
+def _num_alike(e: Explanation) -> int:
+    """How many neighbours its attributes are compared with."""
+    return e.degree if e.num_alike is None else e.num_alike
+
+
+def _nodes(e: Explanation, what: str) -> str:
+    """Nodes, or neighbours, of the types that it is compared with, where that is not all."""
+    return what if e.type is None or e.num_alike is None else f"{clip(e.type, _ID_WIDTH)} {what}"
+
+
+def _difference(e: Explanation, d: Difference) -> str:
     """One attribute, as a value, a category, a gap or a text."""
+    where = "around it" if e.degree else "over all nodes"
+    where = where if e.num_alike is None else f"of {compared_with(e)}"
     column = f"`{clip(d.column, _NAME_WIDTH)}`"
     if d.is_text:
-        return f"text in {column} unlike {whose}"
+        return f"text in {column} unlike that {where}"
     name, is_category, category = d.column.partition("=")
-    is_share = d.value in (0.0, 1.0) and 0.0 <= d.neighbors <= 1.0
-    share = f"{100 * d.neighbors:.0f}% of {whose[:-1]}"
-    if is_share and d.column.endswith(GAP_SUFFIX):
-        name = clip(d.column.removesuffix(GAP_SUFFIX), _NAME_WIDTH)
-        return f"`{name}` is {'missing' if d.value else 'there'}, and missing in {share}"
-    if is_share and is_category:
-        is_it = f"`{clip(name, _NAME_WIDTH)}` is {'' if d.value else 'not '}`{clip(category, _NAME_WIDTH)}`"
-        return f"{is_it}, which is so in {share}" if d.value else f"{is_it}, which it is in {share}"
-    own, theirs = (_quantity(value, d.first_day) for value in (d.value, d.neighbors))
-    return f"{column} = {own} where {whose} mean is {theirs}"
+    gap = d.column.removesuffix(GAP_SUFFIX)
+    if d.value in (0.0, 1.0) and 0.0 <= d.neighbors <= 1.0 and (is_category or gap != d.column):
+        what = f"`{clip(category, _NAME_WIDTH)}`" if gap == d.column else "missing"
+        share = percent(d.neighbors if d.value else 1.0 - d.neighbors)
+        name = clip(name if gap == d.column else gap, _NAME_WIDTH)
+        return f"`{name}` is {'' if d.value else 'not '}{what}, which is so of {share} {where}"
+    own, mean, usual = (_quantity(value, d.first_day) for value in (d.value, d.neighbors, d.usual or 0.0))
+    if d.usual is None:
+        return f"{column} = {own} where the mean {where} is {mean}"
+    return f"{column} = {own} where {usual} is usual{f' and {mean} the mean {where}' * (_num_alike(e) > 0)}"
 
 
 def _quantity(value: float, first_day: str | None = None) -> str:
     """The value of an attribute with a few digits, or as a date."""
     if first_day is not None:
         return value_text(value, first_day)
-    return f"{value:,.0f}" if 100 <= abs(value) < 1e9 else f"{value:.3g}"
-
-
-_TEXTS: dict[str, Callable[[Explanation, Reason], str]] = {
-    "hop": _hop,
-    "closure": _closure,
-    "context": _context,
-    "context_closure": _context_closure,
-    "attributes": _attributes,
-    "cohesion": _cohesion,
-}
+    return f"{value:,.0f}" if 100 <= abs(value) < 1e9 else f"{value + 0.0:.3g}"  # -0.0 + 0.0 is 0.0
 
 
 # The page for a terminal.
@@ -530,7 +555,7 @@ def _heading(e: Explanation) -> list[str]:
         *filter(None, [opening_text(e)]),
     ]
     for reason in reason_texts(e):
-        lines += textwrap.wrap(f"{reason.title}: {reason.text}", _LINE_WIDTH, subsequent_indent="  ")
+        lines += textwrap.wrap(reason.line, _LINE_WIDTH, subsequent_indent="  ")
     return [*lines, *filter(None, [dropped_text(e)])]
 
 
@@ -574,7 +599,7 @@ def _difference_lines(e: Explanation) -> list[str]:
     for d in e.differences:
         own, theirs = ("" if d.is_text else value_text(value, d.first_day) for value in (d.value, d.neighbors))
         name = clip(f"text in {d.column}" if d.is_text else d.column, _ID_WIDTH)
-        rows.append((name, own, theirs, f"{d.deviations:>+10.1f}"))
+        rows.append((name, own, theirs, f"{round(d.deviations, 1) + 0.0:>+10.1f}"))
     width = max(10, *(len(row[0]) for row in rows))
     wide = max(12, *(len(text) for row in rows for text in row[1:3]))
     return ["", *(f"{name:<{width}}   {own:>{wide}}   {theirs:>{wide}}   {last}" for name, own, theirs, last in rows)]

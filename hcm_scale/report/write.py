@@ -26,8 +26,9 @@ from hcm_scale.graph.store import Graph
 from hcm_scale.report import digest, groups, page, sections
 from hcm_scale.report.card import card, num_rings
 from hcm_scale.report.evidence import Evidence
+from hcm_scale.report.explain import explain
 from hcm_scale.report.reasons import first_by_kind, ordinary_nodes, ordinary_rows
-from hcm_scale.report.wording import found_text
+from hcm_scale.report.wording import all_reasons, found_text
 from hcm_scale.score.evidence import KINDS
 from hcm_scale.score.metrics import roc_auc
 from hcm_scale.score.table import (
@@ -124,14 +125,17 @@ def _findings(evidence: Evidence, table: pa.Table, num_rows: int, found: Mapping
     values = {name: table[name].to_numpy() for name in shown}
     listed = sections.listed_scores(shown, evidence.ranked_by, has_kinds(table))
     num_grouped, by_kind = groups.num_first(table), first_by_kind(graph, table, _NUM_BY_KIND)
+    reasons = [all_reasons(explain(evidence, node)) for node in first["node"].slice(0, num_grouped).to_pylist()]
+    rows = sections.ranking_values(first.slice(0, num_rows), listed)
+    rows["reason"] = (reasons + [None] * num_rows)[: len(rows["rank"])]
     return {
         "graph": _graph_facts(evidence, y),
         "scores": shown,
         "ranked_by": evidence.ranked_by,
         "found": {name: value for name, value in found.items() if name in _FOUND and value is not None},
         "flagged": _flagged(table),
-        "table": sections.ranking_values(first.slice(0, num_rows), listed),
-        "kinds": {k: [row | {"id": sections.cut_id(row["id"])} for row in rows] for k, rows in by_kind.items()},
+        "table": rows,
+        "kinds": {k: [row | {"id": sections.cut_id(row["id"])} for row in some] for k, some in by_kind.items()},
         "ordinary": _ordinary(graph, table, y),
         "groups": groups.groups(graph, first.slice(0, num_grouped)),
         "num_grouped": num_grouped,

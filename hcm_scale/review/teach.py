@@ -26,6 +26,9 @@ from hcm_scale.base import files
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.policy import InputError
 from hcm_scale.ingest.table_files import TableSource
+from hcm_scale.report.evidence import Evidence
+from hcm_scale.report.explain import explain
+from hcm_scale.report.wording import all_reasons
 from hcm_scale.review import verdicts
 from hcm_scale.review.draw import draw
 from hcm_scale.review.estimate import Estimates, Share
@@ -34,7 +37,7 @@ from hcm_scale.score import table
 from hcm_scale.score.evidence import KINDS
 from hcm_scale.score.metrics import ranking
 from hcm_scale.stages.purify import Purified, open_purified
-from hcm_scale.stages.report import node_reasons
+from hcm_scale.stages.report import edge_hops
 
 KIND, FORMAT = "hcm_scale taught", 1
 FOLDER, FILE, _LESSON = "taught", "taught.parquet", "lesson.safetensors"
@@ -189,13 +192,14 @@ def next_nodes(run: Run, count: int, by: str | None = None) -> pa.Table:
     verdicts.append_draws(run.folder, draws, len(score), by)
     place = np.empty(len(score), np.int64)
     place[ranking(score)] = np.arange(1, len(score) + 1)
-    purified, scores = run.purified, run.ranked.path.parent
+    hops = edge_hops(run.ranked.path.parent, run.graph)
+    evidence = Evidence.of(run.graph, run.purified.graph, run.ranked, *hops, run.purified.features)
     columns: dict[str, Any] = {
         "id": pa.array(ids),
         "verdict": pa.nulls(len(ids), pa.string()),
         "rank" if taught is None else "taught_rank": place[nodes],
         "why": [_WHY[entry.why] for entry in drawn],
-        "reason": node_reasons(run.graph, purified.graph, run.ranked, scores, nodes, purified.features),
+        "reason": [all_reasons(explain(evidence, node)) for node in nodes],
     }
     return pa.table(columns)
 

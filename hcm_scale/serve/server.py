@@ -1,7 +1,7 @@
 """`hcm-scale serve`: a local page over a finished run, every node paged, filtered and explained on click.
 
 `Views` makes what the page shows: the page itself, rows of the list as JSON and explanations as HTML. Rows are searched
-in scores.parquet on disk; explanations come from the same `Evidence` as the report's cards, gathered at the first one.
+in scores.parquet on disk; reasons and explanations come from `Evidence`, as in the report, gathered at the first.
 The templates are the report's and a few more, and escape whatever came from the user's data. Verdicts are read from
 the run's file whenever it has changed, so that several reviewers, pages and commands see what each other gave.
 
@@ -36,9 +36,10 @@ from hcm_scale.base import files
 from hcm_scale.report import sections
 from hcm_scale.report.card import card, num_rings
 from hcm_scale.report.evidence import Evidence
+from hcm_scale.report.explain import explain
 from hcm_scale.report.page import PAGE_ROWS, policy, templates
 from hcm_scale.report.reasons import KIND_TITLES
-from hcm_scale.report.wording import TERMS
+from hcm_scale.report.wording import TERMS, all_reasons
 from hcm_scale.report.write import stream_csv
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run.workspace import open_stages
@@ -77,9 +78,9 @@ class Views:
         names, scores = self.ranked.column_names, table.score_names(self.ranked)
         self.ranked_by, self.has_kinds = table.ranked_by(self.ranked), table.has_kinds(self.ranked)
         self.scores = sections.listed_scores(scores, self.ranked_by, self.has_kinds)
-        self.read = [name for name in names if name != "node" and (name not in scores or name in self.scores)]
+        self.read = [name for name in names if name not in scores or name in self.scores]
         self.types = [name for name in table.compared_types(self.ranked) or () if name is not None]
-        listed = [*names, *(["label"] if "y" in names else [])]
+        listed = [*names, "reason", *(["label"] if "y" in names else [])]
         self.columns = sections.ranking_columns(listed, self.scores, self.types)
         self.columns.insert(2, {"key": "verdict", "name": "Verdict", "kind": "verdict", "help": "given by people"})
         self.sortable = [column["key"] for column in self.columns if column["kind"] not in ("text", "words", "verdict")]
@@ -121,6 +122,8 @@ class Views:
         rows, total = find_rows(self.ranked, self.filter(asked), by, down, first, PAGE_ROWS)
         taken = self.ranked.take(rows, self.read)
         shown = sections.ranking_values(taken, self.scores)
+        with self._lock:
+            shown["reason"] = [all_reasons(explain(self._evidence, node)) for node in taken["node"].to_pylist()]
         shown["id"] = [str(value) for value in shown["id"]]  # a script would round large numbers
         shown |= self._verdicts_on(taken["id"]) | ({_TAUGHT["key"]: taught[1][rows].tolist()} if taught else {})
         by_row = [dict(zip(shown, row, strict=True)) for row in zip(*shown.values(), strict=True)]

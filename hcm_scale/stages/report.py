@@ -1,5 +1,5 @@
 """The report stage: the folders of earlier stages joined into report.json and report.html; the summary in the terminal;
-`explain`, `node_reasons` and `show`, which answer in numbers, in a sentence a node, and as a piece of HTML.
+`explain` and `show`, which answer in numbers and as a piece of HTML.
 
 Reads the scores folder (scores.parquet, edges_mean.npy, edges_var.npy; the last two as memory maps), and if they are
 given the training's metrics.jsonl and the labels folder's manifest; without them the page leaves their sections out.
@@ -24,13 +24,15 @@ import hcm_scale
 from hcm_scale.base import files
 from hcm_scale.base.npy import open_npy
 from hcm_scale.base.threads import num_cores
+from hcm_scale.features.signal import attribute_signal, attribute_trust
 from hcm_scale.graph import Graph
-from hcm_scale.report.evidence import Evidence, weak_attributes_text
+from hcm_scale.report import wording
+from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Explanation, label_of
 from hcm_scale.report.explain import explain as explain_node
 from hcm_scale.report.groups import groups, num_first
-from hcm_scale.report.reasons import KIND_TITLES, first_by_kind, kind_title
-from hcm_scale.report.wording import clip, found_text, group_text, lonely_text, one_sentence, p_text, score_title
+from hcm_scale.report.reasons import KIND_TITLES, first_by_kind, kind_shares, kind_title
+from hcm_scale.report.wording import clip, found_text, group_text, p_text, score_title
 from hcm_scale.report.write import FORMAT, notebook_html, write_report
 from hcm_scale.score import table
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE
@@ -40,8 +42,7 @@ from hcm_scale.stages.drift import drift_text
 from hcm_scale.stages.score import FORMAT as SCORES_FORMAT
 from hcm_scale.stages.score import KIND, open_scores
 
-__all__ = ["FORMAT", "explain", "node_reasons", "report", "show", "summary"]
-MOST_REASONS = 10_000  # about a minute of explaining
+__all__ = ["FORMAT", "explain", "report", "show", "summary"]
 _TOP = 10
 _COLUMNS = ("id", "node", "rank", "evidence", "degree", "p", "flagged", "y", "kind")
 NUM_EXPLAINED = 10  # nodes, first of the ranking; `explain` and `serve` explain all others
@@ -76,10 +77,13 @@ def report(
     found = found_by(Path(scores))
     records = () if metrics is None else read_records(Path(metrics))
     labelled = None if labels is None else files.read_manifest(Path(labels), schema.KIND, schema.FORMAT)
-    weak = weak_attributes_text(graph, x, records, None if labelled is None else len(labelled["counts"]))
     num_lonely = graph.num_nodes - int(np.count_nonzero(np.diff(graph.indptr)))
-    lonely = lonely_text(num_lonely, graph.num_nodes)
-    for hint in filter(None, (weak, lonely)):
+    signal, ranked = attribute_signal(graph, x), RankedFile(Path(scores) / table.FILE)
+    trust = 1.0 if x is None else attribute_trust(graph.indptr, graph.indices, x)
+    weak = wording.weak_attributes_text(signal, lambda: kind_shares(ranked, trust))
+    others = wording.unstable_text(found.get("stability")), wording.lonely_text(num_lonely, graph.num_nodes)
+    hints = [hint for hint in (weak, *others) if hint]
+    for hint in hints:
         log.warning("%s", hint)
     return write_report(
         out,
@@ -94,7 +98,7 @@ def report(
         records=records,
         labels=labelled,
         features=features,
-        notes=[note for note in (weak, lonely, "" if drift is None else f"Drift: {drift_text(drift)}.") if note],
+        notes=hints if drift is None else [*hints, f"Drift: {drift_text(drift)}."],
         stages=stages,
         top=NUM_EXPLAINED,
         csv=csv,
@@ -113,19 +117,6 @@ def explain(
     ranked = read_ranked(Path(scores), graph)
     evidence = Evidence.of(graph, purified, ranked, *edge_hops(Path(scores), graph), x)
     return [explain_node(evidence, node) for node in nodes]
-
-
-def node_reasons(
-    graph: Graph,
-    purified: Graph | None,
-    ranked: pa.Table,
-    scores: Path,
-    nodes: Sequence[int],
-    x: NDArray[np.float32] | None = None,
-) -> list[str]:
-    """One sentence per node: why it is where it is in the ranked table of a scores folder."""
-    evidence = Evidence.of(graph, purified, ranked, *edge_hops(scores, graph), x)
-    return [one_sentence(explain_node(evidence, node)) for node in nodes]
 
 
 def show(graph: Graph, scores: Path, count: int) -> str:
@@ -246,18 +237,14 @@ def _list(scores: Path, graph: Graph) -> str:
 def _strangest(table: pa.Table) -> str:
     by = ranked_by(table)
     has_p, has_flag, has_y = (name in table.column_names for name in ("p", "flagged", "y"))
-    columns = f"{score_title(by):>10}   {'stands out by':<39}degree"
-    lines = [
-        f"rank  id                      {columns}{'           p' if has_p else ''}{'   known as' if has_y else ''}"
-    ]
+    last = f"{'           p' if has_p else ''}{'   known as' if has_y else ''}"
+    lines = [f"rank  id                      {score_title(by):>10}   {'stands out by':<39}degree{last}"]
     for row in table.slice(0, _TOP).to_pylist():
         known = [label_of(row.get("y"), row.get("kind")) or "", "flagged" if has_flag and row["flagged"] else ""]
         kind = kind_title(row["evidence"]) if row.get("evidence") else ""
         p = f"{p_text(row['p']):>12}" if has_p else ""
-        numbers = f"{row[by]:>10.2f}   {kind:<39}{row['degree']:>6,}{p}"
-        lines.append(
-            f"{row['rank']:>4}  {clip(row['id'], 24):<24}{numbers}   {', '.join(filter(None, known))}".rstrip()
-        )
+        place = f"{row['rank']:>4}  {clip(row['id'], 24):<24}{row[by]:>10.2f}   {kind:<39}{row['degree']:>6,}"
+        lines.append(f"{place}{p}   {', '.join(filter(None, known))}".rstrip())
     return "\n".join(lines)
 
 

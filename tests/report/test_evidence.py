@@ -10,8 +10,10 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 
+from hcm_scale.features.signal import attribute_signal
 from hcm_scale.graph import Graph, SparseRows
-from hcm_scale.report.evidence import Evidence, attribute_signal, highest_hop, weak_attributes_text
+from hcm_scale.report.evidence import Evidence, highest_hop
+from hcm_scale.report.wording import unstable_text, weak_attributes_text
 from hcm_scale.synthetic import families
 
 World = Callable[..., Any]
@@ -87,10 +89,21 @@ def graph() -> Graph:
 
 def test_weak_text__is_said_of_noise_and_of_nothing_else(graph):
     noise = np.random.default_rng(0).normal(size=(1000, 8)).astype(np.float32)
-    said = weak_attributes_text(graph, noise, [{"step": 1}, {"loss": 1.17}], 4)
-    assert said.startswith("The attributes say little about distances in this graph (loss 1.17 of 1.39): neighbours")
-    assert "graph:" in weak_attributes_text(graph, noise)
-    assert weak_attributes_text(graph, np.asarray(graph.x)) == weak_attributes_text(graph, None) == ""
+    signal, shares = attribute_signal(graph, noise), {"hop": 0.41, "attributes": 0.384, "closure": 0.206}
+    assert weak_attributes_text(signal, lambda: shares) == (
+        "The attributes say little about who is joined to whom: two neighbours are more alike than nodes of different "
+        f"edges in {100 * signal:.0f}% of cases, where 50% is chance. What is said of far or unlike neighbours is weak "
+        "evidence here: 62% of the scores of the first 1% of the nodes, which are made of neighbours seem far 41%, odd "
+        "attributes 38%, group of strangers 21%."
+    )
+    assert weak_attributes_text(signal, dict).endswith("is weak evidence here.")
+    for told in (attribute_signal(graph, np.asarray(graph.x)), None):
+        assert weak_attributes_text(told, dict) == ""
+
+
+def test_unstable_text__is_said_where_a_fourth_of_the_first_nodes_changes():
+    assert unstable_text(0.74).startswith("Only 74% of the first nodes stay so by either encoder alone")
+    assert unstable_text(0.75) == unstable_text(None) == ""
 
 
 def test_attribute_signal__is_the_share_of_pairs_that_are_farther_than_an_edge(graph):

@@ -126,7 +126,7 @@ def test_explain__of_a_node_without_neighbours_and_without_attributes():
     evidence = scored(graph, np.array([2.0]), np.array([0.25]))
     lonely = explain(evidence, 2)
     assert (lonely.degree, lonely.id, lonely.differences) == (0, 2, ())
-    assert "no neighbours" in wording.explanation_text(lonely)
+    assert "No edge leads from it" in wording.explanation_text(lonely)
     assert "rank 3 of 3" in wording.explanation_text(lonely)
     other = explain(evidence, 0)
     assert other.neighbors == (Neighbor(1, 1, 2.0, 0.5, None, rank=2),)

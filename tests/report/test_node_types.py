@@ -12,6 +12,7 @@ from helpers import small_graph, small_run
 from hcm_scale.cli.commands import COMMANDS
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import NodeTypes
+from hcm_scale.report.wording import explanation_text
 from hcm_scale.run import pipeline
 from hcm_scale.score.table import read_scores
 from hcm_scale.serve.server import Views
@@ -53,18 +54,27 @@ def test_explanation__compares_a_node_with_its_own_type(run_dir):
             assert difference.deviations == pytest.approx((graph.x[first, column] - theirs[column]) / spread[column])
 
 
-def test_usual_hop__is_the_median_over_edges_of_the_type(run_dir):
-    from hcm_scale.report.evidence import Evidence
-    from hcm_scale.stages.report import edge_hops, read_ranked
-
-    graph = Graph.open(run_dir / "graph")
-    evidence = Evidence.of(graph, None, read_ranked(run_dir / "scores", graph), *edge_hops(run_dir / "scores", graph))
-    shops = np.flatnonzero(graph.node_types.codes == graph.node_types.names.index("shop"))
-    of_shops = evidence.of_type(int(shops[0]))
-    hops = np.concatenate([evidence.edge_mean[evidence.edges.of_node(int(shop))] for shop in shops])
-    assert of_shops.usual_hop == float(np.median(hops))
-    assert of_shops.num_ranked == len(shops)
-    assert evidence.of_type(int(shops[0])).mean is of_shops.mean  # gathered once
+def test_usual__is_the_median_over_nodes_of_like_degree_and_type(run_dir):
+    graph, hops = Graph.open(run_dir / "graph"), np.load(run_dir / "scores" / "edges_mean.npy")
+    u = np.repeat(np.arange(900), graph.degrees)
+    forward = u < graph.indices
+    own = np.bincount(u[forward], hops, 900) + np.bincount(graph.indices[forward], hops, 900)
+    digits = np.array([int(degree).bit_length() for degree in graph.degrees])
+    num_told = 0
+    for found in pipeline.explanations(run_dir, [str(node) for node in range(0, 900, 5)]):
+        is_like = (digits == digits[found.node]) & (graph.node_types.codes == graph.node_types.codes[found.node])
+        is_like = np.flatnonzero(is_like)
+        for difference in found.differences:
+            wanted = np.median(graph.x[is_like, "abc".index(difference.column)]) if len(is_like) >= 8 else None
+            assert difference.usual == (wanted if wanted is None else pytest.approx(wanted))
+        for reason in found.reasons:
+            if reason.kind == "hop" and len(is_like) >= 8:
+                assert reason.usual == pytest.approx(np.median(own[is_like] / graph.degrees[is_like]), rel=1e-5)
+                num_told += 1
+        text = explanation_text(found)
+        if "usual is the median of" in " ".join(text.split()):
+            assert f"usual is the median of {found.type} nodes with" in " ".join(text.split())
+    assert num_told > 3
 
 
 def test_page_and_list__show_types_and_filter_by_them(run_dir):
@@ -95,7 +105,7 @@ def test_export__takes_the_nodes_of_one_type(run_dir, tmp_path):
     assert rows["rank"].to_pylist() == table.filter(pc.equal(table["type"], "shop"))["rank"].to_pylist()[:7]
     with pytest.raises(ValueError, match="--type bank: no node is of this type; legal are shop, user"):
         COMMANDS["export"]([str(run_dir), str(tmp_path / "banks.csv"), "--type", "bank"])
-    with pytest.raises(ValueError, match="--type are for tables"):
+    with pytest.raises(ValueError, match="--type, --taught and --alike are for tables"):
         COMMANDS["export"]([str(run_dir), str(tmp_path / "shops.gexf"), "--type", "shop"])
     COMMANDS["export"]([str(run_dir), str(tmp_path / "all.graphml"), "--top", "3"])
     assert "user" in (tmp_path / "all.graphml").read_text()

@@ -113,7 +113,7 @@ def test_page__data_survives_the_journey(report: dict[str, Any]):
     assert not set("<>&") & set(data[1])
     table = json.loads(data[1])
     ranks = ["hop_rank", "closure_rank", "context_rank", "context_closure_rank", "attributes_rank", "cohesion_rank"]
-    wanted = ["rank", "id", "ahp", "evidence", *ranks, "degree", "label"]
+    wanted = ["rank", "id", "ahp", "evidence", "reason", *ranks, "degree", "label"]
     assert [column["key"] for column in table["columns"]] == list(table["values"]) == wanted
     assert table["values"]["id"][0] == HOSTILE
     assert all(len(values) == 300 for values in table["values"].values())

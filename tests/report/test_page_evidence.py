@@ -56,7 +56,7 @@ def test_page__shows_the_first_of_every_kind(report: dict[str, Any]):
 def test_page__table_tells_the_strongest_kind_and_the_rank_by_each(report: dict[str, Any]):
     table = ranking_data(page.render(report))
     names = [column["name"] for column in table["columns"]]
-    assert names[2:9] == ["Score", "Stands out by", "Far", "Strangers", "Unlike", "Unlike group", "Odd"]
+    assert names[2:10] == ["Score", "Stands out by", "Why", "Far", "Strangers", "Unlike", "Unlike group", "Odd"]
     assert "p" not in names
 
 
@@ -81,8 +81,8 @@ def test_page__shows_p_and_flags_and_how_many_stand_out(scored_world: World, tmp
     assert report["found"] == {"num_flagged": 4, "fdr": 0.1, "stability": 0.61}
     text = " ".join(page.render(report).split())
     assert "<h1>4 of 60 nodes stand out</h1>" in text
-    assert "Nodes stand out from p 0.051 down; about 10% of them may be there by chance." in text
-    assert "61% of the first nodes stay so by either of two encoders, trained apart." in text
+    assert "4 nodes stand out at a false-discovery rate of 10%, up to p 0.051." in text
+    assert "61% of the first nodes stay so by either encoder alone." in text
     assert report["flagged"]["num"] == sum(report["flagged"]["by_kind"].values()) == 4
     shown = ranking_data(text)["values"]
     assert shown["flagged"][:5] == [True] * 4 + [False]

@@ -35,36 +35,38 @@ def test_reasons__every_kind_in_words_with_its_numbers_and_its_rank():
         Reason("cohesion", 1, 19_990),
     )
     assert found == [
-        "neighbours seem far: its 5 neighbours look 3.6 hops away to the model, on average, where 1.4 is usual for two "
-        "neighbours (rank 2 of 19,990 by hop)",
+        "neighbours seem far: its 5 neighbours look 3.6 hops away to the model, on average, where 1.4 is usual for "
+        "nodes with 4 to 7 neighbours (rank 2 of 19,990 by hop)",
         "group of strangers: 5 of the 6 pairs among 4 of its 5 neighbours are joined, although 3 of these pairs look "
-        "3.4 hops apart to the model, where 1.4 is usual (rank 1 of 19,990 by closure)",
-        "unlike its neighbours: its attributes differ from theirs by 0.97 of at most 2, where 0.31 is usual "
-        "(rank 12 of 19,990 by context)",
-        "group of unlike nodes: all 10 pairs among its 5 neighbours are joined, although they differ in their "
-        "attributes by 0.90 of at most 2, where 0.31 is usual (rank 40 of 19,990 by context_closure)",
-        "tight group: 9 of the 10 pairs among its 5 neighbours are joined, where 0.3 would be expected "
+        "3.4 hops apart to the model, on average, where 1.4 is usual for two neighbours (rank 1 of 19,990 by closure)",
+        "unlike its neighbours: its attributes differ from those around it by 0.97 on a scale from 0 to 2, on average, "
+        "where 0.31 is usual for nodes with 4 to 7 neighbours (rank 12 of 19,990 by context)",
+        "group of unlike nodes: all 10 pairs among its 5 neighbours are joined, although these pairs differ in "
+        "attributes by 0.90 on a scale from 0 to 2, on average, where 0.31 is usual for two neighbours "
+        "(rank 40 of 19,990 by context_closure)",
+        "tight group: 9 of the 10 pairs among its 5 neighbours are joined, where their degrees lead to expect 0.3 such "
+        "pairs (rank 1 of 19,990 by cohesion)",
+        "tight group: it shares 4 or more of its 5 neighbours with each of 7 others, where degrees lead to expect 0.3 "
         "(rank 1 of 19,990 by cohesion)",
-        "tight group: it shares 4 or more of its 5 neighbours with each of 7 others, where 0.3 would be expected "
+        "tight group: it shares all its 5 neighbours with another, where degrees lead to expect 12.4 "
         "(rank 1 of 19,990 by cohesion)",
-        "tight group: it shares all its 5 neighbours with another, where 12 would be expected "
-        "(rank 1 of 19,990 by cohesion)",
-        "tight group: its neighbours are joined to each other, or to the same others (rank 1 of 19,990 by cohesion)",
+        "tight group: more of its neighbours are joined to each other, or to the same others, than their degrees "
+        "explain (rank 1 of 19,990 by cohesion)",
     ]
 
 
 @pytest.mark.parametrize(
     ("difference", "words"),
     [
-        (Difference("amount", 9310.0, 120.2, 7.0), "`amount` = 9,310 where its neighbours' mean is 120"),
-        (Difference("colour=red", 1.0, 0.02, 7.0), "`colour` is `red`, which is so in 2% of its neighbours"),
-        (Difference("colour=red", 0.0, 0.98, -7.0), "`colour` is not `red`, which it is in 98% of its neighbours"),
-        (Difference("age is null", 1.0, 0.1, 3.0), "`age` is missing, and missing in 10% of its neighbours"),
+        (Difference("amount", 9310.0, 120.2, 7.0), "`amount` = 9,310 where the mean around it is 120"),
+        (Difference("colour=red", 1.0, 0.02, 7.0), "`colour` is `red`, which is so of 2% around it"),
+        (Difference("colour=red", 0.0, 0.98, -7.0), "`colour` is not `red`, which is so of 2% around it"),
+        (Difference("age is null", 1.0, 0.1, 3.0), "`age` is missing, which is so of 10% around it"),
         (
             Difference("since", 405.0, 53.3, 4.1, first_day="2024-01-01"),
-            "`since` = 2025-02-09 where its neighbours' mean is 2024-02-23",
+            "`since` = 2025-02-09 where the mean around it is 2024-02-23",
         ),
-        (Difference("name", 1.0, 0.0, 9.0, is_text=True), "text in `name` unlike its neighbours'"),
+        (Difference("name", 1.0, 0.0, 9.0, is_text=True), "text in `name` unlike that around it"),
     ],
 )
 def test_reasons__attributes_as_values_categories_gaps_and_text(difference: Difference, words: str):
@@ -83,9 +85,35 @@ def test_reasons__attributes_are_not_told_where_they_are_not_the_evidence():
 
 
 def test_lead__says_that_nothing_stands_out_or_that_there_are_no_neighbours():
-    assert wording.opening_text(made(Reason("hop", 700, 1000, 1.5, 1.4, 5))).startswith("Nothing about it stands out")
+    nothing = "No kind of evidence ranks it among the first 5%. What comes nearest:"
+    assert wording.opening_text(made(Reason("hop", 700, 1000, 1.5, 1.4, 5))) == nothing
     assert wording.opening_text(made(Reason("hop", 7, 1000, 3.5, 1.4, 5))) == ""
-    assert wording.opening_text(made(ODD, neighbors=())).startswith("It has no neighbours")
+    assert wording.opening_text(made(ODD, neighbors=())) == "No edge leads from it to another node."
+
+
+@pytest.mark.parametrize(
+    ("value", "usual", "words"),
+    [
+        (2.54, 2.47, "although they look 2.54 hops apart to the model, where 2.47 is usual for two neighbours"),
+        (2.4701, 2.4702, "and they look 2.470 hops apart to the model, as is usual for two neighbours"),
+        (2.2, 2.47, "and they look 2.2 hops apart to the model, where 2.5 is usual for two neighbours"),
+    ],
+)
+def test_reasons__numbers_against_each_other_have_digits_that_tell_them_apart(value: float, usual: float, words: str):
+    (line,) = told(Reason("closure", 1, 100, value, usual, 2, 1, 1))
+    assert line == (
+        f"group of strangers: 2 of its 5 neighbours are joined to each other, {words} (rank 1 of 100 by closure)"
+    )
+
+
+def test_reasons__what_is_not_notable_has_no_title():
+    (line,) = wording.reason_texts(made(Reason("context", 700, 1000, 0.82, 0.84, 5)))
+    assert line.line.startswith("Its attributes differ from those around it by 0.82")
+
+
+def test_reasons__of_a_merchant_say_that_nobody_is_like_it():
+    (line,) = told(Reason("hop", 1, 1000, 2.7, None, 5))
+    assert "on average; too few nodes have as many neighbours to say what is usual" in line
 
 
 def test_dropped__is_told_where_many_edges_went():
@@ -101,7 +129,7 @@ def test_text__has_the_score_that_ranks_and_no_other():
     page = wording.explanation_text(made(ODD, differences=(Difference("amount", 9310.0, 120.2, 7.0),)))
     assert "Score 20" in page
     assert "AHP" not in page
-    assert page.index("odd attributes") < page.index("predicted hop")
+    assert page.index("Odd attributes") < page.index("predicted hop")
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_write_report__of_a_graph_without_edges(tmp_path: Path, scored_world: Wo
     none = np.zeros(0, np.float32)
     report = type(world)(lonely, lonely, world.scores, none, none, None).report(tmp_path)
     assert report["edges"]["hops"] is None
-    assert all("no neighbours" in node["lead"] for node in report["top"])
+    assert all("No edge leads from it" in node["lead"] for node in report["top"])
 
 
 def test_write_report__does_not_depend_on_row_groups(scored_world: World, tmp_path: Path):

@@ -91,7 +91,7 @@ def test_two_views__are_trained_scored_and_added(tmp_path, graph):
 
 
 def test_summary__says_where_attributes_say_little_also_of_a_kept_run(tmp_path):
-    told, hint = synthetic.community(1000, num_attributes=8, seed=1), "The attributes say little about distances"
+    told, hint = synthetic.community(1000, num_attributes=8, seed=1), "The attributes say little about who is joined"
     assert hint not in pipeline.run(small(tmp_path / "told"), graph=told)
     noise = dataclasses.replace(told, x=np.random.default_rng(0).normal(size=told.x.shape).astype(np.float32))
     for _ in range(2):

@@ -13,6 +13,7 @@ function make(tag, className, ...children) {
 
 function written(column, value) {
   if (value === null || value === undefined || value === "") return column.kind === "text" ? "" : "–";
+  if (column.kind === "p" && value < 1e-6) return "below 1e-6"; // no tail is known beyond
   if (column.kind === "p") return value < 0.001 ? value.toExponential(0) : value.toFixed(3);
   if (column.kind === "score") return value.toFixed(column.digits);
   if (column.kind === "words") return column.words[value] ?? value;
@@ -39,6 +40,10 @@ function rankedTable({ columns, source, onCsv, isDetailed, nothing, judge, onSho
       link.href = "#node-" + row.rank;
       link.title = value;
       td.append(link);
+    }
+    if (column.key === "reason") {
+      td.classList.add("why");
+      td.title = value ?? "";
     }
     if (column.bar && barTop > 0 && value > 0) {
       td.classList.add("meter");
