@@ -9,7 +9,6 @@ was; `--again` runs it anyway.
 import argparse
 import itertools
 import os
-import re
 import signal
 import sys
 from datetime import date
@@ -20,7 +19,7 @@ import torch
 
 from bench.accuracy.many import Task, run_all
 from bench.accuracy.methods import METHODS
-from bench.accuracy.problem import DATA, parse_name, zoo_of
+from bench.accuracy.problem import DATA, parse_name, parse_seeds, zoo_of
 from bench.accuracy.runner import Limits
 from bench.accuracy.table import latest, markdown, read_lines
 from bench.harness import RESULTS
@@ -64,19 +63,6 @@ def is_done(method: str, data: str, seed: int, lines: list[dict[str, Any]]) -> b
         line["row"] for line in lines if (line["data"], line["seed"]) == (data, seed) and line["status"] != "absent"
     }
     return seen.issuperset(METHODS[method].rows)
-
-
-def parse_seeds(text: str) -> list[int]:
-    """Seeds from one number or an inclusive range.
-
-    >>> parse_seeds("0-2"), parse_seeds("7")
-    ([0, 1, 2], [7])
-    """
-    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
-    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
-    if last < first:
-        raise argparse.ArgumentTypeError(f"seeds={text!r} must be a number such as 3 or a range such as 0-4")
-    return list(range(first, last + 1))
 
 
 def data_name(text: str) -> str:

@@ -12,7 +12,9 @@ came, whose known anomalies are left out of the measurement (zoo.py; `judged.npy
 Memory: the features; the graph is a memory map.
 """
 
+import argparse
 import json
+import re
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -118,6 +120,19 @@ def parse_name(name: str) -> tuple[str, str | None, bool]:
             f"KIND is one of {', '.join(KINDS)}"
         )
     return base, kind or None, strength != "weak"
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Seeds from one number or an inclusive range.
+
+    >>> parse_seeds("0-2"), parse_seeds("7")
+    ([0, 1, 2], [7])
+    """
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
+    if last < first:
+        raise argparse.ArgumentTypeError(f"seeds={text!r} must be a number such as 3 or a range such as 0-4")
+    return list(range(first, last + 1))
 
 
 def zoo_of(base: str) -> list[str]:

@@ -26,10 +26,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.ensemble import IsolationForest
 
-from bench.accuracy.__main__ import parse_seeds
 from bench.accuracy.methods import METHODS
 from bench.accuracy.oddities import GROUPS, World, degrees, plant_groups
-from bench.accuracy.problem import Problem
+from bench.accuracy.problem import Problem, parse_seeds
 from bench.accuracy.trivial import Scores
 from bench.accuracy.zoo import KINDS, Nodes, Rng, adjacency, edges, from_edges, plant
 from hcm_scale.base.rng import key

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from bench.accuracy import lof, worker
-from bench.accuracy.__main__ import is_done, main, parse_seeds
+from bench.accuracy.__main__ import is_done, main
 from bench.accuracy.many import Task, run_all
 from bench.accuracy.methods import METHODS, all_rows, printed
-from bench.accuracy.problem import DATA, known_kinds, open_problem, prepare
+from bench.accuracy.problem import DATA, known_kinds, open_problem, parse_seeds, prepare
 from bench.accuracy.runner import Limits, run_method, start, watch
 from bench.accuracy.table import latest, markdown, read_lines
 
