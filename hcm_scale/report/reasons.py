@@ -217,9 +217,10 @@ def _with_group(reason: Reason, own: Any, across: Any, ends: NDArray[np.int64], 
 
 
 def kind_shares(ranked: Any, trust: float = 1.0) -> dict[str, float]:
-    """By kind, its share of the scores of the first hundredth of the nodes, the largest first; `trust` is that of the run.
+    """By kind, its share of the scores of the first hundredth of the nodes, the largest first.
 
-    Empty where the gains of kinds do not add up to the scores that rank, as where another graph's nodes are the scale.
+    `trust` is that of the run in attributes (features/signal.py). Empty where the gains of kinds do not add up to the
+    scores that rank, as where another graph's nodes are the scale.
     """
     if ranked_by(ranked) != "score" or not has_kinds(ranked):
         return {}

@@ -19,6 +19,7 @@ import pytest
 
 from bench.accuracy.worlds import WORLDS, make_problem, odds_of
 from hcm_scale.cli.export import export_table
+from hcm_scale.features.signal import attribute_trust
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.report.reasons import KIND_TITLES, kind_shares
 from hcm_scale.run import pipeline
@@ -377,18 +378,20 @@ def test_shares__of_kinds_are_those_of_the_scores_by_each_alone(tmp_path: Path):
     said = small_run(tmp_path / "run", graph=named(make_problem("unrelated", "none", 0, NUM_NODES).graph))
     table = pq.read_table(tmp_path / "run/scores/scores.parquet")
     degree, num_first = table["degree"].to_numpy(), 6
+    graph, x = Graph.open(tmp_path / "run/graph"), np.load(tmp_path / "run/purified/x.npy")
+    trust = attribute_trust(graph.indptr, graph.indices, x)
+    usual = degree > 0, mean_degree(degree), trust
     alone = {
-        kind: weigh_evidence(KindNumbers({kind: table[name].to_numpy()}, degree > 0, mean_degree(degree))).score
-        for kind, name in KINDS.items()
+        kind: weigh_evidence(KindNumbers({kind: table[name].to_numpy()}, *usual)).score for kind, name in KINDS.items()
     }
     np.testing.assert_allclose(sum(alone.values()), table["score"].to_numpy())
     first = {kind: score[:num_first].sum() for kind, score in alone.items()}
-    shares = kind_shares(table)
+    shares = kind_shares(table, trust)
     assert shares == pytest.approx({kind: score / sum(first.values()) for kind, score in first.items()})
     assert list(shares.values()) == sorted(shares.values(), reverse=True)
     for kind, share in shares.items():
         assert f"{KIND_TITLES[kind]} {100 * share:.0f}%" in said
     other = table.set_column(table.column_names.index("score"), "score", [table["score"].to_numpy() + 1])
-    assert kind_shares(other) == {}
+    assert kind_shares(other, trust) == {}
     assert "No single node can be named at a false-discovery rate of 10%" in said
     assert "reading list" in said

@@ -205,7 +205,6 @@ def test_label__says_when_no_number_of_classes_works(tmp_path):
         ({"classes": 1}, "classes=1"),
         ({"classes": 17}, "classes=17"),
         ({"pairs_per_class": 0}, "pairs_per_class=0"),
-        ({"num_sources": 0}, "num_sources=0"),
         ({"shard_pairs": 0}, "shard_pairs=0"),
         ({"row_group_rows": 0}, "row_group_rows=0"),
     ],

@@ -65,8 +65,7 @@ def test_purify_like__any_number_of_ranks_writes_the_same(random_csr, together, 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 5, 12])
 def test_propagate_shared__any_number_of_ranks_writes_the_same(random_csr, together, tmp_path, monkeypatch, num_ranks):
-    for module in (propagate, purify):
-        monkeypatch.setattr(module, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(propagate, "CHUNK_ROWS", 7)
     graph = Graph(*random_csr(60, 150))
     x = np.random.default_rng(0).standard_normal((60, 5)).astype(np.float32)
     propagate.propagate_features(graph, x, tmp_path / "alone")
