@@ -81,7 +81,7 @@ def ours(problem: Problem, *, exact: bool) -> Contender:
 
     def run() -> list[float]:
         chain = Chain.start(new_model(problem))
-        batches = prefetch(problem.batches, lambda pairs: make_batch(pairs, x, sample, input_gradients=exact))
+        batches = prefetch(problem.batches, lambda pairs: make_batch(pairs, x, sample, input_gradients=exact), depth=2)
         steps = run_chain(chain, batches, plan, num_pairs=10**6, **SAMPLER)
         return torch.stack([step.loss for step in steps]).tolist()
 

@@ -102,7 +102,7 @@ def walk_hops(graph: Any) -> None:
 
 
 def walk_run(graph: Any, folder: Path) -> None:
-    """Labels, shards, batches, model and scores."""
+    """Labels, shards, batches, model, scores and what verdicts teach."""
     options = {
         "hops.num_sources": 100, "hops.pairs_per_class": 30, "sampling.batch_pairs": 256, "sampling.fan_out": ["3"],
         "model.num_layers": 2, "model.width": 8, "model.head_width": 8, "posterior.burn_in_steps": 3,
@@ -110,6 +110,7 @@ def walk_run(graph: Any, folder: Path) -> None:
     }  # fmt: skip
     found = HCM(options, device="cpu", run_dir=folder).fit(graph)
     found.explain(found.strangest(1)[0]["id"])
+    found.teach({row["id"]: place % 2 == 0 for place, row in enumerate(found.strangest(12))})
 
 
 def walk_score(graph: Any) -> None:

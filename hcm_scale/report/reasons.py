@@ -127,6 +127,8 @@ def _with_numbers(evidence: Evidence, node: int, reason: Reason, row: dict[str, 
     kind = reason.kind
     if kind == "cohesion" and pairs is not None and evidence.two_sides is not None:
         shared, expected, num_others = _sharing_others(evidence.graph, node, *evidence.two_sides)
+        if shared <= expected:  # with others of very different degrees no one number shows it
+            return reason
         return replace(reason, value=shared, usual=expected, count=int(row["degree"]), pairs=num_others)
     if kind == "cohesion" and pairs is not None:
         num_joined = len(pairs[1])

@@ -49,6 +49,8 @@ PATTERNS = {
     "closure": rf"{FAR} look (?P<own>{NUMBER}) hops apart to the model{USUAL}",
     "context_closure": rf"{FAR} differ in attributes by (?P<own>{NUMBER}) on a scale from 0 to 2{USUAL}",
     "cohesion": rf"(?:{JOINED}, where their degrees lead to expect (?P<usual>{VALUE}) such pairs|"
+    rf"it shares (?:(?P<least>{COUNT})(?: or more)? of|all) its (?P<partners>{COUNT}) neighbours with "
+    rf"(?:each of (?P<others>{COUNT}) others|another), where degrees lead to expect (?P<chance>{VALUE})|"
     "more of its neighbours are joined to each other, or to the same others, than their degrees explain)",
     "attributes": r"(?P<none>no column alone is 2 deviations off; the farthest is )?(?P<told>.+?)"
     rf"(?:; usual is the median of (?P<whom>{LIKE}))?",
@@ -272,10 +274,18 @@ class Reader:
 
     def read_cohesion(self, node: int, match: re.Match[str], text: str) -> None:
         assert self.slow.rows[node]["cohesion"] > 0
-        if self.slow.graph.directed:
-            assert text.startswith("more of its neighbours")
-            return
         around = self.slow.around[node]
+        if text.startswith("more of its neighbours"):
+            assert self.slow.graph.directed or not len(self.slow.joined(around))  # of two sides
+            return
+        assert not self.slow.graph.directed
+        if match["partners"]:  # of a graph of two sides
+            assert int(match["partners"].replace(",", "")) == len(around)
+            least = int((match["least"] or match["partners"]).replace(",", ""))
+            shared = [len({*around} & {*others}) for other, others in enumerate(self.slow.around) if other != node]
+            assert sum(each >= least for each in shared) >= int((match["others"] or "1").replace(",", ""))
+            assert float(match["chance"].replace(",", "")) < least
+            return
         self.read_pairs(match, len(around), len(self.slow.joined(around)), len(around))
         expected = self.slow.expected[node]
         assert written(match["usual"], expected, 1) if expected >= 0.1 else written(match["usual"], expected, 2)
