@@ -8,6 +8,7 @@ was looked at is bad, the list is good and one node in twenty is drawn elsewhere
   Their chance to be drawn is kept with the verdict.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ class Drawn(NamedTuple):
 
 def draw(
     score: NDArray[np.float64],
-    places: NDArray[np.integer],
+    places: Sequence[NDArray[np.integer]],
     reviewed: NDArray[np.bool_],
     count: int,
     seed: int,
@@ -39,7 +40,7 @@ def draw(
 ) -> list[Drawn]:
     """The next nodes, at most `count`, of a list by score, (n,); head first.
 
-    `places` are those by every kind of evidence, (kinds, n); `bad_share` is that of the verdicts given so far. The seed
+    `places` are those by every kind of evidence, (n,) each; `bad_share` is that of the verdicts given so far. The seed
     must be another for every call.
     """
     rng = np.random.default_rng(key(seed, _PURPOSE))
@@ -55,7 +56,7 @@ def draw(
     taken[head] = True
     drawn = [Drawn(int(node), "head") for node in head]
     for _ in range(num_odd):
-        by_kind = places[rng.integers(len(places))]
+        by_kind = places[int(rng.integers(len(places)))]
         sign = rng.choice([-1, 1])
         free = np.flatnonzero(~taken)
         ends = free[sign * by_kind[free] == (sign * by_kind[free]).min()]

@@ -178,14 +178,14 @@ def open_taught(run_dir: Path, scores: Path) -> Taught | None:
 def next_nodes(run: Run, count: int, by: str | None = None) -> pa.Table:
     """The nodes whose verdicts would teach most: id, an empty verdict, rank, why it was drawn, and the reason in words.
 
-    The same until there are new verdicts. The draws are kept beside the run, for estimates.
+    The same until there are new verdicts. The draws are kept beside the run: a verdict knows how its node was chosen.
     """
     taught, given = open_taught(run.folder, run.ranked.path.parent), Given.of(run)
     score = run.score if taught is None else taught.scores
-    places = np.stack([np.zeros((len(score)), np.int32), *run.places().values()])[1:]
     reviewed = given.by_node(len(score)) != _NOT_GIVEN
     _, is_bad = given.known()
-    drawn = draw(score, places, reviewed, count, len(given.nodes), float(is_bad.mean()) if len(is_bad) else 0.0)
+    places, bad_share = list(run.places().values()), float(is_bad.mean()) if len(is_bad) else 0.0
+    drawn = draw(score, places, reviewed, count, len(given.nodes), bad_share)
     nodes = [entry.node for entry in drawn]
     ids = [run.graph.external_id(node) for node in nodes]
     draws = zip(ids, (entry.why for entry in drawn), (entry.chance for entry in drawn), strict=True)
@@ -368,6 +368,4 @@ def _share_text(found: Share) -> str:
     >>> _share_text(Share(50, 0.2, 0.1, 0.345))
     '20 % (10 to 34)'
     """
-    if not np.isfinite(found.share):
-        return "not known"
     return f"{100 * found.share:.0f} % ({100 * found.low:.0f} to {100 * found.high:.0f})"

@@ -331,10 +331,7 @@ def _read_batch(table: TableFiles, ids: pa.Array, verdicts: pa.Array, first: int
 
 def find_nodes(graph: Graph, ids: pa.Array) -> NDArray[np.int64]:
     """The node of every id, given as text, -1 where the graph has none; ids differ."""
-    out, step = (
-        np.full(len(ids), -1),
-        max(1 << 20, len(ids)),
-    )  # nodes looked up in a table of the ids at a time
+    out, step = np.full(len(ids), -1), max(1 << 20, len(ids))  # so many nodes are looked up at a time
     for first in range(0, graph.num_nodes, step):
         stop = min(first + step, graph.num_nodes)
         own = pa.array(np.arange(first, stop)) if graph.ids is None else graph.ids.slice(first, stop - first)

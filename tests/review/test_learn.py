@@ -22,8 +22,8 @@ class World:
     bad: NDArray[np.bool_]
 
     @property
-    def places(self) -> NDArray[np.int32]:
-        return np.stack(list(self.inputs.places.values()))
+    def places(self) -> list[NDArray[np.int32]]:
+        return list(self.inputs.places.values())
 
 
 def make_world(rule: str, seed: int = 0, n: int = 3_000) -> World:
