@@ -11,6 +11,8 @@ from scipy import sparse
 
 from hcm_scale.score.closure import both_ways, closure, cohesion, far_cut, mark_far
 from hcm_scale.score.edge_index import edge_index
+from hcm_scale.score.evidence import KindNumbers, weigh_evidence
+from hcm_scale.score.threshold import judge
 from hcm_scale.synthetic.families import rmat
 
 
@@ -165,6 +167,28 @@ def test_cohesion__finds_a_ring_of_mules_and_not_the_merchant():
     found, _ = cohesion(edge_index(np.searchsorted(arcs[0], np.arange(num_nodes + 1)), arcs[1].astype(np.int32)))
     assert set(np.argsort(-found)[:20]) >= set(ring)
     assert found[merchant] < np.quantile(found, 0.95)
+
+
+@pytest.mark.parametrize("edges_per_node", [1.0, 1.6, 2.4, 3.0, 4.0])  # 2 to 12 % of the nodes have a triangle
+@pytest.mark.parametrize("seed", range(3))
+def test_cohesion__of_a_random_graph_with_few_triangles_flags_only_a_clique(edges_per_node, seed):
+    rng, num_nodes = np.random.default_rng(seed), 5_000
+    weights = rng.lognormal(0.0, 1.0, num_nodes)
+    ends = rng.choice(num_nodes, (2, int(edges_per_node * num_nodes)), p=weights / weights.sum())
+    clique = rng.choice(num_nodes, 12, replace=False)
+
+    def flagged(ends):
+        arcs = sparse.csr_array((np.ones(2 * ends.shape[1]), np.hstack([ends, ends[::-1]])), shape=(num_nodes,) * 2)
+        arcs.setdiag(0)
+        arcs.eliminate_zeros()
+        numbers = cohesion(edge_index(arcs.indptr.astype(np.int64), arcs.indices.astype(np.int32)))[0]
+        kinds = KindNumbers({"cohesion": numbers.astype(np.float64)}, np.diff(arcs.indptr) > 0)
+        return np.flatnonzero(judge(weigh_evidence(kinds).sums, 0.1).flagged)
+
+    assert not len(flagged(ends))
+    found = flagged(np.hstack([ends, clique[np.array(np.triu_indices(12, 1))]]))
+    assert np.isin(clique, found).mean() > 0.9
+    assert np.isin(found, clique).mean() > 0.9
 
 
 def test_both_ways__joins_the_ends_of_every_arc_once():
