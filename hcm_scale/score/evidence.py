@@ -83,7 +83,7 @@ _EQUAL_DEGREE = 10.0  # mean degree at which hops weigh as much as attributes
 _LOGS = ("closure", "context_closure", "cohesion")  # exponential tails, and most nodes are 0 on some graphs
 _LOW_OF_LOGS = 0.75
 _LEAST_SCALE_OF_LOGS = 0.05  # one or two triangles make no slope
-_LEAST_SCALE_OF_FEW = 0.25  # nor do the few nodes that have any, of which one has as many as another by chance
+_LEAST_SCALE_OF_FEW = 0.25  # of a silent kind that most nodes have nothing of
 _SMALL = 10.0  # nodes of a bulk that shows its scale to within a factor of two
 
 Values = NDArray[np.float64]
@@ -426,8 +426,8 @@ def _fit_tail(kind: str, low_share: float, bulk: Values, above: Values, num_usua
     if low == high and len(above):  # most nodes share one number: those above are compared among themselves
         excess = above - first
         num_seen, scale = len(above), float(np.median(excess)) / np.log(2.0) or float(excess.mean())
-        scale *= 0.5 if kind in _SILENT else 1.0  # the upper half of such logarithms falls twice as fast
-    least_of_logs = _LEAST_SCALE_OF_FEW if low == middle and len(above) else _LEAST_SCALE_OF_LOGS
+        scale *= 0.5 if kind in _SILENT else 1.0  # the upper half of triangles falls twice as fast
+    least_of_logs = _LEAST_SCALE_OF_FEW if kind in _SILENT and low == middle else _LEAST_SCALE_OF_LOGS
     scale = max(scale, least_of_logs if kind in _LOGS else 0.0, 1e-12 * abs(high), LEAST_P)
     begin = max(_START, -np.log(max(len(above), 1) / num_usual))
     return Tail(high, first, begin, scale * widening(num_seen), shape)

@@ -237,7 +237,7 @@ def slow_kind(kind: str, values: np.ndarray) -> np.ndarray:
     if bulk[0] == bulk[2]:
         seen, scale = len(tail), np.median(excess) / np.log(2.0) or excess.mean()
         scale *= 0.5 if kind == "cohesion" else 1.0
-    few = 0.25 if bulk[0] == bulk[1] else 0.05
+    few = 0.25 if bulk[0] == bulk[1] and kind == "cohesion" else 0.05
     scale = max(scale, few if kind in LOGS else 0.0, 1e-12 * abs(bulk[2]), 1e-300)
     excess = excess / (scale * (1.0 + 10.0 / seen))
     out[beyond] = max(start, -np.log(len(tail) / len(values))) + (np.log1p(shape * excess) / shape if shape else excess)
