@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hcm_scale.base import names as tables
+from hcm_scale.base import remote
 from hcm_scale.base.console import legal_names, suggest
 
 
@@ -361,7 +362,9 @@ def check(config: Any, prefix: str = "") -> None:
             raise ValueError(f"{key}={value} is out of range: {_bounds(rule)}")
         if legal and not value and not rule.get("may_be_empty", True):
             raise ValueError(f"{key}=[] is empty; legal are {', '.join(legal)}")
-        for item in value if "each" in rule else [value]:
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, str):
+                remote.refuse_secrets(key, item)
             if legal and item not in legal:
                 raise ValueError(f"{key}={item} is not known; {legal_names('cuda' if item == 'gpu' else item, legal)}")
 

@@ -14,6 +14,12 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+_SECRETS = (  # of a URL: user and password, of which a database's may hold any sign; a token in the place of a user
+    (re.compile(r"(\b(?:postgres|postgresql|mysql|redis)://[^\s:/?#@]*:)[^\s'\"]*@", re.I), r"\1***@"),
+    (re.compile(r"(://[^\s:/?#@]*:)[^\s/?#'\"]+@"), r"\1***@"),
+    (re.compile(r"(\bhttps?://)[^\s:/?#@]+@", re.I), r"\1***@"),
+    (re.compile(r"([?&;#][^\s=&;]*(?:pass|pwd|token|secret|sig|key|cred|auth)[^\s=&;]*=)[^\s&;'\"]+", re.I), r"\1***"),
+)
 _OF_ARROW = ("s3", "gs", "gcs", "file")
 _SAID = {
     "NO_SUCH_BUCKET": "there is no such bucket",
@@ -52,13 +58,33 @@ def refuse_url(option: str, where: str) -> None:
 
 
 def refuse_secrets(option: str, url: str) -> None:
-    """Refuses a URL that holds a password: options are kept in the run's folder."""
-    parts = urlsplit(url)
-    if parts.password or re.search(r"[?&]password=", url):
+    """Refuses a URL that holds a password, a key, a token or a signature: options are kept in the run's folder.
+
+    >>> refuse_secrets("graph.path", "https://h/edges.csv?X-Amz-Signature=1a2b")
+    Traceback (most recent call last):
+    ...
+    ValueError: graph.path=https://... holds a secret, which the run's folder would keep; put it into the environment \
+(PGPASSWORD, AWS_SECRET_ACCESS_KEY) or the file that its client reads (~/.pgpass, ~/.aws), or fetch the file first
+    """
+    if hide_secrets(url) != url:
         raise ValueError(
-            f"{option}={parts.scheme}://... holds a password, which the run's folder would keep; put it into the "
-            "environment (PGPASSWORD, AWS_SECRET_ACCESS_KEY) or the file that its client reads (~/.pgpass, ~/.aws)"
+            f"{option}={url.partition('://')[0]}://... holds a secret, which the run's folder would keep; put it into "
+            "the environment (PGPASSWORD, AWS_SECRET_ACCESS_KEY) or the file that its client reads (~/.pgpass, "
+            "~/.aws), or fetch the file first"
         )
+
+
+def hide_secrets(text: str) -> str:
+    """Text whose URLs, if it has any, show no password, token, key or signature.
+
+    >>> hide_secrets("postgresql://me:a/b@c@host/db and s3://b/edges.csv?PASSWORD=x&n=1")
+    'postgresql://me:***@host/db and s3://b/edges.csv?PASSWORD=***&n=1'
+    """
+    if "://" not in text:
+        return text
+    for pattern, shown in _SECRETS:
+        text = pattern.sub(shown, text)
+    return text
 
 
 def open_file_system(option: str, url: str) -> tuple[Any, str]:

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hcm_scale.base import console
+from hcm_scale.base import console, remote
 
 log = logging.getLogger("hcm_scale")
 
@@ -77,7 +77,7 @@ def error_line(error: Exception, run_dir: str = ".") -> str:
             text = f"{error.strerror}, which `ulimit -n` allows more of"
         elif error.strerror and error.filename:
             text = f"{where}: {error.strerror}"
-    return console.shorten(text, _MAX_CHARACTERS)
+    return console.shorten(remote.hide_secrets(text), _MAX_CHARACTERS)
 
 
 def _full_disk(error: OSError, where: str) -> str:

@@ -62,7 +62,8 @@ class Request:
 
 def read_words(command: str, words: Sequence[str]) -> Request:
     """The request that the words behind a command make; ValueError names the first word that is wrong."""
-    for key, value in map(split, words):
+    for word, (key, value) in zip(words, map(split, words), strict=True):
+        remote.refuse_secrets(*(("graph.path", word) if remote.is_url(word) else (key, value.strip("'\""))))
         if key in ("run_dir", "share_dir", "data_dir"):
             remote.refuse_url(key, value.strip("'\""))
     nodes, rest = _take_nodes(words) if command == "explain" else ([], list(words))

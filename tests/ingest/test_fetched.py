@@ -107,7 +107,7 @@ def test_stamp__of_s3_changes_with_the_files(bucket):
         ("s3://tables/note.txt/*", r"graph\.path='s3://tables/note\.txt/\*' names no file"),
         ("s3://tables/only", r"graph\.path='s3://tables/only' names no file that ends in one of \.parquet, \.pq, "),
         ("s3://tables/bad.parquet", r"^s3://tables/bad\.parquet cannot be read as Parquet: "),
-        ("s3://me:secret@tables/edges.csv", r"^graph\.path=s3://\.\.\. holds a password, which the run's folder would"),
+        ("s3://me:hush@tables/edges.csv", r"^graph\.path=s3://\.\.\. holds a secret, which the run's folder would"),
         ("s3:///edges.csv", r"graph\.path=s3:///edges\.csv: it names no bucket"),
         ("nonsense://x/edges.csv", r"graph\.path=nonsense://x/edges\.csv: Protocol not known: nonsense"),
     ],
@@ -118,7 +118,7 @@ def test_faults__are_one_line_that_names_the_option(bucket, tmp_path, path, mess
     with pytest.raises(ValueError, match=message) as caught:
         reader(TablesGraph(path=path))(tmp_path / "graph")
     assert "\n" not in str(caught.value)
-    assert "secret" not in str(caught.value)
+    assert "hush" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
