@@ -8,6 +8,7 @@ after it read a finished run.
 import contextlib
 import itertools
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,7 @@ from hcm_scale.run.workspace import Workspace, new_stage_list, open_stages
 from hcm_scale.stages import purify, report, score
 from hcm_scale.stages.train import check_backend
 
+_THREADS_OF: dict[str, int] = {}  # the process that was the first to use threads
 log = logging.getLogger(__name__)
 _REVIEWED = ("graph", "purified", "scores")  # stages behind a verdict
 
@@ -109,8 +111,14 @@ def _check(config: Config, until: str, world: World, *, reads_source: bool) -> s
 def run_threads(wanted: int | None, world: World) -> Iterator[None]:
     """Sets the threads of numba and torch, inside the block, to those asked for, or to this rank's share of the cores.
 
-    numba has at most as many as it was started with.
+    numba has at most as many as it was started with. A process forked after that would wait for ever for threads that
+    only its parent has.
     """
+    if (owner := _THREADS_OF.setdefault("process", os.getpid())) != os.getpid():
+        raise RuntimeError(
+            f"this process was forked from process {owner}, which had used its threads before, and a fork has none of "
+            "them: start it by spawn, multiprocessing.get_context('spawn'), or by joblib, or fork before the first fit"
+        )
     most = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     if wanted and wanted > most:
         log.warning("world.threads=%d: numba has %d threads here, and its kernels use those", wanted, most)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import multiprocessing
 import os
 import pickle
 import shutil
@@ -11,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers import FAST, as_words, small_detector
+from helpers import FAST, as_words, small_detector, small_graph
 from sklearn.base import is_outlier_detector
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
@@ -313,3 +314,9 @@ def test_callback__ends_a_fit_by_raising(world):
     with pytest.raises(KeyboardInterrupt):
         detector.fit(world.graph)
     assert not hasattr(detector, "scores")
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_fit__in_a_process_forked_after_a_fit_says_how_to_start_it(found):
+    with multiprocessing.get_context("fork").Pool(1) as pool, pytest.raises(RuntimeError, match=r"spawn.*joblib"):
+        pool.apply_async(small_detector, (small_graph(),)).get(timeout=120)
