@@ -30,7 +30,8 @@ Where neighbours are no more alike than any two nodes (`trust` 0: features/signa
 context and context_closure weigh a third of that, and closure, of hops that come from attributes, nothing.
 
 Cohesion is silent: it says nothing up to its 95 % quantile, so that it costs nothing where groups have no meaning, and
-beyond weighs 4, as much as the kinds of neighbours together: one sure witness is enough.
+beyond weighs 4, as much as the kinds of neighbours together: one sure witness is enough. Its tail falls faster than its
+bulk on most graphs; p follows that, the sum does not.
 
 The other end of every kind are nodes that have suspiciously little of it, as those have that copy their surroundings:
 
@@ -301,13 +302,17 @@ def ranks_among(values: Values, ordered: Values) -> Values:
 
 
 class Tail(NamedTuple):
-    """Beyond the number `high` a surprise is `begin` at the number `first`, and grows by `scale` and `shape`."""
+    """Beyond the number `high` a surprise is `begin` at the number `first`, and grows by `scale` and `shape`.
+
+    `bend` is the part of the scale that is due to a tail that falls faster than the bulk; 1 where it does not.
+    """
 
     high: float
     first: float
     begin: float
     scale: float
     shape: float
+    bend: float = 1.0
 
 
 class Lower(NamedTuple):
@@ -344,7 +349,7 @@ class Gains(NamedTuple):
         """Gains by these ranks and numbers."""
         if self.silent:
             gained = _with_tail(np.zeros(len(values)), values, self.tail)
-            weighed = _SILENT_WEIGHT * np.maximum(gained - self.tail.begin, 0.0)
+            weighed = _SILENT_WEIGHT * self.tail.bend * np.maximum(gained - self.tail.begin, 0.0)
             most = _SILENT_MOST * np.log(max(2, self.size))
             return Gained(gained, np.minimum(weighed, most) + np.log1p(np.maximum(weighed - most, 0.0)), None)
         by_rank = -np.log1p(-ranks)
@@ -426,11 +431,24 @@ def _fit_tail(kind: str, low_share: float, bulk: Values, above: Values, num_usua
     if low == high and len(above):  # most nodes share one number: those above are compared among themselves
         excess = above - first
         num_seen, scale = len(above), float(np.median(excess)) / np.log(2.0) or float(excess.mean())
-        scale *= 0.5 if kind in _SILENT else 1.0  # the upper half of triangles falls twice as fast
+    bend = _bend(bulk, num_usual) if kind in _SILENT else 1.0
     least_of_logs = _LEAST_SCALE_OF_FEW if kind in _SILENT and low == middle else _LEAST_SCALE_OF_LOGS
-    scale = max(scale, least_of_logs if kind in _LOGS else 0.0, 1e-12 * abs(high), LEAST_P)
+    scale = max(scale * bend, least_of_logs if kind in _LOGS else 0.0, 1e-12 * abs(high), LEAST_P)
     begin = max(_START, -np.log(max(len(above), 1) / num_usual))
-    return Tail(high, first, begin, scale * widening(num_seen), shape)
+    return Tail(high, first, begin, scale * widening(num_seen), shape, bend)
+
+
+def _bend(bulk: Values, num_usual: int) -> float:
+    """Scale of the tail beside that of the bulk, by how the latter's three quantiles, of even surprise, close up.
+
+    The quantiles of a normal bulk ask for .65 of it, those of an exponential one for all of it, and so do those of few
+    nodes, which show it badly. Where most nodes share one number, the few above fall twice as fast as their lower half.
+    """
+    low, middle, high = bulk
+    if low == middle:
+        return 0.5 if low == high else 1.0
+    closing = 1.0 - (high - middle) / (middle - low) - 4.0 / np.sqrt(num_usual)
+    return float(np.clip(1.0 - closing / 0.6, 0.55, 1.0))
 
 
 def widening(num_seen: float) -> float:

@@ -236,7 +236,7 @@ def slow_kind(kind: str, values: np.ndarray) -> np.ndarray:
     excess = tail - tail.min()
     if bulk[0] == bulk[2]:
         seen, scale = len(tail), np.median(excess) / np.log(2.0) or excess.mean()
-        scale *= 0.5 if kind == "cohesion" else 1.0
+    scale *= slow_bend(bulk, len(values)) if kind == "cohesion" else 1.0
     few = 0.25 if bulk[0] == bulk[1] and kind == "cohesion" else 0.05
     scale = max(scale, few if kind in LOGS else 0.0, 1e-12 * abs(bulk[2]), 1e-300)
     excess = excess / (scale * (1.0 + 10.0 / seen))
@@ -244,11 +244,19 @@ def slow_kind(kind: str, values: np.ndarray) -> np.ndarray:
     return out
 
 
+def slow_bend(bulk: np.ndarray, size: int) -> float:
+    low, middle, high = bulk
+    if low == middle:
+        return 0.5 if low == high else 1.0
+    return float(np.clip(1.0 - (1.0 - (high - middle) / (middle - low) - 4.0 / np.sqrt(size)) / 0.6, 0.55, 1.0))
+
+
 def slow_gains(kind: str, values: np.ndarray, known: np.ndarray) -> np.ndarray:
     """What every node gains by a kind, and what that adds to its score, (2, n).
 
     Nodes that the kind cannot tell about gain nothing, and in the score what its middle node does. A silent kind gives
-    its surprise beyond the 95 % quantile, and four times what is more than that of the quantile.
+    its surprise beyond the 95 % quantile, and four times what is more than that of the quantile,
+    by the scale of the bulk.
     """
     out = np.zeros((2, len(known)))
     if kind == "cohesion":
@@ -256,7 +264,8 @@ def slow_gains(kind: str, values: np.ndarray, known: np.ndarray) -> np.ndarray:
         if beyond.any():
             out[0, beyond] = surprises[beyond]
             begin, most = max(-np.log1p(-0.95), -np.log(beyond.sum() / len(values))), 1.5 * np.log(max(2, len(values)))
-            soft = 4.0 * (surprises[beyond] - begin)
+            bulk = slow_quantiles(values, [0.75, 1.0 - np.sqrt(0.25 * 0.05), 0.95])
+            soft = 4.0 * slow_bend(bulk, len(values)) * (surprises[beyond] - begin)
             out[1, beyond] = np.minimum(soft, most) + np.log1p(np.maximum(soft - most, 0.0))
         return out
     if known.any():
