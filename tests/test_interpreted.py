@@ -14,8 +14,7 @@ import torch
 
 from hcm_scale.base.spmm import gcn_scale, propagate
 from hcm_scale.model import HopModel, aggregate, embed_graph
-from hcm_scale.sampling.device.batches import DevicePairs, draw, draw_into
-from hcm_scale.sampling.device.fused import EndsBatch
+from hcm_scale.sampling.device.batches import DevicePairs, EndsBatch, draw, draw_into
 from hcm_scale.sampling.device.graph import draw_rows, graph_to
 from hcm_scale.score import device, nodes
 from hcm_scale.score.edge_index import PairHead, Pairs, edge_index

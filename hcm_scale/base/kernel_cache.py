@@ -68,7 +68,6 @@ def is_compiled() -> bool:
 
 
 def num_compiled(folder: Path) -> int:
-    """Kernels of which there is compiled code."""
     return sum(1 for _ in folder.glob("*.nbi"))
 
 

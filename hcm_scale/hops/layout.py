@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.threads import positions_where, run_in_threads
@@ -45,7 +46,6 @@ class Layout(NamedTuple):
 
 
 def linked_nodes(indptr: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The nodes that have out-neighbours, in order."""
     return positions_where(len(indptr) - 1, lambda part: np.diff(indptr[part.start : part.stop + 1]))
 
 
@@ -115,27 +115,10 @@ def rename_rows(part, indptr, indices, names, places, out_indptr, out_indices):
 
 def with_in_arcs(layout: Layout) -> Layout:
     """The layout of a directed graph with the reversed arcs, which a bottom-up pass reads."""
-    in_indptr, in_indices = np.empty(layout.num_linked + 1, np.int64), np.empty_like(layout.out_indices)
-    cursor = np.empty(layout.num_linked, np.int64)
-    reverse_arcs(layout.out_indptr, layout.out_indices, cursor, in_indptr, in_indices)
-    return _frozen(layout.out_indptr, layout.out_indices, in_indptr, in_indices, layout.names, layout.places)
-
-
-@kernel
-def reverse_arcs(indptr, indices, cursor, out_indptr, out_indices):
-    """The arcs u -> v as rows of v; `cursor` is scratch, one number a node."""
-    num_nodes = len(indptr) - 1
-    out_indptr[:] = 0
-    for v in indices:
-        out_indptr[v + 1] += 1
-    for v in range(num_nodes):
-        out_indptr[v + 1] += out_indptr[v]
-        cursor[v] = out_indptr[v]
-    for u in range(num_nodes):
-        for e in range(indptr[u], indptr[u + 1]):
-            v = indices[e]
-            out_indices[cursor[v]] = u
-            cursor[v] += 1
+    arcs = np.ones(len(layout.out_indices), np.int8), layout.out_indices, layout.out_indptr
+    reverse = sparse.csr_array(arcs, shape=(layout.num_linked,) * 2).T.tocsr()
+    in_arcs = reverse.indptr.astype(np.int64), reverse.indices.astype(layout.names.dtype)
+    return _frozen(layout.out_indptr, layout.out_indices, *in_arcs, layout.names, layout.places)
 
 
 def _frozen(*arrays: NDArray[Any]) -> Layout:

@@ -68,7 +68,6 @@ def warm() -> str:
 
 
 def compile_all(scratch: Path, *, backwards: bool = False) -> None:
-    """Runs all steps, in the order of a run or from its end."""
     config, graph = with_options(Config(), _FEW), ring(scratch / "graph")
     for step in reversed(STEPS) if backwards else STEPS:
         step(graph, config, scratch / step.__name__)

@@ -33,7 +33,7 @@ from hcm_scale.graph import Graph, store
 from hcm_scale.ingest import readers
 from hcm_scale.posterior.samples import open_samples
 from hcm_scale.run import memory, sources
-from hcm_scale.run.trained import Trained
+from hcm_scale.run.sources import Trained
 from hcm_scale.run.workspace import Facts, Stage, Workspace
 from hcm_scale.shards import open_labels
 from hcm_scale.stages import drift, ingest, label, purify, report, score, train

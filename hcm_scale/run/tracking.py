@@ -51,7 +51,6 @@ def publish(config: Config, run_dir: Path, stages: list[dict[str, Any]], seconds
 
 
 def gather(config: Config, run_dir: Path, stages: list[dict[str, Any]], seconds: float) -> TrackedRun:
-    """Parameters, metrics and artifacts of a run."""
     metrics = [(f"seconds/{stage['name']}", float(stage["seconds"]), 0) for stage in stages]
     metrics.append(("seconds/run", seconds, 0))
     for stage in stages:

@@ -213,7 +213,6 @@ def _finished_record(folder: Path, key: str, ending: str = ".json") -> Facts | N
 
 
 def repair_hint(folder: Path) -> str:
-    """What to do about a damaged folder."""
     return f"remove {folder} to have it made again"
 
 

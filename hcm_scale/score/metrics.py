@@ -106,7 +106,6 @@ def _negated(score: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _take(values: NDArray[Any], places: Counts) -> NDArray[Any]:
-    """values[places], by all threads."""
     out = np.empty(len(places), values.dtype)
     run_in_slices(len(out), lambda part: np.copyto(out[part], values[places[part]]), _FEW_PLACES)
     return out

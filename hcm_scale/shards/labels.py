@@ -88,7 +88,6 @@ class LabelPlan:
         return first, min(first + self.sources_per_shard, self.num_sources)
 
     def shard_name(self, shard: int) -> str:
-        """The name of a shard's files, without their ending."""
         return f"shard-{shard:05d}"
 
     @property
@@ -116,7 +115,6 @@ class Shard:
     row_groups: tuple[tuple[int, int], ...]  # (class 1 .. C, rows), in file order
 
     def stored(self, hop: int) -> int:
-        """Rows of one class."""
         return sum(rows for klass, rows in self.row_groups if klass == hop)
 
     @property
@@ -161,7 +159,6 @@ class Labels:
 
     @property
     def num_pairs(self) -> int:
-        """Pairs in the shards, over all classes."""
         return sum(self.stored)
 
     @functools.cached_property

@@ -24,7 +24,7 @@ import hcm_scale
 from hcm_scale.base import files
 from hcm_scale.base.npy import open_npy
 from hcm_scale.base.threads import num_cores
-from hcm_scale.features.signal import attribute_signal, attribute_trust
+from hcm_scale.features.purify import attribute_signal, attribute_trust
 from hcm_scale.graph import Graph
 from hcm_scale.report import wording
 from hcm_scale.report.evidence import Evidence
@@ -143,7 +143,6 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def report_facts() -> dict[str, Any]:
-    """Version, date and hardware."""
     accelerator = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
     memory = psutil.virtual_memory().total / 2**30
     return {
@@ -249,7 +248,6 @@ def _strangest(table: pa.Table) -> str:
 
 
 def _groups(graph: Graph, table: pa.Table) -> str:
-    """One line a group."""
     lines = []
     for group in groups(graph, table.slice(0, num_first(table)))[:_TOP]:
         ids = ", ".join(clip(member["id"], 24) for member in group["members"][:_MEMBERS])

@@ -11,12 +11,11 @@ from scipy import sparse
 
 from hcm_scale.base.threads import kernel_threads
 from hcm_scale.graph import Graph
-from hcm_scale.graph.sides import two_sides
-from hcm_scale.score import squares as counting
-from hcm_scale.score.closure import cohesion
+from hcm_scale.graph.lookup import two_sides
+from hcm_scale.score import closure as counting
+from hcm_scale.score.closure import cohesion, squares
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.evidence import KindNumbers, weigh_evidence
-from hcm_scale.score.squares import squares
 from hcm_scale.score.threshold import judge
 
 

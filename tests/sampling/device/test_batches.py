@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
 from hcm_scale.sampling.device import batches as gpu
-from hcm_scale.sampling.device.fused import distinct
+from hcm_scale.sampling.device.batches import distinct
 from hcm_scale.sampling.device.graph import draw_rows, graph_to
 from hcm_scale.sampling.pairs import cut_epoch, pair_batches
 

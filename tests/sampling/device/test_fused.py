@@ -14,13 +14,11 @@ from hcm_scale.base.triton_jit import AVAILABLE
 from hcm_scale.config import Config
 from hcm_scale.graph.lookup import spread_to_entries
 from hcm_scale.model import HopModel, aggregate
-from hcm_scale.posterior.loop import Chain, measure, run_chain
-from hcm_scale.posterior.recorded import Recorder
+from hcm_scale.posterior.loop import Chain, Recorder, measure, run_chain
 from hcm_scale.posterior.samples import load_checkpoint, open_samples
 from hcm_scale.run.stages import label_options, recipe_of
 from hcm_scale.sampling.device import batches as gpu
-from hcm_scale.sampling.device.batches import DevicePairs, draw, draw_into
-from hcm_scale.sampling.device.fused import EndsBatch, fused_columns
+from hcm_scale.sampling.device.batches import DevicePairs, EndsBatch, draw, draw_into, fused_columns
 from hcm_scale.sampling.device.graph import draw_rows, graph_to
 from hcm_scale.sampling.pairs import Cut
 from hcm_scale.stages import train as train_batches
