@@ -43,23 +43,13 @@ def _run(run_dir: Path, verify: bool) -> str:
     for stage in listed:
         folder = run_dir / stage["name"]
         costs = f"{stage['seconds']:>9.1f}{stage['peak_rss_bytes'] / 2**30:>10.2f}{files.size_of(folder) / 1e6:>12.1f}"
-        facts = "  ".join(
-            f"{name}={text}" for name, value in stage["detail"].items() if (text := _fact(value)) is not None
-        )
-        lines.append(f"{stage['name']:<20}{costs}   {facts}")
+        lines.append(f"{stage['name']:<20}{costs}   {workspace.facts_text(stage['detail'])}")
     if verify:
         if not stored_options(run_dir):
             raise files.FolderError(f"{run_dir / 'config.json'} is missing; hcm-scale run writes it again")
         open_stages(run_dir, *(stage["name"] for stage in listed))
         lines.append(f"every file of {len(listed)} stages is as it was written")
     return "\n".join(lines)
-
-
-def _fact(value: object) -> str | None:
-    """A number or a text in at most 40 characters; None for anything longer."""
-    if not isinstance(value, int | float | str) or len(str(value)) > 40:
-        return None
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else value
 
 
 def _graph(folder: Path, verify: bool) -> dict[str, object]:

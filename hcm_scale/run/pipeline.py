@@ -278,8 +278,9 @@ def _line(stage: Stage, state: str, seconds: float | None, size: Size | None, co
     with contextlib.suppress(KeyError, OSError, ValueError):  # a folder that it reads is not there
         memory = stage.needs()[0].held if stage.needs is not None else None
     disk = None if size is None else disk_bytes(stage.name, size, config)
-    cells = f"{'?' if seconds is None else f'{seconds:.0f} s':>9}{_gib(memory):>12}{_gib(disk):>12}"
-    return f"{stage.name:<22}{state:<10}{cells}"
+    sizes = ("-" if size is None else wording.bytes_text(size) for size in (memory, disk))
+    cells = "".join(f"{cell:>12}" for cell in sizes)
+    return f"{stage.name:<22}{state:<10}{'?' if seconds is None else f'{seconds:.0f} s':>9}{cells}"
 
 
 def _seconds(name: str, before: Mapping[str, Any], size: Size | None) -> float | None:
@@ -324,9 +325,3 @@ def changed(run_dir: Path, config: Config) -> list[str]:
     places = ("run_dir", "share_dir", "data_dir", "overwrite")
     differing = [key for key in now if key not in places and before.get(key, now[key]) != now[key]]
     return [f"{key}: {before[key]} -> {now[key]}" for key in differing]
-
-
-def _gib(num_bytes: int | None) -> str:
-    if num_bytes is None:
-        return "-"
-    return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 1 << 30 else f"{num_bytes / 2**20:.0f} MiB"

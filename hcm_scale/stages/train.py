@@ -63,7 +63,7 @@ from hcm_scale.ranks.world import ALONE, LostRankError, World
 from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.batches import EndsBatch
 from hcm_scale.sampling.device.graph import graph_to
-from hcm_scale.sampling.neighbors import import_sample_adj, make_batch, make_sampler
+from hcm_scale.sampling.neighbors import import_sample_adj, make_batch, make_sampler, most_drawn
 from hcm_scale.sampling.pairs import Cut, PairBatch, cut_epoch, pair_batches, pairs_per_epoch
 from hcm_scale.shards import Labels
 
@@ -128,6 +128,11 @@ class Recipe:
                 "are sampled"
             )
         return given * num_blocks if len(given) == 1 else given
+
+    @property
+    def limits(self) -> tuple[int, ...]:
+        """The most neighbours that a target draws, one per sampled layer, input side first."""
+        return tuple(most_drawn(fan_out, self.batching.hub_cap) for fan_out in self.fan_outs)
 
     @property
     def step_threads(self) -> int | None:
@@ -358,7 +363,7 @@ def training_batches(
     if fit is not None:
         graph = graph_to(device, structure.indptr, structure.indices, x, fit.columns, structure.weights)
         source = gpu.pairs_to(device, labels) if fit.has_pairs else prefetch(pairs, lambda item: item, depth=AHEAD)
-        limits = gpu.row_limits(training.recipe.fan_outs, training.recipe.batching.hub_cap)
+        limits = training.recipe.limits
         if fit.columns is not None:
             yield from gpu.fused_batches(graph, source, cut, limits[0], seed=seed, first_step=first_step)
         else:
@@ -429,7 +434,7 @@ def gpu_fit(training: Training, cut: Cut, device: torch.device | str) -> gpu.Fit
         training.x.shape[1],
         training.labels,
         batch_pairs=cut.most,
-        limits=gpu.row_limits(training.recipe.fan_outs, batching.hub_cap),
+        limits=training.recipe.limits,
         widths=(network.width, network.head_width),
         exact_first_hop=batching.exact_first_hop,
     )

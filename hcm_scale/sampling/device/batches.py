@@ -40,7 +40,6 @@ from hcm_scale.base.threads import prefetch
 from hcm_scale.graph import Graph
 from hcm_scale.model import Block, MiniBatch
 from hcm_scale.sampling.device.graph import MAX_SIZE, DeviceGraph, draw_blocks, graph_bytes, shuffled, word_of
-from hcm_scale.sampling.neighbors import FanOut, most_drawn
 from hcm_scale.sampling.pairs import Cut, PairBatch
 from hcm_scale.shards import Labels
 
@@ -199,11 +198,6 @@ def choose_fit(
     left = SHARE * base_device.free_bytes(device) - work - held
     fits_pairs = 2 * labels.num_pairs * labels.plan.index_type.itemsize <= left
     return Fit(fits_pairs and max(labels.stored) <= MAX_SIZE, columns) if left >= 0 else None  # draws have 32 bits
-
-
-def row_limits(fan_outs: Sequence[FanOut], hub_cap: int | None) -> tuple[int, ...]:
-    """The most neighbours a target draws, per sampled layer."""
-    return tuple(most_drawn(fan_out, hub_cap) for fan_out in fan_outs)
 
 
 def pairs_to(device: torch.device | str, labels: Labels) -> DevicePairs:
