@@ -24,11 +24,9 @@ from hcm_scale.base.spmm import propagate
 from hcm_scale.features.propagate import propagate_features
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
-from hcm_scale.posterior.loop import Chain, Step, run_chain
-from hcm_scale.posterior.recorded import Recorder, training_settings
+from hcm_scale.posterior.loop import Chain, Recorder, Step, run_chain, training_settings
 from hcm_scale.sampling.device import batches as gpu
-from hcm_scale.sampling.device.batches import DevicePairs
-from hcm_scale.sampling.device.fused import fused_columns
+from hcm_scale.sampling.device.batches import DevicePairs, fused_columns
 from hcm_scale.sampling.device.graph import DeviceGraph, graph_to
 from hcm_scale.sampling.pairs import Cut
 from hcm_scale.stages.edges import View

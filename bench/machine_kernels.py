@@ -3,8 +3,7 @@
 import numpy as np
 from numba import prange
 
-from hcm_scale.base.intrinsics import prefetch
-from hcm_scale.base.jit import kernel
+from hcm_scale.base.jit import kernel, prefetch
 
 _AHEAD = 16  # rows asked for in advance, as the real kernels do
 _TASKS = 256

@@ -23,6 +23,7 @@ from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import SparseRows
 from hcm_scale.run import pipeline
+from hcm_scale.run.sources import as_trained
 from hcm_scale.score.metrics import roc_auc
 
 PARTS = 5
@@ -65,7 +66,9 @@ def measure(graph: Graph, root: Path, num_left_out: int) -> dict[str, Any]:
     for k in range(num_left_out):
         run(subgraph(graph, part != k), root / f"without {k}")
         began = time.perf_counter()
-        pipeline.score_with_trained(root / f"without {k}", graph, root / f"with {k}", device="cpu")
+        config = as_trained(Config(run_dir=str(root / f"with {k}"), trained=str(root / f"without {k}")))
+        config.world.device = "cpu"
+        pipeline.run(config, until="score", graph=graph)
         seconds.append(time.perf_counter() - began)
         unseen[part == k] = scores(root / f"with {k}")[part == k]
     judged = part < num_left_out

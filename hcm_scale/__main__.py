@@ -13,7 +13,6 @@ from hcm_scale.cli.main import main
 
 
 def script() -> NoReturn:
-    """Runs the command and ends the process with its status."""
     status: list[int] = []
     atexit.register(_exit_now, status)
     status.append(main())

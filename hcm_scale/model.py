@@ -93,20 +93,14 @@ class MiniBatch:
     step: int
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "MiniBatch":
-        """The same batch with every tensor changed."""
         blocks = tuple(_map_tensors(block, change) for block in self.blocks)
         return replace(_map_tensors(self, change), blocks=blocks)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "MiniBatch":
         return self.map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
-    def pin(self) -> "MiniBatch":
-        """In page-locked memory, from where a GPU can copy while the CPU goes on."""
-        return self.map(Tensor.pin_memory)
-
 
 def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same dataclass with every field that is a tensor changed."""
     named = {field.name: getattr(value, field.name) for field in fields(value)}
     return replace(value, **{name: change(item) for name, item in named.items() if isinstance(item, Tensor)})
 
@@ -235,7 +229,6 @@ class Affine(nn.Module):
         return self.multiply(x, self.bias)
 
     def multiply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Product of x and the weight, plus the bias if given."""
         return (affine if self.in_blocks else _product)(x, self.weight, bias)
 
 
@@ -320,7 +313,6 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-    """Torch's own product, plus the bias if given."""
     return torch.mm(x, weight, out=out) if bias is None else torch.addmm(bias, x, weight, out=out)
 
 

@@ -22,18 +22,16 @@ from numba.core.dispatcher import Dispatcher
 from scipy import sparse
 
 from hcm_scale import HCM
-from hcm_scale.base.order import double_places
+from hcm_scale.base import order
 from hcm_scale.base.spmm import gcn_scale
 from hcm_scale.features import purify as purification
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.graph.build import build_csr
-from hcm_scale.hops import choose_sources, label_hops
-from hcm_scale.hops.label import count_hops
+from hcm_scale.hops import choose_sources, label, label_hops
 from hcm_scale.ingest.arrays import write_weights
 from hcm_scale.ingest.ids import GrowingIds
 from hcm_scale.sampling import make_sampler
-from hcm_scale.score import nodes
-from hcm_scale.score.closure import cohesion
+from hcm_scale.score import closure, nodes
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
 from hcm_scale.synthetic import families
@@ -95,7 +93,7 @@ def walk_hops(graph: Any) -> None:
     sources = choose_sources(graph.indptr, num_sources=None, seed=0)
     for directed in (False, True):
         for words in (None, 1):
-            count_hops(graph.indptr, graph.indices, sources, classes=3, directed=directed, words=words)
+            label.count_hops(graph.indptr, graph.indices, sources, classes=3, directed=directed, words=words)
             for pairs in (None, 2):
                 options: Any = {"classes": 3, "pairs_per_class": pairs, "seed": 0, "sources_per_block": 32}
                 list(label_hops(graph.indptr, graph.indices, sources, directed=directed, words=words, **options))
@@ -120,10 +118,10 @@ def walk_score(graph: Any) -> None:
         mean = np.random.default_rng(0).random(edges.num_edges).astype(np.float32)
         nodes.score_nodes(edges, EdgeHops(mean, mean), trim=0.0)
     two_sided = np.sort((np.arange(12)[:, None] + [1, 3, 9, 11]) % 12, axis=1).astype(np.int32)
-    cohesion(edge_index(np.arange(0, 49, 4), two_sided.ravel()))
+    closure.cohesion(edge_index(np.arange(0, 49, 4), two_sided.ravel()))
     many = 1 << 17  # fewer are not sorted in threads
     values, known = np.random.default_rng(0).normal(size=many + 9).round(2), np.arange(many + 9) % many > 0
-    double_places(values, known)
+    order.double_places(values, known)
 
 
 def not_reached() -> list[str]:

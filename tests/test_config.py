@@ -14,7 +14,7 @@ from hcm_scale.base import names as tables
 from hcm_scale.cli.overrides import compose_config, composing
 from hcm_scale.features import parts, purify
 from hcm_scale.posterior import sgld
-from hcm_scale.sampling import batches
+from hcm_scale.sampling import neighbors
 
 ROOT = schema.conf_dir()
 PACKAGE = Path(schema.__file__).parent
@@ -121,7 +121,7 @@ def test_option__is_legal_and_says_only_what_it_changes(word):
     ("known", "table"),
     [
         (sgld.KERNELS, tables.KERNELS),
-        (batches.BACKENDS, tables.BACKENDS),
+        (neighbors.BACKENDS, tables.BACKENDS),
         (purify._DENSE_KERNELS, tables.SIMILARITIES),
         ((*parts._VALUEWISE, "row", parts.NORMAL, parts.AUTO), tables.SCALINGS),
     ],

@@ -10,7 +10,7 @@ from scipy.io import savemat
 from hcm_scale.cli.overrides import compose_config, composing
 from hcm_scale.config import Config, MatrixGraph
 from hcm_scale.run import pipeline
-from hcm_scale.stages.score import open_scores
+from hcm_scale.stages import score
 
 PLANTED = {"blogcatalog": 10, "flickr": 15, "acm": 20}
 LABELLED = ("amazon", "enron")
@@ -78,7 +78,7 @@ def test_acm__runs_on_a_file_of_its_keys(tmp_path, family):
     config = composed(f"experiment={family}/acm", f"data_dir={tmp_path}", *SHORT)
     config.run_dir = str(tmp_path / "run")
     pipeline.run(config, until="score")
-    metrics = open_scores(tmp_path / "run" / "scores").metrics
+    metrics = score.open_scores(tmp_path / "run" / "scores").metrics
     assert metrics is not None
     assert {"ahp", "hav"} <= set(metrics)
     assert metrics["ahp"]["num_anomalies"] == 600
@@ -90,7 +90,7 @@ def test_amazon__runs_on_the_real_file(tmp_path, real_data, family):
     config = composed(f"experiment={family}/amazon", f"data_dir={folder}", *SHORT)
     config.run_dir = str(tmp_path)
     pipeline.run(config, until="score")
-    metrics = open_scores(tmp_path / "scores").metrics
+    metrics = score.open_scores(tmp_path / "scores").metrics
     assert metrics is not None
     assert metrics["ahp"]["num_anomalies"] == 28
 
@@ -102,6 +102,6 @@ def test_blogcatalog__best_stays_in_its_range(tmp_path, real_data):
     config = composed("experiment=best/blogcatalog", f"data_dir={folder}", "seed=0")
     config.run_dir = str(tmp_path)
     pipeline.run(config, until="score")
-    metrics = open_scores(tmp_path / "scores").metrics
+    metrics = score.open_scores(tmp_path / "scores").metrics
     assert metrics is not None, json.dumps(metrics)
     assert 0.78 < metrics[config.score.rank_by]["roc_auc"] < 0.92  # seed 0 is a kind draw; the mean over five is lower

@@ -14,8 +14,7 @@ import torch
 
 from hcm_scale.base.spmm import gcn_scale, propagate
 from hcm_scale.model import HopModel, aggregate, embed_graph
-from hcm_scale.sampling.device.batches import DevicePairs, draw, draw_into
-from hcm_scale.sampling.device.fused import EndsBatch
+from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.sampling.device.graph import draw_rows, graph_to
 from hcm_scale.score import device, nodes
 from hcm_scale.score.edge_index import PairHead, Pairs, edge_index
@@ -98,7 +97,7 @@ def test_sum_hidden__equals_explicit_rows_forward_and_backward(limit):
     graph = rmat(5, num_attributes=5)
     held = graph_to(CPU, graph.indptr, graph.indices, graph.x, 16)
     ends = torch.randint(0, graph.num_nodes, (9,), dtype=torch.int32)
-    batch = EndsBatch(held, ends, ends[:4].long(), torch.tensor([7_654_321_987_654_321]), limit, 0, 0)
+    batch = gpu.EndsBatch(held, ends, ends[:4].long(), torch.tensor([7_654_321_987_654_321]), limit, 0, 0)
     weight, bias = torch.randn(5, 16, requires_grad=True), torch.randn(16, requires_grad=True)
     sums, spread = batch.sum_hidden(weight, bias)
     starts, entries, weights = draw_rows(held, ends.long(), limit, int(batch.key))
@@ -114,10 +113,10 @@ def test_sum_hidden__equals_explicit_rows_forward_and_backward(limit):
 @interpreted
 def test_draw_into__equals_plain_draw():
     pairs = torch.arange(700, dtype=torch.int32)
-    held = DevicePairs(pairs, pairs + 1_000, torch.tensor([0, 200, 500, 700]))
+    held = gpu.DevicePairs(pairs, pairs + 1_000, torch.tensor([0, 200, 500, 700]))
     ends, hop = torch.full((256,), -1, dtype=torch.int32), torch.full((128,), -1)
-    draw_into(held, torch.tensor([31, 131, 2**50 + 17]), ends, hop)
-    u, v, klass = draw(held, 31, 131, 2**50 + 17)
+    gpu.draw_into(held, torch.tensor([31, 131, 2**50 + 17]), ends, hop)
+    u, v, klass = gpu.draw(held, 31, 131, 2**50 + 17)
     assert torch.equal(ends[:100], u)
     assert torch.equal(ends[128:228], v)
     assert torch.equal(hop[:100], klass)

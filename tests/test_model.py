@@ -16,8 +16,7 @@ from scipy import sparse
 from torch import Tensor
 
 from hcm_scale import model as model_module
-from hcm_scale.base import spmm
-from hcm_scale.base.threads import torch_threads
+from hcm_scale.base import spmm, threads
 from hcm_scale.model import Block, HopModel, MiniBatch, aggregate, embed_graph
 
 
@@ -275,7 +274,7 @@ def test_affine__is_torchs_and_does_not_depend_on_the_threads(num_rows, widths):
     parts = [torch.randn(shape, generator=rng) for shape in shapes]
     found = []
     for num_threads in (1, 2, 3):
-        with torch_threads(num_threads):
+        with threads.torch_threads(num_threads):
             found.append(made(model_module.affine, *parts))
             assert torch.get_num_threads() == num_threads
     expected = made(lambda x, weight, bias: bias + x @ weight, *(part.double() for part in parts))
@@ -286,7 +285,7 @@ def test_affine__is_torchs_and_does_not_depend_on_the_threads(num_rows, widths):
 
 
 def test_affine__leaves_other_threads_alone():
-    with torch_threads(2):
+    with threads.torch_threads(2):
         model_module.affine(torch.ones(20_000, 64), torch.ones(64, 64))
         seen: list[int] = []
         thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))

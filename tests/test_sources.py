@@ -7,7 +7,7 @@ import pytest
 from hcm_scale.base import names
 from hcm_scale.base.files import FolderError, write_sealed
 from hcm_scale.config import Config, FolderGraph, MatrixGraph, PygGraph, SqlGraph, SyntheticGraph, TablesGraph
-from hcm_scale.run import plan, sources
+from hcm_scale.run import pipeline, sources
 
 
 def test_stamp__knows_the_files_of_a_folder_and_of_a_glob(tmp_path):
@@ -47,10 +47,10 @@ def test_options_of_the_last_run__that_are_damaged_are_told_by_name_and_never_wa
         with pytest.raises(FolderError, match=r"config\.json is damaged: .*; remove it"):
             sources.check_same_input(SyntheticGraph(), tmp_path)
         with pytest.raises(FolderError, match=r"config\.json is damaged: .*; remove it"):
-            plan.changed(tmp_path, Config())
+            pipeline.changed(tmp_path, Config())
     stored.unlink()
     sources.check_same_input(SyntheticGraph(), tmp_path)
-    assert plan.changed(tmp_path, Config()) == []
+    assert pipeline.changed(tmp_path, Config()) == []
 
 
 def test_another_input__is_refused_however_long_a_query_is_and_of_a_wrong_type_by_name(tmp_path):

@@ -18,9 +18,7 @@ from hcm_scale.run import pipeline
 from hcm_scale.run.stages import recipe_of
 from hcm_scale.sampling.pairs import PairBatch
 from hcm_scale.shards import open_labels
-from hcm_scale.stages import purify
-from hcm_scale.stages.score import open_scores
-from hcm_scale.stages.train import Training, batch_maker
+from hcm_scale.stages import purify, score, train
 from hcm_scale.synthetic import families
 from hcm_scale.synthetic.inject import inject
 
@@ -106,7 +104,7 @@ def test_scores__are_those_of_dense_matrices_of_strengths(runs):
         np.testing.assert_allclose(x, gcn @ made.features, atol=1e-5)
         samples = open_samples(runs["amounts"] / f"train-{view}" / "samples")
         wanted.append(np.mean([expected_hops(gcn, x, s, u[first], graph.indices[first]) for s in samples], axis=0))
-    hops = open_scores(runs["amounts"] / "scores").edges().mean
+    hops = score.open_scores(runs["amounts"] / "scores").edges().mean
     np.testing.assert_allclose(hops, np.mean(wanted, axis=0), atol=1e-4)
 
 
@@ -135,8 +133,8 @@ def test_training__sums_over_the_same_matrix(runs):
     recipe, nodes = recipe_of(Config()), np.arange(300)
     recipe = replace(recipe, batching=replace(recipe.batching, fan_outs=(None,), hub_cap=None))
     pairs = PairBatch(0, 0, nodes, nodes, np.zeros(300, np.int64))
-    training = Training(made.graph, made.features, open_labels(runs["amounts"] / "labels"), recipe, seed=0)
-    (block,) = batch_maker(training)(pairs).blocks
+    training = train.Training(made.graph, made.features, open_labels(runs["amounts"] / "labels"), recipe, seed=0)
+    (block,) = train.batch_maker(training)(pairs).blocks
     arrays = tuple(tensor.numpy() for tensor in (block.weights, block.indices, block.indptr))
     found = sparse.csr_array(arrays, shape=(300, 300)).toarray()
     np.testing.assert_allclose(found, dense_gcn(made.graph, made.graph.weights), rtol=1e-5)

@@ -71,7 +71,6 @@ class Progress:
             self._drawn = tqdm(total=total, unit=unit, desc=label, dynamic_ncols=True, **scaled)
 
     def update(self, num_more: int = 1) -> None:
-        """Adds to what is done."""
         self.n += num_more
         notify_watcher(Step(self._label, self.n, self._total, self._unit))
         if self._drawn is not None:
@@ -95,7 +94,6 @@ class Progress:
         return f"{self._label:<20} {done} {self._unit}s in {seconds:,.0f} s{left}{self._postfix}"
 
     def close(self) -> None:
-        """Ends the line on the terminal."""
         global _num_drawn
         if self._drawn is not None:
             self._drawn.close()
@@ -114,11 +112,6 @@ def notify_watcher(step: Step) -> None:
     if _watcher is not None:
         with _watching:
             _watcher(step)
-
-
-def is_interactive() -> bool:
-    """Whether a person sees stderr as it is written: on a terminal, or in a notebook."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 @contextlib.contextmanager

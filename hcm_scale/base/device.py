@@ -41,7 +41,6 @@ def copy_into_device(out: Tensor, array: NDArray[Any]) -> Tensor:
 
 
 def copy_to_device(array: NDArray[Any], device: torch.device | str) -> Tensor:
-    """The array on a device."""
     kind = torch.from_numpy(np.empty(0, array.dtype)).dtype
     return copy_into_device(torch.empty(array.shape, dtype=kind, device=device), array)
 

@@ -29,8 +29,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-import xxhash
-
+from hcm_scale.base.files import hash_file, hash_value
 from hcm_scale.base.threads import num_cores
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -44,7 +43,8 @@ _PRECOMPILE = (
 @functools.cache
 def kernel_folder() -> Path | None:
     """The folder of compiled kernels, which is made if needed; None if no folder can be written."""
-    variant = _hash(str(PACKAGE), str(sys.implementation.cache_tag), os.environ.get("NUMBA_BOUNDSCHECK", ""))[:8]
+    place = str(PACKAGE), sys.implementation.cache_tag, os.environ.get("NUMBA_BOUNDSCHECK", "")
+    variant = hash_value(place)[:8]
     name = f"hcm_scale-{variant}-{_digest()}"
     for parent in _parents():
         folder = parent / name
@@ -68,7 +68,6 @@ def is_compiled() -> bool:
 
 
 def num_compiled(folder: Path) -> int:
-    """Kernels of which there is compiled code."""
     return sum(1 for _ in folder.glob("*.nbi"))
 
 
@@ -116,16 +115,5 @@ def _is_trusted(folder: Path) -> bool:
 
 
 def _digest() -> str:
-    sources = sorted(PACKAGE.rglob("*.py"))
-    parts = [part for path in sources for part in (path.relative_to(PACKAGE).as_posix(), path.read_bytes())]
-    return _hash(*parts, *(version(name) for name in ("numba", "llvmlite", "numpy")))
-
-
-def _hash(*parts: str | bytes) -> str:
-    """16 hex digits; lengths go in too, so that no two lists of parts are alike."""
-    digest = xxhash.xxh3_64()
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-    return digest.hexdigest()
+    sources = [(path.relative_to(PACKAGE).as_posix(), hash_file(path)) for path in sorted(PACKAGE.rglob("*.py"))]
+    return hash_value([sources, [version(name) for name in ("numba", "llvmlite", "numpy")]])[:16]

@@ -57,7 +57,6 @@ def _address_space() -> int | None:
 
 
 def gib(num_bytes: int) -> str:
-    """Bytes as text in GiB."""
     return f"{num_bytes / 2**30:.2f} GiB"
 
 

@@ -81,7 +81,6 @@ def _allocate(path: Path, num_bytes: int) -> None:
 
 
 def save_npy(path: Path, array: NDArray[Any]) -> None:
-    """Writes an array to a .npy file at `path`."""
     try:
         np.save(path, array, allow_pickle=False)
     except OSError as error:

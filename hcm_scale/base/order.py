@@ -89,7 +89,6 @@ def double_places(values: NDArray[np.float64], known: Known = None, out: Places 
 
 
 def num_known(values: NDArray[Any], known: Known) -> int:
-    """Number of values, or of known ones."""
     return len(values) if known is None else int(np.count_nonzero(known))
 
 
@@ -246,7 +245,6 @@ def share_places(part, ordered, positions, out):
 
 
 def num_finite(values: NDArray[np.float32]) -> int:
-    """Number of finite values."""
     return int(count_lower(values, _ANY).sum())
 
 
@@ -330,7 +328,6 @@ def mark_largest(part, bits, threshold, num_ties, marked):
 
 @kernel
 def sort_row(row):
-    """Puts a row in order."""
     if len(row) > _SHORT:
         row.sort()
         return
@@ -344,6 +341,5 @@ def sort_row(row):
 
 @kernel
 def sort_rows(part, indptr, indices):
-    """Puts every row of a CSR in order."""
     for u in range(part[0], part[1]):
         sort_row(indices[indptr[u] : indptr[u + 1]])

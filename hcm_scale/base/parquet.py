@@ -70,7 +70,6 @@ class Group(NamedTuple):
         return group
 
     def field(self, path: tuple[int, ...]) -> Field:
-        """The one field with this path."""
         return next(field for field in self.fields if field.path == path)
 
     def moved(self, by: int, ordinal: int) -> bytes:

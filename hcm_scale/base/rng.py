@@ -31,7 +31,6 @@ def mix(state, value):
 
 @kernel
 def bits(seed, a, b=0, c=0):
-    """64 random bits for the key (seed, a, b, c)."""
     return mix(mix(mix(mix(np.uint64(0), seed), a), b), c)
 
 

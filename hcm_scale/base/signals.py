@@ -71,7 +71,6 @@ def _handle(signum: int, frame: FrameType | None) -> None:
 
 
 def is_stop_requested() -> bool:
-    """Whether a signal has come."""
     return _requested is not None
 
 

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.intrinsics import prefetch
-from hcm_scale.base.jit import kernel
+from hcm_scale.base.jit import kernel, prefetch
 from hcm_scale.base.threads import run_in_slices, run_in_threads
 
 _LINES_AHEAD = 32  # cache lines asked for before they are needed: 4 rows of 128 numbers, 16 of 20

@@ -17,5 +17,4 @@ else:
 
 
 def jit(function: Any) -> Any:
-    """The function as a Triton kernel."""
     return triton.jit(function) if AVAILABLE else function

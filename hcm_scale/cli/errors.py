@@ -13,8 +13,7 @@ import errno
 import logging
 import re
 import shutil
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from hcm_scale.base import console, remote
@@ -36,18 +35,11 @@ class LoggedError(Exception):
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
-        self.status = _status(error)
+        self.status = status_of(error)
 
 
-def _status(error: Exception) -> int:
+def status_of(error: Exception) -> int:
     return 2 if isinstance(error, _WRONG_INPUT) else 1
-
-
-def print_error(error: Exception, words: Sequence[str] = ()) -> int:
-    """Prints an error to stderr, as JSON if `log=json` is among the words; returns the exit status."""
-    text = f"error: {error_line(error)}"
-    print(console.json_line("error", text) if "log=json" in words else text, file=sys.stderr)
-    return _status(error)
 
 
 @contextlib.contextmanager

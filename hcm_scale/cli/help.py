@@ -138,7 +138,6 @@ def _legal(option: Option) -> str:
 
 
 def _default(option: Option) -> str:
-    """The default as it is written on a command line."""
     value = option.default
     text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     return text.replace("'", "")

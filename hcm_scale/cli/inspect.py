@@ -6,14 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
+from hcm_scale import shards
 from hcm_scale.base import files
 from hcm_scale.config import stored_options
 from hcm_scale.graph import Graph, store
 from hcm_scale.posterior import samples
 from hcm_scale.run import workspace
-from hcm_scale.run.workspace import open_stages, read_stages
-from hcm_scale.shards import labels as schema
-from hcm_scale.shards import open_labels
 from hcm_scale.stages import purify, score
 
 _MAX_COLUMNS = 12  # of a graph, listed
@@ -36,30 +34,20 @@ def inspect(folder: Path, verify: bool) -> str:
 
 def _run(run_dir: Path, verify: bool) -> str:
     """The stages of the last run in a folder: what each cost, and what it counted."""
-    listed = read_stages(run_dir)
+    listed = workspace.read_stages(run_dir)
     if not listed:
         raise ValueError(f"the run in {run_dir} has finished no stage yet; the same hcm-scale run again goes on")
     lines = [f"{'stage':<20}{'seconds':>9}{'peak GiB':>10}{'MB on disk':>12}   facts"]
     for stage in listed:
         folder = run_dir / stage["name"]
         costs = f"{stage['seconds']:>9.1f}{stage['peak_rss_bytes'] / 2**30:>10.2f}{files.size_of(folder) / 1e6:>12.1f}"
-        facts = "  ".join(
-            f"{name}={text}" for name, value in stage["detail"].items() if (text := _fact(value)) is not None
-        )
-        lines.append(f"{stage['name']:<20}{costs}   {facts}")
+        lines.append(f"{stage['name']:<20}{costs}   {workspace.facts_text(stage['detail'])}")
     if verify:
         if not stored_options(run_dir):
             raise files.FolderError(f"{run_dir / 'config.json'} is missing; hcm-scale run writes it again")
-        open_stages(run_dir, *(stage["name"] for stage in listed))
+        workspace.open_stages(run_dir, *(stage["name"] for stage in listed))
         lines.append(f"every file of {len(listed)} stages is as it was written")
     return "\n".join(lines)
-
-
-def _fact(value: object) -> str | None:
-    """A number or a text in at most 40 characters; None for anything longer."""
-    if not isinstance(value, int | float | str) or len(str(value)) > 40:
-        return None
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else value
 
 
 def _graph(folder: Path, verify: bool) -> dict[str, object]:
@@ -93,7 +81,7 @@ def _purified(folder: Path, verify: bool) -> dict[str, object]:
 
 
 def _labels(folder: Path, verify: bool) -> dict[str, object]:
-    labels = open_labels(folder, verify=verify)
+    labels = shards.open_labels(folder, verify=verify)
     by_hop = ", ".join(f"{hop}: {count:,}" for hop, count in enumerate(labels.counts, 1))
     return {"pairs": f"{labels.num_pairs:,}", "sources": f"{labels.plan.num_sources:,}", "pairs by hop": by_hop}
 
@@ -118,7 +106,7 @@ def _scores(folder: Path, verify: bool) -> dict[str, object]:
 _READERS: dict[str, Callable[[Path, bool], dict[str, object]]] = {
     store.KIND: _graph,
     purify.KIND: _purified,
-    schema.KIND: _labels,
+    shards.KIND: _labels,
     samples.KIND: _samples,
     score.KIND: _scores,
 }

@@ -49,14 +49,18 @@ def main(words: list[str] | None = None) -> int:
         _discard_output()
         return 0
     except KeyboardInterrupt as stopped:
-        text = f"stopped by {stopped or 'SIGINT'}; to go on from here: {shlex.join(['hcm-scale', *words])}"
-        print(console.json_line("error", text) if "log=json" in words else text, file=sys.stderr)
+        _complain(f"stopped by {stopped or 'SIGINT'}; to go on from here: {shlex.join(['hcm-scale', *words])}", words)
         return 128 + getattr(stopped, "signum", 2)
     except errors.USER_ERRORS as error:
-        return errors.print_error(error, words)
+        _complain(f"error: {errors.error_line(error)}", words)
+        return errors.status_of(error)
     finally:
         gc.enable()
         signals.use_default_handlers()
+
+
+def _complain(text: str, words: list[str]) -> None:
+    print(console.json_line("error", text) if "log=json" in words else text, file=sys.stderr)
 
 
 def _dispatch(words: list[str]) -> None:

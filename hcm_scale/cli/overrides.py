@@ -284,7 +284,7 @@ def compose_config(words: Sequence[str], composed: Any = None) -> Config:
     config = schema.to_config(compose("config", list(words)) if composed is None else composed)
     if config.trained is None:
         return config
-    from hcm_scale.run.trained import as_trained
+    from hcm_scale.run.sources import as_trained
 
     store = ConfigStore.instance()
     store.store(name="schema", node=as_trained(Config(trained=config.trained)))

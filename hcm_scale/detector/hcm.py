@@ -14,6 +14,7 @@ import dataclasses
 import json
 import logging
 import shutil
+import sys
 import tempfile
 import warnings
 import weakref
@@ -284,7 +285,8 @@ class HCM(Results, Parameters):
     @contextlib.contextmanager
     def _progress(self) -> Iterator[None]:
         """Shows bars as `verbose` says, and log lines unless the program handles those itself."""
-        shows = console.is_interactive() if self.verbose is None else bool(self.verbose)
+        is_interactive = sys.stderr.isatty() or "ipykernel" in sys.modules
+        shows = is_interactive if self.verbose is None else bool(self.verbose)
         log, handler = logging.getLogger("hcm_scale"), logging.StreamHandler()
         level, logs = log.level, shows and not log.hasHandlers()
         if logs:
@@ -303,8 +305,9 @@ class HCM(Results, Parameters):
         folder, found = Path(folder), self._found()
         _check_writable(folder)
         parameters = {name: as_plain(value) for name, value in self.get_params().items() if name not in _NOT_SAVED}
-        manifest: dict[str, Any] = {"parameters": parameters, "fingerprint": found.fingerprint}
-        manifest |= {
+        manifest = {
+            "parameters": parameters,
+            "fingerprint": found.fingerprint,
             "columns": found.columns,
             "contamination": as_plain(found.contamination),
             "bound": as_plain(found.bound),

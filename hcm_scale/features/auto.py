@@ -58,7 +58,7 @@ from hcm_scale.features.parts import (
     row_blocks,
     values_per_row,
 )
-from hcm_scale.features.signal import Ends, neighbor_signal
+from hcm_scale.features.purify import Ends, neighbor_signal
 from hcm_scale.graph.store import Attributes, SparseRows
 
 log = logging.getLogger(__name__)
@@ -192,7 +192,6 @@ class Decision:
     sparse_values: str = "as they are"
 
     def columns(self, *rules: str) -> list[int]:
-        """The columns under any of these rules, rising."""
         return [k for k, rule in enumerate(self.rules) if rule in rules]
 
 
@@ -367,7 +366,6 @@ def _choose_components(
 
 
 def _most_components(num_rows: int) -> int:
-    """Components of a sparse group at most."""
     return max(_COMPONENTS["sparse"], min(_CHOICES[-1], _MAX_FEATURES // num_rows))
 
 

@@ -154,7 +154,6 @@ class Components:
 
     @property
     def explained(self) -> list[float]:
-        """Each component's share of the variance, rounded."""
         shares = self.variances / (self.total_variance or 1.0)
         return [round(float(share), 6) for share in shares]
 

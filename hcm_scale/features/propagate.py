@@ -48,12 +48,10 @@ def check_propagated(structure: Graph, x: NDArray[np.float32]) -> None:
 
 
 def seal_propagated(out: Path, shape: tuple[int, ...]) -> None:
-    """Declares the folder finished."""
     files.write_manifest(out, KIND, FORMAT, {"shape": list(shape)})
 
 
 def open_propagated(folder: Path) -> NDArray[np.float32]:
-    """Maps a finished folder."""
     files.read_manifest(folder, KIND, FORMAT)
     return open_npy(folder / "x.npy")
 

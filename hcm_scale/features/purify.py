@@ -1,4 +1,4 @@
-"""Drops the least similar edges of a graph, and puts weights of edges on a common scale.
+"""How alike neighbours are: drops the least similar edges, weighs the others, and says what features tell of edges.
 
 `edge_similarity` gives every edge a number, `purify` keeps the upper part:
 
@@ -20,6 +20,14 @@ and 20 for that largest one. The median is that of the graph trained on, also fo
 counts the same tomorrow. A heavy edge is also evidence that it belongs: before edges are dropped, 1/4 - 2^-strength / 2
 standard deviations are added to each similarity. That is 0 for a typical edge, up to 1/4 for a heavy one, down to -1/4
 for a light one: attributes decide, and weights among edges that are about as similar.
+
+`neighbor_signal` says how much the features of nodes tell about who is joined to whom, from a few thousand edges: the
+chance that two neighbours have features more alike, by their cosine, than the ends of two different edges, which are as
+often nodes of many edges. It is 1/2 where attributes are noise: 0.49 to 0.50 on graphs whose attributes were replaced
+by noise, 0.69 on the embedded data set, 0.73 on Cora, 0.90 on Reddit, 0.53 on DBLP with 20 components. The loss of the
+training says less: with a few hubs or a thin graph, distances show in the mean of noise over neighbours (DBLP: 0.91
+with its attributes, 0.93 with noise, of 1.39). Edges are evenly spaced, so that the same graph always has the same
+signal. `attribute_trust` makes of it a number for the weights of evidence.
 """
 
 import math
@@ -31,8 +39,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.intrinsics import fetch_add, prefetch
-from hcm_scale.base.jit import kernel
+from hcm_scale.base.jit import fetch_add, kernel, prefetch
 from hcm_scale.base.names import SIMILARITIES
 from hcm_scale.base.npy import create_npy
 from hcm_scale.base.order import sort_rows, value_at
@@ -45,6 +52,11 @@ _AHEAD = 8  # neighbours between prefetching a row of attributes and reading it
 _BATCH = 64  # edges whose places are prefetched before the first of them is written to
 _WEIGHTS_PER_BLOCK = 1 << 20
 _LEAST_STRENGTH = np.finfo(np.float32).tiny
+_MIN_EDGES, _NUM_EDGES = 512, 1 << 13  # with fewer edges the signal is too uncertain
+_TRUST_EDGES, _TRUST_VALUES = 1 << 16, 1 << 21  # edges, and values of their ends, of which there may be twice as many
+_NOISE, _SIGNAL = 0.505, 0.515  # signals up to which attributes are no witnesses, and from which on they are
+
+Ends = tuple[NDArray[Any], NDArray[Any]]
 
 
 class EdgeSpans(NamedTuple):
@@ -121,7 +133,6 @@ def _task_rows(task, offsets):
 
 @kernel(inline="always")
 def _prefetch_row(x, indices, e):
-    """Prefetches the attributes of a neighbour to come."""
     width = x.shape[1]
     place = np.int64(indices[min(e + _AHEAD, len(indices) - 1)]) * width
     prefetch(x, place)
@@ -192,7 +203,6 @@ _DENSE_KERNELS = {"jaccard": dense_jaccard, "cosine": dense_cosine, "euclidean":
 
 @kernel
 def sparse_squares(part, x_indptr, x_data, out):
-    """out[i] = |x[i]|^2."""
     for i in range(part[0], part[1]):
         total = 0.0
         for k in range(x_indptr[i], x_indptr[i + 1]):
@@ -322,7 +332,6 @@ def _keep_most_similar(values: NDArray[np.float32], num_dropped: int) -> tuple[N
 
 
 def _purified(graph: Graph, keep: NDArray[np.bool_] | None, info: dict[str, Any]) -> Graph:
-    """The structure of the kept edges, or of all."""
     indptr, indices, weights = graph.indptr, graph.indices, graph.weights
     if keep is not None:
         indptr, indices = _keep_edges(graph, keep)
@@ -333,7 +342,6 @@ def _purified(graph: Graph, keep: NDArray[np.bool_] | None, info: dict[str, Any]
 
 
 def _keep_edges(graph: Graph, keep: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The CSR of the kept edges."""
     if graph.directed:
         return np.concatenate([[0], np.cumsum(keep)])[graph.indptr], graph.indices[keep]
     of_edges = graph.indices, _edge_spans(graph.indptr, graph.indices, directed=False), keep
@@ -417,3 +425,61 @@ def write_strengths(path: Path, weights: NDArray[np.float32], median: float) -> 
         out[first : first + _WEIGHTS_PER_BLOCK] = strengths(weights[first : first + _WEIGHTS_PER_BLOCK], median)
     out.flush()
     return out
+
+
+def attribute_signal(graph: Graph, features: NDArray[np.float32] | None) -> float | None:
+    """`neighbor_signal` of a graph whose nodes have these features; None with few edges or no features."""
+    ends = signal_edges(graph)
+    return None if features is None or ends is None else neighbor_signal(*(features[nodes] for nodes in ends))
+
+
+def attribute_trust(indptr: NDArray[np.int64], indices: NDArray[Any], features: NDArray[np.float32]) -> float:
+    """0 where neighbours are no more alike than any two nodes, 1 where they clearly are, or there are few edges.
+
+    A signal counts as one standard deviation of noise more, so that a small graph is given the benefit of the doubt.
+    """
+    if len(indices) < 2 * _MIN_EDGES:
+        return 1.0
+    left, right = _spaced(indptr, indices, min(_TRUST_EDGES, 1 + _TRUST_VALUES // max(1, features.shape[1])))
+    signal = neighbor_signal(features[left], features[right]) + (6.0 * len(left)) ** -0.5
+    return float(np.clip((signal - _NOISE) / (_SIGNAL - _NOISE), 0.0, 1.0))
+
+
+def signal_edges(graph: Graph) -> Ends | None:
+    """Both ends of the edges that show the signal; None where there are too few."""
+    return None if graph.num_edges < _MIN_EDGES else spaced_edges(graph, _NUM_EDGES)
+
+
+def spaced_edges(graph: Graph, count: int) -> Ends:
+    """Both ends of about `count` evenly spaced edges, at most twice as many."""
+    return _spaced(graph.indptr, graph.indices, count)
+
+
+def _spaced(indptr: NDArray[np.int64], indices: NDArray[Any], count: int) -> Ends:
+    arcs = np.arange(0, len(indices), max(1, len(indices) // count))
+    return np.searchsorted(indptr, arcs, side="right") - 1, indices[arcs]
+
+
+def neighbor_signal(left: NDArray[np.float32], right: NDArray[np.float32]) -> float:
+    """The chance that two neighbours are more alike than ends of different edges, from the features of edges' ends.
+
+    >>> ends = np.eye(4, dtype=np.float32)
+    >>> neighbor_signal(ends, ends), neighbor_signal(ends, np.roll(ends, 1, axis=0))
+    (1.0, 0.5)
+    """
+    joined = cosine_distance(left, right)
+    others = np.sort(cosine_distance(left, np.roll(right, len(right) // 2, axis=0)))
+    first, last = (np.searchsorted(others, joined, side=side) for side in ("left", "right"))
+    return float((len(others) - last + 0.5 * (last - first)).mean() / len(others))
+
+
+def cosine_distance(own: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
+    """1 - cosine of rows with each other, or of one row with many; 1 where a row is zero.
+
+    >>> cosine_distance(np.array([1.0, 0.0]), np.array([[2.0, 0.0], [0.0, 1.0], [0.0, 0.0]])).tolist()
+    [0.0, 1.0, 1.0]
+    """
+    own, others = np.asarray(own, np.float64), np.asarray(others, np.float64)
+    lengths = np.linalg.norm(own, axis=-1) * np.linalg.norm(others, axis=-1)
+    products = (own * others).sum(axis=-1)
+    return 1.0 - np.divide(products, lengths, out=np.zeros(np.shape(lengths)), where=lengths > 0)

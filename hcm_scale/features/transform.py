@@ -28,7 +28,7 @@ from hcm_scale.features.parts import (
     normal_scores,
     row_blocks,
 )
-from hcm_scale.features.signal import Ends
+from hcm_scale.features.purify import Ends
 from hcm_scale.graph.store import Attributes, SparseRows
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,6 @@ def _dense_enough(x: Attributes) -> NDArray[np.float32]:
 
 
 def _dense(x: Attributes, scale: str) -> NDArray[np.float32]:
-    """The rescaled attributes as a new dense array."""
     num_bytes = 4 * x.shape[0] * x.shape[1]
     if isinstance(x, SparseRows) and num_bytes > _MAX_DENSE_BYTES:
         raise ValueError(

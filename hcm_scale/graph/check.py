@@ -123,7 +123,6 @@ def _check_rows(pointers: str, entries: str, arrays: Arrays, num_columns: int, *
 
 
 def _row_of(indptr: NDArray[np.int64], at: int) -> int:
-    """The row of an entry."""
     return int(np.searchsorted(indptr, at, side="right")) - 1
 
 

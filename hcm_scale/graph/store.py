@@ -162,7 +162,6 @@ class Graph:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all arrays."""
         return sum(array.nbytes for array in _arrays(self).values())
 
     @functools.cached_property

@@ -96,8 +96,9 @@ def count_hops(
     >>> count_hops(np.array([0, 1, 1, 3, 4]), np.array([2, 0, 3, 2], np.int32), np.array([0, 2]), classes=3).tolist()
     [[1, 1, 1], [1, 0, 1]]
     """
-    search = _Search(indptr, indices, np.ascontiguousarray(sources, np.int64), classes, directed, 0, 0, words)
-    return search.labeller(len(sources))[1](0, len(sources)).counts
+    sources, last = np.ascontiguousarray(sources, np.int64), len(sources)
+    found = _labeller(indptr, indices, sources, last, classes=classes, directed=directed, most=0, seed=0, words=words)
+    return found[1](0, last).counts
 
 
 def label_hops(
@@ -127,8 +128,15 @@ def label_hops(
     assert first % step == 0
     num_nodes = len(indptr) - 1
     most = num_nodes if pairs_per_class is None else min(pairs_per_class, num_nodes)
-    search = _Search(indptr, indices, sources, classes, directed, most, rng.key(seed), words, state_bytes)
-    layout, label = search.labeller(stop - first)
+    layout, label = _labeller(
+        *(indptr, indices, sources, stop - first),
+        classes=classes,
+        directed=directed,
+        most=most,
+        seed=rng.key(seed),
+        words=words,
+        state_bytes=state_bytes,
+    )
     row_bytes = min(num_nodes, most * classes) * layout.names.itemsize
     in_flight = rows_in_flight(row_bytes, step, numba.get_num_threads())
 
@@ -149,55 +157,53 @@ def rows_in_flight(row_bytes: int, step: int, threads: int) -> int:
     return max(1, min(busy, _ROWS_BYTES // max(1, row_bytes)) // step) * step
 
 
-@dataclass(frozen=True, eq=False)
-class _Search:
-    """What is searched, and how much of it is kept."""
+def _labeller(
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    sources: NDArray[np.int64],
+    num_sources: int,
+    *,
+    classes: int,
+    directed: bool,
+    most: int,
+    seed: int,
+    words: int | None,
+    state_bytes: int = STATE_BYTES,
+) -> tuple[layouts.Layout, Labeller]:
+    """The layout, a function of graph, sources and C alone; and what labels `num_sources` of the sources on it.
 
-    indptr: NDArray[np.int64]
-    indices: NDArray[Any]
-    sources: NDArray[np.int64]
-    classes: int
-    directed: bool
-    most: int  # nodes kept of each class; no rank is drawn where that is all nodes
-    seed: int
-    words: int | None
-    state_bytes: int = STATE_BYTES
+    `most` nodes are kept of each class; no rank is drawn where that is all nodes.
+    """
+    assert len(sources) > 0
+    assert 0 <= sources[0] <= sources[-1] < len(indptr) - 1
+    assert (np.diff(sources) > 0).all(), "sorted and distinct"
+    assert (indptr[sources] < indptr[sources + 1]).all(), "see choose_sources"
+    sharing = sharing_pays(indptr, indices, sources, classes=classes)
+    if sharing:
+        layout = layouts.degree_layout(indptr, indices, directed=directed)
+    else:
+        layout = layouts.original_layout(indptr, indices)
+    order = layouts.source_order(layout, sources, directed=directed)
+    request = Request(order, sources, np.uint64(seed), most)
+    threads, sample = numba.get_num_threads(), most if most < layout.num_nodes else 0
+    label: Callable[[int, int, layouts.Rows], Any]  # by a thread: the rows from the source at a position on
+    if sharing or words is not None:
+        layout = layouts.with_in_arcs(layout) if directed else layout
+        words = words or choose_words(layout.num_linked, num_sources, sample, threads, state_bytes)
+        blocks = [wide_scratch(layout.num_linked, words, sample) for _ in range(threads)]
+        step, lanes = 64 * words, (np.uint64(0),) * words
+        label = lambda me, start, rows: label_block(layout, request, start, blocks[me], lanes, rows)  # noqa: E731
+    else:
+        step, singles = SOURCES_PER_TASK, plain_scratch(order, layout.names.dtype, sample, threads)
+        label = lambda me, start, rows: label_plain(layout, request, start, singles[me], rows)  # noqa: E731
 
-    def __post_init__(self) -> None:
-        sources = self.sources
-        assert len(sources) > 0
-        assert 0 <= sources[0] <= sources[-1] < len(self.indptr) - 1
-        assert (np.diff(sources) > 0).all(), "sorted and distinct"
-        assert (self.indptr[sources] < self.indptr[sources + 1]).all(), "see choose_sources"
+    def label_range(first: int, last: int) -> layouts.Rows:
+        rows = layouts.empty_rows(layout, last - first, classes, most)
+        steps = range(0, last - first, step)
+        share_parts(threads, steps, lambda me, i: label(me, first + i, rows.part(i, i + step)))
+        return rows
 
-    def labeller(self, num_sources: int) -> tuple[layouts.Layout, Labeller]:
-        """The layout, a function of graph, sources and C alone; and what labels `num_sources` of the sources on it."""
-        sharing = sharing_pays(self.indptr, self.indices, self.sources, classes=self.classes)
-        if sharing:
-            layout = layouts.degree_layout(self.indptr, self.indices, directed=self.directed)
-        else:
-            layout = layouts.original_layout(self.indptr, self.indices)
-        order = layouts.source_order(layout, self.sources, directed=self.directed)
-        request = Request(order, self.sources, np.uint64(self.seed), self.most)
-        threads, sample = numba.get_num_threads(), self.most if self.most < layout.num_nodes else 0
-        label: Callable[[int, int, layouts.Rows], Any]  # by a thread: the rows from the source at a position on
-        if sharing or self.words is not None:
-            layout = layouts.with_in_arcs(layout) if self.directed else layout
-            words = self.words or choose_words(layout.num_linked, num_sources, sample, threads, self.state_bytes)
-            blocks = [wide_scratch(layout.num_linked, words, sample) for _ in range(threads)]
-            step, lanes = 64 * words, (np.uint64(0),) * words
-            label = lambda me, start, rows: label_block(layout, request, start, blocks[me], lanes, rows)  # noqa: E731
-        else:
-            step, singles = SOURCES_PER_TASK, plain_scratch(order, layout.names.dtype, sample, threads)
-            label = lambda me, start, rows: label_plain(layout, request, start, singles[me], rows)  # noqa: E731
-
-        def label_range(first: int, last: int) -> layouts.Rows:
-            rows = layouts.empty_rows(layout, last - first, self.classes, self.most)
-            steps = range(0, last - first, step)
-            share_parts(threads, steps, lambda me, i: label(me, first + i, rows.part(i, i + step)))
-            return rows
-
-        return layout, label_range
+    return layout, label_range
 
 
 def choose_words(

@@ -41,8 +41,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base.intrinsics import prefetch, trailing_zeros, tuple_setitem
-from hcm_scale.base.jit import kernel
+from hcm_scale.base.jit import kernel, prefetch, trailing_zeros, tuple_setitem
 from hcm_scale.base.rng import below, bits, mix
 from hcm_scale.hops.layout import Layout, Rows
 
@@ -280,7 +279,6 @@ def settle(touched, first, seen, new, lanes):
 
 @kernel
 def list_unseen(seen, new, lanes):
-    """`new` becomes the complement of `seen`."""
     rows, active = new.rows, new.active
     for v in range(len(rows)):
         for k in range(len(lanes)):
@@ -484,7 +482,6 @@ def pick_chunk(members, chunk, j, rank, above, cursor, targets):
 
 @kernel(inline="always")
 def take(v, j, cursor, targets):
-    """Writes one target of column j."""
     targets[j, cursor.filled[j]] = v
     cursor.filled[j] += 1
     cursor.taken[j] += 1

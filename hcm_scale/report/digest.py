@@ -40,7 +40,7 @@ def accuracy(y: NDArray[Any], scores: Mapping[str, NDArray[Any]], kind: NDArray[
         return any(map_slices(len(values), lambda part: np.isnan(values[part]).any()))
 
     usable = [name for name, values in scores.items() if not has_nan(values)]
-    found: dict[str, Any] = {}
+    found = {}
 
     def measure(_: int, name: str) -> None:
         ranked = metrics.Ranked.of(y, scores[name], kind)
@@ -156,7 +156,6 @@ def purification(graph: Graph, purified: Graph | None) -> dict[str, Any] | None:
 
 
 def max_degree(graph: Graph) -> int:
-    """The largest degree; 0 without nodes."""
     return max(map_slices(graph.num_nodes, lambda part: int(degrees_of(graph, part).max())), default=0)
 
 

@@ -25,12 +25,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hcm_scale.base.threads import map_slices, positions_where, run_in_slices
-from hcm_scale.features.signal import cosine_distance, spaced_edges
-from hcm_scale.graph.sides import two_sides
+from hcm_scale.features.purify import cosine_distance, spaced_edges
+from hcm_scale.graph.lookup import two_sides
 from hcm_scale.graph.store import Attributes, Graph, NodeTypes, SparseRows
+from hcm_scale.score.closure import shared_rates
 from hcm_scale.score.edge_index import EdgeIndex, edge_index
 from hcm_scale.score.evidence import nodes_by_group
-from hcm_scale.score.squares import shared_rates
 from hcm_scale.score.table import compared_types, ranked_by
 
 _HOP_SAMPLE = 1 << 20  # edges behind the median hop
@@ -151,12 +151,10 @@ class Evidence:
 
     @property
     def ranked_by(self) -> str:
-        """Name of the score that ranks."""
         return ranked_by(self.scores)
 
 
 def degrees_of(graph: Graph, part: slice) -> NDArray[np.int64]:
-    """The degrees of a slice of the nodes."""
     return np.diff(graph.indptr[part.start : part.stop + 1])
 
 
@@ -184,7 +182,6 @@ def is_among(node: Any, nodes: NDArray[np.int64]) -> Any:
 
 
 def neighbors_of(graph: Graph, node: int) -> NDArray[Any]:
-    """The neighbours of one node, sorted."""
     return graph.indices[graph.indptr[node] : graph.indptr[node + 1]]
 
 

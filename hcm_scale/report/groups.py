@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
-from hcm_scale.graph.sides import two_sides
+from hcm_scale.graph.lookup import two_sides
 from hcm_scale.graph.store import Graph
 from hcm_scale.report.evidence import contains
 from hcm_scale.report.explain import label_of

@@ -26,7 +26,6 @@ _WORDING = (
 
 
 def render(report: dict[str, Any]) -> str:
-    """The whole page."""
     page, style, script = (templates().get_template(f"page.{kind}") for kind in ("html", "css", "js"))
     allowed = {"style": style.render(), "script": script.render()}
     shown = {"report": report, "numbers": _findings(report), "sections": sections.all_sections(report)}

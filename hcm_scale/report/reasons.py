@@ -36,7 +36,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hcm_scale.base.threads import map_slices
-from hcm_scale.features.signal import cosine_distance
+from hcm_scale.features.purify import cosine_distance
 from hcm_scale.graph.store import Graph
 from hcm_scale.report.evidence import Evidence, neighbors_of
 from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, KindNumbers, surprise_gains
@@ -221,7 +221,7 @@ def _with_group(reason: Reason, own: Any, across: Any, ends: NDArray[np.int64], 
 def kind_shares(ranked: Any, trust: float = 1.0) -> dict[str, float]:
     """By kind, its share of the scores of the first hundredth of the nodes, the largest first.
 
-    `trust` is that of the run in attributes (features/signal.py). Empty where the gains of kinds do not add up to the
+    `trust` is that of the run in attributes (features/purify.py). Empty where the gains of kinds do not add up to the
     scores that rank, as where another graph's nodes are the scale.
     """
     if ranked_by(ranked) != "score" or not has_kinds(ranked):

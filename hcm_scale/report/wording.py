@@ -23,7 +23,7 @@ from hcm_scale.report.reasons import KIND_TITLES, ORDINARY_TITLES, Reason, kind_
 
 _NOTABLE_SHARE = 0.25  # of a node's edges: fewer dropped ones are not worth a line
 _NUM_CITED = 2  # attributes in a line
-_WEAK_SIGNAL = 0.52  # of attributes about edges (features/signal.py)
+_WEAK_SIGNAL = 0.52  # of attributes about edges (features/purify.py)
 _LOW_STABILITY = 0.75  # of the worlds of bench/accuracy: with planted groups .91 to .99, with nothing odd .72 to .79
 _ID_WIDTH, _NAME_WIDTH, _LINE_WIDTH = 40, 48, 100
 
@@ -145,7 +145,6 @@ def clip(value: object, width: int) -> str:
 
 
 def sentence(text: str) -> str:
-    """The text with a capital at its beginning."""
     return text[:1].upper() + text[1:]
 
 
@@ -498,7 +497,6 @@ def compared_with(e: Explanation) -> str:
 
 
 def _num_alike(e: Explanation) -> int:
-    """How many neighbours its attributes are compared with."""
     return e.degree if e.num_alike is None else e.num_alike
 
 

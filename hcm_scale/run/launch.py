@@ -400,7 +400,6 @@ def _log_handler(path: Path) -> logging.Handler:
 
 
 def write_job(path: Path, config: Config, until: str) -> str:
-    """Hash of the job of the ranks, which is written to `path`."""
     job = {"config": asdict(config), "until": until}
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_json(path, job)
@@ -408,7 +407,6 @@ def write_job(path: Path, config: Config, until: str) -> str:
 
 
 def read_job(path: Path) -> tuple[Config, str]:
-    """The configuration and the last stage that `write_job` wrote."""
     job = json.loads(path.read_text())
     source = job["config"]["graph"].pop("source")  # decided by the kind of the section; not an option that can be set
     return with_options(Config(graph=SOURCES[source]()), job["config"]), job["until"]

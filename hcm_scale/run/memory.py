@@ -29,7 +29,6 @@ from hcm_scale.hops import choose_sources
 from hcm_scale.hops.label import STATE_BYTES, WORDS, choose_words, rows_in_flight, sharing_pays, wide_bytes
 from hcm_scale.hops.layout import linked_nodes
 from hcm_scale.model import CHUNK_ROWS
-from hcm_scale.sampling.neighbors import most_drawn
 from hcm_scale.sampling.pairs import MAX_CACHED_PAIRS, WINDOW, pairs_per_epoch
 from hcm_scale.score.residual import CHUNK_ROWS as RESIDUAL_ROWS
 from hcm_scale.score.table import group_rows
@@ -202,11 +201,10 @@ def label_bytes(plan: LabelPlan, num_linked: int, num_arcs: int, *, shares: bool
 def train(config: schema.Config, training: Training) -> Ways[int]:
     """A worker that prepares batches, then none; a trend scores while training, which adds up."""
     graph, x, labels, recipe = training.structure, training.x, training.labels, training.recipe
-    limits = [most_drawn(fan_out, recipe.batching.hub_cap) for fan_out in recipe.fan_outs]
     batch = BatchShape.expected(
         graph.num_nodes,
         training.batch_pairs,
-        _neighbors_drawn(graph.indptr, limits[::-1]),
+        _neighbors_drawn(graph.indptr, recipe.limits[::-1]),
         whole_graph=training.takes_whole_graph,
     )
     num_drawn = pairs_per_epoch(labels, sampling_ratio=recipe.batching.sampling_ratio)

@@ -3,15 +3,20 @@
 `run` has the workspace make the stages that `run/stages.py` lists, up to the one asked for; a stage whose key has not
 changed is not made again. With several ranks each calls `run`, and all share the work of most stages. The functions
 after it read a finished run.
+
+`plan_text`, for `hcm-scale plan`, says what a run would do, a line a stage: whether it is kept, goes on or would be
+made, and its time, memory and disk. Costs follow from the size of the graph, which of files is known once they have
+been ingested. Nothing is made, and nothing but the input's hash is read.
 """
 
 import contextlib
 import itertools
+import json
 import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,22 +28,33 @@ from hcm_scale import config as schema
 from hcm_scale.base import files, remote
 from hcm_scale.base.memory import Budget
 from hcm_scale.base.threads import kernel_threads, torch_threads
-from hcm_scale.config import Config, parse_fan_out, store_options
+from hcm_scale.config import Config, SyntheticGraph, flatten, parse_fan_out, store_options, stored_options
 from hcm_scale.graph import Graph
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.report import wording
 from hcm_scale.report.explain import Explanation
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run import sources, tracking
-from hcm_scale.run.plan import plan
+from hcm_scale.run.memory import Size
+from hcm_scale.run.sources import Trained, open_trained, with_trained_options
 from hcm_scale.run.stages import RunContext, num_blocks, stages
-from hcm_scale.run.trained import Trained, as_trained, open_trained, with_trained_options
-from hcm_scale.run.workspace import Workspace, new_stage_list, open_stages
+from hcm_scale.run.workspace import Stage, Workspace, new_stage_list, open_stages, read_stages
 from hcm_scale.stages import purify, report, score
 from hcm_scale.stages.train import check_backend
 
 _THREADS_OF: dict[str, int] = {}  # the process that was the first to use threads
 log = logging.getLogger(__name__)
+_SECONDS = {  # on two cores: of any graph, and for a million edges more; measured at 770,000 edges
+    "graph": (0.1, 0.5),
+    "purified": (0.1, 0.4),
+    "labels": (0.5, 1.0),
+    "propagated": (0.05, 0.1),
+    "train": (2.0, 0.8),
+    "scores": (0.3, 7.5),
+    "report": (1.0, 1.0),
+    "drift": (0.1, 0.2),
+}
+_SCORE_BYTES = 90  # of a row of scores.parquet, about
 _REVIEWED = ("graph", "purified", "scores")  # stages behind a verdict
 
 
@@ -191,13 +207,6 @@ def check_folder(config: Config) -> None:
         sources.check_same_input(config.graph, Path(config.run_dir))
 
 
-def plan_text(config: Config, until: str = "report") -> str:
-    """What a run of this configuration would do, as text."""
-    schema.check(config)
-    with run_threads(config.world.threads, ALONE):
-        return plan(config, device_of(config.world), until)
-
-
 def explain(config: Config, nodes: Sequence[str]) -> str:
     """Why these nodes of the finished run in `config.run_dir` are where they are, as text."""
     if not nodes:
@@ -219,7 +228,7 @@ def open_run(run_dir: Path) -> teach.Run:
 
 def take_verdicts(run: teach.Run, source: Any, by: str | None = None) -> list[str]:
     """Adds the verdicts of a table, whose ids may stand in a column named as in the run's own tables."""
-    stored = schema.stored_options(run.folder)
+    stored = stored_options(run.folder)
     names = [stored[key] for key in ("graph.id_column", "graph.source_column") if stored.get(key)]
     return teach.take_in(run, source, by, names)
 
@@ -231,18 +240,96 @@ def show(run_dir: Path, count: int = 10) -> str:
 
 
 def read_scores(run_dir: Path) -> Any:
-    """The ranked table of a finished run."""
     (scores,) = open_stages(run_dir, "scores")
     return score.open_scores(scores).table()
 
 
-def score_with_trained(trained: Path | str, graph: Graph, run_dir: Path | str, device: str = "auto") -> Any:
-    """The ranked table of another graph by what the finished run in `trained` learned; nothing is trained.
+# What a run would do.
 
-    Attributes become features as they did there, and ranks are those that the nodes would have among its own. `run_dir`
-    is the folder of the new scores, where `explain` finds them.
-    """
-    config = as_trained(Config(run_dir=str(run_dir), trained=str(trained)))
-    config.world.device = device
-    run(config, until="score", graph=graph)
-    return read_scores(Path(run_dir))
+
+def plan_text(config: Config) -> str:
+    """What a run of this configuration would do, as text."""
+    schema.check(config)
+    with run_threads(config.world.threads, ALONE):
+        return _plan(with_trained_options(config), device_of(config.world))
+
+
+def _plan(config: Config, device: str) -> str:
+    run_dir, share = Path(config.run_dir), Path(config.share_dir) if config.share_dir else None
+    workspace = Workspace(run_dir, share)
+    context = RunContext(config, workspace, device, trained=open_trained(config))
+    before = {stage["name"]: stage for stage in read_stages(run_dir)}
+    size, lines, total = _made_size(config), [], 0.0
+    for stage in stages(context):
+        state, record = workspace.look(stage)
+        if stage.name == "graph" and state == "kept":
+            facts = record["detail"]
+            nodes, edges, attributes = facts["nodes"], facts["edges"], facts["attributes"]
+            size = Size(nodes, edges, 2 * edges, attributes, nodes * attributes)
+        seconds = 0.0 if state == "kept" else _seconds(stage.name, before, size)
+        total += seconds or 0.0
+        lines.append(_line(stage, state, seconds, size, config))
+    if size is not None:
+        lines.append(f"{'in all':<32}{total:>7.0f} s")
+    if differing := changed(run_dir, config):
+        lines.append(f"since the last run here: {', '.join(differing)}")
+    if size is None:
+        lines.append("sizes are not known before the graph is read: hcm-scale ingest, with the same words")
+    head = f"{'stage':<22}{'':<10}{'about':>9}{'memory':>12}{'disk':>12}"
+    return "\n".join([f"run_dir={run_dir}, {device}", head, *lines])
+
+
+def _line(stage: Stage, state: str, seconds: float | None, size: Size | None, config: Config) -> str:
+    if state == "kept":
+        return f"{stage.name:<22}kept"
+    memory: int | None = None  # bytes that the fastest way to make it holds
+    with contextlib.suppress(KeyError, OSError, ValueError):  # a folder that it reads is not there
+        memory = stage.needs()[0].held if stage.needs is not None else None
+    disk = None if size is None else disk_bytes(stage.name, size, config)
+    sizes = ("-" if size is None else wording.bytes_text(size) for size in (memory, disk))
+    cells = "".join(f"{cell:>12}" for cell in sizes)
+    return f"{stage.name:<22}{state:<10}{'?' if seconds is None else f'{seconds:.0f} s':>9}{cells}"
+
+
+def _seconds(name: str, before: Mapping[str, Any], size: Size | None) -> float | None:
+    """Seconds that the stage took here before, else by the size of the graph; None if that is unknown."""
+    if name in before:
+        return float(before[name]["seconds"])
+    if size is None:
+        return None
+    fixed, more = next(costs for start, costs in _SECONDS.items() if name.startswith(start))
+    return fixed + more * size.num_edges / 1e6
+
+
+def disk_bytes(name: str, size: Size, config: Config) -> int | None:
+    """Bytes that a stage leaves on disk, about; None for those that leave little."""
+    n, m, features = size.num_nodes, size.num_edges, 4 * size.num_nodes * size.num_attributes
+    if name == "graph":
+        return 8 * n + 8 * m + features
+    if name == "purified":
+        return 8 * n + int(8 * m * (1 - config.purify.ratio)) + features
+    if name.startswith("propagated"):
+        return features
+    if name.startswith("scores"):
+        return 8 * m + _SCORE_BYTES * n
+    if name == "labels":
+        sources = min(n, config.hops.num_sources or n)
+        return 4 * sources * min(n, config.hops.classes * (config.hops.pairs_per_class or n))
+    return None
+
+
+def _made_size(config: Config) -> Size | None:
+    """The size of a generated graph; None for files, of which nothing is known before they are read."""
+    graph = config.graph
+    if isinstance(graph, SyntheticGraph):
+        return Size.made(graph.num_nodes, graph.edges_per_node, graph.num_attributes)
+    return Size.made(20_000, 8, 20) if graph.source == "default" else None
+
+
+def changed(run_dir: Path, config: Config) -> list[str]:
+    """Options that differ from those of the last run in this folder, as `key: before -> now`."""
+    before = stored_options(run_dir)
+    now = dict(flatten(json.loads(json.dumps(asdict(config)))))
+    places = ("run_dir", "share_dir", "data_dir", "overwrite")
+    differing = [key for key in now if key not in places and before.get(key, now[key]) != now[key]]
+    return [f"{key}: {before[key]} -> {now[key]}" for key in differing]

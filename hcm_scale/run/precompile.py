@@ -30,8 +30,7 @@ from hcm_scale.run import sources
 from hcm_scale.run.stages import label_options, recipe_of, scoring_of
 from hcm_scale.score.closure import cohesion
 from hcm_scale.score.edge_index import edge_index
-from hcm_scale.shards import LabelPlan, open_labels, writer
-from hcm_scale.shards.writer import write_shard
+from hcm_scale.shards import LabelPlan, collect_shards, open_labels, seal_labels, write_shard
 from hcm_scale.stages import label, purify, report, score, train
 from hcm_scale.stages.edges import View
 from hcm_scale.synthetic import families
@@ -68,7 +67,6 @@ def warm() -> str:
 
 
 def compile_all(scratch: Path, *, backwards: bool = False) -> None:
-    """Runs all steps, in the order of a run or from its end."""
     config, graph = with_options(Config(), _FEW), ring(scratch / "graph")
     for step in reversed(STEPS) if backwards else STEPS:
         step(graph, config, scratch / step.__name__)
@@ -161,5 +159,5 @@ def _some_labels(graph: Graph, config: Config, out: Path) -> Any:
     hop = np.repeat(np.arange(1, hops.classes + 1, dtype=np.uint8), n)
     out.mkdir(parents=True)
     write_shard(out, plan, 0, u, (u + hop) % np.int32(n), hop, np.full(hops.classes, n))
-    writer.seal_labels(out, plan, writer.collect_shards(out, plan))
+    seal_labels(out, plan, collect_shards(out, plan))
     return open_labels(out, graph.fingerprint)

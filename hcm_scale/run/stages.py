@@ -33,7 +33,7 @@ from hcm_scale.graph import Graph, store
 from hcm_scale.ingest import readers
 from hcm_scale.posterior.samples import open_samples
 from hcm_scale.run import memory, sources
-from hcm_scale.run.trained import Trained
+from hcm_scale.run.sources import Trained
 from hcm_scale.run.workspace import Facts, Stage, Workspace
 from hcm_scale.shards import open_labels
 from hcm_scale.stages import drift, ingest, label, purify, report, score, train
@@ -195,9 +195,7 @@ def _ingest(run: RunContext) -> Iterator[Stage]:
         facts = {"nodes": graph.num_nodes, "edges": graph.num_edges, "attributes": graph.num_attributes}
         return facts | ({"anomalies": int(graph.y.sum())} if graph.y is not None else {})
 
-    def needs() -> list[Need]:
-        return [memory.ingest(config.graph, given, injects=injects)]
-
+    needs = lambda: [memory.ingest(config.graph, given, injects=injects)]  # noqa: E731
     yield Stage("graph", store.FORMAT, [options, injection, ingest.FORMAT], (), make, needs=needs)
 
 
@@ -215,10 +213,8 @@ def _purify(run: RunContext) -> Iterator[Stage]:
         dropped = graph.num_edges - made.graph.num_edges
         return {"features": made.features.shape[1], "edges": made.graph.num_edges, "dropped": dropped}
 
-    def needs() -> list[Need]:
-        return [memory.purify(run.config, run.graph())]
-
     decided_by = options if trained is None else [options, run.trained_keys("purified")]
+    needs = lambda: [memory.purify(run.config, run.graph())]  # noqa: E731
     yield Stage("purified", purify.FORMAT, decided_by, ("graph",), make, together=True, needs=needs)
 
 
@@ -253,9 +249,7 @@ def _propagate_view(run: RunContext, view: str) -> Stage:
         made = propagate_shared(structure, x, out, run.workspace.world, run.device)
         return {"view": view, "columns": made.shape[1]}
 
-    def needs() -> list[Need]:
-        return [memory.propagate(run.structure(view), run.purified().features)]
-
+    needs = lambda: [memory.propagate(run.structure(view), run.purified().features)]  # noqa: E731
     reads = ("purified",) if view == "purified" else ("graph", "purified")
     return Stage(f"propagated-{view}", propagate.FORMAT, view, reads, make, together=True, needs=needs)
 
@@ -327,9 +321,7 @@ def _score(run: RunContext) -> Iterator[Stage]:
         facts |= {} if made.stability is None else {"stability": made.stability}
         return facts | ({} if made.metrics is None else {"roc_auc": made.metrics[made.rank_by]["roc_auc"]})
 
-    def needs() -> list[Need]:
-        return [need for _, need in run.score_ways()]
-
+    needs = lambda: [need for _, need in run.score_ways()]  # noqa: E731
     trains = [f"train-{view}" for view in views]
     inputs = [f"propagated-{view}" for view in views] if run.exact_first_hop else []
     options = [asdict(how), config.seed, *run.trained_keys(*trains, "scores")]
@@ -369,9 +361,7 @@ def _report(run: RunContext) -> Iterator[Stage]:
         )
         return {"rows": len(made["table"]["rank"]), "notes": made["notes"]}
 
-    def needs() -> list[Need]:
-        return [memory.report(run.graph())]
-
+    needs = lambda: [memory.report(run.graph())]  # noqa: E731
     options = [report.NUM_EXPLAINED, config.score.csv, config.graph.name]
     yield Stage("report", report.FORMAT, options, ("scores", "labels" if trains else "drift"), make, needs=needs)
 

@@ -9,7 +9,6 @@ so that a tracker which cannot be reached costs a warning and nothing else.
 """
 
 import importlib.util
-import json
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hcm_scale.config import Config, TrackConfig, flatten
+from hcm_scale.stages.report import read_records
 
 log = logging.getLogger(__name__)
 _PROJECT = "hcm_scale"
@@ -51,7 +51,6 @@ def publish(config: Config, run_dir: Path, stages: list[dict[str, Any]], seconds
 
 
 def gather(config: Config, run_dir: Path, stages: list[dict[str, Any]], seconds: float) -> TrackedRun:
-    """Parameters, metrics and artifacts of a run."""
     metrics = [(f"seconds/{stage['name']}", float(stage["seconds"]), 0) for stage in stages]
     metrics.append(("seconds/run", seconds, 0))
     for stage in stages:
@@ -64,8 +63,7 @@ def gather(config: Config, run_dir: Path, stages: list[dict[str, Any]], seconds:
 
 
 def _training(path: Path, stage: str) -> Iterator[tuple[str, float, int]]:
-    for line in path.read_text().splitlines() if path.is_file() else ():
-        reading = json.loads(line)
+    for reading in read_records(path):
         step = reading.pop("step", 0)
         yield from ((f"{stage}/{name}", float(value), step) for name, value in reading.items() if _is_number(value))
 

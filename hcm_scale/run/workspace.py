@@ -180,14 +180,19 @@ def _line(record: StageRecord) -> str:
     """A stage on one line: that it was kept, or what it cost and its scalar facts."""
     if record.skipped:
         return f"{record.name:<20} unchanged, kept"
+    costs = f"{record.seconds:7.1f} s   peak {record.peak_rss_bytes / 2**30:5.2f} GiB"
+    return f"{record.name:<20} {costs}   {facts_text(record.detail)}"
+
+
+def facts_text(facts: Facts) -> str:
+    """The numbers and short texts among facts, as NAME=VALUE."""
     shown = []
-    for name, value in record.detail.items():
+    for name, value in facts.items():
         if isinstance(value, bool | str) and len(str(value)) < 40:
             shown.append(f"{name}={value}")
         elif isinstance(value, int | float):
             shown.append(f"{name}={value:,}" if isinstance(value, int) else f"{name}={value:.4g}")
-    costs = f"{record.seconds:7.1f} s   peak {record.peak_rss_bytes / 2**30:5.2f} GiB"
-    return f"{record.name:<20} {costs}   {'  '.join(shown)}"
+    return "  ".join(shown)
 
 
 # The folder of a stage and its record.
@@ -213,7 +218,6 @@ def _finished_record(folder: Path, key: str, ending: str = ".json") -> Facts | N
 
 
 def repair_hint(folder: Path) -> str:
-    """What to do about a damaged folder."""
     return f"remove {folder} to have it made again"
 
 

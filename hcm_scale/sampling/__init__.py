@@ -4,11 +4,11 @@
     for batch in prefetch(pair_batches(...), lambda pairs: make_batch(pairs, x, sample), depth=4, workers=1):
         ...
 
-`pairs` decides which pairs a step sees, `neighbors` draws the rows of Â that they need, `batches` joins both with the
+`pairs` decides which pairs a step sees, `neighbors` draws the rows of Â that they need and joins both with the
 attributes, `prefetch` keeps that ahead of the model.
 """
 
 from hcm_scale.base.threads import prefetch
-from hcm_scale.sampling.batches import BACKENDS, make_batch, make_sampler
+from hcm_scale.sampling.neighbors import BACKENDS, make_batch, make_sampler
 
 __all__ = ["BACKENDS", "make_batch", "make_sampler", "prefetch"]

@@ -1,4 +1,9 @@
-"""Sampled neighbourhoods as layered bipartite blocks, the rows of Â that a batch of seeds needs.
+"""Mini-batches: labelled pairs -> unique seeds -> sampled neighbourhoods as layered bipartite blocks -> attributes.
+
+`make_batch` turns one `PairBatch` into all that the model needs to predict it. Nodes that occur in several pairs are
+encoded once. Attributes are gathered row by row from an (n, q) array, which may be a memory map: only the rows of the
+batch are read. Full batch is the same thing with all pairs and fan-out `all`. Memory of one batch: 4 q bytes a node, 16
+an entry of a block (8 without its transpose), 24 a pair.
 
 `NeighborSampler` goes from the seeds towards the input. Each layer's targets draw at most `fan_out` neighbours,
 uniformly and without replacement; targets and drawn neighbours together are the targets of the next layer. Degrees and
@@ -15,29 +20,36 @@ serial and release the GIL. None enters numba's thread pool, which the model use
 is the `workqueue` pool, aborts the process when two threads enter it at once. Random reads in large arrays decide the
 speed, so each happens once: `plan` reads `indptr` for all targets into small arrays that the later passes read in
 order, `weigh` reads `scale` once per node, and `relabel` and `gather` prefetch their cache lines.
+
+`TorchSparseSampler` has the same blocks drawn by torch-sparse, the sampler under PyG's NeighborSampler (extra
+`sparse`). Use it to compare, not to train large graphs: it copies the graph's indices to 64 bits (8 bytes an arc) and
+draws from torch's global generator, so only one thread draws at a time. The generator is seeded by (seed, step, layer)
+and put back after each draw; blocks are repeatable as long as no other thread uses torch's global generator meanwhile.
 """
 
 import threading
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from hcm_scale.base.intrinsics import prefetch
-from hcm_scale.base.jit import kernel
-from hcm_scale.base.rng import below, bits, mix
-from hcm_scale.model import Block
+from hcm_scale.base.jit import kernel, prefetch
+from hcm_scale.base.rng import below, bits, key, mix
+from hcm_scale.model import Block, MiniBatch
+from hcm_scale.sampling.pairs import PairBatch
 
 FanOut = int | None
 Drawn = tuple[NDArray[np.int64], tuple[Block, ...]]  # the nodes that seeds need, seeds first; blocks, input side first
 _MAX_ENTRIES = 2**31 - 1
 _FIRST_MARKS = 1024
 _AHEAD = 16  # entries between prefetching a cache line and reading it
+_GENERATOR = threading.Lock()  # of torch
 
 
 def most_drawn(fan_out: FanOut, hub_cap: int | None) -> int:
-    """The most neighbours that a target draws."""
     limit = hub_cap if fan_out is None else fan_out
     return _MAX_ENTRIES if limit is None else limit
 
@@ -133,6 +145,109 @@ class _Scratch:
         """Writes the positions of these nodes to `out`, new ones at the end; the number of nodes so far."""
         self.count = relabel(entries, self.position, self.base, self.nodes, self.count, out)
         return self.count
+
+
+class TorchSparseSampler(NeighborSampler):
+    """As `NeighborSampler`, with neighbours that torch-sparse draws without replacement; loops and weights are ours.
+
+    Its draw is not quite uniform: Floyd's algorithm picks its j-th number from 0 .. j, torch-sparse from 0 .. j - 1. Of
+    d neighbours, k drawn, the first d - k come with probability k / (d - 1) and the last k with (k - 1) / (d - 1), so
+    weights are divided by these instead of k / d, and the expected block is Â again. With k = 1 the last neighbour
+    never comes, and no weight makes up for that.
+    """
+
+    def __init__(self, *graph: Any, **options: Any) -> None:
+        super().__init__(*graph, **options)
+        if any(limit < 2 for limit in self.limits):
+            raise ValueError(f"fan-outs of {self.limits}: backend='torch_sparse' needs 2 or more")
+        self._sample_adj = import_sample_adj()
+        self._graph = [torch.from_numpy(np.array(part, np.int64)) for part in (self.indptr, self.indices)]
+
+    def __call__(self, seeds: NDArray[np.int64], step: int) -> Drawn:
+        nodes = self._checked(seeds)
+        blocks: list[Block] = []
+        for layer in reversed(range(len(self.limits))):
+            with _GENERATOR, torch.random.fork_rng(devices=[]):
+                torch.manual_seed(key(self.seed, step, layer))
+                drawn = self._sample_adj(*self._graph, torch.from_numpy(nodes), self.limits[layer], False)
+            blocks.insert(0, self._block([tensor.numpy() for tensor in drawn], nodes))
+            nodes = drawn[2].numpy()
+        return nodes, tuple(blocks)
+
+    def _block(self, drawn: Sequence[NDArray[np.int64]], targets: NDArray[np.int64]) -> Block:
+        """The drawn neighbours, each row preceded by its self loop, weighed by how likely each was drawn."""
+        rows, columns, sources, arcs = drawn
+        begins, num_drawn = self.indptr[targets], np.diff(rows)
+        degrees = self.indptr[targets + 1] - begins
+        starts = (rows + np.arange(len(rows))).astype(np.int32)
+        indices = np.insert(columns, rows[:-1], np.arange(len(targets))).astype(np.int32)
+        weights = np.empty(len(indices), np.float32)
+        weigh(self.scale, sources, degrees, starts, indices, weights)
+        in_row = arcs - np.repeat(begins, num_drawn)
+        correction = _uniform_over_actual(in_row, np.repeat(degrees, num_drawn), np.repeat(num_drawn, num_drawn))
+        if self.weights is not None:
+            correction *= self.weights[arcs]
+        weights *= np.insert(correction, rows[:-1], 1.0)
+        return Block.of(starts, indices, weights, len(sources))
+
+
+def import_sample_adj() -> Callable[..., Any]:
+    """(rowptr, col, nodes, limit, replace) -> rowptr, col, sources (nodes first) and arc numbers of what was drawn."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # its import goes through torch.jit.script
+            import torch_sparse  # noqa: F401  registers the operator
+    except (ImportError, OSError) as error:
+        raise ValueError(
+            "sampling.backend=torch_sparse needs the extra sparse: pip install 'hcm-scale[sparse]', or take "
+            f"sampling.backend=numba ({error})"
+        ) from error
+    return torch.ops.torch_sparse.sample_adj
+
+
+def _uniform_over_actual(
+    place: NDArray[np.int64], degree: NDArray[np.int64], drawn: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """How much likelier a uniform draw is to take the neighbour at this place of the row than torch-sparse is."""
+    late = place >= degree - drawn
+    likely = (drawn - late) / np.maximum(degree - 1, 1)
+    return np.where(drawn == degree, 1.0, drawn / degree / np.maximum(likely, 1e-9)).astype(np.float32)
+
+
+BACKENDS: dict[str, type[NeighborSampler]] = {"numba": NeighborSampler, "torch_sparse": TorchSparseSampler}
+
+
+def make_sampler(backend: str, *graph: Any, **options: Any) -> NeighborSampler:
+    """The neighbour sampler of this name; the other arguments are those of `NeighborSampler`."""
+    return BACKENDS[backend](*graph, **options)
+
+
+def make_batch(
+    pairs: PairBatch, x: NDArray[np.float32], sample: NeighborSampler, *, input_gradients: bool = True
+) -> MiniBatch:
+    """One batch, on the CPU. Every draw is keyed by the batch's (epoch, step), so equal pairs give equal batches.
+
+    Blocks carry their transposes; the first goes without where `input_gradients` is off, that is, where the model
+    multiplies it with the attributes directly and nothing flows back through it.
+    """
+    seeds, positions = np.unique(np.concatenate([pairs.u, pairs.v]), return_inverse=True)
+    nodes, blocks = sample(seeds, key(pairs.epoch, pairs.step))
+    if len(nodes) and nodes.max() >= len(x):
+        raise ValueError(f"x has {len(x)} rows; the batch needs the attributes of node {nodes.max()}")
+    rows = np.empty((len(nodes), x.shape[1]), np.float32)
+    gather(x, nodes, rows)
+    ends = torch.from_numpy(positions)
+    return MiniBatch(
+        nodes=torch.from_numpy(nodes),
+        num_seeds=len(seeds),
+        x=torch.from_numpy(rows),
+        blocks=tuple(b.with_transpose() if i or input_gradients else b for i, b in enumerate(blocks)),
+        left=ends[: len(pairs.u)],
+        right=ends[len(pairs.u) :],
+        hop=torch.from_numpy(pairs.hop),
+        epoch=pairs.epoch,
+        step=pairs.step,
+    )
 
 
 @kernel(nogil=True)
@@ -260,7 +375,6 @@ def weigh_edges(graph, weights, begins, degrees, starts, entries, out):
 
 @kernel(nogil=True)
 def gather(x, nodes, out):
-    """out[i] = x[nodes[i]]."""
     width, last = x.shape[1], len(nodes) - 1
     for i in range(len(nodes)):
         place = nodes[min(i + _AHEAD, last)] * width

@@ -29,8 +29,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.rng import below, key, mix
-from hcm_scale.shards import Labels, RowGroup
-from hcm_scale.shards.writer import shuffle_pairs
+from hcm_scale.shards import Labels, RowGroup, shuffle_pairs
 
 SPREAD = 16  # a draw reaches over at least so many row groups: with 4 an epoch saw too few sources, and AUC fell by .01
 WINDOW = 16  # row groups of one class held in memory at once

@@ -111,7 +111,6 @@ def _sum_zscores(values: Sequence[Values], part: slice, means: Values, spreads: 
 
 
 def scale_to_bytes(scale: Scale) -> bytes:
-    """The scale as a safetensors file."""
     unlike, surprise, prediction, spread, rate, trust = scale.context
     arrays = {"far": np.array(scale.far, np.float64), "unlike": np.array(unlike, np.float64), "surprise": surprise}
     arrays["numbers"] = np.array([spread, rate.value, trust, *([1.0] if rate.of_squares else [])], np.float64)

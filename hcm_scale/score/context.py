@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from hcm_scale.base.intrinsics import fetch_add, prefetch
-from hcm_scale.base.jit import kernel
+from hcm_scale.base.jit import fetch_add, kernel, prefetch
 from hcm_scale.base.threads import run_in_slices, run_in_threads
 from hcm_scale.score.edge_index import EdgeIndex
 

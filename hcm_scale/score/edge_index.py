@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hcm_scale.base.intrinsics import prefetch
-from hcm_scale.base.jit import kernel
+from hcm_scale.base.jit import kernel, prefetch
 from hcm_scale.base.rng import bits, key
 from hcm_scale.base.threads import run_in_threads
 from hcm_scale.graph.lookup import first_above

@@ -23,8 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hcm_scale.base.intrinsics import prefetch
-from hcm_scale.base.jit import kernel
+from hcm_scale.base.jit import kernel, prefetch
 from hcm_scale.base.names import Hop
 from hcm_scale.base.npy import create_npy
 from hcm_scale.base.threads import run_in_slices, share_parts, torch_threads

@@ -26,7 +26,7 @@ plain sums of gains are what `threshold.py` turns into p.
 Weights. Hops are predicted from embeddings that average over neighbours, and averaged over neighbours again: with two
 or three of them they are noise, with thirty they know more than attributes. With m the geometric mean of the degrees,
 hop and closure weigh 2 m / (m + 10), context and context_closure 20 / (m + 10), attributes 1: all the same at m = 10.
-Where neighbours are no more alike than any two nodes (`trust` 0: features/signal.py), being unlike them says little:
+Where neighbours are no more alike than any two nodes (`trust` 0: features/purify.py), being unlike them says little:
 context and context_closure weigh a third of that, and closure, of hops that come from attributes, nothing.
 
 Cohesion is silent: it says nothing up to its 95 % quantile, so that it costs nothing where groups have no meaning, and

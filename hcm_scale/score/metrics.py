@@ -30,7 +30,7 @@ def roc_auc(y: NDArray[Any], score: NDArray[Any]) -> float:
     0.875
     """
     ranked = Ranked.of(y, score)
-    return _roc_auc(_count(ranked, _Runs.of(ranked), np.flatnonzero(ranked.is_anomaly), alone=False))
+    return _roc_auc(_count(ranked, np.flatnonzero(ranked.is_anomaly), alone=False))
 
 
 def evaluate(y: NDArray[Any], score: NDArray[Any], kind: NDArray[Any] | None = None) -> dict[str, Any]:
@@ -106,7 +106,6 @@ def _negated(score: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _take(values: NDArray[Any], places: Counts) -> NDArray[Any]:
-    """values[places], by all threads."""
     out = np.empty(len(places), values.dtype)
     run_in_slices(len(out), lambda part: np.copyto(out[part], values[places[part]]), _FEW_PLACES)
     return out
@@ -114,48 +113,20 @@ def _take(values: NDArray[Any], places: Counts) -> NDArray[Any]:
 
 def measure(ranked: Ranked, ks: Sequence[int] = _KS) -> dict[str, Any]:
     """`evaluate` of nodes already sorted."""
-    runs, groups = _Runs.of(ranked), {"all": ranked.is_anomaly}
+    groups = {"all": ranked.is_anomaly}
     if ranked.kinds is not None and len(ranked.labelled) < len(ranked.keys):
         groups |= {KIND_NAMES[code]: ranked.kinds == code for code in (STRUCTURAL, ATTRIBUTE)}
     found: dict[str, dict[str, Any]] = {}
 
     def add(_: int, name: str) -> None:
         if groups[name].any():
-            found[name] = _numbers(_count(ranked, runs, np.flatnonzero(groups[name]), alone=name != "all"), ks)
+            found[name] = _numbers(_count(ranked, np.flatnonzero(groups[name]), alone=name != "all"), ks)
 
     share_parts(len(groups), groups, add)
     result = found.pop("all")
     if ranked.kinds is not None:
         result["by_kind"] = {name: found[name] for name in groups if name in found}
     return result
-
-
-class _Runs(NamedTuple):
-    """For every distinct score of a labelled node, highest first: nodes above it, and those at it or above.
-
-    `labelled_above` and `labelled_upto` count labelled nodes alone; `of_labelled` is the run of each labelled node.
-    """
-
-    above: Counts
-    upto: Counts
-    labelled_above: Counts
-    labelled_upto: Counts
-    of_labelled: Counts
-
-    @staticmethod
-    def of(ranked: Ranked) -> "_Runs":
-        keys = _take(ranked.keys, ranked.labelled)
-        is_first = np.append(True, keys[1:] != keys[:-1])
-        firsts = np.flatnonzero(is_first)
-        keys = keys[firsts]
-        above, upto = np.empty((2, len(keys)), np.int64)
-
-        def search(part: slice) -> None:
-            above[part] = np.searchsorted(ranked.keys, keys[part], "left")
-            upto[part] = np.searchsorted(ranked.keys, keys[part], "right")
-
-        run_in_slices(len(keys), search, _FEW_PLACES)
-        return _Runs(above, upto, firsts, np.append(firsts[1:], len(is_first)), np.cumsum(is_first) - 1)
 
 
 class _Count(NamedTuple):
@@ -172,16 +143,22 @@ class _Count(NamedTuple):
     num_nodes: int
 
 
-def _count(ranked: Ranked, runs: _Runs, chosen: Counts, *, alone: bool) -> _Count:
+def _count(ranked: Ranked, chosen: Counts, *, alone: bool) -> _Count:
     """Counts with the labelled nodes `chosen` as the anomalies; the others are normal, or left out where `alone`."""
-    places, num_nodes, run = ranked.labelled[chosen], len(ranked.keys), runs.of_labelled[chosen]
-    hits_above = np.flatnonzero(np.append(True, run[1:] != run[:-1]))
-    hits, run = np.append(hits_above[1:], len(chosen)), run[hits_above]
-    above, upto = runs.above[run], runs.upto[run]
+    places, num_nodes = ranked.labelled[chosen], len(ranked.keys)
+    keys, hits_above = np.unique(_take(ranked.keys, places), return_index=True)
+    hits = np.append(hits_above[1:], len(places))
+    above, upto = np.empty((2, len(keys)), np.int64)
+
+    def search(part: slice) -> None:
+        above[part] = np.searchsorted(ranked.keys, keys[part], "left")
+        upto[part] = np.searchsorted(ranked.keys, keys[part], "right")
+
+    run_in_slices(len(keys), search, _FEW_PLACES)
     if alone:
-        above -= runs.labelled_above[run] - hits_above
-        upto -= runs.labelled_upto[run] - hits
-        places -= chosen - np.arange(len(chosen))
+        above -= np.searchsorted(ranked.labelled, above) - hits_above
+        upto -= np.searchsorted(ranked.labelled, upto) - hits
+        places = places - (chosen - np.arange(len(chosen)))
         num_nodes -= len(ranked.labelled) - len(chosen)
     return _Count(hits_above, above, hits, upto, places, num_nodes)
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base.device import MANY_ENTRIES
 from hcm_scale.base.threads import map_slices, run_in_slices, run_in_threads
-from hcm_scale.features.signal import attribute_trust
+from hcm_scale.features.purify import attribute_trust
 from hcm_scale.graph.store import NodeTypes
 from hcm_scale.score import evidence
 from hcm_scale.score.calibration import ContextScale, Strangeness, add_zscores, zscale_among
@@ -90,7 +90,6 @@ class NodeScores:
         return found
 
     def by(self, rank_by: str) -> Values:
-        """The score of this name."""
         score: Values = getattr(self, rank_by)
         return score
 

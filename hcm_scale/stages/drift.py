@@ -99,5 +99,4 @@ def compare(before: Purified, now: Purified, scores_before: Path, scores_now: Pa
 
 
 def drift_text(folder: Path) -> str:
-    """The sentence of a finished folder."""
     return str(files.read_manifest(folder, KIND, FORMAT)["line"])

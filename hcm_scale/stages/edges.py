@@ -339,7 +339,6 @@ class SavedMoments:
         return int(json.loads(self._index.read_bytes())["num_samples"]) if self._index.is_file() else 0
 
     def moments(self) -> EdgeHops:
-        """The saved moments, mapped."""
         mean, m2 = (open_npy(path) for path in self._paths(self.num_samples()))
         return EdgeHops(mean, m2)
 

@@ -32,7 +32,7 @@ from hcm_scale.base.npy import create_file
 from hcm_scale.graph import Graph
 from hcm_scale.model import CHUNK_ROWS, HopModel, Layers, embed_graph
 from hcm_scale.ranks.world import ALONE, World
-from hcm_scale.sampling.device.fused import EndsBatch, fused_columns, sum_hidden
+from hcm_scale.sampling.device.batches import EndsBatch, fused_columns, sum_hidden
 from hcm_scale.sampling.device.graph import DeviceGraph, graph_bytes, graph_to
 from hcm_scale.score.edge_index import PairHead
 

@@ -19,16 +19,14 @@ from pathlib import Path
 import numba
 import numpy as np
 
+from hcm_scale import shards as folder
 from hcm_scale.base import files
 from hcm_scale.base.console import Progress
 from hcm_scale.graph import Graph
 from hcm_scale.hops import HopBlock, choose_sources, label_hops, largest_usable_classes
 from hcm_scale.hops.label import STATE_BYTES
 from hcm_scale.ranks.world import ALONE, World
-from hcm_scale.shards import LabelPlan, Labels, open_labels
-from hcm_scale.shards import writer as folder
-from hcm_scale.shards.labels import FORMAT, Shard
-from hcm_scale.shards.writer import write_shard
+from hcm_scale.shards import FORMAT, LabelPlan, Labels, Shard, open_labels, write_shard
 
 __all__ = ["FORMAT", "label"]
 

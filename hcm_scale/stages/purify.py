@@ -33,9 +33,8 @@ from hcm_scale.base.threads import run_concurrently
 from hcm_scale.features import propagate
 from hcm_scale.features.auto import table
 from hcm_scale.features.parts import FittedTransform, fitted_from_bytes, fitted_to_bytes
-from hcm_scale.features.purify import edge_similarity, median_weight, num_least_similar, write_strengths
+from hcm_scale.features.purify import edge_similarity, median_weight, num_least_similar, signal_edges, write_strengths
 from hcm_scale.features.purify import purify as drop_edges
-from hcm_scale.features.signal import signal_edges
 from hcm_scale.features.transform import Features, transform
 from hcm_scale.graph import Graph
 from hcm_scale.graph.store import Attributes
@@ -66,7 +65,6 @@ class Purified:
         return None if self.weight_median is None else open_npy(self.folder / _WEIGHTS)
 
     def fitted(self) -> FittedTransform:
-        """How attributes become these features."""
         return read_tensors(self.folder / _FITTED, fitted_from_bytes)
 
 
@@ -80,7 +78,6 @@ class _Dropping(NamedTuple):
     like: Graph | None = None  # a purified graph whose threshold counts
 
     def measured(self, graph: Graph, features: NDArray[np.float32]) -> Attributes:
-        """What similarity is measured on."""
         assert graph.x is not None
         return features if self.attributes == "transformed" else graph.x
 
@@ -196,7 +193,6 @@ def _write(
 
 
 def open_purified(folder: Path) -> Purified:
-    """Maps a finished folder."""
     body = files.read_manifest(folder, KIND, FORMAT)
     x = open_npy(folder / "x.npy")
     graph = Graph.open(folder / "graph", verify=False)

@@ -21,10 +21,11 @@ import torch
 from numpy.typing import NDArray
 
 import hcm_scale
+from hcm_scale import shards
 from hcm_scale.base import files
 from hcm_scale.base.npy import open_npy
 from hcm_scale.base.threads import num_cores
-from hcm_scale.features.signal import attribute_signal, attribute_trust
+from hcm_scale.features.purify import attribute_signal, attribute_trust
 from hcm_scale.graph import Graph
 from hcm_scale.report import wording
 from hcm_scale.report.evidence import Evidence
@@ -37,7 +38,6 @@ from hcm_scale.report.write import FORMAT, notebook_html, write_report
 from hcm_scale.score import table
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE
 from hcm_scale.score.table import FILE, RankedFile, kind_rank, ranked_by, read_scores
-from hcm_scale.shards import labels as schema
 from hcm_scale.stages.drift import drift_text
 from hcm_scale.stages.score import FORMAT as SCORES_FORMAT
 from hcm_scale.stages.score import KIND, open_scores
@@ -76,7 +76,7 @@ def report(
     edge_mean, edge_var = edge_hops(Path(scores), graph)
     found = found_by(Path(scores))
     records = () if metrics is None else read_records(Path(metrics))
-    labelled = None if labels is None else files.read_manifest(Path(labels), schema.KIND, schema.FORMAT)
+    labelled = None if labels is None else files.read_manifest(Path(labels), shards.KIND, shards.FORMAT)
     num_lonely = graph.num_nodes - int(np.count_nonzero(np.diff(graph.indptr)))
     signal, ranked = attribute_signal(graph, x), RankedFile(Path(scores) / table.FILE)
     trust = 1.0 if x is None else attribute_trust(graph.indptr, graph.indices, x)
@@ -143,7 +143,6 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def report_facts() -> dict[str, Any]:
-    """Version, date and hardware."""
     accelerator = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
     memory = psutil.virtual_memory().total / 2**30
     return {
@@ -249,7 +248,6 @@ def _strangest(table: pa.Table) -> str:
 
 
 def _groups(graph: Graph, table: pa.Table) -> str:
-    """One line a group."""
     lines = []
     for group in groups(graph, table.slice(0, num_first(table)))[:_TOP]:
         ids = ", ".join(clip(member["id"], 24) for member in group["members"][:_MEMBERS])

@@ -41,7 +41,7 @@ from hcm_scale.features.auto import sample
 from hcm_scale.features.purify import edge_similarity
 from hcm_scale.graph import Graph
 from hcm_scale.graph.check import NO_TYPE
-from hcm_scale.graph.sides import two_sides
+from hcm_scale.graph.lookup import two_sides
 from hcm_scale.graph.store import NodeTypes
 from hcm_scale.model import CHUNK_ROWS
 from hcm_scale.posterior.samples import load_sample
@@ -79,7 +79,6 @@ class ScoreResult:
     stability: float | None  # share of the first nodes that stay first by either encoder; None where there is one
 
     def table(self) -> pa.Table:
-        """The ranked table, most anomalous node first."""
         return table.read_scores(self.folder / table.FILE)
 
     def edges(self) -> EdgeHops:

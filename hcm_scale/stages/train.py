@@ -39,8 +39,16 @@ from hcm_scale.base.spmm import gcn_scale
 from hcm_scale.base.threads import CancelledError, check_cancelled, prefetch
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, MiniBatch
-from hcm_scale.posterior.loop import Chain, Journal, Meter, RankingConvergence, Step, run_chain
-from hcm_scale.posterior.recorded import Recorder, training_settings
+from hcm_scale.posterior.loop import (
+    Chain,
+    Journal,
+    Meter,
+    RankingConvergence,
+    Recorder,
+    Step,
+    run_chain,
+    training_settings,
+)
 from hcm_scale.posterior.samples import (
     Samples,
     load_checkpoint,
@@ -52,11 +60,10 @@ from hcm_scale.posterior.samples import (
 )
 from hcm_scale.posterior.sgld import MOST_BURN_IN, ChainPlan
 from hcm_scale.ranks.world import ALONE, LostRankError, World
-from hcm_scale.sampling import torch_sparse_backend
-from hcm_scale.sampling.batches import make_batch, make_sampler
 from hcm_scale.sampling.device import batches as gpu
-from hcm_scale.sampling.device.fused import EndsBatch
+from hcm_scale.sampling.device.batches import EndsBatch
 from hcm_scale.sampling.device.graph import graph_to
+from hcm_scale.sampling.neighbors import import_sample_adj, make_batch, make_sampler, most_drawn
 from hcm_scale.sampling.pairs import Cut, PairBatch, cut_epoch, pair_batches, pairs_per_epoch
 from hcm_scale.shards import Labels
 
@@ -123,6 +130,11 @@ class Recipe:
         return given * num_blocks if len(given) == 1 else given
 
     @property
+    def limits(self) -> tuple[int, ...]:
+        """The most neighbours that a target draws, one per sampled layer, input side first."""
+        return tuple(most_drawn(fan_out, self.batching.hub_cap) for fan_out in self.fan_outs)
+
+    @property
     def step_threads(self) -> int | None:
         """1 for steps of a few million products, where threads wait for each other longer than they work; None: all."""
         width, pairs = self.network.width, self.batching.batch_pairs
@@ -130,7 +142,6 @@ class Recipe:
         return 1 if is_small else None
 
     def model(self, num_attributes: int, num_classes: int, *, directed: bool, seed: int) -> dict[str, Any]:
-        """The arguments of `HopModel` for these data."""
         data = {"num_attributes": num_attributes, "num_classes": num_classes, "directed": directed, "seed": seed}
         return asdict(self.network) | data
 
@@ -157,13 +168,11 @@ class Training:
 
     @property
     def model(self) -> dict[str, Any]:
-        """The arguments of `HopModel`."""
         sizes = self.x.shape[1], self.labels.classes
         return self.recipe.model(*sizes, directed=self.structure.directed, seed=self.seed)
 
     @property
     def batch_pairs(self) -> int:
-        """Pairs of a batch, over all ranks."""
         batching = self.recipe.batching
         return batching.batch_pairs or pairs_per_epoch(self.labels, sampling_ratio=batching.sampling_ratio)
 
@@ -354,14 +363,14 @@ def training_batches(
     if fit is not None:
         graph = graph_to(device, structure.indptr, structure.indices, x, fit.columns, structure.weights)
         source = gpu.pairs_to(device, labels) if fit.has_pairs else prefetch(pairs, lambda item: item, depth=AHEAD)
-        limits = gpu.row_limits(training.recipe.fan_outs, training.recipe.batching.hub_cap)
+        limits = training.recipe.limits
         if fit.columns is not None:
             yield from gpu.fused_batches(graph, source, cut, limits[0], seed=seed, first_step=first_step)
         else:
             yield from gpu.block_batches(graph, source, cut, limits, seed=seed, first_step=first_step)
         return
     make = batch_maker(training)
-    made: Callable[[PairBatch], MiniBatch] = (lambda item: make(item).pin()) if on_gpu else make
+    made: Callable[[PairBatch], MiniBatch] = (lambda item: make(item).map(torch.Tensor.pin_memory)) if on_gpu else make
     batches = prefetch(pairs, made, depth=AHEAD * workers, workers=workers) if workers else map(made, pairs)
     yield from gpu.to_gpu(batches, device) if on_gpu else batches
 
@@ -369,7 +378,7 @@ def training_batches(
 def check_backend(backend: str) -> None:
     """Refuses a sampler that is not installed, before anything is made for it."""
     if backend == "torch_sparse":
-        torch_sparse_backend.import_sample_adj()
+        import_sample_adj()
 
 
 def batch_maker(training: Training) -> Callable[[PairBatch], MiniBatch]:
@@ -425,7 +434,7 @@ def gpu_fit(training: Training, cut: Cut, device: torch.device | str) -> gpu.Fit
         training.x.shape[1],
         training.labels,
         batch_pairs=cut.most,
-        limits=gpu.row_limits(training.recipe.fan_outs, batching.hub_cap),
+        limits=training.recipe.limits,
         widths=(network.width, network.head_width),
         exact_first_hop=batching.exact_first_hop,
     )

@@ -71,7 +71,6 @@ def _column(values: list[Any]) -> pa.Array:
 
 
 def _write_table(table: pa.Table, folder: Path) -> list[Path]:
-    """collected.parquet and collected.csv."""
     parquet, text = io.BytesIO(), io.BytesIO()
     pq.write_table(table, parquet, write_page_checksum=True)
     pyarrow.csv.write_csv(table, text)

@@ -159,7 +159,6 @@ def read_search(overrides: Sequence[str], compose: Compose) -> Search:
 
 
 def _read_options(words: Sequence[str]) -> TuneConfig:
-    """The checked options of `tune.*`."""
     given = OmegaConf.from_dotlist([word.removeprefix("tune.") for word in words])
     try:
         options: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TuneConfig), given))

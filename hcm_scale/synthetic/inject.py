@@ -31,12 +31,11 @@ def inject(
     clique_size: int = 15,
     candidates: int = 50,
     num_attribute_anomalies: int | None,
-    replace_labels: bool = False,
     seed: int = 0,
 ) -> Graph:
     """The graph with num_cliques * clique_size structural and, where it is None, as many attribute anomalies.
 
-    A graph that already has labels is refused unless `replace_labels`: its old anomalies would count as normal.
+    A graph that already has labels is refused: its old anomalies would count as normal.
 
     >>> g = Graph(np.zeros(101, np.int64), np.zeros(0, np.int32), x=np.eye(100, dtype=np.float32))
     >>> injected = inject(g, num_cliques=2, clique_size=3, seed=0, num_attribute_anomalies=None)
@@ -48,7 +47,7 @@ def inject(
     candidates = min(candidates, graph.num_nodes - 1)
     options = {"num_cliques": num_cliques, "clique_size": clique_size, "candidates": candidates}
     options |= {"num_attribute_anomalies": num_attribute}
-    _check(graph, options, replace_labels)
+    _check(graph, options)
     rng = np.random.default_rng(key(seed, _PURPOSE))
     chosen = rng.choice(graph.num_nodes, num_structural + num_attribute, replace=False)
     members, victims = chosen[:num_structural].reshape(num_cliques, clique_size), chosen[num_structural:]
@@ -63,7 +62,7 @@ def inject(
     return replace(joined, y=(kind > 0).astype(np.uint8), kind=kind, info={**graph.info, "injected": record})
 
 
-def _check(graph: Graph, options: dict[str, int], replace_labels: bool) -> None:
+def _check(graph: Graph, options: dict[str, int]) -> None:
     n, num_cliques, num_attribute = graph.num_nodes, options["num_cliques"], options["num_attribute_anomalies"]
     total = "num_cliques * inject.clique_size + inject.num_attribute_anomalies"
     ranges = {"num_cliques": (0, n), "num_attribute_anomalies": (0, n if n > 1 else 0)}  # they come from other nodes
@@ -76,8 +75,8 @@ def _check(graph: Graph, options: dict[str, int], replace_labels: bool) -> None:
         raise ValueError(
             f"inject.num_attribute_anomalies={num_attribute} needs attributes, and this graph has none; use 0"
         )
-    if (graph.y is not None or graph.kind is not None) and not replace_labels:
-        raise ValueError("this graph has labels; ~inject keeps them (from Python, replace_labels=True discards them)")
+    if graph.y is not None or graph.kind is not None:
+        raise ValueError("this graph has labels, which ~inject keeps")
 
 
 def draw_others(nodes: NDArray[np.int64], num_nodes: int, k: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@ import pytest
 from numba import njit, prange
 from numba.core.errors import NumbaError
 
-from hcm_scale.base.intrinsics import fetch_add
+from hcm_scale.base.jit import fetch_add
 
 
 @njit(parallel=True)

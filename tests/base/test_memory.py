@@ -12,14 +12,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from hcm_scale.base.memory import (
-    Budget,
-    Need,
-    OutOfMemoryError,
-    anonymous_bytes,
-    cgroup_limits,
-    raising_out_of_memory,
-)
+from hcm_scale.base import memory
 
 MIB, GIB = 2**20, 2**30
 
@@ -36,7 +29,7 @@ def group(folder, limit, used, *, version, cached=0):
 
 def limits(tmp_path, line):
     (tmp_path / "own").write_text(f"12:cpuset:/x\n{line}\n")
-    return list(cgroup_limits(tmp_path / "own", tmp_path / "fs"))
+    return list(memory.cgroup_limits(tmp_path / "own", tmp_path / "fs"))
 
 
 def test_cgroup_2__counts_every_group_above_and_not_the_file_cache(tmp_path):
@@ -62,12 +55,12 @@ def test_cgroup__in_a_container_is_the_mount_itself(tmp_path):
 
 
 def test_cgroup__that_cannot_be_read_bounds_nothing(tmp_path):
-    assert list(cgroup_limits(tmp_path / "missing", tmp_path)) == []
+    assert list(memory.cgroup_limits(tmp_path / "missing", tmp_path)) == []
 
 
 def test_free_memory__is_shared_by_ranks_and_bounded_by_the_user():
-    assert 0 < Budget().free().held < 2**50
-    free = Budget(3 * GIB, sharers=3).free()
+    assert 0 < memory.Budget().free().held < 2**50
+    free = memory.Budget(3 * GIB, sharers=3).free()
     assert (free.held, free.bound) == (GIB, "this rank's share of 3.00 GiB allowed by world.memory_gib")
 
 
@@ -95,28 +88,30 @@ def test_address_space__is_what_the_limit_leaves_and_mapped_files_take_it():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_anonymous_bytes__grow_with_what_is_held():
-    before = anonymous_bytes()
+    before = memory.anonymous_bytes()
     held = bytearray(b"x") * (32 << 20)
-    assert anonymous_bytes() - before > 24 << 20
+    assert memory.anonymous_bytes() - before > 24 << 20
     del held
 
 
-WAYS = [("fast", Need(400 * MIB)), ("slower", Need(200 * MIB)), ("least", Need(100 * MIB))]
+WAYS = [("fast", memory.Need(400 * MIB)), ("slower", memory.Need(200 * MIB)), ("least", memory.Need(100 * MIB))]
 
 
 @pytest.mark.parametrize(("allowed", "way"), [(500, "fast"), (300, "slower"), (150, "least"), (50, "least")])
 def test_choose__takes_the_first_that_fits_and_else_the_last(allowed, way):
-    assert Budget(allowed * MIB).choose(WAYS)[0] == way
+    assert memory.Budget(allowed * MIB).choose(WAYS)[0] == way
 
 
 def test_lacks__adds_up_what_is_held_at_the_same_time():
-    budget = Budget(500 * MIB)
-    assert not budget.lacks(Need(300 * MIB))
-    assert budget.lacks(Need(300 * MIB), Need(300 * MIB)).startswith("about 0.59 GiB of memory are needed and 0.49 GiB")
+    budget = memory.Budget(500 * MIB)
+    assert not budget.lacks(memory.Need(300 * MIB))
+    assert budget.lacks(memory.Need(300 * MIB), memory.Need(300 * MIB)).startswith(
+        "about 0.59 GiB of memory are needed and 0.49 GiB"
+    )
 
 
 def test_ranks__share():
-    assert Budget(500 * MIB, sharers=2).lacks(Need(300 * MIB))
+    assert memory.Budget(500 * MIB, sharers=2).lacks(memory.Need(300 * MIB))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ulimit -v is kept on Linux alone")
@@ -157,24 +152,27 @@ def raise_error(error):
     ],
 )
 def test_shortage__is_told_in_one_way(take):
-    with pytest.raises(OutOfMemoryError, match=r"^scores: memory ran out") as caught, raising_out_of_memory("scores"):
+    with (
+        pytest.raises(memory.OutOfMemoryError, match=r"^scores: memory ran out") as caught,
+        memory.raising_out_of_memory("scores"),
+    ):
         take()
     assert "\n" not in str(caught.value)
 
 
 def test_shortage__is_told_once():
     with (
-        pytest.raises(OutOfMemoryError, match=r"^scores: memory ran out$"),
-        raising_out_of_memory("run"),
-        raising_out_of_memory("scores"),
+        pytest.raises(memory.OutOfMemoryError, match=r"^scores: memory ran out$"),
+        memory.raising_out_of_memory("run"),
+        memory.raising_out_of_memory("scores"),
     ):
         raise MemoryError
 
 
 def test_other_errors__are_left_alone():
     error = ValueError("seed=-1 is out of range; not enough memory has nothing to do with it")
-    with pytest.raises(ValueError, match=r"^seed=-1") as caught, raising_out_of_memory("scores"):
+    with pytest.raises(ValueError, match=r"^seed=-1") as caught, memory.raising_out_of_memory("scores"):
         raise error
     assert caught.value is error
-    with pytest.raises(threading.BrokenBarrierError), raising_out_of_memory("scores"):
+    with pytest.raises(threading.BrokenBarrierError), memory.raising_out_of_memory("scores"):
         raise threading.BrokenBarrierError

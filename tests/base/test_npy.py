@@ -10,12 +10,12 @@ import threading
 import numpy as np
 import pytest
 
-from hcm_scale.base.npy import create_npy, open_npy, read_header
+from hcm_scale.base import npy
 
 
 def test_map_new__is_zero_lasts_and_has_its_room(tmp_path):
     path = tmp_path / "x.npy"
-    array = create_npy(path, np.float32, (1000, 30))
+    array = npy.create_npy(path, np.float32, (1000, 30))
     assert not array.any()
     assert 512 * path.stat().st_blocks >= array.nbytes
     array[7] = 1
@@ -24,7 +24,7 @@ def test_map_new__is_zero_lasts_and_has_its_room(tmp_path):
 
 
 def test_map_new__of_nothing(tmp_path):
-    assert create_npy(tmp_path / "x.npy", np.int32, (0,)).shape == (0,)
+    assert npy.create_npy(tmp_path / "x.npy", np.int32, (0,)).shape == (0,)
 
 
 def test_full_disk__names_the_file_and_leaves_none(tmp_path, monkeypatch):
@@ -33,7 +33,7 @@ def test_full_disk__names_the_file_and_leaves_none(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
     with pytest.raises(OSError, match=r"No space left on device: 4,000 bytes are needed.*x\.npy"):
-        create_npy(tmp_path / "x.npy", np.float32, (1000,))
+        npy.create_npy(tmp_path / "x.npy", np.float32, (1000,))
     assert not (tmp_path / "x.npy").exists()
 
 
@@ -44,7 +44,7 @@ def test_full_disk__names_the_file_and_leaves_none(tmp_path, monkeypatch):
 )
 def test_open_npy__is_what_numpy_loads(tmp_path, array):
     np.save(tmp_path / "x.npy", array)
-    found = open_npy(tmp_path / "x.npy")
+    found = npy.open_npy(tmp_path / "x.npy")
     assert (found.dtype, found.shape) == (array.dtype, array.shape)
     assert found.tobytes() == np.load(tmp_path / "x.npy").tobytes()
 
@@ -52,7 +52,7 @@ def test_open_npy__is_what_numpy_loads(tmp_path, array):
 def test_open_npy__refuses_pickles(tmp_path):
     np.save(tmp_path / "x.npy", np.array([None]), allow_pickle=True)
     with pytest.raises(ValueError, match=r"x\.npy holds Python objects"):
-        open_npy(tmp_path / "x.npy")
+        npy.open_npy(tmp_path / "x.npy")
 
 
 def test_header__with_unusual_blanks_and_of_version_2_is_read():
@@ -63,7 +63,7 @@ def test_header__with_unusual_blanks_and_of_version_2_is_read():
         else:
             stream.write(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
         stream.seek(0)
-        assert read_header(stream) == ((2,), False, np.dtype(np.int32)), version
+        assert npy.read_header(stream) == ((2,), False, np.dtype(np.int32)), version
 
 
 def test_header__is_read_in_several_threads_at_once():
@@ -82,7 +82,7 @@ def test_header__is_read_in_several_threads_at_once():
         for _ in range(2000):
             Slow()
             try:
-                read_header(io.BytesIO(stream.getvalue()))
+                npy.read_header(io.BytesIO(stream.getvalue()))
             except Exception as error:
                 wrong.append(error)
 

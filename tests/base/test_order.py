@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from hcm_scale.base import order as module
-from hcm_scale.base.order import at_places, double_places, largest_positions, order, quantiles
 
 RNG = np.random.default_rng(0)
 ARRAYS = {
@@ -27,11 +26,11 @@ def _in_threads(monkeypatch):
 
 @pytest.mark.parametrize("values", ARRAYS.values(), ids=ARRAYS)
 def test_order__is_that_of_a_stable_sort(values):
-    np.testing.assert_array_equal(order(values), np.argsort(values, kind="stable"))
+    np.testing.assert_array_equal(module.order(values), np.argsort(values, kind="stable"))
 
 
 def test_order__puts_what_is_no_number_last():
-    assert order(np.array([np.nan, 1.0, -np.nan, np.inf])).tolist() == [1, 3, 0, 2]
+    assert module.order(np.array([np.nan, 1.0, -np.nan, np.inf])).tolist() == [1, 3, 0, 2]
 
 
 @pytest.mark.parametrize("values", ARRAYS.values(), ids=ARRAYS)
@@ -39,7 +38,7 @@ def test_double_places__counts_those_above_twice_and_equals_once(values):
     some = RNG.choice(len(values), min(40, len(values)), replace=False)
     above = np.array([np.count_nonzero(values > value) for value in values[some]])
     equal = np.array([np.count_nonzero(values == value) for value in values[some]])
-    np.testing.assert_array_equal(double_places(values)[some], 2 * above + equal + 1)
+    np.testing.assert_array_equal(module.double_places(values)[some], 2 * above + equal + 1)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -47,9 +46,9 @@ def test_double_places__counts_those_above_twice_and_equals_once(values):
 def test_double_places__of_the_known_are_those_without_the_others(values, threads, monkeypatch):
     known = RNG.random(len(values)) < 0.8
     wanted = np.full(len(values), max(1, np.count_nonzero(known)) + 1)
-    wanted[known] = double_places(values[known])
+    wanted[known] = module.double_places(values[known])
     monkeypatch.setattr(numba, "get_num_threads", lambda: threads)
-    found = double_places(values, known)
+    found = module.double_places(values, known)
     assert found.dtype == np.int32
     np.testing.assert_array_equal(found, wanted)
 
@@ -61,14 +60,14 @@ def test_at_places__find_the_values_of_a_sort(values, all_known):
     ordered = np.sort(values if known is None else values[known])[::-1]
     places = np.unique(np.linspace(1, len(ordered), 40).astype(np.int64))
     for kind in (np.int32, np.int64):
-        found = at_places(double_places(values, known).astype(kind), places, known)
+        found = module.at_places(module.double_places(values, known).astype(kind), places, known)
         np.testing.assert_array_equal(values[found], ordered[places - 1])
         assert known is None or known[found].all()
 
 
 def test_at_places__look_through_several_slices():
     values = RNG.normal(size=600_000).round(3)
-    found = at_places(double_places(values), [1, 299_999, 600_000])
+    found = module.at_places(module.double_places(values), [1, 299_999, 600_000])
     np.testing.assert_array_equal(values[found], np.sort(values)[[-1, -299_999, 0]])
 
 
@@ -79,7 +78,7 @@ def test_quantiles__are_those_of_numpy(few, monkeypatch):
     for values in (ARRAYS["normal"], ARRAYS["tied"], ARRAYS["one"]):
         known = np.arange(len(values)) % 7 != 3
         for chosen in (None, known):
-            found = quantiles(values, double_places(values, chosen), shares, chosen)
+            found = module.quantiles(values, module.double_places(values, chosen), shares, chosen)
             wanted = np.quantile(values if chosen is None else values[chosen], shares)
             np.testing.assert_allclose(found, wanted, rtol=1e-14)
 
@@ -89,4 +88,4 @@ def test_quantiles__are_those_of_numpy(few, monkeypatch):
 def test_largest__are_the_first_of_a_stable_sort(size, threads, monkeypatch):
     monkeypatch.setattr(numba, "get_num_threads", lambda: threads)
     for values in (RNG.normal(size=size).round(1), RNG.normal(size=size), np.zeros(size)):
-        np.testing.assert_array_equal(largest_positions(values, 100), np.argsort(-values, kind="stable")[:100])
+        np.testing.assert_array_equal(module.largest_positions(values, 100), np.argsort(-values, kind="stable")[:100])

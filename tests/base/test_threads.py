@@ -9,15 +9,7 @@ import numba
 import numpy as np
 import pytest
 
-from hcm_scale.base.threads import (
-    CancelledError,
-    check_cancelled,
-    kernel_threads,
-    map_in_order,
-    run_concurrently,
-    run_in_threads,
-    share_parts,
-)
+from hcm_scale.base import threads
 
 
 @pytest.mark.parametrize("num_tasks", [0, 1, 2, 5, 1000])
@@ -27,9 +19,9 @@ def test_in_threads__makes_every_task_once(all_threads, num_tasks):
     def work(part, out):
         out[part[0] : part[1]] += 1
 
-    run_in_threads(num_tasks, work, made)
+    threads.run_in_threads(num_tasks, work, made)
     with all_threads():
-        run_in_threads(num_tasks, work, made)
+        threads.run_in_threads(num_tasks, work, made)
     assert (made == 2).all()
 
 
@@ -43,7 +35,7 @@ def test_in_threads__uses_as_many_threads_as_numba_is_told(all_threads):
 
     with all_threads():
         assert numba.get_num_threads() == 2
-        run_in_threads(100, work)
+        threads.run_in_threads(100, work)
     assert len(seen) == 2
 
 
@@ -56,7 +48,7 @@ def test_share__numbers_its_threads_and_raises_what_one_of_them_raises():
             raise ValueError("from thread 2")
 
     with pytest.raises(ValueError, match="from thread 2"):
-        share_parts(3, range(3), work)
+        threads.share_parts(3, range(3), work)
 
 
 def test_in_turn__keeps_the_order_whoever_is_first():
@@ -66,12 +58,12 @@ def test_in_turn__keeps_the_order_whoever_is_first():
         later.set() if part else later.wait(timeout=60)
         return -part
 
-    assert list(map_in_order(2, range(50), work)) == [-part for part in range(50)]
+    assert list(threads.map_in_order(2, range(50), work)) == [-part for part in range(50)]
 
 
 def test_in_turn__makes_no_more_ahead_than_threads_and_one():
     begun = []
-    made = map_in_order(2, range(50), begun.append)
+    made = threads.map_in_order(2, range(50), begun.append)
     for taken in range(1, 10):
         next(made)
         assert len(begun) <= taken + 2
@@ -87,7 +79,7 @@ def test_in_turn__an_error_comes_in_its_turn_and_ends_the_others():
         time.sleep(0.001)
         return 1 // (3 - part)
 
-    made = map_in_order(2, range(50), work)
+    made = threads.map_in_order(2, range(50), work)
     assert [next(made) for _ in range(3)] == [0, 0, 1]
     with pytest.raises(ZeroDivisionError):
         next(made)
@@ -98,9 +90,9 @@ def until_unwanted(seen: list[str]):
     def work() -> None:
         try:
             while True:
-                check_cancelled()
+                threads.check_cancelled()
                 time.sleep(0.001)
-        except CancelledError:
+        except threads.CancelledError:
             seen.append("stopped")
             raise
 
@@ -109,7 +101,7 @@ def until_unwanted(seen: list[str]):
 
 def test_tasks__run_at_the_same_time_and_answer_in_order():
     meet = threading.Barrier(3, timeout=30)
-    assert run_concurrently([lambda n=n: (meet.wait(), n)[1] for n in range(3)]) == [0, 1, 2]
+    assert threads.run_concurrently([lambda n=n: (meet.wait(), n)[1] for n in range(3)]) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("failing", [0, 1])
@@ -121,7 +113,7 @@ def test_error_of_one__ends_the_others_and_is_raised(failing):
     tasks = [until_unwanted(seen), until_unwanted(seen)]
     tasks[failing] = fail
     with pytest.raises(ValueError, match="this one"):
-        run_concurrently(tasks)
+        threads.run_concurrently(tasks)
     assert seen == ["stopped"]
 
 
@@ -133,17 +125,17 @@ def test_interrupt__while_waiting_for_the_others_ends_them(interrupts):
         until_unwanted(seen)()
 
     with pytest.raises(KeyboardInterrupt):
-        run_concurrently([lambda: None, work])
+        threads.run_concurrently([lambda: None, work])
     assert seen == ["stopped"]
 
 
 def test_check_wanted__alone_says_nothing():
-    run_concurrently([lambda: None])
-    check_cancelled()
+    threads.run_concurrently([lambda: None])
+    threads.check_cancelled()
 
 
 def test_tasks__use_as_many_threads_for_kernels_as_their_caller():
     had = numba.get_num_threads()
-    with kernel_threads(1):
-        assert run_concurrently([numba.get_num_threads] * 3) == [1, 1, 1]
+    with threads.kernel_threads(1):
+        assert threads.run_concurrently([numba.get_num_threads] * 3) == [1, 1, 1]
     assert numba.get_num_threads() == had

@@ -10,7 +10,7 @@ from bench.accuracy.oddities import GROUPS, Candidates, degrees, redirect
 from bench.accuracy.worlds import WORLDS, as_problem, main, make_problem, odds_of, problems, run, world
 from bench.accuracy.zoo import adjacency, edges
 from hcm_scale.graph import Graph, SparseRows
-from hcm_scale.score.metrics import roc_auc
+from hcm_scale.score import metrics
 
 NODES = 2_000
 MATCHED = ("group", "half_dense", "block", "ring_kept")
@@ -89,22 +89,22 @@ def test_world__the_bad_are_larger_and_know_each_other_a_little_and_their_degree
     share = np.concatenate([made.bad[right[made.bad[left]]], made.bad[left[made.bad[right]]]]).mean()
     chance = made.bad[np.concatenate([left, right])].mean()
     assert 1.2 < share / chance < 3.5
-    assert 0.4 < roc_auc(problem.y, degrees(made.graph)) < 0.6
-    assert 0.6 < roc_auc(problem.y, np.linalg.norm(as_problem("fraud:own", problem, 0).x, axis=1)) < 0.8
+    assert 0.4 < metrics.roc_auc(problem.y, degrees(made.graph)) < 0.6
+    assert 0.6 < metrics.roc_auc(problem.y, np.linalg.norm(as_problem("fraud:own", problem, 0).x, axis=1)) < 0.8
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_planted__cannot_be_told_by_their_degree(name):
     graph, y, _, _ = make_problem(*name.split(":"), 0, NODES)
     assert 0.02 <= y.mean() <= 0.06
-    assert 0.35 < roc_auc(y, degrees(graph)) < 0.65
+    assert 0.35 < metrics.roc_auc(y, degrees(graph)) < 0.65
 
 
 @pytest.mark.parametrize("name", ["half_isolated:group", "mostly_isolated:block", "sparse_edges:chain"])
 def test_planted__cannot_be_told_by_their_degree_from_nodes_that_have_edges(name):
     graph, y, _, _ = make_problem(*name.split(":"), 0, NODES)
     joined = degrees(graph) > 0
-    assert 0.35 < roc_auc(y[joined], degrees(graph)[joined]) < 0.65
+    assert 0.35 < metrics.roc_auc(y[joined], degrees(graph)[joined]) < 0.65
 
 
 @pytest.mark.parametrize("odd", GROUPS)

@@ -25,8 +25,8 @@ from hcm_scale.graph import Graph
 from hcm_scale.posterior.samples import load_checkpoint
 from hcm_scale.run.stages import label_options, recipe_of
 from hcm_scale.shards import open_labels
+from hcm_scale.stages import train
 from hcm_scale.stages.label import label
-from hcm_scale.stages.train import Record, Training, train
 
 NUM_NODES = 400
 WARM_ROUNDS = 4  # in which pools fill and libraries start their threads
@@ -62,10 +62,12 @@ def train_rounds(folder: Path, seconds: float) -> None:
         if done >= 3 * WARM_ROUNDS and time.monotonic() > ends:
             break
         most = {"files": 0, "threads": 0}
-        how = {"device": "cpu", "workers": 2, "record": Record(5, 5, tensorboard=False, trend=look)}
+        how = {"device": "cpu", "workers": 2, "record": train.Record(5, 5, tensorboard=False, trend=look)}
         for _ in range(2):
             try:
-                train(Training(graph, x, open_labels(folder / "labels"), recipe, seed=0), folder / "train", **how)
+                train.train(
+                    train.Training(graph, x, open_labels(folder / "labels"), recipe, seed=0), folder / "train", **how
+                )
             except Stopped:
                 continue
         epochs = json.loads((folder / "train" / "metrics.jsonl").read_text().splitlines()[-1])["epoch"]

@@ -20,7 +20,7 @@ from dying import die_at_change
 from helpers import report_case, small_graph, small_run
 from same_bytes import artifacts
 
-from hcm_scale.posterior.samples import sample_path
+from hcm_scale.posterior import samples
 
 ALL = range(1_000)  # more than there are changes
 OPTIONS = {"hops.num_sources": 40, "hops.classes": 3, "shards.shard_pairs": 1024, "sampling.batch_pairs": 64}
@@ -47,7 +47,7 @@ def test_sample_damaged_while_its_training_is_stopped__is_made_again(tmp_path):
     run(tmp_path / "whole")
     folder = tmp_path / "run" / "train-purified"
     assert apart(lambda: die_before(folder / "samples" / "manifest.json", tmp_path / "run")) == -signal.SIGKILL
-    sample_path(folder / "samples", 1).write_bytes(sample_path(folder / "samples", 0).read_bytes())
+    samples.sample_path(folder / "samples", 1).write_bytes(samples.sample_path(folder / "samples", 0).read_bytes())
     with pytest.warns(UserWarning, match=r"train-purified/samples/sample-00001\.safetensors is damaged"):
         run(tmp_path / "run")
     assert artifacts(tmp_path / "run") == artifacts(tmp_path / "whole")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from hcm_scale.features import purify
 from hcm_scale.features.parts import fit_components
-from hcm_scale.features.signal import attribute_signal, attribute_trust, signal_edges
 from hcm_scale.features.transform import transform
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.synthetic.families import community
@@ -29,30 +29,30 @@ def topics(num_topics: int, num_nodes: int = 1_200, num_words: int = 600) -> Gra
 def test_trust__is_none_in_noise_whole_where_attributes_follow_edges_and_whole_where_nobody_can_tell():
     graph = community(3_000, num_attributes=5, homophily=0.9, seed=0)
     x, rng = np.asarray(graph.x), np.random.default_rng(0)
-    assert attribute_trust(graph.indptr, graph.indices, x) == 1.0
+    assert purify.attribute_trust(graph.indptr, graph.indices, x) == 1.0
     for _ in range(5):
         noise = rng.standard_normal((3_000, 5)).astype(np.float32)
-        assert attribute_trust(graph.indptr, graph.indices, noise) < 0.4
-    assert attribute_trust(graph.indptr, graph.indices, rng.permutation(x)) < 0.4
+        assert purify.attribute_trust(graph.indptr, graph.indices, noise) < 0.4
+    assert purify.attribute_trust(graph.indptr, graph.indices, rng.permutation(x)) < 0.4
     few = graph.indptr[graph.indptr <= 1_000]
-    assert attribute_trust(few, graph.indices[: few[-1]], noise) == 1.0
+    assert purify.attribute_trust(few, graph.indices[: few[-1]], noise) == 1.0
 
 
 def test_transform__takes_as_many_components_as_tell_neighbours_from_strangers():
     graph = topics(num_topics=80)
-    plain, chosen = (transform(graph.x, scale="auto", ends=ends) for ends in (None, signal_edges(graph)))
+    plain, chosen = (transform(graph.x, scale="auto", ends=ends) for ends in (None, purify.signal_edges(graph)))
     assert plain.x.shape[1] == 20
     assert 20 < chosen.x.shape[1] < 256
-    assert attribute_signal(graph, chosen.x) > attribute_signal(graph, plain.x) + 0.01
+    assert purify.attribute_signal(graph, chosen.x) > purify.attribute_signal(graph, plain.x) + 0.01
     signal = chosen.record["signal"]
     assert signal[str(chosen.x.shape[1])] >= max(signal.values()) - 0.002
-    assert transform(graph.x, scale="auto", pca=8, ends=signal_edges(graph)).x.shape[1] == 8
+    assert transform(graph.x, scale="auto", pca=8, ends=purify.signal_edges(graph)).x.shape[1] == 8
 
 
 def test_transform__keeps_twenty_where_no_number_is_better():
     graph = topics(num_topics=80)
     mixed = SparseRows.of(graph.x.csr()[np.random.default_rng(1).permutation(graph.num_nodes)])
-    assert transform(mixed, scale="auto", ends=signal_edges(graph)).x.shape[1] == 20
+    assert transform(mixed, scale="auto", ends=purify.signal_edges(graph)).x.shape[1] == 20
 
 
 def test_components__of_many_columns_span_what_the_exact_ones_span():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from hcm_scale.graph import Graph
-from hcm_scale.graph.sides import two_sides
+from hcm_scale.graph.lookup import two_sides
 
 
 def graph_of(num_nodes, u, v, directed=False):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from hcm_scale.hops.label import STATE_BYTES, choose_words, count_hops, sharing_pays, wide_bytes
+from hcm_scale.hops import label
 from hcm_scale.hops.wide import wide_scratch
 
 
@@ -19,19 +19,19 @@ def test_wide_scratch__holds_three_words_a_node_and_small_buffers(words, num_lin
     total = rows + sum(array.nbytes for array in buffers)
     if num_linked > 10_000:
         assert total <= 1.1 * rows  # the buffers are under a tenth of the state
-    assert total + state.table.nbytes + sum(array.nbytes for array in state.cursor) <= wide_bytes(
+    assert total + state.table.nbytes + sum(array.nbytes for array in state.cursor) <= label.wide_bytes(
         num_linked, words, pairs
     )
 
 
 def test_choose_words__fits_the_budget_and_feeds_every_thread():
-    assert choose_words(10**6, 4096, 256, threads=2) == 8
-    assert choose_words(10**6, 4096, 256, threads=16) == 4
-    assert choose_words(10**6, 10, 256, threads=2) == 1
-    assert choose_words(10**5, 300, 256, threads=2) == 2
-    assert choose_words(10**9, 10**6, 256, threads=2) == 1
-    words = choose_words(3 * 10**6, 10**6, 256, threads=2)
-    assert wide_bytes(3 * 10**6, words, 256) <= STATE_BYTES < wide_bytes(3 * 10**6, 2 * words, 256)
+    assert label.choose_words(10**6, 4096, 256, threads=2) == 8
+    assert label.choose_words(10**6, 4096, 256, threads=16) == 4
+    assert label.choose_words(10**6, 10, 256, threads=2) == 1
+    assert label.choose_words(10**5, 300, 256, threads=2) == 2
+    assert label.choose_words(10**9, 10**6, 256, threads=2) == 1
+    words = label.choose_words(3 * 10**6, 10**6, 256, threads=2)
+    assert label.wide_bytes(3 * 10**6, words, 256) <= label.STATE_BYTES < label.wide_bytes(3 * 10**6, 2 * words, 256)
 
 
 def test_sharing_pays__on_a_hub_and_not_on_a_chain():
@@ -39,12 +39,12 @@ def test_sharing_pays__on_a_hub_and_not_on_a_chain():
     for u, v, expected in ((ends[:-1], ends[1:], False), (np.zeros(19_999, np.int32), ends[1:], True)):
         matrix = sparse.csr_array((np.ones(2 * len(u)), (np.r_[u, v], np.r_[v, u])))
         given = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
-        assert sharing_pays(*given, ends, classes=4) is expected
+        assert label.sharing_pays(*given, ends, classes=4) is expected
 
 
 def test_plain_searches__count_rightly_after_their_marks_ran_out():
     """A ring: every source has two nodes at each hop, however many searches came before."""
     around = np.arange(40_000)
     indices = np.sort(np.stack([(around - 1) % 40_000, (around + 1) % 40_000], 1), 1).ravel().astype(np.int32)
-    counts = count_hops(np.arange(0, 80_001, 2), indices, around, classes=4).sum(0)
+    counts = label.count_hops(np.arange(0, 80_001, 2), indices, around, classes=4).sum(0)
     assert counts[:3].tolist() == [40_000] * 3

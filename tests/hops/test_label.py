@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from scipy import sparse, stats
 from scipy.sparse import csgraph
 
-from hcm_scale.hops import choose_sources, label_hops, largest_usable_classes
-from hcm_scale.hops.label import count_hops
+from hcm_scale.hops import choose_sources, label, label_hops, largest_usable_classes
 
 
 def make_csr(num_nodes, num_edges, seed, directed=False):
@@ -72,7 +71,7 @@ def test_label_hops__keeps_exactly_the_pairs_of_the_distance_matrix(case, words)
     counts = np.bincount([hop for hop, _, _ in expected], minlength=classes + 1)[1:]
     np.testing.assert_array_equal(sum(b.counts for b in blocks), counts)
     np.testing.assert_array_equal(
-        count_hops(indptr, indices, sources, classes=classes, directed=directed, words=words).sum(axis=0), counts
+        label.count_hops(indptr, indices, sources, classes=classes, directed=directed, words=words).sum(axis=0), counts
     )
     for b in blocks:
         assert as_pairs([b]) == sorted(as_pairs([b]))

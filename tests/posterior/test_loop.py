@@ -9,11 +9,10 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
-from hcm_scale.posterior.loop import Chain, Journal, Meter, NonFiniteLossError, RankingConvergence, run_chain
-from hcm_scale.posterior.sgld import ChainPlan, noise_at
+from hcm_scale.posterior import loop, sgld
 
 SAMPLER = {"temperature": None, "prior": 5e-8, "seed": 0}
-PLAN = ChainPlan("constant", 0.05, 100.0, 0.55, cycle_steps=200, burn_in_steps=4, num_samples=3, thin_steps=3)
+PLAN = sgld.ChainPlan("constant", 0.05, 100.0, 0.55, cycle_steps=200, burn_in_steps=4, num_samples=3, thin_steps=3)
 
 
 @dataclass(frozen=True)
@@ -40,14 +39,14 @@ def batch_at(step: int) -> ToyBatch:
     return ToyBatch(torch.randn(16, 3, generator=generator), torch.randint(0, 4, (16,), generator=generator), step // 5)
 
 
-def run(chain: Chain, plan: ChainPlan = PLAN, **options):
+def run(chain: loop.Chain, plan: sgld.ChainPlan = PLAN, **options):
     batches = (batch_at(step) for step in range(chain.num_done, 10**6))
-    return run_chain(chain, batches, plan, **{"kernel": "psgld", "num_pairs": 100, **SAMPLER, **options})
+    return loop.run_chain(chain, batches, plan, **{"kernel": "psgld", "num_pairs": 100, **SAMPLER, **options})
 
 
 @pytest.mark.parametrize("kernel", ["sgld", "psgld", "sgd", "adam"])
 def test_run_chain__one_event_a_step_and_the_planned_samples(kernel):
-    chain = Chain.start(Toy())
+    chain = loop.Chain.start(Toy())
     events = list(run(chain, kernel=kernel))
     assert [event.t for event in events] == list(range(PLAN.num_steps))
     assert [event.t for event in events if event.sample] == [6, 9, 12]
@@ -57,12 +56,12 @@ def test_run_chain__one_event_a_step_and_the_planned_samples(kernel):
 
 
 def test_run_chain__samples_are_copies():
-    samples = [event.sample for event in run(Chain.start(Toy())) if event.sample]
+    samples = [event.sample for event in run(loop.Chain.start(Toy())) if event.sample]
     assert not torch.equal(samples[0]["layer.weight"], samples[1]["layer.weight"])
 
 
 def test_run_chain__first_step_equals_the_formula():
-    chain, plain = Chain.start(Toy()), Toy()
+    chain, plain = loop.Chain.start(Toy()), Toy()
     next(run(chain, kernel="sgld", temperature=0.0, prior=3.0))
     loss = nn.functional.cross_entropy(plain(batch_at(0)), batch_at(0).hop)
     for value, gradient in zip(plain.parameters(), torch.autograd.grad(loss, list(plain.parameters())), strict=True):
@@ -72,13 +71,13 @@ def test_run_chain__first_step_equals_the_formula():
 
 def test_run_chain__equals_the_formula_with_noise_and_decreasing_steps():
     plan = replace(PLAN, schedule="polynomial", thin_steps=1, num_samples=2)
-    chain, plain = Chain.start(Toy()), Toy()
+    chain, plain = loop.Chain.start(Toy()), Toy()
     list(run(chain, plan, kernel="sgld", prior=3.0, seed=7, num_pairs=50))
     for t in range(6):
         loss = nn.functional.cross_entropy(plain(batch_at(t)), batch_at(t).hop)
         gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(plain.parameters()))])
         vector, step_size = nn.utils.parameters_to_vector(plain.parameters()).detach(), plan.step_size_at(t)
-        noise = (step_size / 50) ** 0.5 * noise_at(7, t, vector)  # the temperature is 1 / N
+        noise = (step_size / 50) ** 0.5 * sgld.noise_at(7, t, vector)  # the temperature is 1 / N
         vector = vector - step_size / 2 * (gradient + 3.0 / 50 * vector) + noise
         nn.utils.vector_to_parameters(vector, plain.parameters())
     assert plan.step_size_at(5) < plan.step_size_at(0)
@@ -88,14 +87,14 @@ def test_run_chain__equals_the_formula_with_noise_and_decreasing_steps():
 @pytest.mark.parametrize("kernel", ["sgld", "psgld", "sgd", "adam"])
 @pytest.mark.parametrize("stop", [1, 6, 7, 12])
 def test_run_chain__resumed_from_its_tensors_is_bit_identical(kernel, stop):
-    whole = Chain.start(Toy())
+    whole = loop.Chain.start(Toy())
     expected = list(run(whole, kernel=kernel))
-    first = Chain.start(Toy())
+    first = loop.Chain.start(Toy())
     events = run(first, kernel=kernel)
     for _ in range(stop):
         next(events)
     tensors = {name: value.clone() for name, value in first.tensors().items()}
-    second = Chain.start(Toy())
+    second = loop.Chain.start(Toy())
     second.restore(first.num_done, tensors)
     resumed = list(run(second, kernel=kernel))
     assert [event.t for event in resumed] == list(range(stop, PLAN.num_steps))
@@ -106,7 +105,7 @@ def test_run_chain__resumed_from_its_tensors_is_bit_identical(kernel, stop):
 
 
 def test_run_chain__means_over_the_pairs_of_all_ranks():
-    two, one = Chain.start(Toy()), Chain.start(Toy())
+    two, one = loop.Chain.start(Toy()), loop.Chain.start(Toy())
     twin = next(run(two, kernel="sgd", sum_ranks=lambda vector: vector * 2, prior=0.0))  # two ranks with equal slices
     alone = next(run(one, kernel="sgd", prior=0.0))
     torch.testing.assert_close(two.vector, one.vector)
@@ -116,7 +115,7 @@ def test_run_chain__means_over_the_pairs_of_all_ranks():
 
 
 def test_meter__means_and_accuracy_per_class():
-    chain, meter = Chain.start(Toy()), Meter(num_pairs=100)
+    chain, meter = loop.Chain.start(Toy()), loop.Meter(num_pairs=100)
     events = run(chain)
     seen, losses = [], []
     for _ in range(5):
@@ -135,7 +134,7 @@ def test_run_chain__counts_the_pairs_of_each_class():
     batch, model = batch_at(0), Toy()
     predicted = model(batch).argmax(1).tolist()
     batch.hop[3] = -100  # fills a place
-    event = next(run_chain(Chain.start(model), [batch], PLAN, kernel="sgd", num_pairs=100, **SAMPLER))
+    event = next(loop.run_chain(loop.Chain.start(model), [batch], PLAN, kernel="sgd", num_pairs=100, **SAMPLER))
     hops = batch.hop.tolist()
     assert event.seen.tolist() == [hops.count(k) for k in range(4)]
     assert event.correct.tolist() == [sum(p == h == k for p, h in zip(predicted, hops, strict=True)) for k in range(4)]
@@ -150,20 +149,22 @@ def test_run_chain__counts_the_pairs_of_each_class():
     ],
 )
 def test_meter__names_the_step_and_the_cause_of_a_nan(step, temperature, cause):
-    chain, meter = Chain.start(Toy()), Meter(100, temperature)
+    chain, meter = loop.Chain.start(Toy()), loop.Meter(100, temperature)
     batches = [batch_at(t) for t in range(4)]
     batches[step] = ToyBatch(torch.full((16, 3), math.nan), batches[step].hop, 7)
-    for event in run_chain(chain, batches, PLAN, kernel="sgld", num_pairs=100, **SAMPLER):
+    for event in loop.run_chain(chain, batches, PLAN, kernel="sgld", num_pairs=100, **SAMPLER):
         meter.add(event)
-    with pytest.raises(NonFiniteLossError, match=rf"step {step} \(epoch 7\): the loss is nan. Likely cause: {cause}"):
+    with pytest.raises(
+        loop.NonFiniteLossError, match=rf"step {step} \(epoch 7\): the loss is nan. Likely cause: {cause}"
+    ):
         meter.read(chain)
 
 
 def test_meter__catches_parameters_that_broke_after_the_last_loss():
-    chain, meter = Chain.start(Toy()), Meter(num_pairs=100)
+    chain, meter = loop.Chain.start(Toy()), loop.Meter(num_pairs=100)
     meter.add(next(run(chain)))
     chain.vector[0] = math.inf
-    with pytest.raises(NonFiniteLossError, match="parameter is no longer finite"):
+    with pytest.raises(loop.NonFiniteLossError, match="parameter is no longer finite"):
         meter.check(chain)
 
 
@@ -171,7 +172,7 @@ def test_journal__of_a_resumed_run_keeps_the_line_of_its_step_and_drops_later_an
     path = tmp_path / "metrics.jsonl"
     torn = b'{"step": \xb4}\n' + b"[" * 100_000 + b'\n[]\n{"step": 12}\n{"st'
     path.write_bytes(b'{"step": 4}\n{"step": 8}\n' + torn)
-    with Journal(tmp_path, 20, num_done=8) as journal:
+    with loop.Journal(tmp_path, 20, num_done=8) as journal:
         journal.write({"step": 9, "loss": math.nan})
     assert path.read_text() == '{"step": 4}\n{"step": 8}\n{"step": 9, "loss": null}\n'
 
@@ -185,7 +186,7 @@ def test_journal__of_a_resumed_run_keeps_the_line_of_its_step_and_drops_later_an
 )
 def test_run_chain__refuses_impossible_values(wrong, message):
     with pytest.raises(ValueError, match=message):
-        run(Chain.start(Toy()), **wrong)  # at the door, before the first step
+        run(loop.Chain.start(Toy()), **wrong)  # at the door, before the first step
 
 
 class Line(nn.Module):
@@ -200,9 +201,9 @@ class Line(nn.Module):
         return torch.stack([torch.zeros_like(score), score], 1)
 
 
-def settling(settled: float, num_edges: int = 200) -> RankingConvergence:
+def settling(settled: float, num_edges: int = 200) -> loop.RankingConvergence:
     x = torch.randn(num_edges, 3, generator=torch.Generator().manual_seed(0))
-    return RankingConvergence(Line(), SimpleNamespace(x=x, hop=torch.zeros(num_edges, dtype=torch.long)), settled)
+    return loop.RankingConvergence(Line(), SimpleNamespace(x=x, hop=torch.zeros(num_edges, dtype=torch.long)), settled)
 
 
 def test_settling__ends_at_the_fourth_of_equal_samples():

@@ -11,11 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcm_scale.posterior.sgld import KERNELS, ChainPlan, noise_at, step_
+from hcm_scale.posterior import sgld
 
 PRECISION = torch.tensor([[2.0, 0.6], [0.6, 1.0]], dtype=torch.float64)
 MEAN = torch.tensor([1.0, -2.0], dtype=torch.float64)
-PLAN = ChainPlan("constant", 0.01, 100.0, 0.55, cycle_steps=200, burn_in_steps=300, num_samples=20, thin_steps=10)
+PLAN = sgld.ChainPlan("constant", 0.01, 100.0, 0.55, cycle_steps=200, burn_in_steps=300, num_samples=20, thin_steps=10)
 
 
 def gaussian_chains(kernel, state, *, t0=0, num_pairs=50, num_chains=2000, num_steps=600, step_size=0.02):
@@ -23,8 +23,8 @@ def gaussian_chains(kernel, state, *, t0=0, num_pairs=50, num_chains=2000, num_s
     w = MEAN.repeat(num_chains, 1)
     for t in range(num_steps):
         g = (w - MEAN) @ PRECISION
-        noise = noise_at(0, t, w)
-        step_(w, g, state, noise, kernel=kernel, t=t0 + t, step_size=step_size, temperature=1 / num_pairs)
+        noise = sgld.noise_at(0, t, w)
+        sgld.step_(w, g, state, noise, kernel=kernel, t=t0 + t, step_size=step_size, temperature=1 / num_pairs)
     return w, torch.linalg.inv(num_pairs * PRECISION)
 
 
@@ -37,13 +37,13 @@ def assert_is_posterior(w, covariance):
 
 
 def test_sgld__samples_the_gaussian_posterior():
-    assert_is_posterior(*gaussian_chains(KERNELS["sgld"], {}))
+    assert_is_posterior(*gaussian_chains(sgld.KERNELS["sgld"], {}))
 
 
 def test_psgld__samples_the_same_posterior_under_a_fixed_metric():
     square = torch.tensor([4.0, 0.25], dtype=torch.float64).repeat(2000, 1)
     slow = functools.partial(
-        KERNELS["psgld"], decay=1 - 1e-9
+        sgld.KERNELS["psgld"], decay=1 - 1e-9
     )  # so slow a mean, so late in the run, that V stands still
     w, covariance = gaussian_chains(slow, {"square": square}, t0=10**11, num_steps=900)
     assert_is_posterior(w, covariance)
@@ -53,7 +53,9 @@ def test_psgld__samples_the_same_posterior_under_a_fixed_metric():
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])
 def test_step__noise_has_the_variance_of_the_formula(kernel, temperature):
     w, g = torch.zeros(200_000), torch.full((200_000,), 0.5)
-    step_(w, g, {}, noise_at(3, 0, w), kernel=KERNELS[kernel], t=0, step_size=0.2, temperature=temperature)
+    sgld.step_(
+        w, g, {}, sgld.noise_at(3, 0, w), kernel=sgld.KERNELS[kernel], t=0, step_size=0.2, temperature=temperature
+    )
     metric = 1.0 if kernel == "sgld" else 1 / (1e-5 + 0.5)
     assert float(w.mean()) == pytest.approx(-0.1 * metric * 0.5, abs=5e-3)
     assert float(w.var()) == pytest.approx(0.2 * temperature * metric, rel=0.02, abs=1e-12)
@@ -63,15 +65,15 @@ def test_step__temperature_zero_is_gradient_descent():
     cold, plain = torch.tensor([3.0, -1.0]), torch.tensor([3.0, -1.0])
     for t in range(5):
         arguments = {"t": t, "step_size": 0.1, "temperature": 0.0, "prior_over_n": 0.01}
-        step_(cold, cold.clone(), {}, noise_at(0, t, cold), kernel=KERNELS["sgld"], **arguments)
+        sgld.step_(cold, cold.clone(), {}, sgld.noise_at(0, t, cold), kernel=sgld.KERNELS["sgld"], **arguments)
         plain -= 0.05 * (plain + 0.01 * plain)
     torch.testing.assert_close(cold, plain)
 
 
 def test_step__sgd_ignores_the_noise():
     hot, cold = torch.ones(3), torch.ones(3)
-    step_(hot, torch.ones(3), {}, torch.ones(3), kernel=KERNELS["sgd"], t=0, step_size=0.1, temperature=5.0)
-    step_(cold, torch.ones(3), {}, torch.ones(3), kernel=KERNELS["sgld"], t=0, step_size=0.1, temperature=0.0)
+    sgld.step_(hot, torch.ones(3), {}, torch.ones(3), kernel=sgld.KERNELS["sgd"], t=0, step_size=0.1, temperature=5.0)
+    sgld.step_(cold, torch.ones(3), {}, torch.ones(3), kernel=sgld.KERNELS["sgld"], t=0, step_size=0.1, temperature=0.0)
     assert torch.equal(hot, cold)
 
 
@@ -96,7 +98,7 @@ def test_step__sgld_equals_an_independent_package():
     w = start.clone()
     gradient = torch.func.grad(data_loss)(w)
     options = {"step_size": eps, "temperature": 1 / num_pairs, "prior_over_n": prior / num_pairs}
-    step_(w, gradient, {}, torch.randn_like(w), kernel=KERNELS["sgld"], t=0, **options)
+    sgld.step_(w, gradient, {}, torch.randn_like(w), kernel=sgld.KERNELS["sgld"], t=0, **options)
     torch.testing.assert_close(w, expected.params)
 
 
@@ -111,7 +113,9 @@ def test_step__optimisers_equal_torchs_with_half_the_step_size(kernel, optimiser
     ours, theirs = torch.tensor([3.0, -1.0, 0.2]), torch.tensor([3.0, -1.0, 0.2], requires_grad=True)
     torchs, state = optimiser(theirs), {}
     for t in range(6):
-        step_(ours, ours**3, state, torch.ones(3), kernel=KERNELS[kernel], t=t, step_size=0.1, temperature=1.0)
+        sgld.step_(
+            ours, ours**3, state, torch.ones(3), kernel=sgld.KERNELS[kernel], t=t, step_size=0.1, temperature=1.0
+        )
         theirs.grad = theirs.detach() ** 3
         torchs.step()
     torch.testing.assert_close(ours, theirs.detach(), rtol=1e-5, atol=1e-6)
@@ -121,7 +125,7 @@ def test_step__optimisers_equal_torchs_with_half_the_step_size(kernel, optimiser
 def test_psgld__metric_is_one_over_the_root_mean_square(gradients):
     state: dict = {}
     for t, value in enumerate(gradients):
-        _, metric = KERNELS["psgld"](torch.tensor([value], dtype=torch.float64), state, t)
+        _, metric = sgld.KERNELS["psgld"](torch.tensor([value], dtype=torch.float64), state, t)
     weights = 0.99 ** np.arange(len(gradients))[::-1]
     square = (weights * np.square(gradients)).sum() / weights.sum()
     assert float(metric) == pytest.approx(1 / (1e-5 + square**0.5), rel=1e-6)
@@ -130,11 +134,11 @@ def test_psgld__metric_is_one_over_the_root_mean_square(gradients):
 def test_noise__is_a_function_of_seed_and_step():
     like = torch.zeros(1000)
     torch.manual_seed(0)
-    first = noise_at(1, 5, like)
+    first = sgld.noise_at(1, 5, like)
     torch.manual_seed(1)
-    assert torch.equal(first, noise_at(1, 5, like))
-    assert not torch.equal(first, noise_at(1, 6, like))
-    assert not torch.equal(first, noise_at(2, 5, like))
+    assert torch.equal(first, sgld.noise_at(1, 5, like))
+    assert not torch.equal(first, sgld.noise_at(1, 6, like))
+    assert not torch.equal(first, sgld.noise_at(2, 5, like))
 
 
 def test_constant__stays():

@@ -10,7 +10,7 @@ import pytest
 
 from hcm_scale.features.propagate import propagate_features
 from hcm_scale.model import HopModel
-from hcm_scale.posterior.samples import seal_samples, write_sample
+from hcm_scale.posterior import samples
 from hcm_scale.synthetic import families
 
 NUM_RANKS, WIDTH, Q = 4, 128, 20
@@ -82,8 +82,8 @@ def make_inputs(folder: Path, num_nodes: int, num_samples: int) -> None:
     sizes = {"num_attributes": Q, "num_classes": 4, "width": WIDTH, "head_width": 64, "num_layers": 2}
     sizes["directed"] = False
     nets = [HopModel(**sizes, seed=seed).state_dict() for seed in range(num_samples)]
-    hashes = [write_sample(folder / "samples", i, dict(net)) for i, net in enumerate(nets)]
-    seal_samples(folder / "samples", hashes, sizes)
+    hashes = [samples.write_sample(folder / "samples", i, dict(net)) for i, net in enumerate(nets)]
+    samples.seal_samples(folder / "samples", hashes, sizes)
 
 
 def score(folder: Path, out: Path, size: int, ill: int = -1, state: str = "memory") -> tuple[list[int], list[dict]]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 
-from hcm_scale.features.signal import attribute_signal
+from hcm_scale.features.purify import attribute_signal
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.report.evidence import Evidence, highest_hop
 from hcm_scale.report.wording import unstable_text, weak_attributes_text

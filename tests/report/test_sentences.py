@@ -19,7 +19,7 @@ import pytest
 
 from bench.accuracy.worlds import WORLDS, make_problem, odds_of
 from hcm_scale.cli.export import export_table
-from hcm_scale.features.signal import attribute_trust
+from hcm_scale.features.purify import attribute_trust
 from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.report.reasons import KIND_TITLES, kind_shares
 from hcm_scale.run import pipeline

@@ -23,7 +23,7 @@ from hcm_scale.detector.results import verdict_table
 from hcm_scale.ingest.policy import InputError
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run import pipeline
-from hcm_scale.run.trained import as_trained
+from hcm_scale.run.sources import as_trained
 
 
 def write_verdicts(path: Path, graph, nodes) -> Path:

@@ -44,5 +44,5 @@ def test_plan__says_what_is_kept_and_what_changed(tmp_path):
 def test_plan__foresees_memory_and_disk_of_what_can_be_known(tmp_path):
     pipeline.run(small(tmp_path), until="purify")
     lines = {line.split()[0]: line for line in pipeline.plan_text(small(tmp_path)).splitlines()}
-    assert lines["labels"].count("MiB") == 2  # what the searches hold, and the shards
+    assert lines["labels"].count("iB") == 2  # what the searches hold, and the shards
     assert "kept" in lines["purified"]

@@ -21,7 +21,7 @@ from hcm_scale.base.files import FolderError, read_sealed, write_sealed
 from hcm_scale.config import Config, TablesGraph
 from hcm_scale.graph import Graph
 from hcm_scale.run import pipeline
-from hcm_scale.run.trained import as_trained
+from hcm_scale.run.sources import as_trained
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
 
@@ -70,7 +70,7 @@ def joined(graph: Graph, x: np.ndarray, edges: list[tuple[int, int]]) -> Graph:
 
 
 def test_same_graph__has_the_same_scores(graph, yesterday, tmp_path):
-    pipeline.score_with_trained(yesterday, graph, tmp_path, device="cpu")
+    pipeline.run(small(tmp_path, yesterday), until="score", graph=graph)
     for name in COMPARED:
         np.testing.assert_array_equal(by_node(tmp_path, name), by_node(yesterday, name))
 
@@ -79,7 +79,7 @@ def test_same_graph__with_attributes_that_say_nothing_of_edges_has_the_same_weig
     noise = replace(graph, x=np.random.default_rng(0).standard_normal((400, 5)).astype(np.float32))
     pipeline.run(small(tmp_path / "yesterday"), until="score", graph=noise)
     assert load_file(tmp_path / "yesterday" / SCALE)["numbers"][-1] < 1.0  # trust
-    pipeline.score_with_trained(tmp_path / "yesterday", noise, tmp_path / "today", device="cpu")
+    pipeline.run(small(tmp_path / "today", tmp_path / "yesterday"), until="score", graph=noise)
     for name in COMPARED:
         np.testing.assert_array_equal(by_node(tmp_path / "today", name), by_node(tmp_path / "yesterday", name))
 
@@ -104,9 +104,9 @@ def test_new_nodes__are_scored_without_labels_and_training_and_move_no_other(gra
 def test_new_node_without_edges__ranks_by_its_attributes(graph, yesterday, tmp_path):
     x = np.asarray(graph.x)
     usual = x[np.abs(x - x.mean(axis=0)).sum(axis=1).argsort()[200]]
-    table = pipeline.score_with_trained(
-        yesterday, joined(graph, np.stack([usual, 3 * np.abs(x).max(axis=0)]), []), tmp_path
-    )
+    more = joined(graph, np.stack([usual, 3 * np.abs(x).max(axis=0)]), [])
+    pipeline.run(small(tmp_path, yesterday), until="score", graph=more)
+    table = pipeline.read_scores(tmp_path)
     rank = dict(zip(table["node"].to_pylist(), table["rank"].to_pylist(), strict=True))
     assert rank[401] < 100 < rank[400] < 402
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hcm_scale.shards import LabelPlan, Labels, open_labels, writer
+from hcm_scale import shards
+from hcm_scale.shards import LabelPlan, Labels, open_labels
 
 
 def _make_labels(
@@ -22,13 +23,13 @@ def _make_labels(
         parts = [np.arange(index, rows, num_shards, dtype=np.int32) for rows in rows_per_class]
         counts = np.array([len(part) for part in parts])
         hop = np.repeat(np.arange(1, classes + 1, dtype=np.uint8), counts)
-        writer.write_shard(out, plan, index, hop.astype(np.int32), np.concatenate(parts), hop, counts)
-    shards = []
-    for shard, copy in itertools.product(writer.collect_shards(out, plan), range(num_links)):
-        name = f"shard-{len(shards):05d}-{copy}.parquet"
+        shards.write_shard(out, plan, index, hop.astype(np.int32), np.concatenate(parts), hop, counts)
+    listed = []
+    for shard, copy in itertools.product(shards.collect_shards(out, plan), range(num_links)):
+        name = f"shard-{len(listed):05d}-{copy}.parquet"
         os.link(out / shard.file, out / name)
-        shards.append(dataclasses.replace(shard, file=name))
-    writer.seal_labels(out, plan, shards)
+        listed.append(dataclasses.replace(shard, file=name))
+    shards.seal_labels(out, plan, listed)
     return open_labels(out)
 
 

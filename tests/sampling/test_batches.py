@@ -127,7 +127,7 @@ def test_mini_batch__pin_keeps_every_value(random_csr):
     indptr, indices = random_csr(60, 250)
     sample = make_sampler("numba", indptr, indices, gcn_scale(indptr), [3], seed=0)
     batch = make_batch(random_pairs(60, 9), np.zeros((60, 2), np.float32), sample)
-    pinned = batch.pin()
+    pinned = batch.map(torch.Tensor.pin_memory)
     assert all(tensor.is_pinned() for tensor in all_tensors(pinned))
     assert same(pinned.to("cuda", non_blocking=True).to("cpu"), batch)
 

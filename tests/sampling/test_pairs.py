@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hcm_scale.sampling.pairs import class_order, cut_epoch, pair_batches, pairs_per_class
+from hcm_scale.sampling import pairs
 from hcm_scale.shards import Labels
 
 WINDOW = SPREAD = 16  # row groups that are held at once, and that a draw reaches over
@@ -25,8 +25,8 @@ def labels(tmp_path_factory, make_labels) -> Labels:
 
 def run(labels, *, num_epochs=1, first_step=0, seed=1, **options):
     """The batches from a step on, to the end of the last epoch."""
-    cut = cut_epoch(labels, **({"batch_pairs": 256, "sampling_ratio": 0.5} | options))
-    batches = pair_batches(labels, cut, seed=seed, first_step=first_step)
+    cut = pairs.cut_epoch(labels, **({"batch_pairs": 256, "sampling_ratio": 0.5} | options))
+    batches = pairs.pair_batches(labels, cut, seed=seed, first_step=first_step)
     return list(itertools.islice(batches, num_epochs * cut.num_steps - first_step))
 
 
@@ -83,7 +83,9 @@ def test_pair_batches__resume_reads_one_window_a_class(labels, monkeypatch):
     reads = []
     read = Labels.read
     monkeypatch.setattr(Labels, "read", lambda self, group: (reads.append(group), read(self, group))[1])
-    next(pair_batches(labels, cut_epoch(labels, batch_pairs=30, sampling_ratio=1.0), seed=1, first_step=180))  # of 200
+    next(
+        pairs.pair_batches(labels, pairs.cut_epoch(labels, batch_pairs=30, sampling_ratio=1.0), seed=1, first_step=180)
+    )  # of 200
     assert 0 < len(reads) <= 3 * WINDOW
 
 
@@ -99,7 +101,7 @@ def test_pair_batches__full_ratio_sees_every_pair_of_the_smallest_class(labels):
 
 
 def test_pair_batches__go_on_without_end(labels):
-    batches = pair_batches(labels, cut_epoch(labels, batch_pairs=1000, sampling_ratio=0.5), seed=0)
+    batches = pairs.pair_batches(labels, pairs.cut_epoch(labels, batch_pairs=1000, sampling_ratio=0.5), seed=0)
     positions = [(batch.epoch, batch.step) for batch in itertools.islice(batches, 7)]
     assert positions == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0)]
 
@@ -115,7 +117,7 @@ def count_draws(labels, sampling_ratio, epochs):
     drawn = np.zeros(labels.stored[1])
     for batch in run(labels, batch_pairs=10**6, sampling_ratio=sampling_ratio, num_epochs=epochs):
         drawn[batch.v[batch.hop == 1]] += 1
-    return drawn, pairs_per_class(labels, sampling_ratio=sampling_ratio) / labels.stored[1]
+    return drawn, pairs.pairs_per_class(labels, sampling_ratio=sampling_ratio) / labels.stored[1]
 
 
 def test_pair_batches__draw_every_pair_alike(tmp_path, make_labels):
@@ -143,7 +145,7 @@ def test_pair_batches__draw_every_pair_alike_from_many_unequal_row_groups(tmp_pa
 def test_class_order__takes_its_number_from_disjoint_parts(rows, share, reach, seed):
     rows = np.array(rows)
     num_draw = max(1, int(share * rows.sum()))
-    order = class_order(rows, num_draw, reach, seed)
+    order = pairs.class_order(rows, num_draw, reach, seed)
     assert order.quota.sum() == num_draw == order.window_ends[-1]
     assert (order.quota >= 0).all()
     assert (order.quota <= order.last - order.first).all()
@@ -156,13 +158,13 @@ def test_class_order__takes_its_number_from_disjoint_parts(rows, share, reach, s
 
 
 def test_class_order__spreads_a_small_draw():
-    order = class_order(np.full(1000, 100), 2 * SPREAD, (SPREAD - 1) * 100 + 1, seed=3)
+    order = pairs.class_order(np.full(1000, 100), 2 * SPREAD, (SPREAD - 1) * 100 + 1, seed=3)
     assert SPREAD <= len(order.group) <= SPREAD + 1
     assert (order.quota > 0).sum() >= SPREAD - 1
 
 
 def test_class_order__billions_of_pairs_do_not_overflow():
-    order = class_order(np.full(50_000, 10**6), 4 * 10**10, 0, seed=3)
+    order = pairs.class_order(np.full(50_000, 10**6), 4 * 10**10, 0, seed=3)
     assert order.quota.sum() == 4 * 10**10
     assert order.quota.max() == 10**6
 
@@ -177,19 +179,19 @@ def test_class_order__billions_of_pairs_do_not_overflow():
 )
 def test_cut_epoch__refuses_bad_options(labels, options, message):
     with pytest.raises(ValueError, match=message):
-        cut_epoch(labels, **({"batch_pairs": 256, "sampling_ratio": 0.5} | options))
+        pairs.cut_epoch(labels, **({"batch_pairs": 256, "sampling_ratio": 0.5} | options))
 
 
 def test_pairs_per_class__gives_advice_that_works(tmp_path, make_labels):
     few = make_labels(tmp_path / "few", [7, 3, 2, 3], 1, 100)
     with pytest.raises(ValueError, match=r"legal here are sampling\.ratio=0\.5 \.\. 1, hops\.classes=2, or more hops"):
-        pairs_per_class(few, sampling_ratio=0.3)
-    assert pairs_per_class(few, sampling_ratio=0.5) == 1
-    assert pairs_per_class(make_labels(tmp_path / "two", [7, 8], 1, 100), sampling_ratio=0.3) == 2
+        pairs.pairs_per_class(few, sampling_ratio=0.3)
+    assert pairs.pairs_per_class(few, sampling_ratio=0.5) == 1
+    assert pairs.pairs_per_class(make_labels(tmp_path / "two", [7, 8], 1, 100), sampling_ratio=0.3) == 2
     three = make_labels(tmp_path / "three", [3, 3], 1, 100)
     with pytest.raises(ValueError, match=r"legal here are sampling\.ratio=0\.3334 \.\. 1, or more hops"):
-        pairs_per_class(three, sampling_ratio=0.3333)
-    assert pairs_per_class(three, sampling_ratio=0.3334) == 1
+        pairs.pairs_per_class(three, sampling_ratio=0.3333)
+    assert pairs.pairs_per_class(three, sampling_ratio=0.3334) == 1
 
 
 MEASURE = """
@@ -230,13 +232,13 @@ def test_pair_batches__memory_does_not_grow_with_the_number_of_pairs(tmp_path, m
 
 def test_pairs_per_class__is_a_share_of_the_exact_counts_at_most_what_is_stored(labels):
     partly = dataclasses.replace(labels, counts=(9_000, 20_000, 20_000))
-    assert [pairs_per_class(partly, sampling_ratio=ratio) for ratio in (0.1, 0.5)] == [900, 2_000]
+    assert [pairs.pairs_per_class(partly, sampling_ratio=ratio) for ratio in (0.1, 0.5)] == [900, 2_000]
 
 
 def test_class_order__reaches_every_row_equally_often():
     rows, reach, reached = np.array([50, 10, 30, 7]), 40, np.zeros((4, 50))
     for seed in range(4000):
-        order = class_order(rows, reach, reach, seed)
+        order = pairs.class_order(rows, reach, reach, seed)
         for group, first, last in zip(order.group, order.first, order.last, strict=True):
             reached[group, first:last] += 1
     share = reached[np.arange(50) < rows[:, None]] / 4000

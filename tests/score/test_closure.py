@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from hcm_scale.score.closure import both_ways, closure, cohesion, far_cut, mark_far
+from hcm_scale.score import closure
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.evidence import KindNumbers, weigh_evidence
 from hcm_scale.score.threshold import judge
@@ -17,13 +17,13 @@ from hcm_scale.synthetic.families import rmat
 
 
 def far_edges(mean, share):
-    return mark_far(mean, far_cut(mean, share))
+    return closure.mark_far(mean, closure.far_cut(mean, share))
 
 
 def far_triangles(edges, mean, share):
     """Far triangles at every node, from its closure."""
     degree = np.diff(edges.indptr)
-    return np.rint(np.expm1(closure(edges, mean, far_cut(mean, share))) * degree)
+    return np.rint(np.expm1(closure.closure(edges, mean, closure.far_cut(mean, share))) * degree)
 
 
 def slow_triangles(indptr, indices, far):
@@ -103,7 +103,7 @@ def test_closure__finds_a_clique_of_far_edges(random_csr):
     indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
     u, v = np.nonzero(np.triu(matrix.toarray()))
     hop = np.where(np.isin(u, clique) & np.isin(v, clique), 3.0, 1.0).astype(np.float32)
-    score = closure(edge_index(indptr, indices), hop, far_cut(hop, 0.1))
+    score = closure.closure(edge_index(indptr, indices), hop, closure.far_cut(hop, 0.1))
     assert set(np.argsort(-score)[: len(clique)]) == set(clique)
 
 
@@ -111,22 +111,24 @@ def test_closure__is_the_logarithm_of_far_triangles_a_neighbour():
     """A triangle whose node 0 has a neighbour more, by a near edge: 1 triangle over 3, 2, 2 and 1 neighbours."""
     edges = edge_index(np.array([0, 3, 5, 7, 8]), np.array([1, 2, 3, 0, 2, 0, 1, 0], np.int32))
     hop = np.array([3, 3, 1, 3], np.float32)
-    np.testing.assert_allclose(closure(edges, hop, far_cut(hop, 0.75)), np.log1p([1 / 3, 1 / 2, 1 / 2, 0]))
+    np.testing.assert_allclose(
+        closure.closure(edges, hop, closure.far_cut(hop, 0.75)), np.log1p([1 / 3, 1 / 2, 1 / 2, 0])
+    )
 
 
 @pytest.mark.parametrize("share", [0.01, 0.35, 1.0])
 def test_mark_far__by_the_cut_of_another_graph(share):
     mean = np.random.default_rng(0).random(1_000).round(2).astype(np.float32)  # many ties
-    cut = far_cut(mean, share)
-    assert mark_far(mean, cut).sum() == int(share * 1_000)
-    twice = mark_far(np.concatenate([mean, mean]), cut)
+    cut = closure.far_cut(mean, share)
+    assert closure.mark_far(mean, cut).sum() == int(share * 1_000)
+    twice = closure.mark_far(np.concatenate([mean, mean]), cut)
     assert twice.sum() == 2 * int(share * 1_000)
-    assert not mark_far(mean - 2, cut).any() or share == 1.0
+    assert not closure.mark_far(mean - 2, cut).any() or share == 1.0
 
 
 def test_share__out_of_range_is_named():
     with pytest.raises(ValueError, match="share=0"):
-        far_cut(np.zeros(0, np.float32), 0.0)
+        closure.far_cut(np.zeros(0, np.float32), 0.0)
 
 
 def test_cohesion__is_the_logarithm_of_triangles_over_those_expected(random_csr):
@@ -143,13 +145,13 @@ def test_cohesion__is_the_logarithm_of_triangles_over_those_expected(random_csr)
         return (joined * shared).sum(axis=1) / 2
 
     raised = rate * np.sqrt(max(1.0, triangles.sum() / expected(rate).sum()))
-    found, found_rate = cohesion(edge_index(indptr, indices))
+    found, found_rate = closure.cohesion(edge_index(indptr, indices))
     assert found_rate.value == pytest.approx(raised)
     assert not found_rate.of_squares
     np.testing.assert_allclose(
         found, np.where(triangles > 0, np.log1p(triangles) - np.log1p(expected(raised)), 0.0), atol=1e-12
     )
-    np.testing.assert_allclose(cohesion(edge_index(indptr, indices), found_rate)[0], found)
+    np.testing.assert_allclose(closure.cohesion(edge_index(indptr, indices), found_rate)[0], found)
 
 
 def test_cohesion__finds_a_ring_of_mules_and_not_the_merchant():
@@ -164,7 +166,9 @@ def test_cohesion__finds_a_ring_of_mules_and_not_the_merchant():
     pairs = np.unique(np.stack([np.minimum(left, right), np.maximum(left, right)])[:, left != right], axis=1)
     arcs = np.concatenate([pairs, pairs[::-1]], axis=1)
     arcs = arcs[:, np.lexsort(arcs[::-1])]
-    found, _ = cohesion(edge_index(np.searchsorted(arcs[0], np.arange(num_nodes + 1)), arcs[1].astype(np.int32)))
+    found, _ = closure.cohesion(
+        edge_index(np.searchsorted(arcs[0], np.arange(num_nodes + 1)), arcs[1].astype(np.int32))
+    )
     assert set(np.argsort(-found)[:20]) >= set(ring)
     assert found[merchant] < np.quantile(found, 0.95)
 
@@ -181,7 +185,7 @@ def test_cohesion__of_a_random_graph_with_few_triangles_flags_only_a_clique(edge
         arcs = sparse.csr_array((np.ones(2 * ends.shape[1]), np.hstack([ends, ends[::-1]])), shape=(num_nodes,) * 2)
         arcs.setdiag(0)
         arcs.eliminate_zeros()
-        numbers = cohesion(edge_index(arcs.indptr.astype(np.int64), arcs.indices.astype(np.int32)))[0]
+        numbers = closure.cohesion(edge_index(arcs.indptr.astype(np.int64), arcs.indices.astype(np.int32)))[0]
         kinds = KindNumbers({"cohesion": numbers.astype(np.float64)}, np.diff(arcs.indptr) > 0)
         return np.flatnonzero(judge(weigh_evidence(kinds).sums, 0.1).flagged)
 
@@ -195,7 +199,7 @@ def test_both_ways__joins_the_ends_of_every_arc_once():
     rng = np.random.default_rng(0)
     arcs = sparse.csr_array(np.triu(rng.random((30, 30)) < 0.2, 1) | np.tril(rng.random((30, 30)) < 0.1, -1))
     arcs.sort_indices()
-    made = both_ways(edge_index(arcs.indptr.astype(np.int64), arcs.indices.astype(np.int32), directed=True))
+    made = closure.both_ways(edge_index(arcs.indptr.astype(np.int64), arcs.indices.astype(np.int32), directed=True))
     wanted = arcs.toarray() | arcs.toarray().T
     found = np.zeros((30, 30), bool)
     found[np.repeat(np.arange(30), np.diff(made.indptr)), made.indices] = True

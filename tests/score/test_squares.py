@@ -11,13 +11,10 @@ from scipy import sparse
 
 from hcm_scale.base.threads import kernel_threads
 from hcm_scale.graph import Graph
-from hcm_scale.graph.sides import two_sides
-from hcm_scale.score import squares as counting
-from hcm_scale.score.closure import cohesion
+from hcm_scale.graph.lookup import two_sides
+from hcm_scale.score import closure as counting
+from hcm_scale.score import evidence, threshold
 from hcm_scale.score.edge_index import edge_index
-from hcm_scale.score.evidence import KindNumbers, weigh_evidence
-from hcm_scale.score.squares import squares
-from hcm_scale.score.threshold import judge
 
 
 def edges_of(users, shops, num_nodes):
@@ -72,7 +69,7 @@ def test_squares__equal_a_loop_over_pairs_of_neighbours(num_users, num_shops, nu
         if bounded:
             patch.setattr(counting, "_STEPS_PER_ENTRY", 4)
             most = max((d for d in range(most + 1) if (degree[degree <= d] ** 2).sum() <= 4 * degree.sum()), default=0)
-        found = squares(edges, side)
+        found = counting.squares(edges, side)
     np.testing.assert_allclose(found, slow_squares(edges, side, most), rtol=1e-5, atol=1e-9)
 
 
@@ -81,7 +78,7 @@ def test_squares__are_the_same_bytes_whatever_the_threads():
     found, had = [], numba.get_num_threads()
     for threads in (1, 2):
         with kernel_threads(threads):
-            found.append(np.stack([*squares(edges, sides_of(edges)), cohesion(edges)[0]]).tobytes())
+            found.append(np.stack([*counting.squares(edges, sides_of(edges)), counting.cohesion(edges)[0]]).tobytes())
     assert found[0] == found[1]
     assert numba.get_num_threads() == had
 
@@ -90,7 +87,7 @@ def test_squares__are_the_same_bytes_whatever_the_threads():
 def test_squares__of_a_random_graph_are_as_many_as_expected_whatever_the_degree(hubs, off):
     edges = edges_of(*random_edges(3_000, 1_000, 25_000, seed=2, hubs=hubs), 4_000)
     side, degree = sides_of(edges), np.diff(edges.indptr)
-    counted, expected = squares(edges, side)
+    counted, expected = counting.squares(edges, side)
     for each in (0, 1):
         for low, high in ((3, 10), (10, 40), (40, 4_000)):
             among = (side == each) & (degree >= low) & (degree < high)
@@ -105,11 +102,11 @@ def test_cohesion__finds_a_block_of_users_and_shops_and_no_hub(hubs):
     left, right = np.flatnonzero(usual[:3_500])[:8], np.flatnonzero(usual[3_500:])[:8] + 3_500
     block = np.divmod(np.arange(64), 8)
     edges = edges_of(np.r_[users, left[block[0]]], np.r_[shops, right[block[1]]], 5_000)
-    found, rate = cohesion(edges)
+    found, rate = counting.cohesion(edges)
     assert rate.of_squares
     assert {*left, *right} <= set(np.argsort(-found)[:50])  # the first 1 %
     assert found[np.diff(edges.indptr) > 1_000].max(initial=0) < np.quantile(found, 0.95)
-    np.testing.assert_allclose(cohesion(edges, rate)[0], found)
+    np.testing.assert_allclose(counting.cohesion(edges, rate)[0], found)
 
 
 @pytest.mark.parametrize("hubs", [0, 3])
@@ -117,14 +114,14 @@ def test_cohesion__finds_a_block_of_users_and_shops_and_no_hub(hubs):
 def test_cohesion__of_a_clean_graph_flags_no_node(num_edges, hubs):
     for seed in range(4):
         edges = edges_of(*random_edges(3_500, 1_500, num_edges, seed, hubs=hubs), 5_000)
-        numbers = KindNumbers({"cohesion": cohesion(edges)[0]}, np.diff(edges.indptr) > 0)
-        assert not judge(weigh_evidence(numbers).sums, 0.1).flagged.any()
+        numbers = evidence.KindNumbers({"cohesion": counting.cohesion(edges)[0]}, np.diff(edges.indptr) > 0)
+        assert not threshold.judge(evidence.weigh_evidence(numbers).sums, 0.1).flagged.any()
 
 
 def test_cohesion__of_one_kind_is_not_judged_by_the_other(random_csr, caplog):
     sided = edges_of(*random_edges(100, 50, 600, seed=0), 150)
     other = edge_index(*random_csr(100, 600))
-    for edges, rate in ((sided, cohesion(other)[1]), (other, cohesion(sided)[1])):
+    for edges, rate in ((sided, counting.cohesion(other)[1]), (other, counting.cohesion(sided)[1])):
         caplog.clear()
-        assert not cohesion(edges, rate)[0].any()
+        assert not counting.cohesion(edges, rate)[0].any()
         assert "cohesion tells nothing" in caplog.text

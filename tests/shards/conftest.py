@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hcm_scale.shards import LabelPlan, Labels, open_labels, writer
+from hcm_scale import shards
+from hcm_scale.shards import LabelPlan, Labels, open_labels
 
 PLAN = LabelPlan("f00d", num_nodes=5000, directed=False, classes=3, num_sources=300, pairs_per_class=40, seed=5,
             shard_pairs=64 * 120, row_group_rows=700)  # fmt: skip
@@ -33,8 +34,8 @@ def labels(tmp_path: Path) -> Labels:
     out = tmp_path / "labels"
     out.mkdir()
     for index in range(PLAN.num_shards):
-        writer.write_shard(out, PLAN, index, *pairs_of(PLAN, index))
-    writer.seal_labels(out, PLAN, writer.collect_shards(out, PLAN))
+        shards.write_shard(out, PLAN, index, *pairs_of(PLAN, index))
+    shards.seal_labels(out, PLAN, shards.collect_shards(out, PLAN))
     return open_labels(out)
 
 

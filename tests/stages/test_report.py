@@ -16,8 +16,8 @@ from hcm_scale.graph.store import ATTRIBUTE, STRUCTURAL
 from hcm_scale.report.groups import groups, num_first
 from hcm_scale.run import pipeline
 from hcm_scale.score.evidence import KINDS
+from hcm_scale.stages import score
 from hcm_scale.stages.report import summary
-from hcm_scale.stages.score import FORMAT, KIND, open_scores
 from hcm_scale.synthetic import families as synthetic
 from hcm_scale.synthetic.inject import inject
 
@@ -94,7 +94,7 @@ def test_summary__tells_what_the_score_stage_found(run: tuple[Path, str], tmp_pa
     table = table.append_column("p", [np.linspace(0, 1, table.num_rows)]).append_column("flagged", [flagged])
     pq.write_table(table, tmp_path / "scores.parquet")
     body = {"num_samples": 3, "rank_by": "score", "metrics": None, "num_flagged": 7, "fdr": 0.1, "stability": 0.5}
-    files.write_manifest(tmp_path, KIND, FORMAT, body)
+    files.write_manifest(tmp_path, score.KIND, score.FORMAT, body)
     said = summary(tmp_path, {"scores": tmp_path, "graph": run[0] / "graph"}, [], 0.0)
     assert "7 nodes stand out at a false-discovery rate of 10%" in said
     assert "50% of the first nodes stay so by either encoder" in said
@@ -125,7 +125,7 @@ def test_planted_cliques__are_flagged_and_little_else(tmp_path):
     flagged, y = found.table["flagged"].to_numpy(), found.table["y"].to_numpy() == 1
     assert flagged[y].mean() > 0.5
     assert (flagged & ~y).sum() <= 0.15 * flagged.sum()
-    made = open_scores(tmp_path / "scores")
+    made = score.open_scores(tmp_path / "scores")
     assert made.num_flagged == flagged.sum()
     assert 0.0 <= made.stability <= 1.0
     said = summary(tmp_path, {"scores": tmp_path / "scores", "graph": tmp_path / "graph"}, [], 0.0)

@@ -18,7 +18,6 @@ from hcm_scale.posterior.samples import Samples, open_samples, seal_samples, wri
 from hcm_scale.run.stages import scoring_of
 from hcm_scale.stages import score as stage
 from hcm_scale.stages.edges import View
-from hcm_scale.stages.score import open_scores
 
 N, Q = 60, 5
 PLAIN = replace(scoring_of(Config()), trim=0.0, rank_by="ahp")
@@ -202,7 +201,7 @@ def test_score__that_failed_is_unfinished_and_comes_whole_when_it_is_repeated(
     with pytest.raises(FolderError, match=r"sample-00002\.safetensors is missing or damaged"):
         score(graph, structure, features, samples, tmp_path / "scores", state="disk")
     with pytest.raises(FolderError, match="unfinished"):
-        open_scores(tmp_path / "scores")
+        stage.open_scores(tmp_path / "scores")
     (samples / "sample-00002.safetensors").write_bytes(sample)
     score(graph, structure, features, samples, tmp_path / "scores", state="disk")
     for path in whole.folder.iterdir():
@@ -246,7 +245,7 @@ def test_score__of_two_views_averages_edges_and_strange_adds_them(graph, structu
 
 def test_open_scores__reads_what_score_returned(graph, structure, features, samples, tmp_path):
     result = score(graph, structure, features, samples, tmp_path / "scores")
-    assert open_scores(tmp_path / "scores") == result
+    assert stage.open_scores(tmp_path / "scores") == result
 
 
 def test_score__refuses_bad_input_before_any_work(graph, structure, features, samples, tmp_path):

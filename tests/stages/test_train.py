@@ -18,14 +18,14 @@ from hcm_scale.base.threads import torch_threads
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel, embed_graph
-from hcm_scale.posterior.loop import NonFiniteLossError
+from hcm_scale.posterior import loop
 from hcm_scale.posterior.samples import open_samples
-from hcm_scale.ranks.world import World
+from hcm_scale.ranks import world
 from hcm_scale.run.stages import label_options, recipe_of
 from hcm_scale.sampling.pairs import cut_epoch, pair_batches
 from hcm_scale.shards import open_labels
+from hcm_scale.stages import train
 from hcm_scale.stages.label import label
-from hcm_scale.stages.train import Record, Training, batch_maker, train
 
 NUM_NODES = 150
 DEFAULT = recipe_of(Config())
@@ -44,7 +44,7 @@ RECIPE = replace(
         burn_in_epochs=None,
     ),
 )
-RECORD = Record(checkpoint_every=5, log_every=4, tensorboard=False)
+RECORD = train.Record(checkpoint_every=5, log_every=4, tensorboard=False)
 EVERY_PAIR = label_options(Config()) | {"num_sources": None, "pairs_per_class": None}
 
 
@@ -73,14 +73,14 @@ def encoder_input(graph: Graph, recipe=RECIPE) -> np.ndarray:
     return propagate(graph.indptr, graph.indices, x) if recipe.batching.exact_first_hop else x
 
 
-def training(labels: Path, recipe=RECIPE, graph: Graph | None = None, seed: int = 0) -> Training:
+def training(labels: Path, recipe=RECIPE, graph: Graph | None = None, seed: int = 0) -> train.Training:
     graph = graph or make_graph()
-    return Training(graph, encoder_input(graph, recipe), open_labels(labels), recipe, seed)
+    return train.Training(graph, encoder_input(graph, recipe), open_labels(labels), recipe, seed)
 
 
 def run(labels: Path, out: Path, recipe=RECIPE, graph: Graph | None = None, seed: int = 0, **options):
     usual = {"device": "cpu", "workers": 1, "record": RECORD}
-    return train(training(labels, recipe, graph, seed), out, **usual | options)
+    return train.train(training(labels, recipe, graph, seed), out, **usual | options)
 
 
 def metrics(out: Path) -> list[dict]:
@@ -182,8 +182,8 @@ def test_train__killed_at_several_steps_ends_in_the_same_bytes(labels, finished,
 
 def test_train__stops_on_a_non_finite_loss_and_keeps_the_last_good_checkpoint(labels, tmp_path):
     hot = replace(RECIPE, langevin=replace(RECIPE.langevin, kernel="sgld", temperature=1e30))
-    with pytest.raises(NonFiniteLossError, match=r"step \d+ \(epoch \d+\).*temperature=1e\+30"):
-        run(labels, tmp_path, hot, record=Record(checkpoint_every=1, log_every=100, tensorboard=False))
+    with pytest.raises(loop.NonFiniteLossError, match=r"step \d+ \(epoch \d+\).*temperature=1e\+30"):
+        run(labels, tmp_path, hot, record=train.Record(checkpoint_every=1, log_every=100, tensorboard=False))
     for path in (tmp_path / "checkpoints").glob("*.safetensors"):
         from safetensors.torch import load_file
 
@@ -256,7 +256,7 @@ def test_train__refuses_what_does_not_fit(labels, tmp_path):
         run(labels, tmp_path, replace(RECIPE, batching=replace(RECIPE.batching, fan_outs=(5, 5))))
 
 
-class Threads(World):
+class Threads(world.World):
     """A world whose ranks are threads of this process."""
 
     def __init__(self, rank: int, meet: threading.Barrier, box: dict) -> None:
@@ -394,5 +394,5 @@ def test_seed__moves_first_weights_and_neighbours(labels, tmp_path):
     recipe = replace(RECIPE, batching=replace(RECIPE.batching, fan_outs=(2,)))
     opened = open_labels(labels)
     pairs = next(pair_batches(opened, cut_epoch(opened, batch_pairs=128, sampling_ratio=0.3), seed=0))
-    made = [batch_maker(training(labels, recipe, seed=seed))(pairs) for seed in (0, 1)]
+    made = [train.batch_maker(training(labels, recipe, seed=seed))(pairs) for seed in (0, 1)]
     assert not torch.equal(*(batch.nodes for batch in made))

@@ -12,13 +12,13 @@ import pytest
 from hcm_scale.base.files import FolderError
 from hcm_scale.config import Config
 from hcm_scale.graph import Graph
-from hcm_scale.ranks.world import ALONE
+from hcm_scale.ranks import world
 from hcm_scale.run.stages import label_options
-from hcm_scale.sampling.device.batches import Fit
-from hcm_scale.sampling.pairs import cut_epoch, pair_batches
+from hcm_scale.sampling import pairs
+from hcm_scale.sampling.device import batches as gpu
 from hcm_scale.shards import open_labels
+from hcm_scale.stages import train
 from hcm_scale.stages.label import label
-from hcm_scale.stages.train import agree
 
 MEMBER = """
 import json, sys
@@ -86,18 +86,18 @@ def test_ranks_of_unequal_memory__draw_from_one_order(labels):
     assert first_together is second_together is False
     assert json.loads((labels.parent / "train.json").read_text()) == {"graph": True, "pairs": False}
     opened = open_labels(labels)
-    alone = next(pair_batches(opened, cut_epoch(opened, batch_pairs=64, sampling_ratio=1.0), seed=0))
+    alone = next(pairs.pair_batches(opened, pairs.cut_epoch(opened, batch_pairs=64, sampling_ratio=1.0), seed=0))
     assert sorted(ours + theirs) == sorted(np.stack([alone.u, alone.v], 1).tolist())
 
 
 def test_agree__keeps_to_what_is_noted_and_notes_what_is_less(tmp_path):
     note = tmp_path / "train.json"
-    assert agree(Fit(True, 8), ALONE, "cpu", note) == Fit(True, 8)
-    assert agree(Fit(False, 8), ALONE, "cpu", note) == Fit(False, 8)
-    assert agree(Fit(True, 8), ALONE, "cpu", note) == Fit(False, 8)
-    assert agree(None, ALONE, "cpu", note) is None
-    assert agree(Fit(True, 8), ALONE, "cpu", note) is None
+    assert train.agree(gpu.Fit(True, 8), world.ALONE, "cpu", note) == gpu.Fit(True, 8)
+    assert train.agree(gpu.Fit(False, 8), world.ALONE, "cpu", note) == gpu.Fit(False, 8)
+    assert train.agree(gpu.Fit(True, 8), world.ALONE, "cpu", note) == gpu.Fit(False, 8)
+    assert train.agree(None, world.ALONE, "cpu", note) is None
+    assert train.agree(gpu.Fit(True, 8), world.ALONE, "cpu", note) is None
     for text in ("{", '{"graph": "yes", "pairs": true}', "[" * 100_000):
         note.write_text(text)
         with pytest.raises(FolderError, match=r"train\.json is damaged; remove .* to have it made again"):
-            agree(Fit(True, 8), ALONE, "cpu", note)
+            train.agree(gpu.Fit(True, 8), world.ALONE, "cpu", note)

@@ -4,7 +4,7 @@
 `neighbors`: scale[u] * scale[v], for neighbours times degree / drawn and the weight of the edge where edges have one,
 so that the expected row is Â's. A draw is a function of (key, node) alone. `draw_blocks` does so layer by layer and
 numbers the nodes, and gives what the CPU's sampler gives (other neighbours, the same law). It asks the device for
-sizes, a few times a layer; where one layer is sampled, `fused` does without blocks.
+sizes, a few times a layer; where one layer is sampled, `EndsBatch` does without blocks.
 
 Draws without replacement are the first k of a keyed random order of 0 .. size - 1 that is computed, not stored, any
 number of it by itself: swap-or-not (Hoang, Morris and Rogaway 2012). A round pairs every number x with the partner
@@ -106,7 +106,6 @@ def graph_to(
 
 
 def graph_bytes(num_nodes: int, indices: NDArray[Any], num_columns: int, *, weighted: bool = False) -> int:
-    """Bytes that `graph_to` takes on the device."""
     return indices.nbytes + 4 * len(indices) * weighted + num_nodes * (12 + 4 * num_columns)
 
 

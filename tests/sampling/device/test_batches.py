@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hcm_scale.graph import Graph
 from hcm_scale.model import HopModel
 from hcm_scale.sampling.device import batches as gpu
-from hcm_scale.sampling.device.fused import distinct
 from hcm_scale.sampling.device.graph import draw_rows, graph_to
 from hcm_scale.sampling.pairs import cut_epoch, pair_batches
 
@@ -92,7 +91,7 @@ def test_block_batches__are_shared_by_any_number_of_ranks(labels, graph):
 
 def plain_sums(batch, weight, bias):
     """Slow twin of `EndsBatch.sum_hidden`, over explicit rows."""
-    nodes, spread = distinct(batch.ends)
+    nodes, spread = gpu.distinct(batch.ends)
     known = nodes[nodes >= 0].long()
     starts, near, weights = draw_rows(batch.graph, known, batch.limit, int(batch.key))
     hidden = torch.relu(batch.graph.x[near] @ weight + bias) * weights[:, None]
@@ -120,7 +119,7 @@ def test_model__of_summed_rows_is_that_of_blocks(labels, graph):
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=30))
 def test_distinct__leads_from_each_node_to_its_ends(ends):
-    nodes, block = distinct(torch.tensor(ends))
+    nodes, block = gpu.distinct(torch.tensor(ends))
     assert nodes.tolist() == sorted(set(ends)) + [-1] * (len(ends) - len(set(ends)))
     assert nodes[block.indices.long()].tolist() == ends
     rows = torch.repeat_interleave(block.t_indptr.diff())

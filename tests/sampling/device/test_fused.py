@@ -14,18 +14,14 @@ from hcm_scale.base.triton_jit import AVAILABLE
 from hcm_scale.config import Config
 from hcm_scale.graph.lookup import spread_to_entries
 from hcm_scale.model import HopModel, aggregate
-from hcm_scale.posterior.loop import Chain, measure, run_chain
-from hcm_scale.posterior.recorded import Recorder
+from hcm_scale.posterior import loop
 from hcm_scale.posterior.samples import load_checkpoint, open_samples
 from hcm_scale.run.stages import label_options, recipe_of
 from hcm_scale.sampling.device import batches as gpu
-from hcm_scale.sampling.device.batches import DevicePairs, draw, draw_into
-from hcm_scale.sampling.device.fused import EndsBatch, fused_columns
 from hcm_scale.sampling.device.graph import draw_rows, graph_to
 from hcm_scale.sampling.pairs import Cut
 from hcm_scale.stages import train as train_batches
 from hcm_scale.stages.label import label
-from hcm_scale.stages.train import Record, Training, train
 from hcm_scale.synthetic.families import community, rmat
 
 pytestmark = [
@@ -35,12 +31,12 @@ pytestmark = [
 ]
 DEVICE = torch.device("cuda")
 DEFAULT = recipe_of(Config())
-HOW = {"workers": 1, "record": Record(checkpoint_every=10, log_every=20, tensorboard=False)}
+HOW = {"workers": 1, "record": train_batches.Record(checkpoint_every=10, log_every=20, tensorboard=False)}
 
 
 def make_graph(num_attributes=20, width=128):
     graph = rmat(12, num_attributes=num_attributes)
-    columns = fused_columns(num_attributes, width, DEVICE)
+    columns = gpu.fused_columns(num_attributes, width, DEVICE)
     return graph_to(DEVICE, graph.indptr, graph.indices, graph.x, columns)
 
 
@@ -66,7 +62,7 @@ def test_sum_hidden__equals_explicit_rows_forward_and_backward(limit, num_attrib
     graph = make_graph(num_attributes, width)
     ends = torch.randint(0, graph.num_nodes, (1001,), device=DEVICE, dtype=torch.int32)
     key = torch.tensor([7_654_321_987_654_321], device=DEVICE)
-    batch = EndsBatch(graph, ends, ends[:500].long(), key, limit, 0, 0)
+    batch = gpu.EndsBatch(graph, ends, ends[:500].long(), key, limit, 0, 0)
     weight = torch.randn(num_attributes, width, device=DEVICE, requires_grad=True)
     bias = torch.randn(width, device=DEVICE, requires_grad=True)
     sums, spread = batch.sum_hidden(weight, bias)
@@ -81,11 +77,11 @@ def test_sum_hidden__equals_explicit_rows_forward_and_backward(limit, num_attrib
 
 def test_draw_into__equals_plain_draw():
     pairs = torch.arange(70_000, device=DEVICE, dtype=torch.int32)
-    held = DevicePairs(pairs, pairs + 100_000, torch.tensor([0, 20_000, 50_000, 70_000], device=DEVICE))
+    held = gpu.DevicePairs(pairs, pairs + 100_000, torch.tensor([0, 20_000, 50_000, 70_000], device=DEVICE))
     ends = torch.full((2048,), -1, dtype=torch.int32, device=DEVICE)
     hop = torch.full((1024,), -1, device=DEVICE)
-    draw_into(held, torch.tensor([31, 1031, 2**50 + 17], device=DEVICE), ends, hop)
-    u, v, klass = draw(held, 31, 1031, 2**50 + 17)
+    gpu.draw_into(held, torch.tensor([31, 1031, 2**50 + 17], device=DEVICE), ends, hop)
+    u, v, klass = gpu.draw(held, 31, 1031, 2**50 + 17)
     assert torch.equal(ends[:1000], u)
     assert torch.equal(ends[1024:2024], v)
     assert torch.equal(hop[:1000], klass)
@@ -96,16 +92,16 @@ def test_draw_into__equals_plain_draw():
 def fused_batches(graph, seed=0, first_step=0):
     generator = torch.Generator(DEVICE).manual_seed(5)
     u, v = torch.randint(0, graph.num_nodes, (2, 40_000), device=DEVICE, dtype=torch.int32, generator=generator)
-    pairs = DevicePairs(u, v, torch.arange(0, 40_001, 10_000, device=DEVICE))
+    pairs = gpu.DevicePairs(u, v, torch.arange(0, 40_001, 10_000, device=DEVICE))
     return gpu.fused_batches(graph, pairs, Cut(20_001, 4, 0, 1), 10, seed=seed, first_step=first_step)
 
 
 def test_recorder__replays_what_measure_computes():
-    graph, recorder = make_graph(), Recorder()
+    graph, recorder = make_graph(), loop.Recorder()
     model = HopModel(20, 4).cuda()
-    Chain.start(model)
+    loop.Chain.start(model)
     for number, batch in enumerate(itertools.islice(fused_batches(graph), 9)):
-        got, wanted = recorder(model, batch), measure(model, batch)
+        got, wanted = recorder(model, batch), loop.measure(model, batch)
         assert int(got.seen.sum()) == int((batch.hop >= 0).sum()) == (5001 if number % 4 == 3 else 5000)
         for mine, theirs in zip(got, wanted, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-7)
@@ -116,16 +112,18 @@ def test_run_chain__recorded_resumed_and_repeated_is_bit_identical():
     graph, plan = make_graph(), replace(DEFAULT.plan, burn_in_steps=20, num_samples=1)
 
     def run(stop):
-        chain = Chain.start(HopModel(20, 4).cuda())
+        chain = loop.Chain.start(HopModel(20, 4).cuda())
         options = asdict(DEFAULT.langevin) | {"num_pairs": 20_000, "seed": 0}
         first = itertools.islice(fused_batches(graph), stop)
-        losses = [float(step.loss) for step in run_chain(chain, first, plan, measure=Recorder(), **options)]
+        losses = [float(step.loss) for step in loop.run_chain(chain, first, plan, measure=loop.Recorder(), **options)]
         if stop < plan.num_steps:
             saved = {name: value.clone() for name, value in chain.tensors().items()}
-            chain = Chain.start(HopModel(20, 4).cuda())
+            chain = loop.Chain.start(HopModel(20, 4).cuda())
             chain.restore(stop, saved)
             later = fused_batches(graph, first_step=stop)
-            losses += [float(step.loss) for step in run_chain(chain, later, plan, measure=Recorder(), **options)]
+            losses += [
+                float(step.loss) for step in loop.run_chain(chain, later, plan, measure=loop.Recorder(), **options)
+            ]
         return chain.vector, losses
 
     whole, losses = run(plan.num_steps)
@@ -161,7 +159,7 @@ def cpu_loss(problem, tmp_path_factory):
     @functools.cache
     def train_once(num_layers):
         out = tmp_path_factory.mktemp("cpu")
-        train(Training(*problem, recipe_for(num_layers), seed=0), out, device="cpu", **HOW)
+        train_batches.train(train_batches.Training(*problem, recipe_for(num_layers), seed=0), out, device="cpu", **HOW)
         return last_loss(out)
 
     return train_once
@@ -173,7 +171,9 @@ def test_train__every_path_learns_what_the_cpu_learns(problem, cpu_loss, tmp_pat
     fits = {"pairs on the host": lambda fit: gpu.Fit(False, fit.columns), "batches from the host": lambda fit: None}
     whole = train_batches.gpu_fit
     monkeypatch.setattr(train_batches, "gpu_fit", lambda *a: fits.get(place, lambda fit: fit)(whole(*a)))
-    train(Training(*problem, recipe_for(num_layers), seed=0), tmp_path, device="cuda", **HOW)
+    train_batches.train(
+        train_batches.Training(*problem, recipe_for(num_layers), seed=0), tmp_path, device="cuda", **HOW
+    )
     assert last_loss(tmp_path) == pytest.approx(cpu_loss(num_layers), abs=0.08)
     samples = open_samples(tmp_path / "samples")
     assert len(samples) == 2
@@ -186,5 +186,7 @@ def test_train__with_weights_learns_what_the_cpu_learns(problem, tmp_path):
     weighted = replace(graph, weights=spread_to_entries(graph.indptr, graph.indices, weights))
     x = propagate(graph.indptr, graph.indices, graph.x.astype(np.float32), weighted.weights)
     for device in ("cpu", "cuda"):
-        train(Training(weighted, x, labels, recipe_for(2), seed=0), tmp_path / device, device=device, **HOW)
+        train_batches.train(
+            train_batches.Training(weighted, x, labels, recipe_for(2), seed=0), tmp_path / device, device=device, **HOW
+        )
     assert last_loss(tmp_path / "cuda") == pytest.approx(last_loss(tmp_path / "cpu"), abs=0.08)
