@@ -273,14 +273,14 @@ def _group_of(rule: str) -> str:
 
 def _decide(seen: Sequence[ColumnSurvey], flags: Iterable[int], is_sparse: bool, names: Sequence[str] = ()) -> Decision:
     """The rule of every column; `flags` are the columns that flag gaps."""
-    known_flags = set(flags)
+    known_flags, known_names = set(flags), set(names)
     rules = [_single_rule(one, k in known_flags) for k, one in enumerate(seen)]
     for k, name in enumerate(names):
-        if (place := re.match(VECTOR, name)) and f"{place[1]}[1]" in names:
+        if (place := re.match(VECTOR, name)) and f"{place[1]}[1]" in known_names:
             rules[k] = f"embedding of {place[1]}"
     for k in _sparse_group(seen, rules, is_sparse):
         rules[k] = "sparse"
-    alone = [k for k, name in enumerate(names) if AS_END in name]
+    alone = {k for k, name in enumerate(names) if AS_END in name}
     for k in _embedding_group(seen, ["of edges" if k in alone else rule for k, rule in enumerate(rules)]):
         rules[k] = "embedding"
     group = [seen[k] for k, rule in enumerate(rules) if rule == "sparse"]

@@ -17,8 +17,8 @@ payment at night out of one says little, and a node without rows has the usual s
 round where it is 100 or more and has at most two digits before zeros. Burstiness is (deviation - mean) / (deviation +
 mean) of the pauses between rows, times n / (n + 10). Self loops do not count; the last day is that of the table.
 
-Rows are read from the records of tables.py. Nodes are taken in ranges of 16 million nodes and ends of rows, each range
-in one pass over the records, so that memory is that of one range.
+Rows are read from the records of tables.py. Nodes are taken in ranges of 4 million nodes and ends of rows, each range
+in one pass over the records, so that memory is that of one range: half a gigabyte.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,8 +39,9 @@ METHOD = "of edges"  # of an encoding, in the manifest
 MISSING = 255  # the code of a text that is null, or one of too many
 _MOST_LEVELS, _SHOWN_LEVELS = 64, 8
 _MOST_COLUMNS = 16  # of a table that is not one of transactions
+_MANY_ROWS = 100  # that do not rise by chance
 _PRIOR = 10.0  # rows that a share is drawn to the usual one by
-_RANGE_ENDS = 1 << 24
+_RANGE_ENDS = 1 << 22
 _EPOCHS = (1e9, 1e12, 1e15, 1e18)  # the least of numbers that are seconds, ms, us or ns since 1970
 _MOST = float(np.finfo(np.float32).max)
 _AMOUNTS = ("sum of", "mean of", "largest", "spread of")
@@ -72,20 +73,23 @@ class EdgeEncoding:
         return tuple(self.readings)
 
     @property
+    def of_each_end(self) -> tuple[str, ...]:
+        """The values that have a share for each end; those of the week have one for both."""
+        return self.values[:-7] if self.kind == "time" else self.values
+
+    @property
     def readings(self) -> dict[str, dict[str, Any]]:
         """By attribute, how a person reads it: the `unit` of its logarithm, or of which `rows` it is a share."""
         found: dict[str, dict[str, Any]] = {}
         stem = {"number": "{1} {0}", "text": "{0}: {1}", "time": "{0} from {1} h"}.get(self.kind, "")
         logs = {"rows": ("rows", "partners"), "number": [f"{what} {self.name}" for what in _AMOUNTS]}.get(self.kind, ())
         usual = dict(zip(self.values, self.shares, strict=True))
-        daily = {value: share for value, share in usual.items() if value not in _WEEKDAYS}
         for end in self.ends:
             found |= {f"{what}{AS_END}{end}": {"unit": self.unit} for what in logs}
-            rows = [f"rows{AS_END}{end}"]
-            named = {f"{stem.format(self.name, value)}{AS_END}{end}": share for value, share in daily.items()}
-            found |= {name: {"rows": rows, "usual": share} for name, share in named.items()}
+            named = {f"{stem.format(self.name, value)}{AS_END}{end}": usual[value] for value in self.of_each_end}
+            found |= {name: {"rows": [f"rows{AS_END}{end}"], "usual": share} for name, share in named.items()}
         if self.kind == "time":
-            both, rows = f"{AS_END}{self.ends[0]} or {self.ends[1]}", [f"rows{AS_END}{end}" for end in self.ends]
+            both, rows = f"{AS_END}either end", [f"rows{AS_END}{end}" for end in self.ends]
             found |= {f"{self.name} on {day}{both}": {"rows": rows, "usual": usual[day]} for day in _WEEKDAYS}
             pauses = (f"burstiness of {self.name}", f"longest pause of {self.name}, in days")
             since = (f"days since the {which} {self.name}" for which in ("first", "last"))
@@ -148,21 +152,14 @@ class EdgeColumns:
     ) -> None:
         """`trained` are the encodings of an earlier table; `nonfinite` says what infinities are."""
         self.files, self.ends, self._trained = files, (columns.source, columns.target), trained
-        self.unused: dict[str, str] = {}  # why a column is not used
-        self.notes: dict[str, str] = {}
+        self.unused, self.notes = dict[str, str](), dict[str, str]()  # why a column is not used, what is said of one
         self._kinds = self._chosen(columns) if trained is None else self._as_trained(trained)
         self.levels = {name: Levels(_MOST_LEVELS) for name, kind in self._kinds.items() if kind == "text"}
         self.gaps = dict.fromkeys(self._kinds, 0)
-        self._guesses = {name: FormatGuess() for name in self.levels}
-        self._rising = {  # the last value of columns that rise from row to row, infinite where one does not
-            name: -np.inf
-            for name, kind in self._kinds.items()
-            if kind == "number" and pa.types.is_integer(files.type_of(name))
-        }
-        self._units: dict[str, float] = {}
+        self._units, self._last = dict[str, float](), dict[str, float]()  # last: of whole numbers that rise, else inf
         self._bad, self._refuses = not_finite(files.rows_of("the edge table")), nonfinite == "error"
         self._epochs = {name: _epoch_unit(files, name) for name, kind in self._kinds.items() if kind == "time"}
-        self._has_hours, self._span = False, (np.inf, -np.inf)
+        self._num_rows, self._has_hours, self._span = 0, False, (np.inf, -np.inf)
 
     @property
     def names(self) -> list[str]:
@@ -195,9 +192,7 @@ class EdgeColumns:
     def _as_trained(self, trained: Sequence[EdgeEncoding]) -> dict[str, str]:
         kinds = {encoding.name: encoding.kind for encoding in trained if encoding.kind != "rows"}
         for name, kind in kinds.items():
-            if name not in self.files.schema.names:
-                what = f"has no column {name!r}, of which the trained graph has attributes"
-                raise InputError(f"{self.files.origin} {what}")
+            self.files.check_columns("trained: a column of its edges", [name])
             if _kind_of(self.files, name, is_category=kind == "text") != kind:
                 what = f"is of type {self.files.type_of(name)}, and was a {kind} in the trained graph"
                 raise InputError(f"{self.files.origin} column {name!r} {what}")
@@ -205,14 +200,12 @@ class EdgeColumns:
 
     def read(self, batch: pa.RecordBatch, rows: NDArray[Any], first_row: int) -> None:
         """Fills the fields of a batch of records."""
+        self._num_rows += len(rows)
         for name, kind in self._kinds.items():
             column, out = batch[name], rows[f"of {name}"]
             self.gaps[name] += column.null_count
             if kind == "text":
                 out[:] = self.levels[name].codes(column)
-                if not first_row:
-                    counted = pc.value_counts(texts(column).drop_null())
-                    self._guesses[name].add(counted.field("values"), counted.field("counts").to_numpy())
             elif kind == "time":
                 out[:] = self._times(name, column)
             else:
@@ -234,9 +227,9 @@ class EdgeColumns:
         known = values[np.isfinite(values)]
         if name not in self._units and np.any(known):
             self._units[name] = float(np.median(np.abs(known[known != 0])))
-        if name in self._rising:
-            rises = len(known) == len(values) and (np.diff(known, prepend=self._rising[name]) > 0).all()
-            self._rising[name] = float(known[-1]) if rises and len(known) else np.inf
+        if pa.types.is_integer(self.files.type_of(name)) and len(values):
+            rises = len(known) == len(values) and (np.diff(known, prepend=self._last.get(name, -np.inf)) > 0).all()
+            self._last[name] = float(known[-1]) if rises else np.inf
         return values
 
     def encodings(self, blocks: Blocks) -> list[EdgeEncoding]:
@@ -245,14 +238,14 @@ class EdgeColumns:
             self._bad.check()
         if self._trained is not None:
             return list(self._trained)
-        for name in [name for name, last in self._rising.items() if np.isfinite(last)]:
+        for name in [name for name, last in self._last.items() if np.isfinite(last) and self._num_rows >= _MANY_ROWS]:
             self._drop(name, "its values rise from row to row, as numbers of rows do")
         for name, levels in self.levels.items():
-            looks = self._guesses[name].name()
-            if not levels.names:
-                self._drop(name, "it has no value")
-            elif not levels.are_few:
-                self._drop(name, looks_text(looks) if looks else f"it has more than {_MOST_LEVELS} values")
+            guess = FormatGuess()
+            guess.add(pa.array(levels.names, pa.string()), np.ones(len(levels.names), np.int64))
+            many = looks_text(guess.name()) or f"it has more than {_MOST_LEVELS} values"
+            if not (levels.names and levels.are_few):
+                self._drop(name, many if levels.names else "it has no value")
         num_rows, counts = 0, {name: dict.fromkeys(self._values(name), 0) for name in self._kinds}
         for rows in blocks():
             num_rows += len(rows)
@@ -267,8 +260,9 @@ class EdgeColumns:
 
     def _values(self, name: str) -> Sequence[str]:
         """The values of a column whose shares of rows may be attributes."""
-        kind = self._kinds[name]
-        return self.levels[name].names if kind == "text" else _VALUES[kind] if self._has_hours else _VALUES[kind][-7:]
+        if (kind := self._kinds[name]) == "text":
+            return self.levels[name].names
+        return _VALUES[kind] if self._has_hours else _VALUES[kind][-7:]
 
     def _is(self, name: str, value: str, rows: NDArray[Any]) -> NDArray[np.bool_]:
         """Which rows have one of these values."""
@@ -279,10 +273,8 @@ class EdgeColumns:
         if value in _ODD:
             return is_round(column) if value == "round" else column < 0
         minutes = np.rint(np.nan_to_num(column) * 1440.0).astype(np.int64)  # a float has 6:00 as 5:59:59.999999
-        if value in _QUARTERS:
-            is_so = minutes % 1440 // 360 == _QUARTERS.index(value)
-        else:
-            is_so = (minutes // 1440 + 3) % 7 == _WEEKDAYS.index(value)  # day 0, in 1970, was a Thursday
+        in_day, weekday = minutes % 1440 // 360, (minutes // 1440 + 3) % 7  # day 0, in 1970, was a Thursday
+        is_so = in_day == _QUARTERS.index(value) if value in _QUARTERS else weekday == _WEEKDAYS.index(value)
         return np.asarray(is_so & np.isfinite(column))
 
     def _of(self, name: str, counts: dict[str, int], num_rows: int) -> EdgeEncoding:
@@ -314,19 +306,18 @@ class EdgeColumns:
     def _columns(self, encodings: Sequence[EdgeEncoding], of_ends: "list[_EndRows]") -> "Iterator[NDArray[Any]]":
         """The attributes of a range of nodes, in the order of their names."""
         for encoding in encodings:
-            usual = list(zip(encoding.values, encoding.shares, strict=True))
+            usual = dict(zip(encoding.values, encoding.shares, strict=True))
             for end in of_ends:
                 if encoding.kind == "rows":
                     yield from map(np.log1p, (end.num_rows, end.num_partners()))
                 elif encoding.kind == "number":
                     yield from end.amounts(f"of {encoding.name}", encoding.unit)
-                for value, share in usual:
-                    if value not in _WEEKDAYS:
-                        yield end.shares(self._is(encoding.name, value, end.rows), share)
+                for value in encoding.of_each_end:
+                    yield _shares(end.nodes[self._is(encoding.name, value, end.rows)], end.num_rows, usual[value])
             if encoding.kind == "time":
-                for value, share in usual[-7:]:
+                for value in _WEEKDAYS:
                     chosen = [end.nodes[self._is(encoding.name, value, end.rows)] for end in of_ends]
-                    yield _shares(np.concatenate(chosen), sum(end.num_rows for end in of_ends), share)
+                    yield _shares(np.concatenate(chosen), sum(end.num_rows for end in of_ends), usual[value])
                 times = np.concatenate([end.rows[f"of {encoding.name}"] for end in of_ends])
                 nodes, is_known = np.concatenate([end.nodes for end in of_ends]), np.isfinite(times)
                 yield from _pauses(nodes[is_known], times[is_known], len(of_ends[0].num_rows), *self._span)
@@ -338,10 +329,6 @@ class _EndRows:
     def __init__(self, rows: NDArray[Any], end: str, first: int, last: int) -> None:
         self.rows, self.nodes, self._partners = rows, rows[end] - first, rows["v" if end == "u" else "u"]
         self.num_rows = np.bincount(self.nodes, minlength=last - first)
-
-    def shares(self, chosen: NDArray[np.bool_], usual: float) -> Values:
-        """The share of each node's rows that are chosen, drawn to the usual one."""
-        return _shares(self.nodes[chosen], self.num_rows, usual)
 
     def num_partners(self) -> NDArray[np.int64]:
         """Distinct partners of each node."""
@@ -362,7 +349,7 @@ class _EndRows:
 
 
 def _shares(nodes: NDArray[Any], num_rows: Any, usual: float) -> Values:
-    """The share of each node's rows that `nodes` are of, a node as often as it has such rows."""
+    """Shares of each node's rows, drawn to the usual one: `nodes` has a node as often as it has such rows."""
     return np.asarray((np.bincount(nodes, minlength=len(num_rows)) + _PRIOR * usual) / (num_rows + _PRIOR))
 
 

@@ -204,7 +204,7 @@ def directions(column: pa.Array, width: int) -> NDArray[np.float64]:
     found = np.array(flat.to_numpy(zero_copy_only=False), np.float64).reshape(-1, width)
     found[~np.isfinite(found).all(axis=1)] = np.nan
     length = np.linalg.norm(found, axis=1, keepdims=True)
-    out[has_width.to_numpy(zero_copy_only=False)] = found / np.where(length > 0, length, 1.0)
+    out[has_width.to_numpy(zero_copy_only=False)] = found / np.where(length == 0, 1.0, length)
     return out
 
 
@@ -238,15 +238,13 @@ def use_of(encoding: Encoding, kind: pa.DataType, num_rows: int | None) -> str:
 
 def _written(encoding: CategoryEncoding | EmptyEncoding, num_rows: int | None) -> str:
     """What the text looks like that was not read as numbers or dates; counts only of these rows."""
-    if encoding.looks:
-        return looks_text(encoding.looks)
     remedy = f"write numbers as {_EXAMPLES['numbers']}, gaps as nothing"
-    return f"{encoding.mostly}: {remedy}" if encoding.mostly and num_rows else ""
+    return looks_text(encoding.looks) or (f"{encoding.mostly}: {remedy}" if encoding.mostly and num_rows else "")
 
 
 def looks_text(looks: str) -> str:
-    """What is said of text that is no number and no date, and looks like one."""
-    return f"text that looks like {looks}, which are read where they are written as {_EXAMPLES[looks]}"
+    """What is said of text that is no number and no date, and looks like one; nothing where it does not."""
+    return looks and f"text that looks like {looks}, which are read where they are written as {_EXAMPLES[looks]}"
 
 
 def encoding_as_json(encoding: Encoding) -> dict[str, Any]:
@@ -311,37 +309,35 @@ class NumberSurvey:
 
 
 class VectorSurvey:
-    """Counts vectors that are null, of another length than the first or not finite, and adds up the others."""
+    """Counts vectors that are null, and those that are not as many finite numbers as the first; adds up the others."""
 
-    def __init__(self, name: str, bad: Offenders, place: Callable[[int], str], width: int = 0) -> None:
-        self.name, self._bad, self._place, self._width = name, bad, place, width
-        self._wrong = Offenders("vectors are of another length than the others", bad.where)
+    def __init__(self, name: str, bad: Offenders, place: Callable[[int], str], num_places: int = 0) -> None:
+        self.name, self._place, self._width = name, place, num_places
+        self._bad = Offenders("vectors are not as many finite numbers as the first", bad.where)
         self._nulls = self._present = 0
         self._sum: Any = 0.0
 
     def add(self, column: pa.Array, rows: NDArray[np.int64]) -> None:
         """Takes a batch; `rows` are its row numbers in the table, which `place` puts into words."""
-        if not is_vector(column.type):  # of a later file that has nulls alone
-            self._nulls += len(column)
+        is_null = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
+        self._nulls += int(is_null.sum())
+        if is_null.all():
             return
-        lengths = pc.list_value_length(column).fill_null(-1).to_numpy(zero_copy_only=False)
-        is_there = lengths >= 0
-        self._width = self._width or int(lengths[is_there][0] if is_there.any() else 0)
-        is_wrong = is_there & (lengths != self._width)
-        what = f"column {self.name!r}"
-        self._wrong.add(is_wrong, lambda i: f"{self._place(int(rows[i]))} {what} has {lengths[i]}, not {self._width}")
+        self._width = self._width or len(column.drop_null()[0])
         found = directions(column, self._width)
-        is_gap = np.isnan(found).any(axis=1) | ~is_there
-        is_bad = is_gap & is_there & ~is_wrong
-        self._bad.add(is_bad, lambda i: f"{self._place(int(rows[i]))} {what} holds null, NaN or infinity")
-        self._nulls += int(is_gap.sum())
+        is_gap = np.asarray(np.isnan(found).any(axis=1))
+
+        def describe(i: int) -> str:
+            return f"{self._place(int(rows[i]))} column {self.name!r} = {column[i]}"
+
+        self._bad.add(is_gap & ~is_null, describe)
         self._present += int((~is_gap).sum())
         self._sum = self._sum + found[~is_gap].sum(axis=0)
 
     def encoding(self, nonfinite: str, added_rows: int) -> Encoding:
         """The encoding of the column; `added_rows` more nulls will come."""
-        self._wrong.check()
-        if not self._present or not self._width:
+        self._bad.check()
+        if not self._present:
             return EmptyEncoding(self.name, gaps=self._nulls)
         mean = tuple((self._sum / self._present).tolist())
         return VectorEncoding(self.name, mean, self._nulls + added_rows, self._present, self._nulls)
@@ -547,9 +543,6 @@ TEXT_FORMATS = (
 MAY_BE_THOUSANDS = "if its points are of thousands (2.955 for 2955), write it without them"
 
 
-_FEW = 5  # currencies in a message
-
-
 class TextFormatSearch:
     """Which of some formats all values of a text column have.
 
@@ -570,7 +563,7 @@ class TextFormatSearch:
         values = trimmed(column.unique())
         if self._missing.keys() & {*MONEY}:
             found = pc.replace_substring_regex(values.drop_null(), r"[-+\d., ]", "").unique().to_pylist()
-            self._currencies.update(found[:_FEW])
+            self._currencies.update(found[:5])
         self._missing = {form: missing for form, missing in self._missing.items() if form.fits(values)}
         for missing in self._missing.values():
             missing -= {m for m in missing if pc.any(pc.match_substring_regex(values, m)).as_py()}

@@ -63,36 +63,21 @@ def read_tables(
     called in messages; None: as their files are.
     """
     known_nodes = None if known is None else [one for one in known if not isinstance(one, EdgeEncoding)]
-    known_edges = None if known is None else [one for one in known if isinstance(one, EdgeEncoding)]
     if isinstance(nodes, str) and len(table_parts("graph.nodes", nodes)) > 1 and columns.node_type is None:
         columns = replace(columns, node_type=TYPE)
     edge_files, node_files, id_kind = _open(edges, nodes, columns, policy.max_bytes)
     origin = origin or edge_files.origin + (f", {node_files.origin}" if node_files else "")
     node_table = NodeTable(node_files, columns, policy, known_nodes) if node_files else None
-    as_attributes = _edge_attributes(edge_files, columns, policy, known_edges, node_table)
-    edge_table = EdgeTable(edge_files, columns, id_kind, as_attributes)
+    own = None
+    is_lacking = (node_table is None or not node_table.names) and policy.featureless == "error"
+    if policy.edge_attributes == "all" or (is_lacking and policy.edge_attributes == "auto") or known is not None:
+        known_edges = None if known is None else [one for one in known if isinstance(one, EdgeEncoding)]
+        own = EdgeColumns(edge_files, columns, known_edges, policy.nonfinite)
+        own = own if own.names or policy.edge_attributes == "all" or known_edges else None  # two ends alone are none
+    edge_table = EdgeTable(edge_files, columns, id_kind, own)
     with naming_origin(origin):
         _write(Path(out), origin, edge_table, node_table, policy)
     return Graph.open(out, verify=False)
-
-
-def _edge_attributes(
-    files: TableFiles,
-    columns: Columns,
-    policy: Policy,
-    known: list[EdgeEncoding] | None,
-    nodes: NodeTable | None,
-) -> EdgeColumns | None:
-    """The columns of the edge table that become attributes of both ends; None where they do not.
-
-    By themselves they do where there are no other attributes, and a column beside the two ends.
-    """
-    lacks = (nodes is None or not nodes.names) and policy.featureless == "error"
-    is_asked = lacks if policy.edge_attributes == "auto" else policy.edge_attributes == "all"
-    if not (is_asked if known is None else known):
-        return None
-    found = EdgeColumns(files, columns, known or None, policy.nonfinite)
-    return found if found.names or policy.edge_attributes == "all" or known else None
 
 
 def _write(out: Path, origin: str, edges: "EdgeTable", nodes: NodeTable | None, policy: Policy) -> None:
@@ -114,13 +99,12 @@ def _write(out: Path, origin: str, edges: "EdgeTable", nodes: NodeTable | None, 
             made = own.encodings(edges.kept_rows) if own else []
             width = sum(len(encoding.names) for encoding in (*encodings, *made))
             x: Any = create_npy(folder / "x.npy", np.float32, (len(ids), width)) if width else None
+            names = tuple(name for encoding in made for name in encoding.names)
             if own:
-                own.write(made, edges.kept_rows, x[:, width - sum(len(one.names) for one in made) :])
+                own.write(made, edges.kept_rows, x[:, width - len(names) :])
         written = nodes.write_features(x, encodings) if nodes else FeatureCounts()
-        if made:
-            names = (*written.columns, *(name for one in made for name in one.names))
-            details = (*written.details, *(one.as_json() for one in made))
-            written = replace(written, columns=names, num_columns=width, details=details)
+        details = (*written.details, *(one.as_json() for one in made))
+        written = replace(written, columns=(*written.columns, *names), num_columns=width, details=details)
         if width:
             x.flush()
         num_anomalies = nodes.write_labels(folder) if nodes else None
@@ -312,8 +296,7 @@ def _open(
         tables.append((node_files, (columns.id,)))
     held = [table.schema.names for table, _ in tables]
     for option, names in (("graph.exclude", columns.exclude), ("graph.categorical", columns.categorical)):
-        unknown = [name for name in names if not any(name in each for each in held)]
-        tables[-1][0].check_columns(option, unknown)
+        tables[-1][0].check_columns(option, [name for name in names if not any(name in each for each in held)])
     named = [{name: pa.string() for name in columns.categorical if name in each} for each in held]
     tables = [(table.with_casts(casts), of) for (table, of), casts in zip(tables, named, strict=True)]
     typed = [(f"{table.origin}:{n}", table.schema.field(n).type) for table, names in tables for n in names]

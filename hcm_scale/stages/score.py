@@ -225,8 +225,8 @@ def _first_without_attributes(graph: Graph) -> int:
     They are given what is usual: nothing is said of their attributes, and nothing by them of their neighbours'.
     """
     ingest = graph.info.get("ingest", {})
-    of_edges = any("readings" in column for column in ingest.get("columns", []))
-    return graph.num_nodes - (0 if of_edges else ingest.get("counts", {}).get("added_nodes", 0))
+    has_others = any(column["method"] in ("of edges", "degree") for column in ingest.get("columns", []))
+    return graph.num_nodes - (0 if has_others else ingest.get("counts", {}).get("added_nodes", 0))
 
 
 def _sides(graph: Graph, features: NDArray[np.float32]) -> NodeTypes | None:

@@ -32,38 +32,32 @@ def payments(num_accounts: int = 5_000, seed: int = 0) -> tuple[pa.Table, dict[s
     rng = np.random.default_rng(seed)
     order = rng.permutation(num_accounts)
     chosen = np.split(order[: sum(SCHEMES.values())], np.cumsum([*SCHEMES.values()])[:-1])
-    planted = dict(zip(SCHEMES, chosen, strict=True))
+    planted, honest = dict(zip(SCHEMES, chosen, strict=True)), order[sum(SCHEMES.values()) :]
     payer, payee = _pairs(rng, num_accounts)
-    size = rng.normal(4.0, 0.5, num_accounts)  # the logarithm of what an account usually pays
-    amount = rng.lognormal(size[payer], 0.8).round(2)
+    is_of = {scheme: np.isin(payer, nodes) for scheme, nodes in planted.items()}
+    sizes = {scheme: int(np.count_nonzero(rows)) for scheme, rows in is_of.items()}
+    amount = rng.lognormal(rng.normal(4.0, 0.5, num_accounts)[payer], 0.8).round(2)
+    amount[is_of["round"]] = 500.0 * rng.integers(1, 7, sizes["round"])
     hour = np.where(rng.random(len(payer)) < 0.06, rng.uniform(0, 6, len(payer)), rng.normal(14, 3, len(payer)) % 24)
+    hour[is_of["night"]] = rng.uniform(1, 4, sizes["night"])
     day = rng.integers(0, _DAYS, len(payer))
-
-    def of(scheme: str) -> NDArray[np.bool_]:
-        return np.isin(payer, planted[scheme])
-
-    amount[of("round")] = 500.0 * rng.integers(1, 7, of("round").sum())
-    hour[of("night")] = rng.uniform(1, 4, of("night").sum())
-    wakes = rng.random(of("dormant").sum()) < 0.6
-    day[of("dormant")] = np.where(wakes, _DAYS - 1 - rng.integers(0, 4, len(wakes)), rng.integers(0, 14, len(wakes)))
-    asleep = np.isin(payee, planted["dormant"]) & (day >= 14) & (day < _DAYS - 4)
-    rows = [np.stack([payer, payee, amount, day + hour / 24])[:, ~asleep]]
-    rows += [_ring(rng, planted["ring"]), *(_fan(rng, hub, order, i < 5) for i, hub in enumerate(planted["fan"]))]
+    woken = rng.random(sizes["dormant"]) < 0.6
+    late, early = _DAYS - 1 - rng.integers(0, 4, len(woken)), rng.integers(0, 14, len(woken))
+    day[is_of["dormant"]] = np.where(woken, late, early)
+    is_asleep = np.isin(payee, planted["dormant"]) & (day >= 14) & (day < _DAYS - 4)
+    rows = [np.stack([payer, payee, amount, day + hour / 24])[:, ~is_asleep], _ring(rng, planted["ring"])]
+    for place, hub in enumerate(planted["fan"]):
+        ends = rng.choice(honest, 80, replace=False), np.full(80, hub)
+        time = rng.integers(0, _DAYS, 80) + rng.normal(14, 3, 80).clip(0, 23.9) / 24
+        rows.append(np.stack([*(ends if place < 5 else ends[::-1]), rng.uniform(20, 60, 80).round(2), time]))
     payer, payee, amount, time = np.concatenate(rows, axis=1)
-    by_time = np.argsort(time, kind="stable")
     mix = rng.dirichlet([4, 3, 2, 1], num_accounts).cumsum(axis=1)[payer.astype(np.int64)]
     kind = (rng.random(len(payer))[:, None] > mix[:, :3]).sum(axis=1)
     names = np.array([f"acc-{number:05}" for number in range(num_accounts)])
-    table = pa.table(
-        {
-            "payer": names[payer.astype(np.int64)],
-            "payee": names[payee.astype(np.int64)],
-            "amount": amount,
-            "time": _FIRST_DAY + (86_400 * time).astype(np.int64),
-            "kind": _KINDS[kind],
-        }
-    )
-    return table.take(pa.array(by_time)), {scheme: names[nodes].tolist() for scheme, nodes in planted.items()}
+    columns = {"payer": names[payer.astype(np.int64)], "payee": names[payee.astype(np.int64)], "amount": amount}
+    columns |= {"time": _FIRST_DAY + (86_400 * time).astype(np.int64), "kind": _KINDS[kind]}
+    table = pa.table(columns).take(pa.array(np.argsort(time, kind="stable")))
+    return table, {scheme: names[nodes].tolist() for scheme, nodes in planted.items()}
 
 
 def _pairs(rng: np.random.Generator, num_accounts: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -79,16 +73,8 @@ def _pairs(rng: np.random.Generator, num_accounts: int) -> tuple[NDArray[np.int6
 
 def _ring(rng: np.random.Generator, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
     """Twelve rounds of a large amount, less a little at every step, a quarter of an hour each."""
-    start, step = rng.uniform(1, _DAYS - 1, 12), np.arange(len(nodes))
+    step = np.arange(len(nodes))
     amount = rng.uniform(4_000, 9_000, 12)[:, None] * 0.98**step
-    time = start.astype(np.int64)[:, None] + 0.5 + step / 96
+    time = rng.integers(1, _DAYS - 1, 12)[:, None] + 0.5 + step / 96
     ends = np.broadcast_to(nodes, amount.shape), np.broadcast_to(np.roll(nodes, -1), amount.shape)
     return np.stack([part.ravel().astype(np.float64) for part in (*ends, amount.round(2), time)])
-
-
-def _fan(rng: np.random.Generator, hub: int, order: NDArray[np.int64], is_in: bool) -> NDArray[np.float64]:
-    """Payments of 80 ordinary accounts to one, or of one to 80."""
-    others = rng.choice(order[sum(SCHEMES.values()) :], 80, replace=False).astype(np.float64)
-    ends = (others, np.full(80, float(hub)))
-    time = rng.integers(0, _DAYS, 80) + rng.normal(14, 3, 80).clip(0, 23.9) / 24
-    return np.stack([*(ends if is_in else ends[::-1]), rng.uniform(20, 60, 80).round(2), time])

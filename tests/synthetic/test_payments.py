@@ -10,7 +10,7 @@ SAID = {  # what the explanation of an account of each scheme names
     "fan": "`partners, as pay",
     "round": "`round amount, as payer`: ",
     "night": "`time from 0 to 6 h, as payer`: ",
-    "dormant": "`longest pause of time, in days, as payer or payee` =",
+    "dormant": "`longest pause of time, in days, as either end` =",
 }
 
 
