@@ -132,16 +132,12 @@ class Levels:
         encoded, names = pc.dictionary_encode(texts(column)), self.names
         self.num_missing += column.null_count
         found = encoded.dictionary.to_pylist()
-        if self.are_few:
+        if len(names) <= self._most:
             names += [name for name in found if name not in names]
-        if not self.are_few:
+        if len(names) > self._most:
             return np.full(len(column), MISSING, np.uint8)
         codes = np.array([*map(names.index, found), MISSING], np.uint8)
         return codes[encoded.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)]
-
-    @property
-    def are_few(self) -> bool:
-        return len(self.names) <= self._most
 
 
 class EdgeColumns:
@@ -153,26 +149,18 @@ class EdgeColumns:
         """`trained` are the encodings of an earlier table; `nonfinite` says what infinities are."""
         self.files, self.ends, self._trained = files, (columns.source, columns.target), trained
         self.unused, self.notes = dict[str, str](), dict[str, str]()  # why a column is not used, what is said of one
-        self._kinds = self._chosen(columns) if trained is None else self._as_trained(trained)
-        self.levels = {name: Levels(_MOST_LEVELS) for name, kind in self._kinds.items() if kind == "text"}
-        self.gaps = dict.fromkeys(self._kinds, 0)
+        self.kinds = self._chosen(columns) if trained is None else self._as_trained(trained)
+        self.levels = {name: Levels(_MOST_LEVELS) for name, kind in self.kinds.items() if kind == "text"}
+        self.gaps = dict.fromkeys(self.kinds, 0)
         self._units, self._last = dict[str, float](), dict[str, float]()  # last: of whole numbers that rise, else inf
         self._bad, self._refuses = not_finite(files.rows_of("the edge table")), nonfinite == "error"
-        self._epochs = {name: _epoch_unit(files, name) for name, kind in self._kinds.items() if kind == "time"}
+        self._epochs = {name: _epoch_unit(files, name) for name, kind in self.kinds.items() if kind == "time"}
         self._num_rows, self._has_hours, self._span = 0, False, (np.inf, -np.inf)
-
-    @property
-    def names(self) -> list[str]:
-        return list(self._kinds)
 
     @property
     def layout(self) -> list[tuple[str, str]]:
         """Fields of a record."""
-        return [(f"of {name}", "u1" if kind == "text" else "<f8") for name, kind in self._kinds.items()]
-
-    @property
-    def casts(self) -> dict[str, pa.DataType]:
-        return {name: pa.string() for name in self.levels}
+        return [(f"of {name}", "u1" if kind == "text" else "<f8") for name, kind in self.kinds.items()]
 
     def _chosen(self, columns: Columns) -> dict[str, str]:
         """The kind of each column that is used; why each other is not is kept."""
@@ -201,7 +189,7 @@ class EdgeColumns:
     def read(self, batch: pa.RecordBatch, rows: NDArray[Any], first_row: int) -> None:
         """Fills the fields of a batch of records."""
         self._num_rows += len(rows)
-        for name, kind in self._kinds.items():
+        for name, kind in self.kinds.items():
             column, out = batch[name], rows[f"of {name}"]
             self.gaps[name] += column.null_count
             if kind == "text":
@@ -244,9 +232,9 @@ class EdgeColumns:
             guess = FormatGuess()
             guess.add(pa.array(levels.names, pa.string()), np.ones(len(levels.names), np.int64))
             many = looks_text(guess.name()) or f"it has more than {_MOST_LEVELS} values"
-            if not (levels.names and levels.are_few):
+            if not 0 < len(levels.names) <= _MOST_LEVELS:
                 self._drop(name, many if levels.names else "it has no value")
-        num_rows, counts = 0, {name: dict.fromkeys(self._values(name), 0) for name in self._kinds}
+        num_rows, counts = 0, {name: dict.fromkeys(self._values(name), 0) for name in self.kinds}
         for rows in blocks():
             num_rows += len(rows)
             for name, found in counts.items():
@@ -255,19 +243,19 @@ class EdgeColumns:
         return [EdgeEncoding("", "rows", self.ends), *(self._of(name, counts[name], num_rows) for name in counts)]
 
     def _drop(self, name: str, why: str) -> None:
-        del self._kinds[name]
+        del self.kinds[name]
         self.unused[name] = f"not used: {why}"
 
     def _values(self, name: str) -> Sequence[str]:
         """The values of a column whose shares of rows may be attributes."""
-        if (kind := self._kinds[name]) == "text":
+        if (kind := self.kinds[name]) == "text":
             return self.levels[name].names
         return _VALUES[kind] if self._has_hours else _VALUES[kind][-7:]
 
     def _is(self, name: str, value: str, rows: NDArray[Any]) -> NDArray[np.bool_]:
         """Which rows have one of these values."""
         column = rows[f"of {name}"]
-        if self._kinds[name] == "text":
+        if self.kinds[name] == "text":
             names = self.levels[name].names
             return np.asarray(column == (names.index(value) if value in names else MISSING - 1))
         if value in _ODD:
@@ -278,7 +266,7 @@ class EdgeColumns:
         return np.asarray(is_so & np.isfinite(column))
 
     def _of(self, name: str, counts: dict[str, int], num_rows: int) -> EdgeEncoding:
-        kind, chosen = self._kinds[name], list(counts)
+        kind, chosen = self.kinds[name], list(counts)
         if kind == "text":
             chosen = sorted(chosen, key=lambda value: (-counts[value], value))[:_SHOWN_LEVELS]
         elif kind == "number":

@@ -73,7 +73,7 @@ def read_tables(
     if policy.edge_attributes == "all" or (is_lacking and policy.edge_attributes == "auto") or known is not None:
         known_edges = None if known is None else [one for one in known if isinstance(one, EdgeEncoding)]
         own = EdgeColumns(edge_files, columns, known_edges, policy.nonfinite)
-        own = own if own.names or policy.edge_attributes == "all" or known_edges else None  # two ends alone are none
+        own = own if own.kinds or policy.edge_attributes == "all" or known_edges else None  # two ends alone are none
     edge_table = EdgeTable(edge_files, columns, id_kind, own)
     with naming_origin(origin):
         _write(Path(out), origin, edge_table, node_table, policy)
@@ -163,9 +163,9 @@ class EdgeTable:
         ends = self.columns.source, self.columns.target
         types, own = ((kind, pa.string()), (weight, pa.float64())), self.attributes
         casts = {name: as_type for name, as_type in types if name is not None and name not in ends}
-        files = self.files.with_casts((own.casts if own else {}) | casts)
+        files = self.files.with_casts(dict.fromkeys(own.levels if own else (), pa.string()) | casts)
         with open(records, "wb") as stream:
-            for batch in files.batches(list(dict.fromkeys((*ends, *casts, *(own.names if own else ()))))):
+            for batch in files.batches(list(dict.fromkeys((*ends, *casts, *(own.kinds if own else ()))))):
                 sources, targets = (self._reader.read(batch[end], self.num_rows) for end in ends)
                 rows = np.empty(len(batch), self._layout)
                 rows["u"], rows["v"] = (node_ids.number_ids(take, column) for column in (sources, targets))
