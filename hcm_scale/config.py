@@ -100,6 +100,7 @@ class TablesGraph(PolicyGraph):
     exclude: list[str] = names([])
     categorical: list[str] = names([])
     repeated: str = choice("error", tables.POLICIES["repeated"])
+    edge_attributes: str = choice("auto", tables.POLICIES["edge_attributes"])  # auto: where there are no others
 
 
 @dataclass

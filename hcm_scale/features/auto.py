@@ -7,8 +7,8 @@
 | two values | holds two                                                              | 0 or 1, centred              |
 | sparse     | is over 80% zeros, 100 such (21 where storage is sparse)               | 10 to 256 components of      |
 |            |                                                                        | deviation 1                  |
-| embedding  | has a like deviation, 32 such, 3/4 of the dense ones, half of them     | 64 components, all scaled    |
-|            | without a heavy tail                                                   | by one number                |
+| embedding  | is a place in a vector, `NAME[17]`, each NAME by itself; or has a like | 64 components, all scaled    |
+|            | deviation, 32 such, 3/4 of the dense ones, half without a heavy tail   | by one number                |
 | heavy tail | has values too far out for a deviation to say much                     | normal scores, deviation 1   |
 | standard   | is none of these                                                       | mean 0, deviation 1          |
 
@@ -25,6 +25,8 @@ Groups. Sparse values first become presence, where each column has one value bes
 negative. Where storage is sparse the group takes in every column that holds a zero, and all others (the common words of
 a bag of words) where a hundred are mostly zero or over a hundred would be left, so that the table is not made dense.
 
+What the rows of an edge table say of their ends (`rows, as payer`) is never taken for an embedding.
+
 Components. How many of a sparse group tell neighbours from strangers differs from graph to graph, and the edges show
 it without labels: of 10, 20, 32, 64, 128 and 256 components the `signal` is the chance that two neighbours are more
 alike, by cosine, than the ends of two different edges. 20 it is, unless another number is clearly better; then the
@@ -38,6 +40,7 @@ that for curves.
 import itertools
 import logging
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,7 +49,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from hcm_scale.base.names import GAP_SUFFIX, NO_COLUMN
+from hcm_scale.base.names import AS_END, GAP_SUFFIX, NO_COLUMN, VECTOR
 from hcm_scale.features.parts import (
     Curve,
     Part,
@@ -106,7 +109,7 @@ def fit_automatic(
     by_column = _by_column(drawn)
     seen, gaps, decision = _survey(by_column, names, isinstance(x, SparseRows))
     singles = _fit_singles(by_column, decision, seen, gaps)
-    asked = {rule: pca or usual for rule, usual in _COMPONENTS.items() if rule in decision.rules}
+    asked = {rule: pca or _COMPONENTS[_group_of(rule)] for rule in decision.groups}
     rotated = {rule: _fit_rotated(drawn, decision, seen, rule, size) for rule, size in asked.items()}
     for part in rotated.values():
         if pca is not None and part.width < pca:
@@ -140,7 +143,7 @@ def expected_width(x: Attributes, pca: int | None, columns: tuple[str, ...]) -> 
     names = columns or tuple(f"a{k}" for k in range(x.shape[1]))
     _, _, decision = _survey(_by_column(sample(x, _FEW_ROWS)), names, isinstance(x, SparseRows))
     most = _COMPONENTS | {"sparse": _most_components(x.shape[0])}
-    groups = ((len(decision.columns(rule)), most[rule] if pca is None else pca) for rule in most)
+    groups = ((len(decision.columns(rule)), most[_group_of(rule)] if pca is None else pca) for rule in decision.groups)
     return max(1, len(decision.columns(*_SINGLE)) + sum(min(pair) for pair in groups))
 
 
@@ -191,6 +194,11 @@ class Decision:
     rules: tuple[str, ...]
     sparse_values: str = "as they are"
 
+    @property
+    def groups(self) -> list[str]:
+        """The rules of columns that are reduced together, the sparse ones first."""
+        return sorted({rule for rule in self.rules if _group_of(rule) in _COMPONENTS}, key=lambda r: (r != "sparse", r))
+
     def columns(self, *rules: str) -> list[int]:
         return [k for k, rule in enumerate(self.rules) if rule in rules]
 
@@ -202,7 +210,7 @@ def _survey(
     gaps = _gap_columns(names, len(names))
     flags = [k for k, name in enumerate(names) if name.endswith(GAP_SUFFIX)]
     seen = [survey_column(*_values_of(by_column, k, int(gap), k in flags)) for k, gap in enumerate(gaps)]
-    return seen, gaps, _decide(seen, flags, is_sparse)
+    return seen, gaps, _decide(seen, flags, is_sparse, names)
 
 
 def _values_of(by_column: Any, column: int, gap: int = -1, is_flag: bool = False) -> tuple[NDArray[np.float64], int]:
@@ -252,18 +260,27 @@ def _gap_columns(columns: tuple[str, ...], num_columns: int) -> NDArray[np.int64
     flags = {name.removesuffix(GAP_SUFFIX): k for k, name in enumerate(columns) if name.endswith(GAP_SUFFIX)}
     out = np.full(num_columns, -1, np.int64)
     for k, name in enumerate(columns if flags else ()):
-        bases = (name, *(name[:i] for i, letter in enumerate(name) if letter in "=#"))
+        bases = (name, *(name[:i] for i, letter in enumerate(name) if letter in "=#["))
         out[k] = next((flags[base] for base in bases if base in flags), -1)
     return out
 
 
-def _decide(seen: Sequence[ColumnSurvey], flags: Iterable[int], is_sparse: bool) -> Decision:
+def _group_of(rule: str) -> str:
+    """The rule of a group without the name of its vector."""
+    return rule.partition(" of ")[0]
+
+
+def _decide(seen: Sequence[ColumnSurvey], flags: Iterable[int], is_sparse: bool, names: Sequence[str] = ()) -> Decision:
     """The rule of every column; `flags` are the columns that flag gaps."""
-    known_flags = set(flags)
+    known_flags, known_names = set(flags), set(names)
     rules = [_single_rule(one, k in known_flags) for k, one in enumerate(seen)]
+    for k, name in enumerate(names):
+        if (place := re.match(VECTOR, name)) and f"{place[1]}[1]" in known_names:
+            rules[k] = f"embedding of {place[1]}"
     for k in _sparse_group(seen, rules, is_sparse):
         rules[k] = "sparse"
-    for k in _embedding_group(seen, rules):
+    alone = {k for k, name in enumerate(names) if AS_END in name}
+    for k in _embedding_group(seen, ["of edges" if k in alone else rule for k, rule in enumerate(rules)]):
         rules[k] = "embedding"
     group = [seen[k] for k, rule in enumerate(rules) if rule == "sparse"]
     if all(one.two_values and 0.0 in (one.low, one.high) for one in group):
@@ -280,7 +297,7 @@ def _single_rule(seen: ColumnSurvey, is_flag: bool) -> str:
 
 
 def _sparse_group(seen: Sequence[ColumnSurvey], rules: Sequence[str], is_sparse: bool) -> list[int]:
-    varied = [k for k, rule in enumerate(rules) if rule not in ("constant", "gap flag")]
+    varied = [k for k, rule in enumerate(rules) if rule in ("two values", "heavy tail", "standard")]
     mostly_zero = [k for k in varied if seen[k].zeros > _MOSTLY_ZERO]
     with_zeros = [k for k in varied if seen[k].zeros]
     if is_sparse and (len(mostly_zero) >= _MIN_SPARSE[False] or len(varied) - len(with_zeros) > _MAX_SINGLE):
@@ -395,7 +412,7 @@ def _report(
     """
     groups = []
     for rule in dict.fromkeys(decision.rules):
-        together = len(names) > _MAX_LINES or rule in _COMPONENTS
+        together = len(names) > _MAX_LINES or rule in decision.groups
         groups += [decision.columns(rule)] if together else [[k] for k in decision.columns(rule)]
     rows = []
     for columns in sorted(groups):
@@ -405,7 +422,7 @@ def _report(
         if rule == "sparse":
             what = f"{100 * sum(one.zeros for one in group) / len(group):.1f}% zeros"
             done = f"{decision.sparse_values}, {widths[rule]} components, each of deviation 1"
-        elif rule == "embedding":
+        elif rule in decision.groups:
             what, done = "no heavy tail", f"{widths[rule]} components, divided by one number"
         shown = f"{what}, {low:.4g}" if low == high else f"{what}, {low:.4g} to {high:.4g}"
         rows.append(

@@ -16,6 +16,7 @@ scales but normal scores keep 0 at 0, so sparse stays sparse, and nothing larger
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -27,7 +28,7 @@ from scipy import linalg, sparse, special
 from scipy.sparse.linalg import LinearOperator, eigsh
 from threadpoolctl import threadpool_limits
 
-from hcm_scale.base.names import GAP_SUFFIX, NO_COLUMN
+from hcm_scale.base.names import GAP_SUFFIX, NO_COLUMN, VECTOR
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph.store import Attributes, SparseRows
 
@@ -435,7 +436,7 @@ def _base(name: str) -> str:
     >>> _base("section=libs"), _base("size is null"), _base("source#3")
     ('section', 'size', 'source')
     """
-    return name.removesuffix(GAP_SUFFIX).split("=")[0].split("#")[0]
+    return re.sub(VECTOR, r"\1", name.removesuffix(GAP_SUFFIX)).split("=")[0].split("#")[0]
 
 
 def _some(names: Sequence[str]) -> str:

@@ -254,9 +254,9 @@ def check_indptr(indptr: NDArray[Any], num_entries: int, name: str) -> NDArray[n
     return indptr.astype(np.int64, copy=False)
 
 
-def require(num_columns: int, policy: Policy, remedy: str = "") -> None:
-    """Refuses a graph without attributes, before the work of reading its edges."""
-    if not num_columns and policy.featureless == "error":
+def require(num_columns: int, policy: Policy, remedy: str = "", has_others: bool = False) -> None:
+    """Refuses a graph without attributes, before the work of reading its edges; `has_others`: edges give it some."""
+    if not num_columns and not has_others and policy.featureless == "error":
         raise ValueError(
             f"the graph has zero attributes; {remedy}graph.featureless=degree gives it {DEGREE} as its one attribute"
         )

@@ -2,11 +2,13 @@
 
 | column                        | becomes                                 | where it is null                           |
 |-------------------------------|-----------------------------------------|--------------------------------------------|
-| number, boolean               | itself, float32                         | the mean, and 1 in `NAME is null`          |
+| number, boolean               | itself, float32; large whole numbers    | the mean, and 1 in `NAME is null`          |
+|                               | that differ little less the least       |                                            |
 | date, time                    | days since the earliest                 | likewise                                   |
 | text with few distinct values | one 0/1 column a value, `section=libs`  | the value's share, and 1 in `NAME is null` |
 | text with many                | `hash_buckets` 0/1 columns, `source#17` | likewise                                   |
 | text, nearly all distinct     | left out, with a warning                |                                            |
+| list of floats, all as long   | its direction, `NAME[0]`, `NAME[1]` ... | the mean, and 1 in `NAME is null`          |
 | nothing but nulls             | left out                                |                                            |
 
 So a row with a gap lies amidst the others; only columns with gaps have a flag. In a later table read by the same
@@ -40,6 +42,7 @@ from hcm_scale.base.names import GAP_SUFFIX
 from hcm_scale.ingest.policy import Columns, Offenders
 
 log = logging.getLogger(__name__)
+_WHOLE_OF_FLOAT32 = 2.0**24  # whole numbers up to here are told apart
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _NEAR_UNIQUE = 0.5  # more distinct values than this share of the rows that have one
@@ -65,6 +68,13 @@ def is_text(kind: pa.DataType) -> bool:
     t = pa.types
     is_string = t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind)
     return is_string or t.is_dictionary(kind) or t.is_null(kind)
+
+
+def is_vector(kind: pa.DataType) -> bool:
+    """Whether a column of this type is encoded as vectors: lists of floats."""
+    t = pa.types
+    is_list = t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind)
+    return is_list and t.is_floating(kind.value_type)
 
 
 def texts(column: pa.Array) -> pa.Array:
@@ -93,7 +103,7 @@ class NumberEncoding:
     replacement: float
     nulls: int
     nonfinite: int
-    origin: float = 0.0  # of dates: the earliest, in days since 1970
+    origin: float = 0.0  # of dates the earliest, in days since 1970; of whole numbers beyond float32 the least
     method: str = "number"
     distinct: int = 0
     gaps: int = 0  # rows of the table without a value; `nulls` counts added rows too
@@ -159,7 +169,46 @@ class EmptyEncoding:
     method: str = "left out"
 
 
-Encoding = NumberEncoding | CategoryEncoding | EmptyEncoding
+@dataclass(frozen=True)
+class VectorEncoding:
+    """A column of vectors, each divided by its length: one column a place; a gap gets the mean."""
+
+    name: str
+    mean: tuple[float, ...]
+    nulls: int
+    distinct: int = 0
+    gaps: int = 0
+    method: str = "vector"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        places = [f"{self.name}[{place}]" for place in range(len(self.mean))]
+        return (*places, *([self.name + GAP_SUFFIX] if self.nulls else []))
+
+    def encode(self, column: pa.Array, out: NDArray[np.float32]) -> None:
+        """Writes a batch of the column into `out` (rows, len(names)), which is zero."""
+        found = directions(column, len(self.mean))
+        is_gap = np.asarray(np.isnan(found).any(axis=1))
+        out[:, : len(self.mean)] = np.where(is_gap[:, None], self.mean, found)
+        if self.nulls:
+            out[:, -1] = is_gap
+
+
+def directions(column: pa.Array, width: int) -> NDArray[np.float64]:
+    """Vectors divided by their length, (rows, width); NaN where one is null, of another length or not finite."""
+    out = np.full((len(column), width), np.nan)
+    if not is_vector(column.type):
+        return out
+    has_width = pc.equal(pc.list_value_length(column), width).fill_null(False)
+    flat = column.filter(has_width).flatten().cast(pa.float64(), safe=False).fill_null(np.nan)
+    found = np.array(flat.to_numpy(zero_copy_only=False), np.float64).reshape(-1, width)
+    found[~np.isfinite(found).all(axis=1)] = np.nan
+    length = np.linalg.norm(found, axis=1, keepdims=True)
+    out[has_width.to_numpy(zero_copy_only=False)] = found / np.where(length == 0, 1.0, length)
+    return out
+
+
+Encoding = NumberEncoding | CategoryEncoding | VectorEncoding | EmptyEncoding
 
 
 def use_of(encoding: Encoding, kind: pa.DataType, num_rows: int | None) -> str:
@@ -175,22 +224,27 @@ def use_of(encoding: Encoding, kind: pa.DataType, num_rows: int | None) -> str:
         if encoding.buckets:
             return f"{encoding.buckets} 0/1 columns, by a hash of the text{flag}{hint}"
         return f"a 0/1 column for each value{flag}{hint if encoding.mostly else ''}"
+    if isinstance(encoding, VectorEncoding):
+        return f"one attribute, the direction of vectors of {len(encoding.mean):,}{flag}"
     if encoding.method == "date":
         first = np.datetime64(round(encoding.origin * 1440), "m").astype("M8[D]" if pa.types.is_date(kind) else "M8[m]")
         since = "less the shortest" if pa.types.is_time(kind) or pa.types.is_duration(kind) else f"since {first}"
         return f"a number: days {since}{flag}"
-    hint = ""
+    hint = f": less {encoding.origin:,.0f}, the least" if encoding.origin else ", as it is"
     if num_rows and pa.types.is_integer(kind) and encoding.distinct >= max(_FEWEST_IDS, _ID_SHARE * num_rows):
-        hint = f"; if it is an id, graph.exclude=[{encoding.name}] leaves it out"
-    return f"a number, as it is{flag}{hint}"
+        flag += f"; if it is an id, graph.exclude=[{encoding.name}] leaves it out"
+    return f"a number{hint}{flag}"
 
 
 def _written(encoding: CategoryEncoding | EmptyEncoding, num_rows: int | None) -> str:
     """What the text looks like that was not read as numbers or dates; counts only of these rows."""
-    if looks := encoding.looks:
-        return f"text that looks like {looks}, which are read where they are written as {_EXAMPLES[looks]}"
     remedy = f"write numbers as {_EXAMPLES['numbers']}, gaps as nothing"
-    return f"{encoding.mostly}: {remedy}" if encoding.mostly and num_rows else ""
+    return looks_text(encoding.looks) or (f"{encoding.mostly}: {remedy}" if encoding.mostly and num_rows else "")
+
+
+def looks_text(looks: str) -> str:
+    """What is said of text that is no number and no date, and looks like one; nothing where it does not."""
+    return looks and f"text that looks like {looks}, which are read where they are written as {_EXAMPLES[looks]}"
 
 
 def encoding_as_json(encoding: Encoding) -> dict[str, Any]:
@@ -201,6 +255,7 @@ def encoding_as_json(encoding: Encoding) -> dict[str, Any]:
 def encoding_from_json(column: dict[str, Any]) -> Encoding:
     """The encoding that `encoding_as_json` described."""
     kinds: dict[str, type[Any]] = {"one-hot": CategoryEncoding, "hashed": CategoryEncoding, "left out": EmptyEncoding}
+    kinds["vector"] = VectorEncoding
     kind = kinds.get(column["method"], NumberEncoding)
     legal = {entry.name for entry in fields(kind)} - {"names"}
     made: Encoding = kind(**{n: tuple(v) if isinstance(v, list) else v for n, v in column.items() if n in legal})
@@ -214,7 +269,7 @@ class NumberSurvey:
         self.name, self._bad, self._place, self._dates = name, bad, place, dates
         self.num_nonfinite = 0
         self._nulls = self._present = 0
-        self._sum, self._low = 0.0, np.inf
+        self._sum, self._low, self._high, self._whole = 0.0, np.inf, -np.inf, True
         self._distinct = Distinct()
 
     def add(self, column: pa.Array, rows: NDArray[np.int64]) -> None:
@@ -228,13 +283,17 @@ class NumberSurvey:
         self._present += len(good)
         self._sum += float(good.sum())
         self._low = min(self._low, float(good.min(initial=np.inf)))
+        self._high = max(self._high, float(good.max(initial=-np.inf)))
+        self._whole = self._whole and bool((good == np.floor(good)).all())
         self._distinct.add(_mixed(good))
 
     def encoding(self, nonfinite: str, added_rows: int) -> Encoding:
         """The encoding of the column; `added_rows` more nulls will come."""
         if not self._present:
             return EmptyEncoding(self.name, gaps=self._nulls)
-        origin = self._low if self._dates else 0.0
+        most = max(abs(self._low), abs(self._high))
+        is_large = self._whole and most > _WHOLE_OF_FLOAT32 and self._high - self._low < most / 2
+        origin = self._low if self._dates or is_large else 0.0
         mean = self._sum / self._present - origin
         return NumberEncoding(
             self.name,
@@ -247,6 +306,41 @@ class NumberSurvey:
             distinct=self._distinct.count(),
             gaps=self._nulls,
         )
+
+
+class VectorSurvey:
+    """Counts vectors that are null, and those that are not as many finite numbers as the first; adds up the others."""
+
+    def __init__(self, name: str, bad: Offenders, place: Callable[[int], str], num_places: int = 0) -> None:
+        self.name, self._place, self._width = name, place, num_places
+        self._bad = Offenders("vectors are not as many finite numbers as the first", bad.where)
+        self._nulls = self._present = 0
+        self._sum: Any = 0.0
+
+    def add(self, column: pa.Array, rows: NDArray[np.int64]) -> None:
+        """Takes a batch; `rows` are its row numbers in the table, which `place` puts into words."""
+        is_null = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
+        self._nulls += int(is_null.sum())
+        if is_null.all():
+            return
+        self._width = self._width or len(column.drop_null()[0])
+        found = directions(column, self._width)
+        is_gap = np.asarray(np.isnan(found).any(axis=1))
+
+        def describe(i: int) -> str:
+            return f"{self._place(int(rows[i]))} column {self.name!r} = {column[i]}"
+
+        self._bad.add(is_gap & ~is_null, describe)
+        self._present += int((~is_gap).sum())
+        self._sum = self._sum + found[~is_gap].sum(axis=0)
+
+    def encoding(self, nonfinite: str, added_rows: int) -> Encoding:
+        """The encoding of the column; `added_rows` more nulls will come."""
+        self._bad.check()
+        if not self._present:
+            return EmptyEncoding(self.name, gaps=self._nulls)
+        mean = tuple((self._sum / self._present).tolist())
+        return VectorEncoding(self.name, mean, self._nulls + added_rows, self._present, self._nulls)
 
 
 class CategorySurvey:
@@ -356,7 +450,7 @@ def _mixed(values: NDArray[np.float64]) -> NDArray[np.uint64]:
     return bits ^ (bits >> np.uint64(31))
 
 
-Survey = NumberSurvey | CategorySurvey | UnknownSurvey
+Survey = NumberSurvey | VectorSurvey | CategorySurvey
 
 
 # Text in a known format. A minus may stand at the end, as SAP writes it. Points are taken as of thousands only in CSV
@@ -365,6 +459,9 @@ Survey = NumberSurvey | CategorySurvey | UnknownSurvey
 # | format               | values                            | which some value must show                         |
 # |----------------------|-----------------------------------|----------------------------------------------------|
 # | dates                | `2024-01-31`, `2024-01-31 18:00`  |                                                    |
+# | times with zones     | `2024-01-31T18:00:00+02:00`       | a zone; those without one are of UTC               |
+# | money                | `$1,234.56`, `1.234,50 EUR`       | one currency alone, and decimals of 1 or 2 digits  |
+# |                      |                                   | or no point and no comma                           |
 # | decimal commas       | `6451,65`, `1.234,5`, `12`        | decimals, not of three digits where some have none |
 # | points of thousands  | `323`, `2.955`, `1.250.000`       | two points; or one, and another value none         |
 # | decimal points       | `7.123`, `12.5-`, `12`            | a point, or a minus at the end                     |
@@ -390,8 +487,13 @@ class TextFormat:
     def read(self, values: pa.Array) -> pa.Array:
         """Values in this format as what they mean."""
         values = trimmed(values)
+        if self.note == _ZONES:
+            values = pc.replace_substring_regex(values, r"^([-\d]{10}[ T][\d:.]+)$", r"\1Z")
         if is_date(self.kind):
             return values.cast(self.kind)
+        if self in MONEY:
+            values = pc.replace_substring_regex(values, r"[^\d.,+-]", "")
+            values = pc.replace_substring(values, "," if self.note == _POINT_MONEY else ".", "")
         if self.kind == pa.int64() or self.note == _COMMA:
             values = pc.replace_substring(values, ".", "")
         values = pc.replace_substring_regex(pc.replace_substring(values, ",", "."), r"^\+", "")
@@ -403,6 +505,8 @@ def _signed(number: str) -> str:
 
 
 _COMMA = "written with a decimal comma"
+_ZONES = "its zones become UTC, and times without a zone are taken as UTC"
+_POINT_MONEY, _COMMA_MONEY = "read without the currency", "read without the currency, with a decimal comma"
 _DAY, _TIME = r"^\d{4}-\d{2}-\d{2}", r"[ T]\d{2}:\d{2}(:\d{2})?"
 _WHOLE = r"0|[1-9]\d*"
 _GROUPS = r"[1-9]\d{0,2}(\.\d{3}){1,5}"  # as many as an int64 holds
@@ -412,11 +516,26 @@ POINTS_OF_THOUSANDS = (
     TextFormat(_THOUSANDS, (r"\..*\.",), pa.int64(), "its points are of thousands"),
     TextFormat(_THOUSANDS, (r"^[-+]?\d+-?$", r"\."), pa.int64(), "its points are of thousands"),
 )
+_OFFSET = r"[+-]\d{2}:?\d{2}"
+_CURRENCY = r"(\p{Sc}|AUD|BRL|CAD|CHF|CNY|CZK|DKK|EUR|GBP|HKD|HUF|INR|JPY|KRW|MXN|NOK|PLN|SEK|SGD|TRY|USD|ZAR)"
+_POINTED, _COMMAED = r"(\d{1,3}(,\d{3})+|\d+)(\.\d+)?", r"(\d{1,3}(\.\d{3})+|\d+)(,\d+)?"
+MONEY = tuple(
+    TextFormat(rf"^[-+]?{_CURRENCY}? ?[-+]?{number} ?{_CURRENCY}?-?$", (_CURRENCY, *marks), pa.float64(), note)
+    for number, marks, note in (
+        (r"\d+", (), _POINT_MONEY),
+        (_POINTED, (r"\.\d{1,2}(\D|$)",), _POINT_MONEY),
+        (_COMMAED, (r",\d{1,2}(\D|$)",), _COMMA_MONEY),
+    )
+)
 TEXT_FORMATS = (
     *POINTS_OF_THOUSANDS,
     TextFormat(rf"{_DAY}$", ("-",), pa.date32()),
     TextFormat(rf"{_DAY}({_TIME})?$", ("-",), pa.timestamp("s")),
     TextFormat(rf"{_DAY}({_TIME}(\.\d{{1,9}})?)?$", ("-",), pa.timestamp("ns")),
+    TextFormat(
+        rf"{_DAY}{_TIME}(\.\d{{1,9}})?(Z|{_OFFSET})?$", (rf"(Z|{_OFFSET})$",), pa.timestamp("ns", "UTC"), _ZONES
+    ),
+    *MONEY,
     TextFormat(_signed(_COMMAS), (",",), pa.float64(), _COMMA),
     TextFormat(_signed(rf"{_WHOLE}|{_GROUPS}|{_COMMAS}"), (r",(\d{1,2}|\d{4,})-?$|\..*,",), pa.float64(), _COMMA),
     TextFormat(_signed(rf"({_WHOLE})(\.\d*)?([eE][-+]?\d+)?"), (r"\.|-$",), pa.float64()),
@@ -437,10 +556,14 @@ class TextFormatSearch:
 
     def __init__(self, formats: Sequence[TextFormat]) -> None:
         self._missing = {form: set(form.marks) for form in formats}
+        self._currencies: set[str] = set()
 
     def add(self, column: pa.Array) -> bool:
         """Takes some more values; returns whether any format is left."""
         values = trimmed(column.unique())
+        if self._missing.keys() & {*MONEY}:
+            found = pc.replace_substring_regex(values.drop_null(), r"[-+\d., ]", "").unique().to_pylist()
+            self._currencies.update(found[:5])
         self._missing = {form: missing for form, missing in self._missing.items() if form.fits(values)}
         for missing in self._missing.values():
             missing -= {m for m in missing if pc.any(pc.match_substring_regex(values, m)).as_py()}
@@ -449,6 +572,9 @@ class TextFormatSearch:
     def chosen(self, with_thousands: bool) -> tuple[TextFormat | None, str]:
         """The format to read the column by, if any, and the note for its report; may points be of thousands?"""
         found = [form for form, missing in self._missing.items() if not missing]
+        if len(self._currencies) > 1 and {*found} & {*MONEY}:
+            several = ", ".join(sorted(currency or "none" for currency in self._currencies))
+            return None, f"amounts of several currencies ({several}) are not added up"
         legal = [form for form in found if with_thousands or form not in POINTS_OF_THOUSANDS]
         form = legal[0] if legal else None
         return form, MAY_BE_THOUSANDS if legal[:1] != found[:1] else form.note if form else ""

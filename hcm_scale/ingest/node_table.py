@@ -1,7 +1,8 @@
 """A node table: its ids numbered, its attribute columns surveyed and written, its labels checked.
 
 Three passes over the files (ids; survey; write), each in the memory of one batch; `x.npy` is written through a map.
-Nodes that edges alone name come after the table's rows and are encoded as rows of nulls.
+Nodes that edges alone name come after the table's rows and are encoded as rows of nulls, flagged as nodes of a type
+that has no such columns: they lack nothing, and nothing is said of their attributes.
 
 In the place of a survey the encodings of an earlier table may be given, for tomorrow's table beside a model that was
 trained on today's: the same columns, values and dates mean the same numbers. Columns are found by name. One that is
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hcm_scale.base.npy import create_npy
+from hcm_scale.base.names import GAP_SUFFIX, NO_COLUMN
 from hcm_scale.graph.store import NodeTypes
 from hcm_scale.ingest import encode
 from hcm_scale.ingest.arrays import FeatureCounts, write_types
@@ -101,15 +102,17 @@ class NodeTable:
         self._read(surveys, bad)
         return [survey.encoding(self._policy.nonfinite, self.num_added) for survey in surveys]
 
-    def _read(self, surveys: Sequence[encode.Survey], bad: Offenders) -> None:
+    def _read(self, surveys: Sequence[encode.Survey | encode.UnknownSurvey], bad: Offenders) -> None:
         for rows, batch in self._batches([survey.name for survey in surveys]):
             for survey in surveys:
                 survey.add(batch[survey.name], rows)
         if self._policy.nonfinite == "error":
             bad.check()
 
-    def _survey(self, name: str, bad: Offenders) -> encode.NumberSurvey | encode.CategorySurvey:
+    def _survey(self, name: str, bad: Offenders) -> encode.Survey:
         kind = self.files.type_of(name)
+        if encode.is_vector(kind):
+            return encode.VectorSurvey(name, bad, self.files.place)
         if is_number(kind) or is_date(kind):
             return encode.NumberSurvey(name, bad, self.files.place, dates=is_date(kind))
         value = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -132,40 +135,46 @@ class NodeTable:
         if new := [name for name in self.files.schema.names if name not in known]:
             log.warning("%d columns are not of the trained graph, and not used: %s", len(new), _some(new))
         bad = not_finite(self._where)
-        numbers = [self._trained_survey(one, bad) for one in there if isinstance(one, encode.NumberEncoding)]
+        measured = (encode.NumberEncoding, encode.VectorEncoding)
+        numbers = [self._trained_survey(one, bad) for one in there if isinstance(one, measured)]
         few = [one for one in there if isinstance(one, encode.CategoryEncoding) and not one.buckets]
         unknown = [encode.UnknownSurvey(one) for one in few]
         self._read([*numbers, *unknown], bad)
-        for survey in unknown:
-            if counts := survey.counts:
+        for survey in numbers:
+            survey.encoding(self._policy.nonfinite, 0)  # raises for vectors of another length
+        for new_values in unknown:
+            if counts := new_values.counts:
                 log.warning(
                     "column %r has %s rows with values that the trained graph did not have, taken as gaps: %s",
                     *(
-                        survey.name,
+                        new_values.name,
                         f"{counts.total():,}",
                         _some([value for value, _ in counts.most_common(_SHOWN + 1)]),
                     ),
                 )
-        num_bad = {survey.name: survey.num_nonfinite for survey in numbers}
+        num_bad = {one.name: one.num_nonfinite for one in numbers if isinstance(one, encode.NumberSurvey)}
         return [
             replace(one, nonfinite=num_bad.get(one.name, 0)) if isinstance(one, encode.NumberEncoding) else one
             for one in trained
         ]
 
-    def _trained_survey(self, trained: encode.NumberEncoding, bad: Offenders) -> encode.NumberSurvey:
-        kind, dates = self.files.type_of(trained.name), trained.method == "date"
-        if not (pa.types.is_null(kind) or (is_date(kind) if dates else is_number(kind))):
-            was = f"was a {trained.method} in the trained graph"
-            raise InputError(f"{self.files.origin} column {trained.name!r} is of type {kind}, and {was}")
+    def _trained_survey(self, trained: encode.NumberEncoding | encode.VectorEncoding, bad: Offenders) -> encode.Survey:
+        kind, was, dates = self.files.type_of(trained.name), trained.method, trained.method == "date"
+        is_legal = {"vector": encode.is_vector, "date": is_date}.get(was, is_number)
+        if not (pa.types.is_null(kind) or is_legal(kind)):
+            what = f"is of type {kind}, and was a {was} in the trained graph"
+            raise InputError(f"{self.files.origin} column {trained.name!r} {what}")
+        if isinstance(trained, encode.VectorEncoding):
+            return encode.VectorSurvey(trained.name, bad, self.files.place, len(trained.mean))
         return encode.NumberSurvey(trained.name, bad, self.files.place, dates=dates)
 
-    def write_features(self, folder: Path, encodings: Sequence[Encoding]) -> FeatureCounts:
-        """Writes x.npy: the rows that are kept, then a row of nulls for each added node."""
+    def write_features(self, x: NDArray[np.float32], encodings: Sequence[Encoding]) -> FeatureCounts:
+        """Writes the first columns of `x`: the rows that are kept, then a row of nulls for each added node."""
         details = tuple(map(encode.encoding_as_json, encodings))
         names = tuple(name for encoding in encodings for name in encoding.names)
         if not names:
             return FeatureCounts(details=details)
-        x = create_npy(folder / "x.npy", np.float32, (len(self.ids), len(names)))
+        x = x[:, : len(names)]
         start = imputed = 0
         for _, batch in self._batches([one.name for one in encodings if one.name in self.files.schema.names]):
             imputed += _encode(encodings, batch, x[start : start + len(batch)])
@@ -173,8 +182,8 @@ class NodeTable:
         if self.num_added:
             row = np.zeros((1, len(names)), np.float32)
             imputed += self.num_added * _encode(encodings, pa.RecordBatch.from_arrays([], []), row)
+            row[:, [name.endswith(GAP_SUFFIX) for name in names]] = NO_COLUMN
             x[start:] = row
-        x.flush()
         nonfinite = sum(one.nonfinite for one in encodings if isinstance(one, encode.NumberEncoding))
         return FeatureCounts(names, len(names), imputed, nonfinite, details)
 

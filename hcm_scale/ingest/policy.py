@@ -137,6 +137,7 @@ class Policy:
     nonfinite     infinite attributes, and of arrays NaN (in tables it is a gap): error, zero, or the mean of the
                   column's finite values
     featureless   a graph without attributes: error, or log1p(degree) as its one attribute
+    edge_attributes   columns of the edge table as attributes of both ends: all, none, or auto (there are no others)
     max_bytes     what a packed file may unpack to where it grows over a hundred times, and a .mat file in any case
     num_nodes     of arrays: how many nodes there are; None is as many as they say, which must not be far more than
                   their edges name
@@ -152,6 +153,7 @@ class Policy:
     repeated: str = "error"
     nonfinite: str = "error"
     featureless: str = "error"
+    edge_attributes: str = "auto"
     max_bytes: int = 4 << 30
     num_nodes: int | None = None
     weights: bool = False

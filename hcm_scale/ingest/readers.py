@@ -14,16 +14,20 @@ What is wrong with a file is an `InputError`.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from hcm_scale.base.files import MANIFEST
 from hcm_scale.graph.store import Graph
-from hcm_scale.ingest.encode import Encoding, encoding_from_json
+from hcm_scale.ingest.edge_columns import METHOD, EdgeEncoding
+from hcm_scale.ingest.encode import Encoding as NodeEncoding
+from hcm_scale.ingest.encode import encoding_from_json
 from hcm_scale.ingest.libraries import read_data, read_dataset
 from hcm_scale.ingest.matlab import read_mat
 from hcm_scale.ingest.matrices import read_matrices, read_sparse
 from hcm_scale.ingest.policy import DEFAULT_POLICY, Columns, IngestSummary, InputError, Policy
 from hcm_scale.ingest.tables import column_table, read_tables
 
+Encoding = NodeEncoding | EdgeEncoding
 MATRICES = (".mat", ".npz", ".npy")
 
 
@@ -76,9 +80,10 @@ def column_report(graph: Graph) -> str:
 
 
 def column_encodings(graph: Graph) -> list[Encoding] | None:
-    """How the columns of the table became attributes; None where the graph was not read from a node table."""
-    described = graph.info.get("ingest", {}).get("columns", [])
-    return [encoding_from_json(column) for column in described] or None
+    """How the columns of tables became attributes; None where the graph was not read from tables, or has none."""
+    described = [one for one in graph.info.get("ingest", {}).get("columns", []) if one["method"] != "degree"]
+    made: Any = {METHOD: EdgeEncoding.from_json}
+    return [made.get(column["method"], encoding_from_json)(column) for column in described] or None
 
 
 def ingest_summary(graph: Graph) -> IngestSummary:

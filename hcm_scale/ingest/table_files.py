@@ -153,7 +153,18 @@ class TableFiles:
         formats, schema = {name: found for name, (found, _) in chosen.items() if found}, self.schema
         for name, found in formats.items():
             schema = schema.set(schema.get_field_index(name), pa.field(name, found.kind))
-        return replace(self, schema=schema, formats=formats, notes={name: note for name, (_, note) in chosen.items()})
+        notes = {name: note for name, (_, note) in chosen.items() if note}
+        return replace(self, schema=schema, formats=formats, notes=self.notes | notes)
+
+    def with_gaps(self, needed: Sequence[str | None]) -> "TableFiles":
+        """The same files; a column of the first that a later one lacks is null there, unless it is `needed`."""
+        values, notes = list(self.folder_values), dict[str, str]()
+        for i, path in enumerate(self.paths[1:], 1):
+            held = {*_schema_of(path).names, *values[i], *needed}
+            for name in (name for name in self.schema.names if name not in held):
+                values[i] = values[i] | {name: None}
+                notes.setdefault(name, f"{self.name_of(path)} has no such column: gaps there")
+        return replace(self, folder_values=tuple(values), notes=self.notes | notes) if notes else self
 
     def _likely_formats(self, name: str) -> tuple[TextFormat, ...]:
         """The text formats that a column may have: of numbers in a CSV points of thousands."""

@@ -5,9 +5,10 @@ edges alone name; without a node table all nodes are of that kind. Ids that are 
 
 The node table is read three times: ids, survey, attributes (node_table.py). The edge table is parsed once: `EdgeTable`
 writes its rows as fixed-size records to a temporary file in the new folder, 8 bytes a row for both ends, 8 more for a
-weight and 1 for a type, and the CSR, the weights and the types are made from the records. All of it streams: memory is
-that of the ids, of the edge sort and of the mapped arrays. A fault is counted as rows stream by and raised at the end
-of the pass, with the first offending rows.
+weight, 1 for a type, and 8 or 1 for each column that becomes attributes of both ends (edge_columns.py); the CSR, the
+weights, the types and those attributes are made from the records. All of it streams: memory is that of the ids, of the
+edge sort and of the mapped arrays. A fault is counted as rows stream by and raised at the end of the pass, with the
+first offending rows.
 
 What became of every column is kept in the manifest (`info.ingest.told`), a `ColumnLine` each.
 """
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base import files
 from hcm_scale.base.console import shorten
+from hcm_scale.base.names import AS_END
 from hcm_scale.base.npy import create_npy, open_npy
 from hcm_scale.graph.build import Chunk, EdgeCounts, build_csr
 from hcm_scale.graph.check import NO_TYPE
@@ -32,6 +34,7 @@ from hcm_scale.graph.lookup import find_arcs
 from hcm_scale.graph.store import Graph, NodeTypes
 from hcm_scale.ingest import ids as node_ids
 from hcm_scale.ingest.arrays import FeatureCounts, finish_folder, require, write_weights
+from hcm_scale.ingest.edge_columns import MISSING, EdgeColumns, EdgeEncoding, Levels
 from hcm_scale.ingest.encode import MAY_BE_THOUSANDS, Encoding, is_date, is_number, is_text, use_of
 from hcm_scale.ingest.ids import GrowingIds, Numbers
 from hcm_scale.ingest.node_table import NodeTable, unnamed_index
@@ -39,7 +42,6 @@ from hcm_scale.ingest.policy import DEFAULT_POLICY, Columns, InputError, Offende
 from hcm_scale.ingest.table_files import TYPE, TableFiles, TableSource, columns_of_later_files, open_table, table_parts
 
 MAX_TYPES = 16
-_NO_TYPE = 255
 _BLOCK_ROWS = 1 << 16
 _NAME = r"^\s*-?(0[0-9xX]|[0-9.]+[eE])"  # an id that could be read as a number, and is more than that
 _DEFAULT_COLUMNS = Columns()
@@ -52,19 +54,27 @@ def read_tables(
     *,
     columns: Columns = _DEFAULT_COLUMNS,
     policy: Policy = DEFAULT_POLICY,
-    known: list[Encoding] | None = None,
+    known: Sequence[Encoding | EdgeEncoding] | None = None,
     origin: str | None = None,
 ) -> Graph:
     """Reads the tables at `edges` and `nodes` (file, folder, glob or Arrow table) into the folder `out`; returns it.
 
-    `known` are the encodings of an earlier node table, by which this one is read. `origin` is what the tables are
+    `known` are the encodings of an earlier graph's tables, by which these are read. `origin` is what the tables are
     called in messages; None: as their files are.
     """
+    known_nodes = None if known is None else [one for one in known if not isinstance(one, EdgeEncoding)]
     if isinstance(nodes, str) and len(table_parts("graph.nodes", nodes)) > 1 and columns.node_type is None:
         columns = replace(columns, node_type=TYPE)
-    edge_table, node_files = _open(edges, nodes, columns, policy.max_bytes)
-    origin = origin or edge_table.files.origin + (f", {node_files.origin}" if node_files else "")
-    node_table = NodeTable(node_files, columns, policy, known) if node_files else None
+    edge_files, node_files, id_kind = _open(edges, nodes, columns, policy.max_bytes)
+    origin = origin or edge_files.origin + (f", {node_files.origin}" if node_files else "")
+    node_table = NodeTable(node_files, columns, policy, known_nodes) if node_files else None
+    own = None
+    is_lacking = (node_table is None or not node_table.names) and policy.featureless == "error"
+    if policy.edge_attributes == "all" or (is_lacking and policy.edge_attributes == "auto") or known is not None:
+        known_edges = None if known is None else [one for one in known if isinstance(one, EdgeEncoding)]
+        own = EdgeColumns(edge_files, columns, known_edges, policy.nonfinite)
+        own = own if own.kinds or policy.edge_attributes == "all" or known_edges else None  # two ends alone are none
+    edge_table = EdgeTable(edge_files, columns, id_kind, own)
     with naming_origin(origin):
         _write(Path(out), origin, edge_table, node_table, policy)
     return Graph.open(out, verify=False)
@@ -72,7 +82,8 @@ def read_tables(
 
 def _write(out: Path, origin: str, edges: "EdgeTable", nodes: NodeTable | None, policy: Policy) -> None:
     remedy = "" if nodes else "graph.nodes=FILE is the table that has them, or "
-    require(len(nodes.names) if nodes else 0, policy, remedy)
+    own = edges.attributes
+    require(len(nodes.names) if nodes else 0, policy, remedy, has_others=own is not None)
     with files.replacing_folder(out) as folder:
         with tempfile.TemporaryDirectory(prefix="rows-", dir=folder) as scratch:
             records = Path(scratch) / "records"
@@ -80,15 +91,25 @@ def _write(out: Path, origin: str, edges: "EdgeTable", nodes: NodeTable | None, 
             grows = nodes is None or policy.unknown == "add"
             column = edges.add_ends(records, ids) if grows else node_ids.stored_ids(ids.column())
             encodings = nodes.encodings() if nodes else []
-            require(sum(len(encoding.names) for encoding in encodings), policy)
+            require(sum(len(encoding.names) for encoding in encodings), policy, has_others=own is not None)
             if not grows:
                 edges.parse(records, node_ids.RangeIds(len(ids)).find if column is None else ids.find)
             edges.check(policy.unknown, ids)
             counts = edges.write(folder, len(ids), policy.directed)
-        written = nodes.write_features(folder, encodings) if nodes else FeatureCounts()
+            made = own.encodings(edges.kept_rows) if own else []
+            width = sum(len(encoding.names) for encoding in (*encodings, *made))
+            x: Any = create_npy(folder / "x.npy", np.float32, (len(ids), width)) if width else None
+            names = tuple(name for encoding in made for name in encoding.names)
+            if own:
+                own.write(made, edges.kept_rows, x[:, width - len(names) :])
+        written = nodes.write_features(x, encodings) if nodes else FeatureCounts()
+        details = (*written.details, *(one.as_json() for one in made))
+        written = replace(written, columns=(*written.columns, *names), num_columns=width, details=details)
+        if width:
+            x.flush()
         num_anomalies = nodes.write_labels(folder) if nodes else None
         types = nodes.write_types(folder, written) if nodes else None
-        lines = _edge_lines(edges, policy.directed)
+        lines = _edge_lines(edges, policy.directed, made)
         lines += _node_lines(nodes, encodings, num_anomalies, types) if nodes else []
         finish_folder(
             folder,
@@ -98,7 +119,7 @@ def _write(out: Path, origin: str, edges: "EdgeTable", nodes: NodeTable | None, 
             written,
             ids=column,
             column_lines=[asdict(line) for line in lines],
-            edge_types=edges.type_names if edges.columns.type else None,
+            edge_types=edges.types.names if edges.columns.type else None,
             weights=edges.columns.weight,
             unknown_edges=edges.unknown.count,
             repeated_nodes=len(nodes.left_out) if nodes else 0,
@@ -110,18 +131,19 @@ def _write(out: Path, origin: str, edges: "EdgeTable", nodes: NodeTable | None, 
 class EdgeTable:
     """An edge table; once it is parsed, its rows as records in a file, and what was counted."""
 
-    def __init__(self, files: TableFiles, columns: Columns, id_kind: str) -> None:
-        self.files, self.columns, self.id_kind = files, columns, id_kind
-        self.num_rows = self.num_loops = self.num_untyped = 0
+    def __init__(self, files: TableFiles, columns: Columns, id_kind: str, attributes: EdgeColumns | None) -> None:
+        self.files, self.columns, self.id_kind, self.attributes = files, columns, id_kind, attributes
+        self.num_rows = self.num_loops = 0
         self.num_nulls = self.num_distinct = 0, 0  # of sources and of targets
-        self.type_names: list[str] = []
+        self.types = Levels(MAX_TYPES)
         where = files.rows_of("the edge table")
         remedy = "graph.unknown=drop leaves these rows out, add makes nodes of them, without attributes"
         self.unknown = Offenders("rows name an id that is not a node", where, remedy)
         self._unknown_texts: list[str] = []  # a few ids that are not nodes
         self._reader = node_ids.IdReader(id_kind, where, files.place)
         weight, kind = [("weight", "<f8")] * bool(columns.weight), [("type", "u1")] * bool(columns.type)
-        self._layout = np.dtype([("u", "<i4"), ("v", "<i4"), *weight, *kind])
+        own = attributes.layout if attributes else []
+        self._layout = np.dtype([("u", "<i4"), ("v", "<i4"), *weight, *kind, *own])
         self._records = Path()
         self._nodes: NDArray[np.int32] | None = None  # the node of each number, -1 last; None: numbers are nodes
 
@@ -139,10 +161,11 @@ class EdgeTable:
         """Parses the table into `records`; ids are numbered by `take`, the `add` or `find` of a table of ids."""
         weight, kind, self._records = self.columns.weight, self.columns.type, records
         ends = self.columns.source, self.columns.target
-        types = ((kind, pa.string()), (weight, pa.float64()))
+        types, own = ((kind, pa.string()), (weight, pa.float64())), self.attributes
         casts = {name: as_type for name, as_type in types if name is not None and name not in ends}
+        files = self.files.with_casts(dict.fromkeys(own.levels if own else (), pa.string()) | casts)
         with open(records, "wb") as stream:
-            for batch in self.files.with_casts(casts).batches(list(dict.fromkeys((*ends, *casts)))):
+            for batch in files.batches(list(dict.fromkeys((*ends, *casts, *(own.kinds if own else ()))))):
                 sources, targets = (self._reader.read(batch[end], self.num_rows) for end in ends)
                 rows = np.empty(len(batch), self._layout)
                 rows["u"], rows["v"] = (node_ids.number_ids(take, column) for column in (sources, targets))
@@ -150,7 +173,9 @@ class EdgeTable:
                 if weight:
                     rows["weight"] = batch[weight].to_numpy(zero_copy_only=False)
                 if kind:
-                    rows["type"] = self._type_codes(batch[kind])
+                    rows["type"] = self.types.codes(batch[kind])  # of too many `_write_types` says so, after ids
+                if own:
+                    own.read(batch, rows, self.num_rows)
                 rows.tofile(stream)
                 self.num_rows += len(batch)
         self._reader.check(nulls=False)
@@ -164,18 +189,6 @@ class EdgeTable:
             self.unknown.add(is_lost, lambda i: f"{self.files.place(start + i)}: {sources[i]} -> {targets[i]}")
             if self.id_kind == "text":
                 self._unknown_texts += (sources[first].as_py() or "", targets[first].as_py() or "")
-
-    def _type_codes(self, column: pa.Array) -> NDArray[np.uint8]:
-        """The place of each type among `type_names`, to which new ones are added until they are too many."""
-        encoded, names = pc.dictionary_encode(column.cast(pa.string())), self.type_names
-        self.num_untyped += column.null_count
-        found = encoded.dictionary.to_pylist()
-        if len(names) <= MAX_TYPES:
-            names += [name for name in found if name not in names]
-        if len(names) > MAX_TYPES:  # `_write_types` refuses them, after faults of ids
-            return np.full(len(column), _NO_TYPE, np.uint8)
-        codes = np.array([*map(names.index, found), _NO_TYPE], np.uint8)
-        return codes[encoded.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)]
 
     def check(self, unknown: str, ids: GrowingIds) -> None:
         """Raises for missing and unknown ids, unless their rows are dropped and others are left."""
@@ -211,6 +224,11 @@ class EdgeTable:
                     rows["u"], rows["v"] = self._nodes[rows["u"]], self._nodes[rows["v"]]
                 yield rows
 
+    def kept_rows(self) -> Iterator[NDArray[Any]]:
+        """Streams the records of rows that join two different nodes."""
+        for rows in self._blocks():
+            yield rows[(rows["u"] >= 0) & (rows["v"] >= 0) & (rows["u"] != rows["v"])]
+
     def _edges(self, num_nodes: int) -> Iterator[Chunk]:
         """Streams the ends of rows that join two nodes."""
         is_source, is_target = np.zeros((2, num_nodes), np.bool_)
@@ -222,13 +240,13 @@ class EdgeTable:
 
     def _write_types(self, folder: Path, directed: bool) -> None:
         """Writes edge_types.npy: bit i of an entry of the CSR says that a row of type i joins the two nodes."""
-        if len(names := self.type_names) > MAX_TYPES:
+        if len(names := self.types.names) > MAX_TYPES:
             option = f"graph.type_column={self.columns.type!r}"
             raise InputError(f"{option} has more than {MAX_TYPES} values: {', '.join(names)} ...")
         indptr, indices = (open_npy(folder / f"{name}.npy") for name in ("indptr", "indices"))
         types = create_npy(folder / "edge_types.npy", np.uint16, indices.shape)
         for rows in self._blocks():
-            rows = rows[(rows["u"] >= 0) & (rows["v"] >= 0) & (rows["type"] != _NO_TYPE)]
+            rows = rows[(rows["u"] >= 0) & (rows["v"] >= 0) & (rows["type"] != MISSING)]
             bits = np.uint16(1) << rows["type"].astype(np.uint16)
             for start, end in (("u", "v"), ("v", "u"))[: 1 if directed else 2]:
                 at, found = find_arcs(indptr, indices, rows[start], rows[end])
@@ -250,16 +268,15 @@ def _differ_by_zeros(ids: GrowingIds, unknown: Sequence[str]) -> bool:
 
 def _open(
     edges: TableSource, nodes: TableSource | None, columns: Columns, max_bytes: int
-) -> tuple[EdgeTable, TableFiles | None]:
-    """The tables, the names of their columns checked, to be read with the type that ids have."""
+) -> tuple[TableFiles, TableFiles | None, str]:
+    """The tables, the names of their columns checked, to be read with the type that ids have, and that type."""
     ends: tuple[str, ...] = (columns.source, columns.target)
     edge_files = open_table("graph.path", edges, max_bytes)
     for option, name in (("source", columns.source), ("target", columns.target), ("type", columns.type)):
         edge_files.check_columns(f"graph.{option}_column", [name])
     edge_files.check_filled()
-    taken = {*ends, columns.type}
-    if not edge_files.is_csv:  # whose text is known to be text
-        taken |= {*edge_files.schema.names} - {columns.weight}
+    edge_files = edge_files.with_gaps((*ends, columns.type, columns.weight))
+    taken = {*ends, columns.type, *columns.categorical}
     edge_files = edge_files.with_text_formats([name for name in edge_files.schema.names if name not in taken])
     if columns.weight:
         _check_weight(edge_files, columns)
@@ -276,16 +293,19 @@ def _open(
         node_files.check_columns("graph.label_column", [columns.label])
         node_files.check_columns("graph.node_type_column", [columns.node_type])
         node_files.check_columns("graph.include", columns.attributes or ())
-        node_files.check_columns("graph.exclude", columns.exclude)
-        node_files.check_columns("graph.categorical", columns.categorical)
-        tables.append((node_files.with_casts(dict.fromkeys(columns.categorical, pa.string())), (columns.id,)))
+        tables.append((node_files, (columns.id,)))
+    held = [table.schema.names for table, _ in tables]
+    for option, names in (("graph.exclude", columns.exclude), ("graph.categorical", columns.categorical)):
+        tables[-1][0].check_columns(option, [name for name in names if not any(name in each for each in held)])
+    named = [{name: pa.string() for name in columns.categorical if name in each} for each in held]
+    tables = [(table.with_casts(casts), of) for (table, of), casts in zip(tables, named, strict=True)]
     typed = [(f"{table.origin}:{n}", table.schema.field(n).type) for table, names in tables for n in names]
     kind = node_ids.id_kind(typed, columns.id_type)
     is_auto = columns.id_type == "auto"
     if is_auto and kind == "integer" and any(_starts_with_text_ids(table, names) for table, names in tables):
         kind = "text"
     edge_files, *node_tables = (t.with_casts(_id_casts(t, names, kind, is_auto)) for t, names in tables)
-    return EdgeTable(edge_files, columns, kind), node_tables[0] if node_tables else None
+    return edge_files, node_tables[0] if node_tables else None, kind
 
 
 def _check_weight(table: TableFiles, columns: Columns) -> None:
@@ -340,31 +360,39 @@ _MAX_LINES = 60
 _HEADER = ("table", "column", "type", "distinct", "gaps", "use")
 
 
-def _edge_lines(table: EdgeTable, directed: bool) -> list[ColumnLine]:
-    """The columns of the edge table, once it was read."""
-    columns, uses = table.columns, dict[str, _ColumnCounts]()
+def _edge_lines(table: EdgeTable, directed: bool, made: Sequence[EdgeEncoding]) -> list[ColumnLine]:
+    """The columns of the edge table, once it was read; `made` are those that became attributes."""
+    columns, uses, own = table.columns, dict[str, _ColumnCounts](), table.attributes
     if columns.type:
         use = "the type of each edge, told in explanations; it decides no score"
-        uses[columns.type] = use, len(table.type_names), table.num_untyped
+        uses[columns.type] = use, len(table.types.names), table.types.num_missing
     of_ends = ["an end of each edge; which end is not kept: graph.directed=true keeps it"] * 2
     if directed:
         of_ends = ["where each edge starts", "where each edge ends"]
     for i, name in enumerate((columns.source, columns.target)):
-        uses[name] = of_ends[i], table.num_distinct[i], table.num_nulls[i]
+        counted = f"; rows and partners{AS_END}{name} are attributes" if made else ""
+        uses[name] = of_ends[i] + counted, table.num_distinct[i], table.num_nulls[i]
     if columns.weight:
         use = "weight of edges, added up over the rows of two nodes: a heavier neighbour counts for more"
         uses[columns.weight] = use, None, 0
+    for name, why in own.unused.items() if own else ():
+        uses.setdefault(name, (why, None, None))
+    for one in made[1:]:
+        assert own is not None
+        note = f"; {own.notes[one.name]}" if one.name in own.notes else ""
+        also = f"{uses[one.name][0]}; " if one.name in uses else ""
+        distinct = len(own.levels[one.name].names) if one.kind == "text" else None
+        uses[one.name] = f"{also}{one.use}{note}", distinct, own.gaps[one.name]
     return _column_lines("edges", table.files, columns, uses, _unused_of_edges)
 
 
 def _unused_of_edges(column: pa.Field) -> str:
-    if is_date(column.type):
-        return "not used: edges have no time here; select the rows of the time that you mean"
+    also = "graph.edge_attributes=all makes attributes of both ends of it"
     if is_text(column.type):
-        return "not used: edges have no attributes here; graph.type_column takes one with few values as their type"
+        return f"not used: graph.type_column takes one with few values as the type of edges; {also}"
     if is_number(column.type):
-        return f"not used: graph.weight_column={column.name} takes it as the weight of edges"
-    return "not used: edges have no attributes here; sums over a node's edges can be node columns"
+        return f"not used: graph.weight_column={column.name} takes it as the weight of edges; {also}"
+    return f"not used: {also}" if is_date(column.type) else f"not used: a column of type {column.type}"
 
 
 def _node_lines(

@@ -5,9 +5,11 @@ neighbours by predicted hop, farthest first, with the spread over the parameter 
 where edges have them, and whether purification dropped it, and the attributes in which it differs most from its
 neighbourhood: (its value - the neighbours' mean) / the standard deviation over the whole graph, under the user's own
 column names. A node without neighbours is compared with the mean of all nodes; of several types of nodes only its own
-counts, for neighbours, mean, deviation and what is usual. The buckets of a hashed text, `NAME#17`, mean nothing to a
-reader and count as one attribute, the text in NAME. Dates are stored as days since the earliest, so their columns carry
-the date of day 0. Costs the node's degree and one row of attributes.
+counts, for neighbours, mean, deviation and what is usual. The buckets of a hashed text, `NAME#17`, and the places of a
+vector, `NAME[17]`, mean nothing to a reader and count as one attribute, NAME. Dates are stored as days since the
+earliest, so their columns carry the date of day 0; large whole numbers less the least, which the name then says. What
+was made of the rows of an edge table is shown as it was before it was stored (ingest/edge_columns.py): amounts without
+logarithm, a share as so many of so many rows. Costs the node's degree and one row of attributes.
 
 A value is extreme where it lies more than four times as far from the median over nodes of like degree (`usual`) as
 their 5 % or 95 % quantile on its side: 6.6 deviations of a normal column, 2.9 of the logarithm of a lognormal one. The
@@ -16,6 +18,7 @@ Extreme attributes come first, whatever the neighbours have: members of a ring s
 """
 
 import math
+import re
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base.names import GAP_SUFFIX, NO_COLUMN, VECTOR
 from hcm_scale.graph.store import KIND_NAMES, Attributes, Graph, SparseRows
 from hcm_scale.report.evidence import Evidence, contains, is_among, neighbors_of, row_mean
 from hcm_scale.report.reasons import Reason, reasons
@@ -65,7 +69,8 @@ class Difference:
 
     For a hashed text (`is_text`) these are of the bucket that differs most, and `column` is the name of the text. For a
     date the values are days since `first_day`: `2024-01-31`, or `2024-01-31T08:00` of a column with a time of day.
-    `usual` is the median over nodes of like degree, None where they are too few.
+    `usual` is the median over nodes of like degree, None where they are too few. A share of rows has `counts`: how many
+    they are, and of how many.
     """
 
     column: str
@@ -76,6 +81,7 @@ class Difference:
     first_day: str | None = None
     usual: float | None = None
     extreme: bool = False
+    counts: tuple[int, int] | None = None
 
     @property
     def notable(self) -> bool:
@@ -120,6 +126,9 @@ class Explanation:
         """A JSON-able dict with at most `limit` neighbours; `degree` counts all."""
         body = asdict(replace(self, neighbors=self.neighbors[:limit]))
         body = {name: value for name, value in body.items() if value is not None or name not in ("type", "num_alike")}
+        for difference in body["differences"]:
+            if difference["counts"] is None:
+                del difference["counts"]
         lists = {name: list(body[name]) for name in ("neighbors", "differences", "reasons")}
         return body | lists | {"degree": self.degree, "percentile": self.percentile}
 
@@ -231,15 +240,24 @@ def _differences(evidence: Evidence, node: int, row: NDArray[Any], limit: int) -
     low, usual, high = np.full((3, len(own)), np.nan) if quantiles is None else quantiles
     usual_range = np.where(own > usual, high - usual, usual - low)
     extreme = (usual_range > 0.0) & (np.abs(own - usual) > _EXTREME * usual_range)
+    names = graph.columns
+    absent = [c for c, name in enumerate(names) if name.endswith(GAP_SUFFIX) and own[c] == NO_COLUMN]
+    deviations[absent], extreme[absent] = 0.0, False
     found: dict[str, Difference] = {}
-    first_days = _first_days(graph)
+    first_days, stored = _first_days(graph), graph.info.get("ingest", {}).get("columns", [])
+    readings = {name: how | {"prior": one["prior"]} for one in stored for name, how in one.get("readings", {}).items()}
+    origins = {one["name"]: one["origin"] for one in stored if one["method"] == "number" and one.get("origin")}
     for c in np.lexsort((-np.abs(deviations), ~extreme)).tolist():
         if (deviations[c] == 0.0 and not extreme[c]) or len(found) == limit:
             break
-        name, is_text = _source_of(graph.columns[c] if c < len(graph.columns) else f"attribute {c}", graph.columns)
-        numbers = float(own[c]), float(theirs[c]), float(deviations[c])
-        like = finite(usual[c]), bool(extreme[c]) and not is_text
-        found.setdefault(name, Difference(name, *numbers, is_text, first_days.get(name), *like))
+        name, is_text = _source_of(names[c] if c < len(names) else f"attribute {c}", names)
+        how = readings.get(name, {})
+        value, mean, like = (_amount(float(row[c]), how) for row in (own, theirs, usual))
+        counts = _row_counts(value, how, own[[names.index(rows) for rows in how["rows"]]]) if "rows" in how else None
+        value = counts[0] / counts[1] if counts and counts[1] else value
+        numbers = value, mean, float(deviations[c]), is_text, first_days.get(name), finite(like)
+        shown = f"{name} less {origins[name]:,.0f}" if name in origins else name
+        found.setdefault(name, Difference(shown, *numbers, bool(extreme[c]) and not is_text, counts))
     return tuple(found.values())
 
 
@@ -255,12 +273,26 @@ def _column_quantiles(x: Attributes, nodes: NDArray[np.int64]) -> NDArray[np.flo
     return np.stack([ordered[-(-last // 20)], np.median(ordered, axis=0), ordered[last - -(-last // 20)]])
 
 
+def _amount(value: float, how: dict[str, Any]) -> float:
+    """The value of an attribute whose logarithm is stored."""
+    return math.copysign(how["unit"] * math.expm1(abs(value)), value) if "unit" in how else value
+
+
+def _row_counts(value: float, how: dict[str, Any], rows: NDArray[np.float64]) -> tuple[int, int]:
+    """How many rows a share is, and of how many, whose logarithms are `rows`."""
+    num_rows = round(float(np.expm1(rows).sum()))
+    return round(value * (num_rows + how["prior"]) - how["prior"] * how["usual"]), num_rows
+
+
 def _source_of(column: str, columns: tuple[str, ...]) -> tuple[str, bool]:
-    """The name to show a column by, and whether it is a bucket of a hashed text; buckets are numbered from 0.
+    """The name to show a column by, and whether it is a bucket of a hashed text or a place in a vector, from 0 on.
 
     >>> _source_of("name#17", ("age", "name#0", "name#1")), _source_of("box#3", ("box#3",))
     (('name', True), ('box#3', False))
     """
+    vector = re.match(VECTOR, column)
+    if vector and f"{vector[1]}[1]" in columns:
+        return f"{vector[1]}[]", True
     name, mark, bucket = column.rpartition("#")
     is_bucket = bool(mark) and bucket.isdecimal() and f"{name}#0" in columns and f"{name}#1" in columns
     return (name, True) if is_bucket else (column, False)

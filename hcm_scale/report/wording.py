@@ -511,7 +511,7 @@ def _difference(e: Explanation, d: Difference) -> str:
     where = where if e.num_alike is None else f"of {compared_with(e)}"
     column = f"`{clip(d.column, _NAME_WIDTH)}`"
     if d.is_text:
-        return f"text in {column} unlike that {where}"
+        return f"{_text_name(d)} unlike that {where}"
     name, is_category, category = d.column.partition("=")
     gap = d.column.removesuffix(GAP_SUFFIX)
     if d.value in (0.0, 1.0) and 0.0 <= d.neighbors <= 1.0 and (is_category or gap != d.column):
@@ -519,10 +519,19 @@ def _difference(e: Explanation, d: Difference) -> str:
         share = percent(d.neighbors if d.value else 1.0 - d.neighbors)
         name = clip(name if gap == d.column else gap, _NAME_WIDTH)
         return f"`{name}` is {'' if d.value else 'not '}{what}, which is so of {share} {where}"
+    if d.counts is not None:
+        usual = "" if d.usual is None else f", where {percent(d.usual)} is usual"
+        return f"{column}: {d.counts[0]:,} of its {d.counts[1]:,} rows{usual}"
     own, mean, usual = (_quantity(value, d.first_day) for value in (d.value, d.neighbors, d.usual or 0.0))
     if d.usual is None:
         return f"{column} = {own} where the mean {where} is {mean}"
     return f"{column} = {own} where {usual} is usual{f' and {mean} the mean {where}' * (_num_alike(e) > 0)}"
+
+
+def _text_name(d: Difference) -> str:
+    """A column of hashed text, or of vectors."""
+    is_vector = d.column.endswith("[]")
+    return f"{'vector' if is_vector else 'text in'} `{clip(d.column.removesuffix('[]'), _NAME_WIDTH)}`"
 
 
 def _quantity(value: float, first_day: str | None = None) -> str:
@@ -596,7 +605,7 @@ def _difference_lines(e: Explanation) -> list[str]:
     rows = [("attribute", "its value", compared_with(e) if e.type else "neighbours", "deviations")]
     for d in e.differences:
         own, theirs = ("" if d.is_text else value_text(value, d.first_day) for value in (d.value, d.neighbors))
-        name = clip(f"text in {d.column}" if d.is_text else d.column, _ID_WIDTH)
+        name = clip(_text_name(d).replace("`", "") if d.is_text else d.column, _ID_WIDTH)
         rows.append((name, own, theirs, f"{round(d.deviations, 1) + 0.0:>+10.1f}"))
     width = max(10, *(len(row[0]) for row in rows))
     wide = max(12, *(len(text) for row in rows for text in row[1:3]))

@@ -203,10 +203,29 @@ def _score_attributes(
     """What attributes say about the nodes, and what it is measured by; 4 bytes an edge while distances are there."""
     distance = edge_similarity(graph.indptr, graph.indices, features, "cosine", directed=graph.directed)
     run_in_slices(len(distance), lambda part: np.subtract(1.0, distance[part], out=distance[part]))
-    every = replace(edges, limit=edges.limit[:0])
-    return nodes.attribute_scores(
+    every, first = replace(edges, limit=edges.limit[:0]), _first_without_attributes(graph)
+    if has_some := first < graph.num_nodes:
+        starts = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
+        is_edge = graph.directed | (graph.indices > starts)
+        is_told = np.maximum(starts, graph.indices)[is_edge] < first
+        distance[~is_told] = np.median(distance[is_told]) if is_told.any() else 1.0
+    found, scale = nodes.attribute_scores(
         every, features, distance, how.far_share, None if like is None else like.scale.context
     )
+    if has_some and first:
+        for values in (found.context, found.residual):
+            values[first:] = np.median(values[:first])
+    return found, scale
+
+
+def _first_without_attributes(graph: Graph) -> int:
+    """The first of the nodes, the last ones, that edges alone name and no attribute is known of; n where none is so.
+
+    They are given what is usual: nothing is said of their attributes, and nothing by them of their neighbours'.
+    """
+    ingest = graph.info.get("ingest", {})
+    has_others = any(column["method"] in ("of edges", "degree") for column in ingest.get("columns", []))
+    return graph.num_nodes - (0 if has_others else ingest.get("counts", {}).get("added_nodes", 0))
 
 
 def _sides(graph: Graph, features: NDArray[np.float32]) -> NodeTypes | None:

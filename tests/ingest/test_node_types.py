@@ -103,7 +103,7 @@ def test_types__that_are_too_many_or_missing_or_twice(tmp_path):
     (tmp_path / "edges.csv").write_text(Path(edges).read_text() + "u1,new\n")
     graph = read_tables(tmp_path / "c", edges, nodes, columns=Columns(node_type="type"), policy=more)
     assert names_of(graph)[-1] is None
-    assert graph.x[-1, graph.columns.index("age is null")] == 1.0
+    assert graph.x[-1, graph.columns.index("age is null")] == 2.0
 
 
 def test_one_type__is_none(tmp_path):

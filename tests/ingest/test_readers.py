@@ -16,7 +16,7 @@ from hcm_scale.ingest.readers import IngestSummary, Policy, ingest_summary, read
 
 @pytest.mark.parametrize("option", sorted(POLICIES))
 def test_policy__refuses_unknown_choices(option):
-    with pytest.raises(ValueError, match=f"{option}='maybe' must be one of 'error'"):
+    with pytest.raises(ValueError, match=f"{option}='maybe' must be one of '{POLICIES[option][0]}'"):
         Policy(**{option: "maybe"})
 
 

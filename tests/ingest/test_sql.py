@@ -128,7 +128,10 @@ def test_stamp__is_of_the_rows(database):
         ({"nodes": "selec"}, r"graph\.nodes='selec': .*syntax error"),
         ({"edges": "drop table accounts"}, r"graph\.edges='drop table accounts': "),
         ({"edges": "select payer from transfers"}, r"^graph\.edges='select payer from transfers' has the columns \["),
-        ({"nodes": "select id from accounts"}, r"^graph\.edges, graph\.nodes: the graph has zero attributes"),
+        (
+            {"nodes": "select id from accounts", "edge_attributes": "none"},
+            r"^graph\.edges, graph\.nodes: the graph has zero attributes",
+        ),
     ],
 )
 def test_faults__are_one_line_that_names_the_option(database, tmp_path, monkeypatch, options, message):

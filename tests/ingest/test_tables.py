@@ -101,7 +101,8 @@ def told(graph):
     return {f"{line['table']}.{line['column']}": (line["use"], line["distinct"], line["gaps"]) for line in lines}
 
 
-UNUSED = "not used: graph.weight_column=amount takes it as the weight of edges"
+OF_BOTH_ENDS = "graph.edge_attributes=all makes attributes of both ends of it"
+UNUSED = f"not used: graph.weight_column=amount takes it as the weight of edges; {OF_BOTH_ENDS}"
 
 
 def test_told__has_a_line_for_every_column_of_both_tables(tmp_path):
@@ -122,7 +123,7 @@ def test_told__has_a_line_for_every_column_of_both_tables(tmp_path):
         "edges.source": (end, 3, 0),
         "edges.target": (end, 2, 0),
         "edges.amount": (UNUSED, None, None),
-        "edges.at": ("not used: edges have no time here; select the rows of the time that you mean", None, None),
+        "edges.at": (f"not used: {OF_BOTH_ENDS}", None, None),
         "nodes.id": ("names the nodes", 4, 0),
         "nodes.size": (f"a number, as it is{flag}", 3, 1),
         "nodes.flag": (f"a number, as it is{flag}", 2, 1),
@@ -477,7 +478,8 @@ def test_read_tables__says_of_text_that_it_looks_like_numbers_or_dates(tmp_path,
     }
     g = read_tables(tmp_path / "g", edges, parquet(tmp_path / "n.parquet", {"id": range(200), **columns}))
     uses = {name: told(g)[f"nodes.{name}"][0] for name in columns}
-    for name, like in (("us", "numbers"), ("euro", "numbers"), ("day", "dates"), ("often", "dates")):
+    assert uses["euro"] == "a number; read without the currency, with a decimal comma"
+    for name, like in (("us", "numbers"), ("day", "dates"), ("often", "dates")):
         written = {"numbers": "1234.56", "dates": "2024-01-31"}[like]
         assert f"text that looks like {like}, which are read where they are written as {written}" in uses[name]
     assert "column 'us' is left out" in caplog.text
@@ -539,7 +541,7 @@ def test_read_tables__adds_unknown_nodes_as_rows_of_nulls(tmp_path):
     g = read_tables(tmp_path / "g", edges, nodes, columns=Columns(label="l"), policy=Policy(unknown="add"))
     assert g.ids.to_pylist() == ["b", "a", "y", "z"]
     assert g.columns == ("s", "s is null", "k=u", "k=v", "k is null")
-    assert g.x[2:].tolist() == [[2, 1, 0.5, 0.5, 1]] * 2
+    assert g.x[2:].tolist() == [[2, 2, 0.5, 0.5, 2]] * 2
     assert g.y.tolist() == [0, 1, 0, 0]
     assert (ingest_summary(g).added_nodes, ingest_summary(g).unknown_edges, ingest_summary(g).imputed_values) == (
         2,

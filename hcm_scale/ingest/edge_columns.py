@@ -1,0 +1,398 @@
+"""Columns of an edge table as attributes of both ends: what the rows of a node, such as its payments, say about it.
+
+| column of the edge table | attributes of a node, for its rows as one end and as the other                           |
+|--------------------------|------------------------------------------------------------------------------------------|
+| (any)                    | number of rows, of distinct partners                                                     |
+| number                   | sum, mean, largest and spread; shares of round and, if there are any, of negative values |
+| text, boolean            | shares of its most frequent values, at most 8; a text of more than 64 is not used        |
+| time                     | shares of the four quarters of a day; of both ends together shares of the days of the    |
+|                          | week, burstiness, the longest pause, days since the first and the last row               |
+
+The first column of times is the time of a row, others are not used; nor are whole numbers that rise from row to row,
+which number the rows. Whole numbers that are all seconds, or ms, us or ns, of the years 2001 to 2036 are times.
+
+Counts and amounts are stored as log(1 + |value| / unit) with the sign of the value, the unit of an amount being the
+median of the first rows. A share is (k + 10 s) / (n + 10) for k of n rows, where s is the share over all rows: one
+payment at night out of one says little, and a node without rows has the usual share. Explanations undo both. A value is
+round where it is 100 or more and has at most two digits before zeros. Burstiness is (deviation - mean) / (deviation +
+mean) of the pauses between rows, times n / (n + 10). Self loops do not count; the last day is that of the table.
+
+Rows are read from the records of tables.py. Nodes are taken in ranges of 4 million nodes and ends of rows, each range
+in one pass over the records, so that memory is that of one range: half a gigabyte.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from hcm_scale.base.names import AS_END
+from hcm_scale.ingest.encode import FormatGuess, floats, is_number, is_text, looks_text, texts
+from hcm_scale.ingest.policy import Columns, InputError, not_finite
+from hcm_scale.ingest.table_files import TableFiles
+
+METHOD = "of edges"  # of an encoding, in the manifest
+MISSING = 255  # the code of a text that is null, or one of too many
+_MOST_LEVELS, _SHOWN_LEVELS = 64, 8
+_MOST_COLUMNS = 16  # of a table that is not one of transactions
+_MANY_ROWS = 100  # that do not rise by chance
+_PRIOR = 10.0  # rows that a share is drawn to the usual one by
+_RANGE_ENDS = 1 << 22
+_EPOCHS = (1e9, 1e12, 1e15, 1e18)  # the least of numbers that are seconds, ms, us or ns since 1970
+_MOST = float(np.finfo(np.float32).max)
+_AMOUNTS = ("sum of", "mean of", "largest", "spread of")
+_ODD = ("round", "negative")  # values of which the share is an attribute
+_QUARTERS = ("0 to 6", "6 to 12", "12 to 18", "18 to 24")
+_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_VALUES = {"number": _ODD, "time": (*_QUARTERS, *_WEEKDAYS)}
+Values = NDArray[np.float64]
+Blocks = Callable[[], Iterator[NDArray[Any]]]  # records of rows, from the start every time
+
+
+@dataclass(frozen=True)
+class EdgeEncoding:
+    """How a column of the edge table becomes attributes of its `ends`; of `kind` rows, number, text or time.
+
+    `shares` are those over all rows: of `values`, the texts or parts of time, or of round and negative numbers.
+    """
+
+    name: str
+    kind: str
+    ends: tuple[str, ...]
+    unit: float = 1.0
+    values: tuple[str, ...] = ()
+    shares: tuple[float, ...] = ()
+    method: str = METHOD
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.readings)
+
+    @property
+    def of_each_end(self) -> tuple[str, ...]:
+        """The values that have a share for each end; those of the week have one for both."""
+        return self.values[:-7] if self.kind == "time" else self.values
+
+    @property
+    def readings(self) -> dict[str, dict[str, Any]]:
+        """By attribute, how a person reads it: the `unit` of its logarithm, or of which `rows` it is a share."""
+        found: dict[str, dict[str, Any]] = {}
+        stem = {"number": "{1} {0}", "text": "{0}: {1}", "time": "{0} from {1} h"}.get(self.kind, "")
+        logs = {"rows": ("rows", "partners"), "number": [f"{what} {self.name}" for what in _AMOUNTS]}.get(self.kind, ())
+        usual = dict(zip(self.values, self.shares, strict=True))
+        for end in self.ends:
+            found |= {f"{what}{AS_END}{end}": {"unit": self.unit} for what in logs}
+            named = {f"{stem.format(self.name, value)}{AS_END}{end}": usual[value] for value in self.of_each_end}
+            found |= {name: {"rows": [f"rows{AS_END}{end}"], "usual": share} for name, share in named.items()}
+        if self.kind == "time":
+            both, rows = f"{AS_END}either end", [f"rows{AS_END}{end}" for end in self.ends]
+            found |= {f"{self.name} on {day}{both}": {"rows": rows, "usual": usual[day]} for day in _WEEKDAYS}
+            pauses = (f"burstiness of {self.name}", f"longest pause of {self.name}, in days")
+            since = (f"days since the {which} {self.name}" for which in ("first", "last"))
+            found |= {f"{what}{both}": {} for what in (*pauses, *since)}
+        return found
+
+    @property
+    def use(self) -> str:
+        """What became of the column, for the report."""
+        odd = f", shares of {' and '.join(self.values)} ones" * bool(self.values)
+        most = f", of the {_SHOWN_LEVELS} most frequent" * (len(self.values) == _SHOWN_LEVELS)
+        hours = "hours of the day, " * (_QUARTERS[0] in self.values)
+        made = {
+            "number": f"sum, mean, largest, spread, on a log scale{odd}",
+            "text": f"the share of each value{most}",
+            "time": f"shares of {hours}days of the week, burstiness, longest pause, first and last",
+        }
+        return f"attributes of {self.ends[0]} and {self.ends[1]}: {made[self.kind]}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The encoding for the manifest, with what a report needs."""
+        return asdict(self) | {"readings": self.readings, "prior": _PRIOR}
+
+    @staticmethod
+    def from_json(stored: dict[str, Any]) -> "EdgeEncoding":
+        names = {entry.name for entry in fields(EdgeEncoding)}
+        found: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in stored.items() if n in names}
+        return EdgeEncoding(**found)
+
+
+class Levels:
+    """The values of a text column, numbered as they come, until they are more than `most`."""
+
+    def __init__(self, most: int) -> None:
+        self.names: list[str] = []
+        self.num_missing, self._most = 0, most
+
+    def codes(self, column: pa.Array) -> NDArray[np.uint8]:
+        """The number of each value; MISSING for nulls, and for all where values are too many."""
+        encoded, names = pc.dictionary_encode(texts(column)), self.names
+        self.num_missing += column.null_count
+        found = encoded.dictionary.to_pylist()
+        if len(names) <= self._most:
+            names += [name for name in found if name not in names]
+        if len(names) > self._most:
+            return np.full(len(column), MISSING, np.uint8)
+        codes = np.array([*map(names.index, found), MISSING], np.uint8)
+        return codes[encoded.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)]
+
+
+class EdgeColumns:
+    """The columns of an edge table that become attributes: they are read into records, and then written."""
+
+    def __init__(
+        self, files: TableFiles, columns: Columns, trained: Sequence[EdgeEncoding] | None, nonfinite: str
+    ) -> None:
+        """`trained` are the encodings of an earlier table; `nonfinite` says what infinities are."""
+        self.files, self.ends, self._trained = files, (columns.source, columns.target), trained
+        self.unused, self.notes = dict[str, str](), dict[str, str]()  # why a column is not used, what is said of one
+        self.kinds = self._chosen(columns) if trained is None else self._as_trained(trained)
+        self.levels = {name: Levels(_MOST_LEVELS) for name, kind in self.kinds.items() if kind == "text"}
+        self.gaps = dict.fromkeys(self.kinds, 0)
+        self._units, self._last = dict[str, float](), dict[str, float]()  # last: of whole numbers that rise, else inf
+        self._bad, self._refuses = not_finite(files.rows_of("the edge table")), nonfinite == "error"
+        self._epochs = {name: _epoch_unit(files, name) for name, kind in self.kinds.items() if kind == "time"}
+        self._num_rows, self._has_hours, self._span = 0, False, (np.inf, -np.inf)
+
+    @property
+    def layout(self) -> list[tuple[str, str]]:
+        """Fields of a record."""
+        return [(f"of {name}", "u1" if kind == "text" else "<f8") for name, kind in self.kinds.items()]
+
+    def _chosen(self, columns: Columns) -> dict[str, str]:
+        """The kind of each column that is used; why each other is not is kept."""
+        kinds: dict[str, str] = {}
+        for name in (n for n in self.files.schema.names if n not in (*self.ends, *self.files.index_columns)):
+            kind = _kind_of(self.files, name, is_category=name in columns.categorical)
+            if name in columns.exclude:
+                self.unused[name] = "not used: graph.exclude names it"
+            elif kind == "time" and (first := next((n for n, known in kinds.items() if known == "time"), None)):
+                self.unused[name] = f"not used: {first} is the time of rows; graph.exclude=[{first}] leaves that out"
+            elif kind and len(kinds) == _MOST_COLUMNS:
+                self.unused[name] = f"not used: only the first {_MOST_COLUMNS} columns become attributes of their ends"
+            elif kind:
+                kinds[name] = kind
+        return kinds
+
+    def _as_trained(self, trained: Sequence[EdgeEncoding]) -> dict[str, str]:
+        kinds = {encoding.name: encoding.kind for encoding in trained if encoding.kind != "rows"}
+        for name, kind in kinds.items():
+            self.files.check_columns("trained: a column of its edges", [name])
+            if _kind_of(self.files, name, is_category=kind == "text") != kind:
+                what = f"is of type {self.files.type_of(name)}, and was a {kind} in the trained graph"
+                raise InputError(f"{self.files.origin} column {name!r} {what}")
+        return kinds
+
+    def read(self, batch: pa.RecordBatch, rows: NDArray[Any], first_row: int) -> None:
+        """Fills the fields of a batch of records."""
+        self._num_rows += len(rows)
+        for name, kind in self.kinds.items():
+            column, out = batch[name], rows[f"of {name}"]
+            self.gaps[name] += column.null_count
+            if kind == "text":
+                out[:] = self.levels[name].codes(column)
+            elif kind == "time":
+                out[:] = self._times(name, column)
+            else:
+                out[:] = self._numbers(name, floats(column), first_row)
+
+    def _times(self, name: str, column: pa.Array) -> Values:
+        """Days since 1970, by the clocks of the column's zone."""
+        local = pc.local_timestamp(column) if getattr(column.type, "tz", None) else column
+        days = floats(local) / (86_400 * unit if (unit := self._epochs[name]) else 1)
+        if len(known := days[np.isfinite(days)]):
+            self._has_hours = self._has_hours or bool((known != np.floor(known)).any())
+            self._span = min(self._span[0], float(known.min())), max(self._span[1], float(known.max()))
+        return days
+
+    def _numbers(self, name: str, values: Values, first_row: int) -> Values:
+        is_bad = np.abs(values) > _MOST
+        self._bad.add(is_bad, lambda i: f"{self.files.place(first_row + i)} column {name!r} = {values[i]}")
+        values[is_bad] = np.nan
+        known = values[np.isfinite(values)]
+        if name not in self._units and np.any(known):
+            self._units[name] = float(np.median(np.abs(known[known != 0])))
+        if pa.types.is_integer(self.files.type_of(name)) and len(values):
+            rises = len(known) == len(values) and (np.diff(known, prepend=self._last.get(name, -np.inf)) > 0).all()
+            self._last[name] = float(known[-1]) if rises else np.inf
+        return values
+
+    def encodings(self, blocks: Blocks) -> list[EdgeEncoding]:
+        """How the columns become attributes, from all rows that count; or as in the earlier table."""
+        if self._refuses:
+            self._bad.check()
+        if self._trained is not None:
+            return list(self._trained)
+        for name in [name for name, last in self._last.items() if np.isfinite(last) and self._num_rows >= _MANY_ROWS]:
+            self._drop(name, "its values rise from row to row, as numbers of rows do")
+        for name, levels in self.levels.items():
+            guess = FormatGuess()
+            guess.add(pa.array(levels.names, pa.string()), np.ones(len(levels.names), np.int64))
+            many = looks_text(guess.name()) or f"it has more than {_MOST_LEVELS} values"
+            if not 0 < len(levels.names) <= _MOST_LEVELS:
+                self._drop(name, many if levels.names else "it has no value")
+        num_rows, counts = 0, {name: dict.fromkeys(self._values(name), 0) for name in self.kinds}
+        for rows in blocks():
+            num_rows += len(rows)
+            for name, found in counts.items():
+                for value in found:
+                    found[value] += int(np.count_nonzero(self._is(name, value, rows)))
+        return [EdgeEncoding("", "rows", self.ends), *(self._of(name, counts[name], num_rows) for name in counts)]
+
+    def _drop(self, name: str, why: str) -> None:
+        del self.kinds[name]
+        self.unused[name] = f"not used: {why}"
+
+    def _values(self, name: str) -> Sequence[str]:
+        """The values of a column whose shares of rows may be attributes."""
+        if (kind := self.kinds[name]) == "text":
+            return self.levels[name].names
+        return _VALUES[kind] if self._has_hours else _VALUES[kind][-7:]
+
+    def _is(self, name: str, value: str, rows: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which rows have one of these values."""
+        column = rows[f"of {name}"]
+        if self.kinds[name] == "text":
+            names = self.levels[name].names
+            return np.asarray(column == (names.index(value) if value in names else MISSING - 1))
+        if value in _ODD:
+            return is_round(column) if value == "round" else column < 0
+        minutes = np.rint(np.nan_to_num(column) * 1440.0).astype(np.int64)  # a float has 6:00 as 5:59:59.999999
+        in_day, weekday = minutes % 1440 // 360, (minutes // 1440 + 3) % 7  # day 0, in 1970, was a Thursday
+        is_so = in_day == _QUARTERS.index(value) if value in _QUARTERS else weekday == _WEEKDAYS.index(value)
+        return np.asarray(is_so & np.isfinite(column))
+
+    def _of(self, name: str, counts: dict[str, int], num_rows: int) -> EdgeEncoding:
+        kind, chosen = self.kinds[name], list(counts)
+        if kind == "text":
+            chosen = sorted(chosen, key=lambda value: (-counts[value], value))[:_SHOWN_LEVELS]
+        elif kind == "number":
+            chosen = [word for word in chosen if 0 < counts[word] < num_rows]
+            if counts["negative"]:
+                self.notes[name] = f"{counts['negative']:,} are negative and count with their sign"
+        shares = tuple(counts[value] / max(1, num_rows) for value in chosen)
+        return EdgeEncoding(name, kind, self.ends, self._units.get(name, 1.0), tuple(chosen), shares)
+
+    def write(self, encodings: Sequence[EdgeEncoding], blocks: Blocks, x: NDArray[np.float32]) -> None:
+        """Writes the attributes of all nodes into `x`, (n, attributes)."""
+        sizes = np.ones(len(x) + 1, np.int64)
+        for rows in blocks():
+            np.add.at(sizes, rows["u"] + 1, 1)
+            np.add.at(sizes, rows["v"] + 1, 1)
+        starts, first = np.cumsum(sizes), 0
+        while first < len(x):
+            last = max(first + 1, int(np.searchsorted(starts, starts[first] + _RANGE_ENDS, "right")) - 1)
+            parts = [[rows[(rows[end] >= first) & (rows[end] < last)] for rows in blocks()] for end in "uv"]
+            of_ends = [_EndRows(np.concatenate(part), end, first, last) for part, end in zip(parts, "uv", strict=True)]
+            for k, column in enumerate(self._columns(encodings, of_ends)):
+                x[first:last, k] = column
+            first = last
+
+    def _columns(self, encodings: Sequence[EdgeEncoding], of_ends: "list[_EndRows]") -> "Iterator[NDArray[Any]]":
+        """The attributes of a range of nodes, in the order of their names."""
+        for encoding in encodings:
+            usual = dict(zip(encoding.values, encoding.shares, strict=True))
+            for end in of_ends:
+                if encoding.kind == "rows":
+                    yield from map(np.log1p, (end.num_rows, end.num_partners()))
+                elif encoding.kind == "number":
+                    yield from end.amounts(f"of {encoding.name}", encoding.unit)
+                for value in encoding.of_each_end:
+                    yield _shares(end.nodes[self._is(encoding.name, value, end.rows)], end.num_rows, usual[value])
+            if encoding.kind == "time":
+                for value in _WEEKDAYS:
+                    chosen = [end.nodes[self._is(encoding.name, value, end.rows)] for end in of_ends]
+                    yield _shares(np.concatenate(chosen), sum(end.num_rows for end in of_ends), usual[value])
+                times = np.concatenate([end.rows[f"of {encoding.name}"] for end in of_ends])
+                nodes, is_known = np.concatenate([end.nodes for end in of_ends]), np.isfinite(times)
+                yield from _pauses(nodes[is_known], times[is_known], len(of_ends[0].num_rows), *self._span)
+
+
+class _EndRows:
+    """The rows of a range of nodes as one of the two ends."""
+
+    def __init__(self, rows: NDArray[Any], end: str, first: int, last: int) -> None:
+        self.rows, self.nodes, self._partners = rows, rows[end] - first, rows["v" if end == "u" else "u"]
+        self.num_rows = np.bincount(self.nodes, minlength=last - first)
+
+    def num_partners(self) -> NDArray[np.int64]:
+        """Distinct partners of each node."""
+        pairs = np.unique(self.nodes.astype(np.int64) << 32 | self._partners.astype(np.int64))
+        return np.bincount(pairs >> 32, minlength=len(self.num_rows))
+
+    def amounts(self, field: str, unit: float) -> Iterator[Values]:
+        """Logarithms of sum, mean, largest and spread of each node's values, 0 where it has none."""
+        is_known, size = np.isfinite(self.rows[field]), len(self.num_rows)
+        nodes, values = self.nodes[is_known], self.rows[field][is_known]
+        count, total, largest = np.maximum(np.bincount(nodes, minlength=size), 1), *np.zeros((2, size))
+        np.add.at(total, nodes, values)
+        np.maximum.at(largest, nodes, np.abs(values))
+        mean = total / count
+        spread = np.sqrt(np.bincount(nodes, (values - mean[nodes]) ** 2, size) / count)
+        for numbers in (total, mean, largest, spread):
+            yield np.copysign(np.log1p(np.abs(numbers) / unit), numbers)
+
+
+def _shares(nodes: NDArray[Any], num_rows: Any, usual: float) -> Values:
+    """Shares of each node's rows, drawn to the usual one: `nodes` has a node as often as it has such rows."""
+    return np.asarray((np.bincount(nodes, minlength=len(num_rows)) + _PRIOR * usual) / (num_rows + _PRIOR))
+
+
+def _kind_of(files: TableFiles, name: str, is_category: bool) -> str:
+    """What a column is taken as: number, text, time, or nothing."""
+    kind = files.type_of(name)
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if is_category or pa.types.is_boolean(kind) or (is_text(kind) and not pa.types.is_null(kind)):
+        return "text"
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or _epoch_unit(files, name):
+        return "time"
+    return "number" if is_number(kind) else ""
+
+
+def _epoch_unit(files: TableFiles, name: str) -> float | None:
+    """Parts of a second that whole numbers count since 1970; None where the first rows are no such times."""
+    if not pa.types.is_integer(files.type_of(name)):
+        return None
+    values = floats(files.first_batch([name]).column(0))
+    known = values[np.isfinite(values)]
+    fits = [least for least in _EPOCHS if len(known) and least <= known.min() and known.max() < 2.1 * least]
+    return fits[0] / 1e9 if fits else None
+
+
+def is_round(values: Values) -> NDArray[np.bool_]:
+    """Whether each value is 100 or more and has at most two digits before zeros.
+
+    >>> is_round(np.array([100.0, 4500.0, -12000.0, 4520.0, 99.0, 120.5, np.nan])).tolist()
+    [True, True, True, False, False, False, False]
+    """
+    is_large = np.abs(values) >= 100.0
+    size = np.where(is_large, np.abs(values), 100.0)
+    return np.asarray(is_large & (size % 10.0 ** (np.floor(np.log10(size)) - 1.0) == 0.0))
+
+
+def _pauses(nodes: NDArray[Any], time: Values, num_nodes: int, earliest: float, latest: float) -> Iterator[Values]:
+    """Burstiness, longest pause, days since the first and since the last row of each node, by the times of its rows.
+
+    >>> [values.round(2).tolist() for values in _pauses(np.array([0, 0, 0]), np.array([3.0, 1.0, 9.0]), 1, 0.0, 10.0)]
+    [[-0.06], [6.0], [9.0], [1.0]]
+    """
+    order = np.lexsort((time, nodes))
+    nodes, time = nodes[order], time[order]
+    is_same = nodes[1:] == nodes[:-1]
+    own, pause = nodes[1:][is_same], np.diff(time)[is_same]
+    num_pauses = np.bincount(own, minlength=num_nodes)
+    count = np.maximum(num_pauses, 1)
+    mean = np.bincount(own, pause, num_nodes) / count
+    deviation = np.sqrt(np.bincount(own, (pause - mean[own]) ** 2, num_nodes) / count)
+    yield (deviation - mean) / np.where(mean > 0, deviation + mean, 1.0) * (num_pauses / (num_pauses + _PRIOR))
+    longest = np.zeros(num_nodes)
+    np.maximum.at(longest, own, pause)
+    yield longest
+    is_first = np.concatenate([np.ones(min(1, len(nodes)), np.bool_), ~is_same])
+    for chosen in (is_first, np.roll(is_first, -1)):
+        days = np.full(num_nodes, max(0.0, latest - earliest))  # of nodes without rows
+        days[nodes[chosen]] = latest - time[chosen]
+        yield days
