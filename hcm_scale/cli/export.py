@@ -194,11 +194,11 @@ def export_verdicts(run_dir: Path, out: Path) -> str:
     return "\n".join([*found.notes, f"{len(rows):,} verdicts in {out}"])
 
 
-def review_nodes(run_dir: Path, count: int, out: Path | None, by: str | None) -> str:
+def review_nodes(run_dir: Path, count: int, out: Path | None) -> str:
     """The next nodes worth a verdict as text, or in a table to fill in."""
     if out is not None and out.is_file():
         _check_taught(run_dir, out)
-    found = teach.next_nodes(pipeline.open_run(run_dir), count, by)
+    found = teach.next_nodes(pipeline.open_run(run_dir), count)
     if not len(found):
         return f"every node of {run_dir} has a verdict"
     if out is not None:

@@ -178,15 +178,15 @@ class Views:
         return self.ranked.take(np.array([row]), ["id", "node"])
 
     def to_review(self, asked: Mapping[str, Any]) -> str:
-        """The ranks of nodes worth a verdict, and why each was drawn, as JSON; the draws are kept in the run."""
-        drawn = teach.next_nodes(self.run, _NUM_REVIEWED, self.by)
+        """The ranks of nodes worth a verdict, and why each was drawn, as JSON."""
+        drawn = teach.next_nodes(self.run, _NUM_REVIEWED)
         nodes = verdicts.find_nodes(self.graph, drawn["id"].combine_chunks().cast(pa.large_string()))
         ranks = self.run.column("rank")[nodes].tolist()
         return json.dumps(list(zip(ranks, drawn["why"].to_pylist(), strict=True)))
 
     def rank_again(self, asked: Mapping[str, Any]) -> str:
-        """Ranks the nodes again by all verdicts, beside the list as it is; what there is to say about them, as JSON."""
-        return json.dumps(teach.teach(self.run)[1])
+        """Ranks the nodes again by all verdicts, beside the list as it is; what is said about that, as JSON."""
+        return json.dumps(teach.taught_text(teach.teach(self.run)))
 
     def _current(self, path: Path, read: Callable[[], Kept]) -> Kept:
         """read(), kept until the file at `path` changes."""
@@ -209,9 +209,7 @@ class Views:
         taught = teach.open_taught(self.run_dir, self.folders["scores"])
         if taught is None:
             return None
-        ranks = np.empty(self.ranked.num_rows, np.int64)
-        ranks[taught.table["node"].to_numpy()] = taught.table["taught_rank"].to_numpy()
-        return teach.taught_text(taught), ranks[self.ranked["node"].to_numpy()]
+        return teach.taught_text(taught), taught.column("taught_rank")[self.ranked["node"].to_numpy()]
 
     def _counts(self) -> dict[str, int]:
         codes = self._verdicts().codes
