@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from hcm_scale.review.draw import DISAGREEMENT, HEAD, RANDOM, draw
 from hcm_scale.review.estimate import Estimates
-from hcm_scale.review.learn import Inputs, apply_lesson, learn
+from hcm_scale.review.learn import Inputs, apply_lesson, fit_logistic, learn
 from hcm_scale.score.metrics import ranking, roc_auc
 
 KINDS = ("hop", "closure", "context", "context_closure", "attributes", "cohesion")
@@ -69,13 +70,22 @@ def test_a_list_that_is_right_stays_right() -> None:
     assert roc_auc(world.bad, lesson.taught) > roc_auc(world.bad, world.inputs.score) - 0.02
 
 
-def test_verdicts_of_a_coin_change_nothing() -> None:
+@pytest.mark.parametrize("count", [5, 8, 10, 12, 20, 60])
+def test_verdicts_of_a_coin_change_nothing(count: int) -> None:
     world = make_world("score")
     changed = 0
     for seed in range(10):
-        nodes = some_nodes(world, 60, seed)
-        changed += learn(world.inputs, nodes, np.random.default_rng(seed).random(60) < 0.5).changed
+        nodes = some_nodes(world, count, seed)
+        changed += learn(world.inputs, nodes, np.random.default_rng(seed).random(count) < 0.5).changed
     assert changed <= 2
+
+
+def test_verdicts_all_good_change_nothing() -> None:
+    world = make_world("attribute")
+    nodes = some_nodes(world)
+    lesson = learn(world.inputs, nodes, np.zeros(len(nodes), bool))
+    assert not lesson.changed
+    assert lesson.sentences == ["No other order explains the verdicts clearly better: it stays."]
 
 
 def test_known_cases_alone_teach() -> None:
@@ -85,6 +95,8 @@ def test_known_cases_alone_teach() -> None:
     left = np.ones(len(world.bad), bool)
     left[known] = False
     assert roc_auc(world.bad[left], lesson.taught[left]) > 0.85
+    random = np.random.default_rng(0).permutation(len(world.bad))[:30]
+    assert not learn(world.inputs, random, np.ones(30, bool)).changed  # called bad, and nothing in common
 
 
 def test_four_verdicts_move_nothing_and_say_so() -> None:
@@ -95,6 +107,20 @@ def test_four_verdicts_move_nothing_and_say_so() -> None:
     assert np.array_equal(lesson.taught, world.inputs.score)
     assert lesson.sentences == ["4 verdicts are too few to learn from: the order stays. Give 5 or more."]
     assert np.array_equal(apply_lesson(lesson.model, world.inputs, nodes), world.inputs.score)
+
+
+def test_fit_logistic_reaches_the_top_where_verdicts_are_few() -> None:
+    """One bad node of five among a faint background: plain steps of Newton's swing there for ever."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        x = rng.exponential(size=(505, 12)) - 1.0
+        x[0] += 2.0 * rng.random(12)
+        x[:, 0] = 10.0
+        label, weight = np.append(1.0, np.zeros(504)), np.append(np.ones(5), np.full(500, 0.005))
+        prior = np.append([-0.3, 2.0], np.zeros(10))
+        found, _, _ = fit_logistic(x, label, weight, prior)
+        slope = x.T @ (weight * (expit(x @ found) - label)) + found - prior
+        assert np.abs(slope).max() < 1e-4
 
 
 def test_a_node_is_ranked_without_its_own_verdict() -> None:
