@@ -10,9 +10,9 @@ s is the surprise of v's rank by score. z are columns that may say otherwise, ea
 
 A priori b is 1 and w is 0, give or take; the verdicts have to overcome that. How far w may go is not known beforehand:
 hypotheses from "the label-free order is right" (w = 0) to "attributes decide" are each fitted by maximum a posteriori
-and averaged by their evidence. A priori the first is as likely as all others together, and likelier below 20 verdicts.
-500 nodes drawn at random stand for all that nobody looked at: they count as good, with half the weight of the verdicts
-together. So verdicts on the head of the list alone, or a list of known cases alone, can teach as well.
+and averaged by their evidence, the first of them with a head start, which is the larger the fewer verdicts there are
+below 20. 500 nodes drawn at random stand for all that nobody looked at: they count as good, with half the weight of the
+verdicts together. So verdicts on the head of the list alone, or a list of known cases alone, can teach as well.
 
 The label-free order stays where it is likelier than not, or where at least three verdicts of either kind are not
 predicted by the others (cross-validation over five folds). Nodes with a verdict get the score that they would have
@@ -41,7 +41,7 @@ _MOST_VERDICTS = 4096  # more are drawn from
 _MOST_FEATURES = 64
 _BACKGROUND, _BACKGROUND_WEIGHT = 500, 0.5  # nodes, and their weight beside that of the verdicts
 _HYPOTHESES = ((0.0, 0.0), (0.1, 0.0), (0.3, 0.0), (0.3, 0.5), (0.3, 1.5), (0.3, 4.0))  # spread of evidence, attributes
-_ENOUGH, _HEAD_START = 20, 2.5  # verdicts; nats by which the first is likelier than all others before any verdict
+_HEAD_START, _START_OF_FEW, _ENOUGH = 1.0, 3.7, 20  # of the first, in nats; more, falling to 0 at so many verdicts
 _SLOPE_SPREAD, _NEIGHBOR_SPREAD, _LEVEL, _LEVEL_SPREAD = 0.5, 1.0, -3.0, 10.0
 _FOLDS, _LEAST_OF_KIND, _LEAST_Z = 5, 3, 1.0
 _SAMPLE_ROWS = 1 << 14  # that show the spread of a column
@@ -250,7 +250,7 @@ def _average(rows: _Rows, kept: NDArray[np.bool_]) -> tuple[Values, Values]:
     """How likely each hypothesis is given some of the rows, and their weights averaged by that, (width,)."""
     found = [_fit(rows.columns[kept], rows.label[kept], rows.weight[kept], each) for each in rows.hypotheses]
     evidence = np.array([each[1] for each in found])
-    evidence[0] += np.log(len(found) - 1) + _HEAD_START * max(0.0, 1.0 - rows.num_verdicts / _ENOUGH)
+    evidence[0] += _HEAD_START + _START_OF_FEW * max(0.0, 1.0 - rows.num_verdicts / _ENOUGH)
     likely = softmax(evidence)
     return likely, sum(share * weights for share, (weights, _) in zip(likely, found, strict=True))
 
