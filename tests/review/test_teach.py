@@ -135,6 +135,19 @@ def test_teach__known_cases_alone_are_enough(run_dir, graph, tmp_path):
     assert "how good the list is takes verdicts on good nodes too" in said
 
 
+def test_teach__verdicts_that_are_all_good_say_how_rare_bad_nodes_are(run_dir, graph, tmp_path):
+    table = write_verdicts(tmp_path / "v.csv", graph, np.flatnonzero(graph.y == 0)[:30])
+    said = commands.teach_run([str(run_dir), str(table)])
+    assert "30 verdicts (30 good)" in said
+    assert "estimated share of bad" in said
+
+
+def test_teach__a_sheet_without_verdicts_is_told(run_dir, tmp_path):
+    (tmp_path / "v.csv").write_text("id,verdict\na001,\na002,\n")
+    with pytest.raises(ValueError, match="has no verdicts on nodes of its graph yet"):
+        commands.teach_run([str(run_dir), str(tmp_path / "v.csv")])
+
+
 def test_teach__names_ids_that_are_not_there_and_takes_the_rest(run_dir, tmp_path):
     (tmp_path / "v.csv").write_text("id,verdict\na001,bad\nnobody,bad\na002,good\na001,good\n")
     said = commands.teach_run([str(run_dir), str(tmp_path / "v.csv")])
