@@ -105,17 +105,19 @@ def learn(inputs: Inputs, nodes: Nodes, is_bad: NDArray[np.bool_], seed: int = 0
     taught = columns.scores(weights)
     taught[nodes[chosen]] = held_out
     first = f"{len(nodes):,} verdicts, {int(is_bad.sum()):,} of them bad, changed the order.{told}"
-    return Lesson(taught, True, [first, *_sentences(columns, weights)], columns.model(weights))
+    model = {"weights": weights, "center": columns.center, "spread": columns.spread}
+    return Lesson(taught, True, [first, *_sentences(columns, weights)], model)
 
 
 def apply_lesson(model: Mapping[str, Values], inputs: Inputs, bad: Nodes) -> Values:
     """The taught score of every node of another graph, (n,), in which some nodes are known to be bad."""
     if not len(model["weights"]):
         return inputs.score
-    columns = _Columns.of(inputs, bad, (model["center"], model["spread"]))
-    if columns.width != len(model["weights"]):
-        raise ValueError(f"the lesson is of {len(model['weights'])} columns, the run has {columns.width}")
-    return columns.scores(model["weights"])
+    weights, center, spread = (model[name] for name in ("weights", "center", "spread"))
+    columns = _Columns.of(inputs, bad, (center, spread))
+    if columns.width != len(weights) or {center.shape, spread.shape} != {(3, columns.features.shape[1])}:
+        raise ValueError(f"the lesson is of {len(weights)} columns, the run has {columns.width}")
+    return columns.scores(weights)
 
 
 def _unchanged(inputs: Inputs, why: str) -> Lesson:
@@ -199,9 +201,6 @@ class _Columns(NamedTuple):
 
         run_in_slices(len(out), fill, _SLICE_ROWS)
         return out
-
-    def model(self, weights: Values) -> dict[str, Values]:
-        return {"weights": weights, "center": self.center, "spread": self.spread}
 
 
 @kernel
@@ -308,29 +307,24 @@ def _out_of_fold(rows: _Rows, seed: int) -> Values:
 def _sentences(columns: _Columns, weights: Values) -> list[str]:
     """What the weights say, in words: the score, evidence, attributes, neighbours."""
     slope, num_tails = weights[1], len(columns.double) - 1
-    said = [f"The label-free score counts {'less' if slope < 0.7 else 'more' if slope > 1.3 else 'about as'} "
-            f"{'than' if not 0.7 <= slope <= 1.3 else 'much as'} before."]  # fmt: skip
+    amount = "less than" if slope < 0.7 else "more than" if slope > 1.3 else "about as much as"
+    said = [f"The label-free score counts {amount} before."]
     titles = [KIND_TITLES[kind] for kind in columns.inputs.places] + ["degree"]
     tails = weights[2 : 2 + 2 * num_tails].reshape(2, num_tails)
     by_size = np.argsort(-np.abs(tails).max(axis=0), kind="stable")[:_SAID_EACH]
     for at in by_size[np.abs(tails).max(axis=0)[by_size] >= _SAID]:
         upper, lower = tails[:, at]
-        if lower > abs(upper):
-            how = "the other way round: bad nodes have little of it"
-        elif upper > 0:
-            how = "more"
-        else:
-            how = "less, or the other way round"
+        how = "more" if upper > 0 else "less, or the other way round"
+        how = "the other way round: bad nodes have little of it" if lower > abs(upper) else how
         said.append(f"Evidence of '{titles[at]}' counts {how}.")
     width = columns.features.shape[1]
     names = columns.inputs.names or [f"component {i + 1}" for i in range(width)]
-    of_attributes = weights[2 + 2 * num_tails : -1].reshape(4, width) if width else np.zeros((4, 0))
+    of_attributes = weights[2 + 2 * num_tails : -1]  # own, of the neighbours, difference, distance from the middle
     forms = ("{0}", "{0} of the neighbours", "difference between {0} and that of the neighbours", "{0} far from usual")
-    order = np.argsort(-np.abs(of_attributes), axis=None, kind="stable")[:_SAID_EACH]
-    for part, at in zip(*np.unravel_index(order, of_attributes.shape), strict=True) if width else ():
-        if abs(of_attributes[part, at]) >= _SAID / 2:
-            direction = "Larger" if of_attributes[part, at] > 0 else "Smaller"
-            said.append(f"{direction} {forms[part].format(names[at])}: worse.")
+    for at in np.argsort(-np.abs(of_attributes), kind="stable")[:_SAID_EACH]:
+        if abs(of_attributes[at]) >= _SAID / 2:
+            direction = "Larger" if of_attributes[at] > 0 else "Smaller"
+            said.append(f"{direction} {forms[at // width].format(names[at % width])}: worse.")
     if weights[-1] >= _SAID:
         said.append("Neighbours of nodes that are known to be bad come earlier.")
     return said

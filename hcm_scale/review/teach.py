@@ -10,7 +10,7 @@ all that were given and writes the folder, whole or not at all; `carry_over` doe
 the verdicts are still there, and `teach` makes it again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -277,9 +277,7 @@ def estimate(run: Run, score: Values, first: int) -> Share:
     return found
 
 
-def _write(
-    run: Run, taught: Values, given: Given, model: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]
-) -> Taught:
+def _write(run: Run, taught: Values, given: Given, model: Mapping[str, Values], facts: Mapping[str, Any]) -> Taught:
     """Writes the folder; the caller holds the lock of the run."""
     order, codes = ranking(taught), given.by_node(len(taught))
     size = table.group_rows(len(order))
@@ -288,13 +286,12 @@ def _write(
         nodes = order[first : first + size]
         ids = pa.array(nodes) if run.graph.ids is None else run.graph.ids.take(pa.array(nodes))
         ranks = np.arange(first + 1, first + len(nodes) + 1)
-        columns = {"taught": taught[nodes], "taught_rank": ranks, "verdict": _WORDS.take(pa.array(codes[nodes]))}
-        return pa.table({"id": ids, "node": nodes, **columns})
+        words = _WORDS.take(pa.array(codes[nodes]))
+        return pa.table({"id": ids, "node": nodes, "taught": taught[nodes], "taught_rank": ranks, "verdict": words})
 
-    groups: list[Callable[[], pa.Table]] = [partial(rows, first) for first in range(0, len(order), size)]
     folder = run.folder / FOLDER
     with files.replacing_folder(folder) as fresh:
-        table.write_scores(fresh / FILE, groups)
+        table.write_scores(fresh / FILE, [partial(rows, first) for first in range(0, len(order), size)])
         files.write_bytes(fresh / _LESSON, save({name: np.ascontiguousarray(part) for name, part in model.items()}))
         body = {"scores": files.hash_once(run.ranked.path), "files": files.hash_folder(fresh), **facts}
         files.write_manifest(fresh, KIND, FORMAT, body)
