@@ -86,7 +86,9 @@ def learn(inputs: Inputs, nodes: Nodes, is_bad: NDArray[np.bool_], seed: int = 0
         return _unchanged(inputs, why)
     rng = np.random.default_rng(key(seed, _DRAWN))
     chosen = rng.permutation(len(nodes))[:_MOST_VERDICTS]
-    background = rng.permutation(np.setdiff1d(_some(len(inputs.score), rng), nodes))[:_BACKGROUND]
+    num_nodes = len(inputs.score)  # of a hundred million not all are drawn from
+    some = np.arange(num_nodes) if num_nodes <= 1 << 16 else np.unique(rng.integers(0, num_nodes, 1 << 15))
+    background = rng.permutation(np.setdiff1d(some, nodes))[:_BACKGROUND]
     columns = _Columns.of(inputs, nodes[is_bad])
     rows = _Rows.of(columns, nodes[chosen], is_bad[chosen], background)
     likely, weights = _average(rows, np.ones(len(rows.label), bool))
@@ -123,11 +125,6 @@ def apply_lesson(model: Mapping[str, Values], inputs: Inputs, bad: Nodes) -> Val
 def _unchanged(inputs: Inputs, why: str) -> Lesson:
     none = np.zeros(0)
     return Lesson(inputs.score, False, [why], {"weights": none, "center": none, "spread": none})
-
-
-def _some(num_nodes: int, rng: np.random.Generator) -> Nodes:
-    """Nodes to draw a background from; several times as many as needed, not all of a hundred million."""
-    return np.arange(num_nodes) if num_nodes <= 1 << 16 else np.unique(rng.integers(0, num_nodes, 1 << 15))
 
 
 class _Columns(NamedTuple):
