@@ -11,7 +11,7 @@ s is the surprise of v's rank by score. z are columns that may say otherwise, ea
 A priori b is 1 and w is 0, give or take; the verdicts have to overcome that. How far w may go is not known beforehand:
 hypotheses from "the label-free order is right" (w = 0) to "attributes decide" are each fitted by maximum a posteriori
 and averaged by their evidence, the first of them with a head start, which is the larger the fewer verdicts there are
-below 20. 500 nodes drawn at random stand for all that nobody looked at: they count as good, with half the weight of the
+below 25. 500 nodes drawn at random stand for all that nobody looked at: they count as good, with half the weight of the
 verdicts together. So verdicts on the head of the list alone, or a list of known cases alone, can teach as well.
 
 The label-free order stays where it is likelier than not, or where at least three verdicts of either kind are not
@@ -41,7 +41,7 @@ _MOST_VERDICTS = 4096  # more are drawn from
 _MOST_FEATURES = 64
 _BACKGROUND, _BACKGROUND_WEIGHT = 500, 0.5  # nodes, and their weight beside that of the verdicts
 _HYPOTHESES = ((0.0, 0.0), (0.1, 0.0), (0.3, 0.0), (0.3, 0.5), (0.3, 1.5), (0.3, 4.0))  # spread of evidence, attributes
-_HEAD_START, _START_OF_FEW, _ENOUGH = 1.0, 3.7, 20  # of the first, in nats; more, falling to 0 at so many verdicts
+_HEAD_START, _START_OF_FEW, _ENOUGH = 1.0, 3.0, 25  # of the first, in nats; more, falling to 0 at so many verdicts
 _SLOPE_SPREAD, _NEIGHBOR_SPREAD, _LEVEL, _LEVEL_SPREAD = 0.5, 1.0, -3.0, 10.0
 _FOLDS, _LEAST_OF_KIND, _LEAST_Z = 5, 3, 1.0
 _SAMPLE_ROWS = 1 << 14  # that show the spread of a column
