@@ -10,6 +10,8 @@ default settings rank its nodes once; then every learner gets the same verdicts,
              of the nodes not looked at after 50 verdicts, half of the head and half at random
     shuffled, coin
              change of ROC-AUC where the 50 verdicts are exchanged among their nodes, or given by a coin
+    changes  of ROC-AUC by 5 to 20 verdicts, true ones, exchanged ones and those of a coin, and by 30 bad nodes alone:
+             known ones, or nodes drawn at random that are called bad
     inside   how often the true share of bad among the first 50, 100, 200 and 500, before and after, lies in the 90 %
              interval that is estimated on the way
 
@@ -53,6 +55,7 @@ RULES = ("copy", "shift", "risk", "busy", "gang")
 WORLDS_TAUGHT = ("follow", "weak", "unrelated", "few_columns", "hubs", "sparse_edges")
 ROUNDS, SIZE, FEW = 10, 20, 50
 FIRSTS = (50, 100, 200, 500)
+SIZES, KNOWN = (5, 8, 10, 12, 20), 30
 _RULE, _LOOKED, _FEW, _BACKGROUND = (0x310 + i for i in range(4))  # uses of the seed
 Nodes = NDArray[np.int64]
 Learner = Callable[["Subject", Nodes, NDArray[np.bool_], int], NDArray[np.float64]]
@@ -204,8 +207,7 @@ def _inside(about: Subject, lists: dict[str, NDArray[np.float64]], nodes: Nodes)
 def after_few(about: Subject, name: str, seed: int) -> dict[str, Any]:
     """ROC-AUC and average precision after 50 verdicts, and the change by verdicts that mean nothing."""
     rng = np.random.default_rng(key(seed, _FEW))
-    order = ranking(about.inputs.score)
-    nodes = np.concatenate([order[: FEW // 2], rng.permutation(order[FEW // 2 :])[: FEW - FEW // 2]])
+    nodes = _looked_at(about, FEW, rng)
     left = np.ones(len(about.bad), bool)
     left[nodes] = False
     if not about.bad[left].any():
@@ -214,10 +216,38 @@ def after_few(about: Subject, name: str, seed: int) -> dict[str, Any]:
     found = evaluate(about.bad[left], LEARNERS[name](about, nodes, true, seed)[left])
     out = {"auc": found["roc_auc"], "ap": found["average_precision"]}
     if name in ("taught", "trees"):
-        before = roc_auc(about.bad[left], about.inputs.score[left])
         for how, given in (("shuffled", rng.permutation(true)), ("coin", rng.random(FEW) < 0.5)):
-            out[how] = roc_auc(about.bad[left], LEARNERS[name](about, nodes, given, seed)[left]) - before
+            out[how] = _change(about, name, nodes, given, seed)
+    if name == "taught":
+        out["changes"] = changes(about, seed)
     return out
+
+
+def changes(about: Subject, seed: int) -> dict[str, float]:
+    """Change of ROC-AUC by a few verdicts of several kinds and sizes."""
+    out, rng = {}, np.random.default_rng(key(seed, _FEW, 1))
+    for size in SIZES:
+        nodes = _looked_at(about, size, rng)
+        true = about.bad[nodes]
+        for how, given in (("true", true), ("shuffled", rng.permutation(true)), ("coin", rng.random(size) < 0.5)):
+            out[f"{how} {size}"] = _change(about, "taught", nodes, given, seed)
+    for how, of in (("known bad", np.flatnonzero(about.bad)), ("called bad", np.arange(len(about.bad)))):
+        nodes = rng.permutation(of)[:KNOWN]
+        out[f"{how} {KNOWN}"] = _change(about, "taught", nodes, np.ones(len(nodes), bool), seed)
+    return out
+
+
+def _looked_at(about: Subject, count: int, rng: np.random.Generator) -> Nodes:
+    """Half from the head of the list, half at random."""
+    order = ranking(about.inputs.score)
+    return np.concatenate([order[: count // 2], rng.permutation(order[count // 2 :])[: count - count // 2]])
+
+
+def _change(about: Subject, name: str, nodes: Nodes, given: NDArray[np.bool_], seed: int) -> float:
+    """Of ROC-AUC among the nodes not looked at, by these verdicts."""
+    left = ~np.isin(np.arange(len(about.bad)), nodes)
+    before, after = about.inputs.score[left], LEARNERS[name](about, nodes, given, seed)[left]
+    return roc_auc(about.bad[left], after) - roc_auc(about.bad[left], before)
 
 
 def main(options: Namespace) -> int:
@@ -237,7 +267,7 @@ def main(options: Namespace) -> int:
                     done.append(line | review(about, learner, seed) | after_few(about, learner, seed))
                     print(json.dumps(done[-1]), file=stream, flush=True)
     about_run = f"{hardware()}. {versions()}. Commit {commit()}."
-    page = f"{markdown(done)}\n\n{about_run}"
+    page = f"{markdown(done)}\n\n{markdown_changes(done)}\n\n{about_run}"
     out.with_suffix(".md").write_text(page + "\n")
     print(page)
     return 0
@@ -266,6 +296,20 @@ def markdown(lines: list[dict[str, Any]]) -> str:
             cells.append(f"{np.mean(found):.0f}{spread} / {_mean(of, 'auc')} / {_mean(of, 'ap')}")
         ours = [line for line in mine if line["learner"] == "taught"]
         rows.append(f"| {' | '.join([*cells, *(_mean(ours, part) for part in ('shuffled', 'coin', 'inside'))])} |")
+    return "\n".join(rows)
+
+
+def markdown_changes(lines: list[dict[str, Any]]) -> str:
+    """A row for every kind and size of verdicts: mean and worst change of ROC-AUC, and how often it is below -.03."""
+    found: dict[str, list[float]] = {}
+    for line in lines:
+        for how, change in line.get("changes", {}).items():
+            found.setdefault(how, []).append(change)
+    rows = ["| verdicts | mean change | worst | below -.03 | changed |", "|---|---|---|---|---|"]
+    for how, values in found.items():
+        made = np.array(values)
+        cells = f"{made.mean():+.3f} | {made.min():+.3f} | {np.mean(made < -0.03):.2f} | {np.mean(made != 0):.2f}"
+        rows.append(f"| {how} | {cells} |")
     return "\n".join(rows)
 
 

@@ -297,7 +297,6 @@ def review_run(arguments: list[str]) -> str:
     parser.add_argument("count", type=int, nargs="?", default=20, metavar="N", help="how many nodes; 20 if not given")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write them to this .csv or .parquet, to be filled in")
     parser.add_argument("--given", type=Path, metavar="FILE", help="write the verdicts given so far instead")
-    parser.add_argument("--by", metavar="NAME", help="who reviews; by default the name of the login")
     given = parser.parse_args(arguments)
     if not 1 <= given.count <= _MOST_REVIEWED:
         raise ValueError(f"{given.count} nodes are not legal: a whole number from 1 to {_MOST_REVIEWED:,}")
@@ -307,7 +306,7 @@ def review_run(arguments: list[str]) -> str:
 
     if given.given is not None:
         return export_verdicts(given.run, given.given)
-    return review_nodes(given.run, given.count, given.csv, given.by)
+    return review_nodes(given.run, given.count, given.csv)
 
 
 def teach_run(arguments: list[str]) -> str:
@@ -343,10 +342,10 @@ def teach_run(arguments: list[str]) -> str:
 
     run = pipeline.open_run(given.run)
     told = [] if given.verdicts is None else pipeline.take_verdicts(run, given.verdicts, given.by)
-    taught, notes = teach.teach(run, given.worth)
+    taught = teach.teach(run, given.worth)
     where = [f"the new list  {taught.folder / teach.FILE}"]
     where += [] if given.out is None else [export_table(given.run, given.out, None, by_lesson=True)]
-    return "\n".join([*told, *notes, teach.taught_text(taught), *where])
+    return "\n".join([*told, teach.taught_text(taught), *where])
 
 
 def serve_page(arguments: list[str]) -> str:

@@ -194,11 +194,11 @@ def export_verdicts(run_dir: Path, out: Path) -> str:
     return "\n".join([*found.notes, f"{len(rows):,} verdicts in {out}"])
 
 
-def review_nodes(run_dir: Path, count: int, out: Path | None, by: str | None) -> str:
+def review_nodes(run_dir: Path, count: int, out: Path | None) -> str:
     """The next nodes worth a verdict as text, or in a table to fill in."""
     if out is not None and out.is_file():
         _check_taught(run_dir, out)
-    found = teach.next_nodes(pipeline.open_run(run_dir), count, by)
+    found = teach.next_nodes(pipeline.open_run(run_dir), count)
     if not len(found):
         return f"every node of {run_dir} has a verdict"
     if out is not None:
@@ -206,8 +206,9 @@ def review_nodes(run_dir: Path, count: int, out: Path | None, by: str | None) ->
         fill = "write bad, good or unsure into its column verdict, leave the others empty"
         return f"{len(found):,} nodes in {out}; {fill}, then: hcm-scale teach {run_dir} {out}"
     lines = []
-    for name, _, rank, why, reason in zip(*(column.to_pylist() for column in found.columns), strict=True):
-        lines.append(f"{rank:>8,}  {clip(name, 40)}   ({why})\n          {reason}")
+    for name, _, rank, why, chance, reason in zip(*(column.to_pylist() for column in found.columns), strict=True):
+        how_likely = "" if chance == 1.0 else f", by a chance of {chance:.2g}"
+        lines.append(f"{rank:>8,}  {clip(name, 40)}   ({why}{how_likely})\n          {reason}")
     how = f"""these nodes as a table, whose column verdict you fill in with bad, good or unsure; then learn from it:
   hcm-scale review {run_dir} {count} --csv review.csv
   hcm-scale teach {run_dir} review.csv

@@ -275,7 +275,7 @@ class Results:
         return Explained(wording.explanation_text(found), found.as_dict())
 
     def review(self, count: int = 20) -> list[dict[str, Any]]:
-        """The next nodes worth a verdict: id, an empty verdict, rank, why each was drawn, and the reason in words."""
+        """The next nodes worth a verdict: id, an empty verdict, rank, why and by which chance, and the reason."""
         return teach.next_nodes(pipeline.open_run(self._found().folder), count).to_pylist()
 
     @with_python_names()
@@ -288,8 +288,7 @@ class Results:
         """
         run = pipeline.open_run(self._found().folder)
         notes = [] if verdicts is None else pipeline.take_verdicts(run, verdict_table(verdicts))
-        lesson, more = teach.teach(run, worth)
-        return TaughtResults(self, lesson, [*notes, *more])
+        return TaughtResults(self, teach.teach(run, worth), notes)
 
     def strangest(self, count: int = 10) -> list[dict[str, Any]]:
         """The first rows of the ranked table."""
@@ -324,7 +323,7 @@ class Results:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TaughtResults:
-    """The list that verdicts made; prints what they taught. `notes` are what there is to say about the verdicts."""
+    """The list that verdicts made; prints what they taught. `notes` are what there is to say about the given table."""
 
     results: Results
     lesson: teach.Taught
@@ -354,11 +353,9 @@ class TaughtResults:
 
     def explain(self, node: Any) -> Explained:
         """Why a node is where it is, and where the verdicts have put it."""
-        found = self.results.explain(node)
-        run = pipeline.open_run(self.lesson.folder.parent)
-        row = self.lesson.row_of(run.graph.node_of(str(getattr(node, "item", lambda: node)())))
-        known = f", and its verdict is {row['verdict']}" if row["verdict"] else ""
-        return Explained(f"{found.text}\n\ntaught rank {row['taught_rank']:,}{known}", found.data | row)
+        found, place = self.results.explain(node), self.lesson
+        number = found.data["node"]
+        return Explained(f"{found.text}\n\n{place.place_text(number)}", found.data | place.row_of(number))
 
     def estimate(self, first: int) -> Share:
         """The share of bad nodes among the first so many of the taught list, and its 90 % interval."""

@@ -5,7 +5,6 @@ was looked at is bad, the list is good and one node in twenty is drawn elsewhere
 
 - disagreement: the node that leads, or comes last, by one kind of evidence drawn at random, and is not in the head;
 - random: half of them from all nodes alike, half by 1 / rank, so that the upper part of the list is estimated well.
-  Their chance to be drawn is kept with the verdict.
 """
 
 from collections.abc import Sequence
@@ -20,14 +19,15 @@ from hcm_scale.score.metrics import ranking
 _GOOD_LIST = 0.5  # share of bad among the verdicts
 _ELSEWHERE, _ELSEWHERE_IF_GOOD = 0.2, 0.05
 _PURPOSE = 0x402  # of the seed
+HEAD, DISAGREEMENT, RANDOM = "head of the list", "kinds of evidence disagree", "drawn at random"
 
 
 class Drawn(NamedTuple):
-    """A node to look at, why, and its chance to be drawn, NaN unless at random."""
+    """A node to look at, why, in words, and the chance that it had to be drawn: 1 for the head."""
 
     node: int
-    why: str  # head, disagreement, random
-    chance: float = float("nan")
+    why: str
+    chance: float = 1.0
 
 
 def draw(
@@ -54,18 +54,19 @@ def draw(
     head = order[: count - elsewhere]
     taken = reviewed.copy()
     taken[head] = True
-    drawn = [Drawn(int(node), "head") for node in head]
+    drawn = [Drawn(int(node), HEAD) for node in head]
     for _ in range(num_odd):
         by_kind = places[int(rng.integers(len(places)))]
         sign = rng.choice([-1, 1])
         free = np.flatnonzero(~taken)
         ends = free[sign * by_kind[free] == (sign * by_kind[free]).min()]
-        drawn.append(Drawn(int(rng.choice(ends)), "disagreement"))
+        drawn.append(Drawn(int(rng.choice(ends)), DISAGREEMENT, 0.5 / len(places) / len(ends)))
         taken[drawn[-1].node] = True
     left = order[~taken[order]]
     by_rank = 1.0 / np.arange(1, len(left) + 1)
     chances = 0.5 * by_rank / by_rank.sum() + 0.5 / len(left)
-    chosen = rng.choice(len(left), min(elsewhere - num_odd, len(left)), replace=False, p=chances)
-    return drawn + [
-        Drawn(int(left[at]), "random", float(min(1.0, len(chosen) * chances[at]))) for at in np.sort(chosen)
-    ]
+    num_random = min(elsewhere - num_odd, len(left))
+    chosen = np.sort(rng.choice(len(left), num_random, replace=False, p=chances))
+    with np.errstate(divide="ignore"):  # the last one left is drawn for certain
+        at_least_once = -np.expm1(num_random * np.log1p(-chances[chosen]))
+    return drawn + [Drawn(int(left[at]), RANDOM, float(p)) for at, p in zip(chosen, at_least_once, strict=True)]

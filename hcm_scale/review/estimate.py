@@ -1,13 +1,15 @@
 """How good a list is: the share of bad nodes among its first, with an interval, and how far it is worth reading.
 
-The chance of a node to be bad is a smooth function of its ranks by the lists, the taught and the label-free one:
+The chance of a node to be bad is a function of its ranks by the lists, the taught and the label-free one:
 
-    logit P(bad) = a + sum over the lists of (b log rank, bending at a few ranks)
+    logit P(bad) = a + sum over the lists of a walk from the last rank up, a slope of its own in every piece of log rank
 
-Which nodes were looked at was decided by their ranks and by chance, so that the function can be fitted to all verdicts
-alike. It takes both lists: the reviewer has mostly seen the head of the taught one, which is no fair sample of nodes
-with the same label-free rank. Nodes with a verdict count as they are, the others by their chance; the interval holds
-what is not known of the function and of the nodes.
+A priori bad nodes are rare at the end of a list, and no piece knows of the others: a list may be good for a hundred
+ranks and then end, so that what is said beyond the ranks that were looked at is said with a wide interval. Which nodes
+were looked at was decided by their ranks and by chance, so that the function can be fitted to all verdicts alike. It
+takes both lists: the reviewer has mostly seen the head of the taught one, which is no fair sample of nodes with the
+same label-free rank. Nodes with a verdict count as they are, the others by their chance; the interval holds what is not
+known of the function and of the nodes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,9 +25,9 @@ from hcm_scale.review.learn import fit_logistic
 from hcm_scale.score.metrics import ranking
 
 _OUTSIDE = 0.05  # of the 90 % interval, at either end
-_NUM_BENDS = 4
-_SLOPE = -0.5  # expected of the first list
-_LEVEL_SPREAD, _SPREADS = 3.0, (1.0, 0.5)  # of the level; of slope and bends by the first list and by others
+_NUM_PIECES, _MOST_VERDICTS = 8, 1 << 15  # of a walk; that it is fitted to
+_LEVEL, _SLOPE = -3.5, 0.5  # expected at the end of the lists, and of the first list
+_LEVEL_SPREAD, _SLOPE_SPREAD, _SPREADS = 2.0, 0.5, (3.0, 0.7)  # the last of slopes by the first list and by others
 _NUM_DRAWS, _MOST_NODES = 400, 4096
 _NUM_STEPS, _STEP_NODES = 100, 64  # of ranks, where the end of what is worth reading is looked for
 _PURPOSE = 0x403  # of the seed
@@ -48,7 +50,7 @@ class Estimates:
     """What verdicts say of lists: their orders by name, draws of the fitted function, (width, draws), the verdicts."""
 
     orders: dict[str, Nodes]
-    log_ranks: list[Values]
+    heights: list[Values]  # log(n / rank) of every node, 0 at the end of a list
     drawn: Values
     bad: NDArray[np.int8]  # of every node: 1 bad, 0 good, -1 without a verdict
 
@@ -56,29 +58,30 @@ class Estimates:
     def of(lists: Mapping[str, Values], nodes: Nodes, is_bad: NDArray[np.bool_]) -> "Estimates":
         """Of lists by their scores, (n,) each, the one that the reviewer reads first, and verdicts on nodes, (k,)."""
         orders = {name: ranking(score) for name, score in lists.items()}
-        log_ranks: list[Values] = []
+        heights: list[Values] = []
         for order in orders.values():
-            logs = np.empty(len(order))
-            logs[order] = np.log(np.arange(1, len(order) + 1))
-            if not any(np.array_equal(logs, other) for other in log_ranks):
-                log_ranks.append(logs)
-        spread = np.concatenate(
-            [[_LEVEL_SPREAD], *(np.full(1 + _NUM_BENDS, _SPREADS[i > 0]) for i in range(len(log_ranks)))]
-        )
+            height = np.empty(len(order))
+            height[order] = np.log(len(order) / np.arange(1, len(order) + 1))
+            if not any(np.array_equal(height, other) for other in heights):
+                heights.append(height)
+        walks = [np.full(_NUM_PIECES, _SPREADS[i > 0]) for i in range(len(heights))]
+        spread = np.concatenate([[_LEVEL_SPREAD, _SLOPE_SPREAD], *walks])
         prior = np.zeros(len(spread))
-        prior[1] = _SLOPE
-        columns, label = _columns(log_ranks, nodes) * spread, is_bad.astype(np.float64)
-        fitted, curvature = fit_logistic(columns, label, np.ones(len(nodes)), prior / spread)
-        noise = np.random.default_rng(key(0, _PURPOSE)).standard_normal((len(spread), _NUM_DRAWS))
+        prior[:2] = _LEVEL, _SLOPE
+        rng = np.random.default_rng(key(0, _PURPOSE))
+        some = rng.permutation(len(nodes))[:_MOST_VERDICTS]
+        columns, label = _columns(heights, nodes[some]) * spread, is_bad[some].astype(np.float64)
+        fitted, curvature, _ = fit_logistic(columns, label, np.ones(len(some)), prior / spread)
+        noise = rng.standard_normal((len(spread), _NUM_DRAWS))
         drawn = fitted[:, None] + np.linalg.solve(np.linalg.cholesky(curvature).T, noise)
-        bad = np.full(len(log_ranks[0]), -1, np.int8)
+        bad = np.full(len(heights[0]), -1, np.int8)
         bad[nodes] = is_bad
-        return Estimates(orders, log_ranks, drawn * spread[:, None], bad)
+        return Estimates(orders, heights, drawn * spread[:, None], bad)
 
     def _chances(self, nodes: Nodes) -> Values:
         """Chance of the average of some nodes to be bad, in every draw, (draws,)."""
         few = nodes[np.linspace(0, len(nodes) - 1, min(len(nodes), _MOST_NODES)).astype(np.int64)]
-        return expit(_columns(self.log_ranks, few) @ self.drawn).mean(axis=0)
+        return expit(_columns(self.heights, few) @ self.drawn).mean(axis=0)
 
     def shares(self, name: str, firsts: Sequence[int]) -> list[Share]:
         """Shares of bad among the first nodes of a list; the lengths that it does not have are left out."""
@@ -105,10 +108,8 @@ class Estimates:
         return last
 
 
-def _columns(log_ranks: Sequence[Values], nodes: Nodes) -> Values:
-    """1, and of every list the logarithm of the rank and its bends, (k, width)."""
-    bends = np.linspace(0, np.log(max(2, len(log_ranks[0]))), _NUM_BENDS + 2)[1:-1]
-    parts = [np.ones((len(nodes), 1))]
-    for logs in (every[nodes] for every in log_ranks):
-        parts += [logs[:, None], np.maximum(logs[:, None] - bends, 0.0)]
-    return np.concatenate(parts, axis=1)
+def _columns(heights: Sequence[Values], nodes: Nodes) -> Values:
+    """1, the height in the first list, and of every list the part of the height in each piece, (k, width)."""
+    ends = np.linspace(0, np.log(max(2, len(heights[0]))), _NUM_PIECES + 1)
+    parts = [np.ones((len(nodes), 1)), heights[0][nodes, None]]
+    return np.concatenate([*parts, *(np.clip(each[nodes, None] - ends[:-1], 0, ends[1]) for each in heights)], axis=1)

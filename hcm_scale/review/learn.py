@@ -10,12 +10,12 @@ s is the surprise of v's rank by score. z are columns that may say otherwise, ea
 
 A priori b is 1 and w is 0, give or take; the verdicts have to overcome that. How far w may go is not known beforehand:
 hypotheses from "the label-free order is right" (w = 0) to "attributes decide" are each fitted by maximum a posteriori
-and averaged by their evidence, the first of them with a head start. 500 nodes drawn at random stand for all that nobody
-looked at: they count as good, with half the weight of the verdicts together. So verdicts on the head of the list alone,
-or a list of known cases alone, can teach as well.
+and averaged by their evidence, the first of them with a head start, which is the larger the fewer verdicts there are
+below 25. 500 nodes drawn at random stand for all that nobody looked at: they count as good, with half the weight of the
+verdicts together. So verdicts on the head of the list alone, or a list of known cases alone, can teach as well.
 
-The label-free order stays where it is the likeliest hypothesis, or where at least five verdicts of either kind are
-not predicted by the others (cross-validation over five folds). Nodes with a verdict get the score that they would have
+The label-free order stays where it is likelier than not, or where at least three verdicts of either kind are not
+predicted by the others (cross-validation over five folds). Nodes with a verdict get the score that they would have
 without it, from the fold that left them out, so that the list is not better at them than at others.
 
 All is linear in the end: scoring a node costs as much as looking at it. Memory: 8 bytes a node and a slice of columns.
@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, log_expit
+from scipy.special import expit, softmax
 
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.order import Places, double_places
@@ -41,9 +41,9 @@ _MOST_VERDICTS = 4096  # more are drawn from
 _MOST_FEATURES = 64
 _BACKGROUND, _BACKGROUND_WEIGHT = 500, 0.5  # nodes, and their weight beside that of the verdicts
 _HYPOTHESES = ((0.0, 0.0), (0.1, 0.0), (0.3, 0.0), (0.3, 0.5), (0.3, 1.5), (0.3, 4.0))  # spread of evidence, attributes
-_HEAD_START = 1.0  # of the first, in nats
+_HEAD_START, _START_OF_FEW, _ENOUGH = 1.0, 3.0, 25  # of the first, in nats; more, falling to 0 at so many verdicts
 _SLOPE_SPREAD, _NEIGHBOR_SPREAD, _LEVEL, _LEVEL_SPREAD = 0.5, 1.0, -3.0, 10.0
-_FOLDS, _LEAST_OF_KIND, _LEAST_Z = 5, 5, 1.0
+_FOLDS, _LEAST_OF_KIND, _LEAST_Z = 5, 3, 1.0
 _SAMPLE_ROWS = 1 << 14  # that show the spread of a column
 _SLICE_ROWS = 1 << 15
 _MOST = 4.0  # spreads that an attribute counts for
@@ -86,12 +86,15 @@ def learn(inputs: Inputs, nodes: Nodes, is_bad: NDArray[np.bool_], seed: int = 0
         return _unchanged(inputs, why)
     rng = np.random.default_rng(key(seed, _DRAWN))
     chosen = rng.permutation(len(nodes))[:_MOST_VERDICTS]
-    background = rng.permutation(np.setdiff1d(_some(len(inputs.score), rng), nodes))[:_BACKGROUND]
+    num_nodes = len(inputs.score)  # of a hundred million not all are drawn from
+    some = np.arange(num_nodes) if num_nodes <= 1 << 16 else np.unique(rng.integers(0, num_nodes, 1 << 15))
+    background = rng.permutation(np.setdiff1d(some, nodes))[:_BACKGROUND]
     columns = _Columns.of(inputs, nodes[is_bad])
     rows = _Rows.of(columns, nodes[chosen], is_bad[chosen], background)
     likely, weights = _average(rows, np.ones(len(rows.label), bool))
     if likely[0] > 0.5:
-        return _unchanged(inputs, "The verdicts fit the label-free order: no other explains them better. It stays.")
+        few = f" {_ENOUGH} or more verdicts would tell more surely." if len(nodes) < _ENOUGH else ""
+        return _unchanged(inputs, f"No other order explains the verdicts clearly better: it stays.{few}")
     held_out, before = _out_of_fold(rows, seed), inputs.score[nodes[chosen]]
     told = ""
     if min(is_bad[chosen].sum(), (~is_bad[chosen]).sum()) >= _LEAST_OF_KIND:
@@ -104,27 +107,24 @@ def learn(inputs: Inputs, nodes: Nodes, is_bad: NDArray[np.bool_], seed: int = 0
     taught = columns.scores(weights)
     taught[nodes[chosen]] = held_out
     first = f"{len(nodes):,} verdicts, {int(is_bad.sum()):,} of them bad, changed the order.{told}"
-    return Lesson(taught, True, [first, *_sentences(columns, weights)], columns.model(weights))
+    model = {"weights": weights, "center": columns.center, "spread": columns.spread}
+    return Lesson(taught, True, [first, *_sentences(columns, weights)], model)
 
 
 def apply_lesson(model: Mapping[str, Values], inputs: Inputs, bad: Nodes) -> Values:
     """The taught score of every node of another graph, (n,), in which some nodes are known to be bad."""
     if not len(model["weights"]):
         return inputs.score
-    columns = _Columns.of(inputs, bad, (model["center"], model["spread"]))
-    if columns.width != len(model["weights"]):
-        raise ValueError(f"the lesson is of {len(model['weights'])} columns, the run has {columns.width}")
-    return columns.scores(model["weights"])
+    weights, center, spread = (model[name] for name in ("weights", "center", "spread"))
+    columns = _Columns.of(inputs, bad, (center, spread))
+    if columns.width != len(weights) or {center.shape, spread.shape} != {(3, columns.features.shape[1])}:
+        raise ValueError(f"the lesson is of {len(weights)} columns, the run has {columns.width}")
+    return columns.scores(weights)
 
 
 def _unchanged(inputs: Inputs, why: str) -> Lesson:
     none = np.zeros(0)
     return Lesson(inputs.score, False, [why], {"weights": none, "center": none, "spread": none})
-
-
-def _some(num_nodes: int, rng: np.random.Generator) -> Nodes:
-    """Nodes to draw a background from; several times as many as needed, not all of a hundred million."""
-    return np.arange(num_nodes) if num_nodes <= 1 << 16 else np.unique(rng.integers(0, num_nodes, 1 << 15))
 
 
 class _Columns(NamedTuple):
@@ -199,9 +199,6 @@ class _Columns(NamedTuple):
         run_in_slices(len(out), fill, _SLICE_ROWS)
         return out
 
-    def model(self, weights: Values) -> dict[str, Values]:
-        return {"weights": weights, "center": self.center, "spread": self.spread}
-
 
 @kernel
 def neighbor_means(rows, indptr, indices, features, out):
@@ -249,9 +246,8 @@ def _average(rows: _Rows, kept: NDArray[np.bool_]) -> tuple[Values, Values]:
     """How likely each hypothesis is given some of the rows, and their weights averaged by that, (width,)."""
     found = [_fit(rows.columns[kept], rows.label[kept], rows.weight[kept], each) for each in rows.hypotheses]
     evidence = np.array([each[1] for each in found])
-    evidence[0] += _HEAD_START
-    likely = np.exp(evidence - evidence.max())
-    likely /= likely.sum()
+    evidence[0] += _HEAD_START + _START_OF_FEW * max(0.0, 1.0 - rows.num_verdicts / _ENOUGH)
+    likely = softmax(evidence)
     return likely, sum(share * weights for share, (weights, _) in zip(likely, found, strict=True))
 
 
@@ -260,29 +256,34 @@ def _fit(columns: Values, label: Values, weight: Values, spread: Values) -> tupl
     free = np.flatnonzero(spread)
     scaled, prior = columns[:, free] * spread[free], np.zeros(len(free))
     prior[:2] = _LEVEL / _LEVEL_SPREAD, 1.0 / _SLOPE_SPREAD
-    found, curvature = fit_logistic(scaled, label, weight, prior)
-    logits = scaled @ found
-    fit = weight @ np.where(label > 0, log_expit(logits), log_expit(-logits)) - 0.5 * np.sum((found - prior) ** 2)
+    found, curvature, loss = fit_logistic(scaled, label, weight, prior)
     weights = np.zeros(len(spread))
     weights[free] = found * spread[free]
-    return weights, fit - 0.5 * np.linalg.slogdet(curvature)[1]
+    return weights, -loss - 0.5 * np.linalg.slogdet(curvature)[1]
 
 
-def fit_logistic(columns: Values, label: Values, weight: Values, prior: Values) -> tuple[Values, Values]:
-    """Coefficients of the greatest posterior, (c,), and the curvature there, (c, c); a priori normal around `prior`.
+def fit_logistic(columns: Values, label: Values, weight: Values, prior: Values) -> tuple[Values, Values, float]:
+    """Coefficients of the greatest posterior, (c,), the curvature there, (c, c), and the loss, -log of the posterior.
 
-    Coefficients are in units of the prior's spread. Newton's method, with steps of at most 2.
+    A priori coefficients are normal around `prior`, in units of its spread. Newton's method; a step that does not lead
+    down is halved, without which a few verdicts of one kind make it swing for ever.
     """
-    found = prior.copy()
+
+    def loss(at: Values) -> float:
+        logits = columns @ at
+        return float(weight @ (np.logaddexp(0.0, logits) - label * logits) + 0.5 * np.sum((at - prior) ** 2))
+
+    found, least = prior.copy(), loss(prior)
     for _ in range(50):
         chance = expit(columns @ found)
         curvature = (columns * (weight * chance * (1 - chance))[:, None]).T @ columns + np.eye(len(prior))
         step = np.linalg.solve(curvature, columns.T @ (weight * (chance - label)) + found - prior)
-        size = np.abs(step).max()
-        found -= step * min(1.0, 2.0 / max(size, 1e-12))
-        if size < 1e-6:
+        while np.abs(step).max() > 1e-6 and (new := loss(found - step)) > least:
+            step /= 2
+        if np.abs(step).max() <= 1e-6:
             break
-    return found, curvature
+        found, least = found - step, new
+    return found, curvature, least
 
 
 def _out_of_fold(rows: _Rows, seed: int) -> Values:
@@ -303,29 +304,24 @@ def _out_of_fold(rows: _Rows, seed: int) -> Values:
 def _sentences(columns: _Columns, weights: Values) -> list[str]:
     """What the weights say, in words: the score, evidence, attributes, neighbours."""
     slope, num_tails = weights[1], len(columns.double) - 1
-    said = [f"The label-free score counts {'less' if slope < 0.7 else 'more' if slope > 1.3 else 'about as'} "
-            f"{'than' if not 0.7 <= slope <= 1.3 else 'much as'} before."]  # fmt: skip
+    amount = "less than" if slope < 0.7 else "more than" if slope > 1.3 else "about as much as"
+    said = [f"The label-free score counts {amount} before."]
     titles = [KIND_TITLES[kind] for kind in columns.inputs.places] + ["degree"]
     tails = weights[2 : 2 + 2 * num_tails].reshape(2, num_tails)
     by_size = np.argsort(-np.abs(tails).max(axis=0), kind="stable")[:_SAID_EACH]
     for at in by_size[np.abs(tails).max(axis=0)[by_size] >= _SAID]:
         upper, lower = tails[:, at]
-        if lower > abs(upper):
-            how = "the other way round: bad nodes have little of it"
-        elif upper > 0:
-            how = "more"
-        else:
-            how = "less, or the other way round"
+        how = "more" if upper > 0 else "less, or the other way round"
+        how = "the other way round: bad nodes have little of it" if lower > abs(upper) else how
         said.append(f"Evidence of '{titles[at]}' counts {how}.")
     width = columns.features.shape[1]
     names = columns.inputs.names or [f"component {i + 1}" for i in range(width)]
-    of_attributes = weights[2 + 2 * num_tails : -1].reshape(4, width) if width else np.zeros((4, 0))
+    of_attributes = weights[2 + 2 * num_tails : -1]  # own, of the neighbours, difference, distance from the middle
     forms = ("{0}", "{0} of the neighbours", "difference between {0} and that of the neighbours", "{0} far from usual")
-    order = np.argsort(-np.abs(of_attributes), axis=None, kind="stable")[:_SAID_EACH]
-    for part, at in zip(*np.unravel_index(order, of_attributes.shape), strict=True) if width else ():
-        if abs(of_attributes[part, at]) >= _SAID / 2:
-            direction = "Larger" if of_attributes[part, at] > 0 else "Smaller"
-            said.append(f"{direction} {forms[part].format(names[at])}: worse.")
+    for at in np.argsort(-np.abs(of_attributes), kind="stable")[:_SAID_EACH]:
+        if abs(of_attributes[at]) >= _SAID / 2:
+            direction = "Larger" if of_attributes[at] > 0 else "Smaller"
+            said.append(f"{direction} {forms[at // width].format(names[at % width])}: worse.")
     if weights[-1] >= _SAID:
         said.append("Neighbours of nodes that are known to be bad come earlier.")
     return said

@@ -4,13 +4,13 @@
                    lesson.safetensors    what `apply_lesson` needs to rank another graph
                    manifest.json         what was taught, in words, what it rests on, the hash of the scores behind it
 
-`next_nodes` draws nodes for a verdict and keeps the draws, `take_in` adds the verdicts of a table, `teach` learns from
+`next_nodes` draws nodes for a verdict, `take_in` adds the verdicts of a table, `teach` learns from
 all that were given and writes the folder, whole or not at all; `carry_over` does so for a run that was scored with
 `trained=`. Nothing in the folders of stages changes. A folder whose scores have been made again since is not read:
 the verdicts are still there, and `teach` makes it again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -45,7 +45,8 @@ WORTH = 0.2
 _FIRSTS = (50, 100, 200, 500, 1_000, 2_000, 5_000)
 _NOT_GIVEN = len(verdicts.NAMES)  # code of a node without a verdict
 _WORDS = pa.array([*verdicts.NAMES, None], pa.string())
-_WHY = {"head": "head of the list", "disagreement": "kinds of evidence disagree", "random": "drawn at random"}
+_COLUMNS = {"taught": pa.float64(), "taught_rank": pa.int64(), "verdict": pa.string()}
+_MODEL = ("weights", "center", "spread")
 Values = NDArray[np.float64]
 
 
@@ -65,17 +66,9 @@ class Run:
         table.check_ranked(ranked.path, ranked, opened.num_nodes)
         return Run(run_dir, opened, open_purified(purified), ranked)
 
-    @cached_property
-    def node(self) -> NDArray[np.int64]:
-        """The node of every row of the ranked table."""
-        return self.ranked["node"].to_numpy()
-
     def column(self, name: str) -> NDArray[Any]:
         """A column in node order, (n,)."""
-        values = self.ranked[name].to_numpy()
-        out = np.empty_like(values)
-        out[self.node] = values
-        return out
+        return _in_node_order(self.ranked, name)
 
     @cached_property
     def score(self) -> Values:
@@ -94,13 +87,18 @@ class Run:
         return {kind: self.column(name) for kind, name in names.items() if name in self.ranked.column_names}
 
 
+def _in_node_order(rows: Any, name: str) -> NDArray[Any]:
+    values = rows[name].to_numpy()
+    out = np.empty_like(values)
+    out[rows["node"].to_numpy()] = values
+    return out
+
+
 class Given(NamedTuple):
-    """Verdicts on nodes of a graph, in the order of the nodes; `absent` are the ids that it does not have."""
+    """Verdicts on nodes of a graph, in the order of the nodes, and what there is to say about the others."""
 
     nodes: NDArray[np.int64]
     codes: verdicts.Codes
-    chance: Values
-    absent: pa.Array
     notes: list[str]
 
     @staticmethod
@@ -110,8 +108,10 @@ class Given(NamedTuple):
         ids = found.table["id"].combine_chunks()
         nodes = verdicts.find_nodes(run.graph, ids)
         order = np.argsort(nodes, kind="stable")[np.count_nonzero(nodes < 0) :]
-        chance = found.table["chance"].to_numpy()
-        return Given(nodes[order], found.codes[order], chance[order], ids.filter(pa.array(nodes < 0)), found.notes)
+        if len(absent := ids.filter(pa.array(nodes < 0))):
+            shown = verdicts.shown_ids(absent)
+            found.notes.append(f"verdicts on {len(absent):,} ids that are not in this graph: {shown}")
+        return Given(nodes[order], found.codes[order], found.notes)
 
     def by_node(self, num_nodes: int) -> verdicts.Codes:
         """The code of every node's verdict, (n,)."""
@@ -131,32 +131,46 @@ class Taught:
 
     folder: Path
     facts: dict[str, Any]
+    num_nodes: int
 
     @cached_property
     def table(self) -> pa.Table:
-        """One row a node by taught_rank: id, node, taught, taught_rank, verdict."""
-        return table.read_scores(self.folder / FILE)
+        """Rows by taught_rank: id, node, taught, taught_rank, verdict; FolderError where it is no such list."""
+        path = self.folder / FILE
+        found = table.read_scores(path)
+        table.check_rows(path, found, self.num_nodes, {"node": pa.int64(), **_COLUMNS})
+        ranks, taught = found["taught_rank"].to_numpy(), found["taught"].to_numpy()
+        is_list = np.array_equal(ranks, np.arange(1, len(ranks) + 1)) and (taught[1:] <= taught[:-1]).all()
+        if not is_list or np.isnan(taught).any():
+            raise files.FolderError(f"{path} is damaged: its rows are not in the order of taught, a number each")
+        return found
 
     def beside(self, ranked: pa.Table) -> pa.Table:
         """Rows of a ranked table with the columns taught, taught_rank and verdict."""
-        place = np.empty(len(self.table), np.int64)
-        place[self.table["node"].to_numpy()] = np.arange(len(self.table))
-        rows = self.table.take(pa.array(place[ranked["node"].to_numpy()]))
-        for name in ("taught", "taught_rank", "verdict"):
+        rows = self.table.take(pa.array(self.column("taught_rank")[ranked["node"].to_numpy()] - 1))
+        for name in _COLUMNS:
             ranked = ranked.append_column(name, rows[name])
         return ranked
 
     def row_of(self, node: int) -> dict[str, Any]:
         """Taught score, rank and verdict of a node."""
-        (row,) = self.table.filter(pc.equal(self.table["node"], node)).to_pylist()
-        return {name: row[name] for name in ("taught", "taught_rank", "verdict")}
+        (row,) = self.table.filter(pc.equal(self.table["node"], node)).select([*_COLUMNS]).to_pylist()
+        return dict(row)
+
+    def place_text(self, node: int) -> str:
+        """Where verdicts have put a node, in words."""
+        row = self.row_of(node)
+        known = f", and its verdict is {row['verdict']}" if row["verdict"] else ""
+        return f"taught rank {row['taught_rank']:,} of {self.num_nodes:,}{known}"
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column in node order, (n,)."""
+        return _in_node_order(self.table, name)
 
     @cached_property
     def scores(self) -> Values:
         """The taught score in node order, (n,)."""
-        out = np.empty(len(self.table))
-        out[self.table["node"].to_numpy()] = self.table["taught"].to_numpy()
-        return out
+        return self.column("taught")
 
 
 def open_taught(run_dir: Path, scores: Path) -> Taught | None:
@@ -169,16 +183,16 @@ def open_taught(run_dir: Path, scores: Path) -> Taught | None:
     if facts["scores"] != files.hash_once(scores / table.FILE):
         return None
     files.check_folder(folder, facts["files"], again)
-    return Taught(folder, facts)
+    return Taught(folder, facts, table.RankedFile(scores / table.FILE).num_rows)
 
 
 # Which nodes to look at.
 
 
-def next_nodes(run: Run, count: int, by: str | None = None) -> pa.Table:
-    """The nodes whose verdicts would teach most: id, an empty verdict, rank, why it was drawn, and the reason in words.
+def next_nodes(run: Run, count: int) -> pa.Table:
+    """The nodes whose verdicts would teach most: id, an empty verdict, rank, why and by which chance, and the reason.
 
-    The same until there are new verdicts. The draws are kept beside the run: a verdict knows how its node was chosen.
+    The same until there are new verdicts.
     """
     taught, given = open_taught(run.folder, run.ranked.path.parent), Given.of(run)
     score = run.score if taught is None else taught.scores
@@ -187,18 +201,15 @@ def next_nodes(run: Run, count: int, by: str | None = None) -> pa.Table:
     places, bad_share = list(run.places().values()), float(is_bad.mean()) if len(is_bad) else 0.0
     drawn = draw(score, places, reviewed, count, len(given.nodes), bad_share)
     nodes = [entry.node for entry in drawn]
-    ids = [run.graph.external_id(node) for node in nodes]
-    draws = zip(ids, (entry.why for entry in drawn), (entry.chance for entry in drawn), strict=True)
-    verdicts.append_draws(run.folder, draws, len(score), by)
-    place = np.empty(len(score), np.int64)
-    place[ranking(score)] = np.arange(1, len(score) + 1)
+    ranks = run.column("rank") if taught is None else taught.column("taught_rank")
     hops = edge_hops(run.ranked.path.parent, run.graph)
     evidence = Evidence.of(run.graph, run.purified.graph, run.ranked, *hops, run.purified.features)
     columns: dict[str, Any] = {
-        "id": pa.array(ids),
-        "verdict": pa.nulls(len(ids), pa.string()),
-        "rank" if taught is None else "taught_rank": place[nodes],
-        "why": [_WHY[entry.why] for entry in drawn],
+        "id": pa.array([run.graph.external_id(node) for node in nodes]),
+        "verdict": pa.nulls(len(nodes), pa.string()),
+        "rank" if taught is None else "taught_rank": ranks[nodes],
+        "why": [entry.why for entry in drawn],
+        "chance": [entry.chance for entry in drawn],
         "reason": [all_reasons(explain(evidence, node)) for node in nodes],
     }
     return pa.table(columns)
@@ -210,17 +221,14 @@ def next_nodes(run: Run, count: int, by: str | None = None) -> pa.Table:
 def take_in(run: Run, source: TableSource, by: str | None = None, id_names: Sequence[str] = ()) -> list[str]:
     """Adds the verdicts of a table that differ from those known; returns what there is to say about them."""
     given, said = verdicts.read_table(source, id_names)
-    encoded = given["id"].combine_chunks().dictionary_encode()
-    ids, number, codes = encoded.dictionary, encoded.indices.to_numpy(), given["code"].to_numpy()
-    last = np.empty(len(ids), np.int64)
-    last[number] = np.arange(len(number))
+    (ids, number, last), codes = verdicts.last_rows(given["id"]), given["code"].to_numpy()
     nodes, told = verdicts.find_nodes(run.graph, ids), [said]
     if len(ids) and (nodes < 0).all():
         example = run.graph.external_id(0)
         raise InputError(f"{said}; none of these ids is in the graph of {run.folder}, where they look like {example!r}")
-    twice = np.unique(number[codes != codes[last[number]]])
+    twice = np.isin(np.arange(len(ids)), number[codes != codes[last[number]]])
     for which, what in ((twice, "with two verdicts, of which the later one counts"), (nodes < 0, "not in this graph")):
-        named = ids.filter(pa.array(which)) if which.dtype == bool else ids.take(pa.array(which))
+        named = ids.filter(pa.array(which))
         told += [f"{len(named):,} ids {what}: {verdicts.shown_ids(named)}"] if len(named) else []
     before = np.append(Given.of(run).by_node(run.graph.num_nodes), -1)[nodes]
     before[before == _NOT_GIVEN] = verdicts.NONE
@@ -234,27 +242,24 @@ def take_in(run: Run, source: TableSource, by: str | None = None, id_names: Sequ
 # The lesson.
 
 
-def teach(run: Run, worth: float = WORTH) -> tuple[Taught, list[str]]:
-    """What the verdicts beside a run make of its list, written into RUN/taught, and what there is to say about them."""
+def teach(run: Run, worth: float = WORTH) -> Taught:
+    """What the verdicts beside a run make of its list, written into RUN/taught."""
     given = Given.of(run)
     if not len(given.nodes) and not (run.folder / FOLDER).is_dir():  # which those taken back had made
         how = f"hcm-scale review {run.folder} --csv FILE writes a list to fill in"
         raise ValueError(f"{run.folder} has no verdicts on nodes of its graph yet; {how}")
     nodes, is_bad = known = given.known()
-    told, absent = given.notes, given.absent
-    if len(absent):
-        told += [f"verdicts on {len(absent):,} ids that are not in this graph: {verdicts.shown_ids(absent)}"]
     lesson = learn(run.inputs(), *known) if len(nodes) else Lesson(run.score, False, [], {})
-    firsts = [first for first in _FIRSTS if first <= len(run.score)] or [len(run.score)]
     facts: dict[str, Any] = {
+        "notes": given.notes,
         "changed": bool(lesson.changed),
         "sentences": list(lesson.sentences),
         "num_bad": int(is_bad.sum()),
         "num_good": int(len(is_bad) - is_bad.sum()),
         "num_unsure": len(given.nodes) - len(nodes),
-        "num_random": int(np.isfinite(given.chance).sum()),
     }
     if not is_bad.all():  # else they may be cases that somebody knew, which tell nothing about the list
+        firsts = [first for first in _FIRSTS if first <= len(run.score)] or [len(run.score)]
         found = Estimates.of({"after": lesson.taught, "before": run.score}, *known)
         facts["shares"] = {name: [*map(list, found.shares(name, firsts))] for name in ("before", "after")}
         facts["worth"] = worth
@@ -262,7 +267,7 @@ def teach(run: Run, worth: float = WORTH) -> tuple[Taught, list[str]]:
     with files.file_lock(run.folder / ".lock", wait=False) as is_free:
         if not is_free:
             raise ValueError(f"{run.folder} is at work: another run or lesson writes to it; the verdicts are kept")
-        return _write(run, lesson.taught, given, lesson.model, facts), told
+        return _write(run, lesson.taught, given, lesson.model, facts)
 
 
 def estimate(run: Run, score: Values, first: int) -> Share:
@@ -273,9 +278,7 @@ def estimate(run: Run, score: Values, first: int) -> Share:
     return found
 
 
-def _write(
-    run: Run, taught: Values, given: Given, model: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]
-) -> Taught:
+def _write(run: Run, taught: Values, given: Given, model: Mapping[str, Values], facts: Mapping[str, Any]) -> Taught:
     """Writes the folder; the caller holds the lock of the run."""
     order, codes = ranking(taught), given.by_node(len(taught))
     size = table.group_rows(len(order))
@@ -284,17 +287,16 @@ def _write(
         nodes = order[first : first + size]
         ids = pa.array(nodes) if run.graph.ids is None else run.graph.ids.take(pa.array(nodes))
         ranks = np.arange(first + 1, first + len(nodes) + 1)
-        columns = {"taught": taught[nodes], "taught_rank": ranks, "verdict": _WORDS.take(pa.array(codes[nodes]))}
-        return pa.table({"id": ids, "node": nodes, **columns})
+        words = _WORDS.take(pa.array(codes[nodes]))
+        return pa.table({"id": ids, "node": nodes, "taught": taught[nodes], "taught_rank": ranks, "verdict": words})
 
-    groups: list[Callable[[], pa.Table]] = [partial(rows, first) for first in range(0, len(order), size)]
     folder = run.folder / FOLDER
     with files.replacing_folder(folder) as fresh:
-        table.write_scores(fresh / FILE, groups)
+        table.write_scores(fresh / FILE, [partial(rows, first) for first in range(0, len(order), size)])
         files.write_bytes(fresh / _LESSON, save({name: np.ascontiguousarray(part) for name, part in model.items()}))
         body = {"scores": files.hash_once(run.ranked.path), "files": files.hash_folder(fresh), **facts}
         files.write_manifest(fresh, KIND, FORMAT, body)
-    return Taught(folder, files.read_manifest(folder, KIND, FORMAT))
+    return Taught(folder, files.read_manifest(folder, KIND, FORMAT), len(order))
 
 
 def carry_over(trained_dir: Path, trained_scores: Path, run: Run) -> list[str]:
@@ -322,7 +324,8 @@ def carry_over(trained_dir: Path, trained_scores: Path, run: Run) -> list[str]:
     here = open_taught(run.folder, run.ranked.path.parent)
     if not lesson.facts["changed"] or (here is not None and "taught_by" not in here.facts):
         return told
-    model, given = files.read_tensors(lesson.folder / _LESSON, load), Given.of(run)
+    model = files.read_tensors(lesson.folder / _LESSON, lambda data: {name: load(data)[name] for name in _MODEL})
+    given = Given.of(run)
     taught = apply_lesson(model, run.inputs(), given.nodes[given.codes == verdicts.BAD])
     facts = {name: lesson.facts[name] for name in ("changed", "sentences", "num_bad", "num_good", "num_unsure")}
     _write(run, taught, given, model, facts | {"taught_by": str(trained_dir)})
@@ -345,11 +348,10 @@ def _rests_on(facts: Mapping[str, Any]) -> str:
 
 
 def taught_text(taught: Taught) -> str:
-    """What a lesson changed, what it rests on, and how good the list was and is, to be printed."""
+    """What there is to say about the verdicts, what they changed, and how good the list was and is, to be printed."""
     facts = taught.facts
     state = "taught by" if facts["changed"] else "the list keeps its order after"
-    at_random = f"; {facts['num_random']:,} of them on nodes drawn at random" if facts.get("num_random") else ""
-    lines = [f"{state} {_rests_on(facts)}{at_random}", *(f"  {sentence}" for sentence in facts["sentences"])]
+    lines = [*facts.get("notes", ()), f"{state} {_rests_on(facts)}", *(f"  {said}" for said in facts["sentences"])]
     if "shares" in facts:
         lines += ["", f"{'estimated share of bad':<28}{'before':>24}{'after':>24}   (90 % interval)"]
         for old, new in zip(facts["shares"]["before"], facts["shares"]["after"], strict=True):

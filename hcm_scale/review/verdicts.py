@@ -1,25 +1,21 @@
 """Verdicts of people about nodes: one file beside a run, to which lines are added and nothing else is ever done.
 
     RUN/verdicts.jsonl    {"id":"a17","verdict":"bad","time":"2026-11-17T09:30:00.000Z","by":"anna"}
-                          {"id":"b4","drawn":"random","chance":0.0005,"of":20000,"time":...,"by":...}
 
 A verdict is `bad`, `good`, `unsure`, or `none`, which takes an earlier one back; ids are text, whatever they are in the
-graph. A line of a draw says that a node was shown for a verdict, why, with which chance, and of how many nodes: the
-verdict that follows has this chance. The file is no part of a stage, so that a new run in the same folder keeps it.
+graph. Of several verdicts on an id the last line counts. The file is no part of a stage, so that a new run in the same
+folder keeps it.
 
 Lines are added in one piece under a lock on the file and flushed to the disk: reviewers at the same time lose nothing,
-and a kill loses at most the line being written. What a kill left of such a line is marked by whoever writes next, and
-readers leave it out and say so. Any other line that cannot be read is an error with its number; nothing is rewritten.
-Of several verdicts on an id the last line counts. Reading takes about 100 bytes of memory a line, and a minute for ten
-million of them.
+and a kill or a full disk loses at most what was being written. What is left of such a line is marked by whoever writes
+next, and readers leave it out and say so. Any other line that cannot be read is an error with its number; nothing is
+rewritten. Reading takes about 100 bytes of memory a line.
 
 `read_table` reads verdicts that others wrote: CSV, TSV, Parquet or a table in memory, whose columns are guessed.
 """
 
 import getpass
 import io
-import json
-import mmap
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,12 +48,8 @@ _WORDS = {
 _CODES = {word: code for code, words in _WORDS.items() for word in words.split()}
 LEGAL = "bad, good, unsure (or 1 and 0, true and false, yes and no, fraud and ok), none to take one back, or nothing"
 _TORN = b"#torn\n"  # ends what a kill left of a line
-_SCHEMA = pa.schema(
-    [
-        *(("id", pa.large_string()), ("verdict", pa.string()), ("drawn", pa.string()), ("chance", pa.float64())),
-        *(("time", pa.timestamp("ms", "UTC")), ("by", pa.string())),
-    ]
-)
+_TEXT = pa.large_string()
+_SCHEMA = pa.schema([("id", _TEXT), ("verdict", pa.string()), ("time", pa.timestamp("ms", "UTC")), ("by", pa.string())])
 _SLICE_BYTES, _LINES_AT_ONCE = 1 << 26, 1 << 16
 _VERDICT_COLUMNS, _ID_COLUMNS = re.compile("verdicts?|labels?|y|(is_?)?(fraud|bad)|outcome|class", re.I), ("id", "node")
 _MAX_BYTES = 4 << 30  # that a packed table may unpack to
@@ -66,10 +58,9 @@ Codes = NDArray[np.int8]
 
 
 class Verdicts(NamedTuple):
-    """The verdict that counts of every id, in the order of the file: the columns id, code, chance, time and by.
+    """The verdict that counts of every id, in the order of the file: the columns id, code, time and by.
 
-    `code` is GOOD, BAD or UNSURE; `chance` that of a random draw, NaN where the node was chosen in another way. `notes`
-    are what a person should be told about the file.
+    `code` is GOOD, BAD or UNSURE. `notes` are what a person should be told about the file.
     """
 
     table: pa.Table
@@ -89,64 +80,45 @@ class Verdicts(NamedTuple):
 
 def append(run_dir: Path, given: Iterable[tuple[Any, str]], by: str | None = None) -> None:
     """Adds verdicts, (id, one of NAMES) each, of a person, by default the user of this process."""
-    given, stamp = list(given), _stamp(by)
-    for external_id, verdict in given:
+    stamp, lines = _stamp(_user() if by is None else by, datetime.now(UTC)), []
+    for name, verdict in given:
         if verdict not in NAMES:
-            raise ValueError(f"verdict {verdict!r} on {external_id!r} is not legal; legal are {', '.join(NAMES)}")
-    _append(run_dir, (f'{{"id":{_quoted(name)},"verdict":"{verdict}",{stamp}}}' for name, verdict in given))
-
-
-def append_draws(run_dir: Path, drawn: Iterable[tuple[Any, str, float]], of: int, by: str | None = None) -> None:
-    """Adds draws, (id, why, chance) each, from a list of so many nodes; a chance of NaN is none."""
-    lines, stamp = [], _stamp(by)
-    for name, why, chance in drawn:
-        known = "" if np.isnan(chance) else f',"chance":{float(chance)!r}'
-        lines.append(f'{{"id":{_quoted(name)},"drawn":"{why}"{known},"of":{of},{stamp}}}')
+            raise ValueError(f"verdict {verdict!r} on {name!r} is not legal; legal are {', '.join(NAMES)}")
+        lines.append(_line(name, verdict, stamp))
     _append(run_dir, lines)
 
 
 def append_known(run_dir: Path, known: pa.Table) -> None:
     """Adds verdicts of another run with their time and author: rows of a `Verdicts.table`."""
-    rows = (row for batch in known.to_batches(_LINES_AT_ONCE) for row in batch.to_pylist())
-    verdict = '{{"id":{},"verdict":"{}",{}}}'.format
-    _append(run_dir, (verdict(_quoted(row["id"]), NAMES[row["code"]], _stamp(row["by"], row["time"])) for row in rows))
+    for batch in known.to_batches(_LINES_AT_ONCE):
+        rows = batch.to_pylist()
+        _append(run_dir, [_line(row["id"], NAMES[row["code"]], _stamp(row["by"] or "", row["time"])) for row in rows])
 
 
-def _quoted(text: Any) -> str:
-    return encode_basestring(str(text))
+def _line(name: Any, verdict: str, stamp: str) -> str:
+    return f'{{"id":{encode_basestring(str(name))},"verdict":"{verdict}",{stamp}}}\n'
 
 
-def _stamp(by: str | None, time: datetime | None = None) -> str:
-    """The time, by default now, and the author, as they end a line."""
-    shown = (time or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return f'"time":"{shown}","by":{_quoted(_user() if by is None else by)}'
+def _stamp(by: str, time: datetime | None) -> str:
+    """The author and, where it is known, the time, as they end a line."""
+    shown = time and time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (f'"time":"{shown}",' if shown else "") + f'"by":{encode_basestring(by)}'
 
 
-def _append(run_dir: Path, lines: Iterable[str]) -> None:
+def _append(run_dir: Path, lines: Sequence[str]) -> None:
     """Adds lines and flushes them to the disk."""
     if not run_dir.is_dir():
         raise ValueError(f"{run_dir} is not the folder of a run")
     path = run_dir / FILE
     with files.file_lock(path), open(path, "r+b", buffering=0) as stream:
-        if stream.seek(0, os.SEEK_END):
-            stream.seek(-1, os.SEEK_END)
-            if stream.read(1) != b"\n":
-                stream.write(b"\n" if _is_whole(_last_line(path)) else _TORN)
-        part: list[str] = []
-        for line in lines:
-            part.append(line)
-            if len(part) == _LINES_AT_ONCE:
-                _write(stream, part)
-                part = []
-        _write(stream, part)
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - _LINES_AT_ONCE))
+        left = stream.read().rpartition(b"\n")[2]
+        end = b"" if not left else b"\n" if _is_whole(left) else _TORN
+        data = memoryview(end + "".join(lines).encode())
+        while data:  # one call, unless the system takes less
+            data = data[stream.write(data) :]
         os.fsync(stream.fileno())
     files.sync_file(run_dir)
-
-
-def _write(stream: io.FileIO, lines: Sequence[str]) -> None:
-    data = memoryview("".join(f"{line}\n" for line in lines).encode())
-    while data:  # one call, unless the system takes less
-        data = data[stream.write(data) :]
 
 
 def _user() -> str:
@@ -163,69 +135,49 @@ def latest(run_dir: Path) -> Verdicts:
     """The verdicts of a run that count; none where there is no file. FolderError names a line that is damaged."""
     path, notes = run_dir / FILE, list[str]()
     lines = pa.concat_tables([_SCHEMA.empty_table(), *(_slices(path, notes) if path.is_file() else ())])
-    encoded = lines["id"].combine_chunks().dictionary_encode()
-    number, of_row = encoded.indices.to_numpy(), _codes_of(lines["verdict"])
-    (given,), (drawn,) = np.nonzero(of_row >= 0), np.nonzero(of_row < 0)
-    last = np.full(len(encoded.dictionary), -1)  # row of the verdict that counts, by number of the id
-    last[number[given]] = given
-    chance = np.full(len(last), np.nan)
-    before = drawn[drawn < last[number[drawn]]]
-    chance[number[before]] = lines["chance"].to_numpy()[before]
-    counts = of_row[last[number[given]]]
-    other = np.unique(number[given[(of_row[given] != counts) & (of_row[given] != NONE) & (counts != NONE)]])
-    if len(other):
-        shown = shown_ids(encoded.dictionary.take(pa.array(other)))
+    (ids, number, last), codes = last_rows(lines["id"]), pc.index_in(lines["verdict"], pa.array(NAMES)).to_numpy()
+    counts = codes[last[number]]
+    if (other := (codes != counts) & (codes != NONE) & (counts != NONE)).any():
+        shown = shown_ids(ids.take(pa.array(np.unique(number[other]))))
         notes.append(f"different verdicts on the same node, of which the last one counts: {shown}")
-    rows = np.sort(last[last >= 0])
-    rows = rows[of_row[rows] != NONE]
+    rows = np.sort(last[codes[last] != NONE])
     kept = lines.select(["id", "time", "by"]).take(pa.array(rows))
-    kept = kept.append_column("code", pa.array(of_row[rows])).append_column("chance", pa.array(chance[number[rows]]))
-    return Verdicts(kept, notes)
+    return Verdicts(kept.append_column("code", pa.array(codes[rows].astype(np.int8))), notes)
 
 
-def _codes_of(verdicts: pa.ChunkedArray) -> Codes:
-    """The code of each of NAMES, -1 for nulls."""
-    found = pc.index_in(verdicts, pa.array(NAMES)).fill_null(-1)
-    return found.cast(pa.int8()).to_numpy()
+def last_rows(ids: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.integer], NDArray[np.int64]]:
+    """Every id once, for each row the number of its id among these, and the last row of each."""
+    encoded = ids.combine_chunks().dictionary_encode()
+    number, last = encoded.indices.to_numpy(), np.empty(len(encoded.dictionary), np.int64)
+    last[number] = np.arange(len(number))
+    return encoded.dictionary, number, last
 
 
 def _slices(path: Path, notes: list[str]) -> Iterator[pa.Table]:
     """Lines of the file, some at a time; adds to `notes` what was left out."""
-    size, start, number, num_torn = path.stat().st_size, 0, 1, 0
-    if not size:
-        return
-    with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        if data[size - 1] != ord("\n") and not _is_whole(_last_line(path)):
-            size, num_torn = data.rfind(b"\n") + 1, 1
-        while start < size:
-            stop = size if size - start <= _SLICE_BYTES else data.rfind(b"\n", start, start + _SLICE_BYTES) + 1
-            part = data[start : stop if stop > start else size]
+    number, num_torn = 1, 0
+    with open(path, "rb") as stream:
+        while part := stream.read(_SLICE_BYTES):
+            part += stream.readline()
+            if not part.endswith(b"\n") and not _is_whole(part.rpartition(b"\n")[2]):
+                part += _TORN
             if _TORN in part:
-                lines = part.splitlines(keepends=True)
-                whole = [b"\n" if line.endswith(_TORN) else line for line in lines]
-                num_torn += sum(line.endswith(_TORN) for line in lines)
-                yield _parse(path, b"".join(whole), number)
-            else:
-                yield _parse(path, part, number)
-            start, number = start + len(part), number + part.count(b"\n")
+                part, count = re.subn(rb"(?m)^.*#torn$", b"", part)
+                num_torn += count
+            yield _parse(path, part, number)
+            number += part.count(b"\n")
     if num_torn:
-        notes.append(f"{path}: unfinished lines that a stopped program left ({num_torn}); all others are read")
+        notes.append(f"{FILE}: unfinished lines that a stopped program left ({num_torn}); all others are read")
 
 
 def _parse(path: Path, part: bytes, first: int) -> pa.Table:
     """The lines of a part of the file, which begins with line number `first`."""
-    options = pajson.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
     try:
-        table = pajson.read_json(io.BytesIO(part), parse_options=options)
-        table.validate(full=True)
-        known = pc.or_(pc.is_in(table["verdict"], pa.array(NAMES)), pc.is_valid(table["drawn"]))
-        if not table["id"].null_count and pc.all(known, min_count=0).as_py():
-            return table
-        why = "a line has no id, or no verdict"
-    except pa.ArrowException as error:
+        return _read_lines(part)
+    except ValueError as error:
         why = str(error)
-    for number, line in enumerate(part.splitlines(), first):
-        if line.strip() and not _is_whole(line):
+    for number, line in enumerate(part.split(b"\n"), first):
+        if not _is_whole(line):
             shown = line[:80].decode(errors="replace")
             legal = f'legal is {{"id":"...","verdict":"..."}}, with one of {", ".join(NAMES)}'
             raise files.FolderError(
@@ -234,27 +186,23 @@ def _parse(path: Path, part: bytes, first: int) -> pa.Table:
     raise files.FolderError(f"{path} is damaged at or after line {first:,}: {why}")
 
 
+def _read_lines(text: bytes) -> pa.Table:
+    """The verdicts of some lines; ValueError where one is none."""
+    if not text.strip():
+        return _SCHEMA.empty_table()
+    options = pajson.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
+    found = pajson.read_json(io.BytesIO(text), parse_options=options)
+    found.validate(full=True)
+    if found["id"].null_count or not pc.all(pc.is_in(found["verdict"], pa.array(NAMES))).as_py():
+        raise ValueError("a line has no id, or no verdict")
+    return found
+
+
 def _is_whole(line: bytes) -> bool:
-    """Whether a line holds a verdict or a draw."""
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
+        return _read_lines(line) is not None
+    except ValueError:
         return False
-    texts = ("id", "verdict", "drawn", "time", "by")
-    return (
-        isinstance(value, dict)
-        and isinstance(value.get("id"), str)
-        and all(isinstance(value.get(name), str | None) for name in texts)
-        and (value.get("verdict") in NAMES or (value.get("verdict") is None and value.get("drawn") is not None))
-        and isinstance(value.get("chance"), int | float | None)
-    )
-
-
-def _last_line(path: Path) -> bytes:
-    """What follows the last line break, at most a megabyte of it."""
-    with open(path, "rb") as stream:
-        stream.seek(max(0, stream.seek(0, os.SEEK_END) - (1 << 20)))
-        return stream.read().rpartition(b"\n")[2]
 
 
 # Verdicts that others wrote.

@@ -211,7 +211,11 @@ def explain(config: Config, nodes: Sequence[str]) -> str:
     """Why these nodes of the finished run in `config.run_dir` are where they are, as text."""
     if not nodes:
         raise ValueError("node is missing: hcm-scale explain RUN ID, or node=ID, with an id of the graph")
-    return "\n\n\n".join(map(wording.explanation_text, explanations(Path(config.run_dir), nodes)))
+    run_dir = Path(config.run_dir)
+    found, (scores,) = explanations(run_dir, nodes), open_stages(run_dir, "scores")
+    taught = teach.open_taught(run_dir, scores)
+    ends = ["" if taught is None else f"\n\n{taught.place_text(each.node)}" for each in found]
+    return "\n\n\n".join(wording.explanation_text(each) + end for each, end in zip(found, ends, strict=True))
 
 
 def explanations(run_dir: Path, nodes: Sequence[str]) -> list[Explanation]:

@@ -288,8 +288,13 @@ def check_ranked(path: Path, ranked: Any, num_nodes: int, numbers: Iterable[str]
 
     `numbers` are scores that it must have besides the one that ranks.
     """
+    check_rows(path, ranked, num_nodes, _REQUIRED | dict.fromkeys([ranked_by(ranked), *numbers], pa.float64()))
+
+
+def check_rows(path: Path, ranked: Any, num_nodes: int, columns: Mapping[str, pa.DataType]) -> None:
+    """Raises FolderError unless a table has these columns, `node` among them, and one row for each of the nodes."""
     found = {entry.name: entry.type for entry in ranked.schema}
-    for name, wanted in (_REQUIRED | dict.fromkeys([ranked_by(ranked), *numbers], pa.float64())).items():
+    for name, wanted in columns.items():
         if found.get(name) != wanted:
             raise files.FolderError(
                 f"{path} is damaged: its column {name} is {found.get(name, 'missing')}, not {wanted}"

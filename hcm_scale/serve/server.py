@@ -158,7 +158,7 @@ class Views:
         taken = self._row(asked)
         with self._lock:
             shown = card(self._evidence, taken["node"][0].as_py(), num_rings(self._evidence), _NEIGHBORS)
-        given = {key: value for key, (value,) in self._verdicts_on(taken["id"]).items()}
+        given = self._verdict_on(taken["id"])
         return _templates().get_template("served_card.html").render(node=shown, num_nodes=self.ranked.num_rows, **given)
 
     def judge(self, asked: Mapping[str, Any]) -> str:
@@ -169,8 +169,7 @@ class Views:
             verdicts.append(self.run_dir, [(name, asked.get("verdict", ""))], self.by)
         except OSError as error:
             raise OSError(f"not stored, {self.run_dir} cannot be written: {error.strerror}") from error
-        given = {key: value for key, (value,) in self._verdicts_on(ids).items()}
-        return json.dumps(given | {"counts": self._counts()})
+        return json.dumps(self._verdict_on(ids) | {"counts": self._counts()})
 
     def _row(self, asked: Mapping[str, Any]) -> pa.Table:
         """The id and the node of a rank."""
@@ -178,15 +177,15 @@ class Views:
         return self.ranked.take(np.array([row]), ["id", "node"])
 
     def to_review(self, asked: Mapping[str, Any]) -> str:
-        """The ranks of nodes worth a verdict, and why each was drawn, as JSON; the draws are kept in the run."""
-        drawn = teach.next_nodes(self.run, _NUM_REVIEWED, self.by)
+        """The ranks of nodes worth a verdict, and why each was drawn, as JSON."""
+        drawn = teach.next_nodes(self.run, _NUM_REVIEWED)
         nodes = verdicts.find_nodes(self.graph, drawn["id"].combine_chunks().cast(pa.large_string()))
         ranks = self.run.column("rank")[nodes].tolist()
         return json.dumps(list(zip(ranks, drawn["why"].to_pylist(), strict=True)))
 
     def rank_again(self, asked: Mapping[str, Any]) -> str:
-        """Ranks the nodes again by all verdicts, beside the list as it is; what there is to say about them, as JSON."""
-        return json.dumps(teach.teach(self.run)[1])
+        """Ranks the nodes again by all verdicts, beside the list as it is; what is said about that, as JSON."""
+        return json.dumps(teach.taught_text(teach.teach(self.run)))
 
     def _current(self, path: Path, read: Callable[[], Kept]) -> Kept:
         """read(), kept until the file at `path` changes."""
@@ -209,9 +208,7 @@ class Views:
         taught = teach.open_taught(self.run_dir, self.folders["scores"])
         if taught is None:
             return None
-        ranks = np.empty(self.ranked.num_rows, np.int64)
-        ranks[taught.table["node"].to_numpy()] = taught.table["taught_rank"].to_numpy()
-        return teach.taught_text(taught), ranks[self.ranked["node"].to_numpy()]
+        return teach.taught_text(taught), taught.column("taught_rank")[self.ranked["node"].to_numpy()]
 
     def _counts(self) -> dict[str, int]:
         codes = self._verdicts().codes
@@ -223,10 +220,11 @@ class Views:
         names = ids.cast(table["id"].type)
         given = {row["id"]: row for row in table.filter(pc.is_in(table["id"], names)).to_pylist()}
         rows = [given.get(name) for name in names.to_pylist()]
-        return {
-            "verdict": [verdicts.NAMES[row["code"]] if row else "" for row in rows],
-            "by": [row["by"] or "" if row else "" for row in rows],
-        }
+        words = [verdicts.NAMES[row["code"]] if row else "" for row in rows]
+        return {"verdict": words, "by": [row["by"] or "" if row else "" for row in rows]}
+
+    def _verdict_on(self, ids: pa.ChunkedArray) -> dict[str, str]:
+        return {key: value for key, (value,) in self._verdicts_on(ids).items()}
 
     @cached_property
     def _evidence(self) -> Evidence:
@@ -272,14 +270,14 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
-        if (page := self._page()) is not None:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            if (page := self._page()) is not None:
                 asked = dict(parse_qsl(urlsplit(self.path).query))
                 self._csv(asked) if page == "scores.csv" else self._answer(*self._found(page, asked))
 
     def do_POST(self) -> None:
-        if (page := self._page()) is not None:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            if (page := self._page()) is not None:
                 status, told = self._refusal()
                 self._answer(*(self._posted(page) if status is HTTPStatus.OK else (status, "text/plain", told, {})))
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.special import expit
 
-from hcm_scale.review.draw import draw
+from hcm_scale.review.draw import DISAGREEMENT, HEAD, RANDOM, draw
 from hcm_scale.review.estimate import Estimates
-from hcm_scale.review.learn import Inputs, apply_lesson, learn
+from hcm_scale.review.learn import Inputs, apply_lesson, fit_logistic, learn
 from hcm_scale.score.metrics import ranking, roc_auc
 
 KINDS = ("hop", "closure", "context", "context_closure", "attributes", "cohesion")
@@ -69,13 +70,22 @@ def test_a_list_that_is_right_stays_right() -> None:
     assert roc_auc(world.bad, lesson.taught) > roc_auc(world.bad, world.inputs.score) - 0.02
 
 
-def test_verdicts_of_a_coin_change_nothing() -> None:
+@pytest.mark.parametrize("count", [5, 8, 10, 12, 20, 60])
+def test_verdicts_of_a_coin_change_nothing(count: int) -> None:
     world = make_world("score")
     changed = 0
     for seed in range(10):
-        nodes = some_nodes(world, 60, seed)
-        changed += learn(world.inputs, nodes, np.random.default_rng(seed).random(60) < 0.5).changed
+        nodes = some_nodes(world, count, seed)
+        changed += learn(world.inputs, nodes, np.random.default_rng(seed).random(count) < 0.5).changed
     assert changed <= 2
+
+
+def test_verdicts_all_good_do_no_harm_and_say_what_they_are() -> None:
+    world = make_world("score")
+    nodes = ranking(world.inputs.score)[-60:]
+    lesson = learn(world.inputs, nodes, np.zeros(60, bool))
+    assert roc_auc(world.bad, lesson.taught) > roc_auc(world.bad, world.inputs.score) - 0.02
+    assert "60 verdicts, 0 of them bad" in lesson.sentences[0] or not lesson.changed
 
 
 def test_known_cases_alone_teach() -> None:
@@ -85,6 +95,8 @@ def test_known_cases_alone_teach() -> None:
     left = np.ones(len(world.bad), bool)
     left[known] = False
     assert roc_auc(world.bad[left], lesson.taught[left]) > 0.85
+    random = np.random.default_rng(0).permutation(len(world.bad))[:30]
+    assert not learn(world.inputs, random, np.ones(30, bool)).changed  # called bad, and nothing in common
 
 
 def test_four_verdicts_move_nothing_and_say_so() -> None:
@@ -95,6 +107,20 @@ def test_four_verdicts_move_nothing_and_say_so() -> None:
     assert np.array_equal(lesson.taught, world.inputs.score)
     assert lesson.sentences == ["4 verdicts are too few to learn from: the order stays. Give 5 or more."]
     assert np.array_equal(apply_lesson(lesson.model, world.inputs, nodes), world.inputs.score)
+
+
+def test_fit_logistic_reaches_the_top_where_verdicts_are_few() -> None:
+    """One bad node of five among a faint background: plain steps of Newton's swing there for ever."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        x = rng.exponential(size=(505, 12)) - 1.0
+        x[0] += 2.0 * rng.random(12)
+        x[:, 0] = 10.0
+        label, weight = np.append(1.0, np.zeros(504)), np.append(np.ones(5), np.full(500, 0.005))
+        prior = np.append([-0.3, 2.0], np.zeros(10))
+        found, _, _ = fit_logistic(x, label, weight, prior)
+        slope = x.T @ (weight * (expit(x @ found) - label)) + found - prior
+        assert np.abs(slope).max() < 1e-4
 
 
 def test_a_node_is_ranked_without_its_own_verdict() -> None:
@@ -131,34 +157,28 @@ def test_millions_of_verdicts_are_drawn_from() -> None:
     assert roc_auc(world.bad, lesson.taught) > 0.9
 
 
-def test_drawn_nodes_are_new_and_know_their_chance() -> None:
+def test_drawn_nodes_are_new_and_say_why() -> None:
     world = make_world("score")
     reviewed = np.zeros(len(world.bad), bool)
     seen: list[int] = []
     for at in range(5):
         drawn = draw(world.inputs.score, world.places, reviewed, 20, at)
-        assert [each.why for each in drawn] == ["head"] * 16 + ["disagreement"] * 2 + ["random"] * 2
-        assert all(np.isfinite(each.chance) == (each.why == "random") for each in drawn)
+        assert [each.why for each in drawn] == [HEAD] * 16 + [DISAGREEMENT] * 2 + [RANDOM] * 2
         seen += [each.node for each in drawn]
         reviewed[seen] = True
     assert len(set(seen)) == 100
     good_list = draw(world.inputs.score, world.places, reviewed, 20, 9, bad_share=0.8)
-    assert sum(each.why == "head" for each in good_list) == 19
+    assert sum(each.why == HEAD for each in good_list) == 19
     assert len(draw(world.inputs.score, world.places, np.ones(len(world.bad), bool), 20, 0)) == 0
 
 
-def test_chances_are_those_of_the_draws() -> None:
+def test_random_draws_reach_all_nodes_and_the_upper_part_oftener() -> None:
     world = make_world("score", n=200)
-    none = np.zeros(200, bool)
-    drawn = [each for at in range(4_000) for each in draw(world.inputs.score, world.places, none, 20, at)]
-    random = [each for each in drawn if each.why == "random"]
-    counts, chance = np.bincount([each.node for each in random], minlength=200), np.full(200, np.nan)
-    for each in random:
-        chance[each.node] = each.chance
-    often = counts >= 100
-    assert often.any()
-    assert np.abs(counts[often] / 4_000 / chance[often] - 1).max() < 0.35
-    assert abs(counts.sum() / 4_000 - 2) < 1e-9
+    none, order = np.zeros(200, bool), ranking(world.inputs.score)
+    drawn = [each for at in range(2_000) for each in draw(world.inputs.score, world.places, none, 20, at)]
+    counts = np.bincount([each.node for each in drawn if each.why == RANDOM], minlength=200)[order[16:]]
+    assert counts.min() > 0
+    assert counts[:20].mean() > 2 * counts[100:].mean()
 
 
 def test_the_true_share_lies_in_the_interval() -> None:

@@ -1,7 +1,6 @@
 """From a list to verdicts to a list: the commands review, teach and export, Python, and tomorrow's run."""
 
 import dataclasses
-import json
 import re
 import shutil
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from helpers import FAST, small_run
 
 from hcm_scale import HCM
+from hcm_scale.base import files
 from hcm_scale.base.files import FolderError, file_lock
 from hcm_scale.cli import commands
 from hcm_scale.cli.main import main
@@ -50,7 +50,7 @@ def test_review_and_teach__go_round(run_dir, graph, tmp_path):
     assert said.startswith("30 nodes in")
     assert f"hcm-scale teach {run_dir} {sheet}" in said
     shown = pd.read_csv(sheet, dtype={"verdict": str})
-    assert list(shown.columns) == ["id", "verdict", "rank", "why", "reason"]
+    assert list(shown.columns) == ["id", "verdict", "rank", "why", "chance", "reason"]
     assert shown["verdict"].isna().all()
     assert shown["reason"].str.len().min() > 10
     shown["verdict"] = ["Bad" if truth[name] else "OK" for name in shown["id"]]
@@ -78,20 +78,13 @@ def test_review_and_teach__go_round(run_dir, graph, tmp_path):
     assert sheet.read_text() == filled
 
 
-def test_review__repeats_itself_until_there_is_a_verdict_and_keeps_the_chance(run_dir):
+def test_review__repeats_itself_until_there_is_a_verdict_and_writes_nothing(run_dir):
     said = commands.review_run([str(run_dir)])
     assert said == commands.review_run([str(run_dir)])
     assert said.count("\n          ") == 20
-    lines = (run_dir / verdicts.FILE).read_text().splitlines()
-    drawn = [json.loads(line) for line in lines[:20]]
-    at_random = [line for line in drawn if line["drawn"] == "random"]
-    assert 0 < len(at_random) < 20
-    assert {line["of"] for line in drawn} == {400}
-    name, chance = at_random[0]["id"], at_random[0]["chance"]
-    assert 0 < chance < 1
-    verdicts.append(run_dir, [(name, "good"), ("a000" if name != "a000" else "a001", "bad")], "anna")
-    found = verdicts.latest(run_dir).table.to_pylist()
-    assert found[0]["chance"] == chance
+    assert said.count("(drawn at random)") == said.count("(kinds of evidence disagree)") == 2
+    assert not (run_dir / verdicts.FILE).exists()
+    verdicts.append(run_dir, [("a000", "good"), ("a001", "bad")], "anna")
     assert said != commands.review_run([str(run_dir)])
 
 
@@ -140,6 +133,19 @@ def test_teach__known_cases_alone_are_enough(run_dir, graph, tmp_path):
     assert "(16 bad)" in said
     assert "estimated share" not in said
     assert "how good the list is takes verdicts on good nodes too" in said
+
+
+def test_teach__verdicts_that_are_all_good_say_how_rare_bad_nodes_are(run_dir, graph, tmp_path):
+    table = write_verdicts(tmp_path / "v.csv", graph, np.flatnonzero(graph.y == 0)[:30])
+    said = commands.teach_run([str(run_dir), str(table)])
+    assert "30 verdicts (30 good)" in said
+    assert "estimated share of bad" in said
+
+
+def test_teach__a_sheet_without_verdicts_is_told(run_dir, tmp_path):
+    (tmp_path / "v.csv").write_text("id,verdict\na001,\na002,\n")
+    with pytest.raises(ValueError, match="has no verdicts on nodes of its graph yet"):
+        commands.teach_run([str(run_dir), str(tmp_path / "v.csv")])
 
 
 def test_teach__names_ids_that_are_not_there_and_takes_the_rest(run_dir, tmp_path):
@@ -255,6 +261,49 @@ def test_damaged_lesson__is_told_by_its_file(run_dir, graph, tmp_path):
     (run_dir / "taught" / "lesson.safetensors").write_bytes(b"")
     with pytest.raises(FolderError, match=r"lesson.safetensors is damaged.*hcm-scale teach"):
         commands.export_run([str(run_dir), str(tmp_path / "list.csv")])
+
+
+FORGED = {
+    "its column node does not have every node of the graph once": lambda t: with_column(t, "node", [7] * len(t)),
+    "399 rows, and the graph has 400 nodes": lambda t: t.slice(1),
+    "its rows are not in the order of taught": lambda t: with_column(t, "taught", [float("nan")] * len(t)),
+    "its rows are not in the order of taught, a number": lambda t: t.take(list(range(len(t)))[::-1]),
+    "its column taught is missing": lambda t: t.drop_columns("taught"),
+    "its column taught_rank is double": lambda t: with_column(t, "taught_rank", [1.5] * len(t)),
+}
+
+
+def with_column(rows: pa.Table, name: str, values: list) -> pa.Table:
+    return rows.set_column(rows.column_names.index(name), name, pa.array(values))
+
+
+@pytest.mark.parametrize("told", FORGED)
+def test_forged_lesson__is_refused_by_its_file(run_dir, graph, tmp_path, told, capsys):
+    """Bytes with the right hashes that are no list of this run's nodes."""
+    commands.teach_run([str(run_dir), str(write_verdicts(tmp_path / "v.csv", graph, some_nodes(graph)))])
+    folder = run_dir / "taught"
+    pq.write_table(FORGED[told](pq.read_table(folder / teach.FILE)), folder / teach.FILE)
+    facts = files.read_manifest(folder, teach.KIND, teach.FORMAT)
+    facts["files"] = {name: files.hash_file(folder / name) for name in facts["files"]}
+    files.write_sealed(folder / files.MANIFEST, facts)
+    for words in (["export", str(run_dir), str(tmp_path / "x.csv")], ["review", str(run_dir)]):
+        assert main(words) == 2
+        assert f"taught.parquet is damaged: {told}" in capsys.readouterr().err
+
+
+def test_explain__says_where_verdicts_have_put_a_node(run_dir, graph, tmp_path, capsys):
+    assert main(["explain", str(run_dir), "a001"]) == 0
+    assert "taught rank" not in capsys.readouterr().out
+    nodes = some_nodes(graph)
+    commands.teach_run([str(run_dir), str(write_verdicts(tmp_path / "v.csv", graph, nodes))])
+    name = graph.ids[int(nodes[0])].as_py()
+    row = next(row for row in pq.read_table(run_dir / "taught" / teach.FILE).to_pylist() if row["id"] == name)
+    other = next(name for name in graph.ids.to_pylist() if name not in {graph.ids[int(at)].as_py() for at in nodes})
+    assert main(["explain", str(run_dir), name, other]) == 0
+    first, second = capsys.readouterr().out.split("\n\n\n")
+    assert f"taught rank {row['taught_rank']} of 400, and its verdict is bad" in first
+    assert "taught rank" in second
+    assert "verdict" not in second
 
 
 # Tomorrow.

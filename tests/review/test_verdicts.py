@@ -1,7 +1,6 @@
 """The file of verdicts: what is added is there, whoever else writes and whatever was killed; tables of verdicts."""
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -36,28 +35,34 @@ def test_latest__is_empty_without_a_file(tmp_path):
 
 
 def test_latest__equals_a_plain_pass_over_the_lines(tmp_path, monkeypatch):
-    """Slices of any size, and every order of draws and verdicts, against ten obvious lines."""
-    rng, names = np.random.default_rng(0), [f"n{i}é" for i in range(40)]
+    """Slices of any size against ten obvious lines."""
+    rng, names, slow = np.random.default_rng(0), [f"n{i}é#torn" for i in range(40)], {}
     for _ in range(60):
-        name = names[rng.integers(len(names))]
-        if rng.random() < 0.4:
-            verdicts.append_draws(tmp_path, [(name, "random", float(rng.random()))], 40, "b")
-        else:
-            verdicts.append(tmp_path, [(name, verdicts.NAMES[rng.integers(4)])], "b")
-    slow: dict = {}
-    drawn: dict = {}
+        verdicts.append(tmp_path, [(names[rng.integers(len(names))], verdicts.NAMES[rng.integers(4)])], "b")
     for line in map(json.loads, (tmp_path / verdicts.FILE).read_text().splitlines()):
-        if "drawn" in line:
-            drawn[line["id"]] = line["chance"]
-        else:
-            slow[line["id"]] = line["verdict"], drawn.get(line["id"], math.nan)
-    slow = {name: found for name, found in slow.items() if found[0] != "none"}
+        slow[line["id"]] = line["verdict"]
+    slow = {name: verdict for name, verdict in slow.items() if verdict != "none"}
     for size in (100, 1000, 1 << 26):
         monkeypatch.setattr(verdicts, "_SLICE_BYTES", size)
-        found = verdicts.latest(tmp_path)
-        assert found.by_id() == {name: verdict for name, (verdict, _) in slow.items()}
-        chances = dict(zip(found.table["id"].to_pylist(), found.table["chance"].to_pylist(), strict=True))
-        assert chances == pytest.approx({name: chance for name, (_, chance) in slow.items()}, nan_ok=True)
+        assert given(tmp_path) == slow
+
+
+def test_append__a_full_disk_or_a_kill_loses_nothing_earlier(tmp_path):
+    """Another process dies of a file that may not grow, in the middle of a line: what came before is all there."""
+    verdicts.append(tmp_path, [(f"a{i}", "bad") for i in range(5)], "anna")
+    limit = (tmp_path / verdicts.FILE).stat().st_size + 100
+    code = "import resource, sys; from pathlib import Path; from hcm_scale.review import verdicts\n"
+    code += f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+    code += "verdicts.append(Path(sys.argv[1]), [('b', 'good'), ('c', 'good')], 'bert')"
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert "OSError" in ended.stderr
+    earlier = {f"a{i}": "bad" for i in range(5)}
+    found = verdicts.latest(tmp_path)
+    assert found.by_id() == earlier | {"b": "good"}  # which was whole
+    assert found.notes == ["verdicts.jsonl: unfinished lines that a stopped program left (1); all others are read"]
+    verdicts.append(tmp_path, [("c", "bad")], "anna")
+    assert given(tmp_path) == earlier | {"b": "good", "c": "bad"}
+    assert "unfinished" in verdicts.latest(tmp_path).notes[0]
 
 
 @pytest.mark.parametrize("cut", [1, 10, 40])
@@ -121,7 +126,7 @@ def test_append_known__keeps_time_and_author(tmp_path):
     here.mkdir(), there.mkdir()
     verdicts.append(here, [("a", "bad"), ("b", "unsure")], "anna")
     verdicts.append_known(there, verdicts.latest(here).table)
-    tables = [verdicts.latest(run_dir).table.drop_columns("chance") for run_dir in (here, there)]  # NaN is not NaN
+    tables = [verdicts.latest(run_dir).table for run_dir in (here, there)]
     assert tables[0].equals(tables[1])
 
 

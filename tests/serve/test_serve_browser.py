@@ -1,13 +1,13 @@
 """The served page in a real browser: it pages, filters, finds, explains and takes verdicts, and asks nobody else."""
 
-import json
 from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
 import pytest
 
-from hcm_scale.review import verdicts
+from hcm_scale.review import teach, verdicts
+from hcm_scale.run import pipeline
 from hcm_scale.serve.server import Server
 
 pytestmark = pytest.mark.gate
@@ -114,6 +114,7 @@ def test_verdicts__by_keys_on_cards_of_nodes_not_yet_reviewed(desktop: Browser, 
 
 
 def test_review_and_teach__by_buttons(desktop: Browser, start, own_run):
+    drawn = teach.next_nodes(pipeline.open_run(own_run), 20)["id"].to_pylist()[:7]
     desktop.open(start().url)
     desktop.click("#review")
     shown = "const box = document.querySelector('#card-verdict .judge'); return box && !box.matches('.given')"
@@ -122,8 +123,7 @@ def test_review_and_teach__by_buttons(desktop: Browser, start, own_run):
         desktop.type("body", "g" if number % 3 else "b")
         desktop.wait("return document.querySelector('#card-verdict .judge.stored [aria-pressed=true]') !== null")
         desktop.type("body", "n")
-    drawn = [json.loads(line)["id"] for line in (own_run / verdicts.FILE).read_text().splitlines() if "drawn" in line]
-    assert list(verdicts.latest(own_run).by_id()) == drawn[:7]
+    assert list(verdicts.latest(own_run).by_id()) == drawn
     desktop.run("document.getElementById('teach').click()")
     desktop.wait("return document.getElementById('taught') !== null")
     desktop.wait("return document.querySelector('th[aria-sort=ascending]')?.innerText.includes('Taught')")

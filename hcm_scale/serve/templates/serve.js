@@ -43,16 +43,10 @@
   const HINTS = { bad: "key b", good: "key g", unsure: "key u", none: "takes this verdict back", next: "key n or j" };
   const known = new Map();
   const given = []; // [rank, verdict before], the last one is undone first
-  let table;
-  let shown = [];
-  let hasMore = false;
-  let current = 0;
-  let place = 0; // of the current row in the table
-  let walk = new Map();
-  let stored = Promise.resolve();
-  let unwritable = "";
-
-  let numGiven = 0;
+  let [table, unwritable] = [null, ""];
+  let [shown, hasMore] = [[], false]; // ranks on the page, and whether there is another page
+  let [current, place] = [0, 0]; // a rank, and the place of its row in the table
+  let [walk, stored, numGiven] = [new Map(), Promise.resolve(), 0];
 
   // The text at an address, read after all that was given here is stored.
   async function askAfterVerdicts(address) {
@@ -75,8 +69,7 @@
       button.disabled = Boolean(unwritable) && name !== "next";
       button.addEventListener("click", () => {
         select(rank);
-        if (name === "next") next();
-        else give(rank, name);
+        name === "next" ? next() : give(rank, name);
       });
       box.append(button);
     }
@@ -166,8 +159,7 @@
         walk = new Map(await (await ask("review", {})).json());
         [rank] = walk.keys();
       }
-      if (rank) open(rank);
-      else say("Every node has a verdict.");
+      rank ? open(rank) : say("Every node has a verdict.");
     } catch (error) {
       say(error.message);
     }
@@ -200,8 +192,7 @@
       await table.change({ page: table.view.page + 1 });
       rank = shown[0];
     }
-    if (rank) go(rank);
-    else say("This is the end of the list.");
+    rank ? go(rank) : say("This is the end of the list.");
   }
 
   function onShown(rows, more) {
@@ -218,9 +209,7 @@
     if (key === "Enter" && event.target === document.body && current) open(current);
     if (!(key in verdicts || key in others)) return;
     event.preventDefault();
-    if (event.repeat) return;
-    if (key in others) others[key]();
-    else give(current, verdicts[key]);
+    if (!event.repeat) key in others ? others[key]() : give(current, verdicts[key]);
   }
 
   async function explain(rank) {
