@@ -40,6 +40,7 @@ from hcm_scale.ingest.readers import read_matrix
 from hcm_scale.score.metrics import evaluate
 
 RECIPES = {  # worlds whose own edges hardly lead astray
+    "closed": Recipe("as follow, and no edge leaves its community", homophily=1.0),
     "tidy": Recipe("as follow, and two edges of a hundred leave their community at most", homophily=0.98),
     "circles": Recipe("communities of about fifty, which two edges of a hundred leave", homophily=0.98, community=50),
     "weak_circles": Recipe("the same, and attributes tell little", homophily=0.98, community=50, signal=1.0),
@@ -129,7 +130,8 @@ def _gae(planted: Planted, x: NDArray[np.float32], seed: int, width: int = 32, s
     rows = np.concatenate([np.repeat(np.arange(n), graph.degrees), np.arange(n)])
     columns = np.concatenate([graph.indices, np.arange(n)])
     values = torch.tensor(scale[rows] * scale[columns], dtype=torch.float32)
-    spread = torch.sparse_coo_tensor(torch.tensor(np.stack([rows, columns])), values, (n, n)).to_sparse_csr()
+    places = torch.tensor(np.stack([rows, columns]))
+    spread = torch.sparse_coo_tensor(places, values, (n, n), check_invariants=False).coalesce()
     once = spread @ torch.tensor(x)
     first = torch.nn.Linear(x.shape[1], 2 * width)
     second = torch.nn.Linear(2 * width, width)
@@ -193,8 +195,8 @@ def markdown(lines: list[dict[str, Any]]) -> str:
             cells = []
             for method in methods:
                 some = [line[kind] for line in lines if (line["world"], line["method"]) == (name, method)]
-                cells.append("{:.3f} / {:.3f}".format(*np.mean(some, axis=0)) if some else "-")
-            rows.append(f"| {name} | {kind} | {' | '.join(cells).replace(' 0.', ' .').replace('|0.', '|.')} |")
+                cells.append(" / ".join(f"{x:.3f}".lstrip("0") for x in np.mean(some, axis=0)) if some else "-")
+            rows.append(f"| {name} | {kind} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
 

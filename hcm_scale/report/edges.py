@@ -1,8 +1,9 @@
 """Strange edges for a reader: the ranked table of edges, and why one edge is where it is, in numbers and in words.
 
 `StrangeEdges` joins what `Evidence` holds with the surprise of every edge (score/edge_surprise.py), which is computed
-once, when it is first asked for. An `EdgeExplanation` needs no ranks of the others: it says what the model, attributes
-and neighbours say of the edge, what is usual for edges of like degrees, and how many of a million edges are stranger.
+once, when it is first asked for. An explanation says what the model, attributes and neighbours say of the edge, what is
+usual for edges of like degrees, and how many edges are as strange: of all, or where they are over four million of some
+evenly spaced ones.
 """
 
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from hcm_scale.report.evidence import Evidence, contains
 from hcm_scale.report.explain import EdgeExplanation, EdgeReason, end_differences, finite
 from hcm_scale.score.edge_surprise import KINDS, EdgeData, EdgeScale, RankedEdges, chunks, edge_scale, rank_edges
 
+_FEW = 1 << 22  # edges that are ranked in seconds
 _RATE = 0.1  # of false discoveries, where nodes were not judged
 
 
@@ -54,8 +56,8 @@ class StrangeEdges:
 
     def first(self, top: int | None, flagged: bool = False) -> NDArray[np.int64]:
         """Edge numbers, the strangest first: all, the first `top`, or those among them that are flagged."""
-        num_flagged = int(np.count_nonzero(self.ranked.verdict.flagged)) if flagged else self.evidence.graph.num_edges
-        return self.ranked.first(None if top is None and not flagged else min(top or num_flagged, num_flagged))
+        most = int(np.count_nonzero(self.ranked.verdict.flagged)) if flagged else self.evidence.graph.num_edges
+        return self.ranked.first(None if top is None and not flagged else min(most if top is None else top, most))
 
     def tables(self, numbers: NDArray[np.int64]) -> Iterator[pa.Table]:
         """The rows of the first edges of the list, some at a time; at least one table."""
@@ -67,7 +69,7 @@ class StrangeEdges:
         numbers = self.data.numbers(number)
         surprises = self.scale.surprises(numbers, self.data.classes(numbers))
         left, right, (surprise, verdict), ids = numbers.left, numbers.right, self.ranked, self.evidence.graph.ids
-        names = [pa.array(ends) if ids is None else ids.take(pa.array(ends)) for ends in (left, right)]
+        names = [pa.array(ends, pa.int64()) if ids is None else ids.take(pa.array(ends)) for ends in (left, right)]
         strongest = pa.array(KINDS).take(pa.array(surprises.argmax(axis=0)))
         columns: dict[str, Any] = {"rank": ranks, "source": names[0], "target": names[1]}
         columns |= {"surprise": surprise[number], "p": verdict.p[number], "flagged": verdict.flagged[number]}
@@ -103,28 +105,27 @@ class StrangeEdges:
         raise error
 
     def explain(self, left: int, right: int) -> EdgeExplanation:
-        """Why the edge between two nodes is where it is; costs what is usual, read off a million edges at most."""
+        """Why the edge between two nodes is where it is."""
         graph, scale = self.evidence.graph, self.scale
-        numbers = self.data.numbers(np.array([self.number_of(left, right)]))
+        number = self.number_of(left, right)
+        numbers = self.data.numbers(np.array([number]))
         classes = self.data.classes(numbers)
         surprise, usual = scale.surprises(numbers, classes)[:, 0], scale.usual[:, scale.places(classes)[0]]
-        values, parts = numbers.as_told()[:, 0], zip(scale.gains, scale.weights, surprise, strict=True)
-        shares = [_share_above(weight * gains.of(slice(None)).plain, own) for gains, weight, own in parts]
+        shares = (_share_above(others, own) for others, own in zip(scale.sample, surprise, strict=True))
         reasons = [
             EdgeReason(kind, finite(value), finite(middle), share)
-            for kind, value, middle, share in zip(KINDS, values, usual, shares, strict=True)
+            for kind, value, middle, share in zip(KINDS, numbers.as_told()[:, 0], usual, shares, strict=True)
         ]
-        usual_sums, is_whole = scale.sums.total, len(scale.sums.total) == graph.num_edges
-        bound = scale.judge(usual_sums, self.rate)
-        p = float(scale.judge(surprise.sum(keepdims=True), self.rate).p[0])
+        is_ranked = graph.num_edges <= _FEW
+        own, others = surprise.sum(keepdims=True), self.ranked.surprise if is_ranked else scale.sample.sum(axis=0)
         purified = self.evidence.purified
         return EdgeExplanation(
             ends=(graph.external_id(left), graph.external_id(right)),
             degrees=(int(self.data.degree[left]), int(self.data.degree[right])),
             num_edges=graph.num_edges,
-            share=_share_above(usual_sums, float(surprise.sum())),
-            p=p,
-            flagged=bool(p <= bound.p[bound.flagged].max(initial=0.0)) if is_whole else None,
+            share=_share_above(others, own[0]),
+            p=float(scale.judge(own, self.rate).p[0]),
+            flagged=bool(self.ranked.verdict.flagged[number]) if is_ranked else None,
             fdr=self.rate,
             std=None if numbers.var[0] != numbers.var[0] else float(np.sqrt(numbers.var[0])),
             reasons=tuple(sorted(reasons, key=lambda reason: reason.share)),

@@ -646,7 +646,8 @@ def edge_reason(e: EdgeExplanation, r: EdgeReason) -> str:
     """What one kind of evidence says of an edge, and what is usual."""
     if r.value is None:
         return "the model was not asked about this edge"
-    like = f"edges between nodes {_with_neighbors(min(e.degrees))} and {_with_neighbors(max(e.degrees))}"
+    ends = dict.fromkeys(_with_neighbors(degree) for degree in sorted(e.degrees))
+    like = f"edges between nodes {' and '.join(ends)}"
     if r.kind == "shared":
         usual = "" if r.usual is None else f", where {r.usual:g} is usual for {like}"
         return f"its ends share {f'{r.value:,.0f}' if r.value else 'no'} neighbour{'s' * (r.value != 1)}{usual}"

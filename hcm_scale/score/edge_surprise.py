@@ -20,7 +20,7 @@ deviation of a normal number); classes of under 200 edges are compared with all.
 and hops by a third. In a graph without triangles, as one of two sides is, shared neighbours do not count. p and flags
 follow from the sums as in `threshold.py`: p falls with the sum, so flagged edges are the first.
 
-What is usual is read off a million evenly spaced edges at most, so that a single edge is judged without a pass over
+What is usual is read off 262,144 evenly spaced edges at most, so that a single edge is judged without a pass over
 the others. Measurements: docs/detector.md. Memory: 4 bytes a feature of every node for the means, 25 bytes an edge, and
 as many while they are sorted.
 """
@@ -43,7 +43,8 @@ from hcm_scale.score.evidence import FEW, Gains, Sums, ranks_among, surprise_gai
 from hcm_scale.score.threshold import Verdict, judge
 
 KINDS = ("hop", "around", "unlike", "shared")
-_SAMPLE = 1 << 20  # edges that show what is usual
+_SAMPLE = 1 << 18  # edges that show what is usual
+_RANKS = 1 << 14  # numbers that tell ranks
 _CHUNK = 1 << 18  # edges whose numbers are in memory at a time
 _MIDDLE, _ABOVE = 0.5, 0.84
 
@@ -124,9 +125,8 @@ class EdgeData:
         left, right = self.ends(number)
         around, unlike = np.empty((2, len(number)), np.float32)
         shared, graph = np.empty(len(number), np.int32), (self.joined.indptr, self.joined.indices)
-        run_in_threads(
-            len(number), compare_ends, *graph, self.features, self.means, left, right, around, unlike, shared
-        )
+        of_nodes, out = (self.features, self.means), (around, unlike, shared)
+        run_in_threads(len(number), compare_ends, graph, of_nodes, (left, right), out)
         others = self.degree[left] - 1.0, self.degree[right] - 1.0
         expected = np.minimum(self.rate * others[0] * others[1], np.minimum(*others))
         return EdgeNumbers(left, right, self.hop[number], self.var[number], around, unlike, shared, expected)
@@ -143,7 +143,8 @@ class EdgeScale(NamedTuple):
     """What edges are measured by.
 
     By kind and class, the last of all edges: median and deviation of its numbers, and the median as a reader is told it
-    (`usual`), (kinds, classes + 1). `gains`, ordered numbers and `sums` are those of the sample.
+    (`usual`), (kinds, classes + 1). `gains` are those of the sample, `ordered` evenly spaced ones of its numbers in
+    order, which tell ranks in the bulk and fit the cache. `sample` are its surprises by kind, and `sums` their sums.
     """
 
     classes: NDArray[np.int64]
@@ -153,7 +154,8 @@ class EdgeScale(NamedTuple):
     gains: tuple[Gains, ...]
     ordered: tuple[Values, ...]
     weights: tuple[float, ...]
-    sums: Sums
+    sample: Values = np.zeros((len(KINDS), 0))
+    sums: Sums = Sums(np.zeros(0), np.zeros(0, bool), 1)
 
     def places(self, classes: NDArray[np.int64]) -> NDArray[np.int64]:
         """The column of each class."""
@@ -198,16 +200,22 @@ def edge_scale(data: EdgeData) -> EdgeScale:
                     middle[row, place], spread[row, place] = _middle_and_spread(of_kinds[row, edges])
     has_triangles = float(numbers.shared.any())  # a graph of two sides has none: chance alone would count
     weights = (1.0 + 2.0 * data.trust) / 3.0, 2.0 * data.trust, 0.5 * data.trust, has_triangles
-    gains, ordered, total = [], [], np.zeros(len(inverse))
-    for row, weight in enumerate(weights):
+    gains, ordered = [], []
+    for row in range(len(KINDS)):
         values = (of_kinds[row] - middle[row, inverse]) / spread[row, inverse]
-        known = np.isfinite(values)
-        gains.append(surprise_gains(KINDS[row], values[known]))
-        ordered.append(np.sort(values[known]))
-        total[known] += weight * gains[-1].of(slice(None)).plain
+        gains.append(surprise_gains(KINDS[row], values[np.isfinite(values)]))
+        ordered.append(_thinned(gains[-1].values))
+    scale = EdgeScale(found, middle, spread, usual, tuple(gains), tuple(ordered), weights)
+    sample = scale.surprises(numbers, found[inverse])
     num_telling = sum(bool(of.tells and weight) for of, weight in zip(gains, weights, strict=True))
-    sums = Sums(total, np.ones(len(total), bool), max(1, num_telling))
-    return EdgeScale(found, middle, spread, usual, tuple(gains), tuple(ordered), weights, sums)
+    sums = _thinned(sample.sum(axis=0))
+    return scale._replace(sample=sample, sums=Sums(sums, np.ones(len(sums), bool), max(1, num_telling)))
+
+
+def _thinned(values: Values) -> Values:
+    """Evenly spaced ones of the values in order: every k-th, from the middle of the first k on."""
+    step = max(1, len(values) // _RANKS)
+    return np.sort(values)[step // 2 :: step]
 
 
 def _middle_and_spread(values: Values) -> tuple[float, float]:
@@ -251,10 +259,14 @@ def chunks(num_edges: int) -> Iterator[NDArray[np.int64]]:
 
 
 @kernel(allocates=False)
-def compare_ends(part, indptr, indices, features, means, left, right, around, unlike, shared):
+def compare_ends(part, graph, of_nodes, ends, out):
     """Compares left[i] with right[i]: 1 - cosine of what is around them, 1 - cosine of their features, and how many
     neighbours they share. `means` are those of the features of all neighbours of a node.
     """
+    indptr, indices = graph
+    features, means = of_nodes
+    left, right = ends
+    around, unlike, shared = out
     for i in range(part[0], part[1]):
         u, v = np.int64(left[i]), np.int64(right[i])
         of_u, of_v = indptr[u + 1] - indptr[u], indptr[v + 1] - indptr[v]
