@@ -9,6 +9,7 @@ from hcm_scale.report import wording
 from hcm_scale.report.edges import StrangeEdges
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.synthetic.families import community
+from tests.helpers import small_detector
 
 
 def edges_of(graph: Graph, hop=None, **more) -> StrangeEdges:
@@ -74,3 +75,28 @@ def test_table__of_nothing_and_of_a_graph_without_edges():
     assert first["source"].type == first["target"].type == pa.int64()
     lonely = Graph(np.zeros(4, np.int64), np.zeros(0, np.int32), np.ones((3, 2), np.float32))
     assert edges_of(lonely, np.zeros(0, np.float32)).table().num_rows == 0
+
+
+def test_edges__of_several_types_are_compared_within_the_pair_of_types():
+    graph = community(600, num_attributes=3, seed=0)
+    names = np.where(np.arange(600) % 2, "user", "shop")
+    found = small_detector().fit(graph, node_type=names)
+    assert found.edges_.num_rows == graph.num_edges
+    data = StrangeEdges(Evidence.of(graph, None, found.table, *np.ones((2, graph.num_edges), "f4"), graph.x)).data
+    numbers = data.numbers(np.arange(graph.num_edges))
+    of_pair: dict[tuple[str, ...], set[int]] = {}
+    for u, v, number in zip(numbers.left, numbers.right, data.classes(numbers), strict=True):
+        of_pair.setdefault(tuple(sorted((names[u], names[v]))), set()).add(int(number) >> 16)
+    assert [len(classes) for classes in of_pair.values()] == [1, 1, 1]
+    assert len(set.union(*of_pair.values())) == 3
+
+
+def test_edges__of_a_directed_graph_are_arcs():
+    graph = community(300, num_attributes=3, seed=0)
+    directed = Graph(graph.indptr, graph.indices, graph.x, directed=True)
+    found = small_detector(directed)
+    assert found.edges_.num_rows == graph.num_arcs
+    row = found.edges_.slice(0, 1).to_pylist()[0]
+    assert found.explain(edge=(row["source"], row["target"])).data["degrees"] == [
+        int(graph.degrees[row["source"]]), int(graph.degrees[row["target"]])
+    ]  # fmt: skip
