@@ -43,11 +43,6 @@ class EdgeRows:
         self._ids = GrowingIds(self._kind)
         self._ids.add(pa.array(self._nodes) if graph.ids is None else graph.ids.take(pa.array(self._nodes)))
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the table, as they are read."""
-        return next(self._files.batches(self._files.schema.names)).schema
-
     def batches(self) -> Iterator[tuple[pa.RecordBatch, Numbers]]:
         """Streams the rows of all columns, in order, and the edge of each."""
         reader, row = IdReader(self._kind, "", str), 0

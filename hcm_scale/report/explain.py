@@ -163,8 +163,7 @@ class EdgeExplanation:
 
     def as_dict(self) -> dict[str, Any]:
         """A JSON-able dict."""
-        body = asdict(self)
-        return body | {name: list(body[name]) for name in ("ends", "degrees", "reasons", "differences")}
+        return asdict(self)
 
 
 def end_differences(evidence: Evidence, left: int, right: int) -> tuple[Difference, ...]:

@@ -22,7 +22,7 @@ from hcm_scale.report.explain import NOTABLE_DEVIATIONS, Difference, EdgeExplana
 from hcm_scale.report.reasons import KIND_TITLES, ORDINARY_TITLES, Reason, kind_title
 
 _NOTABLE_SHARE = 0.25  # of a node's edges: fewer dropped ones are not worth a line
-_NUM_CITED = 2  # attributes in a line
+_NUM_CITED, _NUM_ENDS_CITED = 2, 3  # attributes in a line
 _WEAK_SIGNAL = 0.52  # of attributes about edges (features/signal.py)
 _LOW_STABILITY = 0.75  # of the worlds of bench/accuracy: with planted groups .91 to .99, with nothing odd .72 to .79
 _ID_WIDTH, _NAME_WIDTH, _LINE_WIDTH = 40, 48, 100
@@ -633,12 +633,9 @@ def edge_text(e: EdgeExplanation) -> str:
         lines += textwrap.wrap(sentence(f"{title}{edge_reason(e, reason)}."), _LINE_WIDTH, subsequent_indent="  ")
     if e.dropped:
         lines.append("Before learning it was dropped, because its ends are so unlike.")
-    cells = [(_end_value(d.value, d), _end_value(d.neighbors, d), d) for d in e.differences]
-    if cells:
-        lines += ["", f"{'attribute':<40}   {first[:16]:>16}   {second[:16]:>16}   deviations"]
-    lines += [
-        f"{clip(_column_name(d), 40):<40}   {own:>16}   {other:>16}   {d.deviations:>+10.1f}" for own, other, d in cells
-    ]
+    if e.differences:
+        cited = "; ".join(_end_difference(e, d) for d in e.differences[:_NUM_ENDS_CITED])
+        lines += textwrap.wrap(f"Attributes that differ most: {cited}.", _LINE_WIDTH, subsequent_indent="  ")
     return "\n".join(lines)
 
 
@@ -657,21 +654,12 @@ def edge_reason(e: EdgeExplanation, r: EdgeReason) -> str:
         return f"to the model its ends look {own} hops apart{spread}, and they are one{usual}"
     if r.kind == "around":
         return f"without this edge, what is around its ends differs by {own} on a scale from 0 to 2{usual}"
-    cited = "; ".join(_end_difference(e, d) for d in e.differences[:_NUM_CITED])
-    return f"attributes of its ends differ by {own} on a scale from 0 to 2{usual}{'; ' * bool(cited)}{cited}"
+    return f"attributes of its ends differ by {own} on a scale from 0 to 2{usual}"
 
 
 def _with_neighbors(degree: int) -> str:
     low = 1 << max(0, degree.bit_length() - 1)
     return "of 1 neighbour" if low == 1 else f"of {low:,} to {2 * low - 1:,} neighbours"
-
-
-def _column_name(d: Difference) -> str:
-    return f"text in {d.column}" if d.is_text else d.column
-
-
-def _end_value(value: float, d: Difference) -> str:
-    return "" if d.is_text else value_text(value, d.first_day)
 
 
 def _end_difference(e: EdgeExplanation, d: Difference) -> str:

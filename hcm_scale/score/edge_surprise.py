@@ -45,7 +45,7 @@ from hcm_scale.score.threshold import Verdict, judge
 KINDS = ("hop", "around", "unlike", "shared")
 _SAMPLE = 1 << 18  # edges that show what is usual
 _RANKS = 1 << 14  # numbers that tell ranks
-_CHUNK = 1 << 18  # edges whose numbers are in memory at a time
+_CHUNK, _SLICE = 1 << 18, 1 << 14  # edges of a table, and those whose surprises a thread computes at a time
 _MIDDLE, _ABOVE = 0.5, 0.84
 
 Values = NDArray[np.float64]
@@ -63,11 +63,6 @@ class EdgeNumbers(NamedTuple):
     unlike: NDArray[np.float32]
     shared: NDArray[np.int32]
     expected: NDArray[np.float64]  # neighbours shared by chance
-
-    def part(self, part: slice) -> "EdgeNumbers":
-        """Those of a slice of the edges."""
-        arrays: Any = (values[part] for values in self)
-        return EdgeNumbers(*arrays)
 
     def of_kinds(self) -> Values:
         """A row of numbers for each kind."""
@@ -143,8 +138,9 @@ class EdgeScale(NamedTuple):
     """What edges are measured by.
 
     By kind and class, the last of all edges: median and deviation of its numbers, and the median as a reader is told it
-    (`usual`), (kinds, classes + 1). `gains` are those of the sample, `ordered` evenly spaced ones of its numbers in
-    order, which tell ranks in the bulk and fit the cache. `sample` are its surprises by kind, and `sums` their sums.
+    (`usual`, NaN of few edges), (kinds, classes + 1). `gains` are those of the sample, `ordered` evenly spaced ones of
+    its numbers in order, which tell ranks in the bulk and fit the cache. `sample` are its surprises by kind, `sums`
+    their sums.
     """
 
     classes: NDArray[np.int64]
@@ -188,9 +184,8 @@ def edge_scale(data: EdgeData) -> EdgeScale:
     by_class = np.split(np.argsort(inverse, kind="stable"), np.cumsum(counts)[:-1])
     of_kinds, as_told = numbers.of_kinds(), numbers.as_told()
     middle, spread = np.zeros((len(KINDS), len(found) + 1)), np.ones((len(KINDS), len(found) + 1))
-    usual = np.empty_like(middle)
+    usual = np.full_like(middle, np.nan)
     for row, kind in enumerate(KINDS):
-        usual[row], _ = _middle_and_spread(as_told[row])
         if kind != "shared":
             middle[row], spread[row] = _middle_and_spread(of_kinds[row])
         for place, edges in enumerate(by_class):
@@ -239,17 +234,14 @@ class RankedEdges(NamedTuple):
 
 
 def rank_edges(data: EdgeData, scale: EdgeScale, rate: float) -> RankedEdges:
-    """Surprise, p and flag of every edge, chunk by chunk."""
+    """Surprise, p and flag of every edge."""
     total = np.empty(data.edges.num_edges)
-    for number in chunks(len(total)):
-        numbers = data.numbers(number)
-        classes = data.classes(numbers)
 
-        def fill(part: slice, numbers: EdgeNumbers = numbers, classes: Any = classes, first: int = number[0]) -> None:
-            some = scale.surprises(numbers.part(part), classes[part])
-            total[first + part.start : first + part.stop] = some.sum(axis=0)
+    def fill(part: slice) -> None:
+        numbers = data.numbers(np.arange(part.start, part.stop))
+        total[part] = scale.surprises(numbers, data.classes(numbers)).sum(axis=0)
 
-        run_in_slices(len(number), fill, size=_CHUNK // 16)
+    run_in_slices(len(total), fill, size=_SLICE)
     return RankedEdges(total, scale.judge(total, rate))
 
 

@@ -178,7 +178,7 @@ def test_edges_of_a_detector__are_a_table_and_explained(made):
     found = detector.edges_
     first = found.slice(0, 1).to_pylist()[0]
     about = detector.explain(edge=(first["source"], first["target"]))
-    assert about.data["ends"] == [first["source"], first["target"]]
+    assert about.data["ends"] == (first["source"], first["target"])
     assert "edges are as strange" in about
     assert about.data["p"] == pytest.approx(first["p"])
     with pytest.raises(TypeError, match="one of them"):

@@ -97,6 +97,5 @@ def test_edges__of_a_directed_graph_are_arcs():
     found = small_detector(directed)
     assert found.edges_.num_rows == graph.num_arcs
     row = found.edges_.slice(0, 1).to_pylist()[0]
-    assert found.explain(edge=(row["source"], row["target"])).data["degrees"] == [
-        int(graph.degrees[row["source"]]), int(graph.degrees[row["target"]])
-    ]  # fmt: skip
+    ends = row["source"], row["target"]
+    assert found.explain(edge=ends).data["degrees"] == tuple(int(graph.degrees[end]) for end in ends)
