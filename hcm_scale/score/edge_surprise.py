@@ -13,14 +13,14 @@ rate (d(u) - 1) (d(v) - 1) neighbours (closure.py).
 
 Ends of many neighbours seem near, and averages over many are alike. So the first three numbers are compared among
 edges of like degrees: the smaller and the larger one have as many binary digits, and both ends are of the same types. A
-number becomes its distance to the median of such edges, in units of the distance from there to their 84 % quantile (a
-deviation of a normal number); classes of under 200 edges are compared with all. Its surprise among all edges,
+number becomes its distance to the median of such edges, in units of the distance from there to their 90 % quantile;
+classes of under 200 edges take both from the nearest larger one. Its surprise among all edges,
 -log P(an edge has as much), is that of `evidence.py`, with the same tail beyond the bulk. The surprises are added up,
 `around` twice and `unlike` by half; where attributes are no witnesses of edges (`trust` 0), neither of these counts,
 and hops by a third. In a graph without triangles, as one of two sides is, shared neighbours do not count. p and flags
 follow from the sums as in `threshold.py`: p falls with the sum, so flagged edges are the first.
 
-What is usual is read off 262,144 evenly spaced edges at most, so that a single edge is judged without a pass over
+What is usual is read off 524,288 evenly spaced edges at most, so that a single edge is judged without a pass over
 the others. Measurements: docs/detector.md. Memory: 4 bytes a feature of every node for the means, 25 bytes an edge, and
 as many while they are sorted.
 """
@@ -43,10 +43,10 @@ from hcm_scale.score.evidence import FEW, Gains, Sums, ranks_among, surprise_gai
 from hcm_scale.score.threshold import Verdict, judge
 
 KINDS = ("hop", "around", "unlike", "shared")
-_SAMPLE = 1 << 18  # edges that show what is usual
+_SAMPLE = 1 << 19  # edges that show what is usual
 _RANKS = 1 << 14  # numbers that tell ranks
 _CHUNK, _SLICE = 1 << 18, 1 << 14  # edges of a table, and those whose surprises a thread computes at a time
-_MIDDLE, _ABOVE = 0.5, 0.84
+_MIDDLE, _ABOVE = 0.5, 0.9
 
 Values = NDArray[np.float64]
 Nodes = NDArray[Any]
@@ -188,11 +188,12 @@ def edge_scale(data: EdgeData) -> EdgeScale:
     for row, kind in enumerate(KINDS):
         if kind != "shared":
             middle[row], spread[row] = _middle_and_spread(of_kinds[row])
-        for place, edges in enumerate(by_class):
-            if len(edges) >= FEW:
+        for place, near in enumerate(_nearest_large(found, counts)):
+            edges = by_class[near] if near >= 0 else by_class[place][:0]
+            if near == place:
                 usual[row, place], _ = _middle_and_spread(as_told[row, edges])
-                if kind != "shared":
-                    middle[row, place], spread[row, place] = _middle_and_spread(of_kinds[row, edges])
+            if kind != "shared" and len(edges):
+                middle[row, place], spread[row, place] = _middle_and_spread(of_kinds[row, edges])
     has_triangles = float(numbers.shared.any())  # a graph of two sides has none: chance alone would count
     weights = (1.0 + 2.0 * data.trust) / 3.0, 2.0 * data.trust, 0.5 * data.trust, has_triangles
     gains, ordered = [], []
@@ -207,6 +208,17 @@ def edge_scale(data: EdgeData) -> EdgeScale:
     return scale._replace(sample=sample, sums=Sums(sums, np.ones(len(sums), bool), max(1, num_telling)))
 
 
+def _nearest_large(classes: NDArray[np.int64], counts: NDArray[np.int64]) -> list[int]:
+    """For every class the place of the one nearest in degrees that has edges enough, of the same groups; -1: none."""
+    digits, groups = np.stack([classes >> 8 & 255, classes & 255]), classes >> 16
+    large, out = np.flatnonzero(counts >= FEW), []
+    for place in range(len(classes)):
+        alike = large[groups[large] == groups[place]]
+        apart = np.abs(digits[:, alike] - digits[:, [place]]).sum(axis=0)
+        out.append(int(alike[apart.argmin()]) if len(alike) else -1)
+    return out
+
+
 def _thinned(values: Values) -> Values:
     """Evenly spaced ones of the values in order: every k-th, from the middle of the first k on."""
     step = max(1, len(values) // _RANKS)
@@ -214,7 +226,7 @@ def _thinned(values: Values) -> Values:
 
 
 def _middle_and_spread(values: Values) -> tuple[float, float]:
-    """Median, and distance from there to the 84 % quantile, 1 where there is none; NaN does not count."""
+    """Median, and distance from there to the 90 % quantile, 1 where there is none; NaN does not count."""
     known = values[np.isfinite(values)]
     middle, above = np.quantile(known, [_MIDDLE, _ABOVE]) if len(known) else (0.0, 1.0)
     return float(middle), float(above - middle) or 1.0
