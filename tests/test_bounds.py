@@ -107,6 +107,7 @@ def walk_run(graph: Any, folder: Path) -> None:
         "posterior.num_samples": 2, "posterior.thin_steps": 1, "score.max_neighbors": 3, "score.trim": 0.2,
     }  # fmt: skip
     found = HCM(options, device="cpu", run_dir=folder).fit(graph)
+    assert found.edges_.num_rows == graph.num_edges
     found.explain(found.strangest(1)[0]["id"])
     found.teach({row["id"]: place % 2 == 0 for place, row in enumerate(found.strangest(12))})
 

@@ -38,7 +38,6 @@ from hcm_scale.graph import Graph, SparseRows
 from hcm_scale.score.metrics import evaluate, ranking
 
 _WORLD, _ODD = 0x300, 0x301  # uses of the seed
-_NODES_PER_COMMUNITY = 500
 _NUM_HUBS = 6
 _BAD_SHARE = 0.05
 _PARTS = ("auc", "ap", "first")
@@ -63,6 +62,7 @@ class Recipe:
     rows_per_edge: int = 1
     hubs: bool = False
     bad: bool = False
+    community: int = 500  # nodes of a community, about
 
 
 WORLDS = {
@@ -87,14 +87,14 @@ WORLDS = {
 }  # fmt: skip
 
 
-def world(name: str, num_nodes: int = 5_000, seed: int = 0) -> World:
-    """The world of this name, a function of its arguments."""
-    if name not in WORLDS:
+def world(name: str, num_nodes: int = 5_000, seed: int = 0, recipe: Recipe | None = None) -> World:
+    """The world of this name, or by a recipe of the caller's; a function of its arguments."""
+    if recipe is None and name not in WORLDS:
         raise ValueError(f"world={name!r} is unknown; it is one of {', '.join(WORLDS)}")
     if num_nodes < 500:
         raise ValueError(f"num_nodes={num_nodes} is out of range; it is at least 500")
-    recipe, rng = WORLDS[name], np.random.default_rng(key(seed, _WORLD, zlib.crc32(name.encode())))
-    shares = np.arange(1, max(4, num_nodes // _NODES_PER_COMMUNITY) + 1) ** -0.5
+    recipe, rng = recipe or WORLDS[name], np.random.default_rng(key(seed, _WORLD, zlib.crc32(name.encode())))
+    shares = np.arange(1, max(4, num_nodes // recipe.community) + 1) ** -0.5
     groups = rng.choice(len(shares), num_nodes, p=shares / shares.sum())
     types = (rng.random(num_nodes) < recipe.second_type).astype(np.int64) if recipe.second_type else None
     bad = rng.random(num_nodes) < _BAD_SHARE if recipe.bad else None

@@ -214,6 +214,12 @@ def export_run(arguments: list[str]) -> str:
         --type T                   any of these among the nodes of type T
         --alike                    the suspiciously ordinary nodes first, and why; with --top K the first K of them
 
+        --edges                    strange edges instead of nodes: the rows of your own edge table, all of its columns,
+                                   with rank, p and flag of the edge that each belongs to, the strangest first where
+                                   --top K (edges) or --flagged is said, else in the order of the table
+        --edges --pairs            one row an edge, the strangest first, with the ids of its ends; so always where the
+                                   run was not made from a table
+
     A run that verdicts have taught (`hcm-scale teach --help`) has the columns taught, taught_rank and verdict too;
     `--taught` sorts by what was taught, so that `--top K` are the first K of that list.
     """
@@ -227,6 +233,8 @@ def export_run(arguments: list[str]) -> str:
     parser.add_argument("--since", type=Path, metavar="OLD", help=since)
     parser.add_argument("--type", default="", metavar="T", help="only nodes of the type T")
     parser.add_argument("--taught", action="store_true", help="in the order that verdicts have taught")
+    parser.add_argument("--edges", action="store_true", help="strange edges: rows of your edge table with their ranks")
+    parser.add_argument("--pairs", action="store_true", help="with --edges: one row an edge, not of your table")
     given = parser.parse_args(arguments)
     _check_file(given.file, _TABLES + _GRAPHS)
     if given.top is not None and given.top < 1:
@@ -237,8 +245,15 @@ def export_run(arguments: list[str]) -> str:
         raise ValueError(f"--flagged, --since, --type, --taught and --alike are for tables; {which}")
     if given.alike and (given.flagged or given.since is not None or given.type or given.taught):
         raise ValueError("--alike is an order of its own: it goes with --top K and with no other choice")
-    from hcm_scale.cli.export import export_graph, export_ordinary, export_table
+    if given.pairs and not given.edges:
+        raise ValueError("--pairs goes with --edges: it leaves the rows of your table out")
+    if given.edges and (given.alike or given.since is not None or given.type or given.taught):
+        raise ValueError("--edges goes with --top K, --flagged and --pairs; the other choices are for nodes")
+    from hcm_scale.cli.export import export_edges, export_graph, export_ordinary, export_table
 
+    if given.edges:
+        _check_file(given.file)
+        return export_edges(given.run, given.file, given.top, given.flagged, given.pairs)
     if given.alike:
         return export_ordinary(given.run, given.file, given.top)
     if given.file.suffix in _TABLES:

@@ -1,11 +1,13 @@
 """`hcm-scale export`: a finished run as a table with reasons in words, or as a graph of its first nodes; and the
-verdicts on it: the list to fill in, and those given.
+verdicts on it: the list to fill in, and those given. Strange edges are joined to the user's own table of edges.
 
 The table is the ranked one with its most readable columns first and a column `reason`, filled for the rows that a
 person is likely to read. The graph has the first nodes, the farthest neighbours of each, and all edges among these.
 """
 
 import contextlib
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from hcm_scale.base import files
 from hcm_scale.graph import Graph
+from hcm_scale.ingest.edge_rows import EdgeRows
 from hcm_scale.ingest.policy import InputError
+from hcm_scale.report.edges import StrangeEdges
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import explain
 from hcm_scale.report.reasons import ordinary_nodes, ordinary_rows
@@ -144,6 +149,72 @@ def _write(rows: pa.Table, out: Path, nodes: pa.Array, reasons: pa.Array, *first
             part = rows.slice(start, _SLICE_ROWS)
             texts = reasons.take(pc.index_in(part["node"], nodes).combine_chunks())
             sink.write_table(part.cast(plain).append_column(reason, texts).select(order))
+
+
+def export_edges(run_dir: Path, out: Path, top: int | None, flagged: bool, pairs: bool) -> str:
+    """Writes the rows of the run's edge table with the numbers of their edges, or one row an edge; returns a summary.
+
+    All rows in their order where neither `top` edges nor the `flagged` are asked for; else those of the chosen edges,
+    the strangest first, which are in memory then.
+    """
+    found = pipeline.open_edges(run_dir)
+    chosen, is_part = found.first(top, flagged), flagged or top is not None
+    which = f"{len(chosen):,} {'flagged ' if flagged else ''}edges"
+    with pipeline.edge_table(run_dir, found, chosen if is_part else None, pairs=pairs) as rows:
+        if rows is None:
+            _write_tables(found.tables(chosen), out)
+            return f"{which} in {out}, the strangest first"
+        joined = _joined_rows(rows, found, chosen, is_part)
+        num_rows = _write_tables(iter([_by_rank(joined)]) if is_part else joined, out)
+    return (
+        f"{num_rows:,} rows of {which} in {out}{', the strangest first' if is_part else ', in the order of the table'}"
+    )
+
+
+def _joined_rows(rows: EdgeRows, found: StrangeEdges, chosen: NDArray[np.int64], is_part: bool) -> Iterator[pa.Table]:
+    """Rows of an edge table: rank of the edge, all columns, its other numbers; `is_part`: those of chosen edges."""
+    rank_of = np.zeros(found.evidence.graph.num_edges, np.int64)
+    rank_of[chosen] = np.arange(1, 1 + len(chosen))
+    for batch, edge in rows.batches():
+        known = np.flatnonzero(edge >= 0)
+        known = known[rank_of[edge[known]] > 0]
+        some, place = np.unique(edge[known], return_inverse=True)
+        numbers = found.rows(some, rank_of[some]).drop_columns(["source", "target"])
+        if is_part:
+            table, numbers = pa.Table.from_batches([batch]).take(pa.array(known)), numbers.take(pa.array(place))
+        else:
+            at = np.zeros(len(batch), np.int64)
+            at[known] = place
+            table = pa.Table.from_batches([batch])
+            numbers = numbers.take(pa.array(at, mask=rank_of[edge] * (edge >= 0) == 0))
+        for name, values in zip(numbers.column_names, numbers.columns, strict=True):
+            free = f"edge_{name}"
+            while free in table.column_names:
+                free += "_"
+            table = table.add_column(0 if name == "rank" else table.num_columns, free, values)
+        yield table
+
+
+def _by_rank(tables: Iterator[pa.Table]) -> pa.Table:
+    """All rows, by the rank in their first column and as they stand."""
+    whole = pa.concat_tables(tables)
+    return whole.take(pa.array(np.argsort(whole.column(0).to_numpy(), kind="stable")))
+
+
+def _write_tables(tables: Iterator[pa.Table], out: Path) -> int:
+    """Writes tables of one schema, one after the other; returns the number of rows."""
+    first, num_rows = next(tables), 0
+    for entry in first.schema if out.suffix == ".csv" else ():
+        if pa.types.is_nested(entry.type):
+            raise ValueError(
+                f"{out}: column {entry.name!r} of type {entry.type} does not fit into CSV; name a .parquet"
+            )
+    writer = pq.ParquetWriter if out.suffix == ".parquet" else pyarrow.csv.CSVWriter
+    with files.replacing_file(out) as fresh, writer(fresh, first.schema) as sink:
+        for table in itertools.chain([first], tables):
+            sink.write_table(table)
+            num_rows += len(table)
+    return num_rows
 
 
 def export_graph(run_dir: Path, out: Path, top: int | None) -> str:

@@ -19,7 +19,7 @@ STAGES = {
     "score": "score every edge and node under the samples",
     "report": "the ranked list as Parquet, JSON and one HTML page",
     "plan": "what a run with the same words would do, keep and take, without doing it",
-    "explain": "why nodes are where they are: hcm-scale explain RUN ID ...",
+    "explain": "why nodes, or edges, are where they are: hcm-scale explain RUN ID ... edge=A,B",
 }
 READING = ("plan", "explain")  # of STAGES: they make nothing
 TITLE = f"hcm-scale {__version__}: hop-count based anomaly detection on attributed graphs"
@@ -59,7 +59,7 @@ def page_of(command: str) -> str:
     """The page of a command that composes a configuration."""
     flags = "[FILE ...] [GROUP=OPTION ...] [KEY=VALUE ...]"
     if command == "explain":
-        usage = f"RUN ID [ID ...]\n       hcm-scale explain node=ID {flags}"
+        usage = f"RUN [ID ...] [edge=A,B ...]\n       hcm-scale explain node=ID {flags}"
         example = "hcm-scale explain runs/edges 42 43"
         more = "RUN is the folder of a finished run. Without it the words are those of the run: they say where it is."
     else:

@@ -179,7 +179,7 @@ def _work(request: "Request", config: Config, is_sweep: bool = False) -> None:
             kernel_cache.start_precompiling()
         pipeline, launch = _import_pipeline()
         if command == "explain":
-            _show(pipeline.explain(config, request.nodes))
+            _show(pipeline.explain(config, request.nodes, request.edges))
             return
         if command != "plan":
             pipeline.check_folder(config)

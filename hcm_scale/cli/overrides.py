@@ -57,6 +57,7 @@ class Request:
     words: tuple[str, ...]  # with the options of files, before sweeps are completed and text is quoted
     overrides: tuple[str, ...] = ()  # for Hydra
     nodes: tuple[str, ...] = ()  # to explain
+    edges: tuple[str, ...] = ()  # to explain, `A,B` each
     has_files: bool = False  # their columns are guessed unless named
 
 
@@ -66,6 +67,8 @@ def read_words(command: str, words: Sequence[str]) -> Request:
         remote.refuse_secrets(*(("graph.path", word) if remote.is_url(word) else (key, value.strip("'\""))))
         if key in ("run_dir", "share_dir", "data_dir"):
             remote.refuse_url(key, value.strip("'\""))
+    edges = [word.removeprefix("edge=") for word in words if word.startswith("edge=")] if command == "explain" else []
+    words = [word for word in words if not word.startswith("edge=")] if edges else words
     nodes, rest = _take_nodes(words) if command == "explain" else ([], list(words))
     files = [word for before, word in zip(["", *rest], rest, strict=False) if _is_input_file(before, word)]
     rest = [word for word in rest if word not in files]
@@ -75,7 +78,7 @@ def read_words(command: str, words: Sequence[str]) -> Request:
     _check_keys(rest, is_sweep)
     overrides = [_quote_source(word) if is_sweep else _quote_text(word) for word in finish_sweep_options(rest)]
     _check_syntax(overrides, is_sweep)
-    return Request(command, tuple(rest), tuple(overrides), tuple(nodes), bool(files))
+    return Request(command, tuple(rest), tuple(overrides), tuple(nodes), tuple(edges), bool(files))
 
 
 def _take_nodes(words: Sequence[str]) -> tuple[list[str], list[str]]:

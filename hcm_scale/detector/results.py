@@ -68,6 +68,11 @@ class Fitted:
         return self.column(self.table.schema.metadata[b"rank_by"].decode())
 
     @cached_property
+    def edges(self) -> pa.Table:
+        """The ranked table of the edges."""
+        return pipeline.open_edges(self.folder).table()
+
+    @cached_property
     def labels(self) -> NDArray[np.int64]:
         """1 for nodes that stand out, else 0, (n,)."""
         labelled = self.column("flagged") if self.contamination is None else self.scores > self.threshold
@@ -267,12 +272,30 @@ class Results:
         """How sure each label is, from 0 to 1, (n,)."""
         return self._scored(data).confidences()
 
+    @property
+    def edges_(self) -> pa.Table:
+        """One row an edge, strangest first: ids of its ends, predicted hop, unlikeness, shared neighbours, p, flag.
+
+        It is computed when it is first asked for, in about 100 bytes an edge.
+        """
+        return self._found().edges
+
     @with_python_names()
-    def explain(self, node: Any) -> Explained:
-        """Why a node, given by the user's id, has its rank; prints as text, and `data` has the numbers."""
+    def explain(self, node: Any = None, *, edge: tuple[Any, Any] | None = None) -> Explained:
+        """Why a node, given by the user's id, or an edge, by the ids of its ends, has its rank.
+
+        Prints as text, and `data` has the numbers.
+        """
+        if (node is None) == (edge is None):
+            raise TypeError("explain takes a node, or edge=(a, b): one of them")
+        if edge is not None:
+            found = pipeline.open_edges(self._found().folder)
+            ends = [found.evidence.graph.node_of(str(getattr(end, "item", lambda end=end: end)())) for end in edge]
+            about = found.explain(*ends)
+            return Explained(wording.edge_text(about), about.as_dict())
         node = node.item() if hasattr(node, "item") else node  # of torch and numpy
-        (found,) = pipeline.explanations(self._found().folder, [str(node)])
-        return Explained(wording.explanation_text(found), found.as_dict())
+        (told,) = pipeline.explanations(self._found().folder, [str(node)])
+        return Explained(wording.explanation_text(told), told.as_dict())
 
     def review(self, count: int = 20) -> list[dict[str, Any]]:
         """The next nodes worth a verdict: id, an empty verdict, rank, why and by which chance, and the reason."""

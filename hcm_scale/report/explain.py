@@ -33,6 +33,7 @@ from hcm_scale.report.reasons import Reason, reasons
 from hcm_scale.score.table import score_names
 
 _NUM_DIFFERENCES = 6
+_NOTABLE_SHARE = 0.05  # of the edges
 _EXTREME, NOTABLE_DEVIATIONS = 4.0, 2.0  # below this an attribute is like the neighbours'
 
 
@@ -131,6 +132,54 @@ class Explanation:
                 del difference["counts"]
         lists = {name: list(body[name]) for name in ("neighbors", "differences", "reasons")}
         return body | lists | {"degree": self.degree, "percentile": self.percentile}
+
+
+@dataclass(frozen=True)
+class EdgeReason:
+    """One kind of evidence about an edge: its number, what is usual for edges of like degrees, and the share of edges
+    that have as much of it, given the degrees of their ends.
+    """
+
+    kind: str
+    value: float | None
+    usual: float | None
+    share: float
+
+    @property
+    def notable(self) -> bool:
+        return self.share <= _NOTABLE_SHARE
+
+
+@dataclass(frozen=True)
+class EdgeExplanation:
+    """Why an edge is where it is: the reasons, the strongest first, and the attributes that differ most.
+
+    The share of all edges that are as strange is `share`, the degrees of its ends are `degrees`, the deviation of the
+    predicted hop over the parameter samples is `std`. `flagged` is None where it would take a pass over all edges.
+    """
+
+    ends: tuple[int | str, int | str]
+    degrees: tuple[int, int]
+    num_edges: int
+    share: float
+    p: float
+    flagged: bool | None
+    fdr: float
+    std: float | None
+    reasons: tuple[EdgeReason, ...]
+    differences: tuple[Difference, ...]
+    dropped: bool | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """A JSON-able dict."""
+        return asdict(self)
+
+
+def end_differences(evidence: Evidence, left: int, right: int) -> tuple[Difference, ...]:
+    """The attributes in which two nodes differ most: `value` of the first, `neighbors` of the second."""
+    found = _differences(evidence.of_type(left), left, np.array([right]), evidence.graph.num_attributes)
+    ordered = sorted(found, key=lambda difference: (difference.is_text, -abs(difference.deviations)))
+    return tuple(difference for difference in ordered if difference.deviations)[:_NUM_DIFFERENCES]
 
 
 def explain(evidence: Evidence, node: int, num_differences: int = _NUM_DIFFERENCES) -> Explanation:

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hcm_scale.base.names import GAP_SUFFIX
-from hcm_scale.report.explain import NOTABLE_DEVIATIONS, Difference, Explanation
+from hcm_scale.report.explain import NOTABLE_DEVIATIONS, Difference, EdgeExplanation, EdgeReason, Explanation
 from hcm_scale.report.reasons import KIND_TITLES, ORDINARY_TITLES, Reason, kind_title
 
 _NOTABLE_SHARE = 0.25  # of a node's edges: fewer dropped ones are not worth a line
-_NUM_CITED = 2  # attributes in a line
+_NUM_CITED, _NUM_ENDS_CITED = 2, 3  # attributes in a line
 _WEAK_SIGNAL = 0.52  # of attributes about edges (features/purify.py)
 _LOW_STABILITY = 0.75  # of the worlds of bench/accuracy: with planted groups .91 to .99, with nothing odd .72 to .79
 _ID_WIDTH, _NAME_WIDTH, _LINE_WIDTH = 40, 48, 100
@@ -610,3 +610,75 @@ def _difference_lines(e: Explanation) -> list[str]:
     width = max(10, *(len(row[0]) for row in rows))
     wide = max(12, *(len(text) for row in rows for text in row[1:3]))
     return ["", *(f"{name:<{width}}   {own:>{wide}}   {theirs:>{wide}}   {last}" for name, own, theirs, last in rows)]
+
+
+# The reasons of one edge.
+
+EDGE_TITLES = {
+    "hop": "seem far apart",
+    "around": "unlike surroundings",
+    "unlike": "unlike each other",
+    "shared": "few shared neighbours",
+}
+
+
+def edge_text(e: EdgeExplanation) -> str:
+    """Where an edge stands among all edges, and why: sentences for a terminal."""
+    first, second = (clip(end, _ID_WIDTH) for end in e.ends)
+    state = {None: "", True: ", flagged", False: ", not flagged"}[e.flagged]
+    rate = "" if e.flagged is None else f" at a false-discovery rate of {percent(e.fdr)}"
+    lines = [
+        f"{first} and {second}   {percent(e.share)} of the {e.num_edges:,} edges are as strange",
+        f"p {p_text(e.p)}{state}{rate}   degrees {e.degrees[0]:,} and {e.degrees[1]:,}",
+        "",
+    ]
+    told = [r for r in e.reasons if r.notable]
+    if not told:
+        lines.append("No kind of evidence has it among the first 5% of the edges. What comes nearest:")
+    for reason in told or e.reasons[:1]:
+        title = f"{EDGE_TITLES[reason.kind]}: " if told else ""
+        lines += textwrap.wrap(sentence(f"{title}{edge_reason(e, reason)}."), _LINE_WIDTH, subsequent_indent="  ")
+    if e.dropped:
+        lines.append("Before learning it was dropped, because its ends are so unlike.")
+    if e.differences:
+        cited = "; ".join(_end_difference(e, d) for d in e.differences[:_NUM_ENDS_CITED])
+        lines += textwrap.wrap(f"Attributes that differ most: {cited}.", _LINE_WIDTH, subsequent_indent="  ")
+    return "\n".join(lines)
+
+
+def edge_reason(e: EdgeExplanation, r: EdgeReason) -> str:
+    """What one kind of evidence says of an edge, and what is usual."""
+    if r.value is None:
+        return "the model was not asked about this edge"
+    ends = dict.fromkeys(_with_neighbors(degree) for degree in sorted(e.degrees))
+    like = f"edges between nodes {' and '.join(ends)}"
+    if r.kind == "shared":
+        usual = "" if r.usual is None else f", where {r.usual:g} is usual for {like}"
+        return f"its ends share {f'{r.value:,.0f}' if r.value else 'no'} neighbour{'s' * (r.value != 1)}{usual}"
+    own, usual, _ = _against(r.value, r.usual, 1 if r.kind == "hop" else 2, like)
+    if r.kind == "hop":
+        spread = "" if e.std is None else f" (± {e.std:.2f})"
+        return f"to the model its ends look {own} hops apart{spread}, and they are one{usual}"
+    if r.kind == "around":
+        return f"without this edge, what is around its ends differs by {own} on a scale from 0 to 2{usual}"
+    return f"attributes of its ends differ by {own} on a scale from 0 to 2{usual}"
+
+
+def _with_neighbors(degree: int) -> str:
+    low = 1 << max(0, degree.bit_length() - 1)
+    return "of 1 neighbour" if low == 1 else f"of {low:,} to {2 * low - 1:,} neighbours"
+
+
+def _end_difference(e: EdgeExplanation, d: Difference) -> str:
+    """One attribute of both ends."""
+    first, second = (clip(end, _ID_WIDTH) for end in e.ends)
+    if d.is_text:
+        return f"their texts in `{clip(d.column, _NAME_WIDTH)}` differ"
+    name, is_category, category = d.column.partition("=")
+    gap = d.column.removesuffix(GAP_SUFFIX)
+    if {d.value, d.neighbors} == {0.0, 1.0} and (is_category or gap != d.column):
+        who = first if d.value else second
+        what = "missing" if gap != d.column else f"`{clip(category, _NAME_WIDTH)}`"
+        return f"`{clip(gap if gap != d.column else name, _NAME_WIDTH)}` is {what} of {who} alone"
+    own, other = (_quantity(value, d.first_day) for value in (d.value, d.neighbors))
+    return f"`{clip(d.column, _NAME_WIDTH)}` is {own} of {first} and {other} of {second}"

@@ -17,12 +17,14 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hcm_scale import config as schema
 from hcm_scale.base import files, remote
@@ -30,15 +32,21 @@ from hcm_scale.base.memory import Budget
 from hcm_scale.base.threads import kernel_threads, torch_threads
 from hcm_scale.config import Config, SyntheticGraph, flatten, parse_fan_out, store_options, stored_options
 from hcm_scale.graph import Graph
+from hcm_scale.ingest.edge_rows import EdgeRows
+from hcm_scale.ingest.policy import InputError
+from hcm_scale.ingest.remote import fetched_files
+from hcm_scale.ingest.table_files import CSV, PARQUET
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.report import wording
+from hcm_scale.report.edges import StrangeEdges
+from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Explanation
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run import sources, tracking
 from hcm_scale.run.memory import Size
 from hcm_scale.run.sources import Trained, open_trained, with_trained_options
 from hcm_scale.run.stages import RunContext, num_blocks, stages
-from hcm_scale.run.workspace import Stage, Workspace, new_stage_list, open_stages, read_stages
+from hcm_scale.run.workspace import Stage, Workspace, new_stage_list, open_stages, read_stages, stage_keys
 from hcm_scale.stages import purify, report, score
 from hcm_scale.stages.train import check_backend
 
@@ -207,15 +215,20 @@ def check_folder(config: Config) -> None:
         sources.check_same_input(config.graph, Path(config.run_dir))
 
 
-def explain(config: Config, nodes: Sequence[str]) -> str:
-    """Why these nodes of the finished run in `config.run_dir` are where they are, as text."""
-    if not nodes:
-        raise ValueError("node is missing: hcm-scale explain RUN ID, or node=ID, with an id of the graph")
-    run_dir = Path(config.run_dir)
-    found, (scores,) = explanations(run_dir, nodes), open_stages(run_dir, "scores")
-    taught = teach.open_taught(run_dir, scores)
-    ends = ["" if taught is None else f"\n\n{taught.place_text(each.node)}" for each in found]
-    return "\n\n\n".join(wording.explanation_text(each) + end for each, end in zip(found, ends, strict=True))
+def explain(config: Config, nodes: Sequence[str], edges: Sequence[str] = ()) -> str:
+    """Why these nodes and edges, `A,B`, of the finished run in `config.run_dir` are where they are, as text."""
+    if not nodes and not edges:
+        raise ValueError("node is missing: hcm-scale explain RUN ID, or node=ID, with an id of the graph; or edge=A,B")
+    run_dir, texts = Path(config.run_dir), []
+    if nodes:
+        found, (scores,) = explanations(run_dir, nodes), open_stages(run_dir, "scores")
+        taught = teach.open_taught(run_dir, scores)
+        ends = ["" if taught is None else f"\n\n{taught.place_text(each.node)}" for each in found]
+        texts += [wording.explanation_text(each) + end for each, end in zip(found, ends, strict=True)]
+    if edges:
+        ranked = open_edges(run_dir)
+        texts += [wording.edge_text(ranked.explain(*ranked.ends_of(edge))) for edge in edges]
+    return "\n\n\n".join(texts)
 
 
 def explanations(run_dir: Path, nodes: Sequence[str]) -> list[Explanation]:
@@ -223,6 +236,46 @@ def explanations(run_dir: Path, nodes: Sequence[str]) -> list[Explanation]:
     folder, purified, scores = open_stages(run_dir, "graph", "purified", "scores")
     graph, made = Graph.open(folder, verify=False), purify.open_purified(purified)
     return report.explain(graph, made.graph, scores, nodes, made.features)
+
+
+def open_edges(run_dir: Path) -> StrangeEdges:
+    """The edges of the finished run in `run_dir`, by how strange they are; computed as they are asked for."""
+    folder, purified, scores = open_stages(run_dir, "graph", "purified", "scores")
+    graph, made = Graph.open(folder, verify=False), purify.open_purified(purified)
+    ranked = report.read_ranked(scores, graph)
+    return StrangeEdges(Evidence.of(graph, made.graph, ranked, *report.edge_hops(scores, graph), made.features))
+
+
+@contextlib.contextmanager
+def edge_table(
+    run_dir: Path, found: StrangeEdges, chosen: NDArray[np.int64] | None, *, pairs: bool = False
+) -> Iterator[EdgeRows | None]:
+    """The edge table that the run was made from, to read the rows of some edges; None where there is none, or `pairs`.
+
+    InputError where the table is no longer what it was.
+    """
+    stored = schema.stored_options(run_dir)
+    section = {key.removeprefix("graph."): value for key, value in stored.items() if key.startswith("graph.")}
+    if pairs or section.get("source") != "tables" or not section.get("path"):
+        yield None
+        return
+    graph = schema.TablesGraph(**section)
+    rest = {key: value for key, value in stored.items() if not key.startswith("graph.")}
+    config = replace(schema.with_options(Config(), rest), graph=graph)
+    context = RunContext(config, Workspace(run_dir), "cpu", trained=open_trained(config))
+    key = stage_keys(run_dir)["graph"]
+    if next(stages(replace(context, given=found.evidence.graph))).key({}) == key:  # from Python, with labels beside
+        yield None
+        return
+    sources.check_exists(graph, config.data_dir)
+    if next(stages(context)).key({}) != key:
+        named = " or ".join(f"graph.{name}={section[name]}" for name in ("path", "nodes") if section.get(name))
+        advice = "run it again, or export without the rows of the table: --pairs"
+        raise InputError(f"{named} has changed since the run in {run_dir}, or is not there; {advice}")
+    with fetched_files(run_dir / "graph", {"graph.path": graph.path}, PARQUET + CSV) as (path,):
+        columns, start = sources.table_options(graph)["columns"], found.evidence.edges.start
+        nodes = None if chosen is None else np.unique(found.data.ends(np.sort(chosen)))
+        yield EdgeRows(str(path), columns, graph.max_bytes, found.evidence.graph, start, nodes)
 
 
 def open_run(run_dir: Path) -> teach.Run:

@@ -134,7 +134,7 @@ def cohesion(edges: EdgeIndex, rate: Rate | None = None) -> tuple[NDArray[np.flo
             np.multiply(at_random, rate, out=out)
 
     if rate is None:
-        value = _random_rate(edges) if at_random is None else 1.0
+        value = random_rate(edges) if at_random is None else 1.0
         expect(value)
         sums = map_slices(len(out), lambda part: [out[part].sum(), float(counted[part].sum())])
         expected, found = np.sum(sums, axis=0) if sums else (0.0, 0.0)
@@ -159,7 +159,7 @@ def both_ways(edges: EdgeIndex) -> EdgeIndex:
     return edge_index(joined.indptr.astype(np.int64), joined.indices.astype(edges.indices.dtype))
 
 
-def _random_rate(edges: EdgeIndex) -> float:
+def random_rate(edges: EdgeIndex) -> float:
     """Sum of d (d - 1) over the squared sum of d."""
 
     def sums(part: slice) -> list[float]:

@@ -147,7 +147,7 @@ def test_mistake__is_one_readable_line_and_a_failure(tmp_path, override, status,
 )
 def test_explain__takes_an_id_as_it_is(tmp_path, monkeypatch, capsys, node):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hcm_scale.run.pipeline.explain", lambda config, nodes: f"{config.seed} {nodes[0]}")
+    monkeypatch.setattr("hcm_scale.run.pipeline.explain", lambda config, nodes, edges: f"{config.seed} {nodes[0]}")
     quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none"]
     status, out, _ = said(capsys, "explain", f"node={node}", "seed=3", *quiet)
     assert (status, out) == (0, f"3 {node}\n")

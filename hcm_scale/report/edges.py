@@ -1,0 +1,139 @@
+"""Strange edges for a reader: the ranked table of edges, and why one edge is where it is, in numbers and in words.
+
+`StrangeEdges` joins what `Evidence` holds with the surprise of every edge (score/edge_surprise.py), which is computed
+once, when it is first asked for. An explanation says what the model, attributes and neighbours say of the edge, what is
+usual for edges of like degrees, and how many edges are as strange: of all, or where they are over four million of some
+evenly spaced ones.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hcm_scale.features.purify import attribute_trust
+from hcm_scale.graph.lookup import find_arcs
+from hcm_scale.report.evidence import Evidence, contains
+from hcm_scale.report.explain import EdgeExplanation, EdgeReason, end_differences, finite
+from hcm_scale.score.edge_surprise import KINDS, EdgeData, EdgeScale, RankedEdges, chunks, edge_scale, rank_edges
+
+_FEW = 1 << 22  # edges that are ranked in seconds
+_RATE = 0.1  # of false discoveries, where nodes were not judged
+
+
+@dataclass(frozen=True, eq=False)
+class StrangeEdges:
+    """The edges of a scored graph by how strange they are."""
+
+    evidence: Evidence
+
+    @cached_property
+    def data(self) -> EdgeData:
+        e = self.evidence
+        assert e.features is not None
+        group = np.zeros(e.graph.num_nodes, np.uint8) if e.types else None
+        for number, nodes in enumerate(e.types):
+            group[nodes] = number  # type: ignore[index]
+        trust = attribute_trust(e.graph.indptr, e.graph.indices, e.features)
+        return EdgeData(e.edges, e.edge_mean, e.edge_var, e.features, group, trust)
+
+    @cached_property
+    def scale(self) -> EdgeScale:
+        return edge_scale(self.data)
+
+    @cached_property
+    def ranked(self) -> RankedEdges:
+        return rank_edges(self.data, self.scale, self.rate)
+
+    @property
+    def rate(self) -> float:
+        """The false-discovery rate of the flags, that of the nodes."""
+        return _RATE if self.evidence.fdr is None else self.evidence.fdr
+
+    def first(self, top: int | None, flagged: bool = False) -> NDArray[np.int64]:
+        """Edge numbers, the strangest first: all, the first `top`, or those among them that are flagged."""
+        most = int(np.count_nonzero(self.ranked.verdict.flagged)) if flagged else self.evidence.graph.num_edges
+        return self.ranked.first(None if top is None and not flagged else min(most if top is None else top, most))
+
+    def tables(self, numbers: NDArray[np.int64]) -> Iterator[pa.Table]:
+        """The rows of the first edges of the list, some at a time; at least one table."""
+        for part in [*chunks(len(numbers))] or [np.arange(0)]:
+            yield self.rows(numbers[part], 1 + part)
+
+    def rows(self, number: NDArray[np.int64], ranks: NDArray[np.int64]) -> pa.Table:
+        """The rows of some edges, which have these ranks."""
+        numbers = self.data.numbers(number)
+        surprises = self.scale.surprises(numbers, self.data.classes(numbers))
+        left, right, (surprise, verdict), ids = numbers.left, numbers.right, self.ranked, self.evidence.graph.ids
+        names = [pa.array(ends, pa.int64()) if ids is None else ids.take(pa.array(ends)) for ends in (left, right)]
+        strongest = pa.array(KINDS).take(pa.array(surprises.argmax(axis=0)))
+        columns: dict[str, Any] = {"rank": ranks, "source": names[0], "target": names[1]}
+        columns |= {"surprise": surprise[number], "p": verdict.p[number], "flagged": verdict.flagged[number]}
+        columns |= {"evidence": strongest, "hop": pa.array(numbers.hop, from_pandas=True)}
+        columns |= {"hop_variance": pa.array(numbers.var, from_pandas=True)}
+        columns |= {"around": numbers.around, "unlike": numbers.unlike, "shared": numbers.shared}
+        columns |= {"expected_shared": numbers.expected.astype(np.float32)}
+        columns |= {"source_degree": self.data.degree[left], "target_degree": self.data.degree[right]}
+        return pa.table(columns)
+
+    def table(self, top: int | None = None, flagged: bool = False) -> pa.Table:
+        """One row an edge, the strangest first."""
+        return pa.concat_tables(self.tables(self.first(top, flagged)))
+
+    def number_of(self, left: int, right: int) -> int:
+        """The number of the edge between two nodes; ValueError where there is none."""
+        graph, edges = self.evidence.graph, self.evidence.edges
+        u, v = (left, right) if graph.directed else (min(left, right), max(left, right))
+        (at,), (found,) = find_arcs(graph.indptr, graph.indices, [u], [v])
+        if not found:
+            ends = f"{graph.external_id(left)!r} and {graph.external_id(right)!r}"
+            raise ValueError(f"no edge {'leads from' if graph.directed else 'joins'} {ends}; legal are two neighbours")
+        return int(at - edges.indptr[u + 1] + edges.start[u + 1])
+
+    def ends_of(self, text: str) -> tuple[int, int]:
+        """The two nodes that `A,B` names, whatever commas their ids hold."""
+        graph, error = self.evidence.graph, ValueError(f"edge={text} is not legal: two ids with a comma between: A,B")
+        for at in (place for place, sign in enumerate(text) if sign == ","):
+            try:
+                return graph.node_of(text[:at].strip()), graph.node_of(text[at + 1 :].strip())
+            except ValueError as one:
+                error = one if text.count(",") == 1 else error
+        raise error
+
+    def explain(self, left: int, right: int) -> EdgeExplanation:
+        """Why the edge between two nodes is where it is."""
+        graph, scale = self.evidence.graph, self.scale
+        number = self.number_of(left, right)
+        numbers = self.data.numbers(np.array([number]))
+        classes = self.data.classes(numbers)
+        surprise, usual = scale.surprises(numbers, classes)[:, 0], scale.usual[:, scale.places(classes)[0]]
+        shares = (_share_above(others, own) for others, own in zip(scale.sample, surprise, strict=True))
+        reasons = [
+            EdgeReason(kind, finite(value), finite(middle), share)
+            for kind, value, middle, share in zip(KINDS, numbers.as_told()[:, 0], usual, shares, strict=True)
+        ]
+        is_ranked = graph.num_edges <= _FEW
+        own, others = surprise.sum(keepdims=True), self.ranked.surprise if is_ranked else scale.sample.sum(axis=0)
+        purified = self.evidence.purified
+        return EdgeExplanation(
+            ends=(graph.external_id(left), graph.external_id(right)),
+            degrees=(int(self.data.degree[left]), int(self.data.degree[right])),
+            num_edges=graph.num_edges,
+            share=_share_above(others, own[0]),
+            p=float(scale.judge(own, self.rate).p[0]),
+            flagged=bool(self.ranked.verdict.flagged[number]) if is_ranked else None,
+            fdr=self.rate,
+            std=None if numbers.var[0] != numbers.var[0] else float(np.sqrt(numbers.var[0])),
+            reasons=tuple(sorted(reasons, key=lambda reason: reason.share)),
+            differences=end_differences(self.evidence, left, right),
+            dropped=None if purified is None else not bool(contains(purified, left, np.array([right]))[0]),
+        )
+
+
+def _share_above(usual: NDArray[np.float64], own: float) -> float:
+    """The share of edges that have as much."""
+    return float(np.count_nonzero(usual >= own - 1e-9) / max(1, len(usual)))

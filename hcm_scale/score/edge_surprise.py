@@ -1,0 +1,311 @@
+"""How strange every edge is among all edges, given the degrees of its ends: its numbers, surprise, p and flag.
+
+| kind   | an edge stands out because                                 | number                                         |
+|--------|------------------------------------------------------------|------------------------------------------------|
+| hop    | the model predicts its ends to be far apart                | mean predicted hop                             |
+| around | what is around the one is unlike what is around the other  | 1 - cosine of the mean features there          |
+| unlike | the attributes of its ends differ                          | 1 - cosine of the features                     |
+| shared | its ends share fewer neighbours than chance gives them     | log(1 + expected) - log(1 + shared neighbours) |
+
+Around an end are itself and its neighbours without the other end, so that an edge does not speak for itself as it does
+in the embeddings that hops are predicted from. In a random graph with these degrees the ends of an edge share
+rate (d(u) - 1) (d(v) - 1) neighbours (closure.py).
+
+Ends of many neighbours seem near, and averages over many are alike. So the first three numbers are compared among
+edges of like degrees: the smaller and the larger one have as many binary digits, and both ends are of the same types. A
+number becomes its distance to the median of such edges, in units of the distance from there to their 90 % quantile;
+classes of under 200 edges take both from the nearest larger one. Its surprise among all edges,
+-log P(an edge has as much), is that of `evidence.py`, with the same tail beyond the bulk. The surprises are added up,
+`around` twice and `unlike` by half; where attributes are no witnesses of edges (`trust` 0), neither of these counts,
+and hops by a third. In a graph without triangles, as one of two sides is, shared neighbours do not count. p and flags
+follow from the sums as in `threshold.py`: p falls with the sum, so flagged edges are the first.
+
+What is usual is read off 524,288 evenly spaced edges at most, so that a single edge is judged without a pass over
+the others. Measurements: docs/detector.md. Memory: 4 bytes a feature of every node for the means, 25 bytes an edge, and
+as many while they are sorted.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcm_scale.base.jit import kernel
+from hcm_scale.base.order import largest_positions, order
+from hcm_scale.base.spmm import mean_rows
+from hcm_scale.base.threads import run_in_slices, run_in_threads
+from hcm_scale.score.closure import both_ways, random_rate
+from hcm_scale.score.edge_index import EdgeIndex
+from hcm_scale.score.evidence import FEW, Gains, Sums, ranks_among, surprise_gains
+from hcm_scale.score.threshold import Verdict, judge
+
+KINDS = ("hop", "around", "unlike", "shared")
+_SAMPLE = 1 << 19  # edges that show what is usual
+_RANKS = 1 << 14  # numbers that tell ranks
+_CHUNK, _SLICE = 1 << 18, 1 << 14  # edges of a table, and those whose surprises a thread computes at a time
+_MIDDLE, _ABOVE = 0.5, 0.9
+
+Values = NDArray[np.float64]
+Nodes = NDArray[Any]
+
+
+class EdgeNumbers(NamedTuple):
+    """Numbers of some edges, (k,) each; `hop` and its variance over samples are NaN where an edge was not scored."""
+
+    left: Nodes
+    right: Nodes
+    hop: NDArray[np.float32]
+    var: NDArray[np.float32]
+    around: NDArray[np.float32]
+    unlike: NDArray[np.float32]
+    shared: NDArray[np.int32]
+    expected: NDArray[np.float64]  # neighbours shared by chance
+
+    def of_kinds(self) -> Values:
+        """A row of numbers for each kind."""
+        lacking = np.log1p(self.expected) - np.log1p(self.shared)
+        return np.stack([self.hop, self.around, self.unlike, lacking]).astype(np.float64)
+
+    def as_told(self) -> Values:
+        """A row for each kind, in the units that a reader is told."""
+        return np.stack([self.hop, self.around, self.unlike, self.shared]).astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeData:
+    """A scored graph: its edges, mean and variance of their hops, features of the nodes, and the group of each node.
+
+    Nodes of a group are of types that are compared together; None: all are.
+    """
+
+    edges: EdgeIndex
+    hop: NDArray[np.float32]
+    var: NDArray[np.float32]
+    features: NDArray[np.float32]
+    group: NDArray[np.uint8] | None = None
+    trust: float = 1.0
+
+    @cached_property
+    def joined(self) -> EdgeIndex:
+        """The edges without directions, in which neighbours are counted."""
+        return both_ways(self.edges) if self.edges.directed else self.edges
+
+    @cached_property
+    def degree(self) -> NDArray[np.int64]:
+        """Neighbours of every node, by edges of either direction."""
+        return np.diff(self.joined.indptr)
+
+    @cached_property
+    def means(self) -> NDArray[np.float32]:
+        """Mean features of every node's neighbours, (n, q)."""
+        out = np.empty(self.features.shape, np.float32)
+        run_in_threads(len(out), mean_rows, self.joined.indptr, self.joined.indices, self.features, 0, out)
+        return out
+
+    @cached_property
+    def rate(self) -> float:
+        """What the neighbours that ends share by chance grow with."""
+        return random_rate(self.joined)
+
+    def ends(self, number: NDArray[np.int64]) -> tuple[Nodes, Nodes]:
+        """Both ends of some edges, given by their numbers."""
+        left = np.searchsorted(self.edges.start, number, side="right") - 1
+        return left, self.edges.indices[self.edges.indptr[left + 1] - self.edges.start[left + 1] + number]
+
+    def numbers(self, number: NDArray[np.int64]) -> EdgeNumbers:
+        """The numbers of some edges, given by their own numbers; fastest where these rise."""
+        left, right = self.ends(number)
+        around, unlike = np.empty((2, len(number)), np.float32)
+        shared, graph = np.empty(len(number), np.int32), (self.joined.indptr, self.joined.indices)
+        of_nodes, out = (self.features, self.means), (around, unlike, shared)
+        run_in_threads(len(number), compare_ends, graph, of_nodes, (left, right), out)
+        others = self.degree[left] - 1.0, self.degree[right] - 1.0
+        expected = np.minimum(self.rate * others[0] * others[1], np.minimum(*others))
+        return EdgeNumbers(left, right, self.hop[number], self.var[number], around, unlike, shared, expected)
+
+    def classes(self, numbers: EdgeNumbers) -> NDArray[np.int64]:
+        """Edges of one class have like degrees, and ends of the same groups."""
+        ends = np.stack([numbers.left, numbers.right])
+        digits = np.sort(np.frexp(self.degree[ends])[1], axis=0).astype(np.int64)
+        groups = np.zeros_like(digits) if self.group is None else np.sort(self.group[ends], axis=0).astype(np.int64)
+        return ((groups[0] << 8 | groups[1]) << 8 | digits[0]) << 8 | digits[1]
+
+
+class EdgeScale(NamedTuple):
+    """What edges are measured by.
+
+    By kind and class, the last of all edges: median and deviation of its numbers, and the median as a reader is told it
+    (`usual`, NaN of few edges), (kinds, classes + 1). `gains` are those of the sample, `ordered` evenly spaced ones of
+    its numbers in order, which tell ranks in the bulk and fit the cache. `sample` are its surprises by kind, `sums`
+    their sums.
+    """
+
+    classes: NDArray[np.int64]
+    middle: Values
+    spread: Values
+    usual: Values
+    gains: tuple[Gains, ...]
+    ordered: tuple[Values, ...]
+    weights: tuple[float, ...]
+    sample: Values = np.zeros((len(KINDS), 0))
+    sums: Sums = Sums(np.zeros(0), np.zeros(0, bool), 1)
+
+    def places(self, classes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The column of each class."""
+        place = np.minimum(np.searchsorted(self.classes, classes), max(0, len(self.classes) - 1))
+        known = self.classes[place] == classes if len(self.classes) else np.zeros(len(classes), bool)
+        return np.where(known, place, len(self.classes))
+
+    def surprises(self, numbers: EdgeNumbers, classes: NDArray[np.int64]) -> Values:
+        """Weighted surprise of edges by each kind, (kinds, k)."""
+        place = self.places(classes)
+        values = (numbers.of_kinds() - self.middle[:, place]) / self.spread[:, place]
+        out = np.zeros_like(values)
+        for row, (gains, ordered, weight) in enumerate(zip(self.gains, self.ordered, self.weights, strict=True)):
+            known = np.isfinite(values[row])
+            some = values[row][known]
+            out[row][known] = weight * gains.by(ranks_among(some, ordered), some, None).plain
+        return out
+
+    def judge(self, surprise: Values, rate: float) -> Verdict:
+        """Chances and flags of edges by the sums of their surprises."""
+        every = np.ones(len(surprise), bool)
+        return judge(Sums(surprise, every, self.sums.num_telling, usual=self.sums), rate)
+
+
+def edge_scale(data: EdgeData) -> EdgeScale:
+    """What edges are measured by, from evenly spaced ones."""
+    num_edges = data.edges.num_edges
+    numbers = data.numbers(np.arange(0, num_edges, max(1, -(-num_edges // _SAMPLE))))
+    found, inverse, counts = np.unique(data.classes(numbers), return_inverse=True, return_counts=True)
+    by_class = np.split(np.argsort(inverse, kind="stable"), np.cumsum(counts)[:-1])
+    of_kinds, as_told = numbers.of_kinds(), numbers.as_told()
+    middle, spread = np.zeros((len(KINDS), len(found) + 1)), np.ones((len(KINDS), len(found) + 1))
+    usual = np.full_like(middle, np.nan)
+    for row, kind in enumerate(KINDS):
+        if kind != "shared":
+            middle[row], spread[row] = _middle_and_spread(of_kinds[row])
+        for place, near in enumerate(_nearest_large(found, counts)):
+            edges = by_class[near] if near >= 0 else by_class[place][:0]
+            if near == place:
+                usual[row, place], _ = _middle_and_spread(as_told[row, edges])
+            if kind != "shared" and len(edges):
+                middle[row, place], spread[row, place] = _middle_and_spread(of_kinds[row, edges])
+    has_triangles = float(numbers.shared.any())  # a graph of two sides has none: chance alone would count
+    weights = (1.0 + 2.0 * data.trust) / 3.0, 2.0 * data.trust, 0.5 * data.trust, has_triangles
+    gains, ordered = [], []
+    for row in range(len(KINDS)):
+        values = (of_kinds[row] - middle[row, inverse]) / spread[row, inverse]
+        gains.append(surprise_gains(KINDS[row], values[np.isfinite(values)]))
+        ordered.append(_thinned(gains[-1].values))
+    scale = EdgeScale(found, middle, spread, usual, tuple(gains), tuple(ordered), weights)
+    sample = scale.surprises(numbers, found[inverse])
+    num_telling = sum(bool(of.tells and weight) for of, weight in zip(gains, weights, strict=True))
+    sums = _thinned(sample.sum(axis=0))
+    return scale._replace(sample=sample, sums=Sums(sums, np.ones(len(sums), bool), max(1, num_telling)))
+
+
+def _nearest_large(classes: NDArray[np.int64], counts: NDArray[np.int64]) -> list[int]:
+    """For every class the place of the one nearest in degrees that has edges enough, of the same groups; -1: none."""
+    digits, groups = np.stack([classes >> 8 & 255, classes & 255]), classes >> 16
+    large, out = np.flatnonzero(counts >= FEW), []
+    for place in range(len(classes)):
+        alike = large[groups[large] == groups[place]]
+        apart = np.abs(digits[:, alike] - digits[:, [place]]).sum(axis=0)
+        out.append(int(alike[apart.argmin()]) if len(alike) else -1)
+    return out
+
+
+def _thinned(values: Values) -> Values:
+    """Evenly spaced ones of the values in order: every k-th, from the middle of the first k on."""
+    step = max(1, len(values) // _RANKS)
+    return np.sort(values)[step // 2 :: step]
+
+
+def _middle_and_spread(values: Values) -> tuple[float, float]:
+    """Median, and distance from there to the 90 % quantile, 1 where there is none; NaN does not count."""
+    known = values[np.isfinite(values)]
+    middle, above = np.quantile(known, [_MIDDLE, _ABOVE]) if len(known) else (0.0, 1.0)
+    return float(middle), float(above - middle) or 1.0
+
+
+class RankedEdges(NamedTuple):
+    """All edges: their surprise, p and flag, by edge number, (m,) each."""
+
+    surprise: Values
+    verdict: Verdict
+
+    def first(self, top: int | None = None) -> NDArray[np.int64]:
+        """Edge numbers, the strangest first; all, or the first `top`."""
+        if top == 0:
+            return np.zeros(0, np.int64)
+        return order(-self.surprise) if top is None else largest_positions(self.surprise, top)
+
+
+def rank_edges(data: EdgeData, scale: EdgeScale, rate: float) -> RankedEdges:
+    """Surprise, p and flag of every edge."""
+    total = np.empty(data.edges.num_edges)
+
+    def fill(part: slice) -> None:
+        numbers = data.numbers(np.arange(part.start, part.stop))
+        total[part] = scale.surprises(numbers, data.classes(numbers)).sum(axis=0)
+
+    run_in_slices(len(total), fill, size=_SLICE)
+    return RankedEdges(total, scale.judge(total, rate))
+
+
+def chunks(num_edges: int) -> Iterator[NDArray[np.int64]]:
+    """Edge numbers in order, some at a time."""
+    return (np.arange(at, min(at + _CHUNK, num_edges)) for at in range(0, num_edges, _CHUNK))
+
+
+@kernel(allocates=False)
+def compare_ends(part, graph, of_nodes, ends, out):
+    """Compares left[i] with right[i]: 1 - cosine of what is around them, 1 - cosine of their features, and how many
+    neighbours they share. `means` are those of the features of all neighbours of a node.
+    """
+    indptr, indices = graph
+    features, means = of_nodes
+    left, right = ends
+    around, unlike, shared = out
+    for i in range(part[0], part[1]):
+        u, v = np.int64(left[i]), np.int64(right[i])
+        of_u, of_v = indptr[u + 1] - indptr[u], indptr[v + 1] - indptr[v]
+        product, own, other = 0.0, 0.0, 0.0
+        product_around, own_around, other_around = 0.0, 0.0, 0.0
+        for k in range(features.shape[1]):
+            a, b = np.float64(features[u, k]), np.float64(features[v, k])
+            product += a * b
+            own += a * a
+            other += b * b
+            a, b = of_u * np.float64(means[u, k]) - b + a, of_v * np.float64(means[v, k]) - a + b
+            product_around += a * b
+            own_around += a * a
+            other_around += b * b
+        unlike[i] = 1.0 - (product / np.sqrt(own * other) if own * other > 0.0 else 0.0)
+        of_both = own_around * other_around
+        around[i] = 1.0 - (product_around / np.sqrt(of_both) if of_both > 0.0 else 0.0)
+        if of_u > of_v:
+            u, v = v, u
+        shared[i] = _num_shared(indptr, indices, u, v)
+
+
+@kernel(inline="always")
+def _num_shared(indptr, indices, u, v):
+    """Neighbours of u that v has too: each is looked for in the row of v, from where the last one was found."""
+    low, end, count = indptr[v], indptr[v + 1], 0
+    for e in range(indptr[u], indptr[u + 1]):
+        wanted, high = indices[e], end
+        while low < high:
+            middle = (low + high) // 2
+            if indices[middle] < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        if low < end and indices[low] == wanted:
+            count += 1
+            low += 1
+    return count

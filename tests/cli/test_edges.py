@@ -1,0 +1,185 @@
+"""Strange edges from a table of payments: exported with all of its columns, and explained in true sentences."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from hcm_scale import HCM
+from hcm_scale.cli import commands
+from hcm_scale.cli.main import main
+from hcm_scale.ingest.policy import InputError
+from hcm_scale.run import pipeline
+from tests.helpers import FAST, as_words, small_graph, small_run
+
+EDGE = ("a0000,1", "a0199,1")  # in no community, many payments
+
+
+def payments() -> tuple[pa.Table, pa.Table]:
+    """Payments of two communities, some pairs more than once, in both directions; and accounts with ids with commas."""
+    graph, rng = small_graph(200, 3), np.random.default_rng(0)
+    left = np.repeat(np.arange(200), graph.degrees)
+    pairs = np.stack([left, graph.indices], axis=1)  # each edge both ways
+    pairs = np.concatenate([pairs, [[0, 199]] * 7, [[5, 5]]])
+    pairs = pairs[rng.permutation(len(pairs))]
+    names = np.array([f"a{node:04d},1" for node in range(200)])
+    count = len(pairs)
+    edges = pa.table(
+        {
+            "sender": names[pairs[:, 0]],
+            "receiver": names[pairs[:, 1]],
+            "amount": [f"{value:08.2f}" for value in rng.lognormal(3, 1, count)],
+            "note": [f'no "{i}", paid' for i in range(count)],
+            "edge_rank": np.arange(count),
+        }
+    )
+    nodes = pa.table({"account": names} | {f"x{k}": graph.x[:, k].astype(float) for k in range(3)})
+    return edges, nodes
+
+
+@pytest.fixture(scope="module", params=["csv", "parquet"])
+def made(request, tmp_path_factory) -> tuple[Path, Path, pa.Table]:
+    folder = tmp_path_factory.mktemp("payments")
+    edges, nodes = payments()
+    write = pyarrow.csv.write_csv if request.param == "csv" else pq.write_table
+    for name, table in (("payments", edges), ("accounts", nodes)):
+        write(table, folder / f"{name}.{request.param}")
+    files = [str(folder / f"{name}.{request.param}") for name in ("payments", "accounts")]
+    assert main(["run", *files, f"run_dir={folder / 'run'}", *as_words(FAST)]) == 0
+    return folder / "run", Path(files[0]), edges
+
+
+def read(path: Path) -> pa.Table:
+    return pq.read_table(path) if path.suffix == ".parquet" else pyarrow.csv.read_csv(path)
+
+
+def pair(row) -> tuple[str, ...]:
+    return tuple(sorted((row["sender"], row["receiver"])))
+
+
+def test_export_edges__every_row_of_the_table_inherits_the_numbers_of_its_edge(made, tmp_path):
+    run, _, edges = made
+    out = tmp_path / "all.parquet"
+    said = commands.export_run([str(run), str(out), "--edges"])
+    assert "in the order of the table" in said
+    rows, ours = read(out), pipeline.open_edges(run).table()
+    assert rows.num_rows == edges.num_rows
+    for name in edges.column_names:
+        assert [str(v) for v in rows[name].to_pylist()] == [str(v) for v in edges[name].to_pylist()]
+    of_pair = {tuple(sorted((r["source"], r["target"]))): r for r in ours.to_pylist()}
+    for row in rows.to_pylist():
+        if row["sender"] == row["receiver"]:
+            assert (row["edge_rank_"], row["edge_p"]) == (None, None)
+        else:
+            mine = of_pair[pair(row)]
+            assert (row["edge_rank_"], row["edge_p"], row["edge_shared"]) == (mine["rank"], mine["p"], mine["shared"])
+
+
+def test_export_edges__the_first_edges_bring_all_their_rows_the_strangest_first(made, tmp_path):
+    run, _, edges = made
+    out = tmp_path / "first.csv"
+    said = commands.export_run([str(run), str(out), "--edges", "--top", "10"])
+    rows = read(out)
+    ranks = rows["edge_rank_"].to_pylist()
+    assert f"{len(ranks)} rows of 10 edges" in said
+    assert ranks == sorted(ranks)
+    assert {*ranks} == {*range(1, 11)}
+    first = {tuple(sorted((r["source"], r["target"]))) for r in pipeline.open_edges(run).table(10).to_pylist()}
+    wanted = [row["note"] for row in edges.to_pylist() if pair(row) in first]
+    assert sorted(rows["note"].to_pylist()) == sorted(wanted)
+    for rank in range(1, 11):  # in the order of the table
+        notes = [note for note, of in zip(rows["note"].to_pylist(), ranks, strict=True) if of == rank]
+        assert notes == [note for note in edges["note"].to_pylist() if note in notes]
+
+
+def test_export_edges__pairs_are_one_row_an_edge(made, tmp_path):
+    run, _, edges = made
+    out = tmp_path / "pairs.parquet"
+    commands.export_run([str(run), str(out), "--edges", "--pairs"])
+    rows = read(out)
+    assert rows.num_rows == len({pair(row) for row in edges.to_pylist() if row["sender"] != row["receiver"]})
+    assert rows["rank"].to_pylist() == list(range(1, rows.num_rows + 1))
+    assert {"source", "target", "hop", "hop_variance", "around", "unlike", "shared", "p", "flagged"} <= {
+        *rows.column_names
+    }
+    flagged = tmp_path / "flagged.csv"
+    commands.export_run([str(run), str(flagged), "--edges", "--flagged"])
+    assert sum(rows["flagged"].to_pylist()) == len({*(pair(r) for r in read(flagged).to_pylist())})
+
+
+def test_export_edges__a_table_that_changed_is_refused_by_name(made, tmp_path):
+    run, table, _ = made
+    whole = table.read_bytes()
+    try:
+        table.write_bytes(whole + b"\n" if table.suffix == ".csv" else whole + b" ")
+        with pytest.raises(InputError, match=re.escape(str(table)) + ".* changed since the run.*--pairs"):
+            commands.export_run([str(run), str(tmp_path / "x.csv"), "--edges"])
+        table.unlink()
+        with pytest.raises(InputError, match=re.escape(str(table))):
+            commands.export_run([str(run), str(tmp_path / "x.csv"), "--edges", "--top", "3"])
+        commands.export_run([str(run), str(tmp_path / "x.csv"), "--edges", "--pairs"])
+    finally:
+        table.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--pairs"], "--pairs goes with --edges"),
+        (["--edges", "--alike"], "--edges goes with"),
+        (["--edges", "--type", "user"], "--edges goes with"),
+    ],
+)
+def test_export_edges__choices_that_make_no_sense_are_refused(made, tmp_path, words, said):
+    with pytest.raises(ValueError, match=said):
+        commands.export_run([str(made[0]), str(tmp_path / "x.csv"), *words])
+    with pytest.raises(ValueError, match="must end in one of"):
+        commands.export_run([str(made[0]), str(tmp_path / "x.gexf"), "--edges"])
+
+
+def test_export_edges__of_a_graph_without_a_table_are_ids(tmp_path):
+    small_run(tmp_path / "run", until="score")
+    out = tmp_path / "edges.csv"
+    assert "5 edges" in commands.export_run([str(tmp_path / "run"), str(out), "--edges", "--top", "5"])
+    assert read(out)["source"].type == pa.int64()
+
+
+def test_explain__says_of_an_edge_what_is_so(made, capsys):
+    run, _, _ = made
+    assert main(["explain", str(run), f"edge={EDGE[0]},{EDGE[1]}"]) == 0
+    said = capsys.readouterr().out
+    rows = pipeline.open_edges(run).table().to_pylist()
+    (row,) = [row for row in rows if {row["source"], row["target"]} == {*EDGE}]
+    assert said.startswith(f"{EDGE[0]} and {EDGE[1]}   ")
+    share = float(re.search(r"([\d.e-]+)% of the ([\d,]+) edges are as strange", said)[1]) / 100
+    assert share == pytest.approx(sum(other["surprise"] >= row["surprise"] for other in rows) / len(rows), rel=0.01)
+    if "hops apart" in said:
+        assert f"look {row['hop']:.1f}" in said
+    if row["shared"] == 0 and "share" in said:
+        assert "share no neighbours" in " ".join(said.split())
+    assert ("not flagged" in said) != row["flagged"]
+
+
+def test_explain__of_no_edge_or_no_node_is_an_error(made, capsys):
+    run, _, _ = made
+    assert main(["explain", str(run), "edge=a0000,1,a0000,1"]) == 2
+    assert "no edge joins" in capsys.readouterr().err
+    assert main(["explain", str(run), "edge=nobody"]) == 2
+    assert "two ids with a comma" in capsys.readouterr().err
+
+
+def test_edges_of_a_detector__are_a_table_and_explained(made):
+    _, table, _ = made
+    detector = HCM(FAST).fit((str(table), str(table.with_stem("accounts"))))
+    found = detector.edges_
+    first = found.slice(0, 1).to_pylist()[0]
+    about = detector.explain(edge=(first["source"], first["target"]))
+    assert about.data["ends"] == (first["source"], first["target"])
+    assert "edges are as strange" in about
+    assert about.data["p"] == pytest.approx(first["p"])
+    with pytest.raises(TypeError, match="one of them"):
+        detector.explain()
