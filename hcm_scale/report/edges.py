@@ -9,7 +9,6 @@ evenly spaced ones.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -71,14 +70,17 @@ class StrangeEdges:
         left, right, (surprise, verdict), ids = numbers.left, numbers.right, self.ranked, self.evidence.graph.ids
         names = [pa.array(ends, pa.int64()) if ids is None else ids.take(pa.array(ends)) for ends in (left, right)]
         strongest = pa.array(KINDS).take(pa.array(surprises.argmax(axis=0)))
-        columns: dict[str, Any] = {"rank": ranks, "source": names[0], "target": names[1]}
-        columns |= {"surprise": surprise[number], "p": verdict.p[number], "flagged": verdict.flagged[number]}
-        columns |= {"evidence": strongest, "hop": pa.array(numbers.hop, from_pandas=True)}
-        columns |= {"hop_variance": pa.array(numbers.var, from_pandas=True)}
-        columns |= {"around": numbers.around, "unlike": numbers.unlike, "shared": numbers.shared}
-        columns |= {"expected_shared": numbers.expected.astype(np.float32)}
-        columns |= {"source_degree": self.data.degree[left], "target_degree": self.data.degree[right]}
-        return pa.table(columns)
+        return pa.table(
+            {
+                **{"rank": ranks, "source": names[0], "target": names[1]},
+                **{"surprise": surprise[number], "p": verdict.p[number], "flagged": verdict.flagged[number]},
+                **{"evidence": strongest, "hop": pa.array(numbers.hop, from_pandas=True)},
+                "hop_variance": pa.array(numbers.var, from_pandas=True),
+                **{"around": numbers.around, "unlike": numbers.unlike, "shared": numbers.shared},
+                "expected_shared": numbers.expected.astype(np.float32),
+                **{"source_degree": self.data.degree[left], "target_degree": self.data.degree[right]},
+            }
+        )
 
     def table(self, top: int | None = None, flagged: bool = False) -> pa.Table:
         """One row an edge, the strangest first."""

@@ -204,15 +204,16 @@ def next_nodes(run: Run, count: int) -> pa.Table:
     ranks = run.column("rank") if taught is None else taught.column("taught_rank")
     hops = edge_hops(run.ranked.path.parent, run.graph)
     evidence = Evidence.of(run.graph, run.purified.graph, run.ranked, *hops, run.purified.features)
-    columns: dict[str, Any] = {
-        "id": pa.array([run.graph.external_id(node) for node in nodes]),
-        "verdict": pa.nulls(len(nodes), pa.string()),
-        "rank" if taught is None else "taught_rank": ranks[nodes],
-        "why": [entry.why for entry in drawn],
-        "chance": [entry.chance for entry in drawn],
-        "reason": [all_reasons(explain(evidence, node)) for node in nodes],
-    }
-    return pa.table(columns)
+    return pa.table(
+        {
+            "id": pa.array([run.graph.external_id(node) for node in nodes]),
+            "verdict": pa.nulls(len(nodes), pa.string()),
+            "rank" if taught is None else "taught_rank": ranks[nodes],
+            "why": [entry.why for entry in drawn],
+            "chance": [entry.chance for entry in drawn],
+            "reason": [all_reasons(explain(evidence, node)) for node in nodes],
+        }
+    )
 
 
 # Verdicts of a table.

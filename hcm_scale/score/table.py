@@ -168,8 +168,11 @@ def _rows(
     nodes = order[places]
     ranks = np.arange(places.start + 1, places.start + len(nodes) + 1)
     names = pa.array(list(evidence.KINDS))
-    encode: dict[str, Any] = {"flags": _flag_text, "type": types and types.encode}
-    encode["evidence"] = lambda codes: pa.DictionaryArray.from_arrays(pa.array(codes), names)
+    encode: dict[str, Callable[..., pa.Array]] = {
+        "flags": _flag_text,
+        "type": types.encode if types else pa.array,
+        "evidence": lambda codes: pa.DictionaryArray.from_arrays(pa.array(codes), names),
+    }
     ids = pa.array(nodes) if graph.ids is None else graph.ids.take(pa.array(nodes))
     encoded = {
         name: encode.get(name, pa.array)(ranks if values is None else values.take(nodes))
