@@ -50,7 +50,7 @@ from hcm_scale.run.workspace import Stage, Workspace, new_stage_list, open_stage
 from hcm_scale.stages import purify, report, score
 from hcm_scale.stages.train import check_backend
 
-_THREADS_OF: dict[str, int] = {}  # the process that was the first to use threads
+_THREADS_OF: dict[str, int] = {}  # the process that was the first to use several
 log = logging.getLogger(__name__)
 _SECONDS = {  # on two cores: of any graph, and for a million edges more; measured at 770,000 edges
     "graph": (0.1, 0.5),
@@ -135,19 +135,21 @@ def _check(config: Config, until: str, world: World, *, reads_source: bool) -> s
 def run_threads(wanted: int | None, world: World) -> Iterator[None]:
     """Sets the threads of numba and torch, inside the block, to those asked for, or to this rank's share of the cores.
 
-    numba has at most as many as it was started with. A process forked after that would wait for ever for threads that
-    only its parent has.
+    numba has at most as many as it was started with. A process forked after several were used would wait for ever for
+    threads that only its parent has.
     """
-    if (owner := _THREADS_OF.setdefault("process", os.getpid())) != os.getpid():
-        raise RuntimeError(
-            f"this process was forked from process {owner}, which had used its threads before, and a fork has none of "
-            "them: start it by spawn, multiprocessing.get_context('spawn'), or by joblib, or fork before the first fit"
-        )
     most = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     if wanted and wanted > most:
         log.warning("world.threads=%d: numba has %d threads here, and its kernels use those", wanted, most)
     num_threads = wanted or world.num_threads
     with kernel_threads(min(num_threads or numba.get_num_threads(), most)), torch_threads(num_threads):
+        is_parallel = torch.get_num_threads() > 1
+        if is_parallel and (owner := _THREADS_OF.setdefault("process", os.getpid())) != os.getpid():
+            raise RuntimeError(
+                f"this process was forked from process {owner}, which had used its threads before, and a fork has none "
+                "of them: start it by spawn, multiprocessing.get_context('spawn'), or by joblib, fork before the first "
+                "fit, or use one thread: world.threads=1, HCM(threads=1)"
+            )
         yield
 
 

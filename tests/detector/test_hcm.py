@@ -316,7 +316,14 @@ def test_callback__ends_a_fit_by_raising(world):
     assert not hasattr(detector, "scores")
 
 
+def first_node(threads: int) -> int:
+    return int(np.argmax(small_detector(small_graph(), threads=threads).decision_scores_))
+
+
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_fit__in_a_process_forked_after_a_fit_says_how_to_start_it(found):
-    with multiprocessing.get_context("fork").Pool(1) as pool, pytest.raises(RuntimeError, match=r"spawn.*joblib"):
-        pool.apply_async(small_detector, (small_graph(),)).get(timeout=120)
+def test_fit__in_a_process_forked_after_a_fit_has_one_thread_or_says_so():
+    first = first_node(2)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        with pytest.raises(RuntimeError, match=r"spawn.*joblib"):
+            pool.apply_async(first_node, (2,)).get(timeout=120)
+        assert pool.apply_async(first_node, (1,)).get(timeout=120) == first

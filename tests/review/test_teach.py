@@ -82,7 +82,9 @@ def test_review__repeats_itself_until_there_is_a_verdict_and_writes_nothing(run_
     said = commands.review_run([str(run_dir)])
     assert said == commands.review_run([str(run_dir)])
     assert said.count("\n          ") == 20
-    assert said.count("(drawn at random)") == said.count("(kinds of evidence disagree)") == 2
+    assert (
+        said.count("(drawn at random, by a chance of") == said.count("(kinds of evidence disagree, by a chance of") == 2
+    )
     assert not (run_dir / verdicts.FILE).exists()
     verdicts.append(run_dir, [("a000", "good"), ("a001", "bad")], "anna")
     assert said != commands.review_run([str(run_dir)])
