@@ -230,9 +230,10 @@ def changes(about: Subject, seed: int) -> dict[str, float]:
         nodes = _looked_at(about, size, rng)
         true = about.bad[nodes]
         for how, given in (("true", true), ("shuffled", rng.permutation(true)), ("coin", rng.random(size) < 0.5)):
-            out[f"{how} {size}"] = _change(about, "taught", nodes, given, seed)
+            if np.delete(about.bad, nodes).any():
+                out[f"{how} {size}"] = _change(about, "taught", nodes, given, seed)
     for how, of in (("known bad", np.flatnonzero(about.bad)), ("called bad", np.arange(len(about.bad)))):
-        nodes = rng.permutation(of)[:KNOWN]
+        nodes = rng.permutation(of)[: min(KNOWN, about.bad.sum() // 2)]  # some are left to be found
         out[f"{how} {KNOWN}"] = _change(about, "taught", nodes, np.ones(len(nodes), bool), seed)
     return out
 
