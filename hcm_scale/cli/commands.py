@@ -369,9 +369,9 @@ def teach_run(arguments: list[str]) -> str:
 def score_edges(arguments: list[str]) -> str:
     """Scores the edges of a new table by a finished run: `hcm-scale score-edges RUN TABLE [-o FILE]`, in seconds.
 
-    TABLE is a .csv, .tsv or .parquet, a folder or a glob, with the ends of an edge in columns called as in the table of
-    the run. Its rows come out in their order with all of their columns, and with rank, p, flag and numbers of the edge
-    among those of the run, as `hcm-scale export RUN FILE --edges` has them. `edge_status` is
+    TABLE is a .csv, .tsv or .parquet, a folder or a glob, with columns called as in the table of the run. Its rows come
+    out in their order, with all columns, and rank, p, flag and numbers of the edge among those of the run, as in
+    `hcm-scale export RUN FILE --edges`. `edge_status` is
 
         edge           the run has this edge, and its numbers are those
         new            it has both ends

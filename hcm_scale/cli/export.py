@@ -214,7 +214,7 @@ def score_edges(run_dir: Path, table: str, out: Path, source: str | None, target
     edges = new_edges.open_new_edges(run_dir, table, source, target)
     num_rows, num_kept = new_edges.write_scored(edges, out)
     kept = f" ({num_kept:,} of them written before)" if num_kept else ""
-    stored = f"{edges.stored.folder}, {bytes_text(files.size_of(edges.stored.folder))}"
+    stored = f"{edges.folder}, {bytes_text(files.size_of(edges.folder))}"
     return f"{num_rows:,} rows{kept} in {out}, in the order of the table\nembeddings of the run: {stored}"
 
 

@@ -23,6 +23,7 @@ from hcm_scale.ingest.table_files import TableFiles
 
 _MANY_PAIRS = 1 << 20  # that wait to be made distinct
 Numbers = NDArray[np.int64]
+Rows = tuple[pa.RecordBatch, Numbers, Numbers]  # all columns, and the nodes of both ends
 
 
 class EdgeRows:
@@ -30,7 +31,7 @@ class EdgeRows:
 
     def __init__(self, table: TableFiles, columns: Columns, graph: Graph, nodes: Numbers | None = None) -> None:
         names = table.schema.names
-        self._files: TableFiles = table.with_casts(dict.fromkeys(names, pa.string())) if table.is_csv else table
+        self.files: TableFiles = table.with_casts(dict.fromkeys(names, pa.string())) if table.is_csv else table
         self._ends, self._id_type = (columns.source, columns.target), columns.id_type
         self._node_of = None if nodes is None else np.append(nodes, -1)
         is_integer = graph.ids is None or pa.types.is_integer(graph.ids.type)
@@ -39,14 +40,10 @@ class EdgeRows:
         some = np.arange(graph.num_nodes) if nodes is None else nodes
         self._ids.add(pa.array(some) if graph.ids is None else graph.ids.take(pa.array(some)))
 
-    @property
-    def schema(self) -> pa.Schema:
-        return self._files.schema
-
-    def batches(self) -> Iterator[tuple[pa.RecordBatch, Numbers, Numbers]]:
+    def batches(self) -> Iterator[Rows]:
         """Streams the rows of all columns, in order, and the nodes of both ends, -1 for an id that is not known."""
         reader = IdReader(self._kind, "", str)
-        for batch in self._files.batches(self._files.schema.names):
+        for batch in filter(len, self.files.batches(self.files.schema.names)):  # an empty one breaks pyarrow's CSV
             left, right = (number_ids(self._ids.find, self._read(reader, batch[name], 0)) for name in self._ends)
             yield batch, *((left, right) if self._node_of is None else (self._node_of[left], self._node_of[right]))
 
@@ -55,9 +52,13 @@ class EdgeRows:
 
         Such an id is known from now on. InputError for ids of another type, missing ones, and where none is a node.
         """
-        files, num_nodes, row, num_known = self._files, len(self._ids), 0, 0
+        files, num_nodes, row, num_known = self.files, len(self._ids), 0, 0
         what = f"{files.rows_of('it')}, where ids are {'whole numbers' if self._kind == 'integer' else 'text'}"
-        self._check_types()
+        files.check_filled()
+        for name, stored in ((name, files.type_of(name)) for name in self._ends):
+            id_kind([(name, stored)])
+            if self._kind == "text" and pa.types.is_floating(stored):
+                raise InputError(f"column {name!r} of {files.origin} is {stored}; ids of the run are text")
         reader, pairs, waiting = IdReader(self._kind, what, files.place), np.zeros(0, np.int64), list[Numbers]()
         for batch in files.batches(list(dict.fromkeys(self._ends))):
             columns = [self._read(reader, batch[name], row) for name in self._ends]
@@ -80,17 +81,9 @@ class EdgeRows:
         later, node = np.divmod(np.unique(np.concatenate([pairs, *waiting])), num_nodes)
         return np.searchsorted(later, np.arange(len(self._ids) - num_nodes + 1)), node
 
-    def _check_types(self) -> None:
-        self._files.check_filled()
-        for name in self._ends:
-            stored = self._files.type_of(name)
-            id_kind([(name, stored)])
-            if self._kind == "text" and pa.types.is_floating(stored):
-                raise InputError(f"column {name!r} of {self._files.origin} is {stored}; ids of the run are text")
-
     def _read(self, reader: IdReader, column: pa.Array, row: int) -> pa.Array:
         if self._kind == "integer" and self._id_type == "integer" and is_text(column.type):
-            with reading(f"{self._files.origin} has ids that are no whole numbers"):
+            with reading(f"{self.files.origin} has ids that are no whole numbers"):
                 column = column.cast(pa.int64())  # 0042 and 42 are one id then
         return reader.read(column, row)
 

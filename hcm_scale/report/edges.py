@@ -18,19 +18,10 @@ from numpy.typing import NDArray
 from hcm_scale.features.purify import attribute_trust
 from hcm_scale.report.evidence import Evidence, contains
 from hcm_scale.report.explain import EdgeExplanation, EdgeReason, end_differences, finite
-from hcm_scale.score.edge_surprise import (
-    KINDS,
-    EdgeData,
-    EdgeNumbers,
-    EdgeScale,
-    Partners,
-    RankedEdges,
-    chunks,
-    edge_scale,
-    rank_edges,
-)
+from hcm_scale.score.edge_surprise import KINDS, EdgeData, EdgeNumbers, EdgeScale, RankedEdges, edge_scale, rank_edges
 
 _FEW = 1 << 22  # edges that are ranked in seconds
+_CHUNK = 1 << 18  # edges of a table
 _RATE = 0.1  # of false discoveries, where nodes were not judged
 
 
@@ -39,7 +30,7 @@ class StrangeEdges:
     """The edges of a scored graph by how strange they are, and what is told of pairs with nodes that came later."""
 
     evidence: Evidence
-    later: Partners | None = None
+    later: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     @cached_property
     def data(self) -> EdgeData:
@@ -78,8 +69,9 @@ class StrangeEdges:
 
     def tables(self, numbers: NDArray[np.int64]) -> Iterator[pa.Table]:
         """The rows of the first edges of the list, some at a time; at least one table."""
-        for part in [*chunks(len(numbers))] or [np.arange(0)]:
-            yield self.rows(numbers[part], 1 + part)
+        for first in range(0, max(1, len(numbers)), _CHUNK):
+            some = numbers[first : first + _CHUNK]
+            yield self.rows(some, 1 + first + np.arange(len(some)))
 
     def rows(self, number: NDArray[np.int64], ranks: NDArray[np.int64]) -> pa.Table:
         """The rows of some edges, which have these ranks."""

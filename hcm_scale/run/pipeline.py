@@ -276,8 +276,6 @@ def edge_table(
         raise InputError(f"{named} has changed since the run in {run_dir}, or is not there; {advice}")
     with fetched_files(run_dir / "graph", {"graph.path": graph.path}, PARQUET + CSV) as (path,):
         table, columns = open_table("graph.path", str(path), graph.max_bytes), sources.table_options(graph)["columns"]
-        for option, name in (("source", columns.source), ("target", columns.target)):
-            table.check_columns(f"graph.{option}_column", [name])
         nodes = None if chosen is None else np.unique(found.data.ends(np.sort(chosen)))
         yield EdgeRows(table, columns, found.evidence.graph, nodes)
 

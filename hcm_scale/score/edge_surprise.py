@@ -25,11 +25,10 @@ the others. Measurements: docs/detector.md. Memory: 4 bytes a feature of every n
 as many while they are sorted.
 
 Two nodes that no edge joins are judged as if one did (`compare`): what is around an end is all of its neighbours, and
-its degree is one more. Nodes that came later (`Partners`) have no features, so that `unlike` says nothing of them, and
-around them are those that they are joined to.
+its degree is one more. Nodes that came later, n, n + 1, ..., have no features, so that `unlike` says nothing of them;
+around them are the nodes that they are joined to, given as indptr and indices of a CSR (`Later`).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -49,11 +48,12 @@ from hcm_scale.score.threshold import Verdict, judge
 KINDS = ("hop", "around", "unlike", "shared")
 _SAMPLE = 1 << 19  # edges that show what is usual
 _RANKS = 1 << 14  # numbers that tell ranks
-_CHUNK, _SLICE = 1 << 18, 1 << 14  # edges of a table, and those whose surprises a thread computes at a time
+_SLICE = 1 << 14  # edges whose surprises a thread computes at a time
 _MIDDLE, _ABOVE = 0.5, 0.9
 
 Values = NDArray[np.float64]
 Nodes = NDArray[Any]
+Later = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class EdgeNumbers(NamedTuple):
@@ -79,13 +79,6 @@ class EdgeNumbers(NamedTuple):
         return np.stack([self.hop, self.around, self.unlike, self.shared]).astype(np.float64)
 
 
-class Partners(NamedTuple):
-    """Nodes that came later, n, n + 1, ...: the nodes of the graph that each is joined to, as the rows of a CSR."""
-
-    indptr: NDArray[np.int64]
-    indices: Nodes
-
-
 @dataclass(frozen=True, eq=False)
 class EdgeData:
     """A scored graph: its edges, mean and variance of their hops, features of the nodes, and the group of each node.
@@ -100,11 +93,11 @@ class EdgeData:
     features: NDArray[np.float32]
     group: NDArray[np.uint8] | None = None
     trust: float = 1.0
-    later: Partners | None = None
+    later: Later | None = None
 
-    def with_later(self, later: Partners) -> "EdgeData":
+    def with_later(self, later: Later) -> "EdgeData":
         """The same with nodes that came later; copies the features and, in `joined`, the entries of the graph."""
-        count = len(later.indptr) - 1
+        count = len(later[0]) - 1
         features = np.concatenate([self.features, np.zeros((count, self.features.shape[1]), np.float32)])
         group = None if self.group is None else np.append(self.group, np.full(count, 255, np.uint8))
         return replace(self, features=features, group=group, later=later)
@@ -290,11 +283,6 @@ def rank_edges(data: EdgeData, scale: EdgeScale, rate: float) -> RankedEdges:
 
     run_in_slices(len(total), fill, size=_SLICE)
     return RankedEdges(total, scale.judge(total, rate))
-
-
-def chunks(num_edges: int) -> Iterator[NDArray[np.int64]]:
-    """Edge numbers in order, some at a time."""
-    return (np.arange(at, min(at + _CHUNK, num_edges)) for at in range(0, num_edges, _CHUNK))
 
 
 @kernel(allocates=False)
