@@ -389,14 +389,18 @@ def score_edges(arguments: list[str]) -> str:
     parser.add_argument("--source-column", metavar="NAME", help="of one end, where the run calls it otherwise")
     parser.add_argument("--target-column", metavar="NAME", help="of the other end")
     given = parser.parse_args(arguments)
-    from hcm_scale.base.files import slug
+    from hcm_scale.base import files
 
     ending = ".parquet" if given.table.endswith((".parquet", ".pq")) else ".csv"
-    out = given.out or Path(f"{slug(Path(given.table).name.split('.')[0])}-scored{ending}")
+    out = given.out or Path(f"{files.slug(Path(given.table).name.split('.')[0])}-scored{ending}")
     _check_file(out)
-    from hcm_scale.cli import export
+    from hcm_scale.run.new_edges import open_new_edges, write_scored
 
-    return export.score_edges(given.run, given.table, out, given.source_column, given.target_column)
+    edges = open_new_edges(given.run, given.table, given.source_column, given.target_column)
+    num_rows, num_kept = write_scored(edges, out)
+    kept = f" ({num_kept:,} of them written before)" if num_kept else ""
+    stored = f"embeddings of the run: {edges.folder}, {files.size_of(edges.folder) / 1e6:,.1f} MB"
+    return f"{num_rows:,} rows{kept} in {out}, in the order of the table\n{stored}"
 
 
 def serve_page(arguments: list[str]) -> str:

@@ -26,9 +26,9 @@ from hcm_scale.report.edges import StrangeEdges
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import explain
 from hcm_scale.report.reasons import ordinary_nodes, ordinary_rows
-from hcm_scale.report.wording import all_reasons, bytes_text, clip, ordinary_text, sentence
+from hcm_scale.report.wording import all_reasons, clip, ordinary_text, sentence
 from hcm_scale.review import teach, verdicts
-from hcm_scale.run import new_edges, pipeline
+from hcm_scale.run import pipeline
 from hcm_scale.run.workspace import open_stages
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.table import ALIKE_RANK, FILE, plain_schema, read_scores
@@ -207,15 +207,6 @@ def _write_tables(tables: Iterator[pa.Table], out: Path) -> int:
             sink.write_table(table)
             num_rows += len(table)
     return num_rows
-
-
-def score_edges(run_dir: Path, table: str, out: Path, source: str | None, target: str | None) -> str:
-    """Writes the rows of a new table with the numbers that the run gives their edges; returns a summary."""
-    edges = new_edges.open_new_edges(run_dir, table, source, target)
-    num_rows, num_kept = new_edges.write_scored(edges, out)
-    kept = f" ({num_kept:,} of them written before)" if num_kept else ""
-    stored = f"{edges.folder}, {bytes_text(files.size_of(edges.folder))}"
-    return f"{num_rows:,} rows{kept} in {out}, in the order of the table\nembeddings of the run: {stored}"
 
 
 def export_graph(run_dir: Path, out: Path, top: int | None) -> str:

@@ -90,12 +90,12 @@ class NewEdges:
 
     def score(self, left: Nodes, right: Nodes) -> pa.Table:
         """The numbers of edges between nodes of the run and later ones, a row each; nulls where nothing is told."""
-        data, num_embedded = self.found.data, np.diff(self._embedded_by.indptr)
+        data, has_any = self.found.data, np.diff(self._embedded_by.indptr) > 0
         size, num_nodes = self._embedded_by.shape
         ends = (left, right) if data.edges.directed else (np.minimum(left, right), np.maximum(left, right))
         pairs, place = np.unique(ends[0] * size + ends[1], return_inverse=True)
         left, right = np.divmod(pairs, size)
-        edge, is_told = data.edges.find(left, right), (left != right) & (num_embedded[left] * num_embedded[right] > 0)
+        edge, is_told = data.edges.find(left, right), (left != right) & has_any[left] & has_any[right]
         status = np.select([left == right, ~is_told, edge >= 0, np.maximum(left, right) < num_nodes], [4, 3, 0, 1], 2)
         told, at = np.flatnonzero(is_told), np.cumsum(is_told) - 1
         left, right, edge, new = left[told], right[told], edge[told], np.flatnonzero(edge[told] < 0)
@@ -193,6 +193,8 @@ def _open_embeddings(run_dir: Path, key: str, found: StrangeEdges) -> dict[str, 
 def write_scored(edges: NewEdges, out: Path) -> tuple[int, int]:
     """Writes all rows, scored, in their order, to a .csv or .parquet; how many they are, and were written before."""
     check_flat(edges.rows.files.schema, out)
+    if files.resolved(out) in map(files.resolved, edges.rows.files.paths):
+        raise ValueError(f"{out} is the table itself; name another file for its rows with scores")
     parts, paths, num_rows, num_kept = out.with_name(f".{out.name}.parts"), list[Path](), 0, 0
     with files.file_lock(parts / "lock"):
         if not (parts / edges.key).exists():  # parts of another table, if any

@@ -294,6 +294,9 @@ def test_score_edges__files_that_cannot_be_read_or_written_are_refused(run, tmp_
     ):
         assert main(["score-edges", str(run), str(tmp_path / words[0]), "-o", str(tmp_path / "out.csv")]) == 2
         assert said in capsys.readouterr().err
+    pyarrow.csv.write_csv(table(new_pairs(3)), tmp_path / "new.csv")
+    assert main(["score-edges", str(run), str(tmp_path / "new.csv"), "-o", str(tmp_path / "new.csv")]) == 2
+    assert "is the table itself" in capsys.readouterr().err
     assert main(["score-edges", str(tmp_path), str(tmp_path / "null.csv"), "-o", str(tmp_path / "out.csv")]) == 2
     assert main(["score-edges", str(run), str(tmp_path / "null.csv"), "-o", str(tmp_path / "out.txt")]) == 2
     assert "must end in one of .csv, .parquet" in capsys.readouterr().err
