@@ -287,7 +287,7 @@ def test_score_edges__files_that_cannot_be_read_or_written_are_refused(run, tmp_
     (tmp_path / "new.xlsx").write_bytes(b"x")
     pq.write_table(table([("a000", "a001")], when=[[1, 2]]), tmp_path / "nested.parquet")
     for words, said in (
-        (["null.csv"], "1 missing ids in it, where ids are text: line 3"),
+        (["null.csv"], "null.csv: 1 missing ids in it: line 3"),
         (["new.xlsx"], "must name files of one kind"),
         (["none.csv"], "names no Parquet or CSV file"),
         (["nested.parquet"], "'when' of type list<element: int64> does not fit into CSV"),
@@ -305,6 +305,10 @@ def test_score_edges__files_that_cannot_be_read_or_written_are_refused(run, tmp_
 def test_embeddings__are_made_once_for_the_scores_and_can_be_removed(tmp_path):
     run, new = tmp_path / "run", pa.table({"source": [0, 3], "target": [9, 190]})
     small_run(run, until="score")
+    with pytest.raises(
+        ValueError, match=r"2 ids are no plain whole numbers .*row 0: 0x1; row 1: me. Ids of the run are wh"
+    ):
+        open_new_edges(run, pa.table({"source": ["0x1", "me"], "target": [3, 4]}))
     first = open_new_edges(run, new).table()
     files = {path.name: path.stat().st_mtime_ns for path in (run / "embeddings").iterdir()}
     assert {"purified-00000.npy", "original-00001.npy", "surprises.npy", "manifest.json"} < files.keys()
