@@ -373,11 +373,10 @@ def score_edges(arguments: list[str]) -> str:
     out in their order, with all columns, and rank, p, flag and numbers of the edge among those of the run, as in
     `hcm-scale export RUN FILE --edges`. `edge_status` is
 
-        edge           the run has this edge, and its numbers are those
-        new            it has both ends
-        new account    it has not all ends; one that it has not is known by those that TABLE joins it to
-        unknown        an end has no such partner: nothing is told
-        self           both ends are one: nothing is told
+        edge             the run has this edge, and its numbers are those
+        new              it has both ends
+        new account      it has not all ends; one that it has not is known by those that TABLE joins it to
+        unknown, self    an end has no such partner, or both ends are one: nothing is told
 
     The first call keeps embeddings of all nodes in RUN/embeddings, for the next. TABLE may be larger than memory; the
     same command after a kill goes on where it was.

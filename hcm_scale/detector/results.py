@@ -285,10 +285,9 @@ class Results:
     def score_edges(
         self, table: Any, *, source_column: str | None = None, target_column: str | None = None
     ) -> pa.Table:
-        """Rows of a table of new edges, in their order, with rank, p and numbers among the edges of the fit.
+        """Rows of a table of new edges (pandas, Polars, Arrow, a path) with rank, p and more among those of the fit.
 
-        `table` is in pandas, Polars or Arrow, or the path of Parquet or CSV; ends are in columns called as in the table
-        of the fit, unless named. `edge_status` is edge, new, new account, unknown or self (docs/howto/edges.md).
+        `edge_status` is edge, new, new account, unknown or self (docs/howto/edges.md).
         """
         if not isinstance(table, str | Path):
             table = as_arrow(table, "the table of new edges")

@@ -53,13 +53,12 @@ class EdgeRows:
         Such an id is known from now on. InputError for ids of another type, missing ones, and where none is a node.
         """
         files, num_nodes, row, num_known = self.files, len(self._ids), 0, 0
-        kind = "whole numbers" if self._kind == "integer" else "text"
         files.check_filled()
         for name, stored in ((name, files.type_of(name)) for name in self._ends):
             id_kind([(name, stored)])
             if self._kind == "text" and pa.types.is_floating(stored):
-                raise InputError(f"column {name!r} of {files.origin} is {stored}; ids of the run are {kind}")
-        reader = IdReader(self._kind, files.rows_of("it"), files.place, f"Ids of the run are {kind}")
+                raise InputError(f"column {name!r} of {files.origin} is {stored}; ids of the run are text")
+        reader = IdReader(self._kind, files.rows_of("it"), files.place, "Ids of the run are whole numbers")
         pairs, waiting = np.zeros(0, np.int64), list[Numbers]()
         for batch in files.batches(list(dict.fromkeys(self._ends))):
             columns = [self._read(reader, batch[name], row) for name in self._ends]

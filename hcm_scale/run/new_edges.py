@@ -12,15 +12,16 @@ The folder is made when edges are first scored, and again after the run was; not
 does not know is a later node: its embedding is the mean of those of the nodes that the table joins it to, and it has no
 attributes. Where an end has no such node nothing is told of the edge, nor of one from a node to itself.
 
-The table is read twice, its ends first, then all rows in parts of 262,144 or some more. `write_scored` keeps every part
-as a file beside the output, and after the last joins them; the same call after a kill goes on behind the parts that are
-whole. Memory: what `EdgeData` takes, the ids, 16 bytes a node, and a part: its rows, and embeddings under one sample.
+The table is read twice, its ends first, then all rows in parts of about 262,144. `write_scored` keeps each as a file
+beside the output, and joins them after the last; the same call after a kill goes on behind those that are whole.
+Memory: what `EdgeData` takes, the ids, 16 bytes a node, and a part: its rows, and embeddings under one sample.
 """
 
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ class NewEdges:
         return pa.concat_tables(map(self.scored, self.parts()))
 
     def parts(self) -> Iterator[list[Rows]]:
-        """Streams the rows, at least `PART_ROWS` at a time; the next are read meanwhile."""
+        """Streams the rows, about `PART_ROWS` at a time; the next are read meanwhile."""
         return prefetch(_in_parts(self.rows.batches()), lambda part: part, depth=1)
 
     def scored(self, part: list[Rows]) -> pa.Table:
@@ -132,27 +133,24 @@ class NewEdges:
         return EdgeHops(*(np.mean(of_views, axis=0) for of_views in zip(*views, strict=True)))
 
 
-def _in_parts(rows: Iterator[Rows]) -> Iterator[list[Rows]]:
-    held, count = list[Rows](), 0
-    for some in rows:
-        held, count = [*held, some], count + len(some[0])
-        if count >= PART_ROWS:
-            yield held
-            held, count = [], 0
-    if held:
-        yield held
+def _in_parts(batches: Iterator[Rows]) -> Iterator[list[Rows]]:
+    num_rows = 0
+
+    def part_of(rows: Rows) -> int:
+        nonlocal num_rows
+        num_rows += len(rows[0])
+        return (num_rows - len(rows[0])) // PART_ROWS
+
+    return (list(part) for _, part in groupby(batches, part_of))
 
 
 def open_new_edges(run_dir: Path, table: TableSource, source: str | None = None, target: str | None = None) -> NewEdges:
-    """The rows of a table, its path or an Arrow table, to be scored by the run; its embeddings are made if need be.
-
-    The columns of the ends are called as in the table of the run, unless names are given.
-    """
+    """The rows of a table, whose ends are in columns called as in the run, or as given; makes embeddings if need be."""
     options = {f"graph.{name}": value for name, value in vars(TablesGraph()).items()} | stored_options(run_dir)
     names = [source or options["graph.source_column"], target or options["graph.target_column"]]
     opened = open_table("table", table, options["graph.max_bytes"])
-    opened.check_columns("source_column", names[:1])
-    opened.check_columns("target_column", names[1:])
+    for option, name in zip(("source_column", "target_column"), names, strict=True):
+        opened.check_columns(option, [name])
     evidence = pipeline.open_edges(run_dir).evidence
     rows = EdgeRows(opened, Columns(names[0], names[1], id_type=options["graph.id_type"]), evidence.graph)
     later = rows.add_later()
@@ -180,12 +178,11 @@ def _open_embeddings(run_dir: Path, key: str, found: StrangeEdges) -> dict[str, 
                 save_npy(fresh / _SURPRISES, np.sort(found.ranked.surprise))
                 body = {"of": key, "flags_end": found.flags_end, "files": files.hash_folder(fresh)}
                 files.write_manifest(fresh, KIND, FORMAT, body)
-    manifest = files.read_manifest(folder, KIND, FORMAT)
+    manifest, opened = files.read_manifest(folder, KIND, FORMAT), []
     files.check_folder(folder, manifest["files"], repair_hint(folder))
-    opened = [
-        [(open_npy(folder / f"{name}-{i:05d}.npy"), PairHead.of(sample)) for i, sample in enumerate(view.samples)]
-        for name, view in views.items()
-    ]
+    for name, view in views.items():
+        made = (open_npy(folder / f"{name}-{i:05d}.npy") for i in range(len(view.samples)))
+        opened.append(list(zip(made, map(PairHead.of, view.samples), strict=True)))
     told = {"surprises": open_npy(folder / _SURPRISES), "flags_end": manifest["flags_end"]}
     return {"folder": folder, "views": opened, "hop": scoring_of(config).hop} | told
 

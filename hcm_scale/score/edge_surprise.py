@@ -83,8 +83,7 @@ class EdgeNumbers(NamedTuple):
 class EdgeData:
     """A scored graph: its edges, mean and variance of their hops, features of the nodes, and the group of each node.
 
-    Nodes of a group are of types that are compared together; None: all are. `later` nodes have rows of zeros as
-    features, and a group of their own.
+    Nodes of a group are of types that are compared together; None: all are. Features of `later` nodes are zeros.
     """
 
     edges: EdgeIndex
@@ -287,9 +286,8 @@ def rank_edges(data: EdgeData, scale: EdgeScale, rate: float) -> RankedEdges:
 
 @kernel(allocates=False)
 def compare_ends(part, graph, of_nodes, ends, are_edges, out):
-    """Compares left[i] with right[i]: 1 - cosine of what is around them, 1 - cosine of their features, how many
-    neighbours they share, and how many each has beside the other. `means` are those of the features of all neighbours
-    of a node.
+    """Compares left[i] with right[i]: 1 - cosine of what is around them, 1 - cosine of their features, neighbours that
+    they share, and that each has beside the other. `means` are those of the features of all neighbours of a node.
     """
     indptr, indices = graph
     features, means = of_nodes
