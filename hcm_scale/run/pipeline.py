@@ -35,7 +35,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.ingest.edge_rows import EdgeRows
 from hcm_scale.ingest.policy import InputError
 from hcm_scale.ingest.remote import fetched_files
-from hcm_scale.ingest.table_files import CSV, PARQUET
+from hcm_scale.ingest.table_files import CSV, PARQUET, open_table
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.report import wording
 from hcm_scale.report.edges import StrangeEdges
@@ -275,9 +275,9 @@ def edge_table(
         advice = "run it again, or export without the rows of the table: --pairs"
         raise InputError(f"{named} has changed since the run in {run_dir}, or is not there; {advice}")
     with fetched_files(run_dir / "graph", {"graph.path": graph.path}, PARQUET + CSV) as (path,):
-        columns, start = sources.table_options(graph)["columns"], found.evidence.edges.start
+        table, columns = open_table("graph.path", str(path), graph.max_bytes), sources.table_options(graph)["columns"]
         nodes = None if chosen is None else np.unique(found.data.ends(np.sort(chosen)))
-        yield EdgeRows(str(path), columns, graph.max_bytes, found.evidence.graph, start, nodes)
+        yield EdgeRows(table, columns, found.evidence.graph, nodes)
 
 
 def open_run(run_dir: Path) -> teach.Run:

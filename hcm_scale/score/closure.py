@@ -289,7 +289,7 @@ def _list_marked(where, indptr, indices, start, marked, ends, numbers):
 
 
 @kernel(inline="always")
-def _holds(indices, low, high, node):
+def holds(indices, low, high, node):
     """Whether the sorted indices low .. high - 1 hold a node."""
     while low < high:
         middle = (low + high) // 2
@@ -322,7 +322,7 @@ def _count_at(indptr, indices, u, seen, count):
         v, of_v = np.uint64(indices[np.uint64(e)]), 0
         for f in range(indptr[v], indptr[v + _ONE]):
             w = indices[np.uint64(f)]
-            if seen[np.uint64(w) & _LAST_BITS] and _holds(indices, low, high, w):
+            if seen[np.uint64(w) & _LAST_BITS] and holds(indices, low, high, w):
                 fetch_add(count, w, 1)
                 of_v += 1
         if of_v:
