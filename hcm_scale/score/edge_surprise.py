@@ -145,7 +145,10 @@ class EdgeData:
         shared, others = np.empty(len(left), np.int32), np.empty((2, len(left)), np.int64)
         graph, of_nodes = (self.joined.indptr, self.joined.indices), (self.features, self.means)
         out = around, unlike, shared, others
-        run_in_threads(len(left), compare_ends, graph, of_nodes, (left, right), are_edges, out)
+        if len(left) <= _SLICE:  # of a thread among others
+            compare_ends((0, len(left)), graph, of_nodes, (left, right), are_edges, out)
+        else:
+            run_in_threads(len(left), compare_ends, graph, of_nodes, (left, right), are_edges, out)
         if self.later is not None:
             is_later = np.stack([left, right]) >= self.edges.num_nodes
             unlike[is_later.any(axis=0)] = np.nan
@@ -194,7 +197,7 @@ class EdgeScale(NamedTuple):
         for row, (gains, ordered, weight) in enumerate(zip(self.gains, self.ordered, self.weights, strict=True)):
             known = np.isfinite(values[row])
             some = values[row][known]
-            out[row][known] = weight * gains.by(ranks_among(some, ordered), some, None).plain
+            out[row][known] = weight * gains.plain(-np.log1p(-ranks_among(some, ordered)), some)
         return out
 
     def judge(self, surprise: Values, rate: float) -> Verdict:

@@ -360,7 +360,7 @@ class Gains(NamedTuple):
             most = _SILENT_MOST * np.log(max(2, self.size))
             return Gained(gained, np.minimum(weighed, most) + np.log1p(np.maximum(weighed - most, 0.0)), None)
         by_rank = -np.log1p(-ranks)
-        gained = np.maximum(_with_tail(by_rank.copy(), values, self.tail) - self.least, 0.0)
+        gained = self.plain(by_rank.copy(), values)
         most = np.log(max(2, self.size))  # that a rank among so many can say
         beyond = np.log1p(np.clip(gained - most, 0.0, np.finfo(np.float64).max))
         softened = np.maximum(by_rank - self.least, np.minimum(gained, most) + beyond)
@@ -368,6 +368,10 @@ class Gains(NamedTuple):
         if known is None:
             return Gained(gained, softened, alike)
         return Gained(np.where(known, gained, 0.0), np.where(known, softened, self.middle), alike)
+
+    def plain(self, surprise: Values, values: Values) -> Values:
+        """Plain gains by surprises of ranks, which are overwritten, and numbers, of a kind that is not silent."""
+        return np.maximum(_with_tail(surprise, values, self.tail) - self.least, 0.0)
 
     def _alike(self, ranks: Values, lower: Lower, known: Known) -> Values:
         """Gains by the lower tail; nodes of another graph may lie below all, which says as much as the last place."""
