@@ -163,7 +163,8 @@ class NodeTable:
     def _trained_survey(self, trained: encode.NumberEncoding | encode.VectorEncoding, bad: Offenders) -> encode.Survey:
         kind, was, dates = self.files.type_of(trained.name), trained.method, trained.method == "date"
         is_legal = {"vector": encode.is_vector, "date": is_date}.get(was, is_number)
-        if not (pa.types.is_null(kind) or is_legal(kind)):
+        is_other = pa.types.is_boolean(kind) and trained.distinct > 2  # 0 and 1 may well be written as true and false
+        if is_other or not (pa.types.is_null(kind) or is_legal(kind)):
             what = f"is of type {kind}, and was a {was} in the trained graph"
             raise InputError(f"{self.files.origin} column {trained.name!r} {what}")
         if isinstance(trained, encode.VectorEncoding):
