@@ -104,12 +104,9 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any, *, sort_keys: bool = True, indent: int | None = 1) -> None:
-    """Writes JSON whole or not at all; sorted keys make equal values equal bytes.
-
-    A large value has no `indent`, with which Python is many times slower.
-    """
+    """Writes JSON whole or not at all; sorted keys make equal values equal bytes. Large values are in one line."""
     text = json.dumps(value, sort_keys=sort_keys)
-    if indent is not None and len(text) < _INDENTED_CHARACTERS:
+    if indent is not None and len(text) < _INDENTED_CHARACTERS:  # Python is many times slower with an indent
         text = json.dumps(value, indent=indent, sort_keys=sort_keys)
     write_bytes(path, (text + "\n").encode())
 

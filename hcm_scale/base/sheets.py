@@ -7,7 +7,6 @@ their type, and so whole numbers of over 15 digits, which a spreadsheet would ro
 """
 
 import contextlib
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from hcm_scale.base import files
 _RUNS, _NUMBER = "^'*[=+\\-@\t\r\n＝＋－＠](?s:.)", r"^[-+]?[.,]?\d[\d.,]*([eE][-+]?\d+)?%?$"
 _IDS = ("id", "source", "target")
 _XLSX = {"constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False, "strings_to_numbers": False}
-_MOST_ROWS, _MOST_COLUMNS, _MOST_CHARACTERS, _EXACT = 1 << 20, 1 << 14, 32_767, 10**15  # of a sheet and its cells
+_MOST_ROWS, _MOST_COLUMNS, _MOST_CHARACTERS, _EXACT = 1 << 20, 1 << 14, 32_767, 10**15 - 1  # of a sheet, a cell
 
 
 def quoted(table: pa.Table) -> tuple[pa.Table, int]:
@@ -75,20 +74,17 @@ class _XlsxWriter(contextlib.ExitStack):
         super().__init__()
         self._error = xlsxwriter.exceptions.XlsxFileError
         self._sheet = self.enter_context(xlsxwriter.Workbook(str(path), _XLSX)).add_worksheet()
-        self._sheet.freeze_panes(1, 0)
-        self._num_rows = 0
-        self.write_table(pa.table([[name] for name in schema.names], schema.names))
+        self._sheet.write_row(0, 0, schema.names)
+        self._num_rows = 1
 
     def write_table(self, table: pa.Table) -> None:
         if self._num_rows + len(table) > _MOST_ROWS or table.num_columns > _MOST_COLUMNS:
             most = f"{_MOST_ROWS - 1:,} rows and {_MOST_COLUMNS:,} columns"
             raise ValueError(f"a sheet of .xlsx holds {most}; --top K writes fewer rows, .csv and .parquet hold all")
-        for place, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
-            table = table.set_column(place, name, column.cast(pa.string()) if name in _IDS else column)
-        for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
-            for place, value in enumerate(row):
-                self._write_cell(place, value)
-            self._num_rows += 1
+        columns = [_cells(name, table[name]).to_pylist() for name in table.column_names]
+        for self._num_rows, row in enumerate(zip(*columns, strict=True), self._num_rows):  # noqa: B020
+            self._sheet.write_row(self._num_rows, 0, row)
+        self._num_rows += 1
 
     def __exit__(self, *raised: Any) -> bool | None:
         try:
@@ -96,17 +92,15 @@ class _XlsxWriter(contextlib.ExitStack):
         except self._error as error:  # a full disk, told by the library in its own way
             raise OSError(str(error)) from error
 
-    def _write_cell(self, place: int, value: Any) -> None:
-        """Writes truth values and numbers as such, nothing for a gap, and anything else as text."""
-        at = self._num_rows, place
-        if value is None or (isinstance(value, float) and not math.isfinite(value)):
-            return
-        if isinstance(value, bool):
-            self._sheet.write_boolean(*at, value)
-        elif isinstance(value, float) or (isinstance(value, int) and abs(value) < _EXACT):
-            self._sheet.write_number(*at, value)
-        else:
-            self._sheet.write_string(*at, str(value)[:_MOST_CHARACTERS])
+
+def _cells(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Truth values and numbers as such, where a sheet holds them exactly; anything else as text."""
+    if pa.types.is_floating(column.type):
+        return pc.if_else(pc.is_finite(column), column, None)
+    is_exact = pa.types.is_integer(column.type) and not pc.any(pc.greater(pc.abs(column), _EXACT)).as_py()
+    if name not in _IDS and (is_exact or pa.types.is_boolean(column.type)):
+        return column
+    return pc.utf8_slice_codeunits(column.cast(pa.string()), 0, _MOST_CHARACTERS)
 
 
 @contextlib.contextmanager

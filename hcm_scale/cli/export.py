@@ -139,21 +139,19 @@ def _read_old(run_dir: Path, id_type: pa.DataType) -> pa.Table:
 
 
 def _write(rows: pa.Table, out: Path, nodes: pa.Array, reasons: pa.Array, *first: str, raw: bool) -> str:
-    """Writes rows of the ranked table, some of them with the reasons of their nodes; columns named `first` lead.
-
-    Returns what is said of cells.
-    """
+    """Writes rows of the ranked table, some with the reasons of their nodes, columns named `first` first; a note."""
     plain, reason = plain_schema(rows.schema), pa.field("reason", pa.string())
     whole = plain.append(reason)
     place = {name: place for place, name in enumerate((*first, *_FIRST_COLUMNS))}
     order = sorted(whole.names, key=lambda name: place.get(name, len(place)))
-    schema = pa.schema([whole.field(name) for name in order], whole.metadata)
-    with table_writer(out, schema, raw) as sink:
-        for start in range(0, len(rows), _SLICE_ROWS):
+
+    def tables() -> Iterator[pa.Table]:
+        for start in range(0, max(1, len(rows)), _SLICE_ROWS):
             part = rows.slice(start, _SLICE_ROWS)
             texts = reasons.take(pc.index_in(part["node"], nodes).combine_chunks())
-            sink.write_table(part.cast(plain).append_column(reason, texts).select(order))
-    return _quoted_text(sink)
+            yield part.cast(plain).append_column(reason, texts).select(order)
+
+    return _write_tables(tables(), out, raw)[1]
 
 
 def export_edges(run_dir: Path, out: Path, top: int | None, flagged: bool, pairs: bool, raw: bool = False) -> str:
@@ -206,19 +204,15 @@ def _by_rank(tables: Iterator[pa.Table]) -> pa.Table:
 
 
 def _write_tables(tables: Iterator[pa.Table], out: Path, raw: bool) -> tuple[int, str]:
-    """Writes tables of one schema, one after the other; returns the number of rows, and what is said of cells."""
+    """Writes tables of one schema, one after the other; returns the number of rows, and a note on their cells."""
     first, num_rows = next(tables), 0
     with table_writer(out, first.schema, raw) as sink:
         for table in itertools.chain([first], tables):
             sink.write_table(table)
             num_rows += len(table)
-    return num_rows, _quoted_text(sink)
-
-
-def _quoted_text(sink: Any) -> str:
-    """What is said of the cells of a CSV that a spreadsheet would have run."""
     count = getattr(sink, "num_quoted", 0)
-    return f"; {count:,} cells begin with ' , since a spreadsheet would run them: --raw leaves it out" if count else ""
+    note = f"; {count:,} cells begin with ' , since a spreadsheet would run them: --raw leaves it out" if count else ""
+    return num_rows, note
 
 
 def export_graph(run_dir: Path, out: Path, top: int | None) -> str:
@@ -227,23 +221,19 @@ def export_graph(run_dir: Path, out: Path, top: int | None) -> str:
 
     scores, folder = open_stages(run_dir, "scores", "graph")
     found = _neighborhoods(Graph.open(folder, verify=False), scores, top or _GRAPH_NODES)
-    labels = [data for _, data in found.nodes(data=True) if _escape_texts(data)]
+    count = sum(_escape_texts(data) for _, data in found.nodes(data=True))
     with files.replacing_file(out) as fresh:
         (nx.write_graphml if out.suffix == ".graphml" else nx.write_gexf)(found, fresh)
-    told = f"; {len(labels):,} labels hold characters that XML cannot, written as {_escaped(chr(1))}" if labels else ""
+    told = f"; {count:,} labels hold characters that XML cannot, written as \\x01" if count else ""
     return f"{len(found):,} nodes and {found.number_of_edges():,} edges in {out}{told}"
 
 
 def _escape_texts(data: dict[str, Any]) -> bool:
     """Replaces characters in texts that XML 1.0 cannot hold by visible escapes; returns whether there were any."""
-    escaped = {name: _escaped(value) for name, value in data.items() if isinstance(value, str)}
-    has_any = any(data[name] != text for name, text in escaped.items())
-    data |= escaped
-    return has_any
-
-
-def _escaped(text: str) -> str:
-    return _NOT_XML.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    wrong = {name: text for name, text in data.items() if isinstance(text, str) and _NOT_XML.search(text)}
+    for name, text in wrong.items():
+        data[name] = _NOT_XML.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return bool(wrong)
 
 
 def _neighborhoods(graph: Graph, scores: Path, top: int) -> Any:

@@ -26,7 +26,7 @@ from hcm_scale.serve.server import Views
 
 RUN = ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(1,2)", "\t=1", "\r=1", "\n=1", "＝1+1", "-"]
 QUOTED = ["'=already", "''+1"]
-NUMBERS = ["-5", "+491701234567", "-1.5e3", "007", "-0,5"]
+NUMBERS = ["-5", "+491701234567", "-1.5e3", "007", "-0,5", "{=1+1}", "https://a.b/"]
 NOT_XML = ["\x01control", "bell\x07", "\ufffe", "\x7f is legal", "\x1b[2J"]
 IDS = [*RUN, *QUOTED, *NUMBERS, *NOT_XML]
 WOULD_RUN = re.compile(r"[=+\-@\t\r\n＝＋－＠].", re.DOTALL)
@@ -146,7 +146,7 @@ def test_xlsx__of_whole_numbers_keeps_every_digit(tmp_path):
         writer.write_table(table)
     assert cells_of(tmp_path / "a.xlsx")[1:] == [
         [("inlineStr", "7"), ("inlineStr", str(2**62 + 1)), ("b", "1")],
-        [("inlineStr", str(2**62 + 1)), ("", "3"), ("", "0.5")],
+        [("inlineStr", str(2**62 + 1)), ("inlineStr", "3"), ("", "0.5")],
     ]
 
 
