@@ -265,7 +265,8 @@ def export_run(arguments: list[str]) -> str:
         return export_ordinary(given.run, given.file, given.top, given.raw)
     if given.file.suffix in _SHEETS:
         flagged = given.flagged or (given.since is not None and given.top is None)
-        return export_table(given.run, given.file, given.top, flagged, given.since, given.type, given.taught, given.raw)
+        choice = given.top, flagged, given.since, given.type, given.taught
+        return export_table(given.run, given.file, *choice, raw=given.raw)
     return export_graph(given.run, given.file, given.top)
 
 

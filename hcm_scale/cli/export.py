@@ -53,6 +53,7 @@ def export_table(
     since: Path | None = None,
     node_type: str = "",
     by_lesson: bool = False,
+    *,
     raw: bool = False,
 ) -> str:
     """Writes the ranked table, or its first `top` rows, of all or of the flagged nodes, of all or of one type.
