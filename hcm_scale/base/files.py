@@ -35,7 +35,7 @@ except ImportError:  # Windows
 
 log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
-_READ_BYTES = 1 << 22
+_READ_BYTES, _INDENTED_CHARACTERS = 1 << 22, 1 << 20
 _HASHED_AT_ONCE, _MANY_BYTES = 4, 1 << 26
 _MOMENT_NS = 100_000_000  # far more than the steps in which systems tell the time of a change
 _TEMPORARY = re.compile(r"\.(.+)\.\d+\.(tmp|new|old)")  # what is written to take the place of the name in it
@@ -104,8 +104,11 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any, *, sort_keys: bool = True, indent: int | None = 1) -> None:
-    """Writes JSON whole or not at all; sorted keys make equal values equal bytes, and no `indent` is much faster."""
-    write_bytes(path, (json.dumps(value, indent=indent, sort_keys=sort_keys) + "\n").encode())
+    """Writes JSON whole or not at all; sorted keys make equal values equal bytes. Large values are in one line."""
+    text = json.dumps(value, sort_keys=sort_keys)
+    if indent is not None and len(text) < _INDENTED_CHARACTERS:  # Python is many times slower with an indent
+        text = json.dumps(value, indent=indent, sort_keys=sort_keys)
+    write_bytes(path, (text + "\n").encode())
 
 
 def write_sealed(path: Path, value: dict[str, Any]) -> None:

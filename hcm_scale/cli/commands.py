@@ -127,6 +127,7 @@ EXTRAS = {  # the extra that brings it: (a module of it, what it is for)
     "tune": ("optuna", "sweep=optuna"),
     "sweeps": ("submitit", "sweeps on SLURM and in parallel"),
     "sparse": ("torch_sparse", "sampling.backend=torch_sparse"),
+    "excel": ("xlsxwriter", "exports as .xlsx"),
 }
 _GIB = 2**30
 
@@ -193,15 +194,15 @@ def _gpus() -> list[str]:
     return [*found, "Triton is there" if triton else "Triton is missing: score.precision=bfloat16 will be slower"]
 
 
-_TABLES, _GRAPHS = (".csv", ".parquet"), (".graphml", ".gexf")
+_TABLES, _SHEETS, _GRAPHS = (".csv", ".parquet"), (".csv", ".parquet", ".xlsx"), (".graphml", ".gexf")
 _MOST_REVIEWED = 10_000  # nodes of one review, each with a reason in words
 
 
 def export_run(arguments: list[str]) -> str:
     """The result of a run for other programs: `hcm-scale export RUN FILE`, with any of the choices below.
 
-        FILE.csv, FILE.parquet     the ranked table, or the chosen part of it; `reason` says in words why a node is
-                                   where it is: for all chosen nodes (at most 10,000), else for the flagged and the
+        FILE.csv, FILE.parquet,    the ranked table, or the chosen part of it; `reason` says in words why a node is
+        FILE.xlsx                  where it is: for all chosen nodes (at most 10,000), else for the flagged and the
                                    first 100
         FILE.graphml, FILE.gexf    the first K nodes (20 if not given) with their neighbours and the edges among
                                    them, for Gephi, Cytoscape or networkx: rank, score, evidence and flag of every
@@ -225,6 +226,9 @@ def export_run(arguments: list[str]) -> str:
 
     A run that verdicts have taught (`hcm-scale teach --help`) has the columns taught, taught_rank and verdict too;
     `--taught` sorts by what was taught, so that `--top K` are the first K of that list.
+
+    In a .csv text that a spreadsheet would run as a formula has a ' before it; `--raw` writes it as it is. A .xlsx has
+    ids as text, so that they keep their zeros.
     """
     parser = Parser("export", export_run.__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run")
@@ -238,13 +242,16 @@ def export_run(arguments: list[str]) -> str:
     parser.add_argument("--taught", action="store_true", help="in the order that verdicts have taught")
     parser.add_argument("--edges", action="store_true", help="strange edges: rows of your edge table with their ranks")
     parser.add_argument("--pairs", action="store_true", help="with --edges: one row an edge, not of your table")
+    parser.add_argument("--raw", action="store_true", help="a .csv for programs: no ' before what looks like a formula")
     given = parser.parse_args(arguments)
-    _check_file(given.file, _TABLES + _GRAPHS)
+    _check_file(given.file, _SHEETS + _GRAPHS)
+    if given.raw and given.file.suffix != ".csv":
+        raise ValueError(f"--raw is for .csv; {given.file} holds text as it is")
     if given.top is not None and given.top < 1:
         raise ValueError(f"--top {given.top} must be at least 1")
     only_tables = given.flagged or given.since is not None or given.type or given.taught or given.alike
-    if only_tables and given.file.suffix not in _TABLES:
-        which = f"{given.file} must end in one of {', '.join(_TABLES)}"
+    if only_tables and given.file.suffix not in _SHEETS:
+        which = f"{given.file} must end in one of {', '.join(_SHEETS)}"
         raise ValueError(f"--flagged, --since, --type, --taught and --alike are for tables; {which}")
     if given.alike and (given.flagged or given.since is not None or given.type or given.taught):
         raise ValueError("--alike is an order of its own: it goes with --top K and with no other choice")
@@ -255,13 +262,14 @@ def export_run(arguments: list[str]) -> str:
     from hcm_scale.cli.export import export_edges, export_graph, export_ordinary, export_table
 
     if given.edges:
-        _check_file(given.file)
-        return export_edges(given.run, given.file, given.top, given.flagged, given.pairs)
+        _check_file(given.file, _SHEETS)
+        return export_edges(given.run, given.file, given.top, given.flagged, given.pairs, given.raw)
     if given.alike:
-        return export_ordinary(given.run, given.file, given.top)
-    if given.file.suffix in _TABLES:
+        return export_ordinary(given.run, given.file, given.top, given.raw)
+    if given.file.suffix in _SHEETS:
         flagged = given.flagged or (given.since is not None and given.top is None)
-        return export_table(given.run, given.file, given.top, flagged, given.since, given.type, given.taught)
+        choice = given.top, flagged, given.since, given.type, given.taught
+        return export_table(given.run, given.file, *choice, raw=given.raw)
     return export_graph(given.run, given.file, given.top)
 
 
@@ -269,6 +277,8 @@ def _check_file(file: Path, endings: tuple[str, ...] = _TABLES) -> None:
     """Raises ValueError for a file that cannot be written: its ending, its folder, or that this is a stage of a run."""
     if file.suffix not in endings:
         raise ValueError(f"{file} must end in one of {', '.join(endings)}")
+    if file.suffix == ".xlsx" and importlib.util.find_spec("xlsxwriter") is None:
+        raise ValueError(f"{file} needs XlsxWriter: pip install 'hcm-scale[excel]'; .csv needs nothing")
     if not file.parent.is_dir():
         raise ValueError(f"{file}: there is no folder {file.parent}")
     from hcm_scale.base import files

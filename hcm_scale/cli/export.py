@@ -7,6 +7,7 @@ person is likely to read. The graph has the first nodes, the farthest neighbours
 
 import contextlib
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
+from hcm_scale.base.sheets import table_writer
 from hcm_scale.graph import Graph
-from hcm_scale.ingest.edge_rows import EdgeRows, check_flat, with_edge_columns
+from hcm_scale.ingest.edge_rows import EdgeRows, with_edge_columns
 from hcm_scale.ingest.policy import InputError
 from hcm_scale.report.edges import StrangeEdges
 from hcm_scale.report.evidence import Evidence
@@ -38,6 +38,7 @@ from hcm_scale.stages.report import edge_hops, read_ranked
 _NUM_REASONS, _MOST_REASONS = 100, 10_000  # first nodes with a reason besides the flagged; about a minute of explaining
 _GRAPH_NODES, _GRAPH_NEIGHBORS = 20, 50
 _SLICE_ROWS = 1 << 20
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _FIRST_COLUMNS = (
     "rank", "taught_rank", "id", "type", "verdict", "score", "evidence", "p", "flagged", "degree", "reason"
 )  # fmt: skip
@@ -52,6 +53,8 @@ def export_table(
     since: Path | None = None,
     node_type: str = "",
     by_lesson: bool = False,
+    *,
+    raw: bool = False,
 ) -> str:
     """Writes the ranked table, or its first `top` rows, of all or of the flagged nodes, of all or of one type.
 
@@ -80,9 +83,9 @@ def export_table(
     nodes = read["node"].slice(0, _MOST_REASONS).combine_chunks()
     evidence = Evidence.of(graph, made.graph, ranked, *edge_hops(scores, graph), made.features)
     reasons = [all_reasons(explain(evidence, node)) for node in nodes.to_pylist()]
-    _write(rows, out, nodes, pa.array(reasons, pa.string()))
+    told = _write(rows, out, nodes, pa.array(reasons, pa.string()), raw=raw)
     more = f", {len(reasons):,} with a reason in words" if len(reasons) < len(rows) else ""
-    return f"{len(rows):,} {'flagged ' if flagged else ''}nodes in {out}{more}{hint}"
+    return f"{len(rows):,} {'flagged ' if flagged else ''}nodes in {out}{more}{hint}{told}"
 
 
 def _of_type(ranked: pa.Table, node_type: str) -> pa.Table:
@@ -95,7 +98,7 @@ def _of_type(ranked: pa.Table, node_type: str) -> pa.Table:
     return ranked.filter(pc.equal(ranked["type"], node_type))
 
 
-def export_ordinary(run_dir: Path, out: Path, top: int | None) -> str:
+def export_ordinary(run_dir: Path, out: Path, top: int | None, raw: bool = False) -> str:
     """Writes the table, or its first `top` rows, with the most ordinary node first; returns a summary."""
     scores, folder = open_stages(run_dir, "scores", "graph")
     graph = Graph.open(folder, verify=False)
@@ -104,8 +107,8 @@ def export_ordinary(run_dir: Path, out: Path, top: int | None) -> str:
     found = ordinary_nodes(graph, ranked, rows[: min(top or _NUM_REASONS, _MOST_REASONS)].tolist())
     reasons = pa.array([sentence(ordinary_text(row)) for row in found], pa.string())
     nodes = pa.array([row["node"] for row in found], pa.int64())
-    _write(ranked.take(pa.array(rows)), out, nodes, reasons, ALIKE_RANK)
-    return f"{len(rows):,} nodes in {out}, the most ordinary first, {len(found):,} with a reason in words"
+    told = _write(ranked.take(pa.array(rows)), out, nodes, reasons, ALIKE_RANK, raw=raw)
+    return f"{len(rows):,} nodes in {out}, the most ordinary first, {len(found):,} with a reason in words{told}"
 
 
 def _chosen(ranked: pa.Table, top: int | None, flagged: bool) -> pa.Table:
@@ -136,22 +139,23 @@ def _read_old(run_dir: Path, id_type: pa.DataType) -> pa.Table:
     return table
 
 
-def _write(rows: pa.Table, out: Path, nodes: pa.Array, reasons: pa.Array, *first: str) -> None:
-    """Writes rows of the ranked table, some of them with the reasons of their nodes; columns named `first` lead."""
+def _write(rows: pa.Table, out: Path, nodes: pa.Array, reasons: pa.Array, *first: str, raw: bool) -> str:
+    """Writes rows of the ranked table, some with the reasons of their nodes, columns named `first` first; a note."""
     plain, reason = plain_schema(rows.schema), pa.field("reason", pa.string())
     whole = plain.append(reason)
     place = {name: place for place, name in enumerate((*first, *_FIRST_COLUMNS))}
     order = sorted(whole.names, key=lambda name: place.get(name, len(place)))
-    schema = pa.schema([whole.field(name) for name in order], whole.metadata)
-    writer = pq.ParquetWriter if out.suffix == ".parquet" else pyarrow.csv.CSVWriter
-    with files.replacing_file(out) as fresh, writer(fresh, schema) as sink:
-        for start in range(0, len(rows), _SLICE_ROWS):
+
+    def tables() -> Iterator[pa.Table]:
+        for start in range(0, max(1, len(rows)), _SLICE_ROWS):
             part = rows.slice(start, _SLICE_ROWS)
             texts = reasons.take(pc.index_in(part["node"], nodes).combine_chunks())
-            sink.write_table(part.cast(plain).append_column(reason, texts).select(order))
+            yield part.cast(plain).append_column(reason, texts).select(order)
+
+    return _write_tables(tables(), out, raw)[1]
 
 
-def export_edges(run_dir: Path, out: Path, top: int | None, flagged: bool, pairs: bool) -> str:
+def export_edges(run_dir: Path, out: Path, top: int | None, flagged: bool, pairs: bool, raw: bool = False) -> str:
     """Writes the rows of the run's edge table with the numbers of their edges, or one row an edge; returns a summary.
 
     All rows in their order where neither `top` edges nor the `flagged` are asked for; else those of the chosen edges,
@@ -162,13 +166,12 @@ def export_edges(run_dir: Path, out: Path, top: int | None, flagged: bool, pairs
     which = f"{len(chosen):,} {'flagged ' if flagged else ''}edges"
     with pipeline.edge_table(run_dir, found, chosen if is_part else None, pairs=pairs) as rows:
         if rows is None:
-            _write_tables(found.tables(chosen), out)
-            return f"{which} in {out}, the strangest first"
+            _, told = _write_tables(found.tables(chosen), out, raw)
+            return f"{which} in {out}, the strangest first{told}"
         joined = _joined_rows(rows, found, chosen, is_part)
-        num_rows = _write_tables(iter([_by_rank(joined)]) if is_part else joined, out)
-    return (
-        f"{num_rows:,} rows of {which} in {out}{', the strangest first' if is_part else ', in the order of the table'}"
-    )
+        num_rows, told = _write_tables(iter([_by_rank(joined)]) if is_part else joined, out, raw)
+    order = "the strangest first" if is_part else "in the order of the table"
+    return f"{num_rows:,} rows of {which} in {out}, {order}{told}"
 
 
 def _joined_rows(rows: EdgeRows, found: StrangeEdges, chosen: NDArray[np.int64], is_part: bool) -> Iterator[pa.Table]:
@@ -197,16 +200,16 @@ def _by_rank(tables: Iterator[pa.Table]) -> pa.Table:
     return whole.take(pa.array(np.argsort(whole.column(0).to_numpy(), kind="stable")))
 
 
-def _write_tables(tables: Iterator[pa.Table], out: Path) -> int:
-    """Writes tables of one schema, one after the other; returns the number of rows."""
+def _write_tables(tables: Iterator[pa.Table], out: Path, raw: bool) -> tuple[int, str]:
+    """Writes tables of one schema, one after the other; returns the number of rows, and a note on their cells."""
     first, num_rows = next(tables), 0
-    check_flat(first.schema, out)
-    writer = pq.ParquetWriter if out.suffix == ".parquet" else pyarrow.csv.CSVWriter
-    with files.replacing_file(out) as fresh, writer(fresh, first.schema) as sink:
+    with table_writer(out, first.schema, raw) as sink:
         for table in itertools.chain([first], tables):
             sink.write_table(table)
             num_rows += len(table)
-    return num_rows
+    count = getattr(sink, "num_quoted", 0)
+    note = f"; {count:,} cells begin with ' , since a spreadsheet would run them: --raw leaves it out" if count else ""
+    return num_rows, note
 
 
 def export_graph(run_dir: Path, out: Path, top: int | None) -> str:
@@ -215,9 +218,19 @@ def export_graph(run_dir: Path, out: Path, top: int | None) -> str:
 
     scores, folder = open_stages(run_dir, "scores", "graph")
     found = _neighborhoods(Graph.open(folder, verify=False), scores, top or _GRAPH_NODES)
+    count = sum(_escape_texts(data) for _, data in found.nodes(data=True))
     with files.replacing_file(out) as fresh:
         (nx.write_graphml if out.suffix == ".graphml" else nx.write_gexf)(found, fresh)
-    return f"{len(found):,} nodes and {found.number_of_edges():,} edges in {out}"
+    told = f"; {count:,} labels hold characters that XML cannot, written as \\x01" if count else ""
+    return f"{len(found):,} nodes and {found.number_of_edges():,} edges in {out}{told}"
+
+
+def _escape_texts(data: dict[str, Any]) -> bool:
+    """Replaces characters in texts that XML 1.0 cannot hold by visible escapes; returns whether there were any."""
+    wrong = {name: text for name, text in data.items() if isinstance(text, str) and _NOT_XML.search(text)}
+    for name, text in wrong.items():
+        data[name] = _NOT_XML.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return bool(wrong)
 
 
 def _neighborhoods(graph: Graph, scores: Path, top: int) -> Any:
@@ -253,7 +266,7 @@ def export_verdicts(run_dir: Path, out: Path) -> str:
         raise ValueError(f"{run_dir} has no verdicts; hcm-scale review {run_dir} lists nodes that are worth one")
     words = pa.array(verdicts.NAMES).take(pa.array(found.codes))
     rows = found.table.select(["id", "time", "by"]).add_column(1, "verdict", words)
-    _write_plain(rows, out)
+    _write_tables(iter([rows]), out, raw=False)
     return "\n".join([*found.notes, f"{len(rows):,} verdicts in {out}"])
 
 
@@ -265,7 +278,7 @@ def review_nodes(run_dir: Path, count: int, out: Path | None) -> str:
     if not len(found):
         return f"every node of {run_dir} has a verdict"
     if out is not None:
-        _write_plain(found, out)
+        _write_tables(iter([found]), out, raw=False)
         fill = "write bad, good or unsure into its column verdict, leave the others empty"
         return f"{len(found):,} nodes in {out}; {fill}, then: hcm-scale teach {run_dir} {out}"
     lines = []
@@ -286,8 +299,3 @@ def _check_taught(run_dir: Path, sheet: Path) -> None:
         if count := len(filled) - (pc.sum(pc.is_in(filled, known)).as_py() or 0):
             taught = f"hcm-scale teach {run_dir} {sheet} keeps them"
             raise ValueError(f"{sheet} holds {count:,} verdicts that {run_dir} does not know; {taught}, then ask again")
-
-
-def _write_plain(rows: pa.Table, out: Path) -> None:
-    with files.replacing_file(out) as fresh:
-        (pq.write_table if out.suffix == ".parquet" else pyarrow.csv.write_csv)(rows, fresh)

@@ -25,10 +25,9 @@ half a per cent.
 """
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -90,8 +89,8 @@ def floats(column: pa.Array) -> NDArray[np.float64]:
     elif is_date(kind):
         per_day = 1 if pa.types.is_date32(kind) else _PER_DAY["ms" if pa.types.is_date64(kind) else kind.unit]
         column = column.view(pa.int32() if kind.bit_width == 32 else pa.int64())
-    values = column.cast(pa.float64(), safe=False).fill_null(math.nan)
-    return np.array(values.to_numpy(zero_copy_only=False), np.float64) / per_day
+    values = column if pa.types.is_float64(column.type) else column.cast(pa.float64(), safe=False)
+    return np.array(values.to_numpy(zero_copy_only=False), np.float64) / per_day  # nulls are NaN there
 
 
 @dataclass(frozen=True)
@@ -249,7 +248,7 @@ def looks_text(looks: str) -> str:
 
 def encoding_as_json(encoding: Encoding) -> dict[str, Any]:
     """An encoding as JSON, for the manifest."""
-    return {key: value for key, value in {**asdict(encoding), "method": encoding.method}.items() if key != "names"}
+    return {key: value for key, value in {**vars(encoding), "method": encoding.method}.items() if key != "names"}
 
 
 def encoding_from_json(column: dict[str, Any]) -> Encoding:
@@ -275,11 +274,12 @@ class NumberSurvey:
     def add(self, column: pa.Array, rows: NDArray[np.int64]) -> None:
         """Takes a batch; `rows` are its row numbers in the table, which `place` puts into words."""
         values = floats(column)
-        is_bad = np.abs(values) > _FLOAT32_MAX
-        self._bad.add(is_bad, lambda i: f"{self._place(int(rows[i]))} column {self.name!r} = {values[i]}")
-        good = values[np.abs(values) <= _FLOAT32_MAX]
-        self.num_nonfinite += int(is_bad.sum())
-        self._nulls += int(np.isnan(values).sum())
+        size = np.abs(values)
+        good, is_bad = values[size <= _FLOAT32_MAX], size > _FLOAT32_MAX
+        if num_bad := int(np.count_nonzero(is_bad)):
+            self._bad.add(is_bad, lambda i: f"{self._place(int(rows[i]))} column {self.name!r} = {values[i]}")
+        self.num_nonfinite += num_bad
+        self._nulls += len(values) - len(good) - num_bad
         self._present += len(good)
         self._sum += float(good.sum())
         self._low = min(self._low, float(good.min(initial=np.inf)))
@@ -348,7 +348,7 @@ class CategorySurvey:
 
     def __init__(self, name: str, columns: Columns) -> None:
         self.name, self._max_categories = name, columns.max_categories
-        self._is_wanted = name in (*columns.categorical, *(columns.attributes or ()))  # and never left out
+        self._is_wanted = name in columns.wanted  # and never left out
         self._nulls = self._present = 0
         self._values: Counter[str] = Counter()
         self._buckets = np.zeros(columns.hash_buckets, np.int64)
@@ -564,6 +564,8 @@ class TextFormatSearch:
         if self._missing.keys() & {*MONEY}:
             found = pc.replace_substring_regex(values.drop_null(), r"[-+\d., ]", "").unique().to_pylist()
             self._currencies.update(found[:5])
+        if not pc.all(pc.match_substring_regex(values, r"\d"), min_count=0).as_py():  # no format is without
+            self._missing = {}
         self._missing = {form: missing for form, missing in self._missing.items() if form.fits(values)}
         for missing in self._missing.values():
             missing -= {m for m in missing if pc.any(pc.match_substring_regex(values, m)).as_py()}
@@ -616,12 +618,14 @@ class FormatGuess:
 
     def add(self, values: pa.Array, counts: NDArray[np.int64]) -> None:
         """Takes some more values, none of them null, and how often each occurs."""
-        is_number = _matches(values, _LOOKS["numbers"]) & ~_matches(values, _CODE)
+        looks = {name: _matches(values, _LOOKS[name]) for name in {"numbers", *self._left}}
+        is_number = looks["numbers"]
+        is_number = is_number & ~_matches(values, _CODE) if is_number.any() else is_number
         if not self._other and not is_number.all():
             self._other = values[int(np.argmin(is_number))].as_py()
         self._num_values += int(counts.sum())
         self._num_numbers += int(counts[is_number].sum())
-        self._left = [name for name in self._left if _matches(values, _LOOKS[name]).all()]
+        self._left = [name for name in self._left if looks[name].all()]
         self._all_digits = self._all_digits and bool(self._left) and bool(_matches(values, _DIGITS).all())
 
     def name(self) -> str:

@@ -40,11 +40,11 @@ class NodeTable:
 
     def __init__(self, files: TableFiles, columns: Columns, policy: Policy, trained: Sequence[Encoding] | None) -> None:
         """`trained` are the encodings of an earlier table: what was text there is read as text."""
-        stored = {entry.name: entry.type for entry in files.schema}
         was_text = [
-            one.name for one in trained or () if isinstance(one, encode.CategoryEncoding) and one.name in stored
+            one.name for one in trained or () if isinstance(one, encode.CategoryEncoding) and one.name in files.kinds
         ]
-        files = files.with_casts({name: pa.string() for name in was_text if not pa.types.is_dictionary(stored[name])})
+        is_dictionary = pa.types.is_dictionary
+        files = files.with_casts({name: pa.string() for name in was_text if not is_dictionary(files.kinds[name])})
         self.files = files.with_text_formats(_attribute_names(files, columns))
         self.columns, self.trained = columns, trained
         self.names = _attribute_names(self.files, columns)
@@ -104,8 +104,9 @@ class NodeTable:
 
     def _read(self, surveys: Sequence[encode.Survey | encode.UnknownSurvey], bad: Offenders) -> None:
         for rows, batch in self._batches([survey.name for survey in surveys]):
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
             for survey in surveys:
-                survey.add(batch[survey.name], rows)
+                survey.add(columns[survey.name], rows)
         if self._policy.nonfinite == "error":
             bad.check()
 
@@ -124,15 +125,16 @@ class NodeTable:
 
     def _checked_encodings(self, trained: Sequence[Encoding]) -> list[Encoding]:
         """The trained encodings with what was counted here; refuses columns of another type, names what is new."""
-        there = [one for one in trained if one.name in self.files.schema.names]
+        there = [one for one in trained if one.name in self.files.kinds]
         if not any(one.names for one in there):
             wanted = _some([one.name for one in trained if one.names])
             raise InputError(f"{self.files.origin} has none of the columns of the trained graph: {wanted}")
-        if missing := [one.name for one in trained if one not in there and not isinstance(one, encode.EmptyEncoding)]:
+        lacking = [one for one in trained if one.name not in self.files.kinds]
+        if missing := [one.name for one in lacking if not isinstance(one, encode.EmptyEncoding)]:
             what = "columns of the trained graph are missing here, and taken as gaps"
             log.warning("%d %s: %s", len(missing), what, _some(missing))
-        known = {*_unused(self.files, self.columns), *(one.name for one in trained)}
-        if new := [name for name in self.files.schema.names if name not in known]:
+        known = _unused(self.files, self.columns) | {*(one.name for one in trained)}
+        if new := [name for name in self.files.kinds if name not in known]:
             log.warning("%d columns are not of the trained graph, and not used: %s", len(new), _some(new))
         bad = not_finite(self._where)
         measured = (encode.NumberEncoding, encode.VectorEncoding)
@@ -161,7 +163,8 @@ class NodeTable:
     def _trained_survey(self, trained: encode.NumberEncoding | encode.VectorEncoding, bad: Offenders) -> encode.Survey:
         kind, was, dates = self.files.type_of(trained.name), trained.method, trained.method == "date"
         is_legal = {"vector": encode.is_vector, "date": is_date}.get(was, is_number)
-        if not (pa.types.is_null(kind) or is_legal(kind)):
+        is_other = pa.types.is_boolean(kind) and trained.distinct > 2  # 0 and 1 may well be written as true and false
+        if is_other or not (pa.types.is_null(kind) or is_legal(kind)):
             what = f"is of type {kind}, and was a {was} in the trained graph"
             raise InputError(f"{self.files.origin} column {trained.name!r} {what}")
         if isinstance(trained, encode.VectorEncoding):
@@ -176,7 +179,7 @@ class NodeTable:
             return FeatureCounts(details=details)
         x = x[:, : len(names)]
         start = imputed = 0
-        for _, batch in self._batches([one.name for one in encodings if one.name in self.files.schema.names]):
+        for _, batch in self._batches([one.name for one in encodings if one.name in self.files.kinds]):
             imputed += _encode(encodings, batch, x[start : start + len(batch)])
             start += len(batch)
         if self.num_added:
@@ -228,13 +231,13 @@ def unnamed_index(files: TableFiles, columns: Columns) -> list[str]:
     return [name for name in files.index_columns if name not in columns.named]
 
 
-def _unused(files: TableFiles, columns: Columns) -> list[str | None]:
+def _unused(files: TableFiles, columns: Columns) -> set[str | None]:
     node_type = None if columns.node_type in (columns.attributes or ()) else columns.node_type
-    return [columns.id, columns.label, node_type, *columns.exclude, *unnamed_index(files, columns)]
+    return {columns.id, columns.label, node_type, *columns.exclude, *unnamed_index(files, columns)}
 
 
 def _attribute_names(files: TableFiles, columns: Columns) -> tuple[str, ...]:
-    chosen = columns.attributes if columns.attributes is not None else tuple(files.schema.names)
+    chosen = columns.attributes if columns.attributes is not None else tuple(files.kinds)
     unused = _unused(files, columns)
     return tuple(name for name in chosen if name not in unused)
 
@@ -242,9 +245,10 @@ def _attribute_names(files: TableFiles, columns: Columns) -> tuple[str, ...]:
 def _encode(encodings: Sequence[Encoding], batch: pa.RecordBatch, out: NDArray[np.float32]) -> int:
     """Writes the rows of `out`; columns that the batch lacks are gaps. Returns the number of gaps."""
     at = num_gaps = 0
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     for encoding in encodings:
         if not isinstance(encoding, encode.EmptyEncoding):
-            column = batch[encoding.name] if encoding.name in batch.schema.names else pa.nulls(len(out))
+            column = columns[encoding.name] if encoding.name in columns else pa.nulls(len(out))
             width = len(encoding.names)
             encoding.encode(column, out[:, at : at + width])
             num_gaps += column.null_count

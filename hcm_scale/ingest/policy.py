@@ -14,6 +14,7 @@ import errno
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,6 +120,11 @@ class Columns:
         for name in ("max_categories", "hash_buckets"):
             if getattr(self, name) < 1:
                 raise ValueError(f"graph.{name}={getattr(self, name)} must be at least 1")
+
+    @cached_property
+    def wanted(self) -> frozenset[str]:
+        """The columns that are attributes, however many distinct values they have."""
+        return frozenset((*self.categorical, *(self.attributes or ())))
 
     @property
     def named(self) -> tuple[str | None, ...]:

@@ -54,7 +54,8 @@ _INDEX = re.compile(r"__index_level_\d+__")  # of pandas, in Parquet
 _UNNAMED = re.compile(r"|Unnamed: \d+")  # in CSV, once it was read and written again
 _SHOWN = 5  # repeated names in a message
 _BATCH_ROWS, _BATCH_BYTES = 1 << 16, 1 << 26
-_CSV_BLOCK_BYTES = 1 << 22
+_CSV_BLOCK_BYTES, _MAX_CSV_BLOCK_BYTES = 1 << 22, 1 << 27
+_CSV_COLUMN_BYTES = 1 << 14  # about a thousand rows: a batch costs some work a column
 _FolderValues: TypeAlias = dict[str, str | None]
 _Types: TypeAlias = Mapping[str, pa.DataType | None]  # of the columns to read; None: as they are stored
 
@@ -73,6 +74,11 @@ class TableFiles:
     formats: dict[str, TextFormat] = field(default_factory=dict)  # columns of text that are read as numbers or dates
     notes: dict[str, str] = field(default_factory=dict)  # of columns, for the report: how their values are written
     starts: list[int] = field(default_factory=list, compare=False)  # the first row of each path, as far as it is read
+
+    @cached_property
+    def kinds(self) -> dict[str, pa.DataType]:
+        """The stored types of the columns by name; `schema.names` is made anew whenever it is asked for."""
+        return dict(zip(self.schema.names, self.schema.types, strict=True))
 
     @property
     def origin(self) -> str:
@@ -113,10 +119,10 @@ class TableFiles:
     @cached_property
     def index_columns(self) -> list[str]:
         """The columns that are an index of pandas: in CSV without a name, and whole numbers that grow."""
-        return [name for name in self.schema.names if _INDEX.fullmatch(name) or self._is_unnamed_index(name)]
+        return [name for name in self.kinds if _INDEX.fullmatch(name) or self._is_unnamed_index(name)]
 
     def _is_unnamed_index(self, name: str) -> bool:
-        if not (_UNNAMED.fullmatch(name) and pa.types.is_integer(self.schema.field(name).type)):
+        if not (_UNNAMED.fullmatch(name) and pa.types.is_integer(self.kinds[name])):
             return False
         column = self.first_batch([name]).column(0)
         return not column.null_count and bool((np.diff(column.to_numpy(zero_copy_only=False)) > 0).all())
@@ -124,7 +130,7 @@ class TableFiles:
     def check_columns(self, option: str, names: Sequence[str | None]) -> None:
         """Refuses names that the table does not have."""
         for name in names:
-            if name is not None and name not in self.schema.names:
+            if name is not None and name not in self.kinds:
                 legal = shown_names(self.schema.names)
                 raise InputError(f"{option}={name!r} is not a column of {self.origin}; it has {legal}")
 
@@ -135,7 +141,7 @@ class TableFiles:
 
     def type_of(self, name: str) -> pa.DataType:
         """The type that a column is read as."""
-        return self.casts.get(name, self.schema.field(name).type)
+        return self.casts.get(name, self.kinds[name])
 
     def with_casts(self, casts: dict[str, pa.DataType]) -> "TableFiles":
         """The same files, some columns read as other types."""
@@ -153,9 +159,8 @@ class TableFiles:
             if not searches:
                 break
         chosen = {name: search.chosen(self._has_semicolons) for name, search in searches.items()}
-        formats, schema = {name: found for name, (found, _) in chosen.items() if found}, self.schema
-        for name, found in formats.items():
-            schema = schema.set(schema.get_field_index(name), pa.field(name, found.kind))
+        formats = {name: found for name, (found, _) in chosen.items() if found}
+        schema = pa.schema([e.with_type(formats[e.name].kind) if e.name in formats else e for e in self.schema])
         notes = {name: note for name, (_, note) in chosen.items() if note}
         return replace(self, schema=schema, formats=formats, notes=self.notes | notes)
 
@@ -171,16 +176,17 @@ class TableFiles:
 
     def _likely_formats(self, name: str) -> tuple[TextFormat, ...]:
         """The text formats that a column may have: of numbers in a CSV points of thousands."""
-        kind = self.schema.field(name).type
+        kind = self.kinds[name]
         in_folders = bool(self.folder_values) and all(name in values for values in self.folder_values)
         if name in self.casts or in_folders or pa.types.is_dictionary(kind):
             return ()
         is_likely = pa.types.is_floating(kind) or (pa.types.is_integer(kind) and self._has_semicolons)
         return TEXT_FORMATS if is_text(kind) else POINTS_OF_THOUSANDS if self.is_csv and is_likely else ()
 
-    def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Streams the named columns, in order."""
-        read = _csv_batches if self.is_csv else _parquet_batches
+    def batches(self, names: Sequence[str], block_bytes: int = 0) -> Iterator[pa.RecordBatch]:
+        """Streams the named columns, in order; of CSV `block_bytes` of text at a time, 0: as it suits many columns."""
+        block_bytes = block_bytes or min(max(_CSV_BLOCK_BYTES, len(names) * _CSV_COLUMN_BYTES), _MAX_CSV_BLOCK_BYTES)
+        read = functools.partial(_csv_batches, block_bytes) if self.is_csv else _parquet_batches
         row = 0
         self.starts.clear()
         if self.table is not None:
@@ -209,7 +215,7 @@ class TableFiles:
 
     def first_batch(self, names: Sequence[str]) -> pa.RecordBatch:
         """The first rows of the named columns; InputError where the table has none."""
-        for batch in self.batches(names):
+        for batch in self.batches(names, _CSV_BLOCK_BYTES):
             if len(batch):
                 return batch
         raise InputError(f"{self.origin} holds no rows")
@@ -261,16 +267,17 @@ def _joined(tables: Sequence[TableFiles], where: str) -> TableFiles:
     """One table of node tables of several types."""
     if len({table.is_csv for table in tables}) > 1:
         raise InputError(f"graph.nodes={where!r} must name files of one kind, {PARQUET} or {CSV}")
-    schema, values = tables[0].schema, []
+    fields, values = dict[str, pa.Field](), []
     for column in (column for table in tables for column in (*table.schema, pa.field(TYPE, pa.string()))):
-        schema = schema if column.name in schema.names else schema.append(column)
+        fields.setdefault(column.name, column)
     for table in tables:
         named = Path(table.where) if Path(table.where).exists() else table.paths[0].parent
-        lacks: _FolderValues = {name: None for name in schema.names if name not in table.schema.names}
+        lacks: _FolderValues = {name: None for name in fields if name not in table.kinds}
         lacks |= {TYPE: named.name.split(".")[0]} if TYPE in lacks else {}
         values += [lacks | found for found in table.folder_values]
     paths = tuple(path for table in tables for path in table.paths)
-    return TableFiles(paths, schema, tables[0].max_bytes, where, casts={TYPE: pa.string()}, folder_values=tuple(values))
+    schema, limit = pa.schema([*fields.values()]), tables[0].max_bytes
+    return TableFiles(paths, schema, limit, where, casts={TYPE: pa.string()}, folder_values=tuple(values))
 
 
 def check_distinct(names: Iterable[Any], what: str) -> None:
@@ -286,7 +293,7 @@ def columns_of_later_files(table: TableFiles) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for path in table.paths[1:]:
         for column in _schema_of(path):
-            if column.name not in table.schema.names:
+            if column.name not in table.kinds:
                 found.setdefault(column.name, (str(column.type), table.name_of(path)))
     return found
 
@@ -426,11 +433,15 @@ def _batch_rows(path: Path, metadata: pq.FileMetaData, types: _Types, max_bytes:
     in the dictionary, and where its longest text could make too much of all rows, the others too, to know what they do.
     """
     longest, total = 1, 0
-    for group, _, column in _column_chunks(metadata):
-        name = column.path_in_schema
-        if name not in types or not column.has_dictionary_page or column.physical_type != "BYTE_ARRAY":
-            continue
-        with pq.ParquetFile(path, read_dictionary=[name], **_CHECKED) as file:
+    texts = [
+        (group, column.path_in_schema)
+        for group, _, column in _column_chunks(metadata)
+        if column.has_dictionary_page and column.physical_type == "BYTE_ARRAY" and column.path_in_schema in types
+    ]
+    if not texts:
+        return _BATCH_ROWS
+    with pq.ParquetFile(path, read_dictionary=[*{name for _, name in texts}], metadata=metadata, **_CHECKED) as file:
+        for group, name in texts:
             for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[name], use_threads=False):
                 if not pa.types.is_dictionary(batch.column(0).type):
                     break
@@ -469,7 +480,7 @@ def _checked_batches(batches: Iterable[pa.RecordBatch], shown: str, types: _Type
             place = f"{shown} column {name!r}, rows {row:,} .. {last:,} (from 0)"
             with reading(f"{place}, cannot be read as {kind or array.type}"):
                 array = _nan_as_gap(array.dictionary_decode() if pa.types.is_dictionary(array.type) else array)
-                array = array if kind is None else array.cast(kind)
+                array = array if kind in (None, array.type) else array.cast(kind)
                 array.validate(full=True)
             arrays.append(array)
         row += len(batch)
@@ -530,29 +541,31 @@ class _QuoteCheckedFile:
             )
 
 
-def _csv_batches(path: Path, shown: str, types: _Types, max_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Streams the columns of `types`, read as these; `shown` is what the file is called in messages."""
+def _csv_batches(block_bytes: int, path: Path, shown: str, types: _Types, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Streams the columns of `types`, `block_bytes` of text at a time; `shown` is the file in messages."""
     advice = "graph.id_type=text and graph.categorical=[...] read a column as text"
     what = f"{shown} cannot be read with the types of the start of the first file ({advice})"
     packed, row = path.name.endswith(".gz"), 0
     with reading(what), _naming_encoding(path):
-        reader, file = _open_csv(path, types)
+        reader, file = _open_csv(path, types, block_bytes)
         with reader:
             for number, batch in enumerate(reader):
                 if packed:  # a batch is a block of text
-                    check_growth(shown, path.stat().st_size, number * _CSV_BLOCK_BYTES, max_bytes)
+                    check_growth(shown, path.stat().st_size, number * block_bytes, max_bytes)
                 row += len(batch)
                 yield pa.RecordBatch.from_arrays([_nan_as_gap(column) for column in batch.columns], batch.schema.names)
         file.check_quotes_closed(shown, row)
 
 
-def _open_csv(path: Path, types: _Types) -> tuple[pacsv.CSVStreamingReader, _QuoteCheckedFile]:
+def _open_csv(
+    path: Path, types: _Types, block_bytes: int = _CSV_BLOCK_BYTES
+) -> tuple[pacsv.CSVStreamingReader, _QuoteCheckedFile]:
     """A reader of the columns of `types`, of all where it is empty, and the file that it reads."""
     delimiter = _separator(path)
     file = _QuoteCheckedFile(path, delimiter)
     reader = pacsv.open_csv(
         file,
-        read_options=pacsv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=False),
+        read_options=pacsv.ReadOptions(block_size=block_bytes, use_threads=False),
         parse_options=pacsv.ParseOptions(
             delimiter=delimiter, newlines_in_values=True, invalid_row_handler=file.handle_invalid_row
         ),

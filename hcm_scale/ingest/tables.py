@@ -15,7 +15,7 @@ What became of every column is kept in the manifest (`info.ingest.told`), a `Col
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,7 @@ def _write(out: Path, origin: str, edges: "EdgeTable", nodes: NodeTable | None, 
             counts,
             written,
             ids=column,
-            column_lines=[asdict(line) for line in lines],
+            column_lines=[vars(line) for line in lines],
             edge_types=edges.types.names if edges.columns.type else None,
             weights=edges.columns.weight,
             unknown_edges=edges.unknown.count,
@@ -294,7 +294,7 @@ def _open(
         node_files.check_columns("graph.node_type_column", [columns.node_type])
         node_files.check_columns("graph.include", columns.attributes or ())
         tables.append((node_files, (columns.id,)))
-    held = [table.schema.names for table, _ in tables]
+    held = [table.kinds for table, _ in tables]
     for option, names in (("graph.exclude", columns.exclude), ("graph.categorical", columns.categorical)):
         tables[-1][0].check_columns(option, [name for name in names if not any(name in each for each in held)])
     named = [{name: pa.string() for name in columns.categorical if name in each} for each in held]
@@ -399,11 +399,11 @@ def _node_lines(
     table: NodeTable, encodings: Sequence[Encoding], num_anomalies: int | None, types: NodeTypes | None
 ) -> list[ColumnLine]:
     """The columns of the node table; where it is read by an earlier table's encodings, their counts are not shown."""
-    columns, schema, is_trained = table.columns, table.files.schema, table.trained is not None
+    columns, kinds, is_trained = table.columns, table.files.kinds, table.trained is not None
     uses: dict[str, _ColumnCounts] = dict.fromkeys(columns.exclude, ("not used: graph.exclude names it", None, None))
     for code in encodings:
-        if code.name in schema.names:
-            use = use_of(code, schema.field(code.name).type, None if is_trained else table.num_rows)
+        if code.name in kinds:
+            use = use_of(code, kinds[code.name], None if is_trained else table.num_rows)
             uses[code.name] = (use, None, None) if is_trained else (use, code.distinct, code.gaps)
     uses[columns.id] = "names the nodes", table.num_rows, 0
     if columns.label and num_anomalies is not None:
@@ -441,7 +441,7 @@ def _column_lines(
 def column_table(lines: Sequence[Mapping[str, Any]]) -> str:
     """Lines of a manifest as an aligned text table; of very many columns the first.
 
-    >>> print(column_table([asdict(ColumnLine("nodes", "age", "int64", "a number, as it is", 80, 2))]))
+    >>> print(column_table([vars(ColumnLine("nodes", "age", "int64", "a number, as it is", 80, 2))]))
     table  column  type   distinct  gaps  use
     nodes  age     int64  80        2     a number, as it is
     """

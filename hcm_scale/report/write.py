@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
 from numpy.typing import NDArray
 
 from hcm_scale.base import files
+from hcm_scale.base.sheets import CsvWriter
 from hcm_scale.graph.store import Graph
 from hcm_scale.report import digest, groups, page, sections
 from hcm_scale.report.card import card, num_rings
@@ -198,9 +198,9 @@ def _cards(evidence: Evidence, count: int, found: Sequence[Mapping[str, Any]]) -
 
 
 def stream_csv(sink: Any, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> None:
-    """Writes batches of a table into an open file or socket: text quoted, numbers not, categories as their words."""
+    """Writes batches of a table into an open file or socket; no text in it is run by a spreadsheet (base/sheets.py)."""
     plain = plain_schema(schema)
-    with pyarrow.csv.CSVWriter(sink, plain) as writer:
+    with CsvWriter(sink, plain) as writer:
         for batch in batches:
             writer.write_table(pa.Table.from_batches([batch], schema).cast(plain))
 

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base import files
 from hcm_scale.base.console import missing_file_text
+from hcm_scale.base.sheets import without_quotes
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.policy import InputError, shown_names
 from hcm_scale.ingest.table_files import TableFiles, TableSource, open_table
@@ -267,6 +268,7 @@ def _read_batch(table: TableFiles, ids: pa.Array, verdicts: pa.Array, first: int
     codes = np.array([_code_of(word) if word.strip() else -2 for word in words.dictionary.to_pylist()] + [-2], np.int8)
     code = codes[words.indices.fill_null(len(codes) - 1).to_numpy()]
     ids = pc.utf8_trim_whitespace(ids)
+    ids = without_quotes(ids) if table.is_csv else ids  # as `hcm-scale review` writes them
     nameless = pc.equal(ids, "").fill_null(True).to_numpy(zero_copy_only=False)
     no_verdict = f"{{!r:.60}} is no verdict; legal are {LEGAL}"
     for is_wrong, what in ((code == -1, no_verdict), (nameless & (code >= 0), "a verdict without an id")):

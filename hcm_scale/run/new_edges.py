@@ -37,6 +37,7 @@ from hcm_scale.base import files
 from hcm_scale.base.names import Hop
 from hcm_scale.base.npy import open_npy, save_npy
 from hcm_scale.base.parquet import Group, join
+from hcm_scale.base.sheets import quoted
 from hcm_scale.base.spmm import mean_rows
 from hcm_scale.base.threads import prefetch, run_in_threads
 from hcm_scale.config import Config, TablesGraph, stored_options, with_options
@@ -208,7 +209,7 @@ def write_scored(edges: NewEdges, out: Path) -> tuple[int, int]:
                     if out.suffix == ".parquet":
                         pq.write_table(edges.scored(part), fresh, row_group_size=num_rows)
                     else:
-                        write_csv(edges.scored(part), fresh, WriteOptions(include_header=first == 0))
+                        write_csv(quoted(edges.scored(part))[0], fresh, WriteOptions(include_header=first == 0))
         with files.replacing_file(out) as fresh, open(fresh, "wb") as stream:
             if out.suffix == ".parquet":
                 join(stream, (Group.of(memoryview(path.read_bytes())) for path in paths))

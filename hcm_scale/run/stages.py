@@ -169,6 +169,12 @@ def stages(run: RunContext) -> Iterator[Stage]:
             return
 
 
+_OTHER_ORDER = (
+    "the rows of the node table stand in another order than in trained=%s: sums are rounded in another way, and scores "
+    "of nodes that have not changed may differ; in the order of that run, or of ids in both, they do not"
+)
+
+
 def _ingest(run: RunContext) -> Iterator[Stage]:
     config, given = run.config, run.given
     injects = config.inject.num_cliques > 0 or bool(config.inject.num_attribute_anomalies)
@@ -180,14 +186,17 @@ def _ingest(run: RunContext) -> Iterator[Stage]:
         options, read = given.fingerprint, ingest.copy_graph(given)
     else:
         options = [asdict(config.graph), sources.stamp(config.graph) if run.workspace.world.leads else []]
-        encodings = None
+        encodings = before = None
         if run.trained is not None and "graph" in run.trained.folders:
-            encodings = readers.column_encodings(Graph.open(run.trained.folders["graph"], verify=False))
+            before = Graph.open(run.trained.folders["graph"], verify=False)
+            encodings = readers.column_encodings(before)
             options = [options, run.trained_keys("graph")]
         read = sources.reader(config.graph, encodings)
 
     def make(out: Path) -> Facts:
         graph = ingest.ingest(out, read, injection)
+        if given is None and before is not None and not ingest.is_ordered_like(graph, before):
+            log.warning(_OTHER_ORDER, config.trained)
         if "ingest" in graph.info:
             log.info("%s", readers.ingest_summary(graph).table())
         if columns := readers.column_report(graph):

@@ -12,11 +12,11 @@ either; a POST must also come from the page itself (`Origin`, `Sec-Fetch-Site`),
 node by its rank. The page may load nothing but its own style and script, by their hashes, and ask only this server.
 """
 
-import contextlib
 import errno
 import json
 import os
 import secrets
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -261,6 +261,11 @@ class Server(ThreadingHTTPServer):
         self.hosts = [f"{host}:{self.server_port}" for host in ("127.0.0.1", "localhost")]
         self.url = f"http://{self.hosts[0]}/{self.token}/"
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing of a client that has closed its connection: it wants no answer."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
 
 class Handler(BaseHTTPRequestHandler):
     """Answers one request."""
@@ -270,16 +275,14 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            if (page := self._page()) is not None:
-                asked = dict(parse_qsl(urlsplit(self.path).query))
-                self._csv(asked) if page == "scores.csv" else self._answer(*self._found(page, asked))
+        if (page := self._page()) is not None:
+            asked = dict(parse_qsl(urlsplit(self.path).query))
+            self._csv(asked) if page == "scores.csv" else self._answer(*self._found(page, asked))
 
     def do_POST(self) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            if (page := self._page()) is not None:
-                status, told = self._refusal()
-                self._answer(*(self._posted(page) if status is HTTPStatus.OK else (status, "text/plain", told, {})))
+        if (page := self._page()) is not None:
+            status, told = self._refusal()
+            self._answer(*(self._posted(page) if status is HTTPStatus.OK else (status, "text/plain", told, {})))
 
     def _page(self) -> str | None:
         """The page that is asked for, below the token; None, answered, where the address is not this server's."""
@@ -380,5 +383,4 @@ def serve(run_dir: Path | str, port: int = 0, by: str | None = None) -> None:
         raise ValueError(f"--port {port} is in use by another program; --port 0 takes any free one") from error
     with made as server:
         print(f"{server.url}\nserves {run_dir} to this machine until Ctrl-C", flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            server.serve_forever()
+        server.serve_forever()

@@ -13,6 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from hcm_scale.base import files
 from hcm_scale.base.names import DEGREE
 from hcm_scale.graph import Graph
@@ -33,6 +37,13 @@ def ingest(out: Path, read: Reader, injection: dict[str, Any] | None = None) -> 
         return inject(read(raw), **injection).save(out)
     finally:
         shutil.rmtree(raw, ignore_errors=True)
+
+
+def is_ordered_like(graph: Graph, before: Graph) -> bool:
+    """Whether the nodes that both graphs have, by their ids, stand in the same order in both."""
+    own, other = (pa.array(np.arange(g.num_nodes)) if g.ids is None else g.ids for g in (graph, before))
+    place = pc.index_in(own, other).drop_null().to_numpy() if own.type == other.type else np.arange(0)
+    return bool((np.diff(place) > 0).all())
 
 
 def copy_folder(source: Path | str, featureless: str = "error") -> Reader:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from hcm_scale.base import files
 from hcm_scale.base.names import RANKINGS
+from hcm_scale.base.sheets import quoted
 from hcm_scale.sweep import figures as curves
 from hcm_scale.sweep.jobs import Job, count_planned, find_jobs, read_job
 
@@ -73,7 +74,7 @@ def _column(values: list[Any]) -> pa.Array:
 def _write_table(table: pa.Table, folder: Path) -> list[Path]:
     parquet, text = io.BytesIO(), io.BytesIO()
     pq.write_table(table, parquet, write_page_checksum=True)
-    pyarrow.csv.write_csv(table, text)
+    pyarrow.csv.write_csv(quoted(table)[0], text)
     made = [folder / "collected.parquet", folder / "collected.csv"]
     for path, data in zip(made, (parquet, text), strict=True):
         files.write_bytes(path, data.getvalue())

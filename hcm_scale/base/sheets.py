@@ -1,0 +1,119 @@
+"""Tables as files for other programs, whole or absent: CSV, Parquet, and XLSX for spreadsheets.
+
+Ids and texts may come from strangers, and a spreadsheet runs what begins with one of = + - @ or a tab or line break.
+In CSV such text, unless it is a number or one sign alone, gets a ' before it; text that begins with ' and would be such
+gets one more, so that `without_quotes` is exact. Parquet and XLSX hold text as text. XLSX has ids as text, whatever
+their type, and so whole numbers of over 15 digits, which a spreadsheet would round.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from hcm_scale.base import files
+
+_RUNS, _NUMBER = "^'*[=+\\-@\t\r\n＝＋－＠](?s:.)", r"^[-+]?[.,]?\d[\d.,]*([eE][-+]?\d+)?%?$"
+_IDS = ("id", "source", "target")
+_XLSX = {"constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False, "strings_to_numbers": False}
+_MOST_ROWS, _MOST_COLUMNS, _MOST_CHARACTERS, _EXACT = 1 << 20, 1 << 14, 32_767, 10**15 - 1  # of a sheet, a cell
+
+
+def quoted(table: pa.Table) -> tuple[pa.Table, int]:
+    """The table with a ' before texts, and names of columns, that a spreadsheet would run; and before how many.
+
+    >>> quoted(pa.table({"id": ["=1+1", "-5", "a"]}))[0]["id"].to_pylist()
+    ["'=1+1", '-5', 'a']
+    """
+    columns, count = [], 0
+    for column in (pa.chunked_array([table.column_names], pa.string()), *table.columns):
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            runs = pc.match_substring_regex(column, _RUNS)
+            runs = pc.and_not(runs, pc.match_substring_regex(column, _NUMBER))
+            count += pc.sum(runs).as_py() or 0
+            column = pc.if_else(runs, pc.utf8_replace_slice(column, 0, 0, "'"), column)
+        columns.append(column)
+    return pa.table(columns[1:], columns[0].to_pylist()), count
+
+
+def without_quotes(texts: pa.Array) -> pa.Array:
+    """The texts that `quoted` made these of.
+
+    >>> without_quotes(pa.array(["'=1+1", "'a'"])).to_pylist()
+    ['=1+1', "'a'"]
+    """
+    return pc.if_else(pc.match_substring_regex(texts, f"^'{_RUNS[1:]}"), pc.utf8_slice_codeunits(texts, 1), texts)
+
+
+class CsvWriter(contextlib.ExitStack):
+    """Writes tables of one schema to a file or a stream, `num_quoted` of their cells with a ' before them."""
+
+    num_quoted = 0
+
+    def __init__(self, where: Any, schema: pa.Schema) -> None:
+        super().__init__()
+        self._sink = self.enter_context(pyarrow.csv.CSVWriter(where, quoted(schema.empty_table())[0].schema))
+
+    def write_table(self, table: pa.Table) -> None:
+        cells, count = quoted(table)
+        self._sink.write_table(cells)
+        self.num_quoted += count
+
+
+class _XlsxWriter(contextlib.ExitStack):
+    """Writes tables of one schema into the one sheet of a workbook."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        import xlsxwriter
+
+        super().__init__()
+        self._error = xlsxwriter.exceptions.XlsxFileError
+        self._sheet = self.enter_context(xlsxwriter.Workbook(str(path), _XLSX)).add_worksheet()
+        self._sheet.write_row(0, 0, schema.names)
+        self._num_rows = 1
+
+    def write_table(self, table: pa.Table) -> None:
+        if self._num_rows + len(table) > _MOST_ROWS or table.num_columns > _MOST_COLUMNS:
+            most = f"{_MOST_ROWS - 1:,} rows and {_MOST_COLUMNS:,} columns"
+            raise ValueError(f"a sheet of .xlsx holds {most}; --top K writes fewer rows, .csv and .parquet hold all")
+        columns = [_cells(name, table[name]).to_pylist() for name in table.column_names]
+        for self._num_rows, row in enumerate(zip(*columns, strict=True), self._num_rows):  # noqa: B020
+            self._sheet.write_row(self._num_rows, 0, row)
+        self._num_rows += 1
+
+    def __exit__(self, *raised: Any) -> bool | None:
+        try:
+            return super().__exit__(*raised)
+        except self._error as error:  # a full disk, told by the library in its own way
+            raise OSError(str(error)) from error
+
+
+def _cells(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Truth values and numbers as such, where a sheet holds them exactly; anything else as text."""
+    if pa.types.is_floating(column.type):
+        return pc.if_else(pc.is_finite(column), column, None)
+    is_exact = pa.types.is_integer(column.type) and not pc.any(pc.greater(pc.abs(column), _EXACT)).as_py()
+    if name not in _IDS and (is_exact or pa.types.is_boolean(column.type)):
+        return column
+    return pc.utf8_slice_codeunits(column.cast(pa.string()), 0, _MOST_CHARACTERS)
+
+
+@contextlib.contextmanager
+def table_writer(out: Path, schema: pa.Schema, raw: bool = False) -> Iterator[Any]:
+    """Yields a writer to `out`, by its ending, of which `write_table` takes the next rows; `raw`: CSV as text is.
+
+    ValueError where a column or the number of rows does not fit the format.
+    """
+    for entry in schema if out.suffix != ".parquet" else ():
+        if pa.types.is_nested(entry.type):
+            what = f"column {entry.name!r} of type {entry.type} does not fit into {out.suffix[1:].upper()}"
+            raise ValueError(f"{out}: {what}; name a .parquet")
+    writers = {".parquet": pq.ParquetWriter, ".xlsx": _XlsxWriter}
+    made = writers.get(out.suffix, pyarrow.csv.CSVWriter if raw else CsvWriter)
+    with files.replacing_file(out) as fresh, made(fresh, schema) as writer:
+        yield writer

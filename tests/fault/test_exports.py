@@ -1,0 +1,163 @@
+"""Exports of ids that a stranger chose: XML stays XML, a spreadsheet runs nothing, and what was there before stays."""
+
+import csv
+import io
+import re
+import xml.etree.ElementTree as ET
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import small_config, small_graph, small_run
+
+from hcm_scale.base.sheets import table_writer
+from hcm_scale.cli import commands
+from hcm_scale.config import TablesGraph
+from hcm_scale.report.write import stream_csv
+from hcm_scale.review import verdicts
+from hcm_scale.run import pipeline
+from hcm_scale.serve.search import Filter, passing_rows
+from hcm_scale.serve.server import Views
+
+RUN = ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(1,2)", "\t=1", "\r=1", "\n=1", "＝1+1", "-"]
+QUOTED = ["'=already", "''+1"]
+NUMBERS = ["-5", "+491701234567", "-1.5e3", "007", "-0,5", "{=1+1}", "https://a.b/"]
+NOT_XML = ["\x01control", "bell\x07", "\ufffe", "\x7f is legal", "\x1b[2J"]
+IDS = [*RUN, *QUOTED, *NUMBERS, *NOT_XML]
+WOULD_RUN = re.compile(r"[=+\-@\t\r\n＝＋－＠].", re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("exports") / "run"
+    graph = small_graph()
+    ids = [*IDS, *(f"n{i}" for i in range(graph.num_nodes - len(IDS)))]
+    small_run(folder, replace(graph, ids=pa.array(ids)), **{"score.csv": True, "score.views": ["purified"]})
+    return folder
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.mark.parametrize(("ending", "read"), [("graphml", nx.read_graphml), ("gexf", nx.read_gexf)])
+def test_graph_export__escapes_what_xml_cannot_hold_and_says_so_once(run_dir, tmp_path, ending, read):
+    out = tmp_path / f"near.{ending}"
+    out.write_text("the one before")
+    said = commands.export_run([str(run_dir), str(out), "--top", "200"])
+    assert said.count("XML") == 1
+    assert "4 labels hold characters that XML cannot, written as \\x01" in said
+    found = read(out)
+    labels = {str(data.get("label", node)) for node, data in found.nodes(data=True)}
+    assert {r"\x01control", r"bell\x07", r"\ufffe", "\x7f is legal", r"\x1b[2J"} <= labels
+    assert len(found) == 200
+    assert [path.name for path in tmp_path.iterdir()] == [out.name]
+
+
+def test_csv__holds_nothing_that_a_spreadsheet_runs_and_numbers_as_they_are(run_dir, tmp_path):
+    nodes, edges = tmp_path / "list.csv", tmp_path / "edges.csv"
+    said = commands.export_run([str(run_dir), str(nodes)])
+    assert f"{len(RUN) + len(QUOTED) - 1} cells begin with ' " in said
+    commands.export_run([str(run_dir), str(edges), "--edges", "--pairs"])
+    for path in (nodes, edges, run_dir / "report" / "scores.csv"):
+        rows = rows_of(path)
+        cells = {cell for row in rows for cell in (*row, *row.values())}
+        assert {cell for cell in cells if WOULD_RUN.match(cell) and not re.fullmatch(r"[-+]?[\d.,e+-]+", cell)} == set()
+        assert all(float(row["p"]) >= 0 for row in rows)
+    found = {row["id"] for row in rows_of(nodes)}
+    assert {*NUMBERS, *NOT_XML, "-", *("'" + name for name in (*RUN[:-1], *QUOTED))} <= found
+
+
+def test_csv__is_raw_on_demand(run_dir, tmp_path):
+    out = tmp_path / "list.csv"
+    assert "begin with '" not in commands.export_run([str(run_dir), str(out), "--raw"])
+    assert {*IDS} <= {row["id"] for row in rows_of(out)}
+    with pytest.raises(ValueError, match=r"--raw is for \.csv"):
+        commands.export_run([str(run_dir), str(tmp_path / "list.parquet"), "--raw"])
+
+
+def test_parquet__holds_ids_as_they_are(run_dir, tmp_path):
+    commands.export_run([str(run_dir), str(tmp_path / "list.parquet")])
+    assert {*IDS} <= {*pq.read_table(tmp_path / "list.parquet")["id"].to_pylist()}
+
+
+def test_names_of_columns__are_cells_too(tmp_path):
+    graph = small_graph()
+    ends = np.repeat(np.arange(graph.num_nodes), graph.degrees), np.asarray(graph.indices)
+    paid = np.where(np.arange(graph.num_edges * 2) % 2, -2, 1)
+    pq.write_table(pa.table([*ends, paid, paid], ["source", "target", "=1+1", "paid"]), tmp_path / "edges.parquet")
+    config = small_config(tmp_path / "run", **{"score.views": ["purified"]})
+    config.graph = TablesGraph(path=str(tmp_path / "edges.parquet"), featureless="degree")
+    pipeline.run(config, until="score")
+    commands.export_run([str(tmp_path / "run"), str(tmp_path / "out.csv"), "--edges"])
+    assert "'=1+1" in rows_of(tmp_path / "out.csv")[0]
+    assert {row["paid"] for row in rows_of(tmp_path / "out.csv")} == {"1", "-2"}
+
+
+def test_sheet_of_verdicts__finds_the_ids_again(run_dir, tmp_path):
+    sheet = tmp_path / "review.csv"
+    commands.review_run([str(run_dir), "200", "--csv", str(sheet)])
+    rows = rows_of(sheet)
+    with open(sheet, "w", newline="") as stream:
+        writer = csv.DictWriter(stream, rows[0], quoting=csv.QUOTE_ALL)
+        writer.writeheader()
+        writer.writerows(row | {"verdict": "good"} for row in rows)
+    found, _ = verdicts.read_table(sheet)
+    assert {*IDS} <= {*found["id"].to_pylist()}
+
+
+SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+
+
+def cells_of(path: Path) -> list[list[tuple[str, str]]]:
+    """(type, content) of every cell; text is `inlineStr`, numbers have no type."""
+    with zipfile.ZipFile(path) as book:
+        rows = ET.fromstring(book.read("xl/worksheets/sheet1.xml")).iter(f"{SHEET}row")
+        return [[(cell.get("t", ""), "".join(cell.itertext())) for cell in row.iter(f"{SHEET}c")] for row in rows]
+
+
+@pytest.mark.parametrize("choice", [[], ["--edges", "--pairs"]])
+def test_xlsx__holds_ids_as_text_and_numbers_as_numbers(run_dir, tmp_path, choice):
+    pytest.importorskip("xlsxwriter")
+    out = tmp_path / "list.xlsx"
+    commands.export_run([str(run_dir), str(out), *choice])
+    header, *rows = cells_of(out)
+    names = [name for _, name in header]
+    key, p = names.index("source" if choice else "id"), names.index("p")
+    assert {row[key][0] for row in rows} == {"inlineStr"}
+    assert {row[p][0] for row in rows} == {""}
+    if not choice:
+        found = {row[key][1] for row in rows}
+        assert {name for name in (*RUN, *NUMBERS) if name.strip() == name and name.isprintable()} <= found
+        assert "_x0001_control" in found
+        assert not any(cell.startswith("<f") for row in rows for _, cell in row)
+
+
+def test_xlsx__of_whole_numbers_keeps_every_digit(tmp_path):
+    pytest.importorskip("xlsxwriter")
+    table = pa.table({"id": [7, 2**62 + 1], "paid": [2**62 + 1, 3], "sure": [True, None], "x": [float("nan"), 0.5]})
+    with table_writer(tmp_path / "a.xlsx", table.schema) as writer:
+        writer.write_table(table)
+    assert cells_of(tmp_path / "a.xlsx")[1:] == [
+        [("inlineStr", "7"), ("inlineStr", str(2**62 + 1)), ("b", "1")],
+        [("inlineStr", str(2**62 + 1)), ("inlineStr", "3"), ("", "0.5")],
+    ]
+
+
+def test_xlsx__without_its_library_is_refused_at_once(run_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(commands.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"list\.xlsx needs XlsxWriter: pip install 'hcm-scale\[excel\]'"):
+        commands.export_run([str(run_dir), str(tmp_path / "list.xlsx")])
+
+
+def test_served_list__is_as_safe(run_dir):
+    ranked, text = Views(run_dir).ranked, io.BytesIO()
+    stream_csv(text, passing_rows(ranked, Filter()), ranked.schema)
+    ids = {row["id"] for row in csv.DictReader(io.StringIO(text.getvalue().decode(), newline=""))}
+    assert {"'" + name for name in RUN[:-1]} <= ids
