@@ -103,16 +103,21 @@ def _cells(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.utf8_slice_codeunits(column.cast(pa.string()), 0, _MOST_CHARACTERS)
 
 
+def check_flat(schema: pa.Schema, out: Path) -> None:
+    """Raises ValueError where a column holds lists or records, which only Parquet has a place for."""
+    for entry in schema if out.suffix != ".parquet" else ():
+        if pa.types.is_nested(entry.type):
+            what = f"column {entry.name!r} of type {entry.type} does not fit into {out.suffix[1:].upper()}"
+            raise ValueError(f"{out}: {what}; name a .parquet")
+
+
 @contextlib.contextmanager
 def table_writer(out: Path, schema: pa.Schema, raw: bool = False) -> Iterator[Any]:
     """Yields a writer to `out`, by its ending, of which `write_table` takes the next rows; `raw`: CSV as text is.
 
     ValueError where a column or the number of rows does not fit the format.
     """
-    for entry in schema if out.suffix != ".parquet" else ():
-        if pa.types.is_nested(entry.type):
-            what = f"column {entry.name!r} of type {entry.type} does not fit into {out.suffix[1:].upper()}"
-            raise ValueError(f"{out}: {what}; name a .parquet")
+    check_flat(schema, out)
     writers = {".parquet": pq.ParquetWriter, ".xlsx": _XlsxWriter}
     made = writers.get(out.suffix, pyarrow.csv.CSVWriter if raw else CsvWriter)
     with files.replacing_file(out) as fresh, made(fresh, schema) as writer:

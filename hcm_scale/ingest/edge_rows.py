@@ -96,12 +96,3 @@ def with_edge_columns(table: pa.Table, numbers: pa.Table) -> pa.Table:
             free += "_"
         table = table.add_column(0 if name == "rank" else table.num_columns, free, values)
     return table
-
-
-def check_flat(schema: pa.Schema, out: Path) -> None:
-    """Raises ValueError where a column does not fit into a file of this ending."""
-    for entry in schema if out.suffix == ".csv" else ():
-        if pa.types.is_nested(entry.type):
-            raise ValueError(
-                f"{out}: column {entry.name!r} of type {entry.type} does not fit into CSV; name a .parquet"
-            )

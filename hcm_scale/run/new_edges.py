@@ -37,11 +37,11 @@ from hcm_scale.base import files
 from hcm_scale.base.names import Hop
 from hcm_scale.base.npy import open_npy, save_npy
 from hcm_scale.base.parquet import Group, join
-from hcm_scale.base.sheets import quoted
+from hcm_scale.base.sheets import check_flat, quoted
 from hcm_scale.base.spmm import mean_rows
 from hcm_scale.base.threads import prefetch, run_in_threads
 from hcm_scale.config import Config, TablesGraph, stored_options, with_options
-from hcm_scale.ingest.edge_rows import EdgeRows, Rows, check_flat, with_edge_columns
+from hcm_scale.ingest.edge_rows import EdgeRows, Rows, with_edge_columns
 from hcm_scale.ingest.policy import Columns
 from hcm_scale.ingest.table_files import TableSource, open_table
 from hcm_scale.report.edges import StrangeEdges
