@@ -9,7 +9,6 @@ new ids, 24 bytes each beside, and 8 bytes for every distinct pair of a new one 
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
