@@ -43,13 +43,22 @@ class EdgeRows:
         self._ids = GrowingIds(self._kind)
         self._ids.add(pa.array(self._nodes) if graph.ids is None else graph.ids.take(pa.array(self._nodes)))
 
-    def batches(self) -> Iterator[tuple[pa.RecordBatch, Numbers]]:
-        """Streams the rows of all columns, in order, and the edge of each."""
-        reader, row = IdReader(self._kind, "", str), 0
-        for batch in self._files.batches(self._files.schema.names):
-            ends = [self._numbers(batch[name], reader, row) for name in (self._columns.source, self._columns.target)]
+    def batches(self, *, ends_alone: bool = False) -> Iterator[tuple[pa.RecordBatch, Numbers]]:
+        """Streams the rows of all columns, or of both ends alone, in order, and the edge of each."""
+        reader, row, named = IdReader(self._kind, "", str), 0, (self._columns.source, self._columns.target)
+        for batch in self._files.batches(named if ends_alone else self._files.schema.names):
+            ends = [self._numbers(batch[name], reader, row) for name in named]
             row += len(batch)
             yield batch, self._edges(*ends)
+
+    def count(self, edges: Numbers) -> Numbers:
+        """How many rows lie on each of some edges, given by their numbers."""
+        ordered, found = np.unique(edges), np.zeros(len(edges) + 1, np.int64)
+        for _, edge in self.batches(ends_alone=True):
+            place = np.searchsorted(ordered, edge)
+            is_asked = (place < len(ordered)) & (ordered[np.minimum(place, len(ordered) - 1)] == edge)
+            found += np.bincount(place[is_asked], minlength=len(found))
+        return found[np.searchsorted(ordered, edges)]
 
     def _numbers(self, column: pa.Array, reader: IdReader, row: int) -> Numbers:
         """The node of each id, -1 for none that is asked for."""

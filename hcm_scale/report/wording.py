@@ -646,14 +646,24 @@ def edge_text(e: EdgeExplanation) -> str:
     return "\n".join(lines)
 
 
-def edge_reason(e: EdgeExplanation, r: EdgeReason) -> str:
-    """What one kind of evidence says of an edge, and what is usual."""
+def edge_sentence(e: EdgeExplanation) -> str:
+    """What speaks for an edge, in one sentence: for the line of a table."""
+    told = [r for r in e.reasons if r.notable] or [r for r in e.reasons[:1] if r.value is not None]
+    parts = [edge_reason(e, reason, "edges of such ends") for reason in told]
+    parts += [_end_difference(e, d) for d in e.differences[:1]]
+    whom = " for edges of such ends"
+    first, found, rest = sentence("; ".join(parts)).partition(whom)
+    return f"{first}{found}{rest.replace(whom, '')}." if parts else ""  # once is enough
+
+
+def edge_reason(e: EdgeExplanation, r: EdgeReason, like: str = "") -> str:
+    """What one kind of evidence says of an edge, and what is usual for edges of like degrees, which `like` names."""
     if r.value is None:
         return "the model was not asked about this edge"
     ends = dict.fromkeys(_with_neighbors(degree) for degree in sorted(e.degrees))
-    like = f"edges between nodes {' and '.join(ends)}"
+    like = like or f"edges between nodes {' and '.join(ends)}"
     if r.kind == "shared":
-        usual = "" if r.usual is None else f", where {r.usual:g} is usual for {like}"
+        usual = "" if r.usual in (None, r.value) else f", where {r.usual:g} is usual for {like}"
         return f"its ends share {f'{r.value:,.0f}' if r.value else 'no'} neighbour{'s' * (r.value != 1)}{usual}"
     own, usual, _ = _against(r.value, r.usual, 1 if r.kind == "hop" else 2, like)
     if r.kind == "hop":

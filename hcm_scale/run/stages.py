@@ -18,7 +18,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ from hcm_scale.stages.score import Scoring, Trend, auc_trend
 from hcm_scale.stages.train import MOST_BURN_IN, Batching, ChainPlan, Langevin, Network, Recipe, Training
 
 _ROW_GROUP_ROWS = 65_536  # pairs of a row group, the piece in which labels are read
+_EDGE_SHARE, _EDGE_SECONDS = 0.1, 0.5  # of the time of a run, or in any case, for ranking its edges
 _DECAY = {"decay_offset": 100.0, "decay_power": 0.55, "cycle_steps": 200}  # of the schedules, in `ChainPlan`
 
 log = logging.getLogger(__name__)
@@ -342,11 +343,14 @@ def _score(run: RunContext) -> Iterator[Stage]:
 
 def _report(run: RunContext) -> Iterator[Stage]:
     config, folders, trains = run.config, run.workspace.folders, run.trained is None
+    ways = lambda: memory.report(run.graph(), run.purified().features.shape[1])  # noqa: E731
 
     def make(out: Path) -> Facts:
-        purified = run.purified()
+        purified, graph = run.purified(), run.graph()
+        spent = sum(record.seconds for record in run.workspace.records)
+        is_cheap = report.edge_seconds(graph) <= max(_EDGE_SECONDS, _EDGE_SHARE * spent)
         made = report.report(
-            run.graph(),
+            graph,
             purified.graph,
             folders["scores"],
             out,
@@ -358,10 +362,13 @@ def _report(run: RunContext) -> Iterator[Stage]:
             drift=folders.get("drift"),
             stages=[asdict(record) for record in run.workspace.records],
             csv=config.score.csv,
+            ranks_edges=is_cheap and run.choose("report", ways()) == ways()[0][0],
+            count_rows=None if run.given is not None else partial(sources.count_rows, config.graph, folders["graph"]),
         )
-        return {"rows": len(made["table"]["rank"]), "notes": made["notes"]}
+        edges = report.edge_lines(made["strange_edges"])
+        return {"rows": len(made["table"]["rank"]), "notes": made["notes"], "strange_edges": edges}
 
-    needs = lambda: [memory.report(run.graph())]  # noqa: E731
+    needs = lambda: [need for _, need in ways()]  # noqa: E731
     options = [report.NUM_EXPLAINED, config.score.csv, config.graph.name]
     yield Stage("report", report.FORMAT, options, ("scores", "labels" if trains else "drift"), make, needs=needs)
 
