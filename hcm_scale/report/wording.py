@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hcm_scale.base.names import GAP_SUFFIX
+from hcm_scale.base.names import AS_END, GAP_SUFFIX, ONCE
 from hcm_scale.report.explain import NOTABLE_DEVIATIONS, Difference, EdgeExplanation, EdgeReason, Explanation
 from hcm_scale.report.reasons import KIND_TITLES, ORDINARY_TITLES, Reason, kind_title
 
@@ -521,7 +521,8 @@ def _difference(e: Explanation, d: Difference) -> str:
         return f"`{name}` is {'' if d.value else 'not '}{what}, which is so of {share} {where}"
     if d.counts is not None:
         usual = "" if d.usual is None else f", where {percent(d.usual)} is usual"
-        return f"{column}: {d.counts[0]:,} of its {d.counts[1]:,} rows{usual}"
+        of = "partners" if d.column.startswith(ONCE + AS_END) else "rows"
+        return f"{column}: {d.counts[0]:,} of its {d.counts[1]:,} {of}{usual}"
     own, mean, usual = (_quantity(value, d.first_day) for value in (d.value, d.neighbors, d.usual or 0.0))
     if d.usual is None:
         return f"{column} = {own} where the mean {where} is {mean}"

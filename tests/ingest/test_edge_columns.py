@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,8 @@ def slow_attributes(table, unit):
     """Every attribute of every node by plain loops: {node: {attribute: value}}."""
     rows = [row for row in table.to_pylist() if row["payer"] != row["payee"]]
     latest, earliest = (end(table["time"].to_pylist()) for end in (max, min))
+    of_pairs = Counter((row["payer"], row["payee"]) for row in rows)
+    usual_once = sum(count == 1 for count in of_pairs.values()) / len(of_pairs)
     found = defaultdict(dict)
     for node in sorted({*table["payer"].to_pylist(), *table["payee"].to_pylist()}):
         of_both = []
@@ -47,6 +49,8 @@ def slow_attributes(table, unit):
                 usual = sum(map(is_so, rows)) / len(rows)
                 return (sum(map(is_so, own)) + 10 * usual) / (len(own) + 10)
 
+            partners = Counter(row[other] for row in own).values()
+            once = (sum(count == 1 for count in partners) + 10 * usual_once) / (len(partners) + 10)
             amounts = [row["amount"] for row in own if row["amount"] is not None]
             mean = sum(amounts) / max(1, len(amounts))
             spread = math.sqrt(sum((value - mean) ** 2 for value in amounts) / max(1, len(amounts)))
@@ -55,6 +59,7 @@ def slow_attributes(table, unit):
             found[node] |= {
                 f"rows, as {end}": math.log1p(len(own)),
                 f"partners, as {end}": math.log1p(len({row[other] for row in own})),
+                f"partners of one row, as {end}": once,
                 **{f"{w} amount, as {end}": math.copysign(math.log1p(abs(v) / unit), v) for w, v in said.items()},
                 f"round amount, as {end}": share(lambda row: is_round(row["amount"])),
                 f"negative amount, as {end}": share(lambda row: (row["amount"] or 0) < 0),
@@ -103,6 +108,19 @@ def test_attributes__are_those_of_a_loop_over_rows(tmp_path, monkeypatch, range_
         assert found == pytest.approx(own, rel=1e-5, abs=1e-6)
 
 
+def test_partners_of_one_row__are_shares_drawn_to_what_some_sources_show(tmp_path, monkeypatch):
+    whole, part = ([], [])
+    for found, sample in ((whole, 1 << 22), (part, 100)):  # a quarter of the rows
+        monkeypatch.setattr(edge_columns, "_PAIR_SAMPLE", sample)
+        graph = read_tables(tmp_path / "g", payment_table(), columns=ENDS)
+        (usual,) = column_encodings(graph)[0].shares
+        shares = graph.x[:, graph.columns.index("partners of one row, as payee")]
+        partners = np.expm1(graph.x[:, graph.columns.index("partners, as payee")])
+        found += [usual, shares * (partners + 10) - 10 * usual]
+    assert whole[0] != part[0] == pytest.approx(whole[0], abs=0.1)
+    np.testing.assert_allclose(whole[1], part[1], atol=1e-4)  # the counts are the same
+
+
 def test_column_report__has_a_line_of_what_became_of_each_column(tmp_path):
     table = (
         payment_table()
@@ -140,7 +158,8 @@ def test_edge_attributes__can_be_left_out_chosen_and_joined_to_a_node_table(tmp_
     with pytest.raises(InputError, match="zero attributes"):
         read_tables(tmp_path / "g", table, columns=chosen)
     counts = read_tables(tmp_path / "counts", table, columns=chosen, policy=Policy(edge_attributes="all"))
-    assert counts.columns == ("rows, as payer", "partners, as payer", "rows, as payee", "partners, as payee")
+    made = ("rows", "partners", "partners of one row")
+    assert counts.columns == tuple(f"{what}, as {end}" for end in ("payer", "payee") for what in made)
     with pytest.raises(InputError, match=r"graph\.exclude='day' is not a column"):
         read_tables(tmp_path / "g", table, columns=Columns(source="payer", target="payee", exclude=("day",)))
 
