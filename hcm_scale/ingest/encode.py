@@ -465,6 +465,7 @@ Survey = NumberSurvey | VectorSurvey | CategorySurvey
 # | decimal commas       | `6451,65`, `1.234,5`, `12`        | decimals, not of three digits where some have none |
 # | points of thousands  | `323`, `2.955`, `1.250.000`       | two points; or one, and another value none         |
 # | decimal points       | `7.123`, `12.5-`, `12`            | a point, or a minus at the end                     |
+# | vectors              | `[0.1,-2e-3]`, `{0.1, 2}`         |                                                    |
 
 
 @dataclass(frozen=True)
@@ -487,6 +488,8 @@ class TextFormat:
     def read(self, values: pa.Array) -> pa.Array:
         """Values in this format as what they mean."""
         values = trimmed(values)
+        if is_vector(self.kind):
+            return pc.split_pattern(pc.replace_substring_regex(values, r"[\[\]{}\s]", ""), ",").cast(self.kind)
         if self.note == _ZONES:
             values = pc.replace_substring_regex(values, r"^([-\d]{10}[ T][\d:.]+)$", r"\1Z")
         if is_date(self.kind):
@@ -507,6 +510,7 @@ def _signed(number: str) -> str:
 _COMMA = "written with a decimal comma"
 _ZONES = "its zones become UTC, and times without a zone are taken as UTC"
 _POINT_MONEY, _COMMA_MONEY = "read without the currency", "read without the currency, with a decimal comma"
+_PLACE = r"\s*[-+]?\d+(\.\d*)?([eE][-+]?\d+)?\s*"  # of a vector
 _DAY, _TIME = r"^\d{4}-\d{2}-\d{2}", r"[ T]\d{2}:\d{2}(:\d{2})?"
 _WHOLE = r"0|[1-9]\d*"
 _GROUPS = r"[1-9]\d{0,2}(\.\d{3}){1,5}"  # as many as an int64 holds
@@ -539,6 +543,7 @@ TEXT_FORMATS = (
     TextFormat(_signed(_COMMAS), (",",), pa.float64(), _COMMA),
     TextFormat(_signed(rf"{_WHOLE}|{_GROUPS}|{_COMMAS}"), (r",(\d{1,2}|\d{4,})-?$|\..*,",), pa.float64(), _COMMA),
     TextFormat(_signed(rf"({_WHOLE})(\.\d*)?([eE][-+]?\d+)?"), (r"\.|-$",), pa.float64()),
+    TextFormat(rf"^[\[{{]{_PLACE}(,{_PLACE})+[\]}}]$", (",",), pa.large_list(pa.float64())),
 )
 MAY_BE_THOUSANDS = "if its points are of thousands (2.955 for 2955), write it without them"
 
