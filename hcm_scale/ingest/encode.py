@@ -453,8 +453,9 @@ def _mixed(values: NDArray[np.float64]) -> NDArray[np.uint64]:
 Survey = NumberSurvey | VectorSurvey | CategorySurvey
 
 
-# Text in a known format. A minus may stand at the end, as SAP writes it. Points are taken as of thousands only in CSV
-# files separated by `;`: elsewhere `2.955` may well be less than 3, and the column report says so.
+# Text in a known format. A minus may stand at the end, as SAP writes it, or be parentheses, as accountants write it.
+# Points are taken as of thousands only in CSV files separated by `;`: elsewhere `2.955` may well be less than 3, and
+# the column report says so.
 #
 # | format               | values                            | which some value must show                         |
 # |----------------------|-----------------------------------|----------------------------------------------------|
@@ -490,7 +491,9 @@ class TextFormat:
         values = trimmed(values)
         if is_vector(self.kind):
             return pc.split_pattern(pc.replace_substring_regex(values, r"[\[\]{}\s]", ""), ",").cast(self.kind)
+        values = pc.replace_substring_regex(values, r"^(.*)\((.*)\)$", r"-\1\2")
         if self.note == _ZONES:
+            values = pc.replace_substring_regex(values, " ?(UTC|GMT)$", "Z")
             values = pc.replace_substring_regex(values, r"^([-\d]{10}[ T][\d:.]+)$", r"\1Z")
         if is_date(self.kind):
             return values.cast(self.kind)
@@ -504,7 +507,7 @@ class TextFormat:
 
 
 def _signed(number: str) -> str:
-    return rf"^([-+]?({number})|({number})-)$"
+    return rf"^([-+]?({number})|({number})-|\(({number})\))$"
 
 
 _COMMA = "written with a decimal comma"
@@ -520,11 +523,16 @@ POINTS_OF_THOUSANDS = (
     TextFormat(_THOUSANDS, (r"\..*\.",), pa.int64(), "its points are of thousands"),
     TextFormat(_THOUSANDS, (r"^[-+]?\d+-?$", r"\."), pa.int64(), "its points are of thousands"),
 )
-_OFFSET = r"[+-]\d{2}:?\d{2}"
+_ZONE = r"Z|[+-]\d{2}:?\d{2}| ?UTC| ?GMT"
 _CURRENCY = r"(\p{Sc}|AUD|BRL|CAD|CHF|CNY|CZK|DKK|EUR|GBP|HKD|HUF|INR|JPY|KRW|MXN|NOK|PLN|SEK|SGD|TRY|USD|ZAR)"
 _POINTED, _COMMAED = r"(\d{1,3}(,\d{3})+|\d+)(\.\d+)?", r"(\d{1,3}(\.\d{3})+|\d+)(,\d+)?"
 MONEY = tuple(
-    TextFormat(rf"^[-+]?{_CURRENCY}? ?[-+]?{number} ?{_CURRENCY}?-?$", (_CURRENCY, *marks), pa.float64(), note)
+    TextFormat(
+        rf"^([-+]?{_CURRENCY}? ?[-+]?{number} ?{_CURRENCY}?-?|{_CURRENCY}? ?\({_CURRENCY}? ?{number} ?{_CURRENCY}?\))$",
+        (_CURRENCY, *marks),
+        pa.float64(),
+        note,
+    )
     for number, marks, note in (
         (r"\d+", (), _POINT_MONEY),
         (_POINTED, (r"\.\d{1,2}(\D|$)",), _POINT_MONEY),
@@ -536,9 +544,7 @@ TEXT_FORMATS = (
     TextFormat(rf"{_DAY}$", ("-",), pa.date32()),
     TextFormat(rf"{_DAY}({_TIME})?$", ("-",), pa.timestamp("s")),
     TextFormat(rf"{_DAY}({_TIME}(\.\d{{1,9}})?)?$", ("-",), pa.timestamp("ns")),
-    TextFormat(
-        rf"{_DAY}{_TIME}(\.\d{{1,9}})?(Z|{_OFFSET})?$", (rf"(Z|{_OFFSET})$",), pa.timestamp("ns", "UTC"), _ZONES
-    ),
+    TextFormat(rf"{_DAY}{_TIME}(\.\d{{1,9}})?({_ZONE})?$", (rf"({_ZONE})$",), pa.timestamp("ns", "UTC"), _ZONES),
     *MONEY,
     TextFormat(_signed(_COMMAS), (",",), pa.float64(), _COMMA),
     TextFormat(_signed(rf"{_WHOLE}|{_GROUPS}|{_COMMAS}"), (r",(\d{1,2}|\d{4,})-?$|\..*,",), pa.float64(), _COMMA),
@@ -567,7 +573,7 @@ class TextFormatSearch:
         """Takes some more values; returns whether any format is left."""
         values = trimmed(column.unique())
         if self._missing.keys() & {*MONEY}:
-            found = pc.replace_substring_regex(values.drop_null(), r"[-+\d., ]", "").unique().to_pylist()
+            found = pc.replace_substring_regex(values.drop_null(), r"[-+()\d., ]", "").unique().to_pylist()
             self._currencies.update(found[:5])
         self._missing = {form: missing for form, missing in self._missing.items() if form.fits(values)}
         for missing in self._missing.values():

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale.ingest import edge_columns
@@ -253,7 +254,8 @@ def test_money__is_read_without_its_currency_unless_there_are_several(tmp_path):
 
 def test_times_with_several_zones__become_utc(tmp_path):
     table = payment_table()
-    zones = [("2024-05-01T23:30:00+02:00", "2024-05-01 21:30:00Z", "2024-05-01 21:30:00")[i % 3] for i in range(400)]
+    forms = "2024-05-01T23:30:00+02:00", "2024-05-01 21:30:00Z", "2024-05-01 21:30:00", "2024-05-01 21:30:00 UTC"
+    zones = [forms[i % 4] for i in range(400)]
     graph = read_tables(tmp_path / "g", table.set_column(3, "time", pa.array(zones)), columns=ENDS)
     assert graph.x[:, graph.columns.index("time from 18 to 24 h, as payer")].min() == 1
     assert "its zones become UTC, and times without a zone are taken as UTC" in column_report(graph)
@@ -273,3 +275,46 @@ def test_files_whose_columns_change__have_gaps_where_a_column_is_missing_and_a_l
     said = column_report(graph)
     assert "in/b.csv has no such column: gaps there" in said
     assert "not used: only in in/b.csv, not in the first file" in said
+
+
+def test_negative_amounts__may_stand_in_parentheses(tmp_path):
+    table = payment_table()
+    plain = np.round(np.random.default_rng(3).lognormal(5, 1, 400), 2) * np.where(np.arange(400) % 9, 1, -1)
+    numbers = read_tables(tmp_path / "g", table.set_column(2, "amount", pa.array(plain)), columns=ENDS)
+    for money in ("{:.2f}", "${:,.2f}", "{:.2f} EUR"):
+        texts = [f"({money.format(-value)})" if value < 0 else money.format(value) for value in plain]
+        read = read_tables(tmp_path / "h", table.set_column(2, "amount", pa.array(texts)), columns=ENDS)
+        np.testing.assert_array_equal(read.x, numbers.x)
+        assert "are negative and count with their sign" in column_report(read)
+    odd = read_tables(tmp_path / "h", table.set_column(2, "amount", pa.array(["(15.00", *texts[1:]])), columns=ENDS)
+    assert "sum of amount, as payer" not in odd.columns
+
+
+def test_files_whose_types_contradict__are_told_or_refused(tmp_path):
+    table = payment_table(200)
+
+    def read(name, first, second, write=pq.write_table):
+        folder = tmp_path / name
+        folder.mkdir()
+        for number, part in enumerate((first, second)):
+            write(part, folder / f"{number}.{'csv' if write is pacsv.write_csv else 'parquet'}")
+        return read_tables(tmp_path / "g", folder, columns=ENDS)
+
+    whole = table.set_column(2, "amount", pa.array(range(200)))
+    both = read("decimals", whole, table)
+    one = read_tables(tmp_path / "one", pa.concat_tables([whole.cast(table.schema), table]), columns=ENDS)
+    np.testing.assert_array_equal(both.x, one.x)
+    numbers = table.set_column(3, "time", table["time"].cast(pa.int64()))
+    with pytest.raises(InputError, match=r"1\.parquet column 'time'.* int64, and timestamp\[ms\] in the first file"):
+        read("epoch", table.set_column(3, "time", table["time"].cast(pa.timestamp("ms"))), numbers)
+    words = table.set_column(2, "amount", pa.array([f"about {i}" for i in range(200)]))
+    assert "double in words/1.parquet, read as string" in column_report(read("words", words, table))
+    with pytest.raises(InputError, match=r"1\.parquet column 'amount'.* cannot be read as double: .*'about \d+'"):
+        read("later words", table, words)
+    with pytest.raises(
+        InputError, match=r"1\.csv cannot be read with the types of .* first file .*line 2: .*'about 0'"
+    ):
+        read("csv", table, words, pacsv.write_csv)
+    renamed = table.rename_columns(["sender", *table.column_names[1:]])
+    with pytest.raises(InputError, match=r"1\.csv has 0 columns 'payer', legal is one, as in the first file"):
+        read("renamed", table, renamed, pacsv.write_csv)
