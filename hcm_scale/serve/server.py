@@ -4,6 +4,7 @@
 in scores.parquet on disk; reasons and explanations come from `Evidence`, as in the report, gathered at the first.
 The templates are the report's and a few more, and escape whatever came from the user's data. Verdicts are read from
 the run's file whenever it has changed, so that several reviewers, pages and commands see what each other gave.
+Strange edges are ranked when they are first asked for, and stored beside the stages.
 
 `Server` listens on 127.0.0.1; GET reads, and POST adds verdicts to the run. Every address begins with a random token,
 so that neither other users of the machine nor pages of other sites that guess the port get anything. A request must
@@ -177,14 +178,13 @@ class Views:
         """The strangest edges of the run: as stored, or ranked now and stored."""
         path, of = self.run_dir / _EDGES_FILE, [_EDGES_FORMAT, files.hash_once(self.ranked.path)]
         with contextlib.suppress(OSError, ValueError):
-            stored = json.loads(path.read_bytes())
-            if isinstance(stored, dict) and stored.get("of") == of:
+            if (stored := files.read_sealed(path)).get("of") == of:
                 return stored
         with self._lock:
             evidence = self._evidence
         found = StrangeEdges(evidence).shown(_NUM_EDGES, self._count_rows) | {"of": of}
         with contextlib.suppress(OSError):  # a run that cannot be written is ranked again by the next server
-            files.write_json(path, found)
+            files.write_sealed(path, found)
         return found
 
     def _count_rows(self, found: StrangeEdges, chosen: NDArray[np.int64]) -> NDArray[np.int64] | None:
