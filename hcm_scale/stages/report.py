@@ -49,7 +49,7 @@ _COLUMNS = ("id", "node", "rank", "evidence", "degree", "p", "flagged", "y", "ki
 NUM_EXPLAINED = 10  # nodes, first of the ranking; `explain` and `serve` explain all others
 _HEAD = 5  # of each kind of evidence
 _MEMBERS = 15  # of a group
-_EDGE_SECONDS, _ROW_SECONDS = 3.5e-6, 7e-7  # of an edge and a row of its table, on two cores
+_EDGE_SECONDS, _ROW_SECONDS = 2.2e-6, 7e-7  # of an edge and a row of its table, on two cores
 
 log = logging.getLogger(__name__)
 
