@@ -27,6 +27,7 @@ THEMES = {
     "tomorrow": "nodes that were not there in training: ROC-AUC and seconds by a trained run",
     "weights": "weights of edges that tell something and that tell nothing: ROC-AUC by several rules",
     "teach": "a million nodes ranked again by 200 verdicts: scikit-learn's gradient boosting; ten million verdicts",
+    "score_edges": "a million new edges by a finished run: all of the graph scored anew, cosine of embeddings",
     "growth": "time and peak memory of each stage from 10^4 nodes on, fitted exponents",
 }
 NEEDS_GPU = {

@@ -230,9 +230,10 @@ def changes(about: Subject, seed: int) -> dict[str, float]:
         nodes = _looked_at(about, size, rng)
         true = about.bad[nodes]
         for how, given in (("true", true), ("shuffled", rng.permutation(true)), ("coin", rng.random(size) < 0.5)):
-            out[f"{how} {size}"] = _change(about, "taught", nodes, given, seed)
+            if np.delete(about.bad, nodes).any():
+                out[f"{how} {size}"] = _change(about, "taught", nodes, given, seed)
     for how, of in (("known bad", np.flatnonzero(about.bad)), ("called bad", np.arange(len(about.bad)))):
-        nodes = rng.permutation(of)[:KNOWN]
+        nodes = rng.permutation(of)[: min(KNOWN, about.bad.sum() // 2)]  # some are left to be found
         out[f"{how} {KNOWN}"] = _change(about, "taught", nodes, np.ones(len(nodes), bool), seed)
     return out
 
@@ -269,6 +270,7 @@ def main(options: Namespace) -> int:
     about_run = f"{hardware()}. {versions()}. Commit {commit()}."
     page = f"{markdown(done)}\n\n{markdown_changes(done)}\n\n{about_run}"
     out.with_suffix(".md").write_text(page + "\n")
+    draw_figure(done, out.with_suffix(".svg"))
     print(page)
     return 0
 
@@ -311,6 +313,29 @@ def markdown_changes(lines: list[dict[str, Any]]) -> str:
         cells = f"{made.mean():+.3f} | {made.min():+.3f} | {np.mean(made < -0.03):.2f} | {np.mean(made != 0):.2f}"
         rows.append(f"| {how} | {cells} |")
     return "\n".join(rows)
+
+
+def draw_figure(lines: list[dict[str, Any]], path: Path) -> None:
+    """Bad nodes found and average precision by every learner, a line for each data set, spread over draws as a bar."""
+    from matplotlib import pyplot as plt
+
+    names = [name for name in (*ORGANIC, *PLANTED) if any(line["problem"] == name for line in lines)]
+    panels = {"found": f"bad nodes among {ROUNDS * SIZE} looked at", "ap": f"average precision after {FEW} verdicts"}
+    made, axes = plt.subplots(1, len(panels), figsize=(10, 0.55 * len(names) + 1.4), sharey=True)
+    for (part, title), axis in zip(panels.items(), axes, strict=True):
+        for place, learner in enumerate(LEARNERS):
+            of = [[line[part] for line in lines if (line["problem"], line["learner"]) == (n, learner)] for n in names]
+            height = np.arange(len(names)) + 0.11 * (place - 2.5)
+            style = {"label": learner, "fmt": "o" if "taught" in learner else "s", "markersize": 5, "capsize": 2}
+            axis.errorbar([np.mean(each) for each in of], height, xerr=[np.std(each) for each in of], **style)
+        axis.set(title=title, xlim=(0, None))
+        axis.grid(axis="x", alpha=0.3)
+    axes[0].set_yticks(range(len(names)), names)
+    axes[0].invert_yaxis()
+    axes[1].legend(fontsize=8)
+    made.tight_layout()
+    made.savefig(path, metadata={"Date": None})
+    plt.close(made)
 
 
 def _mean(lines: list[dict[str, Any]], part: str) -> str:

@@ -47,6 +47,7 @@ def clean(arguments: list[str]) -> str:
         set aside     finished stages of other options, which a run keeps in case they are asked for again
         unused        stages that runs of a sweep shared and that none links to any more
         checkpoints   of trainings that are finished: nothing reads them
+        embeddings    of `hcm-scale score-edges`, which makes them again
 
     Without `--yes` nothing is removed: the list says what would be, and how much room it takes.
     """
@@ -81,6 +82,8 @@ def _removable(root: Path) -> Iterator[tuple[str, Path]]:
         if not records.is_dir() or records.is_symlink():  # nothing is removed through a link
             continue
         inside.remove(RECORDS)
+        if (Path(place) / "embeddings" / files.MANIFEST).is_file():
+            yield "embeddings", Path(place) / "embeddings"
         yield from (("set aside", path) for path in sorted(records.glob("*.before")) if path.is_dir())
         is_shared = Path(place).name == "stages"
         for record in sorted(records.glob("*.json")):
@@ -363,6 +366,42 @@ def teach_run(arguments: list[str]) -> str:
     return "\n".join([*told, teach.taught_text(taught), *where])
 
 
+def score_edges(arguments: list[str]) -> str:
+    """Scores the edges of a new table by a finished run: `hcm-scale score-edges RUN TABLE [-o FILE]`, in seconds.
+
+    TABLE is a .csv, .tsv or .parquet, a folder or a glob, with columns called as in the table of the run. Its rows come
+    out in their order, with all columns, and rank, p, flag and numbers of the edge among those of the run, as in
+    `hcm-scale export RUN FILE --edges`. `edge_status` is
+
+        edge             the run has this edge, and its numbers are those
+        new              it has both ends
+        new account      it has not all ends; one that it has not is known by those that TABLE joins it to
+        unknown, self    an end has no such partner, or both ends are one: nothing is told
+
+    The first call keeps embeddings of all nodes in RUN/embeddings, for the next. TABLE may be larger than memory; the
+    same command after a kill goes on where it was.
+    """
+    parser = Parser("score-edges", score_edges.__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run, such as runs/payments")
+    parser.add_argument("table", metavar="TABLE", help="the new edges")
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help=".csv or .parquet; else TABLE-scored.csv")
+    parser.add_argument("--source-column", metavar="NAME", help="of one end, where the run calls it otherwise")
+    parser.add_argument("--target-column", metavar="NAME", help="of the other end")
+    given = parser.parse_args(arguments)
+    from hcm_scale.base import files
+
+    ending = ".parquet" if given.table.endswith((".parquet", ".pq")) else ".csv"
+    out = given.out or Path(f"{files.slug(Path(given.table).name.split('.')[0])}-scored{ending}")
+    _check_file(out)
+    from hcm_scale.run.new_edges import open_new_edges, write_scored
+
+    edges = open_new_edges(given.run, given.table, given.source_column, given.target_column)
+    num_rows, num_kept = write_scored(edges, out)
+    kept = f" ({num_kept:,} of them written before)" if num_kept else ""
+    stored = f"embeddings of the run: {edges.folder}, {files.size_of(edges.folder) / 1e6:,.1f} MB"
+    return f"{num_rows:,} rows{kept} in {out}, in the order of the table\n{stored}"
+
+
 def serve_page(arguments: list[str]) -> str:
     """A local page over every node of a finished run: `hcm-scale serve RUN [--port N] [--by NAME]`, until Ctrl-C.
 
@@ -397,6 +436,7 @@ COMMANDS: dict[str, Callable[[list[str]], str]] = {
     "export": export_run,
     "inspect": inspect_path,
     "review": review_run,
+    "score-edges": score_edges,
     "serve": serve_page,
     "teach": teach_run,
     "warm": precompile,

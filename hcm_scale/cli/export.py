@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hcm_scale.base import files
 from hcm_scale.graph import Graph
-from hcm_scale.ingest.edge_rows import EdgeRows
+from hcm_scale.ingest.edge_rows import EdgeRows, check_flat, with_edge_columns
 from hcm_scale.ingest.policy import InputError
 from hcm_scale.report.edges import StrangeEdges
 from hcm_scale.report.evidence import Evidence
@@ -175,7 +175,8 @@ def _joined_rows(rows: EdgeRows, found: StrangeEdges, chosen: NDArray[np.int64],
     """Rows of an edge table: rank of the edge, all columns, its other numbers; `is_part`: those of chosen edges."""
     rank_of = np.zeros(found.evidence.graph.num_edges, np.int64)
     rank_of[chosen] = np.arange(1, 1 + len(chosen))
-    for batch, edge in rows.batches():
+    for batch, left, right in rows.batches():
+        edge = found.evidence.edges.find(left, right)
         known = np.flatnonzero(edge >= 0)
         known = known[rank_of[edge[known]] > 0]
         some, place = np.unique(edge[known], return_inverse=True)
@@ -187,12 +188,7 @@ def _joined_rows(rows: EdgeRows, found: StrangeEdges, chosen: NDArray[np.int64],
             at[known] = place
             table = pa.Table.from_batches([batch])
             numbers = numbers.take(pa.array(at, mask=rank_of[edge] * (edge >= 0) == 0))
-        for name, values in zip(numbers.column_names, numbers.columns, strict=True):
-            free = f"edge_{name}"
-            while free in table.column_names:
-                free += "_"
-            table = table.add_column(0 if name == "rank" else table.num_columns, free, values)
-        yield table
+        yield with_edge_columns(table, numbers)
 
 
 def _by_rank(tables: Iterator[pa.Table]) -> pa.Table:
@@ -204,11 +200,7 @@ def _by_rank(tables: Iterator[pa.Table]) -> pa.Table:
 def _write_tables(tables: Iterator[pa.Table], out: Path) -> int:
     """Writes tables of one schema, one after the other; returns the number of rows."""
     first, num_rows = next(tables), 0
-    for entry in first.schema if out.suffix == ".csv" else ():
-        if pa.types.is_nested(entry.type):
-            raise ValueError(
-                f"{out}: column {entry.name!r} of type {entry.type} does not fit into CSV; name a .parquet"
-            )
+    check_flat(first.schema, out)
     writer = pq.ParquetWriter if out.suffix == ".parquet" else pyarrow.csv.CSVWriter
     with files.replacing_file(out) as fresh, writer(fresh, first.schema) as sink:
         for table in itertools.chain([first], tables):

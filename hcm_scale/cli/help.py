@@ -51,7 +51,7 @@ def full_page() -> str:
     lines = [TITLE, "", "usage: hcm-scale COMMAND [FILE ...] [GROUP=OPTION ...] [KEY=VALUE ...] [-m]", "", "commands:"]
     pages = {name: (inspect.getdoc(command) or "").splitlines()[0] for name, command in COMMANDS.items()}
     pages = {name: f"{page[0].lower()}{page[1:].rstrip('.')}".replace("`", "") for name, page in pages.items()}
-    lines += [f"  {name:<11}{text}" for name, text in (STAGES | pages).items()]
+    lines += [f"  {name:<13}{text}" for name, text in (STAGES | pages).items()]
     return "\n".join([*lines, "", *_options(), "", EXAMPLES, "", STATUS])
 
 

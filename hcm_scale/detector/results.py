@@ -29,6 +29,7 @@ from hcm_scale.report import wording
 from hcm_scale.review import teach
 from hcm_scale.review.estimate import Share
 from hcm_scale.run import pipeline
+from hcm_scale.run.new_edges import open_new_edges
 
 Values = NDArray[np.float64]
 
@@ -279,6 +280,18 @@ class Results:
         It is computed when it is first asked for, in about 100 bytes an edge.
         """
         return self._found().edges
+
+    @with_python_names()
+    def score_edges(
+        self, table: Any, *, source_column: str | None = None, target_column: str | None = None
+    ) -> pa.Table:
+        """Rows of a table of new edges (pandas, Polars, Arrow, a path) with rank, p and more among those of the fit.
+
+        `edge_status` is edge, new, new account, unknown or self (docs/howto/edges.md).
+        """
+        if not isinstance(table, str | Path):
+            table = as_arrow(table, "the table of new edges")
+        return open_new_edges(self._found().folder, table, source_column, target_column).table()
 
     @with_python_names()
     def explain(self, node: Any = None, *, edge: tuple[Any, Any] | None = None) -> Explained:

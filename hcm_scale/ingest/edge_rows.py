@@ -1,78 +1,121 @@
-"""The rows of a user's own edge table, each with the number of its edge: results go back to where they came from.
+"""The rows of a user's edge table, each with the nodes of its ends: results go back to where they came from.
 
-The table is streamed a second time, with all of its columns, of a CSV as the text that stands there, and memory is that
-of a few batches and of the ids that are asked for. A row finds its edge by the ids of its ends, as when the graph was
-read; rows without an edge (self loops, unknown ids) have -1.
+The table is streamed, with all of its columns, of a CSV as the text that stands there, and memory is that of a few
+batches and of the ids that are asked for. Ids are read as they were when the graph was made.
+
+A table that is not the graph's own may have ids that the graph does not have. `add_later` reads its ends once, refuses
+ids that cannot be any, numbers the new ones from n on, as they arrive, and returns which nodes each is joined to: the
+new ids, 24 bytes each beside, and 8 bytes for every distinct pair of a new one and a node.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hcm_scale.graph.lookup import find_arcs
 from hcm_scale.graph.store import Graph
 from hcm_scale.ingest.encode import is_text
-from hcm_scale.ingest.ids import GrowingIds, IdReader, number_ids
-from hcm_scale.ingest.policy import Columns
-from hcm_scale.ingest.table_files import TableFiles, open_table
+from hcm_scale.ingest.ids import GrowingIds, IdReader, id_kind, number_ids
+from hcm_scale.ingest.policy import Columns, InputError, naming_origin, reading
+from hcm_scale.ingest.table_files import TableFiles
 
+_MANY_PAIRS = 1 << 20  # that wait to be made distinct
 Numbers = NDArray[np.int64]
+Rows = tuple[pa.RecordBatch, Numbers, Numbers]  # all columns, and the nodes of both ends
 
 
 class EdgeRows:
-    """An edge table at a file, folder or glob, of which a graph was made.
+    """An edge table; ids of `nodes`, of all where it is None, are known."""
 
-    `start` are the numbers of the first edge of each row of the graph, (n + 1). Edges between `nodes`, of all where it
-    is None, are asked for.
-    """
-
-    def __init__(
-        self, where: str, columns: Columns, max_bytes: int, graph: Graph, start: Numbers, nodes: Numbers | None = None
-    ) -> None:
-        table = open_table("graph.path", where, max_bytes)
-        for option, name in (("source", columns.source), ("target", columns.target)):
-            table.check_columns(f"graph.{option}_column", [name])
+    def __init__(self, table: TableFiles, columns: Columns, graph: Graph, nodes: Numbers | None = None) -> None:
         names = table.schema.names
-        self._files: TableFiles = table.with_casts(dict.fromkeys(names, pa.string())) if table.is_csv else table
-        self._graph, self._columns, self._start = graph, columns, start
-        self._nodes = np.arange(graph.num_nodes) if nodes is None else nodes
+        self.files: TableFiles = table.with_casts(dict.fromkeys(names, pa.string())) if table.is_csv else table
+        self._ends, self._id_type = (columns.source, columns.target), columns.id_type
+        self._node_of = None if nodes is None else np.append(nodes, -1)
         is_integer = graph.ids is None or pa.types.is_integer(graph.ids.type)
         self._kind = "integer" if is_integer else "text"
         self._ids = GrowingIds(self._kind)
-        self._ids.add(pa.array(self._nodes) if graph.ids is None else graph.ids.take(pa.array(self._nodes)))
+        some = np.arange(graph.num_nodes) if nodes is None else nodes
+        self._ids.add(pa.array(some) if graph.ids is None else graph.ids.take(pa.array(some)))
 
-    def batches(self, *, ends_alone: bool = False) -> Iterator[tuple[pa.RecordBatch, Numbers]]:
-        """Streams the rows of all columns, or of both ends alone, in order, and the edge of each."""
-        reader, row, named = IdReader(self._kind, "", str), 0, (self._columns.source, self._columns.target)
-        for batch in self._files.batches(named if ends_alone else self._files.schema.names):
-            ends = [self._numbers(batch[name], reader, row) for name in named]
+    def batches(self, *, ends_alone: bool = False) -> Iterator[Rows]:
+        """Streams the rows of all columns, or of both ends alone, in order, and the nodes of both ends.
+
+        -1 is for an id that is not known.
+        """
+        names = list(dict.fromkeys(self._ends)) if ends_alone else self.files.schema.names
+        reader = IdReader(self._kind, "", str)
+        for batch in filter(len, self.files.batches(names)):  # an empty one breaks pyarrow's CSV
+            left, right = (number_ids(self._ids.find, self._read(reader, batch[name], 0)) for name in self._ends)
+            yield batch, *((left, right) if self._node_of is None else (self._node_of[left], self._node_of[right]))
+
+    def add_later(self) -> tuple[Numbers, Numbers]:
+        """The nodes that ids which the graph does not have are joined to, as indptr and indices of a CSR.
+
+        Such an id is known from now on. InputError for ids of another type, missing ones, and where none is a node.
+        """
+        files, num_nodes, row, num_known = self.files, len(self._ids), 0, 0
+        files.check_filled()
+        for name, stored in ((name, files.type_of(name)) for name in self._ends):
+            id_kind([(name, stored)])
+            if self._kind == "text" and pa.types.is_floating(stored):
+                raise InputError(f"column {name!r} of {files.origin} is {stored}; ids of the run are text")
+        reader = IdReader(self._kind, files.rows_of("it"), files.place, "Ids of the run are whole numbers")
+        pairs, waiting = np.zeros(0, np.int64), list[Numbers]()
+        for batch in files.batches(list(dict.fromkeys(self._ends))):
+            columns = [self._read(reader, batch[name], row) for name in self._ends]
+            with naming_origin(files.origin):
+                reader.check()
+            left, right = (self._ids.add(column) for column in columns)
+            later, node = np.maximum(left, right), np.minimum(left, right)
+            num_known += int(np.count_nonzero(node < num_nodes))
+            one = (later >= num_nodes) & (node < num_nodes)
+            waiting.append(np.unique((later[one] - num_nodes) * num_nodes + node[one]))
+            if sum(map(len, waiting)) > max(_MANY_PAIRS, len(pairs)):
+                pairs, waiting = np.unique(np.concatenate([pairs, *waiting])), []
             row += len(batch)
-            yield batch, self._edges(*ends)
+        if not num_known:
+            known, given = (self._ids.column()[at].as_py() for at in (0, num_nodes))
+            names = " and ".join(map(repr, self._ends))
+            raise InputError(
+                f"no id in {names} of {files.origin} is one of the run: it has such as {given!r}, the run {known!r}"
+            )
+        later, node = np.divmod(np.unique(np.concatenate([pairs, *waiting])), num_nodes)
+        return np.searchsorted(later, np.arange(len(self._ids) - num_nodes + 1)), node
 
-    def count(self, edges: Numbers) -> Numbers:
-        """How many rows lie on each of some edges, given by their numbers."""
+    def count(self, edges: Numbers, find: Callable[[Numbers, Numbers], Numbers]) -> Numbers:
+        """How many rows lie on each of some edges, given by their numbers; `find` is that of the graph's EdgeIndex."""
         ordered, found = np.unique(edges), np.zeros(len(edges) + 1, np.int64)
-        for _, edge in self.batches(ends_alone=True):
+        for _, left, right in self.batches(ends_alone=True):
+            edge = find(left, right)
             place = np.searchsorted(ordered, edge)
             is_asked = (place < len(ordered)) & (ordered[np.minimum(place, len(ordered) - 1)] == edge)
             found += np.bincount(place[is_asked], minlength=len(found))
         return found[np.searchsorted(ordered, edges)]
 
-    def _numbers(self, column: pa.Array, reader: IdReader, row: int) -> Numbers:
-        """The node of each id, -1 for none that is asked for."""
-        if self._kind == "integer" and self._columns.id_type == "integer" and is_text(column.type):
-            column = column.cast(pa.int64())  # 0042 and 42 are one id then
-        found = number_ids(self._ids.find, reader.read(column, row))
-        return np.where(found < 0, -1, self._nodes[found]) if len(self._nodes) else found
+    def _read(self, reader: IdReader, column: pa.Array, row: int) -> pa.Array:
+        if self._kind == "integer" and self._id_type == "integer" and is_text(column.type):
+            with reading(f"{self.files.origin} has ids that are no whole numbers"):
+                column = column.cast(pa.int64())  # 0042 and 42 are one id then
+        return reader.read(column, row)
 
-    def _edges(self, left: Numbers, right: Numbers) -> Numbers:
-        graph, out = self._graph, np.full(len(left), -1)
-        both = np.flatnonzero((left >= 0) & (right >= 0) & (left != right))
-        u, v = left[both], right[both]
-        if not graph.directed:
-            u, v = np.minimum(u, v), np.maximum(u, v)
-        at, found = find_arcs(graph.indptr, graph.indices, u, v)
-        out[both[found]] = (at - graph.indptr[u + 1] + self._start[u + 1])[found]
-        return out
+
+def with_edge_columns(table: pa.Table, numbers: pa.Table) -> pa.Table:
+    """The table with columns of another as edge_NAME, or edge_NAME_ where that is taken: rank first, others last."""
+    for name, values in zip(numbers.column_names, numbers.columns, strict=True):
+        free = f"edge_{name}"
+        while free in table.column_names:
+            free += "_"
+        table = table.add_column(0 if name == "rank" else table.num_columns, free, values)
+    return table
+
+
+def check_flat(schema: pa.Schema, out: Path) -> None:
+    """Raises ValueError where a column does not fit into a file of this ending."""
+    for entry in schema if out.suffix == ".csv" else ():
+        if pa.types.is_nested(entry.type):
+            raise ValueError(
+                f"{out}: column {entry.name!r} of type {entry.type} does not fit into CSV; name a .parquet"
+            )

@@ -259,13 +259,13 @@ def id_kind(columns: Sequence[tuple[str, pa.DataType]], id_type: str = "auto") -
 class IdReader:
     """Brings id columns of one table to one type; `where` names its rows in messages, `place` one of them."""
 
-    def __init__(self, kind: str, where: str, place: Callable[[int], str]) -> None:
+    def __init__(self, kind: str, where: str, place: Callable[[int], str], remedy: str = _AS_TEXT) -> None:
         self._kind, self._place = kind, place
         self._fractional = Offenders("fractional ids", where)
-        self._rounded = Offenders("ids are floats so large that different ones cannot be told apart", where, _AS_TEXT)
-        self._large = Offenders(f"ids above {_MAX_ID}", where, _AS_TEXT)
-        self._odd = Offenders("ids are no plain whole numbers", where, _AS_TEXT)
-        self._negative = Offenders("negative ids", where, _AS_TEXT)
+        self._rounded = Offenders("ids are floats so large that different ones cannot be told apart", where, remedy)
+        self._large = Offenders(f"ids above {_MAX_ID}", where, remedy)
+        self._odd = Offenders("ids are no plain whole numbers", where, remedy)
+        self._negative = Offenders("negative ids", where, remedy)
         self.null = Offenders("missing ids", where)
 
     def read(self, column: pa.Array, first_row: int) -> pa.Array:

@@ -54,7 +54,10 @@ TableSource: TypeAlias = str | Path | pa.Table
 PARQUET = (".parquet", ".pq")
 CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 TYPE = "type"  # the column that says which of several node tables a row is of
-_NAMES = {"graph.path": "the edge table", "graph.nodes": "the node table", "verdicts": "the table of verdicts"}
+_NAMES = {
+    **{"graph.path": "the edge table", "graph.nodes": "the node table"},
+    **{"verdicts": "the table of verdicts", "table": "the table of new edges"},
+}
 _INDEX = re.compile(r"__index_level_\d+__")  # of pandas, in Parquet
 _UNNAMED = re.compile(r"|Unnamed: \d+")  # in CSV, once it was read and written again
 _SHOWN = 5  # repeated names in a message

@@ -16,22 +16,23 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hcm_scale.features.purify import attribute_trust
-from hcm_scale.graph.lookup import find_arcs
 from hcm_scale.report.evidence import Evidence, contains
 from hcm_scale.report.explain import EdgeExplanation, EdgeReason, end_differences, finite
 from hcm_scale.report.wording import edge_sentence
-from hcm_scale.score.edge_surprise import KINDS, EdgeData, EdgeScale, RankedEdges, chunks, edge_scale, rank_edges
+from hcm_scale.score.edge_surprise import KINDS, EdgeData, EdgeNumbers, EdgeScale, RankedEdges, edge_scale, rank_edges
 
 CountRows = Callable[["StrangeEdges", NDArray[np.int64]], NDArray[np.int64] | None]
 _FEW = 1 << 22  # edges that are ranked in seconds
+_CHUNK = 1 << 18  # edges of a table
 _RATE = 0.1  # of false discoveries, where nodes were not judged
 
 
 @dataclass(frozen=True, eq=False)
 class StrangeEdges:
-    """The edges of a scored graph by how strange they are."""
+    """The edges of a scored graph by how strange they are, and what is told of pairs with nodes that came later."""
 
     evidence: Evidence
+    later: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     @cached_property
     def data(self) -> EdgeData:
@@ -41,7 +42,8 @@ class StrangeEdges:
         for number, nodes in enumerate(e.types):
             group[nodes] = number  # type: ignore[index]
         trust = attribute_trust(e.graph.indptr, e.graph.indices, e.features)
-        return EdgeData(e.edges, e.edge_mean, e.edge_var, e.features, group, trust)
+        data = EdgeData(e.edges, e.edge_mean, e.edge_var, e.features, group, trust)
+        return data if self.later is None else data.with_later(self.later)
 
     @cached_property
     def scale(self) -> EdgeScale:
@@ -56,6 +58,12 @@ class StrangeEdges:
         """The false-discovery rate of the flags, that of the nodes."""
         return _RATE if self.evidence.fdr is None else self.evidence.fdr
 
+    @cached_property
+    def flags_end(self) -> float:
+        """The largest p that makes an edge stand out among those of the graph; where none does, that of one more."""
+        p, flagged, rate = self.ranked.verdict
+        return float(p[flagged].max(initial=rate / max(1, len(p))))
+
     def first(self, top: int | None, flagged: bool = False) -> NDArray[np.int64]:
         """Edge numbers, the strangest first: all, the first `top`, or those among them that are flagged."""
         most = int(np.count_nonzero(self.ranked.verdict.flagged)) if flagged else self.evidence.graph.num_edges
@@ -63,27 +71,30 @@ class StrangeEdges:
 
     def tables(self, numbers: NDArray[np.int64]) -> Iterator[pa.Table]:
         """The rows of the first edges of the list, some at a time; at least one table."""
-        for part in [*chunks(len(numbers))] or [np.arange(0)]:
-            yield self.rows(numbers[part], 1 + part)
+        for first in range(0, max(1, len(numbers)), _CHUNK):
+            some = numbers[first : first + _CHUNK]
+            yield self.rows(some, 1 + first + np.arange(len(some)))
 
     def rows(self, number: NDArray[np.int64], ranks: NDArray[np.int64]) -> pa.Table:
         """The rows of some edges, which have these ranks."""
-        numbers = self.data.numbers(number)
+        numbers, ids = self.data.numbers(number), self.evidence.graph.ids
+        ends = (pa.array(end, pa.int64()) for end in (numbers.left, numbers.right))
+        source, target = (end if ids is None else ids.take(end) for end in ends)
+        return pa.table({"rank": ranks, "source": source, "target": target} | self.columns(numbers, self.flags_end))
+
+    def columns(self, numbers: EdgeNumbers, flags_end: float) -> dict[str, Any]:
+        """What is told of pairs of nodes beside their ends and ranks; of edges of the graph that of the ranked list."""
         surprises = self.scale.surprises(numbers, self.data.classes(numbers))
-        left, right, (surprise, verdict), ids = numbers.left, numbers.right, self.ranked, self.evidence.graph.ids
-        names = [pa.array(ends, pa.int64()) if ids is None else ids.take(pa.array(ends)) for ends in (left, right)]
-        strongest = pa.array(KINDS).take(pa.array(surprises.argmax(axis=0)))
-        return pa.table(
-            {
-                **{"rank": ranks, "source": names[0], "target": names[1]},
-                **{"surprise": surprise[number], "p": verdict.p[number], "flagged": verdict.flagged[number]},
-                **{"evidence": strongest, "hop": pa.array(numbers.hop, from_pandas=True)},
-                "hop_variance": pa.array(numbers.var, from_pandas=True),
-                **{"around": numbers.around, "unlike": numbers.unlike, "shared": numbers.shared},
-                "expected_shared": numbers.expected.astype(np.float32),
-                **{"source_degree": self.data.degree[left], "target_degree": self.data.degree[right]},
-            }
-        )
+        surprise = surprises.sum(axis=0)
+        p = self.scale.judge(surprise, self.rate).p
+        hop, var, around, unlike = (pa.array(values, from_pandas=True) for values in numbers[2:6])
+        return {
+            **{"surprise": surprise, "p": p, "flagged": p <= flags_end},
+            "evidence": pa.array(KINDS).take(pa.array(surprises.argmax(axis=0))),
+            **{"hop": hop, "hop_variance": var, "around": around, "unlike": unlike},
+            **{"shared": numbers.shared, "expected_shared": numbers.expected.astype(np.float32)},
+            **{"source_degree": numbers.others[0] + 1, "target_degree": numbers.others[1] + 1},
+        }
 
     def table(self, top: int | None = None, flagged: bool = False) -> pa.Table:
         """One row an edge, the strangest first."""
@@ -110,13 +121,11 @@ class StrangeEdges:
 
     def number_of(self, left: int, right: int) -> int:
         """The number of the edge between two nodes; ValueError where there is none."""
-        graph, edges = self.evidence.graph, self.evidence.edges
-        u, v = (left, right) if graph.directed else (min(left, right), max(left, right))
-        (at,), (found,) = find_arcs(graph.indptr, graph.indices, [u], [v])
-        if not found:
+        graph, (number,) = self.evidence.graph, self.evidence.edges.find([left], [right])
+        if number < 0:
             ends = f"{graph.external_id(left)!r} and {graph.external_id(right)!r}"
             raise ValueError(f"no edge {'leads from' if graph.directed else 'joins'} {ends}; legal are two neighbours")
-        return int(at - edges.indptr[u + 1] + edges.start[u + 1])
+        return int(number)
 
     def ends_of(self, text: str) -> tuple[int, int]:
         """The two nodes that `A,B` names, whatever commas their ids hold."""

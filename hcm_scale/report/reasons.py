@@ -1,10 +1,10 @@
 """Which evidence made a node stand out, in numbers: a `Reason` for each kind that is notable, causes first.
 
 A kind is notable where it ranks the node among the first 5 % of the nodes that it ranks; the strongest kind is given in
-any case, but none of triangles where there is no triangle to tell of. The strongest comes first, except that where a
-column is far off odd attributes come before what follows from them, neighbours that seem far or unlike, and where a
-value is extreme before everything (`explain.py`). Numbers are of the edges around a node; scores are standardized. Of
-nodes of several types ranks are those among the same type.
+any case, but none of triangles where there is no triangle to tell of, nor one that weighs nothing. The strongest comes
+first, except that where a column is far off odd attributes come before what follows from them, neighbours that seem far
+or unlike, and where a value is extreme before everything (`explain.py`). Numbers are of the edges around a node; scores
+are standardized. Of nodes of several types ranks are those among the same type.
 
 | kind            | value                                               | usual                   | count              |
 |-----------------|-----------------------------------------------------|-------------------------|--------------------|
@@ -41,7 +41,7 @@ from hcm_scale.graph.store import Graph
 from hcm_scale.report.evidence import Evidence, neighbors_of
 from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, KindNumbers, surprise_gains
 from hcm_scale.score.nodes import mean_degree
-from hcm_scale.score.table import ALIKE_RANK, has_kinds, kind_rank, ranked_by
+from hcm_scale.score.table import ALIKE_RANK, faint_kinds, has_kinds, kind_rank, ranked_by
 
 KIND_TITLES = {
     "hop": "neighbours seem far",
@@ -106,7 +106,10 @@ def reasons(
     if not has_kinds(evidence.scores):
         return (_with_numbers(evidence, node, Reason("hop"), row, None),) if row["degree"] else ()
     found, sizes = [], (evidence.num_scored, evidence.num_ranked)
+    faint = faint_kinds(evidence.scores)
     for kind, column in KINDS.items():
+        if kind in faint:
+            continue
         if row[column] > 0.0 if kind in _OF_TRIANGLES else row["degree"] or kind in _OF_ALL:
             found.append(Reason(kind, int(row[kind_rank(kind)]), sizes[kind in _OF_ALL]))
     # as `strongest` compares places, so that the column `evidence` names the first, unless its cause comes before it

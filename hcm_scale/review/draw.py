@@ -1,7 +1,7 @@
 """Which nodes to look at next: mostly the head of the list, some where kinds of evidence disagree, some at random.
 
-A verdict on the head finds bad nodes, one on any other node tells whether the list is right. As long as half of what
-was looked at is bad, the list is good and one node in twenty is drawn elsewhere; else four.
+A verdict on the head finds bad nodes, one on any other node tells whether the list is right. Where half of what was
+looked at is bad, the list is good and one node in twenty is drawn elsewhere; where nothing is, four.
 
 - disagreement: the node that leads, or comes last, by one kind of evidence drawn at random, and is not in the head;
 - random: half of them from all nodes alike, half by 1 / rank, so that the upper part of the list is estimated well.
@@ -49,7 +49,8 @@ def draw(
     if not len(order):
         return []
     count = min(count, len(order))
-    elsewhere = max(1, round(count * (_ELSEWHERE_IF_GOOD if bad_share >= _GOOD_LIST else _ELSEWHERE)))
+    good = min(1.0, bad_share / _GOOD_LIST)
+    elsewhere = max(1, round(count * ((1 - good) * _ELSEWHERE + good * _ELSEWHERE_IF_GOOD)))
     num_odd = elsewhere // 2 if len(places) else 0  # so that at least one is left to be drawn at random
     head = order[: count - elsewhere]
     taken = reviewed.copy()

@@ -14,6 +14,7 @@ known of the function and of the nodes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from hcm_scale.base.rng import key
+from hcm_scale.base.threads import run_in_slices
 from hcm_scale.review.learn import fit_logistic
 from hcm_scale.score.metrics import ranking
 
@@ -61,7 +63,7 @@ class Estimates:
         heights: list[Values] = []
         for order in orders.values():
             height = np.empty(len(order))
-            height[order] = np.log(len(order) / np.arange(1, len(order) + 1))
+            run_in_slices(len(order), partial(_fill_heights, order, height))
             if not any(np.array_equal(height, other) for other in heights):
                 heights.append(height)
         walks = [np.full(_NUM_PIECES, _SPREADS[i > 0]) for i in range(len(heights))]
@@ -106,6 +108,10 @@ class Estimates:
                 break
             last = int(end)
         return last
+
+
+def _fill_heights(order: Nodes, height: Values, part: slice) -> None:
+    height[order[part]] = np.log(len(order) / np.arange(part.start + 1, part.stop + 1))
 
 
 def _columns(heights: Sequence[Values], nodes: Nodes) -> Values:

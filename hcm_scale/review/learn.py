@@ -31,6 +31,7 @@ from scipy.special import expit, softmax
 from hcm_scale.base.jit import kernel
 from hcm_scale.base.order import Places, double_places
 from hcm_scale.base.rng import key
+from hcm_scale.base.spmm import mean_rows
 from hcm_scale.base.threads import run_in_slices
 from hcm_scale.report.reasons import KIND_TITLES
 from hcm_scale.score.evidence import ranks_of
@@ -204,14 +205,7 @@ class _Columns(NamedTuple):
 def neighbor_means(rows, indptr, indices, features, out):
     """Mean features of the neighbours of some nodes; 0 without neighbours."""
     for row in range(len(rows)):
-        first, last = indptr[rows[row]], indptr[rows[row] + 1]
-        for column in range(features.shape[1]):
-            out[row, column] = 0.0
-        for at in range(first, last):
-            for column in range(features.shape[1]):
-                out[row, column] += features[indices[at], column]
-        for column in range(features.shape[1]):
-            out[row, column] /= max(1, last - first)
+        mean_rows((0, 1), indptr, indices, features, rows[row], out[row : row + 1])
 
 
 @kernel

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from hcm_scale.base import files
+from hcm_scale.base.threads import run_in_slices
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.policy import InputError
 from hcm_scale.ingest.table_files import TableSource
@@ -68,7 +69,11 @@ class Run:
 
     def column(self, name: str) -> NDArray[Any]:
         """A column in node order, (n,)."""
-        return _in_node_order(self.ranked, name)
+        return _in_node_order(self.ranked[name], self._nodes)
+
+    @cached_property
+    def _nodes(self) -> NDArray[np.int64]:
+        return self.ranked["node"].to_numpy()
 
     @cached_property
     def score(self) -> Values:
@@ -87,10 +92,14 @@ class Run:
         return {kind: self.column(name) for kind, name in names.items() if name in self.ranked.column_names}
 
 
-def _in_node_order(rows: Any, name: str) -> NDArray[Any]:
-    values = rows[name].to_numpy()
+def _in_node_order(column: pa.ChunkedArray, nodes: NDArray[np.int64]) -> NDArray[Any]:
+    values = column.to_numpy()
     out = np.empty_like(values)
-    out[rows["node"].to_numpy()] = values
+
+    def fill(part: slice) -> None:
+        out[nodes[part]] = values[part]
+
+    run_in_slices(len(out), fill)
     return out
 
 
@@ -165,7 +174,7 @@ class Taught:
 
     def column(self, name: str) -> NDArray[Any]:
         """A column in node order, (n,)."""
-        return _in_node_order(self.table, name)
+        return _in_node_order(self.table[name], self.table["node"].to_numpy())
 
     @cached_property
     def scores(self) -> Values:

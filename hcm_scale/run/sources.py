@@ -30,7 +30,7 @@ from hcm_scale.graph import Graph
 from hcm_scale.ingest import guess, readers
 from hcm_scale.ingest.edge_rows import EdgeRows
 from hcm_scale.ingest.remote import fetched_files, files_stamp, queries_stamp, query_tables
-from hcm_scale.ingest.table_files import CSV, PARQUET, files_at, table_parts
+from hcm_scale.ingest.table_files import CSV, PARQUET, files_at, open_table, table_parts
 from hcm_scale.report.edges import StrangeEdges
 from hcm_scale.run.workspace import open_stages, stage_keys
 from hcm_scale.stages import ingest as ingest_stage
@@ -154,8 +154,8 @@ def edge_rows(
             fetched = fetched_files(beside, {"graph.path": source.path}, PARQUET + CSV)
             path = str(stack.enter_context(fetched)[0])
         nodes = None if chosen is None else np.unique(found.data.ends(np.sort(chosen)))
-        graph, start = found.evidence.graph, found.evidence.edges.start
-        yield EdgeRows(path, columns, source.max_bytes, graph, start, nodes)
+        table = open_table("graph.path", path, source.max_bytes)
+        yield EdgeRows(table, columns, found.evidence.graph, nodes)
 
 
 def count_rows(
@@ -166,7 +166,7 @@ def count_rows(
         return None
     try:
         with edge_rows(source, beside, found, chosen) as rows:
-            return rows.count(chosen)
+            return rows.count(chosen, found.evidence.edges.find)
     except (readers.InputError, OSError) as error:  # the scores are made, and stay
         log.warning("the rows of strange edges are not counted: %s", error)
         return None

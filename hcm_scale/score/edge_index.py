@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from hcm_scale.base.jit import kernel, prefetch
 from hcm_scale.base.rng import bits, key
 from hcm_scale.base.threads import run_in_threads
-from hcm_scale.graph.lookup import first_above
+from hcm_scale.graph.lookup import find_arcs, first_above
 
 MAX_HASH = np.uint64(0xFFFFFFFFFFFFFFFF)
 _PURPOSE = 0x5C0E  # separates these draws from other uses of the same seed
@@ -51,8 +51,8 @@ class EdgeIndex:
 
     >>> path = edge_index(np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1], np.int32))
     >>> left, right, number = path.edges(0, 2)
-    >>> left.tolist(), right.tolist(), path.of_node(1).tolist()
-    ([0, 1], [1, 2], [0, 1])
+    >>> left.tolist(), right.tolist(), path.of_node(1).tolist(), path.find([2, 0], [1, 2]).tolist()
+    ([0, 1], [1, 2], [0, 1], [1, -1])
     """
 
     indptr: NDArray[np.int64]
@@ -81,6 +81,16 @@ class EdgeIndex:
         row = int(np.searchsorted(self.start, first, side="right")) - 1
         found = list_edges(self.for_kernels, first, last, row, left, right, number)
         return left[:found], right[:found], number[:found]
+
+    def find(self, left: ArrayLike, right: ArrayLike) -> NDArray[np.int64]:
+        """Number of the edge from left[i] to right[i], drawn or not; -1 where there is none, or no such node."""
+        u, v = np.asarray(left, np.int64), np.asarray(right, np.int64)
+        u, v = (u, v) if self.directed else (np.minimum(u, v), np.maximum(u, v))
+        known = np.flatnonzero((np.minimum(u, v) >= 0) & (np.maximum(u, v) < self.num_nodes))
+        at, found = find_arcs(self.indptr, self.indices, u[known], v[known])
+        known, out = known[found], np.full(len(u), -1)
+        out[known] = at[found] - self.indptr[u[known] + 1] + self.start[u[known] + 1]
+        return out
 
     def of_node(self, v: int) -> NDArray[np.int64]:
         """Edge numbers of v's neighbours (out-neighbours if directed), in CSR order, drawn or not."""

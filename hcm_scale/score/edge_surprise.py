@@ -23,10 +23,13 @@ follow from the sums as in `threshold.py`: p falls with the sum, so flagged edge
 What is usual is read off 524,288 evenly spaced edges at most, so that a single edge is judged without a pass over
 the others. Measurements: docs/detector.md. Memory: 4 bytes a feature of every node for the means, 25 bytes an edge, and
 as many while they are sorted.
+
+Two nodes that no edge joins are judged as if one did (`compare`): what is around an end is all of its neighbours, and
+its degree is one more. Nodes that came later, n, n + 1, ..., have no features, so that `unlike` says nothing of them;
+around them are the nodes that they are joined to, given as indptr and indices of a CSR (`Later`).
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -37,7 +40,7 @@ from hcm_scale.base.jit import kernel
 from hcm_scale.base.order import largest_positions, order
 from hcm_scale.base.spmm import mean_rows
 from hcm_scale.base.threads import run_in_slices, run_in_threads
-from hcm_scale.score.closure import both_ways, random_rate
+from hcm_scale.score.closure import both_ways, holds, random_rate
 from hcm_scale.score.edge_index import EdgeIndex
 from hcm_scale.score.evidence import FEW, Gains, Sums, ranks_among, surprise_gains
 from hcm_scale.score.threshold import Verdict, judge
@@ -45,11 +48,12 @@ from hcm_scale.score.threshold import Verdict, judge
 KINDS = ("hop", "around", "unlike", "shared")
 _SAMPLE = 1 << 19  # edges that show what is usual
 _RANKS = 1 << 14  # numbers that tell ranks
-_CHUNK, _SLICE = 1 << 18, 1 << 14  # edges of a table, and those whose surprises a thread computes at a time
+_SLICE = 1 << 14  # edges whose surprises a thread computes at a time
 _MIDDLE, _ABOVE = 0.5, 0.9
 
 Values = NDArray[np.float64]
 Nodes = NDArray[Any]
+Later = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class EdgeNumbers(NamedTuple):
@@ -63,6 +67,7 @@ class EdgeNumbers(NamedTuple):
     unlike: NDArray[np.float32]
     shared: NDArray[np.int32]
     expected: NDArray[np.float64]  # neighbours shared by chance
+    others: NDArray[np.int64]  # (2, k): neighbours of each end beside the other
 
     def of_kinds(self) -> Values:
         """A row of numbers for each kind."""
@@ -78,7 +83,7 @@ class EdgeNumbers(NamedTuple):
 class EdgeData:
     """A scored graph: its edges, mean and variance of their hops, features of the nodes, and the group of each node.
 
-    Nodes of a group are of types that are compared together; None: all are.
+    Nodes of a group are of types that are compared together; None: all are. Features of `later` nodes are zeros.
     """
 
     edges: EdgeIndex
@@ -87,11 +92,24 @@ class EdgeData:
     features: NDArray[np.float32]
     group: NDArray[np.uint8] | None = None
     trust: float = 1.0
+    later: Later | None = None
+
+    def with_later(self, later: Later) -> "EdgeData":
+        """The same with nodes that came later; copies the features and, in `joined`, the entries of the graph."""
+        count = len(later[0]) - 1
+        features = np.concatenate([self.features, np.zeros((count, self.features.shape[1]), np.float32)])
+        group = None if self.group is None else np.append(self.group, np.full(count, 255, np.uint8))
+        return replace(self, features=features, group=group, later=later)
 
     @cached_property
     def joined(self) -> EdgeIndex:
-        """The edges without directions, in which neighbours are counted."""
-        return both_ways(self.edges) if self.edges.directed else self.edges
+        """The edges without directions, in which neighbours are counted, and the rows of later nodes below them."""
+        whole = both_ways(self.edges) if self.edges.directed else self.edges
+        if self.later is None:
+            return whole
+        rows, entries = self.later
+        indices = np.append(whole.indices, entries.astype(whole.indices.dtype))
+        return replace(whole, indptr=np.append(whole.indptr, whole.indptr[-1] + rows[1:]), indices=indices)
 
     @cached_property
     def degree(self) -> NDArray[np.int64]:
@@ -108,7 +126,7 @@ class EdgeData:
     @cached_property
     def rate(self) -> float:
         """What the neighbours that ends share by chance grow with."""
-        return random_rate(self.joined)
+        return random_rate(replace(self.joined, indptr=self.joined.indptr[: self.edges.num_nodes + 1]))
 
     def ends(self, number: NDArray[np.int64]) -> tuple[Nodes, Nodes]:
         """Both ends of some edges, given by their numbers."""
@@ -117,19 +135,28 @@ class EdgeData:
 
     def numbers(self, number: NDArray[np.int64]) -> EdgeNumbers:
         """The numbers of some edges, given by their own numbers; fastest where these rise."""
-        left, right = self.ends(number)
-        around, unlike = np.empty((2, len(number)), np.float32)
-        shared, graph = np.empty(len(number), np.int32), (self.joined.indptr, self.joined.indices)
-        of_nodes, out = (self.features, self.means), (around, unlike, shared)
-        run_in_threads(len(number), compare_ends, graph, of_nodes, (left, right), out)
-        others = self.degree[left] - 1.0, self.degree[right] - 1.0
-        expected = np.minimum(self.rate * others[0] * others[1], np.minimum(*others))
-        return EdgeNumbers(left, right, self.hop[number], self.var[number], around, unlike, shared, expected)
+        return self.compare(*self.ends(number), self.hop[number], self.var[number], are_edges=True)
+
+    def compare(
+        self, left: Nodes, right: Nodes, hop: NDArray[np.float32], var: NDArray[np.float32], are_edges: bool = False
+    ) -> EdgeNumbers:
+        """The numbers of pairs of nodes with these hops, as if edges joined them; `are_edges` where all do."""
+        around, unlike = np.empty((2, len(left)), np.float32)
+        shared, others = np.empty(len(left), np.int32), np.empty((2, len(left)), np.int64)
+        graph, of_nodes = (self.joined.indptr, self.joined.indices), (self.features, self.means)
+        out = around, unlike, shared, others
+        run_in_threads(len(left), compare_ends, graph, of_nodes, (left, right), are_edges, out)
+        if self.later is not None:
+            is_later = np.stack([left, right]) >= self.edges.num_nodes
+            unlike[is_later.any(axis=0)] = np.nan
+            around[(is_later & (others == 0)).any(axis=0)] = np.nan
+        expected = np.minimum(self.rate * others[0] * others[1], others.min(axis=0))
+        return EdgeNumbers(left, right, hop, var, around, unlike, shared, expected, others)
 
     def classes(self, numbers: EdgeNumbers) -> NDArray[np.int64]:
         """Edges of one class have like degrees, and ends of the same groups."""
         ends = np.stack([numbers.left, numbers.right])
-        digits = np.sort(np.frexp(self.degree[ends])[1], axis=0).astype(np.int64)
+        digits = np.sort(np.frexp(1 + numbers.others)[1], axis=0).astype(np.int64)
         groups = np.zeros_like(digits) if self.group is None else np.sort(self.group[ends], axis=0).astype(np.int64)
         return ((groups[0] << 8 | groups[1]) << 8 | digits[0]) << 8 | digits[1]
 
@@ -257,23 +284,21 @@ def rank_edges(data: EdgeData, scale: EdgeScale, rate: float) -> RankedEdges:
     return RankedEdges(total, scale.judge(total, rate))
 
 
-def chunks(num_edges: int) -> Iterator[NDArray[np.int64]]:
-    """Edge numbers in order, some at a time."""
-    return (np.arange(at, min(at + _CHUNK, num_edges)) for at in range(0, num_edges, _CHUNK))
-
-
 @kernel(allocates=False)
-def compare_ends(part, graph, of_nodes, ends, out):
-    """Compares left[i] with right[i]: 1 - cosine of what is around them, 1 - cosine of their features, and how many
-    neighbours they share. `means` are those of the features of all neighbours of a node.
+def compare_ends(part, graph, of_nodes, ends, are_edges, out):
+    """Compares left[i] with right[i]: 1 - cosine of what is around them, 1 - cosine of their features, neighbours that
+    they share, and that each has beside the other. `means` are those of the features of all neighbours of a node.
     """
     indptr, indices = graph
     features, means = of_nodes
     left, right = ends
-    around, unlike, shared = out
+    around, unlike, shared, others = out
     for i in range(part[0], part[1]):
         u, v = np.int64(left[i]), np.int64(right[i])
         of_u, of_v = indptr[u + 1] - indptr[u], indptr[v + 1] - indptr[v]
+        has_v = np.int64(are_edges or holds(indices, indptr[u], indptr[u + 1], v))
+        has_u = np.int64(are_edges or holds(indices, indptr[v], indptr[v + 1], u))
+        others[0, i], others[1, i] = of_u - has_v, of_v - has_u
         product, own, other = 0.0, 0.0, 0.0
         product_around, own_around, other_around = 0.0, 0.0, 0.0
         for k in range(features.shape[1]):
@@ -281,7 +306,7 @@ def compare_ends(part, graph, of_nodes, ends, out):
             product += a * b
             own += a * a
             other += b * b
-            a, b = of_u * np.float64(means[u, k]) - b + a, of_v * np.float64(means[v, k]) - a + b
+            a, b = of_u * np.float64(means[u, k]) - has_v * b + a, of_v * np.float64(means[v, k]) - has_u * a + b
             product_around += a * b
             own_around += a * a
             other_around += b * b

@@ -80,6 +80,7 @@ _LOW = 0.5  # quantile where the bulk that shows the tail begins
 _SHAPE_MARGIN = 0.25  # a normal bulk has the shape -0.4, an exponential one 0, a lognormal one 0.3
 _SILENT = ("cohesion",)  # only what lies beyond the tail's beginning is evidence
 _SILENT_WEIGHT, _SILENT_MOST = 4.0, 1.5  # of the gain, and of log(n): up to where it is not softened
+_LEAST_TRUST = 0.1  # at which far triangles are named as a reason
 _EQUAL_DEGREE = 10.0  # mean degree at which hops weigh as much as attributes
 _LOGS = ("closure", "context_closure", "cohesion")  # exponential tails, and most nodes are 0 on some graphs
 _LOW_OF_LOGS = 0.75
@@ -261,17 +262,23 @@ def _halve(double: Places, halves: NDArray[np.uint8], row: int) -> None:
     run_in_slices(len(double), halve)
 
 
-def strongest(places: Places, has_neighbors: NDArray[np.bool_]) -> NDArray[np.int8]:
+def faint_kinds(trust: float) -> tuple[str, ...]:
+    """The kinds that weigh so little at this trust in attributes that no node stands out by them."""
+    return ("closure",) if trust < _LEAST_TRUST else ()
+
+
+def strongest(places: Places, has_neighbors: NDArray[np.bool_], faint: Sequence[str] = ()) -> NDArray[np.int8]:
     """Which of KINDS says most about every node, (n,), from the places by each, (kinds, n); of equals the first.
 
     It is the kind whose place is the smallest share of the nodes that the kind ranks: all, or those with neighbours.
-    For a node without neighbours it is `attributes`.
+    For a node without neighbours it is `attributes`. Kinds that are `faint` are not named.
 
     >>> strongest(np.array([[1, 3], [2, 1], [3, 3], [3, 3], [3, 3], [3, 3]]), np.ones(2, bool)).tolist()
     [0, 1]
     """
     best, num_scored = np.empty(len(has_neighbors), np.int8), int(np.count_nonzero(has_neighbors))
-    num_ranked = np.maximum([num_scored if kind in OF_NEIGHBORS else len(has_neighbors) for kind in KINDS], 1)
+    num_ranked = np.maximum([num_scored if kind in OF_NEIGHBORS else len(has_neighbors) for kind in KINDS], 1.0)
+    num_ranked[[kind in faint for kind in KINDS]] = 1e-9  # no share of other kinds is as large
 
     def fill(part: slice) -> None:
         strongest = np.argmin((places[:, part] - 0.5) / num_ranked[:, None], axis=0)

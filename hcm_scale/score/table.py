@@ -27,10 +27,11 @@
 `evidence`, the six ranks by kind (hop_rank, closure_rank, context_rank, context_closure_rank, attributes_rank,
 cohesion_rank), `alike` and its rank are present where the evidence has been added up, `p` and `flagged` where it has
 been judged. Nodes that a kind cannot tell apart, such as those without neighbours, have its middle rank. The schema's
-metadata name the score that ranks (`rank_by`), the false-discovery rate (`fdr`) and which types of nodes are compared
-together (`groups`): ranks by kind are those within a group. Pages carry checksums, the file appears whole or not at
-all, and equal scores give equal bytes. A table of a hundred million nodes takes 16 GB, more where ids are text: threads
-write it a row group each, and readers that cannot hold it use `RankedFile`.
+metadata name the score that ranks (`rank_by`), the false-discovery rate (`fdr`), which types of nodes are compared
+together (`groups`), as ranks by kind are those within a group, and kinds that weigh next to nothing (`faint`). Pages
+carry checksums, the file appears whole or not at all, and equal scores give equal bytes. A table of a hundred million
+nodes takes 16 GB, more where ids are text: threads write it a row group each, and readers that cannot hold it use
+`RankedFile`.
 """
 
 import json
@@ -97,6 +98,11 @@ def compared_types(table: Any) -> Groups | None:
     return None if found is None else dict(json.loads(found))
 
 
+def faint_kinds(table: Any) -> list[str]:
+    """The kinds of evidence that weigh too little to be the reason of a rank."""
+    return list(json.loads((table.schema.metadata or {}).get(b"faint", b"[]")))
+
+
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """The schema with categories as plain text, which every program reads."""
     fields = [entry.with_type(pa.string()) if pa.types.is_dictionary(entry.type) else entry for entry in schema]
@@ -131,6 +137,8 @@ def row_groups(
     columns |= {} if scores.types is None else {"type": scores.types.codes}
     metadata = {"rank_by": rank_by} | ({} if verdict is None else {"fdr": str(verdict.rate)})
     metadata |= {} if scores.groups is None else {"groups": json.dumps([*scores.groups.items()])}
+    faint = evidence.faint_kinds(scores.trust) if scores.places is not None else ()
+    metadata |= {"faint": json.dumps(faint)} if faint else {}
     size = size or group_rows(len(order))
     starts = range(0, len(order) or 1, size)
     return [partial(_rows, graph, scores.types, columns, order, slice(at, at + size), metadata) for at in starts]
@@ -139,11 +147,12 @@ def row_groups(
 def _strongest(scores: NodeScores) -> NDArray[np.int8]:
     """The kind that says most about every node, of ranks within groups of types where there are any."""
     assert scores.places is not None
+    faint = evidence.faint_kinds(scores.trust)
     if not (groups := scores.of_groups()):
-        return evidence.strongest(scores.places, scores.has_neighbors)
+        return evidence.strongest(scores.places, scores.has_neighbors, faint)
     out = np.empty(len(scores.degree), np.int8)
     for nodes in groups:
-        out[nodes] = evidence.strongest(scores.places[:, nodes], scores.has_neighbors[nodes])
+        out[nodes] = evidence.strongest(scores.places[:, nodes], scores.has_neighbors[nodes], faint)
     return out
 
 

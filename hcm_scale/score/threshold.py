@@ -30,6 +30,7 @@ from hcm_scale.score.evidence import FEW, LEAST_P, Sums, ranks_among, ranks_of, 
 Values = NDArray[np.float64]
 
 _SUM_LOW, _SUM_HIGH = 0.4, 0.8  # quantiles of the sum that show its tail; beyond are anomalies and their neighbours
+_ALIKE = 5  # nodes without neighbours that show what they have in common
 
 
 class Verdict(NamedTuple):
@@ -80,8 +81,9 @@ def _p_among_like(sums: Sums) -> Values:
         others = None if usual is None else usual.total[usual.has_neighbors == linked]
         if linked or (np.count_nonzero(group) if others is None else len(others)) >= FEW or group.all():
             p[group] = _sum_p(sums.total[group], num_kinds, others)
-        else:  # too few to show their bulk: the sum of one kind is its surprise among all nodes
-            p[group] = np.maximum(np.exp(-sums.total[group]), LEAST_P)
+        else:  # too few to show their bulk: the sum of one kind is its surprise among all nodes, less what all have
+            common = np.median(few) if len(few := sums.total[group] if others is None else others) >= _ALIKE else 0.0
+            p[group] = np.clip(np.exp(max(0.0, common - np.log(2.0)) - sums.total[group]), LEAST_P, 1.0)
     return p
 
 

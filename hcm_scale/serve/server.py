@@ -190,7 +190,7 @@ class Views:
     def _count_rows(self, found: StrangeEdges, chosen: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """How many rows of the user's table lie on each edge; None where it is not there as it was."""
         with contextlib.suppress(ValueError, OSError), pipeline.edge_table(self.run_dir, found, chosen) as rows:
-            return None if rows is None else rows.count(chosen)
+            return None if rows is None else rows.count(chosen, found.evidence.edges.find)
         return None
 
     def judge(self, asked: Mapping[str, Any]) -> str:

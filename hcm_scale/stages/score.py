@@ -314,10 +314,11 @@ def _write(
         y = _labels(graph)
         return None if y is None else {by: metrics.evaluate(y, scores.by(by), graph.kind) for by in RANKINGS}
 
-    _, numbers = run_concurrently([write_files, measure])
+    stable = partial(nodes.stability, scores, found.view_ahp, how.rank_by)
+    tasks: list[Callable[[], Any]] = [write_files, measure, stable]
+    _, numbers, stability = run_concurrently(tasks)
     names = table.FILE, MEAN_FILE, VAR_FILE, SCALE_FILE
     hashes = dict(zip(names, hash_files([out / name for name in names]), strict=True))
-    stability = nodes.stability(scores, found.view_ahp, how.rank_by)
     body = {"num_samples": num_samples, "rank_by": how.rank_by, "metrics": numbers, "stability": stability}
     body |= {"fdr": how.fdr, "num_flagged": int(np.count_nonzero(verdict.flagged)), "files": hashes}
     files.write_manifest(out, KIND, FORMAT, body)

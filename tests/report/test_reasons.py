@@ -70,6 +70,17 @@ def test_reasons__are_the_notable_kinds_causes_and_then_the_strongest_first(scor
         assert strongest in {places[told[0]], places[(others or told)[0]]}
 
 
+def test_reasons__name_no_kind_that_weighs_nothing(scored_world: World):
+    world = scored_world(200, rank_by="score")
+
+    def told(scores: pa.Table) -> set[str]:
+        evidence = world._replace(scores=scores).evidence()
+        return {reason.kind for node in range(200) for reason in explain(evidence, node).reasons}
+
+    metadata = {**world.scores.schema.metadata, b"faint": b'["closure"]'}
+    assert told(world.scores) - told(world.scores.replace_schema_metadata(metadata)) == {"closure"}
+
+
 def test_reasons__without_ranks_by_kind_tell_the_hops(scored_world: World):
     world = scored_world(kinds=False)
     (reason,) = explain(world.evidence(), 3).reasons

@@ -89,6 +89,7 @@ class Slow:
         x = self.graph.x
         self.x = np.asarray(x.csr().toarray() if isinstance(x, SparseRows) else x, np.float64)
         self.spread = self.x.std(axis=0)
+        self.trust = attribute_trust(self.graph.indptr, self.graph.indices, self.features.astype(np.float32))
         ends = np.split(self.graph.indices, self.graph.indptr[1:-1])
         self.around = [row.tolist() for row in ends]
         arcs = ((u, v) for u, row in enumerate(self.around) for v in row if self.graph.directed or u < v)
@@ -206,6 +207,7 @@ class Reader:
         notable = {kind for kind, size in sizes.items() if row[f"{kind}_rank"] <= max(1, 0.05 * size)}
         notable -= {kind for kind in ("closure", "context_closure", "cohesion") if row[kind] <= 0}
         notable -= set() if slow.around[node] else {"hop", "context"}
+        notable -= {"closure"} if slow.trust < 0.1 else set()  # weighs nothing
         assert (opening["alone"] is not None) == (not slow.around[node])
         assert (opening["nothing"] is not None) == (not notable), text
         extreme = slow.extreme(node)

@@ -143,3 +143,34 @@ def test_edge_scale__untrusted_attributes_count_for_nothing():
     np.testing.assert_array_equal(
         rank_edges(data, edge_scale(data), 0.1).surprise, rank_edges(other, edge_scale(other), 0.1).surprise
     )
+
+
+def test_compare__pairs_that_are_no_edges_are_judged_as_if_they_were():
+    graph, n = small_graph(300, 4), 300
+    left, right = ends_of(graph)
+    without = with_edges(graph, left[1:], right[1:])
+    whole, less = data_of(graph), data_of(without)
+    less.__dict__["rate"] = whole.rate
+    (one,) = whole.edges.find(left[:1], right[:1])
+    own = whole.numbers(np.array([one]))
+    new = less.compare(left[:1], right[:1], own.hop, own.var)
+    for name, of_own, of_new in zip(own._fields, own, new, strict=True):
+        np.testing.assert_allclose(of_new, of_own, rtol=1e-5, atol=1e-6, err_msg=name)
+    assert whole.classes(own) == less.classes(new)
+    assert (less.edges.find([left[0], -1, 5], [right[0], 3, n]) == -1).all()
+
+
+def test_with_later__nodes_that_came_later_change_no_number_of_others_and_are_a_group_of_their_own():
+    graph = small_graph(300, 4)
+    data = data_of(graph, group=(np.arange(300) % 2).astype(np.uint8))
+    later = data.with_later((np.array([0, 2, 2]), np.array([3, 7])))
+    every = np.arange(graph.num_edges)
+    for own, same in zip(data.numbers(every), later.numbers(every), strict=True):
+        np.testing.assert_array_equal(own, same)
+    found = later.compare(np.array([3, 5, 300]), np.array([300, 300, 301]), *np.ones((2, 3), np.float32))
+    assert found.others.tolist() == [[data.degree[3], data.degree[5], 2], [1, 2, 0]]
+    assert np.isnan(found.unlike).all()
+    assert np.isnan(found.around).tolist() == [False, False, True]
+    scale = edge_scale(later)
+    assert (scale.places(later.classes(found)) == len(scale.classes)).all()
+    assert np.isfinite(scale.surprises(found, later.classes(found))).all()

@@ -18,7 +18,7 @@ from hcm_scale.score import table as ranked_table
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, KindNumbers, strongest, weigh_evidence
+from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, KindNumbers, faint_kinds, strongest, weigh_evidence
 from hcm_scale.score.metrics import roc_auc
 
 MANY = 300_000  # sorted in threads, two slices
@@ -278,7 +278,7 @@ def slow_gains(kind: str, values: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 def slow_p(numbers: dict[str, np.ndarray], has: np.ndarray) -> np.ndarray:
-    """By the sum, among nodes with neighbours or without, or by cohesion alone, doubled."""
+    """By the sum, among nodes with neighbours or without (few: less what half of them have), or cohesion, doubled."""
     total, num_telling, p = np.zeros(len(has)), 0, np.empty(len(has))
     for kind, values in numbers.items():
         gained, _ = slow_gains(kind, values, has if kind in OF_SOME else np.ones(len(has), bool))
@@ -289,7 +289,8 @@ def slow_p(numbers: dict[str, np.ndarray], has: np.ndarray) -> np.ndarray:
         if group.any() and (group is has or group.sum() >= 200 or group.all()):
             p[group] = slow_sum_p(total[group], num_kinds)
         else:
-            p[group] = np.maximum(np.exp(-total[group]), 1e-300)
+            common = np.median(total[group]) if group.sum() >= 5 else 0.0
+            p[group] = np.clip(np.exp(max(0.0, common - np.log(2.0)) - total[group]), 1e-300, 1.0)
     alone, _ = slow_gains("cohesion", numbers["cohesion"], has)
     return np.maximum(np.minimum(2.0 * np.minimum(p, np.exp(-alone)), 1.0), 1e-300) if alone.any() else p
 
@@ -380,6 +381,16 @@ def test_weights__of_neighbours_fall_where_attributes_say_nothing_of_edges():
     assert [full.weight(kind) for kind in KINDS] == [1.0] * 6
     assert [none.weight(kind) for kind in KINDS] == [1.0, 0.0, 1 / 3, 1 / 3, 1.0, 1.0]
     assert [half.weight(kind) for kind in KINDS] == pytest.approx([1.0, 0.5, 2 / 3, 2 / 3, 1.0, 1.0])
+
+
+def test_strongest__names_no_far_triangles_where_they_weigh_nothing():
+    places = np.random.default_rng(0).permuted(np.tile(np.arange(1, 201), (6, 1)), axis=1)
+    every, has = [*KINDS], np.ones(200, bool)
+    named, others = (strongest(places, has, faint_kinds(trust)) for trust in (1.0, 0.0))
+    is_closure = named == every.index("closure")
+    assert is_closure.any()
+    assert not (others == every.index("closure")).any()
+    np.testing.assert_array_equal(named[~is_closure], others[~is_closure])
 
 
 def test_alike__says_nothing_where_most_nodes_are_equal():

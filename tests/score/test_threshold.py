@@ -143,5 +143,14 @@ def test_nodes_without_neighbors__are_judged_by_their_attributes_alone():
     assert not verdict(numbers, np.zeros(1000, bool)).flagged[1:].any()
 
 
+def test_few_nodes_without_neighbors__are_not_flagged_for_what_they_all_have():
+    numbers, has = sample("normal", 1000, seed=9), np.ones(1000, bool)
+    has[:20] = False
+    numbers["attributes"][:20] = 100.0
+    assert not verdict(numbers, has).flagged.any()
+    numbers["attributes"][3] = 300.0
+    assert np.flatnonzero(verdict(numbers, has).flagged).tolist() == [3]
+
+
 def test_no_nodes__have_no_p():
     assert verdict({"hop": np.zeros(0)}).p.shape == (0,)

@@ -1,0 +1,219 @@
+"""Edges of a new table, scored by a finished run: nothing is trained, and no graph is read again.
+
+Each row is judged by itself against the graph of the run, as if its edge were one more of it (score/edge_surprise.py).
+A row whose edge the run has gets the numbers of that edge. Of any other pair the hop is predicted by every parameter
+sample, from embeddings of all nodes that are kept beside the stages:
+
+    run/embeddings/  VIEW-00000.npy ...   (n, width) float32, one a view and sample: 4 n width bytes each
+                     surprises.npy        those of all edges of the run in order, which tell ranks: 8 bytes an edge
+                     manifest.json        the key of the scores that it is of, the p that flags end at, hashes
+
+The folder is made when edges are first scored, and again after the run was; nothing else reads it. An id that the run
+does not know is a later node: its embedding is the mean of those of the nodes that the table joins it to, and it has no
+attributes. Where an end has no such node nothing is told of the edge, nor of one from a node to itself.
+
+The table is read twice, its ends first, then all rows in parts of about 262,144. `write_scored` keeps each as a file
+beside the output, and joins them after the last; the same call after a kill goes on behind those that are whole.
+Memory: what `EdgeData` takes, the ids, 16 bytes a node, and a part: its rows, and embeddings under one sample.
+"""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+from pyarrow.csv import WriteOptions, write_csv
+from scipy import sparse
+
+from hcm_scale.base import files
+from hcm_scale.base.names import Hop
+from hcm_scale.base.npy import open_npy, save_npy
+from hcm_scale.base.parquet import Group, join
+from hcm_scale.base.spmm import mean_rows
+from hcm_scale.base.threads import prefetch, run_in_threads
+from hcm_scale.config import Config, TablesGraph, stored_options, with_options
+from hcm_scale.ingest.edge_rows import EdgeRows, Rows, check_flat, with_edge_columns
+from hcm_scale.ingest.policy import Columns
+from hcm_scale.ingest.table_files import TableSource, open_table
+from hcm_scale.report.edges import StrangeEdges
+from hcm_scale.run import pipeline
+from hcm_scale.run.sources import open_trained
+from hcm_scale.run.stages import RunContext, scoring_of
+from hcm_scale.run.workspace import Workspace, open_stages, record_path, repair_hint, stage_keys
+from hcm_scale.score.edge_index import EdgeIndex, PairHead
+from hcm_scale.score.edge_surprise import Later
+from hcm_scale.score.edges import EdgeHops, predict_edges
+from hcm_scale.stages.embedding import embed_samples
+
+FOLDER, KIND, FORMAT = "embeddings", "hcm_scale embeddings", 1
+PART_ROWS = 1 << 18
+STATUS = pa.array(["edge", "new", "new account", "unknown", "self"])
+_SURPRISES = "surprises.npy"
+Nodes = NDArray[np.int64]
+Sample = tuple[NDArray[np.float32], PairHead]
+
+
+@dataclass(frozen=True, eq=False)
+class NewEdges:
+    """The rows of a table of new edges, and the run that they are scored by."""
+
+    rows: EdgeRows
+    later: Later
+    found: StrangeEdges
+    key: str  # of the run, the table and its columns
+    folder: Path  # of the embeddings
+    views: Sequence[Sequence[Sample]]  # by view: embeddings and head of each sample
+    surprises: NDArray[np.float64]  # of the edges of the run, in order
+    flags_end: float
+    hop: Hop
+
+    def table(self) -> pa.Table:
+        """All rows, scored."""
+        return pa.concat_tables(map(self.scored, self.parts()))
+
+    def parts(self) -> Iterator[list[Rows]]:
+        """Streams the rows, about `PART_ROWS` at a time; the next are read meanwhile."""
+        return prefetch(_in_parts(self.rows.batches()), lambda part: part, depth=1)
+
+    def scored(self, part: list[Rows]) -> pa.Table:
+        """Rows with the numbers of their edges."""
+        batches, left, right = zip(*part, strict=True)
+        numbers = self.score(np.concatenate(left), np.concatenate(right))
+        return with_edge_columns(pa.Table.from_batches(batches), numbers)
+
+    def score(self, left: Nodes, right: Nodes) -> pa.Table:
+        """The numbers of edges between nodes of the run and later ones, a row each; nulls where nothing is told."""
+        data, has_any = self.found.data, np.diff(self._embedded_by.indptr) > 0
+        size, num_nodes = self._embedded_by.shape
+        ends = (left, right) if data.edges.directed else (np.minimum(left, right), np.maximum(left, right))
+        pairs, place = np.unique(ends[0] * size + ends[1], return_inverse=True)
+        left, right = np.divmod(pairs, size)
+        edge, is_told = data.edges.find(left, right), (left != right) & has_any[left] & has_any[right]
+        status = np.select([left == right, ~is_told, edge >= 0, np.maximum(left, right) < num_nodes], [4, 3, 0, 1], 2)
+        told, at = np.flatnonzero(is_told), np.cumsum(is_told) - 1
+        left, right, edge, new = left[told], right[told], edge[told], np.flatnonzero(edge[told] < 0)
+        hop, var = data.hop[edge], data.var[edge]
+        if len(new):
+            hop[new], var[new] = self.predict(left[new], right[new])
+        columns = self.found.columns(data.compare(left, right, hop, var), self.flags_end)
+        rank = 1 + len(self.surprises) - np.searchsorted(self.surprises, columns["surprise"], side="right")
+        rows = pa.table({"rank": rank} | columns).take(pa.array(at[place], mask=~is_told[place]))
+        return rows.add_column(1, "status", STATUS.take(pa.array(status[place])))
+
+    @cached_property
+    def _embedded_by(self) -> sparse.csr_array:
+        """The nodes whose mean embedding a node has, a row each: itself alone, of a later one those it is joined to."""
+        nodes = np.arange(num_nodes := self.found.evidence.graph.num_nodes)
+        indptr, indices = np.append(nodes, num_nodes + self.later[0]), np.append(nodes, self.later[1])
+        return sparse.csr_array((np.ones(len(indices), bool), indices, indptr), shape=(len(indptr) - 1, num_nodes))
+
+    def predict(self, left: Nodes, right: Nodes) -> EdgeHops:
+        """Mean and variance of the hops of pairs, which come in ascending order, over the samples."""
+        nodes, places = np.unique(np.concatenate([left, right]), return_inverse=True)
+        of_left, of_right = places.reshape(2, -1).astype(np.int32)
+        indptr = np.searchsorted(of_left, np.arange(len(nodes) + 1))  # of a graph whose rows hold right ends alone
+        pairs = EdgeIndex(indptr, of_right, indptr, self.found.data.edges.directed, np.empty(0, np.uint64), 0)
+        rows = self._embedded_by[nodes]
+        z = np.empty((len(nodes), self.views[0][0][0].shape[1]), np.float32)
+
+        def embedded(samples: Sequence[Sample]) -> Iterator[tuple[torch.Tensor, PairHead]]:
+            for whole, head in samples:
+                run_in_threads(len(z), mean_rows, rows.indptr.astype(np.int64), rows.indices, whole, 0, z)
+                yield torch.from_numpy(z), head
+
+        views = [predict_edges(pairs, embedded(samples), hop=self.hop) for samples in self.views]
+        return EdgeHops(*(np.mean(of_views, axis=0) for of_views in zip(*views, strict=True)))
+
+
+def _in_parts(batches: Iterator[Rows]) -> Iterator[list[Rows]]:
+    num_rows = 0
+
+    def part_of(rows: Rows) -> int:
+        nonlocal num_rows
+        num_rows += len(rows[0])
+        return (num_rows - len(rows[0])) // PART_ROWS
+
+    return (list(part) for _, part in groupby(batches, part_of))
+
+
+def open_new_edges(run_dir: Path, table: TableSource, source: str | None = None, target: str | None = None) -> NewEdges:
+    """The rows of a table, whose ends are in columns called as in the run, or as given; makes embeddings if need be."""
+    options = {f"graph.{name}": value for name, value in vars(TablesGraph()).items()} | stored_options(run_dir)
+    names = [source or options["graph.source_column"], target or options["graph.target_column"]]
+    opened = open_table("table", table, options["graph.max_bytes"])
+    for option, name in zip(("source_column", "target_column"), names, strict=True):
+        opened.check_columns(option, [name])
+    evidence = pipeline.open_edges(run_dir).evidence
+    rows = EdgeRows(opened, Columns(names[0], names[1], id_type=options["graph.id_type"]), evidence.graph)
+    later = rows.add_later()
+    found, scores = StrangeEdges(evidence, later if len(later[0]) > 1 else None), stage_keys(run_dir)["scores"]
+    key = files.hash_value([scores, [[str(path), files.hash_once(path)] for path in opened.paths], names])
+    return NewEdges(rows, later, found, key, **_open_embeddings(run_dir, scores, found))
+
+
+def _open_embeddings(run_dir: Path, key: str, found: StrangeEdges) -> dict[str, Any]:
+    """The last fields of `NewEdges`; embeddings are made where there are none of the scores of this key."""
+    config = with_options(Config(), {k: v for k, v in stored_options(run_dir).items() if not k.startswith("graph.")})
+    context, folder = RunContext(config, Workspace(run_dir), "cpu", trained=open_trained(config)), run_dir / FOLDER
+    stages = ["propagated"] * context.exact_first_hop + ["train"] * (context.trained is None)
+    names = ["graph", "purified", *(f"{stage}-{view}" for stage in stages for view in config.score.views)]
+    context.workspace.folders.update(zip(names, open_stages(run_dir, *names), strict=True))
+    views = {name: context.view(name) for name in config.score.views}
+    with files.file_lock(record_path(folder, ".lock")):
+        if not (folder / files.MANIFEST).is_file() or files.read_manifest(folder, KIND, FORMAT)["of"] != key:
+            files.remove_temporary(run_dir, FOLDER)
+            with files.replacing_folder(folder) as fresh:
+                for name, (structure, x, samples) in views.items():
+                    how: Any = {"propagated": context.exact_first_hop, "device": "cpu"}
+                    for i, (z, _) in enumerate(embed_samples(samples.model, samples, structure, x, **how)):
+                        save_npy(fresh / f"{name}-{i:05d}.npy", z.numpy())
+                save_npy(fresh / _SURPRISES, np.sort(found.ranked.surprise))
+                body = {"of": key, "flags_end": found.flags_end, "files": files.hash_folder(fresh)}
+                files.write_manifest(fresh, KIND, FORMAT, body)
+    manifest, opened = files.read_manifest(folder, KIND, FORMAT), []
+    files.check_folder(folder, manifest["files"], repair_hint(folder))
+    for name, view in views.items():
+        made = (open_npy(folder / f"{name}-{i:05d}.npy") for i in range(len(view.samples)))
+        opened.append(list(zip(made, map(PairHead.of, view.samples), strict=True)))
+    told = {"surprises": open_npy(folder / _SURPRISES), "flags_end": manifest["flags_end"]}
+    return {"folder": folder, "views": opened, "hop": scoring_of(config).hop} | told
+
+
+def write_scored(edges: NewEdges, out: Path) -> tuple[int, int]:
+    """Writes all rows, scored, in their order, to a .csv or .parquet; how many they are, and were written before."""
+    check_flat(edges.rows.files.schema, out)
+    if files.resolved(out) in map(files.resolved, edges.rows.files.paths):
+        raise ValueError(f"{out} is the table itself; name another file for its rows with scores")
+    parts, paths, num_rows, num_kept = out.with_name(f".{out.name}.parts"), list[Path](), 0, 0
+    with files.file_lock(parts / "lock"):
+        if not (parts / edges.key).exists():  # parts of another table, if any
+            for path in [path for path in parts.iterdir() if path.name != "lock"]:
+                path.unlink()
+            files.write_bytes(parts / edges.key, b"")
+        for part in edges.parts():
+            first, num_rows = num_rows, num_rows + sum(len(batch) for batch, _, _ in part)
+            paths.append(parts / f"rows-{first}-{num_rows}")
+            if paths[-1].exists():
+                num_kept += num_rows - first
+            else:
+                with files.replacing_file(paths[-1]) as fresh:
+                    if out.suffix == ".parquet":
+                        pq.write_table(edges.scored(part), fresh, row_group_size=num_rows)
+                    else:
+                        write_csv(edges.scored(part), fresh, WriteOptions(include_header=first == 0))
+        with files.replacing_file(out) as fresh, open(fresh, "wb") as stream:
+            if out.suffix == ".parquet":
+                join(stream, (Group.of(memoryview(path.read_bytes())) for path in paths))
+            for path in paths if out.suffix == ".csv" else ():
+                with open(path, "rb") as source:
+                    shutil.copyfileobj(source, stream)
+        shutil.rmtree(parts)
+    return num_rows, num_kept
