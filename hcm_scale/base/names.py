@@ -19,6 +19,7 @@ SCALINGS = ("none", "log1p", "binary", "row", "normal", "auto")
 GAP_SUFFIX = " is null"  # the name of a column that is 1 where NAME, NAME=value or NAME#bucket has no value ends so
 NO_COLUMN = 2.0  # in such a column, where no node of this node's type has a value, or edges alone name it: no gap
 VECTOR = r"^(.+)\[(\d+)\]$"  # the name of a place in a vector: `text[0]`, `text[1]`, ... are one attribute, text
+ONCE = "partners of one row"  # such an attribute, of which AS_END follows
 AS_END = ", as "  # in the name of an attribute that is made of the edge table's rows: `rows, as payer`
 DEGREE = "log1p(degree)"  # the one attribute of a graph that has none of its own, with graph.featureless=degree
 SIMILARITIES = ("jaccard", "cosine", "euclidean")  # a kernel of features/purify.py knows the order

@@ -222,7 +222,7 @@ def export_run(arguments: list[str]) -> str:
                                    with rank, p and flag of the edge that each belongs to, the strangest first where
                                    --top K (edges) or --flagged is said, else in the order of the table
         --edges --pairs            one row an edge, the strangest first, with the ids of its ends; so always where the
-                                   run was not made from a table
+                                   run was not made from a table or a query
 
     A run that verdicts have taught (`hcm-scale teach --help`) has the columns taught, taught_rank and verdict too;
     `--taught` sorts by what was taught, so that `--top K` are the first K of that list.

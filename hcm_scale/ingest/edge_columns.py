@@ -2,7 +2,7 @@
 
 | column of the edge table | attributes of a node, for its rows as one end and as the other                           |
 |--------------------------|------------------------------------------------------------------------------------------|
-| (any)                    | number of rows, of distinct partners                                                     |
+| (any)                    | number of rows, of distinct partners; share of partners of one row alone                 |
 | number                   | sum, mean, largest and spread; shares of round and, if there are any, of negative values |
 | text, boolean            | shares of its most frequent values, at most 8; a text of more than 64 is not used        |
 | time                     | shares of the four quarters of a day; of both ends together shares of the days of the    |
@@ -13,9 +13,10 @@ which number the rows. Whole numbers that are all seconds, or ms, us or ns, of t
 
 Counts and amounts are stored as log(1 + |value| / unit) with the sign of the value, the unit of an amount being the
 median of the first rows. A share is (k + 10 s) / (n + 10) for k of n rows, where s is the share over all rows: one
-payment at night out of one says little, and a node without rows has the usual share. Explanations undo both. A value is
-round where it is 100 or more and has at most two digits before zeros. Burstiness is (deviation - mean) / (deviation +
-mean) of the pauses between rows, times n / (n + 10). Self loops do not count; the last day is that of the table.
+payment at night out of one says little, and a node without rows has the usual share; so it is of partners, of which
+some sources show the usual share. Explanations undo both. A value is round where it is 100 or more and has at most two
+digits before zeros. Burstiness is (deviation - mean) / (deviation + mean) of the pauses between rows, times
+n / (n + 10). Self loops do not count; the last day is that of the table.
 
 Rows are read from the records of tables.py. Nodes are taken in ranges of 4 million nodes and ends of rows, each range
 in one pass over the records, so that memory is that of one range: half a gigabyte.
@@ -30,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hcm_scale.base.names import AS_END
+from hcm_scale.base.names import AS_END, ONCE
 from hcm_scale.ingest.encode import FormatGuess, floats, is_number, is_text, looks_text, texts
 from hcm_scale.ingest.policy import Columns, InputError, not_finite
 from hcm_scale.ingest.table_files import TableFiles
@@ -41,7 +42,9 @@ _MOST_LEVELS, _SHOWN_LEVELS = 64, 8
 _MOST_COLUMNS = 16  # of a table that is not one of transactions
 _MANY_ROWS = 100  # that do not rise by chance
 _PRIOR = 10.0  # rows that a share is drawn to the usual one by
+_RARE = 0.05  # share of partners of one row, or of several, that tells nodes apart
 _RANGE_ENDS = 1 << 22
+_PAIR_SAMPLE = 1 << 22  # rows that show how many partners have one row alone
 _EPOCHS = (1e9, 1e12, 1e15, 1e18)  # the least of numbers that are seconds, ms, us or ns since 1970
 _MOST = float(np.finfo(np.float32).max)
 _AMOUNTS = ("sum of", "mean of", "largest", "spread of")
@@ -81,13 +84,14 @@ class EdgeEncoding:
     def readings(self) -> dict[str, dict[str, Any]]:
         """By attribute, how a person reads it: the `unit` of its logarithm, or of which `rows` it is a share."""
         found: dict[str, dict[str, Any]] = {}
-        stem = {"number": "{1} {0}", "text": "{0}: {1}", "time": "{0} from {1} h"}.get(self.kind, "")
+        stem = {"rows": "{1}", "number": "{1} {0}", "text": "{0}: {1}", "time": "{0} from {1} h"}[self.kind]
+        of = "partners" if self.kind == "rows" else "rows"
         logs = {"rows": ("rows", "partners"), "number": [f"{what} {self.name}" for what in _AMOUNTS]}.get(self.kind, ())
         usual = dict(zip(self.values, self.shares, strict=True))
         for end in self.ends:
             found |= {f"{what}{AS_END}{end}": {"unit": self.unit} for what in logs}
             named = {f"{stem.format(self.name, value)}{AS_END}{end}": usual[value] for value in self.of_each_end}
-            found |= {name: {"rows": [f"rows{AS_END}{end}"], "usual": share} for name, share in named.items()}
+            found |= {name: {"rows": [f"{of}{AS_END}{end}"], "usual": share} for name, share in named.items()}
         if self.kind == "time":
             both, rows = f"{AS_END}either end", [f"rows{AS_END}{end}" for end in self.ends]
             found |= {f"{self.name} on {day}{both}": {"rows": rows, "usual": usual[day]} for day in _WEEKDAYS}
@@ -235,12 +239,17 @@ class EdgeColumns:
             if not 0 < len(levels.names) <= _MOST_LEVELS:
                 self._drop(name, many if levels.names else "it has no value")
         num_rows, counts = 0, {name: dict.fromkeys(self._values(name), 0) for name in self.kinds}
+        step, pairs = -(-self._num_rows // _PAIR_SAMPLE), [np.zeros(0, np.int64)]
         for rows in blocks():
             num_rows += len(rows)
+            pairs.append(_pairs(*(rows[rows["u"] % step == 0][end] for end in "uv")))
             for name, found in counts.items():
                 for value in found:
                     found[value] += int(np.count_nonzero(self._is(name, value, rows)))
-        return [EdgeEncoding("", "rows", self.ends), *(self._of(name, counts[name], num_rows) for name in counts)]
+        once = float(np.mean(np.unique(np.concatenate(pairs), return_counts=True)[1] == 1)) if num_rows else 0.0
+        values = ((ONCE,), (once,)) if _RARE <= once <= 1 - _RARE else ((), ())
+        of_rows = EdgeEncoding("", "rows", self.ends, 1.0, *values)
+        return [of_rows, *(self._of(name, counts[name], num_rows) for name in counts)]
 
     def _drop(self, name: str, why: str) -> None:
         del self.kinds[name]
@@ -297,8 +306,12 @@ class EdgeColumns:
             usual = dict(zip(encoding.values, encoding.shares, strict=True))
             for end in of_ends:
                 if encoding.kind == "rows":
-                    yield from map(np.log1p, (end.num_rows, end.num_partners()))
-                elif encoding.kind == "number":
+                    num_partners, once = end.partners()
+                    yield from map(np.log1p, (end.num_rows, num_partners))
+                    if encoding.values:
+                        yield _shares(once, num_partners, usual[ONCE])
+                    continue
+                if encoding.kind == "number":
                     yield from end.amounts(f"of {encoding.name}", encoding.unit)
                 for value in encoding.of_each_end:
                     yield _shares(end.nodes[self._is(encoding.name, value, end.rows)], end.num_rows, usual[value])
@@ -318,10 +331,10 @@ class _EndRows:
         self.rows, self.nodes, self._partners = rows, rows[end] - first, rows["v" if end == "u" else "u"]
         self.num_rows = np.bincount(self.nodes, minlength=last - first)
 
-    def num_partners(self) -> NDArray[np.int64]:
-        """Distinct partners of each node."""
-        pairs = np.unique(self.nodes.astype(np.int64) << 32 | self._partners.astype(np.int64))
-        return np.bincount(pairs >> 32, minlength=len(self.num_rows))
+    def partners(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Distinct partners of each node, and the nodes as often as they have partners of one row."""
+        pairs, counts = np.unique(_pairs(self.nodes, self._partners), return_counts=True)
+        return np.bincount(pairs >> 32, minlength=len(self.num_rows)), pairs[counts == 1] >> 32
 
     def amounts(self, field: str, unit: float) -> Iterator[Values]:
         """Logarithms of sum, mean, largest and spread of each node's values, 0 where it has none."""
@@ -334,6 +347,11 @@ class _EndRows:
         spread = np.sqrt(np.bincount(nodes, (values - mean[nodes]) ** 2, size) / count)
         for numbers in (total, mean, largest, spread):
             yield np.copysign(np.log1p(np.abs(numbers) / unit), numbers)
+
+
+def _pairs(nodes: NDArray[Any], partners: NDArray[Any]) -> NDArray[np.int64]:
+    """One number a pair of nodes."""
+    return nodes.astype(np.int64) << 32 | partners.astype(np.int64)
 
 
 def _shares(nodes: NDArray[Any], num_rows: Any, usual: float) -> Values:

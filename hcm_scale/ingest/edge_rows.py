@@ -8,7 +8,7 @@ ids that cannot be any, numbers the new ones from n on, as they arrive, and retu
 new ids, 24 bytes each beside, and 8 bytes for every distinct pair of a new one and a node.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -39,10 +39,14 @@ class EdgeRows:
         some = np.arange(graph.num_nodes) if nodes is None else nodes
         self._ids.add(pa.array(some) if graph.ids is None else graph.ids.take(pa.array(some)))
 
-    def batches(self) -> Iterator[Rows]:
-        """Streams the rows of all columns, in order, and the nodes of both ends, -1 for an id that is not known."""
+    def batches(self, *, ends_alone: bool = False) -> Iterator[Rows]:
+        """Streams the rows of all columns, or of both ends alone, in order, and the nodes of both ends.
+
+        -1 is for an id that is not known.
+        """
+        names = list(dict.fromkeys(self._ends)) if ends_alone else self.files.schema.names
         reader = IdReader(self._kind, "", str)
-        for batch in filter(len, self.files.batches(self.files.schema.names)):  # an empty one breaks pyarrow's CSV
+        for batch in filter(len, self.files.batches(names)):  # an empty one breaks pyarrow's CSV
             left, right = (number_ids(self._ids.find, self._read(reader, batch[name], 0)) for name in self._ends)
             yield batch, *((left, right) if self._node_of is None else (self._node_of[left], self._node_of[right]))
 
@@ -79,6 +83,16 @@ class EdgeRows:
             )
         later, node = np.divmod(np.unique(np.concatenate([pairs, *waiting])), num_nodes)
         return np.searchsorted(later, np.arange(len(self._ids) - num_nodes + 1)), node
+
+    def count(self, edges: Numbers, find: Callable[[Numbers, Numbers], Numbers]) -> Numbers:
+        """How many rows lie on each of some edges, given by their numbers; `find` is that of the graph's EdgeIndex."""
+        ordered, found = np.unique(edges), np.zeros(len(edges) + 1, np.int64)
+        for _, left, right in self.batches(ends_alone=True):
+            edge = find(left, right)
+            place = np.searchsorted(ordered, edge)
+            is_asked = (place < len(ordered)) & (ordered[np.minimum(place, len(ordered) - 1)] == edge)
+            found += np.bincount(place[is_asked], minlength=len(found))
+        return found[np.searchsorted(ordered, edges)]
 
     def _read(self, reader: IdReader, column: pa.Array, row: int) -> pa.Array:
         if self._kind == "integer" and self._id_type == "integer" and is_text(column.type):

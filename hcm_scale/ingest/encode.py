@@ -453,8 +453,9 @@ def _mixed(values: NDArray[np.float64]) -> NDArray[np.uint64]:
 Survey = NumberSurvey | VectorSurvey | CategorySurvey
 
 
-# Text in a known format. A minus may stand at the end, as SAP writes it. Points are taken as of thousands only in CSV
-# files separated by `;`: elsewhere `2.955` may well be less than 3, and the column report says so.
+# Text in a known format. A minus may stand at the end, as SAP writes it, or be parentheses, as accountants write it.
+# Points are taken as of thousands only in CSV files separated by `;`: elsewhere `2.955` may well be less than 3, and
+# the column report says so.
 #
 # | format               | values                            | which some value must show                         |
 # |----------------------|-----------------------------------|----------------------------------------------------|
@@ -465,6 +466,7 @@ Survey = NumberSurvey | VectorSurvey | CategorySurvey
 # | decimal commas       | `6451,65`, `1.234,5`, `12`        | decimals, not of three digits where some have none |
 # | points of thousands  | `323`, `2.955`, `1.250.000`       | two points; or one, and another value none         |
 # | decimal points       | `7.123`, `12.5-`, `12`            | a point, or a minus at the end                     |
+# | vectors              | `[0.1,-2e-3]`, `{0.1, 2}`         |                                                    |
 
 
 @dataclass(frozen=True)
@@ -487,7 +489,11 @@ class TextFormat:
     def read(self, values: pa.Array) -> pa.Array:
         """Values in this format as what they mean."""
         values = trimmed(values)
+        if is_vector(self.kind):
+            return pc.split_pattern(pc.replace_substring_regex(values, r"[\[\]{}\s]", ""), ",").cast(self.kind)
+        values = pc.replace_substring_regex(values, r"^(.*)\((.*)\)$", r"-\1\2")
         if self.note == _ZONES:
+            values = pc.replace_substring_regex(values, " ?(UTC|GMT)$", "Z")
             values = pc.replace_substring_regex(values, r"^([-\d]{10}[ T][\d:.]+)$", r"\1Z")
         if is_date(self.kind):
             return values.cast(self.kind)
@@ -501,12 +507,13 @@ class TextFormat:
 
 
 def _signed(number: str) -> str:
-    return rf"^([-+]?({number})|({number})-)$"
+    return rf"^([-+]?({number})|({number})-|\(({number})\))$"
 
 
 _COMMA = "written with a decimal comma"
 _ZONES = "its zones become UTC, and times without a zone are taken as UTC"
 _POINT_MONEY, _COMMA_MONEY = "read without the currency", "read without the currency, with a decimal comma"
+_PLACE = r"\s*[-+]?\d+(\.\d*)?([eE][-+]?\d+)?\s*"  # of a vector
 _DAY, _TIME = r"^\d{4}-\d{2}-\d{2}", r"[ T]\d{2}:\d{2}(:\d{2})?"
 _WHOLE = r"0|[1-9]\d*"
 _GROUPS = r"[1-9]\d{0,2}(\.\d{3}){1,5}"  # as many as an int64 holds
@@ -516,11 +523,16 @@ POINTS_OF_THOUSANDS = (
     TextFormat(_THOUSANDS, (r"\..*\.",), pa.int64(), "its points are of thousands"),
     TextFormat(_THOUSANDS, (r"^[-+]?\d+-?$", r"\."), pa.int64(), "its points are of thousands"),
 )
-_OFFSET = r"[+-]\d{2}:?\d{2}"
+_ZONE = r"Z|[+-]\d{2}:?\d{2}| ?UTC| ?GMT"
 _CURRENCY = r"(\p{Sc}|AUD|BRL|CAD|CHF|CNY|CZK|DKK|EUR|GBP|HKD|HUF|INR|JPY|KRW|MXN|NOK|PLN|SEK|SGD|TRY|USD|ZAR)"
 _POINTED, _COMMAED = r"(\d{1,3}(,\d{3})+|\d+)(\.\d+)?", r"(\d{1,3}(\.\d{3})+|\d+)(,\d+)?"
 MONEY = tuple(
-    TextFormat(rf"^[-+]?{_CURRENCY}? ?[-+]?{number} ?{_CURRENCY}?-?$", (_CURRENCY, *marks), pa.float64(), note)
+    TextFormat(
+        rf"^([-+]?{_CURRENCY}? ?[-+]?{number} ?{_CURRENCY}?-?|{_CURRENCY}? ?\({_CURRENCY}? ?{number} ?{_CURRENCY}?\))$",
+        (_CURRENCY, *marks),
+        pa.float64(),
+        note,
+    )
     for number, marks, note in (
         (r"\d+", (), _POINT_MONEY),
         (_POINTED, (r"\.\d{1,2}(\D|$)",), _POINT_MONEY),
@@ -532,13 +544,12 @@ TEXT_FORMATS = (
     TextFormat(rf"{_DAY}$", ("-",), pa.date32()),
     TextFormat(rf"{_DAY}({_TIME})?$", ("-",), pa.timestamp("s")),
     TextFormat(rf"{_DAY}({_TIME}(\.\d{{1,9}})?)?$", ("-",), pa.timestamp("ns")),
-    TextFormat(
-        rf"{_DAY}{_TIME}(\.\d{{1,9}})?(Z|{_OFFSET})?$", (rf"(Z|{_OFFSET})$",), pa.timestamp("ns", "UTC"), _ZONES
-    ),
+    TextFormat(rf"{_DAY}{_TIME}(\.\d{{1,9}})?({_ZONE})?$", (rf"({_ZONE})$",), pa.timestamp("ns", "UTC"), _ZONES),
     *MONEY,
     TextFormat(_signed(_COMMAS), (",",), pa.float64(), _COMMA),
     TextFormat(_signed(rf"{_WHOLE}|{_GROUPS}|{_COMMAS}"), (r",(\d{1,2}|\d{4,})-?$|\..*,",), pa.float64(), _COMMA),
     TextFormat(_signed(rf"({_WHOLE})(\.\d*)?([eE][-+]?\d+)?"), (r"\.|-$",), pa.float64()),
+    TextFormat(rf"^[\[{{]{_PLACE}(,{_PLACE})+[\]}}]$", (",",), pa.large_list(pa.float64())),
 )
 MAY_BE_THOUSANDS = "if its points are of thousands (2.955 for 2955), write it without them"
 
@@ -562,7 +573,7 @@ class TextFormatSearch:
         """Takes some more values; returns whether any format is left."""
         values = trimmed(column.unique())
         if self._missing.keys() & {*MONEY}:
-            found = pc.replace_substring_regex(values.drop_null(), r"[-+\d., ]", "").unique().to_pylist()
+            found = pc.replace_substring_regex(values.drop_null(), r"[-+()\d., ]", "").unique().to_pylist()
             self._currencies.update(found[:5])
         if not pc.all(pc.match_substring_regex(values, r"\d"), min_count=0).as_py():  # no format is without
             self._missing = {}

@@ -17,7 +17,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -35,6 +35,7 @@ _NUM_COPIES = 8  # at a time
 _VERSION_HEADERS = ("ETag", "Last-Modified", "Content-MD5")
 _SHOWN = 100  # characters of a query
 _WRAPPED = re.compile(r"^.*(ERROR|FATAL):|^[A-Z_]+: (\[libpq\] )?(Failed to connect: )?")
+_VECTORS = {"vector": "::real[]", "halfvec": "::real[]"}  # of pgvector
 _LEGAL = "legal are duckdb:///file.db, duckdb:// and postgresql://user@host/database"
 
 
@@ -257,7 +258,11 @@ def _duckdb(uri: str, stack: contextlib.ExitStack) -> _Database:
 
     def save(cursor: Any, path: Path, query: str) -> None:
         quoted = str(path).replace("'", "''")
-        cursor.execute(f"copy ({query}\n) to '{quoted}' (format parquet)")
+        found = cursor.query(query)  # not run yet
+        kinds = [str(kind) for kind in found.types]
+        lists = [re.sub(r"\[\d+\]$", "[]", kind) for kind in kinds]  # gaps of arrays would not be read
+        casts = [f"::{new}" if new != kind else "" for new, kind in zip(lists, kinds, strict=True)]
+        cursor.execute(f"copy ({_with_casts(query, found.columns, casts)}\n) to '{quoted}' (format parquet)")
 
     return _Database(stack.enter_context(connection), "sum(hash(q)::hugeint)", save)
 
@@ -270,9 +275,22 @@ def _postgres(uri: str, stack: contextlib.ExitStack) -> _Database:
     return _Database(cursor, "sum(hashtextextended(q::text, 0))", _save_rows)
 
 
+def _with_casts(query: str, names: Sequence[str], casts: Sequence[str]) -> str:
+    r"""The query, some of its columns cast to what can be read: vectors to lists.
+
+    >>> _with_casts("from t", ["id", "bio"], ["", "::real[]"])
+    'select "id", "bio"::real[] as "bio" from (from t\n) q'
+    """
+    quoted = ['"' + name.replace('"', '""') + '"' for name in names]
+    columns = [f"{name}{cast} as {name}" if cast else name for name, cast in zip(quoted, casts, strict=True)]
+    return f"select {', '.join(columns)} from ({query}\n) q" if any(casts) else query
+
+
 def _save_rows(cursor: Any, path: Path, query: str) -> None:
-    """Streams rows to a Parquet file; what PostgreSQL calls numeric, ADBC hands over as text."""
-    cursor.execute(query)
+    """Streams rows to a Parquet file; what PostgreSQL calls numeric, ADBC hands over as text, and vectors as bytes."""
+    schema = cursor.adbc_execute_schema(query)
+    casts = [_VECTORS.get(getattr(kind, "type_name", ""), "") for kind in schema.types]
+    cursor.execute(_with_casts(query, schema.names, casts))
     reader = cursor.fetch_record_batch()
     is_numeric = [getattr(kind, "type_name", "") == "numeric" for kind in reader.schema.types]
     kinds = [pa.float64() if as_text else kind for kind, as_text in zip(reader.schema.types, is_numeric, strict=True)]

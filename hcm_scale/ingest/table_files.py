@@ -38,7 +38,15 @@ import pyarrow.parquet as pq
 from pyarrow.csv import InvalidRow
 
 from hcm_scale.base.files import resolved
-from hcm_scale.ingest.encode import POINTS_OF_THOUSANDS, TEXT_FORMATS, TextFormat, TextFormatSearch, is_text
+from hcm_scale.ingest.encode import (
+    POINTS_OF_THOUSANDS,
+    TEXT_FORMATS,
+    TextFormat,
+    TextFormatSearch,
+    is_date,
+    is_number,
+    is_text,
+)
 from hcm_scale.ingest.policy import InputError, check_growth, reading, shown_names
 
 log = logging.getLogger(__name__)
@@ -165,14 +173,27 @@ class TableFiles:
         return replace(self, schema=schema, formats=formats, notes=self.notes | notes)
 
     def with_gaps(self, needed: Sequence[str | None]) -> "TableFiles":
-        """The same files; a column of the first that a later one lacks is null there, unless it is `needed`."""
-        values, notes = list(self.folder_values), dict[str, str]()
+        """The same files; a column of the first that a later one lacks is null there, unless it is `needed`.
+
+        Where a later file has another type, that of the first holds, or that of decimals, and the report says so.
+        """
+        values, notes, schema = list(self.folder_values), dict[str, str](), self.schema
         for i, path in enumerate(self.paths[1:], 1):
-            held = {*_schema_of(path).names, *values[i], *needed}
+            later, where = _schema_of(path), self.name_of(path)
+            held = {*later.names, *values[i]}
             for name in (name for name in self.schema.names if name not in held):
+                if name in needed:
+                    legal = f"legal is one, as in the first file; it has {shown_names(later.names)}"
+                    raise InputError(f"{where} has 0 columns {name!r}, {legal}")
                 values[i] = values[i] | {name: None}
-                notes.setdefault(name, f"{self.name_of(path)} has no such column: gaps there")
-        return replace(self, folder_values=tuple(values), notes=self.notes | notes) if notes else self
+                notes.setdefault(name, f"{where} has no such column: gaps there")
+            for name in (name for name in later.names if name in schema.names and name not in needed):
+                kind, first = later.field(name).type, schema.field(name).type
+                if pa.types.is_integer(first) and pa.types.is_floating(kind):
+                    schema = schema.set(schema.get_field_index(name), pa.field(name, kind))
+                elif pa.null() not in (kind, first) and _family(kind) != _family(first):
+                    notes.setdefault(name, f"{kind} in {where}, read as {first}")
+        return replace(self, schema=schema, folder_values=tuple(values), notes=self.notes | notes)
 
     def _likely_formats(self, name: str) -> tuple[TextFormat, ...]:
         """The text formats that a column may have: of numbers in a CSV points of thousands."""
@@ -479,12 +500,21 @@ def _checked_batches(batches: Iterable[pa.RecordBatch], shown: str, types: _Type
             array = columns[name]
             place = f"{shown} column {name!r}, rows {row:,} .. {last:,} (from 0)"
             with reading(f"{place}, cannot be read as {kind or array.type}"):
+                if kind is not None and is_date(kind) and is_number(array.type):  # of which unit nobody knows
+                    raise InputError(
+                        f"{place}, is of type {array.type}, and {kind} in the first file; legal is one type"
+                    )
                 array = _nan_as_gap(array.dictionary_decode() if pa.types.is_dictionary(array.type) else array)
                 array = array if kind in (None, array.type) else array.cast(kind)
                 array.validate(full=True)
             arrays.append(array)
         row += len(batch)
         yield pa.RecordBatch.from_arrays(arrays, list(types))
+
+
+def _family(kind: pa.DataType) -> tuple[Any, ...]:
+    """What two types have in common whose values mean the same."""
+    return is_number(kind), is_date(kind), is_text(kind), getattr(kind, "tz", None)
 
 
 def _nan_as_gap(column: pa.Array) -> pa.Array:

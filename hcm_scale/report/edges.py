@@ -6,7 +6,7 @@ usual for edges of like degrees, and how many edges are as strange: of all, or w
 evenly spaced ones.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from hcm_scale.features.purify import attribute_trust
 from hcm_scale.report.evidence import Evidence, contains
 from hcm_scale.report.explain import EdgeExplanation, EdgeReason, end_differences, finite
+from hcm_scale.report.wording import edge_sentence
 from hcm_scale.score.edge_surprise import KINDS, EdgeData, EdgeNumbers, EdgeScale, RankedEdges, edge_scale, rank_edges
 
+CountRows = Callable[["StrangeEdges", NDArray[np.int64]], NDArray[np.int64] | None]
 _FEW = 1 << 22  # edges that are ranked in seconds
 _CHUNK = 1 << 18  # edges of a table
 _RATE = 0.1  # of false discoveries, where nodes were not judged
@@ -97,6 +99,25 @@ class StrangeEdges:
     def table(self, top: int | None = None, flagged: bool = False) -> pa.Table:
         """One row an edge, the strangest first."""
         return pa.concat_tables(self.tables(self.first(top, flagged)))
+
+    def shown(self, top: int, count_rows: CountRows | None = None) -> dict[str, Any]:
+        """What a page shows of the first `top` edges, and how many are flagged.
+
+        `count_rows` says how many rows of the user's table lie on each, where some have several.
+        """
+        chosen, graph, ranks = self.first(top), self.evidence.graph, self.evidence.row_of_node + 1
+        counts = graph.info.get("ingest", {}).get("counts", {})
+        is_repeated = bool(counts.get("repeated_edges", 0) + counts.get("reversed_edges", 0))
+        rows = count_rows(self, chosen) if count_rows and is_repeated else None
+        pairs = np.stack(self.data.ends(chosen), axis=1).tolist()
+        edges = []
+        for place, (row, pair) in enumerate(zip(self.table(top).to_pylist(), pairs, strict=True)):
+            ends = [{"id": graph.external_id(node), "rank": int(ranks[node])} for node in pair]
+            told = {name: row[name] for name in ("rank", "p", "flagged", "evidence")}
+            told |= {"ends": ends, "rows": None if rows is None else int(rows[place])}
+            edges.append(told | {"reason": edge_sentence(self.explain(*pair))})
+        num_flagged = int(np.count_nonzero(self.ranked.verdict.flagged))
+        return {"edges": edges, "num_edges": graph.num_edges, "num_flagged": num_flagged, "fdr": self.rate}
 
     def number_of(self, left: int, right: int) -> int:
         """The number of the edge between two nodes; ValueError where there is none."""

@@ -20,7 +20,7 @@ from hcm_scale.report.reasons import KIND_TITLES
 
 PAGE_ROWS = 15
 _WORDING = (
-    *("fixed", "seconds_text", "bytes_text", "detail_text", "p_text", "value_text", "weight", "sentence"),
+    *("fixed", "percent", "seconds_text", "bytes_text", "detail_text", "p_text", "value_text", "weight", "sentence"),
     *("score_title", "long_name", "meaning", "headline", "found_text", "group_text", "ordinary_text"),
 )
 
@@ -49,7 +49,7 @@ def templates() -> Environment:
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     environment.globals |= {"page_rows": PAGE_ROWS, "most_columns": 200, "hood_size": card.SIZE}
-    environment.globals |= {"kind_words": KIND_TITLES, "help": wording.HELP}
+    environment.globals |= {"kind_words": KIND_TITLES, "edge_words": wording.EDGE_TITLES, "help": wording.HELP}
     environment.filters |= {name: getattr(wording, name) for name in _WORDING}
     environment.filters |= {
         "count": "{:,}".format,

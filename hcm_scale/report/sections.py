@@ -55,6 +55,7 @@ def all_sections(report: dict[str, Any]) -> dict[str, Any]:
         "ranking": ranking_section(report),
         "groups": report["groups"] or None,
         "kinds": report["kinds"] or None,
+        "edges": report["strange_edges"],
         "ordinary": report["ordinary"],
         "explained": report["top"] or None,
         "scores": score_charts(report) or None,

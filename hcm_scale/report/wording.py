@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hcm_scale.base.names import GAP_SUFFIX
+from hcm_scale.base.names import AS_END, GAP_SUFFIX, ONCE
 from hcm_scale.report.explain import NOTABLE_DEVIATIONS, Difference, EdgeExplanation, EdgeReason, Explanation
 from hcm_scale.report.reasons import KIND_TITLES, ORDINARY_TITLES, Reason, kind_title
 
@@ -521,7 +521,8 @@ def _difference(e: Explanation, d: Difference) -> str:
         return f"`{name}` is {'' if d.value else 'not '}{what}, which is so of {share} {where}"
     if d.counts is not None:
         usual = "" if d.usual is None else f", where {percent(d.usual)} is usual"
-        return f"{column}: {d.counts[0]:,} of its {d.counts[1]:,} rows{usual}"
+        of = "partners" if d.column.startswith(ONCE + AS_END) else "rows"
+        return f"{column}: {d.counts[0]:,} of its {d.counts[1]:,} {of}{usual}"
     own, mean, usual = (_quantity(value, d.first_day) for value in (d.value, d.neighbors, d.usual or 0.0))
     if d.usual is None:
         return f"{column} = {own} where the mean {where} is {mean}"
@@ -646,14 +647,24 @@ def edge_text(e: EdgeExplanation) -> str:
     return "\n".join(lines)
 
 
-def edge_reason(e: EdgeExplanation, r: EdgeReason) -> str:
-    """What one kind of evidence says of an edge, and what is usual."""
+def edge_sentence(e: EdgeExplanation) -> str:
+    """What speaks for an edge, in one sentence: for the line of a table."""
+    told = [r for r in e.reasons if r.notable] or [r for r in e.reasons[:1] if r.value is not None]
+    parts = [edge_reason(e, reason, "edges of such ends") for reason in told]
+    parts += [_end_difference(e, d) for d in e.differences[:1]]
+    whom = " for edges of such ends"
+    first, found, rest = sentence("; ".join(parts)).partition(whom)
+    return f"{first}{found}{rest.replace(whom, '')}." if parts else ""  # once is enough
+
+
+def edge_reason(e: EdgeExplanation, r: EdgeReason, like: str = "") -> str:
+    """What one kind of evidence says of an edge, and what is usual for edges of like degrees, which `like` names."""
     if r.value is None:
         return "the model was not asked about this edge"
     ends = dict.fromkeys(_with_neighbors(degree) for degree in sorted(e.degrees))
-    like = f"edges between nodes {' and '.join(ends)}"
+    like = like or f"edges between nodes {' and '.join(ends)}"
     if r.kind == "shared":
-        usual = "" if r.usual is None else f", where {r.usual:g} is usual for {like}"
+        usual = "" if r.usual in (None, r.value) else f", where {r.usual:g} is usual for {like}"
         return f"its ends share {f'{r.value:,.0f}' if r.value else 'no'} neighbour{'s' * (r.value != 1)}{usual}"
     own, usual, _ = _against(r.value, r.usual, 1 if r.kind == "hop" else 2, like)
     if r.kind == "hop":

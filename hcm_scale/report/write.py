@@ -25,6 +25,7 @@ from hcm_scale.base.sheets import CsvWriter
 from hcm_scale.graph.store import Graph
 from hcm_scale.report import digest, groups, page, sections
 from hcm_scale.report.card import card, num_rings
+from hcm_scale.report.edges import CountRows, StrangeEdges
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import explain
 from hcm_scale.report.reasons import first_by_kind, ordinary_nodes, ordinary_rows
@@ -42,12 +43,13 @@ from hcm_scale.score.table import (
     score_names,
 )
 
-FORMAT = 7
+FORMAT = 8
 JSON_FILE, HTML_FILE, CSV_FILE = "report.json", "report.html", "scores.csv"
 _WHOLE_COLUMNS = ("node", "p", "flagged", "evidence", "type", "y", "kind")  # read of all nodes, beside scores and ranks
 _NUM_NEIGHBORS = 8  # listed per explained node
 _NUM_BY_KIND = 10  # nodes shown of each kind of evidence
 _NUM_ORDINARY = 20
+_NUM_EDGES = 20  # that are shown
 _MAX_GROUP_CARDS = 20  # explained beyond the first nodes: the rest of their groups
 _NUM_CHARTS = 3  # in a notebook
 _FOUND = ("num_flagged", "fdr", "stability")
@@ -73,6 +75,8 @@ def write_report(
     top: int = 10,
     table_rows: int = 20_000,
     csv: bool = False,
+    ranks_edges: bool = True,
+    count_rows: CountRows | None = None,
 ) -> dict[str, Any]:
     """Writes report.json and report.html into the folder `out` and returns the report.
 
@@ -81,7 +85,8 @@ def write_report(
     num_samples. `found` may have num_flagged and fdr (how many nodes stand out) and stability (how far two encoders
     agree). `records` are the lines of metrics.jsonl; `labels` has `counts` and `stored`, pairs per class; `features`
     may have `columns`, what attributes became by which rule; `notes` are sentences about the run; each of `stages` has
-    name, seconds, peak_rss_bytes, skipped and detail. `csv` writes the whole table to scores.csv too.
+    name, seconds, peak_rss_bytes, skipped and detail. `csv` writes the whole table to scores.csv too. Without
+    `ranks_edges` the page says how to ask for strange edges; `count_rows` counts the rows of the user's table on some.
     """
     file, top = RankedFile(Path(scores)), min(top, graph.num_nodes)
     first = file.slice(0, max(top, table_rows, groups.MOST))
@@ -94,6 +99,7 @@ def write_report(
         "run": dict(run),
         **findings,
         "edges": {"hops": digest.hop_distribution(edge_mean), "purified": digest.purification(graph, purified)},
+        "strange_edges": _strange_edges(evidence, ranks_edges, count_rows),
         "training": digest.training(records),
         "labels": None if labels is None else {k: list(labels[k]) for k in ("counts", "stored") if labels.get(k)},
         "columns": list(graph.info.get("ingest", {}).get("told", [])),
@@ -183,6 +189,16 @@ def _ordinary(graph: Graph, table: pa.Table, y: NDArray[Any] | None) -> dict[str
     found = ordinary_nodes(graph, table, ordinary_rows(table, _NUM_ORDINARY).tolist())
     auc = roc_auc(y, -places) if y is not None and y.any() and not y.all() else None
     return {"nodes": [row | {"id": sections.cut_id(row["id"])} for row in found], "roc_auc": auc}
+
+
+def _strange_edges(evidence: Evidence, ranks: bool, count_rows: CountRows | None) -> dict[str, Any] | None:
+    """The strangest edges, none where they are not ranked; None where nothing tells edges apart."""
+    if evidence.features is None or evidence.graph.num_edges == 0:
+        return None
+    found = StrangeEdges(evidence).shown(_NUM_EDGES, count_rows) if ranks else {"edges": []}
+    for end in (end for edge in found["edges"] for end in edge["ends"]):
+        end["id"] = sections.cut_id(end["id"])
+    return found
 
 
 def _cards(evidence: Evidence, count: int, found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

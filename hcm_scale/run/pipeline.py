@@ -34,8 +34,6 @@ from hcm_scale.config import Config, SyntheticGraph, flatten, parse_fan_out, sto
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.edge_rows import EdgeRows
 from hcm_scale.ingest.policy import InputError
-from hcm_scale.ingest.remote import fetched_files
-from hcm_scale.ingest.table_files import CSV, PARQUET, open_table
 from hcm_scale.ranks.world import ALONE, World
 from hcm_scale.report import wording
 from hcm_scale.report.edges import StrangeEdges
@@ -258,10 +256,11 @@ def edge_table(
     """
     stored = schema.stored_options(run_dir)
     section = {key.removeprefix("graph."): value for key, value in stored.items() if key.startswith("graph.")}
-    if pairs or section.get("source") != "tables" or not section.get("path"):
+    kinds = {"tables": schema.TablesGraph, "sql": schema.SqlGraph}
+    if pairs or section.get("source") not in kinds or not section.get("path"):
         yield None
         return
-    graph = schema.TablesGraph(**section)
+    graph = kinds[section["source"]](**section)
     rest = {key: value for key, value in stored.items() if not key.startswith("graph.")}
     config = replace(schema.with_options(Config(), rest), graph=graph)
     context = RunContext(config, Workspace(run_dir), "cpu", trained=open_trained(config))
@@ -271,13 +270,12 @@ def edge_table(
         return
     sources.check_exists(graph, config.data_dir)
     if next(stages(context)).key({}) != key:
-        named = " or ".join(f"graph.{name}={section[name]}" for name in ("path", "nodes") if section.get(name))
+        options = ("edges" if section["source"] == "sql" else "path"), "nodes"
+        named = " or ".join(f"graph.{name}={section[name]}" for name in options if section.get(name))
         advice = "run it again, or export without the rows of the table: --pairs"
         raise InputError(f"{named} has changed since the run in {run_dir}, or is not there; {advice}")
-    with fetched_files(run_dir / "graph", {"graph.path": graph.path}, PARQUET + CSV) as (path,):
-        table, columns = open_table("graph.path", str(path), graph.max_bytes), sources.table_options(graph)["columns"]
-        nodes = None if chosen is None else np.unique(found.data.ends(np.sort(chosen)))
-        yield EdgeRows(table, columns, found.evidence.graph, nodes)
+    with sources.edge_rows(graph, run_dir / "graph", found, chosen) as rows:
+        yield rows
 
 
 def open_run(run_dir: Path) -> teach.Run:

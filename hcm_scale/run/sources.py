@@ -12,20 +12,26 @@ options of the trained run are the defaults of the new run (`as_trained`), and t
 be changed (`with_trained_options`).
 """
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hcm_scale import config as schema
 from hcm_scale.base import files, remote
 from hcm_scale.config import Config, stored_options, with_options
 from hcm_scale.graph import Graph
 from hcm_scale.ingest import guess, readers
+from hcm_scale.ingest.edge_rows import EdgeRows
 from hcm_scale.ingest.remote import fetched_files, files_stamp, queries_stamp, query_tables
-from hcm_scale.ingest.table_files import CSV, PARQUET, files_at, table_parts
+from hcm_scale.ingest.table_files import CSV, PARQUET, files_at, open_table, table_parts
+from hcm_scale.report.edges import StrangeEdges
 from hcm_scale.run.workspace import open_stages, stage_keys
 from hcm_scale.stages import ingest as ingest_stage
 from hcm_scale.stages.ingest import Reader
@@ -129,6 +135,41 @@ def _tables(graph: schema.TablesGraph, known: list[readers.Encoding] | None) -> 
             return readers.read_tables(out, str(edges), nodes, **table_options(graph), known=known)
 
     return read
+
+
+@contextlib.contextmanager
+def edge_rows(
+    source: schema.TablesGraph, beside: Path, found: StrangeEdges, chosen: NDArray[np.int64] | None
+) -> Iterator[EdgeRows]:
+    """The edge table, or the rows of the query, that a graph was made from, to read the rows of some edges, or of all.
+
+    What lies elsewhere is copied beside the folder `beside` meanwhile.
+    """
+    columns = table_options(source)["columns"]
+    with contextlib.ExitStack() as stack:
+        if isinstance(source, schema.SqlGraph):
+            found_at = stack.enter_context(query_tables(beside, source.path, _queries(source)))
+            path, columns = str(found_at[0]), _guessed(source, found_at, columns)
+        else:
+            fetched = fetched_files(beside, {"graph.path": source.path}, PARQUET + CSV)
+            path = str(stack.enter_context(fetched)[0])
+        nodes = None if chosen is None else np.unique(found.data.ends(np.sort(chosen)))
+        table = open_table("graph.path", path, source.max_bytes)
+        yield EdgeRows(table, columns, found.evidence.graph, nodes)
+
+
+def count_rows(
+    source: schema.GraphConfig, beside: Path, found: StrangeEdges, chosen: NDArray[np.int64]
+) -> NDArray[np.int64] | None:
+    """How many rows of the user's table lie on each edge; None where it would have to be fetched again."""
+    if not isinstance(source, schema.TablesGraph) or isinstance(source, schema.SqlGraph) or remote.is_url(source.path):
+        return None
+    try:
+        with edge_rows(source, beside, found, chosen) as rows:
+            return rows.count(chosen, found.evidence.edges.find)
+    except (readers.InputError, OSError) as error:  # the scores are made, and stay
+        log.warning("the rows of strange edges are not counted: %s", error)
+        return None
 
 
 def _sql(graph: schema.SqlGraph, known: list[readers.Encoding] | None) -> Reader:

@@ -18,7 +18,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -351,11 +351,12 @@ def _score(run: RunContext) -> Iterator[Stage]:
 
 def _report(run: RunContext) -> Iterator[Stage]:
     config, folders, trains = run.config, run.workspace.folders, run.trained is None
+    ways = lambda: memory.report(run.graph(), run.purified().features.shape[1])  # noqa: E731
 
     def make(out: Path) -> Facts:
-        purified = run.purified()
+        purified, graph = run.purified(), run.graph()
         made = report.report(
-            run.graph(),
+            graph,
             purified.graph,
             folders["scores"],
             out,
@@ -367,10 +368,13 @@ def _report(run: RunContext) -> Iterator[Stage]:
             drift=folders.get("drift"),
             stages=[asdict(record) for record in run.workspace.records],
             csv=config.score.csv,
+            ranks_edges=report.ranks_edges_fast(graph) and run.choose("report", ways()) == ways()[0][0],
+            count_rows=None if run.given is not None else partial(sources.count_rows, config.graph, folders["graph"]),
         )
-        return {"rows": len(made["table"]["rank"]), "notes": made["notes"]}
+        edges = report.edge_lines(made["strange_edges"])
+        return {"rows": len(made["table"]["rank"]), "notes": made["notes"], "strange_edges": edges}
 
-    needs = lambda: [memory.report(run.graph())]  # noqa: E731
+    needs = lambda: [need for _, need in ways()]  # noqa: E731
     options = [report.NUM_EXPLAINED, config.score.csv, config.graph.name]
     yield Stage("report", report.FORMAT, options, ("scores", "labels" if trains else "drift"), make, needs=needs)
 

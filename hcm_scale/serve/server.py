@@ -4,6 +4,7 @@
 in scores.parquet on disk; reasons and explanations come from `Evidence`, as in the report, gathered at the first.
 The templates are the report's and a few more, and escape whatever came from the user's data. Verdicts are read from
 the run's file whenever it has changed, so that several reviewers, pages and commands see what each other gave.
+Strange edges are ranked when they are first asked for, and stored beside the stages.
 
 `Server` listens on 127.0.0.1; GET reads, and POST adds verdicts to the run. Every address begins with a random token,
 so that neither other users of the machine nor pages of other sites that guess the port get anything. A request must
@@ -12,6 +13,7 @@ either; a POST must also come from the page itself (`Origin`, `Sec-Fetch-Site`),
 node by its rank. The page may load nothing but its own style and script, by their hashes, and ask only this server.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -35,6 +37,7 @@ from numpy.typing import NDArray
 from hcm_scale.base import files
 from hcm_scale.report import sections
 from hcm_scale.report.card import card, num_rings
+from hcm_scale.report.edges import StrangeEdges
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import explain
 from hcm_scale.report.page import PAGE_ROWS, policy, templates
@@ -42,6 +45,7 @@ from hcm_scale.report.reasons import KIND_TITLES
 from hcm_scale.report.wording import TERMS, all_reasons
 from hcm_scale.report.write import stream_csv
 from hcm_scale.review import teach, verdicts
+from hcm_scale.run import pipeline
 from hcm_scale.run.workspace import open_stages
 from hcm_scale.score import table
 from hcm_scale.serve.search import Filter, find_rows, passing_rows
@@ -51,6 +55,8 @@ Kept = TypeVar("Kept")
 _NEIGHBORS = 60  # listed in an explanation
 _MAX_BODY_BYTES = 4096  # of a POST
 _NUM_REVIEWED = 20  # nodes of one draw
+_NUM_EDGES = 100
+_EDGES_FILE, _EDGES_FORMAT = "strange_edges.json", 1  # in the run, once they were asked for
 _TAUGHT = {"key": "taught_rank", "name": "Taught", "kind": "count", "help": "Rank by what the verdicts have taught"}
 _STAGES = ("graph", "purified", "scores")
 _NOT_FOUND = "there is nothing here\n"
@@ -85,7 +91,7 @@ class Views:
         self.columns.insert(2, {"key": "verdict", "name": "Verdict", "kind": "verdict", "help": "given by people"})
         self.sortable = [column["key"] for column in self.columns if column["kind"] not in ("text", "words", "verdict")]
         self.highest = self.ranked.slice(0, 1)[self.ranked_by].to_pylist()
-        self._lock = threading.Lock()
+        self._lock, self._edge_lock = threading.Lock(), threading.Lock()
         self._kept: dict[Path, tuple[Any, Any]] = {}
 
     def page(self) -> tuple[str, str]:
@@ -160,6 +166,33 @@ class Views:
             shown = card(self._evidence, taken["node"][0].as_py(), num_rings(self._evidence), _NEIGHBORS)
         given = self._verdict_on(taken["id"])
         return _templates().get_template("served_card.html").render(node=shown, num_nodes=self.ranked.num_rows, **given)
+
+    def edges(self, asked: dict[str, str]) -> str:
+        """The strangest edges, as HTML; other requests are answered while they are ranked."""
+        with self._edge_lock:
+            shown = self._strange_edges
+        template = _templates().get_template("served_edges.html")
+        return template.render(shown=shown, directed=self.graph.directed, num_nodes=self.ranked.num_rows)
+
+    @cached_property
+    def _strange_edges(self) -> dict[str, Any]:
+        """The strangest edges of the run: as stored, or ranked now and stored."""
+        path, of = self.run_dir / _EDGES_FILE, [_EDGES_FORMAT, files.hash_once(self.ranked.path)]
+        with contextlib.suppress(OSError, ValueError):
+            if (stored := files.read_sealed(path)).get("of") == of:
+                return stored
+        with self._lock:
+            evidence = self._evidence
+        found = StrangeEdges(evidence).shown(_NUM_EDGES, self._count_rows) | {"of": of}
+        with contextlib.suppress(OSError):  # a run that cannot be written is ranked again by the next server
+            files.write_sealed(path, found)
+        return found
+
+    def _count_rows(self, found: StrangeEdges, chosen: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """How many rows of the user's table lie on each edge; None where it is not there as it was."""
+        with contextlib.suppress(ValueError, OSError), pipeline.edge_table(self.run_dir, found, chosen) as rows:
+            return None if rows is None else rows.count(chosen, found.evidence.edges.find)
+        return None
 
     def judge(self, asked: Mapping[str, Any]) -> str:
         """Stores a verdict on the node of a rank; the one that counts now, and the counts of all, as JSON."""
@@ -327,6 +360,7 @@ class Handler(BaseHTTPRequestHandler):
         by_address: dict[tuple[str, str], tuple[str, Callable[[dict[str, Any]], str]]] = {
             ("GET", "rows"): ("application/json", views.rows),
             ("GET", "explained"): ("text/html", views.explained),
+            ("GET", "edges"): ("text/html", views.edges),
             ("POST", "verdicts"): ("application/json", views.judge),
             ("POST", "review"): ("application/json", views.to_review),
             ("POST", "teach"): ("application/json", views.rank_again),

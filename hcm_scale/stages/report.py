@@ -28,6 +28,7 @@ from hcm_scale.base.threads import num_cores
 from hcm_scale.features.purify import attribute_signal, attribute_trust
 from hcm_scale.graph import Graph
 from hcm_scale.report import wording
+from hcm_scale.report.edges import CountRows
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Explanation, label_of
 from hcm_scale.report.explain import explain as explain_node
@@ -48,6 +49,7 @@ _COLUMNS = ("id", "node", "rank", "evidence", "degree", "p", "flagged", "y", "ki
 NUM_EXPLAINED = 10  # nodes, first of the ranking; `explain` and `serve` explain all others
 _HEAD = 5  # of each kind of evidence
 _MEMBERS = 15  # of a group
+_FEW_EDGES = 1 << 20  # about 2 s beside a run of 30
 
 log = logging.getLogger(__name__)
 
@@ -66,12 +68,14 @@ def report(
     drift: Path | None = None,
     stages: Sequence[Mapping[str, Any]] = (),
     csv: bool = False,
+    ranks_edges: bool = True,
+    count_rows: CountRows | None = None,
 ) -> dict[str, Any]:
     """The report of one run, written into the folder `out`.
 
     `graph` is the graph with the user's own attributes, `scores` the folder of the score stage, `x` the features. `run`
     says what ran (name, seed, command); samples, version, date and hardware are filled in. `features` is the record
-    of the purify stage, `drift` the folder of that stage.
+    of the purify stage, `drift` the folder of that stage; `ranks_edges` and `count_rows` are those of `write_report`.
     """
     edge_mean, edge_var = edge_hops(Path(scores), graph)
     found = found_by(Path(scores))
@@ -102,7 +106,25 @@ def report(
         stages=stages,
         top=NUM_EXPLAINED,
         csv=csv,
+        ranks_edges=ranks_edges,
+        count_rows=count_rows,
     )
+
+
+def ranks_edges_fast(graph: Graph) -> bool:
+    """Whether ranking the edges, and counting the rows of their table, adds less than a tenth to the time of a run.
+
+    By the numbers of edges and rows alone, so that a report is the same wherever it is made.
+    """
+    num_rows = graph.info.get("ingest", {}).get("counts", {}).get("edge_rows", 0)
+    return bool(graph.num_edges + num_rows // 4 <= _FEW_EDGES)
+
+
+def edge_lines(found: Mapping[str, Any] | None) -> list[str]:
+    """The first of the strange edges of a report, a line each."""
+    edges = found["edges"][:_HEAD] if found else []
+    named = [(edge, " and ".join(clip(end["id"], 24) for end in edge["ends"])) for edge in edges]
+    return [f"{edge['rank']:>4}  {name:<54}{wording.EDGE_TITLES[edge['evidence']]}" for edge, name in named]
 
 
 def explain(
@@ -202,6 +224,8 @@ def summary(
     parts += [note for note in notes if not note.startswith("Drift: ")]  # which has a line of its own
     if "drift" in folders:
         parts.append(f"drift   {drift_text(folders['drift'])}")
+    edges = [line for stage in stages for line in stage["detail"].get("strange_edges", [])]
+    parts.append("\n".join(["the strangest edges", *edges]) if edges else "")
     parts.append("\n".join(verdicts))
     parts.append(_costs(stages, seconds))
     if "report" in folders:

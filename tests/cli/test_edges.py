@@ -1,6 +1,8 @@
 """Strange edges from a table of payments: exported with all of its columns, and explained in true sentences."""
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,9 @@ from hcm_scale import HCM
 from hcm_scale.cli import commands
 from hcm_scale.cli.main import main
 from hcm_scale.ingest.policy import InputError
+from hcm_scale.report import wording
 from hcm_scale.run import pipeline
+from hcm_scale.stages import report
 from tests.helpers import FAST, as_words, small_graph, small_run
 
 EDGE = ("a0000,1", "a0199,1")  # in no community, many payments
@@ -183,3 +187,64 @@ def test_edges_of_a_detector__are_a_table_and_explained(made):
     assert about.data["p"] == pytest.approx(first["p"])
     with pytest.raises(TypeError, match="one of them"):
         detector.explain()
+
+
+def test_report__shows_the_strangest_edges_with_their_rows_and_reasons(made):
+    run, _, edges = made
+    shown = json.loads((run / "report" / "report.json").read_text())["strange_edges"]
+    found = pipeline.open_edges(run)
+    ours, ranks = found.table(20).to_pylist(), found.evidence.row_of_node + 1
+    assert [edge["rank"] for edge in shown["edges"]] == list(range(1, 21))
+    for edge, row in zip(shown["edges"], ours, strict=True):
+        names = [end["id"] for end in edge["ends"]]
+        assert names == [row["source"], row["target"]]
+        assert edge["rows"] == sum(pair(each) == tuple(sorted(names)) for each in edges.to_pylist())
+        assert [end["rank"] for end in edge["ends"]] == [ranks[found.evidence.graph.node_of(name)] for name in names]
+        about = found.explain(*map(found.evidence.graph.node_of, names))
+        assert edge["reason"].startswith(
+            wording.sentence(wording.edge_reason(about, about.reasons[0], "edges of such"))
+        )
+    assert any(edge["rows"] > 1 for edge in shown["edges"])
+    page = (run / "report" / "report.html").read_text()
+    first = shown["edges"][0]["ends"][0]
+    assert f'href="#node-{first["rank"]}" title="{first["id"]}, rank' in page.partition('<section id="edges">')[2]
+    details = {stage["name"]: stage["detail"] for stage in json.loads((run / "stages.json").read_text())["stages"]}
+    assert first["id"] in details["report"]["strange_edges"][0]
+
+
+def test_report__of_many_edges_says_how_to_rank_them(made, tmp_path, monkeypatch):
+    run, table, _ = made
+    shutil.copytree(run, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "report")
+    monkeypatch.setattr(report, "_FEW_EDGES", 10)
+    files = [str(table), str(table.with_stem("accounts"))]
+    assert main(["run", *files, f"run_dir={tmp_path / 'run'}", *as_words(FAST)]) == 0
+    assert json.loads((tmp_path / "run" / "report" / "report.json").read_text())["strange_edges"] == {"edges": []}
+    page = (tmp_path / "run" / "report" / "report.html").read_text()
+    assert "export RUN strange.csv --edges" in page.partition('<section id="edges">')[2].partition("</section>")[0]
+
+
+def test_export_edges__of_queries_are_all_columns_of_their_rows(tmp_path):
+    duckdb = pytest.importorskip("duckdb")
+    edges, nodes = payments()
+    with duckdb.connect(str(tmp_path / "bank.db")) as bank:
+        for name, table in (("payments", edges), ("accounts", nodes)):
+            bank.register("given", table)
+            bank.execute(f"create table {name} as from given")
+    queries = ["graph.edges=select note, sender, receiver, amount from payments", "graph.nodes=select * from accounts"]
+    run = tmp_path / "run"
+    words = ["graph=sql", f"graph.path=duckdb://{tmp_path}/bank.db", *queries, f"run_dir={run}", *as_words(FAST)]
+    words += ["graph.source_column=sender"]  # the other end and the id are guessed
+    assert main(["run", *words]) == 0
+    commands.export_run([str(run), str(tmp_path / "all.parquet"), "--edges"])
+    rows = read(tmp_path / "all.parquet")
+    assert rows.column_names[:5] == ["edge_rank", "note", "sender", "receiver", "amount"]
+    assert sorted(rows["note"].to_pylist()) == sorted(edges["note"].to_pylist())
+    first = pipeline.open_edges(run).table(1).to_pylist()[0]
+    wanted = [row["note"] for row in edges.to_pylist() if {*pair(row)} == {first["source"], first["target"]}]
+    commands.export_run([str(run), str(tmp_path / "first.csv"), "--edges", "--top", "1"])
+    assert sorted(read(tmp_path / "first.csv")["note"].to_pylist()) == sorted(wanted)
+    with duckdb.connect(str(tmp_path / "bank.db")) as bank:
+        bank.execute("delete from payments where note = 'no \"3\", paid'")
+    with pytest.raises(InputError, match=r"graph\.edges=select note.* has changed since the run"):
+        commands.export_run([str(run), str(tmp_path / "x.csv"), "--edges", "--top", "1"])

@@ -2,11 +2,12 @@
 
 import itertools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale.ingest import edge_columns
@@ -36,6 +37,8 @@ def slow_attributes(table, unit):
     """Every attribute of every node by plain loops: {node: {attribute: value}}."""
     rows = [row for row in table.to_pylist() if row["payer"] != row["payee"]]
     latest, earliest = (end(table["time"].to_pylist()) for end in (max, min))
+    of_pairs = Counter((row["payer"], row["payee"]) for row in rows)
+    usual_once = sum(count == 1 for count in of_pairs.values()) / len(of_pairs)
     found = defaultdict(dict)
     for node in sorted({*table["payer"].to_pylist(), *table["payee"].to_pylist()}):
         of_both = []
@@ -47,6 +50,8 @@ def slow_attributes(table, unit):
                 usual = sum(map(is_so, rows)) / len(rows)
                 return (sum(map(is_so, own)) + 10 * usual) / (len(own) + 10)
 
+            partners = Counter(row[other] for row in own).values()
+            once = (sum(count == 1 for count in partners) + 10 * usual_once) / (len(partners) + 10)
             amounts = [row["amount"] for row in own if row["amount"] is not None]
             mean = sum(amounts) / max(1, len(amounts))
             spread = math.sqrt(sum((value - mean) ** 2 for value in amounts) / max(1, len(amounts)))
@@ -55,6 +60,7 @@ def slow_attributes(table, unit):
             found[node] |= {
                 f"rows, as {end}": math.log1p(len(own)),
                 f"partners, as {end}": math.log1p(len({row[other] for row in own})),
+                f"partners of one row, as {end}": once,
                 **{f"{w} amount, as {end}": math.copysign(math.log1p(abs(v) / unit), v) for w, v in said.items()},
                 f"round amount, as {end}": share(lambda row: is_round(row["amount"])),
                 f"negative amount, as {end}": share(lambda row: (row["amount"] or 0) < 0),
@@ -103,6 +109,19 @@ def test_attributes__are_those_of_a_loop_over_rows(tmp_path, monkeypatch, range_
         assert found == pytest.approx(own, rel=1e-5, abs=1e-6)
 
 
+def test_partners_of_one_row__are_shares_drawn_to_what_some_sources_show(tmp_path, monkeypatch):
+    whole, part = ([], [])
+    for found, sample in ((whole, 1 << 22), (part, 100)):  # a quarter of the rows
+        monkeypatch.setattr(edge_columns, "_PAIR_SAMPLE", sample)
+        graph = read_tables(tmp_path / "g", payment_table(), columns=ENDS)
+        (usual,) = column_encodings(graph)[0].shares
+        shares = graph.x[:, graph.columns.index("partners of one row, as payee")]
+        partners = np.expm1(graph.x[:, graph.columns.index("partners, as payee")])
+        found += [usual, shares * (partners + 10) - 10 * usual]
+    assert whole[0] != part[0] == pytest.approx(whole[0], abs=0.1)
+    np.testing.assert_allclose(whole[1], part[1], atol=1e-4)  # the counts are the same
+
+
 def test_column_report__has_a_line_of_what_became_of_each_column(tmp_path):
     table = (
         payment_table()
@@ -140,7 +159,8 @@ def test_edge_attributes__can_be_left_out_chosen_and_joined_to_a_node_table(tmp_
     with pytest.raises(InputError, match="zero attributes"):
         read_tables(tmp_path / "g", table, columns=chosen)
     counts = read_tables(tmp_path / "counts", table, columns=chosen, policy=Policy(edge_attributes="all"))
-    assert counts.columns == ("rows, as payer", "partners, as payer", "rows, as payee", "partners, as payee")
+    made = ("rows", "partners", "partners of one row")
+    assert counts.columns == tuple(f"{what}, as {end}" for end in ("payer", "payee") for what in made)
     with pytest.raises(InputError, match=r"graph\.exclude='day' is not a column"):
         read_tables(tmp_path / "g", table, columns=Columns(source="payer", target="payee", exclude=("day",)))
 
@@ -234,7 +254,8 @@ def test_money__is_read_without_its_currency_unless_there_are_several(tmp_path):
 
 def test_times_with_several_zones__become_utc(tmp_path):
     table = payment_table()
-    zones = [("2024-05-01T23:30:00+02:00", "2024-05-01 21:30:00Z", "2024-05-01 21:30:00")[i % 3] for i in range(400)]
+    forms = "2024-05-01T23:30:00+02:00", "2024-05-01 21:30:00Z", "2024-05-01 21:30:00", "2024-05-01 21:30:00 UTC"
+    zones = [forms[i % 4] for i in range(400)]
     graph = read_tables(tmp_path / "g", table.set_column(3, "time", pa.array(zones)), columns=ENDS)
     assert graph.x[:, graph.columns.index("time from 18 to 24 h, as payer")].min() == 1
     assert "its zones become UTC, and times without a zone are taken as UTC" in column_report(graph)
@@ -254,3 +275,46 @@ def test_files_whose_columns_change__have_gaps_where_a_column_is_missing_and_a_l
     said = column_report(graph)
     assert "in/b.csv has no such column: gaps there" in said
     assert "not used: only in in/b.csv, not in the first file" in said
+
+
+def test_negative_amounts__may_stand_in_parentheses(tmp_path):
+    table = payment_table()
+    plain = np.round(np.random.default_rng(3).lognormal(5, 1, 400), 2) * np.where(np.arange(400) % 9, 1, -1)
+    numbers = read_tables(tmp_path / "g", table.set_column(2, "amount", pa.array(plain)), columns=ENDS)
+    for money in ("{:.2f}", "${:,.2f}", "{:.2f} EUR"):
+        texts = [f"({money.format(-value)})" if value < 0 else money.format(value) for value in plain]
+        read = read_tables(tmp_path / "h", table.set_column(2, "amount", pa.array(texts)), columns=ENDS)
+        np.testing.assert_array_equal(read.x, numbers.x)
+        assert "are negative and count with their sign" in column_report(read)
+    odd = read_tables(tmp_path / "h", table.set_column(2, "amount", pa.array(["(15.00", *texts[1:]])), columns=ENDS)
+    assert "sum of amount, as payer" not in odd.columns
+
+
+def test_files_whose_types_contradict__are_told_or_refused(tmp_path):
+    table = payment_table(200)
+
+    def read(name, first, second, write=pq.write_table):
+        folder = tmp_path / name
+        folder.mkdir()
+        for number, part in enumerate((first, second)):
+            write(part, folder / f"{number}.{'csv' if write is pacsv.write_csv else 'parquet'}")
+        return read_tables(tmp_path / "g", folder, columns=ENDS)
+
+    whole = table.set_column(2, "amount", pa.array(range(200)))
+    both = read("decimals", whole, table)
+    one = read_tables(tmp_path / "one", pa.concat_tables([whole.cast(table.schema), table]), columns=ENDS)
+    np.testing.assert_array_equal(both.x, one.x)
+    numbers = table.set_column(3, "time", table["time"].cast(pa.int64()))
+    with pytest.raises(InputError, match=r"1\.parquet column 'time'.* int64, and timestamp\[ms\] in the first file"):
+        read("epoch", table.set_column(3, "time", table["time"].cast(pa.timestamp("ms"))), numbers)
+    words = table.set_column(2, "amount", pa.array([f"about {i}" for i in range(200)]))
+    assert "double in words/1.parquet, read as string" in column_report(read("words", words, table))
+    with pytest.raises(InputError, match=r"1\.parquet column 'amount'.* cannot be read as double: .*'about \d+'"):
+        read("later words", table, words)
+    with pytest.raises(
+        InputError, match=r"1\.csv cannot be read with the types of .* first file .*line 2: .*'about 0'"
+    ):
+        read("csv", table, words, pacsv.write_csv)
+    renamed = table.rename_columns(["sender", *table.column_names[1:]])
+    with pytest.raises(InputError, match=r"1\.csv has 0 columns 'payer', legal is one, as in the first file"):
+        read("renamed", table, renamed, pacsv.write_csv)

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale.config import Config, SqlGraph
+from hcm_scale.ingest.readers import column_report
 from hcm_scale.run import pipeline
 from hcm_scale.run.sources import check_outside_run_dir, reader, stamp
 
@@ -94,6 +95,30 @@ def test_columns__are_guessed_where_nobody_named_them(database, tmp_path, caplog
     made = reader(graph)(tmp_path / "graph")
     assert (made.num_edges, made.ids.to_pylist()) == (2, ["a", "b", "c"])
     assert "guessed from the tables: graph.target_column=payee, graph.id_column=account" in caplog.text
+
+
+BIOS = "('a', [3, 4, 0]), ('b', [0, 0, 2.5]), ('c', null)"
+DIRECTIONS = [[0.6, 0.8, 0, 0], [0, 0, 1, 0], [0.3, 0.4, 0.5, 1]]
+
+
+def check_vectors(path, table, columns, folder):
+    """Whether each of the columns, of the accounts a, b and c, becomes one attribute, the directions of vectors."""
+    for number, column in enumerate(columns):
+        nodes = f"select id, {column} as bio from {table}"
+        made = reader(SqlGraph(path=path, edges=EDGES, nodes=nodes))(folder / f"graph {number}")
+        assert made.columns == ("bio[0]", "bio[1]", "bio[2]", "bio is null")
+        np.testing.assert_allclose(made.x, DIRECTIONS, rtol=1e-6)
+        assert "one attribute, the direction of vectors of 3" in column_report(made)
+
+
+def test_vectors__are_lists_arrays_or_text(database, tmp_path):
+    with duckdb.connect(database.removeprefix("duckdb://")) as connection:
+        connection.execute(f"create table bios as select * from (values {BIOS}) v(id, bio)")
+    columns = ("bio::float[]", "bio::double[3]", "bio::text", "replace(bio::text, '[', '{').replace(']', '}')")
+    check_vectors(database, "bios", columns, tmp_path)
+    nodes = "select id, case id when 'b' then '[1, 2]' else bio::text end as bio from bios"
+    with pytest.raises(ValueError, match=r"1 vectors are not as many finite numbers .*: row 1 column 'bio' = \[1"):
+        reader(SqlGraph(path=database, edges=EDGES, nodes=nodes))(tmp_path / "graph")
 
 
 def test_query_without_rows__is_named(database, tmp_path):
@@ -224,3 +249,26 @@ def test_postgres__is_read_as_duckdb_is(postgres, tmp_path):
         with pytest.raises(ValueError, match=message) as caught:
             reader(SqlGraph(**{"path": postgres, "edges": EDGES, "nodes": NODES} | options))(tmp_path / "other")
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.gate
+def test_pgvector__is_one_attribute(postgres, tmp_path):
+    from adbc_driver_postgresql import dbapi
+
+    with dbapi.connect(postgres) as connection, connection.cursor() as cursor:
+        cursor.execute("select count(*) from pg_available_extensions where name = 'vector'")
+        if cursor.fetchone() == (0,):
+            pytest.skip("the server has no pgvector")
+        for statement in (
+            "create extension vector",
+            'create table bios (id text, bio vector(3), "Half ""1""" halfvec(3))',
+            "insert into bios values ('a', '[3,4,0]', '[3,4,0]'), ('b', '[0,0,2.5]', '[0,0,2.5]'), ('c', null, null)",
+            "create table if not exists transfers (payer varchar(8), payee varchar(8), paid numeric(10, 2))",
+            "insert into transfers values ('a', 'b', 9), ('b', 'c', 1)",
+        ):
+            cursor.execute(statement)
+        connection.commit()
+    check_vectors(postgres, "bios", ("bio", '"Half ""1"""', "bio::real[]", "bio::text"), tmp_path)
+    nodes = 'select id, "Half ""1""" from bios;'
+    made = reader(SqlGraph(path=postgres, edges=EDGES, nodes=nodes))(tmp_path / "graph")
+    assert made.columns[0] == 'Half "1"[0]'

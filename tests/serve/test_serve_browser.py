@@ -151,3 +151,19 @@ def test_serve__fits_a_phone(phone: Browser, server: Server):
     outside = """return [...document.querySelectorAll('main *, header *')].filter(e =>
         !e.closest('.scroll, svg, bdi') && e.getBoundingClientRect().right > 360.5).map(e => e.outerHTML)"""
     assert phone.run(outside) == []
+
+
+def test_edges__open_by_their_tab_and_lead_to_the_cards_of_their_ends(desktop: Browser, phone: Browser, start):
+    url = start().url
+    for browser in (desktop, phone):
+        browser.open(url)
+        assert browser.run("return document.getElementById('edges').hidden")
+        browser.click("nav a[href='#edges']")
+        browser.wait("return document.querySelectorAll('#edge-list tbody tr').length === 100")
+        assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+        end = browser.run("return document.querySelector('#edge-list a.id').innerText")
+        browser.run("document.querySelector('#edge-list a.id').click()")
+        browser.wait("return document.querySelector('#card .node') !== null")
+        assert browser.run("return document.querySelector('#card h3').innerText") == end
+        assert browser.run("return window.hacked === undefined")
+        assert browser.console() == []

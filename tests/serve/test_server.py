@@ -4,6 +4,7 @@ import csv
 import http.client
 import json
 import socket
+import threading
 from pathlib import Path
 from urllib.parse import quote
 
@@ -11,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hcm_scale.cli import main
+from hcm_scale.report.edges import StrangeEdges
+from hcm_scale.run import pipeline
 from hcm_scale.serve.server import Server, serve
 
 
@@ -144,3 +147,34 @@ def test_command__says_what_is_wrong(monkeypatch, capsys, tmp_path: Path, words:
     monkeypatch.setattr("sys.argv", ["hcm-scale", "serve", *words])
     assert main.main() == 2
     assert said in capsys.readouterr().err
+
+
+def test_edges__are_ranked_when_asked_for_and_stored_while_others_are_answered(start, own_run: Path, monkeypatch):
+    server, go_on, began, shown = start(), threading.Event(), threading.Event(), StrangeEdges.shown
+
+    def slow(*arguments):
+        began.set()
+        assert go_on.wait(30)
+        return shown(*arguments)
+
+    monkeypatch.setattr(StrangeEdges, "shown", slow)
+    answers: list[str] = []
+    asking = threading.Thread(target=lambda: answers.append(asked(server, "edges")))
+    asking.start()
+    assert began.wait(30)
+    assert json.loads(asked(server, "rows"))["rows"]
+    assert "class=" in asked(server, "explained?rank=1")
+    go_on.set()
+    asking.join()
+    first = pipeline.open_edges(own_run).table(1).to_pylist()[0]
+    rows = answers[0].partition("<tbody>")[2]
+    assert rows.count("<tr") == 100
+    ranks = {row["id"]: row["rank"] for row in pq.read_table(own_run / "scores" / "scores.parquet").to_pylist()}
+    for end in (first["source"], first["target"]):
+        assert f'href="#node-{ranks[end]}"' in rows.partition("</tr>")[0]
+    assert "<img" not in answers[0]
+    monkeypatch.setattr(StrangeEdges, "shown", None)
+    assert asked(start(), "edges") == answers[0]  # another server reads what is stored
+    (own_run / "strange_edges.json").write_text("{")
+    monkeypatch.setattr(StrangeEdges, "shown", shown)
+    assert asked(start(), "edges") == answers[0]

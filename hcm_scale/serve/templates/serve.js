@@ -232,8 +232,28 @@
     (isFirst ? section : element("card")).scrollIntoView(); // how to read a card is read once
   }
 
+  // The strangest edges: ranked by the server when they are first asked for, and asked for once.
+  let edges = null;
+  async function openEdges() {
+    if (location.hash !== "#edges") return;
+    const [section, list] = [element("edges"), element("edge-list")];
+    section.hidden = false;
+    if (!edges) list.textContent = "Ranking all edges…";
+    section.scrollIntoView();
+    try {
+      edges ??= ask("edges").then((reply) => reply.text());
+      const text = await edges;
+      if (!list.firstElementChild) list.innerHTML = text;
+    } catch (error) {
+      edges = null;
+      list.textContent = error.message;
+    }
+  }
+
   document.addEventListener("DOMContentLoaded", () => {
     startTheme();
+    addEventListener("hashchange", openEdges);
+    openEdges();
     const data = JSON.parse(element("ranking-data").textContent);
     unwritable = data.unwritable;
     if (unwritable) say(`No verdicts can be given here: ${unwritable} cannot be written by this server.`);
