@@ -28,7 +28,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
+from hcm_scale.base import files
 from hcm_scale.base.console import shorten
 from hcm_scale.base.names import GAP_SUFFIX
 from hcm_scale.ingest.policy import Columns, Offenders
@@ -257,8 +258,7 @@ def encoding_from_json(column: dict[str, Any]) -> Encoding:
     kinds: dict[str, type[Any]] = {"one-hot": CategoryEncoding, "hashed": CategoryEncoding, "left out": EmptyEncoding}
     kinds["vector"] = VectorEncoding
     kind = kinds.get(column["method"], NumberEncoding)
-    legal = {entry.name for entry in fields(kind)} - {"names"}
-    made: Encoding = kind(**{n: tuple(v) if isinstance(v, list) else v for n, v in column.items() if n in legal})
+    made: Encoding = files.typed({name: value for name, value in column.items() if name != "names"}, kind)
     return made
 
 

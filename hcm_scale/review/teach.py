@@ -47,6 +47,11 @@ _NOT_GIVEN = len(verdicts.NAMES)  # code of a node without a verdict
 _WORDS = pa.array([*verdicts.NAMES, None], pa.string())
 _COLUMNS = {"taught": pa.float64(), "taught_rank": pa.int64(), "verdict": pa.string()}
 _MODEL = ("weights", "center", "spread")
+_TYPES = {
+    **{"scores": str, "files": dict[str, str], "changed": bool, "sentences": list[str], "notes": list[str] | None},
+    **{"num_bad": int, "num_good": int, "num_unsure": int, "worth": float | None},
+    **{"worth_reading": dict[str, int] | None, "shares": dict[str, list[tuple[int, float, float, float]]] | None},
+}
 Values = NDArray[np.float64]
 
 
@@ -64,7 +69,7 @@ class Run:
         """The run of these folders of stages, which the caller has checked."""
         ranked, opened = table.RankedFile(scores / table.FILE), Graph.open(graph, verify=False)
         table.check_ranked(ranked.path, ranked, opened.num_nodes)
-        return Run(run_dir, opened, open_purified(purified), ranked)
+        return Run(run_dir, opened, open_purified(purified, opened), ranked)
 
     def column(self, name: str) -> NDArray[Any]:
         """A column in node order, (n,)."""
@@ -179,7 +184,7 @@ def open_taught(run_dir: Path, scores: Path) -> Taught | None:
     if not folder.is_dir():
         return None
     again = f"remove {folder}, and hcm-scale teach {run_dir} makes it again from the verdicts"
-    facts = files.read_manifest(folder, KIND, FORMAT, again)
+    facts = files.read_manifest(folder, KIND, FORMAT, again, _TYPES)
     if facts["scores"] != files.hash_once(scores / table.FILE):
         return None
     files.check_folder(folder, facts["files"], again)
