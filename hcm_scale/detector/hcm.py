@@ -319,10 +319,11 @@ class HCM(Results, Parameters):
         }
         with files.replacing_folder(folder) as fresh:
             workspace.copy_run(found.folder, fresh)
-            if (found.folder / verdicts.FILE).is_file():
-                shutil.copyfile(found.folder / verdicts.FILE, fresh / verdicts.FILE)
-            if (found.folder / teach.FOLDER).is_dir():
-                shutil.copytree(found.folder / teach.FOLDER, fresh / teach.FOLDER)
+            for name in (verdicts.FILE, *teach.names_in(found.folder)):
+                source = files.path_inside(found.folder, name)
+                if source.is_file():
+                    (fresh / name).parent.mkdir(exist_ok=True)
+                    shutil.copyfile(source, fresh / name)
             if found.trained is not None:
                 scores, num_labelled = found.trained
                 np.save(fresh / _TRAINING_SCORES, scores)

@@ -2,13 +2,13 @@
 
 Types and shapes come first, then the values of one file after the other; the first fault is a ValueError that names the
 array, the place and what is legal. Kernels return the place of a fault or -1 and never read outside their arrays,
-whatever these hold: `first_fall` comes first, then `first_stray`, `first_one_way` and `first_uneven`, which rely on
-what the earlier ones have verified.
+whatever these hold: that rows do not fall comes first, then `first_stray`, then `arc_sum`, which rely on what was
+verified before them.
 
 Costs one pass over every array, in threads, and no memory. Whether every arc has its reverse, of the same weight, is
 told by a sum: arcs that lead up add a hash of their ends and weight, arcs that lead down subtract it. Who does not know
 its key, drawn for every check, makes it 0 for other arcs by a chance of 2^-64. Only where it is not 0 the arc is looked
-for, with 8 bytes a node. `bench/verify.py` has times.
+for, with 40 bytes an arc. `bench/verify.py` has times.
 """
 
 import secrets
@@ -144,7 +144,13 @@ def _first(places: Sequence[int]) -> int:
 
 
 def _first_fall(indptr: NDArray[np.int64]) -> int:
-    return _first(map_slices(len(indptr) - 1, lambda part: first_fall(part.start, part.stop, indptr)))
+    """The first row that ends before it begins."""
+
+    def first(part: slice) -> int:
+        falls = indptr[part.start + 1 : part.stop + 1] < indptr[part]
+        return part.start + int(falls.argmax()) if falls.any() else -1
+
+    return _first(map_slices(len(indptr) - 1, first))
 
 
 def _check_symmetric(indptr: NDArray[np.int64], indices: NDArray[Any], weights: NDArray[Any] | None = None) -> None:
@@ -153,11 +159,15 @@ def _check_symmetric(indptr: NDArray[np.int64], indices: NDArray[Any], weights: 
     sums = map_slices(len(indptr) - 1, lambda part: arc_sum(part.start, part.stop, indptr, indices, marks, seed))
     if sum(sums) % 2**64 == 0:
         return
-    if (at := first_one_way(indptr, indices, indptr[:-1].copy())) >= 0:
-        u, v = _row_of(indptr, at), indices[at]
+    rows, num_nodes = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), len(indptr) - 1
+    back = indices.astype(np.int64) * num_nodes + rows
+    place = np.minimum(np.searchsorted(keys := rows * num_nodes + indices, back), len(keys) - 1)
+    for at in np.flatnonzero(keys[place] != back)[:1]:
+        u, v = rows[at], indices[at]
         raise ValueError(f"indices holds the arc {u} -> {v} and not {v} -> {u}; such a graph must be declared directed")
-    if weights is not None and (at := first_uneven(indptr, indices, weights, indptr[:-1].copy())) >= 0:
-        u, v = _row_of(indptr, at), indices[at]
+    if weights is not None:
+        at = int(np.argmax(weights != weights[place]))
+        u, v = rows[at], indices[at]
         raise ValueError(
             f"weights holds {weights[at]} for {u} -> {v} and another weight for {v} -> {u}; they must be equal unless "
             "the graph is directed"
@@ -220,15 +230,6 @@ def type_names_of(arrays: Arrays) -> tuple[str, ...]:
 
 
 @kernel
-def first_fall(first, last, indptr):
-    """The first of the rows first .. last - 1 that ends before it begins."""
-    for row in range(first, last):
-        if indptr[row + 1] < indptr[row]:
-            return row
-    return -1
-
-
-@kernel
 def first_stray(first, last, indptr, indices, num_columns, loops):
     """The first entry of some rows that is outside 0 .. num_columns - 1, not above the one before it, or a loop."""
     for row in range(first, last):
@@ -255,39 +256,3 @@ def arc_sum(first, last, indptr, indices, marks, seed):
                 word = mix(word, marks[at])
             total += np.int64(word) if column > row else -np.int64(word)
     return total
-
-
-@kernel
-def first_one_way(indptr, indices, cursor):
-    """An arc without its reverse. `cursor` (n,) holds the starts of the rows.
-
-    Rows u come in order, so the arcs u -> v, v > u, must meet the entries of each row v that are below v in their
-    order, and leave none of them: half of the arcs are looked up, each once.
-    """
-    for row in range(len(cursor)):
-        for at in range(indptr[row], indptr[row + 1]):
-            column = indices[at]
-            if column > row:
-                met = cursor[column]
-                if met == indptr[column + 1] or indices[met] > row:
-                    return at
-                if indices[met] < row:
-                    return met
-                cursor[column] += 1
-    for row in range(len(cursor)):
-        if cursor[row] < indptr[row + 1] and indices[cursor[row]] < row:
-            return cursor[row]
-    return -1
-
-
-@kernel
-def first_uneven(indptr, indices, weights, cursor):
-    """An arc whose reverse has another weight, in a symmetric CSR. `cursor` (n,) holds the starts of the rows."""
-    for row in range(len(cursor)):
-        for at in range(indptr[row], indptr[row + 1]):
-            column = indices[at]
-            if column > row:
-                if weights[at] != weights[cursor[column]]:
-                    return at
-                cursor[column] += 1
-    return -1

@@ -40,6 +40,9 @@ NORMAL, STRUCTURAL, ATTRIBUTE = 0, 1, 2
 KIND_NAMES = ("normal", "structural", "attribute")
 MAX_TYPES = 64  # of nodes
 _REMEDY = "have the folder written again by Graph.save"
+_TOLD = {"table": str, "column": str, "type": str, "use": str, "distinct": int | None, "gaps": int | None}
+_COLUMN: dict[str, Any] = {"name": str, "method": str, "origin": float | None, "prior": float | None}
+_COLUMN["readings"] = dict[str, dict[str, float | list[str]]] | None
 _TYPES = {"files": dict[str, Any], "num_columns": int, "columns": list[str], "directed": bool, "info": dict[str, Any]}
 
 
@@ -78,47 +81,6 @@ class _File(TypedDict):
     dtype: str
     shape: list[int]
     hash: str
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """How an attribute made of edges is read: the unit of its logarithm, or of which rows it is a share."""
-
-    unit: float = 0.0
-    usual: float = 0.0
-    rows: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Column:
-    """How a column of a table became attributes, as far as it is read again."""
-
-    name: str
-    method: str
-    origin: float = 0.0
-    prior: float = 0.0
-    readings: dict[str, _Reading] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Told:
-    """What a person is told about a column."""
-
-    table: str
-    column: str
-    type: str
-    use: str
-    distinct: int | None
-    gaps: int | None
-
-
-@dataclass(frozen=True)
-class _Ingest:
-    """What `info.ingest` of a manifest may hold."""
-
-    columns: tuple[_Column, ...] = ()
-    told: tuple[_Told, ...] = ()
-    counts: dict[str, int | str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,7 +218,7 @@ class Graph:
         manifest = files.read_manifest(folder, KIND, FORMAT, _REMEDY, _TYPES)
         with files.naming_damage(folder / files.MANIFEST, _REMEDY):
             described = _described(manifest)
-            _check_info(manifest, described["indptr"]["shape"][0] - 1)
+            _check_info(folder / files.MANIFEST, manifest, described["indptr"]["shape"][0] - 1)
         paths = {name: files.path_inside(folder, f"{name}.npy") for name in described}
         arrays = {name: _map(paths[name], entry, verify) for name, entry in described.items()}
         about = manifest["directed"], manifest["num_columns"], manifest["columns"]
@@ -374,16 +336,19 @@ def _described(manifest: dict[str, Any]) -> dict[str, _File]:
     return described
 
 
-def _check_info(manifest: dict[str, Any], num_nodes: int) -> None:
-    """ValueError or TypeError where what ingest told is not what explanations and scores read."""
-    ingest: _Ingest = files.typed(manifest["info"].get("ingest", {}), _Ingest)
-    added = ingest.counts.get("added_nodes", 0)
-    if type(added) is not int or not 0 <= added <= num_nodes:
-        raise ValueError(f"info.ingest says that {added!r:.60} of {num_nodes} nodes were added")
-    for column in ingest.columns:
-        rows = {row for reading in column.readings.values() for row in reading.rows}
-        if not rows <= {*manifest["columns"]} or not (column.method != "date" or abs(column.origin) < 2**52):
-            raise ValueError(f"info.ingest says of {column.name!r:.60} what cannot be read")
+def _check_info(path: Path, manifest: dict[str, Any], num_nodes: int) -> None:
+    """FolderError or ValueError where what ingest told is not what explanations and scores read."""
+    ingest, names = manifest["info"].get("ingest", {}), {*manifest["columns"]}
+    counts = files.typed(ingest.get("counts", {}), dict[str, int | str | None])
+    if not 0 <= files.typed(counts.get("added_nodes", 0), int) <= num_nodes:
+        raise ValueError(f"info.ingest says that {counts['added_nodes']} of {num_nodes} nodes were added")
+    for line in ingest.get("told", []):
+        files.check_types(path, line, _TOLD)
+    for column in ingest.get("columns", []):
+        files.check_types(path, column, _COLUMN)
+        rows = {row for reading in (column.get("readings") or {}).values() for row in reading.get("rows", ())}
+        if not rows <= names or (column["method"] == "date" and not abs(column["origin"]) < 2**52):
+            raise ValueError(f"info.ingest says of {column['name']!r:.60} what cannot be read")
 
 
 def _map(path: Path, entry: _File, verify: bool) -> NDArray[Any]:

@@ -180,7 +180,7 @@ class Taught:
 
 def open_taught(run_dir: Path, scores: Path) -> Taught | None:
     """What a run was taught; None if it was not, or its scores have been made again since."""
-    folder = run_dir / FOLDER
+    folder = files.path_inside(run_dir, FOLDER)
     if not folder.is_dir():
         return None
     again = f"remove {folder}, and hcm-scale teach {run_dir} makes it again from the verdicts"
@@ -189,6 +189,11 @@ def open_taught(run_dir: Path, scores: Path) -> Taught | None:
         return None
     files.check_folder(folder, facts["files"], again)
     return Taught(folder, facts, table.RankedFile(scores / table.FILE).num_rows)
+
+
+def names_in(run_dir: Path) -> list[str]:
+    """The files of what a run was taught, by their names in its folder; none where it was not."""
+    return [f"{FOLDER}/{name}" for name in (FILE, _LESSON, files.MANIFEST)] if (run_dir / FOLDER).is_dir() else []
 
 
 # Which nodes to look at.

@@ -25,22 +25,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import FAST, report_case, small_config, small_graph
+from helpers import report_case, small_config, small_graph
 from safetensors.numpy import load, save
-from test_stranger import CHANGES, NUM_NODES, ODD, graphs, seal_again
+from strangers import CHANGES, KINDS, NUM_NODES, ODD_VALUES, OPTIONS, graphs, repair, saved_run
 
 from hcm_scale import HCM
 from hcm_scale.base import files
 from hcm_scale.cli import commands
 from hcm_scale.cli.errors import USER_ERRORS
 from hcm_scale.config import TablesGraph, stored_options
-from hcm_scale.posterior import samples
-from hcm_scale.run import pipeline, workspace
-from hcm_scale.score import table
+from hcm_scale.run import pipeline
 from hcm_scale.serve.server import Views
 
 SECONDS = 300  # of a case
-OPTIONS: dict[str, Any] = FAST | {"hops.num_sources": 20, "sampling.batch_pairs": 64, "world.threads": 1}
 ONLY = [name for name in os.environ.get("HCM_DOORS", "").split(",") if name]  # to look at some doors alone
 WILD = (-1, 0, NUM_NODES, 10**12, -(2**62), 2**31, np.nan, np.inf, -np.inf, 1e38, -1e300)
 
@@ -54,51 +51,6 @@ def test_hostile_run__is_refused_by_name_or_read(tmp_path, go_through):
 @pytest.mark.timeout(7200)
 def test_hostile_runs__are_refused_by_name_or_read(tmp_path, go_through):
     assert go_through(__file__, tmp_path, range(12, 600)) == []
-
-
-# The runs.
-
-
-def write_tables(folder: Path) -> None:
-    """Edges with amounts and nodes with types, categories, dates, gaps and a vector each."""
-    graph, rng = small_graph(NUM_NODES, 3), np.random.default_rng(0)
-    u = np.repeat(np.arange(NUM_NODES), graph.degrees)
-    once, ids = u < graph.indices, np.array([f"n{i}" for i in range(NUM_NODES)])
-    edges = {"source": ids[u[once]], "target": ids[graph.indices[once]], "amount": rng.random(once.sum()) + 0.1}
-    edges["channel"] = np.array(["web", "shop"])[rng.integers(2, size=once.sum())]
-    nodes = {
-        "id": ids,
-        "type": np.array(["user", "shop"])[np.arange(NUM_NODES) % 2],
-        "section": np.array(["a", "b", "c"])[rng.integers(3, size=NUM_NODES)],
-        "since": (np.datetime64("2020-01-01") + rng.integers(0, 900, NUM_NODES)).astype("M8[s]"),
-        "size": pa.array(np.asarray(graph.x)[:, 0], mask=np.arange(NUM_NODES) % 7 == 0),
-        "vector": pa.FixedSizeListArray.from_arrays(np.asarray(graph.x)[:, :3].ravel(), 3),
-        "y": (np.arange(NUM_NODES) % 9 == 0).astype(np.int64),
-    }
-    pq.write_table(pa.table(edges), folder / "edges.parquet")
-    pq.write_table(pa.table(nodes), folder / "nodes.parquet")
-
-
-def fitted(kind: str, place: Path) -> HCM:
-    options = OPTIONS | ({"graph.weight_column": "amount"} if kind == "tables" else {})
-    data = (place / "edges.parquet", place / "nodes.parquet") if kind == "tables" else graphs()["sparse"]
-    return HCM(options, classes=3, fdr=0.2).fit(data, **({"label_column": "y"} if kind == "tables" else {}))
-
-
-KINDS = ("tables", "sparse")
-
-
-def saved_run(kind: str, place: Path) -> Path:
-    """The folder of a finished, taught and saved detector, made once."""
-    folder = place / f"saved-{kind}"
-    if not folder.exists():
-        if kind == "tables":
-            write_tables(place)
-        made = fitted(kind, place)
-        ids = made.ids_.tolist()
-        made.teach({ids[i]: bool(made.scores[i] < np.median(made.scores)) for i in range(0, len(ids), 2)})
-        made.save(folder)
-    return folder
 
 
 # What is changed in a file: each a function of a path and a random source that returns what it did.
@@ -204,7 +156,6 @@ def change_tensors(path: Path, draw: random.Random, number: int) -> str:
 
 
 SAFE = ("f4", "f8", "i4", "i8", "u1", "b1", "f2", "i2")
-ODD_VALUES = [*ODD, {"a": {"b": [1]}}, [[1, 2], [3]], "nan", -(2**63), "/etc/passwd", 1e999, ["x"] * 3, "sample"]
 
 
 def change_value(value: Any, draw: random.Random) -> str:
@@ -259,49 +210,6 @@ def all_cases(place: Path) -> list[tuple[str, str, int]]:
             if not any(part in name for part in SIMILAR):
                 listed += [(kind, name, number) for number in range(CHANGE_OF[Path(name).suffix][1])]
     return random.Random(0).sample(listed, len(listed))
-
-
-# Every hash made right again.
-
-
-def repair(run: Path) -> None:
-    """Makes all hashes, sizes and seals those of the files as they are."""
-    for folder in (run / "graph", run / "purified" / "graph"):
-        with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
-            seal_again(folder)
-    for folder in run.glob("train-*/samples"):
-        _update(folder, lambda body, folder=folder: body.update(hashes=[
-            files.hash_file(samples.sample_path(folder, i)) for i in range(len(body["hashes"]))
-        ]))  # fmt: skip
-    _update(run / "labels", partial(_repair_shards, run / "labels"))
-    for folder in (run / "scores", run / "taught"):
-        _update(folder, lambda body, folder=folder: body.update(
-            files={name: files.hash_file(folder / name) for name in body["files"]}
-        ))  # fmt: skip
-    _update(run / "taught", lambda body: body.update(scores=files.hash_file(run / "scores" / table.FILE)))
-    for path in (run / workspace.RECORDS).glob("*.json"):
-        record, folder = files.read_sealed(path), run / path.stem
-        if isinstance(record.get("files"), dict) and folder.is_dir():
-            record["files"] = {
-                name: files.hash_file(folder / name) if (folder / name).is_file() else digest
-                for name, digest in record["files"].items()
-            }
-            files.write_sealed(path, record)
-
-
-def _update(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError, OSError):
-        body = files.read_sealed(folder / files.MANIFEST)
-        change(body)
-        files.write_sealed(folder / files.MANIFEST, body)
-
-
-def _repair_shards(folder: Path, body: dict[str, Any]) -> None:
-    for shard in body["shards"]:
-        data = (folder / shard["file"]).read_bytes()
-        shard["num_bytes"], shard["hash"] = len(data), files.hash_bytes(data)
-        shard["footer_bytes"] = int.from_bytes(data[-8:-4], "little") + 8
-        shard["footer_hash"] = files.hash_bytes(data[len(data) - shard["footer_bytes"] :])
 
 
 # The doors: every way to read a run.
@@ -398,7 +306,8 @@ def judge(kind: str, run: Path, place: Path, node: str, edge: str) -> str:
             text = str(error)
             if ONLY:
                 print(f"    {text}", flush=True)
-            if str(run) not in text and not text.startswith(("node=", "edge=", "no edge ")):
+            is_of_data = isinstance(error, FloatingPointError) or "diverged" in text  # legal numbers, far too large
+            if str(run) not in text and not text.startswith(("node=", "edge=", "no edge ")) and not is_of_data:
                 wrong += f" UNNAMED {name}: {error!r} {traceback.format_exc(limit=-2)[:900]}"
         except Exception:
             wrong += f" TRACEBACK {name}: {traceback.format_exc(limit=-3)}"
