@@ -47,11 +47,8 @@ _NOT_GIVEN = len(verdicts.NAMES)  # code of a node without a verdict
 _WORDS = pa.array([*verdicts.NAMES, None], pa.string())
 _COLUMNS = {"taught": pa.float64(), "taught_rank": pa.int64(), "verdict": pa.string()}
 _MODEL = ("weights", "center", "spread")
-_TYPES = {
-    **{"scores": str, "files": dict[str, str], "changed": bool, "sentences": list[str], "notes": list[str] | None},
-    **{"num_bad": int, "num_good": int, "num_unsure": int, "worth": float | None},
-    **{"worth_reading": dict[str, int] | None, "shares": dict[str, list[tuple[int, float, float, float]]] | None},
-}
+_TYPES: dict[str, Any] = {"scores": str, "files": dict[str, str], "changed": bool, "sentences": list[str]}
+_TYPES |= dict.fromkeys(("num_bad", "num_good", "num_unsure"), int)
 Values = NDArray[np.float64]
 
 
@@ -188,7 +185,10 @@ def open_taught(run_dir: Path, scores: Path) -> Taught | None:
     if facts["scores"] != files.hash_once(scores / table.FILE):
         return None
     files.check_folder(folder, facts["files"], again)
-    return Taught(folder, facts, table.RankedFile(scores / table.FILE).num_rows)
+    taught = Taught(folder, facts, table.RankedFile(scores / table.FILE).num_rows)
+    with files.naming_damage(folder / files.MANIFEST, again):
+        taught_text(taught)  # whatever it says can be said
+    return taught
 
 
 def names_in(run_dir: Path) -> list[str]:
