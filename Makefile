@@ -10,7 +10,7 @@ SIDE_BY_SIDE := -n auto --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gate test-slow lint docs bench bench-full sbom clean
+.PHONY: help setup demo test test-gate test-slow audit lint docs bench bench-full sbom clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -43,6 +43,11 @@ test-gate: .venv/.dev ## the wheel, killed and restarted ranks, launchers of swe
 
 test-slow: .venv/.dev ## the slow tests: large graphs, kills and resumes, real data
 	$(BIN)/python -m pytest -q -m slow
+
+audit: .venv/.dev ## files of strangers: damaged inputs, hostile graphs and runs, fuzzed folders, secrets; minutes
+	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) tests/fault/test_damaged.py tests/fault/test_stranger.py \
+		tests/fault/test_hostile_runs.py tests/fault/test_fuzzed_folders.py tests/fault/test_secrets.py \
+		tests/ingest/test_hostile.py
 
 lint: .venv/.dev ## ruff and mypy
 	$(BIN)/ruff check .

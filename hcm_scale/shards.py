@@ -39,6 +39,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -143,14 +144,6 @@ class Shard:
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self) | {"num_rows": self.num_rows}
 
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> "Shard":
-        """The inverse of `to_json`; TypeError, KeyError or ValueError where the value is something else."""
-        plain = {field.name: value[field.name] for field in dataclasses.fields(Shard)}
-        plain["counts"] = tuple(int(count) for count in value["counts"])
-        plain["row_groups"] = tuple((int(hop), int(rows)) for hop, rows in value["row_groups"])
-        return Shard(**plain)
-
 
 @dataclass(frozen=True)
 class RowGroup:
@@ -188,6 +181,19 @@ class Labels:
                 by_class[hop - 1].append(RowGroup(number, index, hop, rows))
         return tuple(tuple(groups) for groups in by_class)
 
+    def check(self) -> None:
+        """ValueError where the shards are not those of the plan, or do not add up to the counts."""
+        rows = self.plan.row_group_rows
+        for shard in self.shards:
+            if not all(1 <= hop <= self.classes and 0 < size <= rows for hop, size in shard.row_groups):
+                raise ValueError(f"a row group of {shard.file} has another class than 1 to {self.classes}, or no row")
+            if not _TAIL_BYTES <= shard.footer_bytes <= shard.num_bytes or len(shard.counts) != self.classes:
+                raise ValueError(f"the sizes of {shard.file} are not legal")
+        stored = tuple(sum(shard.stored(hop) for shard in self.shards) for hop in range(1, self.classes + 1))
+        counts = tuple(total_counts(self.plan, self.shards))
+        if (self.stored, self.counts) != (stored, counts) or any(a > b for a, b in zip(stored, counts, strict=True)):
+            raise ValueError("its shards do not add up to the pairs that it counts")
+
     def row_groups(self, hop: int) -> tuple[RowGroup, ...]:
         """The row groups of class `hop` (1 .. C), in the order of the shards."""
         return self._groups[hop - 1]
@@ -205,8 +211,13 @@ class Labels:
             raise files.FolderError(f"{path}, row group {group.index}, is damaged: {error}") from error
         if table.num_rows != group.rows:
             raise files.FolderError(f"{path}, row group {group.index}: {table.num_rows} rows, {group.rows} expected")
-        u, v = (table.column(name).combine_chunks().to_numpy() for name in ("u", "v"))
-        return u, v
+        u, v = (table.column(name).combine_chunks() for name in ("u", "v"))
+        for ends in (u, v):
+            is_legal = ends.type == self.plan.arrow_schema.field("u").type and len(ends) and not ends.null_count
+            if not (is_legal and 0 <= pc.min(ends).as_py() <= pc.max(ends).as_py() < self.plan.num_nodes):
+                legal = f"legal are nodes, 0 to {self.plan.num_nodes - 1}"
+                raise files.FolderError(f"{path}, row group {group.index}, is damaged: {legal}")
+        return u.to_numpy(), v.to_numpy()
 
 
 @functools.lru_cache(maxsize=64)
@@ -227,8 +238,11 @@ def open_labels(folder: Path | str, graph_fingerprint: str | None = None, verify
     """Opens a sealed folder; FolderError where it is unfinished, foreign, damaged, torn, or of another graph."""
     folder = Path(folder)
     body = files.read_manifest(folder, KIND, FORMAT)
-    shards = tuple(Shard.from_json(shard) for shard in body["shards"])
-    labels = Labels(folder, LabelPlan(**body["plan"]), tuple(body["counts"]), tuple(body["stored"]), shards)
+    with files.naming_damage(folder / files.MANIFEST):
+        plan, shards = files.typed(body["plan"], LabelPlan), files.typed(body["shards"], tuple[Shard, ...])
+        counts, stored = (files.typed(body[name], tuple[int, ...]) for name in ("counts", "stored"))
+        labels = Labels(folder, plan, counts, stored, shards)
+        labels.check()
     found = labels.plan.fingerprint
     if graph_fingerprint not in (None, found):
         raise files.FolderError(
@@ -359,7 +373,9 @@ def read_finished_shard(folder: Path, plan: LabelPlan, index: int) -> Shard | No
 
 def _read_beside(folder: Path, plan: LabelPlan, index: int) -> Shard:
     path = folder / f"{plan.shard_name(index)}.json"
-    return Shard.from_json(files.read_sealed(path, "this shard is unfinished"))
+    with files.naming_damage(path):
+        found: Shard = files.typed(files.read_sealed(path, "this shard is unfinished"), Shard)
+        return found
 
 
 def collect_shards(folder: Path, plan: LabelPlan) -> list[Shard]:

@@ -10,13 +10,20 @@ process: its hash is remembered under device, inode, size and times of change. A
 change once more without a new time, so its hash is not remembered. A bit that the disk itself flips changes none of
 these, and is noticed by the next process.
 
+A hash tells that a file is what somebody wrote, not that its content is legal: whoever sends a run has made all of its
+hashes. So every reader checks what it reads: `check_types` and `typed` tell whether JSON is of the types that it must
+have, `naming_damage` names the file that a parser trips over, and `check_once` runs costly checks of values, once a
+process and state of the files.
+
 Locks between processes are those of flock; a killed process lets go of them. Windows has none.
 """
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -24,7 +31,8 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import xxhash
 
@@ -41,6 +49,7 @@ _MOMENT_NS = 100_000_000  # far more than the steps in which systems tell the ti
 _TEMPORARY = re.compile(r"\.(.+)\.\d+\.(tmp|new|old)")  # what is written to take the place of the name in it
 Parsed = TypeVar("Parsed")
 _hashes: dict[tuple[int, ...], str] = {}  # of files as they were when this process read them
+_checked: set[tuple[tuple[int, ...], ...]] = set()  # files in the states in which their values were checked
 
 
 class FolderError(ValueError):
@@ -116,6 +125,66 @@ def write_sealed(path: Path, value: dict[str, Any]) -> None:
     write_json(path, value | {"seal": hash_value(value)})
 
 
+@contextlib.contextmanager
+def naming_damage(path: Path, remedy: str = "") -> Iterator[None]:
+    """Turns what a parser raises at content that it does not expect into a FolderError that names the file.
+
+    The block reads what is in that file, and does no other work.
+    """
+    try:
+        yield
+    except FolderError:
+        raise
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        missing = f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
+        raise FolderError(f"{path} is damaged: {missing}{remedy and '; '}{remedy}") from error
+
+
+def check_types(path: Path, value: Mapping[str, Any], types: Mapping[str, Any], remedy: str = "") -> None:
+    """FolderError, naming the file and the entry, where an entry of a JSON object is not of its type (see `typed`)."""
+    for name, kind in types.items():
+        try:
+            typed(value.get(name), kind)
+        except TypeError as error:
+            then, legal = remedy and f"; {remedy}", getattr(kind, "__name__", kind)
+            shown = f"{name} is {value.get(name)!r:.60}; it must be of type {legal}{then}"
+            raise FolderError(f"{path} is damaged: {shown}") from error
+
+
+def typed(value: Any, kind: Any) -> Any:
+    """A value of JSON as the type of an annotation, lists as tuples where that says so; TypeError if it is another.
+
+    Truth values are no numbers, whole ones may stand for others, all are finite and have 64 bits at most. Of a
+    dataclass objects are made, entries that it does not know left out.
+
+    >>> typed([[1, 2], [3, 4]], tuple[tuple[int, int], ...]), typed({"a": None}, dict[str, str | None])
+    (((1, 2), (3, 4)), {'a': None})
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        for each in inner:
+            with contextlib.suppress(TypeError):
+                return typed(value, each)
+    elif origin in (list, tuple) and isinstance(value, list):
+        if origin is list or inner[1:] == (...,):
+            return origin(typed(entry, inner[0]) for entry in value)
+        if len(inner) == len(value):
+            return tuple(map(typed, value, inner))
+    elif origin is dict and isinstance(value, dict):
+        return {name: typed(entry, inner[1]) for name, entry in value.items()}
+    elif dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        hints, make = get_type_hints(kind), cast(Any, kind)
+        return make(**{name: typed(value[name], hint) for name, hint in hints.items() if name in value})
+    elif kind is Any or (type(value) in ((int, float) if kind is float else (kind,)) and _fits(value)):
+        return value
+    raise TypeError(f"{value!r:.60} is not of type {getattr(kind, '__name__', kind)}")
+
+
+def _fits(value: Any) -> bool:
+    """Whether a number is finite, and a whole one of 64 bits."""
+    return math.isfinite(value) if type(value) is float else type(value) is not int or -(2**63) <= value < 2**63
+
+
 def read_sealed(path: Path, remedy: str = "") -> dict[str, Any]:
     """The object that `write_sealed` wrote; FolderError, ending in the remedy, if the file is missing or changed."""
     try:
@@ -133,8 +202,10 @@ def write_manifest(folder: Path, kind: str, version: int, body: dict[str, Any]) 
     write_sealed(folder / MANIFEST, {"kind": kind, "format": version, **body})
 
 
-def read_manifest(folder: Path, kind: str, version: int, remedy: str = "") -> dict[str, Any]:
-    """The manifest of a finished folder of this `kind` and format `version`."""
+def read_manifest(
+    folder: Path, kind: str, version: int, remedy: str = "", types: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The manifest of a finished folder of this `kind` and format `version`, its entries of these `types`."""
     path = folder / MANIFEST
     if not path.is_file():
         not_folder = "a file" if folder.exists() else "missing"
@@ -148,6 +219,7 @@ def read_manifest(folder: Path, kind: str, version: int, remedy: str = "") -> di
             f"{folder} has format {manifest.get('format')!r}; this version of hcm-scale reads format {version} alone: "
             "have it made again, or use the version that made it"
         )
+    check_types(path, manifest, types or {}, remedy)
     return manifest
 
 
@@ -302,18 +374,35 @@ def size_of(folder: Path) -> int:
 
 def hash_once(path: Path) -> str:
     """The hash of a file, which is read only if this process has not hashed it in its present state."""
-    found = path.stat()
-    state = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    state = _state(path)
     if state in _hashes:
         return _hashes[state]
-    age = time.time_ns() - found.st_ctime_ns
-    if 0 <= age <= _MOMENT_NS and found.st_size >= _MANY_BYTES:  # waiting takes less than reading it again later
+    if 0 <= (age := _age(state)) <= _MOMENT_NS and state[2] >= _MANY_BYTES:  # waiting takes less than reading it again
         time.sleep((_MOMENT_NS - age + 1) / 1e9)
         return hash_once(path)
     digest = hash_file(path)
     if age > _MOMENT_NS:
         _hashes[state] = digest
     return digest
+
+
+def check_once(paths: Sequence[Path], check: Callable[[], None]) -> None:
+    """check(), unless it passed in this process with these files in their present state."""
+    states = tuple(map(_state, paths))
+    if states not in _checked:
+        is_old = all(_age(state) > _MOMENT_NS for state in states)
+        check()
+        if is_old:
+            _checked.add(states)
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _age(state: tuple[int, ...]) -> int:
+    return time.time_ns() - state[-1]
 
 
 def hash_folder(folder: Path, leave_out: Collection[str] = ()) -> dict[str, str]:
@@ -350,13 +439,13 @@ def read_tensors(path: Path, parse: Callable[[bytes], Parsed]) -> Parsed:
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
-    try:
+    with naming_damage(path):
         data = path.read_bytes()
-        for name, array in load(data).items():
+        try:
+            arrays = load(data)
+        except SafetensorError as error:
+            raise ValueError(str(error)) from error
+        for name, array in arrays.items():
             if np.isnan(array).any():
                 raise ValueError(f"{name} holds NaN")
         return parse(data)
-    except KeyError as error:
-        raise FolderError(f"{path} is damaged: it has no {error}") from error
-    except (SafetensorError, ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise FolderError(f"{path} is damaged: {error}") from error

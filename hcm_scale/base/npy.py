@@ -8,15 +8,21 @@ import errno
 import math
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hcm_scale.base import files
+from hcm_scale.base.threads import map_slices
+
 _PLAIN_HEADER = re.compile(
     rb"\{'descr': '([<>|][biufc]\d+)', 'fortran_order': (True|False), 'shape': \(((?:\d+,|\d+(?:, \d+)+)?)\), \} *\n"
 )
+Rule = tuple[Callable[[NDArray[Any]], NDArray[np.bool_]], str]  # which values are legal, in words too
+FINITE: Rule = (np.isfinite, "values must be finite")
 _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
@@ -58,6 +64,54 @@ def open_npy(path: Path) -> NDArray[Any]:
     if math.prod(shape) == 0:  # nothing cannot be mapped
         return np.empty(shape, dtype)
     return np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C").view(np.ndarray)
+
+
+def open_array(
+    path: Path, dtype: Any, shape: tuple[int | None, ...], remedy: str = "", legal: Rule | None = None
+) -> NDArray[Any]:
+    """The array of a .npy file of a folder that anybody may have written, mapped for reading.
+
+    FolderError, ending in the remedy, unless it is there, whole, in C order, of this type and shape, where None is any
+    length, and all of its values are `legal`.
+    """
+    then = remedy and f"; {remedy}"
+    if not path.is_file():
+        raise files.FolderError(f"{path} is missing{then}")
+    with open(path, "rb") as stream:
+        try:
+            found, fortran, kind = read_header(stream)
+        except Exception as error:  # numpy parses Python's own syntax here, and any of its errors may come out
+            raise files.FolderError(f"{path} is damaged: it has no header of a .npy file{then}") from error
+        offset = stream.tell()
+    fits = len(found) == len(shape) and all(b in (a, None) for a, b in zip(found, shape, strict=True))
+    if kind != np.dtype(dtype) or not fits:
+        wanted = f"{np.dtype(dtype)} ({', '.join('n' if side is None else str(side) for side in shape)})"
+        raise files.FolderError(f"{path} holds {kind} {found}; legal is {wanted}{then}")
+    if fortran and len(shape) > 1:
+        raise files.FolderError(f"{path} is in Fortran order; legal is C order{then}")
+    num_bytes, expected = path.stat().st_size, offset + kind.itemsize * math.prod(found)
+    if num_bytes != expected:
+        raise files.FolderError(f"{path} is torn: {num_bytes} bytes, {expected} expected{then}")
+    array = open_npy(path)
+
+    def check(rule: Rule) -> None:
+        if (at := first_illegal(array, rule[0])) >= 0:
+            raise files.FolderError(f"{path} holds {array.reshape(-1)[at]} as its value {at}; {rule[1]}{then}")
+
+    if legal is not None:
+        files.check_once([path], lambda: check(legal))
+    return array
+
+
+def first_illegal(array: NDArray[Any], is_legal: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> int:
+    """The place, counted in one dimension, of the first value that is not legal; -1 if all are."""
+    flat = array.reshape(-1)
+
+    def first(part: slice) -> int:
+        legal = is_legal(flat[part])
+        return -1 if legal.all() else part.start + int(np.argmin(legal))
+
+    return next((at for at in map_slices(len(flat), first) if at >= 0), -1)
 
 
 def create_file(path: Path, num_bytes: int) -> None:

@@ -63,7 +63,8 @@ def export_table(
     Where verdicts have taught the run, the table has their columns too, and `by_lesson` sorts it by them.
     """
     scores, folder, purified = open_stages(run_dir, "scores", "graph", "purified")
-    graph, made = Graph.open(folder, verify=False), open_purified(purified)
+    graph = Graph.open(folder, verify=False)
+    made = open_purified(purified, graph)
     ranked, taught = read_ranked(scores, graph), teach.open_taught(run_dir, scores)
     if taught is not None:
         ranked = taught.beside(ranked)

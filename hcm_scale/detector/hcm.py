@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from hcm_scale import __version__
 from hcm_scale.base import console, files
+from hcm_scale.base.npy import FINITE, open_array
 from hcm_scale.config import Config, as_plain, inert_options
 from hcm_scale.detector import inputs
 from hcm_scale.detector.parameters import SECTIONS, Parameters, dotted, with_python_names
@@ -40,6 +41,8 @@ from hcm_scale.run import pipeline, workspace
 
 KIND, FORMAT = "hcm_scale detector", 1
 _TRAINING_SCORES = "training_scores.npy"  # of a detector made by `apply`: the scores of the run that was trained
+_SAVED: dict[str, Any] = {"parameters": dict[str, Any], "fingerprint": str, "columns": dict[str, str]}
+_SAVED |= {"contamination": float | None, "bound": float | None, "taught": bool | None}
 _NOT_SAVED = ("run_dir", "callback", "verbose")  # parameters that mean nothing in another process
 _SCRATCH = ".given"  # in the folder of the run: data that were in memory, until the run has its own graph
 
@@ -316,10 +319,11 @@ class HCM(Results, Parameters):
         }
         with files.replacing_folder(folder) as fresh:
             workspace.copy_run(found.folder, fresh)
-            if (found.folder / verdicts.FILE).is_file():
-                shutil.copyfile(found.folder / verdicts.FILE, fresh / verdicts.FILE)
-            if (found.folder / teach.FOLDER).is_dir():
-                shutil.copytree(found.folder / teach.FOLDER, fresh / teach.FOLDER)
+            for name in (verdicts.FILE, *teach.names_in(found.folder)):
+                source = files.path_inside(found.folder, name)
+                if source.is_file():
+                    (fresh / name).parent.mkdir(exist_ok=True)
+                    shutil.copyfile(source, fresh / name)
             if found.trained is not None:
                 scores, num_labelled = found.trained
                 np.save(fresh / _TRAINING_SCORES, scores)
@@ -333,19 +337,18 @@ class HCM(Results, Parameters):
         manifest = files.read_manifest(folder, KIND, FORMAT)
         for stage in workspace.read_stages(folder):
             files.path_inside(folder, stage["name"])  # `save` leaves no links
-        try:
+        with files.naming_damage(folder / files.MANIFEST):
+            files.check_types(folder / files.MANIFEST, manifest, _SAVED)
             for name in manifest["columns"]:
                 if name not in inputs.COLUMNS:
-                    raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {name!r} is no column of a table")
+                    raise ValueError(f"{name!r} is no column of a table")
             saved = {name: manifest[name] for name in ("fingerprint", "columns", "contamination", "bound")}
             taught = teach.open_taught(folder, folder / "scores") if manifest.get("taught") else None
             scores, trained = pipeline.read_scores(folder), _training_scores(folder, manifest)
             fitted = Fitted(folder, scores, **saved, trained=trained, taught=taught)
             parameters = _safe_parameters(manifest["parameters"])
             parameters["views"] = tuple(parameters["views"])
-        except (LookupError, TypeError, AttributeError) as error:
-            raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {error!r}") from error
-        detector = cls(**parameters)
+            detector = cls(**parameters)
         detector._fitted = fitted
         return detector
 
@@ -373,9 +376,10 @@ def _check_writable(folder: Path) -> None:
 def _training_scores(folder: Path, manifest: dict[str, Any]) -> Training | None:
     if "trained" not in manifest:
         return None
-    entry = manifest["trained"]
-    files.check_folder(folder, {_TRAINING_SCORES: entry["hash"]}, "save the detector again")
-    return Training(np.load(folder / _TRAINING_SCORES, allow_pickle=False), entry["num_odd"])
+    entry, again = manifest["trained"], "save the detector again"
+    files.check_types(folder / files.MANIFEST, entry, {"hash": str, "num_odd": int})
+    files.check_folder(folder, {_TRAINING_SCORES: entry["hash"]}, again)
+    return Training(open_array(folder / _TRAINING_SCORES, np.float64, (None,), again, legal=FINITE), entry["num_odd"])
 
 
 def _safe_parameters(parameters: dict[str, Any]) -> dict[str, Any]:

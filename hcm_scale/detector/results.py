@@ -30,6 +30,7 @@ from hcm_scale.review import teach
 from hcm_scale.review.estimate import Share
 from hcm_scale.run import pipeline
 from hcm_scale.run.new_edges import open_new_edges
+from hcm_scale.score.table import ranked_by
 
 Values = NDArray[np.float64]
 
@@ -66,7 +67,7 @@ class Fitted:
         """The score that ranks the table, (n,), or that the verdicts of the fit have taught; larger is stranger."""
         if self.taught is not None:
             return self.taught.scores
-        return self.column(self.table.schema.metadata[b"rank_by"].decode())
+        return self.column(ranked_by(self.table))
 
     @cached_property
     def edges(self) -> pa.Table:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hcm_scale.base import files
 from hcm_scale.base.console import Progress
 from hcm_scale.base.device import MANY_ENTRIES
-from hcm_scale.base.npy import create_npy, open_npy
+from hcm_scale.base.npy import FINITE, create_npy, open_array
 from hcm_scale.base.spmm import gcn_rows, gcn_weights
 from hcm_scale.base.threads import run_in_slices, run_in_threads
 from hcm_scale.graph import Graph
@@ -51,9 +51,10 @@ def seal_propagated(out: Path, shape: tuple[int, ...]) -> None:
     files.write_manifest(out, KIND, FORMAT, {"shape": list(shape)})
 
 
-def open_propagated(folder: Path) -> NDArray[np.float32]:
+def open_propagated(folder: Path, shape: tuple[int | None, ...] = (None, None)) -> NDArray[np.float32]:
+    """A finished folder, whoever wrote it; FolderError unless it has finite numbers of this shape."""
     files.read_manifest(folder, KIND, FORMAT)
-    return open_npy(folder / "x.npy")
+    return open_array(folder / "x.npy", np.float32, shape, legal=FINITE)
 
 
 def write_rows(

@@ -2,14 +2,17 @@
 
 Types and shapes come first, then the values of one file after the other; the first fault is a ValueError that names the
 array, the place and what is legal. Kernels return the place of a fault or -1 and never read outside their arrays,
-whatever these hold: `first_fall` comes first, then `first_stray`, `first_one_way` and `first_uneven`, which rely on
-what the earlier ones have verified.
+whatever these hold: that rows do not fall comes first, then `first_stray`, then `arc_sum`, which rely on what was
+verified before them.
 
-Costs one pass over every array and a look-up for half of the arcs; 8 bytes a node. Ten million nodes with 160 million
-arcs and 20 attributes a node take about ten seconds of one core (`bench/verify.py`).
+Costs one pass over every array, in threads, and no memory. Whether every arc has its reverse, of the same weight, is
+told by a sum: arcs that lead up add a hash of their ends and weight, arcs that lead down subtract it. Who does not know
+its key, drawn for every check, makes it 0 for other arcs by a chance of 2^-64. Only where it is not 0 the arc is looked
+for, with 40 bytes an arc. `bench/verify.py` has times.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import secrets
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from hcm_scale.base.jit import kernel
+from hcm_scale.base.npy import FINITE, Rule, first_illegal
+from hcm_scale.base.rng import mix
+from hcm_scale.base.threads import map_slices
 
 Arrays = Mapping[str, NDArray[Any]]
 TYPES = {  # by name: the types and the number of dimensions that are legal
@@ -42,11 +48,17 @@ _TOGETHER = (
     ("node_types", "node_type_names"),
 )
 NO_TYPE = 255  # in node_types: the node has none
-_BLOCK = 1 << 22  # values compared at a time
+_WEIGHTS: Rule = (lambda block: np.isfinite(block) & (block > 0), "weights must be finite and above 0")
+_NO_WEIGHTS = np.empty(0, np.uint32)
 
 
-def check_arrays(arrays: Arrays, directed: bool, num_columns: int, columns: Sequence[str]) -> None:
-    """ValueError with the first fault of a graph's arrays, given by the names of their files."""
+def check_arrays(
+    arrays: Arrays, directed: bool, num_columns: int, columns: Sequence[str], *, distinct: bool = True
+) -> None:
+    """ValueError with the first fault of a graph's arrays, given by the names of their files.
+
+    That ids are `distinct` takes longer and more memory than all else, and nothing breaks where they are not.
+    """
     check_names(arrays)
     for name, array in arrays.items():
         check_shape(name, array.dtype.str, array.shape)
@@ -54,23 +66,22 @@ def check_arrays(arrays: Arrays, directed: bool, num_columns: int, columns: Sequ
     if num_nodes < 1:
         raise ValueError(f"indptr has {num_nodes + 1} entries; a graph has one node at least, and one entry more")
     _check_rows("indptr", "indices", arrays, num_nodes, loops=False)
-    indptr, indices = arrays["indptr"], arrays["indices"]
-    if not directed and (at := first_one_way(indptr, indices, indptr[:-1].copy())) >= 0:
-        u, v = _row_of(indptr, at), indices[at]
-        raise ValueError(f"indices holds the arc {u} -> {v} and not {v} -> {u}; such a graph must be declared directed")
-    lengths = {"edge_types": len(indices), "weights": len(indices), "x": num_nodes, "x_indptr": num_nodes + 1}
+    num_arcs = len(arrays["indices"])
+    lengths = {"edge_types": num_arcs, "weights": num_arcs, "x": num_nodes, "x_indptr": num_nodes + 1}
     lengths |= {"y": num_nodes, "kind": num_nodes, "ids": num_nodes, "ids_offsets": num_nodes + 1}
     lengths["node_types"] = num_nodes
     for name, length in lengths.items():
         if name in arrays:
             _check_length(name, arrays[name], length)
     if "weights" in arrays:
-        _check_weights(arrays, directed)
+        _check_values("weights", arrays["weights"], _WEIGHTS)
+    if not directed:
+        _check_symmetric(**{name: arrays[name] for name in ("indptr", "indices", "weights") if name in arrays})
     _check_attributes(arrays, num_columns, columns)
     for name, largest in (("y", 1), ("kind", 2)):
         if name in arrays and (found := int(arrays[name].max())) > largest:
             raise ValueError(f"{name} holds {found} at node {int(arrays[name].argmax())}; legal are 0 to {largest}")
-    _check_ids(arrays, num_nodes)
+    _check_ids(arrays, num_nodes, distinct)
     if "node_types" in arrays:
         names, codes = type_names_of(arrays), arrays["node_types"]
         if (is_none := (codes >= len(names)) & (codes != NO_TYPE)).any():
@@ -111,9 +122,10 @@ def _check_rows(pointers: str, entries: str, arrays: Arrays, num_columns: int, *
     if indptr[0] != 0 or indptr[-1] != len(indices):
         legal = f"0 to {len(indices)}, the length of {entries}"
         raise ValueError(f"{pointers} runs from {indptr[0]} to {indptr[-1]}; it must run from {legal}")
-    if (row := first_fall(indptr)) >= 0:
+    if (row := _first_fall(indptr)) >= 0:
         raise ValueError(f"{pointers} falls from {indptr[row]} to {indptr[row + 1]} at row {row}; it must never fall")
-    if (at := first_stray(indptr, indices, num_columns, loops)) >= 0:
+    strays = lambda part: first_stray(part.start, part.stop, indptr, indices, num_columns, loops)  # noqa: E731
+    if (at := _first(map_slices(len(indptr) - 1, strays))) >= 0:
         row = _row_of(indptr, at)
         no_loops = "" if loops else f", and none is {row} itself"
         raise ValueError(
@@ -126,12 +138,36 @@ def _row_of(indptr: NDArray[np.int64], at: int) -> int:
     return int(np.searchsorted(indptr, at, side="right")) - 1
 
 
-def _check_weights(arrays: Arrays, directed: bool) -> None:
-    indptr, indices, weights = arrays["indptr"], arrays["indices"], arrays["weights"]
-    is_legal = lambda block: np.isfinite(block) & (block > 0)  # noqa: E731
-    _check_values("weights", weights, is_legal, "weights must be finite and above 0")
-    if not directed and (at := first_uneven(indptr, indices, weights, indptr[:-1].copy())) >= 0:
-        u, v = _row_of(indptr, at), indices[at]
+def _first(places: Sequence[int]) -> int:
+    """The first place of a fault that parts of an array have, -1 where none has."""
+    return next((at for at in places if at >= 0), -1)
+
+
+def _first_fall(indptr: NDArray[np.int64]) -> int:
+    """The first row that ends before it begins."""
+
+    def first(part: slice) -> int:
+        falls = indptr[part.start + 1 : part.stop + 1] < indptr[part]
+        return part.start + int(falls.argmax()) if falls.any() else -1
+
+    return _first(map_slices(len(indptr) - 1, first))
+
+
+def _check_symmetric(indptr: NDArray[np.int64], indices: NDArray[Any], weights: NDArray[Any] | None = None) -> None:
+    """Refuses an arc without its reverse, or whose reverse has another weight."""
+    seed, marks = secrets.randbits(63), _NO_WEIGHTS if weights is None else weights.view(np.uint32)
+    sums = map_slices(len(indptr) - 1, lambda part: arc_sum(part.start, part.stop, indptr, indices, marks, seed))
+    if sum(sums) % 2**64 == 0:
+        return
+    rows, num_nodes = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), len(indptr) - 1
+    back = indices.astype(np.int64) * num_nodes + rows
+    place = np.minimum(np.searchsorted(keys := rows * num_nodes + indices, back), len(keys) - 1)
+    for at in np.flatnonzero(keys[place] != back)[:1]:
+        u, v = rows[at], indices[at]
+        raise ValueError(f"indices holds the arc {u} -> {v} and not {v} -> {u}; such a graph must be declared directed")
+    if weights is not None:
+        at = int(np.argmax(weights != weights[place]))
+        u, v = rows[at], indices[at]
         raise ValueError(
             f"weights holds {weights[at]} for {u} -> {v} and another weight for {v} -> {u}; they must be equal unless "
             "the graph is directed"
@@ -141,12 +177,12 @@ def _check_weights(arrays: Arrays, directed: bool) -> None:
 def _check_attributes(arrays: Arrays, num_columns: int, columns: Sequence[str]) -> None:
     found = 0
     if "x" in arrays:
-        _check_values("x", arrays["x"], np.isfinite, "values must be finite")
+        _check_values("x", arrays["x"], FINITE)
         found = arrays["x"].shape[1]
     elif "x_indptr" in arrays:
         _check_rows("x_indptr", "x_indices", arrays, num_columns, loops=True)
         _check_length("x_data", arrays["x_data"], len(arrays["x_indices"]))
-        _check_values("x_data", arrays["x_data"], np.isfinite, "values must be finite")
+        _check_values("x_data", arrays["x_data"], FINITE)
         found = num_columns
     if num_columns != found:
         raise ValueError(f"x has {found} columns, and num_columns says {num_columns}")
@@ -159,21 +195,15 @@ def _check_length(name: str, array: NDArray[Any], length: int) -> None:
         raise ValueError(f"{name} has {len(array)} entries; {length} were expected")
 
 
-def _check_values(
-    name: str, array: NDArray[np.float32], is_legal: Callable[[NDArray[Any]], NDArray[np.bool_]], rule: str
-) -> None:
-    flat = array.reshape(-1)
-    for first in range(0, len(flat), _BLOCK):
-        legal = is_legal(flat[first : first + _BLOCK])
-        if not legal.all():
-            at = first + int(np.argmin(legal))
-            raise ValueError(f"{name} holds {flat[at]} as its value {at}; {rule}")
+def _check_values(name: str, array: NDArray[np.float32], rule: Rule) -> None:
+    if (at := first_illegal(array, rule[0])) >= 0:
+        raise ValueError(f"{name} holds {array.reshape(-1)[at]} as its value {at}; {rule[1]}")
 
 
-def _check_ids(arrays: Arrays, num_nodes: int) -> None:
+def _check_ids(arrays: Arrays, num_nodes: int, distinct: bool) -> None:
     if "ids_offsets" in arrays:
         offsets, data = arrays["ids_offsets"], arrays["ids_bytes"]
-        if offsets[0] != 0 or offsets[-1] != len(data) or first_fall(offsets) >= 0:
+        if offsets[0] != 0 or offsets[-1] != len(data) or _first_fall(offsets) >= 0:
             raise ValueError(f"ids_offsets must run from 0 to {len(data)}, the length of ids_bytes, and never fall")
     ids, name = ids_of(arrays), "ids" if "ids" in arrays else "ids_bytes"
     if ids is None:
@@ -182,8 +212,8 @@ def _check_ids(arrays: Arrays, num_nodes: int) -> None:
         ids.validate(full=True)
     except pa.ArrowInvalid as error:
         raise ValueError(f"{name} holds bytes that are no UTF-8: {error}") from error
-    if (distinct := pc.count_distinct(ids).as_py()) < num_nodes:
-        raise ValueError(f"{name} holds {distinct} different ids for {num_nodes} nodes; each node has its own")
+    if distinct and (count := pc.count_distinct(ids).as_py()) < num_nodes:
+        raise ValueError(f"{name} holds {count} different ids for {num_nodes} nodes; each node has its own")
 
 
 def ids_of(arrays: Arrays) -> pa.Array | None:
@@ -200,18 +230,9 @@ def type_names_of(arrays: Arrays) -> tuple[str, ...]:
 
 
 @kernel
-def first_fall(indptr):
-    """The first row that ends before it begins."""
-    for row in range(len(indptr) - 1):
-        if indptr[row + 1] < indptr[row]:
-            return row
-    return -1
-
-
-@kernel
-def first_stray(indptr, indices, num_columns, loops):
-    """The first entry that is outside 0 .. num_columns - 1, not above the one before it in its row, or a loop."""
-    for row in range(len(indptr) - 1):
+def first_stray(first, last, indptr, indices, num_columns, loops):
+    """The first entry of some rows that is outside 0 .. num_columns - 1, not above the one before it, or a loop."""
+    for row in range(first, last):
         before = -1
         for at in range(indptr[row], indptr[row + 1]):
             column = indices[at]
@@ -222,36 +243,16 @@ def first_stray(indptr, indices, num_columns, loops):
 
 
 @kernel
-def first_one_way(indptr, indices, cursor):
-    """An arc without its reverse. `cursor` (n,) holds the starts of the rows.
-
-    Rows u come in order, so the arcs u -> v, v > u, must meet the entries of each row v that are below v in their
-    order, and leave none of them: half of the arcs are looked up, each once.
+def arc_sum(first, last, indptr, indices, marks, seed):
+    """The sum of a hash of every arc of some rows, by its lower end, its upper end and its mark, if any; of those that
+    lead down minus the hash: sums of all rows add up to 0 where each arc has its reverse.
     """
-    for row in range(len(cursor)):
+    total = np.int64(0)
+    for row in range(first, last):
         for at in range(indptr[row], indptr[row + 1]):
             column = indices[at]
-            if column > row:
-                met = cursor[column]
-                if met == indptr[column + 1] or indices[met] > row:
-                    return at
-                if indices[met] < row:
-                    return met
-                cursor[column] += 1
-    for row in range(len(cursor)):
-        if cursor[row] < indptr[row + 1] and indices[cursor[row]] < row:
-            return cursor[row]
-    return -1
-
-
-@kernel
-def first_uneven(indptr, indices, weights, cursor):
-    """An arc whose reverse has another weight, in a symmetric CSR. `cursor` (n,) holds the starts of the rows."""
-    for row in range(len(cursor)):
-        for at in range(indptr[row], indptr[row + 1]):
-            column = indices[at]
-            if column > row:
-                if weights[at] != weights[cursor[column]]:
-                    return at
-                cursor[column] += 1
-    return -1
+            word = mix(mix(seed, min(row, column)), max(row, column))
+            if len(marks):
+                word = mix(word, marks[at])
+            total += np.int64(word) if column > row else -np.int64(word)
+    return total

@@ -12,14 +12,13 @@
 | node_types, node_type_names     | u8          | optional: place among the names, 255 = none; UTF-8, joined by NUL |
 
 The manifest holds the hash of every file; the fingerprint is the hash of those hashes, equal for equal content wherever
-it came from. Opening verifies everything: the manifest and the .npy headers must match the table above, every byte is
-hashed and every value checked (`check.py`). A run does so once when a graph comes in and opens its own folders without:
-that takes milliseconds whatever the size.
+it came from. Opening checks everything that readers rely on: the manifest and the .npy headers must match the table
+above, and every value is looked at (`check.py`), once a process and state of the files. `verify` also compares the
+hashes and looks for equal ids; for folders of stages the workspace compares hashes of its own.
 """
 
 import functools
 import io
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
@@ -32,7 +31,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from hcm_scale.base import files
-from hcm_scale.base.npy import open_npy, read_header, save_npy
+from hcm_scale.base.npy import open_array, open_npy, save_npy
 from hcm_scale.graph.check import NO_TYPE, check_arrays, check_names, check_shape, ids_of, type_names_of
 
 KIND = "hcm_scale graph"
@@ -41,6 +40,10 @@ NORMAL, STRUCTURAL, ATTRIBUTE = 0, 1, 2
 KIND_NAMES = ("normal", "structural", "attribute")
 MAX_TYPES = 64  # of nodes
 _REMEDY = "have the folder written again by Graph.save"
+_TOLD = {"table": str, "column": str, "type": str, "use": str, "distinct": int | None, "gaps": int | None}
+_COLUMN: dict[str, Any] = {"name": str, "method": str, "origin": float | None, "prior": float | None}
+_COLUMN["readings"] = dict[str, dict[str, float | list[str]]] | None
+_TYPES = {"files": dict[str, Any], "num_columns": int, "columns": list[str], "directed": bool, "info": dict[str, Any]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,24 +210,26 @@ class Graph:
 
     @staticmethod
     def open(folder: Path | str, verify: bool = True) -> "Graph":
-        """Maps a finished folder, and reads and checks all of it; FolderError with the file and its fault.
+        """Maps a finished folder, whoever wrote it, and checks all of its values; FolderError with the fault.
 
-        Without `verify` only the manifest, the headers and the sizes of files are checked: for folders of our own.
+        `verify` compares hashes too, which the workspace has done for folders of stages, and tells equal ids.
         """
         folder = Path(folder)
-        manifest = files.read_manifest(folder, KIND, FORMAT, _REMEDY)
-        try:
+        manifest = files.read_manifest(folder, KIND, FORMAT, _REMEDY, _TYPES)
+        with files.naming_damage(folder / files.MANIFEST, _REMEDY):
             described = _described(manifest)
+            _check_info(folder / files.MANIFEST, manifest, described["indptr"]["shape"][0] - 1)
+        paths = {name: files.path_inside(folder, f"{name}.npy") for name in described}
+        arrays = {name: _map(paths[name], entry, verify) for name, entry in described.items()}
+        about = manifest["directed"], manifest["num_columns"], manifest["columns"]
+        try:
+            if verify:
+                check_arrays(arrays, *about)
+            else:
+                once = lambda: check_arrays(arrays, *about, distinct=False)  # noqa: E731
+                files.check_once([folder / files.MANIFEST, *paths.values()], once)
         except ValueError as error:
-            raise files.FolderError(f"{folder / files.MANIFEST} is damaged: {error}; {_REMEDY}") from error
-        arrays = {
-            name: _map(files.path_inside(folder, f"{name}.npy"), entry, verify) for name, entry in described.items()
-        }
-        if verify:
-            try:
-                check_arrays(arrays, manifest["directed"], manifest["num_columns"], manifest["columns"])
-            except ValueError as error:
-                raise files.FolderError(f"{folder} is no graph: {error}; {_REMEDY}") from error
+            raise files.FolderError(f"{folder} is no graph: {error}; {_REMEDY}") from error
         x: Attributes | None = arrays.get("x")
         if "x_indptr" in arrays:
             x = SparseRows(arrays["x_indptr"], arrays["x_indices"], arrays["x_data"], manifest["num_columns"])
@@ -318,14 +323,8 @@ def seal_folder(folder: Path, num_columns: int, columns: tuple[str, ...], direct
 
 def _described(manifest: dict[str, Any]) -> dict[str, _File]:
     """The files that a manifest describes; ValueError where a value is of no legal type or size."""
-    types = {"files": dict, "num_columns": int, "columns": list, "directed": bool, "info": dict}
-    for name, kind in types.items():
-        if type(manifest.get(name)) is not kind:
-            raise ValueError(f"{name} is {manifest.get(name)!r:.60}; it must be of type {kind.__name__}")
     if not 0 <= manifest["num_columns"] < 2**31:
         raise ValueError(f"num_columns is {manifest['num_columns']}; legal are 0 to {2**31 - 1}")
-    if not all(isinstance(name, str) for name in manifest["columns"]):
-        raise ValueError("columns holds something that is no text")
     described: dict[str, _File] = manifest["files"]
     check_names(described)
     for name, entry in described.items():
@@ -337,24 +336,24 @@ def _described(manifest: dict[str, Any]) -> dict[str, _File]:
     return described
 
 
+def _check_info(path: Path, manifest: dict[str, Any], num_nodes: int) -> None:
+    """FolderError or ValueError where what ingest told is not what explanations and scores read."""
+    ingest, names = manifest["info"].get("ingest", {}), {*manifest["columns"]}
+    counts = files.typed(ingest.get("counts", {}), dict[str, int | str | None])
+    if not 0 <= files.typed(counts.get("added_nodes", 0), int) <= num_nodes:
+        raise ValueError(f"info.ingest says that {counts['added_nodes']} of {num_nodes} nodes were added")
+    for line in ingest.get("told", []):
+        files.check_types(path, line, _TOLD)
+    for column in ingest.get("columns", []):
+        files.check_types(path, column, _COLUMN)
+        rows = {row for reading in (column.get("readings") or {}).values() for row in reading.get("rows", ())}
+        if not rows <= names or (column["method"] == "date" and not abs(column["origin"]) < 2**52):
+            raise ValueError(f"info.ingest says of {column['name']!r:.60} what cannot be read")
+
+
 def _map(path: Path, entry: _File, verify: bool) -> NDArray[Any]:
     """One file as a memory map, checked against its manifest entry."""
-    if not path.is_file():
-        raise files.FolderError(f"{path} is named in the manifest and missing; {_REMEDY}")
-    dtype, shape = np.dtype(entry["dtype"]), tuple(entry["shape"])
-    with open(path, "rb") as stream:
-        try:
-            found_shape, fortran, found = read_header(stream)
-        except Exception as error:  # numpy parses Python's own syntax here, and any of its errors may come out
-            raise files.FolderError(f"{path} is damaged: it has no header of a .npy file; {_REMEDY}") from error
-        offset = stream.tell()
-    if found != dtype or found_shape != shape:
-        raise files.FolderError(f"{path} holds {found} {found_shape}; the manifest says {dtype} {shape}; {_REMEDY}")
-    if fortran and len(shape) > 1:
-        raise files.FolderError(f"{path} is in Fortran order; legal is C order; {_REMEDY}")
-    num_bytes, expected = path.stat().st_size, offset + dtype.itemsize * math.prod(shape)
-    if num_bytes != expected:
-        raise files.FolderError(f"{path} is torn: {num_bytes} bytes, {expected} expected; {_REMEDY}")
+    array = open_array(path, entry["dtype"], tuple(entry["shape"]), _REMEDY)
     if verify and files.hash_once(path) != entry["hash"]:
         raise files.FolderError(f"{path} is damaged: its hash differs from the manifest; {_REMEDY}")
-    return open_npy(path)
+    return array

@@ -23,7 +23,7 @@ in one pass over the records, so that memory is that of one range: half a gigaby
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -116,12 +116,6 @@ class EdgeEncoding:
     def as_json(self) -> dict[str, Any]:
         """The encoding for the manifest, with what a report needs."""
         return asdict(self) | {"readings": self.readings, "prior": _PRIOR}
-
-    @staticmethod
-    def from_json(stored: dict[str, Any]) -> "EdgeEncoding":
-        names = {entry.name for entry in fields(EdgeEncoding)}
-        found: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in stored.items() if n in names}
-        return EdgeEncoding(**found)
 
 
 class Levels:

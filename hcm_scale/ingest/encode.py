@@ -27,7 +27,7 @@ half a per cent.
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
+from hcm_scale.base import files
 from hcm_scale.base.console import shorten
 from hcm_scale.base.names import GAP_SUFFIX
 from hcm_scale.ingest.policy import Columns, Offenders
@@ -256,8 +257,7 @@ def encoding_from_json(column: dict[str, Any]) -> Encoding:
     kinds: dict[str, type[Any]] = {"one-hot": CategoryEncoding, "hashed": CategoryEncoding, "left out": EmptyEncoding}
     kinds["vector"] = VectorEncoding
     kind = kinds.get(column["method"], NumberEncoding)
-    legal = {entry.name for entry in fields(kind)} - {"names"}
-    made: Encoding = kind(**{n: tuple(v) if isinstance(v, list) else v for n, v in column.items() if n in legal})
+    made: Encoding = files.typed({name: value for name, value in column.items() if name != "names"}, kind)
     return made
 
 

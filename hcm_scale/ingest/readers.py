@@ -13,9 +13,11 @@ What is wrong with a file is an `InputError`.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hcm_scale.base import files
 from hcm_scale.base.files import MANIFEST
 from hcm_scale.graph.store import Graph
 from hcm_scale.ingest.edge_columns import METHOD, EdgeEncoding
@@ -82,8 +84,9 @@ def column_report(graph: Graph) -> str:
 def column_encodings(graph: Graph) -> list[Encoding] | None:
     """How the columns of tables became attributes; None where the graph was not read from tables, or has none."""
     described = [one for one in graph.info.get("ingest", {}).get("columns", []) if one["method"] != "degree"]
-    made: Any = {METHOD: EdgeEncoding.from_json}
-    return [made.get(column["method"], encoding_from_json)(column) for column in described] or None
+    made: Any = {METHOD: partial(files.typed, kind=EdgeEncoding)}
+    with files.naming_damage((graph.path or Path()) / MANIFEST):
+        return [made.get(column["method"], encoding_from_json)(column) for column in described] or None
 
 
 def ingest_summary(graph: Graph) -> IngestSummary:

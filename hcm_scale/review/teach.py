@@ -48,6 +48,8 @@ _NOT_GIVEN = len(verdicts.NAMES)  # code of a node without a verdict
 _WORDS = pa.array([*verdicts.NAMES, None], pa.string())
 _COLUMNS = {"taught": pa.float64(), "taught_rank": pa.int64(), "verdict": pa.string()}
 _MODEL = ("weights", "center", "spread")
+_TYPES: dict[str, Any] = {"scores": str, "files": dict[str, str], "changed": bool, "sentences": list[str]}
+_TYPES |= dict.fromkeys(("num_bad", "num_good", "num_unsure"), int)
 Values = NDArray[np.float64]
 
 
@@ -65,7 +67,7 @@ class Run:
         """The run of these folders of stages, which the caller has checked."""
         ranked, opened = table.RankedFile(scores / table.FILE), Graph.open(graph, verify=False)
         table.check_ranked(ranked.path, ranked, opened.num_nodes)
-        return Run(run_dir, opened, open_purified(purified), ranked)
+        return Run(run_dir, opened, open_purified(purified, opened), ranked)
 
     def column(self, name: str) -> NDArray[Any]:
         """A column in node order, (n,)."""
@@ -184,15 +186,23 @@ class Taught:
 
 def open_taught(run_dir: Path, scores: Path) -> Taught | None:
     """What a run was taught; None if it was not, or its scores have been made again since."""
-    folder = run_dir / FOLDER
+    folder = files.path_inside(run_dir, FOLDER)
     if not folder.is_dir():
         return None
     again = f"remove {folder}, and hcm-scale teach {run_dir} makes it again from the verdicts"
-    facts = files.read_manifest(folder, KIND, FORMAT, again)
+    facts = files.read_manifest(folder, KIND, FORMAT, again, _TYPES)
     if facts["scores"] != files.hash_once(scores / table.FILE):
         return None
     files.check_folder(folder, facts["files"], again)
-    return Taught(folder, facts, table.RankedFile(scores / table.FILE).num_rows)
+    taught = Taught(folder, facts, table.RankedFile(scores / table.FILE).num_rows)
+    with files.naming_damage(folder / files.MANIFEST, again):
+        taught_text(taught)  # whatever it says can be said
+    return taught
+
+
+def names_in(run_dir: Path) -> list[str]:
+    """The files of what a run was taught, by their names in its folder; none where it was not."""
+    return [f"{FOLDER}/{name}" for name in (FILE, _LESSON, files.MANIFEST)] if (run_dir / FOLDER).is_dir() else []
 
 
 # Which nodes to look at.

@@ -110,7 +110,7 @@ def _append(run_dir: Path, lines: Sequence[str]) -> None:
     """Adds lines and flushes them to the disk."""
     if not run_dir.is_dir():
         raise ValueError(f"{run_dir} is not the folder of a run")
-    path = run_dir / FILE
+    path = files.path_inside(run_dir, FILE)
     with files.file_lock(path), open(path, "r+b", buffering=0) as stream:
         stream.seek(max(0, stream.seek(0, os.SEEK_END) - _LINES_AT_ONCE))
         left = stream.read().rpartition(b"\n")[2]
@@ -134,7 +134,7 @@ def _user() -> str:
 
 def latest(run_dir: Path) -> Verdicts:
     """The verdicts of a run that count; none where there is no file. FolderError names a line that is damaged."""
-    path, notes = run_dir / FILE, list[str]()
+    path, notes = files.path_inside(run_dir, FILE), list[str]()
     lines = pa.concat_tables([_SCHEMA.empty_table(), *(_slices(path, notes) if path.is_file() else ())])
     (ids, number, last), codes = last_rows(lines["id"]), pc.index_in(lines["verdict"], pa.array(NAMES)).to_numpy()
     counts = codes[last[number]]

@@ -234,14 +234,16 @@ def explain(config: Config, nodes: Sequence[str], edges: Sequence[str] = ()) -> 
 def explanations(run_dir: Path, nodes: Sequence[str]) -> list[Explanation]:
     """Why the nodes of these ids in the finished run in `run_dir` are where they are, in numbers."""
     folder, purified, scores = open_stages(run_dir, "graph", "purified", "scores")
-    graph, made = Graph.open(folder, verify=False), purify.open_purified(purified)
+    graph = Graph.open(folder, verify=False)
+    made = purify.open_purified(purified, graph)
     return report.explain(graph, made.graph, scores, nodes, made.features)
 
 
 def open_edges(run_dir: Path) -> StrangeEdges:
     """The edges of the finished run in `run_dir`, by how strange they are; computed as they are asked for."""
     folder, purified, scores = open_stages(run_dir, "graph", "purified", "scores")
-    graph, made = Graph.open(folder, verify=False), purify.open_purified(purified)
+    graph = Graph.open(folder, verify=False)
+    made = purify.open_purified(purified, graph)
     ranked = report.read_ranked(scores, graph)
     return StrangeEdges(Evidence.of(graph, made.graph, ranked, *report.edge_hops(scores, graph), made.features))
 
@@ -255,14 +257,14 @@ def edge_table(
     InputError where the table is no longer what it was.
     """
     stored = schema.stored_options(run_dir)
-    section = {key.removeprefix("graph."): value for key, value in stored.items() if key.startswith("graph.")}
     kinds = {"tables": schema.TablesGraph, "sql": schema.SqlGraph}
-    if pairs or section.get("source") not in kinds or not section.get("path"):
+    source = stored.pop("graph.source", "")
+    if pairs or source not in kinds or not stored.get("graph.path"):
         yield None
         return
-    graph = kinds[section["source"]](**section)
-    rest = {key: value for key, value in stored.items() if not key.startswith("graph.")}
-    config = replace(schema.with_options(Config(), rest), graph=graph)
+    with files.naming_damage(run_dir / "config.json"):
+        config = schema.with_options(Config(graph=kinds[source]()), stored)
+    graph: Any = config.graph
     context = RunContext(config, Workspace(run_dir), "cpu", trained=open_trained(config))
     key = stage_keys(run_dir)["graph"]
     if next(stages(replace(context, given=found.evidence.graph))).key({}) == key:  # from Python, with labels beside
@@ -270,8 +272,8 @@ def edge_table(
         return
     sources.check_exists(graph, config.data_dir)
     if next(stages(context)).key({}) != key:
-        options = ("edges" if section["source"] == "sql" else "path"), "nodes"
-        named = " or ".join(f"graph.{name}={section[name]}" for name in options if section.get(name))
+        options = ("edges" if source == "sql" else "path"), "nodes"
+        named = " or ".join(f"graph.{name}={value}" for name in options if (value := getattr(graph, name)))
         advice = "run it again, or export without the rows of the table: --pairs"
         raise InputError(f"{named} has changed since the run in {run_dir}, or is not there; {advice}")
     with sources.edge_rows(graph, run_dir / "graph", found, chosen) as rows:
@@ -286,7 +288,7 @@ def open_run(run_dir: Path) -> teach.Run:
 def take_verdicts(run: teach.Run, source: Any, by: str | None = None) -> list[str]:
     """Adds the verdicts of a table, whose ids may stand in a column named as in the run's own tables."""
     stored = stored_options(run.folder)
-    names = [stored[key] for key in ("graph.id_column", "graph.source_column") if stored.get(key)]
+    names = [str(stored[key]) for key in ("graph.id_column", "graph.source_column") if stored.get(key)]
     return teach.take_in(run, source, by, names)
 
 

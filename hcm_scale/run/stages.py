@@ -115,23 +115,24 @@ class RunContext:
         return Graph.open(self.workspace.folders["graph"], verify=False)
 
     def purified(self) -> purify.Purified:
-        return purify.open_purified(self.workspace.folders["purified"])
+        return purify.open_purified(self.workspace.folders["purified"], self.graph())
 
     def structure(self, view: str) -> Graph:
         """The graph that the encoder of a view runs on; weights of its edges are strengths."""
         purified, graph = self.purified(), self.graph()
         if view == "purified":
             return purified.graph
-        return graph if graph.weights is None else replace(graph, weights=purified.strengths())
+        return graph if graph.weights is None else replace(graph, weights=purified.strengths(graph.num_arcs))
 
     def encoder_input(self, view: str) -> NDArray[np.float32]:
         """Â X where the first hop is exact, else X."""
+        features = self.purified().features
         if self.exact_first_hop:
-            return propagate.open_propagated(self.workspace.folders[f"propagated-{view}"])
-        return self.purified().features
+            return propagate.open_propagated(self.workspace.folders[f"propagated-{view}"], features.shape)
+        return features
 
     def training(self, view: str) -> Training:
-        labels = open_labels(self.workspace.folders["labels"])
+        labels = open_labels(self.workspace.folders["labels"], self.purified().graph.fingerprint)
         return Training(self.structure(view), self.encoder_input(view), labels, self.recipe, self.config.seed)
 
     def view(self, name: str) -> View:

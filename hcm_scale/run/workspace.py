@@ -42,6 +42,8 @@ from hcm_scale.ranks.world import ALONE, World
 
 RECORDS = "records"
 _BEFORE = ".before.json"
+_FINISHED = {"key": str, "finished": bool, "seconds": float, "peak_rss_bytes": int, "detail": dict[str, Any]}
+_FINISHED |= {"files": dict[str, str]}
 
 log = logging.getLogger(__name__)
 Facts = dict[str, Any]  # JSON-able
@@ -208,7 +210,10 @@ def read_record(folder: Path, ending: str = ".json") -> Facts:
     path, owner = record_path(folder, ending), folder if ending == ".json" else record_path(folder, ".before")
     if folder.is_symlink() or not owner.is_dir() or not path.is_file():
         return {}
-    return files.read_sealed(path, repair_hint(owner))
+    record = files.read_sealed(path, repair_hint(owner))
+    if record.get("finished") is not False:
+        files.check_types(path, record, _FINISHED, repair_hint(owner))
+    return record
 
 
 def _finished_record(folder: Path, key: str, ending: str = ".json") -> Facts | None:
@@ -359,11 +364,9 @@ def read_stages(run_dir: Path) -> list[Facts]:
     if not path.exists():
         return []
     listed = files.read_sealed(path, remedy)
-    try:
-        named = [stage | {"name": str(files.check_name(stage["name"]))} for stage in listed["stages"]]
-        return [asdict(StageRecord(**stage)) for stage in named]
-    except (LookupError, TypeError) as error:
-        raise files.FolderError(f"{path} is damaged: {error!r}; {remedy}") from error
+    with files.naming_damage(path, remedy):
+        stages = files.typed(listed["stages"], list[StageRecord])
+        return [asdict(stage) | {"name": str(files.check_name(stage.name))} for stage in stages]
 
 
 def stage_keys(run_dir: Path) -> dict[str, str]:

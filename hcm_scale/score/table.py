@@ -36,7 +36,7 @@ nodes takes 16 GB, more where ids are text: threads write it a row group each, a
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -45,6 +45,7 @@ from typing import Any
 import numba
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -66,6 +67,16 @@ _MIN_GROUP_ROWS, _MAX_GROUP_ROWS, _NUM_GROUPS = 1 << 14, 1 << 17, 64
 _BATCH_ROWS = 1 << 16
 _OPTIONS: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True, "write_page_index": False}
 _REQUIRED = {"node": pa.int64(), "rank": pa.int64(), "degree": pa.int64(), "flags": pa.string()}
+_WORDS = ("evidence", "type", "verdict")
+_KNOWN = (  # the types of all columns but `id` and words; taught.parquet has a few of its own
+    _REQUIRED
+    | dict.fromkeys((*NUMBERS, "alike", "p", "taught"), pa.float64())
+    | dict.fromkeys((*KIND_RANKS, ALIKE_RANK), pa.int32())
+    | {"taught_rank": pa.int64(), "flagged": pa.bool_(), "y": pa.uint8(), "kind": pa.uint8()}
+)
+_NULLABLE = ("type", "verdict")
+_RANGES = {"degree": (0, 2**62), "y": (0, 1), "kind": (0, 2), "p": (0.0, 1.0)}  # `node` is looked at by `check_rows`
+_MOST_GROUPS = 256
 
 # Which columns a ranked table has. `table` is a pa.Table or a RankedFile.
 
@@ -228,22 +239,68 @@ def _encoded(make: Callable[[], pa.Table]) -> parquet.Group:
     return parquet.Group.of(memoryview(sink.getvalue()))
 
 
-# Reading.
+# Reading. A file may come from anybody: columns and metadata are checked when it is opened, values as they are read.
 
 
-def _open(path: Path) -> pq.ParquetFile:
-    """The file, its pages checked as they are read.
+@contextmanager
+def _open(path: Path) -> Iterator[pq.ParquetFile]:
+    """The file, its pages checked as they are read; FolderError where it is no such table.
 
     Without `pre_buffer`, which would hold the whole file beside the table and is no faster. Not `pq.read_table`, which
     spends a quarter of a second importing Arrow's data sets and pandas.
     """
-    return pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
+    with files.naming_damage(path), pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+        _check_schema(file.schema_arrow)
+        yield file
+
+
+def _check_schema(schema: pa.Schema) -> None:
+    """ValueError where columns or metadata are none of a ranked table's."""
+    if "id" not in schema.names or len({*schema.names}) != len(schema.names):
+        raise ValueError("its columns, id among them, are not each there once")
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        if name in _WORDS:
+            is_legal = is_text or (pa.types.is_dictionary(kind) and pa.types.is_string(kind.value_type))
+        else:
+            is_legal = is_text or kind == pa.int64() if name == "id" else _KNOWN.get(name) == kind
+        if not is_legal:
+            raise ValueError(f"its column {name:.60} is {kind}, not {_KNOWN.get(name, 'one that it may have')}")
+    metadata = schema.metadata or {}
+    if (by := metadata.get(b"rank_by", b"ahp").decode()) not in (*NUMBERS, "ahp"):
+        raise ValueError(f"it is ranked by {by!r:.60}; legal are {', '.join(NUMBERS)}")
+    if not 0.0 <= float(metadata.get(b"fdr", 0.0)) <= 1.0:
+        raise ValueError(f"its false-discovery rate is {metadata[b'fdr']!r}")
+    groups = dict(json.loads(metadata.get(b"groups", b"[]")))
+    legal = all(isinstance(name, str | None) and type(number) is int for name, number in groups.items())
+    if groups and not (legal and None in groups and 0 <= min(groups.values()) <= max(groups.values()) < _MOST_GROUPS):
+        raise ValueError(f"its types are compared in the groups {groups!r:.60}")
+
+
+def _checked(rows: Any, num_rows: int) -> Any:
+    """A table or batch of a file of so many rows; ValueError where a value is none that its column may have."""
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        parts = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        if column.null_count and name not in _NULLABLE:
+            raise ValueError(f"its column {name} has gaps")
+        for part in parts if not pa.types.is_primitive(column.type) else ():
+            part.validate(full=True)
+            words = part.dictionary.to_pylist() if pa.types.is_dictionary(part.type) else []
+            if name == "evidence" and not {*words} <= {*evidence.KINDS}:
+                raise ValueError(f"its column {name} holds {words!r:.60}; legal are {', '.join(evidence.KINDS)}")
+        low, high = _RANGES.get(name, (1, num_rows) if name.endswith("rank") else (None, None))
+        if low is not None and len(column):
+            least, most = pc.min_max(column).as_py().values()
+            if not low <= least <= most <= high:
+                raise ValueError(f"its column {name} holds {least} to {most}; legal are {low} to {high}")
+    return rows
 
 
 def read_scores(path: Path, columns: Collection[str] | None = None) -> pa.Table:
     """The table, or those of `columns` that it has, in table order; columns are decoded in threads."""
     with _open(path) as file:
-        return file.read([name for name in file.schema_arrow.names if columns is None or name in columns])
+        found = file.read([name for name in file.schema_arrow.names if columns is None or name in columns])
+        return _checked(found, found.num_rows)
 
 
 class RankedFile:
@@ -276,7 +333,7 @@ class RankedFile:
             for group in range(len(self._starts) - 1) if groups is None else groups:
                 first = int(self._starts[group])
                 for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns):
-                    yield first, batch
+                    yield first, _checked(batch, self.num_rows)
                     first += batch.num_rows
 
     def take(self, rows: NDArray[np.int64], columns: list[str]) -> pa.Table:
@@ -300,7 +357,7 @@ def check_ranked(path: Path, ranked: Any, num_nodes: int, numbers: Iterable[str]
 
     `numbers` are scores that it must have besides the one that ranks.
     """
-    check_rows(path, ranked, num_nodes, _REQUIRED | dict.fromkeys([ranked_by(ranked), *numbers], pa.float64()))
+    check_rows(path, ranked, num_nodes, _REQUIRED | {name: _KNOWN[name] for name in (ranked_by(ranked), *numbers)})
 
 
 def check_rows(path: Path, ranked: Any, num_nodes: int, columns: Mapping[str, pa.DataType]) -> None:
@@ -311,8 +368,6 @@ def check_rows(path: Path, ranked: Any, num_nodes: int, columns: Mapping[str, pa
             raise files.FolderError(
                 f"{path} is damaged: its column {name} is {found.get(name, 'missing')}, not {wanted}"
             )
-    if "id" not in found or len(found) != len(ranked.schema):
-        raise files.FolderError(f"{path} is damaged: its columns, id among them, are not each there once")
     if ranked.num_rows != num_nodes:
         raise files.FolderError(f"{path} is damaged: {ranked.num_rows:,} rows, and the graph has {num_nodes:,} nodes")
     node, seen = ranked["node"].to_numpy(), np.zeros(num_nodes, bool)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from hcm_scale.base import files
 from hcm_scale.base.files import read_tensors
 from hcm_scale.base.names import DEGREE
-from hcm_scale.base.npy import create_npy, open_npy, save_npy
+from hcm_scale.base.npy import FINITE, create_npy, open_array, open_npy, save_npy
 from hcm_scale.base.threads import run_concurrently
 from hcm_scale.features import propagate
 from hcm_scale.features.auto import table
@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 KIND = "hcm_scale purified"
 FORMAT = 3
 _FITTED = "fitted.safetensors"
+_TYPES = {"features": dict[str, Any], "columns": list[str], "source": str, "weight_median": float | None}
+_DROPPED = {"similarity": str, "ratio": float, "threshold": float | None, "dropped_at_threshold": float}
 _WEIGHTS = "weights.npy"
 _PARTS = "parts"
 
@@ -60,9 +62,10 @@ class Purified:
     folder: Path
     weight_median: float | None = None  # by which weights of edges became strengths; None where there are none
 
-    def strengths(self) -> NDArray[np.float32] | None:
-        """The strength of each entry of the given graph, mapped."""
-        return None if self.weight_median is None else open_npy(self.folder / _WEIGHTS)
+    def strengths(self, num_arcs: int | None = None) -> NDArray[np.float32] | None:
+        """The strength of each entry of the given graph, which has so many, mapped."""
+        path = self.folder / _WEIGHTS
+        return None if self.weight_median is None else open_array(path, np.float32, (num_arcs,), legal=FINITE)
 
     def fitted(self) -> FittedTransform:
         return read_tensors(self.folder / _FITTED, fitted_from_bytes)
@@ -192,10 +195,15 @@ def _write(
     return open_purified(out)
 
 
-def open_purified(folder: Path) -> Purified:
-    body = files.read_manifest(folder, KIND, FORMAT)
-    x = open_npy(folder / "x.npy")
-    graph = Graph.open(folder / "graph", verify=False)
+def open_purified(folder: Path, of: Graph | None = None) -> Purified:
+    """A finished folder, whoever wrote it; FolderError where its parts do not fit each other, or the graph `of`."""
+    body = files.read_manifest(folder, KIND, FORMAT, types=_TYPES)
+    graph, columns = Graph.open(folder / "graph", verify=False), len(body["columns"]) or None
+    if of is not None and (graph.num_nodes, graph.directed) != (of.num_nodes, of.directed):
+        raise files.FolderError(f"{folder} is not of {of.path}: it has {graph.num_nodes:,} nodes, not {of.num_nodes:,}")
+    x = open_array(folder / "x.npy", np.float32, (graph.num_nodes, columns), legal=FINITE)
+    with files.naming_damage(graph_manifest := folder / "graph" / files.MANIFEST):
+        files.check_types(graph_manifest, graph.info["purified"], _DROPPED)
     return Purified(x, graph, body["features"], tuple(body["columns"]), folder, body.get("weight_median"))
 
 

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 import hcm_scale
 from hcm_scale import shards
 from hcm_scale.base import files
-from hcm_scale.base.npy import open_npy
+from hcm_scale.base.names import MODEL_SIZES
+from hcm_scale.base.npy import Rule, open_array
 from hcm_scale.base.threads import num_cores
 from hcm_scale.features.purify import attribute_signal, attribute_trust
 from hcm_scale.graph import Graph
@@ -45,6 +46,8 @@ from hcm_scale.stages.score import KIND, open_scores
 
 __all__ = ["FORMAT", "explain", "report", "show", "summary"]
 _TOP = 10
+_MOST_HOPS = MODEL_SIZES["num_classes"][1] ** 2  # a variance too is below
+_HOPS: Rule = (lambda hops: ~((hops < 0) | (hops > _MOST_HOPS)), f"legal are 0 to {_MOST_HOPS}, and NaN for none")
 _COLUMNS = ("id", "node", "rank", "evidence", "degree", "p", "flagged", "y", "kind")
 NUM_EXPLAINED = 10  # nodes, first of the ranking; `explain` and `serve` explain all others
 _HEAD = 5  # of each kind of evidence
@@ -82,7 +85,7 @@ def report(
     records = () if metrics is None else read_records(Path(metrics))
     labelled = None if labels is None else files.read_manifest(Path(labels), shards.KIND, shards.FORMAT)
     num_lonely = graph.num_nodes - int(np.count_nonzero(np.diff(graph.indptr)))
-    signal, ranked = attribute_signal(graph, x), RankedFile(Path(scores) / table.FILE)
+    signal, ranked = attribute_signal(graph, x), _open_ranked(Path(scores), graph)
     trust = 1.0 if x is None else attribute_trust(graph.indptr, graph.indices, x)
     weak = wording.weak_attributes_text(signal, lambda: kind_shares(ranked, trust))
     others = wording.unstable_text(found.get("stability")), wording.lonely_text(num_lonely, graph.num_nodes)
@@ -181,25 +184,20 @@ def read_ranked(scores: Path, graph: Graph) -> pa.Table:
     return ranked
 
 
+def _open_ranked(scores: Path, graph: Graph) -> RankedFile:
+    """The same on disk."""
+    ranked = RankedFile(scores / table.FILE)
+    table.check_ranked(ranked.path, ranked, graph.num_nodes)
+    return ranked
+
+
 def edge_hops(scores: Path, graph: Graph) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Mean and variance of every edge's predicted hop, mapped; a graph without edges has no files to map."""
     if graph.num_edges == 0:
         return np.zeros(0, np.float32), np.zeros(0, np.float32)
-    mean, var = (_by_edge(scores / name, graph.num_edges) for name in (MEAN_FILE, VAR_FILE))
+    shape = (graph.num_edges,)
+    mean, var = (open_array(scores / name, np.float32, shape, legal=_HOPS) for name in (MEAN_FILE, VAR_FILE))
     return mean, var
-
-
-def _by_edge(path: Path, num_edges: int) -> NDArray[np.float32]:
-    """A number of every edge, mapped; FolderError where the file has anything else."""
-    try:
-        found = open_npy(path)
-    except ValueError as error:
-        raise files.FolderError(f"{path} is damaged: {error}") from error
-    if found.shape != (num_edges,) or found.dtype != np.float32:
-        raise files.FolderError(
-            f"{path} is damaged: {found.dtype} {found.shape}, and the graph has {num_edges:,} edges"
-        )
-    return found
 
 
 # The summary in the terminal.
@@ -252,7 +250,7 @@ def _next_steps(run_dir: Path, scores: Path) -> str:
 def _list(scores: Path, graph: Graph) -> str:
     """The first nodes, how many stand out, the first by each kind of evidence, and groups among the first."""
     shown = {*_COLUMNS, open_scores(scores).rank_by, *map(kind_rank, KIND_TITLES)}  # the whole table may be large
-    table = read_scores(scores / FILE, shown)
+    table = read_scores(_open_ranked(scores, graph).path, shown)
     parts = _strangest(table), found_text(found_by(scores)), _groups(graph, table), _heads(graph, table)
     return "\n\n".join(filter(None, parts))
 

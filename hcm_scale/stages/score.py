@@ -63,6 +63,8 @@ FORMAT = 9
 SCALE_FILE = "scale.safetensors"
 log = logging.getLogger(__name__)
 _MIN_CYCLES = 100  # chance makes all even in one graph of 2^100
+_TYPES = {"num_samples": int, "rank_by": str, "metrics": dict[str, Any] | None, "fdr": float, "num_flagged": int}
+_TYPES |= {"stability": float | None, "files": dict[str, str]}
 _IN_MANIFEST = ("num_samples", "rank_by", "metrics", "fdr", "num_flagged", "stability")
 
 
@@ -79,7 +81,11 @@ class ScoreResult:
     stability: float | None  # share of the first nodes that stay first by either encoder; None where there is one
 
     def table(self) -> pa.Table:
-        return table.read_scores(self.folder / table.FILE)
+        """The ranked table; FolderError where it is none that this stage writes."""
+        path = self.folder / table.FILE
+        found = table.read_scores(path)
+        table.check_ranked(path, found, found.num_rows, (*table.NUMBERS, "p", "flagged"))
+        return found
 
     def edges(self) -> EdgeHops:
         """Mean and variance of every edge's predicted hop, as memory maps; NaN where an edge was not scored."""
@@ -90,7 +96,7 @@ class ScoreResult:
 def open_scores(folder: Path | str) -> ScoreResult:
     """A finished folder; FolderError where it is unfinished or something else."""
     folder = Path(folder)
-    body = files.read_manifest(folder, KIND, FORMAT)
+    body = files.read_manifest(folder, KIND, FORMAT, types=_TYPES)
     return ScoreResult(folder, **{name: body[name] for name in _IN_MANIFEST})
 
 
@@ -105,11 +111,8 @@ def open_reference(folder: Path) -> Reference:
     """A finished folder of scores, to measure those of another graph by."""
     scale = read_tensors(folder / SCALE_FILE, scale_from_bytes)
     path, ranked = folder / table.FILE, open_scores(folder).table()
-    table.check_ranked(path, ranked, ranked.num_rows, table.NUMBERS)
-    try:
+    with files.naming_damage(path):  # of flags and ranks by kind
         return Reference(replace(table.node_scores(ranked), trust=scale.context.trust), scale)
-    except (LookupError, ValueError, AttributeError) as error:  # of flags and ranks by kind
-        raise files.FolderError(f"{path} is damaged: {error}") from error
 
 
 @dataclass(frozen=True)

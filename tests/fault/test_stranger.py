@@ -12,23 +12,19 @@ import random
 import shutil
 import sys
 import traceback
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from helpers import report_case, small_config, small_graph
-from scipy import sparse
+from helpers import report_case, small_config
+from strangers import CHANGES, ODD, graphs, seal_again
 
 from hcm_scale.base import files
 from hcm_scale.config import FolderGraph
-from hcm_scale.graph import Graph, SparseRows, store
+from hcm_scale.graph import Graph
 from hcm_scale.run import pipeline
 
-NUM_NODES = 120
 OPTIONS = {"hops.num_sources": 30, "sampling.batch_pairs": 64, "posterior.burn_in_steps": 2, "posterior.num_samples": 1}
 OPTIONS |= {"world.threads": 1}
 
@@ -44,77 +40,6 @@ def test_strangers__are_refused_by_name_or_are_graphs(tmp_path, go_through):
     assert go_through(__file__, tmp_path, range(60, 560)) == []
 
 
-def graphs() -> dict[str, Graph]:
-    made = small_graph(NUM_NODES, 4)
-    texts = pa.array([f"node ü {i}" for i in range(NUM_NODES)])
-    y = (np.arange(NUM_NODES) % 9 == 0).astype(np.uint8)
-    rows = SparseRows.of(sparse.csr_array(np.abs(made.x) * (made.x > 0)))
-    return {
-        "dense": Graph(made.indptr, made.indices, made.x, y, y * 2, texts, ("a", "b", "c", "d")),
-        "sparse": Graph(made.indptr, made.indices, rows, ids=pa.array(range(1000, 1000 + NUM_NODES))),
-        "directed": Graph(made.indptr, made.indices, made.x, directed=True),
-    }
-
-
-Arrays = dict[str, np.ndarray]
-Change = Callable[[Arrays, str, random.Random], None]
-
-
-def value(*odd: float) -> Change:
-    """One of these values at a place that is drawn."""
-
-    def change(arrays: Arrays, name: str, draw: random.Random) -> None:
-        array = arrays[name].copy()
-        if array.size:
-            with np.errstate(all="ignore"):
-                array.flat[draw.randrange(array.size)] = np.array(draw.choice(odd)).astype(array.dtype)
-        arrays[name] = array
-
-    return change
-
-
-def made_by(function: Callable[[np.ndarray], Any]) -> Change:
-    def change(arrays: Arrays, name: str, draw: random.Random) -> None:
-        arrays[name] = np.asarray(function(arrays[name]))
-
-    return change
-
-
-def swap_two(arrays: Arrays, name: str, draw: random.Random) -> None:
-    array = arrays[name].copy()
-    if array.size > 1:
-        i, j = draw.sample(range(array.size), 2)
-        array.flat[i], array.flat[j] = array.flat[j], array.flat[i]
-    arrays[name] = array
-
-
-def drop_arc(arrays: Arrays, name: str, draw: random.Random) -> None:
-    at = draw.randrange(len(arrays["indices"]))
-    arrays["indices"] = np.delete(arrays["indices"], at)
-    arrays["indptr"] = arrays["indptr"] - (arrays["indptr"] > at)
-
-
-def copy_of(arrays: Arrays, name: str, draw: random.Random) -> None:
-    arrays[name] = arrays[draw.choice(sorted(arrays))]
-
-
-def gone(arrays: Arrays, name: str, draw: random.Random) -> None:
-    del arrays[name]
-
-
-CHANGES: list[Change] = [
-    *(value(-1, NUM_NODES, 10**9, 2**31 - 1, -(2**31), 2**62, 0, 1, 2, 3, 200, np.nan, np.inf, 3.4e38),) * 6,
-    *(swap_two,) * 2,
-    *(drop_arc, copy_of, gone),
-    *(made_by(lambda a: a[:-1]), made_by(lambda a: np.concatenate([a, a[-1:]])), made_by(lambda a: a[:0])),
-    *(made_by(lambda a: a[::-1]), made_by(lambda a: a.reshape(1, -1)), made_by(lambda a: a.reshape(-1)[0])),
-    *(made_by(np.zeros_like), made_by(np.sort), made_by(lambda a: -a), made_by(np.asfortranarray)),
-    *(made_by(lambda a, t=t: a.astype(t)) for t in ("i2", "i4", "i8", "u4", "u8", "f4", "f8", "f2", "?", ">i8", "S8")),
-    *(made_by(lambda a: a.astype(object)), made_by(lambda a: a.astype([("a", "i4"), ("b", "f4")]))),
-]
-ODD: list[Any] = [None, True, False, 0, 1, -1, 2**70, 1.5, float("nan"), "", "x", "<i8", "O", "../../y", [], [0], [-1]]
-ODD += [[2**62, 2**62], ["a", "b", "c", "d"], {}, {"a": 1}, {"ingest": 5}, {"ingest": {"counts": {"num_nodes": "x"}}}]
-ODD += [{"ingest": {"counts": [1]}}, {"ingest": {}}, [None], [[[[0]]]]]
 TEXTS = [b"", b"null", b"[]", b"{", b"\xff\xfe", b"[" * 200_000, b'{"kind": "hcm_scale graph", "format": 1}', b"\0" * 9]
 HEADERS = [b"", b"{}", b"(" * 5000, b"__import__('os').abort()"]
 HEADERS += [b"{'descr': 'O', 'fortran_order': False, 'shape': (9,)}"]
@@ -175,26 +100,6 @@ def change_file(folder: Path, draw: random.Random) -> str:
         return f"another thing under {path.name}"
     path.write_bytes(draw.choice([contents[0]] * 4 + contents[1:]))
     return f"bytes of {path.name}"
-
-
-def seal_again(folder: Path) -> None:
-    """Makes every hash right, and says of each file what it says of itself."""
-    path = folder / files.MANIFEST
-    manifest = files.read_sealed(path)
-    manifest["files"] = {}
-    for file in sorted(folder.glob("*.npy")):
-        if not file.is_file():
-            manifest["files"][file.stem] = {"dtype": "<i8", "shape": [1], "hash": "0"}
-            continue
-        described = {"dtype": "<i8", "shape": [NUM_NODES + 1]}
-        with open(file, "rb") as stream, contextlib.suppress(Exception):  # no array: then it is no matter what is said
-            np.lib.format.read_magic(stream)
-            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-            described = {"dtype": dtype.str, "shape": list(shape)}
-        manifest["files"][file.stem] = described | {"hash": files.hash_file(file)}
-    hashes = {name: entry["hash"] for name, entry in manifest["files"].items()}
-    manifest["fingerprint"] = store._fingerprint(hashes, tuple(manifest["columns"]), manifest["directed"])
-    files.write_sealed(path, manifest)
 
 
 def stranger(folder: Path, made: dict[str, Graph], case: int) -> str:

@@ -1,5 +1,7 @@
 """What a graph must be before a kernel walks over it; a fault is told with its array, its place and what is legal."""
 
+import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,8 @@ import pytest
 from scipy import sparse
 
 from hcm_scale.base import files
-from hcm_scale.graph import Graph, SparseRows
+from hcm_scale.graph import Graph, SparseRows, store
+from hcm_scale.graph.store import seal_folder
 
 
 @pytest.fixture
@@ -140,7 +143,7 @@ def seal(folder: Path, **values: object) -> None:
         ({"files": {}}, "indptr is missing"),
         ({"files": {"../x": {}}}, "'../x' is no array of a graph"),
         ({"num_columns": -1}, "num_columns is -1; legal are 0 to"),
-        ({"columns": [1]}, "columns holds something that is no text"),
+        ({"columns": [1]}, r"columns is \[1\]; it must be of type"),
         ({"info": None}, "info is None; it must be of type dict"),
     ],
 )
@@ -160,8 +163,25 @@ def test_open__refuses_fortran_order(graph, tmp_path):
         Graph.open(tmp_path / "g")
 
 
-def test_open__names_the_folder_of_a_graph_that_is_none(graph, tmp_path):
-    replace(graph, indices=changed(graph.indices, 3, 50)).save(tmp_path / "g")
+@pytest.mark.parametrize("verify", [True, False])
+def test_open__names_the_folder_of_a_graph_that_is_none(graph, tmp_path, verify):
+    graph.save(tmp_path / "g")
+    assert Graph.open(tmp_path / "g", verify=verify).num_nodes == 50
+    np.save(tmp_path / "g" / "indices.npy", changed(graph.indices, 3, 50))
+    seal_folder(tmp_path / "g", 4, graph.columns, graph.directed, {})  # every hash is right
     with pytest.raises(files.FolderError, match=rf"{tmp_path}/g is no graph: indices {ROW}"):
-        Graph.open(tmp_path / "g")
-    assert Graph.open(tmp_path / "g", verify=False).num_nodes == 50
+        Graph.open(tmp_path / "g", verify=verify)
+
+
+def test_open__looks_at_a_large_folder_once_and_again_when_it_changes(graph, tmp_path, monkeypatch):
+    graph.save(tmp_path / "g")
+    long_ago = time.time_ns() + 10**9
+    monkeypatch.setattr(files.time, "time_ns", lambda: long_ago)
+    looked = []
+    monkeypatch.setattr(store, "check_arrays", lambda *given, **how: looked.append(1))
+    for _ in range(3):
+        Graph.open(tmp_path / "g", verify=False)
+    assert len(looked) == 1
+    os.utime(tmp_path / "g" / "x.npy")
+    Graph.open(tmp_path / "g", verify=False)
+    assert len(looked) == 2

@@ -267,7 +267,7 @@ def test_damaged_lesson__is_told_by_its_file(run_dir, graph, tmp_path):
 
 FORGED = {
     "its column node does not have every node of the graph once": lambda t: with_column(t, "node", [7] * len(t)),
-    "399 rows, and the graph has 400 nodes": lambda t: t.slice(1),
+    "its column taught_rank holds 2 to 400; legal are 1 to 399": lambda t: t.slice(1),
     "its rows are not in the order of taught": lambda t: with_column(t, "taught", [float("nan")] * len(t)),
     "its rows are not in the order of taught, a number": lambda t: t.take(list(range(len(t)))[::-1]),
     "its column taught is missing": lambda t: t.drop_columns("taught"),

@@ -93,7 +93,15 @@ def test_summary__tells_what_the_score_stage_found(run: tuple[Path, str], tmp_pa
     flagged = np.arange(table.num_rows) < 7
     table = table.append_column("p", [np.linspace(0, 1, table.num_rows)]).append_column("flagged", [flagged])
     pq.write_table(table, tmp_path / "scores.parquet")
-    body = {"num_samples": 3, "rank_by": "score", "metrics": None, "num_flagged": 7, "fdr": 0.1, "stability": 0.5}
+    body = {
+        "num_samples": 3,
+        "rank_by": "score",
+        "metrics": None,
+        "num_flagged": 7,
+        "fdr": 0.1,
+        "stability": 0.5,
+        "files": {},
+    }
     files.write_manifest(tmp_path, score.KIND, score.FORMAT, body)
     said = summary(tmp_path, {"scores": tmp_path, "graph": run[0] / "graph"}, [], 0.0)
     assert "7 nodes stand out at a false-discovery rate of 10%" in said
