@@ -102,6 +102,9 @@ class Workspace:
             found = run_concurrently([functools.partial(self._lead, stage) for stage in stages])
         else:
             found = [self._follow(stage) for stage in stages]
+        for stage, (folder, key, _) in zip(stages, found, strict=True):
+            if self.world.leads and not stage.together:  # not before: stages of a group are made in no known order
+                self.world.broadcast({"folder": str(folder), "key": key})
         self.world.barrier()
         for stage, (folder, key, record) in zip(stages, found, strict=True):
             self.folders[stage.name], self.keys[stage.name] = folder, key
@@ -131,11 +134,14 @@ class Workspace:
         """The stages of a group all at once, or one after the other if memory is too small for that."""
         if len(group) == 1:
             return [group]
-        missing = [stage for stage in group if self.look(stage)[0] != "kept"]
-        lacked = self.budget.lacks(*(stage.needs()[-1] for stage in missing if stage.needs is not None))
-        if lacked:
-            log.info("%s: one after the other, because together %s", ", ".join(stage.name for stage in missing), lacked)
-        return [[stage] for stage in group] if lacked else [group]
+        lacked = ""
+        if self.world.leads:
+            missing = [stage for stage in group if self.look(stage)[0] != "kept"]
+            lacked = self.budget.lacks(*(stage.needs()[-1] for stage in missing if stage.needs is not None))
+            if lacked:
+                names = ", ".join(stage.name for stage in missing)
+                log.info("%s: one after the other, because together %s", names, lacked)
+        return [[stage] for stage in group] if self.world.broadcast(lacked) else [group]
 
     def check_fits(self, name: str, need: Need) -> None:
         """Refuses a stage that will not fit into memory."""
@@ -160,7 +166,8 @@ class Workspace:
             elif stage.needs is not None:
                 self.check_fits(stage.name, stage.needs()[-1])
             earlier = 0.0 if record else _prepare(stage.name, folder, key)
-            self.world.broadcast({"folder": str(folder), "key": key, "finished": record is not None})
+            if stage.together:
+                self.world.broadcast({"folder": str(folder), "key": key, "finished": record is not None})
             made = record or _fill(stage, folder, key, earlier)
         if folder != link:
             _link(link, folder)
