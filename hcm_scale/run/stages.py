@@ -152,15 +152,22 @@ class RunContext:
         """The first way to make a stage that fits into memory."""
         return memory.choose(stage, ways, self.workspace.budget, logs=self.workspace.world.leads)
 
-    def needs_before_scores(self, ways: Callable[[], memory.Ways[Any]]) -> Callable[[], list[Need]]:
-        """The needs of ways; ValueError if the scores that they are made for would not fit later."""
-
-        def needs() -> list[Need]:
-            if self.device == "cpu" and self.until in ("score", "report"):
-                self.workspace.check_fits("scores, later", self.score_ways()[-1][1])
-            return [need for _, need in ways()]
-
-        return needs
+    def least_needs(self, listed: list[Stage]) -> dict[str, Need]:
+        """What the stages of these that are not made yet take at least, as far as the size of the graph is known."""
+        missing = [stage.name for stage in listed if self.workspace.look(stage)[0] != "kept"]
+        config, graph = self.config, None if "graph" in missing else self.graph()
+        if graph is not None:
+            size = memory.Size.of(graph)
+        elif self.given is not None:
+            size = memory.Size.of(self.given)
+        else:
+            size = memory.Size.of_source(config.graph)
+        ranks = self.workspace.world.size
+        needs = memory.least_needs(config, label_options(config), self.recipe, size, graph, num_ranks=ranks)
+        estimated = {name: name.partition("-")[0] for name in missing}
+        if self.device != "cpu":  # what a GPU needs of the host is not estimated
+            needs = {name: need for name, need in needs.items() if name not in ("train", "scores")}
+        return {name: needs[kind] for name, kind in estimated.items() if kind in needs}
 
 
 def stages(run: RunContext) -> Iterator[Stage]:
@@ -234,7 +241,7 @@ def _label(run: RunContext) -> Iterator[Stage]:
             labels = label.label(graph, out, state_bytes=how.state_bytes, world=world, **options)
         return {"pairs": labels.num_pairs, "sources": labels.plan.num_sources}
 
-    needs = run.needs_before_scores(ways)
+    needs = lambda: [need for _, need in ways()]  # noqa: E731
     yield Stage("labels", label.FORMAT, options, ("purified",), make, together=True, needs=needs)
 
 
@@ -293,7 +300,7 @@ def _train_view(run: RunContext, view: str) -> Stage:
         together=shares,
         group="train" if on_cpu and is_small else None,  # one core for each view
         leaves=("checkpoints", "tensorboard"),
-        needs=run.needs_before_scores(ways) if on_cpu else None,  # what a GPU needs of the host is not estimated
+        needs=(lambda: [need for _, need in ways()]) if on_cpu else None,
     )
 
 

@@ -42,6 +42,7 @@ from hcm_scale.ranks.world import ALONE, World
 
 RECORDS = "records"
 _BEFORE = ".before.json"
+_LEFT_BYTES = 80 << 20  # that all stages leave to later ones: code, libraries, memory in pieces
 
 log = logging.getLogger(__name__)
 Facts = dict[str, Any]  # JSON-able
@@ -137,17 +138,26 @@ class Workspace:
         lacked = ""
         if self.world.leads:
             missing = [stage for stage in group if self.look(stage)[0] != "kept"]
-            lacked = self.budget.lacks(*(stage.needs()[-1] for stage in missing if stage.needs is not None))
+            fastest = [stage.needs()[0] for stage in missing if stage.needs is not None]
+            lacked = self.budget.lacks(*fastest, Need(self.budget.spare_bytes))
             if lacked:
                 names = ", ".join(stage.name for stage in missing)
                 log.info("%s: one after the other, because together %s", names, lacked)
         return [[stage] for stage in group] if self.world.broadcast(lacked) else [group]
+
+    def check_all_fit(self, needs: Mapping[str, Need]) -> None:
+        """Refuses a run if one of these stages will not fit into memory, beside what the others leave."""
+        if needs:
+            name, need = max(needs.items(), key=lambda item: (item[1].held, item[1].mapped))
+            self.check_fits(name, need._replace(held=need.held + self.budget.spare_bytes + _LEFT_BYTES))
 
     def check_fits(self, name: str, need: Need) -> None:
         """Refuses a stage that will not fit into memory."""
         if lacked := self.budget.lacks(need):
             change = f"{need.change}, or " if need.change else ""
             allow = "raise it" if "ulimit" in lacked else "say world.memory_gib=N to have it tried with N GiB"
+            if self.budget.allowed_bytes is not None and "ulimit" not in lacked:
+                allow = f"allow world.memory_gib={self.budget.least_gib(need):.2f}, the least for it here"
             raise ValueError(f"{name}: {lacked}; {change}{allow}")
 
     def _folder(self, stage: Stage, key: str) -> Path:
