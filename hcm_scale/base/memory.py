@@ -195,12 +195,14 @@ class Budget:
 def check_start() -> None:
     """ValueError if the libraries do not fit into memory: one of them would wait for ever.
 
-    Under `ulimit -v` nothing sets address space aside: with more of it, Arrow and malloc would leave less to the rest.
+    Under `ulimit -v` nothing sets address space aside: where there is a GiB more of it, the allocator of torch and
+    Arrow would take that, and leave less to the rest; so would malloc, for every thread.
     """
     if lacked := Budget(num_threads=0).lacks(_LIBRARIES):
         raise ValueError(f"before any data is read {lacked}")
     if _address_space() is not None:
-        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+        os.environ.setdefault("MIMALLOC_ARENA_RESERVE", "0")
+        os.environ.setdefault("MALLOC_ARENA_MAX", "1")  # of the ranks that this process starts
         _call_libc("mallopt", _ARENA_MAX, 1)
 
 

@@ -42,6 +42,7 @@ from hcm_scale.ranks.world import ALONE, World
 
 RECORDS = "records"
 _BEFORE = ".before.json"
+_LEFT_ADDRESS = 200 << 20  # of libraries and stacks
 _LEFT_BYTES = 80 << 20  # that all stages leave to later ones: code, libraries, memory in pieces
 
 log = logging.getLogger(__name__)
@@ -149,7 +150,8 @@ class Workspace:
         """Refuses a run if one of these stages will not fit into memory, beside what the others leave."""
         if needs:
             name, need = max(needs.items(), key=lambda item: (item[1].held, item[1].mapped))
-            self.check_fits(name, need._replace(held=need.held + self.budget.spare_bytes + _LEFT_BYTES))
+            held = need.held + self.budget.spare_bytes + _LEFT_BYTES
+            self.check_fits(name, need._replace(held=held, mapped=need.mapped + _LEFT_ADDRESS))
 
     def check_fits(self, name: str, need: Need) -> None:
         """Refuses a stage that will not fit into memory."""

@@ -106,6 +106,24 @@ def test_address_space__is_what_the_limit_leaves_and_mapped_files_take_it():
     assert lacked.startswith("about 3.09 GiB of address space are needed and `ulimit -v` leaves 1.")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="ulimit -v is kept on Linux alone")
+def test_address_space__is_not_set_aside_by_libraries_where_it_is_limited():
+    code = """if True:
+        from hcm_scale.base.memory import Budget, check_start
+        check_start()
+        import pyarrow as pa, torch
+        before = Budget().free().address
+        made = torch.ones(1000), pa.array([1.0] * 1000)
+        print(before - Budget().free().address)
+    """
+
+    def bound():
+        resource.setrlimit(resource.RLIMIT_AS, (5 * GIB, 5 * GIB))
+
+    done = subprocess.run([sys.executable, "-c", code], preexec_fn=bound, capture_output=True, check=True)
+    assert int(done.stdout) < 512 * MIB  # a GiB by torch alone, where it brings mimalloc
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_anonymous_bytes__grow_with_what_is_held():
     gc.collect()  # what other tests left would be freed meanwhile
