@@ -22,6 +22,7 @@ THEMES = {
     "bounds": "each hot kernel and its distance from the machine's bound",
     "memory": "peak memory of the label and train stages",
     "foreseen": "what each stage was foreseen to take of memory, against what it took",
+    "limits": "whether runs keep world.memory_gib, at many limits",
     "end_to_end": "the whole run: PyGOD's detectors, time and memory",
     "quality": "ROC-AUC and stability of the ranking against seconds, chains of several lengths",
     "tomorrow": "nodes that were not there in training: ROC-AUC and seconds by a trained run",

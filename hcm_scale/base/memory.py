@@ -4,11 +4,13 @@ Free memory is the least that any limit leaves:
 
     the machine     what the system calls available: free, or held by caches that it drops when asked
     cgroups         memory.max (version 2) or memory.limit_in_bytes (version 1) of this process's group and of those
-                    above it, less what the group uses; file caches that can be dropped do not count as used
+                    above it, less what the group uses; pages of files, which the system drops, do not count as used
+    the user        world.memory_gib, less what this process holds already: its libraries count
     the shell       `ulimit -v` (RLIMIT_AS), less the address space in use: mapped files count there, resident or not
 
-A limit that cannot be read is ignored. A `Need` is what work will take: bytes held by the process, and bytes of mapped
-files, which the system drops under pressure but which take address space, as every thread does. A `Budget` compares.
+A limit that cannot be read is ignored. What a process holds is its resident memory without pages of files (RssAnon). A
+`Need` is what work will take beyond that: bytes held, and bytes of mapped files, which the system drops under pressure
+but which take address space, as every thread does. A `Budget` compares.
 
 When memory runs out, Python and numba raise MemoryError, numpy and pyarrow subclasses of it, torch a RuntimeError, the
 system an OSError 12, a thread without room for its stack a RuntimeError, and a library that cannot be loaded an
@@ -16,7 +18,10 @@ ImportError. `raising_out_of_memory` turns them all into OutOfMemoryError.
 """
 
 import contextlib
+import ctypes
 import errno
+import math
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,6 +41,7 @@ _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _UNBOUNDED = 1 << 60  # version 1 writes "no limit" as a huge number
 _THREAD_ADDRESS = 72 << 20  # of a stack, and of what malloc sets aside for a thread
+_ARENA_MAX = -8  # of glibc's mallopt: for how many threads malloc sets memory aside
 _SHORTAGE = ("allocate memory", "bad_alloc", "start new thread", "not enough memory", "out of memory", "map segment")
 Choice = TypeVar("Choice")
 
@@ -98,21 +104,25 @@ def cgroup_limits(own: Path = _OWN_CGROUPS, root: Path = _CGROUPS) -> Iterator[t
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            yield from _limits(root, path, "memory.max", "memory.current", "inactive_file")
+            yield from _limits(root, path, "memory.max", "memory.current", "")
         elif "memory" in controllers.split(","):
-            names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+            names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
             yield from _limits(root / "memory", path, *names)
 
 
-def _limits(mount: Path, path: str, limit: str, used: str, cached: str) -> Iterator[tuple[int, int]]:
-    """Limits of the group at `path` and of those above it; in a container the mount itself may be the group."""
+def _limits(mount: Path, path: str, limit: str, used: str, prefix: str) -> Iterator[tuple[int, int]]:
+    """Limits of the group at `path` and of those above it; in a container the mount itself may be the group.
+
+    Both lists of file pages are reclaimed before the group is refused memory; tmpfs is in neither.
+    """
     group = mount / path.lstrip("/")
     for place in (group, *group.parents):
         with contextlib.suppress(OSError, ValueError):  # no such group, or "max"
             bytes_allowed, bytes_used = int((place / limit).read_text()), int((place / used).read_text())
             counts = dict(entry.split() for entry in (place / "memory.stat").read_text().splitlines())
             if bytes_allowed < _UNBOUNDED:
-                yield bytes_allowed, bytes_used - int(counts.get(cached, 0))
+                cached = sum(int(counts.get(f"{prefix}{kind}", 0)) for kind in ("active_file", "inactive_file"))
+                yield bytes_allowed, max(0, bytes_used - cached)
         if place == mount:
             return
 
@@ -125,16 +135,17 @@ class Need(NamedTuple):
     change: str = ""
 
 
-_LIBRARIES = Need(200 << 20, 1000 << 20)  # torch, numba, pyarrow and scipy, loaded
+_LIBRARIES = Need(240 << 20, 1000 << 20)  # torch, numba, pyarrow and scipy, loaded
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The memory that a rank may take: its share of what is free, or of what the user allows."""
+    """The memory that a rank may take: its share of what is free, or of what the user allows for whole processes."""
 
     allowed_bytes: int | None = None
     sharers: int = 1
     num_threads: int = 1
+    spare_bytes: int = 0  # left free by whoever chooses a way, for work that is not a stage's own
 
     def free(self) -> Free:
         """The share of one rank, now."""
@@ -146,17 +157,31 @@ class Budget:
             held, bound = self.allowed_bytes, "allowed by world.memory_gib"
         if self.sharers > 1:
             bound = f"this rank's share of {gib(held)} {bound}"
-        return Free(held // self.sharers, bound, _address_space())
+        if self.allowed_bytes is None:
+            return Free(held // self.sharers, bound, _address_space())
+        held = (held - self._parent_bytes) // self.sharers - anonymous_bytes()
+        return Free(max(0, held), f"left of what is {bound}", _address_space())
+
+    @property
+    def _parent_bytes(self) -> int:
+        """What the process that started several ranks holds."""
+        return _LIBRARIES.held if self.sharers > 1 else 0
+
+    def least_gib(self, need: Need) -> float:
+        """The smallest world.memory_gib in which this need fits, in hundredths, one of them to spare."""
+        whole = (need.held + anonymous_bytes()) * self.sharers + self._parent_bytes
+        return math.ceil(whole / 2**30 * 100 + 1) / 100
 
     def lacks(self, *needs: Need) -> str:
         """Message saying which limit these needs together exceed; empty if they fit.
 
-        >>> Budget(1 << 30).lacks(Need(3 << 30))
-        'about 3.00 GiB of memory are needed and 1.00 GiB are allowed by world.memory_gib'
+        >>> Budget(1).lacks(Need(3 << 30))
+        'about 3.00 GiB more memory are needed and 0.00 GiB are left of what is allowed by world.memory_gib'
         """
         free, held = self.free(), sum(need.held for need in needs)
         if held > free.held:
-            return f"about {gib(held)} of memory are needed and {gib(free.held)} are {free.bound}"
+            more = "more memory" if self.allowed_bytes is not None else "of memory"
+            return f"about {gib(held)} {more} are needed and {gib(free.held)} are {free.bound}"
         address = held + sum(need.mapped for need in needs) + self.num_threads * _THREAD_ADDRESS
         if free.address is not None and address > free.address:
             return f"about {gib(address)} of address space are needed and `ulimit -v` leaves {gib(free.address)}"
@@ -164,13 +189,34 @@ class Budget:
 
     def choose(self, ways: Sequence[tuple[Choice, Need]]) -> tuple[Choice, Need]:
         """The first of several ways to work that fits, the fastest being first; the last if none does."""
-        return next((way for way in ways if not self.lacks(way[1])), ways[-1])
+        return next((way for way in ways if not self.lacks(way[1], Need(self.spare_bytes))), ways[-1])
 
 
 def check_start() -> None:
-    """ValueError if the libraries do not fit into memory: one of them would wait for ever."""
+    """ValueError if the libraries do not fit into memory: one of them would wait for ever.
+
+    Under `ulimit -v` nothing sets address space aside: where there is a GiB more of it, the allocator of torch and
+    Arrow would take that, and leave less to the rest; so would malloc, for every thread.
+    """
     if lacked := Budget(num_threads=0).lacks(_LIBRARIES):
         raise ValueError(f"before any data is read {lacked}")
+    if _address_space() is not None:
+        os.environ.setdefault("MIMALLOC_ARENA_RESERVE", "0")
+        os.environ.setdefault("MALLOC_ARENA_MAX", "1")  # of the ranks that this process starts
+        _call_libc("mallopt", _ARENA_MAX, 1)
+
+
+def release_unused() -> None:
+    """Gives freed memory back to the system, so that what one stage held is not held in the next."""
+    if "pyarrow" in sys.modules:
+        sys.modules["pyarrow"].default_memory_pool().release_unused()
+    _call_libc("malloc_trim", 0)
+
+
+def _call_libc(function: str, *numbers: int) -> None:
+    """Calls a function of glibc; does nothing where there is none."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        getattr(ctypes.CDLL(None), function)(*numbers)
 
 
 class OutOfMemoryError(MemoryError):

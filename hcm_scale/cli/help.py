@@ -229,7 +229,7 @@ WORDS = {
     "world.nodes": "machines",
     "world.rendezvous": "HOST:PORT on one of the machines, where there are several",
     "world.max_restarts": "how often lost ranks are started again, from the last checkpoint",
-    "world.memory_gib": "memory that the ranks of one machine may take; null: what is free",
+    "world.memory_gib": "memory that the processes of one machine may hold, libraries included; null: what is free",
     "world.timeout_seconds": "how long a rank that does not answer is waited for",
     "track.to": "experiment trackers; where they are, and which project is meant, their own environment says",
     "seed": "of all that is drawn: labels, weights, batches, noise",

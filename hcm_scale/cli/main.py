@@ -175,7 +175,7 @@ def _work(request: "Request", config: Config, is_sweep: bool = False) -> None:
     command = request.command
     check_start()
     with raising_out_of_memory(command):
-        if command not in help.READING:
+        if command not in help.READING and config.world.memory_gib is None:  # it would take half a GiB beside the run
             kernel_cache.start_precompiling()
         pipeline, launch = _import_pipeline()
         if command == "explain":

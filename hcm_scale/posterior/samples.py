@@ -2,7 +2,7 @@
 
     samples/      sample-00000.safetensors ...   manifest.json, written last: the model's sizes, every sample's hash
     checkpoints/  step-000001200.safetensors     the parameters and the kernel's state
-                  step-000001200.json            number of steps and ranks, hashes of the tensors and of all samples
+                  step-000001200.json            number of steps, hashes of the tensors and of all samples
 
 Samples are read one at a time, and `HopModel(**samples.model)` rebuilds the model. A folder may come from anybody: that
 its sizes are legal, and that the header of every file describes the parameters of such a model, is checked before
@@ -10,12 +10,11 @@ memory is taken for either.
 
 Randomness is a function of (seed, step), so a checkpoint holds no generator: a restored chain repeats the uninterrupted
 run bit for bit on the CPU. The last two checkpoints are kept. One that is damaged, or counts a sample that is not as it
-was written, is passed over for the one before it, with a warning; if none is left, the chain starts again. It also
-starts again if the number of ranks changed: sums of other parts round differently. The caller makes sure that a
+was written, is passed over for the one before it, with a warning; if none is left, the chain starts again. Any number
+of ranks goes on with it: where they share steps, sums of other parts round differently. The caller makes sure that a
 checkpoint folder belongs to one run.
 """
 
-import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,8 +29,6 @@ from torch import Tensor
 from hcm_scale.base import files
 from hcm_scale.base.names import MODEL_SIZES
 from hcm_scale.model import parameter_shapes
-
-log = logging.getLogger(__name__)
 
 KIND = "hcm_scale samples"
 FORMAT = 1
@@ -137,22 +134,20 @@ class Checkpoint(NamedTuple):
     sample_hashes: list[str]
 
 
-def save_checkpoint(
-    folder: Path, num_done: int, tensors: dict[str, Tensor], sample_hashes: Sequence[str] = (), num_ranks: int = 1
-) -> None:
+def save_checkpoint(folder: Path, num_done: int, tensors: dict[str, Tensor], sample_hashes: Sequence[str] = ()) -> None:
     """Writes the state after `num_done` steps and deletes all but the last two."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{num_done:09d}.safetensors"
     data = save_tensors({name: value.detach().cpu().contiguous() for name, value in tensors.items()})
     files.write_bytes(path, data)
-    note = {"num_done": num_done, "ranks": num_ranks, "hash": files.hash_bytes(data), "samples": list(sample_hashes)}
+    note = {"num_done": num_done, "hash": files.hash_bytes(data), "samples": list(sample_hashes)}
     files.write_sealed(path.with_suffix(".json"), note)
     for old in sorted(folder.glob("step-*.json"))[:-_NUM_CHECKPOINTS]:
         old.unlink()
         old.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
-def load_checkpoint(folder: Path, samples: Path, num_ranks: int = 1) -> Checkpoint | None:
+def load_checkpoint(folder: Path, samples: Path) -> Checkpoint | None:
     """The newest whole checkpoint, whose samples are in the folder `samples`; None if there is none."""
     for path in sorted(folder.glob("step-*.json"), reverse=True):
         try:
@@ -161,9 +156,6 @@ def load_checkpoint(folder: Path, samples: Path, num_ranks: int = 1) -> Checkpoi
             is_whole = files.hash_bytes(data) == note["hash"]
         except (files.FolderError, OSError):
             is_whole = False
-        if is_whole and note["ranks"] != num_ranks:
-            log.info("%s was left by %d ranks; %d begin anew", path.with_suffix(""), note["ranks"], num_ranks)
-            return None
         damaged = _damaged_sample(samples, note["samples"]) if is_whole else path.with_suffix("")
         if damaged is None:
             return Checkpoint(note["num_done"], load_tensors(data), note["samples"])

@@ -4,6 +4,9 @@ One function a stage reads sizes from the options and the folders made so far an
 the stage with the need of each, fastest first: fewer threads or narrower blocks, fewer workers, embeddings and moments
 of edges on disk. Ways differ in memory and time, never in the result; `choose` picks the first that fits.
 
+`least_needs` asks the same of all stages before the first is made, from sizes alone, so that nobody trains for an hour
+to be refused at the report.
+
 The functions `..._bytes` turn plain sizes into bytes that the process itself holds; pages of mapped files, which the
 system drops when it needs them, do not count. Each adds up the arrays that are alive at the same moment, and what any
 graph takes: compiled code, and libraries that are touched first. `python -m bench foreseen` compares them with what is
@@ -35,12 +38,18 @@ from hcm_scale.score.table import group_rows
 from hcm_scale.shards import LabelPlan
 from hcm_scale.stages.edges import chunk_of
 from hcm_scale.stages.label import num_writers
-from hcm_scale.stages.train import AHEAD, Training
+from hcm_scale.stages.train import AHEAD, Recipe, Training
 
 MOST_WORKERS = 1  # threads that prepare batches beside the training; results do not depend on their number
 _MIB = 1 << 20
 _COVARIANCE_COLUMNS = {True: 2_048, False: 8_192}  # by whether storage is sparse: of more none is formed
 _SAMPLED_DEGREES = 1 << 16
+_CHANGE = {  # options that make a stage smaller
+    "purified": "set or lower attributes.pca",
+    "labels": "lower hops.num_sources, hops.pairs_per_class, shards.shard_pairs or world.threads",
+    "train": "lower sampling.batch_pairs, sampling.fan_out, sampling.hub_cap or model.width",
+    "scores": "lower model.width",
+}
 
 log = logging.getLogger(__name__)
 Choice = TypeVar("Choice")
@@ -65,6 +74,13 @@ class Size(NamedTuple):
         return Size(graph.num_nodes, *arcs, graph.num_attributes, num_values, graph.weights is not None)
 
     @staticmethod
+    def of_source(source: schema.GraphConfig) -> "Size":
+        """Of a graph that will be generated; of files, of which nothing is known, the smallest there is."""
+        if isinstance(source, schema.SyntheticGraph):
+            return Size.made(source.num_nodes, source.edges_per_node, source.num_attributes)
+        return Size.made(1, 1, 1)
+
+    @staticmethod
     def made(num_nodes: int, edges_per_node: int, num_attributes: int) -> "Size":
         """Of an undirected graph with dense attributes."""
         num_edges = num_nodes * edges_per_node
@@ -81,13 +97,46 @@ def choose(stage: str, ways: Ways[Choice], budget: Budget, *, logs: bool = True)
     return chosen
 
 
+def least_needs(
+    config: schema.Config, labels: dict[str, Any], recipe: Recipe, size: Size, graph: Graph | None, *, num_ranks: int
+) -> dict[str, Need]:
+    """What the least demanding way to make each stage takes, by the first word of its name; `labels` are options.
+
+    Before there is a graph, nodes count as of equal degree, attributes as features, and sparse ones as dense.
+    """
+    n, m, num_arcs, ratio = max(1, size.num_nodes), size.num_edges, size.num_arcs, recipe.batching.sampling_ratio
+    limits = recipe.limits[::-1]
+    num_features = max(1, config.attributes.pca or size.num_attributes)
+    drawn = [min(limit, num_arcs / n) for limit in limits]
+    if graph is not None:
+        num_features, drawn = _num_features(config, graph), _neighbors_drawn(graph.indptr, limits)
+    plan = LabelPlan("", n, False, **labels | {"num_sources": min(n, labels["num_sources"] or n)})
+    most_pairs = int(ratio * plan.classes * plan.num_sources * min(n, plan.pairs_per_class or n))
+    window = min(most_pairs, plan.classes * WINDOW * plan.row_group_rows)
+    batch = BatchShape.expected(n, min(recipe.batching.batch_pairs or most_pairs, most_pairs), drawn)
+    on_disk = config.score.state != "memory"
+    scored = score_bytes(config, size, num_features, on_disk=on_disk, num_ranks=num_ranks)
+    trained = train_bytes(config.model, n, batch, num_features, window=window, workers=0)
+    held = {
+        "purified": purify_bytes(size, num_features, config.purify.ratio),
+        "labels": max(label_bytes(plan, n, num_arcs, shares=shares, how=Searches(1, 1)) for shares in (True, False)),
+        "propagated": propagate_bytes(n, num_features),
+        "train": trained + (scored if config.posterior.trend_every else 0),
+        "scores": scored,
+        "report": report_bytes(size),
+    }
+    mapped = 2 * (8 * n + 8 * num_arcs + 4 * size.num_values) + 8 * n * num_features
+    mapped += (8 * n * config.model.width + 24 * m) * on_disk
+    return {name: Need(most, mapped, _CHANGE.get(name, "")) for name, most in held.items()}
+
+
 def ingest(source: schema.GraphConfig, given: Graph | None, *, injects: bool) -> Need:
     """Need of graphs that are generated, or given by the caller; of files nothing is known before they are read."""
     held = 0
     if given is not None and injects:
         held = inject_bytes(Size.of(given))
     if given is None and isinstance(source, schema.SyntheticGraph):
-        size = Size.made(source.num_nodes, source.edges_per_node, source.num_attributes)
+        size = Size.of_source(source)
         held = synthetic_bytes(size) + (inject_bytes(size) if injects else 0)
     return Need(held, change="lower graph.num_nodes, graph.edges_per_node or graph.num_attributes")
 
@@ -104,12 +153,15 @@ def inject_bytes(size: Size) -> int:
 
 def purify(config: schema.Config, graph: Graph) -> Need:
     """The number of features that the rules will make is guessed from a few rows."""
+    held = purify_bytes(Size.of(graph), _num_features(config, graph), config.purify.ratio)
+    return Need(held, graph.num_bytes, _CHANGE["purified"])
+
+
+def _num_features(config: schema.Config, graph: Graph) -> int:
     options = config.attributes
-    num_features = options.pca or graph.num_attributes
     if graph.x is not None and options.scale == "auto":
-        num_features = expected_width(graph.x, options.pca, graph.columns)
-    held = purify_bytes(Size.of(graph), num_features, config.purify.ratio)
-    return Need(held, graph.num_bytes, "set or lower attributes.pca")
+        return expected_width(graph.x, options.pca, graph.columns)
+    return max(1, options.pca or graph.num_attributes)
 
 
 def purify_bytes(size: Size, num_features: int, ratio: float) -> int:
@@ -132,7 +184,7 @@ def purify_bytes(size: Size, num_features: int, ratio: float) -> int:
     blocks = min(n, block_rows(per_row)) * per_block_row
     edges = 32 * n + 4 * m + max(6 * m, m + int(8 * (1 - ratio) * m))
     edges += int((12 + 8 * (1 - ratio)) * m) if size.weighted else 0
-    return 10 * _MIB + max(survey, 4 * n * num_features + max(blocks, edges))
+    return 18 * _MIB + max(survey, 4 * n * num_features + max(blocks, edges))
 
 
 def propagate(graph: Graph, features: NDArray[np.float32]) -> Need:
@@ -171,8 +223,7 @@ def label(options: dict[str, Any], graph: Graph) -> Ways[Searches]:
         ways.append(Searches(ways[-1].threads // 2, 1))
     num_linked, num_arcs = len(linked_nodes(graph.indptr)), graph.num_arcs * (1 + graph.directed)
     held = [label_bytes(plan, num_linked, num_arcs, shares=shares, how=how) for how in ways]
-    change = "lower hops.num_sources, hops.pairs_per_class, shards.shard_pairs or world.threads"
-    return [(how, Need(most, graph.num_bytes, change)) for how, most in zip(ways, held, strict=True)]
+    return [(how, Need(most, graph.num_bytes, _CHANGE["labels"])) for how, most in zip(ways, held, strict=True)]
 
 
 def label_bytes(plan: LabelPlan, num_linked: int, num_arcs: int, *, shares: bool, how: Searches) -> int:
@@ -195,7 +246,7 @@ def label_bytes(plan: LabelPlan, num_linked: int, num_arcs: int, *, shares: bool
     in_flight = min(plan.num_sources, rows_in_flight(row_bytes, plan.sources_per_shard, how.threads))
     shard, written = plan.sources_per_shard * per_source, min(plan.num_shards, num_writers())
     shards = 9 * shard * min(plan.num_shards, num_writers() + 1) + 30 * shard * written
-    return 42 * _MIB + state + in_flight * (per_source * width + 16 * plan.classes) + shards
+    return 50 * _MIB + state + in_flight * (per_source * width + 16 * plan.classes) + shards
 
 
 def train(config: schema.Config, training: Training) -> Ways[int]:
@@ -210,11 +261,10 @@ def train(config: schema.Config, training: Training) -> Ways[int]:
     num_drawn = pairs_per_epoch(labels, sampling_ratio=recipe.batching.sampling_ratio)
     window = min(num_drawn, labels.classes * WINDOW * labels.plan.row_group_rows)
     held = score_bytes(config, Size.of(graph), x.shape[1], on_disk=False) if config.posterior.trend_every else 0
-    change = "lower sampling.batch_pairs, sampling.fan_out, sampling.hub_cap or model.width"
 
     def need(workers: int) -> Need:
         most = held + train_bytes(config.model, graph.num_nodes, batch, x.shape[1], window=window, workers=workers)
-        return Need(most, graph.num_bytes + x.nbytes, change)
+        return Need(most, graph.num_bytes + x.nbytes, _CHANGE["train"])
 
     return [(workers, need(workers)) for workers in range(MOST_WORKERS, -1, -1)]
 
@@ -272,13 +322,13 @@ def train_bytes(
     ahead = AHEAD * workers + 2 if workers else 2
     num_batches = 1 if batch.layers[0] == num_nodes else ahead
     scratch = 4 * num_nodes * (max(1, workers) + 3) + 16 * window + 8 * MAX_CACHED_PAIRS
-    return 50 * _MIB + scratch + num_batches * batch_bytes + step_bytes
+    return 60 * _MIB + scratch + num_batches * batch_bytes + step_bytes
 
 
 def score(config: schema.Config, graph: Graph, x: NDArray[np.float32], *, num_ranks: int = 1) -> Ways[str]:
     """Embeddings and moments of edges where score.state says; with auto in memory, then on disk."""
     places = ("memory", "disk") if config.score.state == "auto" else (config.score.state,)
-    change = f"{'' if 'disk' in places else 'set score.state=disk, or '}lower model.width"
+    change = f"{'' if 'disk' in places else 'set score.state=disk, or '}{_CHANGE['scores']}"
     files = 8 * graph.num_nodes * config.model.width + 24 * graph.num_edges
 
     def need(on_disk: bool) -> Need:
@@ -297,7 +347,8 @@ def score_bytes(config: schema.Config, size: Size, num_features: int, *, on_disk
     are averaged. About attributes there are distances over edges, and five copies of a chunk of features a thread,
     most in float64, beside the moments; then marked edges, or 4 bytes a node and thread, while triangles or squares are
     counted. About nodes there are thirteen numbers, sorted by every kind, and pieces of their table, one a thread and
-    one more, as rows (150 bytes each) and encoded, in buffers that double; marks of far edges and distances.
+    one more, as rows (150 bytes each) and encoded, in buffers that double; marks of far edges and distances. Where
+    nodes are of several types, or of two sides, their numbers, places and sums are there again type by type (120).
     """
     n, m, width, threads = size.num_nodes, size.num_edges, config.model.width, numba.get_num_threads()
     several = len(config.score.views) > 1
@@ -311,8 +362,8 @@ def score_bytes(config: schema.Config, size: Size, num_features: int, *, on_disk
     residuals = 44 * threads * min(n, RESIDUAL_ROWS) * num_features
     about_attributes = 84 * n + residuals + 4 * m + max(5 * m, 4 * threads * n) + whole
     pieces = 300 * min(n, (threads + 1) * group_rows(n))
-    about_nodes = (226 + 16 * several) * n + pieces + 7 * m + whole
-    return 50 * _MIB + max(embedding, about_attributes, about_nodes, 3 * whole * several)
+    about_nodes = (346 + 16 * several) * n + pieces + 7 * m + whole
+    return 80 * _MIB + max(embedding, about_attributes, about_nodes, 3 * whole * several)
 
 
 def report(graph: Graph, num_features: int) -> Ways[str]:
@@ -324,4 +375,4 @@ def report(graph: Graph, num_features: int) -> Ways[str]:
 
 def report_bytes(size: Size) -> int:
     """The table (150 bytes a node), its columns again when sorted and shown, distances over edges or their weights."""
-    return 58 * _MIB + 300 * size.num_nodes + (16 if size.weighted else 12) * size.num_edges
+    return 80 * _MIB + 316 * size.num_nodes + (16 if size.weighted else 12) * size.num_edges

@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from hcm_scale import config as schema
 from hcm_scale.base import files, remote
-from hcm_scale.base.memory import Budget
+from hcm_scale.base.kernel_cache import is_compiled
+from hcm_scale.base.memory import Budget, release_unused
 from hcm_scale.base.threads import kernel_threads, torch_threads
 from hcm_scale.config import Config, SyntheticGraph, flatten, parse_fan_out, store_options, stored_options
 from hcm_scale.graph import Graph
@@ -61,6 +62,7 @@ _SECONDS = {  # on two cores: of any graph, and for a million edges more; measur
     "drift": (0.1, 0.2),
 }
 _SCORE_BYTES = 90  # of a row of scores.parquet, about
+_COMPILER_BYTES = 200 << 20  # of a first run, whose kernels are not compiled yet
 _REVIEWED = ("graph", "purified", "scores")  # stages behind a verdict
 
 
@@ -85,12 +87,20 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         if device != "cpu":
             threading.Thread(target=_wake_gpu, args=(device,), daemon=True).start()
         allowed = None if config.world.memory_gib is None else int(config.world.memory_gib * 2**30)
-        workspace = Workspace(run_dir, share, world, Budget(allowed, world.local_size, torch.get_num_threads()))
+        spare_bytes = 0 if is_compiled() else _COMPILER_BYTES
+        budget = Budget(allowed, world.local_size, torch.get_num_threads(), spare_bytes)
+        workspace = Workspace(run_dir, share, world, budget)
         context = RunContext(config, workspace, device, graph, trained, until)
-        for _, group in itertools.groupby(stages(context), lambda stage: stage.group or stage.name):
+        listed = list(stages(context))
+        if world.leads:
+            workspace.check_all_fit(context.least_needs(listed))
+        for _, group in itertools.groupby(listed, lambda stage: stage.group or stage.name):
             for part in workspace.fitting(list(group)):
                 with torch_threads(None if len(part) == 1 else 1):  # of stages made at the same time one each
                     workspace.make(*part)
+                release_unused()
+                if world.leads and part[0].name == "graph":  # its size is known now
+                    workspace.check_all_fit(context.least_needs(listed))
                 torch.cuda.empty_cache()  # blocks that a stage held on a GPU do not have the sizes that the next needs
         _warn_too_late(config, workspace)
         if not world.leads:

@@ -23,15 +23,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hcm_scale.base.memory import Need
-from hcm_scale.base.threads import kernel_threads
+from hcm_scale.base.threads import kernel_threads, num_cores, torch_threads
 from hcm_scale.config import Config, parse_fan_out
 from hcm_scale.features import propagate
 from hcm_scale.graph import Graph, store
 from hcm_scale.ingest import readers
 from hcm_scale.posterior.samples import open_samples
+from hcm_scale.ranks.world import ALONE
 from hcm_scale.run import memory, sources
 from hcm_scale.run.sources import Trained
 from hcm_scale.run.workspace import Facts, Stage, Workspace
@@ -151,15 +153,22 @@ class RunContext:
         """The first way to make a stage that fits into memory."""
         return memory.choose(stage, ways, self.workspace.budget, logs=self.workspace.world.leads)
 
-    def needs_before_scores(self, ways: Callable[[], memory.Ways[Any]]) -> Callable[[], list[Need]]:
-        """The needs of ways; ValueError if the scores that they are made for would not fit later."""
-
-        def needs() -> list[Need]:
-            if self.device == "cpu" and self.until in ("score", "report"):
-                self.workspace.check_fits("scores, later", self.score_ways()[-1][1])
-            return [need for _, need in ways()]
-
-        return needs
+    def least_needs(self, listed: list[Stage]) -> dict[str, Need]:
+        """What the stages of these that are not made yet take at least, as far as the size of the graph is known."""
+        missing = [stage.name for stage in listed if self.workspace.look(stage)[0] != "kept"]
+        config, graph = self.config, None if "graph" in missing else self.graph()
+        if graph is not None:
+            size = memory.Size.of(graph)
+        elif self.given is not None:
+            size = memory.Size.of(self.given)
+        else:
+            size = memory.Size.of_source(config.graph)
+        ranks = self.workspace.world.size
+        needs = memory.least_needs(config, label_options(config), self.recipe, size, graph, num_ranks=ranks)
+        estimated = {name: name.partition("-")[0] for name in missing}
+        if self.device != "cpu":  # what a GPU needs of the host is not estimated
+            needs = {name: need for name, need in needs.items() if name not in ("train", "scores")}
+        return {name: needs[kind] for name, kind in estimated.items() if kind in needs}
 
 
 def stages(run: RunContext) -> Iterator[Stage]:
@@ -242,7 +251,7 @@ def _label(run: RunContext) -> Iterator[Stage]:
             labels = label.label(graph, out, state_bytes=how.state_bytes, world=world, **options)
         return {"pairs": labels.num_pairs, "sources": labels.plan.num_sources}
 
-    needs = run.needs_before_scores(ways)
+    needs = lambda: [need for _, need in ways()]  # noqa: E731
     yield Stage("labels", label.FORMAT, options, ("purified",), make, together=True, needs=needs)
 
 
@@ -266,6 +275,8 @@ def _propagate_view(run: RunContext, view: str) -> Stage:
 
 def _train_view(run: RunContext, view: str) -> Stage:
     config, world, on_cpu = run.config, run.workspace.world, run.device == "cpu"
+    is_small = run.recipe.step_threads == 1
+    shares = world.size > 1 and not (on_cpu and (is_small or world.local_size == world.size))
 
     def ways() -> memory.Ways[int]:
         return memory.train(config, run.training(view))
@@ -279,24 +290,27 @@ def _train_view(run: RunContext, view: str) -> Stage:
             trend_every=posterior.trend_every or 1,
         )
         workers = run.choose(f"train-{view}", ways()) if on_cpu else memory.MOST_WORKERS
-        samples = train.train(training, out, device=run.device, workers=workers, record=record, world=world)
+        own = torch.get_num_threads()
+        waiting = 1 if shares else world.local_size  # ranks of this machine wait meanwhile, and leave their cores
+        with torch_threads(None if is_small else max(own, min(own * waiting, num_cores()))):
+            team = world if shares else ALONE
+            samples = train.train(training, out, device=run.device, workers=workers, record=record, world=team)
         readings = [line for line in report.read_records(out / "metrics.jsonl") if "loss" in line]
         last = {name: readings[-1][name] for name in ("loss", "pairs_per_second") if readings and name in readings[-1]}
         return {"view": view, "samples": len(samples)} | last
 
     decided_by = asdict(run.recipe)
     decided_by["plan"]["settled"] = decided_by["plan"].pop("stop_correlation")  # as the keys of earlier runs call it
-    is_small = on_cpu and world.size == 1 and run.recipe.step_threads == 1
     return Stage(
         f"train-{view}",
         train.FORMAT,
         [decided_by, config.seed, view],
         ("graph", "purified", "labels", *([f"propagated-{view}"] if run.exact_first_hop else [])),
         make,
-        together=True,
-        group="train" if is_small else None,  # one core for each view
+        together=shares,
+        group="train" if on_cpu and is_small else None,  # one core for each view
         leaves=("checkpoints", "tensorboard"),
-        needs=run.needs_before_scores(ways) if on_cpu else None,  # what a GPU needs of the host is not estimated
+        needs=(lambda: [need for _, need in ways()]) if on_cpu else None,
     )
 
 

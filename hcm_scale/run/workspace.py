@@ -44,6 +44,8 @@ RECORDS = "records"
 _BEFORE = ".before.json"
 _FINISHED = {"key": str, "finished": bool, "seconds": float, "peak_rss_bytes": int, "detail": dict[str, Any]}
 _FINISHED |= {"files": dict[str, str]}
+_LEFT_ADDRESS = 200 << 20  # of libraries and stacks
+_LEFT_BYTES = 80 << 20  # that all stages leave to later ones: code, libraries, memory in pieces
 
 log = logging.getLogger(__name__)
 Facts = dict[str, Any]  # JSON-able
@@ -104,6 +106,9 @@ class Workspace:
             found = run_concurrently([functools.partial(self._lead, stage) for stage in stages])
         else:
             found = [self._follow(stage) for stage in stages]
+        for stage, (folder, key, _) in zip(stages, found, strict=True):
+            if self.world.leads and not stage.together:  # not before: stages of a group are made in no known order
+                self.world.broadcast({"folder": str(folder), "key": key})
         self.world.barrier()
         for stage, (folder, key, record) in zip(stages, found, strict=True):
             self.folders[stage.name], self.keys[stage.name] = folder, key
@@ -133,17 +138,30 @@ class Workspace:
         """The stages of a group all at once, or one after the other if memory is too small for that."""
         if len(group) == 1:
             return [group]
-        missing = [stage for stage in group if self.look(stage)[0] != "kept"]
-        lacked = self.budget.lacks(*(stage.needs()[-1] for stage in missing if stage.needs is not None))
-        if lacked:
-            log.info("%s: one after the other, because together %s", ", ".join(stage.name for stage in missing), lacked)
-        return [[stage] for stage in group] if lacked else [group]
+        lacked = ""
+        if self.world.leads:
+            missing = [stage for stage in group if self.look(stage)[0] != "kept"]
+            fastest = [stage.needs()[0] for stage in missing if stage.needs is not None]
+            lacked = self.budget.lacks(*fastest, Need(self.budget.spare_bytes))
+            if lacked:
+                names = ", ".join(stage.name for stage in missing)
+                log.info("%s: one after the other, because together %s", names, lacked)
+        return [[stage] for stage in group] if self.world.broadcast(lacked) else [group]
+
+    def check_all_fit(self, needs: Mapping[str, Need]) -> None:
+        """Refuses a run if one of these stages will not fit into memory, beside what the others leave."""
+        if needs:
+            name, need = max(needs.items(), key=lambda item: (item[1].held, item[1].mapped))
+            held = need.held + self.budget.spare_bytes + _LEFT_BYTES
+            self.check_fits(name, need._replace(held=held, mapped=need.mapped + _LEFT_ADDRESS))
 
     def check_fits(self, name: str, need: Need) -> None:
         """Refuses a stage that will not fit into memory."""
         if lacked := self.budget.lacks(need):
             change = f"{need.change}, or " if need.change else ""
             allow = "raise it" if "ulimit" in lacked else "say world.memory_gib=N to have it tried with N GiB"
+            if self.budget.allowed_bytes is not None and "ulimit" not in lacked:
+                allow = f"allow world.memory_gib={self.budget.least_gib(need):.2f}, the least for it here"
             raise ValueError(f"{name}: {lacked}; {change}{allow}")
 
     def _folder(self, stage: Stage, key: str) -> Path:
@@ -162,7 +180,8 @@ class Workspace:
             elif stage.needs is not None:
                 self.check_fits(stage.name, stage.needs()[-1])
             earlier = 0.0 if record else _prepare(stage.name, folder, key)
-            self.world.broadcast({"folder": str(folder), "key": key, "finished": record is not None})
+            if stage.together:
+                self.world.broadcast({"folder": str(folder), "key": key, "finished": record is not None})
             made = record or _fill(stage, folder, key, earlier)
         if folder != link:
             _link(link, folder)

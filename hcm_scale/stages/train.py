@@ -241,7 +241,7 @@ class _Run:
         """Saves the chain as it is; NonFiniteLossError if it has diverged."""
         self.meter.check(self.chain)
         folder, chain = self.out / "checkpoints", self.chain
-        save_checkpoint(folder, chain.num_done, chain.tensors(), self.hashes, self.world.size)
+        save_checkpoint(folder, chain.num_done, chain.tensors(), self.hashes)
 
     def has_trend(self) -> bool:
         """Whether a trend is due after the newest sample."""
@@ -256,12 +256,12 @@ def _start(training: Training, out: Path, device: str, record: Record, world: Wo
     for layer in (*network.encoder, *network.head):
         layer.in_blocks = recipe.step_threads is None
     chain = Chain.start(network)
-    saved = load_checkpoint(out / "checkpoints", out / "samples", world.size)
+    saved = load_checkpoint(out / "checkpoints", out / "samples")
     if saved is not None:
         chain.restore(saved.num_done, saved.tensors)
     world.barrier()  # all have read before one removes
     if chain.num_done == 0 and world.leads:
-        shutil.rmtree(out / "checkpoints", ignore_errors=True)  # damaged ones, or of another number of ranks
+        shutil.rmtree(out / "checkpoints", ignore_errors=True)  # damaged ones
     meter = Meter(training.labels.num_pairs, recipe.langevin.temperature)
     return _Run(chain, plan, meter, record, out, [] if saved is None else saved.sample_hashes, world)
 

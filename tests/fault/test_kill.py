@@ -22,7 +22,7 @@ def kill(running, rank: int, at_step: int, signum: signal.Signals = signal.SIGKI
 
 @pytest.mark.gate
 def test_killed_rank__is_restarted_from_the_last_checkpoint(start):
-    running = start("world.processes=2")
+    running = start("world.processes=2", "posterior.burn_in_steps=2000")  # long enough for the agent to notice
     kill(running, rank=1, at_step=random.Random(0).randrange(10, 100))
     assert running.finish() == 0, running.output()
     assert "killed by" not in running.output()
@@ -95,7 +95,7 @@ def test_torchrun__restarts_a_killed_rank(start, tiny):
 @pytest.mark.slow
 def test_stopped_in_training__is_replaced(start):
     running = start("world.processes=2", LIMIT)
-    kill(running, 1, 21, signal.SIGSTOP)
+    kill(running, 0, 21, signal.SIGSTOP)  # rank 0 trains, and the other waits for it
     assert running.finish() == 0, running.output()
     assert "goes on where it was stopped" in running.output()
     assert len(running.pids(0)) == len(running.pids(1)) == 2

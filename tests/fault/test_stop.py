@@ -82,6 +82,21 @@ def test_signal_under_several_ranks__stops_all_of_them(start, signum):
 
 
 @pytest.mark.gate
+def test_training_stopped_on_four_ranks__goes_on_with_two_and_ends_in_the_bytes_of_one(start):
+    options = ("score.views=[purified]", "posterior.checkpoint_every=1000", "posterior.burn_in_steps=1000")
+    whole = start(*options, name="whole")
+    assert whole.finish() == 0, whole.output()
+    running = start(*options, "world.processes=4")
+    running.wait_until(lambda: running.step() >= 20)
+    stop(running, signal.SIGTERM)
+    assert checkpoints(running)
+    again = start(*options, "world.processes=2")
+    assert again.finish() == 0, again.output()
+    assert "goes on where it was stopped" in again.output()
+    assert again.samples() == whole.samples()
+
+
+@pytest.mark.gate
 def test_signal_under_a_multirun__stops_the_sweep(start, tmp_path, tiny):
     command = (sys.executable, "-m", "hcm_scale", "run", "-m", *tiny, *LONG, "seed=0,1", "score.views=[purified]")
     running = start(f"hydra.sweep.dir={tmp_path / 'sweep'}", command=command)

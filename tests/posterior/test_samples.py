@@ -162,9 +162,3 @@ def test_load__ignores_tensors_without_a_note(tmp_path):
     samples.save_checkpoint(tmp_path, 5, tensors(5))
     (tmp_path / "step-000000010.safetensors").write_bytes(b"half written")
     assert samples.load_checkpoint(tmp_path, tmp_path).num_done == 5
-
-
-def test_checkpoint__of_another_number_of_ranks_is_not_gone_on_with(tmp_path):
-    samples.save_checkpoint(tmp_path, 5, tensors(5), num_ranks=2)
-    assert samples.load_checkpoint(tmp_path, tmp_path, num_ranks=2).num_done == 5
-    assert samples.load_checkpoint(tmp_path, tmp_path) is None

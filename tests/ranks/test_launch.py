@@ -73,14 +73,31 @@ def check_same_run(one: Path, other: Path) -> None:
     np.testing.assert_allclose(*ahp, rtol=1e-3)
 
 
+def check_same_bytes(one: Path, other: Path) -> None:
+    check_same_run(one, other)
+    for path in [*one.glob("train-*/samples/*"), *one.glob("scores/*.npy"), *one.glob("scores/*.parquet")]:
+        assert path.read_bytes() == (other / path.relative_to(one)).read_bytes(), path
+
+
 def test_two_ranks__make_the_run_of_one(alone, two):
-    check_same_run(alone, two)
+    check_same_bytes(alone, two)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_ranks", [3, 4])
+@pytest.mark.parametrize("num_ranks", [3, 4, 8])
 def test_more_ranks__make_the_run_of_one(alone, tmp_path, num_ranks):
-    check_same_run(alone, run_with(tmp_path / "run", num_ranks))
+    check_same_bytes(alone, run_with(tmp_path / "run", num_ranks))
+
+
+LARGE = ["model.head_width=256", "model.width=256", "sampling.batch_pairs=520"]  # steps that are worth several threads
+
+
+def test_large_steps__end_in_the_same_bytes_on_two_ranks(tmp_path):
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for num_ranks, folder in enumerate(folders, 1):
+        done = command("run", *OPTIONS, *LARGE, f"world.processes={num_ranks}", f"run_dir={folder}")
+        assert done.returncode == 0, done.stdout + done.stderr
+    check_same_bytes(*folders)
 
 
 def test_every_rank__keeps_a_log_and_only_rank_0_tells_the_story(two):
