@@ -111,7 +111,8 @@ def compared_types(table: Any) -> Groups | None:
 
 def faint_kinds(table: Any) -> list[str]:
     """The kinds of evidence that weigh too little to be the reason of a rank."""
-    return list(json.loads((table.schema.metadata or {}).get(b"faint", b"[]")))
+    names: bytes = (table.schema.metadata or {}).get(b"faint", b"")
+    return names.decode(errors="replace").split(",")
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
@@ -149,7 +150,7 @@ def row_groups(
     metadata = {"rank_by": rank_by} | ({} if verdict is None else {"fdr": str(verdict.rate)})
     metadata |= {} if scores.groups is None else {"groups": json.dumps([*scores.groups.items()])}
     faint = evidence.faint_kinds(scores.trust) if scores.places is not None else ()
-    metadata |= {"faint": json.dumps(faint)} if faint else {}
+    metadata |= {"faint": ",".join(faint)} if faint else {}
     size = size or group_rows(len(order))
     starts = range(0, len(order) or 1, size)
     return [partial(_rows, graph, scores.types, columns, order, slice(at, at + size), metadata) for at in starts]

@@ -77,7 +77,7 @@ def test_reasons__name_no_kind_that_weighs_nothing(scored_world: World):
         evidence = world._replace(scores=scores).evidence()
         return {reason.kind for node in range(200) for reason in explain(evidence, node).reasons}
 
-    metadata = {**world.scores.schema.metadata, b"faint": b'["closure"]'}
+    metadata = {**world.scores.schema.metadata, b"faint": b"closure"}
     assert told(world.scores) - told(world.scores.replace_schema_metadata(metadata)) == {"closure"}
 
 
