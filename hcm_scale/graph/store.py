@@ -209,18 +209,18 @@ class Graph:
             self.__dict__["checked"] = True
 
     @staticmethod
-    def open(folder: Path | str, verify: bool = True) -> "Graph":
-        """Maps a finished folder, whoever wrote it, and checks all of its values; FolderError with the fault.
+    def open(folder: Path | str, verify: bool = True, remedy: str = _REMEDY) -> "Graph":
+        """Maps a finished folder, whoever wrote it, and checks all of its values; FolderError with fault and remedy.
 
         `verify` compares hashes too, which the workspace has done for folders of stages, and tells equal ids.
         """
         folder = Path(folder)
-        manifest = files.read_manifest(folder, KIND, FORMAT, _REMEDY, _TYPES)
-        with files.naming_damage(folder / files.MANIFEST, _REMEDY):
+        manifest = files.read_manifest(folder, KIND, FORMAT, remedy, _TYPES)
+        with files.naming_damage(folder / files.MANIFEST, remedy):
             described = _described(manifest)
             _check_info(folder / files.MANIFEST, manifest, described["indptr"]["shape"][0] - 1)
         paths = {name: files.path_inside(folder, f"{name}.npy") for name in described}
-        arrays = {name: _map(paths[name], entry, verify) for name, entry in described.items()}
+        arrays = {name: _map(paths[name], entry, verify, remedy) for name, entry in described.items()}
         about = manifest["directed"], manifest["num_columns"], manifest["columns"]
         try:
             if verify:
@@ -229,7 +229,7 @@ class Graph:
                 once = lambda: check_arrays(arrays, *about, distinct=False)  # noqa: E731
                 files.check_once([folder / files.MANIFEST, *paths.values()], once)
         except ValueError as error:
-            raise files.FolderError(f"{folder} is no graph: {error}; {_REMEDY}") from error
+            raise files.FolderError(f"{folder} is no graph: {error}; {remedy}") from error
         x: Attributes | None = arrays.get("x")
         if "x_indptr" in arrays:
             x = SparseRows(arrays["x_indptr"], arrays["x_indices"], arrays["x_data"], manifest["num_columns"])
@@ -351,9 +351,9 @@ def _check_info(path: Path, manifest: dict[str, Any], num_nodes: int) -> None:
             raise ValueError(f"info.ingest says of {column['name']!r:.60} what cannot be read")
 
 
-def _map(path: Path, entry: _File, verify: bool) -> NDArray[Any]:
+def _map(path: Path, entry: _File, verify: bool, remedy: str) -> NDArray[Any]:
     """One file as a memory map, checked against its manifest entry."""
-    array = open_array(path, entry["dtype"], tuple(entry["shape"]), _REMEDY)
+    array = open_array(path, entry["dtype"], tuple(entry["shape"]), remedy)
     if verify and files.hash_once(path) != entry["hash"]:
-        raise files.FolderError(f"{path} is damaged: its hash differs from the manifest; {_REMEDY}")
+        raise files.FolderError(f"{path} is damaged: its hash differs from the manifest; {remedy}")
     return array

@@ -92,7 +92,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         workspace = Workspace(run_dir, share, world, budget)
         context = RunContext(config, workspace, device, graph, trained, until)
         listed = list(stages(context))
-        if world.leads:
+        if world.leads and workspace.look(listed[0])[0] != "kept":  # a graph that is there is checked first
             workspace.check_all_fit(context.least_needs(listed))
         for _, group in itertools.groupby(listed, lambda stage: stage.group or stage.name):
             for part in workspace.fitting(list(group)):

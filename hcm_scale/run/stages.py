@@ -36,7 +36,7 @@ from hcm_scale.posterior.samples import open_samples
 from hcm_scale.ranks.world import ALONE
 from hcm_scale.run import memory, sources
 from hcm_scale.run.sources import Trained
-from hcm_scale.run.workspace import Facts, Stage, Workspace
+from hcm_scale.run.workspace import Facts, Stage, Workspace, repair_hint
 from hcm_scale.shards import open_labels
 from hcm_scale.stages import drift, ingest, label, purify, report, score, train
 from hcm_scale.stages.edges import View
@@ -114,7 +114,8 @@ class RunContext:
         return recipe_of(self.config)
 
     def graph(self) -> Graph:
-        return Graph.open(self.workspace.folders["graph"], verify=False)
+        folder = self.workspace.folders["graph"]
+        return Graph.open(folder, verify=False, remedy=repair_hint(folder))
 
     def purified(self) -> purify.Purified:
         return purify.open_purified(self.workspace.folders["purified"], self.graph())

@@ -264,12 +264,10 @@ def _check_schema(schema: pa.Schema) -> None:
         if name in _WORDS:
             is_legal = is_text or (pa.types.is_dictionary(kind) and pa.types.is_string(kind.value_type))
         else:
-            is_legal = is_text or kind == pa.int64() if name == "id" else _KNOWN.get(name) == kind
+            is_legal = is_text or kind == pa.int64() if name == "id" else _KNOWN.get(name, pa.float64()) == kind
         if not is_legal:
             raise ValueError(f"its column {name:.60} is {kind}, not {_KNOWN.get(name, 'one that it may have')}")
     metadata = schema.metadata or {}
-    if (by := metadata.get(b"rank_by", b"ahp").decode()) not in (*NUMBERS, "ahp"):
-        raise ValueError(f"it is ranked by {by!r:.60}; legal are {', '.join(NUMBERS)}")
     if not 0.0 <= float(metadata.get(b"fdr", 0.0)) <= 1.0:
         raise ValueError(f"its false-discovery rate is {metadata[b'fdr']!r}")
     groups = dict(json.loads(metadata.get(b"groups", b"[]")))

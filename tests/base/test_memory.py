@@ -62,7 +62,7 @@ def test_cgroup__that_cannot_be_read_bounds_nothing(tmp_path):
 def test_free_memory__is_shared_by_ranks_and_bounded_by_the_user():
     assert 0 < memory.Budget().free().held < 2**50
     free = memory.Budget(30 * GIB, sharers=3).free()
-    assert 9 * GIB < free.held < 10 * GIB  # less what this process and the one that started the ranks hold
+    assert 7 * GIB < free.held < 10 * GIB  # less what this process and the one that started the ranks hold
     assert free.bound == "left of what is this rank's share of 30.00 GiB allowed by world.memory_gib"
 
 

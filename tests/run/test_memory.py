@@ -219,7 +219,7 @@ def test_needs_of_all_stages__are_no_less_than_those_before_each_stage(tmp_path,
     assert least["train"].held >= memory.train(config, training)[-1][1].held
     assert least["labels"].held >= memory.label(label_options(config), graph)[-1][1].held
     assert least["scores"].held >= memory.score(config, graph, graph.x)[-1][1].held
-    assert least["report"].held == memory.report(graph).held
+    assert least["report"].held == memory.report(graph, graph.num_attributes)[-1][1].held
 
 
 def test_run__in_little_memory_trains_one_after_the_other_and_without_workers(tmp_path, graph, caplog, monkeypatch):
