@@ -25,6 +25,7 @@ THEMES = {
     "limits": "whether runs keep world.memory_gib, at many limits",
     "end_to_end": "the whole run: PyGOD's detectors, time and memory",
     "quality": "ROC-AUC and stability of the ranking against seconds, chains of several lengths",
+    "convergence": "split R-hat and effective sample size of predicted hops, by chains of several lengths",
     "tomorrow": "nodes that were not there in training: ROC-AUC and seconds by a trained run",
     "weights": "weights of edges that tell something and that tell nothing: ROC-AUC by several rules",
     "teach": "a million nodes ranked again by 200 verdicts: scikit-learn's gradient boosting; ten million verdicts",

@@ -1,7 +1,7 @@
 """`HCM`, the detector in Python. It runs the stages of the command line in a folder and reads their files.
 
 A fitted detector is its finished run (`Fitted`) and holds no model in memory. `save` copies that run into a folder
-beside a manifest of the parameters, without pickles:
+beside a manifest of the parameters, without pickles; a copy or pickle of a detector holds the files of such a folder:
 
     folder/  manifest.json  stages.json  config.json  records/  graph/  purified/  ...  scores/
 
@@ -36,14 +36,19 @@ from hcm_scale.detector.parameters import SECTIONS, Parameters, dotted, with_pyt
 from hcm_scale.detector.results import Fitted, Results, Training
 from hcm_scale.graph import Graph
 from hcm_scale.ingest.readers import column_encodings
+from hcm_scale.report.groups import FIRST
+from hcm_scale.report.wording import ties_text
 from hcm_scale.review import teach, verdicts
 from hcm_scale.run import pipeline, workspace
+from hcm_scale.score.table import ranked_by
 
+log = logging.getLogger(__name__)
 KIND, FORMAT = "hcm_scale detector", 1
 _TRAINING_SCORES = "training_scores.npy"  # of a detector made by `apply`: the scores of the run that was trained
 _SAVED: dict[str, Any] = {"parameters": dict[str, Any], "fingerprint": str, "columns": dict[str, str]}
 _SAVED |= {"contamination": float | None, "bound": float | None, "taught": bool | None}
 _NOT_SAVED = ("run_dir", "callback", "verbose")  # parameters that mean nothing in another process
+_MAX_PICKLED, _PICKLED = 1 << 30, "files of the run"  # bytes; the place of the files in a pickled state
 _SCRATCH = ".given"  # in the folder of the run: data that were in memory, until the run has its own graph
 
 
@@ -243,14 +248,17 @@ class HCM(Results, Parameters):
                     encodings = column_encodings(Graph.open(trained.folder / "graph", verify=False))
             try:
                 if given.in_memory or label is not None or node_type is not None:
-                    graph = given.read(folder / _SCRATCH, config.graph, encodings)
+                    graph = inputs.with_lines(given.read(folder / _SCRATCH, config.graph, encodings), given.lines)
                     labelled = graph if label is None else inputs.with_label(graph, label)
                     labelled = labelled if node_type is None else inputs.with_types(labelled, node_type)
                 pipeline.run(config, until="score", graph=labelled)
             finally:
                 shutil.rmtree(folder / _SCRATCH, ignore_errors=True)
+            ranked = pipeline.read_scores(folder)
+            if ties := ties_text(ranked[ranked_by(ranked)].slice(0, FIRST).to_numpy()):
+                log.info("%s", ties)
         source = graph or Graph.open(folder / "graph", verify=False)
-        return Fitted(folder, pipeline.read_scores(folder), source.fingerprint, columns, self.contamination)
+        return Fitted(folder, ranked, source.fingerprint, columns, self.contamination)
 
     @with_python_names()
     def _scored(self, data: Any) -> Fitted:
@@ -278,12 +286,15 @@ class HCM(Results, Parameters):
 
     def _folder(self) -> Path:
         """Folder of the run: `run_dir`, or a temporary one that is removed with the detector."""
-        if self.run_dir is None and self._temporary is None:
-            self._temporary = Path(tempfile.mkdtemp(prefix="hcm-scale-"))
-            weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
-        folder = Path(self.run_dir or self._temporary or "").absolute()
+        folder = Path(self.run_dir or self._temporary_folder()).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+    def _temporary_folder(self) -> Path:
+        if self._temporary is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="hcm-scale-"))
+            weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
+        return self._temporary
 
     @contextlib.contextmanager
     def _progress(self) -> Iterator[None]:
@@ -333,7 +344,17 @@ class HCM(Results, Parameters):
     @classmethod
     def load(cls, folder: Path | str) -> Self:
         """Detector that `save` wrote, its files checked: the same scores and explanations. It needs the folder."""
-        folder = Path(folder).absolute()
+        fitted, saved = cls._open_saved(Path(folder).absolute())
+        with files.naming_damage(Path(folder) / files.MANIFEST):
+            parameters = _safe_parameters(saved)
+            parameters["views"] = tuple(parameters["views"])
+            detector = cls(**parameters)
+        detector._fitted = fitted
+        return detector
+
+    @staticmethod
+    def _open_saved(folder: Path) -> tuple[Fitted, dict[str, Any]]:
+        """What `save` wrote, checked: the finished run, and the parameters as they stand there."""
         manifest = files.read_manifest(folder, KIND, FORMAT)
         for stage in workspace.read_stages(folder):
             files.path_inside(folder, stage["name"])  # `save` leaves no links
@@ -345,20 +366,31 @@ class HCM(Results, Parameters):
             saved = {name: manifest[name] for name in ("fingerprint", "columns", "contamination", "bound")}
             taught = teach.open_taught(folder, folder / "scores") if manifest.get("taught") else None
             scores, trained = pipeline.read_scores(folder), _training_scores(folder, manifest)
-            fitted = Fitted(folder, scores, **saved, trained=trained, taught=taught)
-            parameters = _safe_parameters(manifest["parameters"])
-            parameters["views"] = tuple(parameters["views"])
-            detector = cls(**parameters)
-        detector._fitted = fitted
-        return detector
+            return Fitted(folder, scores, **saved, trained=trained, taught=taught), manifest["parameters"]
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._fitted is not None:
-            raise TypeError("a fitted HCM is not pickled: save(folder) writes it and HCM.load(folder) reads it")
-        return self.get_params()
+        """The parameters and, if it is fitted, the files that `save` writes: for copies, joblib and its workers."""
+        if self._fitted is None:
+            return self.get_params()
+        run = self._fitted.folder
+        num_bytes = sum(files.size_of(run / stage["name"]) for stage in workspace.read_stages(run))
+        if num_bytes > _MAX_PICKLED:
+            what = f"a fitted HCM of {num_bytes:,} bytes is not copied or pickled, which would hold it in memory"
+            raise TypeError(f"{what}: save(folder) writes it and HCM.load(folder) reads it")
+        with tempfile.TemporaryDirectory(prefix="hcm-scale-") as scratch:
+            self.save(scratch)
+            paths = [path for path in Path(scratch).rglob("*") if path.is_file()]
+            held = {path.relative_to(scratch).as_posix(): path.read_bytes() for path in paths}
+        return self.get_params() | {_PICKLED: held}
 
-    def __setstate__(self, parameters: dict[str, Any]) -> None:
-        self.__init__(**parameters)  # type: ignore[misc]
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**{name: value for name, value in state.items() if name != _PICKLED})  # type: ignore[misc]
+        for name, data in state.get(_PICKLED, {}).items():
+            path = files.path_inside(self._temporary_folder(), name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        if _PICKLED in state:
+            self._fitted, _ = self._open_saved(self._temporary_folder())
 
 
 def _check_writable(folder: Path) -> None:

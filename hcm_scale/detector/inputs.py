@@ -7,6 +7,7 @@
 | a networkx graph, a torch_geometric `HeteroData`          | TablesGraph  |
 | (scipy sparse adjacency, attributes)                      | MatrixGraph  |
 | the path of a .mat, .npz or .npy, or a folder of .npy     | MatrixGraph  |
+| (edge_index, x)                                           | MatrixGraph  |
 | a torch_geometric `Data`                                  | PygGraph     |
 
 Options of `graph.` are checked against the section. Files are read by the run itself, as on the command line; data in
@@ -18,14 +19,16 @@ import glob
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 from numpy.typing import NDArray
+from scipy import sparse
 
 from hcm_scale.base import console, remote
 from hcm_scale.config import FolderGraph, GraphConfig, MatrixGraph, PygGraph, TablesGraph
@@ -34,6 +37,7 @@ from hcm_scale.graph.store import NodeTypes
 from hcm_scale.ingest import guess, libraries
 from hcm_scale.ingest.readers import Encoding, InputError, kind_of, read_data, read_sparse, read_tables
 from hcm_scale.ingest.table_files import as_arrow, index_of, is_table, join_tables, table_parts
+from hcm_scale.ingest.tables import ColumnLine
 from hcm_scale.run import sources
 
 log = logging.getLogger(__name__)
@@ -42,8 +46,8 @@ Read = Callable[[Path, Any, list[Encoding] | None], Graph]
 _NETWORKX = "a networkx graph"
 _LEGAL = (
     "a torch_geometric Data or HeteroData, a networkx graph, tables of edges or of (edges, nodes) in pandas, Polars, "
-    "Arrow or files (nodes also as a dict of tables by type), (scipy sparse adjacency, attributes), a Graph, or the "
-    "path of a graph"
+    "Arrow or files (nodes also as a dict of tables by type), (scipy sparse adjacency, attributes), (edge_index, x), a "
+    "Graph, or the path of a graph"
 )
 
 
@@ -53,7 +57,7 @@ class Input:
 
     `read(out, section, encodings)` makes the graph in the folder `out`; encodings, for tables, are those of the columns
     of an earlier graph, or None. `tables` are the edges and nodes of a TablesGraph, each a path or an Arrow table, and
-    `hint` ends the message of an error about their columns.
+    `hint` ends the message of an error about their columns. `lines` say what became of fields that `read` leaves out.
     """
 
     what: str
@@ -62,15 +66,20 @@ class Input:
     in_memory: bool = False
     tables: tuple[Any, Any] | None = None
     hint: str = ""
+    lines: Sequence[ColumnLine] = ()
 
 
 def read_input(data: Any) -> Input:
     """Input of any supported form; TypeError for any other."""
     if isinstance(data, Graph):
         return Input("a Graph", FolderGraph(), lambda out, section, _: data, in_memory=True)
+    if hasattr(data, "src") and hasattr(data, "num_events"):
+        call = "fit(pandas.DataFrame({'src': data.src, 'dst': data.dst, 't': data.t}))"
+        raise TypeError(f"data is a TemporalData, which is read as a table of events, with columns of msg too: {call}")
     if _is_pyg(data):
         read: Read = lambda out, section, _: read_data(out, data, policy=sources.policy_of(section))  # noqa: E731
-        return Input("a torch_geometric Data", PygGraph(name="data"), read, in_memory=True)
+        lines = libraries.field_lines(data)
+        return Input("a torch_geometric Data", PygGraph(name="data"), read, in_memory=True, lines=lines)
     if libraries.is_networkx(data):
         return _networkx_input(data)
     if isinstance(data, str | Path):
@@ -80,7 +89,7 @@ def read_input(data: Any) -> Input:
             return Input("a graph folder", FolderGraph(path=path))
         return Input("a matrix file", MatrixGraph(path=path)) if kind == "matrix" else _tables_input((path, None))
     if hasattr(data, "node_types") and hasattr(data, "edge_types"):  # of torch_geometric
-        data = libraries.hetero_tables(data)
+        return dataclasses.replace(read_input(libraries.hetero_tables(data)), lines=libraries.field_lines(data))
     first, second = data if isinstance(data, tuple | list) and len(data) == 2 else (data, None)
     second = join_tables(second) if isinstance(second, Mapping) else second
     if hasattr(first, "tocoo"):
@@ -92,12 +101,27 @@ def read_input(data: Any) -> Input:
             for part, what in ((first, "edge"), (second, "node"))
         )
         return dataclasses.replace(_tables_input((edges, nodes)), hint=_index_hint(second))
+    if isinstance(first, np.ndarray | torch.Tensor):
+        return read_input(_as_adjacency(first, second))
     kind = type(data).__name__ if second is None else f"({type(first).__name__}, {type(second).__name__})"
     raise TypeError(f"data is of type {kind}; legal are {_LEGAL}")
 
 
 def _is_pyg(data: Any) -> bool:
     return hasattr(data, "edge_index") and not is_table(data)
+
+
+def _as_adjacency(edge_index: Any, x: Any) -> tuple[sparse.coo_array, Any]:
+    """(adjacency, attributes) of an edge_index, an array or tensor (2, E), and attributes of nodes; else TypeError."""
+    ends, x = (part.detach().cpu().numpy() if isinstance(part, torch.Tensor) else part for part in (edge_index, x))
+    if ends.ndim != 2 or len(ends) != 2 or ends.dtype.kind not in "iu":
+        raise TypeError(
+            f"an array of {ends.dtype} of shape {ends.shape} is not taken for edges; legal are whole numbers as "
+            "edge_index (2, E), or an adjacency matrix as scipy.sparse.csr_array(a): fit((edges, x))"
+        )
+    size = int(ends.max(initial=0)) + 1 if x is None else len(x)
+    with libraries.reading(f"edge_index and x, which is of {size:,} nodes, do not go together"):
+        return sparse.coo_array((np.ones(ends.shape[1], np.float32), ends), shape=(size, size)), x
 
 
 def _networkx_input(data: Any) -> Input:
@@ -228,6 +252,13 @@ def with_label(graph: Graph, label: Any) -> Graph:
     if index is not None:
         y = y[_rows_of_ids(pa.array(np.arange(graph.num_nodes)) if graph.ids is None else graph.ids, index)]
     return dataclasses.replace(graph, y=y.astype(np.uint8), kind=None)
+
+
+def with_lines(graph: Graph, lines: Sequence[ColumnLine]) -> Graph:
+    """Graph whose report of columns has these lines too."""
+    ingest = graph.info.get("ingest", {})
+    told = {"ingest": ingest | {"told": [*ingest.get("told", ()), *map(vars, lines)]}}
+    return dataclasses.replace(graph, info=graph.info | told) if lines else graph
 
 
 def with_types(graph: Graph, node_type: Any) -> Graph:

@@ -51,7 +51,7 @@ SET_ELSEWHERE = {  # keys that are not options in Python -> what sets them
     "overwrite": "fit(data), which always overwrites",
     **{f"graph.{name}": "fit(data)" for name in ("source", "path", "nodes", "dataset")},
 }
-_NO_EMBEDDING = "every sample of the posterior has an embedding of its own, and none is kept"
+_NO_EMBEDDING = "every sample of the posterior has an embedding of its own; embedding_ is their mean"
 _CHAIN_LENGTH = 'use options={"posterior.burn_in_steps": ...} and num_samples, the length of a chain'
 FOREIGN_KEYWORDS = {  # keywords of PyGOD, PyOD and scikit-learn -> ours, or why there is none
     "act": "the encoder is always a GCN with ReLU",

@@ -12,7 +12,7 @@ the nodes whose score lies above the threshold that leaves this share above it, 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,13 +24,17 @@ from numpy.typing import NDArray
 from scipy.special import bdtr, erf
 
 from hcm_scale.detector.parameters import FOREIGN_ATTRIBUTES, with_python_names
+from hcm_scale.detector.plots import Plots
 from hcm_scale.ingest.table_files import as_arrow, is_table
+from hcm_scale.posterior.loop import METRICS, Metrics
+from hcm_scale.posterior.samples import Samples
 from hcm_scale.report import wording
 from hcm_scale.review import teach
 from hcm_scale.review.estimate import Share
 from hcm_scale.run import pipeline
 from hcm_scale.run.new_edges import open_new_edges
 from hcm_scale.score.table import ranked_by
+from hcm_scale.stages.report import read_records
 
 Values = NDArray[np.float64]
 
@@ -73,6 +77,13 @@ class Fitted:
     def edges(self) -> pa.Table:
         """The ranked table of the edges."""
         return pipeline.open_edges(self.folder).table()
+
+    @cached_property
+    def embedding(self) -> NDArray[np.float32]:
+        """The mean over the samples of each encoder, the encoders side by side, (n, encoders x width)."""
+        context, views = pipeline.open_views(self.folder)
+        means = [sum(z.numpy() / len(view.samples) for z, _ in context.embedded(view)) for view in views.values()]
+        return np.concatenate(means, axis=1)
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
@@ -281,6 +292,31 @@ class Results:
         It is computed when it is first asked for, in about 100 bytes an edge.
         """
         return self._found().edges
+
+    @property
+    def samples_(self) -> dict[str, Samples]:
+        """The posterior samples by encoder (`views`): a sequence, each read when asked for, of tensors by name."""
+        _, views = pipeline.open_views(self._found().folder)
+        return {name: view.samples for name, view in views.items()}
+
+    @property
+    def trace_(self) -> pa.Table:
+        """The training's records, means over some steps each: view, step, loss, accuracy by class, step_size, ..."""
+        names, rows = [field.name for field in fields(Metrics)], []
+        for view, samples in self.samples_.items():
+            records = read_records(samples.folder.parent / METRICS)
+            rows += [{"view": view} | {name: one[name] for name in names} for one in records if "loss" in one]
+        return pa.Table.from_pylist(rows)
+
+    @property
+    def embedding_(self) -> NDArray[np.float32]:
+        """Embedding of every node, (n, encoders x width): the mean over the samples of each encoder, side by side."""
+        return self._found().embedding
+
+    @property
+    def plot(self) -> Plots:
+        """Figures, by matplotlib: trace(), list(), node(id), calibration()."""
+        return Plots(self)
 
     @with_python_names()
     def score_edges(

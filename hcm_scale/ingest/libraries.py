@@ -8,7 +8,7 @@ the edge table, for graph.weight_column to name one.
 torch_geometric: a `HeteroData` as such tables too; a `Data` object in memory, or a data set by name: a class of
 torch_geometric.datasets, with `/part` where the class holds several (`Planetoid/Cora`, `KarateClub`); the well-known
 ones go by their own name, `Cora`. torch_geometric downloads to and caches under `root`. Labels of such data sets are
-classes, not anomalies: they are not read.
+classes, not anomalies: they are not read. Edges are `edge_index`, or `adj_t` where there is none.
 
 Pickles in downloaded files are kept from running code. A pickle runs code by naming it: a class or function of a
 module, which is then called. Python tells audit hooks of every such name before it is looked up, whoever unpickles.
@@ -37,12 +37,15 @@ from scipy import sparse
 from hcm_scale.graph.store import Graph, SparseRows
 from hcm_scale.ingest.arrays import DenseRows, Edges, write_arrays
 from hcm_scale.ingest.policy import DEFAULT_POLICY, InputError, Policy, check_growth, reading
+from hcm_scale.ingest.tables import ColumnLine
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 ID_COLUMN = "networkx node"  # of the node table
 _END_COLUMNS = ("source", "target")  # of the edge table
+_READ = ("edge_index", "adj_t", "x", "num_nodes")  # fields of torch_geometric
+_WEIGHTS = ("edge_weight", "edge_attr")  # of a Data: the first that has one number an edge
 
 
 def is_networkx(data: Any) -> bool:
@@ -79,9 +82,55 @@ def hetero_tables(data: Any) -> tuple[pa.Table, dict[str, pa.Table]]:
             columns = {f"{name}_{k}": column for k, column in enumerate(x)}
             nodes[name] = pa.table({"id": pc.binary_join_element_wise(name, numbers, ":"), **columns})
         for (source, _, target), store in zip(data.edge_types, data.edge_stores, strict=True):
-            ends = zip(_END_COLUMNS, (source, target), store.edge_index.cpu().numpy(), strict=True)
+            ends = zip(_END_COLUMNS, (source, target), _ends_of(store, "the HeteroData")[:2], strict=True)
             edges.append(pa.table({end: nodes[name]["id"].take(pa.array(index)) for end, name, index in ends}))
     return pa.concat_tables(edges), nodes
+
+
+def field_lines(data: Any) -> list[ColumnLine]:
+    """A line for each field of a torch_geometric object that is not read: what it is, and how it would count.
+
+    Known anomalies, `y` of a `Data`, are the caller's.
+    """
+    lines = []
+    for store in data.stores:
+        where = " ".join(store._key) if isinstance(store._key, tuple) else store._key or "data"
+        for name, value in store.to_dict().items():
+            if name in _READ or value is None or (name == "y" and where == "data"):
+                continue
+            shape, kind = tuple(getattr(value, "shape", ())), str(getattr(value, "dtype", type(value).__name__))
+            use = "not used"
+            if name == "y":
+                use += ": fit(data, label) takes known anomalies, 0 or 1 for each node"
+            elif name in _WEIGHTS and where == "data" and (len(shape) == 1 or shape[1:] == (1,)):
+                use = "weight of edges with graph.weights=true, else not used"
+            elif shape[:1] == (getattr(store, "num_edges", None),):
+                use += ": columns of edges are read from tables, fit((edges, nodes))"
+            elif shape[:1] == (getattr(store, "num_nodes", None),):
+                use += f": all attributes are in x; torch.cat([x, {name}], 1) as x adds it"
+            lines.append(ColumnLine(where, name, f"{kind} {shape or ''}".replace("torch.", "").strip(), use))
+    return lines
+
+
+def _ends_of(store: Any, origin: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    """Both ends of every edge by edge_index, or by adj_t, whose rows are targets, and the values of adj_t."""
+    edge_index: Any = getattr(store, "edge_index", None)
+    adjacency: Any = getattr(store, "adj_t", None)
+    if edge_index is None and adjacency is not None:
+        with reading(f"adj_t of {origin} is no sparse matrix"):
+            if hasattr(adjacency, "to_scipy"):  # torch_sparse.SparseTensor
+                entries, has_values = adjacency.to_scipy(layout="coo"), adjacency.has_value()
+                return entries.col, entries.row, entries.data if has_values else None
+            entries = adjacency.to_sparse_coo().coalesce()
+            target, source = entries.indices().cpu().numpy()
+            return source, target, entries.values().detach().cpu().numpy()
+    shape = tuple(getattr(edge_index, "shape", ()))
+    if len(shape) != 2 or shape[0] != 2:
+        found = "no edge_index" if edge_index is None else f"edge_index of shape {shape}"
+        raise InputError(f"{origin}: data has {found}; legal is a Data with edge_index (2, E), or adj_t")
+    with reading(f"edge_index of {origin} holds no numbers"):
+        source, target = edge_index.cpu().numpy()
+    return source, target, None
 
 
 def _columns(name: str, values: list[Any]) -> dict[str, pa.Array]:
@@ -153,23 +202,16 @@ def read_data(
 
     With `policy.weights` edges weigh `edge_weight`, or an `edge_attr` of one column.
     """
-    edge_index: Any = getattr(data, "edge_index", None)
-    shape = tuple(getattr(edge_index, "shape", ()))
-    if len(shape) != 2 or shape[0] != 2:
-        found = "no edge_index" if edge_index is None else f"edge_index of shape {shape}"
-        raise InputError(f"{origin}: data has {found}; legal is a Data with edge_index (2, E)")
-    with reading(f"edge_index of {origin} holds no numbers"):
-        ends = edge_index.cpu().numpy()
-
+    source, target, values = _ends_of(data, origin)
     if "num_nodes" in data:
         policy = replace(policy, num_nodes=data.num_nodes)
     with reading(f"{origin} holds other than tensors of numbers"):
         x = _rows(getattr(data, "x", None))
-        weights = _weights(data) if policy.weights else None
-    if weights is not None and len(weights) != ends.shape[1]:
-        raise InputError(f"{origin}: data has {len(weights):,} weights for {ends.shape[1]:,} edges; legal is one each")
+        weights = (_weights(data) if values is None else values) if policy.weights else None
+    if weights is not None and len(weights) != len(source):
+        raise InputError(f"{origin}: data has {len(weights):,} weights for {len(source):,} edges; legal is one each")
 
-    return write_arrays(out, origin, Edges.of(ends[0], ends[1], weights), x, None, policy)
+    return write_arrays(out, origin, Edges.of(source, target, weights), x, None, policy)
 
 
 def read_dataset(
@@ -227,7 +269,7 @@ def _check_archive(path: Path, max_bytes: int) -> None:
 
 def _weights(data: Any) -> NDArray[Any] | None:
     """One number an edge, where the data has it."""
-    for name in ("edge_weight", "edge_attr"):
+    for name in _WEIGHTS:
         found = getattr(data, name, None)
         if found is not None and (found.dim() == 1 or (found.dim() == 2 and found.shape[1] == 1)):
             values: NDArray[Any] = found.detach().double().cpu().numpy().ravel()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hcm_scale.base.names import AS_END, GAP_SUFFIX, ONCE
 from hcm_scale.report.explain import NOTABLE_DEVIATIONS, Difference, EdgeExplanation, EdgeReason, Explanation
@@ -311,6 +312,19 @@ def lonely_text(num_lonely: int, num_nodes: int) -> str:
         return ""
     share = f"{100 * num_lonely / num_nodes:.0f}%"
     return f"{share} of the nodes have no edge: attributes alone tell of these, and they are compared with each other."
+
+
+def ties_text(scores: NDArray[np.float64]) -> str:
+    """A hint where some of these scores, the first of a ranked list, are equal; empty elsewhere.
+
+    >>> ties_text(np.array([3.0, 2.0, 2.0, 1.0]))
+    'Ranks 2 to 3 have equal scores: among each other they stand in the order of the graph, which says nothing.'
+    """
+    starts = np.flatnonzero(np.diff(scores, prepend=np.inf))
+    ends = np.append(starts[1:], len(scores))
+    ties = [f"{first + 1:,} to {end:,}" for first, end in zip(starts, ends, strict=True) if end - first > 1]
+    what = "have equal scores: among each other they stand in the order of the graph, which says nothing."
+    return f"Ranks {', '.join(ties[:3])}{' and others' * (len(ties) > 3)} {what}" if ties else ""
 
 
 def headline(report: Mapping[str, Any]) -> str:

@@ -40,19 +40,17 @@ from hcm_scale.base.parquet import Group, join
 from hcm_scale.base.sheets import check_flat, quoted
 from hcm_scale.base.spmm import mean_rows
 from hcm_scale.base.threads import prefetch, run_in_threads
-from hcm_scale.config import Config, TablesGraph, stored_options, with_options
+from hcm_scale.config import TablesGraph, stored_options
 from hcm_scale.ingest.edge_rows import EdgeRows, Rows, with_edge_columns
 from hcm_scale.ingest.policy import Columns
 from hcm_scale.ingest.table_files import TableSource, open_table
 from hcm_scale.report.edges import StrangeEdges
 from hcm_scale.run import pipeline
-from hcm_scale.run.sources import open_trained
-from hcm_scale.run.stages import RunContext, scoring_of
-from hcm_scale.run.workspace import Workspace, open_stages, record_path, repair_hint, stage_keys
+from hcm_scale.run.stages import scoring_of
+from hcm_scale.run.workspace import record_path, repair_hint, stage_keys
 from hcm_scale.score.edge_index import EdgeIndex, PairHead
 from hcm_scale.score.edge_surprise import Later
 from hcm_scale.score.edges import EdgeHops, predict_edges
-from hcm_scale.stages.embedding import embed_samples
 
 FOLDER, KIND, FORMAT = "embeddings", "hcm_scale embeddings", 1
 PART_ROWS = 1 << 18
@@ -162,19 +160,13 @@ def open_new_edges(run_dir: Path, table: TableSource, source: str | None = None,
 
 def _open_embeddings(run_dir: Path, key: str, found: StrangeEdges) -> dict[str, Any]:
     """The last fields of `NewEdges`; embeddings are made where there are none of the scores of this key."""
-    config = with_options(Config(), {k: v for k, v in stored_options(run_dir).items() if not k.startswith("graph.")})
-    context, folder = RunContext(config, Workspace(run_dir), "cpu", trained=open_trained(config)), run_dir / FOLDER
-    stages = ["propagated"] * context.exact_first_hop + ["train"] * (context.trained is None)
-    names = ["graph", "purified", *(f"{stage}-{view}" for stage in stages for view in config.score.views)]
-    context.workspace.folders.update(zip(names, open_stages(run_dir, *names), strict=True))
-    views = {name: context.view(name) for name in config.score.views}
+    (context, views), folder = pipeline.open_views(run_dir), run_dir / FOLDER
     with files.file_lock(record_path(folder, ".lock")):
         if not (folder / files.MANIFEST).is_file() or files.read_manifest(folder, KIND, FORMAT)["of"] != key:
             files.remove_temporary(run_dir, FOLDER)
             with files.replacing_folder(folder) as fresh:
-                for name, (structure, x, samples) in views.items():
-                    how: Any = {"propagated": context.exact_first_hop, "device": "cpu"}
-                    for i, (z, _) in enumerate(embed_samples(samples.model, samples, structure, x, **how)):
+                for name, view in views.items():
+                    for i, (z, _) in enumerate(context.embedded(view)):
                         save_npy(fresh / f"{name}-{i:05d}.npy", z.numpy())
                 save_npy(fresh / _SURPRISES, np.sort(found.ranked.surprise))
                 body = {"of": key, "flags_end": found.flags_end, "files": files.hash_folder(fresh)}
@@ -185,7 +177,7 @@ def _open_embeddings(run_dir: Path, key: str, found: StrangeEdges) -> dict[str, 
         made = (open_npy(folder / f"{name}-{i:05d}.npy") for i in range(len(view.samples)))
         opened.append(list(zip(made, map(PairHead.of, view.samples), strict=True)))
     told = {"surprises": open_npy(folder / _SURPRISES), "flags_end": manifest["flags_end"]}
-    return {"folder": folder, "views": opened, "hop": scoring_of(config).hop} | told
+    return {"folder": folder, "views": opened, "hop": scoring_of(context.config).hop} | told
 
 
 def write_scored(edges: NewEdges, out: Path) -> tuple[int, int]:

@@ -47,6 +47,7 @@ from hcm_scale.run.sources import Trained, open_trained, with_trained_options
 from hcm_scale.run.stages import RunContext, num_blocks, stages
 from hcm_scale.run.workspace import Stage, Workspace, new_stage_list, open_stages, read_stages, stage_keys
 from hcm_scale.stages import purify, report, score
+from hcm_scale.stages.edges import View
 from hcm_scale.stages.train import check_backend
 
 _THREADS_OF: dict[str, int] = {}  # the process that was the first to use several
@@ -256,6 +257,17 @@ def open_edges(run_dir: Path) -> StrangeEdges:
     made = purify.open_purified(purified, graph)
     ranked = report.read_ranked(scores, graph)
     return StrangeEdges(Evidence.of(graph, made.graph, ranked, *report.edge_hops(scores, graph), made.features))
+
+
+def open_views(run_dir: Path) -> tuple[RunContext, dict[str, View]]:
+    """The encoders of the finished run in `run_dir` by name, with their samples, and what they are read by."""
+    stored = {name: value for name, value in stored_options(run_dir).items() if not name.startswith("graph.")}
+    config = schema.with_options(Config(), stored)
+    context = RunContext(config, Workspace(run_dir), "cpu", trained=open_trained(config))
+    made = ["propagated"] * context.exact_first_hop + ["train"] * (context.trained is None)
+    names = ["graph", "purified", *(f"{stage}-{view}" for stage in made for view in config.score.views)]
+    context.workspace.folders.update(zip(names, open_stages(run_dir, *names), strict=True))
+    return context, {name: context.view(name) for name in config.score.views}
 
 
 @contextlib.contextmanager

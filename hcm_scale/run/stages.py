@@ -37,9 +37,11 @@ from hcm_scale.ranks.world import ALONE
 from hcm_scale.run import memory, sources
 from hcm_scale.run.sources import Trained
 from hcm_scale.run.workspace import Facts, Stage, Workspace, repair_hint
+from hcm_scale.score.edge_index import PairHead
 from hcm_scale.shards import open_labels
 from hcm_scale.stages import drift, ingest, label, purify, report, score, train
 from hcm_scale.stages.edges import View
+from hcm_scale.stages.embedding import embed_samples
 from hcm_scale.stages.purify import propagate_shared
 from hcm_scale.stages.score import Scoring, Trend, auc_trend
 from hcm_scale.stages.train import MOST_BURN_IN, Batching, ChainPlan, Langevin, Network, Recipe, Training
@@ -142,6 +144,12 @@ class RunContext:
         folders = self.workspace.folders if self.trained is None else self.trained.folders
         samples = open_samples(folders[f"train-{name}"] / "samples")
         return View(self.structure(name), self.encoder_input(name), samples)
+
+    def embedded(self, view: View) -> Iterator[tuple[torch.Tensor, PairHead]]:
+        """The embedding of all nodes under each sample of an encoder, and its pair head, computed by the cores."""
+        structure, x, samples = view
+        how: Any = {"propagated": self.exact_first_hop, "device": "cpu"}
+        return embed_samples(samples.model, samples, structure, x, **how)
 
     def trained_keys(self, *names: str) -> list[str]:
         """The keys of stages of the trained run, for the options of what reads them; empty if there is none."""

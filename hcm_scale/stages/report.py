@@ -33,7 +33,7 @@ from hcm_scale.report.edges import CountRows
 from hcm_scale.report.evidence import Evidence
 from hcm_scale.report.explain import Explanation, label_of
 from hcm_scale.report.explain import explain as explain_node
-from hcm_scale.report.groups import groups, num_first
+from hcm_scale.report.groups import FIRST, groups, num_first
 from hcm_scale.report.reasons import KIND_TITLES, first_by_kind, kind_shares, kind_title
 from hcm_scale.report.wording import clip, found_text, group_text, p_text, score_title
 from hcm_scale.report.write import FORMAT, notebook_html, write_report
@@ -89,7 +89,8 @@ def report(
     trust = 1.0 if x is None else attribute_trust(graph.indptr, graph.indices, x)
     weak = wording.weak_attributes_text(signal, lambda: kind_shares(ranked, trust))
     others = wording.unstable_text(found.get("stability")), wording.lonely_text(num_lonely, graph.num_nodes)
-    hints = [hint for hint in (weak, *others) if hint]
+    ties = wording.ties_text(ranked.slice(0, FIRST)[ranked_by(ranked)].to_numpy())
+    hints = [hint for hint in (weak, *others, ties) if hint]
     for hint in hints:
         log.warning("%s", hint)
     return write_report(

@@ -57,7 +57,7 @@ def run_page(name: str, shell) -> tuple[int, int]:
 @pytest.mark.gate
 def test_python_page__runs_from_top_to_bottom(tmp_path, monkeypatch, capsys, shell):
     monkeypatch.chdir(tmp_path)
-    assert run_page("python.md", shell) == (8, 0)
+    assert run_page("python.md", shell) == (9, 0)
     said = capsys.readouterr().out
     assert "{'source_column': 'payer', 'target_column': 'payee', 'id_column': 'account'}" in said
     assert "rank" in said

@@ -1,5 +1,6 @@
 """The Python face does what the command line does."""
 
+import copy
 import dataclasses
 import json
 import multiprocessing
@@ -8,6 +9,8 @@ import pickle
 import shutil
 from pathlib import Path
 
+import joblib
+import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,7 +20,7 @@ from sklearn.base import is_outlier_detector
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
-from hcm_scale import HCM
+from hcm_scale import HCM, NotFitted
 from hcm_scale.base import files
 from hcm_scale.base.console import Step
 from hcm_scale.cli.overrides import compose_config, composing
@@ -246,13 +249,66 @@ def test_load__takes_columns_of_tables_alone_from_the_folder(found, tmp_path):
         HCM.load(tmp_path / "kept")
 
 
-def test_pickle__of_a_fitted_detector_names_the_way(found):
-    with pytest.raises(TypeError, match=r"save\(folder\) writes it and HCM\.load\(folder\) reads it"):
+def joblib_round_trip(detector: HCM, folder: Path) -> HCM:
+    joblib.dump(detector, folder / "detector.joblib")
+    return joblib.load(folder / "detector.joblib")
+
+
+@pytest.mark.parametrize("way", [lambda found, _: copy.deepcopy(found), joblib_round_trip], ids=["deepcopy", "joblib"])
+def test_copy__has_scores_and_a_folder_of_its_own(found, world, tmp_path, way):
+    twin = way(found, tmp_path)
+    assert twin.get_params() == found.get_params()
+    np.testing.assert_array_equal(twin.scores, found.scores)
+    assert twin._found().folder != found._found().folder
+    assert twin.explain("n003").data == found.explain("n003").data
+    twin.set_params(run_dir=None, seed=2).fit((world.edges, world.nodes))
+    assert (twin.scores != found.scores).any()
+    assert found.explain(found.strangest(1)[0]["id"]).data["rank"] == 1
+
+
+def best_of(detector: HCM) -> tuple[int, HCM]:
+    return int(np.argmax(detector.scores)), detector
+
+
+def test_joblib_workers__take_and_give_fitted_detectors(found):
+    ((best, back),) = joblib.Parallel(n_jobs=2)(joblib.delayed(best_of)(one) for one in [found])
+    assert best == int(np.argmax(found.scores))
+    np.testing.assert_array_equal(back.scores, found.scores)
+
+
+def test_pickle__of_a_large_detector_names_the_way(found, monkeypatch):
+    monkeypatch.setattr("hcm_scale.detector.hcm._MAX_PICKLED", 1000)
+    with pytest.raises(TypeError, match=r"bytes is not .*save\(folder\) writes it and HCM\.load\(folder\) reads it"):
         pickle.dumps(found)
+
+
+def test_pickle__of_a_damaged_run_is_refused(found):
+    state = found.__getstate__()
+    held = state["files of the run"]
+    held["scores/scores.parquet"] = held["scores/scores.parquet"][:-1] + b"x"
+    with pytest.raises(files.FolderError, match=r"scores\.parquet is damaged"):
+        HCM().__setstate__(state)
+
+
+def test_ties__are_told(world, caplog):
+    ring = nx.cycle_graph(60)
+    nx.set_node_attributes(ring, {node: float(node % 2) for node in ring}, "a")
+    with caplog.at_level("INFO", "hcm_scale"):
+        equal = small_detector(ring, drop_ratio=0)
+    first = int(np.count_nonzero(equal.scores == equal.scores.max()))
+    assert first > 1
+    assert f"Ranks 1 to {first}" in caplog.text
+    assert "have equal scores" in caplog.text
+    caplog.clear()
+    with caplog.at_level("INFO", "hcm_scale"):
+        small_detector(world.graph)
+    assert "have equal scores" not in caplog.text
 
 
 def test_before_fit__everything_says_so():
     unfitted = HCM()
+    with pytest.raises(NotFitted, match=r"fit\(data\) comes first"):
+        unfitted.strangest()
     for name in ("scores", "table", "label_", "decision_score_", "threshold_"):
         with pytest.raises(ValueError, match=r"fit\(data\) comes first"):
             getattr(unfitted, name)

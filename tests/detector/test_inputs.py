@@ -11,9 +11,9 @@ import pytest
 import torch
 from helpers import FAST, small_detector
 from scipy import sparse
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData, TemporalData
 
-from hcm_scale import HCM
+from hcm_scale import HCM, InputError
 from hcm_scale.detector import inputs
 from hcm_scale.graph import Graph
 
@@ -42,6 +42,108 @@ def as_npz(world, tmp_path):
 
 def as_folder(world, tmp_path):
     return str(world.graph.save(tmp_path / "kept").path)
+
+
+def as_sparse_tensor(source, target, size=200, **more):
+    made = pytest.importorskip("torch_sparse").SparseTensor
+    return made(row=torch.as_tensor(target), col=torch.as_tensor(source), sparse_sizes=(size, size), **more)
+
+
+def as_torch_sparse(source, target):
+    return torch.sparse_coo_tensor(torch.stack([target, source]), torch.ones(len(source)), (200, 200))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")  # of torch
+@pytest.mark.parametrize(
+    "form", [as_sparse_tensor, as_torch_sparse, lambda *ends: as_torch_sparse(*ends).to_sparse_csr()]
+)
+def test_take__adj_t_points_as_edge_index_does(world, tmp_path, form):
+    data = as_data(world)
+    ends = data.edge_index[:, data.edge_index[0] < data.edge_index[1]]
+    wanted, _ = read(Data(edge_index=ends, x=data.x), tmp_path / "wanted", {"graph.directed": True})
+    found, _ = read(Data(adj_t=form(*ends), x=data.x), tmp_path, {"graph.directed": True})
+    np.testing.assert_array_equal(found.indptr, wanted.indptr)
+    np.testing.assert_array_equal(found.indices, wanted.indices)
+
+
+def test_take__values_of_adj_t_are_weights_on_request(tmp_path):
+    adj_t = as_sparse_tensor([0, 1], [1, 2], 3, value=torch.tensor([5.0, 7.0]))
+    data = Data(adj_t=adj_t, x=torch.eye(3))
+    assert read(data, tmp_path)[0].weights is None
+    assert read(data, tmp_path, {"graph.weights": True})[0].weights.tolist() == [5, 5, 7, 7]
+
+
+def told(data) -> dict[tuple[str, str], str]:
+    return {(line.table, line.column): line.use for line in inputs.read_input(data).lines}
+
+
+def test_fields__of_a_data_that_are_not_read_have_a_line(world, caplog):
+    data = as_data(world)
+    assert told(data) == {}
+    num_edges = data.edge_index.shape[1]
+    data.edge_attr, data.edge_weight = torch.ones(num_edges, 4), torch.ones(num_edges)
+    data.time, data.train_mask, data.name = torch.arange(num_edges), torch.zeros(200, dtype=torch.bool), "mine"
+    lines = {name: use for (_, name), use in told(data).items()}
+    assert lines.keys() == {"edge_attr", "edge_weight", "time", "train_mask", "name"}
+    assert lines["edge_attr"] == lines["time"] == "not used: columns of edges are read from tables, fit((edges, nodes))"
+    assert lines["edge_weight"] == "weight of edges with graph.weights=true, else not used"
+    assert "torch.cat([x, train_mask], 1)" in lines["train_mask"]
+    assert lines["name"] == "not used"
+    with caplog.at_level("INFO", "hcm_scale"):
+        found = small_detector(data)
+    assert len(Graph.open(found._found().folder / "graph").info["ingest"]["told"]) == 5
+    assert "float32 (" in caplog.text
+    assert "columns of edges are read from tables" in caplog.text
+
+
+def test_fields__of_a_hetero_data_that_are_not_read_have_a_line(tmp_path):
+    data = HeteroData()
+    data["user"].x, data["user"].y = torch.rand(9, 2), torch.zeros(9)
+    data["user", "pays", "user"].edge_index = torch.tensor([[0, 1, 2], [1, 2, 3]])
+    data["user", "pays", "user"].time = torch.arange(3)
+    graph, _ = read(data, tmp_path)
+    lines = told(data)
+    assert lines["user", "y"] == "not used: fit(data, label) takes known anomalies, 0 or 1 for each node"
+    assert "read from tables" in lines["user pays user", "time"]
+    adj_t = as_sparse_tensor([0, 1, 2], [1, 2, 3], 9)
+    del data["user", "pays", "user"].edge_index
+    data["user", "pays", "user"].adj_t = adj_t
+    assert read(data, tmp_path)[0].fingerprint == graph.fingerprint
+
+
+def test_temporal_data__is_answered_with_the_call_that_works(tmp_path):
+    rng = np.random.default_rng(0)
+    ends, t = torch.from_numpy(rng.integers(0, 60, (2, 900))), torch.arange(900) * 3600 + 1_600_000_000
+    data = TemporalData(src=ends[0], dst=ends[1], t=t, msg=torch.rand(900, 2))
+    with pytest.raises(TypeError, match="data is a TemporalData, which is read as a table of events") as error:
+        HCM().fit(data)
+    call = str(error.value).partition("fit(")[2].removesuffix(")")
+    graph, columns = read(eval(call, {"pandas": pd, "data": data}), tmp_path)
+    assert columns == {"source_column": "src", "target_column": "dst"}
+    assert any("Monday" in name for name in graph.columns)
+
+
+@pytest.mark.parametrize("how", ["numpy", "torch", "table"])
+def test_take__edge_index_and_x(world, tmp_path, how):
+    ends, x = world.ends().astype(np.int64), world.graph.x
+    pair = {
+        "numpy": (ends, x),
+        "torch": (torch.from_numpy(ends), torch.from_numpy(x)),
+        "table": (ends, pd.DataFrame(x, columns=["a", "b", "c"])),
+    }[how]
+    graph, _ = read(pair, tmp_path)
+    np.testing.assert_array_equal(graph.indices, world.graph.indices)
+    np.testing.assert_array_equal(graph.x, x)
+    assert graph.columns == (("a", "b", "c") if how == "table" else ())
+
+
+def test_arrays__that_are_no_edge_index_are_answered_with_the_call_that_works(world, tmp_path):
+    ends, x = world.ends().astype(np.int64), world.graph.x
+    for edges in (ends.T, np.zeros((200, 200)), ends.astype(float), torch.zeros(2, 3, 4)):
+        with pytest.raises(TypeError, match=r"is not taken for edges; legal are .* edge_index \(2, E\).*csr_array"):
+            read((edges, x), tmp_path)
+    with pytest.raises(InputError, match=r"edge_index and x, which is of 9 nodes, do not go together"):
+        read((ends, x[:9]), tmp_path)
 
 
 @pytest.mark.parametrize("form", ["Graph", "Data", "scipy", "npz", "folder"])

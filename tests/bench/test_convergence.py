@@ -1,0 +1,33 @@
+"""R-hat and effective sample size of chains whose values are known."""
+
+import numpy as np
+
+from bench.convergence import effective_samples, r_hat, split
+
+
+def test_independent_chains__have_converged_and_count_in_full():
+    chains = np.random.default_rng(0).normal(size=(4, 1000, 50))
+    assert abs(np.median(r_hat(split(chains))) - 1) < 0.002
+    assert np.median(effective_samples(chains)) > 3_800
+
+
+def test_correlated_samples__count_for_less():
+    """Of x[t] = .8 x[t - 1] + noise the effective share is (1 - .8) / (1 + .8)."""
+    noise = np.random.default_rng(0).normal(size=(4, 4000, 50))
+    for step in range(1, 4000):
+        noise[:, step] += 0.8 * noise[:, step - 1]
+    np.testing.assert_allclose(np.median(effective_samples(noise)), 16_000 / 9, rtol=0.05)
+
+
+def test_chains__that_stand_apart_or_drift_have_not_converged():
+    chains = np.random.default_rng(0).normal(size=(4, 1000, 50))
+    apart = chains + np.arange(4)[:, None, None]
+    np.testing.assert_allclose(np.median(r_hat(apart)), np.sqrt(1 + 5 / 3), rtol=0.02)  # variance of 0, 1, 2, 3 is 5/3
+    assert np.median(effective_samples(apart)) < 20
+    drifting = chains + np.linspace(0, 4, 1000)[:, None]
+    assert r_hat(drifting).max() < 1.01
+    assert r_hat(split(drifting)).min() > 1.3
+
+
+def test_split__leaves_out_the_middle_of_an_odd_number():
+    assert split(np.arange(5.0).reshape(1, 5, 1))[:, :, 0].tolist() == [[0, 1], [3, 4]]

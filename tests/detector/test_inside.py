@@ -1,0 +1,78 @@
+"""What a fitted detector shows of its training: samples, records, embeddings, edges and figures."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from helpers import FAST, small_detector
+
+from hcm_scale import HCM, NotFitted
+
+
+@pytest.fixture(scope="module")
+def found(world) -> HCM:
+    return small_detector(world.graph)
+
+
+def test_samples__are_parameters_by_encoder(found):
+    assert found.samples_.keys() == {"purified", "original"}
+    for samples in found.samples_.values():
+        assert len(samples) == 2
+        assert samples[0]["encoder.1.weight"].shape == (8, 8)
+        assert (samples[0]["head.0.weight"] != samples[1]["head.0.weight"]).any()
+
+
+def test_trace__has_the_records_of_both_chains(found):
+    trace = found.trace_.to_pandas()
+    assert {"view", "step", "epoch", "loss", "accuracy", "step_size"} <= {*trace.columns}
+    for view in ("purified", "original"):
+        own = trace[trace["view"] == view]
+        assert own["step"].is_monotonic_increasing
+        assert own["loss"].between(0.1, 10).all()
+        assert len(own["accuracy"].iloc[0]) == 4
+
+
+def test_embedding__with_the_head_gives_the_hops_of_the_edges(world):
+    """With one sample of one encoder the mean is that sample's, and edges_ has what its head makes of it."""
+    found = HCM(FAST | {"posterior.num_samples": 1}, views=["original"]).fit(world.graph)
+    z, sample, edges = torch.from_numpy(found.embedding_), found.samples_["original"][0], found.edges_.to_pandas()
+    assert z.shape == (200, 8)
+    left, right = (torch.tensor(edges[end].tolist()) for end in ("source", "target"))
+    pairs = (z[left] - z[right]).abs()
+    hidden = (pairs @ sample["head.0.weight"] + sample["head.0.bias"]).relu()
+    chances = (hidden @ sample["head.1.weight"] + sample["head.1.bias"]).softmax(1)
+    np.testing.assert_allclose(edges["hop"], chances @ torch.arange(1.0, 5.0), atol=1e-5)
+    np.testing.assert_allclose(edges["hop_variance"], 0, atol=1e-6)
+
+
+def test_embedding__has_the_encoders_side_by_side_and_is_that_of_apply(found, world):
+    assert found.embedding_.shape == (200, 16)
+    np.testing.assert_allclose(found.apply(world.graph).embedding_, found.embedding_, atol=1e-6)
+
+
+@pytest.mark.parametrize("draw", ["trace", "list", "node", "calibration"])
+def test_plot__is_a_figure_that_a_notebook_shows(found, draw):
+    figure = getattr(found.plot, draw)(*([found.strangest(1)[0]["id"]] if draw == "node" else []))
+    assert all(axes.has_data() and axes.get_xlabel() for axes in figure.axes)
+    assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_plot__of_the_list_has_a_bar_a_node(found):
+    (axes,) = found.plot.list(7).axes
+    assert sorted(bar.get_width() for bar in axes.patches) == sorted(row["score"] for row in found.strangest(7))
+    assert [label.get_text() for label in axes.get_yticklabels()] == [str(row["id"]) for row in found.strangest(7)]
+
+
+def test_plot__without_matplotlib_says_what_to_install(found, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r"plot needs matplotlib: pip install 'hcm-scale\[plots\]'"):
+        found.plot.list()
+
+
+def test_inside__before_fit_says_so():
+    for name in ("samples_", "trace_", "embedding_", "edges_"):
+        with pytest.raises(NotFitted):
+            getattr(HCM(), name)
+    with pytest.raises(NotFitted):
+        HCM().plot.list()
