@@ -4,6 +4,7 @@
 |---------|------------------------------------------------------------------------------------------------------|
 | 0       | done                                                                                                 |
 | 2       | something that you said or brought is wrong: an option, a file, a folder                             |
+| 3       | done, all results are written, and something that `fail_on` names holds                              |
 | 1       | anything else: a full disk, no memory, a lost rank, a chain that diverged                            |
 | 128 + n | stopped by signal n                                                                                  |
 """
@@ -21,6 +22,7 @@ from hcm_scale.base import console, remote
 log = logging.getLogger("hcm_scale")
 
 USER_ERRORS = (ValueError, OSError, FloatingPointError, MemoryError)  # one line for the user; any other is a bug
+CHECKS_FAILED = 3
 STDOUT = "stdout"  # its name in errors
 _WRONG_INPUT = (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 _LIMIT = (errno.EDQUOT, errno.EFBIG)
@@ -33,9 +35,9 @@ _RUN_FILES = (".lock", "log", "config.json", console.STAGES_FILE, "records", "ra
 class LoggedError(Exception):
     """An error that is in the log already; `status` is the exit status."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception | str, status: int = 0) -> None:
         super().__init__(str(error))
-        self.status = status_of(error)
+        self.status = status_of(error) if isinstance(error, Exception) else status
 
 
 def status_of(error: Exception) -> int:
@@ -48,7 +50,8 @@ def logging_errors(run_dir: Path | str) -> Iterator[None]:
     try:
         yield
     except USER_ERRORS as error:
-        log.error("error: %s", error_line(error, str(run_dir)))
+        extra = console.event("error", status=status_of(error))
+        log.error("error: %s", error_line(error, str(run_dir)), extra=extra)
         raise LoggedError(error) from error
 
 

@@ -277,7 +277,7 @@ def _open(
     edge_files.check_filled()
     edge_files = edge_files.with_gaps((*ends, columns.type, columns.weight))
     taken = {*ends, columns.type, *columns.categorical}
-    edge_files = edge_files.with_text_formats([name for name in edge_files.schema.names if name not in taken])
+    edge_files = edge_files.with_text_formats([n for n in edge_files.schema.names if n not in taken], columns.dates)
     if columns.weight:
         _check_weight(edge_files, columns)
     tables = [(edge_files, ends)]
