@@ -136,11 +136,10 @@ def disable_progress() -> None:
 class JsonFormatter(logging.Formatter):
     """Log records as JSON objects without line breaks.
 
-    {"time": "2026-11-16T00:12:01.123+00:00", "level": "info", "event": "stage", "message": "...", "stage": "labels",
-     "seconds": 1.5, ...}
+    {"time": "2026-11-16T00:12:01.123+00:00", "level": "info", "event": "message", "message": "...", "stage": "labels"}
 
-    `event` is "message" where a record has no fields of its own. `stage` is there within `logging_stage`; an internal
-    error has its traceback as `trace`. Numbers that JSON lacks are null.
+    Beside them stand the fields of an `event`, null for numbers that JSON lacks. `stage` is there within
+    `logging_stage`; an internal error has its traceback as `trace`.
     """
 
     def format(self, record: logging.LogRecord) -> str:

@@ -10,7 +10,6 @@ import inspect
 import os
 import platform
 import re
-import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -61,12 +60,11 @@ def clean(arguments: list[str]) -> str:
     parser.add_argument("--keep", metavar="AGE", help="runs of the last 12h, 30d or 8w stay, older ones can go")
     parser.add_argument("--yes", action="store_true", help="remove what is listed")
     given = parser.parse_args(arguments)
-    seconds = _seconds(given.keep)
     from hcm_scale.base import files
 
     if not given.folder.is_dir():
         raise ValueError(f"{given.folder} is not a folder; clean takes a run, a sweep, or a folder of runs")
-    old = [] if seconds is None else _old_runs(given.folder, time.time() - seconds)
+    old = [] if given.keep is None else _old_runs(given.folder, given.keep)
     inside = [(why, path) for why, path in _removable(given.folder) if not {*path.parents} & {*old}]
     found = [(why, path, files.size_of(path)) for why, path in (*(("old run", run) for run in old), *inside)]
     if not found:
@@ -74,34 +72,24 @@ def clean(arguments: list[str]) -> str:
     lines = [f"{why:<13}{size / 1e6:>12.1f} MB   {path}" for why, path, size in found]
     total = f"{sum(size for _, _, size in found) / 1e6:,.1f} MB"
     if not given.yes:
-        words = [str(given.folder), *(("--keep", given.keep) if given.keep else ())]
-        return "\n".join([*lines, f"{total}; hcm-scale clean {shlex.join(words)} --yes removes them"])
-    for why, path, _ in found:
-        if why != "old run":
-            _remove(path)
-            continue
-        with files.file_lock(path / ".lock", wait=False) as is_held:
-            if not is_held:
-                raise ValueError(f"{path} is in use by a run, and stays; the same command later removes it")
-            shutil.rmtree(path)
+        keep = f" --keep {given.keep}" if given.keep else ""
+        return "\n".join([*lines, f"{total}; hcm-scale clean {given.folder}{keep} --yes removes them"])
+    for _, path, _ in found:
+        _remove(path)
     return "\n".join([*lines, f"removed {total}"])
 
 
-def _seconds(age: str | None) -> float | None:
-    """The seconds of --keep AGE; None where it is not said."""
-    parts = re.fullmatch(r"(\d+)([hdw])", age or "")
-    if age is not None and parts is None:
-        raise ValueError(f"--keep {age} is not legal: a whole number of hours, days or weeks, such as 12h, 30d or 8w")
-    return None if parts is None else int(parts[1]) * {"h": 3_600.0, "d": 86_400.0, "w": 604_800.0}[parts[2]]
-
-
-def _old_runs(root: Path, before: float) -> list[Path]:
-    """The folders of runs below a folder that were last run before this moment, and that nothing known needs."""
+def _old_runs(root: Path, age: str) -> list[Path]:
+    """The folders of runs below a folder that were last run longer ago than `age`, and that nothing known needs."""
     from hcm_scale.base import console, files
     from hcm_scale.config import stored_options
     from hcm_scale.review.verdicts import FILE
     from hcm_scale.run.workspace import RECORDS
 
+    parts = re.fullmatch(r"(\d{1,6})([hdw])", age)
+    if parts is None:
+        raise ValueError(f"--keep {age} is not legal: a whole number of hours, days or weeks, such as 12h, 30d or 8w")
+    before = time.time() - int(parts[1]) * {"h": 3_600, "d": 86_400, "w": 604_800}[parts[2]]
     runs = [path.parent for path in sorted(root.rglob(console.STAGES_FILE)) if (path.parent / RECORDS).is_dir()]
     old = [run for run in runs if (run / console.STAGES_FILE).stat().st_mtime < before]
     models = [Path(where) for run in runs if run not in old and (where := stored_options(run).get("trained"))]
@@ -141,6 +129,12 @@ def _remove(path: Path) -> None:
     from hcm_scale.base.files import file_lock
     from hcm_scale.run.workspace import RECORDS
 
+    if (path / RECORDS).is_dir():  # a run
+        with file_lock(path / ".lock", wait=False) as is_held:
+            if not is_held:
+                raise ValueError(f"{path} is in use by a run, and stays; the same command later removes it")
+            shutil.rmtree(path)
+        return
     stage = path.parent.parent / path.name.removesuffix(".before") if path.name.endswith(".before") else path
     records = stage.parent / RECORDS
     if not records.is_dir():  # checkpoints

@@ -22,7 +22,6 @@ from hcm_scale.base import console, remote
 log = logging.getLogger("hcm_scale")
 
 USER_ERRORS = (ValueError, OSError, FloatingPointError, MemoryError)  # one line for the user; any other is a bug
-CHECKS_FAILED = 3
 STDOUT = "stdout"  # its name in errors
 _WRONG_INPUT = (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 _LIMIT = (errno.EDQUOT, errno.EFBIG)

@@ -193,8 +193,8 @@ def _work(request: "Request", config: Config, is_sweep: bool = False) -> None:
         else:
             text = launch.run(config, until="report" if command == "run" else command, swept=is_sweep)
             _show(pipeline.job_line(config) if is_sweep and text else text)
-            if any(check.holds for check in pipeline.judged_checks(config)):
-                raise errors.LoggedError(f"fail_on={config.fail_on}", status=errors.CHECKS_FAILED)
+            if failed := pipeline.failed_checks(config):
+                raise errors.LoggedError(f"fail_on={', '.join(failed)}", status=3)
 
 
 def _import_pipeline() -> tuple[Any, Any]:

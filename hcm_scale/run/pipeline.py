@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
@@ -122,7 +122,7 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         tracking.publish(config, run_dir, records, seconds)
         text = report.summary(run_dir, workspace.folders, records, seconds, _carry_over(config, workspace, trained))
         log.info("finished in %.1f s", seconds, extra=_finished_event(run_dir, records, seconds))
-        _log_checks(config)
+        failed_checks(config, logs=True)
         return text
 
 
@@ -202,36 +202,22 @@ def _finished_event(run_dir: Path, stages: Sequence[Mapping[str, Any]], seconds:
     return console.event("run_finished", run_dir=str(run_dir), **costs, **{name: facts.get(name) for name in told})
 
 
-class Check(NamedTuple):
-    """One of the things that `fail_on` names: whether it holds (None: the run does not say), by what, and in words."""
-
-    name: str
-    holds: bool | None
-    value: Any
-    text: str
-
-
-def judged_checks(config: Config) -> list[Check]:
-    """What `fail_on` names, judged by what the finished run in `config.run_dir` recorded."""
-    checks, judged = schema.parse_fail_on(config.fail_on), []
+def failed_checks(config: Config, *, logs: bool = False) -> list[str]:
+    """What `fail_on` names and holds, by what the finished run in `config.run_dir` recorded; `logs` what is found."""
+    checks, failed = schema.parse_fail_on(config.fail_on), []
     facts = {stage["name"]: stage["detail"] for stage in read_stages(Path(config.run_dir))} if checks else {}
-    for written, (name, sign, bound) in checks.items():
+    for check, (name, sign, bound) in checks.items():
         stage, key, lacks = _CHECKED[name]
         value = facts.get(stage, {}).get(key)
-        holds = None if value is None else value < bound if sign == "<" else value > bound if sign else bool(value)
-        text = lacks if value is None else facts[stage].get("line") or f"{key} is {value}"
-        judged.append(Check(written, holds, value, text))
-    return judged
-
-
-def _log_checks(config: Config) -> None:
-    """Logs what of `fail_on` holds, and what cannot be judged."""
-    for name, holds, value, text in judged_checks(config):
-        if holds:
-            extra = console.event("check_failed", check=name, value=value, status=3)
-            log.error("error: fail_on=%s: %s", name, text, extra=extra)
-        elif holds is None:
-            log.warning("fail_on=%s has no effect: %s", name, text, extra=console.event("check_skipped", check=name))
+        if value is None and logs:
+            log.warning("fail_on=%s has no effect: %s", check, lacks, extra=console.event("check_skipped", check=check))
+        if value is None or not (value < bound if sign == "<" else value > bound if sign else value):
+            continue
+        failed.append(check)
+        if logs:
+            extra = console.event("check_failed", check=check, value=value, status=3)
+            log.error("error: fail_on=%s: %s", check, facts[stage].get("line") or f"{key} is {value}", extra=extra)
+    return failed
 
 
 def _send_results(config: Config, workspace: Workspace) -> None:

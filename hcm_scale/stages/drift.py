@@ -102,4 +102,5 @@ def compare(before: Purified, now: Purified, scores_before: Path, scores_now: Pa
 def read_drift(folder: Path) -> dict[str, Any]:
     """What the folder says: `moved`, the names of numbers, `distances`, the largest first, and the `line` in words."""
     found = files.read_manifest(folder, KIND, FORMAT)
-    return {name: found[name] for name in ("moved", "distances", "line")}
+    ordered = sorted(found["distances"].items(), key=lambda item: -item[1])
+    return {"moved": found["moved"], "distances": dict(ordered), "line": found["line"]}

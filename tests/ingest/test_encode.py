@@ -77,3 +77,19 @@ def test_dates__that_may_be_two_things_stay_text(tmp_path, more):
     found, use = read_column(tmp_path / "graph", [day.replace(".", "/") for day in DAYS] + more)
     assert found is None
     assert ("graph.dates=day-first or graph.dates=month-first says it" in use) == (not more)
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["0012", "12", "7", "007", "0"], "2 ids differ from others by zeros before them alone"),
+        (["0012", "13", "0a", "a", "00", "0"], ""),
+        (["12", "13", "b"], ""),
+    ],
+)
+def test_ids__that_differ_by_zeros_alone_are_said(tmp_path, caplog, names, told):
+    edges = pa.table({"source": names, "target": names[1:] + names[:1]})
+    graph = read_tables(tmp_path / "graph", edges, pa.table({"id": names, "size": [*range(len(names))]}))
+    assert graph.num_nodes == len(names)
+    assert told in caplog.text
+    assert ("graph.id_type=integer reads both as one, such as 0012 and 12" in caplog.text) == bool(told)
