@@ -96,6 +96,7 @@ class TablesGraph(PolicyGraph):
     type_column: str | None = None  # of the edge table, at most 16 values: told in explanations
     weight_column: str | None = None  # of the edge table, numbers above 0: heavier neighbours count for more
     id_type: str = choice("auto", tables.ID_TYPES)
+    dates: str = choice("auto", tables.DATES)  # what 03/04/2024 is; auto: as the column shows it, else text
     include: list[str] | None = None
     exclude: list[str] = names([])
     categorical: list[str] = names([])
@@ -269,6 +270,7 @@ class Config:
     share_dir: str | None = None
     log: str = choice("text", ("text", "json"))
     overwrite: bool = False  # replace a finished run of another input in run_dir
+    fail_on: str | None = None  # what ends a finished run with status 3, such as drift,stability<0.5; None: nothing
     trained: str | None = None  # the run_dir of a finished run, whose samples score this graph; None: train here
 
 
@@ -409,6 +411,25 @@ def parse_fan_out(fan_out: list[str], num_blocks: int) -> list[int | None]:
     return parsed
 
 
+FAIL_ON = ("drift", "missing-column", "stability<N", "flagged<N", "flagged>N")
+
+
+def parse_fail_on(text: str | None) -> dict[str, tuple[str, str, float]]:
+    """What `fail_on` names, as it is written: (name, sign, bound) of each; without a bound the sign is empty.
+
+    >>> parse_fail_on("drift, stability<.5")
+    {'drift': ('drift', '', 0.0), 'stability<.5': ('stability', '<', 0.5)}
+    """
+    found = {}
+    for item in [] if text is None else map(str.strip, text.split(",")):
+        parts = re.fullmatch(r"(drift|missing-column)|(stability(?=<)|flagged)([<>])(\d+\.?\d*|\.\d+)", item)
+        if parts is None:
+            legal = f"{legal_names(item, FAIL_ON)}; N is a number, and several have commas between them"
+            raise ValueError(f"fail_on={item} is not known; {legal}")
+        found[item] = parts[1] or parts[2], parts[3] or "", float(parts[4] or 0)
+    return found
+
+
 # The option files: `conf/GROUP/NAME.yaml` of the package, and the user's own in `conf/` of the working folder.
 
 WHOLE = "# @package _global_"  # first line of an option file that sets several sections
@@ -490,6 +511,7 @@ def to_config(composed: Any) -> Config:
         raise TypeError(f"a configuration must start from the schema, got {type(config).__name__}")
     _refuse_added(config)
     check(config)
+    parse_fail_on(config.fail_on)
     return config
 
 

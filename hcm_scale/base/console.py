@@ -2,7 +2,7 @@
 
 - `Progress` shows progress: one live line on a terminal (tqdm), else a line in the log every half minute. Whoever calls
   `showing_progress` decides for a block whether bars are drawn, and is called at each step.
-- `JsonFormatter` writes log records as JSON lines, for `log=json`.
+- `JsonFormatter` writes log records as JSON lines, for `log=json`; `event` gives one fields of its own.
 - `printable` and `shorten` make text from files safe for a terminal.
 - `suggest` and its neighbours end messages about names that do not exist.
 
@@ -40,7 +40,7 @@ class Step(NamedTuple):
 
 
 Watcher = Callable[[Step], None]
-_as_lines = False
+writes_json = False  # set by `use_json_lines`, for this process
 _draws: bool | None = None  # None: on a terminal, and elsewhere as lines in the log
 _watcher: Watcher | None = None
 _watching = threading.Lock()
@@ -60,7 +60,7 @@ class Progress:
         self._total, self._unit, self._label, self._postfix = total, unit, label, ""
         self._started = self._logged = time.monotonic()
         is_terminal = sys.stderr.isatty()
-        draws = (is_terminal and not _as_lines) if _draws is None else _draws and (is_terminal or _num_drawn == 0)
+        draws = (is_terminal and not writes_json) if _draws is None else _draws and (is_terminal or _num_drawn == 0)
         self._logs = not draws and _draws is not False
         self._drawn: Any = None
         if draws:
@@ -77,7 +77,8 @@ class Progress:
             self._drawn.update(num_more)
         elif self._logs and time.monotonic() - self._logged >= _LINE_EVERY_SECONDS:
             self._logged = time.monotonic()
-            log.info("%s", self)
+            fields = {"label": self._label, "done": self.n, "total": self._total, "unit": self._unit}
+            log.info("%s", self, extra=event("progress", **fields, seconds=self._logged - self._started))
 
     def set_postfix(self, refresh: bool = True, **numbers: object) -> None:
         """Shows numbers at the end of the line."""
@@ -135,34 +136,41 @@ def disable_progress() -> None:
 class JsonFormatter(logging.Formatter):
     """Log records as JSON objects without line breaks.
 
-    {"time": "2026-11-16T00:12:01.123+00:00", "level": "info", "message": "...", "stage": "labels"}
+    {"time": "2026-11-16T00:12:01.123+00:00", "level": "info", "event": "message", "message": "...", "stage": "labels"}
 
-    `stage` is there within `logging_stage`; an internal error has its traceback as `trace`.
+    Beside them stand the fields of an `event`, null for numbers that JSON lacks. `stage` is there within
+    `logging_stage`; an internal error has its traceback as `trace`.
     """
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
-        line = {"time": moment.isoformat(timespec="milliseconds"), "level": record.levelname.lower()}
-        line["message"] = record.getMessage()
+        line: dict[str, Any] = {"time": moment.isoformat(timespec="milliseconds"), "level": record.levelname.lower()}
+        line |= {"event": getattr(record, "event", "message"), "message": record.getMessage()}
         if (stage := _stage.get()) is not None:
             line["stage"] = stage
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        fields = json.dumps(getattr(record, "fields", {}), default=str)
+        return json.dumps(line | json.loads(fields, parse_constant=lambda _: None), ensure_ascii=False)
+
+
+def event(name: str, **fields: Any) -> dict[str, Any]:
+    """The `extra` of a call of the logger: JSON lines then have this `event` and these fields, other lines do not."""
+    return {"event": name, "fields": fields}
 
 
 def use_json_lines(handlers: Sequence[logging.Handler]) -> None:
     """From now on these handlers write JSON lines, Python's warnings and progress among them."""
-    global _as_lines
-    _as_lines = True
+    global writes_json
+    writes_json = True
     logging.captureWarnings(True)
     for handler in handlers:
         handler.setFormatter(JsonFormatter())
 
 
-def json_line(level: str, message: str) -> str:
+def json_line(level: str, message: str, extra: dict[str, Any]) -> str:
     """One such line, for a process that has no handler."""
-    return JsonFormatter().format(logging.makeLogRecord({"levelname": level, "msg": message}))
+    return JsonFormatter().format(logging.makeLogRecord({"levelname": level, "msg": message, **extra}))
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 FAMILIES = ("community", "rmat", "grid")
 ID_TYPES = ("auto", "text", "integer")
+DATES = ("auto", "day-first", "month-first")
 POLICIES = {
     "unknown": ("error", "drop", "add"),
     "repeated": ("error", "first"),

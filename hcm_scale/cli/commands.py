@@ -9,7 +9,9 @@ import importlib.util
 import inspect
 import os
 import platform
+import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -42,33 +44,59 @@ def bench(arguments: list[str]) -> str:
 
 
 def clean(arguments: list[str]) -> str:
-    """What in a run or a sweep can go: `hcm-scale clean FOLDER [--yes]`.
+    """What in a run or a sweep can go: `hcm-scale clean FOLDER [--keep AGE] [--yes]`.
 
         set aside     finished stages of other options, which a run keeps in case they are asked for again
         unused        stages that runs of a sweep shared and that none links to any more
         checkpoints   of trainings that are finished: nothing reads them
         embeddings    of `hcm-scale score-edges`, which makes them again
+        old run       with `--keep 30d` (12h, 8w): a whole run that was last run longer ago; not one that a younger run
+                      of FOLDER was scored by (trained=), that has verdicts, or that a link in FOLDER leads to
 
     Without `--yes` nothing is removed: the list says what would be, and how much room it takes.
     """
     parser = Parser("clean", clean.__doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of runs")
+    parser.add_argument("--keep", metavar="AGE", help="runs of the last 12h, 30d or 8w stay, older ones can go")
     parser.add_argument("--yes", action="store_true", help="remove what is listed")
     given = parser.parse_args(arguments)
     from hcm_scale.base import files
 
     if not given.folder.is_dir():
         raise ValueError(f"{given.folder} is not a folder; clean takes a run, a sweep, or a folder of runs")
-    found = [(why, path, files.size_of(path)) for why, path in _removable(given.folder)]
+    old = [] if given.keep is None else _old_runs(given.folder, given.keep)
+    inside = [(why, path) for why, path in _removable(given.folder) if not {*path.parents} & {*old}]
+    found = [(why, path, files.size_of(path)) for why, path in (*(("old run", run) for run in old), *inside)]
     if not found:
         return f"{given.folder}: nothing to remove"
     lines = [f"{why:<13}{size / 1e6:>12.1f} MB   {path}" for why, path, size in found]
     total = f"{sum(size for _, _, size in found) / 1e6:,.1f} MB"
     if not given.yes:
-        return "\n".join([*lines, f"{total}; hcm-scale clean {given.folder} --yes removes them"])
+        keep = f" --keep {given.keep}" if given.keep else ""
+        return "\n".join([*lines, f"{total}; hcm-scale clean {given.folder}{keep} --yes removes them"])
     for _, path, _ in found:
         _remove(path)
     return "\n".join([*lines, f"removed {total}"])
+
+
+def _old_runs(root: Path, age: str) -> list[Path]:
+    """The folders of runs below a folder that were last run longer ago than `age`, and that nothing known needs."""
+    from hcm_scale.base import console, files
+    from hcm_scale.config import stored_options
+    from hcm_scale.review.verdicts import FILE
+    from hcm_scale.run.workspace import RECORDS
+
+    parts = re.fullmatch(r"(\d{1,6})([hdw])", age)
+    if parts is None:
+        raise ValueError(f"--keep {age} is not legal: a whole number of hours, days or weeks, such as 12h, 30d or 8w")
+    before = time.time() - int(parts[1]) * {"h": 3_600, "d": 86_400, "w": 604_800}[parts[2]]
+    runs = [path.parent for path in sorted(root.rglob(console.STAGES_FILE)) if (path.parent / RECORDS).is_dir()]
+    old = [run for run in runs if (run / console.STAGES_FILE).stat().st_mtime < before]
+    models = [Path(where) for run in runs if run not in old and (where := stored_options(run).get("trained"))]
+    needed = {name for path in models for name in (path.name, files.resolved(path).name)}  # from whatever folder it ran
+    linked = {files.resolved(path) for path in root.rglob("*") if path.is_symlink()}
+    free = [run for run in old if run.name not in needed and files.resolved(run) not in linked]
+    return [run for run in free if not (run / FILE).is_file()]
 
 
 def _removable(root: Path) -> Iterator[tuple[str, Path]]:
@@ -101,6 +129,12 @@ def _remove(path: Path) -> None:
     from hcm_scale.base.files import file_lock
     from hcm_scale.run.workspace import RECORDS
 
+    if (path / RECORDS).is_dir():  # a run
+        with file_lock(path / ".lock", wait=False) as is_held:
+            if not is_held:
+                raise ValueError(f"{path} is in use by a run, and stays; the same command later removes it")
+            shutil.rmtree(path)
+        return
     stage = path.parent.parent / path.name.removesuffix(".before") if path.name.endswith(".before") else path
     records = stage.parent / RECORDS
     if not records.is_dir():  # checkpoints

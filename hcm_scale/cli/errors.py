@@ -4,6 +4,7 @@
 |---------|------------------------------------------------------------------------------------------------------|
 | 0       | done                                                                                                 |
 | 2       | something that you said or brought is wrong: an option, a file, a folder                             |
+| 3       | done, all results are written, and something that `fail_on` names holds                              |
 | 1       | anything else: a full disk, no memory, a lost rank, a chain that diverged                            |
 | 128 + n | stopped by signal n                                                                                  |
 """
@@ -33,9 +34,9 @@ _RUN_FILES = (".lock", "log", "config.json", console.STAGES_FILE, "records", "ra
 class LoggedError(Exception):
     """An error that is in the log already; `status` is the exit status."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception | str, status: int = 0) -> None:
         super().__init__(str(error))
-        self.status = status_of(error)
+        self.status = status_of(error) if isinstance(error, Exception) else status
 
 
 def status_of(error: Exception) -> int:
@@ -48,7 +49,8 @@ def logging_errors(run_dir: Path | str) -> Iterator[None]:
     try:
         yield
     except USER_ERRORS as error:
-        log.error("error: %s", error_line(error, str(run_dir)))
+        extra = console.event("error", status=status_of(error))
+        log.error("error: %s", error_line(error, str(run_dir)), extra=extra)
         raise LoggedError(error) from error
 
 

@@ -39,7 +39,7 @@ EXAMPLES = """examples:
   hcm-scale run BlogCatalog.mat inject=paper attributes=log1p_pca
   hcm-scale run -m seed=0,1,2 purify.ratio=0,0.2,0.4         a sweep; stages with equal inputs are made once
   hcm-scale explain runs/default 42                          why node 42 of that run is strange"""
-STATUS = "exit status: 0 done, 2 something you said or brought is wrong, 1 anything else, 128 + n stopped by signal n"
+STATUS = "exit status: 0 done, 2 wrong input, 3 done and fail_on holds, 1 anything else, 128 + n stopped by signal n"
 ALL_KEYS = """  hcm-scale options            every key, its default, what is legal and what it is for
   hcm-scale run --cfg job      every key with its value
   eval "$(hcm-scale -sc install=bash)"   in ~/.bashrc has TAB complete them; so do zsh and fish
@@ -169,6 +169,7 @@ WORDS = {
     "graph.weight_column": "column of the edge table with weights above 0: a heavier neighbour counts for more",
     "graph.weights": "take a matrix's values, edge_weight or a single edge_attr as weights of edges",
     "graph.id_type": "how ids are read: as they come, as text, or as whole numbers",
+    "graph.dates": "what 03/04/2024 means; auto: as other values of the column show it, else it stays text",
     "graph.include": "columns of the node table to use as attributes; null: all that are left",
     "graph.exclude": "columns to leave out",
     "graph.categorical": "columns whose values are names though they look like numbers or free text",
@@ -238,5 +239,6 @@ WORDS = {
     "overwrite": "replace the finished run in run_dir where it is of another input; without it such a run is refused",
     "share_dir": "a folder in which runs share stages that are equal; null: none, in a sweep its own",
     "log": "how stderr and the run's log are written: for people, or one JSON object a line",
+    "fail_on": "what ends a finished run with status 3: drift,missing-column,stability<0.5,flagged>100; null: nothing",
     "trained": "the folder of a finished run whose samples score this graph; null: train",
 }

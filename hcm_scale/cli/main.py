@@ -37,6 +37,7 @@ def main(words: list[str] | None = None) -> int:
     """Runs a command, by default that of `sys.argv`, and returns its exit status."""
     words = sys.argv[1:] if words is None else words
     signals.install_handlers()
+    console.writes_json = False
     try:
         _dispatch(words)
         sys.stdout.flush()
@@ -49,18 +50,21 @@ def main(words: list[str] | None = None) -> int:
         _discard_output()
         return 0
     except KeyboardInterrupt as stopped:
-        _complain(f"stopped by {stopped or 'SIGINT'}; to go on from here: {shlex.join(['hcm-scale', *words])}", words)
-        return 128 + getattr(stopped, "signum", 2)
+        text = f"stopped by {stopped or 'SIGINT'}; to go on from here: {shlex.join(['hcm-scale', *words])}"
+        return _complain(text, words, "stopped", 128 + getattr(stopped, "signum", 2))
     except errors.USER_ERRORS as error:
-        _complain(f"error: {errors.error_line(error)}", words)
-        return errors.status_of(error)
+        return _complain(f"error: {errors.error_line(error)}", words, "error", errors.status_of(error))
     finally:
         gc.enable()
         signals.use_default_handlers()
 
 
-def _complain(text: str, words: list[str]) -> None:
-    print(console.json_line("error", text) if "log=json" in words else text, file=sys.stderr)
+def _complain(text: str, words: list[str], event: str, status: int) -> int:
+    """The status, after a line on stderr that says why."""
+    if console.writes_json or "log=json" in words:
+        text = console.json_line("error", text, console.event(event, status=status))
+    print(text, file=sys.stderr)
+    return status
 
 
 def _dispatch(words: list[str]) -> None:
@@ -187,7 +191,10 @@ def _work(request: "Request", config: Config, is_sweep: bool = False) -> None:
         if command == "plan":
             _show(pipeline.plan_text(config))
         else:
-            _show(launch.run(config, until="report" if command == "run" else command, swept=is_sweep))
+            text = launch.run(config, until="report" if command == "run" else command, swept=is_sweep)
+            _show(pipeline.job_line(config) if is_sweep and text else text)
+            if failed := pipeline.failed_checks(config):
+                raise errors.LoggedError(f"fail_on={', '.join(failed)}", status=3)
 
 
 def _import_pipeline() -> tuple[Any, Any]:

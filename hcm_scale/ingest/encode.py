@@ -16,8 +16,8 @@ encodings a text that is not among the values is a gap, and a gap in a column th
 xxh3 of the UTF-8 bytes, the same on every machine. Encodings are plain values, kept in the manifest.
 
 Text whose values all have one `TextFormat` is read as the numbers or dates that it means. Text that merely looks like
-numbers or dates (`1,234.56`, `31.01.2024`) stays text, since 03/04/2024 and 1,234 are two things in two countries;
-`FormatGuess` finds it, and the column report says how to write it.
+numbers or dates (`1,234.56`, `03/04/2024`) stays text, since these are two things in two countries; `FormatGuess` finds
+it, and the column report says how to write it, or which option says what it means.
 
 Memory of a survey: one batch, at most `max_categories` values a text column, and 512 KiB a column to count distinct
 values: the smallest 65,536 hashes, which is exact up to that many; beyond it their density gives the number to about
@@ -27,7 +27,7 @@ half a per cent.
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -460,6 +460,8 @@ Survey = NumberSurvey | VectorSurvey | CategorySurvey
 # | format               | values                            | which some value must show                         |
 # |----------------------|-----------------------------------|----------------------------------------------------|
 # | dates                | `2024-01-31`, `2024-01-31 18:00`  |                                                    |
+# |                      | `31/01/2024`, `31.01.2024 18:00`  | points, or a day above 12; or that `graph.dates`   |
+# |                      |                                   | says which of the two numbers is the day           |
 # | times with zones     | `2024-01-31T18:00:00+02:00`       | a zone; those without one are of UTC               |
 # | money                | `$1,234.56`, `1.234,50 EUR`       | one currency alone, and decimals of 1 or 2 digits  |
 # |                      |                                   | or no point and no comma                           |
@@ -495,6 +497,11 @@ class TextFormat:
         if self.note == _ZONES:
             values = pc.replace_substring_regex(values, " ?(UTC|GMT)$", "Z")
             values = pc.replace_substring_regex(values, r"^([-\d]{10}[ T][\d:.]+)$", r"\1Z")
+        if self.note in (DAY_FIRST, MONTH_FIRST):
+            values = pc.replace_substring_regex(values, r"^(\d)([./-])", r"0\1\2")
+            values = pc.replace_substring_regex(values, r"^(\d\d[./-])(\d)([./-])", r"\10\2\3")
+            iso = r"\3-\2-\1" if self.note == DAY_FIRST else r"\3-\1-\2"
+            values = pc.replace_substring_regex(values, r"^(\d\d)[./-](\d\d)[./-](\d{4})", iso)
         if is_date(self.kind):
             return values.cast(self.kind)
         if self in MONEY:
@@ -510,6 +517,8 @@ def _signed(number: str) -> str:
     return rf"^([-+]?({number})|({number})-|\(({number})\))$"
 
 
+DAY_FIRST, MONTH_FIRST = "its days stand before the months", "its months stand before the days"
+_TWO_DATES = "what 03/04/2024 means is not known: graph.dates=day-first or graph.dates=month-first says it"
 _COMMA = "written with a decimal comma"
 _ZONES = "its zones become UTC, and times without a zone are taken as UTC"
 _POINT_MONEY, _COMMA_MONEY = "read without the currency", "read without the currency, with a decimal comma"
@@ -539,12 +548,19 @@ MONEY = tuple(
         (_COMMAED, (r",\d{1,2}(\D|$)",), _COMMA_MONEY),
     )
 )
+DATES = tuple(
+    TextFormat(rf"^\d{{1,2}}{sign}\d{{1,2}}{sign}\d{{4}}{time}$", (mark,), kind, note)
+    for sign in (r"\.", "/", "-")
+    for time, kind in (("", pa.date32()), (f"({_TIME})?", pa.timestamp("s")))
+    for note, mark in ((DAY_FIRST, r"\.|^(1[3-9]|[23]\d)"), (MONTH_FIRST, rf"^\d+{sign}(1[3-9]|[23]\d)"))
+)
 TEXT_FORMATS = (
     *POINTS_OF_THOUSANDS,
     TextFormat(rf"{_DAY}$", ("-",), pa.date32()),
     TextFormat(rf"{_DAY}({_TIME})?$", ("-",), pa.timestamp("s")),
     TextFormat(rf"{_DAY}({_TIME}(\.\d{{1,9}})?)?$", ("-",), pa.timestamp("ns")),
     TextFormat(rf"{_DAY}{_TIME}(\.\d{{1,9}})?({_ZONE})?$", (rf"({_ZONE})$",), pa.timestamp("ns", "UTC"), _ZONES),
+    *DATES,
     *MONEY,
     TextFormat(_signed(_COMMAS), (",",), pa.float64(), _COMMA),
     TextFormat(_signed(rf"{_WHOLE}|{_GROUPS}|{_COMMAS}"), (r",(\d{1,2}|\d{4,})-?$|\..*,",), pa.float64(), _COMMA),
@@ -552,6 +568,13 @@ TEXT_FORMATS = (
     TextFormat(rf"^[\[{{]{_PLACE}(,{_PLACE})+[\]}}]$", (",",), pa.large_list(pa.float64())),
 )
 MAY_BE_THOUSANDS = "if its points are of thousands (2.955 for 2955), write it without them"
+
+
+def text_formats(dates: str) -> tuple[TextFormat, ...]:
+    """All formats; `dates`, auto, day-first or month-first, says what 03/04/2024 means where no value shows it."""
+    wanted = {"day-first": DAY_FIRST, "month-first": MONTH_FIRST}.get(dates)
+    listed = [form for form in TEXT_FORMATS if wanted is None or form not in DATES or form.note == wanted]
+    return tuple(replace(form, marks=()) if form.note == wanted else form for form in listed)
 
 
 class TextFormatSearch:
@@ -588,6 +611,8 @@ class TextFormatSearch:
         if len(self._currencies) > 1 and {*found} & {*MONEY}:
             several = ", ".join(sorted(currency or "none" for currency in self._currencies))
             return None, f"amounts of several currencies ({several}) are not added up"
+        if not found and {form.note for form in self._missing} >= {DAY_FIRST, MONTH_FIRST}:
+            return None, _TWO_DATES
         legal = [form for form in found if with_thousands or form not in POINTS_OF_THOUSANDS]
         form = legal[0] if legal else None
         return form, MAY_BE_THOUSANDS if legal[:1] != found[:1] else form.note if form else ""

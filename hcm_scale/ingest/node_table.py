@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from hcm_scale.base.console import event
 from hcm_scale.base.names import GAP_SUFFIX, NO_COLUMN
 from hcm_scale.graph.store import NodeTypes
 from hcm_scale.ingest import encode
@@ -45,7 +46,7 @@ class NodeTable:
         ]
         is_dictionary = pa.types.is_dictionary
         files = files.with_casts({name: pa.string() for name in was_text if not is_dictionary(files.kinds[name])})
-        self.files = files.with_text_formats(_attribute_names(files, columns))
+        self.files = files.with_text_formats(_attribute_names(files, columns), columns.dates)
         self.columns, self.trained = columns, trained
         self.names = _attribute_names(self.files, columns)
         self.left_out: Rows = np.zeros(0, np.int64)  # row numbers that repeat an earlier id
@@ -132,10 +133,12 @@ class NodeTable:
         lacking = [one for one in trained if one.name not in self.files.kinds]
         if missing := [one.name for one in lacking if not isinstance(one, encode.EmptyEncoding)]:
             what = "columns of the trained graph are missing here, and taken as gaps"
-            log.warning("%d %s: %s", len(missing), what, _some(missing))
+            extra = event("missing_columns", columns=missing)
+            log.warning("%d %s: %s", len(missing), what, _some(missing), extra=extra)
         known = _unused(self.files, self.columns) | {*(one.name for one in trained)}
         if new := [name for name in self.files.kinds if name not in known]:
-            log.warning("%d columns are not of the trained graph, and not used: %s", len(new), _some(new))
+            what, extra = "columns are not of the trained graph, and not used", event("new_columns", columns=new)
+            log.warning("%d %s: %s", len(new), what, _some(new), extra=extra)
         bad = not_finite(self._where)
         measured = (encode.NumberEncoding, encode.VectorEncoding)
         numbers = [self._trained_survey(one, bad) for one in there if isinstance(one, measured)]
@@ -153,6 +156,7 @@ class NodeTable:
                         f"{counts.total():,}",
                         _some([value for value, _ in counts.most_common(_SHOWN + 1)]),
                     ),
+                    extra=event("new_values", column=new_values.name, num_rows=counts.total()),
                 )
         num_bad = {one.name: one.num_nonfinite for one in numbers if isinstance(one, encode.NumberSurvey)}
         return [
@@ -166,6 +170,7 @@ class NodeTable:
         is_other = pa.types.is_boolean(kind) and trained.distinct > 2  # 0 and 1 may well be written as true and false
         if is_other or not (pa.types.is_null(kind) or is_legal(kind)):
             what = f"is of type {kind}, and was a {was} in the trained graph"
+            what += "; graph.dates=day-first or month-first says how it is written" if dates and is_text(kind) else ""
             raise InputError(f"{self.files.origin} column {trained.name!r} {what}")
         if isinstance(trained, encode.VectorEncoding):
             return encode.VectorSurvey(trained.name, bad, self.files.place, len(trained.mean))

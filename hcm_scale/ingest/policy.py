@@ -99,6 +99,7 @@ class Columns:
     attributes       columns of the node table to use; None is all but id, label, `exclude` and nearly unique text
     categorical      columns to take as text whatever their type, and however many distinct values they have
     id_type          'auto', 'text' or 'integer'; under auto a CSV whose first ids are as 007, 0x1 or 12e2 holds text
+    dates            'day-first' or 'month-first': what 03/04/2024 means where no value shows it; 'auto': it stays text
     max_categories   a text column with more distinct values than this is hashed into `hash_buckets` columns
     """
 
@@ -113,6 +114,7 @@ class Columns:
     exclude: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     id_type: str = "auto"
+    dates: str = "auto"
     max_categories: int = 64
     hash_buckets: int = 32
 

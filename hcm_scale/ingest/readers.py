@@ -12,7 +12,7 @@ Each takes the folder to write first and a `Policy` as keyword, writes the folde
 What is wrong with a file is an `InputError`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,12 @@ def column_encodings(graph: Graph) -> list[Encoding] | None:
     made: Any = {METHOD: partial(files.typed, kind=EdgeEncoding)}
     with files.naming_damage((graph.path or Path()) / MANIFEST):
         return [made.get(column["method"], encoding_from_json)(column) for column in described] or None
+
+
+def missing_columns(graph: Graph, trained: Sequence[Encoding]) -> list[str]:
+    """The columns that became attributes of the trained graph, and that the tables of this one do not have."""
+    there = {line["column"] for line in graph.info.get("ingest", {}).get("told", [])}
+    return [one.name for one in trained if one.names and not isinstance(one, EdgeEncoding) and one.name not in there]
 
 
 def ingest_summary(graph: Graph) -> IngestSummary:

@@ -40,12 +40,12 @@ from pyarrow.csv import InvalidRow
 from hcm_scale.base.files import resolved
 from hcm_scale.ingest.encode import (
     POINTS_OF_THOUSANDS,
-    TEXT_FORMATS,
     TextFormat,
     TextFormatSearch,
     is_date,
     is_number,
     is_text,
+    text_formats,
 )
 from hcm_scale.ingest.policy import InputError, check_growth, reading, shown_names
 
@@ -155,9 +155,9 @@ class TableFiles:
         """The same files, some columns read as other types."""
         return replace(self, casts={**self.casts, **casts})
 
-    def with_text_formats(self, names: Sequence[str]) -> "TableFiles":
+    def with_text_formats(self, names: Sequence[str], dates: str) -> "TableFiles":
         """The same files; those of the named columns whose values all have one text format are read by it."""
-        searches = {name: TextFormatSearch(likely) for name in names if (likely := self._likely_formats(name))}
+        searches = {name: TextFormatSearch(likely) for name in names if (likely := self._likely_formats(name, dates))}
         text = self.with_casts(dict.fromkeys(searches, pa.large_string()))
         if searches:  # most columns have none: the first rows of all columns tell which to read on
             first = text.first_batch(list(searches))
@@ -195,14 +195,14 @@ class TableFiles:
                     notes.setdefault(name, f"{kind} in {where}, read as {first}")
         return replace(self, schema=schema, folder_values=tuple(values), notes=self.notes | notes)
 
-    def _likely_formats(self, name: str) -> tuple[TextFormat, ...]:
+    def _likely_formats(self, name: str, dates: str) -> tuple[TextFormat, ...]:
         """The text formats that a column may have: of numbers in a CSV points of thousands."""
         kind = self.kinds[name]
         in_folders = bool(self.folder_values) and all(name in values for values in self.folder_values)
         if name in self.casts or in_folders or pa.types.is_dictionary(kind):
             return ()
         is_likely = pa.types.is_floating(kind) or (pa.types.is_integer(kind) and self._has_semicolons)
-        return TEXT_FORMATS if is_text(kind) else POINTS_OF_THOUSANDS if self.is_csv and is_likely else ()
+        return text_formats(dates) if is_text(kind) else POINTS_OF_THOUSANDS if self.is_csv and is_likely else ()
 
     def batches(self, names: Sequence[str], block_bytes: int = 0) -> Iterator[pa.RecordBatch]:
         """Streams the named columns, in order; of CSV `block_bytes` of text at a time, 0: as it suits many columns."""

@@ -13,6 +13,7 @@ first offending rows.
 What became of every column is kept in the manifest (`info.ingest.told`), a `ColumnLine` each.
 """
 
+import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,6 +42,7 @@ from hcm_scale.ingest.node_table import NodeTable, unnamed_index
 from hcm_scale.ingest.policy import DEFAULT_POLICY, Columns, InputError, Offenders, Policy, naming_origin
 from hcm_scale.ingest.table_files import TYPE, TableFiles, TableSource, columns_of_later_files, open_table, table_parts
 
+log = logging.getLogger(__name__)
 MAX_TYPES = 16
 _BLOCK_ROWS = 1 << 16
 _NAME = r"^\s*-?(0[0-9xX]|[0-9.]+[eE])"  # an id that could be read as a number, and is more than that
@@ -95,6 +97,8 @@ def _write(out: Path, origin: str, edges: "EdgeTable", nodes: NodeTable | None, 
             if not grows:
                 edges.parse(records, node_ids.RangeIds(len(ids)).find if column is None else ids.find)
             edges.check(policy.unknown, ids)
+            if edges.id_kind == "text":
+                _warn_of_zeros(ids)
             counts = edges.write(folder, len(ids), policy.directed)
             made = own.encodings(edges.kept_rows) if own else []
             width = sum(len(encoding.names) for encoding in (*encodings, *made))
@@ -263,6 +267,18 @@ def _differ_by_zeros(ids: GrowingIds, unknown: Sequence[str]) -> bool:
     return bool(others) and bool((ids.find(pa.array(sorted(others), pa.large_string())) >= 0).any())
 
 
+def _warn_of_zeros(ids: GrowingIds) -> None:
+    """Says where two ids are one number, written with and without zeros before it."""
+    column = ids.column()
+    padded = column.filter(pc.starts_with(column, "0"))
+    padded = padded.filter(pc.match_substring_regex(padded, r"^0+[1-9]\d*$"))
+    found = padded.filter(pa.array(ids.find(pc.ascii_ltrim(padded, "0")) >= 0)) if len(padded) else padded
+    if len(found):
+        pair = found[0].as_py(), found[0].as_py().lstrip("0")
+        what = "differ from others by zeros before them alone; graph.id_type=integer reads both as one"
+        log.warning("%s ids %s, such as %s and %s", f"{len(found):,}", what, *pair)
+
+
 # Opening: the files of both tables, the columns that options name, and the type of the ids.
 
 
@@ -277,7 +293,7 @@ def _open(
     edge_files.check_filled()
     edge_files = edge_files.with_gaps((*ends, columns.type, columns.weight))
     taken = {*ends, columns.type, *columns.categorical}
-    edge_files = edge_files.with_text_formats([name for name in edge_files.schema.names if name not in taken])
+    edge_files = edge_files.with_text_formats([n for n in edge_files.schema.names if n not in taken], columns.dates)
     if columns.weight:
         _check_weight(edge_files, columns)
     tables = [(edge_files, ends)]

@@ -43,7 +43,7 @@ from hcm_scale.score.table import (
     score_names,
 )
 
-FORMAT = 8
+FORMAT = 9
 JSON_FILE, HTML_FILE, CSV_FILE = "report.json", "report.html", "scores.csv"
 _WHOLE_COLUMNS = ("node", "p", "flagged", "evidence", "type", "y", "kind")  # read of all nodes, beside scores and ranks
 _NUM_NEIGHBORS = 8  # listed per explained node
@@ -71,6 +71,7 @@ def write_report(
     labels: Mapping[str, Any] | None = None,
     features: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
+    drift: Mapping[str, Any] | None = None,
     stages: Sequence[Mapping[str, Any]] = (),
     top: int = 10,
     table_rows: int = 20_000,
@@ -84,9 +85,10 @@ def write_report(
     them, which distances are measured by. `run` says what ran: any of name, seed, version, date, hardware, command,
     num_samples. `found` may have num_flagged and fdr (how many nodes stand out) and stability (how far two encoders
     agree). `records` are the lines of metrics.jsonl; `labels` has `counts` and `stored`, pairs per class; `features`
-    may have `columns`, what attributes became by which rule; `notes` are sentences about the run; each of `stages` has
-    name, seconds, peak_rss_bytes, skipped and detail. `csv` writes the whole table to scores.csv too. Without
-    `ranks_edges` the page says how to ask for strange edges; `count_rows` counts the rows of the user's table on some.
+    may have `columns`, what attributes became by which rule; `notes` are sentences about the run; `drift` is what
+    `stages.drift.read_drift` returns; each of `stages` has name, seconds, peak_rss_bytes, skipped and detail. `csv`
+    writes the whole table to scores.csv too. Without `ranks_edges` the page says how to ask for strange edges;
+    `count_rows` counts the rows of the user's table on some.
     """
     file, top = RankedFile(Path(scores)), min(top, graph.num_nodes)
     first = file.slice(0, max(top, table_rows, groups.MOST))
@@ -105,6 +107,7 @@ def write_report(
         "columns": list(graph.info.get("ingest", {}).get("told", [])),
         "attributes": list((features or {}).get("columns", [])),
         "notes": list(notes),
+        "drift": None if drift is None else dict(drift),
         "stages": [dict(stage) for stage in stages],
         "num_first": top,
         "top": _cards(evidence, top, findings["groups"]),

@@ -6,7 +6,8 @@ after it read a finished run.
 
 `plan_text`, for `hcm-scale plan`, says what a run would do, a line a stage: whether it is kept, goes on or would be
 made, and its time, memory and disk. Costs follow from the size of the graph, which of files is known once they have
-been ingested. Nothing is made, and nothing but the input's hash is read.
+been ingested; before that the rows of Parquet files are known. Nothing is made, and nothing but the input's hash and
+the ends of Parquet files is read.
 """
 
 import contextlib
@@ -26,8 +27,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hcm_scale import __version__
 from hcm_scale import config as schema
-from hcm_scale.base import files, remote
+from hcm_scale.base import console, files, remote
 from hcm_scale.base.kernel_cache import is_compiled
 from hcm_scale.base.memory import Budget, release_unused
 from hcm_scale.base.threads import kernel_threads, torch_threads
@@ -45,7 +47,7 @@ from hcm_scale.run import sources, tracking
 from hcm_scale.run.memory import Size
 from hcm_scale.run.sources import Trained, open_trained, with_trained_options
 from hcm_scale.run.stages import RunContext, num_blocks, stages
-from hcm_scale.run.workspace import Stage, Workspace, new_stage_list, open_stages, read_stages, stage_keys
+from hcm_scale.run.workspace import Stage, Workspace, facts_text, new_stage_list, open_stages, read_stages, stage_keys
 from hcm_scale.stages import purify, report, score
 from hcm_scale.stages.edges import View
 from hcm_scale.stages.train import check_backend
@@ -64,6 +66,12 @@ _SECONDS = {  # on two cores: of any graph, and for a million edges more; measur
 }
 _SCORE_BYTES = 90  # of a row of scores.parquet, about
 _COMPILER_BYTES = 200 << 20  # of a first run, whose kernels are not compiled yet
+_CHECKED = {  # by name in `fail_on`: the stage that says it, the fact, and why there may be none
+    "drift": ("drift", "num_moved", "a run without trained= has nothing to be compared with"),
+    "missing-column": ("graph", "missing_columns", "only tables that are read for trained= can lack its columns"),
+    "stability": ("scores", "stability", "this run has no scores of two encoders to compare"),
+    "flagged": ("scores", "num_flagged", "this run has no scores"),
+}
 _REVIEWED = ("graph", "purified", "scores")  # stages behind a verdict
 
 
@@ -84,6 +92,9 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
             stack.enter_context(files.file_lock(run_dir / ".lock"))
             stack.enter_context(new_stage_list(run_dir))
             store_options(run_dir, config)
+            fields = {"version": __version__, "run_dir": str(run_dir), "until": until, "device": device}
+            extra = console.event("run_started", **fields, ranks=world.size, trained=config.trained)
+            log.info("hcm-scale %s, %s, run_dir=%s", __version__, device, run_dir, extra=extra)
         stack.enter_context(run_threads(config.world.threads, world))
         if device != "cpu":
             threading.Thread(target=_wake_gpu, args=(device,), daemon=True).start()
@@ -110,7 +121,10 @@ def run(config: Config, until: str = "report", graph: Graph | None = None, world
         _send_results(config, workspace)
         records = [asdict(record) for record in workspace.records]
         tracking.publish(config, run_dir, records, seconds)
-        return report.summary(run_dir, workspace.folders, records, seconds, _carry_over(config, workspace, trained))
+        text = report.summary(run_dir, workspace.folders, records, seconds, _carry_over(config, workspace, trained))
+        log.info("finished in %.1f s", seconds, extra=_finished_event(run_dir, records, seconds))
+        failed_checks(config, logs=True)
+        return text
 
 
 def _check(config: Config, until: str, world: World, *, reads_source: bool) -> str:
@@ -179,6 +193,34 @@ def device_of(world: schema.WorldConfig) -> str:
     return world.device
 
 
+def _finished_event(run_dir: Path, stages: Sequence[Mapping[str, Any]], seconds: float) -> dict[str, Any]:
+    """The fields of the last line of a run; null for what its stages do not say."""
+    facts = {name: value for stage in stages for name, value in stage["detail"].items()} | stages[0]["detail"]
+    told = ("nodes", "edges", "num_flagged", "fdr", "stability", "roc_auc", "num_moved", "missing_columns")
+    peak = max(stage["peak_rss_bytes"] for stage in stages)
+    made = sum(not stage["skipped"] for stage in stages)
+    costs = {"seconds": seconds, "peak_bytes": peak, "num_made": made, "num_kept": len(stages) - made}
+    return console.event("run_finished", run_dir=str(run_dir), **costs, **{name: facts.get(name) for name in told})
+
+
+def failed_checks(config: Config, *, logs: bool = False) -> list[str]:
+    """What `fail_on` names and holds, by what the finished run in `config.run_dir` recorded; `logs` what is found."""
+    checks, failed = schema.parse_fail_on(config.fail_on), []
+    facts = {stage["name"]: stage["detail"] for stage in read_stages(Path(config.run_dir))} if checks else {}
+    for check, (name, sign, bound) in checks.items():
+        stage, key, lacks = _CHECKED[name]
+        value = facts.get(stage, {}).get(key)
+        if value is None and logs:
+            log.warning("fail_on=%s has no effect: %s", check, lacks, extra=console.event("check_skipped", check=check))
+        if value is None or not (value < bound if sign == "<" else value > bound if sign else value):
+            continue
+        failed.append(check)
+        if logs:
+            extra = console.event("check_failed", check=check, value=value, status=3)
+            log.error("error: fail_on=%s: %s", check, facts[stage].get("line") or f"{key} is {value}", extra=extra)
+    return failed
+
+
 def _send_results(config: Config, workspace: Workspace) -> None:
     """Copies the ranked list and the report to `score.copy_to`, as far as this run has made them."""
     made = {"scores": ("scores.parquet",), "report": ("report.html", "report.json")}
@@ -186,7 +228,8 @@ def _send_results(config: Config, workspace: Workspace) -> None:
     if config.score.copy_to and paths:
         after = f"; the run in run_dir={config.run_dir} is finished, and the same command copies it again"
         remote.copy_files_to("score.copy_to", config.score.copy_to, paths, after)
-        log.info("copied %s to %s", ", ".join(path.name for path in paths), config.score.copy_to)
+        names, target = [path.name for path in paths], config.score.copy_to
+        log.info("copied %s to %s", ", ".join(names), target, extra=console.event("copied", files=names, to=target))
 
 
 def _carry_over(config: Config, workspace: Workspace, trained: Trained | None) -> list[str]:
@@ -325,6 +368,14 @@ def read_scores(run_dir: Path) -> Any:
     return score.open_scores(scores).table()
 
 
+def job_line(config: Config) -> str:
+    """The finished run in `config.run_dir` on one line, for a sweep: its folder, its seconds and what it found."""
+    listed = read_stages(Path(config.run_dir))
+    facts = next((stage for stage in listed if stage["name"] == "scores"), listed[-1])["detail"]
+    seconds = sum(stage["seconds"] for stage in listed if not stage["skipped"])
+    return f"{config.run_dir}   {seconds:.1f} s   {facts_text(facts)}"
+
+
 # What a run would do.
 
 
@@ -340,7 +391,7 @@ def _plan(config: Config, device: str) -> str:
     workspace = Workspace(run_dir, share)
     context = RunContext(config, workspace, device, trained=open_trained(config))
     before = {stage["name"]: stage for stage in read_stages(run_dir)}
-    size, lines, total = _made_size(config), [], 0.0
+    (size, note), lines, total = _made_size(config), [], 0.0
     for stage in stages(context):
         state, record = workspace.look(stage)
         if stage.name == "graph" and state == "kept":
@@ -354,8 +405,8 @@ def _plan(config: Config, device: str) -> str:
         lines.append(f"{'in all':<32}{total:>7.0f} s")
     if differing := changed(run_dir, config):
         lines.append(f"since the last run here: {', '.join(differing)}")
-    if size is None:
-        lines.append("sizes are not known before the graph is read: hcm-scale ingest, with the same words")
+    if note and not lines[0].endswith("kept"):
+        lines.append(note)
     head = f"{'stage':<22}{'':<10}{'about':>9}{'memory':>12}{'disk':>12}"
     return "\n".join([f"run_dir={run_dir}, {device}", head, *lines])
 
@@ -399,18 +450,26 @@ def disk_bytes(name: str, size: Size, config: Config) -> int | None:
     return None
 
 
-def _made_size(config: Config) -> Size | None:
-    """The size of a generated graph; None for files, of which nothing is known before they are read."""
+def _made_size(config: Config) -> tuple[Size | None, str]:
+    """The size of a graph that is not read yet, None where nothing tells it; and what is to be said of it."""
     graph = config.graph
     if isinstance(graph, SyntheticGraph):
-        return Size.made(graph.num_nodes, graph.edges_per_node, graph.num_attributes)
-    return Size.made(20_000, 8, 20) if graph.source == "default" else None
+        return Size.made(graph.num_nodes, graph.edges_per_node, graph.num_attributes), ""
+    if graph.source == "default":
+        return Size.made(20_000, 8, 20), ""
+    if type(graph) is schema.TablesGraph and (edges := sources.parquet_size("graph.path", graph.path)):
+        nodes = sources.parquet_size("graph.nodes", graph.nodes)
+        num_nodes, num_columns = nodes or (edges[0], 2)
+        size = Size.made(num_nodes, 1, max(1, num_columns - 1))._replace(num_edges=edges[0])
+        known = "" if nodes else "; nodes are not known, and taken to be as many"
+        return size, f"sizes by {edges[0]:,} rows of edges{f', {num_nodes:,} of nodes' if nodes else known}"
+    return None, "sizes are not known before the graph is read: hcm-scale ingest, with the same words"
 
 
 def changed(run_dir: Path, config: Config) -> list[str]:
     """Options that differ from those of the last run in this folder, as `key: before -> now`."""
     before = stored_options(run_dir)
     now = dict(flatten(json.loads(json.dumps(asdict(config)))))
-    places = ("run_dir", "share_dir", "data_dir", "overwrite")
+    places = ("run_dir", "share_dir", "data_dir", "overwrite", "fail_on")
     differing = [key for key in now if key not in places and before.get(key, now[key]) != now[key]]
     return [f"{key}: {before[key]} -> {now[key]}" for key in differing]

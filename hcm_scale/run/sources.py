@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hcm_scale import config as schema
@@ -127,6 +128,16 @@ def check_exists(graph: schema.GraphConfig, data_dir: str) -> None:
             )
 
 
+def parquet_size(option: str, where: str | None) -> tuple[int, int] | None:
+    """Rows and columns of a table by the ends of its Parquet files; None where there are others, or none here."""
+    parts = [] if where is None or remote.is_url(where) else table_parts(option, remote.local_path(where))
+    paths = [path for part in parts for path in files_at(part)]
+    if not paths or not all(path.name.endswith(PARQUET) for path in paths):
+        return None
+    ends = [pq.read_metadata(path) for path in paths]
+    return sum(end.num_rows for end in ends), max(end.num_columns for end in ends)
+
+
 def _tables(graph: schema.TablesGraph, known: list[readers.Encoding] | None) -> Reader:
     places = {"graph.path": graph.path, "graph.nodes": graph.nodes}
 
@@ -211,6 +222,7 @@ def table_options(graph: schema.TablesGraph) -> dict[str, Any]:
         exclude=tuple(graph.exclude),
         categorical=tuple(graph.categorical),
         id_type=graph.id_type,
+        dates=graph.dates,
     )
     return {"columns": columns, "policy": policy_of(graph)}
 

@@ -220,7 +220,9 @@ def _ingest(run: RunContext) -> Iterator[Stage]:
             log.info("%s", readers.ingest_summary(graph).table())
         if columns := readers.column_report(graph):
             log.info("%s", columns)
-        facts = {"nodes": graph.num_nodes, "edges": graph.num_edges, "attributes": graph.num_attributes}
+        facts: Facts = {"nodes": graph.num_nodes, "edges": graph.num_edges, "attributes": graph.num_attributes}
+        if given is None and encodings is not None:
+            facts["missing_columns"] = readers.missing_columns(graph, encodings)
         return facts | ({"anomalies": int(graph.y.sum())} if graph.y is not None else {})
 
     needs = lambda: [memory.ingest(config.graph, given, injects=injects)]  # noqa: E731

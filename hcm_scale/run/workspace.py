@@ -115,8 +115,10 @@ class Workspace:
             if record is not None:
                 self.records.append(record)
                 write_list(self.run_dir, [asdict(entry) for entry in self.records])
+                costs = {"seconds": record.seconds, "peak_bytes": record.peak_rss_bytes}
+                extra = console.event("stage", kept=record.skipped, **costs, facts=record.detail)
                 with console.logging_stage(record.name):
-                    log.info("%s", _line(record))
+                    log.info("%s", _line(record), extra=extra)
                 console.notify_watcher(console.Step(record.name, 1, 1, "stage"))
 
     def look(self, stage: Stage) -> tuple[str, Facts]:
@@ -261,7 +263,7 @@ def _prepare(name: str, folder: Path, key: str) -> float:
     """
     record = read_record(folder)
     if record.get("key") == key and folder.is_dir():
-        log.info("%-20s goes on where it was stopped", name)
+        log.info("%-20s goes on where it was stopped", name, extra=console.event("stage_resumed"))
         for place, _, _ in os.walk(folder):
             files.remove_temporary(Path(place))
         return float(record.get("seconds", 0.0))

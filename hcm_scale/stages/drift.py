@@ -11,12 +11,12 @@ something else. No more than 65,536 nodes of either graph are read.
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcm_scale.base import files
+from hcm_scale.base import console, files
 from hcm_scale.features.auto import sample
 from hcm_scale.score.table import FILE, read_scores
 from hcm_scale.stages.purify import Purified
@@ -93,10 +93,14 @@ def compare(before: Purified, now: Purified, scores_before: Path, scores_now: Pa
         first, second = (np.asarray(sample(part.astype(np.float32)[:, None]))[:, 0] for part in values)
         samples[name] = first, second
     found = drift(samples)
-    (log.warning if found.moved else log.info)("%s", found.line())
+    extra = console.event("drift", moved=found.moved, distances={name: found.distances[name] for name in found.moved})
+    (log.warning if found.moved else log.info)("%s", found.line(), extra=extra)
     files.write_manifest(out, KIND, FORMAT, found._asdict() | {"line": found.line()})
     return found
 
 
-def drift_text(folder: Path) -> str:
-    return str(files.read_manifest(folder, KIND, FORMAT)["line"])
+def read_drift(folder: Path) -> dict[str, Any]:
+    """What the folder says: `moved`, the names of numbers, `distances`, the largest first, and the `line` in words."""
+    found = files.read_manifest(folder, KIND, FORMAT)
+    ordered = sorted(found["distances"].items(), key=lambda item: -item[1])
+    return {"moved": found["moved"], "distances": dict(ordered), "line": found["line"]}

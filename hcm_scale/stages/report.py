@@ -40,7 +40,7 @@ from hcm_scale.report.write import FORMAT, notebook_html, write_report
 from hcm_scale.score import table
 from hcm_scale.score.edges import MEAN_FILE, VAR_FILE
 from hcm_scale.score.table import FILE, RankedFile, kind_rank, ranked_by, read_scores
-from hcm_scale.stages.drift import drift_text
+from hcm_scale.stages.drift import read_drift
 from hcm_scale.stages.score import FORMAT as SCORES_FORMAT
 from hcm_scale.stages.score import KIND, open_scores
 
@@ -91,6 +91,7 @@ def report(
     others = wording.unstable_text(found.get("stability")), wording.lonely_text(num_lonely, graph.num_nodes)
     ties = wording.ties_text(ranked.slice(0, FIRST)[ranked_by(ranked)].to_numpy())
     hints = [hint for hint in (weak, *others, ties) if hint]
+    moved = None if drift is None else read_drift(drift)
     for hint in hints:
         log.warning("%s", hint)
     return write_report(
@@ -106,7 +107,8 @@ def report(
         records=records,
         labels=labelled,
         features=features,
-        notes=hints if drift is None else [*hints, f"Drift: {drift_text(drift)}."],
+        notes=hints if moved is None else [*hints, f"Drift: {moved['line']}."],
+        drift=moved,
         stages=stages,
         top=NUM_EXPLAINED,
         csv=csv,
@@ -222,7 +224,7 @@ def summary(
     notes = [note for stage in stages for note in stage["detail"].get("notes", [])]
     parts += [note for note in notes if not note.startswith("Drift: ")]  # which has a line of its own
     if "drift" in folders:
-        parts.append(f"drift   {drift_text(folders['drift'])}")
+        parts.append(f"drift   {read_drift(folders['drift'])['line']}")
     edges = [line for stage in stages for line in stage["detail"].get("strange_edges", [])]
     parts.append("\n".join(["the strangest edges", *edges]) if edges else "")
     parts.append("\n".join(verdicts))

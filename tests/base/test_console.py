@@ -19,7 +19,7 @@ from hcm_scale.base import console
 def test_bar__is_drawn_on_a_terminal_until_told_to_be_quiet(monkeypatch, capsys, terminal):
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
     monkeypatch.setattr(console, "_draws", None)
-    monkeypatch.setattr(console, "_as_lines", False)  # a run with log=json, before in this process
+    monkeypatch.setattr(console, "writes_json", False)  # a run with log=json, before in this process
     with console.Progress(3, "row", "rows"):
         pass
     assert ("rows" in capsys.readouterr().err) is terminal

@@ -1,8 +1,10 @@
 """Commands without a configuration: options, and doctor, inspect, export and clean over one small finished run."""
 
+import os
 import resource
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from hcm_scale.base.files import FolderError
+from hcm_scale.base.files import FolderError, file_lock, read_sealed, write_sealed
 from hcm_scale.cli import commands, help
 from hcm_scale.config import Config, options, with_options
 from hcm_scale.run import pipeline
@@ -333,6 +335,31 @@ def test_clean__removes_what_is_listed_and_the_run_goes_on(copied):
     assert commands.clean([str(copied)]).endswith("nothing to remove")
     assert commands.inspect_path([str(copied), "--verify"])
     run(copied, **{"purify.ratio": 0.3})
+
+
+def test_clean__keeps_runs_of_an_age_and_what_they_need(copied, tmp_path):
+    names = ("young", "old", "model", "reviewed", "linked")
+    for name in names:
+        shutil.copytree(copied, tmp_path / "runs" / name)
+        if name != "young":
+            os.utime(tmp_path / "runs" / name / "stages.json", (0, time.time() - 40 * 86_400))
+    young = tmp_path / "runs" / "young"
+    write_sealed(young / "config.json", read_sealed(young / "config.json") | {"trained": "elsewhere/model"})
+    (tmp_path / "runs" / "reviewed" / "verdicts.jsonl").touch()
+    (tmp_path / "runs" / "latest").symlink_to("linked")
+    words = [str(tmp_path / "runs"), "--keep", "30d"]
+    told = commands.clean(words)
+    old = [line.split()[-1] for line in told.splitlines() if line.startswith("old run")]
+    assert old == [str(tmp_path / "runs" / "old")]
+    assert f"{words[0]} --keep 30d --yes removes them" in told
+    assert (tmp_path / "runs" / "old").is_dir()
+    with file_lock(tmp_path / "runs" / "old" / ".lock"), pytest.raises(ValueError, match="in use"):
+        commands.clean([*words, "--yes"])
+    commands.clean([*words, "--yes"])
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {*names, "latest"} - {"old"}
+    assert "old run" not in commands.clean([str(tmp_path / "runs"), "--keep", "7w"])
+    with pytest.raises(ValueError, match="--keep 30 is not legal: a whole number of hours, days or weeks"):
+        commands.clean([*words[:1], "--keep", "30"])
 
 
 def test_clean__passes_over_links_that_lead_to_each_other(tmp_path):

@@ -176,6 +176,51 @@ def test_log__as_json_is_one_object_a_line_on_stderr_and_in_the_file(tmp_path):
     assert [json.loads(line)["message"] for line in written] == [line["message"] for line in lines]
 
 
+def test_log__as_json_has_fields_and_fail_on_ends_a_finished_run_with_status_3(tmp_path):
+    done = hcm_scale("run", *TINY, "log=json", "fail_on=flagged<100000,flagged>100000,drift", cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    run_dir = tmp_path / "runs" / "community-300"
+    assert (run_dir / "report" / "report.html").is_file()
+    assert "rank  id" in done.stdout  # the summary comes all the same
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert all({"time", "level", "event", "message"} <= line.keys() for line in lines)
+    assert (lines[0]["event"], lines[0]["run_dir"]) == ("run_started", "runs/community-300")
+    listed = json.loads((run_dir / "stages.json").read_text())["stages"]
+    told = [line for line in lines if line["event"] == "stage"]
+    assert [(line["stage"], line["kept"], line["facts"]) for line in told] == [
+        (stage["name"], False, stage["detail"]) for stage in listed
+    ]
+    assert all(line["seconds"] >= 0 and line["peak_bytes"] > 2**20 for line in told)
+    (end,) = (line for line in lines if line["event"] == "run_finished")
+    scores = next(stage["detail"] for stage in listed if stage["name"] == "scores")
+    assert (end["nodes"], end["num_flagged"], end["stability"]) == (300, scores["num_flagged"], scores["stability"])
+    assert (end["num_made"], end["num_kept"], end["num_moved"]) == (len(listed), 0, None)
+    assert [(line["event"], line["check"], line["level"]) for line in lines if "check" in line] == [
+        ("check_failed", "flagged<100000", "error"),
+        ("check_skipped", "drift", "warning"),
+    ]
+    again = hcm_scale("run", *TINY, "fail_on=flagged>100000", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert again.stderr.count("unchanged, kept") == len(listed)
+
+
+def test_fail_on__of_other_words_is_refused_before_any_work(tmp_path):
+    done = hcm_scale("run", *TINY, "fail_on=drift,stabilty<.5", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "fail_on=stabilty<.5 is not known; legal are drift, missing-column, stability<N" in done.stderr
+    assert "did you mean 'stability<N'?" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_log__that_an_option_file_makes_json_tells_errors_as_json(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "night.yaml").write_text("# @package _global_\nlog: json\n")
+    status, _, err = said(capsys, "ingest", "experiment=night", "graph=tables", "graph.path=nowhere.csv")
+    last = json.loads(err.splitlines()[-1])
+    assert (status, last["event"], last["status"]) == (2, "error", 2)
+
+
 @pytest.mark.parametrize("words", [["purify.ratoi=1"], ["graph=tables", "graph.path=nowhere.csv"], ["-m", "seed=x"]])
 def test_log__as_json_tells_errors_too(tmp_path, monkeypatch, capsys, words):
     monkeypatch.chdir(tmp_path)
@@ -184,6 +229,7 @@ def test_log__as_json_tells_errors_too(tmp_path, monkeypatch, capsys, words):
     last = json.loads(err.splitlines()[-1])
     assert last["level"] == "error"
     assert last["message"].startswith("error: ")
+    assert (last["event"], last["status"]) == ("error", 2)
 
 
 def test_configuration_of_a_search__is_printed(tmp_path, monkeypatch, capsys):

@@ -1,5 +1,7 @@
 """Claims about counting distinct values in bounded memory."""
 
+from datetime import datetime
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -35,3 +37,59 @@ def test_distinct__is_near_where_they_are_many_whatever_their_order(tmp_path, nu
     assert counts[0] == counts[1]
     for count in counts[0]:
         assert abs(count - num_distinct) < 0.02 * num_distinct
+
+
+DAYS = [f"{day}.{month}.{year}" for day in (1, 9, 12) for month in (2, 10, 12) for year in (1999, 2024)]
+
+
+def read_column(folder, values, **options):
+    """The column as it was read, in days, and what is said of it."""
+    n = len(values)
+    edges = pa.table({"source": [*range(n)], "target": [(i + 1) % n for i in range(n)]})
+    nodes = pa.table({"id": [*range(n)], "size": [i % 3 for i in range(n)], "at": values})
+    graph = read_tables(folder, edges, nodes, columns=Columns(**options))
+    use = next(line["use"] for line in graph.info["ingest"]["told"] if line["column"] == "at")
+    return (np.asarray(graph.x)[:, graph.columns.index("at")] if "at" in graph.columns else None), use
+
+
+@pytest.mark.parametrize(
+    ("written", "form", "options"),
+    [
+        ([*DAYS, "31.1.2022"], "%d.%m.%Y", {}),
+        (DAYS, "%d.%m.%Y", {}),  # points are of days that stand first
+        ([day.replace(".", "/") for day in (*DAYS, "13.01.2022")], "%d/%m/%Y", {}),
+        ([day.replace(".", "/") for day in (*DAYS, "1.31.2022")], "%m/%d/%Y", {}),
+        ([day.replace(".", "-") for day in (*DAYS, "31.01.2022")], "%d-%m-%Y", {}),
+        ([f"{day} 18:{i:02}" for i, day in enumerate((*DAYS, "29.02.2024"))], "%d.%m.%Y %H:%M", {}),
+        ([day.replace(".", "/") for day in DAYS], "%d/%m/%Y", {"dates": "day-first"}),
+        ([day.replace(".", "/") for day in DAYS], "%m/%d/%Y", {"dates": "month-first"}),
+    ],
+)
+def test_dates__are_read_as_their_column_shows_or_an_option_says(tmp_path, written, form, options):
+    found, use = read_column(tmp_path / "graph", written, **options)
+    slow = [datetime.strptime(text, form) for text in written]
+    np.testing.assert_allclose(found, [(day - min(slow)).total_seconds() / 86_400 for day in slow], rtol=1e-6)
+    assert ("its months stand before the days" in use) == form.startswith("%m")
+
+
+@pytest.mark.parametrize("more", [[], ["13/13/2022"], ["31/01/2022", "01/31/2022"], ["31/02/2022"], ["unknown"]])
+def test_dates__that_may_be_two_things_stay_text(tmp_path, more):
+    found, use = read_column(tmp_path / "graph", [day.replace(".", "/") for day in DAYS] + more)
+    assert found is None
+    assert ("graph.dates=day-first or graph.dates=month-first says it" in use) == (not more)
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["0012", "12", "7", "007", "0"], "2 ids differ from others by zeros before them alone"),
+        (["0012", "13", "0a", "a", "00", "0"], ""),
+        (["12", "13", "b"], ""),
+    ],
+)
+def test_ids__that_differ_by_zeros_alone_are_said(tmp_path, caplog, names, told):
+    edges = pa.table({"source": names, "target": names[1:] + names[:1]})
+    graph = read_tables(tmp_path / "graph", edges, pa.table({"id": names, "size": [*range(len(names))]}))
+    assert graph.num_nodes == len(names)
+    assert told in caplog.text
+    assert ("graph.id_type=integer reads both as one, such as 0012 and 12" in caplog.text) == bool(told)

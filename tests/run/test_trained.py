@@ -126,10 +126,17 @@ def test_again__keeps_every_stage_and_other_samples_make_it_anew(graph, yesterda
 def test_drift__is_said_where_a_column_moved(graph, yesterday, tmp_path, caplog):
     x = np.array(graph.x)
     x[:, 2] += 3
-    said = pipeline.run(small(tmp_path, yesterday), until="score", graph=replace(graph, x=x))
+    config = replace(small(tmp_path, yesterday), fail_on="drift,flagged>100000")
+    said = pipeline.run(config, graph=replace(graph, x=x))
     assert "drift   unlike the training graph: " in said
     assert json.loads((tmp_path / "drift" / "manifest.json").read_text())["moved"] == ["predicted hop", "a2"]
     assert "train anew, without trained=" in caplog.text
+    told = json.loads((tmp_path / "report" / "report.json").read_text())["drift"]
+    assert told["moved"] == ["predicted hop", "a2"]
+    assert [*told["distances"]][:2] == told["moved"]  # the largest first
+    assert told["distances"]["a2"] > 0.1 > told["distances"]["a0"]
+    assert pipeline.failed_checks(config) == ["drift"]
+    assert "error: fail_on=drift: unlike the training graph" in caplog.text
 
 
 def test_drift__of_attributes_named_as_what_the_graph_adds_is_found(graph, tmp_path):
@@ -347,7 +354,10 @@ def test_tables__are_read_by_the_encodings_of_the_trained_run(tmp_path, caplog):
     second = small(tmp_path / "two", tmp_path / "one")
     changed = ["new", None, *kinds[2:-1], "b"]
     second.graph = write_tables(tmp_path / "day2", changed, day=day + 30, size=[None, *size[1:]], extra=size)
+    second.fail_on = "missing-column,drift"
     pipeline.run(second, until="score")
+    assert pipeline.failed_checks(second)[0] == "missing-column"
+    assert "fail_on=missing-column: missing_columns is ['old']" in caplog.text
     graphs = [Graph.open(tmp_path / run / "graph") for run in ("one", "two")]
     assert graphs[0].columns == graphs[1].columns == ("kind=a", "kind=b", "kind=c", "size", "day", "old")
     before, now = (np.asarray(graph.x) for graph in graphs)

@@ -65,7 +65,11 @@ def test_multirun__shares_equal_stages_and_outlives_a_failed_job(tmp_path, tiny,
 @pytest.mark.gate
 def test_multirun__run_again_makes_only_what_is_missing(tmp_path, tiny):
     again = ("run", "-m", *tiny, "seed=0,1", "hydra.sweep.dir=sweep")
-    assert hcm_scale(tmp_path, *again).returncode == 0
+    done = hcm_scale(tmp_path, *again)
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()  # one a job
+    assert len(lines) == 2
+    assert all("num_flagged=" in line and "roc_auc=" in line and str(tmp_path / "sweep") in line for line in lines)
     stages = tmp_path / "sweep" / "stages"
     records = {path: path.stat().st_mtime_ns for path in (stages / "records").glob("*.json")}
     lost = next(stages.glob("scores-*"))
