@@ -18,7 +18,7 @@ from hcm_scale.score import table as ranked_table
 from hcm_scale.score.closure import far_cut
 from hcm_scale.score.edge_index import edge_index
 from hcm_scale.score.edges import EdgeHops
-from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, KindNumbers, faint_kinds, strongest, weigh_evidence
+from hcm_scale.score.evidence import KINDS, OF_NEIGHBORS, KindNumbers, strongest, weigh_evidence
 from hcm_scale.score.metrics import roc_auc
 
 MANY = 300_000  # sorted in threads, two slices
@@ -386,7 +386,7 @@ def test_weights__of_neighbours_fall_where_attributes_say_nothing_of_edges():
 def test_strongest__names_no_far_triangles_where_they_weigh_nothing():
     places = np.random.default_rng(0).permuted(np.tile(np.arange(1, 201), (6, 1)), axis=1)
     every, has = [*KINDS], np.ones(200, bool)
-    named, others = (strongest(places, has, faint_kinds(trust)) for trust in (1.0, 0.0))
+    named, others = (strongest(places, has, faint) for faint in ((), ("closure",)))
     is_closure = named == every.index("closure")
     assert is_closure.any()
     assert not (others == every.index("closure")).any()
