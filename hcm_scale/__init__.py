@@ -12,12 +12,16 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["HCM", "Graph", "InputError", "NotFitted", "__version__"]
-_HOMES = {"HCM": "detector", "NotFitted": "detector", "Graph": "graph", "InputError": "ingest.policy"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        from importlib import import_module
+    if name == "Graph":
+        from hcm_scale.graph import Graph
 
-        return getattr(import_module(f"hcm_scale.{_HOMES[name]}"), name)
+        return Graph
+    if name in __all__:
+        from hcm_scale import detector
+        from hcm_scale.ingest.policy import InputError
+
+        return InputError if name == "InputError" else getattr(detector, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -194,7 +194,7 @@ def test_inert_options__name_no_place_no_address_and_no_command():
         *(f"graph.{name}" for name in ("name", "path", "nodes", "edges", "dataset", "trust_pickle")),
         *(f"graph.{name}" for name in ("seed", "family", "edges_per_node", "num_attributes")),  # of made graphs
         "track.to",
-        *("score.copy_to", "world.rendezvous", "data_dir", "run_dir", "share_dir", "trained"),
+        *("score.copy_to", "world.rendezvous", "data_dir", "run_dir", "share_dir", "trained", "fail_on"),
     }
 
 
